@@ -1,0 +1,34 @@
+//! The core of Terrace: pages, tiers, groups, hotness, policies and plans.
+//!
+//! **Knows** nothing but itself. **Must not know** machines, kernels, files, clocks or
+//! command lines: everything here is a pure function of its arguments and of a seed, so that
+//! the same policy object can be tested on a page of text, simulated on a terabyte, and
+//! trusted on a live host.
+//!
+//! A guided tour, in reading order:
+//! - [`page`]: page sizes, virtual ranges, and the [`page::Layout`] that numbers a group's pages;
+//! - [`bits`]: one bit per page;
+//! - [`scan`]: what a tracker saw in one period;
+//! - [`plan`]: what a policy wants moved, and what became of it;
+//! - [`policy`]: the [`policy::Policy`] trait and how one is built by name;
+//! - what policies are made of: [`hotness`] (ages and histories), [`select`] (choosing by
+//!   counting), [`builder`] (from pages to a plan), [`features`], and [`carry`] (keeping all of
+//!   it when pages come and go);
+//! - [`parameters`]: how parameters of experiment files are read;
+//! - [`policies`]: one file each, and their registry;
+//! - [`seams`]: the other two traits of the loop, [`seams::Tracker`] and [`seams::Mover`].
+#![forbid(unsafe_code)]
+
+pub mod bits;
+pub mod builder;
+pub mod carry;
+pub mod features;
+pub mod hotness;
+pub mod page;
+pub mod parameters;
+pub mod plan;
+pub mod policies;
+pub mod policy;
+pub mod scan;
+pub mod seams;
+pub mod select;

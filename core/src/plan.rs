@@ -1,0 +1,191 @@
+//! What a policy wants moved, what it saw that made it want so, and what became of the moves.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bits::PageBits;
+use crate::page::{Layout, PageSize, VirtualRange};
+
+/// Two ranges of the same size that trade places: `up` is in slow memory and goes to fast,
+/// `down` the other way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Exchange {
+    /// The range that is promoted.
+    pub up: VirtualRange,
+    /// The range that is demoted.
+    pub down: VirtualRange,
+}
+
+/// Moves that a policy asks for. No page appears twice. A machine that cannot exchange demotes
+/// the one side first and promotes the other after it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Plan {
+    /// Ranges to move from slow to fast memory, where there is room.
+    pub promotions: Vec<VirtualRange>,
+    /// Ranges to move from fast to slow memory.
+    pub demotions: Vec<VirtualRange>,
+    /// Pairs of ranges to swap.
+    pub exchanges: Vec<Exchange>,
+}
+
+impl Plan {
+    /// Whether nothing is to be moved.
+    pub fn is_empty(&self) -> bool {
+        self.promotions.is_empty() && self.demotions.is_empty() && self.exchanges.is_empty()
+    }
+
+    /// Pages that go up, pages that go down: both count each exchange once.
+    pub fn pages(&self, page_size: PageSize) -> (u64, u64) {
+        let sum =
+            |ranges: &[VirtualRange]| -> u64 { ranges.iter().map(|r| r.pages(page_size)).sum() };
+        let exchanged: u64 = self.exchanges.iter().map(|e| e.up.pages(page_size)).sum();
+        (sum(&self.promotions) + exchanged, sum(&self.demotions) + exchanged)
+    }
+
+    /// Carries the plan out on a placement, one bit per page of `layout`, as if every move
+    /// succeeded.
+    ///
+    /// # Panics
+    /// When the plan has pages that the layout has not.
+    pub fn apply(&self, layout: &Layout, fast: &mut PageBits) {
+        let mut place = |range: &VirtualRange, value| {
+            let first = layout.index(range.space, range.start).expect("a page of the layout");
+            let pages = range.pages(layout.page_size()) as usize;
+            fast.set_range(first..first + pages, value);
+        };
+        self.demotions.iter().for_each(|range| place(range, false));
+        self.promotions.iter().for_each(|range| place(range, true));
+        for pair in &self.exchanges {
+            place(&pair.down, false);
+            place(&pair.up, true);
+        }
+    }
+}
+
+/// What a policy computed from a scan (adaptive-migration-policy paper, section 4.1). Ratios
+/// are 0 when the group has no pages.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Features {
+    /// Accessed pages in fast memory over accessed pages.
+    pub hit_ratio: f64,
+    /// Accessed pages in fast memory over all pages: the paper's fast-memory hit ratio.
+    pub hit_ratio_of_all: f64,
+    /// Pages whose place did not change since the scan before, over all pages.
+    pub stability: f64,
+    /// Accessed pages over all pages.
+    pub accessed_ratio: f64,
+    /// Moving averages of `hit_ratio_of_all` under LRU and LFU, where a policy keeps them.
+    pub lru_hit_average: Option<f64>,
+    /// See `lru_hit_average`.
+    pub lfu_hit_average: Option<f64>,
+}
+
+/// The answer of a policy to one scan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// What to move.
+    pub plan: Plan,
+    /// Name of the policy that made the plan: an adaptive policy names its choice.
+    pub applied: &'static str,
+    /// What was seen.
+    pub features: Features,
+}
+
+/// Why a page was not moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureReason {
+    /// Pinned, locked, under write-back or isolated by somebody else (EBUSY, EAGAIN).
+    Busy,
+    /// No page is mapped there any more (ENOENT, EFAULT).
+    Absent,
+    /// The target tier had no free memory (ENOMEM).
+    NoRoom,
+    /// The target lies outside what the process may use (ENODEV, EINVAL for its cpuset).
+    NotAllowed,
+    /// Shared with a process outside the group, or no permission (EACCES, EPERM).
+    Denied,
+    /// The process has gone (ESRCH).
+    ProcessGone,
+    /// Reported as moved, but read back in its old place.
+    StayedPut,
+    /// Not attempted: the time allowed for this period's moves was spent.
+    OutOfTime,
+    /// The machine cannot move such a page at all.
+    Unsupported,
+}
+
+impl FailureReason {
+    /// Every reason, in the order of their columns in result tables.
+    pub const ALL: [FailureReason; 9] = [
+        FailureReason::Busy,
+        FailureReason::Absent,
+        FailureReason::NoRoom,
+        FailureReason::NotAllowed,
+        FailureReason::Denied,
+        FailureReason::ProcessGone,
+        FailureReason::StayedPut,
+        FailureReason::OutOfTime,
+        FailureReason::Unsupported,
+    ];
+
+    /// The reason's name in tables and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FailureReason::Busy => "busy",
+            FailureReason::Absent => "absent",
+            FailureReason::NoRoom => "no_room",
+            FailureReason::NotAllowed => "not_allowed",
+            FailureReason::Denied => "denied",
+            FailureReason::ProcessGone => "process_gone",
+            FailureReason::StayedPut => "stayed_put",
+            FailureReason::OutOfTime => "out_of_time",
+            FailureReason::Unsupported => "unsupported",
+        }
+    }
+
+    /// Whether the same move may well succeed a little later.
+    pub const fn is_transient(self) -> bool {
+        matches!(
+            self,
+            FailureReason::Busy
+                | FailureReason::NoRoom
+                | FailureReason::StayedPut
+                | FailureReason::OutOfTime
+        )
+    }
+}
+
+/// Which way a page was to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// From slow to fast memory.
+    Promotion,
+    /// From fast to slow memory.
+    Demotion,
+}
+
+/// A range that was not moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Failure {
+    /// Where.
+    pub range: VirtualRange,
+    /// Which way it was to go.
+    pub direction: Direction,
+    /// Why it did not.
+    pub reason: FailureReason,
+}
+
+/// What became of a plan. Nothing is lost: the pages of the plan going one way are the pages
+/// moved that way plus the pages of the failures that way.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Pages that went up, by an exchange or alone.
+    pub promoted_pages: u64,
+    /// Pages that went down, by an exchange or alone.
+    pub demoted_pages: u64,
+    /// Of these, pairs that were really exchanged in one operation.
+    pub exchanged_pairs: u64,
+    /// What was not moved.
+    pub failures: Vec<Failure>,
+}

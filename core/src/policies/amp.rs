@@ -1,0 +1,292 @@
+//! AMP: the adaptive migration policy (adaptive-migration-policy paper, sections 4 and 5;
+//! `docs/coverage.md`, A3, A4). Each period it applies Random, LRU or LFU (algorithm 1):
+//!
+//! - **Random** when the accessed-page ratio exceeds the fast-memory ratio by more than 20 points;
+//! - else **LRU** when its average fast-memory hit ratio is greater than that of LFU;
+//! - else **LFU**.
+//!
+//! The hit ratio is the paper's: accessed pages in fast memory over *all* pages; the average is
+//! over the last 36 periods. The policy that was applied is measured by the real placement of the
+//! scan. One that was not is emulated (figure 9): it moves pages between *shadow* places, one bit
+//! a page, under the same budget as the real one, and is measured by them.
+//!
+//! Where the paper is silent:
+//! - *Warm-up.* "Each workload starts with Random in the warming-up stage" (section 6.6) names no
+//!   length. The default is 3 periods, as in the experiment scripts that the authors published.
+//! - *While Random is applied* both LRU and LFU are emulated and averaged, so that the first
+//!   choice after it rests on evidence. (The scripts stop averaging then.)
+//! - *Equal averages* give LFU, as algorithm 1 has it. `switch_margin` (0 by default, as in the
+//!   paper) asks more of the policy that is not applied.
+//! - *The fast-memory ratio* is the pages that the budget allows over the pages of the group, 1
+//!   at most: what a full group has in fast memory.
+//! - *Shadow places* begin as the real ones, for new pages too. When a policy stops being
+//!   applied, its shadow starts from the real placement that it leaves; when it is applied, it
+//!   takes over the real placement as it finds it.
+//! - *Lost periods* enter no average.
+
+use serde::Deserialize;
+
+use super::random::RandomFill;
+use super::ranked::Rank;
+use crate::bits::PageBits;
+use crate::builder::PlanBuilder;
+use crate::features::{FeatureCounter, MovingAverage, ratio};
+use crate::hotness::Hotness;
+use crate::plan::{Decision, Features};
+use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
+use crate::scan::{Budget, Scan};
+use crate::select::KeyCounts;
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Parameters {
+    warmup_periods: u32,
+    window_periods: usize,
+    random_margin: f64,
+    switch_margin: f64,
+    lru_resident_bonus: u8,
+    lfu_resident_bonus: u8,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Parameters {
+            warmup_periods: 3,
+            window_periods: 36,
+            random_margin: 0.20,
+            switch_margin: 0.0,
+            lru_resident_bonus: 1,
+            lfu_resident_bonus: 1,
+        }
+    }
+}
+
+pub(super) const KIND: PolicyKind = PolicyKind {
+    name: "amp",
+    summary: "applies Random, LRU or LFU, whichever suits the group at the time",
+    source: "adaptive-migration-policy paper, sections 4 and 5, algorithm 1",
+    parameters: &[
+        ParameterDoc {
+            name: "warmup_periods",
+            default: "3",
+            meaning: "periods at the start in which Random is applied",
+        },
+        ParameterDoc {
+            name: "window_periods",
+            default: "36",
+            meaning: "periods that the moving averages of the hit ratios go back (1 to 100000)",
+        },
+        ParameterDoc {
+            name: "random_margin",
+            default: "0.2",
+            meaning: "Random is applied when the accessed-page ratio exceeds the fast-memory \
+                      ratio by more than this (0 to 1)",
+        },
+        ParameterDoc {
+            name: "switch_margin",
+            default: "0.0",
+            meaning: "average hit ratio by which LRU or LFU must be better to replace the other \
+                      (0 to 1)",
+        },
+        ParameterDoc { name: "lru_resident_bonus", default: "1", meaning: "resident_bonus of lru" },
+        ParameterDoc { name: "lfu_resident_bonus", default: "1", meaning: "resident_bonus of lfu" },
+    ],
+    build: |value, seed| Ok(Box::new(Amp::new(parameters(KIND.name, value)?, seed)?)),
+};
+
+/// What AMP chooses from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Random,
+    By(Rank),
+}
+
+/// LRU or LFU within AMP.
+#[derive(Debug)]
+struct Candidate {
+    rank: Rank,
+    resident_bonus: u8,
+    /// Where its pages would be, had it been applied; stale while it is.
+    shadow: PageBits,
+    hit_ratios: MovingAverage,
+}
+
+impl Candidate {
+    fn new(rank: Rank, resident_bonus: u8, window: usize) -> Self {
+        let hit_ratios = MovingAverage::new(window);
+        Candidate { rank, resident_bonus, shadow: PageBits::default(), hit_ratios }
+    }
+}
+
+#[derive(Debug)]
+struct Amp {
+    parameters: Parameters,
+    features: FeatureCounter,
+    hotness: Hotness,
+    random: RandomFill,
+    lru: Candidate,
+    lfu: Candidate,
+    applied: Choice,
+    periods: u32,
+}
+
+impl Amp {
+    fn new(parameters: Parameters, seed: u64) -> Result<Self, PolicyError> {
+        let p = &parameters;
+        let bad = |message: String| PolicyError::BadParameter { policy: KIND.name, message };
+        if !(1..=100_000).contains(&p.window_periods) {
+            let got = p.window_periods;
+            return Err(bad(format!("window_periods is {got}; expected 1 to 100000")));
+        }
+        for (name, got) in [("random_margin", p.random_margin), ("switch_margin", p.switch_margin)]
+        {
+            if !(0.0..=1.0).contains(&got) {
+                return Err(bad(format!("{name} is {got}; expected a ratio from 0 to 1")));
+            }
+        }
+        Ok(Amp {
+            features: FeatureCounter::default(),
+            hotness: Hotness::new(),
+            random: RandomFill::new(seed),
+            lru: Candidate::new(Rank::Recency, p.lru_resident_bonus, p.window_periods),
+            lfu: Candidate::new(Rank::Frequency, p.lfu_resident_bonus, p.window_periods),
+            applied: Choice::Random,
+            periods: 0,
+            parameters,
+        })
+    }
+
+    fn follow(&mut self, scan: &Scan) {
+        if let Some(carry) = self.features.follow(scan) {
+            self.hotness.carry(&carry);
+            for candidate in [&mut self.lru, &mut self.lfu] {
+                candidate.shadow = carry.bits_or(&candidate.shadow, &scan.fast);
+            }
+        }
+    }
+
+    /// Enters the hit ratios of this period into the averages.
+    fn measure(&mut self, scan: &Scan, features: &Features) {
+        for candidate in [&mut self.lru, &mut self.lfu] {
+            let hit_ratio = if self.applied == Choice::By(candidate.rank) {
+                features.hit_ratio_of_all
+            } else {
+                let hits = scan.accessed.count_and(&candidate.shadow);
+                ratio(hits as u64, scan.pages() as u64)
+            };
+            candidate.hit_ratios.push(hit_ratio);
+        }
+    }
+
+    /// Algorithm 1.
+    fn choose(&mut self, scan: &Scan, budget: &Budget, features: &Features) -> Choice {
+        let p = &self.parameters;
+        self.periods = self.periods.saturating_add(1);
+        let pages = scan.pages() as u64;
+        let fast_ratio = ratio(budget.fast_pages.min(pages), pages);
+        if self.periods <= p.warmup_periods
+            || features.accessed_ratio > fast_ratio + p.random_margin
+        {
+            return Choice::Random;
+        }
+        let lead = match self.applied {
+            Choice::By(Rank::Recency) => -p.switch_margin,
+            Choice::By(Rank::Frequency) => p.switch_margin,
+            Choice::Random => 0.0,
+        };
+        if self.lru.hit_ratios.mean() > self.lfu.hit_ratios.mean() + lead {
+            Choice::By(Rank::Recency)
+        } else {
+            Choice::By(Rank::Frequency)
+        }
+    }
+}
+
+impl Policy for Amp {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
+        self.follow(scan);
+        let (mut features, resident) = self.features.count(scan);
+        self.measure(scan, &features);
+        features.lru_hit_average = Some(self.lru.hit_ratios.mean());
+        features.lfu_hit_average = Some(self.lfu.hit_ratios.mean());
+
+        let before = self.applied;
+        self.applied = self.choose(scan, budget, &features);
+        for candidate in [&mut self.lru, &mut self.lfu] {
+            let choice = Choice::By(candidate.rank);
+            if before == choice && self.applied != choice {
+                candidate.shadow.clone_from(&scan.fast);
+            }
+        }
+
+        // One pass over memory ages the pages and counts the keys of both candidates, each by the
+        // placement that it acts upon: the real one or its shadow.
+        let applied = self.applied;
+        let real = |rank| applied == Choice::By(rank);
+        let (lru, lfu) = (&self.lru, &self.lfu);
+        let lru_fast = if real(lru.rank) { &scan.fast } else { &lru.shadow }.words();
+        let lfu_fast = if real(lfu.rank) { &scan.fast } else { &lfu.shadow }.words();
+        let (mut lru_counts, mut lfu_counts) = (KeyCounts::new(), KeyCounts::new());
+        self.hotness.observe_with(scan, |word, ages, idles| {
+            lru_counts.count(ages, lru_fast[word]);
+            lfu_counts.count(idles, lfu_fast[word]);
+        });
+
+        let mut plan = PlanBuilder::new(&scan.layout);
+        for (candidate, counts) in [(&mut self.lru, lru_counts), (&mut self.lfu, lfu_counts)] {
+            let rank = candidate.rank;
+            let selection = counts.select(rank.coldest(), budget, candidate.resident_bonus);
+            let keys = rank.keys(&self.hotness);
+            if real(rank) {
+                selection.moves(keys, scan.fast.words(), |word, up, down| {
+                    plan.word(word, up, down);
+                });
+            } else {
+                selection.place(keys, &mut candidate.shadow);
+            }
+        }
+        let (plan, applied) = match applied {
+            Choice::Random => (self.random.plan(scan, budget, resident), "random"),
+            Choice::By(rank) => (plan.finish(), rank.policy()),
+        };
+        Decision { plan, applied, features }
+    }
+
+    fn metadata_bytes(&self) -> usize {
+        self.features.size_bytes()
+            + self.hotness.size_bytes()
+            + self.lru.shadow.size_bytes()
+            + self.lfu.shadow.size_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::{Layout, PageSize};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_policy_that_is_left_goes_on_from_the_real_placement() {
+        let layout = Arc::new(Layout::contiguous(PageSize::Huge, 4));
+        let place = |bits: u64| PageBits::from_words(vec![bits], 4);
+        let mut amp = Amp::new(Parameters::default(), 0).unwrap();
+        // Nothing may move, in the shadows neither.
+        let budget = Budget { fast_pages: 2, moved_pages: 0 };
+        let period = |amp: &mut Amp, fast: u64| {
+            let scan = Scan::new(0, Arc::clone(&layout), place(0), place(fast));
+            amp.decide(&scan, &budget).applied
+        };
+        assert_eq!(period(&mut amp, 0b0011), "random");
+        amp.periods = 100;
+        amp.applied = Choice::By(Rank::Recency);
+        assert_eq!(period(&mut amp, 0b1100), "lfu", "averages are equal");
+        assert_eq!(amp.lru.shadow, place(0b1100), "where LRU left the pages");
+        assert_eq!(period(&mut amp, 0b1010), "lfu");
+        assert_eq!(amp.lru.shadow, place(0b1100), "its own from then on");
+    }
+}

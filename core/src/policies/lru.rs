@@ -1,0 +1,41 @@
+//! LRU: the most recently accessed pages are in fast memory (adaptive-migration-policy paper,
+//! section 3.1: "pages with the lowest ages are considered hot"; `docs/coverage.md`, A2).
+//!
+//! Where the paper is silent:
+//! - Pages of equal age are not told apart, so those in fast memory stay. By default a page in
+//!   fast memory counts as one period younger: two pages accessed in turn, period by period, do
+//!   not trade places for ever, while a working set that rotates every few periods is followed,
+//!   a period late at most.
+//! - A page that was never accessed is not promoted, not even into free room.
+
+use serde::Deserialize;
+
+use super::ranked::{Rank, Ranked};
+use crate::policy::{ParameterDoc, PolicyKind, parameters};
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Parameters {
+    resident_bonus: u8,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Parameters { resident_bonus: 1 }
+    }
+}
+
+pub(super) const KIND: PolicyKind = PolicyKind {
+    name: "lru",
+    summary: "keeps the most recently accessed pages in fast memory",
+    source: "adaptive-migration-policy paper, section 3.1",
+    parameters: &[ParameterDoc {
+        name: "resident_bonus",
+        default: "1",
+        meaning: "periods of age by which a page in fast memory counts as younger (0 to 255)",
+    }],
+    build: |value, _seed| {
+        let p: Parameters = parameters("lru", value)?;
+        Ok(Box::new(Ranked::new(Rank::Recency, p.resident_bonus)))
+    },
+};

@@ -1,0 +1,24 @@
+//! The policies, one file each, and their registry. To add one: write its file beside these,
+//! name it here, and add its row to [`REGISTRY`].
+
+mod amp;
+mod first_touch;
+mod interleave;
+mod lfu;
+mod lists;
+mod lru;
+mod random;
+mod ranked;
+
+use crate::policy::PolicyKind;
+
+/// Every policy there is.
+pub static REGISTRY: &[PolicyKind] = &[
+    first_touch::KIND,
+    interleave::KIND,
+    lru::KIND,
+    lfu::KIND,
+    random::KIND,
+    lists::KIND,
+    amp::KIND,
+];

@@ -1,0 +1,104 @@
+//! The policy seam: the trait that every policy implements and the registry that names them.
+
+use serde_json::Value;
+
+use crate::plan::Decision;
+use crate::scan::{Budget, Scan};
+
+/// Decides what to move. Pure: sees a scan and a budget, returns a decision; no I/O, no clock,
+/// random numbers only from the seed it was built with. The same sequence of scans and budgets
+/// gives the same sequence of decisions on every machine.
+pub trait Policy: Send {
+    /// The name it has in the registry.
+    fn name(&self) -> &'static str;
+
+    /// Takes in the scan of one period and says what to move. Called once per scan, in order.
+    fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision;
+
+    /// Where new pages should be placed by a machine that can choose.
+    fn allocation(&self) -> Allocation {
+        Allocation::FastFirst
+    }
+
+    /// Bytes of metadata held for the group's pages at this moment.
+    fn metadata_bytes(&self) -> usize;
+}
+
+/// Where new pages go (nimble paper, section 3.2: never migrate on the allocation path).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocation {
+    /// Fast memory while the group has budget left, else slow.
+    FastFirst,
+    /// Alternate between the tiers in proportion to the budget.
+    Interleave,
+}
+
+/// One kind of policy: a row of the registry.
+pub struct PolicyKind {
+    /// Its name in experiments and on the command line.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub summary: &'static str,
+    /// The paper and section it comes from.
+    pub source: &'static str,
+    /// Its parameters with their defaults and meanings.
+    pub parameters: &'static [ParameterDoc],
+    /// Makes one. Unknown parameters and impossible values are errors.
+    pub build: Build,
+}
+
+/// Builds a policy from its parameters (a JSON object, or null) and the seed of the run.
+pub type Build = fn(parameters: &Value, seed: u64) -> Result<Box<dyn Policy>, PolicyError>;
+
+/// A parameter of a policy, for `terrace policies` and the documents.
+pub struct ParameterDoc {
+    /// Its key.
+    pub name: &'static str,
+    /// Its default, as written in an experiment file.
+    pub default: &'static str,
+    /// What it means, with its unit.
+    pub meaning: &'static str,
+}
+
+/// Why a policy could not be built.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// No policy has this name.
+    #[error("no policy is named '{got}'; expected one of {expected}")]
+    Unknown {
+        /// The name asked for.
+        got: String,
+        /// The names there are.
+        expected: String,
+    },
+    /// A parameter that the policy does not have, or a value it cannot take.
+    #[error("policy '{policy}': {message}")]
+    BadParameter {
+        /// The policy.
+        policy: &'static str,
+        /// What was got and what was expected.
+        message: String,
+    },
+}
+
+/// Builds the policy of this name. `parameters` is a JSON object, or null for the defaults.
+pub fn build(name: &str, parameters: &Value, seed: u64) -> Result<Box<dyn Policy>, PolicyError> {
+    let kinds = crate::policies::REGISTRY;
+    let kind = kinds.iter().find(|k| k.name == name).ok_or_else(|| PolicyError::Unknown {
+        got: name.to_owned(),
+        expected: kinds.iter().map(|k| k.name).collect::<Vec<_>>().join(", "),
+    })?;
+    (kind.build)(parameters, seed)
+}
+
+/// Reads a policy's parameter struct (with `#[serde(default, deny_unknown_fields)]`) from the
+/// object given in an experiment; null gives the defaults.
+pub fn parameters<T: serde::de::DeserializeOwned + Default>(
+    policy: &'static str,
+    value: &Value,
+) -> Result<T, PolicyError> {
+    if value.is_null() {
+        return Ok(T::default());
+    }
+    crate::parameters::read(value).map_err(|message| PolicyError::BadParameter { policy, message })
+}

@@ -1,0 +1,6 @@
+//! The policies from outside, on the smallest machine that can carry out their plans.
+
+mod amp;
+mod behaviour;
+mod model;
+mod properties;
