@@ -1,0 +1,21 @@
+//! Recordings: formats and streams of what programs touched.
+//!
+//! **Knows** pages, scans and plans (the core), files, compression, checksums. **Must not know**
+//! machines, policies' insides, or who wrote a recording: anything that yields the accessed
+//! pages of each period is a [`source::PeriodSource`].
+//!
+//! - [`container`]: the file format below every recording: a JSON header and checked,
+//!   compressed chunks, readable up to the cut when the writer was killed;
+//! - [`period`]: the period recording (`.trec`): per group and period the scan, the budget, the
+//!   decision and its outcome;
+//! - [`reference`]: the reference recording (`.tref`): each load and store of a real program;
+//! - [`source`]: the stream that the simulated machine eats;
+//! - [`error`]: why a recording could not be written or read.
+#![forbid(unsafe_code)]
+
+mod codec;
+pub mod container;
+pub mod error;
+pub mod period;
+pub mod reference;
+pub mod source;

@@ -1,0 +1,376 @@
+//! The frames of a period recording as values and as bytes. Both directions keep, for each
+//! group, the scan before, against which the next is stated.
+
+use std::sync::Arc;
+
+use terrace_core::bits::PageBits;
+use terrace_core::page::{Extent, Layout, PageSize, SpaceId, VirtualRange};
+use terrace_core::plan::{
+    Decision, Direction, Exchange, Failure, FailureReason, Features, Outcome, Plan,
+};
+use terrace_core::scan::{Budget, Scan};
+
+use crate::codec::{Cursor, Malformed, RangeReader, RangeWriter, put_bits, put_number, put_text};
+
+const LOST: u8 = 1;
+const SCAN: u8 = 2;
+const BUDGET: u8 = 3;
+const DECISION: u8 = 4;
+const OUTCOME: u8 = 5;
+const ENDED: u8 = 6;
+
+/// The layout follows.
+const WITH_LAYOUT: u8 = 1;
+/// The bits are what changed since the scan before.
+const CHANGED_BITS: u8 = 2;
+
+/// A decision read back: the name of the policy applied is no longer static.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordedDecision {
+    /// What was to be moved.
+    pub plan: Plan,
+    /// Name of the policy that made the plan.
+    pub applied: String,
+    /// What was seen.
+    pub features: Features,
+}
+
+/// One entry of a period recording. `group` is the position in the header's list.
+#[derive(Debug, Clone)]
+pub enum Frame {
+    /// The tracker lost periods.
+    Lost {
+        /// The group.
+        group: usize,
+        /// How many.
+        periods: u32,
+        /// Why.
+        reason: String,
+    },
+    /// What was seen.
+    Scan {
+        /// The group.
+        group: usize,
+        /// The scan; its layout is the same `Arc` as in the scan before when nothing changed.
+        scan: Scan,
+    },
+    /// What the plan could use.
+    Budget {
+        /// The group.
+        group: usize,
+        /// The period.
+        period: u64,
+        /// The budget.
+        budget: Budget,
+    },
+    /// What the policy decided.
+    Decision {
+        /// The group.
+        group: usize,
+        /// The period.
+        period: u64,
+        /// The decision.
+        decision: RecordedDecision,
+    },
+    /// What became of the plan.
+    Outcome {
+        /// The group.
+        group: usize,
+        /// The period.
+        period: u64,
+        /// The outcome.
+        outcome: Outcome,
+    },
+    /// The group ended.
+    Ended {
+        /// The group.
+        group: usize,
+    },
+}
+
+impl Frame {
+    /// The group it is of.
+    pub fn group(&self) -> usize {
+        match self {
+            Frame::Lost { group, .. }
+            | Frame::Scan { group, .. }
+            | Frame::Budget { group, .. }
+            | Frame::Decision { group, .. }
+            | Frame::Outcome { group, .. }
+            | Frame::Ended { group } => *group,
+        }
+    }
+}
+
+/// The scan before, of one group.
+#[derive(Debug, Clone)]
+struct Before {
+    layout: Arc<Layout>,
+    accessed: PageBits,
+    fast: PageBits,
+}
+
+fn frame_head(out: &mut Vec<u8>, code: u8, group: usize, numbers: &[u64]) {
+    out.push(code);
+    put_number(out, group as u64);
+    numbers.iter().for_each(|&n| put_number(out, n));
+}
+
+/// Turns frames into bytes.
+pub(super) struct Encoder {
+    before: Vec<Option<Before>>,
+}
+
+impl Encoder {
+    pub(super) fn new(groups: usize) -> Self {
+        Encoder { before: vec![None; groups] }
+    }
+
+    /// What follows stands on its own.
+    pub(super) fn begin_chunk(&mut self) {
+        self.before.fill(None);
+    }
+
+    pub(super) fn lost(&self, out: &mut Vec<u8>, group: usize, periods: u32, reason: &str) {
+        frame_head(out, LOST, group, &[periods.into()]);
+        put_text(out, reason);
+    }
+
+    pub(super) fn scan(&mut self, out: &mut Vec<u8>, group: usize, scan: &Scan) {
+        frame_head(out, SCAN, group, &[scan.period, scan.lost_periods.into()]);
+        let before = self.before[group].as_ref();
+        let same =
+            before.filter(|b| Arc::ptr_eq(&b.layout, &scan.layout) || b.layout == scan.layout);
+        out.push(if same.is_some() { CHANGED_BITS } else { WITH_LAYOUT });
+        if same.is_none() {
+            put_layout(out, &scan.layout);
+        }
+        put_bits(out, &scan.accessed, same.map(|b| &b.accessed));
+        put_bits(out, &scan.fast, same.map(|b| &b.fast));
+        self.before[group] = Some(Before {
+            layout: scan.layout.clone(),
+            accessed: scan.accessed.clone(),
+            fast: scan.fast.clone(),
+        });
+    }
+
+    pub(super) fn budget(&self, out: &mut Vec<u8>, group: usize, period: u64, budget: &Budget) {
+        frame_head(out, BUDGET, group, &[period, budget.fast_pages, budget.moved_pages]);
+    }
+
+    pub(super) fn decision(
+        &self,
+        out: &mut Vec<u8>,
+        group: usize,
+        period: u64,
+        decision: &Decision,
+    ) {
+        frame_head(out, DECISION, group, &[period]);
+        put_text(out, decision.applied);
+        put_features(out, &decision.features);
+        let plan = &decision.plan;
+        put_ranges(out, plan.promotions.len(), plan.promotions.iter());
+        put_ranges(out, plan.demotions.len(), plan.demotions.iter());
+        put_ranges(out, plan.exchanges.len(), plan.exchanges.iter().map(|e| &e.up));
+        put_ranges(out, plan.exchanges.len(), plan.exchanges.iter().map(|e| &e.down));
+    }
+
+    pub(super) fn outcome(&self, out: &mut Vec<u8>, group: usize, period: u64, outcome: &Outcome) {
+        let Outcome { promoted_pages, demoted_pages, exchanged_pairs, failures } = outcome;
+        let numbers = [period, *promoted_pages, *demoted_pages, *exchanged_pairs];
+        frame_head(out, OUTCOME, group, &numbers);
+        put_ranges(out, failures.len(), failures.iter().map(|f| &f.range));
+        for failure in failures {
+            out.push((failure.direction == Direction::Demotion).into());
+            put_text(out, failure.reason.name());
+        }
+    }
+
+    pub(super) fn ended(&self, out: &mut Vec<u8>, group: usize) {
+        frame_head(out, ENDED, group, &[]);
+    }
+}
+
+fn put_layout(out: &mut Vec<u8>, layout: &Layout) {
+    put_number(out, layout.extents().len() as u64);
+    let mut writer = RangeWriter::new();
+    for e in layout.extents() {
+        let size_bytes = e.pages * layout.page_size().bytes();
+        writer.put(out, &VirtualRange { space: e.space, start: e.start, size_bytes });
+    }
+}
+
+fn put_ranges<'a>(out: &mut Vec<u8>, count: usize, ranges: impl Iterator<Item = &'a VirtualRange>) {
+    put_number(out, count as u64);
+    let mut writer = RangeWriter::new();
+    ranges.for_each(|r| writer.put(out, r));
+}
+
+fn put_features(out: &mut Vec<u8>, features: &Features) {
+    let Features {
+        hit_ratio,
+        hit_ratio_of_all,
+        stability,
+        accessed_ratio,
+        lru_hit_average,
+        lfu_hit_average,
+    } = *features;
+    out.push(u8::from(lru_hit_average.is_some()) | u8::from(lfu_hit_average.is_some()) << 1);
+    let always = [hit_ratio, hit_ratio_of_all, stability, accessed_ratio];
+    for value in always.into_iter().chain(lru_hit_average).chain(lfu_hit_average) {
+        out.extend_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// Turns bytes into frames.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    page_sizes: Vec<PageSize>,
+    before: Vec<Option<Before>>,
+    /// Whether `before` is of the chunk being read: bits may then be stated against it.
+    in_chunk: Vec<bool>,
+}
+
+impl Decoder {
+    pub(super) fn new(page_sizes: Vec<PageSize>) -> Self {
+        let groups = page_sizes.len();
+        Decoder { page_sizes, before: vec![None; groups], in_chunk: vec![false; groups] }
+    }
+
+    pub(super) fn begin_chunk(&mut self) {
+        self.in_chunk.fill(false);
+    }
+
+    pub(super) fn frame(&mut self, from: &mut Cursor<'_>) -> Result<Frame, Malformed> {
+        let code = from.byte()?;
+        let group = from.number_below(self.page_sizes.len() as u64, "group")? as usize;
+        let frame = match code {
+            LOST => Frame::Lost { group, periods: small(from)?, reason: from.text()? },
+            SCAN => Frame::Scan { group, scan: self.scan(from, group)? },
+            BUDGET => {
+                let (period, fast_pages, moved_pages) =
+                    (from.number()?, from.number()?, from.number()?);
+                Frame::Budget { group, period, budget: Budget { fast_pages, moved_pages } }
+            }
+            DECISION => {
+                Frame::Decision { group, period: from.number()?, decision: take_decision(from)? }
+            }
+            OUTCOME => {
+                Frame::Outcome { group, period: from.number()?, outcome: take_outcome(from)? }
+            }
+            ENDED => Frame::Ended { group },
+            other => {
+                return Err(Malformed(format!("frame code {other}, expected {LOST} to {ENDED}")));
+            }
+        };
+        Ok(frame)
+    }
+
+    fn scan(&mut self, from: &mut Cursor<'_>, group: usize) -> Result<Scan, Malformed> {
+        let period = from.number()?;
+        let lost_periods = small(from)?;
+        let before = self.before[group].as_ref();
+        let (layout, base) = match (from.byte()?, before.filter(|_| self.in_chunk[group])) {
+            (CHANGED_BITS, Some(before)) => (before.layout.clone(), Some(before)),
+            (WITH_LAYOUT, _) => {
+                let layout = take_layout(from, self.page_sizes[group])?;
+                let same = before.map(|b| &b.layout).filter(|l| ***l == layout);
+                (same.cloned().unwrap_or_else(|| Arc::new(layout)), None)
+            }
+            (flags, _) => {
+                return Err(Malformed(format!(
+                    "scan flags {flags}, expected {WITH_LAYOUT}, or {CHANGED_BITS} after a scan of the same group"
+                )));
+            }
+        };
+        let accessed = from.bits(layout.pages(), base.map(|b| &b.accessed))?;
+        let fast = from.bits(layout.pages(), base.map(|b| &b.fast))?;
+        self.in_chunk[group] = true;
+        self.before[group] =
+            Some(Before { layout: layout.clone(), accessed: accessed.clone(), fast: fast.clone() });
+        Ok(Scan { lost_periods, ..Scan::new(period, layout, accessed, fast) })
+    }
+}
+
+fn small(from: &mut Cursor<'_>) -> Result<u32, Malformed> {
+    Ok(from.number_below(1 << 32, "number of lost periods")? as u32)
+}
+
+fn take_layout(from: &mut Cursor<'_>, page_size: PageSize) -> Result<Layout, Malformed> {
+    let count = from.count("extents")?;
+    let mut reader = RangeReader::new();
+    let mut extents = Vec::new();
+    for _ in 0..count {
+        let VirtualRange { space, start, size_bytes } = reader.take(from)?;
+        if size_bytes % page_size.bytes() != 0 {
+            let size = page_size.bytes();
+            return Err(Malformed(format!("an extent of {size_bytes} bytes in pages of {size}")));
+        }
+        extents.push(Extent {
+            space: SpaceId(space.0),
+            start,
+            pages: size_bytes / page_size.bytes(),
+        });
+    }
+    Layout::new(page_size, extents).map_err(|e| Malformed(e.to_string()))
+}
+
+fn take_ranges(from: &mut Cursor<'_>) -> Result<Vec<VirtualRange>, Malformed> {
+    let count = from.count("ranges")?;
+    let mut reader = RangeReader::new();
+    (0..count).map(|_| reader.take(from)).collect()
+}
+
+fn take_features(from: &mut Cursor<'_>) -> Result<Features, Malformed> {
+    let averages = from.byte()?;
+    if averages > 3 {
+        return Err(Malformed(format!("feature flags {averages}, expected 0 to 3")));
+    }
+    let mut features = Features {
+        hit_ratio: from.float()?,
+        hit_ratio_of_all: from.float()?,
+        stability: from.float()?,
+        accessed_ratio: from.float()?,
+        ..Features::default()
+    };
+    if averages & 1 != 0 {
+        features.lru_hit_average = Some(from.float()?);
+    }
+    if averages & 2 != 0 {
+        features.lfu_hit_average = Some(from.float()?);
+    }
+    Ok(features)
+}
+
+fn take_decision(from: &mut Cursor<'_>) -> Result<RecordedDecision, Malformed> {
+    let applied = from.text()?;
+    let features = take_features(from)?;
+    let (promotions, demotions) = (take_ranges(from)?, take_ranges(from)?);
+    let (up, down) = (take_ranges(from)?, take_ranges(from)?);
+    if up.len() != down.len() {
+        return Err(Malformed(format!("exchanges of {} with {} ranges", up.len(), down.len())));
+    }
+    let exchanges = up.into_iter().zip(down).map(|(up, down)| Exchange { up, down }).collect();
+    let plan = Plan { promotions, demotions, exchanges };
+    Ok(RecordedDecision { plan, applied, features })
+}
+
+fn take_outcome(from: &mut Cursor<'_>) -> Result<Outcome, Malformed> {
+    let (promoted_pages, demoted_pages) = (from.number()?, from.number()?);
+    let exchanged_pairs = from.number()?;
+    let mut failures = Vec::new();
+    for range in take_ranges(from)? {
+        let direction = match from.byte()? {
+            0 => Direction::Promotion,
+            1 => Direction::Demotion,
+            other => return Err(Malformed(format!("direction {other}, expected 0 or 1"))),
+        };
+        let name = from.text()?;
+        let reason = FailureReason::ALL
+            .into_iter()
+            .find(|r| r.name() == name)
+            .ok_or_else(|| Malformed(format!("failure reason '{name}' is not known")))?;
+        failures.push(Failure { range, direction, reason });
+    }
+    Ok(Outcome { promoted_pages, demoted_pages, exchanged_pairs, failures })
+}

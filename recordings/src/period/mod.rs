@@ -1,0 +1,89 @@
+//! The period recording (`.trec`): what an engine saw, decided and did, group by group and
+//! period by period. One recording serves every policy: its accessed bits drive the simulated
+//! machine ([`RecordingSource`]), its decisions are what a policy must decide again.
+//!
+//! On the [`container`](crate::container), content `period`, version 1. Chunks of kind `PERD`
+//! hold frames; each begins afresh, so that any of them can be read without those before it:
+//! the first scan of a group in a chunk states its layout and its bits, those after it state
+//! the layout only when it changed and the bits as what changed since the scan before.
+//! A chunk is written every [`PERIODS_PER_CHUNK`] periods, or [`CHUNK_BYTES`] of frames, so a
+//! killed writer loses no more than that.
+//!
+//! ```text
+//! frame    = code:byte group:number rest
+//! lost     = 1 group periods reason:text
+//! scan     = 2 group period lost_periods flags:byte [layout] accessed:bits fast:bits
+//! budget   = 3 group period fast_pages moved_pages
+//! decision = 4 group period applied:text features promotions demotions exchanges
+//! outcome  = 5 group period promoted demoted exchanged failures
+//! ended    = 6 group
+//! ```
+//!
+//! `number` is in 7-bit groups, `text` has its length before it, ranges stand by their distance
+//! from the end of the one before, failure reasons by name.
+
+mod frame;
+mod read;
+mod records;
+mod source;
+mod write;
+
+pub use frame::{Frame, RecordedDecision};
+pub use read::PeriodReader;
+pub use records::{PeriodRecord, Record, Records};
+pub use source::RecordingSource;
+pub use write::PeriodWriter;
+
+use serde::{Deserialize, Serialize};
+use terrace_core::page::PageSize;
+
+use crate::container::ChunkKind;
+
+/// Periods (of all groups together) in a chunk, at most.
+pub const PERIODS_PER_CHUNK: u32 = 8;
+
+/// Bytes of frames after which a chunk is written.
+pub const CHUNK_BYTES: usize = 4 << 20;
+
+const CONTENT: &str = "period";
+const CONTENT_VERSION: u32 = 1;
+const CHUNK: ChunkKind = ChunkKind::new(b"PERD");
+
+/// What a recording says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// The program that wrote it, with its version.
+    pub created_by: String,
+    /// The experiment's name, or its text.
+    pub experiment: String,
+    /// The machine it ran on: "simulated", "virtual", "host".
+    pub machine: String,
+    /// The kernel of that machine; empty where there is none.
+    pub kernel: String,
+    /// Length of a period.
+    pub period_ms: u64,
+    /// The experiment's seed.
+    pub seed: u64,
+    /// The groups, numbered as in the frames.
+    pub groups: Vec<GroupHeader>,
+}
+
+/// A group of a recording.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GroupHeader {
+    /// Its name.
+    pub name: String,
+    /// Name of its policy.
+    pub policy: String,
+    /// The policy's parameters, an object or null.
+    pub parameters: serde_json::Value,
+    /// The seed its policy was built with.
+    pub policy_seed: u64,
+    /// Size of its pages.
+    pub page_size: PageSize,
+    /// Fast memory it may use, as a part of its pages; what counts are the recorded budgets.
+    pub fast_share: f64,
+}
+
+#[cfg(test)]
+mod tests;

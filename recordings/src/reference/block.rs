@@ -1,0 +1,194 @@
+//! Records of one stream as bytes, and back.
+//!
+//! ```text
+//! reference = byte [number] signed      byte: store:1 size_log2:3 time:4
+//! event     = byte [number] kind:number count:number argument:number*
+//!                                       byte: 0:1 7:3 time:4
+//! ```
+//!
+//! `time` is the time since the record before, 15 meaning 15 and the number that follows. The
+//! signed number is the distance from the address before. Both begin at the block's head.
+//!
+//! The encoder writes into a fixed array without allocating: it runs inside the program that is
+//! recorded, once per reference.
+
+use super::{Event, Record, Reference};
+use crate::codec::{Cursor, Malformed};
+
+/// No record takes more bytes.
+pub const MAX_RECORD_BYTES: usize = 64;
+
+const EVENT_SIZE: u8 = 7;
+const LONG_TIME: u64 = 15;
+
+/// Writes records, each into the beginning of an array. One encoder per block.
+#[derive(Debug, Clone, Copy)]
+pub struct Encoder {
+    address: u64,
+    time: u64,
+}
+
+#[inline]
+fn put(out: &mut [u8; MAX_RECORD_BYTES], mut at: usize, mut value: u64) -> usize {
+    while value >= 0x80 {
+        out[at % MAX_RECORD_BYTES] = value as u8 | 0x80;
+        value >>= 7;
+        at += 1;
+    }
+    out[at % MAX_RECORD_BYTES] = value as u8;
+    at + 1
+}
+
+impl Encoder {
+    /// An encoder for a block that begins at this time.
+    pub fn new(time: u64) -> Self {
+        Encoder { address: 0, time }
+    }
+
+    #[inline]
+    fn head(&mut self, out: &mut [u8; MAX_RECORD_BYTES], low: u8, time: u64) -> usize {
+        let passed = time.saturating_sub(self.time);
+        self.time = self.time.max(time);
+        if passed < LONG_TIME {
+            out[0] = low | (passed as u8) << 4;
+            1
+        } else {
+            out[0] = low | 0xf0;
+            put(out, 1, passed - LONG_TIME)
+        }
+    }
+
+    /// Writes a reference; returns its length.
+    #[inline]
+    pub fn reference(
+        &mut self,
+        out: &mut [u8; MAX_RECORD_BYTES],
+        time: u64,
+        reference: Reference,
+    ) -> usize {
+        let size = reference.size_log2.min(6);
+        let at = self.head(out, u8::from(reference.store) | size << 1, time);
+        let distance = reference.address.wrapping_sub(self.address) as i64;
+        self.address = reference.address;
+        put(out, at, (distance << 1 ^ distance >> 63) as u64)
+    }
+
+    /// Writes an event; returns its length. Time goes on with [`Event::Waited`].
+    pub fn event(&mut self, out: &mut [u8; MAX_RECORD_BYTES], time: u64, event: Event) -> usize {
+        let (kind, arguments, count) = numbers(event);
+        let mut at = self.head(out, EVENT_SIZE << 1, time);
+        at = put(out, at, kind);
+        at = put(out, at, count as u64);
+        for argument in &arguments[..count] {
+            at = put(out, at, *argument);
+        }
+        if let Event::Waited { time } = event {
+            self.time = self.time.saturating_add(time);
+        }
+        at
+    }
+}
+
+/// An event's kind and arguments, at most four.
+fn numbers(event: Event) -> (u64, [u64; 4], usize) {
+    match event {
+        Event::Map { address, length_bytes, protection, flags } => {
+            (1, [address, length_bytes, protection, flags], 4)
+        }
+        Event::Unmap { address, length_bytes } => (2, [address, length_bytes, 0, 0], 2),
+        Event::Remap { old_address, old_length_bytes, address, length_bytes } => {
+            (3, [old_address, old_length_bytes, address, length_bytes], 4)
+        }
+        Event::Break { address } => (4, [address, 0, 0, 0], 1),
+        Event::Advise { address, length_bytes, advice } => {
+            (5, [address, length_bytes, advice, 0], 3)
+        }
+        Event::Protect { address, length_bytes, protection } => {
+            (6, [address, length_bytes, protection, 0], 3)
+        }
+        Event::Created { system_id, thread } => (7, [system_id, thread.into(), 0, 0], 2),
+        Event::Exec => (8, [0; 4], 0),
+        Event::SignalReturn => (9, [0; 4], 0),
+        Event::Exit { code, process } => (10, [code, process.into(), 0, 0], 2),
+        Event::Mark { mark } => (11, [mark, 0, 0, 0], 1),
+        Event::Waited { time } => (12, [time, 0, 0, 0], 1),
+        Event::Lost { references } => (13, [references, 0, 0, 0], 1),
+        Event::Unknown { kind } => (kind, [0; 4], 0),
+    }
+}
+
+fn event(kind: u64, arguments: [u64; 4], count: usize) -> Event {
+    let [a, b, c, d] = arguments;
+    match (kind, count) {
+        (1, 4) => Event::Map { address: a, length_bytes: b, protection: c, flags: d },
+        (2, 2) => Event::Unmap { address: a, length_bytes: b },
+        (3, 4) => Event::Remap { old_address: a, old_length_bytes: b, address: c, length_bytes: d },
+        (4, 1) => Event::Break { address: a },
+        (5, 3) => Event::Advise { address: a, length_bytes: b, advice: c },
+        (6, 3) => Event::Protect { address: a, length_bytes: b, protection: c },
+        (7, 2) => Event::Created { system_id: a, thread: b != 0 },
+        (8, 0) => Event::Exec,
+        (9, 0) => Event::SignalReturn,
+        (10, 2) => Event::Exit { code: a, process: b != 0 },
+        (11, 1) => Event::Mark { mark: a },
+        (12, 1) => Event::Waited { time: a },
+        (13, 1) => Event::Lost { references: a },
+        _ => Event::Unknown { kind },
+    }
+}
+
+/// Reads the records of one block.
+#[derive(Debug, Clone)]
+pub struct Decoder {
+    bytes: Vec<u8>,
+    at: usize,
+    address: u64,
+    time: u64,
+    instructions: u64,
+}
+
+impl Decoder {
+    /// A decoder of records that begin at this time and number of instructions.
+    pub(super) fn new(bytes: Vec<u8>, at: usize, time: u64, instructions: u64) -> Self {
+        Decoder { bytes, at, address: 0, time, instructions }
+    }
+
+    /// The next record with its time and number of instructions.
+    pub(super) fn next(&mut self) -> Result<Option<(u64, u64, Record)>, Malformed> {
+        let Some(rest) = self.bytes.get(self.at..).filter(|r| !r.is_empty()) else {
+            return Ok(None);
+        };
+        let mut from = Cursor::new(rest);
+        let head = from.byte()?;
+        let mut passed = u64::from(head >> 4);
+        if passed == LONG_TIME {
+            passed = from.number()?.saturating_add(LONG_TIME);
+        }
+        let overflow = || Malformed("a time beyond 2^64".to_owned());
+        self.time = self.time.checked_add(passed).ok_or_else(overflow)?;
+        self.instructions = self.instructions.checked_add(passed).ok_or_else(overflow)?;
+        let place = (self.time, self.instructions);
+        let size_log2 = head >> 1 & 7;
+        let record = if size_log2 == EVENT_SIZE {
+            let kind = from.number()?;
+            let count = from.number_below(16, "count of an event's arguments")? as usize;
+            let mut arguments = [0; 4];
+            for i in 0..count {
+                let argument = from.number()?;
+                if let Some(to) = arguments.get_mut(i) {
+                    *to = argument;
+                }
+            }
+            let event = event(kind, arguments, count);
+            if let Event::Waited { time } = event {
+                self.time = self.time.checked_add(time).ok_or_else(overflow)?;
+            }
+            Record::Event(event)
+        } else {
+            self.address = self.address.wrapping_add(from.signed()? as u64);
+            Record::Reference(Reference { address: self.address, size_log2, store: head & 1 != 0 })
+        };
+        self.at = self.bytes.len() - from.remaining();
+        Ok(Some((place.0, place.1, record)))
+    }
+}

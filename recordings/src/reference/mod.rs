@@ -1,0 +1,250 @@
+//! The reference recording: the loads and stores of a real program, thread by thread.
+//!
+//! ```text
+//! header  [`Header`]: command, filter, sampling, what wrote it
+//! REFS    one block of one stream: block head, then records (see [`block`])
+//! MAPS    one process's memory map, as lines of /proc/PID/maps
+//! PROC    one process: its number, its system id, its command line
+//! LIST    at the end: stream, first time and references of each REFS chunk, in file order
+//! ```
+//!
+//! A *stream* is what one thread did, from its start to its end. Every thread, and every process
+//! that a fork or an exec began, has its own. Instructions are counted per stream. *Time* is
+//! what orders streams among each other: a stream begins at its creator's time, advances by one
+//! per instruction, and jumps to the latest time of all when it returns from a system call that
+//! waits. One thread alone: time is the number of instructions.
+//!
+//! Each REFS chunk is decoded without the ones before it, so a reader begins at any time, and a
+//! recording that was cut off is sound up to the cut.
+
+pub mod block;
+mod map;
+mod read;
+mod write;
+
+pub use map::{MapSnapshot, Region, RegionKind, parse_maps};
+pub use read::{BlockEntry, ReferenceReader, References};
+pub use write::{BlockHead, ReferenceWriter};
+
+use serde::{Deserialize, Serialize};
+
+use crate::container::ChunkKind;
+
+/// The content's name in the container.
+pub const CONTENT: &str = "references";
+/// The version of the content that this module writes and reads.
+pub const CONTENT_VERSION: u32 = 1;
+
+const REFERENCES: ChunkKind = ChunkKind::new(b"REFS");
+const MAPS: ChunkKind = ChunkKind::new(b"MAPS");
+const PROCESS: ChunkKind = ChunkKind::new(b"PROC");
+const LIST: ChunkKind = ChunkKind::new(b"LIST");
+
+/// After which cache the references were taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// No cache: every reference.
+    None,
+    /// What misses the first-level data cache.
+    L1,
+    /// What misses the second level.
+    L2,
+    /// What misses the last level: what reaches memory.
+    Llc,
+}
+
+/// The shape of one cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheShape {
+    /// Its size.
+    pub size_bytes: u64,
+    /// Lines per set.
+    pub ways: u32,
+}
+
+/// What the recording was made with. Caches are LRU and allocate on loads and stores alike.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filter {
+    /// After which cache.
+    pub level: Level,
+    /// Size of a line.
+    pub line_bytes: u32,
+    /// First level, one per thread.
+    pub l1: CacheShape,
+    /// Second level, one per thread.
+    pub l2: CacheShape,
+    /// Last level, one per process.
+    pub llc: CacheShape,
+    /// One in this many references that pass the caches was kept, at irregular distances.
+    pub sample_one_in: u64,
+}
+
+/// What stands at the head of a recording.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The filter.
+    pub filter: Filter,
+    /// Size of a base page.
+    pub base_page_bytes: u64,
+    /// Size of a huge page.
+    pub huge_page_bytes: u64,
+    /// Program and version.
+    pub created_by: String,
+    /// What executed the instructions, and its version.
+    pub executed_by: String,
+}
+
+/// One load or store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Reference {
+    /// Virtual address.
+    pub address: u64,
+    /// log2 of its size in bytes, 0 to 6.
+    pub size_log2: u8,
+    /// A store; else a load.
+    pub store: bool,
+}
+
+impl Reference {
+    /// Its size.
+    pub fn size_bytes(&self) -> u64 {
+        1 << self.size_log2
+    }
+}
+
+/// What a stream did beside references. Numbers are those of the Linux system call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// Memory was mapped.
+    Map {
+        /// Where it came to lie.
+        address: u64,
+        /// Its length.
+        length_bytes: u64,
+        /// PROT_ bits.
+        protection: u64,
+        /// MAP_ bits.
+        flags: u64,
+    },
+    /// Memory was unmapped.
+    Unmap {
+        /// Where.
+        address: u64,
+        /// Its length.
+        length_bytes: u64,
+    },
+    /// A mapping was moved or resized.
+    Remap {
+        /// Where it was.
+        old_address: u64,
+        /// How long it was.
+        old_length_bytes: u64,
+        /// Where it is.
+        address: u64,
+        /// How long it is.
+        length_bytes: u64,
+    },
+    /// The heap ends here now.
+    Break {
+        /// Its end.
+        address: u64,
+    },
+    /// madvise.
+    Advise {
+        /// Where.
+        address: u64,
+        /// Its length.
+        length_bytes: u64,
+        /// MADV_ number.
+        advice: u64,
+    },
+    /// Protection was changed.
+    Protect {
+        /// Where.
+        address: u64,
+        /// Its length.
+        length_bytes: u64,
+        /// PROT_ bits.
+        protection: u64,
+    },
+    /// A thread or process was created.
+    Created {
+        /// Its number in the system.
+        system_id: u64,
+        /// A thread of this process; else a process.
+        thread: bool,
+    },
+    /// Another program begins in this process: its references are in a new stream.
+    Exec,
+    /// A signal handler has returned.
+    SignalReturn,
+    /// The thread ends.
+    Exit {
+        /// The code it gave.
+        code: u64,
+        /// And with it the process.
+        process: bool,
+    },
+    /// The program marked this place, with a number of its choice.
+    Mark {
+        /// The number.
+        mark: u64,
+    },
+    /// Time passed without instructions: the stream waited for others.
+    Waited {
+        /// How much.
+        time: u64,
+    },
+    /// References could not be recorded.
+    Lost {
+        /// How many.
+        references: u64,
+    },
+    /// One that a later version wrote.
+    Unknown {
+        /// Its number.
+        kind: u64,
+    },
+}
+
+/// What stands at one place of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Record {
+    /// A load or store.
+    Reference(Reference),
+    /// Anything else.
+    Event(Event),
+}
+
+/// A record and its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Placed {
+    /// Number of the stream.
+    pub stream: u32,
+    /// Number of its process.
+    pub process: u32,
+    /// Its time, which orders streams.
+    pub time: u64,
+    /// Instructions that the stream had executed.
+    pub instructions: u64,
+    /// What.
+    pub record: Record,
+}
+
+/// What is known of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number in the recording.
+    pub process: u32,
+    /// Its number in the system; 0 for the first, to which nothing refers.
+    pub system_id: u32,
+    /// Its command line; empty for a process that a fork began.
+    pub command: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,321 @@
+//! Reading a reference recording: block by block, or all streams merged in the order of time.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::Path;
+
+use super::block::Decoder;
+use super::write::BlockHead;
+use super::{
+    CONTENT, CONTENT_VERSION, Header, LIST, MAPS, MapSnapshot, PROCESS, Placed, Process,
+    REFERENCES, Record, parse_maps,
+};
+use crate::codec::{Cursor, Malformed};
+use crate::container::{Chunk, ContainerReader, IndexEntry, Truncation};
+use crate::error::RecordingError;
+
+/// Where a block is and how it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockEntry {
+    /// Where in the file.
+    pub at: IndexEntry,
+    /// Its stream.
+    pub stream: u32,
+    /// The time at which it begins.
+    pub time: u64,
+    /// References in it.
+    pub references: u64,
+}
+
+/// Reads a reference recording.
+#[derive(Debug)]
+pub struct ReferenceReader<R> {
+    container: ContainerReader<R>,
+    header: Header,
+    blocks: Vec<BlockEntry>,
+    maps: Vec<MapSnapshot>,
+    processes: Vec<Process>,
+    truncation: Option<Truncation>,
+}
+
+impl ReferenceReader<BufReader<File>> {
+    /// Opens a recording.
+    pub fn open(path: &Path) -> Result<Self, RecordingError> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|source| RecordingError::Io {
+            file: name.clone(),
+            action: "open",
+            source,
+        })?;
+        Self::new(BufReader::with_capacity(1 << 16, file), &name)
+    }
+}
+
+impl<R: Read + Seek> ReferenceReader<R> {
+    /// Reads a recording from any stream; `name` stands in error messages. A recording that was
+    /// cut off is read through once to learn where its blocks are.
+    pub fn new(from: R, name: &str) -> Result<Self, RecordingError> {
+        let (container, header) = ContainerReader::new(from, name, CONTENT, CONTENT_VERSION)?;
+        let mut reader = ReferenceReader {
+            container,
+            header,
+            blocks: Vec::new(),
+            maps: Vec::new(),
+            processes: Vec::new(),
+            truncation: None,
+        };
+        match reader.container.index()? {
+            Some(index) => reader.read_list(index)?,
+            None => reader.scan()?,
+        }
+        Ok(reader)
+    }
+
+    /// What stands at its head.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Where it was cut off, if it was.
+    pub fn truncation(&self) -> Option<&Truncation> {
+        self.truncation.as_ref()
+    }
+
+    /// Its blocks in file order.
+    pub fn blocks(&self) -> &[BlockEntry] {
+        &self.blocks
+    }
+
+    /// The maps of its processes, in file order: at least one at the start, one at the end.
+    pub fn maps(&self) -> &[MapSnapshot] {
+        &self.maps
+    }
+
+    /// Its processes.
+    pub fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    /// References in all blocks.
+    pub fn references(&self) -> u64 {
+        self.blocks.iter().fold(0, |sum, b| sum.saturating_add(b.references))
+    }
+
+    /// All records from this time on, streams merged by time (equal times by stream). The same
+    /// recording gives the same order. Memory: one block per stream that is under way.
+    pub fn records_from(&mut self, time: u64) -> References<'_, R> {
+        let mut streams: BTreeMap<u32, VecDeque<BlockEntry>> = BTreeMap::new();
+        for block in &self.blocks {
+            streams.entry(block.stream).or_default().push_back(*block);
+        }
+        let mut heads = BinaryHeap::new();
+        for (stream, blocks) in &mut streams {
+            // The last block that begins before `time` may reach beyond it.
+            while blocks.get(1).is_some_and(|next| next.time < time) {
+                blocks.pop_front();
+            }
+            if let Some(block) = blocks.front() {
+                heads.push(Reverse((block.time, *stream)));
+            }
+        }
+        References {
+            reader: self,
+            from: time,
+            streams,
+            heads,
+            open: BTreeMap::new(),
+            failed: false,
+        }
+    }
+
+    /// All records.
+    pub fn records(&mut self) -> References<'_, R> {
+        self.records_from(0)
+    }
+
+    fn damaged(&self, offset: u64, malformed: Malformed) -> RecordingError {
+        RecordingError::Damaged {
+            file: self.container.name().to_owned(),
+            offset,
+            message: malformed.0,
+        }
+    }
+
+    /// Learns the blocks from the list at the end, and reads the few other chunks.
+    fn read_list(&mut self, index: Vec<IndexEntry>) -> Result<(), RecordingError> {
+        let mut listed = Vec::new();
+        for entry in index.iter().filter(|e| e.kind != REFERENCES) {
+            self.container.seek(entry)?;
+            let Some(chunk) = self.container.next_chunk()? else { continue };
+            if chunk.kind == LIST {
+                listed = parse_list(&chunk.payload).map_err(|m| self.damaged(chunk.offset, m))?;
+            } else {
+                self.other(chunk)?;
+            }
+        }
+        for (number, stream, time, references) in listed {
+            let at = usize::try_from(number).ok().and_then(|n| index.get(n)).copied();
+            let Some(at) = at.filter(|e| e.kind == REFERENCES) else {
+                let message = format!("the list names chunk {number}, which is no block");
+                return Err(self.damaged(0, Malformed(message)));
+            };
+            self.blocks.push(BlockEntry { at, stream, time, references });
+        }
+        Ok(())
+    }
+
+    /// Learns the blocks by reading all there is.
+    fn scan(&mut self) -> Result<(), RecordingError> {
+        let mut number = 0;
+        while let Some(chunk) = self.container.next_chunk()? {
+            if chunk.kind == REFERENCES {
+                let at = IndexEntry { offset: chunk.offset, kind: chunk.kind, key: number };
+                let (head, _) =
+                    block_head(&chunk.payload).map_err(|m| self.damaged(chunk.offset, m))?;
+                let BlockHead { stream, time, references, .. } = head;
+                self.blocks.push(BlockEntry { at, stream, time, references });
+            } else if chunk.kind != LIST {
+                self.other(chunk)?;
+            }
+            number += 1;
+        }
+        self.truncation = self.container.truncation().cloned();
+        Ok(())
+    }
+
+    fn other(&mut self, chunk: Chunk) -> Result<(), RecordingError> {
+        let offset = chunk.offset;
+        if chunk.kind == MAPS {
+            let snapshot = maps(&chunk.payload).map_err(|m| self.damaged(offset, m))?;
+            self.maps.push(snapshot);
+        } else if chunk.kind == PROCESS {
+            let process = serde_json::from_slice(&chunk.payload)
+                .map_err(|e| self.damaged(offset, Malformed(format!("a process: {e}"))))?;
+            self.processes.push(process);
+        }
+        Ok(())
+    }
+
+    fn block(&mut self, entry: &BlockEntry) -> Result<OpenBlock, RecordingError> {
+        self.container.seek(&entry.at)?;
+        let offset = entry.at.offset;
+        let chunk = self.container.next_chunk()?.filter(|c| c.kind == REFERENCES);
+        let payload = chunk
+            .ok_or_else(|| self.damaged(offset, Malformed("no block where one was".to_owned())))?
+            .payload;
+        let (head, at) = block_head(&payload).map_err(|m| self.damaged(offset, m))?;
+        let decoder = Decoder::new(payload, at, head.time, head.instructions);
+        let mut open = OpenBlock { head, offset, decoder, next: None };
+        open.advance().map_err(|m| self.damaged(offset, m))?;
+        Ok(open)
+    }
+}
+
+type Listed = (u64, u32, u64, u64);
+
+fn parse_list(payload: &[u8]) -> Result<Vec<Listed>, Malformed> {
+    let mut from = Cursor::new(payload);
+    let mut listed = Vec::new();
+    while from.remaining() > 0 {
+        let number = from.number()?;
+        let stream = from.number_below(1 << 32, "stream")? as u32;
+        listed.push((number, stream, from.number()?, from.number()?));
+    }
+    Ok(listed)
+}
+
+fn block_head(payload: &[u8]) -> Result<(BlockHead, usize), Malformed> {
+    let mut from = Cursor::new(payload);
+    let head = BlockHead {
+        stream: from.number_below(1 << 32, "stream")? as u32,
+        process: from.number_below(1 << 32, "process")? as u32,
+        time: from.number()?,
+        instructions: from.number()?,
+        references: from.number()?,
+    };
+    Ok((head, payload.len() - from.remaining()))
+}
+
+fn maps(payload: &[u8]) -> Result<MapSnapshot, Malformed> {
+    let mut from = Cursor::new(payload);
+    let process = from.number_below(1 << 32, "process")? as u32;
+    let time = from.number()?;
+    let text = String::from_utf8_lossy(&payload[payload.len() - from.remaining()..]);
+    Ok(MapSnapshot { process, time, regions: parse_maps(&text) })
+}
+
+#[derive(Debug)]
+struct OpenBlock {
+    head: BlockHead,
+    offset: u64,
+    decoder: Decoder,
+    next: Option<(u64, u64, Record)>,
+}
+
+impl OpenBlock {
+    fn advance(&mut self) -> Result<(), Malformed> {
+        self.next = self.decoder.next()?;
+        Ok(())
+    }
+}
+
+/// The records of all streams in the order of time. After an error there is no next.
+#[derive(Debug)]
+pub struct References<'a, R> {
+    reader: &'a mut ReferenceReader<R>,
+    from: u64,
+    streams: BTreeMap<u32, VecDeque<BlockEntry>>,
+    /// For each stream with records left, the time of its next one, or of its next block.
+    heads: BinaryHeap<Reverse<(u64, u32)>>,
+    open: BTreeMap<u32, OpenBlock>,
+    failed: bool,
+}
+
+impl<R: Read + Seek> References<'_, R> {
+    fn take(&mut self) -> Result<Option<Placed>, RecordingError> {
+        while let Some(Reverse((_, stream))) = self.heads.pop() {
+            let Some(open) = self.open.get_mut(&stream) else {
+                let entry = self.streams.get_mut(&stream).and_then(VecDeque::pop_front);
+                if let Some(entry) = entry {
+                    let open = self.reader.block(&entry)?;
+                    let time = open.next.as_ref().map_or(entry.time, |n| n.0);
+                    self.open.insert(stream, open);
+                    self.heads.push(Reverse((time, stream)));
+                }
+                continue;
+            };
+            let Some((time, instructions, record)) = open.next else {
+                self.open.remove(&stream);
+                if let Some(next) = self.streams.get(&stream).and_then(VecDeque::front) {
+                    self.heads.push(Reverse((next.time, stream)));
+                }
+                continue;
+            };
+            let process = open.head.process;
+            let offset = open.offset;
+            if let Err(malformed) = open.advance() {
+                return Err(self.reader.damaged(offset, malformed));
+            }
+            self.heads.push(Reverse((open.next.map_or(time, |n| n.0), stream)));
+            if time >= self.from {
+                return Ok(Some(Placed { stream, process, time, instructions, record }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<R: Read + Seek> Iterator for References<'_, R> {
+    type Item = Result<Placed, RecordingError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let taken = self.take();
+        self.failed = taken.is_err();
+        taken.transpose()
+    }
+}

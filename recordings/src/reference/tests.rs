@@ -1,0 +1,153 @@
+//! A reference recording: what goes in comes out in order, cut or whole; garbage never panics.
+
+use std::io::Cursor;
+
+use proptest::prelude::*;
+
+use super::block::{Encoder, MAX_RECORD_BYTES};
+use super::*;
+
+fn header() -> Header {
+    let shape = CacheShape { size_bytes: 32 << 10, ways: 8 };
+    Header {
+        command: vec!["program".to_owned()],
+        filter: Filter {
+            level: Level::None,
+            line_bytes: 64,
+            l1: shape,
+            l2: shape,
+            llc: shape,
+            sample_one_in: 1,
+        },
+        base_page_bytes: 4096,
+        huge_page_bytes: 2 << 20,
+        created_by: "test".to_owned(),
+        executed_by: "test".to_owned(),
+    }
+}
+
+/// Blocks of (stream, steps of time, records), each stream's time going on where it was.
+type Blocks = Vec<(u32, Vec<(u64, Record)>)>;
+
+fn write(blocks: &Blocks) -> (Vec<u8>, Vec<Placed>) {
+    let mut writer = ReferenceWriter::new(Vec::new(), "t", &header()).unwrap();
+    writer.process(&Process { process: 0, system_id: 0, command: vec![] }).unwrap();
+    writer.maps(0, 0, b"1000-3000 rw-p 00000000 00:00 0 [heap]\n").unwrap();
+    let mut clocks = [(0u64, 0u64); 4];
+    let mut placed = Vec::new();
+    for (stream, records) in blocks {
+        let (time, instructions) = &mut clocks[*stream as usize];
+        let mut head = BlockHead {
+            stream: *stream,
+            process: 0,
+            time: *time,
+            instructions: *instructions,
+            references: 0,
+        };
+        let mut encoder = Encoder::new(*time);
+        let mut bytes = Vec::new();
+        for (step, record) in records {
+            *time += step;
+            *instructions += step;
+            placed.push(Placed {
+                stream: *stream,
+                process: 0,
+                time: *time,
+                instructions: *instructions,
+                record: *record,
+            });
+            let mut out = [0; MAX_RECORD_BYTES];
+            let length = match *record {
+                Record::Reference(r) => {
+                    head.references += 1;
+                    encoder.reference(&mut out, *time, r)
+                }
+                Record::Event(e) => encoder.event(&mut out, *time, e),
+            };
+            if let Record::Event(Event::Waited { time: waited }) = record {
+                *time += waited;
+            }
+            bytes.extend_from_slice(&out[..length]);
+        }
+        writer.block(head, &bytes).unwrap();
+    }
+    // Within a stream, order is that of writing; among streams, time, then number.
+    placed.sort_by_key(|p| (p.time, p.stream));
+    (writer.finish().unwrap(), placed)
+}
+
+fn read(bytes: &[u8], from: u64) -> Result<Vec<Placed>, crate::error::RecordingError> {
+    let mut reader = ReferenceReader::new(Cursor::new(bytes), "t")?;
+    reader.records_from(from).collect()
+}
+
+fn records() -> impl Strategy<Value = Record> {
+    let number = || prop_oneof![0u64..300, any::<u64>()];
+    prop_oneof![
+        4 => (any::<u64>(), 0u8..7, any::<bool>()).prop_map(|(address, size_log2, store)| {
+            Record::Reference(Reference { address, size_log2, store })
+        }),
+        1 => (number(), number(), number(), number()).prop_map(|(a, b, c, d)| {
+            Record::Event(Event::Map { address: a, length_bytes: b, protection: c, flags: d })
+        }),
+        1 => (number(), any::<bool>())
+            .prop_map(|(code, process)| Record::Event(Event::Exit { code, process })),
+        1 => (0u64..1000).prop_map(|time| Record::Event(Event::Waited { time })),
+        1 => (100u64..200).prop_map(|kind| Record::Event(Event::Unknown { kind })),
+    ]
+}
+
+fn blocks() -> impl Strategy<Value = Blocks> {
+    let steps = prop_oneof![0u64..20, 0u64..100_000];
+    let records = prop::collection::vec((steps, records()), 0..30);
+    prop::collection::vec((0u32..4, records), 0..12)
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read_merged_by_time(blocks in blocks(), from in 0u64..200_000) {
+        let (bytes, expected) = write(&blocks);
+        prop_assert_eq!(&read(&bytes, 0).unwrap(), &expected);
+        let later: Vec<_> = expected.iter().filter(|p| p.time >= from).copied().collect();
+        prop_assert_eq!(read(&bytes, from).unwrap(), later);
+    }
+
+    #[test]
+    fn a_cut_recording_reads_up_to_the_cut_and_says_so(blocks in blocks(), cut: prop::sample::Index) {
+        let (bytes, expected) = write(&blocks);
+        let cut = cut.index(bytes.len());
+        if let Ok(mut reader) = ReferenceReader::new(Cursor::new(&bytes[..cut]), "t") {
+            prop_assert!(reader.truncation().is_some());
+            for placed in reader.records() {
+                prop_assert!(expected.contains(&placed.unwrap()));
+            }
+        }
+    }
+
+    #[test]
+    fn garbage_never_panics(
+        garbage in prop::collection::vec(any::<u8>(), 0..300),
+        stream: u32,
+        time: u64,
+    ) {
+        let _ = read(&garbage, 0);
+        let mut writer = ReferenceWriter::new(Vec::new(), "t", &header()).unwrap();
+        let head = BlockHead { stream, process: 1, time, instructions: time, references: 9 };
+        writer.block(head, &garbage).unwrap();
+        writer.maps(0, 0, &garbage).unwrap();
+        let bytes = writer.finish().unwrap();
+        let _ = read(&bytes, 0);
+    }
+}
+
+#[test]
+fn maps_and_processes_are_read() {
+    let (bytes, _) = write(&vec![]);
+    let reader = ReferenceReader::new(Cursor::new(bytes), "t").unwrap();
+    assert_eq!(reader.processes().len(), 1);
+    let region = &reader.maps()[0].regions[0];
+    assert_eq!((region.start, region.end, region.kind), (0x1000, 0x3000, RegionKind::Heap));
+    let whole = Region { start: 0x1f_f000, end: 0x60_0000, ..region.clone() };
+    assert_eq!(whole.huge_page_bytes(2 << 20), 4 << 20);
+    assert_eq!(region.huge_page_bytes(2 << 20), 0);
+}
