@@ -1,0 +1,148 @@
+//! The functions that QEMU calls.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fs::OpenOptions;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use terrace_recorder::shared::Shared;
+
+use crate::qemu::{self, Block, Id, Info, MemInfo};
+use crate::system_calls;
+use crate::thread::{Process, end_all, forked, thread};
+
+/// The plug-in interface that this was written for.
+#[unsafe(no_mangle)]
+pub static qemu_plugin_version: c_int = 1;
+
+/// Called by QEMU once, before it loads the program.
+#[unsafe(no_mangle)]
+pub extern "C" fn qemu_plugin_install(
+    id: Id,
+    info: *const Info,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    let arguments = (0..argc.max(0) as usize).map(|i| {
+        // SAFETY: QEMU gives `argc` arguments, each ended by a zero, that stay where they are.
+        unsafe { CStr::from_ptr(*argv.add(i)) }.to_string_lossy()
+    });
+    // SAFETY: QEMU gives a valid description; its first field is a text ended by a zero.
+    let target = unsafe { CStr::from_ptr((*info).target_name) };
+    let memory = arguments.filter_map(|a| a.strip_prefix("memory=").map(str::to_owned)).next();
+    match install(id, target, memory) {
+        Ok(()) => 0,
+        Err(message) => {
+            eprintln!("terrace recorder: {message}");
+            1
+        }
+    }
+}
+
+fn install(id: Id, target: &CStr, memory: Option<String>) -> Result<(), String> {
+    if target != c"x86_64" {
+        return Err(format!("the target is {target:?}, expected x86_64"));
+    }
+    let path = memory.ok_or("no memory=PATH; start it with 'terrace record'")?;
+    let file = OpenOptions::new().read(true).write(true).open(&path);
+    let shared = file.and_then(|file| Shared::map(&file)).map_err(|e| format!("{path}: {e}"))?;
+    if !Process::begin(shared) {
+        return Err(format!("{path} is no recording's memory; start it with 'terrace record'"));
+    }
+    // SAFETY: functions of the C library and of QEMU with the signatures that they document;
+    // the callbacks live as long as the process.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(after_fork));
+        qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate);
+        qemu::qemu_plugin_register_vcpu_syscall_cb(id, on_system_call);
+        qemu::qemu_plugin_register_vcpu_syscall_ret_cb(id, on_system_call_return);
+        qemu::qemu_plugin_register_atexit_cb(id, on_exit, std::ptr::null_mut());
+    }
+    Ok(())
+}
+
+extern "C" fn after_fork() {
+    forked();
+}
+
+extern "C" fn on_translate(_id: Id, block: *mut Block) {
+    // SAFETY: QEMU's block is valid during this call, and so are its instructions; what is
+    // registered is a number, not an address.
+    unsafe {
+        let count = qemu::qemu_plugin_tb_n_insns(block);
+        let number = |n: usize| n as *mut c_void;
+        let flags = qemu::NO_REGISTERS;
+        qemu::qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, flags, number(count));
+        for i in 0..count {
+            let instruction = qemu::qemu_plugin_tb_get_insn(block, i);
+            let left = number(count - i);
+            qemu::qemu_plugin_register_vcpu_mem_cb(
+                instruction,
+                on_memory,
+                flags,
+                qemu::LOADS_AND_STORES,
+                left,
+            );
+        }
+    }
+}
+
+extern "C" fn on_block(index: c_uint, instructions: *mut c_void) {
+    if let Some(thread) = thread(index) {
+        thread.instructions = thread.instructions.wrapping_add(instructions as u64);
+    }
+}
+
+extern "C" fn on_memory(index: c_uint, info: MemInfo, address: u64, before_end: *mut c_void) {
+    let (size_log2, store) = kind(info);
+    if let Some(thread) = thread(index) {
+        thread.access(address, size_log2, store, before_end as u64);
+    }
+}
+
+/// Kinds of access, once asked for: 0 when not yet known, else size in the low bits and STORE.
+static KINDS: [AtomicU8; 1 << 18] = [const { AtomicU8::new(0) }; 1 << 18];
+const KNOWN: u8 = 0x80;
+const STORE: u8 = 0x40;
+
+#[inline]
+fn kind(info: MemInfo) -> (u8, bool) {
+    let place = &KINDS[info as usize % KINDS.len()];
+    let mut known = place.load(Ordering::Relaxed);
+    if known == 0 {
+        known = ask_kind(info);
+        place.store(known, Ordering::Relaxed);
+    }
+    (known & 7, known & STORE != 0)
+}
+
+#[cold]
+fn ask_kind(info: MemInfo) -> u8 {
+    // SAFETY: functions of the number alone.
+    let (size, store) =
+        unsafe { (qemu::qemu_plugin_mem_size_shift(info), qemu::qemu_plugin_mem_is_store(info)) };
+    KNOWN | size.min(6) as u8 | if store { STORE } else { 0 }
+}
+
+extern "C" fn on_system_call(
+    _id: Id,
+    index: c_uint,
+    number: i64,
+    a: u64,
+    b: u64,
+    c: u64,
+    d: u64,
+    e: u64,
+    _f: u64,
+    _g: u64,
+    _h: u64,
+) {
+    system_calls::enter(index, number, [a, b, c, d, e]);
+}
+
+extern "C" fn on_system_call_return(_id: Id, index: c_uint, number: i64, result: i64) {
+    system_calls::leave(index, number, result);
+}
+
+extern "C" fn on_exit(_id: Id, _data: *mut c_void) {
+    end_all();
+}

@@ -1,0 +1,22 @@
+//! The plug-in: what QEMU calls while it executes the recorded program.
+//!
+//! **Knows** QEMU's plug-in interface, the filter, the shared memory. **Must not know** files:
+//! the launcher writes them.
+//!
+//! Everything here runs inside the recorded program's process. So it starts no threads (a fork
+//! would lose them), keeps no file open (the program may close it), takes no lock, and does not
+//! panic.
+//!
+//! - [`qemu`]: QEMU's functions;
+//! - [`thread`]: what is kept per thread, and the path that each reference takes;
+//! - [`callbacks`]: the functions that QEMU calls;
+//! - [`system_calls`]: events from system calls;
+//! - [`exec`]: goes on recording in a program that the process executes;
+//! - [`maps`]: the process's memory map and command line.
+
+mod callbacks;
+mod exec;
+mod maps;
+mod qemu;
+mod system_calls;
+mod thread;

@@ -1,0 +1,72 @@
+//! The functions that QEMU gives its plug-ins: plug-in API version 1, as QEMU 6.0 to 8.2 have it.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// A plug-in's number.
+pub type Id = u64;
+/// What kind of access; asked with [`qemu_plugin_mem_size_shift`].
+pub type MemInfo = u32;
+
+/// A block being translated.
+#[repr(C)]
+pub struct Block {
+    _opaque: [u8; 0],
+}
+
+/// An instruction of it.
+#[repr(C)]
+pub struct Instruction {
+    _opaque: [u8; 0],
+}
+
+/// What is emulated; only its first field is looked at.
+#[repr(C)]
+pub struct Info {
+    /// "x86_64".
+    pub target_name: *const c_char,
+}
+
+/// The callback needs no registers.
+pub const NO_REGISTERS: c_int = 0;
+/// Called for loads and stores. Asked for one kind alone, 7.2 calls for the wrong ones too.
+pub const LOADS_AND_STORES: c_int = 3;
+
+/// Called with the number of the virtual CPU and what was registered.
+pub type OnExecute = extern "C" fn(c_uint, *mut c_void);
+/// Called with the virtual CPU, the kind, the virtual address, and what was registered.
+pub type OnMemory = extern "C" fn(c_uint, MemInfo, u64, *mut c_void);
+
+unsafe extern "C" {
+    pub fn qemu_plugin_register_vcpu_tb_trans_cb(id: Id, cb: extern "C" fn(Id, *mut Block));
+    pub fn qemu_plugin_register_vcpu_tb_exec_cb(
+        block: *mut Block,
+        cb: OnExecute,
+        flags: c_int,
+        data: *mut c_void,
+    );
+    pub fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
+    pub fn qemu_plugin_tb_get_insn(block: *const Block, index: usize) -> *mut Instruction;
+    pub fn qemu_plugin_register_vcpu_mem_cb(
+        instruction: *mut Instruction,
+        cb: OnMemory,
+        flags: c_int,
+        kinds: c_int,
+        data: *mut c_void,
+    );
+    pub fn qemu_plugin_mem_size_shift(info: MemInfo) -> c_uint;
+    pub fn qemu_plugin_mem_is_store(info: MemInfo) -> bool;
+    pub fn qemu_plugin_register_vcpu_syscall_cb(
+        id: Id,
+        cb: extern "C" fn(Id, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64),
+    );
+    pub fn qemu_plugin_register_vcpu_syscall_ret_cb(
+        id: Id,
+        cb: extern "C" fn(Id, c_uint, i64, i64),
+    );
+    pub fn qemu_plugin_register_atexit_cb(
+        id: Id,
+        cb: extern "C" fn(Id, *mut c_void),
+        data: *mut c_void,
+    );
+    pub fn qemu_plugin_path_to_binary() -> *const c_char;
+}

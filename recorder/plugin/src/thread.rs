@@ -1,0 +1,371 @@
+//! What is kept per thread, and the path that each reference takes.
+
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use terrace_recorder::cache::{Counts, Near, SharedCache, ThreadFilter};
+use terrace_recorder::shared::{Content, SLOT_BYTES, Shared, SlotStart};
+use terrace_recordings::reference::block::{Encoder, MAX_RECORD_BYTES};
+use terrace_recordings::reference::{Event, Filter, Reference};
+
+/// Threads of one process that are recorded at one time; QEMU numbers them from 0 and uses
+/// numbers again.
+const THREADS: usize = 4096;
+const NO_PROCESS: u32 = u32::MAX;
+
+/// What all threads of a process use.
+pub struct Process {
+    /// The memory shared with the launcher.
+    pub shared: Shared,
+    filter: Filter,
+    llc: SharedCache,
+    number: AtomicU32,
+    /// Whether its first map was written.
+    pub mapped: AtomicBool,
+    /// Begun by a fork.
+    pub forked: AtomicBool,
+    /// Where the heap begins and ends; zeros when unknown.
+    pub heap: [AtomicU64; 2],
+    /// An address in the first thread's stack: that of its first reference, which every program
+    /// makes there.
+    pub stack: AtomicU64,
+}
+
+static PROCESS: OnceLock<Process> = OnceLock::new();
+static TABLE: [AtomicPtr<Thread>; THREADS] = [const { AtomicPtr::new(ptr::null_mut()) }; THREADS];
+
+impl Process {
+    /// Sets this process's recording up; false when it cannot be.
+    pub fn begin(shared: Shared) -> bool {
+        let Some(filter) = shared.filter() else { return false };
+        let sets = terrace_recorder::cache::sets("llc", filter.llc, filter.line_bytes);
+        let Ok(sets) = sets else { return false };
+        let process = Process {
+            shared,
+            llc: SharedCache::new(sets, filter.llc.ways, filter.line_bytes),
+            filter,
+            number: AtomicU32::new(shared.new_process(std::process::id()).unwrap_or(NO_PROCESS)),
+            mapped: AtomicBool::new(false),
+            forked: AtomicBool::new(false),
+            heap: Default::default(),
+            stack: AtomicU64::new(0),
+        };
+        PROCESS.set(process).is_ok()
+    }
+
+    /// The running process.
+    pub fn get() -> Option<&'static Process> {
+        PROCESS.get()
+    }
+
+    /// Its number; nothing when it is not recorded.
+    pub fn number(&self) -> Option<u32> {
+        Some(self.number.load(Ordering::Relaxed)).filter(|n| *n != NO_PROCESS)
+    }
+
+    /// Sends bytes that are no records, cut at ends of lines where one slot does not hold them.
+    pub fn send(&self, content: Content, time: u64, bytes: &[u8]) {
+        let Some(process) = self.number() else { return };
+        let start = SlotStart { process, stream: 0, time, instructions: 0 };
+        let kept = if bytes.len() <= SLOT_BYTES {
+            bytes.len()
+        } else {
+            bytes[..SLOT_BYTES].iter().rposition(|b| *b == b'\n').map_or(SLOT_BYTES, |n| n + 1)
+        };
+        if let Some(slot) = self.shared.take(content, start) {
+            // SAFETY: taken just now.
+            unsafe { self.shared.fill(slot, &bytes[..kept]) };
+            self.shared.hand_over(slot, 0, Counts::default());
+        }
+    }
+}
+
+/// References that wait to be filtered, at most. None wait during a system call; a thread that
+/// is killed between system calls loses those that do.
+const UNFILTERED: usize = 1024;
+/// References that wait for the last level, at most.
+const PENDING: usize = 16;
+
+#[derive(Clone, Copy)]
+struct Pending {
+    reference: Reference,
+    instructions: u64,
+    first: u64,
+    second: u64,
+}
+
+/// One thread.
+pub struct Thread {
+    process: &'static Process,
+    /// Instructions executed, the block under way included.
+    pub instructions: u64,
+    /// What time is ahead of instructions.
+    ahead: u64,
+    filter: ThreadFilter,
+    encoder: Encoder,
+    stream: Option<u32>,
+    slot: Option<usize>,
+    /// Bytes used of the slot; its size when there is none.
+    length: usize,
+    references: u64,
+    /// References not yet filtered, with `instructions << 4 | size_log2 << 1 | store`. The
+    /// program's own misses overlap only while what is done between them is short, so a
+    /// reference is only noted when it is made.
+    unfiltered: Box<[(u64, u64); UNFILTERED]>,
+    waiting: usize,
+    /// References on their way to the last level, whose set is being fetched meanwhile: its sets
+    /// are seldom in the processor's caches, and waiting for each took half of the run time.
+    pending: [Pending; PENDING],
+    pushed: usize,
+    popped: usize,
+    /// References until the next that is kept.
+    until_sample: u64,
+    random: u64,
+    /// Arguments of the system call under way.
+    pub arguments: [u64; 4],
+}
+
+/// A thread by QEMU's number. It is used by the one host thread that runs it.
+#[inline]
+pub fn thread(index: u32) -> Option<&'static mut Thread> {
+    let place = &TABLE[index as usize % THREADS];
+    let thread = place.load(Ordering::Relaxed);
+    if thread.is_null() {
+        return new_thread(place);
+    }
+    // SAFETY: made by `new_thread`, freed by `end_thread` only, after which nothing runs in it.
+    // QEMU calls back in the host thread that runs the virtual CPU, one call at a time.
+    Some(unsafe { &mut *thread })
+}
+
+#[cold]
+fn new_thread(place: &AtomicPtr<Thread>) -> Option<&'static mut Thread> {
+    let process = Process::get()?;
+    let thread = Box::into_raw(Box::new(Thread {
+        process,
+        instructions: 0,
+        ahead: process.shared.latest_time(),
+        filter: ThreadFilter::new(&process.filter).ok()?,
+        encoder: Encoder::new(0),
+        stream: None,
+        slot: None,
+        length: SLOT_BYTES,
+        references: 0,
+        unfiltered: Box::new([(0, 0); UNFILTERED]),
+        waiting: 0,
+        pending: [Pending {
+            reference: Reference { address: 0, size_log2: 0, store: false },
+            instructions: 0,
+            first: 0,
+            second: 0,
+        }; PENDING],
+        pushed: 0,
+        popped: 0,
+        until_sample: 1,
+        random: 0,
+        arguments: [0; 4],
+    }));
+    place.store(thread, Ordering::Relaxed);
+    // SAFETY: made just now, and known to this host thread only.
+    Some(unsafe { &mut *thread })
+}
+
+/// Hands a thread's slot over and forgets the thread.
+pub fn end_thread(index: u32) {
+    let thread = TABLE[index as usize % THREADS].swap(ptr::null_mut(), Ordering::Relaxed);
+    if !thread.is_null() {
+        // SAFETY: made by `new_thread`, taken from the table, so this is its only owner.
+        let mut thread = unsafe { Box::from_raw(thread) };
+        thread.hand_over();
+    }
+}
+
+/// Hands over what all threads hold. Nothing may run in them.
+pub fn end_all() {
+    (0..THREADS as u32).for_each(end_thread);
+}
+
+/// In the child of a fork: its own process, its own streams. Slots are the parent's.
+pub fn forked() {
+    let Some(process) = Process::get() else { return };
+    let number = process.shared.new_process(std::process::id()).unwrap_or(NO_PROCESS);
+    process.number.store(number, Ordering::Relaxed);
+    process.mapped.store(false, Ordering::Relaxed);
+    process.forked.store(true, Ordering::Relaxed);
+    for place in &TABLE {
+        let thread = place.load(Ordering::Relaxed);
+        if !thread.is_null() {
+            // SAFETY: the child has one host thread, this one.
+            let thread = unsafe { &mut *thread };
+            thread.ahead = thread.time();
+            thread.instructions = 0;
+            thread.filter.counts = Counts::default();
+            (thread.popped, thread.waiting) = (thread.pushed, 0);
+            (thread.slot, thread.stream, thread.length) = (None, None, SLOT_BYTES);
+        }
+    }
+}
+
+impl Thread {
+    /// What its process is.
+    pub fn process(&self) -> &'static Process {
+        self.process
+    }
+
+    /// Its time.
+    pub fn time(&self) -> u64 {
+        self.instructions.wrapping_add(self.ahead)
+    }
+
+    /// A load or store, made `before_end` instructions before the end of the block under way.
+    #[inline]
+    pub fn access(&mut self, address: u64, size_log2: u8, store: bool, before_end: u64) {
+        let instructions = self.instructions.wrapping_sub(before_end);
+        let what = instructions << 4 | u64::from(size_log2) << 1 | u64::from(store);
+        // Never out of bounds: `filter_all` empties it when it is full.
+        if let Some(place) = self.unfiltered.get_mut(self.waiting) {
+            *place = (address, what);
+        }
+        self.waiting += 1;
+        if self.waiting == UNFILTERED {
+            self.filter_all();
+        }
+    }
+
+    /// Sends the references that wait through the caches.
+    #[inline(never)]
+    fn filter_all(&mut self) {
+        for i in 0..std::mem::take(&mut self.waiting) {
+            let Some(&(address, what)) = self.unfiltered.get(i) else { return };
+            let (size_log2, store) = ((what >> 1 & 7) as u8, what & 1 != 0);
+            let near = self.filter.near(address, 1 << size_log2, store);
+            if near == Near::Hit {
+                continue;
+            }
+            let (reference, instructions) = (Reference { address, size_log2, store }, what >> 4);
+            if let Near::Far(first, second) = near {
+                self.process.llc.prefetch(first);
+                if self.pushed - self.popped == PENDING {
+                    self.judge_oldest();
+                }
+                self.pending[self.pushed % PENDING] =
+                    Pending { reference, instructions, first, second };
+                self.pushed += 1;
+            } else {
+                self.keep(reference, instructions);
+            }
+        }
+    }
+
+    /// Looks the last level up for a reference that waited while its set was fetched.
+    fn judge_oldest(&mut self) {
+        let Pending { reference, instructions, first, second } =
+            self.pending[self.popped % PENDING];
+        self.popped += 1;
+        if self.filter.far(&self.process.llc, first, second) {
+            self.keep(reference, instructions);
+        }
+    }
+
+    /// Sends all that waits through all caches.
+    pub fn drain(&mut self) {
+        self.filter_all();
+        while self.popped < self.pushed {
+            self.judge_oldest();
+        }
+    }
+
+    /// Records a reference, or not where only some are sampled.
+    fn keep(&mut self, reference: Reference, instructions: u64) {
+        let process = self.process;
+        if process.filter.sample_one_in > 1 {
+            self.until_sample -= 1;
+            if self.until_sample > 0 {
+                return;
+            }
+            self.until_sample = self.gap(process.filter.sample_one_in);
+        }
+        if self.length + MAX_RECORD_BYTES > SLOT_BYTES {
+            let (order, address) = (Ordering::Relaxed, reference.address);
+            let _ = process.stack.compare_exchange(0, address, order, order);
+            if !self.next_slot(instructions) {
+                return;
+            }
+        }
+        let Some(slot) = self.slot else { return };
+        let time = instructions.wrapping_add(self.ahead);
+        self.references += 1;
+        let encoder = &mut self.encoder;
+        // SAFETY: this thread took the slot and has not handed it over.
+        self.length = unsafe {
+            process.shared.append(slot, self.length, self.references, |out| {
+                encoder.reference(out, time, reference)
+            })
+        };
+    }
+
+    /// An event, at the end of the block under way.
+    pub fn event(&mut self, event: Event) {
+        self.drain();
+        if self.length + MAX_RECORD_BYTES > SLOT_BYTES && !self.next_slot(self.instructions) {
+            return;
+        }
+        let (Some(slot), time) = (self.slot, self.time()) else { return };
+        let encoder = &mut self.encoder;
+        // SAFETY: as in `access`.
+        self.length = unsafe {
+            self.process
+                .shared
+                .append(slot, self.length, self.references, |out| encoder.event(out, time, event))
+        };
+    }
+
+    /// Lets time pass to the latest known.
+    pub fn catch_up(&mut self) {
+        let behind = self.process.shared.latest_time().saturating_sub(self.time());
+        if behind > 0 {
+            self.event(Event::Waited { time: behind });
+            self.ahead = self.ahead.wrapping_add(behind);
+        }
+    }
+
+    /// Irregular distances, even on average, so that a loop cannot fall in step: a xorshift
+    /// generator (Marsaglia, "Xorshift RNGs", 2003) that begins with the stream's number.
+    fn gap(&mut self, one_in: u64) -> u64 {
+        if self.random == 0 {
+            self.random = u64::from(self.stream.unwrap_or(0)) + 0x9e37_79b9_7f4a_7c15;
+        }
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        1 + self.random % (2 * one_in - 1)
+    }
+
+    #[cold]
+    fn next_slot(&mut self, instructions: u64) -> bool {
+        let Some(process) = self.process.number() else { return false };
+        self.pass_on();
+        let stream = *self.stream.get_or_insert_with(|| self.process.shared.new_stream());
+        let time = instructions.wrapping_add(self.ahead);
+        let start = SlotStart { process, stream, time, instructions };
+        self.slot = self.process.shared.take(Content::Records, start);
+        self.encoder = Encoder::new(time);
+        (self.length, self.references) = (if self.slot.is_some() { 0 } else { SLOT_BYTES }, 0);
+        self.slot.is_some()
+    }
+
+    /// Hands its slot over; the next record takes a new one.
+    pub fn hand_over(&mut self) {
+        self.drain();
+        self.pass_on();
+    }
+
+    fn pass_on(&mut self) {
+        self.process.shared.publish_time(self.time());
+        if let Some(slot) = self.slot.take() {
+            self.process.shared.hand_over(slot, self.instructions, self.filter.counts);
+        }
+        self.length = SLOT_BYTES;
+    }
+}

@@ -1,0 +1,432 @@
+//! The launcher: starts the program under QEMU, receives what it did, writes the file.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, kill_process};
+use terrace_recordings::container::PartialFile;
+use terrace_recordings::error::RecordingError;
+use terrace_recordings::reference::{
+    BlockHead, CacheShape, Filter, Header, Level, Process, ReferenceWriter,
+};
+
+use crate::cache::{self, BadShape, Counts};
+use crate::program::{self, ProgramError};
+use crate::shared::{Content, Handed, Shared};
+
+const QEMU: &str = "qemu-x86_64";
+const PLUGIN: &str = "libterrace_recorder_plugin.so";
+/// Time between two looks for processes that were killed.
+const BETWEEN_SWEEPS: Duration = Duration::from_millis(500);
+/// The longest wait before the launcher looks whether the program has ended.
+const POLL: Duration = Duration::from_millis(20);
+
+/// How to record.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The file to write.
+    pub out: PathBuf,
+    /// The caches and the sampling.
+    pub filter: Filter,
+    /// QEMU's user emulator; found on the PATH when not given.
+    pub qemu: Option<PathBuf>,
+    /// The plug-in; found beside the running program when not given.
+    pub plugin: Option<PathBuf>,
+    /// Program and version that stand in the header.
+    pub created_by: String,
+}
+
+/// Caches of a current server core: 32 KB and 1 MB of its own, 32 MB shared.
+pub fn default_filter() -> Filter {
+    Filter {
+        level: Level::Llc,
+        line_bytes: 64,
+        l1: CacheShape { size_bytes: 32 << 10, ways: 8 },
+        l2: CacheShape { size_bytes: 1 << 20, ways: 16 },
+        llc: CacheShape { size_bytes: 32 << 20, ways: 16 },
+        sample_one_in: 1,
+    }
+}
+
+/// Why there is no recording. One line: got, expected, what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// QEMU is not installed.
+    #[error(
+        "cannot find 'qemu-x86_64', which executes recorded programs; apt-get install qemu-user"
+    )]
+    NoQemu,
+    /// The plug-in is not where it should be.
+    #[error(
+        "cannot find the recorder's plug-in {PLUGIN} beside {0}; build it with 'cargo build --package terrace-recorder-plugin' or give --plugin"
+    )]
+    NoPlugin(String),
+    /// QEMU's command line cannot name this path.
+    #[error("the plug-in's path '{0}' has a comma, which QEMU cannot take; move it")]
+    Comma(String),
+    /// The program cannot be recorded.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The caches cannot be.
+    #[error(transparent)]
+    Shape(#[from] BadShape),
+    /// There is something already.
+    #[error("'{0}' exists, expected a new file; give another name or remove it")]
+    Exists(String),
+    /// The recording could not be written; nothing of it is left.
+    #[error(transparent)]
+    Write(#[from] RecordingError),
+    /// The system refused something.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// QEMU ended before the program began.
+    #[error(
+        "QEMU ended ({0}) before the program began; see its message above, expected QEMU 7.2 or later with plug-ins"
+    )]
+    NotStarted(ExitStatus),
+}
+
+/// How far a recording is.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// Since its start.
+    pub elapsed: Duration,
+    /// References written.
+    pub references: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// What was recorded.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// The file.
+    pub file: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// References in it.
+    pub references: u64,
+    /// What went into the filter. Threads that were killed count up to their last full slot.
+    pub counts: Counts,
+    /// Instructions executed, of all streams.
+    pub instructions: u64,
+    /// Threads.
+    pub streams: u32,
+    /// Processes; a process that executes another program counts again.
+    pub processes: u32,
+    /// How the program ended.
+    pub status: ExitStatus,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// Runs a program and records it.
+#[derive(Debug)]
+pub struct Recorder {
+    options: Options,
+}
+
+fn system(action: &'static str) -> impl FnOnce(std::io::Error) -> RecordError {
+    move |source| RecordError::System { action, source }
+}
+
+impl Recorder {
+    /// A recorder with these options.
+    pub fn new(options: Options) -> Self {
+        Recorder { options }
+    }
+
+    /// Runs the command to its end, and to the end of every process it left behind; writes the
+    /// file. Calls `progress` about twice a second. On an error nothing is left of the file, and
+    /// the program is ended.
+    pub fn run(
+        &self,
+        command: &[OsString],
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Summary, RecordError> {
+        let name = command.first().map_or(OsStr::new(""), |name| name);
+        cache::check(&self.options.filter)?;
+        let path = program::find(name, std::env::var_os("PATH").as_deref())?;
+        let program = program::resolve(&path)?;
+        let qemu = self.qemu()?;
+        let plugin = self.plugin()?;
+        let out = &self.options.out;
+        if out.exists() {
+            return Err(RecordError::Exists(out.display().to_string()));
+        }
+
+        let memory = memfd_create("terrace-recorder", MemfdFlags::CLOEXEC)
+            .map_err(|e| system("make shared memory")(e.into()))?;
+        let memory = File::from(memory);
+        memory.set_len(Shared::SIZE_BYTES as u64).map_err(system("make shared memory"))?;
+        let shared = Shared::map(&memory).map_err(system("map shared memory"))?;
+        shared.begin(&self.options.filter);
+
+        let header = Header {
+            command: command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+            filter: self.options.filter.clone(),
+            base_page_bytes: 4096,
+            huge_page_bytes: 2 << 20,
+            created_by: self.options.created_by.clone(),
+            executed_by: version(&qemu),
+        };
+        let shown = out.display().to_string();
+        let file = PartialFile::create(out).map_err(|source| RecordingError::Io {
+            file: shown.clone(),
+            action: "create",
+            source,
+        })?;
+        let unfinished = Unfinished(Some(partial(out)));
+        let writer = ReferenceWriter::new(file, &shown, &header)?;
+
+        let memory_path = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
+        let mut load = plugin.into_os_string();
+        load.push(format!(",memory={memory_path}"));
+        let mut qemu = Command::new(qemu);
+        qemu.args(["-cpu", "max", "-seed", "1", "-plugin"]).arg(load).arg("-0");
+        if program.before.is_empty() {
+            qemu.arg(name).arg(&program.path);
+        } else {
+            qemu.arg(&program.before[0]).arg(&program.path).args(&program.before[1..]);
+        }
+        qemu.args(command.get(1..).unwrap_or_default());
+        let child = qemu.spawn().map_err(system("start QEMU"))?;
+        let receiver = Receiver {
+            shared,
+            writer,
+            child,
+            status: None,
+            started: Instant::now(),
+            partial: partial(out),
+            ended: BTreeMap::new(),
+            references: 0,
+            bytes: Vec::new(),
+        };
+        receiver.run(out, unfinished, progress)
+    }
+
+    fn qemu(&self) -> Result<PathBuf, RecordError> {
+        match &self.options.qemu {
+            Some(path) if path.is_file() => Ok(path.clone()),
+            Some(_) => Err(RecordError::NoQemu),
+            None => program::find(OsStr::new(QEMU), std::env::var_os("PATH").as_deref())
+                .map_err(|_| RecordError::NoQemu),
+        }
+    }
+
+    fn plugin(&self) -> Result<PathBuf, RecordError> {
+        let running = std::env::current_exe().map_err(system("find the running program"))?;
+        let folder = running.parent().unwrap_or(Path::new("."));
+        let places = match &self.options.plugin {
+            Some(path) => vec![path.clone()],
+            // Beside it; for tests, above it; installed.
+            None => {
+                ["", "..", "../lib/terrace"].map(|place| folder.join(place).join(PLUGIN)).to_vec()
+            }
+        };
+        let found = places.into_iter().find_map(|place| place.canonicalize().ok());
+        let path = found.ok_or_else(|| RecordError::NoPlugin(running.display().to_string()))?;
+        if path.as_os_str().as_encoded_bytes().contains(&b',') {
+            return Err(RecordError::Comma(path.display().to_string()));
+        }
+        Ok(path)
+    }
+}
+
+fn partial(out: &Path) -> PathBuf {
+    let mut partial = OsString::from(out);
+    partial.push(".partial");
+    PathBuf::from(partial)
+}
+
+fn version(qemu: &Path) -> String {
+    let output = Command::new(qemu).arg("--version").output();
+    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+    text.lines().next().unwrap_or("qemu-x86_64").to_owned()
+}
+
+/// Removes the unfinished file when the recording fails.
+struct Unfinished(Option<PathBuf>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.take() {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+struct Receiver {
+    shared: Shared,
+    writer: ReferenceWriter<PartialFile>,
+    child: Child,
+    status: Option<ExitStatus>,
+    started: Instant,
+    partial: PathBuf,
+    /// By stream: instructions and counts, as far as known.
+    ended: BTreeMap<u32, (u64, Counts)>,
+    references: u64,
+    bytes: Vec<u8>,
+}
+
+impl Receiver {
+    fn run(
+        mut self,
+        out: &Path,
+        mut unfinished: Unfinished,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Summary, RecordError> {
+        let received = self.receive_all(progress);
+        self.shared.close();
+        if let Err(error) = received {
+            self.end_program();
+            return Err(error);
+        }
+        let Some(status) = self.status else { return Err(RecordError::NoQemu) };
+        if self.shared.streams() == 0 {
+            return Err(RecordError::NotStarted(status));
+        }
+        let file = self.writer.finish()?;
+        let file = file.publish().map_err(|source| RecordingError::Io {
+            file: out.display().to_string(),
+            action: "finish",
+            source,
+        })?;
+        unfinished.0 = None;
+        let totals = self.ended.values();
+        Ok(Summary {
+            bytes: fs::metadata(&file).map_or(0, |m| m.len()),
+            file,
+            references: self.references,
+            counts: totals.clone().fold(Counts::default(), |sum, (_, c)| sum.plus(*c)),
+            instructions: totals.map(|(instructions, _)| instructions).sum(),
+            streams: self.shared.streams(),
+            processes: self.shared.system_ids().count() as u32,
+            status,
+            elapsed: self.started.elapsed(),
+        })
+    }
+
+    fn receive_all(&mut self, progress: &mut dyn FnMut(Progress)) -> Result<(), RecordError> {
+        let (mut seen, mut swept) = (0, Instant::now());
+        loop {
+            seen = self.shared.wait_handed(seen, POLL);
+            for handed in self.shared.handed() {
+                self.receive(&handed)?;
+            }
+            if self.status.is_none() {
+                self.status = self.child.try_wait().map_err(system("wait for the program"))?;
+            }
+            let over = self.status.is_some();
+            if over || swept.elapsed() >= BETWEEN_SWEEPS {
+                swept = Instant::now();
+                progress(self.progress());
+                let ids: Vec<u32> = self.shared.system_ids().collect();
+                let alive: HashSet<u32> = ids
+                    .iter()
+                    .copied()
+                    .collect::<HashSet<_>>()
+                    .into_iter()
+                    .filter(is_alive)
+                    .collect();
+                // What was handed over before its owner was seen dead comes first.
+                for handed in self.shared.handed() {
+                    self.receive(&handed)?;
+                }
+                let dead =
+                    |process: u32| !ids.get(process as usize).is_some_and(|id| alive.contains(id));
+                for handed in self.shared.left_behind(|p| (p as usize) < ids.len() && dead(p)) {
+                    self.receive(&handed)?;
+                }
+                if over && alive.is_empty() && self.shared.system_ids().count() == ids.len() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            elapsed: self.started.elapsed(),
+            references: self.references,
+            bytes: fs::metadata(&self.partial).map_or(0, |m| m.len()),
+        }
+    }
+
+    fn receive(&mut self, handed: &Handed) -> Result<(), RecordError> {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        self.shared.receive(handed, &mut bytes);
+        let start = handed.start;
+        match handed.content {
+            Content::Maps => self.writer.maps(start.process, start.time, &bytes)?,
+            Content::Command => {
+                // Nothing in the recording refers to the first one's, which differs each time.
+                let number = start.process as usize;
+                let system_id = self.shared.system_ids().nth(number).filter(|_| number > 0);
+                let system_id = system_id.unwrap_or(0);
+                let text = String::from_utf8_lossy(&bytes);
+                let command = text.split_terminator('\0').map(str::to_owned).collect();
+                self.writer.process(&Process { process: start.process, system_id, command })?;
+            }
+            Content::Records => {
+                self.references += handed.references;
+                let (instructions, counts) = self.ended.entry(start.stream).or_default();
+                *instructions = (*instructions).max(handed.end_instructions);
+                if handed.counts != Counts::default() {
+                    *counts = handed.counts;
+                }
+                let head = BlockHead {
+                    stream: start.stream,
+                    process: start.process,
+                    time: start.time,
+                    instructions: start.instructions,
+                    references: handed.references,
+                };
+                self.writer.block(head, &bytes)?;
+            }
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    fn end_program(&mut self) {
+        let own = self.child.id();
+        for id in self.shared.system_ids().filter(|id| *id != own && is_alive(id)) {
+            if let Some(pid) = Pid::from_raw(id as i32) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs still: exists and is no zombie.
+fn is_alive(id: &u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { return false };
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+impl Summary {
+    /// How the program ended, for people.
+    pub fn ending(&self) -> String {
+        match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => format!("exit code {code}"),
+            (None, Some(signal)) => format!("killed by signal {signal}"),
+            (None, None) => self.status.to_string(),
+        }
+    }
+}
