@@ -1,0 +1,256 @@
+//! The kinds of workload that experiments name. A kind may run live, or have a generator for the
+//! simulated machine, or both.
+//!
+//! To add a live kind: write its file beside these, name it here, add its row to [`LIVE`]. A
+//! generator of the same name is joined to it; a generator without a live kind is a kind of its
+//! own.
+
+mod command;
+mod generated;
+mod hotcold;
+mod redis_zipf;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use terrace_core::parameters;
+use terrace_core::policy::ParameterDoc;
+use terrace_recordings::source::PeriodSource;
+
+use crate::generators::{self, COMMON_PARAMETERS, GeneratorError, GeneratorKind, Timing};
+use crate::live::ProgramMissing;
+pub use crate::live::{
+    End, LiveCommand, LiveContext, LiveProgram, LiveWorkload, Ready, WorkloadResult,
+};
+
+/// Every kind that runs live.
+pub static LIVE: &[LiveKind] = &[
+    redis_zipf::KIND,
+    hotcold::KIND,
+    generated::LRU_FAVOR,
+    generated::LFU_FAVOR,
+    generated::RANDOM_FAVOR,
+    generated::ZIPF,
+    generated::UNIFORM,
+    generated::SCAN,
+    command::KIND,
+];
+
+/// Added to the time that programs are given, for filling and checking their memory on a machine
+/// that is emulated.
+const SLACK_MS: u64 = 180_000;
+
+/// A live kind: a row of the registry.
+pub struct LiveKind {
+    /// Its name in experiments.
+    pub name: &'static str,
+    /// What it does, in one line. Empty when the generator of its name says it.
+    pub summary: &'static str,
+    /// What it stands for. Empty when the generator of its name says it.
+    pub stands_for: &'static str,
+    /// Its parameters with their defaults and meanings, without those of a generator.
+    pub parameters: &'static [ParameterDoc],
+    /// Says what to start. Unknown parameters and impossible values are errors.
+    pub build: fn(&Value, &LiveContext) -> Result<LiveWorkload, WorkloadError>,
+}
+
+/// A kind of workload.
+#[derive(Clone, Copy)]
+pub struct WorkloadKind {
+    /// Its name in experiments.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub summary: &'static str,
+    /// What it stands for.
+    pub stands_for: &'static str,
+    /// How it runs on a live machine, if it does.
+    pub live: Option<&'static LiveKind>,
+    /// How it is modelled on the simulated machine, if it is.
+    pub generator: Option<&'static GeneratorKind>,
+    /// Parameters that neither of them has.
+    extra: &'static [ParameterDoc],
+}
+
+impl WorkloadKind {
+    /// What to start on a live machine.
+    pub fn live(
+        &self,
+        parameters: &Value,
+        context: &LiveContext,
+    ) -> Result<LiveWorkload, WorkloadError> {
+        let live = self.live.ok_or(WorkloadError::NotLive(self.name))?;
+        (live.build)(parameters, context)
+    }
+
+    /// What it touches on the simulated machine.
+    pub fn source(
+        &self,
+        parameters: &Value,
+        timing: Timing,
+    ) -> Result<Box<dyn PeriodSource>, WorkloadError> {
+        let generator = self.generator.ok_or(WorkloadError::NoGenerator(self.name))?;
+        Ok((generator.build)(parameters, timing)?)
+    }
+
+    /// Its parameters with their defaults and meanings: those of the live program, then those
+    /// of the generator that it does not share.
+    pub fn parameters(&self) -> Vec<&'static ParameterDoc> {
+        let mut all: Vec<&ParameterDoc> = self.extra.iter().collect();
+        all.extend(self.live.iter().flat_map(|l| l.parameters));
+        if let Some(generator) = self.generator {
+            all.extend(generator.parameters);
+            if generator.name != "mix" {
+                all.extend(COMMON_PARAMETERS);
+            }
+        }
+        let mut seen = Vec::new();
+        all.retain(|p| {
+            !seen.contains(&p.name) && {
+                seen.push(p.name);
+                true
+            }
+        });
+        all
+    }
+}
+
+/// Why a workload cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkloadError {
+    /// No kind has this name.
+    #[error("no workload is named '{got}'; expected one of {expected}")]
+    Unknown {
+        /// The name asked for.
+        got: String,
+        /// The names there are.
+        expected: String,
+    },
+    /// A parameter that the kind does not have, or a value it cannot take.
+    #[error("workload '{kind}': {message}")]
+    BadParameter {
+        /// The kind.
+        kind: &'static str,
+        /// What was got and what was expected.
+        message: String,
+    },
+    /// The same from a generator.
+    #[error(transparent)]
+    Generator(#[from] GeneratorError),
+    /// It has no live program.
+    #[error(
+        "workload '{0}' has no live program; run it with --machine sim, or choose another kind"
+    )]
+    NotLive(&'static str),
+    /// It has no model.
+    #[error(
+        "workload '{0}' has no model for the simulated machine; run it with --machine vm and simulate its recording (kind = \"recording\")"
+    )]
+    NoGenerator(&'static str),
+    /// A program that it needs is not there.
+    #[error(transparent)]
+    Missing(#[from] ProgramMissing),
+}
+
+/// A recording is replayed by the layer that reads experiment files: it knows where files are.
+const RECORDING: WorkloadKind = WorkloadKind {
+    name: "recording",
+    summary: "the accessed pages of a recorded run, replayed on the simulated machine",
+    stands_for: "any program that was recorded",
+    live: None,
+    generator: None,
+    extra: &[
+        ParameterDoc {
+            name: "path",
+            default: "none: it must be given",
+            meaning: "the recording, relative to the experiment file",
+        },
+        ParameterDoc { name: "group", default: "the group's own name", meaning: "group in it" },
+    ],
+};
+
+/// Name of the kind that starts nothing: programs that run already.
+pub const ATTACH: &str = "attach";
+
+/// Programs that run already are found by the layer that reads experiment files.
+const ATTACHED: WorkloadKind = WorkloadKind {
+    name: ATTACH,
+    summary: "programs that run already, on the host; nothing is started or ended",
+    stands_for: "whatever they do",
+    live: None,
+    generator: None,
+    extra: &[
+        ParameterDoc {
+            name: "cgroup",
+            default: "none: this or pids must be given",
+            meaning: "control group (v2) of the programs, below /sys/fs/cgroup",
+        },
+        ParameterDoc { name: "pids", default: "[]", meaning: "their process identifiers" },
+    ],
+};
+
+/// Every kind there is: live ones, then generators without a live program, then recordings.
+pub fn all() -> Vec<WorkloadKind> {
+    let mut kinds: Vec<WorkloadKind> = Vec::new();
+    for live in LIVE {
+        let generator = generators::REGISTRY.iter().find(|g| g.name == live.name);
+        let either = |own: &'static str, of: fn(&GeneratorKind) -> &'static str| {
+            if own.is_empty() { generator.map_or("", of) } else { own }
+        };
+        kinds.push(WorkloadKind {
+            name: live.name,
+            summary: either(live.summary, |g| g.summary),
+            stands_for: either(live.stands_for, |g| g.stands_for),
+            live: Some(live),
+            generator,
+            extra: &[],
+        });
+    }
+    for generator in generators::REGISTRY {
+        if kinds.iter().all(|k| k.name != generator.name) {
+            kinds.push(WorkloadKind {
+                name: generator.name,
+                summary: generator.summary,
+                stands_for: generator.stands_for,
+                live: None,
+                generator: Some(generator),
+                extra: &[],
+            });
+        }
+    }
+    kinds.extend([ATTACHED, RECORDING]);
+    kinds
+}
+
+/// The kind of this name.
+pub fn find(name: &str) -> Result<WorkloadKind, WorkloadError> {
+    let kinds = all();
+    kinds.iter().find(|k| k.name == name).copied().ok_or_else(|| WorkloadError::Unknown {
+        got: name.to_owned(),
+        expected: kinds.iter().map(|k| k.name).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// Reads a kind's parameters (a struct with `#[serde(default, deny_unknown_fields)]`); null gives
+/// the defaults.
+fn parse<T: DeserializeOwned>(kind: &'static str, value: &Value) -> Result<T, WorkloadError> {
+    let empty = Value::Object(serde_json::Map::new());
+    let value = if value.is_null() { &empty } else { value };
+    parameters::read(value).map_err(|message| bad(kind, message))
+}
+
+fn bad(kind: &'static str, message: String) -> WorkloadError {
+    WorkloadError::BadParameter { kind, message }
+}
+
+/// Refuses a number outside its range.
+fn within<T: PartialOrd + std::fmt::Display>(
+    kind: &'static str,
+    name: &str,
+    got: T,
+    range: std::ops::RangeInclusive<T>,
+) -> Result<(), WorkloadError> {
+    if range.contains(&got) {
+        return Ok(());
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(bad(kind, format!("{name} is {got}, expected {least} to {most}")))
+}

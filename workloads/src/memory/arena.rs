@@ -1,0 +1,256 @@
+//! One private mapping of whole pages of a known size, aligned to 2 MB: the memory that the
+//! programs of this folder touch. Owns every unsafe line of theirs.
+
+use std::ffi::c_void;
+use std::sync::atomic::AtomicU64;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use terrace_core::page::PageSize;
+
+use crate::field::field;
+
+/// Why there is no arena.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    /// A size of nothing, or more than an address space holds.
+    #[error(
+        "cannot map {pages} pages of {page_bytes} bytes: expected 1 page or more and at most 2^46 bytes in all"
+    )]
+    BadSize {
+        /// Pages asked for.
+        pages: usize,
+        /// Their size.
+        page_bytes: u64,
+    },
+    /// More than the machine has to spare. Filled all the same, it would end with the kernel
+    /// killing one program or another.
+    #[error(
+        "{size_bytes} bytes: expected at most the {available_bytes} that are available here; ask for fewer pages"
+    )]
+    TooLarge {
+        /// How much was asked for.
+        size_bytes: u64,
+        /// How much there is.
+        available_bytes: u64,
+    },
+    /// The kernel refused.
+    #[error("{call} of {size_bytes} bytes: {source}; free memory or ask for fewer pages")]
+    Refused {
+        /// What was called.
+        call: &'static str,
+        /// How much was asked for.
+        size_bytes: u64,
+        /// What the kernel said.
+        source: rustix::io::Errno,
+    },
+    /// `/proc/self/smaps` could not be read or understood.
+    #[error("/proc/self/smaps: {0}; expected a kernel with CONFIG_PROC_PAGE_MONITOR")]
+    Smaps(String),
+    /// The kernel backed the arena with another page size.
+    #[error(
+        "{huge_bytes} of {size_bytes} bytes are huge pages, expected {expected_bytes}; for huge pages write 'madvise' or 'always' to /sys/kernel/mm/transparent_hugepage/enabled and have enough memory in 2 MB blocks"
+    )]
+    NotAsAsked {
+        /// Bytes in huge pages.
+        huge_bytes: u64,
+        /// Bytes in all.
+        size_bytes: u64,
+        /// Bytes that should be in huge pages.
+        expected_bytes: u64,
+    },
+}
+
+/// A mapping of `pages` pages of one size.
+pub struct Arena {
+    /// What was mapped, with the slack that alignment needs.
+    mapping: *mut c_void,
+    mapping_bytes: usize,
+    /// First aligned address.
+    start: *const AtomicU64,
+    pages: usize,
+    page_size: PageSize,
+}
+
+impl Arena {
+    /// Maps the pages without touching them. Huge pages are asked for with `MADV_HUGEPAGE`,
+    /// base pages with `MADV_NOHUGEPAGE`.
+    pub fn map(page_size: PageSize, pages: usize) -> Result<Arena, ArenaError> {
+        let size_bytes = size_bytes(page_size, pages)?;
+        let align = PageSize::Huge.bytes();
+        let refused = |call| move |source| ArenaError::Refused { call, size_bytes, source };
+        let mapping_bytes = (size_bytes + align) as usize;
+        // SAFETY: a new private mapping at an address of the kernel's choice touches no memory
+        // that anyone else holds.
+        let mapping = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                mapping_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(refused("mmap"))?;
+        let slack = mapping.align_offset(align as usize);
+        let start = mapping.wrapping_byte_add(slack);
+        let arena = Arena { mapping, mapping_bytes, start: start.cast(), pages, page_size };
+        let advice = match page_size {
+            PageSize::Huge => Advice::LinuxHugepage,
+            PageSize::Base => Advice::LinuxNoHugepage,
+        };
+        // SAFETY: the range lies within the mapping made above, and the advice only chooses the
+        // size of the pages that back it; contents stay.
+        unsafe { rustix::mm::madvise(start, size_bytes as usize, advice) }
+            .map_err(refused("madvise"))?;
+        Ok(arena)
+    }
+
+    /// Number of pages.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Size of a page.
+    pub fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.pages as u64 * self.page_size.bytes()
+    }
+
+    /// Address of a page.
+    pub fn address(&self, page: usize) -> u64 {
+        self.start as u64 + page as u64 * self.page_size.bytes()
+    }
+
+    /// The words of a page. Atomics, so that every load and store of a program that touches
+    /// memory for its own sake really happens.
+    ///
+    /// # Panics
+    /// When there is no such page.
+    pub fn page(&self, page: usize) -> &[AtomicU64] {
+        assert!(page < self.pages, "page {page} of {}", self.pages);
+        let words = self.page_size.bytes() as usize / size_of::<AtomicU64>();
+        // SAFETY: `page < pages`, so the words lie within the mapping, which lives as long as
+        // `self`, is readable and writable, starts as zeros, and is aligned to 2 MB. The slices
+        // are shared and their elements atomic, so that handing out several is sound.
+        unsafe { std::slice::from_raw_parts(self.start.add(page * words), words) }
+    }
+
+    /// Checks that all touched pages have the size that was asked for. Huge pages that the
+    /// kernel did not give at first touch are collapsed, once.
+    pub fn check_page_size(&self) -> Result<(), ArenaError> {
+        let size_bytes = self.size_bytes();
+        let expected_bytes = match self.page_size {
+            PageSize::Huge => size_bytes,
+            PageSize::Base => 0,
+        };
+        let mut huge_bytes = self.huge_bytes()?;
+        if huge_bytes < expected_bytes {
+            let start = self.start.cast_mut().cast();
+            // SAFETY: within the mapping; collapsing keeps contents and addresses. A failure
+            // shows in the count below. (libc, because rustix has no such advice.)
+            unsafe { libc::madvise(start, size_bytes as usize, libc::MADV_COLLAPSE) };
+            huge_bytes = self.huge_bytes()?;
+        }
+        if huge_bytes == expected_bytes {
+            Ok(())
+        } else {
+            Err(ArenaError::NotAsAsked { huge_bytes, size_bytes, expected_bytes })
+        }
+    }
+
+    fn huge_bytes(&self) -> Result<u64, ArenaError> {
+        let text = std::fs::read_to_string("/proc/self/smaps")
+            .map_err(|e| ArenaError::Smaps(e.to_string()))?;
+        huge_bytes(&text, self.address(0), self.address(0) + self.size_bytes())
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `map` made; every reference into it borrows `self`.
+        let _ = unsafe { rustix::mm::munmap(self.mapping, self.mapping_bytes) };
+    }
+}
+
+/// The size of so many pages, if this machine can have them.
+pub fn size_bytes(page_size: PageSize, pages: usize) -> Result<u64, ArenaError> {
+    let page_bytes = page_size.bytes();
+    let size_bytes = (pages as u64)
+        .checked_mul(page_bytes)
+        .filter(|&b| b > 0 && b <= 1 << 46)
+        .ok_or(ArenaError::BadSize { pages, page_bytes })?;
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    match field(&meminfo, "MemAvailable").map(|kb| kb << 10) {
+        Some(available_bytes) if size_bytes > available_bytes => {
+            Err(ArenaError::TooLarge { size_bytes, available_bytes })
+        }
+        _ => Ok(size_bytes),
+    }
+}
+
+/// Sums `AnonHugePages` over the mappings that overlap `start..end` in the text of a `smaps`.
+fn huge_bytes(smaps: &str, start: u64, end: u64) -> Result<u64, ArenaError> {
+    let bad = |line: &str| ArenaError::Smaps(format!("cannot read the line '{line}'"));
+    let (mut inside, mut seen, mut total) = (false, false, 0u64);
+    for line in smaps.lines() {
+        let Some((first, rest)) = line.split_once(' ') else { continue };
+        if let Some(key) = first.strip_suffix(':') {
+            if inside && key == "AnonHugePages" {
+                let kb = rest.trim().strip_suffix(" kB").and_then(|n| n.parse::<u64>().ok());
+                total += kb.and_then(|kb| kb.checked_mul(1024)).ok_or_else(|| bad(line))?;
+                seen = true;
+            }
+        } else if let Some((from, to)) = first.split_once('-') {
+            let hex = |t| u64::from_str_radix(t, 16).map_err(|_| bad(line));
+            inside = hex(from)? < end && hex(to)? > start;
+        }
+    }
+    if seen { Ok(total) } else { Err(ArenaError::Smaps("the mapping is not listed".into())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn pages_are_aligned_distinct_and_start_as_zeros() {
+        let arena = Arena::map(PageSize::Base, 3).unwrap();
+        assert_eq!(arena.address(0) % PageSize::Huge.bytes(), 0);
+        assert_eq!(arena.address(2) - arena.address(0), 2 * PageSize::Base.bytes());
+        for page in 0..3 {
+            assert!(arena.page(page).iter().all(|w| w.load(Relaxed) == 0));
+            arena.page(page)[511].store(page as u64 + 1, Relaxed);
+        }
+        assert_eq!(arena.page(0)[511].load(Relaxed), 1);
+        arena.check_page_size().unwrap();
+    }
+
+    #[test]
+    fn sizes_of_nothing_and_of_everything_are_refused() {
+        for pages in [0, usize::MAX, 1 << 40, 1 << 25] {
+            assert!(Arena::map(PageSize::Huge, pages).is_err(), "{pages}");
+        }
+    }
+
+    #[test]
+    fn huge_bytes_of_overlapping_mappings_are_summed() {
+        let text = "1000-2000 rw-p 0 0:0 0\nAnonHugePages:      2048 kB\nVmFlags: rd\n\
+                    2000-4000 rw-p 0 0:0 0 [heap]\nSize: 8 kB\nAnonHugePages: 4096 kB\n\
+                    9000-a000 rw-p 0 0:0 0\nAnonHugePages: 6144 kB\n";
+        assert_eq!(huge_bytes(text, 0x1fff, 0x2001).unwrap(), 6 << 20);
+        assert!(huge_bytes(text, 0x5000, 0x6000).is_err());
+        assert!(huge_bytes(&text.replace("4096 kB", "much"), 0x1fff, 0x2001).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_an_error_or_a_count(text in "([0-9a-f]{1,9}-[0-9a-f]{1,20} x\n|AnonHugePages: [0-9]{1,25} kB\n|.{0,20}\n){0,8}") {
+            let _ = huge_bytes(&text, 0, u64::MAX);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! What a child process does between fork and exec: enters its control group and takes its
+//! memory policy. Owns the unsafe lines of the session.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The mode of `set_mempolicy(2)` that takes nodes in turn.
+const MPOL_INTERLEAVE: libc::c_long = 3;
+
+/// Makes the child enter the control group whose `cgroup.procs` is this open file, and take
+/// pages from the nodes of the mask in turn, if there is one. Both before the program is
+/// executed, so that its first page is already placed and counted right.
+pub(super) fn before_exec(
+    command: &mut Command,
+    cgroup_procs: Option<File>,
+    interleave_mask: Option<u64>,
+) {
+    let enter = move || {
+        if let Some(procs) = &cgroup_procs {
+            // 0 is the process that writes.
+            rustix::io::write(procs, b"0")?;
+        }
+        if let Some(mask) = interleave_mask {
+            // The kernel reads one bit less than it is told.
+            let bits = u64::from(u64::BITS) + 1;
+            // SAFETY: the call reads one word at a valid address that outlives it.
+            let answer = unsafe {
+                libc::syscall(libc::SYS_set_mempolicy, MPOL_INTERLEAVE, &raw const mask, bits)
+            };
+            if answer != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes two system calls on values that it owns;
+    // it neither allocates nor takes a lock, on success and on failure.
+    unsafe { command.pre_exec(enter) };
+}

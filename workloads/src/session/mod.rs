@@ -1,0 +1,393 @@
+//! Runs a live workload on this host: starts its programs, waits until they are ready, drives
+//! them, checks them, and leaves none behind.
+//!
+//! The steps are the caller's to take, because trackers start between them:
+//! [`Session::start`] (main is ready, the load is done), [`Session::begin`] (the periods begin),
+//! [`Session::ended`] (asked once a period), [`Session::finish`] (verification, results, end).
+//! A session that is dropped kills its programs.
+
+mod enter;
+mod process;
+
+use std::fs::OpenOptions;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use serde_json::{Map, Value};
+
+use crate::live::{End, LiveWorkload, ProgramMissing, Ready, WorkloadResult};
+use process::{Place, Process, any_ends};
+
+/// How often a socket that does not accept yet is tried again.
+const RETRY: Duration = Duration::from_millis(20);
+/// How long a program is given to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Where new pages of `main` are taken from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum MemoryPolicy {
+    /// As the system does.
+    #[default]
+    System,
+    /// From these nodes in turn.
+    Interleave(Vec<u32>),
+}
+
+impl MemoryPolicy {
+    fn mask(&self) -> Result<Option<u64>, SessionError> {
+        let MemoryPolicy::Interleave(nodes) = self else { return Ok(None) };
+        if nodes.is_empty() || nodes.iter().any(|&n| n >= u64::BITS) {
+            let got = nodes.clone();
+            return Err(SessionError::BadNodes { got });
+        }
+        Ok(Some(nodes.iter().fold(0, |mask, &node| mask | 1 << node)))
+    }
+}
+
+/// How `main` is started.
+#[derive(Debug, Clone, Default)]
+pub struct SessionOptions {
+    /// Directory of the control group that it enters.
+    pub cgroup: Option<PathBuf>,
+    /// Where its pages are taken from.
+    pub memory_policy: MemoryPolicy,
+}
+
+/// Why a workload could not be run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// A program is not there.
+    #[error(transparent)]
+    Missing(#[from] ProgramMissing),
+    /// The control group cannot be entered.
+    #[error("control group {path}: {what}; expected a directory of a control group (v2) and root")]
+    Cgroup {
+        /// Its directory.
+        path: PathBuf,
+        /// What the kernel said.
+        what: String,
+    },
+    /// Nodes that do not fit a mask.
+    #[error("interleave over nodes {got:?}: expected one or more nodes from 0 to 63")]
+    BadNodes {
+        /// The nodes.
+        got: Vec<u32>,
+    },
+    /// A program could not be started.
+    #[error("cannot start {role} program {program}: {what}")]
+    Start {
+        /// What it is to the workload.
+        role: &'static str,
+        /// Its name.
+        program: String,
+        /// What the kernel said.
+        what: String,
+    },
+    /// The main program did not become ready.
+    #[error(
+        "main program {program} is not ready after {within_ms} ms: expected {expected}; it said {said}"
+    )]
+    NotReady {
+        /// Its name.
+        program: String,
+        /// The sign of being ready.
+        expected: String,
+        /// The bound.
+        within_ms: u64,
+        /// The last lines of its output.
+        said: String,
+    },
+    /// A program ended when it should not have, or not well.
+    #[error("{role} program {program} ended with {how}; it said {said}")]
+    Ended {
+        /// What it is to the workload.
+        role: &'static str,
+        /// Its name.
+        program: String,
+        /// Exit code or signal.
+        how: String,
+        /// The last lines of its output.
+        said: String,
+    },
+    /// A program did not end within its bound and was killed.
+    #[error(
+        "{role} program {program} was not done after {within_ms} ms and was killed; it said {said}"
+    )]
+    TooLong {
+        /// What it is to the workload.
+        role: &'static str,
+        /// Its name.
+        program: String,
+        /// The bound.
+        within_ms: u64,
+        /// The last lines of its output.
+        said: String,
+    },
+}
+
+/// A workload that runs.
+pub struct Session {
+    workload: LiveWorkload,
+    /// First in order, so that clients are killed before the server that they talk to.
+    drive: Option<Process>,
+    main: Process,
+    begun: Option<Instant>,
+    /// When what ends the run was first seen to have ended.
+    ended: Option<Instant>,
+    details: Map<String, Value>,
+    // Last, so that main is gone when it looks.
+    leftovers: Leftovers,
+}
+
+impl Session {
+    /// Starts `main`, waits until it is ready, and runs `load`.
+    pub fn start(
+        workload: &LiveWorkload,
+        options: &SessionOptions,
+    ) -> Result<Session, SessionError> {
+        // Everything that can be refused is, before anything runs.
+        let interleave_mask = options.memory_policy.mask()?;
+        for program in workload.programs() {
+            program.locate()?;
+        }
+        let (cgroup_procs, leftovers) = match &options.cgroup {
+            None => (None, Leftovers::default()),
+            Some(path) => {
+                let failed = |what: String| SessionError::Cgroup { path: path.clone(), what };
+                let file = OpenOptions::new()
+                    .write(true)
+                    .open(path.join("cgroup.procs"))
+                    .map_err(|e| failed(e.to_string()))?;
+                (Some(file), Leftovers::of(path))
+            }
+        };
+        let stdin = workload.begin_line.is_some() || matches!(workload.end, End::Line(_));
+        let place = Place { cgroup_procs, interleave_mask, stdin };
+        let main = Process::start("main", &workload.main, place)?;
+        let mut session = Session {
+            workload: workload.clone(),
+            drive: None,
+            main,
+            begun: None,
+            ended: None,
+            details: Map::new(),
+            leftovers,
+        };
+        session.wait_ready()?;
+        if let Some(load) = workload.load.clone() {
+            let load = Process::start("load", &load, Place::default())?;
+            session.complete("load", load)?;
+        }
+        Ok(session)
+    }
+
+    /// The process whose memory is tiered.
+    pub fn main_pid(&self) -> u32 {
+        self.main.pid()
+    }
+
+    /// The JSON lines that `main` has written so far.
+    pub fn events(&self) -> Vec<Value> {
+        self.main.events()
+    }
+
+    /// Begins the periods: tells `main`, starts `drive`.
+    pub fn begin(&mut self) -> Result<(), SessionError> {
+        self.begun = Some(Instant::now());
+        if let Some(line) = self.workload.begin_line.clone() {
+            self.main.write_line(&line);
+        }
+        if let Some(drive) = &self.workload.drive {
+            self.drive = Some(Process::start("drive", drive, Place::default())?);
+        }
+        Ok(())
+    }
+
+    /// Writes a line to the standard input of `main`, if it listens.
+    pub fn tell(&mut self, line: &str) {
+        self.main.write_line(line);
+    }
+
+    /// Whether what ends the run (`drive`, or `main` without one) ends before this time is over.
+    /// An error when `main` ends under a running `drive`.
+    pub fn ended(&mut self, wait: Duration) -> Result<bool, SessionError> {
+        if self.ended.is_some() {
+            return Ok(true);
+        }
+        let ended = match &mut self.drive {
+            None => self.main.ends_within(wait),
+            Some(drive) => {
+                any_ends(&mut [drive, &mut self.main], wait);
+                if self.main.ends_within(Duration::ZERO) {
+                    return Err(self.main.ended_badly());
+                }
+                drive.ends_within(Duration::ZERO)
+            }
+        };
+        if ended {
+            self.ended = Some(Instant::now());
+        }
+        Ok(ended)
+    }
+
+    /// Waits for the end of the run, within the bounds of its programs; verifies; ends all
+    /// programs; says what came of it.
+    pub fn finish(mut self) -> Result<WorkloadResult, SessionError> {
+        let begun = self.begun.unwrap_or_else(Instant::now);
+        let Session { drive, .. } = &mut self;
+        let result;
+        if let Some(drive) = drive.take() {
+            self.complete("drive", drive)?;
+            self.ended.get_or_insert_with(Instant::now);
+            if let Some(verify) = self.workload.verify.clone() {
+                let verify = Process::start("verify", &verify, Place::default())?;
+                self.complete("verify", verify)?;
+            }
+            self.main.terminate(GRACE);
+            result = self.details.get("drive").cloned();
+        } else {
+            if let Some(verify) = self.workload.verify.clone() {
+                // Something that looks at main while it is still there.
+                if !self.main.ends_within(Duration::ZERO) {
+                    let verify = Process::start("verify", &verify, Place::default())?;
+                    self.complete("verify", verify)?;
+                }
+            }
+            let told = Instant::now();
+            let ended_by_itself = self.main.ends_within(Duration::ZERO);
+            match &self.workload.end {
+                End::Terminate if !ended_by_itself => {
+                    self.ended.get_or_insert(told);
+                    self.main.terminate(GRACE);
+                    result = self.main.result();
+                }
+                end => {
+                    if let End::Line(line) = end {
+                        let line = line.clone();
+                        self.main.write_line(&line);
+                    }
+                    result = self.main.finish(told)?;
+                    self.ended.get_or_insert_with(Instant::now);
+                }
+            }
+            if let Some(result) = &result {
+                self.details.insert("main".into(), result.clone());
+            }
+        }
+        self.leftovers.kill();
+        let looks = ["main", "drive", "verify"];
+        let looks: Vec<bool> = looks
+            .iter()
+            .filter_map(|role| self.details.get(*role)?.get("checksum_ok")?.as_bool())
+            .collect();
+        let number = |key: &str| result.as_ref().and_then(|r| r.get(key));
+        let duration = self.ended.map_or_else(|| begun.elapsed(), |ended| ended - begun);
+        Ok(WorkloadResult {
+            operations: number("operations").and_then(Value::as_u64),
+            operations_per_s: number("operations_per_s").and_then(Value::as_f64),
+            duration_ms: number("duration_ms")
+                .and_then(Value::as_u64)
+                .unwrap_or(duration.as_millis() as u64),
+            checksum_ok: (!looks.is_empty()).then(|| looks.iter().all(|&ok| ok)),
+            details: Value::Object(self.details),
+        })
+    }
+
+    /// Waits for a program beside `main` to end well, as long as `main` lives, and keeps its
+    /// result.
+    fn complete(&mut self, role: &'static str, mut process: Process) -> Result<(), SessionError> {
+        let rest = process.rest();
+        any_ends(&mut [&mut process, &mut self.main], rest);
+        if self.main.ends_within(Duration::ZERO) {
+            return Err(self.main.ended_badly());
+        }
+        if let Some(result) = process.finish_from_start()? {
+            self.details.insert(role.into(), result);
+        }
+        Ok(())
+    }
+
+    fn wait_ready(&mut self) -> Result<(), SessionError> {
+        let start = Instant::now();
+        let (within_ms, expected) = match &self.workload.ready {
+            Ready::Started => return Ok(()),
+            Ready::Event { event, within_ms } => {
+                (*within_ms, format!("a line with event '{event}'"))
+            }
+            Ready::UnixSocket { path, within_ms } => {
+                (*within_ms, format!("connections accepted at {}", path.display()))
+            }
+            Ready::Tcp { address, within_ms } => {
+                (*within_ms, format!("connections accepted at {address}"))
+            }
+        };
+        loop {
+            let ready = match &self.workload.ready {
+                Ready::Started => true,
+                Ready::Event { event, .. } => self.main.has_event(event),
+                Ready::UnixSocket { path, .. } => UnixStream::connect(path).is_ok(),
+                Ready::Tcp { address, .. } => tcp_accepts(address),
+            };
+            if ready {
+                return Ok(());
+            }
+            if self.main.ends_within(RETRY) {
+                return Err(self.main.ended_badly());
+            }
+            if start.elapsed() >= Duration::from_millis(within_ms) {
+                return Err(self.main.not_ready(expected, within_ms));
+            }
+        }
+    }
+}
+
+fn tcp_accepts(address: &str) -> bool {
+    let Ok(addresses) = address.to_socket_addrs() else { return false };
+    addresses.into_iter().any(|a| TcpStream::connect_timeout(&a, Duration::from_secs(1)).is_ok())
+}
+
+/// Kills what a program left in its control group: processes that have left its process group
+/// too. Those that were in the control group before are not touched.
+#[derive(Default)]
+struct Leftovers {
+    procs: Option<PathBuf>,
+    before: Vec<i32>,
+}
+
+impl Leftovers {
+    fn of(cgroup: &Path) -> Self {
+        let procs = cgroup.join("cgroup.procs");
+        let before = pids(&procs);
+        Leftovers { procs: Some(procs), before }
+    }
+
+    fn kill(&mut self) {
+        let Some(procs) = self.procs.take() else { return };
+        // A process that forks while it is looked for is found in the next round.
+        for _ in 0..100 {
+            let left: Vec<_> =
+                pids(&procs).into_iter().filter(|pid| !self.before.contains(pid)).collect();
+            if left.is_empty() {
+                return;
+            }
+            for pid in left.into_iter().filter_map(Pid::from_raw) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn pids(procs: &Path) -> Vec<i32> {
+    let text = std::fs::read_to_string(procs).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
