@@ -1,0 +1,576 @@
+//! A core: how much of the time that memory takes does the program notice?
+//!
+//! An interval model with leading misses (Eyerman et al., "A mechanistic performance model for
+//! superscalar out-of-order processors", TOCS 2009; the leading-load idea of the granularity paper,
+//! section 5). The core dispatches instructions at a constant rate. A load that leaves the first
+//! level waits in a window of `window_instructions`; dispatch goes on until the window is full of
+//! the oldest unfinished load, then the core stalls until that load is done. Loads within one
+//! window overlap, so a group of misses costs about one latency. Bounds:
+//! - at most `outstanding_misses` lines are under way; a further miss starts when one is done;
+//! - a load that needs the one before (a pointer chase) starts when that one is done;
+//! - stores leave the window at once and wait in a store buffer, which stalls dispatch when full;
+//! - page walks need one of `page_walkers`.
+//!
+//! Not modelled: branch mispredictions and instruction fetch (they are in `instructions_per_cycle`),
+//! prefetchers, and that a second load of a line under way waits for the first (its leading load
+//! already holds the window).
+//!
+//! A completion that memory does not know yet ([`When::Pending`]) is given later with
+//! [`Core::resolve`]. The core goes on without it as long as it can; [`Core::blocked`] says when it
+//! cannot, and the caller then lets memory run to its next completion.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ConfigError, check_range};
+use crate::request::{RequestId, When};
+use crate::units::Picoseconds;
+
+/// One core.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CoreConfig {
+    /// Clock frequency.
+    pub clock_mhz: u32,
+    /// Instructions dispatched per cycle when nothing is waited for.
+    pub instructions_per_cycle: f64,
+    /// Instructions in flight (reorder buffer).
+    pub window_instructions: u32,
+    /// Lines the first level can have under way (line fill buffers).
+    pub outstanding_misses: u32,
+    /// Stores waiting after they retired.
+    pub store_buffer: u32,
+    /// Page walks at once.
+    pub page_walkers: u32,
+}
+
+/// What a stall waited for; the caller says with each miss. Indexes [`CoreCounts::stall_ps`].
+pub type Cause = u8;
+/// Number of causes counted apart.
+pub const CAUSES: usize = 8;
+
+/// Whether a load needs the result of the load before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dependence {
+    /// Its address was known.
+    None,
+    /// Its address is what the load before it loaded.
+    PreviousLoad,
+}
+
+/// What one core counted. Times in picoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct CoreCounts {
+    /// Instructions dispatched.
+    pub instructions: u64,
+    /// Dispatching.
+    pub compute_ps: u64,
+    /// Standing still with a full window, by what the oldest load waited for.
+    pub stall_ps: [u64; CAUSES],
+    /// Standing still with a full store buffer.
+    pub store_stall_ps: u64,
+    /// That misses waited for one of the `outstanding_misses`.
+    pub miss_queue_ps: u64,
+    /// That page walks waited for a walker.
+    pub walk_queue_ps: u64,
+    /// Misses that found no other under way.
+    pub leading_loads: u64,
+    /// How long those took: the memory time of the leading-load model.
+    pub leading_load_ps: u64,
+}
+
+/// A time that may not be known yet.
+#[derive(Debug, Clone, Copy)]
+struct Finish {
+    /// The time, or [`UNKNOWN`].
+    time: u64,
+    /// Whose, while it is unknown.
+    id: RequestId,
+}
+
+const UNKNOWN: u64 = u64::MAX;
+
+impl Finish {
+    fn new(when: When) -> Self {
+        match when {
+            When::At(time) => Finish { time: time.0, id: RequestId(0) },
+            When::Pending(id) => Finish { time: UNKNOWN, id },
+        }
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.time == UNKNOWN
+    }
+
+    /// Whether it was this one that became known.
+    fn resolve(&mut self, id: RequestId, time: Picoseconds) -> bool {
+        let mine = self.is_unknown() && self.id == id;
+        if mine {
+            self.time = time.0;
+        }
+        mine
+    }
+}
+
+/// What waits for a miss: the load or store of this number, counted from the beginning.
+#[derive(Debug, Clone, Copy)]
+enum Waits {
+    Load(u64),
+    Store(u64),
+}
+
+/// A load that holds the window.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    /// Instructions dispatched before it.
+    instruction: u64,
+    finish: Finish,
+    cause: Cause,
+}
+
+/// One core.
+#[derive(Debug, Clone)]
+pub struct Core {
+    now: Picoseconds,
+    /// Time per instruction in femtoseconds, and what is left over of the last step.
+    instruction_fs: u64,
+    remainder_fs: u64,
+    cycle_fs: u64,
+    window: u64,
+    store_buffer: usize,
+    outstanding: usize,
+    loads: VecDeque<Load>,
+    /// The instruction that finds the window full of the oldest load; no load, no such instruction.
+    full_at: u64,
+    stores: VecDeque<Finish>,
+    /// When each line under way is there, or [`UNKNOWN`], and whose it is.
+    misses: Vec<u64>,
+    miss_of: Vec<(RequestId, Waits)>,
+    /// Loads and stores that have left their queues.
+    loads_gone: u64,
+    stores_gone: u64,
+    /// When each page walker is free.
+    walkers: Vec<u64>,
+    last_load: Finish,
+    /// The last leading load, and when it started.
+    leading: Finish,
+    leading_start: u64,
+    /// How many finishes are unknown.
+    pending: usize,
+    counts: CoreCounts,
+}
+
+impl Core {
+    /// A core at time 0.
+    pub fn new(config: &CoreConfig) -> Result<Self, ConfigError> {
+        let part = "core";
+        check_range(part, "clock_mhz", u64::from(config.clock_mhz), 1..=100_000)?;
+        check_range(part, "window_instructions", u64::from(config.window_instructions), 1..=65536)?;
+        check_range(part, "outstanding_misses", u64::from(config.outstanding_misses), 1..=4096)?;
+        check_range(part, "store_buffer", u64::from(config.store_buffer), 1..=65536)?;
+        check_range(part, "page_walkers", u64::from(config.page_walkers), 1..=64)?;
+        let ipc = config.instructions_per_cycle;
+        if !(0.01..=64.0).contains(&ipc) {
+            return Err(ConfigError::new(
+                part,
+                format!("instructions_per_cycle is {ipc}; expected 0.01 to 64"),
+            ));
+        }
+        let cycle_fs = 1_000_000_000 / u64::from(config.clock_mhz);
+        Ok(Core {
+            now: Picoseconds::ZERO,
+            instruction_fs: (cycle_fs as f64 / ipc).round() as u64,
+            remainder_fs: 0,
+            cycle_fs,
+            window: u64::from(config.window_instructions),
+            store_buffer: config.store_buffer as usize,
+            outstanding: config.outstanding_misses as usize,
+            loads: VecDeque::with_capacity(config.window_instructions as usize),
+            full_at: u64::MAX,
+            stores: VecDeque::with_capacity(config.store_buffer as usize),
+            misses: Vec::with_capacity(config.outstanding_misses as usize),
+            miss_of: Vec::with_capacity(config.outstanding_misses as usize),
+            loads_gone: 0,
+            stores_gone: 0,
+            walkers: vec![0; config.page_walkers as usize],
+            last_load: Finish { time: 0, id: RequestId(0) },
+            leading: Finish { time: 0, id: RequestId(0) },
+            leading_start: 0,
+            pending: 0,
+            counts: CoreCounts::default(),
+        })
+    }
+
+    /// Where dispatch stands.
+    #[inline]
+    pub fn now(&self) -> Picoseconds {
+        self.now
+    }
+
+    /// What it counted.
+    pub fn counts(&self) -> CoreCounts {
+        self.counts
+    }
+
+    /// This many cycles of this core's clock.
+    #[inline]
+    pub fn cycles(&self, cycles: u32) -> Picoseconds {
+        Picoseconds(u64::from(cycles) * self.cycle_fs / 1000)
+    }
+
+    /// Dispatches `instructions`, the last of which is the next reference. Then, before the
+    /// reference, [`Core::blocked`] must say `None`.
+    #[inline]
+    pub fn step(&mut self, instructions: u32) {
+        let fs = u64::from(instructions) * self.instruction_fs + self.remainder_fs;
+        self.remainder_fs = fs % 1000;
+        let ps = fs / 1000;
+        self.counts.instructions += u64::from(instructions);
+        self.counts.compute_ps += ps;
+        self.now += Picoseconds(ps);
+    }
+
+    /// Lets loads leave the window that the instructions dispatched so far push out, stalling for
+    /// those not done. `true` if a completion must be given first; then call again.
+    #[inline(always)]
+    pub fn blocked(&mut self, dependence: Dependence) -> bool {
+        if self.counts.instructions < self.full_at && self.pending == 0 {
+            return false;
+        }
+        self.make_room(dependence)
+    }
+
+    fn make_room(&mut self, dependence: Dependence) -> bool {
+        while self.full_at <= self.counts.instructions {
+            let Some(oldest) = self.loads.front() else { break };
+            if oldest.finish.is_unknown() {
+                return true;
+            }
+            // Instructions after the one that found the window full are dispatched after the stall.
+            let after = (self.counts.instructions - self.full_at) * self.instruction_fs / 1000;
+            let resumed = Picoseconds(oldest.finish.time + after);
+            if resumed > self.now {
+                self.counts.stall_ps[usize::from(oldest.cause)] += (resumed - self.now).0;
+                self.now = resumed;
+            }
+            self.loads.pop_front();
+            self.loads_gone += 1;
+            self.full_at = self.loads.front().map_or(u64::MAX, |l| l.instruction + self.window);
+        }
+        // With every place for a miss taken by an unknown, the first to be free is unknown too.
+        self.pending > 0
+            && ((dependence == Dependence::PreviousLoad && self.last_load.is_unknown())
+                || self.pending == self.outstanding)
+    }
+
+    /// When the next reference may start.
+    #[inline]
+    pub fn issue_time(&self, dependence: Dependence) -> Picoseconds {
+        match dependence {
+            Dependence::None => self.now,
+            Dependence::PreviousLoad => self.now.max(Picoseconds(self.last_load.time)),
+        }
+    }
+
+    /// A load served by the first level at `done`: nobody waits for it but the next load, perhaps.
+    #[inline]
+    pub fn load_hit(&mut self, done: Picoseconds) {
+        self.last_load.time = done.0;
+    }
+
+    /// A miss of the first level that could start at `at`: when it does, for want of a free place.
+    pub fn start_miss(&mut self, at: Picoseconds) -> Picoseconds {
+        if self.misses.len() < self.outstanding {
+            return at;
+        }
+        let (mut first, mut time) = (0, UNKNOWN);
+        for (i, &miss) in self.misses.iter().enumerate() {
+            if miss < time {
+                (first, time) = (i, miss);
+            }
+        }
+        let start = at.max(Picoseconds(time));
+        self.counts.miss_queue_ps += (start - at).0;
+        self.misses.swap_remove(first);
+        self.miss_of.swap_remove(first);
+        start
+    }
+
+    /// The load started at `start` by [`Core::start_miss`] is served at `done`.
+    pub fn load_miss(&mut self, start: Picoseconds, done: When, cause: Cause) {
+        let finish = Finish::new(done);
+        self.take(finish, Waits::Load(self.loads_gone + self.loads.len() as u64));
+        if start.0 >= self.leading.time {
+            self.counts.leading_loads += 1;
+            self.leading = finish;
+            self.leading_start = start.0;
+            if let When::At(done) = done {
+                self.counts.leading_load_ps += done.since(start).0;
+            }
+        }
+        self.hold_window(finish, cause);
+    }
+
+    /// A reference that took until `done` without a miss of the first level: its translation did.
+    pub fn late(&mut self, done: Picoseconds, cause: Cause) {
+        let finish = Finish::new(When::At(done));
+        self.hold_window(finish, cause);
+    }
+
+    fn hold_window(&mut self, finish: Finish, cause: Cause) {
+        self.last_load = finish;
+        let instruction = self.counts.instructions;
+        self.full_at = self.full_at.min(instruction + self.window);
+        self.loads.push_back(Load { instruction, finish, cause });
+    }
+
+    /// The store whose line was fetched from `start` on by [`Core::start_miss`] has it at `done`.
+    pub fn store_miss(&mut self, done: When) {
+        let finish = Finish::new(done);
+        self.take(finish, Waits::Store(self.stores_gone + self.stores.len() as u64));
+        self.stores.push_back(finish);
+    }
+
+    /// Makes room in the store buffer for another store. `true` if a completion must be given
+    /// first; then call again.
+    pub fn store_blocked(&mut self) -> bool {
+        while let Some(oldest) = self.stores.front() {
+            let full = self.stores.len() == self.store_buffer;
+            if oldest.time > self.now.0 && !full {
+                break;
+            }
+            if oldest.is_unknown() {
+                return true;
+            }
+            if oldest.time > self.now.0 {
+                self.counts.store_stall_ps += oldest.time - self.now.0;
+                self.now = Picoseconds(oldest.time);
+            }
+            self.stores.pop_front();
+            self.stores_gone += 1;
+        }
+        false
+    }
+
+    fn take(&mut self, finish: Finish, waits: Waits) {
+        self.pending += usize::from(finish.is_unknown());
+        self.misses.push(finish.time);
+        self.miss_of.push((finish.id, waits));
+    }
+
+    /// A page walk that could start at `at`: when it does, for want of a free walker. Ends with
+    /// [`Core::end_walk`].
+    pub fn start_walk(&mut self, at: Picoseconds) -> Picoseconds {
+        let first = self.first_walker();
+        let start = at.max(Picoseconds(self.walkers[first]));
+        self.counts.walk_queue_ps += (start - at).0;
+        start
+    }
+
+    /// The walk that [`Core::start_walk`] started is done.
+    pub fn end_walk(&mut self, done: Picoseconds) {
+        let first = self.first_walker();
+        self.walkers[first] = done.0;
+    }
+
+    fn first_walker(&self) -> usize {
+        (0..self.walkers.len()).min_by_key(|&w| self.walkers[w]).unwrap_or(0)
+    }
+
+    /// Gives the completion of a request that was pending. Completions are given in the order of
+    /// their times.
+    pub fn resolve(&mut self, id: RequestId, done: Picoseconds) {
+        let misses = self.misses.iter_mut().zip(&self.miss_of);
+        let Some((miss, (_, waits))) =
+            misses.into_iter().find(|(m, w)| **m == UNKNOWN && w.0 == id)
+        else {
+            return;
+        };
+        *miss = done.0;
+        self.pending -= 1;
+        // An unknown one has not left its queue.
+        match *waits {
+            Waits::Load(n) => {
+                self.loads[(n - self.loads_gone) as usize].finish.resolve(id, done);
+            }
+            Waits::Store(n) => {
+                self.stores[(n - self.stores_gone) as usize].resolve(id, done);
+            }
+        }
+        self.last_load.resolve(id, done);
+        if self.leading.resolve(id, done) {
+            self.counts.leading_load_ps += done.0.saturating_sub(self.leading_start);
+        }
+    }
+
+    /// The core does something else until `time`: a page fault, an interrupt. No stall is counted.
+    pub fn wait_until(&mut self, time: Picoseconds) {
+        self.now = self.now.max(time);
+    }
+
+    /// The program ends: waits for everything under way. `true` if a completion must be given
+    /// first; then call again.
+    pub fn drain(&mut self) -> bool {
+        if self.pending > 0 {
+            return true;
+        }
+        self.full_at = u64::MAX;
+        while let Some(load) = self.loads.pop_front() {
+            self.loads_gone += 1;
+            if load.finish.time > self.now.0 {
+                self.counts.stall_ps[usize::from(load.cause)] += load.finish.time - self.now.0;
+                self.now = Picoseconds(load.finish.time);
+            }
+        }
+        while let Some(store) = self.stores.pop_front() {
+            self.stores_gone += 1;
+            if store.time > self.now.0 {
+                self.counts.store_stall_ps += store.time - self.now.0;
+                self.now = Picoseconds(store.time);
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1 GHz and one instruction a cycle: an instruction is 1000 ps.
+    fn config() -> CoreConfig {
+        CoreConfig {
+            clock_mhz: 1000,
+            instructions_per_cycle: 1.0,
+            window_instructions: 100,
+            outstanding_misses: 10,
+            store_buffer: 4,
+            page_walkers: 1,
+        }
+    }
+
+    const LATENCY: Picoseconds = Picoseconds::from_ns(200);
+
+    /// `n` loads that all miss, each the last of `gap` instructions.
+    fn run(config: &CoreConfig, n: u64, gap: u32, dependence: Dependence) -> Core {
+        let mut core = Core::new(config).unwrap();
+        for _ in 0..n {
+            core.step(gap);
+            assert!(!core.blocked(dependence));
+            let start = core.start_miss(core.issue_time(dependence));
+            core.load_miss(start, When::At(start + LATENCY), 3);
+        }
+        assert!(!core.drain());
+        core
+    }
+
+    #[test]
+    fn a_pointer_chase_costs_the_latency_each_time() {
+        let core = run(&config(), 1000, 1, Dependence::PreviousLoad);
+        assert_eq!(core.now(), Picoseconds(1000) + LATENCY * 1000);
+        assert_eq!(core.counts().leading_loads, 1000);
+        assert_eq!(core.counts().leading_load_ps, LATENCY.0 * 1000);
+    }
+
+    #[test]
+    fn independent_misses_overlap_up_to_the_outstanding_ones() {
+        let core = run(&config(), 1000, 1, Dependence::None);
+        // 10 at a time: 100 rounds of 200 ns, and the 10 instructions that start the first round.
+        let expected = LATENCY.0 * 100;
+        let got = core.now().0;
+        assert!(got >= expected && got < expected + 20_000, "{got} against {expected}");
+        let total = core.counts().compute_ps + core.counts().stall_ps[3];
+        assert_eq!(total, got);
+    }
+
+    #[test]
+    fn the_window_bounds_overlap_when_misses_are_far_apart() {
+        // A miss every 50 instructions and a window of 100: two under way. Each pair takes the
+        // 200 ns of the first; the 100 instructions that fill the window run meanwhile.
+        let core = run(&config(), 1000, 50, Dependence::None);
+        let expected = LATENCY.0 * 500;
+        let got = core.now().0;
+        assert!(got.abs_diff(expected) < expected / 100, "{got} against {expected}");
+    }
+
+    #[test]
+    fn a_short_latency_hides_behind_the_window() {
+        let mut core = Core::new(&config()).unwrap();
+        for _ in 0..1000 {
+            core.step(10);
+            assert!(!core.blocked(Dependence::None));
+            let start = core.start_miss(core.now());
+            core.load_miss(start, When::At(start + Picoseconds::from_ns(14)), 1);
+        }
+        assert_eq!(core.counts().stall_ps, [0; CAUSES]);
+        assert_eq!(core.now(), Picoseconds::from_ns(10_000));
+    }
+
+    #[test]
+    fn stores_stall_only_with_a_full_buffer() {
+        let mut core = Core::new(&config()).unwrap();
+        for _ in 0..4 {
+            core.step(1);
+            assert!(!core.store_blocked());
+            let start = core.start_miss(core.now());
+            core.store_miss(When::At(start + LATENCY));
+        }
+        assert_eq!(core.now(), Picoseconds::from_ns(4));
+        core.step(1);
+        assert!(!core.store_blocked());
+        assert_eq!(core.now(), Picoseconds::from_ns(201));
+        assert_eq!(core.counts().store_stall_ps, 196_000);
+    }
+
+    #[test]
+    fn walks_queue_for_the_walker() {
+        let mut core = Core::new(&config()).unwrap();
+        let a = core.start_walk(Picoseconds(0));
+        core.end_walk(a + Picoseconds(500));
+        assert_eq!(core.start_walk(Picoseconds(100)), Picoseconds(500));
+        assert_eq!(core.counts().walk_queue_ps, 400);
+    }
+
+    #[test]
+    fn completions_given_late_change_nothing() {
+        for dependence in [Dependence::None, Dependence::PreviousLoad] {
+            for gap in [1, 7, 60] {
+                let known = run(&config(), 500, gap, dependence);
+                let mut core = Core::new(&config()).unwrap();
+                let mut under_way: VecDeque<(RequestId, Picoseconds)> = VecDeque::new();
+                for n in 0..500 {
+                    core.step(gap);
+                    while core.blocked(dependence) {
+                        let (id, done) = under_way.pop_front().unwrap();
+                        core.resolve(id, done);
+                    }
+                    let start = core.start_miss(core.issue_time(dependence));
+                    under_way.push_back((RequestId(n), start + LATENCY));
+                    core.load_miss(start, When::Pending(RequestId(n)), 3);
+                }
+                while core.drain() {
+                    let (id, done) = under_way.pop_front().unwrap();
+                    core.resolve(id, done);
+                }
+                assert_eq!(core.now(), known.now(), "{dependence:?} {gap}");
+                assert_eq!(core.counts().stall_ps, known.counts().stall_ps);
+            }
+        }
+    }
+
+    #[test]
+    fn a_core_that_cannot_work_is_refused() {
+        for broken in [
+            CoreConfig { clock_mhz: 0, ..config() },
+            CoreConfig { instructions_per_cycle: 0.0, ..config() },
+            CoreConfig { instructions_per_cycle: f64::NAN, ..config() },
+            CoreConfig { window_instructions: 0, ..config() },
+            CoreConfig { outstanding_misses: 0, ..config() },
+            CoreConfig { store_buffer: 0, ..config() },
+            CoreConfig { page_walkers: 0, ..config() },
+        ] {
+            assert!(Core::new(&broken).unwrap_err().to_string().contains("expected"));
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Configurations laid over a preset: `preset` names what to start from, every other key replaces
+//! one of its values, key by key within tables; `"none"` in place of a table takes an optional part
+//! away. Keys that do not exist are refused.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::ConfigError;
+
+/// What `given` makes of the preset it names, or of `default`; without either it must be whole.
+pub(crate) fn over_preset<P: Serialize, T: DeserializeOwned>(
+    part: &str,
+    mut given: toml::Table,
+    default: Option<&str>,
+    by_name: impl Fn(&str) -> Result<P, ConfigError>,
+) -> Result<T, ConfigError> {
+    let name = match given.remove("preset") {
+        None => default.map(str::to_string),
+        Some(toml::Value::String(name)) => Some(name),
+        Some(other) => {
+            return Err(ConfigError::new(part, format!("preset is {other}; expected a name")));
+        }
+    };
+    let bad = |message: &str| ConfigError::new(part, one_line(message));
+    let base = match name {
+        None => toml::Table::new(),
+        Some(name) => toml::Table::try_from(by_name(&name)?).map_err(|e| bad(&e.to_string()))?,
+    };
+    toml::Value::Table(merge(base, given)).try_into().map_err(|e| bad(e.message()))
+}
+
+/// From TOML text; errors of its form carry their line.
+pub(crate) fn from_toml<T: DeserializeOwned>(part: &str, text: &str) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|e| {
+        // What a part says of itself begins with its name already.
+        let message = one_line(e.message());
+        let prefix = format!("{part}: ");
+        let message = message.strip_prefix(&prefix).unwrap_or(&message);
+        match e.span().filter(|span| span.start > 0) {
+            None => ConfigError::new(part, message),
+            Some(span) => {
+                let line = text[..span.start.min(text.len())].lines().count().max(1);
+                ConfigError::new(part, format!("line {line}: {message}"))
+            }
+        }
+    })
+}
+
+fn one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// `over` replaces what it names; tables are merged.
+fn merge(mut base: toml::Table, over: toml::Table) -> toml::Table {
+    for (key, value) in over {
+        let merged = match (base.remove(&key), value) {
+            (Some(toml::Value::Table(_)), toml::Value::String(none)) if none == "none" => continue,
+            (Some(toml::Value::Table(b)), toml::Value::Table(o)) => toml::Value::Table(merge(b, o)),
+            (_, value) => value,
+        };
+        base.insert(key, merged);
+    }
+    base
+}

@@ -1,0 +1,610 @@
+//! Cores, TLBs, walkers and caches put together: from a program's reference to the requests that
+//! reach memory.
+//!
+//! [`Node::reference`] takes one reference of one core through translation, caches and the core's
+//! window. Page tables belong to the caller ([`PageTable`]), memory too ([`MemoryPort`]): tiers, or
+//! a rack's network. Cores keep their own time; the caller runs the core that is furthest behind,
+//! or a few references of each in turn.
+//!
+//! Translation and caches change at once, in the order in which references are made; only the times
+//! are those of an out-of-order core.
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::{Kind, PhysicalAddress, VirtualAddress};
+use crate::cache::hierarchy::{CacheHierarchy, Entry, HierarchyConfig, Level};
+use crate::cpu::{CAUSES, Cause, Core, CoreConfig, Dependence};
+use crate::error::{ConfigError, check_range};
+use crate::request::{Completion, Request, RequestId, When};
+use crate::tlb::{Lookup, Tlbs, TlbsConfig};
+use crate::units::Picoseconds;
+use crate::walker::{Fault, PageTable, WalkMemory, Walker, WalkerConfig};
+
+/// The processor of one machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Cores.
+    pub cores: u32,
+    /// Each core.
+    pub core: CoreConfig,
+    /// Caches.
+    pub caches: HierarchyConfig,
+    /// TLBs of each core.
+    pub tlbs: TlbsConfig,
+    /// Page walker of each core.
+    pub walker: WalkerConfig,
+    /// The cache level that walks enter at.
+    #[serde(default)]
+    pub walks_enter: Entry,
+}
+
+/// Where requests go that no cache answers.
+pub trait MemoryPort {
+    /// A request is made at `at`. Returns when it is done, or that it is pending, and which memory
+    /// it went to: stalls are counted apart for each.
+    fn submit(&mut self, at: Picoseconds, request: Request) -> (When, usize);
+
+    /// Lets time pass to the next completion of a pending request; `None` if there is none.
+    fn next_completion(&mut self) -> Option<Completion>;
+}
+
+/// One load or store of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reference {
+    /// First byte.
+    pub address: VirtualAddress,
+    /// Bytes; 1 at least.
+    pub size: u32,
+    /// Load or store.
+    pub kind: Kind,
+    /// Instructions since the reference before, this one included.
+    pub instructions: u32,
+    /// Whether its address came from the load before.
+    pub dependence: Dependence,
+}
+
+/// Stalls that waited for a page walk; indexes [`crate::cpu::CoreCounts::stall_ps`].
+pub const CAUSE_WALK: Cause = 0;
+/// Stalls that waited for the second level.
+pub const CAUSE_L2: Cause = 1;
+/// Stalls that waited for the last level.
+pub const CAUSE_LLC: Cause = 2;
+/// Stalls that waited for memory 0; memory `n` follows.
+pub const CAUSE_MEMORY: Cause = 3;
+
+fn memory_cause(memory: usize) -> Cause {
+    CAUSE_MEMORY + memory.min(CAUSES - 1 - usize::from(CAUSE_MEMORY)) as Cause
+}
+
+/// No core waits for this request.
+const NOBODY: u64 = 0xFFFF;
+
+/// Requests made so far: numbers carry the core that waits in their low 16 bits.
+#[derive(Debug, Clone, Copy, Default)]
+struct Numbers(u64);
+
+impl Numbers {
+    #[inline]
+    fn next(&mut self, core: u64) -> RequestId {
+        self.0 += 1;
+        RequestId(self.0 << 16 | core)
+    }
+}
+
+/// Times from the start of a lookup to its answer.
+#[derive(Debug, Clone, Copy)]
+struct Latencies {
+    l1: Picoseconds,
+    l2: Picoseconds,
+    llc: Picoseconds,
+    l2_tlb: Picoseconds,
+}
+
+/// The processor of one machine.
+#[derive(Debug, Clone)]
+pub struct Node {
+    cores: Vec<Core>,
+    tlbs: Vec<Tlbs>,
+    walkers: Vec<Walker>,
+    caches: CacheHierarchy,
+    numbers: Numbers,
+    latencies: Latencies,
+    walks_enter: Entry,
+    line_bits: u32,
+}
+
+impl Node {
+    /// A processor at time 0 with nothing cached.
+    pub fn new(config: &NodeConfig) -> Result<Self, ConfigError> {
+        check_range("node", "cores", u64::from(config.cores), 1..=4096)?;
+        let n = config.cores as usize;
+        let core = Core::new(&config.core)?;
+        let c = &config.caches;
+        let latencies = Latencies {
+            l1: core.cycles(c.l1.latency_cycles),
+            l2: core.cycles(c.l2.as_ref().map_or(c.l1.latency_cycles, |l2| l2.latency_cycles)),
+            llc: core.cycles(c.llc.latency_cycles),
+            l2_tlb: core.cycles(config.tlbs.l2_cycles),
+        };
+        let caches = CacheHierarchy::new(c, n).map_err(|e| e.within("caches"))?;
+        Ok(Node {
+            cores: vec![core; n],
+            tlbs: vec![Tlbs::new(&config.tlbs)?; n],
+            walkers: vec![Walker::new(&config.walker)?; n],
+            line_bits: caches.line_bits(),
+            caches,
+            numbers: Numbers::default(),
+            latencies,
+            walks_enter: config.walks_enter,
+        })
+    }
+
+    /// One core.
+    pub fn core(&self, core: usize) -> &Core {
+        &self.cores[core]
+    }
+
+    /// One core, to be made to wait.
+    pub fn core_mut(&mut self, core: usize) -> &mut Core {
+        &mut self.cores[core]
+    }
+
+    /// How many cores.
+    pub fn cores(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// The TLBs of a core, to look at.
+    pub fn tlbs(&self, core: usize) -> &Tlbs {
+        &self.tlbs[core]
+    }
+
+    /// The walker of a core, to look at.
+    pub fn walker(&self, core: usize) -> &Walker {
+        &self.walkers[core]
+    }
+
+    /// The caches.
+    pub fn caches(&self) -> &CacheHierarchy {
+        &self.caches
+    }
+
+    /// The caches, to take lines out of.
+    pub fn caches_mut(&mut self) -> &mut CacheHierarchy {
+        &mut self.caches
+    }
+
+    /// `invlpg` of an address on a core. All its paging-structure entries go too.
+    pub fn invalidate_page(&mut self, core: usize, address: VirtualAddress) {
+        self.tlbs[core].invalidate(address);
+        self.walkers[core].flush();
+    }
+
+    /// Every translation of a range on a core, as one after the other `invlpg` would.
+    pub fn invalidate_range(&mut self, core: usize, start: VirtualAddress, size_bytes: u64) {
+        self.tlbs[core].invalidate_range(start, size_bytes);
+        self.walkers[core].flush();
+    }
+
+    /// All translations of a core (a write to `cr3`).
+    pub fn flush_translations(&mut self, core: usize) {
+        self.tlbs[core].flush();
+        self.walkers[core].flush();
+    }
+
+    /// One reference of one core. Returns the level that served it (the farther one of two lines).
+    ///
+    /// After a fault nothing but the walk has happened: let the operating system map the page, let
+    /// time pass with [`Core::wait_until`], and make the reference again with 0 instructions.
+    #[inline]
+    pub fn reference(
+        &mut self,
+        core: usize,
+        reference: &Reference,
+        table: &mut impl PageTable,
+        memory: &mut impl MemoryPort,
+    ) -> Result<Level, Fault> {
+        self.cores[core].step(reference.instructions);
+        self.unblock(core, reference.dependence, memory);
+        let at = self.cores[core].issue_time(reference.dependence);
+        let (address, write) = (reference.address, reference.kind.is_write());
+        let last = address.0 + u64::from(reference.size.max(1) - 1);
+        // The commonest case first and alone: one line, known to the first level of everything.
+        if (address.0 ^ last) >> self.line_bits == 0
+            && let Some(physical) = self.tlbs[core].lookup_first_level(address, write)
+        {
+            let line = physical.line(self.line_bits);
+            let l1 = self.caches.access_first_level(core, line, write);
+            if l1.is_hit() {
+                if !write {
+                    self.cores[core].load_hit(at + self.latencies.l1);
+                }
+                return Ok(Level::L1);
+            }
+            let level = self.caches.access_farther(core, line, l1);
+            self.miss(core, Translated { physical, at, walked: false }, write, level, memory);
+            return Ok(level);
+        }
+        self.reference_farther(core, reference, at, VirtualAddress(last), table, memory)
+    }
+
+    /// A reference to two lines, or to a page that the first-level TLB does not know.
+    #[inline(never)]
+    fn reference_farther(
+        &mut self,
+        core: usize,
+        reference: &Reference,
+        at: Picoseconds,
+        last: VirtualAddress,
+        table: &mut impl PageTable,
+        memory: &mut impl MemoryPort,
+    ) -> Result<Level, Fault> {
+        let (address, write) = (reference.address, reference.kind.is_write());
+        if (address.0 ^ last.0) >> self.line_bits == 0 {
+            let lookup = self.tlbs[core].lookup_farther(address, write);
+            let translated = self.translate(core, lookup, address, write, at, table, memory)?;
+            return Ok(self.line(core, translated, write, memory));
+        }
+        // Two lines, perhaps of two pages. Both are translated before either is used, so that a
+        // fault leaves nothing half done.
+        let lookup = self.tlbs[core].lookup(address, write);
+        let first = self.translate(core, lookup, address, write, at, table, memory)?;
+        let lookup = self.tlbs[core].lookup(last, write);
+        let second = self.translate(core, lookup, last, write, at, table, memory)?;
+        let level = self.line(core, first, write, memory);
+        self.unblock(core, reference.dependence, memory);
+        Ok(level.max(self.line(core, second, write, memory)))
+    }
+
+    /// Waits for everything a core has under way: its program ends, or is to be stopped.
+    pub fn drain(&mut self, core: usize, memory: &mut impl MemoryPort) {
+        while self.cores[core].drain() {
+            await_completion(&mut self.cores, memory);
+        }
+    }
+
+    #[inline]
+    fn unblock(&mut self, core: usize, dependence: Dependence, memory: &mut impl MemoryPort) {
+        while self.cores[core].blocked(dependence) {
+            await_completion(&mut self.cores, memory);
+        }
+    }
+
+    /// Makes of a lookup a translation, by a walk if there is no other way.
+    #[expect(clippy::too_many_arguments, reason = "they are what a reference consists of")]
+    #[inline(always)]
+    fn translate(
+        &mut self,
+        core: usize,
+        lookup: Lookup,
+        address: VirtualAddress,
+        write: bool,
+        at: Picoseconds,
+        table: &mut impl PageTable,
+        memory: &mut impl MemoryPort,
+    ) -> Result<Translated, Fault> {
+        let at = match lookup {
+            Lookup::L1(physical) => return Ok(Translated { physical, at, walked: false }),
+            Lookup::L2(physical) => {
+                let at = at + self.latencies.l2_tlb;
+                return Ok(Translated { physical, at, walked: false });
+            }
+            Lookup::Miss | Lookup::Clean => at + self.latencies.l2_tlb,
+        };
+        let start = self.cores[core].start_walk(at);
+        let mut port = WalkPort {
+            cores: &mut self.cores,
+            caches: &mut self.caches,
+            numbers: &mut self.numbers,
+            memory,
+            latencies: self.latencies,
+            enter: self.walks_enter,
+            line_bits: self.line_bits,
+            core,
+        };
+        let result = self.walkers[core].walk(start, address, write, &*table, &mut port);
+        self.cores[core].end_walk(match &result {
+            Ok(walk) => walk.done,
+            Err(fault) => fault.done,
+        });
+        let walk = result?;
+        if walk.set_accessed || walk.set_dirty {
+            table.set_bits(address, walk.set_dirty);
+        }
+        let leaf = walk.leaf;
+        self.tlbs[core].fill(lookup, address, leaf.size, leaf.frame, write || leaf.dirty);
+        let offset = address.0 & (leaf.size.bytes() - 1);
+        let physical = PhysicalAddress(leaf.frame.0 | offset);
+        Ok(Translated { physical, at: walk.done, walked: true })
+    }
+
+    /// One line in the caches and, if they do not have it, in memory.
+    #[inline(always)]
+    fn line(
+        &mut self,
+        core: usize,
+        translated: Translated,
+        write: bool,
+        memory: &mut impl MemoryPort,
+    ) -> Level {
+        let line = translated.physical.line(self.line_bits);
+        let level = self.caches.access(core, line, write);
+        if level != Level::L1 {
+            self.miss(core, translated, write, level, memory);
+        } else if translated.walked {
+            self.cores[core].late(translated.at + self.latencies.l1, CAUSE_WALK);
+        } else if !write {
+            self.cores[core].load_hit(translated.at + self.latencies.l1);
+        }
+        level
+    }
+
+    fn miss(
+        &mut self,
+        core: usize,
+        translated: Translated,
+        write: bool,
+        level: Level,
+        memory: &mut impl MemoryPort,
+    ) {
+        let Translated { physical, mut at, walked } = translated;
+        write_back(&self.caches, at, &mut self.numbers, memory);
+        if write {
+            if walked {
+                // A store leaves the window once it is translated.
+                self.cores[core].late(at, CAUSE_WALK);
+            }
+            while self.cores[core].store_blocked() {
+                await_completion(&mut self.cores, memory);
+            }
+            at = at.max(self.cores[core].now());
+        }
+        let start = self.cores[core].start_miss(at);
+        let (done, cause) = match level {
+            Level::L1 | Level::L2 => (When::At(start + self.latencies.l2), CAUSE_L2),
+            Level::Llc => (When::At(start + self.latencies.llc), CAUSE_LLC),
+            Level::Memory => {
+                let id = self.numbers.next(core as u64);
+                let address = physical.line(self.line_bits).first_byte(self.line_bits);
+                let request = Request { id, address, kind: Kind::Read };
+                let (done, memory) = memory.submit(start + self.latencies.llc, request);
+                (done, memory_cause(memory))
+            }
+        };
+        if write {
+            self.cores[core].store_miss(done);
+        } else {
+            self.cores[core].load_miss(start, done, cause);
+        }
+    }
+}
+
+/// A translated address, when it was there, and whether it took a walk.
+#[derive(Debug, Clone, Copy)]
+struct Translated {
+    physical: PhysicalAddress,
+    at: Picoseconds,
+    walked: bool,
+}
+
+/// Lets memory run to its next completion and gives it to the core that waits.
+///
+/// # Panics
+/// If nothing is pending: then no core can be waiting.
+fn await_completion(cores: &mut [Core], memory: &mut impl MemoryPort) -> Completion {
+    let completion = memory.next_completion().expect("a core waits for a pending request");
+    if let Some(core) = cores.get_mut((completion.id.0 & NOBODY) as usize) {
+        core.resolve(completion.id, completion.done);
+    }
+    completion
+}
+
+/// Dirty lines go to memory; nobody waits for them.
+#[inline]
+fn write_back(
+    caches: &CacheHierarchy,
+    at: Picoseconds,
+    numbers: &mut Numbers,
+    memory: &mut impl MemoryPort,
+) {
+    for line in caches.writebacks() {
+        let address = line.first_byte(caches.line_bits());
+        memory.submit(at, Request { id: numbers.next(NOBODY), address, kind: Kind::Write });
+    }
+}
+
+/// A walk's way through the caches.
+struct WalkPort<'a, M> {
+    cores: &'a mut [Core],
+    caches: &'a mut CacheHierarchy,
+    numbers: &'a mut Numbers,
+    memory: &'a mut M,
+    latencies: Latencies,
+    enter: Entry,
+    line_bits: u32,
+    core: usize,
+}
+
+impl<M: MemoryPort> WalkMemory for WalkPort<'_, M> {
+    fn walk_access(
+        &mut self,
+        now: Picoseconds,
+        _level: usize,
+        entry: PhysicalAddress,
+        write: bool,
+    ) -> Picoseconds {
+        let line = entry.line(self.line_bits);
+        let level = self.caches.access_from(self.enter, self.core, line, write);
+        if level == Level::L1 {
+            return now + self.latencies.l1;
+        }
+        write_back(self.caches, now, self.numbers, self.memory);
+        match level {
+            Level::L1 => now + self.latencies.l1,
+            Level::L2 => now + self.latencies.l2,
+            Level::Llc => now + self.latencies.llc,
+            Level::Memory => {
+                let id = self.numbers.next(NOBODY);
+                let address = line.first_byte(self.line_bits);
+                let request = Request { id, address, kind: Kind::Read };
+                match self.memory.submit(now + self.latencies.llc, request).0 {
+                    When::At(done) => done,
+                    When::Pending(id) => loop {
+                        let completion = await_completion(self.cores, self.memory);
+                        if completion.id == id {
+                            break completion.done;
+                        }
+                    },
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets;
+    use crate::speed::FlatTable;
+    use crate::tier::memory::TieredMemory;
+    use terrace_core::page::PageSize;
+
+    struct Machine {
+        node: Node,
+        memory: TieredMemory,
+        table: FlatTable,
+    }
+
+    /// The server with CXL; data pages and page-table pages in a tier each.
+    fn machine(name: &str, data: usize, tables: usize, size: PageSize) -> Machine {
+        let config = presets::by_name(name).unwrap();
+        let memory = TieredMemory::new(&config.tiers).unwrap();
+        let start = [memory.start(data)];
+        let tables_at = PhysicalAddress(memory.start(tables).0 + (8 << 30));
+        Machine {
+            node: Node::new(&config.node).unwrap(),
+            table: FlatTable::new(1 << 30, size, &start, tables_at),
+            memory,
+        }
+    }
+
+    impl Machine {
+        /// One load of 8 bytes that needs the one before; when it is done.
+        fn chase(&mut self, address: u64) -> Picoseconds {
+            let reference = Reference {
+                address: VirtualAddress(address),
+                size: 8,
+                kind: Kind::Read,
+                instructions: 1,
+                dependence: Dependence::PreviousLoad,
+            };
+            self.node.reference(0, &reference, &mut self.table, &mut self.memory).unwrap();
+            self.node.drain(0, &mut self.memory);
+            self.node.core(0).now()
+        }
+
+        fn ns_of(&mut self, address: u64) -> f64 {
+            let before = self.node.core(0).now();
+            self.chase(address).since(before).as_ns()
+        }
+    }
+
+    // The server: 3 GHz; 5, 15 and 70 cycles; 108 and 214 ns as a program sees them.
+    const CYCLE: f64 = 1.0 / 3.0;
+    const DRAM: f64 = 108.0;
+    const CXL: f64 = 214.0;
+
+    #[track_caller]
+    fn near(got: f64, expected: f64) {
+        assert!((got - expected).abs() < 0.2, "{got} ns, expected {expected}");
+    }
+
+    #[test]
+    fn a_cold_load_takes_its_walk_and_then_its_line() {
+        let mut m = machine("server-ddr5-cxl", 0, 0, PageSize::Base);
+        // The second-level TLB, four entries of the page table, the accessed bit in a line that the
+        // first level has by then, and the line: one after the other.
+        let first = 7.0 * CYCLE + 4.0 * DRAM + 5.0 * CYCLE + DRAM;
+        near(m.ns_of(0), first);
+        // The same page: no walk. The same line: nothing that anybody waits for.
+        near(m.ns_of(64), DRAM);
+        near(m.ns_of(72), 0.0);
+        // The next page: after the load before (from the first level) and the second-level TLB only
+        // the leaf is read, from the line of the one before, and its bit set.
+        near(m.ns_of(4096), (5.0 + 7.0 + 5.0 + 5.0) * CYCLE + DRAM);
+        // A page whose leaf is 8 entries on: another line of the page table.
+        near(m.ns_of(9 * 4096), 7.0 * CYCLE + DRAM + 5.0 * CYCLE + DRAM);
+    }
+
+    #[test]
+    fn a_walk_costs_what_the_tier_of_the_page_table_costs() {
+        let cold = |data, tables| machine("server-ddr5-cxl", data, tables, PageSize::Base).ns_of(0);
+        near(cold(1, 0) - cold(0, 0), CXL - DRAM);
+        near(cold(0, 1) - cold(0, 0), 4.0 * (CXL - DRAM));
+        let huge = |tables| machine("server-ddr5-cxl", 0, tables, PageSize::Huge).ns_of(0);
+        near(huge(1) - huge(0), 3.0 * (CXL - DRAM));
+    }
+
+    #[test]
+    fn independent_loads_overlap_and_chased_ones_do_not() {
+        for name in ["server-ddr5-cxl", "server-ddr5-cxl-timing"] {
+            let run = |dependence| {
+                let mut m = machine(name, 0, 0, PageSize::Huge);
+                let n = 20_000u64;
+                for i in 0..n {
+                    let reference = Reference {
+                        address: VirtualAddress((i * 0x9E3779B1 % (1 << 30)) & !7),
+                        size: 8,
+                        kind: Kind::Read,
+                        instructions: 4,
+                        dependence,
+                    };
+                    m.node.reference(0, &reference, &mut m.table, &mut m.memory).unwrap();
+                }
+                m.node.drain(0, &mut m.memory);
+                m.node.core(0).now().as_ns() / n as f64
+            };
+            let (chased, overlapped) = (run(Dependence::PreviousLoad), run(Dependence::None));
+            // 16 lines under way at once.
+            assert!((95.0..150.0).contains(&chased), "{name}: {chased} ns a load");
+            let overlap = chased / overlapped;
+            assert!((12.0..16.5).contains(&overlap), "{name}: {overlap} at once");
+        }
+    }
+
+    #[test]
+    fn dram_by_command_and_dram_as_a_queue_agree_when_idle() {
+        // A load at a time, far apart: the command-level model lies between a closed bank and an
+        // open one, as its preset says.
+        for tier in [0, 1] {
+            let mean = |name| {
+                let mut m = machine(name, tier, 0, PageSize::Huge);
+                let loads: Vec<f64> =
+                    (1..400u64).map(|i| m.ns_of((i * 0x9E3779B1 % (1 << 30)) & !7)).collect();
+                m.ns_of(0);
+                loads.iter().sum::<f64>() / loads.len() as f64
+            };
+            let (queue, commands) = (mean("server-ddr5-cxl"), mean("server-ddr5-cxl-timing"));
+            assert!((queue - commands).abs() < 0.1 * queue, "tier {tier}: {queue} {commands}");
+        }
+    }
+
+    #[test]
+    fn a_store_to_two_pages_touches_both() {
+        let mut m = machine("server-ddr5-cxl", 0, 0, PageSize::Base);
+        let reference = Reference {
+            address: VirtualAddress(4096 - 4),
+            size: 8,
+            kind: Kind::Write,
+            instructions: 1,
+            dependence: Dependence::None,
+        };
+        let level = m.node.reference(0, &reference, &mut m.table, &mut m.memory).unwrap();
+        assert_eq!(level, Level::Memory);
+        assert_eq!((m.table.accessed(), m.table.dirty()), (2, 2));
+        m.node.drain(0, &mut m.memory);
+        // Four lines of the page table, the second leaf in the first one's, and two of data.
+        assert_eq!(m.memory.counts(0).reads, 4 + 2);
+    }
+}

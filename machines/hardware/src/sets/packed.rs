@@ -1,0 +1,134 @@
+//! The common case, made fast: up to 16 ways with tags of up to 31 bits. A set is compared as 16
+//! words at once, whatever its ways; words of the sets that follow are masked away.
+
+use super::words::Word;
+
+/// Words of sets of up to 16 ways.
+#[derive(Debug, Clone)]
+pub(crate) struct Packed {
+    words: Vec<u32>,
+    /// Words before the first set, so that sets begin where lines of the host do.
+    skip: usize,
+    /// Binary logarithm of the words of a set.
+    stride_bits: u32,
+    /// A bit for each way.
+    ways: u32,
+}
+
+/// Words compared at once.
+const WINDOW: usize = 16;
+
+impl Packed {
+    pub(super) fn new(sets: usize, ways: usize) -> Self {
+        assert!(ways <= WINDOW);
+        let stride_bits = ways.next_power_of_two().trailing_zeros();
+        let line = 64 / size_of::<u32>();
+        let words = vec![u32::EMPTY; (sets << stride_bits) + WINDOW + line - 1];
+        let misplaced = words.as_ptr() as usize % 64 / size_of::<u32>();
+        Packed {
+            skip: (line - misplaced) % line,
+            words,
+            stride_bits,
+            ways: ((1u64 << ways) - 1) as u32,
+        }
+    }
+
+    #[inline(always)]
+    fn at(&self, set: usize, way: usize) -> usize {
+        self.skip + (set << self.stride_bits) + way
+    }
+
+    /// Whether words of this width can hold a tag.
+    #[inline(always)]
+    pub(crate) fn fits(&self, tag: u64) -> bool {
+        tag < u32::LIMIT
+    }
+
+    /// The 16 words that begin with a set's.
+    #[inline(always)]
+    pub(crate) fn window(&mut self, set: usize) -> &mut [u32; WINDOW] {
+        let first = self.at(set, 0);
+        let window = &mut self.words[first..first + WINDOW];
+        window.try_into().expect("a window is 16 words")
+    }
+
+    /// The way of a window that holds a tag, which must fit.
+    #[inline(always)]
+    pub(crate) fn find_in(window: &[u32; WINDOW], ways: u32, tag: u64) -> Option<usize> {
+        let found = u32::matches(window, u32::new(tag, false)) & ways;
+        (found != 0).then(|| found.trailing_zeros() as usize)
+    }
+
+    /// A bit for each way.
+    #[inline(always)]
+    pub(crate) fn ways(&self) -> u32 {
+        self.ways
+    }
+
+    /// The way that holds a tag.
+    #[inline(always)]
+    pub(crate) fn find(&self, set: usize, tag: u64) -> Option<usize> {
+        if !self.fits(tag) {
+            return None;
+        }
+        let first = self.at(set, 0);
+        let window = self.words[first..first + WINDOW].try_into().ok()?;
+        Self::find_in(window, self.ways, tag)
+    }
+
+    /// An empty way.
+    pub(crate) fn find_empty(&self, set: usize, ways: usize) -> Option<usize> {
+        let first = self.at(set, 0);
+        self.words[first..first + ways].iter().position(|&w| w == u32::EMPTY)
+    }
+
+    /// Whether a way is dirty.
+    #[inline(always)]
+    pub(crate) fn dirty(&self, set: usize, way: usize) -> bool {
+        self.words[self.at(set, way)].dirty()
+    }
+
+    /// Marks a way dirty, if `dirty`.
+    #[inline(always)]
+    pub(crate) fn or_dirty(&mut self, set: usize, way: usize, dirty: bool) {
+        let at = self.at(set, way);
+        self.words[at] = self.words[at].or_dirty(dirty);
+    }
+
+    /// Puts a tag, which must fit, in a way; the tag and dirty bit of what was there.
+    #[inline(always)]
+    pub(crate) fn replace(
+        &mut self,
+        set: usize,
+        way: usize,
+        tag: u64,
+        dirty: bool,
+    ) -> Option<(u64, bool)> {
+        let at = self.at(set, way);
+        let old = std::mem::replace(&mut self.words[at], u32::new(tag, dirty));
+        (old != u32::EMPTY).then(|| (old.tag(), old.dirty()))
+    }
+
+    /// Empties a way; whether it was dirty.
+    #[inline(always)]
+    pub(crate) fn empty(&mut self, set: usize, way: usize) -> bool {
+        let at = self.at(set, way);
+        std::mem::replace(&mut self.words[at], u32::EMPTY).dirty()
+    }
+
+    /// Empties everything.
+    pub(crate) fn clear(&mut self) {
+        self.words.fill(u32::EMPTY);
+    }
+
+    /// Everything there is: set, way, tag, dirty.
+    pub(crate) fn all(&self) -> Vec<(usize, usize, u64, bool)> {
+        super::words::all(&self.words[self.skip..], self.stride_bits)
+    }
+
+    /// How many sets, and how many words each takes.
+    pub(super) fn shape(&self) -> (usize, usize) {
+        let line = 64 / size_of::<u32>();
+        ((self.words.len() - WINDOW - (line - 1)) >> self.stride_bits, 1 << self.stride_bits)
+    }
+}

@@ -1,0 +1,135 @@
+//! A resource that serves one transfer after the other: a bus, one direction of a link.
+//!
+//! Transfers asked for in the order of time are served first-come first-served, exactly. Cores
+//! simulated one after the other ask a little out of order; such a transfer may use the idle time
+//! that later ones left before them, of which the last few gaps are remembered. So a core that ran
+//! ahead does not make another wait for the future.
+
+use crate::units::Picoseconds;
+
+/// Idle gaps remembered.
+const GAPS: usize = 8;
+
+/// A resource that serves one transfer after the other.
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// When the last transfer ends.
+    free: u64,
+    /// Idle spans before that, start and end, oldest overwritten first.
+    gaps: [(u64, u64); GAPS],
+    next_gap: usize,
+    /// The end of the latest gap: transfers asked for after it need not search.
+    last_gap_end: u64,
+    busy: u64,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Server { free: 0, gaps: [(0, 0); GAPS], next_gap: 0, last_gap_end: 0, busy: 0 }
+    }
+}
+
+impl Server {
+    /// A transfer of length `time` is asked for at `at`; when it starts.
+    #[inline]
+    pub fn serve(&mut self, at: Picoseconds, time: Picoseconds) -> Picoseconds {
+        self.busy += time.0;
+        if at.0 >= self.free {
+            if at.0 > self.free {
+                self.gaps[self.next_gap] = (self.free, at.0);
+                self.next_gap = (self.next_gap + 1) % GAPS;
+                self.last_gap_end = at.0;
+            }
+            self.free = at.0 + time.0;
+            return at;
+        }
+        if at.0 + time.0 <= self.last_gap_end
+            && let Some(start) = self.in_a_gap(at.0, time.0)
+        {
+            return Picoseconds(start);
+        }
+        let start = self.free;
+        self.free += time.0;
+        Picoseconds(start)
+    }
+
+    /// The first gap, in time, that has room.
+    fn in_a_gap(&mut self, at: u64, time: u64) -> Option<u64> {
+        let fits = |&(from, to): &(u64, u64)| at.max(from) + time <= to;
+        let gap = self.gaps.iter_mut().filter(|g| fits(g)).min_by_key(|g| g.0)?;
+        let start = at.max(gap.0);
+        // The larger piece stays; the other is forgotten, which only makes later ones wait.
+        let (before, after) = ((gap.0, start), (start + time, gap.1));
+        *gap = if before.1 - before.0 > after.1 - after.0 { before } else { after };
+        Some(start)
+    }
+
+    /// How long it has been busy.
+    pub fn busy(&self) -> Picoseconds {
+        Picoseconds(self.busy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn transfers_in_order_wait_for_those_before() {
+        let mut s = Server::default();
+        let (t, ten) = (Picoseconds, Picoseconds(10));
+        assert_eq!(s.serve(t(5), ten), t(5));
+        assert_eq!(s.serve(t(7), ten), t(15));
+        assert_eq!(s.serve(t(7), ten), t(25));
+        assert_eq!(s.serve(t(100), ten), t(100));
+        assert_eq!(s.busy(), t(40));
+    }
+
+    #[test]
+    fn a_late_asker_uses_the_idle_time_before() {
+        let mut s = Server::default();
+        let (t, ten) = (Picoseconds, Picoseconds(10));
+        s.serve(t(1000), ten);
+        assert_eq!(s.serve(t(20), ten), t(20));
+        assert_eq!(s.serve(t(20), ten), t(30));
+        // Too long for the rest of the gap.
+        assert_eq!(s.serve(t(20), t(2000)), t(1010));
+    }
+
+    #[test]
+    fn no_two_transfers_overlap_whatever_the_order() {
+        let mut random = Random::new(3);
+        let mut s = Server::default();
+        let mut spans: Vec<(u64, u64)> = (0..20_000u64)
+            .map(|n| {
+                let at = n * 15 + random.below(400);
+                let time = 1 + random.below(20);
+                let start = s.serve(Picoseconds(at), Picoseconds(time)).0;
+                assert!(start >= at);
+                (start, start + time)
+            })
+            .collect();
+        spans.sort_unstable();
+        assert!(spans.windows(2).all(|w| w[0].1 <= w[1].0));
+    }
+
+    #[test]
+    fn random_arrivals_wait_as_in_an_m_d_1_queue() {
+        for rho in [0.3, 0.6, 0.9] {
+            let mut random = Random::new(11);
+            let mut s = Server::default();
+            let time = 10_000u64;
+            let (mut at, mut wait) = (0.0, 0u64);
+            let n = 1_000_000;
+            for _ in 0..n {
+                at += random.exponential() * time as f64 / rho;
+                let now = Picoseconds(at as u64);
+                wait += (s.serve(now, Picoseconds(time)) - now).0;
+            }
+            let mean = wait as f64 / f64::from(n);
+            let expected = rho * time as f64 / (2.0 * (1.0 - rho));
+            assert!((mean / expected - 1.0).abs() < 0.03, "{rho}: {mean} against {expected}");
+        }
+    }
+}
