@@ -1,0 +1,31 @@
+//! The simulated machine.
+//!
+//! **Knows** two tiers with capacities, the pages of several groups, the rules of allocation and
+//! migration, and sources of accessed pages. **Must not know** policies: it offers the engine a
+//! [`Tracker`](terrace_core::seams::Tracker) and a [`Mover`](terrace_core::seams::Mover) for each
+//! group, as a live machine does. ([`replay`] builds policies by name, as the engine's users do,
+//! to compare what they decide with what was recorded.)
+//!
+//! This is *period depth*: time passes in whole periods, a page is accessed in a period or not,
+//! a move takes no time and costs pages and bytes. The same seed gives the same bytes.
+//!
+//! - [`machine`]: the machine, its groups, their trackers and movers;
+//! - `tiers`: how much memory each tier has and has left;
+//! - `placement`: which tier each page of a group is in; allocation and first touch;
+//! - `migration`: carrying out a plan;
+//! - [`replay`]: a recording against the policies again;
+//! - [`bench`](mod@bench): what the benchmarks measure here.
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod machine;
+mod migration;
+mod placement;
+pub mod replay;
+mod tiers;
+
+pub use machine::{
+    FastBudget, GroupConfig, Machine, MachineConfig, SimulatedMover, SimulatedTracker,
+};
+pub use placement::Placement;
+pub use tiers::TierUse;

@@ -1,0 +1,280 @@
+//! The machine and its groups: each with a source of accessed pages, a placement, and a share of
+//! two tiers. The engine sees of it a tracker and a mover per group.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rand_pcg::Pcg64;
+use terrace_core::page::{Layout, PageSize, VirtualRange};
+use terrace_core::plan::{Outcome, Plan};
+use terrace_core::policy::Allocation;
+use terrace_core::scan::Scan;
+use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
+use terrace_recordings::source::PeriodSource;
+
+use crate::migration::{BusyPages, Migration};
+use crate::placement::{OutOfMemory, Placement};
+use crate::tiers::{TierUse, Tiers};
+
+/// A two-tier machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MachineConfig {
+    /// Size of the fast tier.
+    pub fast_bytes: u64,
+    /// Size of the slow tier.
+    pub slow_bytes: u64,
+    /// Length of a period.
+    pub period_ms: u64,
+    /// The part of moves, 0 to 1, that fail because somebody else holds the page; a fresh draw
+    /// for each page of each plan.
+    pub busy_rate: f64,
+    /// What these draws come from.
+    pub seed: u64,
+}
+
+impl MachineConfig {
+    /// A machine of these tiers, on which no page is ever busy.
+    pub fn new(fast_bytes: u64, slow_bytes: u64, period_ms: u64) -> Self {
+        MachineConfig { fast_bytes, slow_bytes, period_ms, busy_rate: 0.0, seed: 0 }
+    }
+}
+
+/// Fast memory that a group may use, in pages of this layout. The same rule that gives the
+/// engine the budget of its plans.
+pub type FastBudget = Box<dyn Fn(&Layout) -> u64 + Send>;
+
+/// A group on the machine.
+pub struct GroupConfig {
+    /// Its name, for messages.
+    pub name: String,
+    /// Size of its pages.
+    pub page_size: PageSize,
+    /// Where its new pages go: what its policy says.
+    pub allocation: Allocation,
+    /// Fast memory it may use: allocation fills it, promotions stop at it.
+    pub fast_budget: FastBudget,
+    /// Where its pages are before the first period: from a recording, say. Pages of the first
+    /// period that are not in it are allocated.
+    pub initial: Option<Placement>,
+}
+
+struct GroupState {
+    config: GroupConfig,
+    source: Box<dyn PeriodSource>,
+    placement: Placement,
+    next_period: u64,
+    ended: bool,
+    busy: BusyPages,
+}
+
+struct State {
+    tiers: Tiers,
+    groups: Vec<GroupState>,
+}
+
+/// The machine. Clones are the same machine.
+#[derive(Clone)]
+pub struct Machine {
+    config: Arc<MachineConfig>,
+    state: Arc<Mutex<State>>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Machine {
+    /// A machine without groups.
+    pub fn new(config: MachineConfig) -> Result<Self, MachineError> {
+        if !(0.0..=1.0).contains(&config.busy_rate) {
+            return Err(MachineError(format!(
+                "busy_rate is {}, expected 0 to 1: the part of moves that fail",
+                config.busy_rate
+            )));
+        }
+        if config.period_ms == 0 {
+            return Err(MachineError("period_ms is 0, expected at least 1".to_owned()));
+        }
+        let (fast, slow) = (TierUse::new(config.fast_bytes), TierUse::new(config.slow_bytes));
+        let state = State { tiers: Tiers { fast, slow }, groups: Vec::new() };
+        Ok(Machine { config: Arc::new(config), state: Arc::new(Mutex::new(state)) })
+    }
+
+    /// Adds a group; its time starts with the first period of its source.
+    pub fn add_group(
+        &self,
+        config: GroupConfig,
+        source: Box<dyn PeriodSource>,
+    ) -> Result<(SimulatedTracker, SimulatedMover), MachineError> {
+        let state = &mut *lock(&self.state);
+        let placement = match &config.initial {
+            None => Placement::empty(config.page_size),
+            Some(initial) => {
+                check_page_size(&config, initial.layout.page_size(), "initial placement")?;
+                check_bits(&config, initial.fast.len(), &initial.layout, "initial placement")?;
+                initial
+                    .occupy(&mut state.tiers)
+                    .map_err(|e| out_of_memory(&config, "initial placement", e, &state.tiers))?;
+                initial.clone()
+            }
+        };
+        let number = state.groups.len();
+        let random = Pcg64::new(self.config.seed.into(), number as u128);
+        state.groups.push(GroupState {
+            config,
+            source,
+            placement,
+            next_period: 0,
+            ended: false,
+            busy: BusyPages::new(self.config.busy_rate, random),
+        });
+        let state = &self.state;
+        Ok((
+            SimulatedTracker { state: state.clone(), group: number },
+            SimulatedMover { state: state.clone(), group: number },
+        ))
+    }
+
+    /// Length of a period.
+    pub fn period_ms(&self) -> u64 {
+        self.config.period_ms
+    }
+
+    /// Use of the fast and of the slow tier.
+    pub fn tiers(&self) -> (TierUse, TierUse) {
+        let tiers = lock(&self.state).tiers;
+        (tiers.fast, tiers.slow)
+    }
+
+    /// Where the pages of the groups are now, in the order in which they were added.
+    pub fn placements(&self) -> Vec<Placement> {
+        lock(&self.state).groups.iter().map(|g| g.placement.clone()).collect()
+    }
+}
+
+fn check_page_size(config: &GroupConfig, got: PageSize, what: &str) -> Result<(), MachineError> {
+    if got == config.page_size {
+        return Ok(());
+    }
+    Err(MachineError(format!(
+        "group '{}': its {what} has pages of {} bytes, expected {}; give both the same page size",
+        config.name,
+        got.bytes(),
+        config.page_size.bytes()
+    )))
+}
+
+fn check_bits(
+    config: &GroupConfig,
+    bits: usize,
+    layout: &Layout,
+    what: &str,
+) -> Result<(), MachineError> {
+    if bits == layout.pages() {
+        return Ok(());
+    }
+    Err(MachineError(format!(
+        "group '{}': its {what} has {bits} bits for {} pages; this is a defect of who made it",
+        config.name,
+        layout.pages()
+    )))
+}
+
+fn out_of_memory(
+    config: &GroupConfig,
+    what: &str,
+    missing: OutOfMemory,
+    tiers: &Tiers,
+) -> MachineError {
+    MachineError(format!(
+        "group '{}': no memory for {} pages of {} bytes of its {what} (fast tier {} of {} bytes in \
+         use, slow tier {} of {}); give the machine more slow memory",
+        config.name,
+        missing.pages,
+        config.page_size.bytes(),
+        tiers.fast.used_bytes,
+        tiers.fast.capacity_bytes,
+        tiers.slow.used_bytes,
+        tiers.slow.capacity_bytes,
+    ))
+}
+
+impl GroupState {
+    fn observe(&mut self, tiers: &mut Tiers) -> Result<Observation, MachineError> {
+        if self.ended {
+            return Ok(Observation::Ended);
+        }
+        let config = &self.config;
+        let next = self.source.next_period();
+        let next = next.map_err(|e| MachineError(format!("group '{}': {e}", config.name)))?;
+        let Some(period) = next else {
+            self.ended = true;
+            self.placement.vacate(tiers);
+            return Ok(Observation::Ended);
+        };
+        check_page_size(config, period.layout.page_size(), "workload")?;
+        check_bits(config, period.accessed.len(), &period.layout, "workload")?;
+        let budget = (config.fast_budget)(&period.layout);
+        let allocated = self.placement.follow(&period.layout, config.allocation, budget, tiers);
+        allocated.map_err(|e| out_of_memory(config, "workload", e, tiers))?;
+
+        let number = self.next_period + u64::from(period.lost_periods);
+        self.next_period = number + 1;
+        let fast = self.placement.fast.clone();
+        let scan = Scan::new(number, period.layout, period.accessed, fast);
+        Ok(Observation::Period(Scan { lost_periods: period.lost_periods, ..scan }))
+    }
+
+    fn apply(&mut self, plan: &Plan, tiers: &mut Tiers) -> Result<Outcome, MachineError> {
+        let page_bytes = self.config.page_size.bytes();
+        let whole = |bytes: u64| bytes.is_multiple_of(page_bytes);
+        let unaligned = |r: &&VirtualRange| !whole(r.start) || !whole(r.size_bytes);
+        let pairs = plan.exchanges.iter().flat_map(|e| [&e.up, &e.down]);
+        let mut ranges = plan.promotions.iter().chain(&plan.demotions).chain(pairs);
+        if let Some(range) = ranges.find(unaligned) {
+            return Err(MachineError(format!(
+                "group '{}': the plan has {} bytes at {:#x}, expected whole pages of {page_bytes} bytes",
+                self.config.name, range.size_bytes, range.start
+            )));
+        }
+        let budget = (self.config.fast_budget)(&self.placement.layout);
+        Ok(Migration::new(&mut self.placement, tiers, budget, &mut self.busy).run(plan))
+    }
+}
+
+/// Lets the time of one group pass and says what it accessed.
+pub struct SimulatedTracker {
+    state: Arc<Mutex<State>>,
+    group: usize,
+}
+
+impl Tracker for SimulatedTracker {
+    fn name(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn observe(&mut self) -> Result<Observation, MachineError> {
+        let State { tiers, groups } = &mut *lock(&self.state);
+        groups[self.group].observe(tiers)
+    }
+
+    fn untracked_bytes(&self) -> Option<u64> {
+        Some(0)
+    }
+}
+
+/// Moves the pages of one group.
+pub struct SimulatedMover {
+    state: Arc<Mutex<State>>,
+    group: usize,
+}
+
+impl Mover for SimulatedMover {
+    fn name(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Result<Outcome, MachineError> {
+        let State { tiers, groups } = &mut *lock(&self.state);
+        groups[self.group].apply(plan, tiers)
+    }
+}

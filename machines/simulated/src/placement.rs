@@ -1,0 +1,176 @@
+//! Where the pages of one group are: allocation on first touch, and freeing.
+//!
+//! A new page goes where the group's [`Allocation`] says and never causes a migration (nimble
+//! paper, section 3.2). Where its tier is full it goes to the other, beyond the group's budget
+//! if need be: Linux does not kill a program while there is memory.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use terrace_core::bits::PageBits;
+use terrace_core::carry::Carry;
+use terrace_core::page::{Layout, PageSize};
+use terrace_core::policy::Allocation;
+
+use crate::tiers::Tiers;
+
+/// Which tier each page of a group is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// The group's pages.
+    pub layout: Arc<Layout>,
+    /// One bit per page: it is in the fast tier.
+    pub fast: PageBits,
+}
+
+/// Memory that no tier has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OutOfMemory {
+    /// Pages without a place.
+    pub(crate) pages: u64,
+}
+
+impl Placement {
+    pub(crate) fn empty(page_size: PageSize) -> Self {
+        Placement { layout: Arc::new(Layout::contiguous(page_size, 0)), fast: PageBits::new(0) }
+    }
+
+    /// Pages in the fast tier.
+    pub fn fast_pages(&self) -> u64 {
+        self.fast.count() as u64
+    }
+
+    /// Pages in the slow tier.
+    pub fn slow_pages(&self) -> u64 {
+        self.layout.pages() as u64 - self.fast_pages()
+    }
+
+    /// Takes the room that the pages occupy.
+    pub(crate) fn occupy(&self, tiers: &mut Tiers) -> Result<(), OutOfMemory> {
+        let page_size = self.layout.page_size();
+        let (fast, slow) = (self.fast_pages(), self.slow_pages());
+        let missing = fast.saturating_sub(tiers.fast.free_pages(page_size))
+            + slow.saturating_sub(tiers.slow.free_pages(page_size));
+        if missing > 0 {
+            return Err(OutOfMemory { pages: missing });
+        }
+        tiers.fast.take(fast, page_size);
+        tiers.slow.take(slow, page_size);
+        Ok(())
+    }
+
+    /// Frees every page.
+    pub(crate) fn vacate(&mut self, tiers: &mut Tiers) {
+        let page_size = self.layout.page_size();
+        tiers.fast.give_back(self.fast_pages(), page_size);
+        tiers.slow.give_back(self.slow_pages(), page_size);
+        *self = Placement::empty(page_size);
+    }
+
+    /// Goes over to the next layout: frees the pages that have gone, then allocates those that
+    /// have come. Without memory for them, nothing is changed but what was freed.
+    pub(crate) fn follow(
+        &mut self,
+        layout: &Arc<Layout>,
+        allocation: Allocation,
+        budget_pages: u64,
+        tiers: &mut Tiers,
+    ) -> Result<(), OutOfMemory> {
+        if Arc::ptr_eq(&self.layout, layout) {
+            return Ok(());
+        }
+        if self.layout == *layout {
+            self.layout = layout.clone();
+            return Ok(());
+        }
+        let page_size = layout.page_size();
+        let carry = Carry::between(&self.layout, layout);
+        let mut fast = carry.bits(&self.fast);
+        let kept: usize = carry.runs().iter().map(|r| r.pages).sum();
+        let kept_fast = fast.count();
+        let gone_fast = self.fast_pages() - kept_fast as u64;
+        let gone = (self.layout.pages() - kept) as u64;
+        tiers.fast.give_back(gone_fast, page_size);
+        tiers.slow.give_back(gone - gone_fast, page_size);
+
+        let fresh = Fresh {
+            pages: (layout.pages() - kept) as u64,
+            budget: budget_pages.saturating_sub(kept_fast as u64),
+            fast_room: tiers.fast.free_pages(page_size),
+            slow_room: tiers.slow.free_pages(page_size),
+        };
+        let into_fast = match fresh.fast_share() {
+            Ok(pages) => pages,
+            Err(e) => {
+                // What is gone is gone; what stays keeps its place.
+                self.keep(&carry);
+                return Err(e);
+            }
+        };
+        match allocation {
+            Allocation::FastFirst => fill(&mut fast, carry.fresh(), into_fast),
+            Allocation::Interleave => spread(&mut fast, carry.fresh(), into_fast, fresh.pages),
+        }
+        tiers.fast.take(into_fast, page_size);
+        tiers.slow.take(fresh.pages - into_fast, page_size);
+        *self = Placement { layout: layout.clone(), fast };
+        Ok(())
+    }
+
+    /// Forgets the pages that do not carry over.
+    fn keep(&mut self, carry: &Carry) {
+        let kept = carry.runs().iter().flat_map(|r| r.old..r.old + r.pages);
+        let extents = self.layout.ranges(kept).into_iter().map(|r| terrace_core::page::Extent {
+            space: r.space,
+            start: r.start,
+            pages: r.pages(self.layout.page_size()),
+        });
+        let layout = Layout::new(self.layout.page_size(), extents.collect())
+            .expect("ranges of a layout are sorted and apart");
+        let fast = Carry::between(&self.layout, &layout).bits(&self.fast);
+        *self = Placement { layout: Arc::new(layout), fast };
+    }
+}
+
+/// Pages that want a place.
+struct Fresh {
+    pages: u64,
+    /// Of the group's budget of fast memory, what is left.
+    budget: u64,
+    fast_room: u64,
+    slow_room: u64,
+}
+
+impl Fresh {
+    /// How many of them go to the fast tier: as many as budget and room allow, and more where
+    /// the slow tier is full.
+    fn fast_share(&self) -> Result<u64, OutOfMemory> {
+        let wanted = self.pages.min(self.budget);
+        let needed = self.pages.saturating_sub(self.slow_room);
+        let pages = wanted.max(needed).min(self.fast_room);
+        match self.pages - pages {
+            rest if rest > self.slow_room => Err(OutOfMemory { pages: rest - self.slow_room }),
+            _ => Ok(pages),
+        }
+    }
+}
+
+/// The first `count` fresh pages are fast.
+fn fill(fast: &mut PageBits, fresh: impl Iterator<Item = Range<usize>>, mut count: u64) {
+    for range in fresh {
+        let here = count.min(range.len() as u64);
+        fast.set_range(range.start..range.start + here as usize, true);
+        count -= here;
+    }
+}
+
+/// `count` of the `total` fresh pages are fast, as evenly as can be.
+fn spread(fast: &mut PageBits, fresh: impl Iterator<Item = Range<usize>>, count: u64, total: u64) {
+    let before = |page: u64| u128::from(page) * u128::from(count) / u128::from(total);
+    for (number, page) in fresh.flatten().enumerate() {
+        let number = number as u64;
+        if before(number + 1) > before(number) {
+            fast.set(page, true);
+        }
+    }
+}
