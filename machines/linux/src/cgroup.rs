@@ -1,0 +1,239 @@
+//! Control groups of version 2: who is in a group, where its memory lies, making and removing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::files::{self, FileError};
+use crate::roots::Roots;
+
+/// A control group, by its folder.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Cgroup {
+    path: PathBuf,
+}
+
+/// Memory of a group per node (`memory.numa_stat`), in bytes; index is the node. Fields that
+/// this kernel does not have are `None`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GroupMemory {
+    /// Anonymous memory, huge pages included.
+    pub anon_bytes: Option<Vec<u64>>,
+    /// Anonymous memory in huge pages.
+    pub anon_thp_bytes: Option<Vec<u64>>,
+    /// Page cache, shared memory included.
+    pub file_bytes: Option<Vec<u64>>,
+    /// Page tables.
+    pub pagetables_bytes: Option<Vec<u64>>,
+}
+
+impl Cgroup {
+    /// The group of this folder, which is an absolute path or one below the control-group root
+    /// (`/sys/fs/cgroup`), as `/proc/PID/cgroup` names it.
+    pub fn new(roots: &Roots, path: &Path) -> Self {
+        let root = roots.cgroup();
+        let path = if path.starts_with(&root) {
+            path.to_owned()
+        } else {
+            root.join(path.strip_prefix("/").unwrap_or(path))
+        };
+        Cgroup { path }
+    }
+
+    /// The group of this very folder.
+    pub fn at(folder: &Path) -> Self {
+        Cgroup { path: folder.to_owned() }
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it exists.
+    pub fn exists(&self) -> bool {
+        self.path.join("cgroup.procs").exists()
+    }
+
+    /// The processes of the group and of all groups below it, ascending, each once.
+    pub fn processes(&self) -> Result<Vec<u32>, FileError> {
+        let mut pids = Vec::new();
+        let mut folders = vec![self.path.clone()];
+        while let Some(folder) = folders.pop() {
+            let path = folder.join("cgroup.procs");
+            for line in files::read(&path)?.unwrap_or_default().lines() {
+                let pid: u32 = line.trim().parse().map_err(|_| {
+                    FileError::malformed(&path, line, "a process identifier on each line")
+                })?;
+                // 0 stands for a process outside our own pid namespace: not ours to touch.
+                if pid != 0 {
+                    pids.push(pid);
+                }
+            }
+            for name in files::list(&folder)? {
+                let below = folder.join(name);
+                if below.is_dir() && !below.is_symlink() {
+                    folders.push(below);
+                }
+            }
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(pids)
+    }
+
+    /// Where the group's memory lies; `None` without the memory controller.
+    pub fn memory(&self) -> Result<Option<GroupMemory>, FileError> {
+        let path = self.path.join("memory.numa_stat");
+        let Some(text) = files::read(&path)? else { return Ok(None) };
+        let mut memory = GroupMemory::default();
+        for line in text.lines() {
+            let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
+            let field = match name {
+                "anon" => &mut memory.anon_bytes,
+                "anon_thp" => &mut memory.anon_thp_bytes,
+                "file" => &mut memory.file_bytes,
+                "pagetables" => &mut memory.pagetables_bytes,
+                _ => continue,
+            };
+            let nodes = parse_nodes(rest)
+                .ok_or_else(|| FileError::malformed(&path, line, "'anon N0=bytes N1=bytes'"))?;
+            *field = Some(nodes);
+        }
+        Ok(Some(memory))
+    }
+
+    /// Makes the group. It must not exist: a group of that name belongs to somebody else.
+    pub fn create(&self) -> Result<(), FileError> {
+        fs::create_dir(&self.path).map_err(|source| FileError::Write {
+            path: self.path.clone(),
+            value: "a new group".to_owned(),
+            source,
+        })
+    }
+
+    /// Puts a process into the group.
+    pub fn add(&self, pid: u32) -> Result<(), FileError> {
+        files::write(&self.path.join("cgroup.procs"), &pid.to_string())
+    }
+
+    /// Removes the group and those below it, sending any process that is left to `home`. A group
+    /// that is gone already is fine.
+    pub fn remove(&self, home: &Path) -> Result<(), FileError> {
+        if !self.path.exists() {
+            return Ok(());
+        }
+        for pid in self.processes()? {
+            match files::write(&home.join("cgroup.procs"), &pid.to_string()) {
+                // It ended meanwhile.
+                Err(e) if e.errno() == Some(libc::ESRCH) => {}
+                other => other?,
+            }
+        }
+        self.remove_folders()
+    }
+
+    fn remove_folders(&self) -> Result<(), FileError> {
+        for name in files::list(&self.path)? {
+            let path = self.path.join(name);
+            if path.is_dir() && !path.is_symlink() {
+                Cgroup { path }.remove_folders()?;
+            }
+        }
+        match fs::remove_dir(&self.path) {
+            Err(e) if !files::is_gone(&e) => Err(FileError::Write {
+                path: self.path.clone(),
+                value: "removal".to_owned(),
+                source: e,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `N0=12 N1=34` as a vector indexed by node.
+fn parse_nodes(text: &str) -> Option<Vec<u64>> {
+    let mut nodes = Vec::new();
+    for word in text.split_whitespace() {
+        let (node, bytes) = word.strip_prefix('N')?.split_once('=')?;
+        let node: usize = node.parse().ok()?;
+        // The kernel's limit is 1,024 nodes; anything above is not a node list.
+        if node >= 4096 {
+            return None;
+        }
+        if nodes.len() <= node {
+            nodes.resize(node + 1, 0);
+        }
+        nodes[node] = bytes.parse().ok()?;
+    }
+    Some(nodes)
+}
+
+/// Folder of the version-2 group that this process is in, for sending others home to.
+pub fn own(roots: &Roots) -> Result<PathBuf, FileError> {
+    let path = roots.proc.join("self/cgroup");
+    let text = files::read(&path)?.unwrap_or_default();
+    let name = text.lines().find_map(|l| l.strip_prefix("0::")).unwrap_or("/");
+    Ok(roots.cgroup().join(name.trim_start_matches('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::folder;
+    use proptest::prelude::*;
+
+    #[test]
+    fn processes_of_a_group_include_those_below_it() {
+        let (_keep, roots) = folder(&[
+            ("sys/fs/cgroup/app/cgroup.procs", "30\n7\n"),
+            ("sys/fs/cgroup/app/worker/cgroup.procs", "9\n0\n7\n"),
+            ("sys/fs/cgroup/other/cgroup.procs", "1\n"),
+        ]);
+        let group = Cgroup::new(&roots, Path::new("/app"));
+        assert!(group.exists());
+        assert_eq!(group.processes().unwrap(), [7, 9, 30]);
+        assert_eq!(Cgroup::new(&roots, group.path()), group);
+    }
+
+    #[test]
+    fn memory_is_read_per_node_and_missing_fields_are_none() {
+        let (_keep, roots) = folder(&[(
+            "sys/fs/cgroup/app/memory.numa_stat",
+            "anon N0=4096 N1=8192\nanon_thp N0=0 N1=2097152\nfile N0=1 N1=2\nshmem N0=0 N1=0\n",
+        )]);
+        let memory = Cgroup::new(&roots, Path::new("app")).memory().unwrap().unwrap();
+        assert_eq!(memory.anon_bytes, Some(vec![4096, 8192]));
+        assert_eq!(memory.anon_thp_bytes, Some(vec![0, 2097152]));
+        assert_eq!(memory.pagetables_bytes, None);
+        assert_eq!(Cgroup::new(&roots, Path::new("none")).memory().unwrap(), None);
+    }
+
+    #[test]
+    fn malformed_groups_are_errors_with_their_path() {
+        let (_keep, roots) = folder(&[
+            ("sys/fs/cgroup/app/memory.numa_stat", "anon N0=lots\n"),
+            ("sys/fs/cgroup/app/cgroup.procs", "seven\n"),
+        ]);
+        let group = Cgroup::new(&roots, Path::new("app"));
+        assert!(group.memory().unwrap_err().to_string().contains("app/memory.numa_stat"));
+        assert!(group.processes().unwrap_err().to_string().contains("app/cgroup.procs"));
+    }
+
+    #[test]
+    fn a_group_that_exists_is_not_made_again() {
+        let (_keep, roots) = folder(&[("sys/fs/cgroup/cgroup.procs", "")]);
+        let group = Cgroup::new(&roots, Path::new("terrace"));
+        group.create().unwrap();
+        assert!(group.create().is_err());
+        group.remove(&roots.cgroup()).unwrap();
+        assert!(!group.path().exists());
+        group.remove(&roots.cgroup()).unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn any_node_list_is_read_or_refused(text in "(N|=| |[0-9]{1,22}|x){0,12}") {
+            parse_nodes(&text);
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! What stands in the way on this host: found at the start, said in one line each with what to
+//! do about it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use terrace_core::page::PageSize;
+
+use crate::damon;
+use crate::files::{self, FileError};
+use crate::journal::setting_value;
+use crate::pagemap;
+use crate::process;
+use crate::roots::Roots;
+use crate::session::{Session, SessionError};
+use crate::tiers::Topology;
+
+/// How bad a conflict is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Severity {
+    /// Nothing works.
+    Fatal,
+    /// Results would be wrong or the kernel would fight; this change removes it, and the run may
+    /// make it and take it back.
+    Fixable(Fix),
+    /// Good to know.
+    Warning,
+}
+
+/// A change that removes a conflict.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fix {
+    /// Write this value to this file.
+    Set {
+        /// The file.
+        path: PathBuf,
+        /// The value.
+        value: &'static str,
+    },
+    /// Mount the trace file system.
+    MountTracefs,
+}
+
+impl Fix {
+    /// Makes the change, journaled.
+    pub fn apply(&self, session: &Session) -> Result<(), SessionError> {
+        match self {
+            Fix::Set { path, value } => session.set(path, value),
+            Fix::MountTracefs => session.mount_tracefs(),
+        }
+    }
+}
+
+/// Something on this host that stands in the way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// Its name, for tests and machines.
+    pub name: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What was found and what was expected.
+    pub found: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.found, self.remedy)
+    }
+}
+
+/// What a run means to do, as far as conflicts hang on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Intent {
+    /// Some group is tracked in huge pages.
+    pub huge: bool,
+    /// Some group is tracked in base pages.
+    pub base: bool,
+    /// Some group is a control group.
+    pub cgroups: bool,
+}
+
+impl Intent {
+    /// An intent to track pages of this size.
+    pub fn of(page_size: PageSize, cgroups: bool) -> Self {
+        Intent { huge: page_size == PageSize::Huge, base: page_size == PageSize::Base, cgroups }
+    }
+}
+
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_SYS_NICE: u32 = 23;
+
+/// Whether this process may move pages that other processes share.
+pub fn may_move_shared(roots: &Roots) -> bool {
+    process::capabilities(roots, "self").ok().flatten().is_some_and(|c| c >> CAP_SYS_NICE & 1 != 0)
+}
+
+/// The rights of this process: to be asked before anything else, so that a run without them is
+/// told so and not that some file could not be opened.
+pub fn privileges(roots: &Roots) -> Result<Vec<Conflict>, FileError> {
+    let Some(mask) = process::capabilities(roots, "self")? else { return Ok(Vec::new()) };
+    let lacks = |bit: u32| mask >> bit & 1 == 0;
+    let mut found = Vec::new();
+    for (bit, name) in [(CAP_SYS_ADMIN, "CAP_SYS_ADMIN"), (CAP_SYS_PTRACE, "CAP_SYS_PTRACE")] {
+        if lacks(bit) {
+            found.push(Conflict {
+                name: "privileges",
+                severity: Severity::Fatal,
+                found: format!("this process lacks {name}, expected a privileged process"),
+                remedy: "run it as root".to_owned(),
+            });
+        }
+    }
+    if found.is_empty() && lacks(CAP_SYS_NICE) {
+        found.push(Conflict {
+            name: "cap_sys_nice",
+            severity: Severity::Warning,
+            found: "this process lacks CAP_SYS_NICE".to_owned(),
+            remedy: "pages that several processes share stay where they are; run it as root to move them too".to_owned(),
+        });
+    }
+    Ok(found)
+}
+
+/// Everything that stands in the way of this intent.
+pub fn find(
+    roots: &Roots,
+    topology: &Topology,
+    intent: Intent,
+    pagemap_scan: PagemapScan,
+) -> Result<Vec<Conflict>, FileError> {
+    let mut found = privileges(roots)?;
+    let mut add = |name, severity, message: String, remedy: String| {
+        found.push(Conflict { name, severity, found: message, remedy });
+    };
+
+    if !topology.is_tiered() {
+        add(
+            "one_tier",
+            Severity::Fatal,
+            format!(
+                "all memory nodes ({:?}) are of one tier, expected two or more",
+                topology.fast_nodes()
+            ),
+            "name fast and slow nodes yourself, or run in the virtual machine".to_owned(),
+        );
+    }
+    if pagemap_scan == PagemapScan::Missing {
+        add(
+            "pagemap_scan",
+            Severity::Fatal,
+            "this kernel has no PAGEMAP_SCAN, expected Linux 6.7 or later".to_owned(),
+            "boot a newer kernel, such as Debian's 6.12".to_owned(),
+        );
+    }
+    let nr_kdamonds = roots.kdamonds().join("nr_kdamonds");
+    match damon::threads(roots)? {
+        None => add(
+            "damon_missing",
+            Severity::Fatal,
+            format!("{} does not exist, expected a kernel with DAMON", nr_kdamonds.display()),
+            "boot a kernel with CONFIG_DAMON_SYSFS and CONFIG_DAMON_VADDR, such as Debian's 6.12"
+                .to_owned(),
+        ),
+        Some(0) => {}
+        Some(threads) => add(
+            "damon_user",
+            Severity::Fatal,
+            format!("DAMON is used by somebody else ({threads} kdamonds), expected 0"),
+            format!("stop that user, then: echo 0 > {}", nr_kdamonds.display()),
+        ),
+    }
+    for module in ["damon_reclaim", "damon_lru_sort"] {
+        let path = roots.sys.join(format!("module/{module}/parameters/enabled"));
+        if files::read(&path)?.is_some_and(|v| v.trim() == "Y") {
+            add(
+                "damon_module",
+                Severity::Fixable(Fix::Set { path: path.clone(), value: "N" }),
+                format!("{module} runs and shuts other users of DAMON out, expected it off"),
+                format!("echo N > {}", path.display()),
+            );
+        }
+    }
+    let tracing = roots.tracing();
+    if !tracing.exists() {
+        add(
+            "tracefs_missing",
+            Severity::Fatal,
+            format!("{} does not exist, expected a kernel with tracing", tracing.display()),
+            "boot a kernel with CONFIG_FTRACE, such as Debian's 6.12".to_owned(),
+        );
+    } else if !tracing.join("instances").exists() {
+        add(
+            "tracefs_unmounted",
+            Severity::Fixable(Fix::MountTracefs),
+            format!("the trace file system is not mounted at {}", tracing.display()),
+            format!("mount -t tracefs tracefs {}", tracing.display()),
+        );
+    } else if !tracing.join("events/damon/damon_aggregated").exists() {
+        add(
+            "tracepoint_missing",
+            Severity::Fatal,
+            "this kernel has no tracepoint damon:damon_aggregated, expected one".to_owned(),
+            "boot a kernel with DAMON and tracepoints, such as Debian's 6.12".to_owned(),
+        );
+    }
+    let controllers = roots.cgroup().join("cgroup.controllers");
+    match files::read(&controllers)? {
+        None if intent.cgroups => add(
+            "cgroup_v1",
+            Severity::Fatal,
+            format!(
+                "{} does not exist, expected control groups of version 2",
+                controllers.display()
+            ),
+            "boot with systemd.unified_cgroup_hierarchy=1, or name processes instead of groups"
+                .to_owned(),
+        ),
+        Some(text) if intent.cgroups && !text.split_whitespace().any(|c| c == "memory") => add(
+            "memory_controller",
+            Severity::Warning,
+            "control groups have no memory controller".to_owned(),
+            "memory outside the tracked pages is not counted; enable the controller to have it"
+                .to_owned(),
+        ),
+        _ => {}
+    }
+    settings(roots, intent, &mut found)?;
+    Ok(found)
+}
+
+/// Kernel settings that spoil results or fight.
+fn settings(roots: &Roots, intent: Intent, found: &mut Vec<Conflict>) -> Result<(), FileError> {
+    let mut fixable = |name, path: PathBuf, value: &'static str, message: &str| {
+        found.push(Conflict {
+            name,
+            remedy: format!("echo {value} > {}", path.display()),
+            severity: Severity::Fixable(Fix::Set { path, value }),
+            found: message.to_owned(),
+        });
+    };
+    let path = roots.lru_gen();
+    if let Some(text) = files::read(&path)? {
+        let digits = text.trim().trim_start_matches("0x");
+        let on = u32::from_str_radix(digits, 16)
+            .map_err(|_| FileError::malformed(&path, &text, "a number such as 0x0007"))?;
+        if on & 1 != 0 {
+            let message = "multi-generational LRU is on, and its aging clears accessed bits \
+                           before they are read";
+            fixable("mglru", path, "n", message);
+        }
+    }
+    let path = roots.numa_balancing();
+    if files::read_number::<u32>(&path)?.is_some_and(|mode| mode != 0) {
+        let message = "automatic NUMA balancing is on, and moves pages by its own lights";
+        fixable("numa_balancing", path, "0", message);
+    }
+    let path = roots.demotion();
+    if files::read(&path)?.is_some_and(|v| v.trim() == "true") {
+        let message = "demotion by reclaim is on, and moves pages behind the policy's back";
+        fixable("demotion", path, "false", message);
+    }
+    let path = roots.huge_pages();
+    match files::read(&path)? {
+        None if intent.huge => found.push(Conflict {
+            name: "thp_missing",
+            severity: Severity::Fatal,
+            found: format!("{} does not exist, expected transparent huge pages", path.display()),
+            remedy: "ask for 4K pages, or boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE"
+                .to_owned(),
+        }),
+        Some(text) => match setting_value(&text) {
+            "never" if intent.huge => {
+                let message = "transparent huge pages are off and 2M pages are asked for";
+                fixable("thp_off", path, "always", message);
+            }
+            "madvise" if intent.huge => found.push(Conflict {
+                name: "thp_madvise",
+                severity: Severity::Warning,
+                found: "only programs that ask for huge pages get them".to_owned(),
+                remedy: format!("for all programs: echo always > {}", path.display()),
+            }),
+            "always" if intent.base => found.push(Conflict {
+                name: "thp_on",
+                severity: Severity::Warning,
+                found: "programs get huge pages, which a group of 4K pages does not track"
+                    .to_owned(),
+                remedy: format!("before they start: echo never > {}", path.display()),
+            }),
+            _ => {}
+        },
+        None => {}
+    }
+    Ok(())
+}
+
+/// Whether the kernel has the `PAGEMAP_SCAN` ioctl.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PagemapScan {
+    /// It has.
+    Present,
+    /// It is older.
+    Missing,
+}
+
+impl PagemapScan {
+    /// Tries it on this process.
+    pub fn probe(roots: &Roots) -> Self {
+        let own = process::alive(roots, std::process::id()).ok().flatten();
+        let pagemap = own.and_then(|p| pagemap::Pagemap::open(roots, p).ok().flatten());
+        match pagemap.map(|mut p| p.runs(roots, PageSize::Huge)) {
+            Some(Err(e)) if e.errno() == Some(libc::ENOTTY) => PagemapScan::Missing,
+            _ => PagemapScan::Present,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{clean_host, put};
+    use crate::tiers;
+    use std::fs;
+
+    fn names(roots: &Roots, intent: Intent) -> Vec<(&'static str, &'static str)> {
+        let topology = tiers::discover(roots).unwrap();
+        let found = find(roots, &topology, intent, PagemapScan::Present).unwrap();
+        found
+            .iter()
+            .map(|c| {
+                assert!(!c.to_string().contains('\n') && !c.remedy.is_empty());
+                let severity = match c.severity {
+                    Severity::Fatal => "fatal",
+                    Severity::Fixable(_) => "fixable",
+                    Severity::Warning => "warning",
+                };
+                (c.name, severity)
+            })
+            .collect()
+    }
+
+    const HUGE: Intent = Intent { huge: true, base: false, cgroups: true };
+
+    #[test]
+    fn a_clean_host_has_none() {
+        let (_keep, roots) = clean_host();
+        assert_eq!(names(&roots, HUGE), []);
+    }
+
+    #[test]
+    fn each_conflict_is_found_alone() {
+        let tier = "sys/devices/virtual/memory_tiering/memory_tier4/nodelist";
+        let thp = "sys/kernel/mm/transparent_hugepage/enabled";
+        let cases: &[(&str, Option<&str>, &str, &str)] = &[
+            ("sys/kernel/mm/lru_gen/enabled", Some("0x0007\n"), "mglru", "fixable"),
+            ("proc/sys/kernel/numa_balancing", Some("1\n"), "numa_balancing", "fixable"),
+            ("sys/kernel/mm/numa/demotion_enabled", Some("true\n"), "demotion", "fixable"),
+            (thp, Some("always madvise [never]\n"), "thp_off", "fixable"),
+            (thp, Some("always [madvise] never\n"), "thp_madvise", "warning"),
+            (thp, None, "thp_missing", "fatal"),
+            ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", Some("1\n"), "damon_user", "fatal"),
+            ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", None, "damon_missing", "fatal"),
+            ("sys/module/damon_reclaim/parameters/enabled", Some("Y\n"), "damon_module", "fixable"),
+            ("sys/kernel/tracing", None, "tracefs_missing", "fatal"),
+            ("sys/kernel/tracing/instances", None, "tracefs_unmounted", "fixable"),
+            ("sys/kernel/tracing/events", None, "tracepoint_missing", "fatal"),
+            ("sys/fs/cgroup/cgroup.controllers", None, "cgroup_v1", "fatal"),
+            ("sys/fs/cgroup/cgroup.controllers", Some("cpu\n"), "memory_controller", "warning"),
+            ("proc/self/status", Some("CapEff:\t0000000000000000\n"), "privileges", "fatal"),
+            ("proc/self/status", Some("CapEff:\t0000000000280000\n"), "cap_sys_nice", "warning"),
+            (tier, Some("0-1\n"), "one_tier", "fatal"),
+        ];
+        for (path, text, name, severity) in cases {
+            let (keep, roots) = clean_host();
+            match text {
+                Some(text) => put(keep.path(), path, text),
+                None if keep.path().join(path).is_dir() => {
+                    fs::remove_dir_all(keep.path().join(path)).unwrap();
+                }
+                None => fs::remove_file(keep.path().join(path)).unwrap(),
+            }
+            if *name == "one_tier" {
+                let other = "sys/devices/virtual/memory_tiering/memory_tier84/nodelist";
+                put(keep.path(), other, "\n");
+                put(keep.path(), "sys/devices/system/node/has_cpu", "0-1\n");
+            }
+            let found = names(&roots, HUGE);
+            assert!(!found.is_empty(), "{name} not found");
+            assert!(found.iter().all(|f| f == &(*name, *severity)), "{name}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_matter_for_the_intent_is_not_said() {
+        let (keep, roots) = clean_host();
+        fs::remove_file(keep.path().join("sys/fs/cgroup/cgroup.controllers")).unwrap();
+        let base = Intent { huge: false, base: true, cgroups: false };
+        assert_eq!(names(&roots, base), [("thp_on", "warning")]);
+    }
+
+    #[test]
+    fn an_old_kernel_is_told() {
+        let (_keep, roots) = clean_host();
+        let topology = tiers::discover(&roots).unwrap();
+        let found = find(&roots, &topology, HUGE, PagemapScan::Missing).unwrap();
+        assert_eq!(found[0].name, "pagemap_scan");
+    }
+
+    #[test]
+    fn a_fix_is_made_and_taken_back() {
+        let (keep, roots) = clean_host();
+        put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+        let topology = tiers::discover(&roots).unwrap();
+        let found = find(&roots, &topology, HUGE, PagemapScan::Present).unwrap();
+        let session = Session::open(&roots, None).unwrap();
+        let Severity::Fixable(fix) = &found[0].severity else { panic!("{found:?}") };
+        fix.apply(&session).unwrap();
+        assert_eq!(fs::read_to_string(roots.lru_gen()).unwrap(), "n");
+        assert!(session.restore().is_empty());
+        assert_eq!(fs::read_to_string(roots.lru_gen()).unwrap(), "0x0007");
+    }
+}

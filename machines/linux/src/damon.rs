@@ -1,0 +1,296 @@
+//! DAMON's sysfs interface: one kernel thread (kdamond) that watches frozen regions of some
+//! processes.
+//!
+//! Frozen: with `min = max = N` for N equal regions, no two may merge (together they pass the
+//! size limit, which is the sum divided by `min`) and none may split (there are more than half
+//! of `max`): `kdamond_merge_regions`, `kdamond_split_regions` in mm/damon/core.c. All regions of
+//! one thread must be equal, so each group of processes has a thread of its own: groups of 2 MB
+//! and of 4 KB pages cannot share one, and one group's rebuild does not cost the others a period.
+//!
+//! `sample_us = aggr_us = period`: each region is prepared (accessed bit cleared) once, looked
+//! at once a period later, and told once.
+
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use crate::files::{self, FileError};
+use crate::roots::Roots;
+
+/// How long the kernel may keep refusing because another writer holds DAMON's lock.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Regions of one process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The process.
+    pub pid: u32,
+    /// First addresses of its regions, ascending.
+    pub starts: Vec<u64>,
+}
+
+/// One of DAMON's kernel threads.
+#[derive(Debug)]
+pub struct Kdamond {
+    folder: PathBuf,
+    /// What the kernel was told last; `None` before the first time.
+    told: Option<Vec<Target>>,
+    region_bytes: u64,
+}
+
+impl Kdamond {
+    /// The thread of this number; `nr_kdamonds` must be larger already.
+    pub fn new(roots: &Roots, number: usize) -> Self {
+        let folder = roots.kdamonds().join(number.to_string());
+        Kdamond { folder, told: None, region_bytes: 0 }
+    }
+
+    /// Tells the kernel what to watch: regions of `region_bytes` each. The thread must be off.
+    /// Writes only what changed since the last time.
+    pub fn configure(
+        &mut self,
+        targets: &[Target],
+        region_bytes: u64,
+        period: Duration,
+    ) -> Result<(), FileError> {
+        let regions: usize = targets.iter().map(|t| t.starts.len()).sum();
+        let context = self.folder.join("contexts/0");
+        if self.told.is_none() {
+            self.set("contexts/nr_contexts", 1)?;
+            self.set_text("contexts/0/operations", "fvaddr")?;
+            // Nothing to update: an interval that never comes.
+            self.set("contexts/0/monitoring_attrs/intervals/update_us", 1 << 50)?;
+        }
+        let period_us = period.as_micros() as u64;
+        self.set("contexts/0/monitoring_attrs/intervals/sample_us", period_us)?;
+        self.set("contexts/0/monitoring_attrs/intervals/aggr_us", period_us)?;
+        // The kernel wants at least 3; fewer regions than that neither merge nor split, as long
+        // as there are two.
+        let limit = regions.max(3) as u64;
+        self.set("contexts/0/monitoring_attrs/nr_regions/min", limit)?;
+        self.set("contexts/0/monitoring_attrs/nr_regions/max", limit)?;
+
+        // Taken, so that a failure half-way leaves nothing believed.
+        let mut told = self.told.take().unwrap_or_default();
+        if region_bytes != self.region_bytes {
+            told.clear();
+        }
+        self.region_bytes = region_bytes;
+        if told.len() != targets.len() {
+            self.set("contexts/0/targets/nr_targets", 0)?;
+            self.set("contexts/0/targets/nr_targets", targets.len() as u64)?;
+            told = vec![Target { pid: 0, starts: Vec::new() }; targets.len()];
+        }
+        for (number, (target, told)) in targets.iter().zip(&told).enumerate() {
+            let folder = context.join(format!("targets/{number}"));
+            if target.pid != told.pid {
+                patiently(|| files::write(&folder.join("pid_target"), &target.pid.to_string()))?;
+            }
+            self.tell_regions(&folder.join("regions"), target, &told.starts)?;
+        }
+        self.told = Some(targets.to_vec());
+        Ok(())
+    }
+
+    fn tell_regions(&self, folder: &Path, target: &Target, told: &[u64]) -> Result<(), FileError> {
+        let mut told = told;
+        if told.len() != target.starts.len() {
+            // The kernel drops all regions and makes new ones, which are empty.
+            let number = target.starts.len().to_string();
+            patiently(|| files::write(&folder.join("nr_regions"), &number))?;
+            told = &[];
+        }
+        // Tens of thousands of files: looked up from their own folder, not from the root.
+        let open = openat(CWD, folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let folder_fd =
+            open.map_err(|e| FileError::Read { path: folder.to_owned(), source: e.into() })?;
+        for (number, &start) in target.starts.iter().enumerate() {
+            if told.get(number) != Some(&start) {
+                let end = start + self.region_bytes;
+                put_at(&folder_fd, folder, &format!("{number}/start"), start)?;
+                put_at(&folder_fd, folder, &format!("{number}/end"), end)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns the thread on and gives its process identifier.
+    pub fn on(&self) -> Result<u32, FileError> {
+        self.set_text("state", "on")?;
+        let path = self.folder.join("pid");
+        let pid = patiently(|| files::read_number::<i64>(&path))?;
+        pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0).ok_or_else(|| {
+            let got = pid.map_or("nothing".to_owned(), |p| p.to_string());
+            FileError::malformed(&path, &got, "the identifier of a running kdamond")
+        })
+    }
+
+    /// Turns the thread off; one that is off, or was never on, is fine. It tells what it has seen
+    /// so far before it ends.
+    pub fn off(&self) -> Result<(), FileError> {
+        turn_off(&self.folder)
+    }
+
+    /// Whether the thread runs: it ends by itself when all its processes have.
+    pub fn is_on(&self) -> Result<bool, FileError> {
+        is_on(&self.folder)
+    }
+
+    fn set(&self, file: &str, value: u64) -> Result<(), FileError> {
+        self.set_text(file, &value.to_string())
+    }
+
+    fn set_text(&self, file: &str, value: &str) -> Result<(), FileError> {
+        patiently(|| files::write(&self.folder.join(file), value))
+    }
+}
+
+fn put_at(folder: &OwnedFd, path: &Path, name: &str, value: u64) -> Result<(), FileError> {
+    let text = value.to_string();
+    let written = openat(folder, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|file| rustix::io::write(&file, text.as_bytes()));
+    match written {
+        Ok(bytes) if bytes == text.len() => Ok(()),
+        other => Err(FileError::Write {
+            path: path.join(name),
+            value: text,
+            source: other.err().map_or(ErrorKind::WriteZero.into(), Into::into),
+        }),
+    }
+}
+
+/// Does it again for a while when the kernel says that DAMON's lock is held.
+fn patiently<T>(mut act: impl FnMut() -> Result<T, FileError>) -> Result<T, FileError> {
+    let begin = Instant::now();
+    loop {
+        match act() {
+            Err(e) if e.errno() == Some(libc::EBUSY) && begin.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => return other,
+        }
+    }
+}
+
+fn is_on(folder: &Path) -> Result<bool, FileError> {
+    Ok(patiently(|| files::read(&folder.join("state")))?.is_some_and(|s| s.trim() == "on"))
+}
+
+fn turn_off(folder: &Path) -> Result<(), FileError> {
+    if !is_on(folder)? {
+        return Ok(());
+    }
+    match patiently(|| files::write(&folder.join("state"), "off")) {
+        // It ended by itself in between.
+        Err(e) if matches!(e.errno(), Some(libc::EPERM | libc::EINVAL)) && !is_on(folder)? => {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Number of threads that DAMON's interface holds; `None` without DAMON.
+pub fn threads(roots: &Roots) -> Result<Option<u32>, FileError> {
+    patiently(|| files::read_number(&roots.kdamonds().join("nr_kdamonds")))
+}
+
+/// Sets the number of threads; all must be off. What they were told is forgotten by the kernel.
+pub fn set_threads(kdamonds: &Path, number: u32) -> Result<(), FileError> {
+    patiently(|| files::write(&kdamonds.join("nr_kdamonds"), &number.to_string()))
+}
+
+/// Turns every thread below `kdamonds` off.
+pub fn turn_all_off(kdamonds: &Path) -> Result<(), FileError> {
+    for name in files::list(kdamonds)? {
+        if name.parse::<u32>().is_ok() {
+            turn_off(&kdamonds.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{folder, put};
+
+    /// A sysfs tree that has the files of one thread with one target of three regions.
+    fn tree() -> (tempfile::TempDir, Roots) {
+        let (keep, roots) = folder(&[]);
+        let base = "sys/kernel/mm/damon/admin/kdamonds";
+        put(keep.path(), &format!("{base}/nr_kdamonds"), "1\n");
+        let context = format!("{base}/0/contexts/0");
+        for file in [
+            "monitoring_attrs/intervals/update_us",
+            "monitoring_attrs/intervals/sample_us",
+            "monitoring_attrs/intervals/aggr_us",
+            "monitoring_attrs/nr_regions/min",
+            "monitoring_attrs/nr_regions/max",
+            "operations",
+            "targets/nr_targets",
+            "targets/0/pid_target",
+            "targets/0/regions/nr_regions",
+        ] {
+            put(keep.path(), &format!("{context}/{file}"), "");
+        }
+        put(keep.path(), &format!("{base}/0/contexts/nr_contexts"), "");
+        put(keep.path(), &format!("{base}/0/state"), "off\n");
+        put(keep.path(), &format!("{base}/0/pid"), "-1\n");
+        for region in 0..3 {
+            put(keep.path(), &format!("{context}/targets/0/regions/{region}/start"), "");
+            put(keep.path(), &format!("{context}/targets/0/regions/{region}/end"), "");
+        }
+        (keep, roots)
+    }
+
+    fn get(roots: &Roots, file: &str) -> String {
+        std::fs::read_to_string(roots.kdamonds().join("0").join(file)).unwrap()
+    }
+
+    #[test]
+    fn regions_are_told_frozen_and_only_changes_are_written() {
+        let (keep, roots) = tree();
+        let mut kdamond = Kdamond::new(&roots, 0);
+        let period = Duration::from_millis(1500);
+        let target = |starts: &[u64]| vec![Target { pid: 42, starts: starts.to_vec() }];
+        kdamond.configure(&target(&[0x1000, 0x2000, 0x9000]), 0x1000, period).unwrap();
+        let attrs = "contexts/0/monitoring_attrs";
+        assert_eq!(get(&roots, "contexts/0/operations"), "fvaddr");
+        assert_eq!(get(&roots, &format!("{attrs}/intervals/sample_us")), "1500000");
+        assert_eq!(get(&roots, &format!("{attrs}/intervals/aggr_us")), "1500000");
+        assert_eq!(get(&roots, &format!("{attrs}/nr_regions/min")), "3");
+        assert_eq!(get(&roots, &format!("{attrs}/nr_regions/max")), "3");
+        let regions = "contexts/0/targets/0/regions";
+        assert_eq!(get(&roots, "contexts/0/targets/0/pid_target"), "42");
+        assert_eq!(get(&roots, &format!("{regions}/nr_regions")), "3");
+        assert_eq!(get(&roots, &format!("{regions}/2/start")), 0x9000.to_string());
+        assert_eq!(get(&roots, &format!("{regions}/2/end")), 0xa000.to_string());
+
+        let mark = roots.kdamonds().join("0").join(regions).join("0/start");
+        put(keep.path(), mark.strip_prefix(keep.path()).unwrap().to_str().unwrap(), "untouched");
+        kdamond.configure(&target(&[0x1000, 0x3000, 0x9000]), 0x1000, period).unwrap();
+        assert_eq!(get(&roots, &format!("{regions}/0/start")), "untouched");
+        assert_eq!(get(&roots, &format!("{regions}/1/start")), 0x3000.to_string());
+    }
+
+    #[test]
+    fn a_thread_that_does_not_start_is_an_error() {
+        let (_keep, roots) = tree();
+        let message = Kdamond::new(&roots, 0).on().unwrap_err().to_string();
+        assert!(message.contains("0/pid: got '-1'"), "{message}");
+    }
+
+    #[test]
+    fn threads_are_counted_and_turned_off() {
+        let (keep, roots) = tree();
+        assert_eq!(threads(&roots).unwrap(), Some(1));
+        put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/0/state", "on\n");
+        turn_all_off(&roots.kdamonds()).unwrap();
+        assert_eq!(get(&roots, "state"), "off");
+        let (_keep, empty) = folder(&[]);
+        assert_eq!(threads(&empty).unwrap(), None);
+    }
+}

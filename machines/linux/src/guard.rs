@@ -1,0 +1,171 @@
+//! The guard: a second process that restores the host when the first dies, however it dies.
+//!
+//! The run keeps the write end of a pipe and never writes to it; the guard waits for the end of
+//! that pipe, which the kernel brings about when the run ends, by SIGKILL too. Then it restores
+//! from the journal. It stands in a session of its own and ignores the signals that end a
+//! terminal's processes. It is this same program, started anew with arguments that lead to
+//! [`guard_main`].
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::files::FileError;
+use crate::journal::Journal;
+use crate::lock::Lock;
+use crate::raw;
+
+/// How to start a guard: the program and its arguments, to which the path of the journal and the
+/// name of the run are added.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuardCommand {
+    /// The program.
+    pub program: PathBuf,
+    /// Arguments that make it call [`guard_main`] with the two that follow them.
+    pub arguments: Vec<OsString>,
+}
+
+impl GuardCommand {
+    /// This program with these arguments, such as a hidden subcommand.
+    pub fn this_program<A: Into<OsString>>(
+        arguments: impl IntoIterator<Item = A>,
+    ) -> std::io::Result<Self> {
+        Ok(GuardCommand {
+            program: std::env::current_exe()?,
+            arguments: arguments.into_iter().map(Into::into).collect(),
+        })
+    }
+}
+
+/// The line by which a guard says that it is on duty.
+const READY: &str = "terrace guard on duty";
+/// How long a guard may take to get there: a slow machine loads a large program.
+const START: Duration = Duration::from_secs(20);
+/// How long it waits for the run's lock, which the kernel frees as the run ends.
+const LOCK: Duration = Duration::from_secs(30);
+
+/// A guard on duty.
+#[derive(Debug)]
+pub struct Guard {
+    child: Child,
+    /// Its end is the signal.
+    pipe: Option<ChildStdin>,
+}
+
+impl Guard {
+    /// Starts a guard and waits until it is on duty.
+    pub fn start(command: &GuardCommand, journal: &Path, run: &str) -> Result<Self, GuardError> {
+        let mut process = Command::new(&command.program);
+        process.args(&command.arguments).arg(journal).arg(run);
+        // The standard library marks its pipes close-on-exec: no other child keeps ours open.
+        process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let program = command.program.display().to_string();
+        let mut child = raw::in_own_session(&mut process)
+            .spawn()
+            .map_err(|source| GuardError::Start { program: program.clone(), source })?;
+        let pipe = child.stdin.take();
+        let mut guard = Guard { child, pipe };
+        if guard.wait_until_ready() { Ok(guard) } else { Err(GuardError::NotReady { program }) }
+    }
+
+    fn wait_until_ready(&mut self) -> bool {
+        let Some(stdout) = self.child.stdout.take() else { return false };
+        let (tell, told) = mpsc::channel();
+        // A thread, because a pipe has no timeout; it ends with the guard at the latest.
+        std::thread::spawn(move || {
+            let mut lines = BufReader::new(stdout).lines();
+            let ready = lines.any(|line| line.is_ok_and(|l| l.trim() == READY));
+            let _ = tell.send(ready);
+        });
+        told.recv_timeout(START).unwrap_or(false)
+    }
+
+    /// The guard's process identifier.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // It finds no journal, or restores what is left, and ends.
+        drop(self.pipe.take());
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(10) {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Why there is no guard.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// It could not be started.
+    #[error("cannot start the guard process {program}: {source}")]
+    Start {
+        /// The program.
+        program: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// It did not say that it is on duty.
+    #[error("the guard process {program} did not come on duty within {} s; nothing was changed", START.as_secs())]
+    NotReady {
+        /// The program.
+        program: String,
+    },
+}
+
+/// The guard's whole life: says that it is on duty, waits for the end of standard input, restores
+/// what the run's journal says. Gives what could not be restored; the caller prints that and
+/// chooses the exit code.
+pub fn guard_main(journal: &Path, run: &str) -> Vec<FileError> {
+    crate::signals::ignore_terminal();
+    let mut out = std::io::stdout().lock();
+    // A run that is gone already is what the end of input will show.
+    let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
+    drop(out);
+    let mut input = std::io::stdin().lock();
+    let mut byte = [0];
+    loop {
+        match input.read(&mut byte) {
+            Ok(0) => break,
+            Err(e) if e.kind() != std::io::ErrorKind::Interrupted => break,
+            _ => {}
+        }
+    }
+    restore_after(journal, run)
+}
+
+fn restore_after(path: &Path, run: &str) -> Vec<FileError> {
+    // Without the lock a start that follows at once would restore at the same time.
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let begin = Instant::now();
+    let lock = loop {
+        match Lock::take_to_restore(folder) {
+            Ok(lock) => break Some(lock),
+            // Somebody else runs, and has restored first.
+            Err(_) if begin.elapsed() < LOCK => {
+                match Journal::load(path) {
+                    Ok(Some(journal)) if journal.run == run => {}
+                    _ => return Vec::new(),
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(_) => break None,
+        }
+    };
+    let failed = match Journal::load(path) {
+        Ok(Some(journal)) if journal.run == run => journal.restore(path),
+        Ok(_) => Vec::new(),
+        Err(e) => vec![e],
+    };
+    drop(lock);
+    failed
+}

@@ -1,0 +1,435 @@
+//! This host as a machine for the engine: opened once, groups attached, everything as it was at
+//! the end.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use terrace_core::page::PageSize;
+
+use crate::cgroup::Cgroup;
+use crate::conflicts::{self, Conflict, Intent, PagemapScan, Severity};
+use crate::costs::Costs;
+use crate::files::FileError;
+use crate::guard::GuardCommand;
+use crate::kernel::LiveKernel;
+use crate::mover::{MoverOptions, Notices, PageMover, TierNodes};
+use crate::roots::Roots;
+use crate::session::{Session, SessionError};
+use crate::shape::{Shaper, Source};
+use crate::tiers::{self, Topology};
+use crate::tracker::{DamonTracker, TrackerOptions};
+
+/// How to open a host.
+#[derive(Debug, Clone)]
+pub struct HostOptions {
+    /// Where the kernel's files stand.
+    pub roots: Roots,
+    /// How to start the guard. Without one, a run that is killed is taken back at the next start.
+    pub guard: Option<GuardCommand>,
+    /// What the groups will be, as far as conflicts hang on it.
+    pub intent: Intent,
+    /// Leave to change settings that conflict, and take them back at the end. Without it such a
+    /// setting is a reason not to start.
+    pub fix_conflicts: bool,
+    /// Start although settings conflict that were not changed.
+    pub accept_conflicts: bool,
+    /// Fast and slow nodes, where the firmware says nothing or the wrong thing.
+    pub nodes: Option<(Vec<u32>, Vec<u32>)>,
+    /// Most groups at the same time; each has a kernel thread kept ready.
+    pub max_groups: u32,
+    /// Ends all groups when it is set: see [`crate::signals::stop_flag`].
+    pub stop: Option<Arc<AtomicBool>>,
+}
+
+impl HostOptions {
+    /// Options for a run with these page sizes; settings are not changed.
+    pub fn new(intent: Intent) -> Self {
+        HostOptions {
+            roots: Roots::default(),
+            guard: None,
+            intent,
+            fix_conflicts: false,
+            accept_conflicts: false,
+            nodes: None,
+            max_groups: 8,
+            stop: None,
+        }
+    }
+}
+
+/// A group to be looked after.
+#[derive(Debug, Clone)]
+pub struct GroupSpec {
+    /// Its name, for messages.
+    pub name: String,
+    /// Its processes.
+    pub source: Source,
+    /// Size of the pages that are tracked and moved; memory in pages of the other size is counted
+    /// as untracked.
+    pub page_size: PageSize,
+    /// Length of a period.
+    pub period_ms: u64,
+    /// Most pages that are tracked. A region of DAMON costs 3.4 KB of kernel memory and about a
+    /// millisecond to set up.
+    pub cap_pages: u64,
+    /// Time that one call that moves pages should not exceed.
+    pub stall_ms: u64,
+    /// Share of a period that its moves may take.
+    pub move_share: f64,
+    /// Whether the group goes on when it has no process.
+    pub keep_empty: bool,
+    /// Whether translations are flushed as each period begins: costs one move of a base page for
+    /// each process, and without it pages that stay in a TLB look unused.
+    pub flush: bool,
+}
+
+impl GroupSpec {
+    /// A group with the usual bounds: 65,536 huge pages (128 GB) or 16,384 base pages (64 MB),
+    /// stalls of 20 ms, half of the period for moves.
+    pub fn new(name: &str, source: Source, page_size: PageSize, period_ms: u64) -> Self {
+        let cap_pages = match page_size {
+            PageSize::Huge => 65_536,
+            PageSize::Base => 16_384,
+        };
+        GroupSpec {
+            name: name.to_owned(),
+            source,
+            page_size,
+            period_ms,
+            cap_pages,
+            stall_ms: 20,
+            move_share: 0.5,
+            keep_empty: false,
+            flush: true,
+        }
+    }
+}
+
+/// A group that is looked after. Tracker and mover may go to a thread of their own.
+pub struct AttachedGroup {
+    /// Its name.
+    pub name: String,
+    /// Sees its pages.
+    pub tracker: DamonTracker,
+    /// Moves them.
+    pub mover: PageMover,
+    /// What both cost.
+    pub costs: Costs,
+}
+
+/// Why a host cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// Something stands in the way. All of it, in one line.
+    #[error("{}", one_line(.0))]
+    Conflicts(Vec<Conflict>),
+    /// The host could not be had or changed.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// A kernel file could not be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The nodes that were given are not there.
+    #[error("{0}")]
+    Nodes(String),
+    /// A group cannot be looked after.
+    #[error("group '{name}': {message}")]
+    Group {
+        /// Its name.
+        name: String,
+        /// What was got, what was expected, what to do.
+        message: String,
+    },
+    /// Something could not be put back; it stays in the journal.
+    #[error("not restored: {0}; the next start or 'terrace restore' tries again")]
+    Restore(FileError),
+}
+
+fn one_line(conflicts: &[Conflict]) -> String {
+    conflicts.iter().map(Conflict::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// This host.
+pub struct Host {
+    options: HostOptions,
+    topology: Topology,
+    conflicts: Vec<Conflict>,
+    session: Arc<Session>,
+    attached: u32,
+}
+
+impl Host {
+    /// Finds out what this host is and what stands in the way, without changing anything.
+    pub fn inspect(options: &HostOptions) -> Result<(Topology, Vec<Conflict>), HostError> {
+        let roots = &options.roots;
+        let topology = match &options.nodes {
+            Some((fast, slow)) => tiers::given(roots, fast, slow).map_err(HostError::Nodes)?,
+            None => tiers::discover(roots)?,
+        };
+        let probe = PagemapScan::probe(roots);
+        let conflicts = conflicts::find(roots, &topology, options.intent, probe)?;
+        Ok((topology, conflicts))
+    }
+
+    /// Opens the host: what an earlier run left behind is taken back, conflicts are looked for and
+    /// fixed if there is leave to, and nothing is changed when one remains.
+    pub fn open(options: HostOptions) -> Result<Self, HostError> {
+        let lacking = conflicts::privileges(&options.roots)?;
+        if lacking.iter().any(|c| c.severity == Severity::Fatal) {
+            return Err(HostError::Conflicts(lacking));
+        }
+        let session = Arc::new(Session::open(&options.roots, options.guard.clone())?);
+        let (topology, conflicts) = Self::inspect(&options)?;
+        let fatal: Vec<Conflict> =
+            conflicts.iter().filter(|c| c.severity == Severity::Fatal).cloned().collect();
+        if !fatal.is_empty() {
+            return Err(HostError::Conflicts(fatal));
+        }
+        let fixable: Vec<&Conflict> =
+            conflicts.iter().filter(|c| matches!(c.severity, Severity::Fixable(_))).collect();
+        if options.fix_conflicts {
+            for conflict in fixable {
+                if let Severity::Fixable(fix) = &conflict.severity {
+                    tracing::info!(conflict = %conflict.found, "changed until the end of the run");
+                    fix.apply(&session)?;
+                }
+            }
+        } else if !fixable.is_empty() && !options.accept_conflicts {
+            return Err(HostError::Conflicts(fixable.into_iter().cloned().collect()));
+        }
+        Ok(Host { options, topology, conflicts, session, attached: 0 })
+    }
+
+    /// The tiers.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// What was found in the way at the start, fixed or not.
+    pub fn conflicts(&self) -> &[Conflict] {
+        &self.conflicts
+    }
+
+    /// Makes a control group that lasts as long as the run.
+    pub fn make_cgroup(&self, name: &Path) -> Result<Cgroup, HostError> {
+        Ok(self.session.make_cgroup(name)?)
+    }
+
+    /// Begins to look after groups. Tracking starts with the first call of each tracker's
+    /// `observe`.
+    pub fn attach(&mut self, groups: Vec<GroupSpec>) -> Result<Vec<AttachedGroup>, HostError> {
+        for group in &groups {
+            self.check(group)?;
+        }
+        let wanted = self.attached + groups.len() as u32;
+        if wanted > self.options.max_groups {
+            return Err(HostError::Group {
+                name: groups.last().map_or_else(String::new, |g| g.name.clone()),
+                message: format!(
+                    "it would be group {wanted}, expected at most {}: raise max_groups",
+                    self.options.max_groups
+                ),
+            });
+        }
+        if self.attached == 0 {
+            self.session.take_kdamonds(self.options.max_groups)?;
+        }
+        let move_shared = conflicts::may_move_shared(&self.options.roots);
+        let nodes =
+            TierNodes { fast: self.topology.fast_nodes(), slow: self.topology.slow_nodes() };
+        let mut attached = Vec::with_capacity(groups.len());
+        for group in groups {
+            let roots = &self.options.roots;
+            let kernel = || Box::new(LiveKernel::new(roots.clone(), move_shared));
+            let notices = Notices::default();
+            let costs = Costs::default();
+            let period = Duration::from_millis(group.period_ms);
+            let tracker = DamonTracker::new(
+                roots,
+                Arc::clone(&self.session),
+                group.source,
+                TrackerOptions {
+                    period,
+                    page_size: group.page_size,
+                    cap_pages: group.cap_pages,
+                    keep_empty: group.keep_empty,
+                    flush: group.flush,
+                    stop: self.options.stop.clone(),
+                },
+                self.attached as usize,
+                kernel(),
+                nodes.clone(),
+                Arc::clone(&notices),
+                costs.clone(),
+            );
+            let bounds = MoverOptions {
+                stall: Duration::from_millis(group.stall_ms),
+                total: period.mul_f64(group.move_share),
+            };
+            let mover = PageMover::new(
+                kernel(),
+                nodes.clone(),
+                group.page_size,
+                bounds,
+                notices,
+                costs.clone(),
+            );
+            attached.push(AttachedGroup { name: group.name, tracker, mover, costs });
+            self.attached += 1;
+        }
+        Ok(attached)
+    }
+
+    fn check(&self, group: &GroupSpec) -> Result<(), HostError> {
+        let refuse = |message: String| HostError::Group { name: group.name.clone(), message };
+        if !(50..=3_600_000).contains(&group.period_ms) {
+            return Err(refuse(format!(
+                "a period of {} ms, expected 50 to 3600000: correct period_ms",
+                group.period_ms
+            )));
+        }
+        // DAMON keeps the regions of a process in one array of 16 bytes each, and the kernel
+        // allocates no more than 4 MB at once.
+        if !(1..=262_144).contains(&group.cap_pages) {
+            return Err(refuse(format!(
+                "at most {} pages tracked, expected 1 to 262144: correct cap_pages",
+                group.cap_pages
+            )));
+        }
+        if !(0.0..=1.0).contains(&group.move_share) {
+            return Err(refuse(format!(
+                "a share of {} for moves, expected 0 to 1: correct move_share",
+                group.move_share
+            )));
+        }
+        let roots = &self.options.roots;
+        match &group.source {
+            Source::Cgroup(path) => {
+                let cgroup = Cgroup::new(roots, path);
+                if !cgroup.exists() {
+                    return Err(refuse(format!(
+                        "{} does not exist, expected a control group of version 2: create it or correct its name",
+                        cgroup.path().display()
+                    )));
+                }
+            }
+            Source::Pids(pids) => {
+                let source = group.source.clone();
+                let mut shaper = Shaper::new(roots.clone(), source, group.page_size, 1);
+                if shaper.processes()?.is_empty() && !group.keep_empty {
+                    return Err(refuse(format!(
+                        "none of the processes {pids:?} lives, expected at least one: correct the list"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the run: everything is put back. Trackers must have been dropped; without this call
+    /// the host is put back when the last of them and the host itself are dropped.
+    pub fn close(self) -> Result<(), HostError> {
+        match self.session.restore().into_iter().next() {
+            Some(error) => Err(HostError::Restore(error)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{clean_host, put};
+    use std::fs;
+
+    fn options(roots: &Roots) -> HostOptions {
+        let intent = Intent { huge: true, base: false, cgroups: true };
+        HostOptions { roots: roots.clone(), ..HostOptions::new(intent) }
+    }
+
+    fn refusal(result: Result<Host, HostError>) -> String {
+        let Err(error) = result else { panic!("the host was opened") };
+        let message = error.to_string();
+        assert!(!message.contains('\n'), "{message}");
+        message
+    }
+
+    fn get(path: &Path) -> String {
+        fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn a_group_may_go_to_a_thread_of_its_own() {
+        fn needs_send<T: Send>() {}
+        needs_send::<AttachedGroup>();
+    }
+
+    #[test]
+    fn settings_are_changed_only_with_leave_and_then_put_back() {
+        let (keep, roots) = clean_host();
+        put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+        put(keep.path(), "proc/sys/kernel/numa_balancing", "1\n");
+        let message = refusal(Host::open(options(&roots)));
+        assert!(message.contains("accessed bits") && message.contains("echo 0 >"), "{message}");
+        assert_eq!(get(&roots.lru_gen()), "0x0007\n");
+
+        let accepted = HostOptions { accept_conflicts: true, ..options(&roots) };
+        assert_eq!(Host::open(accepted).unwrap().conflicts().len(), 2);
+        assert_eq!(get(&roots.lru_gen()), "0x0007\n");
+
+        let fixed = HostOptions { fix_conflicts: true, ..options(&roots) };
+        let host = Host::open(fixed).unwrap();
+        assert_eq!((get(&roots.lru_gen()), get(&roots.numa_balancing())), ("n".into(), "0".into()));
+        host.close().unwrap();
+        assert_eq!(get(&roots.lru_gen()), "0x0007");
+        assert_eq!(get(&roots.numa_balancing()), "1");
+    }
+
+    #[test]
+    fn what_cannot_be_fixed_is_refused_and_nothing_is_changed() {
+        let (keep, roots) = clean_host();
+        put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+        put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "2\n");
+        let message = refusal(Host::open(HostOptions { fix_conflicts: true, ..options(&roots) }));
+        assert!(message.contains("somebody else (2 kdamonds), expected 0"), "{message}");
+        assert_eq!(get(&roots.lru_gen()), "0x0007\n");
+
+        put(keep.path(), "proc/self/status", "CapEff:\t0\n");
+        let message = refusal(Host::open(options(&roots)));
+        assert!(message.contains("run it as root"), "{message}");
+
+        let (_keep, roots) = clean_host();
+        let nodes = Some((vec![0], vec![5]));
+        let message = refusal(Host::open(HostOptions { nodes, ..options(&roots) }));
+        assert!(message.contains("node 5 has no memory"), "{message}");
+    }
+
+    #[test]
+    fn groups_that_cannot_be_are_refused_before_anything_is_taken() {
+        let (keep, roots) = clean_host();
+        put(keep.path(), "sys/fs/cgroup/app/cgroup.procs", "");
+        let mut host = Host::open(HostOptions { max_groups: 1, ..options(&roots) }).unwrap();
+        let group = |source, period_ms| GroupSpec::new("g", source, PageSize::Huge, period_ms);
+        let app = || Source::Cgroup("app".into());
+        let cases = [
+            (vec![group(Source::Cgroup("/none".into()), 1000)], "fs/cgroup/none does not exist"),
+            (vec![group(Source::Pids(vec![7]), 1000)], "none of the processes [7] lives"),
+            (vec![group(app(), 1)], "a period of 1 ms"),
+            (vec![GroupSpec { cap_pages: 0, ..group(app(), 1000) }], "0 pages tracked"),
+            (vec![GroupSpec { move_share: f64::NAN, ..group(app(), 1000) }], "share of NaN"),
+            (vec![group(app(), 1000), group(app(), 1000)], "at most 1"),
+        ];
+        for (groups, expected) in cases {
+            let Err(error) = host.attach(groups) else { panic!("{expected}: attached") };
+            let message = error.to_string();
+            assert!(message.starts_with("group 'g': ") && message.contains(expected), "{message}");
+        }
+        assert_eq!(get(&roots.kdamonds().join("nr_kdamonds")), "0\n");
+        assert_eq!(host.attach(vec![group(app(), 1000)]).unwrap().len(), 1);
+        assert_eq!(get(&roots.kdamonds().join("nr_kdamonds")), "1");
+        host.close().unwrap();
+        assert_eq!(get(&roots.kdamonds().join("nr_kdamonds")), "0");
+    }
+}

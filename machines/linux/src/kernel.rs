@@ -1,0 +1,112 @@
+//! The few questions and orders about pages that the tracker and the mover put to the kernel, as
+//! a trait, so that tests put a kernel of their own in its place.
+
+use std::io;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::numa;
+use crate::process::{self, Process};
+use crate::raw;
+use crate::roots::Roots;
+
+/// What the mover and the tracker need of a kernel.
+pub trait PageKernel: Send {
+    /// Where the pages at these addresses lie: a node or a negated errno each.
+    fn locate(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()>;
+
+    /// Moves them to a node. `status` is written for the pages that the kernel came to; see
+    /// `do_pages_move` in mm/migrate.c. Gives the number of pages not moved.
+    fn migrate(
+        &mut self,
+        pid: u32,
+        addresses: &[u64],
+        node: u32,
+        status: &mut [i32],
+    ) -> io::Result<u64>;
+
+    /// Free bytes of a node above what the kernel keeps in reserve.
+    fn room_bytes(&mut self, node: u32) -> u64;
+
+    /// Nodes that a process may use; `None` when that cannot be known.
+    fn allowed_nodes(&mut self, pid: u32) -> Option<Vec<u32>>;
+
+    /// The process of this identifier, if it lives.
+    fn alive(&mut self, pid: u32) -> Option<Process>;
+
+    /// Time since some moment, the same for all kernels of this process.
+    fn now(&mut self) -> Duration;
+
+    /// Lets time pass.
+    fn sleep(&mut self, time: Duration);
+}
+
+/// Time since this function was first called.
+pub(crate) fn now() -> Duration {
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    BEGIN.get_or_init(Instant::now).elapsed()
+}
+
+/// Pages asked about in one call: the call holds the process's address space for reading for 16
+/// pages at a time, so the number bounds only our own arrays.
+const LOCATE_PAGES: usize = 4096;
+
+/// The kernel that we run on.
+#[derive(Debug)]
+pub struct LiveKernel {
+    roots: Roots,
+    move_flags: i32,
+    nodes: Vec<i32>,
+}
+
+impl LiveKernel {
+    /// `move_shared` says whether pages that other processes map too are moved, which needs
+    /// CAP_SYS_NICE.
+    pub fn new(roots: Roots, move_shared: bool) -> Self {
+        let move_flags = if move_shared { raw::MPOL_MF_MOVE_ALL } else { raw::MPOL_MF_MOVE };
+        LiveKernel { roots, move_flags, nodes: Vec::new() }
+    }
+}
+
+impl PageKernel for LiveKernel {
+    fn locate(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()> {
+        for (addresses, status) in
+            addresses.chunks(LOCATE_PAGES).zip(status.chunks_mut(LOCATE_PAGES))
+        {
+            raw::move_pages(pid, addresses, None, status, 0)?;
+        }
+        Ok(())
+    }
+
+    fn migrate(
+        &mut self,
+        pid: u32,
+        addresses: &[u64],
+        node: u32,
+        status: &mut [i32],
+    ) -> io::Result<u64> {
+        self.nodes.clear();
+        self.nodes.resize(addresses.len(), node as i32);
+        raw::move_pages(pid, addresses, Some(&self.nodes), status, self.move_flags)
+    }
+
+    fn room_bytes(&mut self, node: u32) -> u64 {
+        numa::room_bytes(&self.roots, node).unwrap_or(0)
+    }
+
+    fn allowed_nodes(&mut self, pid: u32) -> Option<Vec<u32>> {
+        process::allowed_nodes(&self.roots, pid).ok().flatten()
+    }
+
+    fn alive(&mut self, pid: u32) -> Option<Process> {
+        process::alive(&self.roots, pid).ok().flatten()
+    }
+
+    fn now(&mut self) -> Duration {
+        now()
+    }
+
+    fn sleep(&mut self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}

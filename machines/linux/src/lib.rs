@@ -1,0 +1,52 @@
+//! Live Linux: the kernel interfaces through which a stock 6.12 kernel is asked what a program
+//! uses and told what to move.
+//!
+//! **Knows** files below `/proc` and `/sys`, two system calls and an ioctl. **Must not know**
+//! policies, experiments, or the engine that drives it: it implements the core's two seams,
+//! [`Tracker`](terrace_core::seams::Tracker) and [`Mover`](terrace_core::seams::Mover).
+//!
+//! In reading order:
+//! - asking: [`roots`] (every path, so that tests hand in a folder), [`files`], [`numa`],
+//!   [`tiers`], [`cgroup`], [`process`], [`pagemap`], [`shape`] (a group's processes and pages);
+//! - tracking: [`damon`] (frozen regions), [`ring`] and [`trace`] (its records), [`collect`]
+//!   (records to periods), [`flush`] (what stays in a TLB shows no use), [`tracker`];
+//! - moving: [`kernel`] (the calls, as a trait that tests replace), [`mover`],
+//!   [`pace`] (how many pages a call), [`costs`];
+//! - leaving the host as it was: [`lock`], [`journal`] (every change, before it is made),
+//!   [`guard`] (restores when the run is killed), [`session`] (the three together), [`signals`];
+//! - [`conflicts`] (what stands in the way) and [`host`] (all of it for one run).
+//!
+//! Everything unsafe is in [`raw`].
+
+pub mod cgroup;
+pub mod collect;
+pub mod conflicts;
+pub mod costs;
+pub mod damon;
+pub mod files;
+pub mod flush;
+pub mod guard;
+pub mod host;
+pub mod journal;
+pub mod kernel;
+pub mod lock;
+pub mod mover;
+pub mod numa;
+pub mod pace;
+pub mod pagemap;
+pub mod process;
+pub mod raw;
+pub mod ring;
+pub mod roots;
+pub mod session;
+pub mod shape;
+pub mod signals;
+#[cfg(test)]
+mod testing;
+pub mod tiers;
+pub mod trace;
+pub mod tracker;
+
+pub use guard::{GuardCommand, guard_main};
+pub use host::{AttachedGroup, GroupSpec, Host, HostError, HostOptions};
+pub use shape::Source;

@@ -1,0 +1,247 @@
+//! Where the pages of a process are: extents of huge or base pages from the `PAGEMAP_SCAN` ioctl,
+//! and the frames behind them, so that a page that two processes map is counted once.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use terrace_core::page::PageSize;
+
+use crate::files::{FileError, is_gone};
+use crate::process::{self, Process};
+use crate::raw::{
+    Categories, PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PageRegion,
+    pagemap_scan,
+};
+use crate::roots::Roots;
+
+/// A run of present pages of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Run {
+    /// First address, a multiple of the page size.
+    pub start: u64,
+    /// Number of pages, not 0.
+    pub pages: u64,
+}
+
+/// The end of what a program can map on x86-64 unless it asks for more.
+const ADDRESS_END: u64 = 0x7fff_ffff_f000;
+const BASE_BYTES: u64 = PageSize::Base.bytes();
+
+/// A process's `/proc/PID/pagemap`, held open.
+#[derive(Debug)]
+pub struct Pagemap {
+    process: Process,
+    path: PathBuf,
+    file: File,
+    regions: Vec<PageRegion>,
+}
+
+impl Pagemap {
+    /// Opens it; `None` when the process is gone.
+    pub fn open(roots: &Roots, process: Process) -> Result<Option<Self>, FileError> {
+        let path = roots.process(process.pid).join("pagemap");
+        match File::open(&path) {
+            Ok(file) => {
+                let regions = vec![PageRegion::default(); 1024];
+                Ok(Some(Pagemap { process, path, file, regions }))
+            }
+            Err(e) if is_gone(&e) => Ok(None),
+            Err(source) => Err(FileError::Read { path, source }),
+        }
+    }
+
+    /// The process that it belongs to.
+    pub fn process(&self) -> Process {
+        self.process
+    }
+
+    /// Runs of present pages of this size, by address; `None` when the process is gone.
+    ///
+    /// Pages of files are left out unless they are shared memory (a mapping that is shared and
+    /// may be written): a library's text belongs to everybody. The shared page of zeros is no
+    /// memory. Huge pages count as huge only where one page-middle-directory entry maps them.
+    pub fn runs(&mut self, roots: &Roots, size: PageSize) -> Result<Option<Vec<Run>>, FileError> {
+        let categories = match size {
+            PageSize::Huge => Categories {
+                set: PAGE_IS_PRESENT | PAGE_IS_HUGE,
+                clear: PAGE_IS_PFNZERO,
+                told: PAGE_IS_FILE,
+            },
+            PageSize::Base => Categories {
+                set: PAGE_IS_PRESENT,
+                clear: PAGE_IS_PFNZERO | PAGE_IS_HUGE,
+                told: PAGE_IS_FILE,
+            },
+        };
+        let mut runs = Vec::new();
+        // Mappings are read only when there is a file page to judge.
+        let mut shared: Option<Vec<(u64, u64)>> = None;
+        let mut start = 0;
+        while start < ADDRESS_END {
+            let scan =
+                pagemap_scan(self.file.as_fd(), start, ADDRESS_END, categories, &mut self.regions);
+            let (filled, reached) = match scan {
+                Ok(done) => done,
+                Err(e) if is_gone(&e) => return Ok(None),
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => continue,
+                Err(source) => return Err(FileError::Read { path: self.path.clone(), source }),
+            };
+            for region in &self.regions[..filled] {
+                if region.categories & PAGE_IS_FILE == 0 {
+                    push(&mut runs, size, region.start, region.end);
+                    continue;
+                }
+                if shared.is_none() {
+                    shared = Some(shared_mappings(roots, self.process.pid)?);
+                }
+                for &(from, to) in shared.iter().flatten() {
+                    push(&mut runs, size, region.start.max(from), region.end.min(to));
+                }
+            }
+            if reached <= start {
+                break;
+            }
+            start = reached;
+        }
+        Ok(Some(runs))
+    }
+
+    /// Takes out of `runs` the pages whose frame is in `seen` already, and puts the others there.
+    /// Without the right to see frame numbers (CAP_SYS_ADMIN) nothing is taken out.
+    pub fn leave_out_seen(
+        &self,
+        runs: Vec<Run>,
+        size: PageSize,
+        seen: &mut HashSet<u64>,
+    ) -> Result<Vec<Run>, FileError> {
+        let mut kept = Vec::with_capacity(runs.len());
+        let mut entries = [0u8; 512 * 8];
+        for run in runs {
+            let mut page = 0;
+            while page < run.pages {
+                // Base pages in stretches; of a huge page the first entry tells.
+                let stretch = match size {
+                    PageSize::Base => (run.pages - page).min(512),
+                    PageSize::Huge => 1,
+                };
+                let address = run.start + page * size.bytes();
+                let buffer = &mut entries[..stretch as usize * 8];
+                match self.file.read_exact_at(buffer, address / BASE_BYTES * 8) {
+                    Ok(()) => {}
+                    Err(e) if is_gone(&e) || e.kind() == std::io::ErrorKind::UnexpectedEof => {
+                        return Ok(kept);
+                    }
+                    Err(source) => return Err(FileError::Read { path: self.path.clone(), source }),
+                }
+                for (nth, entry) in buffer.as_chunks::<8>().0.iter().enumerate() {
+                    // Bits 0-54 are the frame number, bit 63 says that the page is present
+                    // (Documentation/admin-guide/mm/pagemap.rst).
+                    let entry = u64::from_ne_bytes(*entry);
+                    let frame = entry & ((1 << 55) - 1);
+                    let known = entry >> 63 != 0 && frame != 0;
+                    if !known || seen.insert(frame) {
+                        let start = address + nth as u64 * size.bytes();
+                        push(&mut kept, size, start, start + size.bytes());
+                    }
+                }
+                page += stretch;
+            }
+        }
+        Ok(kept)
+    }
+}
+
+fn shared_mappings(roots: &Roots, pid: u32) -> Result<Vec<(u64, u64)>, FileError> {
+    let mappings = process::mappings(roots, pid)?;
+    Ok(mappings.iter().filter(|m| m.shared && m.writable).map(|m| (m.start, m.end)).collect())
+}
+
+/// Adds the whole pages of `start..end`, joined to the run before when they follow it.
+fn push(runs: &mut Vec<Run>, size: PageSize, start: u64, end: u64) {
+    let bytes = size.bytes();
+    let (Some(start), end) = (start.checked_next_multiple_of(bytes), end / bytes * bytes) else {
+        return;
+    };
+    if start >= end {
+        return;
+    }
+    let pages = (end - start) / bytes;
+    match runs.last_mut() {
+        Some(last) if last.start + last.pages * bytes == start => last.pages += pages,
+        _ => runs.push(Run { start, pages }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> (Roots, Pagemap) {
+        let roots = Roots::default();
+        let process = process::alive(&roots, std::process::id()).unwrap().unwrap();
+        let pagemap = Pagemap::open(&roots, process).unwrap().unwrap();
+        (roots, pagemap)
+    }
+
+    /// The kernel of the machine that runs the tests may be older than 6.7.
+    fn scan(pagemap: &mut Pagemap, roots: &Roots, size: PageSize) -> Option<Vec<Run>> {
+        match pagemap.runs(roots, size) {
+            Ok(runs) => runs,
+            Err(e) if matches!(e.errno(), Some(libc::ENOTTY | libc::EPERM)) => None,
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    #[test]
+    fn pages_that_were_written_are_found_and_the_others_not() {
+        let (roots, mut pagemap) = own();
+        // 4 MB that are surely base pages: half of each 2 MB is never touched.
+        let mut memory = vec![0u8; 4 << 20];
+        let first = (memory.as_ptr() as u64).next_multiple_of(4096);
+        let offset = (first - memory.as_ptr() as u64) as usize;
+        for page in (0..512).step_by(4) {
+            memory[offset + page * 4096] = 1;
+        }
+        let Some(runs) = scan(&mut pagemap, &roots, PageSize::Base) else { return };
+        let has = |page: u64| {
+            let address = first + page * 4096;
+            runs.iter().any(|r| r.start <= address && address < r.start + r.pages * 4096)
+        };
+        let huge = scan(&mut pagemap, &roots, PageSize::Huge).unwrap_or_default();
+        let is_huge = huge.iter().any(|r| r.start <= first && first < r.start + (r.pages << 21));
+        if !is_huge {
+            assert!(has(0) && has(4) && has(508));
+            assert!(!has(1) && !has(6));
+        }
+        assert_eq!(memory[offset], 1);
+    }
+
+    #[test]
+    fn a_frame_that_was_seen_is_left_out() {
+        let (roots, mut pagemap) = own();
+        let Some(runs) = scan(&mut pagemap, &roots, PageSize::Base) else { return };
+        let mut seen = HashSet::new();
+        let pages = |runs: &[Run]| runs.iter().map(|r| r.pages).sum::<u64>();
+        let first = pagemap.leave_out_seen(runs.clone(), PageSize::Base, &mut seen).unwrap();
+        assert!(pages(&first) <= pages(&runs));
+        if !seen.is_empty() {
+            let again = pagemap.leave_out_seen(runs, PageSize::Base, &mut seen).unwrap();
+            // Only pages that this test itself has allocated meanwhile.
+            assert!(pages(&again) < pages(&first) / 2);
+        }
+    }
+
+    #[test]
+    fn runs_hold_whole_pages_only_and_join() {
+        let mut runs = Vec::new();
+        push(&mut runs, PageSize::Huge, 0x1000, 0x40_0000);
+        push(&mut runs, PageSize::Huge, 0x40_0000, 0x80_1000);
+        push(&mut runs, PageSize::Huge, 0xa0_1000, 0xb0_0000);
+        push(&mut runs, PageSize::Huge, 0xb0_0000, 0xa0_0000);
+        push(&mut runs, PageSize::Huge, u64::MAX - 1, u64::MAX);
+        assert_eq!(runs, [Run { start: 0x20_0000, pages: 3 }]);
+    }
+}

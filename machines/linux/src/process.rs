@@ -1,0 +1,259 @@
+//! What `/proc/PID` says of a process: whether it lives, what it maps, what processor time a
+//! thread has used, where its memory lies.
+
+use std::path::PathBuf;
+
+use terrace_core::page::PageSize;
+
+use crate::files::{self, FileError};
+use crate::roots::Roots;
+
+/// A process that is alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Process {
+    /// Its identifier.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot: tells it from another that got the same
+    /// identifier later.
+    pub start_ticks: u64,
+}
+
+/// What `/proc/PID/stat` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// State letter: R, S, D, I, Z, ...
+    pub state: char,
+    /// Processor time in clock ticks.
+    pub cpu_ticks: u64,
+    /// When it started.
+    pub start_ticks: u64,
+}
+
+fn parse_stat(text: &str) -> Option<Stat> {
+    // The name in parentheses may hold anything, parentheses too: the last one closes it.
+    let rest = &text[text.rfind(')')? + 1..];
+    let mut fields = rest.split_whitespace();
+    // Fields after the name, counting from 3 in proc(5): state 3, utime 14, stime 15, starttime 22.
+    let state = fields.next()?.chars().next()?;
+    let utime: u64 = fields.nth(10)?.parse().ok()?;
+    let stime: u64 = fields.next()?.parse().ok()?;
+    let start_ticks = fields.nth(6)?.parse().ok()?;
+    Some(Stat { state, cpu_ticks: utime.checked_add(stime)?, start_ticks })
+}
+
+/// Reads `/proc/PID/stat`; `None` when there is no such process.
+pub fn stat(roots: &Roots, pid: u32) -> Result<Option<Stat>, FileError> {
+    let path = roots.process(pid).join("stat");
+    files::read(&path)?
+        .map(|text| {
+            parse_stat(&text)
+                .ok_or_else(|| FileError::malformed(&path, &text, "the fields of proc(5)"))
+        })
+        .transpose()
+}
+
+/// The process, or `None` when it is gone or only waits to be reaped.
+pub fn alive(roots: &Roots, pid: u32) -> Result<Option<Process>, FileError> {
+    Ok(stat(roots, pid)?
+        .filter(|s| !matches!(s.state, 'Z' | 'X' | 'x'))
+        .map(|s| Process { pid, start_ticks: s.start_ticks }))
+}
+
+/// Processor time of a thread: to the nanosecond where the kernel keeps it (`schedstat`), else in
+/// ticks of 10 ms.
+pub fn cpu_ns(roots: &Roots, pid: u32) -> Option<u64> {
+    let text = files::read(&roots.process(pid).join("schedstat")).ok().flatten();
+    if let Some(ns) = text.and_then(|t| t.split_whitespace().next()?.parse::<u64>().ok())
+        && ns > 0
+    {
+        return Some(ns);
+    }
+    let ticks = stat(roots, pid).ok().flatten()?.cpu_ticks;
+    ticks.checked_mul(10_000_000)
+}
+
+/// A mapping of `/proc/PID/maps`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// It may be written.
+    pub writable: bool,
+    /// Writes are seen by every process that maps it.
+    pub shared: bool,
+    /// It is the stack of the first thread.
+    pub stack: bool,
+}
+
+fn parse_mapping(line: &str) -> Option<Mapping> {
+    let mut words = line.split_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let flags = words.next()?.as_bytes();
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    if flags.len() < 4 || start >= end {
+        return None;
+    }
+    // Offset, device and inode come before the name.
+    let stack = words.nth(3) == Some("[stack]");
+    Some(Mapping { start, end, writable: flags[1] == b'w', shared: flags[3] == b's', stack })
+}
+
+/// The mappings of a process, by address; empty when it is gone.
+pub fn mappings(roots: &Roots, pid: u32) -> Result<Vec<Mapping>, FileError> {
+    let path = roots.process(pid).join("maps");
+    let text = files::read(&path)?.unwrap_or_default();
+    text.lines()
+        .map(|line| {
+            parse_mapping(line).ok_or_else(|| {
+                FileError::malformed(&path, line, "a mapping such as '1000-2000 rw-p ...'")
+            })
+        })
+        .collect()
+}
+
+/// Address of the topmost page of the first thread's stack; `None` when no mapping is known as
+/// such or the process is gone.
+pub fn stack_top(roots: &Roots, pid: u32) -> Result<Option<u64>, FileError> {
+    let stack = mappings(roots, pid)?.into_iter().find(|m| m.stack);
+    Ok(stack.map(|m| m.end - PageSize::Base.bytes()))
+}
+
+/// Bytes that a process maps per node (`numa_maps`), index is the node. Walks all of its page
+/// tables: not for every period.
+pub fn bytes_per_node(roots: &Roots, pid: u32) -> Result<Vec<u64>, FileError> {
+    let path: PathBuf = roots.process(pid).join("numa_maps");
+    let text = files::read(&path)?.unwrap_or_default();
+    let mut nodes = Vec::new();
+    for line in text.lines() {
+        // "7f00 default anon=512 dirty=512 N0=256 N1=256 kernelpagesize_kB=4"
+        let page_kib: u64 = line
+            .split_whitespace()
+            .find_map(|w| w.strip_prefix("kernelpagesize_kB=")?.parse().ok())
+            .unwrap_or(4);
+        for word in line.split_whitespace() {
+            let Some((node, pages)) = word.strip_prefix('N').and_then(|w| w.split_once('=')) else {
+                continue;
+            };
+            let bad = || FileError::malformed(&path, word, "'N<node>=<pages>'");
+            let node: usize = node.parse().map_err(|_| bad())?;
+            let pages: u64 = pages.parse().map_err(|_| bad())?;
+            if node >= 4096 {
+                return Err(bad());
+            }
+            if nodes.len() <= node {
+                nodes.resize(node + 1, 0);
+            }
+            nodes[node] += pages.saturating_mul(page_kib).saturating_mul(1024);
+        }
+    }
+    Ok(nodes)
+}
+
+/// Nodes that a process may use (`Mems_allowed_list`); `None` when the kernel does not say.
+pub fn allowed_nodes(roots: &Roots, pid: u32) -> Result<Option<Vec<u32>>, FileError> {
+    status_field(roots, pid, "Mems_allowed_list:", files::parse_list)
+}
+
+/// Effective capabilities of a process as a mask; `None` when the kernel does not say.
+pub fn capabilities(roots: &Roots, pid: &str) -> Result<Option<u64>, FileError> {
+    let path = roots.proc.join(pid).join("status");
+    field(&path, "CapEff:", |v| u64::from_str_radix(v.trim(), 16).ok())
+}
+
+fn status_field<T>(
+    roots: &Roots,
+    pid: u32,
+    name: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, FileError> {
+    field(&roots.process(pid).join("status"), name, parse)
+}
+
+fn field<T>(
+    path: &std::path::Path,
+    name: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, FileError> {
+    let Some(text) = files::read(path)? else { return Ok(None) };
+    text.lines()
+        .find_map(|l| l.strip_prefix(name))
+        .map(|value| {
+            parse(value).ok_or_else(|| FileError::malformed(path, value, "the field of proc(5)"))
+        })
+        .transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::folder;
+    use proptest::prelude::*;
+
+    const STAT: &str = "42 (a ) R (b) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1 0 777 0 0\n";
+
+    #[test]
+    fn a_process_is_told_by_its_start_even_with_a_spiteful_name() {
+        let (_keep, roots) = folder(&[("proc/42/stat", STAT)]);
+        let got = stat(&roots, 42).unwrap().unwrap();
+        assert_eq!(got, Stat { state: 'S', cpu_ticks: 300, start_ticks: 777 });
+        assert_eq!(alive(&roots, 42).unwrap(), Some(Process { pid: 42, start_ticks: 777 }));
+        assert_eq!(alive(&roots, 43).unwrap(), None);
+        assert_eq!(cpu_ns(&roots, 42), Some(3_000_000_000));
+    }
+
+    #[test]
+    fn a_zombie_is_gone() {
+        let (_keep, roots) = folder(&[("proc/42/stat", &STAT.replace(") S", ") Z"))]);
+        assert_eq!(alive(&roots, 42).unwrap(), None);
+    }
+
+    #[test]
+    fn mappings_keep_what_matters_and_name_the_file_when_malformed() {
+        let (_keep, roots) = folder(&[
+            ("proc/1/maps", "1000-3000 rw-p 00000000 00:00 0\n8000-9000 rw-s 0 00:01 5 /dev/x y\n"),
+            ("proc/2/maps", "what\n"),
+        ]);
+        let got = mappings(&roots, 1).unwrap();
+        assert_eq!(got.len(), 2);
+        assert_eq!(
+            got[0],
+            Mapping { start: 0x1000, end: 0x3000, writable: true, shared: false, stack: false }
+        );
+        assert!(got[1].shared);
+        assert!(mappings(&roots, 2).unwrap_err().to_string().contains("2/maps: got 'what'"));
+    }
+
+    #[test]
+    fn memory_per_node_counts_pages_of_their_own_size() {
+        let (_keep, roots) = folder(&[(
+            "proc/1/numa_maps",
+            "7f00 default anon=3 N0=1 N1=2 kernelpagesize_kB=4\n\
+             8f00 default file=/N9 huge N1=1 kernelpagesize_kB=2048\n",
+        )]);
+        assert_eq!(bytes_per_node(&roots, 1).unwrap(), [4096, 8192 + (2 << 20)]);
+    }
+
+    #[test]
+    fn allowed_nodes_and_capabilities_come_from_status() {
+        let (_keep, roots) = folder(&[(
+            "proc/1/status",
+            "Name:\tx\nCapEff:\t000001ffffffffff\nMems_allowed_list:\t0-1\n",
+        )]);
+        assert_eq!(allowed_nodes(&roots, 1).unwrap(), Some(vec![0, 1]));
+        assert_eq!(capabilities(&roots, "1").unwrap(), Some(0x1ff_ffff_ffff));
+        assert_eq!(allowed_nodes(&roots, 2).unwrap(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_a_parser(text in "\\PC{0,80}", fields in "[0-9a-f() SR-]{0,80}") {
+            for t in [&text, &fields] {
+                parse_stat(t);
+                parse_mapping(t);
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Where the kernel's file systems stand. Every reader of this crate takes its paths from here,
+//! so that a test hands it a folder of files.
+
+use std::path::{Path, PathBuf};
+
+/// Root directories.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roots {
+    /// `/proc`.
+    pub proc: PathBuf,
+    /// `/sys`.
+    pub sys: PathBuf,
+    /// Where the journal and the lock stand while settings are changed: `/run/terrace`.
+    pub run: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Roots { proc: "/proc".into(), sys: "/sys".into(), run: "/run/terrace".into() }
+    }
+}
+
+impl Roots {
+    /// `proc`, `sys` and `run` below one folder.
+    pub fn below(folder: &Path) -> Self {
+        Roots { proc: folder.join("proc"), sys: folder.join("sys"), run: folder.join("run") }
+    }
+
+    /// The folder of a process.
+    pub fn process(&self, pid: u32) -> PathBuf {
+        self.proc.join(pid.to_string())
+    }
+
+    /// The folder of a memory node.
+    pub fn node(&self, node: u32) -> PathBuf {
+        self.sys.join(format!("devices/system/node/node{node}"))
+    }
+
+    /// Where control groups of version 2 are mounted.
+    pub fn cgroup(&self) -> PathBuf {
+        self.sys.join("fs/cgroup")
+    }
+
+    /// DAMON's kernel threads.
+    pub fn kdamonds(&self) -> PathBuf {
+        self.sys.join("kernel/mm/damon/admin/kdamonds")
+    }
+
+    /// Where the trace file system is mounted.
+    pub fn tracing(&self) -> PathBuf {
+        self.sys.join("kernel/tracing")
+    }
+
+    /// Switch of the multi-generational LRU lists.
+    pub fn lru_gen(&self) -> PathBuf {
+        self.sys.join("kernel/mm/lru_gen/enabled")
+    }
+
+    /// Switch of automatic NUMA balancing.
+    pub fn numa_balancing(&self) -> PathBuf {
+        self.proc.join("sys/kernel/numa_balancing")
+    }
+
+    /// Switch of demotion by the kernel's own reclaim.
+    pub fn demotion(&self) -> PathBuf {
+        self.sys.join("kernel/mm/numa/demotion_enabled")
+    }
+
+    /// Switch of transparent huge pages.
+    pub fn huge_pages(&self) -> PathBuf {
+        self.sys.join("kernel/mm/transparent_hugepage/enabled")
+    }
+}

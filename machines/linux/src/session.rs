@@ -1,0 +1,320 @@
+//! The right to change this host, for as long as a run lasts: holds the lock, writes every change
+//! into the journal before it is made, keeps a guard, and takes everything back at the end.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::cgroup::{self, Cgroup};
+use crate::damon;
+use crate::files::{self, FileError};
+use crate::guard::{Guard, GuardCommand, GuardError};
+use crate::journal::{Change, Journal, setting_value};
+use crate::lock::{Lock, LockError};
+use crate::roots::Roots;
+use crate::trace;
+
+/// Why a host could not be had or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// Somebody else has it.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// A file stood in the way.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is no guard, so nothing was changed.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// A run that died left something that cannot be taken back.
+    #[error(
+        "an earlier run left a change that cannot be taken back ({source}): put it right by hand and remove {}",
+        journal.display()
+    )]
+    Leftover {
+        /// The first thing that failed.
+        source: FileError,
+        /// The journal that tells the changes.
+        journal: PathBuf,
+    },
+    /// The run has taken everything back already.
+    #[error("the run has ended; expected no change after its end: open the host anew")]
+    Ended,
+}
+
+/// How long a start waits for the guard of a run that has just ended.
+const GUARD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A run's hold on the host.
+#[derive(Debug)]
+pub struct Session {
+    roots: Roots,
+    guard: Option<GuardCommand>,
+    state: Mutex<Option<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    journal: Journal,
+    path: PathBuf,
+    guard: Option<Guard>,
+    _lock: Lock,
+}
+
+impl Session {
+    /// Takes the host. What an earlier run left behind is taken back first. The guard is started
+    /// before the first change; without a command there is none, and a run that is killed is
+    /// taken back at the next start.
+    pub fn open(roots: &Roots, guard: Option<GuardCommand>) -> Result<Self, SessionError> {
+        let lock = Lock::take_patiently(&roots.run, GUARD_PATIENCE)?;
+        let path = Journal::path(&roots.run);
+        if let Some(leftover) = Journal::load(&path)? {
+            tracing::warn!(run = leftover.run, "taking back what an earlier run left changed");
+            if let Some(source) = leftover.restore(&path).into_iter().next() {
+                return Err(SessionError::Leftover { source, journal: path });
+            }
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let run = format!("{}-{}", std::process::id(), since.as_nanos());
+        let journal = Journal { run, changes: Vec::new() };
+        let state = State { journal, path, guard: None, _lock: lock };
+        Ok(Session { roots: roots.clone(), guard, state: Mutex::new(Some(state)) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<State>> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Writes a change down, with the guard on duty, so that it may be made.
+    fn announce(&self, change: Change) -> Result<(), SessionError> {
+        let mut state = self.state();
+        let state = state.as_mut().ok_or(SessionError::Ended)?;
+        if let (None, Some(command)) = (&state.guard, &self.guard) {
+            state.guard = Some(Guard::start(command, &state.path, &state.journal.run)?);
+        }
+        state.journal.changes.push(change);
+        if let Err(e) = state.journal.save(&state.path) {
+            state.journal.changes.pop();
+            return Err(e.into());
+        }
+        Ok(())
+    }
+
+    /// Forgets a change that is taken back already.
+    fn forget(&self, change: &Change) -> Result<(), SessionError> {
+        if let Some(state) = self.state().as_mut()
+            && let Some(at) = state.journal.changes.iter().rposition(|c| c == change)
+        {
+            state.journal.changes.remove(at);
+            state.journal.save(&state.path)?;
+        }
+        Ok(())
+    }
+
+    /// Sets a kernel setting. One that has the value already is left alone.
+    pub fn set(&self, path: &Path, value: &str) -> Result<(), SessionError> {
+        let text = files::read(path)?.ok_or_else(|| FileError::Missing {
+            path: path.to_owned(),
+            remedy: "expected a kernel that has this setting",
+        })?;
+        let old = setting_value(&text);
+        if old == value {
+            return Ok(());
+        }
+        self.announce(Change::Setting { path: path.to_owned(), old: old.to_owned() })?;
+        Ok(files::write(path, value)?)
+    }
+
+    /// Takes DAMON's interface with this many threads.
+    pub fn take_kdamonds(&self, threads: u32) -> Result<(), SessionError> {
+        let path = self.roots.kdamonds();
+        let old = damon::threads(&self.roots)?.ok_or_else(|| FileError::Missing {
+            path: path.join("nr_kdamonds"),
+            remedy: "expected a kernel with CONFIG_DAMON_SYSFS; boot one",
+        })?;
+        self.announce(Change::Kdamonds { path: path.clone(), old })?;
+        Ok(damon::set_threads(&path, threads)?)
+    }
+
+    /// Makes a trace instance.
+    pub fn make_trace_instance(&self, name: &str) -> Result<PathBuf, SessionError> {
+        let path = self.roots.tracing().join("instances").join(name);
+        self.announce(Change::TraceInstance { path: path.clone() })?;
+        std::fs::create_dir(&path).map_err(|source| FileError::Write {
+            path: path.clone(),
+            value: "a new trace instance".to_owned(),
+            source,
+        })?;
+        Ok(path)
+    }
+
+    /// Removes a trace instance before the end; its files must be closed.
+    pub fn remove_trace_instance(&self, path: &Path) -> Result<(), SessionError> {
+        trace::remove(path)?;
+        self.forget(&Change::TraceInstance { path: path.to_owned() })
+    }
+
+    /// Makes a control group below the control-group root, with the memory controller where that
+    /// can be had.
+    pub fn make_cgroup(&self, name: &Path) -> Result<Cgroup, SessionError> {
+        let group = Cgroup::new(&self.roots, name);
+        let home = cgroup::own(&self.roots)?;
+        if group.path().exists() {
+            return Err(FileError::Malformed {
+                path: group.path().to_owned(),
+                got: "a group that exists".to_owned(),
+                expected: "a name that is free",
+            }
+            .into());
+        }
+        self.enable_memory_below(group.path().parent().unwrap_or(Path::new("/")))?;
+        self.announce(Change::Cgroup { path: group.path().to_owned(), home })?;
+        group.create()?;
+        Ok(group)
+    }
+
+    /// Lets the groups below `parent` account for their memory, where the kernel can.
+    fn enable_memory_below(&self, parent: &Path) -> Result<(), SessionError> {
+        let has = |file: &str| -> Result<bool, FileError> {
+            let text = files::read(&parent.join(file))?.unwrap_or_default();
+            Ok(text.split_whitespace().any(|c| c == "memory"))
+        };
+        if !has("cgroup.controllers")? || has("cgroup.subtree_control")? {
+            return Ok(());
+        }
+        // The file takes commands: the opposite command takes this one back.
+        let path = parent.join("cgroup.subtree_control");
+        self.announce(Change::Setting { path: path.clone(), old: "-memory".to_owned() })?;
+        Ok(files::write(&path, "+memory")?)
+    }
+
+    /// Mounts the trace file system.
+    pub fn mount_tracefs(&self) -> Result<(), SessionError> {
+        let path = self.roots.tracing();
+        self.announce(Change::Mount { path: path.clone() })?;
+        let flags = rustix::mount::MountFlags::NOSUID
+            | rustix::mount::MountFlags::NODEV
+            | rustix::mount::MountFlags::NOEXEC;
+        rustix::mount::mount("tracefs", &path, "tracefs", flags, None).map_err(|e| {
+            FileError::Write { path, value: "a mounted tracefs".to_owned(), source: e.into() }
+        })?;
+        Ok(())
+    }
+
+    /// Takes everything back and ends the run. Gives what failed, which stays in the journal for
+    /// the next start. The second time there is nothing to do.
+    pub fn restore(&self) -> Vec<FileError> {
+        let Some(state) = self.state().take() else { return Vec::new() };
+        let State { journal, path, guard, _lock } = state;
+        let failed = if journal.changes.is_empty() { Vec::new() } else { journal.restore(&path) };
+        // The guard goes while the lock is held: it finds nothing to do.
+        drop(guard);
+        failed
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for error in self.restore() {
+            tracing::error!(%error, "not restored");
+        }
+    }
+}
+
+/// Takes back what a run that died left behind, when its guard died too. Gives the number of
+/// changes taken back.
+pub fn restore_leftover(roots: &Roots) -> Result<usize, SessionError> {
+    if !roots.run.exists() {
+        return Ok(0);
+    }
+    let _lock = Lock::take_patiently(&roots.run, GUARD_PATIENCE)?;
+    let path = Journal::path(&roots.run);
+    let Some(journal) = Journal::load(&path)? else { return Ok(0) };
+    let changes = journal.changes.len();
+    match journal.restore(&path).into_iter().next() {
+        Some(source) => Err(SessionError::Leftover { source, journal: path }),
+        None => Ok(changes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::folder;
+    use std::fs;
+
+    fn get(path: &Path) -> String {
+        fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn a_change_is_in_the_journal_while_it_lasts_and_taken_back_at_the_end() {
+        let (_keep, roots) = folder(&[("sys/kernel/mm/lru_gen/enabled", "0x0007\n")]);
+        let session = Session::open(&roots, None).unwrap();
+        let setting = roots.lru_gen();
+        session.set(&setting, "n").unwrap();
+        assert_eq!(get(&setting), "n");
+        let journal = Journal::load(&Journal::path(&roots.run)).unwrap().unwrap();
+        let change = Change::Setting { path: setting.clone(), old: "0x0007".into() };
+        assert_eq!(journal.changes, [change]);
+        drop(session);
+        assert_eq!(get(&setting), "0x0007");
+        assert!(!Journal::path(&roots.run).exists());
+    }
+
+    #[test]
+    fn a_setting_that_is_right_already_is_not_touched() {
+        let (_keep, roots) =
+            folder(&[("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n")]);
+        let session = Session::open(&roots, None).unwrap();
+        session.set(&roots.huge_pages(), "always").unwrap();
+        assert_eq!(get(&roots.huge_pages()), "[always] madvise never\n");
+        assert!(!Journal::path(&roots.run).exists());
+    }
+
+    #[test]
+    fn a_second_run_is_refused_and_changes_nothing() {
+        let (_keep, roots) = folder(&[("sys/a", "1")]);
+        let first = Session::open(&roots, None).unwrap();
+        first.set(&roots.sys.join("a"), "2").unwrap();
+        let message = Session::open(&roots, None).unwrap_err().to_string();
+        assert!(message.contains("another run of Terrace"), "{message}");
+        assert!(restore_leftover(&roots).is_err());
+        assert_eq!(get(&roots.sys.join("a")), "2");
+    }
+
+    #[test]
+    fn what_a_dead_run_left_is_taken_back_at_the_next_start_or_by_hand() {
+        let (_keep, roots) = folder(&[("sys/a", "2")]);
+        fs::create_dir_all(&roots.run).unwrap();
+        let change = Change::Setting { path: roots.sys.join("a"), old: "1".into() };
+        let journal = Journal { run: "dead".into(), changes: vec![change] };
+        journal.save(&Journal::path(&roots.run)).unwrap();
+        assert_eq!(restore_leftover(&roots).unwrap(), 1);
+        assert_eq!(get(&roots.sys.join("a")), "1");
+        assert_eq!(restore_leftover(&roots).unwrap(), 0);
+
+        fs::write(roots.sys.join("a"), "2").unwrap();
+        journal.save(&Journal::path(&roots.run)).unwrap();
+        drop(Session::open(&roots, None).unwrap());
+        assert_eq!(get(&roots.sys.join("a")), "1");
+    }
+
+    #[test]
+    fn without_a_guard_that_works_nothing_is_changed() {
+        let (_keep, roots) = folder(&[("sys/a", "1")]);
+        let guard = GuardCommand { program: "/bin/false".into(), arguments: Vec::new() };
+        let session = Session::open(&roots, Some(guard)).unwrap();
+        let message = session.set(&roots.sys.join("a"), "2").unwrap_err().to_string();
+        assert!(message.contains("guard"), "{message}");
+        assert_eq!(get(&roots.sys.join("a")), "1");
+        assert!(!Journal::path(&roots.run).exists());
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_read_stops_the_start() {
+        let (_keep, roots) = folder(&[("run/journal.json", "{ not")]);
+        let message = Session::open(&roots, None).unwrap_err().to_string();
+        assert!(message.contains("journal.json: got"), "{message}");
+    }
+}

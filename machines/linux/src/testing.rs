@@ -1,0 +1,47 @@
+//! Folders of files that stand for a kernel in tests.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::roots::Roots;
+
+/// A temporary folder with these files, and its roots. The folder goes when the first is dropped.
+pub fn folder(files: &[(&str, &str)]) -> (TempDir, Roots) {
+    let keep = tempfile::tempdir().expect("a temporary folder");
+    for (path, text) in files {
+        put(keep.path(), path, text);
+    }
+    let roots = Roots::below(keep.path());
+    (keep, roots)
+}
+
+/// Writes a file below a folder, with the directories that it needs.
+pub fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+    fs::write(path, text).expect("a file");
+}
+
+/// A host with two tiers on which nothing stands in the way of tracking control groups.
+pub fn clean_host() -> (TempDir, Roots) {
+    folder(&[
+        ("proc/self/status", "CapEff:\t000001ffffffffff\n"),
+        ("proc/self/cgroup", "0::/\n"),
+        ("proc/sys/kernel/numa_balancing", "0\n"),
+        ("sys/devices/system/node/has_memory", "0-1\n"),
+        ("sys/devices/system/node/has_cpu", "0\n"),
+        ("sys/devices/virtual/memory_tiering/memory_tier4/nodelist", "0\n"),
+        ("sys/devices/virtual/memory_tiering/memory_tier84/nodelist", "1\n"),
+        ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n"),
+        ("sys/module/damon_reclaim/parameters/enabled", "N\n"),
+        ("sys/kernel/tracing/instances/.keep", ""),
+        ("sys/kernel/tracing/events/damon/damon_aggregated/format", ""),
+        ("sys/fs/cgroup/cgroup.controllers", "cpu memory\n"),
+        ("sys/fs/cgroup/cgroup.subtree_control", "cpu memory\n"),
+        ("sys/kernel/mm/lru_gen/enabled", "0x0000\n"),
+        ("sys/kernel/mm/numa/demotion_enabled", "false\n"),
+        ("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n"),
+    ])
+}

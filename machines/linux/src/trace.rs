@@ -1,0 +1,192 @@
+//! A trace instance of our own, in which only the records of one kernel thread arrive, so that
+//! other tracers see nothing of us and we nothing of them.
+//!
+//! Bounded: the buffer holds two periods of records; where that times the number of processors
+//! passes the limit, the kernel thread is kept to as many processors as fit.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+use rustix::time::Timespec;
+
+use crate::files::{self, FileError};
+use crate::ring::{EventFormat, PageFormat, Record, parse_page};
+
+/// Memory that the buffers of one instance may take together.
+const LIMIT_BYTES: u64 = 64 << 20;
+
+/// What draining found beside records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Drained {
+    /// Records were overwritten before they were read.
+    pub missed: bool,
+    /// A page could not be understood in full.
+    pub malformed: bool,
+}
+
+/// A trace instance with the `damon_aggregated` event on.
+#[derive(Debug)]
+pub struct TraceInstance {
+    path: PathBuf,
+    pipes: Vec<(u32, File)>,
+    page_format: PageFormat,
+    event: EventFormat,
+    page: Vec<u8>,
+    /// Size of each processor's buffer as last set.
+    buffer_kib: u64,
+    /// Processors to which the kernel thread is kept; all when empty.
+    kept_to: Vec<u32>,
+}
+
+const EVENT: &str = "events/damon/damon_aggregated";
+
+impl TraceInstance {
+    /// Opens an instance whose directory exists and turns the event on. `cpus` are the processors
+    /// that are online.
+    pub fn open(path: &Path, cpus: &[u32]) -> Result<Self, FileError> {
+        let text = |name: &str| -> Result<(PathBuf, String), FileError> {
+            let path = path.join(name);
+            let text = files::read(&path)?.ok_or(FileError::Missing {
+                path: path.clone(),
+                remedy: "expected a kernel with CONFIG_DAMON and tracing; boot one",
+            })?;
+            Ok((path, text))
+        };
+        let (event_path, event) = text(&format!("{EVENT}/format"))?;
+        let event = EventFormat::parse(&event_path, &event)?;
+        let (page_path, page) = text("events/header_page")?;
+        let page_format = PageFormat::parse(&page_path, &page)?;
+
+        // Before the event is turned on, which would make each processor's buffer 1.4 MB.
+        files::write(&path.join("buffer_size_kb"), "8")?;
+        files::write(&path.join("trace_clock"), "mono")?;
+        // Wake a reader at the first record.
+        files::write(&path.join("buffer_percent"), "0")?;
+        files::write(&path.join(EVENT).join("enable"), "1")?;
+        files::write(&path.join("tracing_on"), "1")?;
+
+        let mut pipes = Vec::new();
+        for &cpu in cpus {
+            let pipe = path.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
+            let opened = OpenOptions::new()
+                .read(true)
+                .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+                .open(&pipe);
+            match opened {
+                Ok(file) => pipes.push((cpu, file)),
+                // A processor that went offline meanwhile.
+                Err(e) if files::is_gone(&e) => {}
+                Err(source) => return Err(FileError::Read { path: pipe, source }),
+            }
+        }
+        let page = vec![0; page_format.page_bytes()];
+        Ok(TraceInstance {
+            path: path.to_owned(),
+            pipes,
+            page_format,
+            event,
+            page,
+            buffer_kib: 0,
+            kept_to: Vec::new(),
+        })
+    }
+
+    /// Makes the buffers large enough for two periods of `records` records.
+    pub fn reserve(&mut self, records: usize) -> Result<(), FileError> {
+        let per_page = ((self.page.len() - 16) / self.event.record_bytes()).max(1);
+        // One more page each for the writer's and the reader's.
+        let pages = 2 * records.div_ceil(per_page) as u64 + 2;
+        let kib = (pages * self.page.len() as u64).div_ceil(1024);
+        if kib <= self.buffer_kib {
+            return Ok(());
+        }
+        let fits = (LIMIT_BYTES / (kib * 1024)).max(1) as usize;
+        if fits >= self.pipes.len() {
+            self.kept_to.clear();
+            files::write(&self.path.join("buffer_size_kb"), &kib.to_string())?;
+        } else {
+            self.kept_to = self.pipes.iter().take(fits).map(|(cpu, _)| *cpu).collect();
+            for cpu in &self.kept_to {
+                let size = self.path.join(format!("per_cpu/cpu{cpu}/buffer_size_kb"));
+                files::write(&size, &kib.to_string())?;
+            }
+        }
+        self.buffer_kib = kib;
+        Ok(())
+    }
+
+    /// Lets only the records of this kernel thread in.
+    pub fn follow(&mut self, pid: u32) -> Result<(), FileError> {
+        files::write(&self.path.join(EVENT).join("filter"), &format!("common_pid == {pid}"))?;
+        if !self.kept_to.is_empty() {
+            let mut set = CpuSet::new();
+            for &cpu in self.kept_to.iter().filter(|c| (**c as usize) < CpuSet::MAX_CPU) {
+                set.set(cpu as usize);
+            }
+            // A thread that may not be kept to processors can overrun a small buffer: that is
+            // seen as missed records, so a refusal is no error here.
+            if let Some(Err(e)) =
+                Pid::from_raw(pid as i32).map(|p| sched_setaffinity(Some(p), &set))
+            {
+                tracing::debug!(pid, error = %e, "the kernel thread keeps to all processors");
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a record, no longer than `limit`. True when there may be one. A signal ends the
+    /// wait early.
+    pub fn wait(&self, limit: Duration) -> bool {
+        let mut fds: Vec<PollFd<'_>> = self
+            .pipes
+            .iter()
+            .map(|(_, pipe)| PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN))
+            .collect();
+        let limit =
+            Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+        poll(&mut fds, Some(&limit)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Adds all records that have arrived to `records`, in the order in which they were written.
+    pub fn drain(&mut self, records: &mut Vec<Record>) -> Result<Drained, FileError> {
+        let mut drained = Drained::default();
+        let old = records.len();
+        for (cpu, pipe) in &mut self.pipes {
+            loop {
+                match pipe.read(&mut self.page) {
+                    Ok(0) => break,
+                    Ok(bytes) => {
+                        let page = &self.page[..bytes];
+                        let facts = parse_page(page, &self.page_format, &self.event, records);
+                        drained.missed |= facts.missed;
+                        drained.malformed |= facts.malformed;
+                    }
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    Err(source) => {
+                        let path = self.path.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
+                        return Err(FileError::Read { path, source });
+                    }
+                }
+            }
+        }
+        records[old..].sort_by_key(|r| r.time_ns);
+        Ok(drained)
+    }
+}
+
+/// Removes an instance. Its files must be closed; one that is gone already is fine.
+pub fn remove(path: &Path) -> Result<(), FileError> {
+    match fs::remove_dir(path) {
+        Err(e) if !files::is_gone(&e) => {
+            Err(FileError::Write { path: path.to_owned(), value: "removal".to_owned(), source: e })
+        }
+        _ => Ok(()),
+    }
+}
