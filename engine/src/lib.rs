@@ -1,0 +1,18 @@
+//! The loop of Terrace: observe, decide, act, once a period, for each group.
+//!
+//! **Knows** the three seams of the core: [`Tracker`](terrace_core::seams::Tracker),
+//! [`Policy`](terrace_core::policy::Policy), [`Mover`](terrace_core::seams::Mover). **Must not
+//! know** which machine it runs on, where time comes from, or what becomes of its reports.
+//!
+//! - [`share`]: how much fast memory a group may use;
+//! - [`report`]: what the engine tells an observer about each period;
+//! - [`run`]: the loop itself.
+#![forbid(unsafe_code)]
+
+pub mod report;
+pub mod run;
+pub mod share;
+
+pub use report::{Observer, PeriodReport};
+pub use run::{Engine, EngineError, Group, Options};
+pub use share::FastShare;

@@ -1,0 +1,49 @@
+//! What the engine tells about each period: the seam to recordings, tables and screens.
+
+use terrace_core::plan::{Decision, Outcome};
+use terrace_core::scan::{Budget, Scan};
+use terrace_core::seams::MachineError;
+
+/// One period of one group, after its moves.
+#[derive(Debug)]
+pub struct PeriodReport<'a> {
+    /// Position of the group in the engine's list.
+    pub group: usize,
+    /// What was seen.
+    pub scan: &'a Scan,
+    /// What the plan could use.
+    pub budget: Budget,
+    /// What the policy decided.
+    pub decision: &'a Decision,
+    /// What became of the plan, retries included.
+    pub outcome: &'a Outcome,
+    /// Processor time since the report before, in ns, where it is known.
+    pub cpu: Cpu,
+    /// Memory of the group that was not tracked, in bytes, where it is known.
+    pub untracked_bytes: Option<u64>,
+}
+
+/// Processor time of one period by its part of the loop, in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cpu {
+    /// Observing.
+    pub tracker_ns: Option<u64>,
+    /// Deciding.
+    pub policy_ns: Option<u64>,
+    /// Moving.
+    pub mover_ns: Option<u64>,
+}
+
+/// Is told what happens. An error ends the run.
+pub trait Observer {
+    /// A period of a group is over.
+    fn period(&mut self, report: &PeriodReport<'_>) -> Result<(), MachineError>;
+
+    /// The tracker of a group lost periods.
+    fn lost(&mut self, group: usize, periods: u32, reason: &str) -> Result<(), MachineError>;
+
+    /// A group has ended.
+    fn ended(&mut self, _group: usize) -> Result<(), MachineError> {
+        Ok(())
+    }
+}

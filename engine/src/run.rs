@@ -1,0 +1,247 @@
+//! The loop: all groups are observed, then all decide, then all act, so that their scans speak
+//! of the same time and no group's moves delay another's scan.
+
+use terrace_core::plan::{Direction, Failure, FailureReason, Outcome, Plan};
+use terrace_core::policy::Policy;
+use terrace_core::scan::{Budget, Scan};
+use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
+
+use crate::report::{Cpu, Observer, PeriodReport};
+use crate::share::FastShare;
+
+/// A group under the engine's care.
+pub struct Group {
+    /// Its name, for messages.
+    pub name: String,
+    /// Sees its pages.
+    pub tracker: Box<dyn Tracker>,
+    /// Decides.
+    pub policy: Box<dyn Policy>,
+    /// Moves its pages.
+    pub mover: Box<dyn Mover>,
+    /// Fast memory it may use.
+    pub share: FastShare,
+    /// Pages that may be moved for it in one period.
+    pub moved_pages: u64,
+}
+
+/// How the engine goes about it.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// How often moves that failed for a passing reason are tried again in the same period.
+    /// What still fails is reported by reason; the next scan shows the page where it is, and
+    /// the policy asks again if it still wants it moved.
+    pub retries: u32,
+    /// Processor time of the calling thread in ns, where the machine has such a clock. Used for
+    /// reporting only, never for deciding.
+    pub cpu_clock: fn() -> Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { retries: 1, cpu_clock: || None }
+    }
+}
+
+/// Why a run ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A machine could not go on.
+    #[error("group '{group}', {part}: {source}")]
+    Machine {
+        /// The group.
+        group: String,
+        /// "tracker", "mover" or "observer".
+        part: &'static str,
+        /// What the machine said.
+        source: MachineError,
+    },
+    /// A mover that lost or invented pages. The run ends, because nothing it reports can be
+    /// trusted.
+    #[error(
+        "group '{group}': the mover '{mover}' was asked for {asked} pages of {direction:?} and \
+         accounted for {got}; this is a defect of the mover, please report it"
+    )]
+    Unaccounted {
+        /// The group.
+        group: String,
+        /// The mover.
+        mover: &'static str,
+        /// Which way.
+        direction: Direction,
+        /// Pages of the plan.
+        asked: u64,
+        /// Pages moved and failed.
+        got: u64,
+    },
+}
+
+struct Member {
+    group: Group,
+    ended: bool,
+    tracker_cpu_ns: Option<u64>,
+    mover_cpu_ns: Option<u64>,
+}
+
+/// Observe, decide, act: see the crate's documentation.
+pub struct Engine {
+    members: Vec<Member>,
+    options: Options,
+}
+
+impl Engine {
+    /// An engine for these groups.
+    pub fn new(groups: Vec<Group>, options: Options) -> Self {
+        let member =
+            |group| Member { group, ended: false, tracker_cpu_ns: None, mover_cpu_ns: None };
+        Engine { members: groups.into_iter().map(member).collect(), options }
+    }
+
+    /// Names of the groups, in the order of their numbers in reports.
+    pub fn group_names(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().map(|m| m.group.name.as_str())
+    }
+
+    /// Runs periods until every group has ended or `stop` says so before a period.
+    pub fn run(
+        &mut self,
+        observer: &mut dyn Observer,
+        mut stop: impl FnMut() -> bool,
+    ) -> Result<(), EngineError> {
+        while !stop() && self.step(observer)? {}
+        Ok(())
+    }
+
+    /// One period of every group. False when all groups have ended.
+    pub fn step(&mut self, observer: &mut dyn Observer) -> Result<bool, EngineError> {
+        let mut scans: Vec<Option<Scan>> = Vec::with_capacity(self.members.len());
+        for (index, member) in self.members.iter_mut().enumerate() {
+            scans.push(member.observe(index, observer)?);
+        }
+        let mut decided = Vec::with_capacity(scans.len());
+        for (member, scan) in self.members.iter_mut().zip(scans) {
+            decided.push(scan.map(|scan| {
+                let budget = Budget {
+                    fast_pages: member.group.share.pages(&scan.layout),
+                    moved_pages: member.group.moved_pages,
+                };
+                let before = (self.options.cpu_clock)();
+                let decision = member.group.policy.decide(&scan, &budget);
+                let policy_ns = spent(before, (self.options.cpu_clock)());
+                (scan, budget, decision, policy_ns)
+            }));
+        }
+        for (index, (member, decided)) in self.members.iter_mut().zip(decided).enumerate() {
+            let Some((scan, budget, decision, policy_ns)) = decided else { continue };
+            let outcome = member.act(&decision.plan, &scan, self.options.retries)?;
+            let cpu = Cpu { policy_ns, ..member.cpu() };
+            let report = PeriodReport {
+                group: index,
+                scan: &scan,
+                budget,
+                decision: &decision,
+                outcome: &outcome,
+                cpu,
+                untracked_bytes: member.group.tracker.untracked_bytes(),
+            };
+            observer.period(&report).map_err(|e| member.error("observer", e))?;
+        }
+        Ok(self.members.iter().any(|m| !m.ended))
+    }
+}
+
+impl Member {
+    fn error(&self, part: &'static str, source: MachineError) -> EngineError {
+        EngineError::Machine { group: self.group.name.clone(), part, source }
+    }
+
+    fn observe(
+        &mut self,
+        index: usize,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Scan>, EngineError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let told = match self.group.tracker.observe().map_err(|e| self.error("tracker", e))? {
+            Observation::Period(scan) => return Ok(Some(scan)),
+            Observation::Lost { periods, reason } => observer.lost(index, periods, &reason),
+            Observation::Ended => {
+                self.ended = true;
+                observer.ended(index)
+            }
+        };
+        told.map(|()| None).map_err(|e| self.error("observer", e))
+    }
+
+    fn act(&mut self, plan: &Plan, scan: &Scan, retries: u32) -> Result<Outcome, EngineError> {
+        if plan.is_empty() {
+            return Ok(Outcome::default());
+        }
+        let mut outcome = self.apply(plan, scan)?;
+        for _ in 0..retries {
+            let (again, settled): (Vec<Failure>, Vec<Failure>) = outcome
+                .failures
+                .iter()
+                .partition(|f| f.reason.is_transient() && f.reason != FailureReason::OutOfTime);
+            if again.is_empty() {
+                break;
+            }
+            let going = |direction| {
+                let ranges = again.iter().filter(move |f| f.direction == direction);
+                ranges.map(|f| f.range).collect::<Vec<_>>()
+            };
+            let retry = Plan {
+                promotions: going(Direction::Promotion),
+                demotions: going(Direction::Demotion),
+                exchanges: Vec::new(),
+            };
+            let second = self.apply(&retry, scan)?;
+            outcome.promoted_pages += second.promoted_pages;
+            outcome.demoted_pages += second.demoted_pages;
+            outcome.exchanged_pairs += second.exchanged_pairs;
+            outcome.failures = settled;
+            outcome.failures.extend(second.failures);
+        }
+        Ok(outcome)
+    }
+
+    /// Applies a plan and checks that every page of it is accounted for.
+    fn apply(&mut self, plan: &Plan, scan: &Scan) -> Result<Outcome, EngineError> {
+        let outcome = self.group.mover.apply(plan).map_err(|e| self.error("mover", e))?;
+        let page_size = scan.layout.page_size();
+        let (up, down) = plan.pages(page_size);
+        for (direction, asked, moved) in [
+            (Direction::Promotion, up, outcome.promoted_pages),
+            (Direction::Demotion, down, outcome.demoted_pages),
+        ] {
+            let failures = outcome.failures.iter().filter(|f| f.direction == direction);
+            let got = moved + failures.map(|f| f.range.pages(page_size)).sum::<u64>();
+            if got != asked {
+                let (group, mover) = (self.group.name.clone(), self.group.mover.name());
+                return Err(EngineError::Unaccounted { group, mover, direction, asked, got });
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Processor time of tracker and mover since the last call.
+    fn cpu(&mut self) -> Cpu {
+        let tracker = self.group.tracker.cpu_ns();
+        let mover = self.group.mover.cpu_ns();
+        let since = |now: Option<u64>, before: Option<u64>| {
+            now.map(|now| now.saturating_sub(before.unwrap_or(0)))
+        };
+        let cpu = Cpu {
+            tracker_ns: since(tracker, self.tracker_cpu_ns),
+            policy_ns: None,
+            mover_ns: since(mover, self.mover_cpu_ns),
+        };
+        (self.tracker_cpu_ns, self.mover_cpu_ns) = (tracker, mover);
+        cpu
+    }
+}
+
+fn spent(before: Option<u64>, after: Option<u64>) -> Option<u64> {
+    Some(after?.saturating_sub(before?))
+}

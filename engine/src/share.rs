@@ -1,0 +1,22 @@
+//! How much fast memory a group may use.
+
+use terrace_core::page::Layout;
+
+/// A group's share of the fast tier.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum FastShare {
+    /// A part of the group's own pages, 0 to 1: the papers' fast-memory ratio.
+    Ratio(f64),
+    /// A fixed size in bytes.
+    Bytes(u64),
+}
+
+impl FastShare {
+    /// The share in whole pages of this layout, rounded down.
+    pub fn pages(&self, layout: &Layout) -> u64 {
+        match *self {
+            FastShare::Ratio(ratio) => (layout.pages() as f64 * ratio).floor() as u64,
+            FastShare::Bytes(bytes) => bytes / layout.page_size().bytes(),
+        }
+    }
+}
