@@ -1,0 +1,336 @@
+//! Parquet files of tables: written in row groups as rows come, renamed into place when
+//! complete; read back by column name.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical, ZstdLevel};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::record::Field;
+use parquet::schema::types::Type;
+
+use crate::cell::{Kind, Value};
+use crate::quiet::quietly;
+use crate::table::Table;
+
+/// Rows held in memory before they are written out as one row group.
+const ROWS_PER_GROUP: usize = 16 * 1024;
+
+/// Why a table could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ResultsError {
+    /// The file system said no.
+    #[error("{path}: {source}; expected a results directory that can be read and written")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        source: std::io::Error,
+    },
+    /// There is no such file.
+    #[error(
+        "{path}: no such file; expected a results directory as 'terrace run --out DIR' makes it"
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not a Parquet file, or a damaged one.
+    #[error(
+        "{path}: {source}; expected a Parquet file as 'terrace run' writes it, run the experiment again"
+    )]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// What the library said.
+        source: ParquetError,
+    },
+    /// A file so damaged that the Parquet library gave up on it without an error.
+    #[error(
+        "{path}: got a damaged file, expected a Parquet file as 'terrace run' writes it, run the experiment again"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A column is missing, or holds something else.
+    #[error(
+        "{path}: column '{column}' is missing or of another kind; the results were written by another version, run the experiment again"
+    )]
+    Column {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: &'static str,
+    },
+}
+
+/// The file of table `T` in a results directory.
+pub fn path<T: Table>(directory: &Path) -> PathBuf {
+    directory.join(format!("{}.parquet", T::NAME))
+}
+
+/// Writes a table into a results directory. The file appears under its name when `finish` is
+/// called; a writer that is dropped before leaves nothing.
+pub struct TableWriter<T: Table> {
+    writer: Option<SerializedFileWriter<File>>,
+    rows: Vec<T>,
+    temporary: PathBuf,
+    target: PathBuf,
+}
+
+impl<T: Table> TableWriter<T> {
+    /// Begins the table in this directory.
+    pub fn create(directory: &Path) -> Result<Self, ResultsError> {
+        let target = path::<T>(directory);
+        let temporary = directory.join(format!(".{}.parquet.part", T::NAME));
+        let file = File::create(&temporary)
+            .map_err(|source| ResultsError::Io { path: temporary.clone(), source })?;
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_created_by("terrace".to_owned())
+            .build();
+        let writer = SerializedFileWriter::new(file, schema::<T>(), Arc::new(properties))
+            .map_err(|source| ResultsError::Parquet { path: temporary.clone(), source })?;
+        Ok(TableWriter { writer: Some(writer), rows: Vec::new(), temporary, target })
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, row: T) -> Result<(), ResultsError> {
+        self.rows.push(row);
+        if self.rows.len() >= ROWS_PER_GROUP { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes what is left and gives the file its name.
+    pub fn finish(mut self) -> Result<(), ResultsError> {
+        self.flush()?;
+        if let Some(writer) = self.writer.take() {
+            writer.close().map_err(|e| self.parquet(e))?;
+        }
+        std::fs::rename(&self.temporary, &self.target)
+            .map_err(|source| ResultsError::Io { path: self.target.clone(), source })
+    }
+
+    fn parquet(&self, source: ParquetError) -> ResultsError {
+        ResultsError::Parquet { path: self.target.clone(), source }
+    }
+
+    fn flush(&mut self) -> Result<(), ResultsError> {
+        let rows: Vec<_> = std::mem::take(&mut self.rows).iter().map(T::values).collect();
+        let Some(writer) = self.writer.as_mut().filter(|_| !rows.is_empty()) else {
+            return Ok(());
+        };
+        write_group::<T>(writer, rows).map_err(|e| self.parquet(e))
+    }
+}
+
+impl<T: Table> Drop for TableWriter<T> {
+    fn drop(&mut self) {
+        if self.writer.take().is_some() {
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+fn schema<T: Table>() -> Arc<Type> {
+    let field = |c: crate::table::Column| {
+        let (physical, logical) = match c.kind {
+            Kind::Integer => (Physical::INT64, None),
+            Kind::Real => (Physical::DOUBLE, None),
+            Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+            Kind::Truth => (Physical::BOOLEAN, None),
+        };
+        let repetition = if c.nullable { Repetition::OPTIONAL } else { Repetition::REQUIRED };
+        let builder = Type::primitive_type_builder(c.name, physical);
+        let builder = builder.with_repetition(repetition).with_logical_type(logical);
+        Arc::new(builder.build().expect("a primitive column"))
+    };
+    let fields = T::columns().into_iter().map(field).collect();
+    Arc::new(Type::group_type_builder(T::NAME).with_fields(fields).build().expect("a flat schema"))
+}
+
+fn write_group<T: Table>(
+    writer: &mut SerializedFileWriter<File>,
+    mut rows: Vec<Vec<Option<Value>>>,
+) -> Result<(), ParquetError> {
+    let mut group = writer.next_row_group()?;
+    for (index, column) in T::columns().into_iter().enumerate() {
+        let values = rows.iter_mut().map(|row| row[index].take());
+        let values: Vec<Option<Value>> = values.collect();
+        let levels: Option<Vec<i16>> =
+            column.nullable.then(|| values.iter().map(|v| v.is_some().into()).collect());
+        let values = values.into_iter().flatten();
+        match column.kind {
+            Kind::Integer => write_column::<Int64Type>(&mut group, levels, values, |v| match v {
+                Value::Integer(v) => v,
+                _ => 0,
+            })?,
+            Kind::Real => write_column::<DoubleType>(&mut group, levels, values, |v| match v {
+                Value::Real(v) => v,
+                _ => 0.0,
+            })?,
+            Kind::Text => write_column::<ByteArrayType>(&mut group, levels, values, |v| match v {
+                Value::Text(v) => ByteArray::from(v.into_bytes()),
+                _ => ByteArray::new(),
+            })?,
+            Kind::Truth => write_column::<BoolType>(&mut group, levels, values, |v| {
+                matches!(v, Value::Truth(true))
+            })?,
+        }
+    }
+    group.close()?;
+    Ok(())
+}
+
+fn write_column<D: DataType>(
+    group: &mut SerializedRowGroupWriter<'_, File>,
+    levels: Option<Vec<i16>>,
+    values: impl Iterator<Item = Value>,
+    plain: impl Fn(Value) -> D::T,
+) -> Result<(), ParquetError> {
+    let values: Vec<D::T> = values.map(plain).collect();
+    let mut column = group
+        .next_column()?
+        .ok_or_else(|| ParquetError::General("fewer columns than the schema has".into()))?;
+    column.typed::<D>().write_batch(&values, levels.as_deref(), None)?;
+    column.close()
+}
+
+/// Reads table `T` of a results directory, columns by name; others are ignored.
+pub fn read<T: Table>(directory: &Path) -> Result<Vec<T>, ResultsError> {
+    let path = path::<T>(directory);
+    let file = File::open(&path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => ResultsError::Missing { path: path.clone() },
+        _ => ResultsError::Io { path: path.clone(), source },
+    })?;
+    // The library asserts some of what it reads, and so panics on certain damage.
+    quietly(|| rows_of(file, &path)).unwrap_or(Err(ResultsError::Damaged { path: path.clone() }))
+}
+
+fn rows_of<T: Table>(file: File, path: &Path) -> Result<Vec<T>, ResultsError> {
+    let broken = |source| ResultsError::Parquet { path: path.to_owned(), source };
+    let reader = SerializedFileReader::new(file).map_err(broken)?;
+    let columns = T::columns();
+    let mut rows = Vec::new();
+    for row in reader.get_row_iter(None).map_err(broken)? {
+        let row = row.map_err(broken)?;
+        let mut values: Vec<Option<Value>> = vec![None; columns.len()];
+        for (name, field) in row.get_column_iter() {
+            if let Some(index) = columns.iter().position(|c| c.name == name) {
+                values[index] = value(field);
+            }
+        }
+        let row = T::from_values(values)
+            .map_err(|column| ResultsError::Column { path: path.to_owned(), column })?;
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+fn value(field: &Field) -> Option<Value> {
+    Some(match field {
+        Field::Long(v) => Value::Integer(*v),
+        Field::Double(v) => Value::Real(*v),
+        Field::Str(v) => Value::Text(v.clone()),
+        Field::Bool(v) => Value::Truth(*v),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::RunRow;
+
+    fn row(number: u64) -> RunRow {
+        RunRow {
+            run: format!("run-{number}"),
+            hit_ratio: 0.25 * number as f64,
+            operations: number.is_multiple_of(2).then_some(number),
+            checksum_ok: (number == 1).then_some(true),
+            emulated: number == 3,
+            notes: (number == 2).then(|| "größer".to_owned()),
+            ..RunRow::default()
+        }
+    }
+
+    fn write(directory: &Path, count: u64) {
+        let mut writer = TableWriter::create(directory).unwrap();
+        (0..count).for_each(|n| writer.push(row(n)).unwrap());
+        writer.finish().unwrap();
+    }
+
+    #[test]
+    fn rows_come_back_as_they_were_written_over_several_row_groups() {
+        let directory = tempfile::tempdir().unwrap();
+        let count = ROWS_PER_GROUP as u64 + 3;
+        write(directory.path(), count);
+        let rows: Vec<RunRow> = read(directory.path()).unwrap();
+        assert_eq!(rows.len() as u64, count);
+        for number in [0, 1, 2, 3, count - 1] {
+            assert_eq!(rows[number as usize], row(number));
+        }
+    }
+
+    #[test]
+    fn the_same_rows_give_the_same_bytes() {
+        let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let bytes = directories.map(|d| {
+            write(d.path(), 5);
+            std::fs::read(path::<RunRow>(d.path())).unwrap()
+        });
+        assert_eq!(bytes[0], bytes[1]);
+    }
+
+    #[test]
+    fn a_writer_that_is_dropped_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut writer = TableWriter::create(directory.path()).unwrap();
+        writer.push(row(1)).unwrap();
+        drop(writer);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_in_one_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let says = || read::<RunRow>(directory.path()).unwrap_err().to_string();
+        assert!(says().contains("no such file"), "{}", says());
+        let file = path::<RunRow>(directory.path());
+        for hostile in [&b""[..], b"PAR1", b"PAR1\0\0\0\0PAR1", &[0xff; 4096]] {
+            std::fs::write(&file, hostile).unwrap();
+            assert!(says().contains("expected a Parquet file"), "{}", says());
+        }
+        write(directory.path(), 1);
+        std::fs::copy(&file, path::<crate::PeriodRow>(directory.path())).unwrap();
+        let error = read::<crate::PeriodRow>(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("column 'period' is missing"), "{error}");
+    }
+
+    #[test]
+    fn damage_anywhere_is_an_error_or_goes_unnoticed() {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), 2);
+        let file = path::<RunRow>(directory.path());
+        let whole = std::fs::read(&file).unwrap();
+        let positions = (0..whole.len()).step_by(23);
+        let mut refused = 0;
+        for position in positions.clone() {
+            let mut bytes = whole.clone();
+            bytes[position] ^= 1 << (position % 8);
+            std::fs::write(&file, bytes).unwrap();
+            if let Err(error) = read::<RunRow>(directory.path()) {
+                refused += 1;
+                let error = error.to_string();
+                assert!(error.contains("run the experiment again"), "{position}: {error}");
+                assert_eq!(error.lines().count(), 1, "{position}: {error}");
+            }
+        }
+        assert!(refused > positions.len() / 10, "only {refused} were refused");
+    }
+}

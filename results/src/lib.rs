@@ -1,0 +1,22 @@
+//! Result tables: the same columns from every machine, as Parquet files.
+//!
+//! **Knows** the columns and the files. **Must not know** who fills the tables or who draws
+//! them: experiments write, reports read.
+//!
+//! A results directory holds [`PeriodRow`]s in `periods.parquet`, [`RunRow`]s in
+//! `runs.parquet` and [`HeatRow`]s in `heat.parquet`. A table is a struct declared with
+//! the macro of `table.rs`; a column is added by adding a field.
+#![forbid(unsafe_code)]
+
+mod cell;
+#[macro_use]
+mod table;
+// After the macro that it uses.
+mod file;
+mod quiet;
+mod rows;
+
+pub use cell::{Cell, Kind, Value};
+pub use file::{ResultsError, TableWriter, path, read};
+pub use rows::{HeatRow, PeriodRow, RunRow};
+pub use table::{Column, Table};

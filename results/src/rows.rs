@@ -1,0 +1,204 @@
+//! The columns of the three tables.
+
+table! {
+    /// One period of one group in one run.
+    pub struct PeriodRow in "periods" {
+        /// Identifies the run within the results directory.
+        run: String,
+        /// Name of the experiment.
+        experiment: String,
+        /// "sim", "vm" or "host".
+        machine: String,
+        /// The policy asked for.
+        policy: String,
+        /// Name of the group.
+        group: String,
+        /// Number of the period, from 0.
+        period: u64,
+        /// Start of the period since the start of the run, in ms.
+        time_ms: u64,
+        /// Pages of the group.
+        pages: u64,
+        /// Pages accessed in the period.
+        accessed_pages: u64,
+        /// Pages in fast memory during the period.
+        fast_pages: u64,
+        /// Pages that were both.
+        fast_accessed_pages: u64,
+        /// `fast_accessed_pages / accessed_pages`, 0 when nothing was accessed.
+        hit_ratio: f64,
+        /// `accessed_pages / pages`.
+        accessed_ratio: f64,
+        /// Pages whose place did not change since the period before, over all pages.
+        stability: f64,
+        /// The policy applied: an adaptive policy's choice.
+        applied: String,
+        /// Moving average of LRU's hit ratio over all pages, from a policy that keeps it.
+        lru_hit_average: Option<f64>,
+        /// The same for LFU.
+        lfu_hit_average: Option<f64>,
+        /// Pages that the plan sent up.
+        planned_promotions: u64,
+        /// Pages that the plan sent down.
+        planned_demotions: u64,
+        /// Pages that went up.
+        promoted_pages: u64,
+        /// Pages that went down.
+        demoted_pages: u64,
+        /// Pairs exchanged in one operation.
+        exchanged_pairs: u64,
+        /// Pages not moved: pinned, locked or isolated.
+        failed_busy: u64,
+        /// Pages not moved: not mapped any more.
+        failed_absent: u64,
+        /// Pages not moved: no free memory in the target tier.
+        failed_no_room: u64,
+        /// Pages not moved: target outside the process's cpuset.
+        failed_not_allowed: u64,
+        /// Pages not moved: no permission, or shared.
+        failed_denied: u64,
+        /// Pages not moved: the process has gone.
+        failed_process_gone: u64,
+        /// Pages reported as moved, but read back in their old place.
+        failed_stayed_put: u64,
+        /// Pages not attempted: the time for moves was spent.
+        failed_out_of_time: u64,
+        /// Pages that cannot be moved.
+        failed_unsupported: u64,
+        /// Periods lost by the tracker just before this one.
+        lost_periods: u64,
+        /// Processor time of the tracker, in ns.
+        tracker_cpu_ns: Option<u64>,
+        /// Processor time of the policy, in ns.
+        policy_cpu_ns: Option<u64>,
+        /// Processor time of the mover, in ns.
+        mover_cpu_ns: Option<u64>,
+        /// Memory of the group that was not tracked, in bytes.
+        untracked_bytes: Option<u64>,
+    }
+}
+
+table! {
+    /// One group in one run.
+    pub struct RunRow in "runs" {
+        /// Identifies the run within the results directory.
+        run: String,
+        /// Name of the experiment.
+        experiment: String,
+        /// "sim", "vm" or "host".
+        machine: String,
+        /// Kernel release, where there is one.
+        kernel: Option<String>,
+        /// The policy asked for.
+        policy: String,
+        /// Its parameters, as a JSON object.
+        parameters: String,
+        /// Name of the group.
+        group: String,
+        /// Kind of the workload.
+        workload: String,
+        /// Page size in bytes.
+        page_size_bytes: u64,
+        /// Length of a period in ms.
+        period_ms: u64,
+        /// Seed of the run.
+        seed: u64,
+        /// Fast memory the group may use, over its footprint.
+        fast_ratio: f64,
+        /// Periods seen.
+        periods: u64,
+        /// Periods lost by the tracker.
+        lost_periods: u64,
+        /// Most pages the group had.
+        pages_max: u64,
+        /// Accessed pages in fast memory over accessed pages, summed over the periods.
+        hit_ratio: f64,
+        /// Mean over the periods.
+        accessed_ratio: f64,
+        /// Mean over the periods.
+        stability: f64,
+        /// Sum over the periods, as are the columns that follow.
+        promoted_pages: u64,
+        /// See `periods`.
+        demoted_pages: u64,
+        /// See `periods`.
+        exchanged_pairs: u64,
+        /// See `periods`.
+        failed_busy: u64,
+        /// See `periods`.
+        failed_absent: u64,
+        /// See `periods`.
+        failed_no_room: u64,
+        /// See `periods`.
+        failed_not_allowed: u64,
+        /// See `periods`.
+        failed_denied: u64,
+        /// See `periods`.
+        failed_process_gone: u64,
+        /// See `periods`.
+        failed_stayed_put: u64,
+        /// See `periods`.
+        failed_out_of_time: u64,
+        /// See `periods`.
+        failed_unsupported: u64,
+        /// The policy applied in most periods.
+        applied_main: String,
+        /// In which share of the periods it was.
+        applied_main_share: f64,
+        /// Processor time of the tracker, in ms.
+        tracker_cpu_ms: Option<f64>,
+        /// Processor time of the whole daemon, tracker included, in ms.
+        daemon_cpu_ms: Option<f64>,
+        /// Operations that the program completed.
+        operations: Option<u64>,
+        /// Their rate in 1/s.
+        operations_per_s: Option<f64>,
+        /// Time that the program took, in ms.
+        duration_ms: Option<f64>,
+        /// Whether the program's data was found intact at the end.
+        checksum_ok: Option<bool>,
+        /// Whether times come from software emulation: counts hold, times do not.
+        emulated: bool,
+        /// What else is to be known.
+        notes: Option<String>,
+    }
+}
+
+table! {
+    /// A bin of the heat map of one group in one run.
+    pub struct HeatRow in "heat" {
+        /// Identifies the run within the results directory.
+        run: String,
+        /// Name of the group.
+        group: String,
+        /// Number of the address space.
+        space: u64,
+        /// First address of the bin.
+        address: u64,
+        /// Size of the bin in bytes.
+        size_bytes: u64,
+        /// First period of the bin.
+        period: u64,
+        /// Periods in the bin.
+        periods: u64,
+        /// Share of its pages and periods in which the page was accessed.
+        accessed_share: f64,
+        /// Share of its pages and periods in which the page lay in fast memory.
+        fast_share: f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Table;
+
+    #[test]
+    fn periods_and_runs_have_the_same_failure_columns() {
+        let failed = |columns: Vec<crate::Column>| -> Vec<_> {
+            columns.iter().map(|c| c.name).filter(|n| n.starts_with("failed_")).collect()
+        };
+        assert_eq!(failed(PeriodRow::columns()), failed(RunRow::columns()));
+        assert_eq!(failed(RunRow::columns()).len(), 9);
+    }
+}
