@@ -1,0 +1,128 @@
+//! How the guest's processor is emulated. `/dev/kvm` that opens proves nothing (guests die or
+//! hang under it on some hosts), so the lab asks it by starting a guest, once per boot of the
+//! host, processor, guest kernel and QEMU.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cache::{Cache, write_whole};
+use crate::error::{Doing, LabError};
+
+/// What is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Accel {
+    /// KVM if a guest really runs under it, else software.
+    #[default]
+    Auto,
+    /// KVM, without asking.
+    Kvm,
+    /// Software emulation (QEMU's TCG).
+    Tcg,
+}
+
+/// What was chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccelChoice {
+    /// KVM, or else software.
+    pub kvm: bool,
+    /// Why.
+    pub reason: String,
+}
+
+impl fmt::Display for AccelChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = if self.kvm { "KVM" } else { "software emulation" };
+        write!(f, "{name} ({})", self.reason)
+    }
+}
+
+/// How long a guest under KVM may take to come up; on hosts where it works it takes a second.
+pub(crate) const PROBE_BOUND: Duration = Duration::from_secs(8);
+
+/// What a verdict on KVM holds for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProbeKey {
+    boot_id: String,
+    host_kernel: String,
+    cpu_model: String,
+    guest_kernel: PathBuf,
+    guest_kernel_bytes: u64,
+    qemu: PathBuf,
+    qemu_changed_s: u64,
+}
+
+impl ProbeKey {
+    pub fn new(guest_kernel: &Path, qemu: &Path) -> Self {
+        let line = |path: &str| {
+            std::fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+        };
+        let cpuinfo = line("/proc/cpuinfo");
+        let model = cpuinfo.lines().find(|line| line.starts_with("model name")).unwrap_or("");
+        let changed = std::fs::metadata(qemu).and_then(|m| m.modified()).ok();
+        Self {
+            boot_id: line("/proc/sys/kernel/random/boot_id"),
+            host_kernel: line("/proc/sys/kernel/osrelease"),
+            cpu_model: model.to_owned(),
+            guest_kernel: guest_kernel.to_owned(),
+            guest_kernel_bytes: std::fs::metadata(guest_kernel).map(|m| m.len()).unwrap_or(0),
+            qemu: qemu.to_owned(),
+            qemu_changed_s: changed
+                .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+                .map_or(0, |since| since.as_secs()),
+        }
+    }
+}
+
+/// What asking KVM gave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Verdict {
+    pub key: ProbeKey,
+    pub works: bool,
+    pub reason: String,
+}
+
+fn path(cache: &Cache) -> PathBuf {
+    cache.root().join("kvm-verdict.json")
+}
+
+/// The verdict that still holds, if there is one.
+pub(crate) fn remembered(cache: &Cache, key: &ProbeKey) -> Option<Verdict> {
+    let text = std::fs::read_to_string(path(cache)).ok()?;
+    let verdict: Verdict = serde_json::from_str(&text).ok()?;
+    (verdict.key == *key).then_some(verdict)
+}
+
+/// Remembers a verdict.
+pub(crate) fn remember(cache: &Cache, verdict: &Verdict) -> Result<(), LabError> {
+    let text = serde_json::to_vec_pretty(verdict).doing("describe whether KVM works")?;
+    write_whole(&path(cache), &text)
+}
+
+/// Why KVM need not even be asked, if so.
+pub(crate) fn kvm_absent() -> Option<String> {
+    let open = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    open.err().map(|e| format!("/dev/kvm: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_holds_only_for_what_it_was_given_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        let key = ProbeKey::new(Path::new("/proc/self/exe"), Path::new("/bin/sh"));
+        assert_eq!(remembered(&cache, &key), None);
+        let verdict = Verdict { key: key.clone(), works: false, reason: "it hung".into() };
+        remember(&cache, &verdict).unwrap();
+        assert_eq!(remembered(&cache, &key), Some(verdict));
+        let rebooted = ProbeKey { boot_id: "another".into(), ..key.clone() };
+        assert_eq!(remembered(&cache, &rebooted), None);
+        std::fs::write(path(&cache), "{ garbage").unwrap();
+        assert_eq!(remembered(&cache, &key), None);
+    }
+}

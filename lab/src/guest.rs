@@ -1,0 +1,442 @@
+//! One running guest: QEMU from its start to its end, whichever way it ends.
+//!
+//! Everything goes through file descriptors that QEMU inherits: the initramfs is an anonymous
+//! memory file, the ports are socket pairs. So nothing lies about on the host, whatever kills
+//! whom, and QEMU dies with the process that started it.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::error::{Doing, LabError, Phase};
+use crate::job::Event;
+use crate::lines::{LineSplitter, Tail, TrailerFilter};
+use crate::spawn::bind_to_parent;
+
+/// How much of each of the command's two outputs is kept; all of it goes past as [`Event`]s.
+pub const OUTPUT_MAX_BYTES: usize = 64 << 20;
+
+/// How many lines of the console are kept for when something goes wrong.
+const CONSOLE_TAIL_LINES: usize = 60;
+const OUTPUT_TAIL_LINES: usize = 20;
+
+/// What a guest is started with.
+pub(crate) struct GuestStart<'a> {
+    pub qemu: &'a Path,
+    pub qemu_args: Vec<String>,
+    pub extra_qemu_args: &'a [String],
+    pub kernel: &'a Path,
+    pub kernel_args: &'a [String],
+    /// An anonymous file.
+    pub initramfs: &'a File,
+    /// What ends the streams; the same is in the initramfs.
+    pub trailer: &'a str,
+    /// When the first attempt to boot began: the bounds count from here.
+    pub begun: Instant,
+    pub boot_bound: Duration,
+    /// On the whole run, the boot included.
+    pub bound: Duration,
+}
+
+/// How a guest ended whose command ended.
+#[derive(Debug)]
+pub(crate) struct GuestEnd {
+    pub exit_code: i32,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub missing_results: Vec<PathBuf>,
+    /// Tar archives, one behind the other.
+    pub results: File,
+    pub kernel_release: String,
+    pub boot_ms: u64,
+    pub run_ms: u64,
+    pub console_tail: Vec<String>,
+}
+
+/// Kills and reaps QEMU when it goes out of scope.
+struct Qemu(Child);
+
+impl Qemu {
+    fn stop(&mut self) -> Option<ExitStatus> {
+        let _ = self.0.kill();
+        self.0.wait().ok()
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The ports, in the order in which they are given to QEMU.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Port {
+    Console,
+    Control,
+    Stdout,
+    Stderr,
+    Results,
+    QemuErrors,
+}
+
+const GUEST_PORTS: [Port; 4] = [Port::Control, Port::Stdout, Port::Stderr, Port::Results];
+
+/// The kernel's command line, before the user's.
+fn kernel_command_line(extra: &[String]) -> String {
+    // A panic, and every oops, ends the machine at once (QEMU runs with -no-reboot). An emulated
+    // timer that comes late on a busy host is no broken timer.
+    let mut line =
+        String::from("console=ttyS0 quiet panic=-1 oops=panic no_timer_check rdinit=/init");
+    for word in extra {
+        line.push(' ');
+        line.push_str(word);
+    }
+    line
+}
+
+/// Runs a guest to its end and gives lines to `event` as they come.
+pub(crate) fn run(
+    start: &GuestStart<'_>,
+    event: &mut dyn FnMut(Event),
+) -> Result<GuestEnd, LabError> {
+    let mut ours: Vec<(Port, Option<Box<dyn PortStream>>)> = Vec::new();
+    let mut theirs: Vec<OwnedFd> = Vec::new();
+    let mut command = Command::new(start.qemu);
+    command.args(&start.qemu_args);
+    command.arg("-kernel").arg(start.kernel);
+    command.arg("-append").arg(kernel_command_line(start.kernel_args));
+    let initramfs = start.initramfs.try_clone().doing("hand the initramfs over")?;
+    command.arg("-initrd").arg(format!("/proc/self/fd/{}", initramfs.as_raw_fd()));
+    theirs.push(initramfs.into());
+    let mut chardev = |port: Port, id: &str| -> Result<String, LabError> {
+        let (host, guest) = UnixStream::pair().doing("make a socket pair for the guest")?;
+        host.set_nonblocking(true).doing("make a socket non-blocking")?;
+        let argument = format!("socket,id={id},fd={}", guest.as_raw_fd());
+        ours.push((port, Some(Box::new(host))));
+        theirs.push(guest.into());
+        Ok(argument)
+    };
+    command.arg("-chardev").arg(chardev(Port::Console, "console")?);
+    command.args(["-serial", "chardev:console"]);
+    command.args(["-device", "virtio-serial-pci,max_ports=8"]);
+    for (index, port) in GUEST_PORTS.into_iter().enumerate() {
+        let (id, number) = (format!("port{}", index + 1), index + 1);
+        command.arg("-chardev").arg(chardev(port, &id)?);
+        command.arg("-device").arg(format!("virtserialport,chardev={id},nr={number}"));
+    }
+    command.args(start.extra_qemu_args);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    bind_to_parent(&mut command, theirs);
+
+    let started = Instant::now();
+    let mut qemu = Qemu(command.spawn().doing(format!("start {}", start.qemu.display()))?);
+    // With the command go our copies of QEMU's ends, so that its end is the end of the streams.
+    drop(command);
+    let errors = qemu.0.stderr.take().map(|stderr| Box::new(stderr) as Box<dyn PortStream>);
+    ours.push((Port::QemuErrors, errors));
+
+    let mut state = State::new(start.trailer, started)?;
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        if state.complete() {
+            qemu.stop();
+            return state.end();
+        }
+        let bound = match state.phase {
+            Phase::Booting => start.boot_bound.min(start.bound),
+            Phase::Running | Phase::Collecting => start.bound,
+        };
+        let left = bound.saturating_sub(start.begun.elapsed());
+        if left.is_zero() {
+            qemu.stop();
+            return Err(state.timed_out(bound, event));
+        }
+        let open: Vec<usize> = (0..ours.len()).filter(|&i| ours[i].1.is_some()).collect();
+        if open.is_empty() {
+            // Its streams ended, so QEMU did.
+            let status = qemu.0.wait().doing("wait for QEMU")?;
+            return Err(state.ended_early(status, event));
+        }
+        let ready: Vec<usize> = {
+            let mut fds: Vec<PollFd<'_>> = open
+                .iter()
+                .filter_map(|&i| ours[i].1.as_ref())
+                .map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN))
+                .collect();
+            let timeout = rustix::event::Timespec::try_from(left)
+                .map_err(|_| std::io::ErrorKind::InvalidInput)
+                .doing("count the guest's time")?;
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e).doing("wait for the guest"),
+            }
+            open.iter()
+                .zip(&fds)
+                .filter(|(_, fd)| !fd.revents().is_empty())
+                .map(|(&i, _)| i)
+                .collect()
+        };
+        for index in ready {
+            let (port, slot) = &mut ours[index];
+            let Some(stream) = slot else { continue };
+            match stream.read(&mut buffer) {
+                Ok(0) => *slot = None,
+                Ok(n) => state.take(*port, &buffer[..n], event)?,
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted
+                    ) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => *slot = None,
+                Err(e) => return Err(e).doing("read from the guest"),
+            }
+        }
+    }
+}
+
+/// Something to poll and read.
+trait PortStream: Read + AsFd {}
+impl<T: Read + AsFd> PortStream for T {}
+
+/// What is known of the guest so far.
+struct State {
+    started: Instant,
+    phase: Phase,
+    console: LineSplitter,
+    console_tail: Tail,
+    panic_message: Option<String>,
+    control: LineSplitter,
+    control_lines: Vec<String>,
+    stdout: Output,
+    stderr: Output,
+    output_tail: Tail,
+    results: File,
+    results_filter: TrailerFilter,
+    qemu_errors: Vec<u8>,
+    kernel_release: String,
+    boot_ms: u64,
+    missing_results: Vec<PathBuf>,
+    exit: Option<(i32, u64)>,
+}
+
+/// One of the command's two outputs.
+struct Output {
+    filter: TrailerFilter,
+    lines: LineSplitter,
+    kept: Vec<u8>,
+}
+
+impl Output {
+    fn new(trailer: &str) -> Self {
+        let filter = TrailerFilter::new(trailer);
+        Self { filter, lines: LineSplitter::default(), kept: Vec::new() }
+    }
+
+    fn take(&mut self, bytes: &[u8], mut line: impl FnMut(String)) {
+        let bytes = self.filter.push(bytes);
+        let room = OUTPUT_MAX_BYTES - self.kept.len();
+        self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.lines.push(&bytes, &mut line);
+        if self.filter.done() {
+            self.lines.finish(line);
+        }
+    }
+
+    /// Gives what came without a line's end, when there will be no more.
+    fn flush(&mut self, mut line: impl FnMut(String)) {
+        let held = self.filter.finish();
+        self.lines.push(&held, &mut line);
+        self.lines.finish(line);
+    }
+}
+
+impl State {
+    fn new(trailer: &str, started: Instant) -> Result<Self, LabError> {
+        Ok(Self {
+            started,
+            phase: Phase::Booting,
+            console: LineSplitter::default(),
+            console_tail: Tail::new(CONSOLE_TAIL_LINES),
+            panic_message: None,
+            control: LineSplitter::default(),
+            control_lines: Vec::new(),
+            stdout: Output::new(trailer),
+            stderr: Output::new(trailer),
+            output_tail: Tail::new(OUTPUT_TAIL_LINES),
+            results: tempfile::tempfile().doing("make a temporary file for results")?,
+            results_filter: TrailerFilter::new(trailer),
+            qemu_errors: Vec::new(),
+            kernel_release: String::new(),
+            boot_ms: 0,
+            missing_results: Vec::new(),
+            exit: None,
+        })
+    }
+
+    fn complete(&self) -> bool {
+        self.exit.is_some()
+            && self.stdout.filter.done()
+            && self.stderr.filter.done()
+            && self.results_filter.done()
+    }
+
+    fn take(
+        &mut self,
+        port: Port,
+        bytes: &[u8],
+        event: &mut dyn FnMut(Event),
+    ) -> Result<(), LabError> {
+        match port {
+            Port::Console => {
+                let (tail, panic) = (&mut self.console_tail, &mut self.panic_message);
+                self.console.push(bytes, |line| console_line(line, tail, panic, event));
+            }
+            Port::Control => {
+                self.control.push(bytes, |line| self.control_lines.push(line));
+                for line in std::mem::take(&mut self.control_lines) {
+                    self.control_line(&line, event);
+                }
+            }
+            Port::Stdout => {
+                let tail = &mut self.output_tail;
+                self.stdout.take(bytes, |line| {
+                    tail.push(line.clone());
+                    event(Event::Stdout(line));
+                });
+                if self.stdout.filter.done() {
+                    self.phase = Phase::Collecting;
+                }
+            }
+            Port::Stderr => {
+                let tail = &mut self.output_tail;
+                self.stderr.take(bytes, |line| {
+                    tail.push(line.clone());
+                    event(Event::Stderr(line));
+                });
+            }
+            Port::Results => {
+                let bytes = self.results_filter.push(bytes);
+                self.results.write_all(&bytes).doing("store the guest's results")?;
+            }
+            Port::QemuErrors => {
+                let room = (64 * 1024usize).saturating_sub(self.qemu_errors.len());
+                self.qemu_errors.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            }
+        }
+        Ok(())
+    }
+
+    fn control_line(&mut self, line: &str, event: &mut dyn FnMut(Event)) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "ready" => {
+                self.phase = Phase::Running;
+                self.boot_ms = millis(self.started.elapsed());
+                self.kernel_release = rest.to_owned();
+                event(Event::Booted {
+                    kernel_release: self.kernel_release.clone(),
+                    boot_ms: self.boot_ms,
+                });
+            }
+            "missing" => self.missing_results.push(PathBuf::from(format!("/{rest}"))),
+            "exit" => {
+                let mut numbers = rest.split(' ');
+                let code = numbers.next().and_then(|word| word.parse().ok());
+                let oom_kills = numbers.next().and_then(|word| word.parse().ok());
+                self.exit = code.zip(oom_kills);
+            }
+            _ => tracing::warn!("the guest's first process said {line:?}"),
+        }
+    }
+
+    fn end(mut self) -> Result<GuestEnd, LabError> {
+        let (exit_code, oom_kills) = self.exit.unwrap_or((-1, 0));
+        // 137 is 128 + SIGKILL, which is what the kernel sends.
+        if exit_code == 137 && oom_kills > 0 {
+            return Err(LabError::OutOfMemory { console_tail: self.console_tail.to_vec() });
+        }
+        self.results.seek(SeekFrom::Start(0)).doing("read the guest's results again")?;
+        Ok(GuestEnd {
+            exit_code,
+            stdout: self.stdout.kept,
+            stderr: self.stderr.kept,
+            missing_results: self.missing_results,
+            results: self.results,
+            kernel_release: self.kernel_release,
+            boot_ms: self.boot_ms,
+            run_ms: millis(self.started.elapsed()),
+            console_tail: self.console_tail.to_vec(),
+        })
+    }
+
+    fn timed_out(mut self, bound: Duration, event: &mut dyn FnMut(Event)) -> LabError {
+        self.flush(event);
+        LabError::TimedOut {
+            phase: self.phase,
+            bound_ms: millis(bound),
+            console_tail: self.console_tail.to_vec(),
+            output_tail: self.output_tail.to_vec(),
+        }
+    }
+
+    /// Gives what came without a line's end, when there will be no more.
+    fn flush(&mut self, event: &mut dyn FnMut(Event)) {
+        let (tail, panic) = (&mut self.console_tail, &mut self.panic_message);
+        self.console.finish(|line| console_line(line, tail, panic, event));
+        let tail = &mut self.output_tail;
+        let mut keep = |line: &String| tail.push(line.clone());
+        self.stdout.flush(|line| {
+            keep(&line);
+            event(Event::Stdout(line));
+        });
+        self.stderr.flush(|line| {
+            keep(&line);
+            event(Event::Stderr(line));
+        });
+    }
+
+    /// QEMU ended before the guest had sent everything.
+    fn ended_early(mut self, status: ExitStatus, event: &mut dyn FnMut(Event)) -> LabError {
+        self.flush(event);
+        let (phase, console_tail) = (self.phase, self.console_tail.to_vec());
+        if let Some(message) = self.panic_message {
+            return LabError::Panicked { phase, message, console_tail };
+        }
+        if status.success() {
+            return LabError::EndedEarly { phase, console_tail };
+        }
+        let errors = String::from_utf8_lossy(&self.qemu_errors);
+        let message = errors.lines().rfind(|line| !line.trim().is_empty());
+        LabError::Qemu {
+            status: status.to_string(),
+            message: message.unwrap_or("it wrote no reason").trim().to_owned(),
+            console_tail,
+        }
+    }
+}
+
+fn console_line(
+    line: String,
+    tail: &mut Tail,
+    panic: &mut Option<String>,
+    event: &mut dyn FnMut(Event),
+) {
+    if let Some(at) = line.find("Kernel panic")
+        && panic.is_none()
+    {
+        *panic = Some(line[at..].to_owned());
+    }
+    tail.push(line.clone());
+    event(Event::Console(line));
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

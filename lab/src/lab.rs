@@ -1,0 +1,533 @@
+//! The call that puts the parts together: makes ready, starts, waits, unpacks.
+
+use std::fs;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::accel::{self, Accel, AccelChoice, PROBE_BOUND, ProbeKey, Verdict};
+use crate::cache::Cache;
+use crate::closure::{Closure, Sources, closure, is_static};
+use crate::error::{Doing, LabError, Phase};
+use crate::guest::{self, GuestEnd, GuestStart};
+use crate::initramfs::Initramfs;
+use crate::job::{Event, GuestFile, GuestJob, GuestResult, Program, ResultsDir};
+use crate::machine::{Machine, QemuVersion};
+use crate::packages::Packages;
+use crate::requirements::{find_program, missing_requirements};
+
+const INIT: &str = include_str!("init.sh");
+
+/// A guest under software emulation on a busy host sometimes dies while it boots; one in a
+/// hundred of QEMU 7.2's did. The bound on the boot holds for all attempts together.
+const BOOT_ATTEMPTS: u32 = 3;
+
+/// The machine and where fetched things are kept.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LabConfig {
+    /// The machine.
+    pub machine: Machine,
+    /// The cache; the user's if not given (see [`Cache::of_user`]).
+    pub cache_dir: Option<PathBuf>,
+}
+
+/// Runs jobs in virtual two-tier machines, each in a fresh one.
+#[derive(Debug, Clone)]
+pub struct Lab {
+    machine: Machine,
+    cache: Cache,
+    qemu: PathBuf,
+    qemu_version: QemuVersion,
+}
+
+impl Lab {
+    /// A lab for this machine. Fails if the machine cannot be or the host lacks something;
+    /// fetches and starts nothing yet.
+    pub fn new(config: LabConfig) -> Result<Self, LabError> {
+        let machine = config.machine;
+        machine.check()?;
+        if let Some(missing) = missing_requirements(&machine).into_iter().next() {
+            return Err(missing.into());
+        }
+        let qemu = find_program(&machine.qemu).unwrap_or_else(|| machine.qemu.clone());
+        let qemu_version = qemu_version(&qemu)?;
+        let cache = config.cache_dir.map_or_else(Cache::of_user, Cache::at)?;
+        Ok(Self { machine, cache, qemu, qemu_version })
+    }
+
+    /// The machine.
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Runs a job and waits for its end, telling what happens as it happens. A command that ends
+    /// with another exit code than 0 is no error of the lab.
+    pub fn run(
+        &self,
+        job: &GuestJob,
+        mut event: impl FnMut(Event),
+    ) -> Result<GuestResult, LabError> {
+        let results = results_target(job)?;
+        let kernel =
+            self.machine.kernel.image(&self.cache, &mut |text| event(Event::Preparing(text)))?;
+        let accel = self.choose_accel(&kernel, &mut event)?;
+        let end = self.run_guest(job, &kernel, &accel, self.machine.boot_timeout, &mut event)?;
+        let results = results.fill(end.results)?;
+        Ok(GuestResult {
+            exit_code: end.exit_code,
+            stdout: end.stdout,
+            stderr: end.stderr,
+            missing_results: end.missing_results,
+            accel,
+            kernel_release: end.kernel_release,
+            boot_ms: end.boot_ms,
+            run_ms: end.run_ms,
+            console_tail: end.console_tail,
+            results,
+        })
+    }
+
+    fn run_guest(
+        &self,
+        job: &GuestJob,
+        kernel: &Path,
+        accel: &AccelChoice,
+        boot_bound: Duration,
+        event: &mut dyn FnMut(Event),
+    ) -> Result<GuestEnd, LabError> {
+        let trailer = random_trailer()?;
+        let root = self.root_file_system(job, &trailer, event)?;
+        let (initramfs, initramfs_bytes) = root.write_to_memory()?;
+        // The archive and what is unpacked from it are in fast memory at the same time.
+        if initramfs_bytes.saturating_mul(2) > self.machine.fast_bytes {
+            return Err(LabError::Invalid {
+                what: "the machine's fast memory",
+                got: format!("{} bytes", self.machine.fast_bytes),
+                expected: format!(
+                    "at least twice the {initramfs_bytes} bytes of programs and files carried in"
+                ),
+            });
+        }
+        event(Event::Starting { accel: accel.clone(), initramfs_bytes });
+        let start = GuestStart {
+            qemu: &self.qemu,
+            qemu_args: self.machine.qemu_args(accel.kvm, self.qemu_version),
+            extra_qemu_args: &self.machine.extra_qemu_args,
+            kernel,
+            kernel_args: &self.machine.kernel_args,
+            initramfs: &initramfs,
+            trailer: &trailer,
+            begun: Instant::now(),
+            boot_bound,
+            bound: job.timeout.unwrap_or(self.machine.timeout),
+        };
+        for _ in 1..BOOT_ATTEMPTS {
+            match guest::run(&start, event) {
+                // Nothing of the job has run yet, so it can be begun again.
+                Err(
+                    error @ (LabError::Panicked { phase: Phase::Booting, .. }
+                    | LabError::EndedEarly { phase: Phase::Booting, .. }),
+                ) => event(Event::Preparing(format!("booting again, for {error}"))),
+                end => return end,
+            }
+        }
+        guest::run(&start, event)
+    }
+
+    /// What the machine's `accel` comes to on this host.
+    fn choose_accel(
+        &self,
+        kernel: &Path,
+        event: &mut dyn FnMut(Event),
+    ) -> Result<AccelChoice, LabError> {
+        let choice = |kvm, reason: &str| AccelChoice { kvm, reason: reason.to_owned() };
+        match self.machine.accel {
+            Accel::Kvm => return Ok(choice(true, "asked for")),
+            Accel::Tcg => return Ok(choice(false, "asked for")),
+            Accel::Auto => {}
+        }
+        if let Some(reason) = accel::kvm_absent() {
+            return Ok(choice(false, &reason));
+        }
+        let key = ProbeKey::new(kernel, &self.qemu);
+        if let Some(verdict) = accel::remembered(&self.cache, &key) {
+            return Ok(choice(verdict.works, &verdict.reason));
+        }
+        event(Event::Preparing("trying whether a guest runs under KVM".to_owned()));
+        let kvm = choice(true, "being tried");
+        let probe = GuestJob::new("true").timeout(2 * PROBE_BOUND);
+        let (works, reason) = match self.run_guest(&probe, kernel, &kvm, PROBE_BOUND, &mut |_| {}) {
+            Ok(end) => (true, format!("a guest came up under KVM in {} ms", end.boot_ms)),
+            Err(error) => match probe_failure(&error) {
+                Some(reason) => (false, reason),
+                None => return Err(error),
+            },
+        };
+        accel::remember(&self.cache, &Verdict { key, works, reason: reason.clone() })?;
+        Ok(AccelChoice { kvm: works, reason })
+    }
+
+    fn root_file_system(
+        &self,
+        job: &GuestJob,
+        trailer: &str,
+        event: &mut dyn FnMut(Event),
+    ) -> Result<Initramfs, LabError> {
+        let mut root = Initramfs::new()?;
+        let sources = Sources::host();
+        let mut say = |text| event(Event::Preparing(text));
+        let mut command = job.command.clone();
+        for program in &job.programs {
+            let (to, closure) = self.program(program, &sources, &mut say)?;
+            put(&mut root, &closure)?;
+            // By its path, for busybox's shell would take its own applet for a bare name.
+            if to.file_name().is_some_and(|name| name == command.as_str()) {
+                command = to.display().to_string();
+            }
+        }
+        self.busybox(&mut root, &mut say)?;
+        for file in &job.files {
+            let (GuestFile::Host { to, .. } | GuestFile::Bytes { to, .. }) = file;
+            if to.starts_with("/.lab") || to == Path::new("/init") {
+                return Err(LabError::Invalid {
+                    what: "a file's place in the guest",
+                    got: to.display().to_string(),
+                    expected: "anything but /init and /.lab, which are the lab's own".to_owned(),
+                });
+            }
+            match file {
+                GuestFile::Host { from, to } => root.host_tree(from, to)?,
+                GuestFile::Bytes { bytes, mode, to } => root.bytes(to, bytes.clone(), *mode)?,
+            }
+        }
+        root.bytes("/init", INIT, 0o755)?;
+        root.bytes("/.lab/trailer", format!("{trailer}\n"), 0o600)?;
+        root.bytes("/.lab/stdin", job.stdin.clone(), 0o600)?;
+        root.bytes("/.lab/command", command_script(job, &command)?, 0o600)?;
+        root.bytes("/.lab/results", results_list(job)?, 0o600)?;
+        Ok(root)
+    }
+
+    /// A program, where it goes, and all that it needs.
+    fn program(
+        &self,
+        program: &Program,
+        sources: &Sources,
+        say: &mut dyn FnMut(String),
+    ) -> Result<(PathBuf, Closure), LabError> {
+        match program {
+            Program::Host(path) => {
+                let from = find_program(path).ok_or_else(|| LabError::ProgramMissing {
+                    program: path.display().to_string(),
+                    reason: "no such file on this host".to_owned(),
+                })?;
+                let from = std::path::absolute(&from).doing(format!("find {}", from.display()))?;
+                let to = program_place(&from);
+                let closure = closure(&from, &to, sources)?;
+                Ok((to, closure))
+            }
+            Program::Package { package, program } => {
+                let found = Packages::new(&self.cache).program(package, program, sources, say)?;
+                Ok((found.guest_path, found.closure))
+            }
+        }
+    }
+
+    /// Busybox and a link for each of its applets that no program was carried in for. The host's
+    /// is used if it needs no libraries, else Debian's package is fetched.
+    fn busybox(&self, root: &mut Initramfs, say: &mut dyn FnMut(String)) -> Result<(), LabError> {
+        let host =
+            find_program(Path::new("busybox")).filter(|path| is_static(path).is_ok_and(|yes| yes));
+        let busybox = match host {
+            Some(path) => path,
+            None => Packages::new(&self.cache).get("busybox-static", say)?.root.join("bin/busybox"),
+        };
+        let listing = Command::new(&busybox)
+            .arg("--list")
+            .output()
+            .doing(format!("run {} --list", busybox.display()))?;
+        root.host_file(&busybox, "/usr/bin/busybox")?;
+        for applet in String::from_utf8_lossy(&listing.stdout).lines() {
+            let taken = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"]
+                .iter()
+                .any(|place| root.contains(Path::new(place).join(applet)));
+            if !taken {
+                root.link(Path::new("/usr/bin").join(applet), "busybox")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn qemu_version(qemu: &Path) -> Result<QemuVersion, LabError> {
+    let output = Command::new(qemu)
+        .arg("--version")
+        .output()
+        .doing(format!("run {} --version", qemu.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    QemuVersion::parse(&text).ok_or_else(|| LabError::Invalid {
+        what: "the answer of QEMU's --version",
+        got: format!("{:?}", text.lines().next().unwrap_or_default()),
+        expected: "a version of QEMU; check the machine's `qemu`".to_owned(),
+    })
+}
+
+fn put(root: &mut Initramfs, closure: &Closure) -> Result<(), LabError> {
+    for (to, from) in &closure.files {
+        root.host_file(from, to)?;
+    }
+    for (to, target) in &closure.links {
+        if !root.contains(to) {
+            root.link(to, target)?;
+        }
+    }
+    Ok(())
+}
+
+/// Why KVM does not work, if it is KVM that this error speaks of.
+fn probe_failure(error: &LabError) -> Option<String> {
+    match error {
+        LabError::TimedOut { phase: Phase::Booting, bound_ms, .. } => {
+            Some(format!("a guest under KVM hung for {bound_ms} ms"))
+        }
+        LabError::Qemu { message, .. } => Some(format!("a guest under KVM failed: {message}")),
+        LabError::Panicked { message, .. } => Some(format!("a guest under KVM: {message}")),
+        LabError::EndedEarly { .. } | LabError::TimedOut { .. } => {
+            Some("a guest under KVM did not run its command".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// Programs keep their usual place; one from a build directory goes where the guest's PATH leads.
+fn program_place(from: &Path) -> PathBuf {
+    let usual = ["/usr", "/bin", "/sbin", "/opt"].iter().any(|place| from.starts_with(place));
+    match from.file_name() {
+        Some(name) if !usual => Path::new("/usr/local/bin").join(name),
+        _ => from.to_owned(),
+    }
+}
+
+/// 128 random bits: no output of a command ends a stream by chance.
+fn random_trailer() -> Result<String, LabError> {
+    let mut random = [0u8; 16];
+    let mut file = fs::File::open("/dev/urandom").doing("open /dev/urandom")?;
+    std::io::Read::read_exact(&mut file, &mut random).doing("read /dev/urandom")?;
+    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("terrace-end-{hex}"))
+}
+
+/// A word for the shell, whatever is in it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// The shell script that becomes the command.
+fn command_script(job: &GuestJob, command: &str) -> Result<String, LabError> {
+    let mut script = String::new();
+    for (name, value) in &job.env {
+        let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if !begins || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            return Err(LabError::Invalid {
+                what: "a variable's name",
+                got: format!("{name:?}"),
+                expected: "letters, digits and _".to_owned(),
+            });
+        }
+        script += &format!("export {name}={}\n", quoted(value));
+    }
+    let words = [command].into_iter().chain(job.args.iter().map(String::as_str));
+    if let Some(word) = words.clone().find(|word| word.contains('\0')) {
+        return Err(LabError::Invalid {
+            what: "a word of the command",
+            got: format!("{word:?}"),
+            expected: "no NUL".to_owned(),
+        });
+    }
+    let directory = job.directory.display().to_string();
+    script += &format!("mkdir -p {0} && cd {0} || exit 126\n", quoted(&directory));
+    script += "exec";
+    for word in words {
+        script += " ";
+        script += &quoted(word);
+    }
+    script += "\n";
+    Ok(script)
+}
+
+/// The results asked for, one a line, without their leading slash.
+fn results_list(job: &GuestJob) -> Result<String, LabError> {
+    let mut list = String::new();
+    for path in &job.results {
+        let text = path.to_str().filter(|text| !text.contains('\n'));
+        let relative = text.and_then(|text| text.strip_prefix('/'));
+        let parent = path.components().any(|part| part == std::path::Component::ParentDir);
+        match relative {
+            Some(relative) if !parent && !relative.is_empty() => {
+                list += relative.trim_end_matches('/');
+                list.push('\n');
+            }
+            _ => {
+                return Err(LabError::Invalid {
+                    what: "a result's path",
+                    got: format!("{path:?}"),
+                    expected: "an absolute path in UTF-8 without `..` or line breaks".to_owned(),
+                });
+            }
+        }
+    }
+    Ok(list)
+}
+
+/// Where results are to go, found out before the guest runs.
+enum ResultsTarget {
+    None,
+    Temporary,
+    Given(PathBuf),
+}
+
+fn results_target(job: &GuestJob) -> Result<ResultsTarget, LabError> {
+    match &job.results_dir {
+        _ if job.results.is_empty() => Ok(ResultsTarget::None),
+        None => Ok(ResultsTarget::Temporary),
+        Some(path) => {
+            let filled = match fs::read_dir(path) {
+                Ok(mut entries) => entries.next().is_some(),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+                Err(e) => return Err(e).doing(format!("read {}", path.display())),
+            };
+            if filled {
+                return Err(LabError::Invalid {
+                    what: "the directory for results",
+                    got: format!("{}, which has something in it", path.display()),
+                    expected: "an empty or new directory".to_owned(),
+                });
+            }
+            Ok(ResultsTarget::Given(path.clone()))
+        }
+    }
+}
+
+impl ResultsTarget {
+    fn fill(self, archive: fs::File) -> Result<ResultsDir, LabError> {
+        match self {
+            Self::None => Ok(ResultsDir::None),
+            Self::Temporary => {
+                let dir = tempfile::Builder::new()
+                    .prefix("terrace-results-")
+                    .tempdir()
+                    .doing("make a directory for results")?;
+                unpack(archive, dir.path())?;
+                Ok(ResultsDir::Temporary(dir))
+            }
+            Self::Given(path) => {
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let parent = parent.unwrap_or(Path::new("."));
+                fs::create_dir_all(parent).doing(format!("make {}", parent.display()))?;
+                let dir = tempfile::Builder::new()
+                    .prefix(".terrace-results-")
+                    .tempdir_in(parent)
+                    .doing(format!("make a directory in {}", parent.display()))?;
+                unpack(archive, dir.path())?;
+                // Renaming onto an empty directory replaces it (rename(2)).
+                fs::rename(dir.path(), &path).doing(format!("make {}", path.display()))?;
+                Ok(ResultsDir::Given(path))
+            }
+        }
+    }
+}
+
+/// Unpacks the guest's archives. Nothing can leave the directory: the tar library refuses paths
+/// and links that would.
+fn unpack(archive: fs::File, to: &Path) -> Result<(), LabError> {
+    let mut archive = tar::Archive::new(BufReader::new(archive));
+    // Two archives lie one behind the other, each with its end marks.
+    archive.set_ignore_zeros(true);
+    archive.set_preserve_permissions(false);
+    archive.set_preserve_mtime(false);
+    archive.unpack(to).map_err(|e| LabError::Results { reason: e.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_the_command_as_they_are() {
+        let words = ["a b", "it's", "$HOME `x` \\", "new\nline", "", "*"];
+        let job = GuestJob::new("printf").args(["[%s]"]).args(words).env("A", "x'y");
+        let script = command_script(&job, "printf").unwrap();
+        // The same shell grammar, on the host.
+        let output = Command::new("sh").arg("-c").arg(&script).output().unwrap();
+        let expected: String = words.iter().map(|word| format!("[{word}]")).collect();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+        assert!(script.contains(r"export A='x'\''y'"), "{script}");
+    }
+
+    #[test]
+    fn odd_names_and_paths_are_refused() {
+        assert!(command_script(&GuestJob::new("x").env("A B", ""), "x").is_err());
+        assert!(command_script(&GuestJob::new("x").args(["\0"]), "x").is_err());
+        for path in ["relative", "/", "/a/../b", "/a\nb"] {
+            assert!(results_list(&GuestJob::new("x").result(path)).is_err(), "{path}");
+        }
+        let good = GuestJob::new("x").result("/tmp/out/").result("/proc/cmdline");
+        assert_eq!(results_list(&good).unwrap(), "tmp/out\nproc/cmdline\n");
+    }
+
+    #[test]
+    fn a_filled_directory_for_results_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let job = GuestJob::new("x").result("/tmp/a").results_dir(dir.path());
+        assert!(results_target(&job).is_ok());
+        fs::write(dir.path().join("mine"), "").unwrap();
+        let error = results_target(&job).err().unwrap().to_string();
+        assert!(error.contains("has something in it"), "{error}");
+    }
+
+    fn archive_of(bytes: &[u8]) -> fs::File {
+        use std::io::{Seek, Write};
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file.rewind().unwrap();
+        file
+    }
+
+    #[test]
+    fn nothing_leaves_the_directory_for_results() {
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(4);
+        header.set_mode(0o644);
+        // The library would not write such a name: put it there by hand.
+        let name = b"../escaped";
+        header.as_old_mut().name[..name.len()].copy_from_slice(name);
+        header.set_cksum();
+        archive.append(&header, &b"evil"[..]).unwrap();
+        let bytes = archive.into_inner().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let inner = dir.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let _ = unpack(archive_of(&bytes), &inner);
+        assert!(!dir.path().join("escaped").exists());
+    }
+
+    #[test]
+    fn a_damaged_archive_leaves_no_results_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out");
+        let result = ResultsTarget::Given(target.clone()).fill(archive_of(&[b'x'; 3000]));
+        let error = result.expect_err("garbage");
+        assert!(matches!(error, LabError::Results { .. }), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn programs_of_a_build_go_on_the_path() {
+        assert_eq!(program_place(Path::new("/usr/bin/perl")), Path::new("/usr/bin/perl"));
+        let built = Path::new("/home/u/target/debug/tool");
+        assert_eq!(program_place(built), Path::new("/usr/local/bin/tool"));
+    }
+}

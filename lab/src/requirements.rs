@@ -1,0 +1,76 @@
+//! What the host must have before a guest can start, with the remedy for what it lacks.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::LabError;
+use crate::kernel::Kernel;
+use crate::machine::Machine;
+
+/// Something that the host lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingRequirement {
+    /// What.
+    pub what: String,
+    /// The command that brings it.
+    pub remedy: String,
+}
+
+impl From<MissingRequirement> for LabError {
+    fn from(missing: MissingRequirement) -> Self {
+        Self::HostProgramMissing { what: missing.what, remedy: missing.remedy }
+    }
+}
+
+/// All that the host lacks for this machine: empty if it can start. Kernel, busybox and packaged
+/// programs need not be installed: they are fetched.
+#[must_use]
+pub fn missing_requirements(machine: &Machine) -> Vec<MissingRequirement> {
+    let qemu = "apt-get install --no-install-recommends qemu-system-x86";
+    let debian = "use Debian or Ubuntu, or give the machine the path of a kernel";
+    let mut programs = vec![(machine.qemu.as_path(), qemu)];
+    if machine.kernel == Kernel::Debian {
+        programs.extend(["apt-get", "apt-cache", "dpkg-deb"].map(|name| (Path::new(name), debian)));
+    }
+    programs
+        .into_iter()
+        .filter(|(program, _)| find_program(program).is_none())
+        .map(|(program, remedy)| MissingRequirement {
+            what: program.display().to_string(),
+            remedy: remedy.to_owned(),
+        })
+        .collect()
+}
+
+/// The file of a program given as a path or as a name on `PATH`.
+#[must_use]
+pub fn find_program(program: &Path) -> Option<PathBuf> {
+    if program.components().count() > 1 {
+        return program.is_file().then(|| program.to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Programs for administrators are not on every user's PATH.
+    let more = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    let places = std::env::split_paths(&path).chain(more);
+    places.map(|place| place.join(program)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_qemu_is_named_with_its_remedy() {
+        let machine = Machine { qemu: "no-such-qemu".into(), ..Machine::default() };
+        let missing = missing_requirements(&machine);
+        assert_eq!(missing.len(), 1, "{missing:?}");
+        assert_eq!(missing[0].what, "no-such-qemu");
+        assert!(missing[0].remedy.contains("apt-get install"));
+    }
+
+    #[test]
+    fn programs_are_found_by_name_and_by_path() {
+        assert!(find_program(Path::new("sh")).is_some());
+        assert!(find_program(Path::new("/bin/sh")).is_some());
+        assert!(find_program(Path::new("/bin/no-such")).is_none());
+    }
+}
