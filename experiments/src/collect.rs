@@ -1,0 +1,285 @@
+//! Turns what the engine reports into result tables and a recording.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use terrace_core::plan::{Failure, FailureReason};
+use terrace_core::scan::Scan;
+use terrace_core::seams::MachineError;
+use terrace_engine::{Observer, PeriodReport};
+use terrace_recordings::container::PartialFile;
+use terrace_recordings::error::RecordingError;
+use terrace_recordings::period::{GroupHeader, Header, PeriodWriter};
+use terrace_results::{HeatRow, PeriodRow, ResultsError, RunRow, TableWriter};
+
+use crate::file::GroupSpec;
+use crate::heat::Heat;
+use crate::run::Run;
+
+/// The three tables of a results directory.
+pub struct Tables {
+    /// A row per period.
+    pub periods: TableWriter<PeriodRow>,
+    /// A row per run and group.
+    pub runs: TableWriter<RunRow>,
+    /// The heat maps.
+    pub heat: TableWriter<HeatRow>,
+}
+
+impl Tables {
+    /// Begins the tables of this directory, which must exist.
+    pub fn create(directory: &Path) -> Result<Self, ResultsError> {
+        Ok(Tables {
+            periods: TableWriter::create(directory)?,
+            runs: TableWriter::create(directory)?,
+            heat: TableWriter::create(directory)?,
+        })
+    }
+
+    /// Gives the files their names.
+    pub fn finish(self) -> Result<(), ResultsError> {
+        self.periods.finish()?;
+        self.runs.finish()?;
+        self.heat.finish()
+    }
+}
+
+/// Called after every period with the group's number and its row: progress.
+pub type Progress<'a> = dyn FnMut(usize, &PeriodRow) + 'a;
+
+/// Collects one run: rows, heat map, recording.
+pub(crate) struct Collector<'a> {
+    period_ms: u64,
+    groups: Vec<Member>,
+    tables: &'a mut Tables,
+    recording: PeriodWriter<PartialFile>,
+    progress: &'a mut Progress<'a>,
+}
+
+struct Member {
+    row: RunRow,
+    ratio_is_given: bool,
+    heat: Heat,
+    lost: u64,
+    accessed: u64,
+    hits: u64,
+    accessed_ratios: f64,
+    stabilities: f64,
+    applied: BTreeMap<&'static str, u64>,
+    tracker_ns: Option<u64>,
+    daemon_ns: Option<u64>,
+}
+
+impl<'a> Collector<'a> {
+    /// Collects a run of these groups into these tables and into the run's recording.
+    pub fn new(
+        run: &Run<'_>,
+        kernel: &str,
+        rows: Vec<RunRow>,
+        tables: &'a mut Tables,
+        progress: &'a mut Progress<'a>,
+    ) -> Result<Self, RecordingError> {
+        let experiment = &run.experiment;
+        let group = |g: &GroupSpec| GroupHeader {
+            name: g.name.clone(),
+            policy: g.policy.clone(),
+            parameters: experiment.parameters_of(&g.policy),
+            policy_seed: experiment.seed,
+            page_size: g.page_size,
+            fast_share: g.fast_ratio.unwrap_or(0.0),
+        };
+        let header = Header {
+            created_by: concat!("terrace ", env!("CARGO_PKG_VERSION")).to_owned(),
+            experiment: experiment.name.clone(),
+            machine: run.request.machine.name().to_owned(),
+            kernel: kernel.to_owned(),
+            period_ms: experiment.period_ms,
+            seed: experiment.seed,
+            groups: experiment.groups.iter().map(group).collect(),
+        };
+        let recording = PeriodWriter::create(&run.recording(), header)?;
+        let member = |(row, spec): (RunRow, &GroupSpec)| Member {
+            heat: Heat::new(spec.page_size),
+            row,
+            ratio_is_given: spec.fast_ratio.is_some(),
+            lost: 0,
+            accessed: 0,
+            hits: 0,
+            accessed_ratios: 0.0,
+            stabilities: 0.0,
+            applied: BTreeMap::new(),
+            tracker_ns: None,
+            daemon_ns: None,
+        };
+        let groups = rows.into_iter().zip(&experiment.groups).map(member).collect();
+        Ok(Collector { period_ms: experiment.period_ms, groups, tables, recording, progress })
+    }
+
+    /// Writes the rows of the run. `complete` adds what only the end of the run knows.
+    pub fn finish(
+        self,
+        mut complete: impl FnMut(usize, &mut RunRow),
+    ) -> anyhow::Result<Vec<RunRow>> {
+        let mut rows = Vec::new();
+        for (index, member) in self.groups.into_iter().enumerate() {
+            for bin in member.heat.rows(&member.row.run, &member.row.group) {
+                self.tables.heat.push(bin)?;
+            }
+            let mut row = member.summary();
+            complete(index, &mut row);
+            self.tables.runs.push(row.clone())?;
+            rows.push(row);
+        }
+        self.recording.publish()?;
+        Ok(rows)
+    }
+}
+
+impl Member {
+    fn add(&mut self, report: &PeriodReport<'_>, row: &PeriodRow) {
+        let r = &mut self.row;
+        r.periods += 1;
+        if !self.ratio_is_given {
+            r.fast_ratio = ratio(report.budget.fast_pages, row.pages);
+        }
+        r.pages_max = r.pages_max.max(row.pages);
+        r.lost_periods += row.lost_periods;
+        r.promoted_pages += row.promoted_pages;
+        r.demoted_pages += row.demoted_pages;
+        r.exchanged_pairs += row.exchanged_pairs;
+        for reason in FailureReason::ALL {
+            *run_failures(r, reason) += *period_failures(&mut row.clone(), reason);
+        }
+        self.accessed += row.accessed_pages;
+        self.hits += row.fast_accessed_pages;
+        self.accessed_ratios += row.accessed_ratio;
+        self.stabilities += row.stability;
+        *self.applied.entry(report.decision.applied).or_default() += 1;
+        add(&mut self.tracker_ns, report.cpu.tracker_ns);
+        add(&mut self.daemon_ns, report.cpu.tracker_ns);
+        add(&mut self.daemon_ns, report.cpu.policy_ns);
+        add(&mut self.daemon_ns, report.cpu.mover_ns);
+        self.heat.add(report.scan);
+    }
+
+    fn summary(self) -> RunRow {
+        let mut row = self.row;
+        row.lost_periods += self.lost;
+        let mean = |sum: f64| if row.periods == 0 { 0.0 } else { sum / row.periods as f64 };
+        row.accessed_ratio = mean(self.accessed_ratios);
+        row.stability = mean(self.stabilities);
+        row.hit_ratio = ratio(self.hits, self.accessed);
+        // The first of equals by name, so that the row does not hang on the order of a map.
+        let main = self.applied.iter().max_by_key(|(name, n)| (**n, std::cmp::Reverse(**name)));
+        if let Some((name, &periods)) = main {
+            row.applied_main = (*name).to_owned();
+            row.applied_main_share = ratio(periods, row.periods);
+        }
+        let ms = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e6);
+        row.tracker_cpu_ms = ms(self.tracker_ns);
+        row.daemon_cpu_ms = ms(self.daemon_ns);
+        row
+    }
+}
+
+impl Observer for Collector<'_> {
+    fn period(&mut self, report: &PeriodReport<'_>) -> Result<(), MachineError> {
+        let member = &mut self.groups[report.group];
+        let row = row(self.period_ms, member, report);
+        member.lost = 0;
+        member.add(report, &row);
+        (self.progress)(report.group, &row);
+        let PeriodReport { group, scan, budget, decision, outcome, .. } = report;
+        self.recording.period(*group, scan, budget, decision, outcome).map_err(told)?;
+        self.tables.periods.push(row).map_err(told)
+    }
+
+    fn lost(&mut self, group: usize, periods: u32, reason: &str) -> Result<(), MachineError> {
+        let member = &mut self.groups[group];
+        // The next scan counts them; what no scan follows is counted at the end.
+        member.lost += u64::from(periods);
+        tracing::warn!(group = member.row.group, periods, reason, "periods lost");
+        self.recording.lost(group, periods, reason).map_err(told)
+    }
+
+    fn ended(&mut self, group: usize) -> Result<(), MachineError> {
+        self.recording.ended(group).map_err(told)
+    }
+}
+
+fn told(error: impl std::fmt::Display) -> MachineError {
+    MachineError(error.to_string())
+}
+
+fn row(period_ms: u64, member: &Member, report: &PeriodReport<'_>) -> PeriodRow {
+    let Scan { period, layout, accessed, fast, .. } = report.scan;
+    let features = &report.decision.features;
+    let (planned_promotions, planned_demotions) = report.decision.plan.pages(layout.page_size());
+    let (pages, accessed_pages) = (layout.pages() as u64, accessed.count() as u64);
+    let fast_accessed_pages = accessed.count_and(fast) as u64;
+    let mut row = PeriodRow {
+        run: member.row.run.clone(),
+        experiment: member.row.experiment.clone(),
+        machine: member.row.machine.clone(),
+        policy: member.row.policy.clone(),
+        group: member.row.group.clone(),
+        period: *period,
+        time_ms: period * period_ms,
+        pages,
+        accessed_pages,
+        fast_pages: fast.count() as u64,
+        fast_accessed_pages,
+        hit_ratio: ratio(fast_accessed_pages, accessed_pages),
+        accessed_ratio: ratio(accessed_pages, pages),
+        stability: features.stability,
+        applied: report.decision.applied.to_owned(),
+        lru_hit_average: features.lru_hit_average,
+        lfu_hit_average: features.lfu_hit_average,
+        planned_promotions,
+        planned_demotions,
+        promoted_pages: report.outcome.promoted_pages,
+        demoted_pages: report.outcome.demoted_pages,
+        exchanged_pairs: report.outcome.exchanged_pairs,
+        lost_periods: report.scan.lost_periods.into(),
+        tracker_cpu_ns: report.cpu.tracker_ns,
+        policy_cpu_ns: report.cpu.policy_ns,
+        mover_cpu_ns: report.cpu.mover_ns,
+        untracked_bytes: report.untracked_bytes,
+        ..PeriodRow::default()
+    };
+    for Failure { range, reason, .. } in &report.outcome.failures {
+        *period_failures(&mut row, *reason) += range.pages(layout.page_size());
+    }
+    row
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn add(sum: &mut Option<u64>, part: Option<u64>) {
+    if let Some(part) = part {
+        *sum = Some(sum.unwrap_or(0) + part);
+    }
+}
+
+/// The column of a reason, in either table.
+macro_rules! failures {
+    ($name:ident, $row:ty) => {
+        fn $name(row: &mut $row, reason: FailureReason) -> &mut u64 {
+            match reason {
+                FailureReason::Busy => &mut row.failed_busy,
+                FailureReason::Absent => &mut row.failed_absent,
+                FailureReason::NoRoom => &mut row.failed_no_room,
+                FailureReason::NotAllowed => &mut row.failed_not_allowed,
+                FailureReason::Denied => &mut row.failed_denied,
+                FailureReason::ProcessGone => &mut row.failed_process_gone,
+                FailureReason::StayedPut => &mut row.failed_stayed_put,
+                FailureReason::OutOfTime => &mut row.failed_out_of_time,
+                FailureReason::Unsupported => &mut row.failed_unsupported,
+            }
+        }
+    };
+}
+failures!(period_failures, PeriodRow);
+failures!(run_failures, RunRow);

@@ -1,0 +1,255 @@
+//! Experiment files: strict TOML, checked whole before anything runs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use terrace_core::page::PageSize;
+use terrace_core::parameters::in_plain_words;
+use terrace_engine::FastShare;
+
+use crate::refusal::{Refusal, refuse};
+use crate::size::Size;
+
+/// An experiment: workloads on a machine under policies.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// Its name, in results.
+    pub name: String,
+    /// What it shows, in a line or two.
+    #[serde(default)]
+    pub description: String,
+    /// Seed of everything random.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// Length of a period in ms: how often accessed bits are read and pages moved.
+    pub period_ms: u64,
+    /// Periods to run; it ends before when all its workloads have ended.
+    pub periods: u64,
+    /// The machine, where it is Terrace that makes it.
+    #[serde(default)]
+    pub machine: MachineSpec,
+    /// The groups, run at the same time.
+    pub groups: Vec<GroupSpec>,
+    /// Parameters of policies by the policy's name, wherever it is used.
+    #[serde(default)]
+    pub policies: BTreeMap<String, Value>,
+    /// The folder that paths in the file are relative to.
+    #[serde(skip)]
+    pub folder: PathBuf,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// The two tiers of a simulated or virtual machine.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MachineSpec {
+    /// Processors.
+    pub cpus: u32,
+    /// Size of the fast tier. Default: on the simulated machine the sum of the groups' shares.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fast: Option<Size>,
+    /// Size of the slow tier. Default: on the simulated machine without limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow: Option<Size>,
+    /// Latency of the fast tier in ns, as the virtual machine's firmware tells it.
+    pub fast_latency_ns: u32,
+    /// Latency of the slow tier in ns.
+    pub slow_latency_ns: u32,
+    /// Nodes of the fast tier of a host whose firmware does not tell its tiers. Give both or none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fast_nodes: Vec<u32>,
+    /// Nodes of its slow tier.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slow_nodes: Vec<u32>,
+    /// Kernel image of the virtual machine; Debian's packaged kernel by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<PathBuf>,
+}
+
+impl Default for MachineSpec {
+    fn default() -> Self {
+        // Local DRAM beside a CXL expander, rounded.
+        MachineSpec {
+            cpus: 2,
+            fast: None,
+            slow: None,
+            fast_latency_ns: 80,
+            slow_latency_ns: 300,
+            fast_nodes: Vec::new(),
+            slow_nodes: Vec::new(),
+            kernel: None,
+        }
+    }
+}
+
+/// A group: one workload under one policy with its share of fast memory.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupSpec {
+    /// Its name, in results and as a control group.
+    pub name: String,
+    /// Its policy, unless the command line names others.
+    #[serde(default = "amp")]
+    pub policy: String,
+    /// Its fast memory over its footprint, 0 to 1. Give this or `fast`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fast_ratio: Option<f64>,
+    /// Its fast memory as a size. Give this or `fast_ratio`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fast: Option<Size>,
+    /// Size of the pages it is tracked and moved in.
+    #[serde(default = "huge")]
+    pub page_size: PageSize,
+    /// Pages that may be moved for it in a period; no limit by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moved_pages_per_period: Option<u64>,
+    /// What it runs.
+    pub workload: WorkloadSpec,
+}
+
+fn amp() -> String {
+    "amp".to_owned()
+}
+
+fn huge() -> PageSize {
+    PageSize::Huge
+}
+
+/// A workload by its kind; the other keys are the kind's own parameters.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+pub struct WorkloadSpec {
+    /// A kind of `terrace workloads`, or "recording".
+    pub kind: String,
+    /// The kind's parameters.
+    #[serde(flatten)]
+    pub parameters: serde_json::Map<String, Value>,
+}
+
+impl WorkloadSpec {
+    /// The parameters as the registries take them.
+    pub fn parameters(&self) -> Value {
+        Value::Object(self.parameters.clone())
+    }
+}
+
+impl GroupSpec {
+    /// The group's share of fast memory.
+    pub fn share(&self) -> FastShare {
+        match (self.fast_ratio, self.fast) {
+            (Some(ratio), _) => FastShare::Ratio(ratio),
+            (None, Some(size)) => FastShare::Bytes(size.0),
+            (None, None) => FastShare::Ratio(1.0),
+        }
+    }
+}
+
+impl Experiment {
+    /// Reads and checks an experiment file.
+    pub fn read(path: &Path) -> Result<Self, Refusal> {
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            refuse!(
+                "{}: {e}; expected an experiment file, see 'terrace run --help'",
+                path.display()
+            )
+        })?;
+        let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
+        Self::parse(&text, folder).map_err(|e| refuse!("{}: {e}", path.display()))
+    }
+
+    /// Reads and checks the text of an experiment file whose relative paths start at `folder`.
+    pub fn parse(text: &str, folder: PathBuf) -> Result<Self, Refusal> {
+        let mut experiment: Experiment = toml::from_str(text).map_err(|e| {
+            let line = e.span().map(|s| 1 + text[..s.start.min(text.len())].matches('\n').count());
+            let place = line.map(|l| format!("line {l}: ")).unwrap_or_default();
+            refuse!("{place}{}", in_plain_words(e.message()))
+        })?;
+        experiment.folder = folder;
+        experiment.check()?;
+        Ok(experiment)
+    }
+
+    /// The same experiment with every group under this policy.
+    pub fn under(&self, policy: &str) -> Result<Self, Refusal> {
+        let mut experiment = self.clone();
+        experiment.groups.iter_mut().for_each(|g| g.policy = policy.to_owned());
+        experiment.check()?;
+        Ok(experiment)
+    }
+
+    /// Parameters given for this policy, or null.
+    pub fn parameters_of(&self, policy: &str) -> Value {
+        self.policies.get(policy).cloned().unwrap_or(Value::Null)
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
+        name_is_plain("name", &self.name)?;
+        if !(1..=3_600_000).contains(&self.period_ms) {
+            return Err(refuse!("period_ms = {}: expected 1 to 3600000", self.period_ms));
+        }
+        if !(1..=10_000_000).contains(&self.periods) {
+            return Err(refuse!("periods = {}: expected 1 to 10000000", self.periods));
+        }
+        if !(1..=64).contains(&self.machine.cpus) {
+            return Err(refuse!("machine.cpus = {}: expected 1 to 64", self.machine.cpus));
+        }
+        for (key, size) in [("fast", self.machine.fast), ("slow", self.machine.slow)] {
+            if size.is_some_and(|s| s.0 < PageSize::Huge.bytes()) {
+                return Err(refuse!("machine.{key}: expected at least one huge page, \"2M\""));
+            }
+        }
+        let machine = &self.machine;
+        if machine.fast_nodes.is_empty() != machine.slow_nodes.is_empty() {
+            return Err(refuse!(
+                "machine.fast_nodes and machine.slow_nodes: expected both or none of them"
+            ));
+        }
+        if self.groups.is_empty() {
+            return Err(refuse!("no groups: expected at least one [[groups]] section"));
+        }
+        for (index, group) in self.groups.iter().enumerate() {
+            if self.groups[..index].iter().any(|g| g.name == group.name) {
+                return Err(refuse!(
+                    "two groups are named '{}': expected different names",
+                    group.name
+                ));
+            }
+            self.check_group(group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
+        }
+        for (name, parameters) in &self.policies {
+            terrace_core::policy::build(name, parameters, self.seed)
+                .map_err(|e| refuse!("policies.{name}: {e}; see 'terrace policies'"))?;
+        }
+        Ok(())
+    }
+
+    fn check_group(&self, group: &GroupSpec) -> Result<(), Refusal> {
+        name_is_plain("name", &group.name)?;
+        match (group.fast_ratio, group.fast) {
+            (Some(ratio), None) if (0.0..=1.0).contains(&ratio) => {}
+            (Some(ratio), None) => return Err(refuse!("fast_ratio = {ratio}: expected 0 to 1")),
+            (None, Some(_)) => {}
+            _ => return Err(refuse!("expected one of fast_ratio = 0.5 and fast = \"512M\"")),
+        }
+        terrace_core::policy::build(&group.policy, &self.parameters_of(&group.policy), self.seed)
+            .map(|_| ())
+            .map_err(Refusal::new)
+    }
+}
+
+/// Names become file names, control groups and table cells.
+fn name_is_plain(key: &str, name: &str) -> Result<(), Refusal> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if (1..=64).contains(&name.len()) && name.chars().all(plain) && !name.starts_with(['.', '-']) {
+        Ok(())
+    } else {
+        Err(refuse!(
+            "{key} = '{name}': expected 1 to 64 letters, digits, '-', '_' or '.', and a letter, digit or '_' first"
+        ))
+    }
+}

@@ -1,0 +1,305 @@
+//! Runs on this host's own tiers: starts the workloads, each in a control group of its own,
+//! tracks and moves their pages, and leaves the host as it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Deserialize;
+use serde_json::json;
+use terrace_core::page::PageSize;
+use terrace_core::policy::{self, Allocation};
+use terrace_engine::{Engine, Group, Options};
+use terrace_linux::cgroup::Cgroup;
+use terrace_linux::conflicts::{self, Intent, Severity};
+use terrace_linux::process;
+use terrace_linux::roots::Roots;
+use terrace_linux::{GroupSpec as Attach, GuardCommand, Host, HostOptions, Source, signals};
+use terrace_results::{PeriodRow, RunRow};
+use terrace_workloads::kinds::{self, LiveContext, LiveProgram, LiveWorkload, WorkloadResult};
+use terrace_workloads::session::{MemoryPolicy, Session, SessionOptions};
+
+use crate::collect::{Collector, Tables};
+use crate::file::{Experiment, GroupSpec};
+use crate::refusal::{Refusal, refuse};
+use crate::run::{Event, Events, Run, write_whole};
+
+/// What the names of control groups that a run makes begin with.
+const CGROUP_PREFIX: &str = "terrace-";
+
+/// Periods that programs go on beyond those of the experiment: setting up the tracker takes time
+/// after they have begun.
+const SLACK_PERIODS: u64 = 3;
+
+/// What a group runs.
+enum Work {
+    /// Programs that the run starts and ends.
+    Started(Box<LiveWorkload>),
+    /// Programs that run already and are left alone otherwise.
+    Running(Source),
+}
+
+/// Parameters of the workload kind "attach".
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Running {
+    cgroup: Option<PathBuf>,
+    #[serde(default)]
+    pids: Vec<u32>,
+}
+
+fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, Refusal> {
+    let parameters = group.workload.parameters();
+    if group.workload.kind == kinds::ATTACH {
+        let Running { cgroup, pids } = serde_json::from_value(parameters)
+            .map_err(|e| refuse!("workload '{}': {e}", kinds::ATTACH))?;
+        return match (cgroup, pids.is_empty()) {
+            (Some(path), true) => Ok(Work::Running(Source::Cgroup(path))),
+            (None, false) => Ok(Work::Running(Source::Pids(pids))),
+            _ => Err(refuse!(
+                "workload 'attach': expected one of cgroup = \"PATH\" and pids = [PID, ...]"
+            )),
+        };
+    }
+    let context = LiveContext {
+        runtime_directory: std::env::temp_dir(),
+        period_ms: experiment.period_ms,
+        duration_ms: experiment.period_ms.saturating_mul(experiment.periods + SLACK_PERIODS),
+        page_size: group.page_size,
+        seed: experiment.seed,
+    };
+    let kind = kinds::find(&group.workload.kind).map_err(Refusal::new)?;
+    let workload = kind.live(&parameters, &context).map_err(Refusal::new)?;
+    Ok(Work::Started(Box::new(workload)))
+}
+
+/// Refuses workloads that cannot run live.
+pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), Refusal> {
+    for group in &run.experiment.groups {
+        work(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
+    }
+    Ok(())
+}
+
+/// The programs that a machine must have for a run.
+pub(crate) fn programs(run: &Run<'_>) -> Result<Vec<LiveProgram>, Refusal> {
+    let mut programs = Vec::new();
+    for group in &run.experiment.groups {
+        if let Work::Started(workload) = work(&run.experiment, group)? {
+            programs.extend(workload.programs());
+        }
+    }
+    Ok(programs)
+}
+
+/// Refuses what cannot be run, before anything is changed.
+pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
+    let lacking = conflicts::privileges(&Roots::default()).map_err(Refusal::new)?;
+    if let Some(conflict) = lacking.iter().find(|c| c.severity == Severity::Fatal) {
+        return Err(Refusal::new(conflict).into());
+    }
+    for run in runs {
+        check_workloads(run)?;
+        for program in programs(run)? {
+            program.locate().map_err(Refusal::new)?;
+        }
+        let (_, found) = Host::inspect(&options(run)).map_err(Refusal::new)?;
+        let in_the_way: Vec<_> = found
+            .iter()
+            .filter(|c| match c.severity {
+                Severity::Fatal => true,
+                Severity::Fixable(_) => !run.request.fix_conflicts,
+                _ => false,
+            })
+            .map(|c| match c.severity {
+                Severity::Fixable(_) => format!("{c} (or let --fix-conflicts do it for the run)"),
+                _ => c.to_string(),
+            })
+            .collect();
+        if !in_the_way.is_empty() {
+            return Err(Refusal::new(in_the_way.join("; ")).into());
+        }
+        check_running(run)?;
+    }
+    Ok(())
+}
+
+/// Refuses programs that should be running already and are not.
+fn check_running(run: &Run<'_>) -> Result<(), Refusal> {
+    let roots = Roots::default();
+    for group in &run.experiment.groups {
+        let name = &group.name;
+        match work(&run.experiment, group)? {
+            Work::Running(Source::Cgroup(path)) => {
+                let cgroup = Cgroup::new(&roots, &path);
+                if !cgroup.exists() {
+                    return Err(refuse!(
+                        "group '{name}': {} does not exist; expected a control group (v2), \
+                         create it or correct its name",
+                        cgroup.path().display()
+                    ));
+                }
+            }
+            Work::Running(Source::Pids(pids)) => {
+                let gone =
+                    pids.iter().find(|&&p| !matches!(process::alive(&roots, p), Ok(Some(_))));
+                if let Some(pid) = gone {
+                    return Err(refuse!(
+                        "group '{name}': no process {pid}; expected processes that run, correct pids"
+                    ));
+                }
+            }
+            Work::Started(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn options(run: &Run<'_>) -> HostOptions {
+    let (groups, machine) = (&run.experiment.groups, &run.experiment.machine);
+    let sizes: BTreeSet<u64> = groups.iter().map(|g| g.page_size.bytes()).collect();
+    HostOptions {
+        fix_conflicts: run.request.fix_conflicts,
+        max_groups: groups.len() as u32,
+        nodes: (!machine.fast_nodes.is_empty())
+            .then(|| (machine.fast_nodes.clone(), machine.slow_nodes.clone())),
+        ..HostOptions::new(Intent {
+            huge: sizes.contains(&PageSize::Huge.bytes()),
+            base: sizes.contains(&PageSize::Base.bytes()),
+            cgroups: true,
+        })
+    }
+}
+
+/// Runs it and adds its rows to the tables.
+pub(crate) fn run(
+    run: &Run<'_>,
+    tables: &mut Tables,
+    events: &mut dyn Events,
+) -> anyhow::Result<Vec<RunRow>> {
+    let experiment = &run.experiment;
+    let stop = signals::stop_flag().context("catching signals")?;
+    let mut host = Host::open(HostOptions {
+        guard: Some(GuardCommand::this_program(["guard"]).context("finding the guard")?),
+        stop: Some(stop.clone()),
+        ..options(run)
+    })
+    .map_err(Refusal::new)?;
+    for conflict in host.conflicts() {
+        events.event(Event::Note(&match conflict.severity {
+            Severity::Fixable(_) => format!("{}; changed until the end of the run", conflict.found),
+            _ => conflict.to_string(),
+        }));
+    }
+
+    let mut sessions = Vec::new();
+    let mut attach = Vec::new();
+    for spec in &experiment.groups {
+        let (session, source) = start(experiment, spec, &host, events)?;
+        sessions.push(session);
+        attach.push(Attach::new(&spec.name, source, spec.page_size, experiment.period_ms));
+    }
+    let attached = host.attach(attach).map_err(Refusal::new)?;
+    let mut groups = Vec::new();
+    for (spec, attached) in experiment.groups.iter().zip(attached) {
+        groups.push(Group {
+            name: spec.name.clone(),
+            tracker: Box::new(attached.tracker),
+            policy: policy::build(
+                &spec.policy,
+                &experiment.parameters_of(&spec.policy),
+                experiment.seed,
+            )?,
+            mover: Box::new(attached.mover),
+            share: spec.share(),
+            moved_pages: spec.moved_pages_per_period.unwrap_or(u64::MAX),
+        });
+    }
+    for session in sessions.iter_mut().flatten() {
+        session.begin()?;
+    }
+
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kernel = kernel.trim();
+    let rows = run.rows((!kernel.is_empty()).then_some(kernel), false);
+    let names: Vec<_> = experiment.groups.iter().map(|g| g.name.as_str()).collect();
+    let mut progress = |group: usize, row: &PeriodRow| {
+        events.event(Event::Period {
+            period: row.period,
+            group: names[group],
+            hit_ratio: row.hit_ratio,
+            applied: &row.applied,
+        });
+    };
+    let mut collector = Collector::new(run, kernel, rows, tables, &mut progress)?;
+    let options =
+        Options { cpu_clock: || Some(terrace_linux::costs::thread_cpu_ns()), ..Options::default() };
+    let mut engine = Engine::new(groups, options);
+    let mut periods = 0;
+    let mut died = None;
+    engine.run(&mut collector, || {
+        periods += 1;
+        let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
+        // All of them are asked, so that each notes when its program ended.
+        let ended: Vec<_> = ended.collect();
+        let all = !ended.is_empty() && ended.iter().all(|e| matches!(e, Ok(true)));
+        died = ended.into_iter().find_map(Result::err);
+        periods > experiment.periods || all || died.is_some() || stop.load(Ordering::Relaxed)
+    })?;
+    // The trackers must have gone before the host can be put back.
+    drop(engine);
+    if let Some(error) = died {
+        return Err(error.into());
+    }
+    let mut results: Vec<Option<WorkloadResult>> = Vec::new();
+    let mut details = BTreeMap::new();
+    for (name, session) in names.iter().zip(sessions) {
+        let events = session.as_ref().map(Session::events);
+        let result = session.map(Session::finish).transpose()?;
+        if let (Some(events), Some(result)) = (events, &result) {
+            details.insert(*name, json!({ "events": events, "results": result.details }));
+        }
+        results.push(result);
+    }
+    host.close()?;
+    write_whole(&run.details(), &serde_json::to_vec_pretty(&details)?)?;
+    let rows = collector.finish(|index, row| {
+        if let Some(result) = &results[index] {
+            row.operations = result.operations;
+            row.operations_per_s = result.operations_per_s;
+            row.duration_ms = Some(result.duration_ms as f64);
+            row.checksum_ok = result.checksum_ok;
+        }
+    })?;
+    Ok(rows)
+}
+
+/// Starts a group's programs and says where its processes are found.
+fn start(
+    experiment: &Experiment,
+    spec: &GroupSpec,
+    host: &Host,
+    events: &mut dyn Events,
+) -> anyhow::Result<(Option<Session>, Source)> {
+    let workload = match work(experiment, spec)? {
+        Work::Running(source) => return Ok((None, source)),
+        Work::Started(workload) => workload,
+    };
+    let name = format!("{CGROUP_PREFIX}{}", spec.name);
+    let cgroup = host.make_cgroup(Path::new(&name))?;
+    let policy =
+        policy::build(&spec.policy, &experiment.parameters_of(&spec.policy), experiment.seed)?;
+    let memory_policy = match policy.allocation() {
+        Allocation::FastFirst => MemoryPolicy::System,
+        Allocation::Interleave => {
+            let topology = host.topology();
+            MemoryPolicy::Interleave([topology.fast_nodes(), topology.slow_nodes()].concat())
+        }
+    };
+    events.event(Event::Stage(&format!("starting '{}'", spec.workload.kind)));
+    let options = SessionOptions { cgroup: Some(cgroup.path().to_owned()), memory_policy };
+    let session = Session::start(&workload, &options)?;
+    Ok((Some(session), Source::Cgroup(cgroup.path().to_owned())))
+}

@@ -1,0 +1,202 @@
+//! Runs an experiment: once as written, or once under each of several policies, on the machine
+//! asked for, into one results directory.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use terrace_results::RunRow;
+
+use crate::collect::Tables;
+use crate::file::Experiment;
+use crate::refusal::refuse;
+use crate::{host, simulated, virtual_machine};
+
+/// Where an experiment runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MachineKind {
+    /// The simulated machine at period depth.
+    Simulated,
+    /// A virtual two-tier machine.
+    Virtual,
+    /// The machine this runs on.
+    Host,
+}
+
+impl MachineKind {
+    /// Its name in result tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            MachineKind::Simulated => "sim",
+            MachineKind::Virtual => "vm",
+            MachineKind::Host => "host",
+        }
+    }
+}
+
+/// What shall be run.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The experiment.
+    pub experiment: Experiment,
+    /// Run it under each of these policies instead of the ones in the file.
+    pub policies: Option<Vec<String>>,
+    /// Where.
+    pub machine: MachineKind,
+    /// The results directory.
+    pub out: PathBuf,
+    /// On the host: change settings that would spoil the run, and put them back.
+    pub fix_conflicts: bool,
+}
+
+/// What is told while it runs.
+#[derive(Debug, Clone, Copy)]
+pub enum Event<'a> {
+    /// A run begins.
+    RunStarts {
+        /// Its name.
+        run: &'a str,
+        /// Its number, from 1.
+        number: usize,
+        /// How many there are.
+        of: usize,
+        /// Periods it will have at most.
+        periods: u64,
+    },
+    /// What is being done now.
+    Stage(&'a str),
+    /// A period of a group is over.
+    Period {
+        /// Its number, from 0.
+        period: u64,
+        /// The group.
+        group: &'a str,
+        /// Its fast-memory hit ratio.
+        hit_ratio: f64,
+        /// The policy applied.
+        applied: &'a str,
+    },
+    /// Something a person should know.
+    Note(&'a str),
+    /// A line of a virtual machine's console.
+    Console(&'a str),
+    /// The run is over.
+    RunEnds,
+}
+
+/// Is told what happens.
+pub trait Events {
+    /// Something happened.
+    fn event(&mut self, event: Event<'_>);
+}
+
+/// One run of a request.
+pub(crate) struct Run<'a> {
+    /// Its name: a file name and a cell of tables.
+    pub name: String,
+    /// The experiment with the run's policies.
+    pub experiment: Experiment,
+    /// What was asked for.
+    pub request: &'a Request,
+}
+
+impl Run<'_> {
+    /// Where its recording goes.
+    pub fn recording(&self) -> PathBuf {
+        self.request.out.join("recordings").join(format!("{}.trec", self.name))
+    }
+
+    /// Where what its programs said goes.
+    pub fn details(&self) -> PathBuf {
+        self.request.out.join("details").join(format!("{}.json", self.name))
+    }
+
+    /// What is known of its groups before it runs.
+    pub fn rows(&self, kernel: Option<&str>, emulated: bool) -> Vec<RunRow> {
+        let experiment = &self.experiment;
+        let row = |group: &crate::file::GroupSpec| RunRow {
+            run: self.name.clone(),
+            experiment: experiment.name.clone(),
+            machine: self.request.machine.name().to_owned(),
+            kernel: kernel.map(str::to_owned),
+            policy: group.policy.clone(),
+            parameters: match experiment.parameters_of(&group.policy) {
+                serde_json::Value::Null => "{}".to_owned(),
+                parameters => parameters.to_string(),
+            },
+            group: group.name.clone(),
+            workload: group.workload.kind.clone(),
+            page_size_bytes: group.page_size.bytes(),
+            period_ms: experiment.period_ms,
+            seed: experiment.seed,
+            fast_ratio: group.fast_ratio.unwrap_or(0.0),
+            emulated,
+            ..RunRow::default()
+        };
+        experiment.groups.iter().map(row).collect()
+    }
+}
+
+/// Runs it. False when a run finished and found a program's data damaged.
+pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
+    let runs = runs(&request)?;
+    match request.machine {
+        MachineKind::Simulated => simulated::check(&runs)?,
+        MachineKind::Virtual => virtual_machine::check(&runs)?,
+        MachineKind::Host => host::check(&runs)?,
+    }
+    let out = &request.out;
+    // What programs say of themselves: simulated ones say nothing.
+    let details = (request.machine != MachineKind::Simulated).then_some("details");
+    for folder in ["recordings"].into_iter().chain(details) {
+        std::fs::create_dir_all(out.join(folder)).map_err(|e| {
+            refuse!("{}: {e}; expected a folder for results that can be written to", out.display())
+        })?;
+    }
+    let mut tables = Tables::create(out)?;
+    let mut all_well = true;
+    for (index, run) in runs.iter().enumerate() {
+        events.event(Event::RunStarts {
+            run: &run.name,
+            number: index + 1,
+            of: runs.len(),
+            periods: run.experiment.periods,
+        });
+        let rows = match request.machine {
+            MachineKind::Simulated => simulated::run(run, &mut tables, events),
+            MachineKind::Virtual => virtual_machine::run(run, &mut tables, events),
+            MachineKind::Host => host::run(run, &mut tables, events),
+        };
+        let rows = rows.with_context(|| format!("run '{}'", run.name))?;
+        events.event(Event::RunEnds);
+        all_well &= rows.iter().all(|r| r.checksum_ok != Some(false));
+    }
+    tables.finish()?;
+    Ok(all_well)
+}
+
+/// Writes a file so that it is there whole or not at all.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let part = PathBuf::from(format!("{}.part", path.display()));
+    std::fs::write(&part, bytes)
+        .and_then(|()| std::fs::rename(&part, path))
+        .with_context(|| format!("writing {}", path.display()))
+}
+
+fn runs(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
+    let experiment = &request.experiment;
+    let Some(policies) = &request.policies else {
+        let policy = &experiment.groups[0].policy;
+        let alike = experiment.groups.iter().all(|g| &g.policy == policy);
+        let name = if alike { policy.clone() } else { "as-written".to_owned() };
+        return Ok(vec![Run { name, experiment: experiment.clone(), request }]);
+    };
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    for policy in policies {
+        if runs.iter().any(|r| &r.name == policy) {
+            return Err(refuse!("policy '{policy}' is named twice: expected each once").into());
+        }
+        let experiment = experiment.under(policy)?;
+        runs.push(Run { name: policy.clone(), experiment, request });
+    }
+    Ok(runs)
+}

@@ -1,0 +1,177 @@
+//! Runs on the simulated machine at period depth.
+
+use anyhow::Context;
+use terrace_core::{parameters, policy};
+use terrace_engine::{Engine, Group, Options};
+use terrace_recordings::period::{Header, RecordingSource};
+use terrace_recordings::source::PeriodSource;
+use terrace_results::RunRow;
+use terrace_simulated::{GroupConfig, Machine, MachineConfig, Placement};
+
+use terrace_workloads::generators::{GeneratorKind, Timing};
+
+use crate::collect::{Collector, Tables};
+use crate::file::{Experiment, GroupSpec};
+use crate::refusal::{Refusal, refuse};
+use crate::run::{Event, Events, Run};
+
+/// Fast memory of a machine whose size the experiment does not give: as much as there can be, so
+/// that only the groups' shares bound it.
+const NO_LIMIT_BYTES: u64 = 1 << 60;
+
+/// Refuses what cannot be run.
+pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
+    for run in runs {
+        for group in &run.experiment.groups {
+            source(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
+        }
+        memory_suffices(&run.experiment)?;
+    }
+    Ok(())
+}
+
+/// Refuses a machine that is too small for its generators; what recordings need is not known
+/// before their end.
+fn memory_suffices(experiment: &Experiment) -> Result<(), Refusal> {
+    let machine = &experiment.machine;
+    let (Some(fast), Some(slow)) = (machine.fast, machine.slow) else { return Ok(()) };
+    let mut needed_bytes = 0u64;
+    for workload in experiment.groups.iter().map(|g| &g.workload) {
+        let kind = terrace_workloads::kinds::find(&workload.kind).map_err(Refusal::new)?;
+        let footprint = |g: &GeneratorKind| (g.footprint_bytes)(&workload.parameters());
+        let bytes = kind.generator.map_or(Ok(0), footprint).map_err(Refusal::new)?;
+        needed_bytes = needed_bytes.saturating_add(bytes);
+    }
+    let got_bytes = fast.0.saturating_add(slow.0);
+    if needed_bytes <= got_bytes {
+        return Ok(());
+    }
+    Err(refuse!(
+        "machine: fast and slow together have {got_bytes} bytes, expected {needed_bytes} or more \
+         for the workloads; give it more slow memory"
+    ))
+}
+
+/// What a group's workload touches, and where its pages are at first if that is known.
+fn source(
+    experiment: &Experiment,
+    group: &GroupSpec,
+) -> Result<(Box<dyn PeriodSource>, Option<Placement>), Refusal> {
+    let workload = &group.workload;
+    if workload.kind == "recording" {
+        return recorded(experiment, group);
+    }
+    let kind = terrace_workloads::kinds::find(&workload.kind).map_err(Refusal::new)?;
+    let timing = Timing {
+        page_size: group.page_size,
+        period_ms: experiment.period_ms,
+        seed: experiment.seed,
+    };
+    let source = kind.source(&workload.parameters(), timing).map_err(Refusal::new)?;
+    Ok((source, None))
+}
+
+/// Parameters of the workload kind "recording".
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Recorded {
+    /// The file, relative to the experiment file.
+    path: std::path::PathBuf,
+    /// The group in it; by default the one with the group's own name.
+    group: Option<String>,
+}
+
+fn recorded(
+    experiment: &Experiment,
+    group: &GroupSpec,
+) -> Result<(Box<dyn PeriodSource>, Option<Placement>), Refusal> {
+    let Recorded { path, group: name } = parameters::read(&group.workload.parameters())
+        .map_err(|e| refuse!("workload 'recording': {e}"))?;
+    let path = experiment.folder.join(path);
+    let name = name.as_deref().unwrap_or(&group.name);
+    let source = RecordingSource::open(&path, name).map_err(Refusal::new)?;
+    if source.is_whole() == Some(false) {
+        return Err(refuse!(
+            "{}: the recording was cut off; expected a finished one, run the experiment again",
+            path.display()
+        ));
+    }
+    let Header { groups, period_ms, .. } = source.header();
+    let page_size = groups.iter().find(|g| g.name == name).map(|g| g.page_size);
+    if let Some(recorded) = page_size.filter(|&p| p != group.page_size) {
+        let (got, expected) = (group.page_size.bytes(), recorded.bytes());
+        return Err(refuse!(
+            "pages of {got} bytes, expected {expected} as in {}; set page_size so",
+            path.display()
+        ));
+    }
+    if *period_ms != experiment.period_ms {
+        return Err(refuse!(
+            "period_ms = {}, expected {period_ms} as in {}; set it so",
+            experiment.period_ms,
+            path.display()
+        ));
+    }
+    // Under the recorded placement the comparison would begin with what the recorded policy did.
+    Ok((Box::new(source), None))
+}
+
+/// Runs it and adds its rows to the tables.
+pub(crate) fn run(
+    run: &Run<'_>,
+    tables: &mut Tables,
+    events: &mut dyn Events,
+) -> anyhow::Result<Vec<RunRow>> {
+    let experiment = &run.experiment;
+    let machine = Machine::new(MachineConfig {
+        seed: experiment.seed,
+        ..MachineConfig::new(
+            experiment.machine.fast.map_or(NO_LIMIT_BYTES, |s| s.0),
+            experiment.machine.slow.map_or(NO_LIMIT_BYTES, |s| s.0),
+            experiment.period_ms,
+        )
+    })?;
+    let mut groups = Vec::new();
+    for spec in &experiment.groups {
+        let (source, initial) = source(experiment, spec)?;
+        let policy =
+            policy::build(&spec.policy, &experiment.parameters_of(&spec.policy), experiment.seed)?;
+        let share = spec.share();
+        let config = GroupConfig {
+            name: spec.name.clone(),
+            page_size: spec.page_size,
+            allocation: policy.allocation(),
+            fast_budget: Box::new(move |layout| share.pages(layout)),
+            initial,
+        };
+        let (tracker, mover) = machine.add_group(config, source)?;
+        groups.push(Group {
+            name: spec.name.clone(),
+            tracker: Box::new(tracker),
+            policy,
+            mover: Box::new(mover),
+            share,
+            moved_pages: spec.moved_pages_per_period.unwrap_or(u64::MAX),
+        });
+    }
+    let rows = run.rows(None, false);
+    let names: Vec<_> = experiment.groups.iter().map(|g| g.name.clone()).collect();
+    let mut progress = |group: usize, row: &terrace_results::PeriodRow| {
+        events.event(Event::Period {
+            period: row.period,
+            group: &names[group],
+            hit_ratio: row.hit_ratio,
+            applied: &row.applied,
+        });
+    };
+    let mut collector = Collector::new(run, "", rows, tables, &mut progress)?;
+    let mut engine = Engine::new(groups, Options::default());
+    let mut periods = 0;
+    engine
+        .run(&mut collector, || {
+            periods += 1;
+            periods > experiment.periods
+        })
+        .context("the simulation stopped")?;
+    collector.finish(|_, _| {})
+}

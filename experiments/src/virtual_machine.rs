@@ -1,0 +1,157 @@
+//! Runs on a virtual two-tier machine: boots one for each run and has it run the same
+//! experiment on *its* host, so that there is one live implementation.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use terrace_lab::{Event as LabEvent, GuestJob, Kernel, Lab, LabConfig, Machine, Program};
+use terrace_results::{HeatRow, PeriodRow, RunRow, path, read};
+use terrace_workloads::kinds::LiveProgram;
+
+use crate::collect::Tables;
+use crate::file::{Experiment, MachineSpec};
+use crate::refusal::{Refusal, refuse};
+use crate::run::{Event, Events, MachineKind, Run, write_whole};
+
+/// Where things lie in the guest.
+const EXPERIMENT: &str = "/srv/experiment.toml";
+const RESULTS: &str = "/srv/results";
+
+/// Added to the time that a run's periods take: boot, filling the program's memory under
+/// emulation, its verification.
+const OVERHEAD: Duration = Duration::from_secs(420);
+
+/// Refuses what cannot be run.
+pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
+    for run in runs {
+        let machine = machine(&run.experiment)?;
+        machine.check().map_err(Refusal::new)?;
+        if let Some(missing) = terrace_lab::missing_requirements(&machine).into_iter().next() {
+            return Err(Refusal::new(terrace_lab::LabError::from(missing)).into());
+        }
+        crate::host::check_workloads(run)?;
+    }
+    Ok(())
+}
+
+fn machine(experiment: &Experiment) -> anyhow::Result<Machine> {
+    let wanted = &experiment.machine;
+    let mut machine = Machine {
+        cpus: wanted.cpus,
+        fast_latency_ns: wanted.fast_latency_ns,
+        slow_latency_ns: wanted.slow_latency_ns,
+        timeout: Duration::from_millis(experiment.period_ms.saturating_mul(experiment.periods))
+            .saturating_mul(2)
+            .saturating_add(OVERHEAD),
+        ..Machine::default()
+    };
+    if let Some(size) = wanted.fast {
+        machine.fast_bytes = size.0;
+    }
+    if let Some(size) = wanted.slow {
+        machine.slow_bytes = size.0;
+    }
+    if let Some(kernel) = &wanted.kernel {
+        let kernel = experiment.folder.join(kernel);
+        if !kernel.is_file() {
+            let kernel = kernel.display();
+            return Err(refuse!("machine.kernel = {kernel}: expected a kernel image").into());
+        }
+        machine.kernel = Kernel::Path(kernel);
+    }
+    Ok(machine)
+}
+
+/// Runs it and adds the guest's tables to these.
+pub(crate) fn run(
+    run: &Run<'_>,
+    tables: &mut Tables,
+    events: &mut dyn Events,
+) -> anyhow::Result<Vec<RunRow>> {
+    let experiment = &run.experiment;
+    let lab = Lab::new(LabConfig { machine: machine(experiment)?, ..LabConfig::default() })?;
+    let text = toml::to_string(&in_guest(experiment)).context("writing the experiment")?;
+    let exe = std::env::current_exe().context("finding this program for the guest")?;
+    let mut job = GuestJob::new("terrace")
+        .args(["run", EXPERIMENT, "--machine", "host", "--fix-conflicts", "--format", "json"])
+        .args(["--out", RESULTS])
+        .program(Program::host(exe))
+        .bytes(text, EXPERIMENT)
+        .result(RESULTS);
+    if let Ok(level) = std::env::var("TERRACE_LOG") {
+        job = job.env("TERRACE_LOG", level);
+    }
+    for program in crate::host::programs(run)? {
+        job = job.program(match program {
+            LiveProgram::Host(path) => Program::host(path),
+            LiveProgram::Package { package, program } => Program::package(package, program),
+        });
+    }
+
+    let mut emulated = true;
+    let mut kernel = None;
+    let result = lab.run(&job, |event| match event {
+        LabEvent::Preparing(what) => events.event(Event::Stage(&what)),
+        LabEvent::Starting { accel, .. } => {
+            emulated = !accel.kvm;
+            events.event(Event::Note(&format!("starting the machine: {accel}")));
+        }
+        LabEvent::Booted { kernel_release, boot_ms } => {
+            events.event(Event::Note(&format!("booted {kernel_release} in {boot_ms} ms")));
+            kernel = Some(kernel_release);
+        }
+        LabEvent::Console(line) => events.event(Event::Console(&line)),
+        LabEvent::Stderr(line) => events.event(Event::Stage(line.trim())),
+        LabEvent::Stdout(_) => {}
+    });
+    let result = result.inspect_err(|error| {
+        error.console_tail().iter().for_each(|line| events.event(Event::Note(line)));
+    })?;
+    // A run that found a program's data damaged ends with 1, too, but with all its results.
+    let results = result.result(RESULTS).filter(|r| path::<RunRow>(r).is_file());
+    let Some(results) = results else {
+        let said = String::from_utf8_lossy(&result.stderr);
+        let said = said.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("nothing");
+        anyhow::bail!("the guest ended with exit code {} and said: {said}", result.exit_code);
+    };
+    adopt(run, &results, emulated, kernel, tables)
+}
+
+/// The experiment as the guest runs it: its machine is there already.
+fn in_guest(experiment: &Experiment) -> Experiment {
+    let MachineSpec { fast_nodes, slow_nodes, .. } = experiment.machine.clone();
+    let machine = MachineSpec { fast_nodes, slow_nodes, ..MachineSpec::default() };
+    Experiment { machine, ..experiment.clone() }
+}
+
+/// Takes over the guest's tables and recording: the same rows, of a run on a virtual machine.
+fn adopt(
+    run: &Run<'_>,
+    results: &Path,
+    emulated: bool,
+    kernel: Option<String>,
+    tables: &mut Tables,
+) -> anyhow::Result<Vec<RunRow>> {
+    let machine = MachineKind::Virtual.name();
+    for row in read::<PeriodRow>(results)? {
+        let (run, machine) = (run.name.clone(), machine.to_owned());
+        tables.periods.push(PeriodRow { run, machine, ..row })?;
+    }
+    for row in read::<HeatRow>(results)? {
+        tables.heat.push(HeatRow { run: run.name.clone(), ..row })?;
+    }
+    let mut rows = Vec::new();
+    for row in read::<RunRow>(results)? {
+        let (run, machine, kernel) = (run.name.clone(), machine.to_owned(), kernel.clone());
+        let row = RunRow { run, machine, emulated, kernel, ..row };
+        tables.runs.push(row.clone())?;
+        rows.push(row);
+    }
+    for (folder, target) in [("recordings", run.recording()), ("details", run.details())] {
+        let from = results.join(folder).join(target.file_name().context("a file name")?);
+        let bytes = std::fs::read(&from).with_context(|| from.display().to_string())?;
+        write_whole(&target, &bytes)?;
+    }
+    Ok(rows)
+}
