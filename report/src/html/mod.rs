@@ -1,0 +1,90 @@
+//! The report: one HTML file with everything in it, for people.
+//!
+//! Tables and words are filled into a template; pictures are drawn by the plotters library and
+//! stand in the page as SVG. No script, no fetch, no time of day: the same results give the same
+//! bytes, and the file can be mailed, printed and kept.
+
+mod bars;
+mod content;
+mod explanations;
+mod figures;
+mod findings;
+mod heat;
+mod picture;
+mod sweep;
+mod tables;
+mod theme;
+mod timeline;
+
+use std::io::Write;
+use std::path::Path;
+
+use minijinja::{AutoEscape, Environment};
+
+use crate::error::ReportError;
+use crate::results::Results;
+
+/// What the results do not know of themselves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReportMeta {
+    /// The heading.
+    pub title: String,
+    /// The command line that produced the results; may be empty.
+    pub command: String,
+    /// Name and version of the program that wrote the report.
+    pub generated_by_version: String,
+}
+
+const TEMPLATE: &str = include_str!("report.html");
+const CSS: &str = include_str!("report.css");
+
+/// The report as one HTML file that needs nothing else. Names from the results are escaped.
+pub fn html(results: &Results, meta: &ReportMeta) -> String {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    let content = content::content(results, meta);
+    environment
+        .render_named_str("report.html", TEMPLATE, content)
+        // The template is part of the program and tested with it.
+        .unwrap_or_else(|e| {
+            format!(
+                "<!doctype html><p>The report could not be made: {}",
+                picture::escape(&e.to_string())
+            )
+        })
+}
+
+/// Writes the report, whole or not at all: to a file beside it that then takes its name.
+pub fn write_html(path: &Path, results: &Results, meta: &ReportMeta) -> Result<(), ReportError> {
+    let failed =
+        |e: &std::io::Error| ReportError::Write { path: path.to_owned(), problem: e.to_string() };
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let page = html(results, meta);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".report-").suffix(".part");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // As any other file: the umask decides. A temporary file is for its owner only.
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    let mut file = builder.tempfile_in(directory).map_err(|e| failed(&e))?;
+    file.write_all(page.as_bytes()).map_err(|e| failed(&e))?;
+    file.as_file().sync_all().map_err(|e| failed(&e))?;
+    file.persist(path).map_err(|e| failed(&e.error))?;
+    Ok(())
+}
+
+/// The style sheet: the page's own, its dark colours, and those of the pictures.
+fn css() -> String {
+    // On paper the light colours hold.
+    format!(
+        "{CSS}@media screen and (prefers-color-scheme:dark){{\n\
+         :root{{--ink:#e4e8ef;--muted:#9da7b6;--page:#14181e;--card:#14181e;--line:#2a303a;\
+         --soft:#1d222a;--wrong:#ff7a85;--good:#4cc79a;--warn:#e9a23b}}\n{}}}\n",
+        theme::dark_css()
+    )
+}

@@ -1,0 +1,26 @@
+//! Result tables as text, JSON, and one self-contained HTML file.
+//!
+//! **Knows** tables and pictures. **Must not know** where the tables came from: no machine, no
+//! engine, no policy. A policy is a name with a colour, here.
+//!
+//! - [`results`]: what is in a directory of results;
+//! - [`text`]: the table for a terminal;
+//! - [`json`]: the same for programs;
+//! - [`html`]: the report for people.
+//!
+//! Same results in, same bytes out.
+#![forbid(unsafe_code)]
+
+mod error;
+mod format;
+pub mod html;
+pub mod json;
+pub mod results;
+mod rows;
+pub mod text;
+
+pub use error::ReportError;
+pub use html::{ReportMeta, html, write_html};
+pub use json::json;
+pub use results::Results;
+pub use text::text_table;

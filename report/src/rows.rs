@@ -1,0 +1,251 @@
+//! What tells one row from another: which of a run's particulars differ within the results and
+//! so must stand in tables and charts, and which are the same for all and are said once.
+
+use crate::format::{clean, percent_round};
+use terrace_results::RunRow;
+
+/// A particular of a run, beside its policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Particular {
+    Experiment,
+    Machine,
+    FastRatio,
+    Group,
+    Workload,
+    Seed,
+    Run,
+}
+
+impl Particular {
+    /// All, in the order in which they are shown.
+    const ALL: [Particular; 7] = [
+        Particular::Experiment,
+        Particular::Machine,
+        Particular::FastRatio,
+        Particular::Group,
+        Particular::Workload,
+        Particular::Seed,
+        Particular::Run,
+    ];
+
+    /// Its heading.
+    pub(crate) fn heading(self) -> &'static str {
+        match self {
+            Particular::Experiment => "experiment",
+            Particular::Machine => "machine",
+            Particular::FastRatio => "fast memory",
+            Particular::Group => "group",
+            Particular::Workload => "workload",
+            Particular::Seed => "seed",
+            Particular::Run => "run",
+        }
+    }
+
+    /// Its value, fit to be shown.
+    pub(crate) fn value(self, run: &RunRow) -> String {
+        match self {
+            Particular::Experiment => clean(&run.experiment),
+            Particular::Machine => clean(&run.machine),
+            Particular::FastRatio => percent_round(run.fast_ratio),
+            Particular::Group => clean(&run.group),
+            Particular::Workload => clean(&run.workload),
+            Particular::Seed => run.seed.to_string(),
+            Particular::Run => clean(&run.run),
+        }
+    }
+
+    /// Whether runs that differ in it are drawn in one chart, as lines of the same policy.
+    fn within_panel(self) -> bool {
+        matches!(self, Particular::Seed | Particular::Run)
+    }
+}
+
+/// Runs that can be compared with each other: they differ in policy, seed or repetition only.
+pub(crate) struct Panel<'a> {
+    /// What sets it apart from the other panels, empty when it is the only one.
+    pub(crate) title: String,
+    /// Its runs, in the order of the results.
+    pub(crate) runs: Vec<&'a RunRow>,
+}
+
+/// The rows of the results in the order in which they are shown.
+pub(crate) struct Rows<'a> {
+    all: &'a [RunRow],
+    /// The particulars that must be shown in every row.
+    pub(crate) shown: Vec<Particular>,
+    /// The runs, by panel. Never an empty panel.
+    pub(crate) panels: Vec<Panel<'a>>,
+}
+
+impl<'a> Rows<'a> {
+    /// Sorts the runs into panels, in the order of their first appearance.
+    pub(crate) fn new(runs: &'a [RunRow]) -> Self {
+        let shown = shown(runs);
+        let apart: Vec<Particular> = shown.iter().copied().filter(|p| !p.within_panel()).collect();
+        Rows { all: runs, panels: panels(runs, &apart), shown }
+    }
+
+    /// Where runs differ in fast memory: panels of runs that differ in policy, repetition and
+    /// fast memory only.
+    pub(crate) fn sweeps(&self) -> Vec<Panel<'a>> {
+        let apart = |p: &Particular| !p.within_panel() && *p != Particular::FastRatio;
+        let apart: Vec<Particular> = self.shown.iter().copied().filter(apart).collect();
+        let mut sweeps = panels(self.all, &apart);
+        sweeps.retain(|panel| {
+            let first = Particular::FastRatio.value(panel.runs[0]);
+            panel.runs.iter().any(|run| Particular::FastRatio.value(run) != first)
+        });
+        sweeps
+    }
+
+    /// All runs, panel by panel.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &'a RunRow> + '_ {
+        self.panels.iter().flat_map(|panel| panel.runs.iter().copied())
+    }
+
+    /// The name of a run's line or bar within its panel.
+    pub(crate) fn series_name(&self, run: &RunRow) -> String {
+        let mut name = clean(&run.policy);
+        for particular in self.shown.iter().filter(|p| p.within_panel()) {
+            name.push_str(&format!(" · {} {}", particular.heading(), particular.value(run)));
+        }
+        name
+    }
+}
+
+/// Runs that are the same in some particulars, in the order of their first appearance.
+fn panels<'a>(runs: &'a [RunRow], apart: &[Particular]) -> Vec<Panel<'a>> {
+    let mut panels: Vec<(Vec<String>, Panel)> = Vec::new();
+    for run in runs {
+        let key: Vec<String> = apart.iter().map(|p| p.value(run)).collect();
+        if let Some((_, panel)) = panels.iter_mut().find(|(k, _)| *k == key) {
+            panel.runs.push(run);
+        } else {
+            let titles = apart.iter().map(|p| format!("{} {}", p.heading(), p.value(run)));
+            let title = titles.collect::<Vec<_>>().join(" · ");
+            panels.push((key, Panel { title, runs: vec![run] }));
+        }
+    }
+    let mut panels: Vec<Panel> = panels.into_iter().map(|(_, panel)| panel).collect();
+    if distinct(runs, Particular::Workload) > 1 && !apart.contains(&Particular::Workload) {
+        for Panel { title, runs } in &mut panels {
+            let workload = Particular::Workload.value(runs[0]);
+            if runs.iter().all(|run| Particular::Workload.value(run) == workload) {
+                let apart = if title.is_empty() { "" } else { " · " };
+                title.push_str(&format!("{apart}workload {workload}"));
+            }
+        }
+    }
+    panels
+}
+
+/// The distinct values of a particular, in the order of their first appearance.
+pub(crate) fn values(runs: &[RunRow], value: impl Fn(&RunRow) -> String) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for run in runs {
+        let value = value(run);
+        if !all.contains(&value) {
+            all.push(value);
+        }
+    }
+    all
+}
+
+fn distinct(runs: &[RunRow], particular: Particular) -> usize {
+    values(runs, |run| particular.value(run)).len()
+}
+
+/// Where, on what and for whom it ran is shown as soon as it differs; workload, seed and run
+/// only where rows could not be told apart without them.
+fn shown(runs: &[RunRow]) -> Vec<Particular> {
+    let mut shown: Vec<Particular> = Vec::new();
+    let keys = |shown: &[Particular]| {
+        let key = |run: &RunRow| -> Vec<String> {
+            let particulars = shown.iter().map(|p| p.value(run));
+            particulars.chain([run.policy.clone()]).collect()
+        };
+        runs.iter().map(key).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    for particular in Particular::ALL {
+        let differs = distinct(runs, particular) > 1;
+        let always =
+            !matches!(particular, Particular::Workload | Particular::Seed | Particular::Run);
+        let mut with = shown.clone();
+        with.push(particular);
+        if differs && (always || keys(&with) > keys(&shown)) {
+            shown = with;
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(run: &str, policy: &str, group: &str, workload: &str, seed: u64) -> RunRow {
+        let text = str::to_owned;
+        RunRow {
+            run: text(run),
+            policy: text(policy),
+            group: text(group),
+            workload: text(workload),
+            seed,
+            ..RunRow::default()
+        }
+    }
+
+    #[test]
+    fn what_is_the_same_for_all_is_not_shown() {
+        let runs = [run("1", "lru", "g", "zipf", 1), run("2", "amp", "g", "zipf", 1)];
+        let rows = Rows::new(&runs);
+        assert!(rows.shown.is_empty());
+        assert_eq!(rows.panels.len(), 1);
+        assert_eq!(rows.panels[0].title, "");
+        assert_eq!(rows.series_name(&runs[1]), "amp");
+    }
+
+    #[test]
+    fn groups_and_repetitions_are_told_apart() {
+        let runs = [
+            run("1", "amp", "a", "zipf", 1),
+            run("1", "amp", "b", "scan", 1),
+            run("2", "amp", "a", "zipf", 2),
+            run("2", "amp", "b", "scan", 2),
+        ];
+        let rows = Rows::new(&runs);
+        assert_eq!(rows.shown, [Particular::Group, Particular::Seed]);
+        assert_eq!(rows.panels.len(), 2);
+        assert_eq!(rows.panels[0].title, "group a · workload zipf");
+        assert_eq!(rows.series_name(&runs[2]), "amp · seed 2");
+        assert_eq!(rows.runs().count(), 4);
+    }
+
+    #[test]
+    fn runs_with_more_and_less_fast_memory_are_a_sweep() {
+        let with = |ratio: f64, group: &str| RunRow {
+            fast_ratio: ratio,
+            ..run(&ratio.to_string(), "lru", group, "zipf", 1)
+        };
+        let runs = [with(0.25, "a"), with(0.5, "a"), with(0.5, "b")];
+        let rows = Rows::new(&runs);
+        assert_eq!(rows.panels.len(), 3);
+        let sweeps = rows.sweeps();
+        assert_eq!(sweeps.len(), 1);
+        assert_eq!((sweeps[0].title.as_str(), sweeps[0].runs.len()), ("group a", 2));
+        assert!(Rows::new(&runs[1..]).sweeps().is_empty());
+    }
+
+    #[test]
+    fn mixes_of_workloads_are_panels_of_their_own() {
+        let runs = [
+            run("1", "amp", "a", "zipf", 1),
+            run("1", "amp", "b", "scan", 1),
+            run("2", "amp", "a", "loop", 1),
+            run("2", "amp", "b", "zipf", 1),
+        ];
+        let rows = Rows::new(&runs);
+        assert_eq!(rows.shown, [Particular::Group, Particular::Workload]);
+        assert_eq!(rows.panels.len(), 4);
+    }
+}

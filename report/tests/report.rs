@@ -1,0 +1,353 @@
+//! Reports of realistic results: what a reader would notice.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use common::{POLICIES, six_policies, two_groups};
+use terrace_report::{ReportMeta, Results, html, json, text_table, write_html};
+
+fn meta() -> ReportMeta {
+    ReportMeta {
+        title: "Redis under six policies".to_owned(),
+        command: "terrace compare redis-zipf.toml --machine vm --out results".to_owned(),
+        generated_by_version: "terrace 0.1.0".to_owned(),
+    }
+}
+
+/// Writes a report to where a person can look at it after the tests: `target/tmp`.
+fn look_at(name: &str, results: &Results) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    write_html(&path, results, &ReportMeta { title: results.title(), ..meta() }).unwrap();
+}
+
+/// The names of all elements of a page.
+fn elements(page: &str) -> BTreeSet<String> {
+    page.split('<')
+        .skip(1)
+        .map(|rest| {
+            let name = rest.trim_start_matches('/');
+            name.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '!').collect()
+        })
+        .collect()
+}
+
+/// The elements that a report is made of. Another one can only come from its results.
+const ELEMENTS: &str = "!doctype a b body circle code dd div dl dt figcaption figure footer g h1 h2 h3 \
+    head header html i image li line main meta p path polygon polyline rect section small span \
+    style svg table tbody td text th thead title tr ul";
+
+/// A page that needs nothing but itself and holds no element that it should not.
+fn assert_sound(page: &str) {
+    let known: BTreeSet<&str> = ELEMENTS.split_whitespace().collect();
+    for element in elements(page) {
+        assert!(known.contains(element.as_str()), "<{element}> in the report");
+    }
+    // What is in an image is no address.
+    let mut parts = page.split("data:image/png;base64,");
+    let mut words = parts.next().unwrap().to_owned();
+    parts.for_each(|part| words.push_str(part.split_once('"').unwrap().1));
+    for foreign in ["http:", "https:", "//", "url(", "@import", "javascript:"] {
+        assert!(!words.contains(foreign), "'{foreign}' in the report");
+    }
+    assert!(!words.contains("NaN") && !words.contains(">inf<"), "a raw number in the report");
+    assert!(!page.contains("could not be drawn") && !page.contains("could not be made"));
+    for balanced in ["svg", "text", "figure", "table", "section", "title", "dl", "g"] {
+        let opened = page.matches(&format!("<{balanced}>")).count()
+            + page.matches(&format!("<{balanced} ")).count();
+        assert_eq!(opened, page.matches(&format!("</{balanced}>")).count(), "<{balanced}>");
+    }
+    assert!(page.len() < 2_000_000, "{} bytes", page.len());
+}
+
+#[test]
+fn a_comparison_becomes_one_sound_page() {
+    let results = six_policies();
+    look_at("six-policies.html", &results);
+    let page = html(&results, &meta());
+    assert_sound(&page);
+    for policy in POLICIES {
+        assert!(page.contains(&format!("Heat map of accesses and placement: {policy}\"")));
+    }
+    for said in [
+        "Redis under six policies",
+        "terrace compare redis-zipf.toml",
+        "6.12.48+deb13-amd64",
+        "384 MiB of 768 MiB",
+        "The hit ratio was highest under lru (78.4 %) and lists (78.3 %), against 39.3 % under",
+        "lfu 80 %, lru 13 %, random 7 %",
+        "amp chose",
+        "in emulated time",
+        "The kernel was using the page",
+        "The tracker lost 2 periods",
+        "was checked at the end of every run and was intact",
+        "window_periods = 8",
+        "60 periods of 1 s",
+    ] {
+        assert!(page.contains(said), "'{said}' is not in the report");
+    }
+    // Six heat maps of two panels each.
+    assert_eq!(page.matches("data:image/png;base64,").count(), 12);
+}
+
+#[test]
+fn groups_stand_apart() {
+    let results = two_groups();
+    look_at("two-groups.html", &results);
+    let page = html(&results, &meta());
+    assert_sound(&page);
+    for said in ["group frontend · workload scan", "group batch · workload loop"] {
+        assert!(page.contains(said), "{said}");
+    }
+    assert_eq!(page.matches("Timelines of hit ratio").count(), 2);
+    // Nothing was timed on the simulated machine, so nothing is said of time.
+    assert!(!page.contains("emulated") && !page.contains("daemon CPU"));
+}
+
+#[test]
+fn shares_of_fast_memory_are_swept() {
+    let mut results = Results::default();
+    for (i, ratio) in [0.25, 0.5, 0.75].into_iter().enumerate() {
+        for policy in ["first-touch", "lru"] {
+            let run = format!("{policy}-{ratio}");
+            common::simulate(&mut results, (&run, policy, "g"), common::Workload::Zipf, 20);
+            let row = results.runs.last_mut().unwrap();
+            row.fast_ratio = ratio;
+            row.hit_ratio = (row.hit_ratio * (0.6 + 0.4 * i as f64)).min(1.0);
+        }
+    }
+    look_at("sweep.html", &results);
+    let page = html(&results, &meta());
+    assert_sound(&page);
+    assert!(page.contains("Hit ratio by fast memory"));
+    assert!(page.contains("fast memory 25 %"));
+    assert!(!html(&six_policies(), &meta()).contains("Hit ratio by fast memory"));
+}
+
+#[test]
+fn the_same_results_give_the_same_bytes() {
+    let results = six_policies();
+    let directory = tempfile::tempdir().unwrap();
+    common::write(&results, directory.path());
+    let read = Results::read(directory.path()).unwrap();
+    assert_eq!(read, results);
+    assert_eq!(html(&read, &meta()), html(&results, &meta()));
+    assert_eq!(text_table(&read, 110), text_table(&results, 110));
+    assert_eq!(json(&read), json(&results));
+}
+
+#[test]
+fn the_text_table_says_what_happened() {
+    let table = text_table(&six_policies(), 110);
+    assert!(table.lines().all(|line| line.chars().count() <= 110), "{table}");
+    let row = |name: &str| {
+        let line = table.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(
+        row("lru "),
+        "lru - 78.4 % 1,543 1,543 46 busy, 4 absent 86.8 % ~39.4 ~202 ~24,538 ok"
+    );
+    assert_eq!(row("first-touch "), "first-touch - 39.3 % 0 0 0 100 % ~24 ~31 ~21,540 ok");
+    assert!(row("amp ").starts_with("amp lfu 80 % 67.6 %"));
+    for said in ["experiment redis-zipf", "seed 42", "pages of 2 MiB", "~ Emulated time", "lost 2"]
+    {
+        assert!(table.contains(said), "{said}\n{table}");
+    }
+    assert!(!table.contains('\u{1b}'), "no colours");
+
+    let table = text_table(&two_groups(), 110);
+    for row in ["frontend  first-touch", "frontend  amp", "batch     first-touch", "batch     amp"]
+    {
+        assert!(table.lines().any(|line| line.starts_with(row)), "{row}\n{table}");
+    }
+    assert!(!table.contains("ops/s") && !table.contains('~'), "{table}");
+}
+
+#[test]
+fn the_text_table_fits_with_every_column_and_reason() {
+    let mut results = six_policies();
+    for run in &mut results.runs {
+        (run.promoted_pages, run.demoted_pages) = (1_234_567, 1_234_567);
+        (run.failed_no_room, run.failed_out_of_time) = (12_345, 67_890);
+        run.notes = Some("a note that is long enough to be broken into lines ".repeat(3));
+    }
+    results.runs[1].group = "another".to_owned();
+    for width in [110, 120] {
+        let table = text_table(&results, width);
+        println!("{table}");
+        assert!(table.lines().all(|line| line.chars().count() <= width), "{table}");
+        assert_eq!(table.matches("1,234,567").count(), 12, "no number is broken:\n{table}");
+        assert_eq!(table.matches("67,890 out of time").count(), 6, "{table}");
+    }
+}
+
+#[test]
+fn damage_to_data_is_not_overlooked() {
+    let mut results = six_policies();
+    results.runs[3].checksum_ok = Some(false);
+    assert!(text_table(&results, 110).contains("DAMAGED"));
+    assert!(html(&results, &meta()).contains("data was damaged in random"));
+    assert_eq!(json(&results)["runs"][3]["checksum_ok"], false);
+}
+
+#[test]
+fn json_has_the_documented_keys_and_nothing_else() {
+    let value = json(&two_groups());
+    assert_eq!(value["format"], "terrace.runs/1");
+    let run = &value["runs"][3];
+    let keys: Vec<&str> = run.as_object().unwrap().keys().map(String::as_str).collect();
+    let documented: BTreeSet<&str> = include_str!("../src/json.rs")
+        .lines()
+        .filter(|line| line.starts_with("//! | `"))
+        .flat_map(|line| line.split('|').nth(1).unwrap_or("").split(','))
+        .map(|key| key.trim().trim_matches('`'))
+        .filter(|key| !["format", "runs"].contains(key))
+        .collect();
+    assert_eq!(keys.iter().copied().collect::<BTreeSet<_>>(), documented);
+    assert_eq!(run["policy"], "amp");
+    assert_eq!(run["parameters"]["window_periods"], 8);
+    assert_eq!(run["applied"]["policy"], "random");
+    assert_eq!(run["failed_pages"]["total"], 12);
+    assert_eq!(run["failed_pages"]["busy"], 11);
+    assert_eq!(run["failed_pages"].as_object().unwrap().len(), 10);
+    assert!(run["operations_per_s"].is_null() && run["checksum_ok"].is_null());
+}
+
+#[test]
+fn hostile_names_stay_names() {
+    let hostile = "</text></svg><script>alert(1)</script><img src=x onerror=alert(1)>\"' \u{1b}[31m{{ 7*7 }}\u{202e}";
+    let mut results = two_groups();
+    for run in &mut results.runs {
+        for name in [&mut run.group, &mut run.experiment, &mut run.machine, &mut run.workload] {
+            name.push_str(hostile);
+        }
+        for name in [&mut run.run, &mut run.applied_main, &mut run.policy, &mut run.parameters] {
+            name.push_str(hostile);
+        }
+        run.kernel = Some(hostile.to_owned());
+        run.notes = Some(hostile.to_owned());
+    }
+    for period in &mut results.periods {
+        for name in [&mut period.group, &mut period.run, &mut period.applied, &mut period.policy] {
+            name.push_str(hostile);
+        }
+    }
+    for bin in &mut results.heat {
+        bin.group.push_str(hostile);
+        bin.run.push_str(hostile);
+    }
+    let hostile_meta = ReportMeta {
+        title: hostile.to_owned(),
+        command: hostile.to_owned(),
+        generated_by_version: hostile.to_owned(),
+    };
+    let page = html(&results, &hostile_meta);
+    assert_sound(&page);
+    assert!(page.contains("&lt;script&gt;alert(1)"), "the names are to be seen");
+    assert!(page.contains("{{ 7*7 }}"), "a name is no template");
+    assert!(!page.contains('\u{1b}') && !page.contains('\u{202e}'));
+    let table = text_table(&results, 110);
+    assert!(!table.contains('\u{1b}') && !table.contains('\u{202e}'));
+    let value = json(&results);
+    assert_eq!(value["runs"][0]["workload"], format!("scan{hostile}"));
+}
+
+#[test]
+fn numbers_that_are_none_are_shown_as_missing() {
+    let mut results = six_policies();
+    for run in &mut results.runs {
+        (run.hit_ratio, run.stability, run.accessed_ratio) = (f64::NAN, f64::NAN, f64::NAN);
+        (run.fast_ratio, run.applied_main_share) = (f64::NAN, f64::NAN);
+        run.tracker_cpu_ms = Some(f64::INFINITY);
+        run.operations_per_s = Some(f64::NAN);
+        run.duration_ms = Some(0.0);
+    }
+    for period in results.periods.iter_mut().filter(|p| p.period % 7 < 2) {
+        (period.hit_ratio, period.stability) = (f64::NAN, f64::NAN);
+    }
+    results.heat.iter_mut().step_by(3).for_each(|bin| bin.accessed_share = f64::NAN);
+    let directory = tempfile::tempdir().unwrap();
+    common::write(&results, directory.path());
+    let results = Results::read(directory.path()).unwrap();
+    assert_sound(&html(&results, &meta()));
+    let table = text_table(&results, 110);
+    assert!(!table.contains("NaN") && !table.contains("inf"), "{table}");
+    assert!(json(&results)["runs"][0]["hit_ratio"].is_null());
+}
+
+#[test]
+fn runs_without_periods_and_heat_still_make_a_report() {
+    let results = Results { periods: Vec::new(), heat: Vec::new(), ..six_policies() };
+    let page = html(&results, &meta());
+    assert_sound(&page);
+    assert!(page.contains("No periods were recorded") && page.contains("No page heat"));
+    let nothing = Results::default();
+    assert_sound(&html(&nothing, &meta()));
+    text_table(&nothing, 0);
+
+    let mut results = six_policies();
+    results.runs.pop();
+    let page = html(&results, &meta());
+    assert!(page.contains("60 rows of periods belong to runs that are not in the table"));
+}
+
+#[test]
+fn much_is_drawn_coarser_and_not_larger() {
+    let mut results = Results::default();
+    for group in 0..30 {
+        for policy in ["first-touch", "amp"] {
+            let names = (format!("{policy}-{group}"), format!("group {group}"));
+            common::simulate(
+                &mut results,
+                (&names.0, policy, &names.1),
+                common::Workload::Scan,
+                40,
+            );
+        }
+    }
+    // As long as thousands of periods, without the time to simulate them.
+    let short = std::mem::take(&mut results.periods);
+    for repeat in 0..50 {
+        results.periods.extend(short.iter().cloned().map(|mut p| {
+            p.period += repeat * 40;
+            p
+        }));
+    }
+    let page = html(&results, &meta());
+    assert_sound(&page);
+    assert!(page.contains("6 more timelines are not drawn here"));
+    assert!(page.contains("12 more heat maps are not drawn here"));
+    assert!(page.contains("each point is the mean of"));
+    eprintln!("{} bytes", page.len());
+}
+
+#[test]
+fn a_report_is_written_whole_or_not_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let path: PathBuf = directory.path().join("report.html");
+    std::fs::write(&path, "an older one").unwrap();
+    let results = six_policies();
+    write_html(&path, &results, &meta()).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), html(&results, &meta()));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing beside it");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_ne!(mode & 0o044, 0, "others than its owner may read it: {mode:o}");
+    }
+
+    let nowhere = directory.path().join("no/such/place.html");
+    let error = write_html(&nowhere, &results, &meta()).unwrap_err().to_string();
+    assert!(
+        error.contains("place.html") && error.contains("expected") || error.contains("give a path"),
+        "{error}"
+    );
+    assert_eq!(error.lines().count(), 1);
+    // Where a folder stands in its place, it fails and leaves nothing.
+    std::fs::create_dir(directory.path().join("folder")).unwrap();
+    write_html(&directory.path().join("folder"), &results, &meta()).unwrap_err();
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
+}
