@@ -1,0 +1,85 @@
+//! The commands and their arguments.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::{
+    compare, completions, coverage, guard, lab, man, policies, record, replay, report, restore,
+    run, workloads,
+};
+
+/// What stands below the commands in `--help` and in the manual page.
+const MORE: &str = "\
+First steps:
+  terrace compare examples/amp/lru-favor.toml --policies lru,lfu --out DIR
+  terrace report DIR
+  terrace lab -- numactl --hardware
+
+Exit codes:
+  0  done
+  1  it failed, or what was checked does not hold
+  2  it was asked in a way that cannot be done (arguments, files, rights);
+     nothing was changed
+
+Environment:
+  TERRACE_LOG=info (or debug, trace) tells more on standard error";
+
+/// Runs big-memory programs on little fast memory: finds the pages they use, keeps those in the
+/// fast tier, moves the rest away, and tells what that costs.
+#[derive(Parser)]
+#[command(name = "terrace", version, arg_required_else_help = true, after_long_help = MORE)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand)]
+pub enum Command {
+    Run(run::Arguments),
+    Compare(compare::Arguments),
+    Record(record::Arguments),
+    Replay(replay::Arguments),
+    Report(report::Arguments),
+    Lab(lab::Arguments),
+    Policies(policies::Arguments),
+    Workloads(workloads::Arguments),
+    Restore(restore::Arguments),
+    Coverage(coverage::Arguments),
+    Completions(completions::Arguments),
+    Man(man::Arguments),
+    #[command(hide = true)]
+    Guard(guard::Arguments),
+}
+
+impl Command {
+    /// Carries the command out.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Command::Run(a) => a.execute(),
+            Command::Compare(a) => a.execute(),
+            Command::Record(a) => a.execute(),
+            Command::Replay(a) => a.execute(),
+            Command::Report(a) => a.execute(),
+            Command::Lab(a) => a.execute(),
+            Command::Policies(a) => a.execute(),
+            Command::Workloads(a) => a.execute(),
+            Command::Restore(a) => a.execute(),
+            Command::Coverage(a) => a.execute(),
+            Command::Completions(a) => a.execute(),
+            Command::Man(a) => a.execute(),
+            Command::Guard(a) => a.execute(),
+        }
+    }
+}
+
+/// How a command shows its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Tables for people.
+    Text,
+    /// One JSON document for programs.
+    Json,
+}

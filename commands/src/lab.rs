@@ -1,0 +1,174 @@
+//! `terrace lab`: a command in a virtual machine with two memory tiers.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use terrace_experiments::{Refusal, size::Size};
+use terrace_lab::{Event, GuestJob, Kernel, Lab, LabConfig, LabError, Machine, Program};
+
+use crate::show::{say, tell};
+
+/// What the guest shows when no command is given: its tiers, from the kernel's own files.
+const SHOW_TIERS: &str = "\
+cd /sys/devices/virtual/memory_tiering
+for t in memory_tier*; do echo \"$t: nodes $(cat $t/nodelist)\"; done
+cd /sys/devices/system/node
+for n in node*; do
+  echo \"$n: processors '$(cat $n/cpulist)', $(sed -n 's/.*MemTotal: *//p' $n/meminfo),\" \\
+    \"$(cat $n/access0/initiators/read_latency) ns,\" \\
+    \"$(cat $n/access0/initiators/read_bandwidth) MB/s\"
+done";
+
+/// Boot a virtual machine with two memory tiers and run a command in it.
+///
+/// Without a command it shows the tiers that the guest's kernel sees. The exit code is the
+/// command's.
+#[derive(Args)]
+pub struct Arguments {
+    /// Processors.
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    cpus: u32,
+    /// Size of the fast tier, which also holds the guest's kernel and files.
+    #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = Size::parse)]
+    fast: Size,
+    /// Size of the slow tier.
+    #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = Size::parse)]
+    slow: Size,
+    /// Latency of the fast tier in ns, as the firmware tells the kernel.
+    #[arg(long, default_value_t = 80, value_name = "NS")]
+    fast_latency_ns: u32,
+    /// Latency of the slow tier in ns.
+    #[arg(long, default_value_t = 300, value_name = "NS")]
+    slow_latency_ns: u32,
+    /// Kernel image to boot instead of that of Debian's package.
+    #[arg(long, value_name = "BZIMAGE")]
+    kernel: Option<PathBuf>,
+    /// Words added to the kernel's command line.
+    #[arg(long, value_name = "WORDS")]
+    append: Option<String>,
+    /// Program to carry into the guest beside the command; may be repeated.
+    ///
+    /// A path, a name on PATH, or PACKAGE:PROGRAM of a Debian package, which is fetched and not
+    /// installed.
+    #[arg(long = "program", value_name = "PROGRAM")]
+    programs: Vec<String>,
+    /// File or folder to carry in; may be repeated.
+    #[arg(long = "file", value_name = "FROM:TO")]
+    files: Vec<String>,
+    /// File or folder of the guest to bring back; may be repeated.
+    #[arg(long = "result", value_name = "PATH", requires = "out")]
+    results: Vec<PathBuf>,
+    /// Folder that they are brought back to.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Bound on the whole run in s, after which the machine is switched off.
+    #[arg(long, default_value_t = 300, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+    /// Show the guest's console on standard error.
+    #[arg(long)]
+    console: bool,
+    /// The command and its arguments, after '--'.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+impl Arguments {
+    /// Boots and runs.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
+        let machine = Machine {
+            cpus: self.cpus,
+            fast_bytes: self.fast.0,
+            slow_bytes: self.slow.0,
+            fast_latency_ns: self.fast_latency_ns,
+            slow_latency_ns: self.slow_latency_ns,
+            kernel: self.kernel.clone().map_or(Kernel::Debian, Kernel::Path),
+            kernel_args: self
+                .append
+                .iter()
+                .flat_map(|a| a.split_whitespace())
+                .map(str::to_owned)
+                .collect(),
+            timeout: Duration::from_secs(self.timeout),
+            ..Machine::default()
+        };
+        let lab = Lab::new(LabConfig { machine, ..LabConfig::default() }).map_err(Refusal::new)?;
+        let job = self.job()?;
+        let console = self.console;
+        let result = lab.run(&job, |event| match event {
+            Event::Preparing(what) => tell!("{what}"),
+            Event::Starting { accel, .. } => tell!("starting the machine: {accel}"),
+            Event::Booted { kernel_release, boot_ms } => {
+                tell!("booted {kernel_release} in {boot_ms} ms");
+            }
+            Event::Console(line) if console => tell!("| {line}"),
+            Event::Console(_) => {}
+            Event::Stdout(line) => {
+                // A full disk under the output does not end the machine before its results.
+                let _ = say!("{line}");
+            }
+            Event::Stderr(line) => tell!("{line}"),
+        });
+        let result = result.map_err(|error| {
+            if !console {
+                error.console_tail().iter().for_each(|line| tell!("| {line}"));
+            }
+            refused(error)
+        })?;
+        for path in &result.missing_results {
+            tell!("terrace: {}: the guest has no such file", path.display());
+        }
+        Ok(ExitCode::from(u8::try_from(result.exit_code).unwrap_or(1)))
+    }
+
+    fn job(&self) -> anyhow::Result<GuestJob> {
+        let mut job = match self.command.split_first() {
+            None => GuestJob::shell(SHOW_TIERS),
+            Some((command, arguments)) => {
+                let job = GuestJob::new(command).args(arguments);
+                // A program of this host is carried in; anything else is the guest's own.
+                match terrace_lab::find_program(command.as_ref()) {
+                    Some(path) => job.program(Program::host(path)),
+                    None => job,
+                }
+            }
+        };
+        for program in &self.programs {
+            job = job.program(match program.split_once(':') {
+                Some((package, name)) => Program::package(package, name),
+                None => Program::host(program),
+            });
+        }
+        for file in &self.files {
+            let (from, to) = file.split_once(':').ok_or_else(|| {
+                Refusal::new(format_args!(
+                    "--file {file}: expected FROM:TO, as in data.bin:/tmp/data.bin"
+                ))
+            })?;
+            std::fs::metadata(from).map_err(|e| {
+                Refusal::new(format_args!("--file {file}: {e}; expected a file of this host"))
+            })?;
+            job = job.file(from, to);
+        }
+        for result in &self.results {
+            job = job.result(result);
+        }
+        if let Some(out) = &self.out {
+            job = job.results_dir(out);
+        }
+        Ok(job)
+    }
+}
+
+/// What could not be because of how it was asked is a refusal; the rest went wrong.
+fn refused(error: LabError) -> anyhow::Error {
+    match error {
+        LabError::Invalid { .. }
+        | LabError::HostProgramMissing { .. }
+        | LabError::KernelMissing { .. }
+        | LabError::ProgramMissing { .. }
+        | LabError::LibraryMissing { .. } => Refusal::new(error).into(),
+        _ => error.into(),
+    }
+}

@@ -1,0 +1,76 @@
+//! `terrace`: the command line.
+//!
+//! **Knows** arguments, files and screens. **Must not know** how anything works: each command
+//! is one file that asks a layer below and shows the answer.
+//!
+//! Exit codes: 0 when the thing was done, 1 when it failed, 2 when it was asked in a way that
+//! cannot be done (bad arguments, bad files, missing rights); then nothing was changed.
+#![forbid(unsafe_code)]
+// They panic when the reader has gone; see show.rs.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod cli;
+mod compare;
+mod completions;
+mod coverage;
+mod guard;
+mod lab;
+mod man;
+mod policies;
+mod progress;
+mod record;
+mod replay;
+mod report;
+mod restore;
+mod run;
+mod show;
+mod workloads;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use terrace_experiments::Refusal;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .log_internal_errors(false)
+        .init();
+    match cli.command.execute() {
+        Ok(code) => code,
+        Err(error) => {
+            show::tell!("terrace: {}", one_line(&error));
+            ExitCode::from(if error.chain().any(|e| e.is::<Refusal>()) { 2 } else { 1 })
+        }
+    }
+}
+
+/// An error and its causes on one line; many an error already tells its cause.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    Refusal::new(text).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_and_tells_each_cause_once() {
+        let error = anyhow::anyhow!("no room\n  in 'x'").context("run 'x'");
+        assert_eq!(one_line(&error), "run 'x': no room in 'x'");
+        let error = anyhow::anyhow!("no room").context("group 'g': no room").context("stopped");
+        assert_eq!(one_line(&error), "stopped: group 'g': no room");
+    }
+}

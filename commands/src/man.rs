@@ -1,0 +1,62 @@
+//! `terrace man`: the manual pages, made from the same source as `--help`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Command, CommandFactory};
+use clap_mangen::Man;
+use terrace_experiments::Refusal;
+
+use crate::show;
+
+/// Write the manual pages.
+#[derive(Args)]
+pub struct Arguments {
+    /// Folder to write terrace.1 and a page per command to; without it the first page goes to
+    /// standard output.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// Writes them.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
+        let mut command = crate::cli::Cli::command().disable_help_subcommand(true);
+        command.build();
+        match &self.out {
+            None => show::line(page(&command)?.trim_end())?,
+            Some(folder) => write(&command, folder).map_err(|e| {
+                Refusal::new(format_args!(
+                    "{}: {e}; expected a folder for manual pages that can be written to",
+                    folder.display()
+                ))
+            })?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn write(command: &Command, folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let commands = command.get_subcommands().filter(|c| !c.is_hide_set());
+    for command in std::iter::once(command).chain(commands) {
+        let file = Man::new(command.clone()).get_filename();
+        std::fs::write(folder.join(file), page(command)?)?;
+    }
+    Ok(())
+}
+
+fn page(command: &Command) -> std::io::Result<String> {
+    let mut page = Vec::new();
+    Man::new(command.clone())
+        .manual("Terrace")
+        .source(concat!("terrace ", env!("CARGO_PKG_VERSION")))
+        .render(&mut page)?;
+    let page = String::from_utf8_lossy(&page).into_owned();
+    // What stands below the options in --help is laid out by hand: its lines are not to be filled.
+    let Some((before, notes)) = page.split_once(".SH EXTRA\n") else {
+        return Ok(page);
+    };
+    let (notes, after) = notes.split_at(notes.find(".SH ").unwrap_or(notes.len()));
+    Ok(format!("{before}.SH NOTES\n.nf\n{}\n.fi\n{after}", notes.trim_end()))
+}

@@ -1,0 +1,59 @@
+//! `terrace report`: the report of a results directory.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use terrace_experiments::Refusal;
+use terrace_report::{ReportMeta, Results};
+
+use crate::cli::Format;
+use crate::show::say;
+
+/// Show the results of an earlier run and write its report again.
+#[derive(Args)]
+pub struct Arguments {
+    /// The results directory.
+    #[arg(value_name = "DIR")]
+    results: PathBuf,
+    /// How to show them.
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+impl Arguments {
+    /// Shows them.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
+        let results = Results::read(&self.results).map_err(Refusal::new)?;
+        let report = write(&self.results, &results).map_err(Refusal::new)?;
+        show(&results, self.format, &report)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Writes the HTML report into the results directory and says where it is.
+pub fn write(directory: &Path, results: &Results) -> anyhow::Result<PathBuf> {
+    let path = directory.join("report.html");
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let meta = ReportMeta {
+        title: results.title(),
+        command,
+        generated_by_version: format!("terrace {}", env!("CARGO_PKG_VERSION")),
+    };
+    terrace_report::write_html(&path, results, &meta)?;
+    Ok(path)
+}
+
+/// Prints results and where the report is.
+pub fn show(results: &Results, format: Format, report: &Path) -> anyhow::Result<()> {
+    match format {
+        Format::Json => {
+            say!("{}", serde_json::to_string_pretty(&terrace_report::json(results))?)?;
+        }
+        Format::Text => {
+            say!("{}", terrace_report::text_table(results, crate::show::width()))?;
+            say!("report: {}", report.display())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! `terrace run`: an experiment on a machine.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use terrace_experiments::Experiment;
+use terrace_experiments::run::{MachineKind, Request};
+use terrace_report::Results;
+
+use crate::cli::Format;
+use crate::progress::Screen;
+use crate::show::tell;
+
+/// What `--help` and the manual pages say of experiment files.
+pub const EXPERIMENT_FILES: &str = r#"Experiment files:
+  name = "example"            # names: letters, digits, '-', '_', '.'
+  description = "two at once" # optional
+  seed = 1                    # of everything random (1)
+  period_ms = 1000            # pages are tracked and moved once a period
+  periods = 100               # at most; it ends when its workloads have
+
+  [machine]                   # optional: made by sim and vm, not by host
+  cpus = 2                    # processors (2)
+  fast = "1G"                 # fast tier (sim: what the groups may use)
+  slow = "2G"                 # slow tier (sim: without bound)
+  fast_latency_ns = 80        # as the firmware of vm tells it (80)
+  slow_latency_ns = 300       # (300)
+  kernel = "bzImage"          # of vm (Debian's packaged kernel)
+
+  [[groups]]                  # one or more, run at the same time
+  name = "first"
+  policy = "amp"              # see 'terrace policies' (amp)
+  fast_ratio = 0.5            # its fast memory over its footprint,
+                              # or its size: fast = "512M"
+  page_size = "2M"            # tracked and moved in these: 2M or 4K (2M)
+  moved_pages_per_period = 64 # at most (without bound)
+
+  [groups.workload]
+  kind = "zipf"               # see 'terrace workloads'
+  footprint_mib = 1024        # and its parameters
+
+  [policies.amp]              # optional: parameters of a policy
+  window_periods = 36"#;
+
+/// Run an experiment as its file says and write its results.
+#[derive(Args)]
+#[command(after_long_help = EXPERIMENT_FILES)]
+pub struct Arguments {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Arguments that every command with an experiment has.
+#[derive(Args)]
+pub struct Common {
+    /// The experiment file.
+    #[arg(value_name = "EXPERIMENT.toml")]
+    experiment: PathBuf,
+    /// Where to run it.
+    #[arg(long, value_enum, default_value = "sim")]
+    machine: Machine,
+    /// Folder for the results: Parquet tables, recordings and report.html.
+    ///
+    /// It is made when it is not there; results in it are replaced.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// How to show the result.
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+    /// On the host: change kernel settings that would spoil the run, for its time.
+    ///
+    /// They are journaled first and put back afterwards, also after a crash. Without this such
+    /// settings are refused.
+    #[arg(long)]
+    fix_conflicts: bool,
+    /// Show the console of the virtual machine while it runs.
+    #[arg(long)]
+    console: bool,
+}
+
+/// Machines by their names on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Machine {
+    /// The simulated machine: which pages are accessed in a period, and what became of them.
+    Sim,
+    /// A virtual machine with two memory tiers: the real programs on a real kernel.
+    Vm,
+    /// The memory tiers of this host; needs root.
+    Host,
+}
+
+impl Arguments {
+    /// Runs it.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
+        self.common.execute(None)
+    }
+}
+
+impl Common {
+    /// Runs the experiment, once under each of these policies where they are given.
+    pub fn execute(self, policies: Option<Vec<String>>) -> anyhow::Result<ExitCode> {
+        let experiment = Experiment::read(&self.experiment)?;
+        let request = Request {
+            experiment,
+            policies,
+            machine: match self.machine {
+                Machine::Sim => MachineKind::Simulated,
+                Machine::Vm => MachineKind::Virtual,
+                Machine::Host => MachineKind::Host,
+            },
+            out: self.out.clone(),
+            fix_conflicts: self.fix_conflicts,
+        };
+        let all_well = terrace_experiments::run::run(request, &mut Screen::new(self.console))?;
+        let results = Results::read(&self.out)?;
+        let report = crate::report::write(&self.out, &results)?;
+        crate::report::show(&results, self.format, &report)?;
+        if !all_well {
+            tell!("terrace: a program's data was damaged; see checksum_ok in the results");
+        }
+        Ok(if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_experiment_file_in_the_help_is_one() {
+        let text = EXPERIMENT_FILES.lines().skip(1).collect::<Vec<_>>().join("\n");
+        let experiment = Experiment::parse(&text, PathBuf::new()).unwrap();
+        let written = serde_json::to_value(&experiment).unwrap();
+        assert_eq!(written["groups"][0]["moved_pages_per_period"], 64);
+        assert_eq!(written["machine"]["slow"], 2u64 << 30);
+        assert!(EXPERIMENT_FILES.lines().all(|l| l.len() < 79), "wider than a terminal");
+    }
+}

@@ -1,0 +1,372 @@
+//! What cannot be done is refused: one line that says what was got, what was expected and what to
+//! do; exit code 2; nothing made, nothing changed.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use common::{Place, SMALL, Said, TERRACE, is_root, with_results};
+use terrace_results::{ResultsError, RunRow, path, read};
+
+#[test]
+fn experiments_that_cannot_be_are_refused_and_leave_nothing() {
+    let place = Place::new();
+    let ratio = "fast_ratio = 0.5";
+    let footprint = "footprint_mib = 64";
+    let kind = "kind = \"lru-favor\"";
+    let groups = &SMALL[SMALL.find("[[groups]]").unwrap()..];
+    // What is replaced in the experiment, by what, and words of the refusal.
+    let cases: &[(&str, &str, &[&str])] = &[
+        ("name = \"small\"", "colour = 1", &["line 1", "`colour`", "expected one of `name`"]),
+        ("name = \"small\"", "", &["missing field `name`"]),
+        ("name = \"small\"", "name = \"a b\"", &["name = 'a b'", "expected 1 to 64 letters"]),
+        ("name = \"small\"", "name = \"../x\"", &["name = '../x'", "letter, digit or '_' first"]),
+        ("name = \"small\"", "name = \"\"", &["name = ''"]),
+        ("name = \"g\"", "name = \"-g\"", &["group '-g'", "letter, digit or '_' first"]),
+        ("name = \"g\"", "name = 5", &["line 5", "got integer `5`, expected a string"]),
+        ("period_ms = 1000", "period_ms = 0", &["period_ms = 0: expected 1 to"]),
+        ("period_ms = 1000", "period_ms = -1", &["line 2", "expected a whole number"]),
+        ("period_ms = 1000", "period_ms = \"1s\"", &["line 2", "expected a whole number"]),
+        ("period_ms = 1000", "period_ms = 3600001", &["period_ms = 3600001: expected 1 to"]),
+        ("periods = 20", "periods = 0", &["periods = 0: expected 1 to"]),
+        ("periods = 20", "periods = 1.5", &["line 3", "got floating point `1.5`"]),
+        ("periods = 20", "", &["missing field `periods`"]),
+        ("[[groups]]", "[[groups]", &["line 4", "expected `]`"]),
+        (groups, "", &["missing field `groups`"]),
+        (groups, "groups = []", &["no groups: expected at least one [[groups]] section"]),
+        ("policy = \"amp\"", "polici = 1", &["line 6", "`polici`", "`policy`"]),
+        ("policy = \"amp\"", "policy = \"best\"", &["'best'", "first-touch", "amp"]),
+        ("policy = \"amp\"", "page_size = \"1G\"", &["line 6", "`1G`, expected `4K` or `2M`"]),
+        (ratio, "fast_ratio = 1.5", &["group 'g'", "fast_ratio = 1.5: expected 0 to 1"]),
+        (ratio, "fast_ratio = -0.1", &["fast_ratio = -0.1: expected 0 to 1"]),
+        (ratio, "fast_ratio = nan", &["fast_ratio = NaN: expected 0 to 1"]),
+        (ratio, "fast_ratio = inf", &["fast_ratio = inf: expected 0 to 1"]),
+        (ratio, "fast_ratio = \"half\"", &["line 7", "expected a number"]),
+        (ratio, "", &["expected one of fast_ratio = 0.5 and fast = \"512M\""]),
+        (ratio, "fast_ratio = 0.5\nfast = \"1M\"", &["expected one of fast_ratio"]),
+        (ratio, "fast = \"64Q\"", &["size '64Q': expected a number with an optional K, M, G"]),
+        (ratio, "fast = -1", &["expected a size, as in \"512M\""]),
+        (ratio, "fast_ratio = 0.5\nmoved_pages_per_period = -1", &["expected a whole number"]),
+        (kind, "kind = \"lru\"", &["no workload is named 'lru'", "lru-favor"]),
+        (kind, "", &["missing field `kind`"]),
+        (kind, "kind = \"redis-zipf\"", &["no model", "--machine vm"]),
+        (footprint, "footprint = 64", &["group 'g'", "unknown field `footprint`", "footprint_mib"]),
+        (footprint, "footprint_mib = 0", &["footprint_mib is 0, expected 1 to"]),
+        (footprint, "footprint_mib = 3", &["footprint_mib is 3, expected a multiple of 2"]),
+        (footprint, "footprint_mib = \"1G\"", &["footprint_mib: got string \"1G\", expected a"]),
+        (footprint, "footprint_mib = 99999999999999", &["expected 1 to"]),
+        (footprint, "sets = nan", &["sets: got null, expected a whole number"]),
+    ];
+    for (from, to, words) in cases {
+        assert!(SMALL.contains(from), "'{from}' is no part of the experiment");
+        place.write("e.toml", SMALL.replacen(from, to, 1));
+        place.run("run e.toml --out out").refused(words);
+    }
+    // What is added to the experiment.
+    let cases: &[(&str, &[&str])] = &[
+        (groups, &["two groups are named 'g': expected different names"]),
+        ("[machine]\ncpu = 2", &["line 12", "`cpu`", "`cpus`"]),
+        ("[machine]\ncpus = 0", &["machine.cpus = 0: expected 1 to 64"]),
+        ("[machine]\nfast = \"1M\"", &["machine.fast: expected at least one huge page"]),
+        ("[machine]\nslow_latency_ns = -1", &["expected a whole number"]),
+        ("[machine]\nfast = \"32M\"\nslow = \"16M\"", &["50331648 bytes, expected 67108864"]),
+        ("[policies.amp]\nwindow = 3", &["policy 'amp'", "unknown field `window`"]),
+        ("[policies.amp]\nwindow_periods = \"3\"", &["window_periods: got string \"3\", expected"]),
+        ("[policies.amp]\nrandom_margin = 1.5", &["random_margin is 1.5; expected a ratio from"]),
+        ("[policies.amp]\nrandom_margin = nan", &["random_margin: got null, expected a number"]),
+        ("[policies]\namp = 3", &["policy 'amp'", "expected a table"]),
+        ("[policies.best]\nx = 1", &["no policy is named 'best'", "terrace policies"]),
+    ];
+    for (added, words) in cases {
+        place.write("e.toml", format!("{SMALL}{added}\n"));
+        place.run("run e.toml --out out").refused(words);
+    }
+    assert_eq!(place.names(), ["e.toml"]);
+}
+
+#[test]
+fn files_that_are_no_experiments_are_refused() {
+    let place = Place::new();
+    place.write("empty.toml", "");
+    place.write("garbage.toml", [0xff, 0x00, 0xfe, 0x80].repeat(1000));
+    place.write("zeros.toml", [0; 4096]);
+    place.write("words.toml", "This is no experiment.\n");
+    std::fs::create_dir(place.path("folder.toml")).unwrap();
+    for (file, words) in [
+        ("empty.toml", &["missing field `name`"][..]),
+        ("garbage.toml", &["expected an experiment file", "terrace run --help"]),
+        ("zeros.toml", &["line 1"]),
+        ("words.toml", &["line 1"]),
+        ("folder.toml", &["Is a directory", "expected an experiment file"]),
+        ("absent.toml", &["No such file", "expected an experiment file"]),
+    ] {
+        let before = place.names();
+        for command in ["run", "compare --policies lru"] {
+            let said = place.run(&format!("{command} {file} --out out"));
+            said.refused(words);
+            said.refused(&[file]);
+        }
+        assert_eq!(place.names(), before);
+    }
+}
+
+#[test]
+fn policies_to_compare_must_exist_and_stand_once() {
+    let place = Place::new();
+    place.write("e.toml", SMALL);
+    for (policies, words) in [
+        ("lru,lru", &["policy 'lru' is named twice: expected each once"][..]),
+        ("lru,best", &["no policy is named 'best'; expected one of first-touch"]),
+        ("lru,,lfu", &["no policy is named ''; expected one of"]),
+        (",", &["no policy is named ''"]),
+    ] {
+        place.run(&format!("compare e.toml --policies {policies} --out out")).refused(words);
+    }
+    assert_eq!(place.names(), ["e.toml"]);
+    let mut command = place.command("compare e.toml --out out");
+    let output = command.args(["--policies", "lru, lfu"]).output().unwrap();
+    let said = Said::new("compare e.toml --out out --policies 'lru, lfu'", output).good();
+    assert!(said.out.contains("\nlru ") && said.out.contains("\nlfu "), "{said}");
+}
+
+#[test]
+fn recordings_that_cannot_be_used_are_refused() {
+    let place = with_results();
+    let whole = std::fs::read(place.path("good/recordings/amp.trec")).unwrap();
+    let workload = |path: &str, more: &str| {
+        let text = SMALL.replace("kind = \"lru-favor\"", "kind = \"recording\"");
+        text.replace("footprint_mib = 64", &format!("path = \"{path}\"\n{more}"))
+    };
+    let refused = |file: &str, words: &[&str]| {
+        place.run(&format!("replay {file}")).refused(words);
+        place.write("r.toml", workload(file, ""));
+        place.run("run r.toml --out out").refused(words);
+        assert!(!place.path("out").exists());
+    };
+    for length in [1, 7, 20, 100, 300] {
+        place.write("cut.trec", &whole[..length]);
+        refused("cut.trec", &["cut.trec", "record"]);
+    }
+    for length in [whole.len() / 2, whole.len() - 20, whole.len() - 1] {
+        place.write("cut.trec", &whole[..length]);
+        refused("cut.trec", &["the recording was cut off; expected a finished one, run the"]);
+    }
+    place.write("empty.trec", "");
+    place.write("garbage.trec", [0xa5; 5000]);
+    place.write("text.trec", SMALL);
+    std::fs::create_dir(place.path("folder.trec")).unwrap();
+    for file in ["empty.trec", "garbage.trec", "text.trec"] {
+        refused(file, &[file, "not a Terrace recording", "give a .trec file"]);
+    }
+    refused("folder.trec", &["cannot read recording 'folder.trec'", "give a path"]);
+    refused("absent.trec", &["cannot open recording 'absent.trec'", "give a path"]);
+
+    let recording = "good/recordings/amp.trec";
+    for (text, words) in [
+        (workload(recording, "group = \"h\""), &["no group 'h'; expected one of g"][..]),
+        (workload(recording, "footprint_mib = 64"), &["unknown field `footprint_mib`", "`path`"]),
+        (workload(recording, "").replace("path =", "#"), &["missing field `path`"]),
+        (
+            workload(recording, "").replace("policy =", "page_size = \"4K\"\npolicy ="),
+            &["pages of 4096 bytes, expected 2097152 as in", "set page_size so"],
+        ),
+        (
+            workload(recording, "").replace("period_ms = 1000", "period_ms = 500"),
+            &["period_ms = 500, expected 1000 as in", "set it so"],
+        ),
+    ] {
+        place.write("r.toml", text);
+        place.run("run r.toml --out out").refused(words);
+        assert!(!place.path("out").exists());
+    }
+    // And one that can be used, so that the refusals above are not for another reason.
+    place.write("r.toml", workload(recording, ""));
+    place.run("run r.toml --out out").good();
+}
+
+#[test]
+fn a_damaged_recording_is_not_replayed_as_if_it_were_sound() {
+    let place = with_results();
+    let whole = std::fs::read(place.path("good/recordings/amp.trec")).unwrap();
+    let positions = (8..whole.len()).step_by(whole.len() / 40);
+    let mut refused = 0;
+    for position in positions.clone() {
+        let mut bytes = whole.clone();
+        bytes[position] ^= 0x10;
+        place.write("damaged.trec", bytes);
+        let said = place.run("replay damaged.trec");
+        if said.code != Some(0) {
+            said.refused(&["damaged.trec"]);
+            refused += 1;
+        }
+    }
+    // Some bytes, such as those of the file's end, say nothing of what is replayed.
+    assert!(refused + 4 >= positions.len(), "{refused} of {} were refused", positions.len());
+}
+
+#[test]
+fn results_go_only_where_they_can_be_written() {
+    let place = Place::new();
+    place.write("e.toml", SMALL);
+    for out in ["e.toml", "e.toml/out", "/proc/out", "/dev/null/out"] {
+        let said = place.run(&format!("run e.toml --out {out}"));
+        said.refused(&[out, "expected a folder for results that can be written to"]);
+    }
+    let output = place.command("run e.toml --out").arg("").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    place.run("man --out e.toml").refused(&["e.toml", "expected a folder for manual pages"]);
+    assert_eq!(place.names(), ["e.toml"]);
+}
+
+#[test]
+fn results_that_are_absent_or_damaged_are_said_in_one_line() {
+    let place = with_results();
+    std::fs::create_dir(place.path("empty")).unwrap();
+    for folder in ["empty", "absent"] {
+        let said = place.run(&format!("report {folder}"));
+        said.refused(&["runs.parquet: no such file; expected a results directory", "--out DIR"]);
+    }
+    place.run("report e.toml").refused(&["e.toml/runs.parquet", "expected a results directory"]);
+
+    for file in ["runs.parquet", "periods.parquet", "heat.parquet"] {
+        let path = place.path("good").join(file);
+        let whole = std::fs::read(&path).unwrap();
+        let half = &whole[..whole.len() / 2];
+        for damaged in [&b""[..], b"PAR1PAR1", &[0x5a; 3000], half, SMALL.as_bytes()] {
+            std::fs::write(&path, damaged).unwrap();
+            place.run("report good").refused(&[file, "expected a Parquet file", "again"]);
+        }
+        std::fs::write(&path, whole).unwrap();
+    }
+    place.run("report good").good();
+}
+
+#[test]
+fn damage_that_the_parquet_library_panics_on_is_one_line_too() {
+    let place = with_results();
+    let folder = place.path("good");
+    let file = path::<RunRow>(&folder);
+    let whole = std::fs::read(&file).unwrap();
+    let damage = |&position: &usize| {
+        let mut bytes = whole.clone();
+        bytes[position] ^= 0x10;
+        std::fs::write(&file, bytes).unwrap();
+        matches!(read::<RunRow>(&folder), Err(ResultsError::Damaged { .. }))
+    };
+    // The headers of the first pages are where it gives up most often. A release of the library
+    // that never does leaves nothing to show here.
+    for _ in (0..400).filter(damage).take(3) {
+        place.run("report good").refused(&["runs.parquet", "got a damaged file", "again"]);
+    }
+}
+
+/// Kernel settings that a live run may change.
+fn host_settings() -> Vec<Option<String>> {
+    let files = [
+        "/proc/sys/kernel/numa_balancing",
+        "/sys/kernel/mm/lru_gen/enabled",
+        "/sys/kernel/mm/transparent_hugepage/enabled",
+        "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds",
+    ];
+    let folders = ["/sys/kernel/tracing/instances", "/sys/fs/cgroup", "/run/terrace"];
+    let names = |folder: &str| {
+        let entries = std::fs::read_dir(folder).ok()?;
+        let mut names: Vec<_> = entries.flatten().map(|e| e.file_name()).collect();
+        names.sort();
+        Some(format!("{names:?}"))
+    };
+    let files = files.iter().map(|f| std::fs::read_to_string(f).ok());
+    files.chain(folders.iter().map(|f| names(f))).collect()
+}
+
+/// A live experiment that is refused on every host: its control group does not exist.
+const NOBODY: &str = r#"name = "nobody"
+period_ms = 1000
+periods = 3
+[[groups]]
+name = "g"
+fast_ratio = 0.5
+[groups.workload]
+kind = "attach"
+cgroup = "/terrace-no-such-group"
+"#;
+
+#[test]
+fn a_host_that_cannot_be_used_is_left_as_it_was() {
+    if !is_root() {
+        return; // what somebody else is told is a test of its own
+    }
+    let place = Place::new();
+    place.write("live.toml", NOBODY);
+    let before = host_settings();
+    let said = place.run("run live.toml --machine host --out out");
+    said.refused(&["expected"]);
+    let nodes = std::fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
+    let is_node = |name: &str| name.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok());
+    if nodes.filter(|e| is_node(&e.file_name().to_string_lossy())).count() == 1 {
+        said.refused(&["one tier, expected two or more", "run in the virtual machine"]);
+    }
+    place.write("live.toml", SMALL.replace("lru-favor", "mix"));
+    for machine in ["host", "vm"] {
+        let said = place.run(&format!("run live.toml --machine {machine} --out out"));
+        said.refused(&["workload 'mix' has no live program", "--machine sim"]);
+    }
+    place.write("live.toml", NOBODY.replace("cgroup =", "control_group ="));
+    place.run("run live.toml --machine host --out out").refused(&["unknown field", "`cgroup`"]);
+    assert_eq!(host_settings(), before);
+    assert_eq!(place.names(), ["live.toml"]);
+
+    let said = place.run("restore").good();
+    assert_eq!(said.out, "nothing to restore\n");
+    assert_eq!(host_settings(), before);
+}
+
+#[test]
+fn without_root_a_live_run_is_refused_and_a_simulated_one_works() {
+    let place = Place::new();
+    place.write("live.toml", NOBODY);
+    place.write("e.toml", SMALL);
+    // Nobody may look into the folders of root's builds: the program is brought to them.
+    std::fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = place.path("terrace");
+    std::fs::copy(TERRACE, &program).unwrap();
+    std::fs::create_dir(place.path("results")).unwrap();
+    std::fs::set_permissions(place.path("results"), PermissionsExt::from_mode(0o777)).unwrap();
+    let nobody = |arguments: &str| {
+        let mut command = Command::new(&program);
+        command.args(arguments.split(' ')).current_dir(place.path(""));
+        // Root becomes nobody, without its capabilities; anybody else stays what they are.
+        if is_root() {
+            command.uid(65534).gid(65534);
+        }
+        Said::new(arguments, command.output().unwrap())
+    };
+    let before = (host_settings(), place.names());
+    let said = nobody("run live.toml --machine host --out results/live");
+    said.refused(&["expected a privileged process: run it as root"]);
+    nobody("restore").refused(&["run it as root"]);
+    nobody("run e.toml --out /forbidden").refused(&["/forbidden", "that can be written to"]);
+    assert_eq!((host_settings(), place.names()), before);
+
+    nobody("run e.toml --out results/sim").good();
+    nobody("replay results/sim/recordings/amp.trec").good();
+    assert!(!place.path("results/live").exists());
+}
+
+#[test]
+fn a_guest_that_cannot_be_is_refused_before_it_is_booted() {
+    let place = Place::new();
+    for (arguments, words) in [
+        ("lab --cpus 0", &["cpus", "got 0, expected 1 to 255"][..]),
+        ("lab --fast 1M", &["fast memory", "got 1048576 bytes, expected at least"]),
+        ("lab --slow 0", &["slow memory", "got 0 bytes"]),
+        ("lab --kernel absent", &["absent is not a file; give the path of a bzImage"]),
+        ("lab --program no-such-program", &["no-such-program", "give a path, a name on PATH"]),
+        ("lab --file somewhere", &["--file somewhere: expected FROM:TO"]),
+        ("lab --file absent:/x", &["--file absent:/x: No such file", "expected a file of this"]),
+    ] {
+        place.run(arguments).refused(words);
+    }
+}

@@ -1,0 +1,166 @@
+//! What a user meets at the command line: help, lists, completions, manual pages, and output that
+//! nobody reads.
+
+mod common;
+
+use common::{Place, Said, with_results};
+use terrace_core::policies::REGISTRY;
+use terrace_results::{RunRow, read};
+
+const COMMANDS: [&str; 11] = [
+    "run",
+    "compare",
+    "replay",
+    "report",
+    "lab",
+    "policies",
+    "workloads",
+    "restore",
+    "coverage",
+    "completions",
+    "man",
+];
+
+#[test]
+fn every_command_has_a_help_that_shows_its_usage() {
+    let place = Place::new();
+    let all = place.run("--help").good();
+    for command in COMMANDS {
+        assert!(all.out.lines().any(|l| l.trim_start().starts_with(command)), "{command}: {all}");
+        let said = place.run(&format!("{command} --help")).good();
+        assert!(said.out.contains(&format!("Usage: terrace {command}")), "{said}");
+        let short = place.run(&format!("{command} -h")).good();
+        assert!(short.out.lines().all(|l| l.chars().count() <= 100), "{short}");
+    }
+    assert!(place.run("--version").good().out.starts_with("terrace 0."));
+}
+
+#[test]
+fn wrong_arguments_exit_with_2_and_say_what_was_expected() {
+    let place = Place::new();
+    for (arguments, expected) in [
+        ("", "Usage: terrace <COMMAND>"),
+        ("frobnicate", "unrecognized subcommand 'frobnicate'"),
+        ("run", "<EXPERIMENT.toml>"),
+        ("run e.toml", "--out <DIR>"),
+        ("run e.toml --out", "--out <DIR>"),
+        ("run e.toml --out o --machine moon", "[possible values: sim, vm, host]"),
+        ("run e.toml --out o --format yaml", "[possible values: text, json]"),
+        ("run e.toml --out o --policies lru", "unexpected argument '--policies'"),
+        ("compare e.toml --out o", "--policies <A,B,C>"),
+        ("replay", "<RECORDING>"),
+        ("report", "<DIR>"),
+        ("report a b", "unexpected argument 'b'"),
+        ("lab --fast much", "expected a number with an optional K, M, G or T"),
+        ("lab --timeout 0", "--timeout"),
+        ("lab --result /x", "--out <DIR>"),
+        ("policies --format xml", "[possible values: text, json]"),
+        ("workloads --frob", "unexpected argument '--frob'"),
+        ("restore now", "unexpected argument 'now'"),
+        ("completions", "<SHELL>"),
+        ("completions tcsh", "[possible values: bash"),
+        ("man --out", "--out <DIR>"),
+    ] {
+        let said = place.run(arguments);
+        assert_eq!(said.code, Some(2), "{said}");
+        assert_eq!(said.out, "", "{said}");
+        assert!(said.err.contains(expected), "nothing of '{expected}': {said}");
+    }
+    assert_eq!(place.names(), [""; 0]);
+}
+
+#[test]
+fn policies_and_workloads_are_listed_for_people_and_programs() {
+    let place = Place::new();
+    for (command, names) in [
+        ("policies", REGISTRY.iter().map(|k| k.name).collect::<Vec<_>>()),
+        ("workloads", terrace_workloads::kinds::all().iter().map(|k| k.name).collect()),
+    ] {
+        let json = place.run(&format!("{command} --format json")).good().json();
+        let kinds = json.as_array().unwrap();
+        assert_eq!(kinds.iter().map(|k| k["name"].as_str().unwrap()).collect::<Vec<_>>(), names);
+        let text = place.run(command).good().out;
+        for (kind, name) in kinds.iter().zip(&names) {
+            let summary = kind["summary"].as_str().unwrap();
+            assert!(!summary.is_empty() && kind["parameters"].is_array(), "{kind}");
+            assert!(text.lines().any(|l| l.trim_start().starts_with(name)), "{name}: {text}");
+            let one = place.run(&format!("{command} {name}")).good();
+            for parameter in kind["parameters"].as_array().unwrap() {
+                let key = parameter["name"].as_str().unwrap();
+                assert!(one.out.contains(key), "{key}: {one}");
+                assert!(parameter["default"].is_string() && parameter["meaning"].is_string());
+            }
+            let alone = place.run(&format!("{command} {name} --format json")).good().json();
+            assert_eq!(&alone, kind);
+        }
+        place.run(&format!("{command} nothing")).refused(&["'nothing'", "expected one of"]);
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_have_every_command() {
+    let place = Place::new();
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let said = place.run(&format!("completions {shell}")).good();
+        for command in COMMANDS {
+            assert!(said.out.contains(command), "{shell} knows nothing of {command}");
+        }
+    }
+    let page = place.run("man").good();
+    assert!(page.out.lines().any(|l| l.starts_with(".TH terrace 1")), "{page}");
+    place.run("man --out pages").good();
+    for command in COMMANDS {
+        let page = place.path(&format!("pages/terrace-{command}.1"));
+        let text = std::fs::read_to_string(&page).unwrap();
+        assert!(text.contains(&format!(".TH terrace-{command} 1")), "{command}: {text}");
+        assert!(text.contains(".SH SYNOPSIS") && text.contains("terrace 0."), "{command}: {text}");
+    }
+    let run = std::fs::read_to_string(place.path("pages/terrace-run.1")).unwrap();
+    // Example files are shown line by line, not filled to paragraphs.
+    let notes = run.split(".SH NOTES\n.nf\n").nth(1).unwrap();
+    assert!(notes.contains("\n  [[groups]]") && notes.trim_end().ends_with(".fi"), "{notes}");
+}
+
+#[test]
+fn a_reader_who_goes_away_ends_the_output_and_not_the_command() {
+    let place = with_results();
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    for arguments in [
+        "policies",
+        "policies --format json",
+        "policies amp",
+        "workloads",
+        "workloads --format json",
+        "completions bash",
+        "man",
+        "restore --help",
+        "replay good/recordings/amp.trec",
+        "report good",
+        "report good --format json",
+        "compare e.toml --policies lru,lfu --out out",
+    ] {
+        let output = place.command(arguments).stdout(closed()).output().unwrap();
+        let said = Said::new(arguments, output).good();
+        assert!(said.err.lines().all(|l| l.starts_with("run ")), "{said}");
+        let output = place.command(arguments).stderr(closed()).output().unwrap();
+        Said::new(arguments, output).good();
+    }
+    assert_eq!(read::<RunRow>(&place.path("out")).unwrap().len(), 2);
+    // A refusal keeps its exit code when nobody reads it.
+    let status = place.command("report absent").stderr(closed()).status().unwrap();
+    assert_eq!(status.code(), Some(2));
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let place = Place::new();
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for arguments in ["policies", "workloads --format json", "completions zsh", "man"] {
+        let output = place.command(arguments).stdout(full()).output().unwrap();
+        Said::new(arguments, output).failed(1, &["writing to standard output"]);
+    }
+}

@@ -1,0 +1,229 @@
+//! The whole of Terrace on a live kernel: Debian's 6.12 in a virtual machine with two tiers.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use terrace_core::policies::REGISTRY;
+use terrace_recordings::period::{PeriodReader, PeriodRecord, Record};
+use terrace_results::{RunRow, read};
+
+/// Machines are booted one after the other: a test with a processor to itself is over sooner, and
+/// its guest's periods are not starved by another guest.
+fn one_machine_at_a_time() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn terrace(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_terrace")).args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}{}", text(&output.stdout), text(&output.stderr))
+}
+
+/// `terrace-workload`, which is built with the workspace and not with this test.
+fn workload_program() -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_terrace")).with_file_name("terrace-workload");
+    assert!(path.is_file(), "{}: run 'cargo build --workspace --bins' first", path.display());
+    path
+}
+
+/// Runs an experiment in the virtual machine under these policies.
+fn compare(folder: &Path, experiment: &str, policies: &str) -> PathBuf {
+    let _ = workload_program();
+    let file = folder.join("experiment.toml");
+    std::fs::write(&file, experiment).unwrap();
+    let out = folder.join("out");
+    let (file, out_text) = (file.to_str().unwrap(), out.to_str().unwrap());
+    let arguments = ["compare", file, "--policies", policies, "--machine", "vm", "--out", out_text];
+    let output = terrace(&arguments);
+    assert!(output.status.success(), "{}", said(&output));
+    out
+}
+
+/// The periods of the only group of a recording.
+fn periods(out: &Path, run: &str) -> Vec<PeriodRecord> {
+    let path = out.join("recordings").join(format!("{run}.trec"));
+    let records = PeriodReader::open(&path).unwrap().records();
+    let period = |record| match record {
+        Record::Period(period) => Some(*period),
+        _ => None,
+    };
+    records.filter_map(|record| period(record.unwrap())).collect()
+}
+
+const HOT_AND_COLD: &str = r#"
+name = "hot-and-cold"
+period_ms = 1000
+periods = 14
+
+[[groups]]
+name = "program"
+fast_ratio = 0.5
+
+[groups.workload]
+kind = "hotcold"
+footprint_mib = 256
+hot_ratio = 0.25
+"#;
+
+#[test]
+fn two_tiers_are_seen_in_the_guest() {
+    let _machine = one_machine_at_a_time();
+    let output = terrace(&["lab", "--fast", "768M", "--slow", "512M"]);
+    let said = said(&output);
+    assert!(output.status.success(), "{said}");
+    let tiers: Vec<_> = said.lines().filter(|l| l.starts_with("memory_tier")).collect();
+    assert_eq!(tiers.len(), 2, "{said}");
+    assert!(tiers[0].ends_with("nodes 0") && tiers[1].ends_with("nodes 1"), "{said}");
+    assert!(said.contains(" 80 ns") && said.contains(" 300 ns"), "{said}");
+}
+
+#[test]
+fn a_guest_in_which_something_is_missing_is_left_as_it_was() {
+    let _machine = one_machine_at_a_time();
+    let script = format!("{}/tests/refusals.sh:/srv/refusals.sh", env!("CARGO_MANIFEST_DIR"));
+    let arguments = [
+        &["lab", "--fast", "768M", "--slow", "512M", "--program", env!("CARGO_BIN_EXE_terrace")][..],
+        &["--file", &script, "--", "sh", "/srv/refusals.sh"],
+    ];
+    let output = terrace(&arguments.concat());
+    let said = said(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("all refused, nothing changed"), "{said}");
+}
+
+#[test]
+fn the_tracker_names_exactly_the_hot_pages() {
+    let _machine = one_machine_at_a_time();
+    let folder = tempfile::tempdir().unwrap();
+    let out = compare(folder.path(), HOT_AND_COLD, "lru");
+
+    let details: Value =
+        serde_json::from_slice(&std::fs::read(out.join("details/lru.json")).unwrap()).unwrap();
+    let events = details["program"]["events"].as_array().unwrap();
+    let ready = events.iter().find(|e| e["event"] == "ready").unwrap();
+    let hot: Vec<u64> =
+        ready["hot_addresses"].as_array().unwrap().iter().map(|a| a.as_u64().unwrap()).collect();
+    assert_eq!(hot.len(), 32);
+
+    // The first scan may hold the tail of the program's own filling of its memory.
+    let periods = periods(&out, "lru");
+    assert!(periods.len() >= 7, "only {} periods", periods.len());
+    for record in &periods[1..] {
+        let scan = &record.scan;
+        let mut seen: Vec<u64> =
+            scan.accessed.iter_ones().map(|page| scan.layout.address(page).1).collect();
+        seen.retain(|address| !hot.contains(address));
+        let missed: Vec<_> = hot
+            .iter()
+            .filter(|&&address| {
+                let page = scan.layout.index(scan.layout.address(0).0, address);
+                !page.is_some_and(|page| scan.accessed.get(page))
+            })
+            .collect();
+        assert!(seen.is_empty(), "period {}: cold pages {seen:x?} seen as hot", scan.period);
+        assert!(missed.is_empty(), "period {}: hot pages {missed:x?} not seen", scan.period);
+    }
+    let last = &periods.last().unwrap().scan;
+    for address in hot {
+        let page = last.layout.index(last.layout.address(0).0, address).unwrap();
+        assert!(last.fast.get(page), "hot page {address:#x} is in slow memory at the end");
+    }
+    let row = &read::<RunRow>(&out).unwrap()[0];
+    assert_eq!(row.checksum_ok, Some(true));
+    assert!(row.demoted_pages >= 1, "nothing had to move: {row:?}");
+}
+
+#[test]
+fn scans_of_the_virtual_machine_give_the_same_plans_again() {
+    let _machine = one_machine_at_a_time();
+    let folder = tempfile::tempdir().unwrap();
+    let policies: Vec<_> = REGISTRY.iter().map(|k| k.name).collect();
+    let experiment = HOT_AND_COLD
+        .replace("period_ms = 1000", "period_ms = 500")
+        .replace("periods = 14", "periods = 12")
+        .replace("footprint_mib = 256", "footprint_mib = 128\nshift_every_ms = 1500");
+    let out = compare(folder.path(), &experiment, &policies.join(","));
+    let rows = read::<RunRow>(&out).unwrap();
+    let lru = rows.iter().find(|r| r.policy == "lru").unwrap();
+    assert!(lru.promoted_pages > 0 && lru.demoted_pages > 0, "nothing had to move: {lru:?}");
+    for policy in policies {
+        let recording = out.join("recordings").join(format!("{policy}.trec"));
+        let output = terrace(&["replay", recording.to_str().unwrap(), "--format", "json"]);
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(output.status.success(), "{policy}: {answer:#}");
+        assert!(answer["compared_periods"].as_u64().unwrap() >= 6, "{policy}: {answer:#}");
+    }
+}
+
+#[test]
+fn two_groups_have_their_own_policies_at_the_same_time() {
+    let _machine = one_machine_at_a_time();
+    let folder = tempfile::tempdir().unwrap();
+    let group = |name: &str, policy: &str, hot: &str| {
+        format!(
+            "[[groups]]\nname = \"{name}\"\npolicy = \"{policy}\"\nfast_ratio = 0.5\n\
+             [groups.workload]\nkind = \"hotcold\"\nfootprint_mib = 64\nhot_ratio = {hot}\n"
+        )
+    };
+    let file = folder.path().join("two.toml");
+    let groups = group("young", "lru", "0.25") + &group("often", "lfu", "0.5");
+    std::fs::write(&file, format!("name = \"two\"\nperiod_ms = 1000\nperiods = 8\n{groups}"))
+        .unwrap();
+    let out = folder.path().join("out");
+    let arguments = ["run", file.to_str().unwrap(), "--machine", "vm", "--out"];
+    let output = terrace(&[&arguments[..], &[out.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    let rows = read::<RunRow>(&out).unwrap();
+    let names: Vec<_> = rows.iter().map(|r| (r.group.as_str(), r.policy.as_str())).collect();
+    assert_eq!(names, [("young", "lru"), ("often", "lfu")]);
+    for (row, hot) in rows.iter().zip([0.25, 0.5]) {
+        assert_eq!((row.pages_max, row.checksum_ok), (32, Some(true)), "{row:?}");
+        // Half of the pages are fast at the end, and all the hot ones are among them.
+        assert!((row.accessed_ratio - hot).abs() < 0.1, "{row:?}");
+        assert!(row.demoted_pages >= 16 && row.hit_ratio > 0.8, "{row:?}");
+    }
+}
+
+#[test]
+fn redis_keeps_its_data_while_its_pages_move() {
+    let _machine = one_machine_at_a_time();
+    let folder = tempfile::tempdir().unwrap();
+    let experiment = HOT_AND_COLD
+        .replace("kind = \"hotcold\"\n", "kind = \"redis-zipf\"\noperations_per_s = 300\n")
+        .replace("footprint_mib = 256\nhot_ratio = 0.25", "footprint_mib = 64");
+    let out = compare(folder.path(), &experiment, "lfu");
+    let row = &read::<RunRow>(&out).unwrap()[0];
+    assert_eq!(row.checksum_ok, Some(true), "{row:?}");
+    assert!(row.operations.is_some_and(|n| n > 1000), "{row:?}");
+    assert!(row.promoted_pages + row.demoted_pages > 0, "{row:?}");
+    assert!(out.join("report.html").is_file());
+}
+
+#[test]
+fn killing_the_engine_at_any_moment_harms_nothing() {
+    let _machine = one_machine_at_a_time();
+    let script = format!("{}/tests/kill.sh:/srv/kill.sh", env!("CARGO_MANIFEST_DIR"));
+    let workload = workload_program();
+    let arguments = [
+        &["lab", "--timeout", "900", "--fast", "768M", "--slow", "512M"][..],
+        &["--program", env!("CARGO_BIN_EXE_terrace"), "--program", workload.to_str().unwrap()],
+        &["--file", &script, "--", "sh", "/srv/kill.sh", "50", "7"],
+    ];
+    let output = terrace(&arguments.concat());
+    let said = said(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("kills 50,") && said.contains("\"checksum_ok\":true"), "{said}");
+    // Kills that only hit the start of the program would prove little.
+    let number = |after: &str| -> u64 {
+        let (_, rest) = said.split_once(after).unwrap();
+        rest.trim_start().split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    assert!(number("in the middle of a run") >= 20, "{said}");
+    assert!(number("pages migrated") > 0, "{said}");
+}
