@@ -1,0 +1,19 @@
+//! The parts of the benchmark, one file each, and their registry. To add one: write its file
+//! beside these, name it here, and add its row to [`PARTS`].
+
+mod policy;
+
+use crate::measure::Report;
+
+/// A part that can be run alone.
+pub struct Part {
+    /// Its name on the command line, and the first word of its figures' names.
+    pub name: &'static str,
+    /// What it measures, in one line.
+    pub measures: &'static str,
+    /// Measures it.
+    pub run: fn(&mut Report) -> anyhow::Result<()>,
+}
+
+/// Every part there is.
+pub static PARTS: &[Part] = &[policy::PART];
