@@ -1,0 +1,44 @@
+# The first two targets are all the set-up there is: on a fresh Debian 12 with root and a Rust
+# toolchain, each installs what it needs.
+
+CARGO ?= cargo
+OUT ?= target/demo
+BENCH ?=
+
+.PHONY: demo test bench build install clean
+
+# Redis under six policies on a virtual two-tier machine: one table, one report.
+demo:
+	tools/setup demo
+	$(CARGO) build --release --locked --bins
+	target/release/terrace compare examples/redis-zipf.toml \
+	    --policies first-touch,lru,lfu,random,lists,amp --machine vm --out $(OUT)
+
+# Every test there is, the ones in the virtual machine included.
+test:
+	tools/setup test
+	tools/test
+
+# Figures of speed and memory, one JSON object a line, in target/bench.json;
+# one part of them with BENCH=policy.
+bench:
+	$(CARGO) run --release --locked --package terrace-bench -- $(BENCH)
+
+build:
+	$(CARGO) build --release --locked --bins
+	$(CARGO) build --release --locked --package terrace-recorder-plugin
+
+# Programs, man pages and shell completions, under PREFIX.
+PREFIX ?= /usr/local
+install: build
+	install -D -m 755 target/release/terrace $(DESTDIR)$(PREFIX)/bin/terrace
+	install -D -m 755 target/release/terrace-workload $(DESTDIR)$(PREFIX)/bin/terrace-workload
+	install -D -m 755 target/release/libterrace_recorder_plugin.so \
+	    $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_recorder_plugin.so
+	target/release/terrace man --out $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	target/release/terrace completions bash \
+	    > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/terrace
+
+clean:
+	$(CARGO) clean
