@@ -13,7 +13,15 @@ use rustix::process::{Pid, test_kill_process};
 /// The lock, held.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing alone would not do: a child that is just being started still has the open file
+        // until it executes its program, and would hold the lock for that long.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 /// Why the lock was not had.
@@ -95,7 +103,7 @@ impl Lock {
             writeln!(file, "{} {what}", std::process::id())
         };
         write(&mut file).map_err(error)?;
-        Ok(Lock { _file: file })
+        Ok(Lock { file })
     }
 }
 
@@ -109,6 +117,15 @@ mod tests {
         let first = Lock::take(folder.path()).unwrap();
         let message = Lock::take(folder.path()).unwrap_err().to_string();
         assert!(message.contains(&std::process::id().to_string()), "{message}");
+        drop(first);
+        Lock::take(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_child_that_has_the_open_file_does_not_keep_the_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Lock::take(folder.path()).unwrap();
+        let _inherited = first.file.try_clone().unwrap();
         drop(first);
         Lock::take(folder.path()).unwrap();
     }
