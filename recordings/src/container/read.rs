@@ -1,6 +1,7 @@
 //! Reading a container: chunk by chunk, every byte checked, memory bounded by the largest chunk.
 
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::ops::RangeInclusive;
 
 use serde::de::DeserializeOwned;
 
@@ -42,6 +43,7 @@ pub struct Chunk {
 pub struct ContainerReader<R> {
     from: R,
     name: String,
+    content_version: u32,
     offset: u64,
     chunks_at: u64,
     done: bool,
@@ -73,10 +75,21 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 impl<R: Read> ContainerReader<R> {
     /// Reads the head of a container that holds `content`; `name` stands in error messages.
     pub fn new<H: DeserializeOwned>(
-        mut from: R,
+        from: R,
         name: &str,
         content: &'static str,
         content_version: u32,
+    ) -> Result<(Self, H), RecordingError> {
+        Self::of_versions(from, name, content, content_version..=content_version)
+    }
+
+    /// As [`Self::new`], for a reader that knows several versions of the content:
+    /// [`Self::content_version`] says which one this is.
+    pub fn of_versions<H: DeserializeOwned>(
+        mut from: R,
+        name: &str,
+        content: &'static str,
+        versions: RangeInclusive<u32>,
     ) -> Result<(Self, H), RecordingError> {
         let file = || name.to_owned();
         let cannot_read = |source| RecordingError::Io { file: file(), action: "read", source };
@@ -117,8 +130,8 @@ impl<R: Read> ContainerReader<R> {
             let (file, expected) = (file(), content);
             return Err(RecordingError::Content { file, got: any.content, expected });
         }
-        if any.content_version != content_version {
-            let (got, expected) = (any.content_version, content_version);
+        if !versions.contains(&any.content_version) {
+            let (got, expected) = (any.content_version, *versions.end());
             return Err(RecordingError::Version { file: file(), what: content, got, expected });
         }
         let head: Head<H> = serde_json::from_slice(&json).map_err(unreadable)?;
@@ -126,12 +139,18 @@ impl<R: Read> ContainerReader<R> {
         let reader = ContainerReader {
             from,
             name: file(),
+            content_version: head.content_version,
             offset,
             chunks_at: offset,
             done: false,
             truncation: None,
         };
         Ok((reader, head.header))
+    }
+
+    /// The version of the content.
+    pub fn content_version(&self) -> u32 {
+        self.content_version
     }
 
     /// The name that stands in error messages.
