@@ -3,6 +3,8 @@
 
 CARGO ?= cargo
 OUT ?= target/demo
+# Where cargo puts what it builds.
+TARGET = $(or $(CARGO_TARGET_DIR),target)
 BENCH ?=
 
 .PHONY: demo test bench build install clean
@@ -10,8 +12,8 @@ BENCH ?=
 # Redis under six policies on a virtual two-tier machine: one table, one report.
 demo:
 	tools/setup demo
-	$(CARGO) build --release --locked --bins
-	target/release/terrace compare examples/redis-zipf.toml \
+	$(CARGO) build --release --locked --workspace
+	$(TARGET)/release/terrace compare examples/redis-zipf.toml \
 	    --policies first-touch,lru,lfu,random,lists,amp --machine vm --out $(OUT)
 
 # Every test there is, the ones in the virtual machine included.
@@ -24,20 +26,21 @@ test:
 bench:
 	$(CARGO) run --release --locked --package terrace-bench -- $(BENCH)
 
+# The programs, and the plug-in of 'terrace record', which looks for it beside itself.
 build:
-	$(CARGO) build --release --locked --bins
-	$(CARGO) build --release --locked --package terrace-recorder-plugin
+	$(CARGO) build --release --locked --workspace
 
-# Programs, man pages and shell completions, under PREFIX.
+# Programs, the recorder's plug-in (in lib/terrace, where bin/terrace looks for it), man pages and
+# shell completions, under PREFIX.
 PREFIX ?= /usr/local
 install: build
-	install -D -m 755 target/release/terrace $(DESTDIR)$(PREFIX)/bin/terrace
-	install -D -m 755 target/release/terrace-workload $(DESTDIR)$(PREFIX)/bin/terrace-workload
-	install -D -m 755 target/release/libterrace_recorder_plugin.so \
+	install -D -m 755 $(TARGET)/release/terrace $(DESTDIR)$(PREFIX)/bin/terrace
+	install -D -m 755 $(TARGET)/release/terrace-workload $(DESTDIR)$(PREFIX)/bin/terrace-workload
+	install -D -m 755 $(TARGET)/release/libterrace_recorder_plugin.so \
 	    $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_recorder_plugin.so
-	target/release/terrace man --out $(DESTDIR)$(PREFIX)/share/man/man1
+	$(TARGET)/release/terrace man --out $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	target/release/terrace completions bash \
+	$(TARGET)/release/terrace completions bash \
 	    > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/terrace
 
 clean:
