@@ -10,7 +10,7 @@ use clap::Args;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use serde_json::json;
 use terrace_experiments::Refusal;
-use terrace_recorder::{Options, Progress, RecordError, Recorder, Summary};
+use terrace_recorder::{Options, Progress, RecordError, Recorder, Signals, Summary};
 use terrace_recordings::reference::{CacheShape, Filter, Level};
 
 use crate::cli::Format;
@@ -24,7 +24,9 @@ const BETWEEN_LINES: Duration = Duration::from_secs(10);
 /// Runs any x86-64 Linux program, unmodified, with its threads and child processes, under QEMU's
 /// user emulation (package qemu-user), sends each of its references through caches, and writes
 /// those that are left. The program may mark places in its run with
-/// prctl(0x54455252, NUMBER, 0, 0, 0). A program that was killed leaves a recording too.
+/// prctl(0x54455252, NUMBER, 0, 0, 0). A program that was killed leaves a recording too. Ctrl-C
+/// goes to the program, and what it did until its end is recorded; a second Ctrl-C kills it and
+/// finishes the recording at once.
 #[derive(Args)]
 pub struct Arguments {
     /// The file to write; must not exist.
@@ -100,9 +102,10 @@ impl Arguments {
             plugin: self.plugin,
             created_by: format!("terrace {}", env!("CARGO_PKG_VERSION")),
         });
+        let signals = Signals::catch()?;
         let spinner = std::io::stderr().is_terminal().then(ProgressBar::new_spinner);
         let mut last = Instant::now();
-        let summary = recorder.run(&self.command, &mut |p| match &spinner {
+        let summary = recorder.run(&self.command, &signals, &mut |p| match &spinner {
             Some(spinner) => {
                 spinner.set_message(line(&p));
                 spinner.tick();
@@ -124,7 +127,8 @@ impl Arguments {
             Format::Json => say!("{}", serde_json::to_string_pretty(&document(&summary))?)?,
             Format::Text => tell!("{}", text(&summary)),
         }
-        Ok(ExitCode::SUCCESS)
+        // As a shell counts them.
+        Ok(summary.signal.map_or(ExitCode::SUCCESS, |s| ExitCode::from(128 + s as u8)))
     }
 }
 
@@ -143,7 +147,7 @@ fn line(p: &Progress) -> String {
 fn text(s: &Summary) -> String {
     let c = s.counts;
     format!(
-        "{}: {} references, {} ({:.2} bytes each), of {} loads and {} stores in {} instructions; {} threads, {} processes, {:.1} s; the program ended with {}",
+        "{}: {} references, {} ({:.2} bytes each), of {} loads and {} stores in {} instructions; {} threads, {} processes, {:.1} s; the program {}{}",
         s.file.display(),
         HumanCount(s.references),
         HumanBytes(s.bytes),
@@ -155,6 +159,7 @@ fn text(s: &Summary) -> String {
         s.processes,
         s.elapsed.as_secs_f64(),
         s.ending(),
+        if s.ending.is_cut_off() { "; the recording is cut off there" } else { "" },
     )
 }
 
@@ -172,6 +177,9 @@ fn document(s: &Summary) -> serde_json::Value {
         "threads": s.streams,
         "processes": s.processes,
         "elapsed_s": s.elapsed.as_secs_f64(),
-        "ending": s.ending(),
+        "exit_code": s.ending.exit_code,
+        "signal": s.ending.signal,
+        "cut_off": s.ending.is_cut_off(),
+        "stopped": s.ending.stopped,
     })
 }

@@ -14,19 +14,25 @@ use rustix::process::{Pid, Signal, kill_process};
 use terrace_recordings::container::PartialFile;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::reference::{
-    BlockHead, CacheShape, Filter, Header, Level, Process, ReferenceWriter,
+    BlockHead, CacheShape, Ending, Filter, Header, Level, Process, ReferenceWriter,
 };
 
 use crate::cache::{self, BadShape, Counts};
+use crate::places::{self, PLUGIN};
 use crate::program::{self, ProgramError};
 use crate::shared::{Content, Handed, Shared};
+use crate::signals::Signals;
 
-const QEMU: &str = "qemu-x86_64";
-const PLUGIN: &str = "libterrace_recorder_plugin.so";
 /// Time between two looks for processes that were killed.
 const BETWEEN_SWEEPS: Duration = Duration::from_millis(500);
 /// The longest wait before the launcher looks whether the program has ended.
 const POLL: Duration = Duration::from_millis(20);
+/// Signals that come this soon after the first are the same wish: `timeout` sends two.
+const SAME_WISH: Duration = Duration::from_millis(200);
+
+/// For the system's refusal, with what to do.
+const MAKE_MEMORY: &str =
+    "make 260 MB of shared memory (free memory, and 'ulimit -f', must allow that)";
 
 /// How to record.
 #[derive(Debug, Clone)]
@@ -59,15 +65,21 @@ pub fn default_filter() -> Filter {
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// QEMU is not installed.
-    #[error(
-        "cannot find 'qemu-x86_64', which executes recorded programs; apt-get install qemu-user"
-    )]
-    NoQemu,
+    #[error("cannot find '{0}', which executes recorded programs; apt-get install qemu-user")]
+    NoQemu(String),
     /// The plug-in is not where it should be.
     #[error(
-        "cannot find the recorder's plug-in {PLUGIN} beside {0}; build it with 'cargo build --package terrace-recorder-plugin' or give --plugin"
+        "cannot find the recorder's plug-in {PLUGIN} in {0} or ../lib/terrace from there; build both with 'make build' or give --plugin"
     )]
     NoPlugin(String),
+    /// The plug-in that was named is not there.
+    #[error("cannot find the recorder's plug-in '{path}': {source}; give the path of {PLUGIN}")]
+    BadPlugin {
+        /// What was named.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// QEMU's command line cannot name this path.
     #[error("the plug-in's path '{0}' has a comma, which QEMU cannot take; move it")]
     Comma(String),
@@ -93,7 +105,7 @@ pub enum RecordError {
     },
     /// QEMU ended before the program began.
     #[error(
-        "QEMU ended ({0}) before the program began; see its message above, expected QEMU 7.2 or later with plug-ins"
+        "QEMU ended ({0}) before the program began; see its message above, expected QEMU 6.0 to 8.2 with plug-ins (Debian 12: qemu-user)"
     )]
     NotStarted(ExitStatus),
 }
@@ -128,6 +140,10 @@ pub struct Summary {
     pub processes: u32,
     /// How the program ended.
     pub status: ExitStatus,
+    /// How the recording ended.
+    pub ending: Ending,
+    /// The signal that asked for the end, if one did.
+    pub signal: Option<i32>,
     /// How long it took.
     pub elapsed: Duration,
 }
@@ -151,26 +167,31 @@ impl Recorder {
     /// Runs the command to its end, and to the end of every process it left behind; writes the
     /// file. Calls `progress` about twice a second. On an error nothing is left of the file, and
     /// the program is ended.
+    ///
+    /// The first of `signals` goes to the program, which ends by it or not; recording goes on to
+    /// its end. The second kills the program and all processes it began. Either way the file is
+    /// finished, and says so where it is cut off.
     pub fn run(
         &self,
         command: &[OsString],
+        signals: &Signals,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Summary, RecordError> {
         let name = command.first().map_or(OsStr::new(""), |name| name);
         cache::check(&self.options.filter)?;
         let path = program::find(name, std::env::var_os("PATH").as_deref())?;
         let program = program::resolve(&path)?;
-        let qemu = self.qemu()?;
-        let plugin = self.plugin()?;
+        let qemu = places::qemu(self.options.qemu.as_deref())?;
+        let plugin = places::plugin(self.options.plugin.as_deref())?;
         let out = &self.options.out;
         if out.exists() {
             return Err(RecordError::Exists(out.display().to_string()));
         }
 
         let memory = memfd_create("terrace-recorder", MemfdFlags::CLOEXEC)
-            .map_err(|e| system("make shared memory")(e.into()))?;
+            .map_err(|e| system(MAKE_MEMORY)(e.into()))?;
         let memory = File::from(memory);
-        memory.set_len(Shared::SIZE_BYTES as u64).map_err(system("make shared memory"))?;
+        memory.set_len(Shared::SIZE_BYTES as u64).map_err(system(MAKE_MEMORY))?;
         let shared = Shared::map(&memory).map_err(system("map shared memory"))?;
         shared.begin(&self.options.filter);
 
@@ -179,6 +200,7 @@ impl Recorder {
             filter: self.options.filter.clone(),
             base_page_bytes: 4096,
             huge_page_bytes: 2 << 20,
+            write_backs: false,
             created_by: self.options.created_by.clone(),
             executed_by: version(&qemu),
         };
@@ -213,35 +235,12 @@ impl Recorder {
             ended: BTreeMap::new(),
             references: 0,
             bytes: Vec::new(),
+            signals: signals.clone(),
+            asked: None,
+            heeded: 0,
+            stopped: false,
         };
         receiver.run(out, unfinished, progress)
-    }
-
-    fn qemu(&self) -> Result<PathBuf, RecordError> {
-        match &self.options.qemu {
-            Some(path) if path.is_file() => Ok(path.clone()),
-            Some(_) => Err(RecordError::NoQemu),
-            None => program::find(OsStr::new(QEMU), std::env::var_os("PATH").as_deref())
-                .map_err(|_| RecordError::NoQemu),
-        }
-    }
-
-    fn plugin(&self) -> Result<PathBuf, RecordError> {
-        let running = std::env::current_exe().map_err(system("find the running program"))?;
-        let folder = running.parent().unwrap_or(Path::new("."));
-        let places = match &self.options.plugin {
-            Some(path) => vec![path.clone()],
-            // Beside it; for tests, above it; installed.
-            None => {
-                ["", "..", "../lib/terrace"].map(|place| folder.join(place).join(PLUGIN)).to_vec()
-            }
-        };
-        let found = places.into_iter().find_map(|place| place.canonicalize().ok());
-        let path = found.ok_or_else(|| RecordError::NoPlugin(running.display().to_string()))?;
-        if path.as_os_str().as_encoded_bytes().contains(&b',') {
-            return Err(RecordError::Comma(path.display().to_string()));
-        }
-        Ok(path)
     }
 }
 
@@ -279,6 +278,12 @@ struct Receiver {
     ended: BTreeMap<u32, (u64, Counts)>,
     references: u64,
     bytes: Vec<u8>,
+    signals: Signals,
+    /// When the first signal came.
+    asked: Option<Instant>,
+    /// Signals acted on.
+    heeded: u32,
+    stopped: bool,
 }
 
 impl Receiver {
@@ -294,10 +299,19 @@ impl Receiver {
             self.end_program();
             return Err(error);
         }
-        let Some(status) = self.status else { return Err(RecordError::NoQemu) };
+        let Some(status) = self.status else {
+            return Err(system("wait for the program")(std::io::ErrorKind::Other.into()));
+        };
         if self.shared.streams() == 0 {
             return Err(RecordError::NotStarted(status));
         }
+        let ending = Ending {
+            exit_code: status.code(),
+            signal: status.signal(),
+            killed: self.shared.unended(),
+            stopped: self.stopped,
+        };
+        self.writer.ending(&ending)?;
         let file = self.writer.finish()?;
         let file = file.publish().map_err(|source| RecordingError::Io {
             file: out.display().to_string(),
@@ -315,6 +329,8 @@ impl Receiver {
             streams: self.shared.streams(),
             processes: self.shared.system_ids().count() as u32,
             status,
+            ending,
+            signal: self.signals.last().filter(|_| self.asked.is_some()),
             elapsed: self.started.elapsed(),
         })
     }
@@ -323,6 +339,7 @@ impl Receiver {
         let (mut seen, mut swept) = (0, Instant::now());
         loop {
             seen = self.shared.wait_handed(seen, POLL);
+            self.heed_signals();
             for handed in self.shared.handed() {
                 self.receive(&handed)?;
             }
@@ -330,7 +347,7 @@ impl Receiver {
                 self.status = self.child.try_wait().map_err(system("wait for the program"))?;
             }
             let over = self.status.is_some();
-            if over || swept.elapsed() >= BETWEEN_SWEEPS {
+            if over || self.stopped || swept.elapsed() >= BETWEEN_SWEEPS {
                 swept = Instant::now();
                 progress(self.progress());
                 let ids: Vec<u32> = self.shared.system_ids().collect();
@@ -350,10 +367,35 @@ impl Receiver {
                 for handed in self.shared.left_behind(|p| (p as usize) < ids.len() && dead(p)) {
                     self.receive(&handed)?;
                 }
+                if self.stopped {
+                    alive.iter().for_each(|id| kill(*id, Signal::KILL));
+                }
                 if over && alive.is_empty() && self.shared.system_ids().count() == ids.len() {
                     return Ok(());
                 }
             }
+        }
+    }
+
+    /// Passes the first signal on, and kills everything at the second.
+    fn heed_signals(&mut self) {
+        if self.signals.received() == 0 || self.stopped {
+            return;
+        }
+        let pass_on = self.signals.take_to_pass_on();
+        let Some(asked) = self.asked else {
+            self.asked = Some(Instant::now());
+            self.heeded = self.signals.received();
+            if let Some(signal) = pass_on.and_then(Signal::from_named_raw)
+                && self.status.is_none()
+            {
+                kill(self.child.id(), signal);
+            }
+            return;
+        };
+        if self.signals.received() > self.heeded {
+            self.heeded = self.signals.received();
+            self.stopped = asked.elapsed() > SAME_WISH;
         }
     }
 
@@ -404,12 +446,16 @@ impl Receiver {
     fn end_program(&mut self) {
         let own = self.child.id();
         for id in self.shared.system_ids().filter(|id| *id != own && is_alive(id)) {
-            if let Some(pid) = Pid::from_raw(id as i32) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
+            kill(id, Signal::KILL);
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+fn kill(id: u32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(id as i32) {
+        let _ = kill_process(pid, signal);
     }
 }
 
@@ -424,9 +470,9 @@ impl Summary {
     /// How the program ended, for people.
     pub fn ending(&self) -> String {
         match (self.status.code(), self.status.signal()) {
-            (Some(code), _) => format!("exit code {code}"),
-            (None, Some(signal)) => format!("killed by signal {signal}"),
-            (None, None) => self.status.to_string(),
+            (Some(code), _) => format!("ended with exit code {code}"),
+            (None, Some(signal)) => format!("was killed by signal {signal}"),
+            (None, None) => format!("ended with {}", self.status),
         }
     }
 }

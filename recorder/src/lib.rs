@@ -15,13 +15,18 @@
 //!
 //! - [`cache`]: the filter;
 //! - [`program`]: what an executable file is, and what runs it;
+//! - [`places`]: where QEMU and the plug-in are;
 //! - [`shared`]: the memory between plug-in and launcher;
+//! - [`Signals`]: what asks for the end;
 //! - [`launch`]: the launcher.
 
 pub mod cache;
 pub mod launch;
+pub mod places;
 mod prefetch;
 pub mod program;
 pub mod shared;
+mod signals;
 
 pub use launch::{Options, Progress, RecordError, Recorder, Summary};
+pub use signals::Signals;

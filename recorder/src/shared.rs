@@ -10,7 +10,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use std::{io, ptr};
 
@@ -30,7 +30,7 @@ pub const SLOTS: usize = 2048;
 /// Processes in a recording, at most; those beyond run unrecorded.
 pub const PROCESSES: usize = 1 << 16;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"TERRREC1");
+const MAGIC: u64 = u64::from_le_bytes(*b"TERRREC2");
 const FREE: u32 = 0;
 const OWNED: u32 = 1;
 const FULL: u32 = 2;
@@ -60,6 +60,8 @@ struct Head {
     tickets: AtomicU64,
     latest: AtomicU64,
     system_ids: [AtomicU32; PROCESSES],
+    /// 1 for a process that ended by itself, or executed another program.
+    ended: [AtomicU8; PROCESSES],
 }
 
 #[repr(C, align(128))]
@@ -206,6 +208,20 @@ impl Shared {
         let process = self.head().processes.fetch_add(1, Ordering::AcqRel);
         self.head().system_ids.get(process as usize)?.store(system_id, Ordering::Release);
         Some(process)
+    }
+
+    /// The plug-in: whether a process has handed everything over and ends.
+    pub fn set_ended(&self, process: u32, ended: bool) {
+        if let Some(place) = self.head().ended.get(process as usize) {
+            place.store(ended.into(), Ordering::Release);
+        }
+    }
+
+    /// The launcher: processes that did not say that they end.
+    pub fn unended(&self) -> u32 {
+        let count = self.head().processes.load(Ordering::Acquire) as usize;
+        let ended = self.head().ended.iter().take(count);
+        ended.filter(|ended| ended.load(Ordering::Acquire) == 0).count() as u32
     }
 
     /// A number for a new stream.

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use terrace_recorder::launch::default_filter;
-use terrace_recorder::{Options, RecordError, Recorder, Summary};
+use terrace_recorder::{Options, RecordError, Recorder, Signals, Summary};
 use terrace_recordings::reference::{
     Event, Filter, Level, Placed, Record, ReferenceReader, RegionKind,
 };
@@ -46,7 +46,7 @@ fn options(out: &Path, level: Level) -> Options {
 
 fn record(out: &Path, level: Level, command: &[&str]) -> Result<Summary, RecordError> {
     let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-    Recorder::new(options(out, level)).run(&command, &mut |_| {})
+    Recorder::new(options(out, level)).run(&command, &Signals::none(), &mut |_| {})
 }
 
 fn records(file: &Path) -> Vec<Placed> {
@@ -177,7 +177,7 @@ fn threads_have_streams_and_a_killed_program_loses_nothing() {
     );
     let out = folder.path().join("a");
     let summary = record(&out, Level::L1, &[&program]).unwrap();
-    assert_eq!(summary.ending(), "killed by signal 9");
+    assert_eq!(summary.ending(), "was killed by signal 9");
     assert_eq!(summary.streams, 4);
     let records = records(&out);
     assert!(records.windows(2).all(|w| w[0].time <= w[1].time));
@@ -201,14 +201,17 @@ fn what_cannot_be_recorded_leaves_nothing() {
     let error = record(&out, Level::Llc, &["no-such-program"]).unwrap_err().to_string();
     assert!(error.contains("cannot find program"), "{error}");
     let none = Options { qemu: Some("/none".into()), ..options(&out, Level::Llc) };
-    let error = Recorder::new(none).run(&["true".into()], &mut |_| {}).unwrap_err().to_string();
+    let error = Recorder::new(none)
+        .run(&["true".into()], &Signals::none(), &mut |_| {})
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("apt-get install qemu-user"), "{error}");
     if plugin().is_some() {
         let full = Path::new("/dev/full/x");
         assert!(record(full, Level::Llc, &["true"]).is_err());
         // QEMU starts and fails.
         let bad = Options { plugin: Some("/etc/passwd".into()), ..options(&out, Level::Llc) };
-        assert!(Recorder::new(bad).run(&["true".into()], &mut |_| {}).is_err());
+        assert!(Recorder::new(bad).run(&["true".into()], &Signals::none(), &mut |_| {}).is_err());
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

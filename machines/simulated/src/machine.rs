@@ -237,7 +237,7 @@ impl GroupState {
             )));
         }
         let budget = (self.config.fast_budget)(&self.placement.layout);
-        Ok(Migration::new(&mut self.placement, tiers, budget, &mut self.busy, plan).run())
+        Ok(Migration::new(&mut self.placement, tiers, budget, &mut self.busy).run(plan))
     }
 }
 

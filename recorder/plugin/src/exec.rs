@@ -39,11 +39,13 @@ pub fn execute(thread: &mut Thread, call: Call) {
     thread.event(Event::Exec);
     maps::send(thread);
     thread.hand_over();
+    thread.process().set_ended(true);
     let [argv, envp] = [&prepared.argv, &prepared.envp].map(|texts| {
         texts.iter().map(|t| t.as_ptr()).chain(iter::once(ptr::null())).collect::<Vec<_>>()
     });
     // SAFETY: a path and two lists, each text ended by a zero, each list by a null.
     unsafe { libc::execve(prepared.qemu.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    thread.process().set_ended(false);
 }
 
 struct Prepared {

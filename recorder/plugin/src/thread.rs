@@ -64,6 +64,13 @@ impl Process {
         Some(self.number.load(Ordering::Relaxed)).filter(|n| *n != NO_PROCESS)
     }
 
+    /// Says whether it ends here, all handed over.
+    pub fn set_ended(&self, ended: bool) {
+        if let Some(number) = self.number() {
+            self.shared.set_ended(number, ended);
+        }
+    }
+
     /// Sends bytes that are no records, cut at ends of lines where one slot does not hold them.
     pub fn send(&self, content: Content, time: u64, bytes: &[u8]) {
         let Some(process) = self.number() else { return };
@@ -184,6 +191,9 @@ pub fn end_thread(index: u32) {
 /// Hands over what all threads hold. Nothing may run in them.
 pub fn end_all() {
     (0..THREADS as u32).for_each(end_thread);
+    if let Some(process) = Process::get() {
+        process.set_ended(true);
+    }
 }
 
 /// In the child of a fork: its own process, its own streams. Slots are the parent's.

@@ -1,30 +1,38 @@
 //! Records of one stream as bytes, and back.
 //!
 //! ```text
-//! reference = byte [number] signed      byte: store:1 size_log2:3 time:4
-//! event     = byte [number] kind:number count:number argument:number*
-//!                                       byte: 0:1 7:3 time:4
+//! reference  = byte [number] signed      byte: store:1 size_log2:3 time:4
+//! event      = byte [number] kind:number count:number argument:number*
+//!                                        byte: 0:1 7:3 time:4
+//! write-back = byte [number] signed      byte: 1:1 7:3 time:4
 //! ```
 //!
 //! `time` is the time since the record before, 15 meaning 15 and the number that follows. The
-//! signed number is the distance from the address before. Both begin at the block's head.
+//! signed number of a reference is the distance in bytes from the reference before, that of a
+//! write-back the distance in units of 16 bytes from the write-back before: lines that leave are
+//! as far apart as lines that came, however both kinds alternate. All begin at the block's head,
+//! addresses with 0.
 //!
 //! The encoder writes into a fixed array without allocating: it runs inside the program that is
 //! recorded, once per reference.
 
-use super::{Event, Record, Reference};
+use super::{Event, Record, Reference, WriteBack};
 use crate::codec::{Cursor, Malformed};
 
 /// No record takes more bytes.
 pub const MAX_RECORD_BYTES: usize = 64;
 
 const EVENT_SIZE: u8 = 7;
+const WRITE_BACK: u8 = EVENT_SIZE << 1 | 1;
+/// log2 of the unit of a write-back's distance: no line is shorter.
+const LINE_UNIT_LOG2: u32 = 4;
 const LONG_TIME: u64 = 15;
 
 /// Writes records, each into the beginning of an array. One encoder per block.
 #[derive(Debug, Clone, Copy)]
 pub struct Encoder {
     address: u64,
+    line: u64,
     time: u64,
 }
 
@@ -42,7 +50,7 @@ fn put(out: &mut [u8; MAX_RECORD_BYTES], mut at: usize, mut value: u64) -> usize
 impl Encoder {
     /// An encoder for a block that begins at this time.
     pub fn new(time: u64) -> Self {
-        Encoder { address: 0, time }
+        Encoder { address: 0, line: 0, time }
     }
 
     #[inline]
@@ -70,6 +78,21 @@ impl Encoder {
         let at = self.head(out, u8::from(reference.store) | size << 1, time);
         let distance = reference.address.wrapping_sub(self.address) as i64;
         self.address = reference.address;
+        put(out, at, (distance << 1 ^ distance >> 63) as u64)
+    }
+
+    /// Writes a write-back of the line at this address, a multiple of 16; returns its length.
+    #[inline]
+    pub fn write_back(
+        &mut self,
+        out: &mut [u8; MAX_RECORD_BYTES],
+        time: u64,
+        write_back: WriteBack,
+    ) -> usize {
+        let at = self.head(out, WRITE_BACK, time);
+        let line = write_back.address >> LINE_UNIT_LOG2;
+        let distance = line.wrapping_sub(self.line) as i64;
+        self.line = line;
         put(out, at, (distance << 1 ^ distance >> 63) as u64)
     }
 
@@ -143,6 +166,7 @@ pub struct Decoder {
     bytes: Vec<u8>,
     at: usize,
     address: u64,
+    line: u64,
     time: u64,
     instructions: u64,
 }
@@ -150,7 +174,7 @@ pub struct Decoder {
 impl Decoder {
     /// A decoder of records that begin at this time and number of instructions.
     pub(super) fn new(bytes: Vec<u8>, at: usize, time: u64, instructions: u64) -> Self {
-        Decoder { bytes, at, address: 0, time, instructions }
+        Decoder { bytes, at, address: 0, line: 0, time, instructions }
     }
 
     /// The next record with its time and number of instructions.
@@ -169,7 +193,10 @@ impl Decoder {
         self.instructions = self.instructions.checked_add(passed).ok_or_else(overflow)?;
         let place = (self.time, self.instructions);
         let size_log2 = head >> 1 & 7;
-        let record = if size_log2 == EVENT_SIZE {
+        let record = if head & 0xf == WRITE_BACK {
+            self.line = self.line.wrapping_add(from.signed()? as u64);
+            Record::WriteBack(WriteBack { address: self.line << LINE_UNIT_LOG2 })
+        } else if size_log2 == EVENT_SIZE {
             let kind = from.number()?;
             let count = from.number_below(16, "count of an event's arguments")? as usize;
             let mut arguments = [0; 4];

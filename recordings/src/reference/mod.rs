@@ -5,6 +5,7 @@
 //! REFS    one block of one stream: block head, then records (see [`block`])
 //! MAPS    one process's memory map, as lines of /proc/PID/maps
 //! PROC    one process: its number, its system id, its command line
+//! ENDS    how the recording ended: [`Ending`]
 //! LIST    at the end: stream, first time and references of each REFS chunk, in file order
 //! ```
 //!
@@ -33,11 +34,14 @@ use crate::container::ChunkKind;
 /// The content's name in the container.
 pub const CONTENT: &str = "references";
 /// The version of the content that this module writes and reads.
-pub const CONTENT_VERSION: u32 = 1;
+pub const CONTENT_VERSION: u32 = 2;
+/// The oldest version that it reads: without write-backs, and without [`Ending`].
+pub const OLDEST_VERSION: u32 = 1;
 
 const REFERENCES: ChunkKind = ChunkKind::new(b"REFS");
 const MAPS: ChunkKind = ChunkKind::new(b"MAPS");
 const PROCESS: ChunkKind = ChunkKind::new(b"PROC");
+const ENDING: ChunkKind = ChunkKind::new(b"ENDS");
 const LIST: ChunkKind = ChunkKind::new(b"LIST");
 
 /// After which cache the references were taken.
@@ -92,6 +96,9 @@ pub struct Header {
     pub base_page_bytes: u64,
     /// Size of a huge page.
     pub huge_page_bytes: u64,
+    /// Lines that leave the caches changed were recorded too, as [`Record::WriteBack`].
+    #[serde(default)]
+    pub write_backs: bool,
     /// Program and version.
     pub created_by: String,
     /// What executed the instructions, and its version.
@@ -114,6 +121,16 @@ impl Reference {
     pub fn size_bytes(&self) -> u64 {
         1 << self.size_log2
     }
+}
+
+/// A line that was changed since it came leaves the caches: [`Filter::line_bytes`] bytes are
+/// written to what lies beyond the level that was recorded. No load or store of the program: a
+/// consumer of the program's own references passes over it. It stands in the stream, and at the
+/// place, of the reference that drove the line out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WriteBack {
+    /// Virtual address of its first byte.
+    pub address: u64,
 }
 
 /// What a stream did beside references. Numbers are those of the Linux system call.
@@ -216,6 +233,8 @@ pub enum Event {
 pub enum Record {
     /// A load or store.
     Reference(Reference),
+    /// A changed line that left the caches.
+    WriteBack(WriteBack),
     /// Anything else.
     Event(Event),
 }
@@ -244,6 +263,28 @@ pub struct Process {
     pub system_id: u32,
     /// Its command line; empty for a process that a fork began.
     pub command: Vec<String>,
+}
+
+/// How a recording ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ending {
+    /// What the first process gave at its exit.
+    pub exit_code: Option<i32>,
+    /// Or the signal that ended it.
+    pub signal: Option<i32>,
+    /// Processes that something killed: the last few references of each, up to about a thousand
+    /// that had not been through the caches, are not in the recording.
+    pub killed: u32,
+    /// Recording was stopped while the program ran; it was killed.
+    pub stopped: bool,
+}
+
+impl Ending {
+    /// True where the program would have done more: what is here is all up to a cut.
+    pub fn is_cut_off(&self) -> bool {
+        self.stopped || self.killed > 0
+    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::path::Path;
 use super::block::Decoder;
 use super::write::BlockHead;
 use super::{
-    CONTENT, CONTENT_VERSION, Header, LIST, MAPS, MapSnapshot, PROCESS, Placed, Process,
-    REFERENCES, Record, parse_maps,
+    CONTENT, CONTENT_VERSION, ENDING, Ending, Header, LIST, MAPS, MapSnapshot, OLDEST_VERSION,
+    PROCESS, Placed, Process, REFERENCES, Record, parse_maps,
 };
 use crate::codec::{Cursor, Malformed};
 use crate::container::{Chunk, ContainerReader, IndexEntry, Truncation};
@@ -37,6 +37,7 @@ pub struct ReferenceReader<R> {
     blocks: Vec<BlockEntry>,
     maps: Vec<MapSnapshot>,
     processes: Vec<Process>,
+    ending: Option<Ending>,
     truncation: Option<Truncation>,
 }
 
@@ -57,13 +58,15 @@ impl<R: Read + Seek> ReferenceReader<R> {
     /// Reads a recording from any stream; `name` stands in error messages. A recording that was
     /// cut off is read through once to learn where its blocks are.
     pub fn new(from: R, name: &str) -> Result<Self, RecordingError> {
-        let (container, header) = ContainerReader::new(from, name, CONTENT, CONTENT_VERSION)?;
+        let (container, header) =
+            ContainerReader::of_versions(from, name, CONTENT, OLDEST_VERSION..=CONTENT_VERSION)?;
         let mut reader = ReferenceReader {
             container,
             header,
             blocks: Vec::new(),
             maps: Vec::new(),
             processes: Vec::new(),
+            ending: None,
             truncation: None,
         };
         match reader.container.index()? {
@@ -81,6 +84,11 @@ impl<R: Read + Seek> ReferenceReader<R> {
     /// Where it was cut off, if it was.
     pub fn truncation(&self) -> Option<&Truncation> {
         self.truncation.as_ref()
+    }
+
+    /// How it ended, where the writer said so.
+    pub fn ending(&self) -> Option<&Ending> {
+        self.ending.as_ref()
     }
 
     /// Its blocks in file order.
@@ -194,6 +202,10 @@ impl<R: Read + Seek> ReferenceReader<R> {
             let process = serde_json::from_slice(&chunk.payload)
                 .map_err(|e| self.damaged(offset, Malformed(format!("a process: {e}"))))?;
             self.processes.push(process);
+        } else if chunk.kind == ENDING {
+            let ending = serde_json::from_slice(&chunk.payload)
+                .map_err(|e| self.damaged(offset, Malformed(format!("its ending: {e}"))))?;
+            self.ending = Some(ending);
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::block::{Encoder, MAX_RECORD_BYTES};
 use super::*;
+use crate::container::ContainerWriter;
 
 fn header() -> Header {
     let shape = CacheShape { size_bytes: 32 << 10, ways: 8 };
@@ -21,6 +22,7 @@ fn header() -> Header {
         },
         base_page_bytes: 4096,
         huge_page_bytes: 2 << 20,
+        write_backs: true,
         created_by: "test".to_owned(),
         executed_by: "test".to_owned(),
     }
@@ -62,6 +64,7 @@ fn write(blocks: &Blocks) -> (Vec<u8>, Vec<Placed>) {
                     head.references += 1;
                     encoder.reference(&mut out, *time, r)
                 }
+                Record::WriteBack(w) => encoder.write_back(&mut out, *time, w),
                 Record::Event(e) => encoder.event(&mut out, *time, e),
             };
             if let Record::Event(Event::Waited { time: waited }) = record {
@@ -87,6 +90,7 @@ fn records() -> impl Strategy<Value = Record> {
         4 => (any::<u64>(), 0u8..7, any::<bool>()).prop_map(|(address, size_log2, store)| {
             Record::Reference(Reference { address, size_log2, store })
         }),
+        2 => any::<u64>().prop_map(|line| Record::WriteBack(WriteBack { address: line << 4 })),
         1 => (number(), number(), number(), number()).prop_map(|(a, b, c, d)| {
             Record::Event(Event::Map { address: a, length_bytes: b, protection: c, flags: d })
         }),
@@ -150,4 +154,26 @@ fn maps_and_processes_are_read() {
     let whole = Region { start: 0x1f_f000, end: 0x60_0000, ..region.clone() };
     assert_eq!(whole.huge_page_bytes(2 << 20), 4 << 20);
     assert_eq!(region.huge_page_bytes(2 << 20), 0);
+}
+
+#[test]
+fn an_ending_is_told_and_a_recording_of_the_first_version_has_none() {
+    let ending = Ending { signal: Some(9), killed: 1, ..Ending::default() };
+    let mut writer = ReferenceWriter::new(Vec::new(), "t", &header()).unwrap();
+    writer.ending(&ending).unwrap();
+    let bytes = writer.finish().unwrap();
+    let reader = ReferenceReader::new(Cursor::new(bytes), "t").unwrap();
+    assert_eq!(reader.ending(), Some(&ending));
+    assert!(reader.ending().unwrap().is_cut_off() && !Ending::default().is_cut_off());
+
+    let mut first = serde_json::to_value(header()).unwrap();
+    first.as_object_mut().unwrap().remove("write_backs");
+    let write = |version| {
+        let writer = ContainerWriter::new(Vec::new(), "t", CONTENT, version, &first).unwrap();
+        ReferenceReader::new(Cursor::new(writer.finish().unwrap()), "t")
+    };
+    let reader = write(1).unwrap();
+    assert!(reader.ending().is_none() && !reader.header().write_backs);
+    let error = write(3).unwrap_err().to_string();
+    assert!(error.contains("references version 3, expected 2"), "{error}");
 }

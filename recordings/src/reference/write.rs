@@ -2,7 +2,9 @@
 
 use std::io::Write;
 
-use super::{CONTENT, CONTENT_VERSION, Header, LIST, MAPS, PROCESS, Process, REFERENCES};
+use super::{
+    CONTENT, CONTENT_VERSION, ENDING, Ending, Header, LIST, MAPS, PROCESS, Process, REFERENCES,
+};
 use crate::codec::put_number;
 use crate::container::ContainerWriter;
 use crate::error::RecordingError;
@@ -71,6 +73,12 @@ impl<W: Write> ReferenceWriter<W> {
     pub fn process(&mut self, process: &Process) -> Result<(), RecordingError> {
         self.payload = serde_json::to_vec(process).unwrap_or_default();
         self.put(PROCESS)
+    }
+
+    /// Says how the recording ended, before [`Self::finish`].
+    pub fn ending(&mut self, ending: &Ending) -> Result<(), RecordingError> {
+        self.payload = serde_json::to_vec(ending).unwrap_or_default();
+        self.put(ENDING)
     }
 
     fn put(&mut self, kind: crate::container::ChunkKind) -> Result<(), RecordingError> {
