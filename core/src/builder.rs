@@ -1,6 +1,7 @@
 //! Makes a plan of the pages that go up and those that go down.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::page::{Layout, VirtualRange};
 use crate::plan::{Exchange, Plan};
@@ -42,6 +43,17 @@ impl<'a> PlanBuilder<'a> {
                 bits &= !(!0 >> (64 - pages) << start);
             }
         }
+    }
+
+    /// Adds pages side by side that go up. They must come in ascending order; those that go down
+    /// may come before or after them.
+    pub fn promote(&mut self, pages: Range<usize>) {
+        self.run(UP, pages.start, pages.len());
+    }
+
+    /// The same for pages that go down.
+    pub fn demote(&mut self, pages: Range<usize>) {
+        self.run(DOWN, pages.start, pages.len());
     }
 
     /// The plan: pairs of ranges of equal size to exchange, and what is left over of the longer

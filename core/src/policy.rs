@@ -20,6 +20,12 @@ pub trait Policy: Send {
         Allocation::FastFirst
     }
 
+    /// Whether it wants the frames of the pages ([`Scan::frames`]). Where the machine does not tell
+    /// them it should be refused beforehand.
+    fn needs_frames(&self) -> bool {
+        false
+    }
+
     /// Bytes of metadata held for the group's pages at this moment.
     fn metadata_bytes(&self) -> usize;
 }

@@ -3,10 +3,12 @@
 
 mod amp;
 mod first_touch;
+mod granularity;
 mod interleave;
 mod lfu;
 mod lists;
 mod lru;
+mod physical;
 mod random;
 mod ranked;
 
@@ -21,4 +23,9 @@ pub static REGISTRY: &[PolicyKind] = &[
     random::KIND,
     lists::KIND,
     amp::KIND,
+    granularity::DYNAMIC,
+    granularity::STATIC_4K,
+    granularity::STATIC_64K,
+    granularity::STATIC_2M,
+    physical::KIND,
 ];

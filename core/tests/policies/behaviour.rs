@@ -47,6 +47,13 @@ fn unknown_parameters_and_impossible_values_are_one_line_errors() {
     assert!(refuse("lru", json!({"resident_bonus": -1})).contains("-1"));
     assert!(refuse("amp", json!({"window_periods": 0})).contains("expected 1 to 100000"));
     assert!(refuse("amp", json!({"random_margin": 1.5})).contains("1.5"));
+    assert!(
+        refuse("granularity", json!({"granularity": "5K"})).contains("'5K'; expected \"dynamic\"")
+    );
+    assert!(refuse("granularity", json!({"granularity": "0"})).contains("multiple of 4 KB"));
+    assert!(refuse("granularity-64k", json!({"granularity": "4K"})).contains("unknown"));
+    assert!(refuse("granularity-2m", json!({"scan_pages": 0})).contains("scan_pages is 0"));
+    assert!(refuse("physical-4k", json!({"scans_per_period": 0})).contains("expected 1 to"));
     assert!(refuse("lists", json!({"active_scan_ratio": 1.01})).contains("1.01"));
 }
 
@@ -63,7 +70,9 @@ fn equally_hot_pages_stay_where_they_are() {
 
 #[test]
 fn two_pages_accessed_in_turn_do_not_trade_one_place_for_ever() {
-    for name in POLICIES {
+    // Those of the migration-granularity paper look back one scan and no further.
+    let looks_back = |name: &&str| !name.starts_with("granularity") && *name != "physical-4k";
+    for name in POLICIES.into_iter().filter(looks_back) {
         let mut model = Model::new(name, 2, 1);
         let moved = moves(&mut model, 300, |t, page| t % 2 == page);
         assert_eq!(moved[10..], [0; 290], "{name}");
@@ -73,7 +82,7 @@ fn two_pages_accessed_in_turn_do_not_trade_one_place_for_ever() {
 #[test]
 fn a_fixed_set_of_hot_pages_settles_in_fast_memory() {
     // 60 hot pages, in slow memory at first; fast memory holds 100.
-    for name in ["lru", "lfu", "lists", "amp"] {
+    for name in ["lru", "lfu", "lists", "amp", "granularity", "granularity-4k", "physical-4k"] {
         let mut model = Model::new(name, 300, 100);
         let hot = |page: usize| page % 5 == 4;
         let moved = moves(&mut model, 100, |_, page| hot(page));

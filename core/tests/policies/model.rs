@@ -9,8 +9,20 @@ use terrace_core::plan::{Decision, Plan};
 use terrace_core::policy::{self, Policy};
 use terrace_core::scan::{Budget, Scan};
 
-pub const POLICIES: [&str; 7] =
-    ["first-touch", "interleave", "lru", "lfu", "random", "lists", "amp"];
+pub const POLICIES: [&str; 12] = [
+    "first-touch",
+    "interleave",
+    "lru",
+    "lfu",
+    "random",
+    "lists",
+    "amp",
+    "granularity",
+    "granularity-4k",
+    "granularity-64k",
+    "granularity-2m",
+    "physical-4k",
+];
 
 pub struct Model {
     pub policy: Box<dyn Policy>,

@@ -1,0 +1,450 @@
+//! Migration granularity (migration-granularity paper, section 4; `docs/coverage.md`, G1 to G3):
+//! contiguous virtual memory is scanned and moved, and how much of it moves in one operation is
+//! adapted to how densely it is used.
+//!
+//! Each period, and for each address space by itself, two scans go over virtual memory: the
+//! *move-in* scan over pages in slow memory and the *move-out* scan over pages in fast memory. Each
+//! goes on where the one before ended and sees 4,096 pages of its tier. The move-in scan raises
+//! the granularity when it finds densely used regions, the move-out scan lowers it when it finds
+//! sparsely used ones (`thresholds`). Then regions of that size with an accessed page in slow
+//! memory go up, for regions with idle pages in fast memory (`choose`).
+//!
+//! - An accessed bit stays set until a scan sees its page and clears it, as in a page table.
+//! - The paper's scan begins at a page *frame* after the last one, finds its virtual page and goes
+//!   on from there in virtual memory. A policy sees the whole of a group's virtual memory, so the
+//!   scan begins at the virtual page after the last one.
+//! - The paper's two scans are threads of their own: what moves in has the granularity that the
+//!   move-in scan left, what moves out that of the move-out scan, which here comes after it.
+//! - A region at the end of a scan is judged by the pages that this scan saw.
+//! - An address space begins at 4 KB.
+
+mod choose;
+mod regions;
+mod scan;
+mod thresholds;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::bits::PageBits;
+use crate::features::FeatureCounter;
+use crate::operations::{OperationSize, region_bytes};
+use crate::page::SpaceId;
+use crate::plan::{Decision, Direction};
+use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
+use crate::scan::{Budget, Scan};
+
+pub(super) use choose::{Granule, plan};
+use regions::Space;
+use scan::{Scanned, Tier};
+use thresholds::{Level, Thresholds};
+
+const SOURCE: &str = "migration-granularity paper, section 4";
+
+const SCAN_PAGES: ParameterDoc = ParameterDoc {
+    name: "scan_pages",
+    default: "4096",
+    meaning: "pages of its tier that one scan sees (1 to 4294967295)",
+};
+
+const SCANS_PER_PERIOD: ParameterDoc = ParameterDoc {
+    name: "scans_per_period",
+    default: "1",
+    meaning: "scans of each tier in a period (1 to 1000000); each counts its regions anew",
+};
+
+pub(super) const DYNAMIC: PolicyKind = PolicyKind {
+    name: "granularity",
+    summary: "moves contiguous virtual memory in steps of 4 KB, 64 KB or 2 MB, as densely as it is used",
+    source: SOURCE,
+    parameters: &[
+        ParameterDoc {
+            name: "granularity",
+            default: "\"dynamic\"",
+            meaning: "\"dynamic\", or always this much: a multiple of 4 KB, as in \"64K\"",
+        },
+        SCAN_PAGES,
+        SCANS_PER_PERIOD,
+        ParameterDoc {
+            name: "thr_high_2mb",
+            default: "480",
+            meaning: "a 2 MB region in slow memory with more accessed 4 KB pages is dense",
+        },
+        ParameterDoc {
+            name: "thr_high_64kb",
+            default: "10",
+            meaning: "a 64 KB region in slow memory with more accessed 4 KB pages is dense",
+        },
+        ParameterDoc {
+            name: "thr_high_num_reg_2mb",
+            default: "3",
+            meaning: "more dense 2 MB regions in a scan set 2 MB",
+        },
+        ParameterDoc {
+            name: "thr_high_num_reg_64kb",
+            default: "3",
+            meaning: "else more dense 64 KB regions in a scan raise to 64 KB",
+        },
+        ParameterDoc {
+            name: "thr_low_2mb",
+            default: "480",
+            meaning: "a 2 MB region in fast memory with fewer accessed 4 KB pages is sparse",
+        },
+        ParameterDoc {
+            name: "thr_low_64kb",
+            default: "10",
+            meaning: "a 64 KB region in fast memory with fewer accessed 4 KB pages is sparse",
+        },
+        ParameterDoc {
+            name: "thr_low_num_reg_2mb",
+            default: "3",
+            meaning: "more sparse 2 MB regions in a scan lower it, to 4 KB or from 2 MB to 64 KB",
+        },
+        ParameterDoc {
+            name: "thr_low_num_reg_64kb",
+            default: "3",
+            meaning: "more sparse 64 KB regions lower it to 4 KB, fewer from 2 MB to 64 KB",
+        },
+        ParameterDoc {
+            name: "keep_dense_2mb",
+            default: "true",
+            meaning: "lowering from 2 MB to 64 KB takes sparse 2 MB regions too; false: as the paper words it",
+        },
+    ],
+    build: |value, _seed| {
+        let p: Parameters = parameters(DYNAMIC.name, value)?;
+        let fixed = match p.granularity.as_str() {
+            "dynamic" => None,
+            size => Some(size_bytes(size).ok_or_else(|| PolicyError::BadParameter {
+                policy: DYNAMIC.name,
+                message: format!(
+                    "granularity is '{size}'; expected \"dynamic\" or a multiple of 4 KB, as in \"64K\""
+                ),
+            })?),
+        };
+        let scans = Scans { scan_pages: p.scan_pages, scans_per_period: p.scans_per_period };
+        Ok(Box::new(Granularity::new(DYNAMIC.name, fixed, scans, p.thresholds())?))
+    },
+};
+
+pub(super) const STATIC_4K: PolicyKind = PolicyKind {
+    name: "granularity-4k",
+    summary: "scans contiguous virtual memory and moves always 4 KB at once",
+    source: SOURCE,
+    parameters: &[SCAN_PAGES, SCANS_PER_PERIOD],
+    build: |value, _seed| always(STATIC_4K.name, Level::Base, value),
+};
+
+pub(super) const STATIC_64K: PolicyKind = PolicyKind {
+    name: "granularity-64k",
+    summary: "scans contiguous virtual memory and moves always 64 KB at once",
+    source: SOURCE,
+    parameters: &[SCAN_PAGES, SCANS_PER_PERIOD],
+    build: |value, _seed| always(STATIC_64K.name, Level::Medium, value),
+};
+
+pub(super) const STATIC_2M: PolicyKind = PolicyKind {
+    name: "granularity-2m",
+    summary: "scans contiguous virtual memory and moves always 2 MB at once",
+    source: SOURCE,
+    parameters: &[SCAN_PAGES, SCANS_PER_PERIOD],
+    build: |value, _seed| always(STATIC_2M.name, Level::Large, value),
+};
+
+fn always(name: &'static str, level: Level, value: &Value) -> Result<Box<dyn Policy>, PolicyError> {
+    let scans: Scans = parameters(name, value)?;
+    let policy = Granularity::new(name, Some(level.bytes()), scans, Thresholds::default())?;
+    Ok(Box::new(policy))
+}
+
+/// A multiple of 4 KB, with K, M or G of powers of 1024 or in bytes.
+fn size_bytes(text: &str) -> Option<u64> {
+    let unit = text.chars().last()?.to_ascii_uppercase();
+    let (digits, shift) = match "KMG".find(unit) {
+        Some(power) => (&text[..text.len() - 1], 10 * (power as u32 + 1)),
+        None => (text, 0),
+    };
+    let bytes = digits.parse::<u64>().ok()?.checked_mul(1 << shift)?;
+    (bytes > 0 && bytes.is_multiple_of(4096)).then_some(bytes)
+}
+
+/// How much is scanned.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Scans {
+    pub scan_pages: u32,
+    pub scans_per_period: u32,
+}
+
+impl Default for Scans {
+    fn default() -> Self {
+        Scans { scan_pages: 4096, scans_per_period: 1 }
+    }
+}
+
+impl Scans {
+    /// Refuses what no scan can be made with.
+    pub fn check(self, policy: &'static str) -> Result<Self, PolicyError> {
+        let refuse = |message| Err(PolicyError::BadParameter { policy, message });
+        if self.scan_pages == 0 {
+            return refuse("scan_pages is 0; expected 1 to 4294967295".to_owned());
+        }
+        if !(1..=1_000_000).contains(&self.scans_per_period) {
+            let got = self.scans_per_period;
+            return refuse(format!("scans_per_period is {got}; expected 1 to 1000000"));
+        }
+        Ok(self)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Parameters {
+    granularity: String,
+    scan_pages: u32,
+    scans_per_period: u32,
+    thr_high_2mb: u32,
+    thr_high_64kb: u32,
+    thr_high_num_reg_2mb: u32,
+    thr_high_num_reg_64kb: u32,
+    thr_low_2mb: u32,
+    thr_low_64kb: u32,
+    thr_low_num_reg_2mb: u32,
+    thr_low_num_reg_64kb: u32,
+    keep_dense_2mb: bool,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        let (scans, t) = (Scans::default(), Thresholds::default());
+        Parameters {
+            granularity: "dynamic".to_owned(),
+            scan_pages: scans.scan_pages,
+            scans_per_period: scans.scans_per_period,
+            thr_high_2mb: t.thr_high_2mb,
+            thr_high_64kb: t.thr_high_64kb,
+            thr_high_num_reg_2mb: t.thr_high_num_reg_2mb,
+            thr_high_num_reg_64kb: t.thr_high_num_reg_64kb,
+            thr_low_2mb: t.thr_low_2mb,
+            thr_low_64kb: t.thr_low_64kb,
+            thr_low_num_reg_2mb: t.thr_low_num_reg_2mb,
+            thr_low_num_reg_64kb: t.thr_low_num_reg_64kb,
+            keep_dense_2mb: t.keep_dense_2mb,
+        }
+    }
+}
+
+impl Parameters {
+    fn thresholds(&self) -> Thresholds {
+        Thresholds {
+            thr_high_2mb: self.thr_high_2mb,
+            thr_high_64kb: self.thr_high_64kb,
+            thr_high_num_reg_2mb: self.thr_high_num_reg_2mb,
+            thr_high_num_reg_64kb: self.thr_high_num_reg_64kb,
+            thr_low_2mb: self.thr_low_2mb,
+            thr_low_64kb: self.thr_low_64kb,
+            thr_low_num_reg_2mb: self.thr_low_num_reg_2mb,
+            thr_low_num_reg_64kb: self.thr_low_num_reg_64kb,
+            keep_dense_2mb: self.keep_dense_2mb,
+        }
+    }
+}
+
+/// What is kept of an address space.
+#[derive(Debug, Clone, Copy)]
+struct State {
+    level: Level,
+    /// Addresses at which the next scans begin.
+    move_in: u64,
+    move_out: u64,
+}
+
+#[derive(Debug)]
+struct Granularity {
+    name: &'static str,
+    /// The granularity of a static one.
+    fixed_bytes: Option<u64>,
+    scans: Scans,
+    thresholds: Thresholds,
+    features: FeatureCounter,
+    /// Accessed since a scan last saw the page.
+    accessed: PageBits,
+    spaces: Vec<Space>,
+    states: BTreeMap<SpaceId, State>,
+}
+
+/// What the scans of one period make of one space.
+struct Found {
+    size: OperationSize,
+    level: Level,
+    ups: Vec<Granule>,
+    downs: Vec<Granule>,
+}
+
+impl Granularity {
+    fn new(
+        name: &'static str,
+        fixed_bytes: Option<u64>,
+        scans: Scans,
+        thresholds: Thresholds,
+    ) -> Result<Self, PolicyError> {
+        Ok(Granularity {
+            name,
+            fixed_bytes,
+            scans: scans.check(name)?,
+            thresholds,
+            features: FeatureCounter::default(),
+            accessed: PageBits::default(),
+            spaces: Vec::new(),
+            states: BTreeMap::new(),
+        })
+    }
+
+    /// Scans one space, adapts its granularity, and says what may move. Clears the accessed bits
+    /// that were seen.
+    fn space(&mut self, number: usize, scan: &Scan) -> Found {
+        let (space, fast) = (&self.spaces[number], &scan.fast);
+        let start = State { level: Level::Base, move_in: 0, move_out: 0 };
+        let mut state = self.states.get(&space.id).copied().unwrap_or(start);
+        let (slow, fast) = (Tier::slow(fast), Tier::fast(fast));
+        let mut left = [slow.count(space.pages.clone()), fast.count(space.pages.clone())];
+        let mut spans: [Vec<Range<usize>>; 2] = Default::default();
+        let mut moved_in = state.level;
+        for _ in 0..self.scans.scans_per_period {
+            if left == [0, 0] {
+                break;
+            }
+            let one = |tier, from, left: &mut u64, spans: &mut Vec<Range<usize>>| -> Scanned {
+                let budget = u64::from(self.scans.scan_pages).min(*left);
+                let from = Some(space.at_or_above(from)).filter(|&page| page < space.pages.end);
+                let from = from.unwrap_or(space.pages.start);
+                let found = scan::scan(space, tier, &self.accessed, &self.thresholds, from, budget);
+                *left -= found.pages;
+                spans.extend(found.spans.iter().cloned());
+                found
+            };
+            let found = one(slow, state.move_in, &mut left[0], &mut spans[0]);
+            state.level = self.thresholds.moving_in(state.level, &found.regions);
+            state.move_in = address_of(space, found.next);
+            moved_in = state.level;
+            let found = one(fast, state.move_out, &mut left[1], &mut spans[1]);
+            state.level = self.thresholds.moving_out(state.level, &found.regions);
+            state.move_out = address_of(space, found.next);
+        }
+        let bytes = |level: Level| self.fixed_bytes.unwrap_or(level.bytes());
+        let size = OperationSize {
+            space: space.id,
+            promotion_bytes: bytes(moved_in),
+            demotion_bytes: bytes(state.level),
+        };
+        for spans in &mut spans {
+            spans.sort_unstable_by_key(|span| span.start);
+        }
+        let region = |direction| region_bytes(Some(size.bytes(direction)), scan.layout.page_size());
+        let [in_spans, out_spans] = &spans;
+        let mut ups = granules(space, slow, &self.accessed, in_spans, region(Direction::Promotion));
+        ups.retain(|granule| granule.share > 0);
+        let mut downs =
+            granules(space, fast, &self.accessed, out_spans, region(Direction::Demotion));
+        downs.retain(|granule| u64::from(granule.share) < choose::SHARES);
+        self.states.insert(space.id, state);
+        for (tier, spans) in [slow, fast].into_iter().zip(spans) {
+            for span in spans {
+                tier.stretches(span, |pages| self.accessed.set_range(pages, false));
+            }
+        }
+        Found { size, level: moved_in, ups, downs }
+    }
+}
+
+/// The address of a page, or one that no page has where the space has ended.
+fn address_of(space: &Space, page: usize) -> u64 {
+    if page < space.pages.end { space.address(page) } else { u64::MAX }
+}
+
+/// The granules of a tier that ascending spans went over.
+fn granules(
+    space: &Space,
+    tier: Tier<'_>,
+    accessed: &PageBits,
+    spans: &[Range<usize>],
+    region_bytes: u64,
+) -> Vec<Granule> {
+    let mut granules = Vec::new();
+    let mut open: Option<(Range<usize>, u64, u64)> = None;
+    let mut close = |open: Option<(Range<usize>, u64, u64)>| {
+        if let Some((pages, hits, scanned)) = open {
+            let in_tier = tier.count(pages.clone());
+            granules.push(Granule::new(pages, in_tier, hits, scanned));
+        }
+    };
+    for span in spans {
+        let mut at = span.start;
+        while let Some(first) = (at < span.end).then(|| tier.first(at..span.end)).flatten() {
+            let region = match &open {
+                Some((pages, ..)) if pages.contains(&first) => pages.clone(),
+                _ => {
+                    let (_, region) = space.region(first, region_bytes);
+                    close(open.replace((region.clone(), 0, 0)));
+                    region
+                }
+            };
+            at = region.end.min(span.end);
+            let Some((_, hits, scanned)) = &mut open else { continue };
+            tier.stretches(first..at, |pages| {
+                *scanned += pages.len() as u64;
+                *hits += accessed.count_range(pages) as u64;
+            });
+        }
+    }
+    close(open);
+    granules
+}
+
+impl Policy for Granularity {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
+        if let Some(carry) = self.features.follow(scan) {
+            self.accessed = carry.bits(&self.accessed);
+            self.spaces = regions::spaces(&scan.layout);
+            let spaces = &self.spaces;
+            self.states.retain(|id, _| spaces.binary_search_by_key(id, |s| s.id).is_ok());
+        }
+        let (features, resident) = self.features.count(scan);
+        let words = self.accessed.words_mut().iter_mut().zip(scan.accessed.words());
+        words.for_each(|(seen, &now)| *seen |= now);
+        let (mut ups, mut downs, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut largest = (0, Level::Base);
+        for number in 0..self.spaces.len() {
+            let found = self.space(number, scan);
+            ups.extend(found.ups);
+            downs.extend(found.downs);
+            sizes.push(found.size);
+            let pages = self.spaces[number].pages.len();
+            if pages > largest.0 {
+                largest = (pages, found.level);
+            }
+        }
+        let mut plan = plan(scan, budget, resident, &self.accessed, ups, downs);
+        if !plan.is_empty() {
+            plan.operation_sizes = sizes;
+        }
+        let applied = if self.fixed_bytes.is_some() { self.name } else { largest.1.policy() };
+        Decision { plan, applied, features }
+    }
+
+    fn metadata_bytes(&self) -> usize {
+        let spaces: usize = self.spaces.iter().map(Space::size_bytes).sum();
+        let states = self.states.len() * (size_of::<SpaceId>() + size_of::<State>());
+        self.features.size_bytes() + self.accessed.size_bytes() + spaces + states
+    }
+}
+
+#[cfg(test)]
+mod tests;
