@@ -16,6 +16,7 @@
 //!   it when pages come and go);
 //! - [`parameters`]: how parameters of experiment files are read;
 //! - [`policies`]: one file each, and their registry;
+//! - [`projection`]: run time on tiers of other latencies;
 //! - [`seams`]: the other two traits of the loop, [`seams::Tracker`] and [`seams::Mover`].
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ pub mod parameters;
 pub mod plan;
 pub mod policies;
 pub mod policy;
+pub mod projection;
 pub mod scan;
 pub mod seams;
 pub mod select;
