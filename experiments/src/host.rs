@@ -79,6 +79,17 @@ fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, Refusal> {
 pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), Refusal> {
     for group in &run.experiment.groups {
         work(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
+        let parameters = run.experiment.parameters_of(&group.policy);
+        let policy =
+            policy::build(&group.policy, &parameters, run.experiment.seed).map_err(Refusal::new)?;
+        if policy.needs_frames() {
+            return Err(refuse!(
+                "group '{}': policy '{}' scans page frames, which only the simulated machine tells; \
+                 use --machine sim, or granularity-4k",
+                group.name,
+                group.policy
+            ));
+        }
     }
     Ok(())
 }

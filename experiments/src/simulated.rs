@@ -144,7 +144,10 @@ pub(crate) fn run(
             fast_budget: Box::new(move |layout| share.pages(layout)),
             initial,
         };
-        let (tracker, mover) = machine.add_group(config, source)?;
+        let (mut tracker, mover) = machine.add_group(config, source)?;
+        if policy.needs_frames() {
+            tracker.tell_frames();
+        }
         groups.push(Group {
             name: spec.name.clone(),
             tracker: Box::new(tracker),

@@ -13,11 +13,13 @@
 //! - `tiers`: how much memory each tier has and has left;
 //! - `placement`: which tier each page of a group is in; allocation and first touch;
 //! - `migration`: carrying out a plan;
+//! - `frames`: the page frames of groups whose policy asks for them;
 //! - [`replay`]: a recording against the policies again;
 //! - [`bench`](mod@bench): what the benchmarks measure here.
 #![forbid(unsafe_code)]
 
 pub mod bench;
+mod frames;
 pub mod machine;
 mod migration;
 mod placement;

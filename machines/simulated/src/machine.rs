@@ -11,6 +11,7 @@ use terrace_core::scan::Scan;
 use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
 use terrace_recordings::source::PeriodSource;
 
+use crate::frames::{Frames, GroupFrames};
 use crate::migration::{BusyPages, Migration};
 use crate::placement::{OutOfMemory, Placement};
 use crate::tiers::{TierUse, Tiers};
@@ -64,10 +65,13 @@ struct GroupState {
     next_period: u64,
     ended: bool,
     busy: BusyPages,
+    /// For a policy that scans physical memory.
+    frames: Option<GroupFrames>,
 }
 
 struct State {
     tiers: Tiers,
+    frames: Frames,
     groups: Vec<GroupState>,
 }
 
@@ -95,7 +99,8 @@ impl Machine {
             return Err(MachineError("period_ms is 0, expected at least 1".to_owned()));
         }
         let (fast, slow) = (TierUse::new(config.fast_bytes), TierUse::new(config.slow_bytes));
-        let state = State { tiers: Tiers { fast, slow }, groups: Vec::new() };
+        let tiers = Tiers { fast, slow };
+        let state = State { tiers, frames: Frames::default(), groups: Vec::new() };
         Ok(Machine { config: Arc::new(config), state: Arc::new(Mutex::new(state)) })
     }
 
@@ -126,6 +131,7 @@ impl Machine {
             next_period: 0,
             ended: false,
             busy: BusyPages::new(self.config.busy_rate, random),
+            frames: None,
         });
         let state = &self.state;
         Ok((
@@ -199,7 +205,11 @@ fn out_of_memory(
 }
 
 impl GroupState {
-    fn observe(&mut self, tiers: &mut Tiers) -> Result<Observation, MachineError> {
+    fn observe(
+        &mut self,
+        tiers: &mut Tiers,
+        frames: &mut Frames,
+    ) -> Result<Observation, MachineError> {
         if self.ended {
             return Ok(Observation::Ended);
         }
@@ -209,6 +219,9 @@ impl GroupState {
         let Some(period) = next else {
             self.ended = true;
             self.placement.vacate(tiers);
+            if let Some(group) = &mut self.frames {
+                group.follow(&self.placement, frames);
+            }
             return Ok(Observation::Ended);
         };
         check_page_size(config, period.layout.page_size(), "workload")?;
@@ -220,7 +233,10 @@ impl GroupState {
         let number = self.next_period + u64::from(period.lost_periods);
         self.next_period = number + 1;
         let fast = self.placement.fast.clone();
-        let scan = Scan::new(number, period.layout, period.accessed, fast);
+        let mut scan = Scan::new(number, period.layout, period.accessed, fast);
+        if let Some(group) = &mut self.frames {
+            scan = scan.with_frames(group.follow(&self.placement, frames));
+        }
         Ok(Observation::Period(Scan { lost_periods: period.lost_periods, ..scan }))
     }
 
@@ -247,14 +263,24 @@ pub struct SimulatedTracker {
     group: usize,
 }
 
+impl SimulatedTracker {
+    /// From the next scan on, tells the frame of every page: for a policy that asks for them.
+    /// Takes memory and time in proportion to the pages.
+    pub fn tell_frames(&mut self) {
+        let group = &mut lock(&self.state).groups[self.group];
+        let page_size = group.config.page_size;
+        group.frames.get_or_insert_with(|| GroupFrames::new(page_size));
+    }
+}
+
 impl Tracker for SimulatedTracker {
     fn name(&self) -> &'static str {
         "simulated"
     }
 
     fn observe(&mut self) -> Result<Observation, MachineError> {
-        let State { tiers, groups } = &mut *lock(&self.state);
-        groups[self.group].observe(tiers)
+        let State { tiers, frames, groups } = &mut *lock(&self.state);
+        groups[self.group].observe(tiers, frames)
     }
 
     fn untracked_bytes(&self) -> Option<u64> {
@@ -274,7 +300,7 @@ impl Mover for SimulatedMover {
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Outcome, MachineError> {
-        let State { tiers, groups } = &mut *lock(&self.state);
+        let State { tiers, groups, .. } = &mut *lock(&self.state);
         groups[self.group].apply(plan, tiers)
     }
 }
