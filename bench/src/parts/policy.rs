@@ -42,7 +42,35 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
     report.add("policy.bytes_per_page", largest.bytes_per_page, "byte", &largest.conditions())?;
     linearity(report, "policy.amp.linearity_ratio_max", &base)?;
     let huge = measure("amp", PageSize::Huge, &sizes, 96)?;
-    linearity(report, "policy.amp.huge_linearity_ratio_max", &huge)
+    linearity(report, "policy.amp.huge_linearity_ratio_max", &huge)?;
+    granularity(report)
+}
+
+/// The granularity policy over base pages: a period of a large group at the paper's 4,096 pages a
+/// scan, and the time per scanned page when scans become longer.
+fn granularity(report: &mut Report) -> anyhow::Result<()> {
+    let of = |size_bytes: u64, scan_pages: u64, periods| -> anyhow::Result<Measurement> {
+        let parameters = serde_json::json!({ "scan_pages": scan_pages });
+        let all = measure_with("granularity", &parameters, PageSize::Base, &[size_bytes], periods)?;
+        Ok(all.into_iter().next().expect("one size, one measurement"))
+    };
+    let whole = of(TIB, 4096, 16)?;
+    report.add("policy.granularity_base_1tib_ms", whole.period_ms, "ms", &whole.conditions())?;
+    // What a period takes without scans, features and accessed bits of all pages, is taken off.
+    let idle_ms = of(16 * GIB, 1, 32)?.period_ms;
+    let per_page = [1 << 14, 1 << 16, 1 << 18, 1 << 20].map(|scan_pages| {
+        let measured = of(16 * GIB, scan_pages, 32)?;
+        // Both scans see as many.
+        Ok((measured.period_ms - idle_ms) * 1e6 / (2 * scan_pages) as f64)
+    });
+    let per_page = per_page.into_iter().collect::<anyhow::Result<Vec<f64>>>()?;
+    let conditions = format!(
+        "CPU time; 16 GiB of base pages, mixed pattern, both scans, choosing and planning; at \
+         scans of 2^14, 2^16, 2^18 and 2^20 pages: {per_page:.2?} ns"
+    );
+    let most = per_page.iter().copied().fold(0.0, f64::max);
+    report.add("policy.granularity_scanned_page_ns", per_page[0], "ns", &conditions)?;
+    report.add("policy.granularity_linearity_ratio_max", most / per_page[0], "ratio", &conditions)
 }
 
 /// The most that the time per page at any size exceeds the time per page at the smallest. A ratio
@@ -88,10 +116,21 @@ fn measure(
     sizes_bytes: &[u64],
     timed_periods: usize,
 ) -> anyhow::Result<Vec<Measurement>> {
+    measure_with(name, &Value::Null, page_size, sizes_bytes, timed_periods)
+}
+
+/// The same of a policy with parameters.
+fn measure_with(
+    name: &str,
+    parameters: &Value,
+    page_size: PageSize,
+    sizes_bytes: &[u64],
+    timed_periods: usize,
+) -> anyhow::Result<Vec<Measurement>> {
     let mut groups = Vec::new();
     for size_bytes in sizes_bytes {
         let pages = size_bytes / page_size.bytes();
-        groups.push(Group::new(policy::build(name, &Value::Null, 1)?, page_size, pages));
+        groups.push(Group::new(policy::build(name, parameters, 1)?, page_size, pages));
     }
     for group in &mut groups {
         for _ in 0..WARM_PERIODS {

@@ -23,6 +23,11 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
             meaning: "hot pages over all pages, 0 to 1",
         },
         ParameterDoc {
+            name: "hot_run_pages",
+            default: "1",
+            meaning: "hot pages that lie side by side, in aligned runs: 16 base pages are a run of 64 KB",
+        },
+        ParameterDoc {
             name: "hot_interval_ms",
             default: "half a unit (a unit is 1 s, or a period where that is longer)",
             meaning: "time between two touches of one hot page, on average",
@@ -42,8 +47,10 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
             let hot_interval_ms = p.hot_interval_ms.unwrap_or(unit_ms / 2);
             let cold_interval_ms = p.cold_interval_ms.unwrap_or(20 * unit_ms);
             let mut random = Pcg64::new(timing.seed.into(), 0);
-            let hot_pages = (p.hot_ratio * pages as f64).round() as usize;
-            let hot = choose(hot_pages, pages, &mut random);
+            let run_pages = at_least_1("hot_run_pages", p.hot_run_pages)? as usize;
+            let runs = pages.div_ceil(run_pages);
+            let hot_runs = (p.hot_ratio * runs as f64).round() as usize;
+            let hot = in_runs(&choose(hot_runs, runs, &mut random), run_pages, pages);
             let cold = PageBits::from_words(hot.words().iter().map(|w| !w).collect(), pages);
             Ok(Box::new(HotCold {
                 classes: [
@@ -61,14 +68,29 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
 #[serde(default, deny_unknown_fields)]
 struct Parameters {
     hot_ratio: f64,
+    hot_run_pages: u64,
     hot_interval_ms: Option<u64>,
     cold_interval_ms: Option<u64>,
 }
 
 impl Default for Parameters {
     fn default() -> Self {
-        Parameters { hot_ratio: 0.2, hot_interval_ms: None, cold_interval_ms: None }
+        Parameters {
+            hot_ratio: 0.2,
+            hot_run_pages: 1,
+            hot_interval_ms: None,
+            cold_interval_ms: None,
+        }
     }
+}
+
+/// The pages of the runs whose bit is set.
+fn in_runs(runs: &PageBits, run_pages: usize, pages: usize) -> PageBits {
+    let mut all = PageBits::new(pages);
+    for run in runs.iter_ones() {
+        all.set_range(run * run_pages..pages.min((run + 1) * run_pages), true);
+    }
+    all
 }
 
 /// Classes of pages, each with the mean interval of its pages' touches.
@@ -86,5 +108,18 @@ impl Pattern for HotCold {
                 accessed,
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hot_pages_lie_in_aligned_runs_and_the_last_may_be_short() {
+        let runs: PageBits = [true, false, true].into_iter().collect();
+        let pages = in_runs(&runs, 4, 10);
+        assert_eq!(pages.iter_ones().collect::<Vec<_>>(), [0, 1, 2, 3, 8, 9]);
+        assert_eq!(in_runs(&runs, 1, 3), runs);
     }
 }
