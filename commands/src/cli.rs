@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{
-    compare, completions, coverage, guard, lab, man, policies, record, replay, report, restore,
-    run, workloads,
+    compare, completions, coverage, dram, guard, lab, machines, man, policies, record, replay,
+    report, restore, run, workloads,
 };
 
 /// What stands below the commands in `--help` and in the manual page.
@@ -46,6 +46,8 @@ pub enum Command {
     Lab(lab::Arguments),
     Policies(policies::Arguments),
     Workloads(workloads::Arguments),
+    Machines(machines::Arguments),
+    Dram(dram::Arguments),
     Restore(restore::Arguments),
     Coverage(coverage::Arguments),
     Completions(completions::Arguments),
@@ -66,6 +68,8 @@ impl Command {
             Command::Lab(a) => a.execute(),
             Command::Policies(a) => a.execute(),
             Command::Workloads(a) => a.execute(),
+            Command::Machines(a) => a.execute(),
+            Command::Dram(a) => a.execute(),
             Command::Restore(a) => a.execute(),
             Command::Coverage(a) => a.execute(),
             Command::Completions(a) => a.execute(),

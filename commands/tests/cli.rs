@@ -7,7 +7,7 @@ use common::{Place, Said, with_results};
 use terrace_core::policies::REGISTRY;
 use terrace_results::{RunRow, read};
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 13] = [
     "run",
     "compare",
     "replay",
@@ -15,6 +15,8 @@ const COMMANDS: [&str; 11] = [
     "lab",
     "policies",
     "workloads",
+    "machines",
+    "dram",
     "restore",
     "coverage",
     "completions",
@@ -56,6 +58,12 @@ fn wrong_arguments_exit_with_2_and_say_what_was_expected() {
         ("lab --result /x", "--out <DIR>"),
         ("policies --format xml", "[possible values: text, json]"),
         ("workloads --frob", "unexpected argument '--frob'"),
+        ("machines --print-config", "<MACHINE>"),
+        ("dram", "Usage: terrace dram"),
+        ("dram --preset ddr4-2400", "--outstanding <N>"),
+        ("dram --outstanding 1", "<CONFIG.toml|--preset"),
+        ("dram --preset ddr4-2400 --outstanding 1 --offered-gbps 1", "cannot be used with"),
+        ("dram --preset ddr4-2400 --outstanding 1 --footprint big", "big"),
         ("restore now", "unexpected argument 'now'"),
         ("completions", "<SHELL>"),
         ("completions tcsh", "[possible values: bash"),

@@ -60,7 +60,12 @@ impl<'a> PlanBuilder<'a> {
     /// side to promote or demote.
     pub fn finish(self) -> Plan {
         let [ups, downs] = self.waiting;
-        Plan { promotions: ups.into(), demotions: downs.into(), exchanges: self.exchanges }
+        Plan {
+            promotions: ups.into(),
+            demotions: downs.into(),
+            exchanges: self.exchanges,
+            operation_sizes: Vec::new(),
+        }
     }
 
     /// Adds pages that lie side by side in index, a range for each extent that they are in.

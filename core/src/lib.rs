@@ -9,7 +9,8 @@
 //! - [`page`]: page sizes, virtual ranges, and the [`page::Layout`] that numbers a group's pages;
 //! - [`bits`]: one bit per page;
 //! - [`scan`]: what a tracker saw in one period;
-//! - [`plan`]: what a policy wants moved, and what became of it;
+//! - [`plan`]: what a policy wants moved, and what became of it; [`operations`]: in how many
+//!   steps;
 //! - [`policy`]: the [`policy::Policy`] trait and how one is built by name;
 //! - what policies are made of: [`hotness`] (ages and histories), [`select`] (choosing by
 //!   counting), [`builder`] (from pages to a plan), [`features`], and [`carry`] (keeping all of
@@ -25,6 +26,7 @@ pub mod builder;
 pub mod carry;
 pub mod features;
 pub mod hotness;
+pub mod operations;
 pub mod page;
 pub mod parameters;
 pub mod plan;

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bits::PageBits;
-use crate::page::{Layout, PageSize, VirtualRange};
+use crate::operations::{OperationCounter, OperationSize};
+use crate::page::{Layout, PageSize, SpaceId, VirtualRange};
 
 /// Two ranges of the same size that trade places: `up` is in slow memory and goes to fast,
 /// `down` the other way.
@@ -25,6 +26,10 @@ pub struct Plan {
     pub demotions: Vec<VirtualRange>,
     /// Pairs of ranges to swap.
     pub exchanges: Vec<Exchange>,
+    /// How much one operation moves at most, for the address spaces where the policy has a say,
+    /// sorted by space. In the others that is the mover's own affair.
+    #[serde(default)]
+    pub operation_sizes: Vec<OperationSize>,
 }
 
 impl Plan {
@@ -41,8 +46,28 @@ impl Plan {
         (sum(&self.promotions) + exchanged, sum(&self.demotions) + exchanged)
     }
 
+    /// Bytes of virtual memory that one operation in this address space moves that way at most;
+    /// `None` where that is the mover's own affair.
+    pub fn operation_bytes(&self, space: SpaceId, direction: Direction) -> Option<u64> {
+        let at = self.operation_sizes.binary_search_by_key(&space, |o| o.space).ok()?;
+        Some(self.operation_sizes[at].bytes(direction))
+    }
+
+    /// Operations, and so shootdowns, that it takes to carry the plan out when every move
+    /// succeeds.
+    pub fn operations(&self, page_size: PageSize) -> u64 {
+        let mut counter = OperationCounter::new(self, page_size);
+        self.demotions.iter().for_each(|range| counter.moved(Direction::Demotion, range));
+        for pair in &self.exchanges {
+            counter.moved(Direction::Demotion, &pair.down);
+            counter.moved(Direction::Promotion, &pair.up);
+        }
+        self.promotions.iter().for_each(|range| counter.moved(Direction::Promotion, range));
+        counter.operations()
+    }
+
     /// Carries the plan out on a placement, one bit per page of `layout`, as if every move
-    /// succeeded.
+    /// succeeded. What that takes is [`Plan::operations`].
     ///
     /// # Panics
     /// When the plan has pages that the layout has not.
@@ -186,6 +211,10 @@ pub struct Outcome {
     pub demoted_pages: u64,
     /// Of these, pairs that were really exchanged in one operation.
     pub exchanged_pairs: u64,
+    /// Operations that moved at least one page, each with one shootdown: by the simulated machine
+    /// as [`crate::operations`] counts them, by a live one calls of the kernel.
+    #[serde(default)]
+    pub operations: u64,
     /// What was not moved.
     pub failures: Vec<Failure>,
 }

@@ -20,6 +20,9 @@ pub struct Scan {
     pub accessed: PageBits,
     /// One bit per page: it lay in the fast tier.
     pub fast: PageBits,
+    /// Number of each page's physical frame, in frames of the page's size, where the machine
+    /// tells. Frames of the two tiers do not overlap.
+    pub frames: Option<Arc<[u64]>>,
 }
 
 impl Scan {
@@ -30,7 +33,16 @@ impl Scan {
     pub fn new(period: u64, layout: Arc<Layout>, accessed: PageBits, fast: PageBits) -> Self {
         assert_eq!(accessed.len(), layout.pages(), "accessed bits for every page");
         assert_eq!(fast.len(), layout.pages(), "fast bits for every page");
-        Scan { period, lost_periods: 0, layout, accessed, fast }
+        Scan { period, lost_periods: 0, layout, accessed, fast, frames: None }
+    }
+
+    /// The same scan with the frame of every page.
+    ///
+    /// # Panics
+    /// When there are more or fewer frames than pages.
+    pub fn with_frames(self, frames: Arc<[u64]>) -> Self {
+        assert_eq!(frames.len(), self.pages(), "a frame for every page");
+        Scan { frames: Some(frames), ..self }
     }
 
     /// Number of pages.

@@ -194,12 +194,14 @@ impl Member {
             let retry = Plan {
                 promotions: going(Direction::Promotion),
                 demotions: going(Direction::Demotion),
-                exchanges: Vec::new(),
+                operation_sizes: plan.operation_sizes.clone(),
+                ..Plan::default()
             };
             let second = self.apply(&retry, scan)?;
             outcome.promoted_pages += second.promoted_pages;
             outcome.demoted_pages += second.demoted_pages;
             outcome.exchanged_pairs += second.exchanged_pairs;
+            outcome.operations += second.operations;
             outcome.failures = settled;
             outcome.failures.extend(second.failures);
         }

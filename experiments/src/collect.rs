@@ -147,6 +147,7 @@ impl Member {
         r.promoted_pages += row.promoted_pages;
         r.demoted_pages += row.demoted_pages;
         r.exchanged_pairs += row.exchanged_pairs;
+        r.migration_operations += row.migration_operations;
         for reason in FailureReason::ALL {
             *run_failures(r, reason) += *period_failures(&mut row.clone(), reason);
         }
@@ -240,6 +241,7 @@ fn row(period_ms: u64, member: &Member, report: &PeriodReport<'_>) -> PeriodRow 
         promoted_pages: report.outcome.promoted_pages,
         demoted_pages: report.outcome.demoted_pages,
         exchanged_pairs: report.outcome.exchanged_pairs,
+        migration_operations: report.outcome.operations,
         lost_periods: report.scan.lost_periods.into(),
         tracker_cpu_ns: report.cpu.tracker_ns,
         policy_cpu_ns: report.cpu.policy_ns,

@@ -18,7 +18,7 @@ pub(crate) fn put_number(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// A difference, so that small ones of either sign are short.
-fn put_signed(out: &mut Vec<u8>, value: i64) {
+pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
     put_number(out, (value << 1 ^ value >> 63) as u64);
 }
 

@@ -20,7 +20,7 @@
 //! | `accessed_ratio` | accessed pages over pages, 0 to 1, or null |
 //! | `stability` | pages that stayed in their tier over pages, 0 to 1, or null |
 //! | `applied` | `{policy, share}`: what was applied most, with its share of the periods |
-//! | `promoted_pages`, `demoted_pages`, `exchanged_pairs` | integer |
+//! | `promoted_pages`, `demoted_pages`, `exchanged_pairs`, `migration_operations` | integer |
 //! | `failed_pages` | an object: `total`, then a key per reason ([`FAILURE_REASONS`]), integers |
 //! | `tracker_cpu_ms`, `daemon_cpu_ms`, `operations_per_s`, `duration_ms` | number or null |
 //! | `operations` | integer or null |
@@ -70,6 +70,7 @@ fn run(run: &RunRow) -> Value {
         "promoted_pages": run.promoted_pages,
         "demoted_pages": run.demoted_pages,
         "exchanged_pairs": run.exchanged_pairs,
+        "migration_operations": run.migration_operations,
         "failed_pages": failed,
         "tracker_cpu_ms": run.tracker_cpu_ms,
         "daemon_cpu_ms": run.daemon_cpu_ms,

@@ -118,6 +118,7 @@ impl Grid {
 /// Which columns have something in them.
 struct Measured {
     adaptive: bool,
+    operations: bool,
     tracker_cpu: bool,
     daemon_cpu: bool,
     throughput: bool,
@@ -128,6 +129,10 @@ impl Measured {
     fn new(runs: &[RunRow]) -> Self {
         Measured {
             adaptive: runs.iter().any(is_adaptive),
+            // Where every page moved in an operation of its own they say nothing.
+            operations: runs.iter().any(|r| {
+                ![0, r.promoted_pages + r.demoted_pages].contains(&r.migration_operations)
+            }),
             tracker_cpu: runs.iter().any(|r| r.tracker_cpu_ms.is_some()),
             daemon_cpu: runs.iter().any(|r| r.daemon_cpu_ms.is_some()),
             throughput: runs.iter().any(|r| r.operations_per_s.is_some()),
@@ -144,7 +149,7 @@ struct Column {
     value: Option<fn(&RunRow) -> String>,
 }
 
-const COLUMNS: [Column; 10] = [
+const COLUMNS: [Column; 11] = [
     Column { heading: "policy\nchosen", right: false, shown: |m| m.adaptive, value: Some(chosen) },
     Column {
         heading: "hit\nratio",
@@ -163,6 +168,12 @@ const COLUMNS: [Column; 10] = [
         right: true,
         shown: |_| true,
         value: Some(|run| count(run.demoted_pages)),
+    },
+    Column {
+        heading: "in oper-\nations",
+        right: true,
+        shown: |m| m.operations,
+        value: Some(|run| count(run.migration_operations)),
     },
     Column { heading: "failed", right: false, shown: |_| true, value: None },
     Column {

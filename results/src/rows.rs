@@ -47,6 +47,8 @@ table! {
         demoted_pages: u64,
         /// Pairs exchanged in one operation.
         exchanged_pairs: u64,
+        /// Operations of migration that moved pages, each with its shootdown.
+        migration_operations: u64,
         /// Pages not moved: pinned, locked or isolated.
         failed_busy: u64,
         /// Pages not moved: not mapped any more.
@@ -123,6 +125,8 @@ table! {
         demoted_pages: u64,
         /// See `periods`.
         exchanged_pairs: u64,
+        /// See `periods`.
+        migration_operations: u64,
         /// See `periods`.
         failed_busy: u64,
         /// See `periods`.

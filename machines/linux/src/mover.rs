@@ -10,6 +10,8 @@
 //!   of that stretch, the moved ones too. So `status` is filled with a value that the kernel
 //!   never writes, pages the kernel did not come to are tried again, and the place of every page
 //!   is read back: only a page found in the tier it was sent to counts as moved.
+//! - what the policy wants moved in one operation goes in a call of its own: each call ends with
+//!   the shootdowns of its pages put together.
 //! - the target node is exact (`__GFP_THISNODE`) and allocation may reclaim on it. So a node is
 //!   filled only down to the kernel's own reserve.
 
@@ -17,6 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use terrace_core::operations::{OperationSize, region_bytes};
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Direction, Failure, FailureReason, Outcome, Plan};
 use terrace_core::seams::{MachineError, Mover};
@@ -96,6 +99,22 @@ struct Trip {
     /// Free bytes of nodes that may be filled, as of a few calls ago.
     room: BTreeMap<u32, u64>,
     calls: u32,
+    /// What the plan says of the size of operations.
+    operation_sizes: Vec<OperationSize>,
+    /// Calls that moved some page.
+    operations: u64,
+}
+
+impl Trip {
+    fn new(plan: &Plan) -> Self {
+        Trip { operation_sizes: plan.operation_sizes.clone(), ..Trip::default() }
+    }
+
+    /// The region of a page that an operation keeps to; all memory where the plan says nothing.
+    fn region(&self, direction: Direction, page: Page, page_size: PageSize) -> u64 {
+        let size = self.operation_sizes.iter().find(|o| o.space == page.space);
+        size.map_or(0, |o| page.address / region_bytes(Some(o.bytes(direction)), page_size))
+    }
 }
 
 #[derive(Clone)]
@@ -194,7 +213,10 @@ impl PageMover {
                 // These were set to `OutOfTime` at the start.
                 return;
             }
-            let (batch, rest) = going.split_at(going.len().min(self.pace.batch()));
+            let region = |index: usize| trip.region(direction, pages[index], self.page_size);
+            let first = region(going[0]);
+            let batch = going.iter().take(self.pace.batch()).take_while(|&&i| region(i) == first);
+            let (batch, rest) = going.split_at(batch.count());
             self.send(pid, &goal, &addresses, batch, trip, results);
             going = rest;
         }
@@ -269,9 +291,10 @@ impl PageMover {
             let mut place = vec![UNWRITTEN; left.len()];
             let sent: Vec<u64> = left.iter().map(|&i| addresses[i]).collect();
             let located = self.kernel.locate(pid, &sent, &mut place);
-            let mut again = Vec::new();
+            let (mut again, mut moved) = (Vec::new(), false);
             for ((&index, &told), &place) in left.iter().zip(&told).zip(&place) {
                 let arrived = u32::try_from(place).is_ok_and(|n| goal.contains(&n));
+                moved |= arrived && located.is_ok();
                 results[index] = match (&located, &answer) {
                     (Err(e), _) => Err(of_call(e)),
                     _ if arrived => Ok(()),
@@ -286,6 +309,7 @@ impl PageMover {
                     }
                 };
             }
+            trip.operations += u64::from(moved);
             // The other way round, so that those behind the page that ended the call come first.
             // A page alone has no other behind it.
             again.reverse();
@@ -354,7 +378,7 @@ impl PageMover {
         }
         let deadline = self.deadline();
         let mut account = Account::new(self.page_size);
-        let mut trip = Trip::default();
+        let mut trip = Trip::new(plan);
 
         let demotions = self.pages(plan.demotions.iter().copied());
         self.go(Direction::Demotion, &demotions, deadline, &mut trip, &mut account);
@@ -405,6 +429,7 @@ impl PageMover {
 
         let promotions = self.pages(plan.promotions.iter().copied());
         self.go(Direction::Promotion, &promotions, deadline, &mut trip, &mut account);
+        account.outcome.operations = trip.operations;
         account.outcome
     }
 }
@@ -631,6 +656,7 @@ mod tests {
             promotions: vec![range(10, 1)],
             demotions: vec![range(0, 1)],
             exchanges: vec![Exchange { up: range(11, 3), down: range(1, 3) }],
+            ..Plan::default()
         };
         let outcome = mover.apply(&plan).unwrap();
         assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (4, 4));
@@ -815,6 +841,7 @@ mod tests {
             total_ms in 0u64..600,
             per_page_ms in 0u32..30,
             pairs in 0u64..10,
+            region in 1u64..5,
         ) {
             let mut place = placed(0..40, 0..0);
             for page in &slow { place.insert(page * HUGE, 1); }
@@ -840,6 +867,7 @@ mod tests {
                 promotions: ups.iter().map(|&p| range(p, 1)).collect(),
                 demotions: downs.iter().map(|&p| range(p, 1)).collect(),
                 exchanges,
+                operation_sizes: vec![OperationSize::both_ways(SpaceId(7), region * HUGE)],
             };
             let before = world.lock().unwrap().place.clone();
             let outcome = mover.apply(&plan).unwrap();
@@ -851,10 +879,19 @@ mod tests {
             prop_assert_eq!(outcome.promoted_pages + failed(Direction::Promotion), up);
             prop_assert_eq!(outcome.demoted_pages + failed(Direction::Demotion), down);
             // What is said to have moved is what lies elsewhere now.
-            let after = &world.lock().unwrap().place;
+            let after = &world.lock().unwrap().place.clone();
             let went = |to: i32| before.iter().filter(|(a, n)| **n != to && after[*a] == to).count();
             prop_assert_eq!(went(0) as u64, outcome.promoted_pages);
             prop_assert_eq!(went(1) as u64, outcome.demoted_pages);
+            // No call leaves a region, and no operation moves nothing.
+            let calls = &world.lock().unwrap().calls;
+            let region_of = |address: &u64| address / (region * HUGE);
+            for (_, pages) in calls {
+                prop_assert!(pages.iter().all(|a| region_of(a) == region_of(&pages[0])));
+            }
+            prop_assert!(outcome.operations <= calls.len() as u64);
+            prop_assert!(outcome.operations <= outcome.promoted_pages + outcome.demoted_pages);
+            prop_assert_eq!(outcome.operations == 0, outcome.promoted_pages + outcome.demoted_pages == 0);
         }
     }
 }

@@ -408,6 +408,7 @@ fn pages_go_where_the_plan_says_and_their_data_stays() {
         promotions: vec![program.range(0, 10)],
         demotions: vec![program.range(40, 2)],
         exchanges: vec![Exchange { up: program.range(10, 6), down: program.range(50, 6) }],
+        ..Plan::default()
     };
     assert_eq!(apply(&mut group.mover, &plan), (16, 8));
     let scan = next_scan(&mut group.tracker);

@@ -253,7 +253,7 @@ impl GroupState {
             )));
         }
         let budget = (self.config.fast_budget)(&self.placement.layout);
-        Ok(Migration::new(&mut self.placement, tiers, budget, &mut self.busy).run(plan))
+        Ok(Migration::new(&mut self.placement, tiers, budget, &mut self.busy, plan).run())
     }
 }
 

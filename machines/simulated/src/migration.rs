@@ -6,9 +6,12 @@
 //! is full, or the group would exceed its budget of fast memory), because the page has gone
 //! (`Absent`), because it was drawn to be held by somebody else (`Busy`), or because it is
 //! already there, which only a wrong plan asks for (`Unsupported`).
+//!
+//! What is moved is counted in operations of the plan's granularity, each with its shootdown.
 
 use rand_core::RngCore;
 use rand_pcg::Pcg64;
+use terrace_core::operations::OperationCounter;
 use terrace_core::page::{SpaceId, VirtualRange};
 use terrace_core::plan::{Direction, Exchange, Failure, FailureReason, Outcome, Plan};
 
@@ -57,6 +60,8 @@ pub(crate) struct Migration<'a> {
     /// Fast memory that the group may still take before its budget is spent.
     budget_left: i64,
     busy: &'a mut BusyPages,
+    plan: &'a Plan,
+    operations: OperationCounter<'a>,
 }
 
 impl<'a> Migration<'a> {
@@ -66,14 +71,16 @@ impl<'a> Migration<'a> {
         tiers: &'a mut Tiers,
         budget_pages: u64,
         busy: &'a mut BusyPages,
+        plan: &'a Plan,
     ) -> Self {
         let budget = i64::try_from(budget_pages).unwrap_or(i64::MAX);
         let budget_left = budget - placement.fast_pages() as i64;
-        Migration { placement, tiers, budget_left, busy }
+        let operations = OperationCounter::new(plan, placement.layout.page_size());
+        Migration { placement, tiers, budget_left, busy, plan, operations }
     }
 
-    pub(crate) fn run(mut self, plan: &Plan) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub(crate) fn run(mut self) -> Outcome {
+        let (mut outcome, plan) = (Outcome::default(), self.plan);
         for range in &plan.demotions {
             self.one_way(*range, Direction::Demotion, &mut outcome);
         }
@@ -83,6 +90,7 @@ impl<'a> Migration<'a> {
         for range in &plan.promotions {
             self.one_way(*range, Direction::Promotion, &mut outcome);
         }
+        outcome.operations = self.operations.operations();
         outcome
     }
 
@@ -141,7 +149,8 @@ impl<'a> Migration<'a> {
                     let moved = pages.min(self.room(direction));
                     self.place(index, moved, direction);
                     *moved_pages(outcome, direction) += moved;
-                    self.split_off(&mut part, moved);
+                    let moved = self.split_off(&mut part, moved);
+                    self.operations.moved(direction, &moved);
                     if part.size_bytes > 0 {
                         fail(outcome, part, direction, FailureReason::NoRoom);
                     }
@@ -173,6 +182,8 @@ impl<'a> Migration<'a> {
                 let bits = &mut self.placement.fast;
                 bits.set_range(slow..slow + pages as usize, true);
                 bits.set_range(fast..fast + pages as usize, false);
+                self.operations.moved(Direction::Demotion, &down_part);
+                self.operations.moved(Direction::Promotion, &up_part);
                 outcome.promoted_pages += pages;
                 outcome.demoted_pages += pages;
                 outcome.exchanged_pairs += pages;

@@ -106,6 +106,10 @@ pub fn replay_plans<R: Read>(mut records: Records<R>) -> Result<PlanReplay, Repl
                 first_difference("promotion", &before.promotions, &now.promotions)
                     .or_else(|| first_difference("demotion", &before.demotions, &now.demotions))
                     .or_else(|| first_difference("exchange", &before.exchanges, &now.exchanges))
+                    .or_else(|| {
+                        let (before, now) = (&before.operation_sizes, &now.operation_sizes);
+                        first_difference("operation size", before, now)
+                    })
                     .unwrap_or_default();
             compare("plan", false, recorded, replayed);
         }

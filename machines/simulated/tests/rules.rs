@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use support::{Script, fast, group, layout, range, scan, script};
 use terrace_core::bits::PageBits;
+use terrace_core::operations::OperationSize;
 use terrace_core::page::PageSize::{Base, Huge};
 use terrace_core::plan::{Direction, Exchange, FailureReason, Plan};
 use terrace_core::policy::Allocation::{FastFirst, Interleave};
@@ -280,4 +281,30 @@ fn impossible_machines_and_mismatched_groups_are_refused_in_one_line() {
     let plan = Plan { promotions: vec![range(Base, 1, 1)], ..Plan::default() };
     let e = mover.apply(&plan).unwrap_err().to_string();
     assert!(e.contains("expected whole pages of 2097152 bytes"), "{e}");
+}
+
+#[test]
+fn moves_are_counted_in_operations_of_the_plans_granularity() {
+    let operations = |size_bytes: Option<u64>, plan: Plan| {
+        let source = script(vec![layout(Base, &[(0, 1024)])]);
+        let (mut tracker, mut mover) =
+            machine(1, 100).add_group(group(Base, FastFirst, 300), source).unwrap();
+        scan(&mut tracker);
+        let space = terrace_core::page::SpaceId(0);
+        let size = size_bytes.map(|bytes| OperationSize::both_ways(space, bytes));
+        let plan = Plan { operation_sizes: size.into_iter().collect(), ..plan };
+        mover.apply(&plan).unwrap().operations
+    };
+    let swap = Plan {
+        exchanges: vec![Exchange { up: range(Base, 512, 256), down: range(Base, 0, 256) }],
+        ..Plan::default()
+    };
+    for (size, expected) in [(None, 512), (Some(64 << 10), 32), (Some(2 << 20), 2)] {
+        assert_eq!(operations(size, swap.clone()), expected, "{size:?}");
+    }
+    // Only what moved counts: 44 pages leave, as many find room, the rest does not.
+    let demotions = vec![range(Base, 256, 44)];
+    let plan = Plan { promotions: vec![range(Base, 512, 512)], demotions, ..Plan::default() };
+    assert_eq!(operations(Some(64 << 10), plan.clone()), 3 + 3);
+    assert_eq!(operations(None, plan), 88);
 }

@@ -43,6 +43,7 @@ pub struct Chunk {
 pub struct ContainerReader<R> {
     from: R,
     name: String,
+    content_version: u32,
     offset: u64,
     chunks_at: u64,
     done: bool,
@@ -82,7 +83,8 @@ impl<R: Read> ContainerReader<R> {
         Self::of_versions(from, name, content, content_version..=content_version)
     }
 
-    /// The same for any of these versions of the content.
+    /// As [`Self::new`], for a reader that knows several versions of the content:
+    /// [`Self::content_version`] says which one this is.
     pub fn of_versions<H: DeserializeOwned>(
         mut from: R,
         name: &str,
@@ -137,12 +139,18 @@ impl<R: Read> ContainerReader<R> {
         let reader = ContainerReader {
             from,
             name: file(),
+            content_version: head.content_version,
             offset,
             chunks_at: offset,
             done: false,
             truncation: None,
         };
         Ok((reader, head.header))
+    }
+
+    /// The version of the content.
+    pub fn content_version(&self) -> u32 {
+        self.content_version
     }
 
     /// The name that stands in error messages.

@@ -4,13 +4,16 @@
 use std::sync::Arc;
 
 use terrace_core::bits::PageBits;
+use terrace_core::operations::OperationSize;
 use terrace_core::page::{Extent, Layout, PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{
     Decision, Direction, Exchange, Failure, FailureReason, Features, Outcome, Plan,
 };
 use terrace_core::scan::{Budget, Scan};
 
-use crate::codec::{Cursor, Malformed, RangeReader, RangeWriter, put_bits, put_number, put_text};
+use crate::codec::{
+    Cursor, Malformed, RangeReader, RangeWriter, put_bits, put_number, put_signed, put_text,
+};
 
 const LOST: u8 = 1;
 const SCAN: u8 = 2;
@@ -23,6 +26,10 @@ const ENDED: u8 = 6;
 const WITH_LAYOUT: u8 = 1;
 /// The bits are what changed since the scan before.
 const CHANGED_BITS: u8 = 2;
+/// The frames follow.
+const WITH_FRAMES: u8 = 4;
+/// The frames are those of the scan before.
+const SAME_FRAMES: u8 = 8;
 
 /// A decision read back: the name of the policy applied is no longer static.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,6 +115,7 @@ struct Before {
     layout: Arc<Layout>,
     accessed: PageBits,
     fast: PageBits,
+    frames: Option<Arc<[u64]>>,
 }
 
 fn frame_head(out: &mut Vec<u8>, code: u8, group: usize, numbers: &[u64]) {
@@ -141,16 +149,25 @@ impl Encoder {
         let before = self.before[group].as_ref();
         let same =
             before.filter(|b| Arc::ptr_eq(&b.layout, &scan.layout) || b.layout == scan.layout);
-        out.push(if same.is_some() { CHANGED_BITS } else { WITH_LAYOUT });
+        let frames = match (&scan.frames, same.and_then(|b| b.frames.as_ref())) {
+            (None, _) => 0,
+            (Some(now), Some(before)) if Arc::ptr_eq(now, before) || now == before => SAME_FRAMES,
+            (Some(_), _) => WITH_FRAMES,
+        };
+        out.push(frames | if same.is_some() { CHANGED_BITS } else { WITH_LAYOUT });
         if same.is_none() {
             put_layout(out, &scan.layout);
         }
         put_bits(out, &scan.accessed, same.map(|b| &b.accessed));
         put_bits(out, &scan.fast, same.map(|b| &b.fast));
+        if frames == WITH_FRAMES {
+            put_frames(out, scan.frames.as_deref().unwrap_or_default());
+        }
         self.before[group] = Some(Before {
             layout: scan.layout.clone(),
             accessed: scan.accessed.clone(),
             fast: scan.fast.clone(),
+            frames: scan.frames.clone(),
         });
     }
 
@@ -173,11 +190,18 @@ impl Encoder {
         put_ranges(out, plan.demotions.len(), plan.demotions.iter());
         put_ranges(out, plan.exchanges.len(), plan.exchanges.iter().map(|e| &e.up));
         put_ranges(out, plan.exchanges.len(), plan.exchanges.iter().map(|e| &e.down));
+        put_number(out, plan.operation_sizes.len() as u64);
+        for OperationSize { space, promotion_bytes, demotion_bytes } in &plan.operation_sizes {
+            put_number(out, space.0.into());
+            put_number(out, *promotion_bytes);
+            put_number(out, *demotion_bytes);
+        }
     }
 
     pub(super) fn outcome(&self, out: &mut Vec<u8>, group: usize, period: u64, outcome: &Outcome) {
-        let Outcome { promoted_pages, demoted_pages, exchanged_pairs, failures } = outcome;
-        let numbers = [period, *promoted_pages, *demoted_pages, *exchanged_pairs];
+        let Outcome { promoted_pages, demoted_pages, exchanged_pairs, operations, failures } =
+            outcome;
+        let numbers = [period, *promoted_pages, *demoted_pages, *exchanged_pairs, *operations];
         frame_head(out, OUTCOME, group, &numbers);
         put_ranges(out, failures.len(), failures.iter().map(|f| &f.range));
         for failure in failures {
@@ -197,6 +221,15 @@ fn put_layout(out: &mut Vec<u8>, layout: &Layout) {
     for e in layout.extents() {
         let size_bytes = e.pages * layout.page_size().bytes();
         writer.put(out, &VirtualRange { space: e.space, start: e.start, size_bytes });
+    }
+}
+
+/// Neighbours in virtual memory are often neighbours in physical memory: that takes a byte.
+fn put_frames(out: &mut Vec<u8>, frames: &[u64]) {
+    let mut next = 0u64;
+    for &frame in frames {
+        put_signed(out, frame.wrapping_sub(next) as i64);
+        next = frame.wrapping_add(1);
     }
 }
 
@@ -226,15 +259,17 @@ fn put_features(out: &mut Vec<u8>, features: &Features) {
 #[derive(Debug)]
 pub(super) struct Decoder {
     page_sizes: Vec<PageSize>,
+    /// Of the content: what frames hold.
+    version: u32,
     before: Vec<Option<Before>>,
     /// Whether `before` is of the chunk being read: bits may then be stated against it.
     in_chunk: Vec<bool>,
 }
 
 impl Decoder {
-    pub(super) fn new(page_sizes: Vec<PageSize>) -> Self {
+    pub(super) fn new(page_sizes: Vec<PageSize>, version: u32) -> Self {
         let groups = page_sizes.len();
-        Decoder { page_sizes, before: vec![None; groups], in_chunk: vec![false; groups] }
+        Decoder { page_sizes, version, before: vec![None; groups], in_chunk: vec![false; groups] }
     }
 
     pub(super) fn begin_chunk(&mut self) {
@@ -253,10 +288,12 @@ impl Decoder {
                 Frame::Budget { group, period, budget: Budget { fast_pages, moved_pages } }
             }
             DECISION => {
-                Frame::Decision { group, period: from.number()?, decision: take_decision(from)? }
+                let (period, decision) = (from.number()?, take_decision(from, self.version)?);
+                Frame::Decision { group, period, decision }
             }
             OUTCOME => {
-                Frame::Outcome { group, period: from.number()?, outcome: take_outcome(from)? }
+                let (period, outcome) = (from.number()?, take_outcome(from, self.version)?);
+                Frame::Outcome { group, period, outcome }
             }
             ENDED => Frame::Ended { group },
             other => {
@@ -270,14 +307,17 @@ impl Decoder {
         let period = from.number()?;
         let lost_periods = small(from)?;
         let before = self.before[group].as_ref();
-        let (layout, base) = match (from.byte()?, before.filter(|_| self.in_chunk[group])) {
+        let flags = from.byte()?;
+        let frames = flags & (WITH_FRAMES | SAME_FRAMES);
+        let before_here = before.filter(|_| self.in_chunk[group]);
+        let (layout, base) = match (flags & !frames, before_here) {
             (CHANGED_BITS, Some(before)) => (before.layout.clone(), Some(before)),
             (WITH_LAYOUT, _) => {
                 let layout = take_layout(from, self.page_sizes[group])?;
                 let same = before.map(|b| &b.layout).filter(|l| ***l == layout);
                 (same.cloned().unwrap_or_else(|| Arc::new(layout)), None)
             }
-            (flags, _) => {
+            _ => {
                 return Err(Malformed(format!(
                     "scan flags {flags}, expected {WITH_LAYOUT}, or {CHANGED_BITS} after a scan of the same group"
                 )));
@@ -285,11 +325,55 @@ impl Decoder {
         };
         let accessed = from.bits(layout.pages(), base.map(|b| &b.accessed))?;
         let fast = from.bits(layout.pages(), base.map(|b| &b.fast))?;
+        let frames = match (frames, base.and_then(|b| b.frames.as_ref())) {
+            (0, _) => None,
+            (WITH_FRAMES, _) => Some(take_frames(from, layout.pages())?),
+            (SAME_FRAMES, Some(frames)) => Some(frames.clone()),
+            _ => {
+                return Err(Malformed(format!(
+                    "scan flags {flags}, expected frames, or those of a scan before them"
+                )));
+            }
+        };
         self.in_chunk[group] = true;
-        self.before[group] =
-            Some(Before { layout: layout.clone(), accessed: accessed.clone(), fast: fast.clone() });
-        Ok(Scan { lost_periods, ..Scan::new(period, layout, accessed, fast) })
+        self.before[group] = Some(Before {
+            layout: layout.clone(),
+            accessed: accessed.clone(),
+            fast: fast.clone(),
+            frames: frames.clone(),
+        });
+        Ok(Scan { lost_periods, frames, ..Scan::new(period, layout, accessed, fast) })
     }
+}
+
+fn take_frames(from: &mut Cursor<'_>, pages: usize) -> Result<Arc<[u64]>, Malformed> {
+    // Each takes a byte at least: never more memory than the bytes at hand can fill.
+    let mut frames = Vec::with_capacity(pages.min(from.remaining()));
+    let mut next = 0u64;
+    for _ in 0..pages {
+        let frame = next.wrapping_add(from.signed()? as u64);
+        frames.push(frame);
+        next = frame.wrapping_add(1);
+    }
+    Ok(frames.into())
+}
+
+fn take_operation_sizes(from: &mut Cursor<'_>) -> Result<Vec<OperationSize>, Malformed> {
+    let count = from.count("operation sizes")?;
+    let mut sizes: Vec<OperationSize> = Vec::new();
+    for _ in 0..count {
+        let space = SpaceId(from.number_below(1 << 32, "address space")? as u32);
+        let (promotion_bytes, demotion_bytes) = (from.number()?, from.number()?);
+        let sorted = sizes.last().is_none_or(|last| last.space < space);
+        if promotion_bytes == 0 || demotion_bytes == 0 || !sorted {
+            return Err(Malformed(format!(
+                "operations of {promotion_bytes} and {demotion_bytes} bytes in space {}, expected some, and spaces ascending",
+                space.0
+            )));
+        }
+        sizes.push(OperationSize { space, promotion_bytes, demotion_bytes });
+    }
+    Ok(sizes)
 }
 
 fn small(from: &mut Cursor<'_>) -> Result<u32, Malformed> {
@@ -342,7 +426,7 @@ fn take_features(from: &mut Cursor<'_>) -> Result<Features, Malformed> {
     Ok(features)
 }
 
-fn take_decision(from: &mut Cursor<'_>) -> Result<RecordedDecision, Malformed> {
+fn take_decision(from: &mut Cursor<'_>, version: u32) -> Result<RecordedDecision, Malformed> {
     let applied = from.text()?;
     let features = take_features(from)?;
     let (promotions, demotions) = (take_ranges(from)?, take_ranges(from)?);
@@ -351,13 +435,15 @@ fn take_decision(from: &mut Cursor<'_>) -> Result<RecordedDecision, Malformed> {
         return Err(Malformed(format!("exchanges of {} with {} ranges", up.len(), down.len())));
     }
     let exchanges = up.into_iter().zip(down).map(|(up, down)| Exchange { up, down }).collect();
-    let plan = Plan { promotions, demotions, exchanges };
+    let operation_sizes = if version >= 2 { take_operation_sizes(from)? } else { Vec::new() };
+    let plan = Plan { promotions, demotions, exchanges, operation_sizes };
     Ok(RecordedDecision { plan, applied, features })
 }
 
-fn take_outcome(from: &mut Cursor<'_>) -> Result<Outcome, Malformed> {
+fn take_outcome(from: &mut Cursor<'_>, version: u32) -> Result<Outcome, Malformed> {
     let (promoted_pages, demoted_pages) = (from.number()?, from.number()?);
     let exchanged_pairs = from.number()?;
+    let operations = if version >= 2 { from.number()? } else { 0 };
     let mut failures = Vec::new();
     for range in take_ranges(from)? {
         let direction = match from.byte()? {
@@ -372,5 +458,5 @@ fn take_outcome(from: &mut Cursor<'_>) -> Result<Outcome, Malformed> {
             .ok_or_else(|| Malformed(format!("failure reason '{name}' is not known")))?;
         failures.push(Failure { range, direction, reason });
     }
-    Ok(Outcome { promoted_pages, demoted_pages, exchanged_pairs, failures })
+    Ok(Outcome { promoted_pages, demoted_pages, exchanged_pairs, operations, failures })
 }

@@ -2,7 +2,7 @@
 //! period by period. One recording serves every policy: its accessed bits drive the simulated
 //! machine ([`RecordingSource`]), its decisions are what a policy must decide again.
 //!
-//! On the [`container`](crate::container), content `period`, version 1. Chunks of kind `PERD`
+//! On the [`container`](crate::container), content `period`, version 2. Chunks of kind `PERD`
 //! hold frames; each begins afresh, so that any of them can be read without those before it:
 //! the first scan of a group in a chunk states its layout and its bits, those after it state
 //! the layout only when it changed and the bits as what changed since the scan before.
@@ -12,15 +12,18 @@
 //! ```text
 //! frame    = code:byte group:number rest
 //! lost     = 1 group periods reason:text
-//! scan     = 2 group period lost_periods flags:byte [layout] accessed:bits fast:bits
+//! scan     = 2 group period lost_periods flags:byte [layout] accessed:bits fast:bits [frames]
 //! budget   = 3 group period fast_pages moved_pages
-//! decision = 4 group period applied:text features promotions demotions exchanges
-//! outcome  = 5 group period promoted demoted exchanged failures
+//! decision = 4 group period applied:text features promotions demotions exchanges sizes
+//! outcome  = 5 group period promoted demoted exchanged operations failures
 //! ended    = 6 group
 //! ```
 //!
 //! `number` is in 7-bit groups, `text` has its length before it, ranges stand by their distance
-//! from the end of the one before, failure reasons by name.
+//! from the end of the one before, failure reasons by name, frames of physical memory by their
+//! distance from the one that follows the frame before.
+//!
+//! Version 1 had no frames, no sizes of operations and no count of them; it is still read.
 
 mod frame;
 mod read;
@@ -46,7 +49,7 @@ pub const PERIODS_PER_CHUNK: u32 = 8;
 pub const CHUNK_BYTES: usize = 4 << 20;
 
 const CONTENT: &str = "period";
-const CONTENT_VERSION: u32 = 1;
+const CONTENT_VERSION: u32 = 2;
 const CHUNK: ChunkKind = ChunkKind::new(b"PERD");
 
 /// What a recording says of itself.

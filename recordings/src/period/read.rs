@@ -41,8 +41,9 @@ impl<R: Read> PeriodReader<R> {
     /// Reads a recording from any stream; `name` stands in error messages.
     pub fn new(from: R, name: &str) -> Result<Self, RecordingError> {
         let (container, header) =
-            ContainerReader::new::<Header>(from, name, CONTENT, CONTENT_VERSION)?;
-        let decoder = Decoder::new(header.groups.iter().map(|g| g.page_size).collect());
+            ContainerReader::of_versions::<Header>(from, name, CONTENT, 1..=CONTENT_VERSION)?;
+        let page_sizes = header.groups.iter().map(|g| g.page_size).collect();
+        let decoder = Decoder::new(page_sizes, container.content_version());
         let chunk = Vec::new();
         Ok(PeriodReader {
             container,

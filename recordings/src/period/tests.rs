@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrace_core::bits::PageBits;
+use terrace_core::operations::OperationSize;
 use terrace_core::page::{Extent, Layout, PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{
     Decision, Direction, Exchange, Failure, FailureReason, Features, Outcome, Plan,
@@ -72,6 +73,8 @@ prop_compose! {
         ratios: [f64; 6],
         fast_pages: u64,
         reason in 0..FailureReason::ALL.len(),
+        frames in prop::option::of(prop::collection::vec(any::<u64>(), 210)),
+        sizes in prop::collection::btree_map(any::<u32>(), (1u64.., 1u64..), 0..3),
     ) -> Period {
         let page_size = [PageSize::Huge, PageSize::Base][group];
         let layout = layout(page_size, &pieces);
@@ -79,6 +82,7 @@ prop_compose! {
             bits[..layout.pages()].iter().map(pick).collect()
         };
         let (accessed, fast) = (of(|b| b.0), of(|b| b.1));
+        let scan = Scan { lost_periods: lost, ..Scan::new(number, layout, accessed, fast) };
         let ranges: Vec<_> = ranges.iter().map(|r| range(u64::from(r.0) << 12, r.1)).collect();
         let exchange = |r: &[VirtualRange]| Exchange { up: r[0], down: r[1] };
         let failure = |r: &VirtualRange| Failure {
@@ -88,13 +92,27 @@ prop_compose! {
         };
         Period {
             group,
-            scan: Scan { lost_periods: lost, ..Scan::new(number, layout, accessed, fast) },
+            scan: match frames {
+                Some(frames) => {
+                    let frames = frames[..scan.pages()].into();
+                    scan.with_frames(frames)
+                }
+                None => scan,
+            },
             budget: Budget { fast_pages, moved_pages: u64::MAX },
             decision: Decision {
                 plan: Plan {
                     promotions: ranges[..2].to_vec(),
                     demotions: ranges[2..3].to_vec(),
                     exchanges: ranges[4..].chunks_exact(2).map(exchange).collect(),
+                    operation_sizes: sizes
+                        .into_iter()
+                        .map(|(space, (promotion_bytes, demotion_bytes))| OperationSize {
+                            space: SpaceId(space),
+                            promotion_bytes,
+                            demotion_bytes,
+                        })
+                        .collect(),
                 },
                 applied: "lfu",
                 features: Features {
@@ -110,6 +128,7 @@ prop_compose! {
                 promoted_pages: 3,
                 demoted_pages: fast_pages,
                 exchanged_pairs: 1,
+                operations: fast_pages / 3,
                 failures: ranges[..reason].iter().map(failure).collect(),
             },
         }
@@ -166,6 +185,7 @@ fn same_scan(a: &Scan, b: &Scan) -> bool {
         && a.layout == b.layout
         && a.accessed == b.accessed
         && a.fast == b.fast
+        && a.frames == b.frames
 }
 
 /// Whether the record is this period, complete but for what `cut` allows to be missing.
@@ -408,4 +428,58 @@ fn a_chunk_that_leans_on_the_one_before_is_refused() {
     let frames: Vec<_> = PeriodReader::new(&bytes[..], "t").unwrap().collect();
     assert_eq!(frames.len(), 2);
     assert!(frames[1].as_ref().unwrap_err().to_string().contains("scan flags 2, expected 1"));
+}
+
+#[test]
+fn a_recording_of_the_version_before_is_read_without_what_it_had_not() {
+    let Period { scan, .. } = &some_periods(1)[0];
+    let mut payload = Vec::new();
+    frame::Encoder::new(2).scan(&mut payload, 0, scan);
+    // A decision without sizes of operations and an outcome without a count of them.
+    payload.extend([4, 0, 0, 3, b'l', b'r', b'u', 0]);
+    payload.extend([0; 4 * 8]);
+    payload.extend([0; 4]);
+    payload.extend([5, 0, 0, 7, 8, 9, 0]);
+    let mut writer = ContainerWriter::new(Vec::new(), "t", CONTENT, 1, &header()).unwrap();
+    writer.chunk(CHUNK, 0, &payload).unwrap();
+    let (got, cut, error) = read(&writer.finish().unwrap(), 0).unwrap();
+    assert!(!cut && error.is_none(), "{error:?}");
+    assert!(same_scan(&got[0].scan, scan));
+    assert_eq!(got[0].decision.as_ref().unwrap().plan, Plan::default());
+    let expected =
+        Outcome { promoted_pages: 7, demoted_pages: 8, exchanged_pairs: 9, ..Outcome::default() };
+    assert_eq!(got[0].outcome, Some(expected));
+
+    let newer = ContainerWriter::new(Vec::new(), "t", CONTENT, CONTENT_VERSION + 1, &header());
+    let newer = newer.unwrap().finish().unwrap();
+    let error = PeriodReader::new(&newer[..], "t").unwrap_err().to_string();
+    assert!(error.contains("version 3, expected 2"), "{error}");
+}
+
+#[test]
+fn frames_that_stay_take_no_room_and_are_shared() {
+    let pages = 10_000;
+    let layout = Arc::new(Layout::contiguous(PageSize::Huge, pages));
+    let frames: Arc<[u64]> =
+        (0..pages).map(|p: u64| p.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20).collect();
+    let scan = |number| {
+        let none = PageBits::new(pages as usize);
+        Scan::new(number, layout.clone(), none.clone(), none).with_frames(frames.clone())
+    };
+    let mut encoder = frame::Encoder::new(1);
+    let sizes: Vec<usize> = (0..3)
+        .map(|number| {
+            let mut bytes = Vec::new();
+            encoder.scan(&mut bytes, 0, &scan(number));
+            bytes.len()
+        })
+        .collect();
+    assert!(sizes[0] > 5 * pages as usize && sizes[1] == sizes[2]);
+    assert!(sizes[1] < 2600, "two bit vectors and a head: {}", sizes[1]);
+    let mut writer = PeriodWriter::new(Vec::new(), "t", header()).unwrap();
+    (0..3).for_each(|number| writer.scan(0, &scan(number)).unwrap());
+    let (got, ..) = read(&writer.finish().unwrap().0, 0).unwrap();
+    let got: Vec<_> = got.iter().map(|r| r.scan.frames.as_ref().unwrap()).collect();
+    assert_eq!(*got[0], frames);
+    assert!(got.windows(2).all(|w| Arc::ptr_eq(w[0], w[1])));
 }

@@ -222,7 +222,7 @@ impl CacheHierarchy {
                 return Level::Memory;
             };
             // The only copy moves up, and its dirt with it.
-            if false && (dirty | write) {
+            if dirty | write {
                 let private = &mut self.cores[core];
                 let moved = match &mut private.l2 {
                     Some(l2) => l2.mark_dirty(line),

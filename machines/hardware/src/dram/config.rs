@@ -124,6 +124,38 @@ pub struct Timing {
     pub column_command_cycles: u32,
 }
 
+impl Timing {
+    /// Relations that the meaning of the timings implies; a table that breaks one was mistyped.
+    /// Asked of what people write, not of what experiments build: the model works without them.
+    fn check_relations(&self) -> Result<(), ConfigError> {
+        let t = self;
+        let sum = |a: u32, b: u32| u64::from(a) + u64::from(b);
+        for (name, got, least, why) in [
+            ("rc", t.rc, sum(t.ras, t.rp), "ras + rp: a row is open for ras, then closed for rp"),
+            ("ras", t.ras, t.rcd.into(), "rcd: a row is not closed before it can be read"),
+            ("rrd_l", t.rrd_l, t.rrd_s.into(), "rrd_s: a bank group is slower than the rank"),
+            ("ccd_l", t.ccd_l, t.ccd_s.into(), "ccd_s: a bank group is slower than the rank"),
+            ("ccd_l_wr", t.ccd_l_wr, t.ccd_s.into(), "ccd_s: a bank group is slower than the rank"),
+            ("wtr_l", t.wtr_l, t.wtr_s.into(), "wtr_s: a bank group is slower than the rank"),
+            ("faw", t.faw, t.rrd_s.into(), "rrd_s: four activations take longer than two"),
+        ] {
+            if u64::from(got) < least {
+                return Err(ConfigError::new(
+                    "dram.timing",
+                    format!("{name} is {got}; expected at least {least} ({why})"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Banks of all channels together: more than any machine has, and little memory here.
+const MOST_BANKS: u64 = 1 << 16;
+
+/// What addresses of 52 bits reach.
+const MOST_BYTES: u128 = 1 << 52;
+
 /// Which request goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
@@ -215,6 +247,7 @@ impl TryFrom<toml::Table> for DramConfig {
             over_preset("dram", given, Some(presets::DEFAULT), presets::by_name)?;
         let config = DramConfig { organization, timing, controller, constraints };
         config.check()?;
+        config.timing.check_relations()?;
         Ok(config)
     }
 }
@@ -263,6 +296,25 @@ impl DramConfig {
             return Err(ConfigError::new(
                 part,
                 format!("{} columns do not divide into bursts of {}", o.columns, o.burst_length),
+            ));
+        }
+
+        let banks = u64::from(o.channels) * u64::from(o.banks());
+        if banks > MOST_BANKS {
+            return Err(ConfigError::new(
+                part,
+                format!("{banks} banks in all channels together; expected at most {MOST_BANKS}"),
+            ));
+        }
+        // In 128 bits: the product of what is allowed one by one is not.
+        let capacity = u128::from(banks)
+            * u128::from(o.rows)
+            * u128::from(o.lines_per_row())
+            * u128::from(o.line_bytes());
+        if capacity > MOST_BYTES {
+            return Err(ConfigError::new(
+                part,
+                format!("{} TB in all; expected at most {}", capacity >> 40, MOST_BYTES >> 40),
             ));
         }
 
@@ -377,6 +429,17 @@ mod tests {
             ("[controller]\naddress_map = [\"row\"]", "address_map"),
             ("[controller]\nfrontend_ns = nan", "frontend_ns is NaN"),
             ("[[constraints]]\nscope = \"moon\"", "unknown variant `moon`"),
+            ("[timing]\nras = 50", "rc is 56; expected at least 67 (ras + rp"),
+            ("[timing]\nrcd = 40", "ras is 39; expected at least 40 (rcd"),
+            ("[timing]\nccd_l = 3", "ccd_l is 3; expected at least 4"),
+            (
+                "[organization]\nchannels = 256\nranks = 16\nbank_groups = 64\nrows = 16777216",
+                "1048576 banks in all channels together; expected at most 65536",
+            ),
+            (
+                "[organization]\nchannels = 256\nranks = 16\nrows = 16777216\ncolumns = 65536",
+                "expected at most 4096",
+            ),
             ("[timing\ncl = 3", "line 1"),
         ] {
             let error = DramConfig::from_toml(text).unwrap_err().to_string();

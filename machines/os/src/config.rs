@@ -1,0 +1,297 @@
+//! What can be set of the operating system.
+
+use serde::{Deserialize, Serialize};
+use terrace_hardware::address::PhysicalAddress;
+use terrace_hardware::error::ConfigError;
+
+use crate::costs::CostConfig;
+use crate::entry::{MAX_MOVE_PAGES, PHYSICAL_BITS};
+
+/// Where memory is, by number: position in the list that [`crate::Os::new`] was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Node(pub u8);
+
+impl Node {
+    /// The first node. In a machine of two nodes, the fast one.
+    pub const FAST: Node = Node(0);
+    /// The second node. In a machine of two nodes, the slow one.
+    pub const SLOW: Node = Node(1);
+
+    /// Its position.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// How fast a node is: 0 is the fastest tier, which is what "fast" means everywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Tier(pub u8);
+
+impl Tier {
+    /// The fastest tier.
+    pub const FAST: Tier = Tier(0);
+    /// The next.
+    pub const SLOW: Tier = Tier(1);
+}
+
+/// The memory of one node. Nodes are listed fastest tier first; one tier may have several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeMemory {
+    /// Its tier.
+    pub tier: Tier,
+    /// Where it begins: a multiple of 2 MB.
+    pub start: PhysicalAddress,
+    /// Its size: a multiple of 4 KB, not 0.
+    pub capacity_bytes: u64,
+}
+
+/// When programs get huge pages of 2 MB (`/sys/kernel/mm/transparent_hugepage/enabled`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HugePages {
+    /// Never.
+    Never,
+    /// In mappings that are marked for it (`madvise`): Debian's default.
+    #[default]
+    Eligible,
+    /// Everywhere.
+    Always,
+}
+
+/// Free memory below which a node is avoided, as shares of its size.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Watermarks {
+    /// Nobody is served below this, but by reclaim.
+    pub min: f64,
+    /// Another node is taken rather than go below this; reclaim in the background starts.
+    pub low: f64,
+    /// Reclaim in the background stops here.
+    pub high: f64,
+}
+
+impl Watermarks {
+    /// Every frame may be used.
+    pub const NONE: Watermarks = Watermarks { min: 0.0, low: 0.0, high: 0.0 };
+}
+
+/// Which invalidations go out together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShootdownPer {
+    /// One for every page (Linux up to 6.2, and Nimble's).
+    Page,
+    /// One for every operation, that is, every contiguous range (granularity paper, section 3).
+    #[default]
+    Operation,
+    /// One for all operations of a batch (Linux since 6.3).
+    Batch,
+}
+
+/// How pages move.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MigrationConfig {
+    /// Huge pages are split first and move as base pages: the baseline of Nimble's section 3.1.1.
+    pub split_huge_first: bool,
+    /// Threads that share the copying (Nimble, section 3.1.2).
+    pub threads: u32,
+    /// Below so many bytes one thread copies alone: starting others costs more than they bring
+    /// (Nimble, figure 9: no gain for single base pages).
+    pub least_bytes_for_threads: u64,
+    /// Huge pages under way at once in one batch (Nimble, section 4.5.2: 8 is best).
+    pub batch_huge_pages: u32,
+    /// Base pages under way at once in one batch (Nimble, section 4.3: 512).
+    pub batch_base_pages: u32,
+    /// Whether two ranges may trade places without allocation (Nimble, section 3.1.4).
+    pub exchange: bool,
+    /// Which invalidations go out together.
+    pub shootdown_per: ShootdownPer,
+    /// Up to so many pages are invalidated one by one, more by a flush of everything (Linux's
+    /// `tlb_single_page_flush_ceiling`, 33). The granularity paper's 4 KB and 64 KB ranges fall
+    /// below, its 2 MB of base pages above (section 5).
+    pub single_invalidations: u32,
+}
+
+impl Default for MigrationConfig {
+    /// The papers' best values, with one copying thread.
+    fn default() -> Self {
+        MigrationConfig {
+            split_huge_first: false,
+            threads: 1,
+            least_bytes_for_threads: 256 << 10,
+            batch_huge_pages: 8,
+            batch_base_pages: 512,
+            exchange: true,
+            shootdown_per: ShootdownPer::Operation,
+            single_invalidations: 33,
+        }
+    }
+}
+
+/// The operating system.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OsConfig {
+    /// Levels of page tables: 4 or 5.
+    pub levels: u32,
+    /// Who gets huge pages.
+    pub huge_pages: HugePages,
+    /// By tier; a tier without an entry has Linux's own (see [`linux_watermarks`]).
+    pub watermarks: Vec<Watermarks>,
+    /// What steps cost.
+    pub costs: CostConfig,
+    /// How pages move.
+    pub migration: MigrationConfig,
+    /// Passes of reclaim without a frame freed before a process is killed (Linux:
+    /// `MAX_RECLAIM_RETRIES`, 16).
+    pub reclaim_retries: u32,
+}
+
+impl Default for OsConfig {
+    fn default() -> Self {
+        OsConfig {
+            levels: 4,
+            huge_pages: HugePages::default(),
+            watermarks: Vec::new(),
+            costs: CostConfig::default(),
+            migration: MigrationConfig::default(),
+            reclaim_retries: 16,
+        }
+    }
+}
+
+impl OsConfig {
+    /// Refuses what cannot work.
+    pub(crate) fn check(&self, nodes: &[NodeMemory]) -> Result<(), ConfigError> {
+        let refuse = |part: &str, problem: String| Err(ConfigError::new(part, problem));
+        if !(4..=5).contains(&self.levels) {
+            return refuse("os", format!("levels is {}; expected 4 or 5", self.levels));
+        }
+        for (tier, w) in self.watermarks.iter().enumerate() {
+            if !(0.0 <= w.min && w.min <= w.low && w.low <= w.high && w.high < 1.0) {
+                return refuse(
+                    &format!("os.watermarks[{tier}]"),
+                    format!(
+                        "min {}, low {}, high {}; expected shares below 1 that do not fall",
+                        w.min, w.low, w.high
+                    ),
+                );
+            }
+        }
+        let m = &self.migration;
+        for (name, value, bound) in [
+            ("threads", m.threads, 1024),
+            ("batch_huge_pages", m.batch_huge_pages, MAX_MOVE_PAGES as u32 / 1024),
+            ("batch_base_pages", m.batch_base_pages, MAX_MOVE_PAGES as u32 / 2),
+        ] {
+            if !(1..=bound).contains(&value) {
+                return refuse("os.migration", format!("{name} is {value}; expected 1 to {bound}"));
+            }
+        }
+        self.check_nodes(nodes)
+    }
+
+    fn check_nodes(&self, nodes: &[NodeMemory]) -> Result<(), ConfigError> {
+        if nodes.is_empty() || nodes.len() > 64 {
+            let problem = format!("{} nodes; expected 1 to 64", nodes.len());
+            return Err(ConfigError::new("os.nodes", problem));
+        }
+        for (i, n) in nodes.iter().enumerate() {
+            let refuse = |problem: String| Err(ConfigError::new(format!("os.nodes[{i}]"), problem));
+            if !n.start.0.is_multiple_of(2 << 20) {
+                return refuse(format!("starts at {:#x}; expected a multiple of 2 MB", n.start.0));
+            }
+            if n.capacity_bytes == 0 || !n.capacity_bytes.is_multiple_of(4096) {
+                return refuse(format!(
+                    "capacity is {} bytes; expected a multiple of 4,096, not 0",
+                    n.capacity_bytes
+                ));
+            }
+            let end = n.start.0.checked_add(n.capacity_bytes);
+            if end.is_none_or(|end| end > 1 << PHYSICAL_BITS) {
+                return refuse(format!("ends above {PHYSICAL_BITS} bits of physical address"));
+            }
+            if i > 0 && nodes[i - 1].tier > n.tier {
+                return refuse("is faster than the one before; list the fastest tier first".into());
+            }
+            if i == 0 && n.tier != Tier::FAST {
+                return refuse(format!("is of tier {}; expected the first to be 0", n.tier.0));
+            }
+            let overlaps = |o: &NodeMemory| {
+                n.start.0 < o.start.0 + o.capacity_bytes && o.start.0 < n.start.0 + n.capacity_bytes
+            };
+            if nodes[..i].iter().any(overlaps) {
+                return refuse("overlaps another node".into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Linux's watermarks for a node of so many bytes among `total_bytes`, in bytes: `min` is the
+/// node's share of `4 * sqrt(memory in KB)` KB, at least 128 KB and at most 256 MB
+/// (`calculate_min_free_kbytes`); `low` and `high` lie one and two steps of a quarter of that, or
+/// of 0.1 % of the node if more, above it (`watermark_scale_factor` 10).
+pub fn linux_watermarks(capacity_bytes: u64, total_bytes: u64) -> [u64; 3] {
+    let kib = (total_bytes >> 10) as f64;
+    let min_free = ((kib * 16.0).sqrt() as u64).clamp(128, 262_144) << 10;
+    let min = (u128::from(min_free) * u128::from(capacity_bytes) / u128::from(total_bytes)) as u64;
+    let step = (min / 4).max(capacity_bytes / 1000);
+    [min, min + step, min + 2 * step]
+}
+
+/// Where a process's data goes when it is first touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DataPolicy {
+    /// The fastest node with room, in the order of nodes: Linux's first touch, Nimble's section 3.2.
+    #[default]
+    FastFirst,
+    /// Nodes in turn.
+    Interleave,
+    /// This node alone.
+    Bind(Node),
+}
+
+/// Where a process's page-table pages go (Radiant paper, section 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TablePlacement {
+    /// As data: what Linux does.
+    #[default]
+    FollowData,
+    /// The fastest node with room, whatever data does.
+    FirstTouch,
+    /// Nodes in turn, whatever data does.
+    Interleave,
+    /// BHi: every level but the leaf in the fastest tier, the leaf as data.
+    BindHighLevels,
+    /// Every level in the fastest tier (the patches of section 3.5).
+    BindAll,
+}
+
+/// How a process's page-table pages are placed and moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TablePolicy {
+    /// Where they go.
+    pub placement: TablePlacement,
+    /// Mig: leaf tables follow the data that they map (algorithm 1).
+    pub migrate: bool,
+    /// A bound page-table page goes nowhere else, whatever that costs: reclaim, and in the end the
+    /// death of a process (section 3.5). Without it, it goes elsewhere and is counted.
+    pub hard: bool,
+}
+
+/// A process to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProcessSpec {
+    /// Where data goes.
+    pub data: DataPolicy,
+    /// Bytes of data that the process and its children may have in the fastest tier.
+    pub fast_limit_bytes: Option<u64>,
+    /// Page tables.
+    pub tables: TablePolicy,
+}

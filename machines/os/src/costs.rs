@@ -1,0 +1,263 @@
+//! What each step of the operating system costs in processor time: named tables, each number with
+//! its source, and every number overridable in configuration.
+//!
+//! The papers print few absolute numbers; their breakdowns are pictures. So each table is *pinned*
+//! by the throughputs that the text states (the tests of this file compute them back), and the
+//! share of the single steps within a pinned total is an estimate that says so.
+//!
+//! Moving the bytes is not in here: the machine plays copies and zeroing against its memory. The
+//! `*_gb_per_s` entries are what one core can move at most, for the machine to bound them by.
+
+use serde::{Deserialize, Serialize};
+use terrace_hardware::error::ConfigError;
+use terrace_hardware::units::Picoseconds;
+
+/// Costs of a machine that a paper measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CostPreset {
+    /// Two-socket Xeon E5-2650v3, Linux 4.14 (Nimble paper, table 1 and section 4.2).
+    #[default]
+    Nimble,
+    /// Two-socket Xeon Gold 6252N with Optane, Linux 5.6 (Radiant paper, table 1).
+    Radiant,
+    /// AMD A10-6800K, Linux 3.16 (granularity paper, table 1 and sections 2.2, 5).
+    Granularity,
+    /// Everything free: for tests of placement alone.
+    Free,
+}
+
+macro_rules! cost_table {
+    ($($(#[doc = $doc:literal])+ $name:ident: $type:ty,)*) => {
+        /// Costs of the single steps. `_ns` are nanoseconds of processor time.
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct CostTable {
+            $($(#[doc = $doc])+ pub $name: $type,)*
+        }
+
+        /// A preset, and what to put in place of its entries.
+        #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct CostConfig {
+            /// The table to begin with.
+            pub preset: CostPreset,
+            $(
+                $(#[doc = $doc])+
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $name: Option<$type>,
+            )*
+        }
+
+        impl CostConfig {
+            /// The preset with the entries that are given in place of its own.
+            pub fn table(&self) -> Result<CostTable, ConfigError> {
+                let mut table = CostTable::preset(self.preset);
+                $(
+                    if let Some(value) = self.$name {
+                        let range = 0.0..=1e9;
+                        if !range.contains(&(value as f64)) {
+                            return Err(ConfigError::new("os.costs", format!(
+                                "{} is {value}; expected 0 to 1e9", stringify!($name))));
+                        }
+                        table.$name = value;
+                    }
+                )*
+                Ok(table)
+            }
+        }
+    };
+}
+
+cost_table! {
+    /// One call that moves pages: entering the kernel, looking at the list, draining the lists of
+    /// pages that each processor holds back.
+    move_call_ns: u64,
+    /// Allocating the frame that a base page moves to.
+    move_allocate_base_ns: u64,
+    /// Allocating the block that a huge page moves to.
+    move_allocate_huge_ns: u64,
+    /// Locking a page, walking its reverse map and putting a migration entry in place of its own.
+    unmap_ns: u64,
+    /// Putting the new entry in place of the migration entry.
+    map_ns: u64,
+    /// Freeing the frame that a base page left.
+    move_free_base_ns: u64,
+    /// Freeing the block that a huge page left.
+    move_free_huge_ns: u64,
+    /// Splitting a huge page into base pages.
+    split_huge_ns: u64,
+    /// Starting one more thread that copies, and waiting for it.
+    copy_thread_ns: u64,
+    /// What one thread copies from one tier to another at most.
+    copy_gb_per_s: f64,
+    /// What one thread swaps at most, counting the bytes of both sides.
+    exchange_gb_per_s: f64,
+    /// A shootdown, on the processor that asks for it: preparing and sending the interrupt.
+    shootdown_ns: u64,
+    /// That processor's wait for each other processor that runs the address space.
+    shootdown_wait_ns: u64,
+    /// The interrupt on each of those, without the invalidation itself.
+    shootdown_interrupt_ns: u64,
+    /// Invalidating one page (`invlpg`), on every processor.
+    invlpg_ns: u64,
+    /// Invalidating everything (writing `cr3`), on every processor.
+    full_flush_ns: u64,
+    /// A page fault: the trap, finding the mapping, locking, and the way back.
+    fault_ns: u64,
+    /// Allocating a frame for a fault, when there is one free.
+    allocate_ns: u64,
+    /// What one core zeroes at most.
+    zero_gb_per_s: f64,
+    /// Allocating a page-table page, besides zeroing it.
+    table_allocate_ns: u64,
+    /// Freeing a page, when a mapping goes.
+    free_ns: u64,
+    /// Looking at one entry of a page-table page for algorithm 1's question whether any page is
+    /// left in fast memory (line 18), in picoseconds.
+    table_scan_entry_ps: u64,
+    /// Moving a page-table page, besides copying it and the shootdown: locks, allocation, the
+    /// parent's entry, freeing.
+    table_move_ns: u64,
+    /// One pass of direct reclaim.
+    reclaim_pass_ns: u64,
+    /// Each frame that reclaim frees.
+    reclaim_frame_ns: u64,
+    /// One pass of compaction that failed.
+    compact_ns: u64,
+    /// Choosing and killing a process when memory has run out.
+    oom_kill_ns: u64,
+    /// Looking at one accessed bit, and clearing it, in picoseconds.
+    scan_entry_ps: u64,
+    /// Collapsing base pages to a huge page, besides copying them and the shootdown.
+    collapse_ns: u64,
+}
+
+impl CostTable {
+    /// The costs of a machine that a paper measured.
+    pub fn preset(preset: CostPreset) -> Self {
+        match preset {
+            CostPreset::Nimble => Self::nimble(),
+            CostPreset::Radiant => Self::radiant(),
+            CostPreset::Granularity => Self::granularity(),
+            CostPreset::Free => Self::free(),
+        }
+    }
+
+    /// Pinned by the Nimble paper: one base page moves at 40 MB/s and 512 at 750 MB/s (section 1,
+    /// figure 2), a huge page at 2.9 times the latter (section 4.2.1), 2.8 times faster again with
+    /// four threads (4.2.2), concurrency gains 10 to 25 % (4.2.3), the best exchange is 11.2 GB/s
+    /// of the 11.7 that copying alone reaches (4.2.4).
+    ///
+    /// From these: a huge page takes 964 us with one thread and 344 with four; if threads share
+    /// the copy evenly, 826 us of it are copying (2.54 GB/s a thread) and 138 are overhead. One
+    /// base page takes 102 us, hardly any of it copying: the call costs some 97 us. 512 base pages
+    /// take 2,796 us, less copying and call 1,870: 3.65 us a page. How these divide over the
+    /// single steps is an estimate.
+    fn nimble() -> Self {
+        CostTable {
+            move_call_ns: 95_000,
+            move_allocate_base_ns: 500,
+            move_allocate_huge_ns: 20_000,
+            unmap_ns: 1_100,
+            map_ns: 800,
+            move_free_base_ns: 300,
+            move_free_huge_ns: 12_000,
+            split_huge_ns: 30_000,
+            copy_thread_ns: 2_000,
+            copy_gb_per_s: 2.54,
+            exchange_gb_per_s: 2.93,
+            shootdown_ns: 700,
+            shootdown_wait_ns: 250,
+            shootdown_interrupt_ns: 1_000,
+            invlpg_ns: 200,
+            full_flush_ns: 400,
+            ..Self::common()
+        }
+    }
+
+    /// The Radiant paper prints ratios only, no time of a step. Its machine is one generation and
+    /// a half newer than Nimble's; steps as there, with less for the call.
+    fn radiant() -> Self {
+        CostTable {
+            move_call_ns: 60_000,
+            copy_gb_per_s: 4.0,
+            exchange_gb_per_s: 4.6,
+            ..Self::nimble()
+        }
+    }
+
+    /// The granularity paper quotes 13.2 us for a shootdown (section 2.2) and says that it and
+    /// other software dominate a 4 KB migration (figure 1b). On its four cores: 13.2 us = own part
+    /// and three waits. The cost of the call falls with granularity as the shootdown's does
+    /// (figure 1b), so each operation is a call.
+    fn granularity() -> Self {
+        CostTable {
+            move_call_ns: 8_000,
+            shootdown_ns: 3_000,
+            shootdown_wait_ns: 3_400,
+            shootdown_interrupt_ns: 3_000,
+            ..Self::nimble()
+        }
+    }
+
+    /// What no paper states, from Linux on a server of these years; estimates all of them.
+    fn common() -> Self {
+        CostTable {
+            move_call_ns: 0,
+            move_allocate_base_ns: 0,
+            move_allocate_huge_ns: 0,
+            unmap_ns: 0,
+            map_ns: 0,
+            move_free_base_ns: 0,
+            move_free_huge_ns: 0,
+            split_huge_ns: 0,
+            copy_thread_ns: 0,
+            copy_gb_per_s: 2.54,
+            exchange_gb_per_s: 2.93,
+            shootdown_ns: 0,
+            shootdown_wait_ns: 0,
+            shootdown_interrupt_ns: 0,
+            invlpg_ns: 0,
+            full_flush_ns: 0,
+            fault_ns: 600,
+            allocate_ns: 150,
+            zero_gb_per_s: 10.0,
+            table_allocate_ns: 250,
+            free_ns: 80,
+            table_scan_entry_ps: 500,
+            table_move_ns: 2_000,
+            reclaim_pass_ns: 20_000,
+            reclaim_frame_ns: 500,
+            compact_ns: 100_000,
+            oom_kill_ns: 5_000_000,
+            scan_entry_ps: 2_000,
+            collapse_ns: 20_000,
+        }
+    }
+
+    fn free() -> Self {
+        CostTable {
+            fault_ns: 0,
+            allocate_ns: 0,
+            zero_gb_per_s: 1e6,
+            copy_gb_per_s: 1e6,
+            exchange_gb_per_s: 1e6,
+            table_allocate_ns: 0,
+            free_ns: 0,
+            table_scan_entry_ps: 0,
+            table_move_ns: 0,
+            reclaim_pass_ns: 0,
+            reclaim_frame_ns: 0,
+            compact_ns: 0,
+            oom_kill_ns: 0,
+            scan_entry_ps: 0,
+            collapse_ns: 0,
+            ..Self::common()
+        }
+    }
+}
+
+/// `count` times so many nanoseconds.
+pub(crate) fn ns(each: u64, count: u64) -> Picoseconds {
+    Picoseconds(each * 1000 * count)
+}

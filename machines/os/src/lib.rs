@@ -1,0 +1,34 @@
+//! The operating system of the simulated machine: frames, page tables, processes, faults,
+//! migration in its steps, shootdowns, and what all of that costs.
+//!
+//! **Knows** how Linux keeps memory, and what the Nimble, Radiant and granularity papers change
+//! about it. **Must not know** scheduling, caches, policies, or how time passes: the machine plays
+//! time. Every call returns what it cost in processor time and what the hardware must be told:
+//! which translations to forget, which bytes to copy or to clear.
+//!
+//! In reading order:
+//! - [`config`]: what can be set; nodes and tiers, placement policies of data and page tables;
+//! - [`costs`]: what a step costs, and where each number comes from;
+//! - [`frames`]: the frames of a node, and whom they belong to;
+//! - [`space`]: an address space and its page table, which the hardware walks;
+//! - [`Os`]: processes and mappings; [`fault`]: demand paging; [`moves`]: migration;
+//! - [`shootdown`], [`counters`].
+#![forbid(unsafe_code)]
+#![allow(dead_code)] // Parts that exchange, harvest and table moves need.
+
+mod blockset;
+mod check;
+pub mod config;
+pub mod costs;
+pub mod counters;
+mod entry;
+pub mod fault;
+pub mod frames;
+mod memory;
+pub mod moves;
+mod os;
+pub mod shootdown;
+pub mod space;
+
+pub use config::{Node, NodeMemory, OsConfig, ProcessSpec, Tier};
+pub use os::{Os, OsError, Unmapped};

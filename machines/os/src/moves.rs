@@ -1,0 +1,423 @@
+//! Migration in its real steps (Nimble paper, figure 4 and section 3.1): allocate, unmap, shoot
+//! down, copy, map, free. The first three are `begin_move`, the last two `finish_move`; copying
+//! is the machine's, and so is the time between.
+//!
+//! One operation is one contiguous virtual range, whatever its physical layout (granularity paper,
+//! section 3). Several operations given together are one concurrent batch: all are allocated and
+//! unmapped, copied as one step, and mapped together (Nimble, section 3.1.3).
+
+use terrace_core::page::{PageSize, SpaceId, VirtualRange};
+use terrace_core::plan::FailureReason;
+use terrace_hardware::address::PhysicalAddress;
+use terrace_hardware::units::Picoseconds;
+
+use crate::config::{Node, ShootdownPer};
+use crate::costs::ns;
+use crate::entry::Entry;
+use crate::frames::{FRAME_BYTES, FRAMES_PER_HUGE, Owner};
+use crate::memory::Order;
+use crate::os::Os;
+use crate::shootdown::Shootdown;
+use crate::space::{AddressSpace, At, ENTRIES};
+
+/// A batch under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MoveId(pub u32);
+
+/// Bytes to copy from one place to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copy {
+    /// From here.
+    pub from: PhysicalAddress,
+    /// To there.
+    pub to: PhysicalAddress,
+    /// A base or a huge page.
+    pub bytes: u64,
+}
+
+/// A page that does not move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// Which.
+    pub range: VirtualRange,
+    /// Why.
+    pub reason: FailureReason,
+}
+
+/// Processor time by step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MoveCost {
+    /// The call itself.
+    pub call: Picoseconds,
+    /// Splitting huge pages, where that is asked for.
+    pub split: Picoseconds,
+    /// Allocating.
+    pub allocate: Picoseconds,
+    /// Unmapping: the own part of shootdowns is in these.
+    pub unmap: Picoseconds,
+    /// Starting and joining copying threads.
+    pub threads: Picoseconds,
+}
+
+impl MoveCost {
+    /// All of it.
+    pub fn total(&self) -> Picoseconds {
+        self.call + self.split + self.allocate + self.unmap + self.threads
+    }
+}
+
+/// A batch that has begun: its pages are unmapped, and accesses to them fault and wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Begun {
+    /// The batch.
+    pub id: MoveId,
+    /// Pages on their way, of either size.
+    pub pages: u64,
+    /// Bytes on their way.
+    pub bytes: u64,
+    /// Pages that were at the destination already.
+    pub already_there: u64,
+    /// Pages that do not move.
+    pub refused: Vec<Refused>,
+    /// Operations that did not fit into the batch (the caps on pages under way), to be begun in
+    /// another.
+    pub rest: Vec<VirtualRange>,
+    /// What is to be copied, in the order of addresses.
+    pub copies: Vec<Copy>,
+    /// How many threads copy. With more pages than threads each takes whole pages, else they
+    /// share the bytes of a page (Nimble, section 3.1.3).
+    pub copy_threads: u32,
+    /// What the processors must forget now.
+    pub shootdowns: Vec<Shootdown>,
+    /// Processor time, without the shootdowns and without copying.
+    pub cost: MoveCost,
+}
+
+/// A batch that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finished {
+    /// Pages that arrived.
+    pub pages: u64,
+    /// Bytes that arrived.
+    pub bytes: u64,
+    /// Pages that were unmapped by their program while they moved: nothing arrived.
+    pub gone: u64,
+    /// Mapping.
+    pub map: Picoseconds,
+    /// Freeing.
+    pub free: Picoseconds,
+}
+
+/// One page of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moving {
+    pub(crate) space: SpaceId,
+    pub(crate) address: u64,
+    pub(crate) size: PageSize,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// A huge page that was split meanwhile: its parts have places of their own.
+    pub(crate) split: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Move {
+    pub(crate) pages: Vec<Moving>,
+    pub(crate) to: Node,
+}
+
+impl Os {
+    /// Begins to move ranges to a node. Pages that are not mapped, under migration already, over
+    /// the group's limit or without room at the destination are refused one by one; the others go.
+    /// A range that covers a part of a huge page moves all of it. Ranges beyond the batch's caps
+    /// come back in `rest`; the first range with pages to move is taken however long it is.
+    pub fn begin_move(&mut self, operations: &[VirtualRange], to: Node) -> Begun {
+        let id = MoveId(self.next_move);
+        self.next_move += 1;
+        let mut begun = Begun {
+            id,
+            pages: 0,
+            bytes: 0,
+            already_there: 0,
+            refused: Vec::new(),
+            rest: Vec::new(),
+            copies: Vec::new(),
+            copy_threads: 1,
+            shootdowns: Vec::new(),
+            cost: MoveCost { call: ns(self.costs.move_call_ns, 1), ..MoveCost::default() },
+        };
+        let mut batch = Move { pages: Vec::new(), to };
+        let mut shot: Vec<(VirtualRange, u64)> = Vec::new();
+        for (number, operation) in operations.iter().enumerate() {
+            if !self.fits(&batch, operation) {
+                begun.rest.extend_from_slice(&operations[number..]);
+                break;
+            }
+            self.counters.operations += 1;
+            let before = batch.pages.len();
+            self.begin_operation(operation, &mut batch, &mut begun);
+            let pages = (batch.pages.len() - before) as u64;
+            if pages > 0 && self.config.migration.shootdown_per == ShootdownPer::Page {
+                for page in &batch.pages[before..] {
+                    let size_bytes = page.size.bytes();
+                    let range = VirtualRange { space: page.space, start: page.address, size_bytes };
+                    shot.push((range, 1));
+                }
+            } else if pages > 0 {
+                shot.push((*operation, pages));
+            }
+        }
+        begun.pages = batch.pages.len() as u64;
+        begun.bytes = begun.copies.iter().map(|c| c.bytes).sum();
+        self.counters.copied_bytes += begun.bytes;
+        begun.shootdowns = self.shoot(shot);
+        begun.copy_threads = self.copy_threads(begun.bytes);
+        begun.cost.threads =
+            ns(self.costs.copy_thread_ns, u64::from(begun.copy_threads.saturating_sub(1)));
+        if !batch.pages.is_empty() {
+            self.moves.insert(id.0, batch);
+        }
+        begun
+    }
+
+    /// How many threads copy so many bytes.
+    pub(crate) fn copy_threads(&self, bytes: u64) -> u32 {
+        let m = &self.config.migration;
+        if bytes < m.least_bytes_for_threads { 1 } else { m.threads }
+    }
+
+    /// Whether an operation may join a batch. Pages are counted as the space has them now.
+    fn fits(&self, batch: &Move, operation: &VirtualRange) -> bool {
+        if batch.pages.is_empty() {
+            return true;
+        }
+        let Ok(process) = self.process(operation.space) else { return true };
+        let m = &self.config.migration;
+        let huge = batch.pages.iter().filter(|p| p.size == PageSize::Huge).count() as u64;
+        let mut counts = [batch.pages.len() as u64 - huge, huge];
+        process.space.for_each_leaf(operation.start, operation.end(), |_, size, _, _| match size {
+            PageSize::Huge if !m.split_huge_first => counts[1] += 1,
+            PageSize::Huge => counts[0] += FRAMES_PER_HUGE,
+            PageSize::Base => counts[0] += 1,
+        });
+        counts[0] <= u64::from(m.batch_base_pages) && counts[1] <= u64::from(m.batch_huge_pages)
+    }
+
+    fn shoot(&mut self, shot: Vec<(VirtualRange, u64)>) -> Vec<Shootdown> {
+        if self.config.migration.shootdown_per != ShootdownPer::Batch {
+            return shot
+                .into_iter()
+                .map(|(range, pages)| self.shootdown(range.space, vec![range], pages, false))
+                .collect();
+        }
+        // One for each address space, in the order in which they first occur.
+        let mut spaces: Vec<(SpaceId, Vec<VirtualRange>, u64)> = Vec::new();
+        for (range, pages) in shot {
+            match spaces.iter_mut().find(|s| s.0 == range.space) {
+                Some(s) => {
+                    s.1.push(range);
+                    s.2 += pages;
+                }
+                None => spaces.push((range.space, vec![range], pages)),
+            }
+        }
+        spaces
+            .into_iter()
+            .map(|(s, ranges, pages)| self.shootdown(s, ranges, pages, false))
+            .collect()
+    }
+
+    fn begin_operation(&mut self, operation: &VirtualRange, batch: &mut Move, begun: &mut Begun) {
+        let id = operation.space;
+        if self.process(id).is_err() {
+            let reason = FailureReason::ProcessGone;
+            begun.refused.push(Refused { range: *operation, reason });
+            return;
+        }
+        if self.config.migration.split_huge_first {
+            begun.cost.split += self.split_all(operation);
+        }
+        let mut process = self.processes[id.0 as usize].take().expect("checked above");
+        let mut leaves = Vec::new();
+        process.space.for_each_leaf(
+            operation.start,
+            operation.end(),
+            |address, size, at, entry| {
+                leaves.push((address, size, at, entry));
+            },
+        );
+        let mut next = operation.start;
+        let absent = |from: u64, to: u64, begun: &mut Begun| {
+            if from < to {
+                let range = VirtualRange { space: id, start: from, size_bytes: to - from };
+                begun.refused.push(Refused { range, reason: FailureReason::Absent });
+            }
+        };
+        for (address, size, at, entry) in leaves {
+            absent(next, address, begun);
+            next = address + size.bytes();
+            let refuse = |begun: &mut Begun, reason| {
+                let range = VirtualRange { space: id, start: address, size_bytes: size.bytes() };
+                begun.refused.push(Refused { range, reason });
+            };
+            if entry.is_migration() {
+                refuse(begun, FailureReason::Busy);
+                continue;
+            }
+            let from_node = self.memory.node_of(entry.frame());
+            if from_node == batch.to.index() {
+                begun.already_there += 1;
+                continue;
+            }
+            let frames = size.bytes() / FRAME_BYTES;
+            let rises =
+                self.memory.is_fast_node(batch.to.index()) && !self.memory.is_fast_node(from_node);
+            if rises && !self.groups[process.group].has_fast_room(frames) {
+                refuse(begun, FailureReason::NotAllowed);
+                continue;
+            }
+            let owner = Owner::Destination { space: id, address };
+            let order = Order::Only(batch.to.index());
+            let Some((to, node)) = self.memory.take_easily(size, order, owner, false) else {
+                refuse(begun, FailureReason::NoRoom);
+                continue;
+            };
+            let from = entry.frame();
+            self.count_data(&mut process, from_node, frames, false);
+            self.count_data(&mut process, node, frames, true);
+            let place = batch.pages.len();
+            self.set_leaf(&mut process.space, at, Entry::migration(begun.id.0, place, entry));
+            batch.pages.push(Moving { space: id, address, size, from, to, split: false });
+            let copy =
+                Copy { from: PhysicalAddress(from), to: PhysicalAddress(to), bytes: size.bytes() };
+            begun.copies.push(copy);
+            let allocate = match size {
+                PageSize::Base => self.costs.move_allocate_base_ns,
+                PageSize::Huge => self.costs.move_allocate_huge_ns,
+            };
+            begun.cost.allocate += ns(allocate, 1);
+            begun.cost.unmap += ns(self.costs.unmap_ns, 1);
+        }
+        absent(next, operation.end(), begun);
+        self.processes[id.0 as usize] = Some(process);
+    }
+
+    /// Splits the huge pages of a range.
+    fn split_all(&mut self, range: &VirtualRange) -> Picoseconds {
+        let mut huge = Vec::new();
+        self.space(range.space).for_each_leaf(range.start, range.end(), |address, size, at, e| {
+            if size == PageSize::Huge && e.is_present() {
+                huge.push((address, at));
+            }
+        });
+        huge.into_iter().map(|(address, at)| self.split_huge(range.space, at, address)).sum()
+    }
+
+    /// The parts of a huge page under migration get entries and places of their own.
+    pub(crate) fn split_moving(&mut self, space: &mut AddressSpace, table: usize, entry: Entry) {
+        let (id, place) = entry.migration_target();
+        let batch = self.moves.get_mut(&id).expect("a migration entry of a move under way");
+        let whole = batch.pages[place];
+        batch.pages[place].split = true;
+        let first = batch.pages.len();
+        let (space_id, address) = (whole.space, whole.address);
+        for slot in 0..ENTRIES {
+            let step = slot as u64 * FRAME_BYTES;
+            batch.pages.push(Moving {
+                space: space_id,
+                address: address + step,
+                size: PageSize::Base,
+                from: whole.from + step,
+                to: whole.to + step,
+                split: false,
+            });
+        }
+        for slot in 0..ENTRIES {
+            let part = Entry::leaf(0, PageSize::Base).with_bits_of(entry);
+            let entry = Entry::migration(id, first + slot, part);
+            self.set_leaf(space, At { table, slot }, entry);
+        }
+        self.memory.own(whole.from, PageSize::Huge, Owner::Base { space: space_id, address });
+    }
+
+    /// Ends a batch whose bytes are copied: maps the new pages and frees the old ones.
+    ///
+    /// # Panics
+    /// When there is no such batch under way.
+    pub fn finish_move(&mut self, id: MoveId) -> Finished {
+        self.end_move(id, true)
+    }
+
+    /// Ends a batch without moving anything: the pages are mapped where they were.
+    ///
+    /// # Panics
+    /// When there is no such batch under way.
+    pub fn abort_move(&mut self, id: MoveId) -> Finished {
+        self.end_move(id, false)
+    }
+
+    fn end_move(&mut self, id: MoveId, arrived: bool) -> Finished {
+        let batch = self.moves.remove(&id.0).expect("a batch under way");
+        let mut done = Finished {
+            pages: 0,
+            bytes: 0,
+            gone: 0,
+            map: Picoseconds::ZERO,
+            free: Picoseconds::ZERO,
+        };
+        for (place, page) in batch.pages.iter().enumerate() {
+            if page.split {
+                continue;
+            }
+            let (kept, left) = if arrived { (page.to, page.from) } else { (page.from, page.to) };
+            let bytes = page.size.bytes();
+            let free = match page.size {
+                PageSize::Base => self.costs.move_free_base_ns,
+                PageSize::Huge => self.costs.move_free_huge_ns,
+            };
+            done.free += ns(free, 1);
+            let Some(at) = self.still_moving(page, id, place) else {
+                // Unmapped meanwhile: nothing holds either frame any more.
+                self.memory.give_back(kept, page.size);
+                self.memory.give_back(left, page.size);
+                self.counters.wasted_copy_bytes += bytes;
+                done.gone += 1;
+                continue;
+            };
+            let mut process = self.processes[page.space.0 as usize].take().expect("it maps it");
+            let entry = Entry::leaf(kept, page.size).with_bits_of(process.space.entry(at));
+            self.set_leaf(&mut process.space, at, entry);
+            let (space, address) = (page.space, page.address);
+            let owner = match page.size {
+                PageSize::Base => Owner::Base { space, address },
+                PageSize::Huge => Owner::Huge { space, address },
+            };
+            self.memory.own(kept, page.size, owner);
+            let left_node = self.memory.give_back(left, page.size);
+            if !arrived {
+                let (frames, kept_node) = (bytes / FRAME_BYTES, self.memory.node_of(kept));
+                self.count_data(&mut process, left_node, frames, false);
+                self.count_data(&mut process, kept_node, frames, true);
+            }
+            self.processes[page.space.0 as usize] = Some(process);
+            done.map += ns(self.costs.map_ns, 1);
+            done.pages += 1;
+            done.bytes += bytes;
+            match (arrived, page.size) {
+                (false, _) => self.counters.wasted_copy_bytes += bytes,
+                (true, PageSize::Base) => self.counters.migrated_base_pages += 1,
+                (true, PageSize::Huge) => self.counters.migrated_huge_pages += 1,
+            }
+            self.counters.migrated_bytes += if arrived { bytes } else { 0 };
+        }
+        done
+    }
+
+    /// The place of the page's migration entry, if it is still there.
+    fn still_moving(&self, page: &Moving, id: MoveId, place: usize) -> Option<At> {
+        let process = self.process(page.space).ok()?;
+        let (at, _) = process.space.find(page.address);
+        let entry = process.space.entry(at);
+        (entry.is_migration() && entry.migration_target() == (id.0, place)).then_some(at)
+    }
+}

@@ -1,0 +1,588 @@
+//! Processes, their mappings, and the calls that a machine makes.
+
+use std::collections::BTreeMap;
+
+use terrace_core::page::{PageSize, SpaceId, VirtualRange};
+use terrace_hardware::error::ConfigError;
+use terrace_hardware::units::Picoseconds;
+use terrace_hardware::walker::MAX_LEVELS;
+
+use crate::config::{DataPolicy, Node, NodeMemory, OsConfig, ProcessSpec, TablePlacement};
+use crate::costs::{CostTable, ns};
+use crate::counters::Counters;
+use crate::entry::Entry;
+use crate::frames::{FRAME_BYTES, FRAMES_PER_HUGE, MAX_SPACES, Owner};
+use crate::memory::{Memory, Order, Placed};
+use crate::moves::Move;
+use crate::shootdown::Shootdown;
+use crate::space::{AddressSpace, At, Mapping, ROOT, Table};
+
+/// Why the operating system cannot go on for a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OsError {
+    /// An access outside every mapping: the process dies.
+    #[error("address {address:#x} of process {} is not mapped; a program may touch what it mapped", space.0)]
+    Segfault {
+        /// Whose.
+        space: SpaceId,
+        /// The address.
+        address: u64,
+    },
+    /// Memory ran out where the process may have it, and a process was killed to free some. If it
+    /// was another, the same access may be tried again.
+    #[error("out of memory for process {}: killed process {}, {freed_bytes} bytes freed", space.0, killed.0)]
+    OutOfMemory {
+        /// Who asked.
+        space: SpaceId,
+        /// Who was killed: its page table is gone, and every translation of it with it.
+        killed: SpaceId,
+        /// What that freed.
+        freed_bytes: u64,
+        /// Time spent on trying to find memory, and on the kill.
+        cost: Picoseconds,
+    },
+    /// There is no such process, or no longer.
+    #[error("there is no process {}", .0.0)]
+    NoProcess(SpaceId),
+    /// The range cannot be mapped.
+    #[error(
+        "cannot map {size_bytes} bytes at {start:#x}: expected whole pages of 4,096 bytes, below the end of the address space, where nothing is mapped"
+    )]
+    BadMapping {
+        /// First address.
+        start: u64,
+        /// Length.
+        size_bytes: u64,
+    },
+    /// More processes were created than can be numbered.
+    #[error("more than {MAX_SPACES} processes were created")]
+    TooManyProcesses,
+}
+
+/// What unmapping did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unmapped {
+    /// What the processors must forget; `None` when nothing was mapped there.
+    pub shootdown: Option<Shootdown>,
+    /// Bytes of data freed.
+    pub freed_bytes: u64,
+    /// Page-table pages freed.
+    pub freed_tables: u64,
+    /// Processor time without the shootdown.
+    pub cost: Picoseconds,
+}
+
+/// Processes that share a limit of fast memory: one and its children.
+#[derive(Debug, Clone)]
+pub(crate) struct Group {
+    pub(crate) fast_limit: u64,
+    /// Frames of data in the fastest tier.
+    pub(crate) fast_frames: u64,
+}
+
+impl Group {
+    pub(crate) fn has_fast_room(&self, frames: u64) -> bool {
+        self.fast_frames + frames <= self.fast_limit
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    pub(crate) space: AddressSpace,
+    pub(crate) spec: ProcessSpec,
+    pub(crate) group: usize,
+    /// The node that interleaving has reached: data, tables.
+    turn: [usize; 2],
+    /// Frames of data by node.
+    pub(crate) data_frames: Vec<u64>,
+    /// Page-table pages by node and level.
+    pub(crate) table_pages: Vec<[u64; MAX_LEVELS]>,
+}
+
+impl Process {
+    pub(crate) fn clone_turn(&self) -> [usize; 2] {
+        self.turn
+    }
+
+    pub(crate) fn restore_turn(&mut self, turn: [usize; 2]) {
+        self.turn = turn;
+    }
+}
+
+/// The operating system.
+#[derive(Debug, Clone)]
+pub struct Os {
+    pub(crate) config: OsConfig,
+    pub(crate) costs: CostTable,
+    pub(crate) memory: Memory,
+    pub(crate) processes: Vec<Option<Box<Process>>>,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) moves: BTreeMap<u32, Move>,
+    pub(crate) next_move: u32,
+    pub(crate) counters: Counters,
+}
+
+/// Memory ran out; so much time went by in trying.
+pub(crate) struct Exhausted(pub(crate) Picoseconds);
+
+impl Os {
+    /// An operating system with no process on these nodes, fastest tier first.
+    pub fn new(config: &OsConfig, nodes: &[NodeMemory]) -> Result<Os, ConfigError> {
+        config.check(nodes)?;
+        Ok(Os {
+            config: config.clone(),
+            costs: config.costs.table()?,
+            memory: Memory::new(config, nodes),
+            processes: Vec::new(),
+            groups: Vec::new(),
+            moves: BTreeMap::new(),
+            next_move: 0,
+            counters: Counters::default(),
+        })
+    }
+
+    /// The costs in force.
+    pub fn costs(&self) -> &CostTable {
+        &self.costs
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Number of nodes.
+    pub fn nodes(&self) -> usize {
+        self.memory.nodes.len()
+    }
+
+    /// Bytes free on a node.
+    pub fn free_bytes(&self, node: Node) -> u64 {
+        self.memory.nodes[node.index()].frames.free() * FRAME_BYTES
+    }
+
+    /// Blocks of 2 MB that are free as a whole on a node.
+    pub fn free_huge_pages(&self, node: Node) -> u64 {
+        self.memory.nodes[node.index()].frames.free_huge()
+    }
+
+    /// The node that holds a physical address.
+    ///
+    /// # Panics
+    /// When none does.
+    pub fn node_of(&self, address: terrace_hardware::address::PhysicalAddress) -> Node {
+        Node(self.memory.node_of(address.0) as u8)
+    }
+
+    /// Whom a frame belongs to: the reverse map.
+    ///
+    /// # Panics
+    /// When no node holds the address.
+    pub fn owner(&self, address: terrace_hardware::address::PhysicalAddress) -> Owner {
+        self.memory.owner(address.0)
+    }
+
+    /// Fills a node with clean page cache, as reading files does, at most down to its high
+    /// watermark. Returns the bytes filled. Reclaim drops it again when memory is short.
+    pub fn fill_page_cache(&mut self, node: Node, bytes: u64) -> u64 {
+        self.memory.fill_cache(node, bytes)
+    }
+
+    /// A new process with an empty address space, in a group of its own. Its root table is
+    /// allocated at once.
+    pub fn create_process(&mut self, spec: ProcessSpec) -> Result<SpaceId, OsError> {
+        let fast_limit = spec.fast_limit_bytes.map_or(u64::MAX, |b| b / FRAME_BYTES);
+        self.groups.push(Group { fast_limit, fast_frames: 0 });
+        self.add_process(spec, self.groups.len() - 1)
+    }
+
+    fn add_process(&mut self, spec: ProcessSpec, group: usize) -> Result<SpaceId, OsError> {
+        let id = SpaceId(self.processes.len() as u32);
+        if id.0 >= MAX_SPACES {
+            return Err(OsError::TooManyProcesses);
+        }
+        let nodes = self.nodes();
+        let mut process = Process {
+            space: AddressSpace::new(id, self.config.levels, 0),
+            spec,
+            group,
+            turn: [0; 2],
+            data_frames: vec![0; nodes],
+            table_pages: vec![[0; MAX_LEVELS]; nodes],
+        };
+        let root_level = process.space.root_level();
+        let owner = Owner::Table { space: id, address: 0, level: root_level };
+        match self.allocate_table(&mut process, root_level, owner) {
+            Ok((placed, _)) => process.space.tables[ROOT].frame = placed.frame,
+            Err(Exhausted(cost)) => return Err(self.kill_for(id, cost)),
+        }
+        self.processes.push(Some(Box::new(process)));
+        Ok(id)
+    }
+
+    /// A child of `parent`: the same mappings, policies and group, nothing touched yet. Pages
+    /// shared until one side writes are not modelled: the child's first touch of a page counts as
+    /// that of a fresh one.
+    pub fn fork(&mut self, parent: SpaceId) -> Result<SpaceId, OsError> {
+        let p = self.process(parent)?;
+        let (spec, group, mappings) = (p.spec, p.group, p.space.mappings.clone());
+        let child = self.add_process(spec, group)?;
+        let space = &mut self.process_mut(child)?.space;
+        space.mappings = mappings;
+        space.generation += 1;
+        Ok(child)
+    }
+
+    /// The process runs another program: everything is unmapped, the policies stay (Radiant's
+    /// placement is inherited over `exec`), and the root table is allocated anew.
+    pub fn exec(&mut self, id: SpaceId) -> Result<Unmapped, OsError> {
+        let end = self.process(id)?.space.end();
+        let unmapped = self.unmap(id, 0, end)?;
+        let mut process = self.processes[id.0 as usize].take().expect("it was there");
+        let old = process.space.tables[ROOT].frame;
+        let level = process.space.root_level();
+        self.forget_table(&mut process, old, level);
+        self.memory.give_back(old, PageSize::Base);
+        let owner = Owner::Table { space: id, address: 0, level };
+        let placed = self.allocate_table(&mut process, level, owner);
+        match placed {
+            Ok((placed, _)) => {
+                process.space.tables[ROOT].frame = placed.frame;
+                self.processes[id.0 as usize] = Some(process);
+                Ok(unmapped)
+            }
+            Err(Exhausted(cost)) => Err(self.kill_for(id, cost)),
+        }
+    }
+
+    pub(crate) fn process(&self, id: SpaceId) -> Result<&Process, OsError> {
+        let slot = self.processes.get(id.0 as usize);
+        slot.and_then(|p| p.as_deref()).ok_or(OsError::NoProcess(id))
+    }
+
+    pub(crate) fn process_mut(&mut self, id: SpaceId) -> Result<&mut Process, OsError> {
+        let slot = self.processes.get_mut(id.0 as usize);
+        slot.and_then(|p| p.as_deref_mut()).ok_or(OsError::NoProcess(id))
+    }
+
+    /// Whether the process is there.
+    pub fn has_process(&self, id: SpaceId) -> bool {
+        self.process(id).is_ok()
+    }
+
+    /// The address space of a process, for the walker.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    #[inline]
+    pub fn space(&self, id: SpaceId) -> &AddressSpace {
+        &self.processes[id.0 as usize].as_ref().expect("a process that lives").space
+    }
+
+    /// The address space of a process, for the bits that a walk sets.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    #[inline]
+    pub fn space_mut(&mut self, id: SpaceId) -> &mut AddressSpace {
+        &mut self.processes[id.0 as usize].as_mut().expect("a process that lives").space
+    }
+
+    /// Bytes of data of a process, by node.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    pub fn data_bytes(&self, id: SpaceId) -> Vec<u64> {
+        let p = self.process(id).expect("a process that lives");
+        p.data_frames.iter().map(|f| f * FRAME_BYTES).collect()
+    }
+
+    /// Page-table pages of a process, by node and level (0 is the leaf), without deposits.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    pub fn table_pages(&self, id: SpaceId) -> &[[u64; MAX_LEVELS]] {
+        &self.process(id).expect("a process that lives").table_pages
+    }
+
+    /// Bytes of data that the group of a process has in the fastest tier.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    pub fn group_fast_bytes(&self, id: SpaceId) -> u64 {
+        let p = self.process(id).expect("a process that lives");
+        self.groups[p.group].fast_frames * FRAME_BYTES
+    }
+
+    /// Makes a range of whole base pages touchable. Nothing is allocated before it is touched.
+    pub fn map(
+        &mut self,
+        id: SpaceId,
+        start: u64,
+        size_bytes: u64,
+        huge_eligible: bool,
+    ) -> Result<(), OsError> {
+        let space = &mut self.process_mut(id)?.space;
+        let bad = OsError::BadMapping { start, size_bytes };
+        let end = start.checked_add(size_bytes).ok_or(bad)?;
+        let aligned = start.is_multiple_of(FRAME_BYTES) && size_bytes.is_multiple_of(FRAME_BYTES);
+        if size_bytes == 0 || !aligned || end > space.end() {
+            return Err(bad);
+        }
+        let at = space.mappings.partition_point(|m| m.end <= start);
+        if space.mappings.get(at).is_some_and(|m| m.start < end) {
+            return Err(bad);
+        }
+        space.mappings.insert(at, Mapping { start, end, huge_eligible });
+        Ok(())
+    }
+
+    /// Takes a range out of an address space: parts of mappings too; a huge page that the range
+    /// covers in part is split. Both ends are rounded out to whole base pages.
+    pub fn unmap(&mut self, id: SpaceId, start: u64, size_bytes: u64) -> Result<Unmapped, OsError> {
+        let space_end = self.process(id)?.space.end();
+        let end = start.saturating_add(size_bytes).min(space_end).next_multiple_of(FRAME_BYTES);
+        let start = start & !(FRAME_BYTES - 1);
+        let mut cost = self.split_at(id, start) + self.split_at(id, end);
+        let mut process = self.processes[id.0 as usize].take().expect("checked above");
+        process.space.cut_mappings(start, end);
+        let mut leaves = Vec::new();
+        // Parts of mappings that are left have pages too; only the range itself is looked at.
+        process.space.for_each_leaf(start, end, |address, size, at, entry| {
+            leaves.push((address, size, at, entry));
+        });
+        let mut freed_bytes = 0;
+        let mut pages = 0;
+        for &(_, size, at, entry) in &leaves {
+            self.set_leaf(&mut process.space, at, Entry::NONE);
+            if size == PageSize::Huge {
+                self.free_deposit(&mut process);
+            }
+            if entry.is_present() {
+                let frames = size.bytes() / FRAME_BYTES;
+                let node = self.memory.give_back(entry.frame(), size);
+                self.count_data(&mut process, node, frames, false);
+                freed_bytes += size.bytes();
+                pages += 1;
+            } else {
+                // Under migration: its frames are freed when the move ends.
+                let (id, place) = entry.migration_target();
+                let node = self.memory.node_of(self.moves[&id].pages[place].to);
+                self.count_data(&mut process, node, size.bytes() / FRAME_BYTES, false);
+            }
+        }
+        cost += ns(self.costs.free_ns, leaves.len() as u64);
+        let freed_tables = self.prune_empty(&mut process, start, end);
+        cost += ns(self.costs.free_ns, freed_tables);
+        if !leaves.is_empty() {
+            process.space.generation += 1;
+        }
+        self.processes[id.0 as usize] = Some(process);
+        let range = VirtualRange { space: id, start, size_bytes: end - start };
+        let shootdown = (pages + freed_tables > 0)
+            .then(|| self.shootdown(id, vec![range], pages, freed_tables > 0));
+        Ok(Unmapped { shootdown, freed_bytes, freed_tables, cost })
+    }
+
+    /// The process ends: all of its frames are free again. Moves under way of its pages end when
+    /// they are finished.
+    pub fn exit(&mut self, id: SpaceId) -> Result<Unmapped, OsError> {
+        let end = self.process(id)?.space.end();
+        let mut unmapped = self.unmap(id, 0, end)?;
+        let mut process = self.processes[id.0 as usize].take().expect("it was there");
+        let root = process.space.tables[ROOT].frame;
+        let level = process.space.root_level();
+        self.forget_table(&mut process, root, level);
+        self.memory.give_back(root, PageSize::Base);
+        unmapped.freed_tables += 1;
+        Ok(unmapped)
+    }
+
+    /// Frees tables of the range that have nothing in them.
+    fn prune_empty(&mut self, process: &mut Process, start: u64, end: u64) -> u64 {
+        let space = &process.space;
+        let mut empty: Vec<usize> = (0..space.tables.len())
+            .filter(|&t| t != ROOT && is_empty(&space.tables[t], start, end))
+            .collect();
+        let mut freed = 0;
+        while let Some(table) = empty.pop() {
+            let parent = process.space.tables[table].parent as usize;
+            let (frame, level) = process.space.prune(table);
+            self.forget_table(process, frame, level);
+            self.memory.give_back(frame, PageSize::Base);
+            freed += 1;
+            if parent != ROOT && process.space.tables[parent].used == 0 {
+                empty.push(parent);
+            }
+        }
+        freed
+    }
+
+    fn forget_table(&mut self, process: &mut Process, frame: u64, level: usize) {
+        let node = self.memory.node_of(frame);
+        process.table_pages[node][level] -= 1;
+    }
+
+    /// Writes a leaf, a migration entry or nothing in place of another, and keeps the leaf table's
+    /// count of pages in fast memory.
+    pub(crate) fn set_leaf(&self, space: &mut AddressSpace, at: At, entry: Entry) {
+        if space.tables[at.table].level == 0 {
+            let weight = |e: Entry| {
+                u16::from(e.is_migration() || e.is_present() && self.memory.is_fast(e.frame()))
+            };
+            let (old, new) = (weight(space.entry(at)), weight(entry));
+            let fast = &mut space.tables[at.table].fast;
+            *fast = *fast + new - old;
+        }
+        space.write(at, entry);
+    }
+
+    /// Counts frames of data that come to or leave a node.
+    pub(crate) fn count_data(
+        &mut self,
+        process: &mut Process,
+        node: usize,
+        frames: u64,
+        come: bool,
+    ) {
+        let add = |count: &mut u64| if come { *count += frames } else { *count -= frames };
+        add(&mut process.data_frames[node]);
+        if self.memory.is_fast_node(node) {
+            add(&mut self.groups[process.group].fast_frames);
+        }
+    }
+
+    /// The order of nodes for data.
+    pub(crate) fn data_order(process: &mut Process, nodes: usize) -> Order {
+        match process.spec.data {
+            DataPolicy::FastFirst => Order::From(0),
+            DataPolicy::Interleave => Order::From(take_turn(&mut process.turn[0], nodes)),
+            DataPolicy::Bind(node) => Order::Only(node.index()),
+        }
+    }
+
+    /// Allocates a page-table page of `level` as the process's policy says. Returns it and the
+    /// whole time that took, without zeroing.
+    pub(crate) fn allocate_table(
+        &mut self,
+        process: &mut Process,
+        level: usize,
+        owner: Owner,
+    ) -> Result<(Placed, Picoseconds), Exhausted> {
+        let nodes = self.nodes();
+        let policy = process.spec.tables;
+        let bound = match policy.placement {
+            TablePlacement::BindAll => true,
+            TablePlacement::BindHighLevels => level > 0,
+            _ => false,
+        };
+        let order = match policy.placement {
+            _ if bound => Order::Fastest,
+            TablePlacement::FirstTouch => Order::From(0),
+            TablePlacement::Interleave => Order::From(take_turn(&mut process.turn[1], nodes)),
+            _ => Self::data_order(process, nodes),
+        };
+        let mut delay = Picoseconds::ZERO;
+        let mut placed = None;
+        if bound && !policy.hard {
+            match self.memory.take_easily(PageSize::Base, order, owner, false) {
+                Some((frame, node)) => {
+                    placed = Some(Placed { frame, node, delay });
+                }
+                None => self.counters.table_fallbacks += 1,
+            }
+        }
+        if placed.is_none() {
+            let order = if bound && !policy.hard { Order::From(0) } else { order };
+            let retries = self.config.reclaim_retries;
+            let counters = &mut self.counters;
+            (placed, delay) =
+                self.memory.take_base(order, owner, false, retries, &self.costs, counters);
+        }
+        let Some(placed) = placed else { return Err(Exhausted(delay)) };
+        let time = delay + ns(self.costs.table_allocate_ns, 1);
+        self.counters.table_allocated(time);
+        if !matches!(owner, Owner::Deposit { .. }) {
+            process.table_pages[placed.node][level] += 1;
+        }
+        Ok((placed, time))
+    }
+
+    /// Frees one of the tables kept for splits: a huge page has gone.
+    pub(crate) fn free_deposit(&mut self, process: &mut Process) {
+        let frame = process.space.deposits.pop().expect("a deposit for every huge page");
+        self.memory.give_back(frame, PageSize::Base);
+    }
+
+    /// Kills the process that frees most (Linux's badness: data and page tables), because `space`
+    /// found no memory.
+    pub(crate) fn kill_for(&mut self, space: SpaceId, cost: Picoseconds) -> OsError {
+        let size = |p: &Process| -> u64 {
+            let tables: u64 = p.table_pages.iter().flatten().sum();
+            p.data_frames.iter().sum::<u64>() + tables + p.space.deposits.len() as u64
+        };
+        let victim = (self.processes.iter().flatten())
+            .max_by_key(|p| (size(p), std::cmp::Reverse(p.space.id())))
+            .map_or(space, |p| p.space.id());
+        self.counters.oom_kills += 1;
+        let freed_bytes = match self.exit(victim) {
+            Ok(unmapped) => unmapped.freed_bytes + unmapped.freed_tables * FRAME_BYTES,
+            // The one who asks is not in the list while it is being created.
+            Err(_) => 0,
+        };
+        let cost = cost + ns(self.costs.oom_kill_ns, 1);
+        OsError::OutOfMemory { space, killed: victim, freed_bytes, cost }
+    }
+
+    /// Splits the huge page that `address` lies within, but not one that begins there.
+    fn split_at(&mut self, id: SpaceId, address: u64) -> Picoseconds {
+        if address.is_multiple_of(PageSize::Huge.bytes()) {
+            return Picoseconds::ZERO;
+        }
+        let space = self.space(id);
+        if address >= space.end() {
+            return Picoseconds::ZERO;
+        }
+        let (at, level) = space.find(address);
+        if level != 1 || !space.entry(at).is_huge() {
+            return Picoseconds::ZERO;
+        }
+        self.split_huge(id, at, address & !(PageSize::Huge.bytes() - 1))
+    }
+
+    /// Turns a huge page into base pages in the same frames, with the table kept for this. One
+    /// under migration too. Returns the time without the shootdown, which the caller's own covers.
+    pub(crate) fn split_huge(&mut self, id: SpaceId, at: At, address: u64) -> Picoseconds {
+        let mut process = self.processes[id.0 as usize].take().expect("a process that lives");
+        let entry = process.space.entry(at);
+        let frame = process.space.deposits.pop().expect("a deposit for every huge page");
+        let table = process.space.replace_by_table(at, address, frame);
+        self.memory.own(frame, PageSize::Base, Owner::Table { space: id, address, level: 0 });
+        let node = self.memory.node_of(frame);
+        process.table_pages[node][0] += 1;
+        if entry.is_migration() {
+            self.split_moving(&mut process.space, table, entry);
+        } else {
+            self.memory.own(entry.frame(), PageSize::Huge, Owner::Base { space: id, address });
+            for slot in 0..FRAMES_PER_HUGE as usize {
+                let part = entry.frame() + slot as u64 * FRAME_BYTES;
+                let leaf = Entry::leaf(part, PageSize::Base).with_bits_of(entry);
+                self.set_leaf(&mut process.space, At { table, slot }, leaf);
+            }
+        }
+        process.space.generation += 1;
+        self.processes[id.0 as usize] = Some(process);
+        self.counters.splits += 1;
+        ns(self.costs.split_huge_ns, 1)
+    }
+}
+
+fn is_empty(table: &Table, start: u64, end: u64) -> bool {
+    table.in_use && table.used == 0 && table.address < end && table.address >= start & !0x1F_FFFF
+}
+
+fn take_turn(turn: &mut usize, nodes: usize) -> usize {
+    let node = *turn;
+    *turn = (node + 1) % nodes;
+    node
+}

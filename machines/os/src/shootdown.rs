@@ -1,0 +1,60 @@
+//! What the processors must forget when entries change, and what that costs (granularity paper,
+//! sections 3 and 5).
+
+use terrace_core::page::{SpaceId, VirtualRange};
+use terrace_hardware::units::Picoseconds;
+
+use crate::costs::ns;
+use crate::os::Os;
+
+/// One shootdown: an interrupt to every processor that runs the address space.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shootdown {
+    /// Whose translations.
+    pub space: SpaceId,
+    /// Which. With `full` the processors drop everything of the space instead.
+    pub ranges: Vec<VirtualRange>,
+    /// Pages invalidated one by one; 0 with `full`.
+    pub invalidations: u64,
+    /// Everything is flushed: more pages than are worth single invalidations.
+    pub full: bool,
+    /// Page-table pages changed too: paging-structure caches must be flushed.
+    pub tables: bool,
+    /// Time on the processor that asks, without waiting for others: preparing, and its own
+    /// invalidations.
+    pub local: Picoseconds,
+    /// More on that processor for each other processor that is interrupted.
+    pub wait_per_processor: Picoseconds,
+    /// On each interrupted processor: the interrupt and the invalidations.
+    pub remote: Picoseconds,
+}
+
+impl Os {
+    /// One shootdown for `pages` mapped pages (of either size) in these ranges, counted.
+    pub(crate) fn shootdown(
+        &mut self,
+        space: SpaceId,
+        ranges: Vec<VirtualRange>,
+        pages: u64,
+        tables: bool,
+    ) -> Shootdown {
+        let full = pages > u64::from(self.config.migration.single_invalidations);
+        let invalidations = if full { 0 } else { pages };
+        self.counters.shootdowns += 1;
+        self.counters.single_invalidations += invalidations;
+        self.counters.full_flushes += u64::from(full);
+        let costs = &self.costs;
+        let invalidate =
+            if full { ns(costs.full_flush_ns, 1) } else { ns(costs.invlpg_ns, invalidations) };
+        Shootdown {
+            space,
+            ranges,
+            invalidations,
+            full,
+            tables,
+            local: ns(costs.shootdown_ns, 1) + invalidate,
+            wait_per_processor: ns(costs.shootdown_wait_ns, 1),
+            remote: ns(costs.shootdown_interrupt_ns, 1) + invalidate,
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! One address space: what is mapped, and the page table that maps it.
+//!
+//! The table is a radix tree as in hardware, its pages in one arena: page `i` has entries
+//! `512 i` and on. An entry that leads to a page of the arena holds that page's frame too, so that
+//! [`PageTable::path`], which runs once per TLB miss, loads one word a level and hashes nothing.
+
+use terrace_core::page::{PageSize, SpaceId, VirtualRange};
+use terrace_hardware::address::{PhysicalAddress, VirtualAddress};
+use terrace_hardware::walker::{Leaf, MAX_LEVELS, PageTable, Path};
+
+use crate::entry::{Entry, MAX_TABLES};
+
+/// Entries of a page-table page.
+pub(crate) const ENTRIES: usize = 512;
+
+/// Bits of an address below those that index a level's entries.
+pub(crate) const fn level_shift(level: usize) -> u32 {
+    12 + 9 * level as u32
+}
+
+/// Where the entry for `address` stands in a page-table page of `level`.
+pub(crate) const fn slot(address: u64, level: usize) -> usize {
+    (address >> level_shift(level)) as usize & (ENTRIES - 1)
+}
+
+/// A range that the process may touch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Marked for huge pages, as `madvise(MADV_HUGEPAGE)` does.
+    pub(crate) huge_eligible: bool,
+}
+
+/// What the operating system knows of one page-table page, beside its entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub(crate) frame: u64,
+    /// First address that it maps.
+    pub(crate) address: u64,
+    pub(crate) parent: u32,
+    /// Entries that are not empty.
+    pub(crate) used: u16,
+    /// Of a leaf table: entries that map a frame of the fastest tier or are under migration, so
+    /// that the table must not go down (algorithm 1, lines 17 to 19).
+    pub(crate) fast: u16,
+    pub(crate) level: u8,
+    pub(crate) in_use: bool,
+}
+
+/// An entry's place in the arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct At {
+    pub(crate) table: usize,
+    pub(crate) slot: usize,
+}
+
+impl At {
+    fn index(self) -> usize {
+        self.table * ENTRIES + self.slot
+    }
+}
+
+/// One address space.
+#[derive(Debug, Clone)]
+pub struct AddressSpace {
+    id: SpaceId,
+    root_level: usize,
+    entries: Vec<Entry>,
+    pub(crate) tables: Vec<Table>,
+    unused: Vec<u32>,
+    /// Sorted, apart.
+    pub(crate) mappings: Vec<Mapping>,
+    /// Frames of page-table pages kept for splits, one for each huge page.
+    pub(crate) deposits: Vec<u64>,
+    /// Counts changes to what is mapped, so that a scan can be told from the one before.
+    pub(crate) generation: u64,
+    /// Bits set by walks, for the conservation test.
+    pub(crate) accessed_set: u64,
+}
+
+/// Arena number of the root.
+pub(crate) const ROOT: usize = 0;
+
+impl AddressSpace {
+    /// An empty space whose root lies in `root_frame`.
+    pub(crate) fn new(id: SpaceId, levels: u32, root_frame: u64) -> Self {
+        let mut space = AddressSpace {
+            id,
+            root_level: levels as usize - 1,
+            entries: Vec::new(),
+            tables: Vec::new(),
+            unused: Vec::new(),
+            mappings: Vec::new(),
+            deposits: Vec::new(),
+            generation: 0,
+            accessed_set: 0,
+        };
+        space.add_table(space.root_level, 0, 0, root_frame);
+        space
+    }
+
+    /// Its number.
+    pub fn id(&self) -> SpaceId {
+        self.id
+    }
+
+    pub(crate) fn root_level(&self) -> usize {
+        self.root_level
+    }
+
+    /// First address past those that the page table can map for a program: half of all.
+    pub(crate) fn end(&self) -> u64 {
+        1 << (level_shift(self.root_level + 1) - 1)
+    }
+
+    pub(crate) fn has_room_for_tables(&self) -> bool {
+        self.tables.len() + self.root_level <= MAX_TABLES
+    }
+
+    fn add_table(&mut self, level: usize, address: u64, parent: usize, frame: u64) -> usize {
+        let span = 1u64 << level_shift(level + 1);
+        let table = Table {
+            frame,
+            address: address & !(span - 1),
+            parent: parent as u32,
+            used: 0,
+            fast: 0,
+            level: level as u8,
+            in_use: true,
+        };
+        match self.unused.pop() {
+            Some(index) => {
+                self.tables[index as usize] = table;
+                index as usize
+            }
+            None => {
+                self.tables.push(table);
+                self.entries.resize(self.tables.len() * ENTRIES, Entry::NONE);
+                self.tables.len() - 1
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, at: At) -> Entry {
+        self.entries[at.index()]
+    }
+
+    pub(crate) fn table_entries(&self, table: usize) -> &[Entry] {
+        &self.entries[table * ENTRIES..(table + 1) * ENTRIES]
+    }
+
+    pub(crate) fn table_entries_mut(&mut self, table: usize) -> &mut [Entry] {
+        &mut self.entries[table * ENTRIES..(table + 1) * ENTRIES]
+    }
+
+    /// Writes an entry and keeps the table's count of entries in use.
+    pub(crate) fn write(&mut self, at: At, entry: Entry) {
+        let old = std::mem::replace(&mut self.entries[at.index()], entry);
+        let used = &mut self.tables[at.table].used;
+        *used = *used + u16::from(!entry.is_none()) - u16::from(!old.is_none());
+    }
+
+    /// The lowest level reached on the way to `address`, and its entry's place: a leaf, a
+    /// migration entry, or an entry that is not there.
+    pub(crate) fn find(&self, address: u64) -> (At, usize) {
+        let mut table = ROOT;
+        let mut level = self.root_level;
+        loop {
+            let at = At { table, slot: slot(address, level) };
+            let entry = self.entry(at);
+            if level == 0 || !entry.is_present() || (level == 1 && entry.is_huge()) {
+                return (at, level);
+            }
+            table = entry.table_index();
+            level -= 1;
+        }
+    }
+
+    /// Makes the table of `level - 1` below the empty entry `at` of a table of `level`.
+    pub(crate) fn grow(&mut self, at: At, level: usize, address: u64, frame: u64) -> usize {
+        let table = self.add_table(level - 1, address, at.table, frame);
+        self.write(at, Entry::table(frame, table));
+        table
+    }
+
+    /// Where the entry stands that leads to a table other than the root.
+    pub(crate) fn parent_entry(&self, table: usize) -> At {
+        let t = &self.tables[table];
+        At { table: t.parent as usize, slot: slot(t.address, t.level as usize + 1) }
+    }
+
+    /// Takes an empty table other than the root out of the tree. Returns its frame and level.
+    pub(crate) fn prune(&mut self, table: usize) -> (u64, usize) {
+        debug_assert!(table != ROOT && self.tables[table].used == 0);
+        let at = self.parent_entry(table);
+        self.write(at, Entry::NONE);
+        let t = &mut self.tables[table];
+        t.in_use = false;
+        let (frame, level) = (t.frame, t.level as usize);
+        self.unused.push(table as u32);
+        (frame, level)
+    }
+
+    /// Takes a huge leaf's place with an empty table in `frame`; nothing is mapped in between
+    /// because the caller fills it before anybody looks.
+    pub(crate) fn replace_by_table(&mut self, at: At, address: u64, frame: u64) -> usize {
+        let table = self.add_table(0, address, at.table, frame);
+        self.write(at, Entry::table(frame, table));
+        table
+    }
+
+    /// Moves a table other than the root to another frame.
+    pub(crate) fn set_table_frame(&mut self, table: usize, frame: u64) {
+        let at = self.parent_entry(table);
+        self.tables[table].frame = frame;
+        self.write(at, Entry::table(frame, table));
+    }
+
+    /// The mapping that holds `address`.
+    pub(crate) fn mapping(&self, address: u64) -> Option<Mapping> {
+        let after = self.mappings.partition_point(|m| m.start <= address);
+        let m = self.mappings[after.checked_sub(1)?];
+        (address < m.end).then_some(m)
+    }
+
+    /// Takes a range out of the mappings.
+    pub(crate) fn cut_mappings(&mut self, start: u64, end: u64) {
+        let mut left = Vec::with_capacity(self.mappings.len() + 1);
+        for m in &self.mappings {
+            if m.start < start.min(m.end) {
+                left.push(Mapping { end: m.end.min(start), ..*m });
+            }
+            if m.end > end.max(m.start) {
+                left.push(Mapping { start: m.start.max(end), ..*m });
+            }
+        }
+        self.mappings = left;
+    }
+
+    /// What is mapped, as ranges.
+    pub fn mappings(&self) -> impl Iterator<Item = VirtualRange> + '_ {
+        self.mappings.iter().map(|m| VirtualRange {
+            space: self.id,
+            start: m.start,
+            size_bytes: m.end - m.start,
+        })
+    }
+
+    /// Calls `visit` with address, size, place and entry of every leaf and migration entry from
+    /// `start` to before `end`, ascending. Linear in the tables that the range has.
+    pub(crate) fn for_each_leaf(
+        &self,
+        start: u64,
+        end: u64,
+        mut visit: impl FnMut(u64, PageSize, At, Entry),
+    ) {
+        let mut address = start;
+        while address < end {
+            let (at, level) = self.find(address);
+            let entry = self.entry(at);
+            let span = 1u64 << level_shift(level);
+            let base = address & !(span - 1);
+            if level == 0 {
+                // The rest of this table, without walking again.
+                let mut at = at;
+                let mut page = base;
+                while at.slot < ENTRIES && page < end {
+                    let entry = self.entry(at);
+                    if !entry.is_none() {
+                        visit(page, PageSize::Base, at, entry);
+                    }
+                    at.slot += 1;
+                    page += 1 << 12;
+                }
+                address = page;
+                continue;
+            }
+            if !entry.is_none() {
+                visit(base, PageSize::Huge, at, entry);
+            }
+            address = base + span;
+        }
+    }
+}
+
+impl PageTable for AddressSpace {
+    #[inline]
+    fn path(&self, address: VirtualAddress) -> Path {
+        let mut tables = [PhysicalAddress(0); MAX_LEVELS];
+        let mut level = self.root_level;
+        let mut table = ROOT;
+        tables[level] = PhysicalAddress(self.tables[ROOT].frame);
+        loop {
+            let entry = self.entries[table * ENTRIES + slot(address.0, level)];
+            if level == 0 || !entry.is_present() || entry.is_huge() && level == 1 {
+                let leaf = entry.is_present().then(|| Leaf {
+                    frame: PhysicalAddress(entry.frame()),
+                    size: if level == 0 { PageSize::Base } else { PageSize::Huge },
+                    accessed: entry.is_accessed(),
+                    dirty: entry.is_dirty(),
+                });
+                return Path { tables, lowest: level, leaf };
+            }
+            level -= 1;
+            table = entry.table_index();
+            tables[level] = entry.table_frame();
+        }
+    }
+
+    fn set_bits(&mut self, address: VirtualAddress, dirty: bool) {
+        let (at, _) = self.find(address.0);
+        let entry = self.entry(at);
+        // A walk that began before the page went sets no bit: its entry is not there any more.
+        if entry.is_present() {
+            self.accessed_set += u64::from(!entry.is_accessed());
+            self.entries[at.index()] = entry.set_bits(dirty);
+        }
+    }
+}
