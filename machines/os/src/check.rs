@@ -49,6 +49,12 @@ impl Os {
             }
         }
         recount.moves()?;
+        for pending in self.table_moves.values() {
+            let process = self.process(pending.space).map_err(|e| e.to_string())?;
+            let t = process.space.tables[pending.table];
+            let owner = Owner::Table { space: pending.space, address: t.address, level: 0 };
+            recount.frame(pending.to, owner)?;
+        }
         recount.frames()
     }
 }
@@ -169,6 +175,13 @@ impl Recount<'_> {
         if used != t.used {
             return Err(format!("table of {:#x} counts {} entries, {used} are", t.address, t.used));
         }
+        let held = space
+            .tables
+            .iter()
+            .filter(|c| c.in_use && c.moving.is_some() && c.parent as usize == table);
+        if level == 1 && held.count() != usize::from(t.held) {
+            return Err(format!("table of {:#x} is held {} times", t.address, t.held));
+        }
         if level == 0 && fast != t.fast {
             return Err(format!("table of {:#x} counts {} fast, {fast} are", t.address, t.fast));
         }
@@ -196,6 +209,9 @@ impl Recount<'_> {
         if (page.space, page.address, page.size, page.split) != (space, address, size, false) {
             return Err(format!("{address:#x} waits for a page that is {page:?}"));
         }
+        if page.to_node.index() != self.os.memory.node_of(page.to) {
+            return Err(format!("{address:#x} goes to another node than its move says"));
+        }
         // The frames themselves are explained with the moves.
         *self.entries.entry(id).or_default() += 1;
         Ok(self.os.memory.node_of(page.to))
@@ -213,7 +229,9 @@ impl Recount<'_> {
                     PageSize::Huge => Owner::Huge { space, address },
                 };
                 self.page(page.from, page.size, owner)?;
-                self.page(page.to, page.size, Owner::Destination { space, address })?;
+                if !batch.exchange {
+                    self.page(page.to, page.size, Owner::Destination { space, address })?;
+                }
                 let entry = self.os.process(space).ok().map(|p| {
                     let (at, _) = p.space.find(address);
                     p.space.entry(at)
@@ -242,7 +260,7 @@ impl Recount<'_> {
         for (number, node) in self.os.memory.nodes.iter().enumerate() {
             let held = node
                 .frames
-                .in_use()
+                .in_use_from(0)
                 .filter(|(_, owner)| matches!(owner, Owner::Cache | Owner::Reserved))
                 .count() as u64;
             let used = node.frames.total() - node.frames.free();

@@ -6,6 +6,7 @@ use terrace_hardware::error::ConfigError;
 
 use crate::costs::CostConfig;
 use crate::entry::{MAX_MOVE_PAGES, PHYSICAL_BITS};
+use crate::tables::TableMoveOrder;
 
 /// Where memory is, by number: position in the list that [`crate::Os::new`] was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -111,6 +112,8 @@ pub struct MigrationConfig {
     /// `tlb_single_page_flush_ceiling`, 33). The granularity paper's 4 KB and 64 KB ranges fall
     /// below, its 2 MB of base pages above (section 5).
     pub single_invalidations: u32,
+    /// The order of the steps of a page-table page's move.
+    pub table_move_order: TableMoveOrder,
 }
 
 impl Default for MigrationConfig {
@@ -125,6 +128,7 @@ impl Default for MigrationConfig {
             exchange: true,
             shootdown_per: ShootdownPer::Operation,
             single_invalidations: 33,
+            table_move_order: TableMoveOrder::default(),
         }
     }
 }
@@ -146,6 +150,8 @@ pub struct OsConfig {
     /// Passes of reclaim without a frame freed before a process is killed (Linux:
     /// `MAX_RECLAIM_RETRIES`, 16).
     pub reclaim_retries: u32,
+    /// Base pages that a huge page may be collapsed without (Linux: `max_ptes_none`, 511).
+    pub collapse_max_none: u32,
 }
 
 impl Default for OsConfig {
@@ -157,6 +163,7 @@ impl Default for OsConfig {
             costs: CostConfig::default(),
             migration: MigrationConfig::default(),
             reclaim_retries: 16,
+            collapse_max_none: 511,
         }
     }
 }

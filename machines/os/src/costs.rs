@@ -143,31 +143,34 @@ impl CostTable {
         }
     }
 
-    /// Pinned by the Nimble paper: one base page moves at 40 MB/s and 512 at 750 MB/s (section 1,
-    /// figure 2), a huge page at 2.9 times the latter (section 4.2.1), 2.8 times faster again with
-    /// four threads (4.2.2), concurrency gains 10 to 25 % (4.2.3), the best exchange is 11.2 GB/s
-    /// of the 11.7 that copying alone reaches (4.2.4).
+    /// Pinned by the Nimble paper's text: one base page moves at 40 MB/s and 512 at 750 MB/s
+    /// (section 1, figure 2; section 4.2.4 has 800), a huge page at 2.9 times that (4.2.1), 2.8
+    /// times faster again with four threads (4.2.2), concurrency gains 10 to 25 % (4.2.3), 512
+    /// pairs of base pages are exchanged at 1.1 GB/s and of huge pages at 11.2, where copying
+    /// alone reaches 11.7 (4.2.4), 15 times base-page migration (4.2.5).
     ///
-    /// From these: a huge page takes 964 us with one thread and 344 with four; if threads share
-    /// the copy evenly, 826 us of it are copying (2.54 GB/s a thread) and 138 are overhead. One
-    /// base page takes 102 us, hardly any of it copying: the call costs some 97 us. 512 base pages
-    /// take 2,796 us, less copying and call 1,870: 3.65 us a page. How these divide over the
-    /// single steps is an estimate.
+    /// From these: one base page takes 100 us, hardly any of it copying, so the call costs some
+    /// 95. A huge page takes 900 us with one thread; what four threads gain says that some 775 of
+    /// it are copying (2.71 GB/s a thread). 512 base pages take 2,700 us, less copying and call
+    /// 3.6 us a page; an exchange, which neither allocates nor frees, takes 3.15 us a page. The
+    /// gain of concurrency is the threads started once a batch instead of once a page, and the
+    /// huge pages' rate in big batches leaves some 30 us a page to allocate and free. How unmapping
+    /// and mapping divide the rest, and what other processors' interrupts cost, is an estimate.
     fn nimble() -> Self {
         CostTable {
             move_call_ns: 95_000,
-            move_allocate_base_ns: 500,
-            move_allocate_huge_ns: 20_000,
-            unmap_ns: 1_100,
-            map_ns: 800,
-            move_free_base_ns: 300,
+            move_allocate_base_ns: 300,
+            move_allocate_huge_ns: 15_000,
+            unmap_ns: 1_800,
+            map_ns: 1_150,
+            move_free_base_ns: 150,
             move_free_huge_ns: 12_000,
             split_huge_ns: 30_000,
-            copy_thread_ns: 2_000,
-            copy_gb_per_s: 2.54,
+            copy_thread_ns: 8_000,
+            copy_gb_per_s: 2.71,
             exchange_gb_per_s: 2.93,
             shootdown_ns: 700,
-            shootdown_wait_ns: 250,
+            shootdown_wait_ns: 500,
             shootdown_interrupt_ns: 1_000,
             invlpg_ns: 200,
             full_flush_ns: 400,
@@ -181,20 +184,20 @@ impl CostTable {
         CostTable {
             move_call_ns: 60_000,
             copy_gb_per_s: 4.0,
-            exchange_gb_per_s: 4.6,
+            exchange_gb_per_s: 4.4,
             ..Self::nimble()
         }
     }
 
     /// The granularity paper quotes 13.2 us for a shootdown (section 2.2) and says that it and
-    /// other software dominate a 4 KB migration (figure 1b). On its four cores: 13.2 us = own part
-    /// and three waits. The cost of the call falls with granularity as the shootdown's does
+    /// other software dominate a 4 KB migration (figure 1b). On its four cores: 13.2 us are the
+    /// own part and three waits; how they divide is an estimate. The cost of the call falls with granularity as the shootdown's does
     /// (figure 1b), so each operation is a call.
     fn granularity() -> Self {
         CostTable {
             move_call_ns: 8_000,
             shootdown_ns: 3_000,
-            shootdown_wait_ns: 3_400,
+            shootdown_wait_ns: 3_330,
             shootdown_interrupt_ns: 3_000,
             ..Self::nimble()
         }

@@ -87,6 +87,11 @@ impl Entry {
         Entry(self.0 & !(ACCESSED | DIRTY) | of.0 & (ACCESSED | DIRTY))
     }
 
+    /// This entry without accessed and dirty bits that `of` has not.
+    pub(crate) fn without_bits_beyond(self, of: Entry) -> Self {
+        Entry(self.0 & (of.0 | !(ACCESSED | DIRTY)))
+    }
+
     /// Whether the two differ in nothing but accessed and dirty bits.
     pub(crate) fn same_page(self, other: Entry) -> bool {
         (self.0 ^ other.0) & !(ACCESSED | DIRTY) == 0

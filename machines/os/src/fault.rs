@@ -16,6 +16,7 @@ use crate::frames::{FRAME_BYTES, FRAMES_PER_HUGE, Owner};
 use crate::memory::Order;
 use crate::moves::MoveId;
 use crate::os::{Exhausted, Os, OsError, Process};
+use crate::sabotage::Sabotage;
 use crate::space::{At, Mapping, slot};
 
 /// What a fault did.
@@ -228,7 +229,14 @@ impl Os {
             self.memory.take_base(order, owner, avoid_fast, retries, &self.costs, counters);
         let placed = placed.ok_or(Exhausted(delay))?;
         spent.cost += placed.delay;
-        self.set_leaf(&mut process.space, at, Entry::leaf(placed.frame, PageSize::Base));
+        let mut frame = placed.frame;
+        if self.does(Sabotage::GivesFrameTwice)
+            && let Some(other) =
+                process.space.table_entries(at.table).iter().find(|e| e.is_present())
+        {
+            frame = other.frame();
+        }
+        self.set_leaf(&mut process.space, at, Entry::leaf(frame, PageSize::Base));
         Ok(self.mapped(process, placed.frame, placed.node, PageSize::Base, spent))
     }
 

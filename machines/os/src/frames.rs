@@ -138,8 +138,6 @@ pub(crate) struct Frames {
     partial: [BlockSet; 2],
     /// By block: begun for frames that cannot be moved.
     unmovable: Vec<bool>,
-    /// Frames that hold page-table pages.
-    table_frames: u64,
 }
 
 impl Frames {
@@ -157,7 +155,6 @@ impl Frames {
             free_blocks: BlockSet::new(blocks),
             partial: [BlockSet::new(blocks), BlockSet::new(blocks)],
             unmovable: vec![false; blocks],
-            table_frames: 0,
         };
         (0..blocks).for_each(|b| node.free_blocks.insert(b));
         // Frames past the end of memory count as in use.
@@ -178,11 +175,6 @@ impl Frames {
 
     pub(crate) fn free(&self) -> u64 {
         self.free
-    }
-
-    /// Frames that hold page-table pages, deposits among them.
-    pub(crate) fn table_frames(&self) -> u64 {
-        self.table_frames
     }
 
     /// Whole 2 MB blocks that are free.
@@ -257,9 +249,6 @@ impl Frames {
     }
 
     fn set_owner(&mut self, frame: usize, owner: Owner) {
-        let is_table = |o: Owner| matches!(o, Owner::Table { .. } | Owner::Deposit { .. });
-        self.table_frames -= u64::from(is_table(Owner::unpack(self.owners[frame])));
-        self.table_frames += u64::from(is_table(owner));
         self.owners[frame] = owner.pack();
     }
 
@@ -315,9 +304,16 @@ impl Frames {
         }
     }
 
-    /// Frames in use, by number and owner, ascending.
-    pub(crate) fn in_use(&self) -> impl Iterator<Item = (u64, Owner)> + '_ {
-        (0..self.frames as usize)
+    /// Frames in use from this address on, with their owners, ascending. A block that is free is
+    /// passed over at once.
+    pub(crate) fn in_use_from(&self, address: u64) -> impl Iterator<Item = (u64, Owner)> + '_ {
+        let first = (address.saturating_sub(self.start) / FRAME_BYTES).min(self.frames) as usize;
+        (first / BLOCK..self.used_in_block.len())
+            .filter(|&block| self.used_in_block[block] > 0)
+            .flat_map(move |block| {
+                let end = ((block + 1) * BLOCK).min(self.frames as usize);
+                (block * BLOCK).max(first)..end
+            })
             .filter(|f| self.used[f / 64] >> (f % 64) & 1 != 0)
             .map(|f| (self.address(f), Owner::unpack(self.owners[f])))
     }
@@ -325,7 +321,6 @@ impl Frames {
     /// Counts everything again and compares.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut used = 0u64;
-        let mut tables = 0u64;
         for (block, &count) in self.used_in_block.iter().enumerate() {
             let words = &self.used[block * WORDS..(block + 1) * WORDS];
             let bits: u32 = words.iter().map(|w| w.count_ones()).sum();
@@ -347,7 +342,6 @@ impl Frames {
             let in_use = self.used[frame / 64] >> (frame % 64) & 1 != 0;
             let owner = Owner::unpack(self.owners[frame]);
             used += u64::from(in_use);
-            tables += u64::from(matches!(owner, Owner::Table { .. } | Owner::Deposit { .. }));
             if in_use == (owner == Owner::Free) {
                 return Err(format!(
                     "frame {:#x} is {} but belongs to {owner:?}",
@@ -361,9 +355,6 @@ impl Frames {
                 "{used} frames in use and {} free are not {}",
                 self.free, self.frames
             ));
-        }
-        if tables != self.table_frames {
-            return Err(format!("{tables} table frames, {} counted", self.table_frames));
         }
         Ok(())
     }

@@ -11,24 +11,32 @@
 //! - [`costs`]: what a step costs, and where each number comes from;
 //! - [`frames`]: the frames of a node, and whom they belong to;
 //! - [`space`]: an address space and its page table, which the hardware walks;
-//! - [`Os`]: processes and mappings; [`fault`]: demand paging; [`moves`]: migration;
+//! - [`Os`]: processes and mappings; [`fault`]: demand paging; [`moves`] and [`exchange`]: migration;
+//!   [`tables`]: page tables that follow their data;
+//! - [`huge`]: collapse; [`harvest`]: what trackers and scans see;
 //! - [`shootdown`], [`counters`].
 #![forbid(unsafe_code)]
-#![allow(dead_code)] // Parts that exchange, harvest and table moves need.
 
 mod blockset;
 mod check;
 pub mod config;
+#[cfg(test)]
+mod conservation;
 pub mod costs;
 pub mod counters;
 mod entry;
+pub mod exchange;
 pub mod fault;
 pub mod frames;
+pub mod harvest;
+pub mod huge;
 mod memory;
 pub mod moves;
 mod os;
+mod sabotage;
 pub mod shootdown;
 pub mod space;
+pub mod tables;
 
 pub use config::{Node, NodeMemory, OsConfig, ProcessSpec, Tier};
 pub use os::{Os, OsError, Unmapped};

@@ -239,11 +239,6 @@ impl Memory {
         frames * FRAME_BYTES
     }
 
-    /// Frames of clean page cache.
-    pub(crate) fn cache_frames(&self, node: usize) -> u64 {
-        self.nodes[node].cache.len() as u64
-    }
-
     /// Whether there would be enough frames for a huge page if only they lay together.
     pub(crate) fn is_fragmented(&self, node: usize) -> bool {
         self.has_room(node, FRAMES_PER_HUGE) && self.nodes[node].frames.free_huge() == 0

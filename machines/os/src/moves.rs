@@ -17,8 +17,10 @@ use crate::entry::Entry;
 use crate::frames::{FRAME_BYTES, FRAMES_PER_HUGE, Owner};
 use crate::memory::Order;
 use crate::os::Os;
+use crate::sabotage::Sabotage;
 use crate::shootdown::Shootdown;
 use crate::space::{AddressSpace, At, ENTRIES};
+use crate::tables::{Asker, TableMove};
 
 /// A batch under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -106,6 +108,11 @@ pub struct Finished {
     pub map: Picoseconds,
     /// Freeing.
     pub free: Picoseconds,
+    /// Leaf tables that follow their data: copied, and to be ended with
+    /// [`Os::finish_table_move`].
+    pub table_moves: Vec<TableMove>,
+    /// Deciding on these (algorithm 1).
+    pub tables: Picoseconds,
 }
 
 /// One page of a batch.
@@ -116,6 +123,7 @@ pub(crate) struct Moving {
     pub(crate) size: PageSize,
     pub(crate) from: u64,
     pub(crate) to: u64,
+    pub(crate) to_node: Node,
     /// A huge page that was split meanwhile: its parts have places of their own.
     pub(crate) split: bool,
 }
@@ -123,7 +131,8 @@ pub(crate) struct Moving {
 #[derive(Debug, Clone)]
 pub(crate) struct Move {
     pub(crate) pages: Vec<Moving>,
-    pub(crate) to: Node,
+    /// Each page goes where another of the batch comes from.
+    pub(crate) exchange: bool,
 }
 
 impl Os {
@@ -146,7 +155,7 @@ impl Os {
             shootdowns: Vec::new(),
             cost: MoveCost { call: ns(self.costs.move_call_ns, 1), ..MoveCost::default() },
         };
-        let mut batch = Move { pages: Vec::new(), to };
+        let mut batch = Move { pages: Vec::new(), exchange: false };
         let mut shot: Vec<(VirtualRange, u64)> = Vec::new();
         for (number, operation) in operations.iter().enumerate() {
             if !self.fits(&batch, operation) {
@@ -155,22 +164,18 @@ impl Os {
             }
             self.counters.operations += 1;
             let before = batch.pages.len();
-            self.begin_operation(operation, &mut batch, &mut begun);
+            self.begin_operation(operation, to, &mut batch, &mut begun);
             let pages = (batch.pages.len() - before) as u64;
-            if pages > 0 && self.config.migration.shootdown_per == ShootdownPer::Page {
-                for page in &batch.pages[before..] {
-                    let size_bytes = page.size.bytes();
-                    let range = VirtualRange { space: page.space, start: page.address, size_bytes };
-                    shot.push((range, 1));
-                }
-            } else if pages > 0 {
+            if pages > 0 {
                 shot.push((*operation, pages));
             }
         }
         begun.pages = batch.pages.len() as u64;
         begun.bytes = begun.copies.iter().map(|c| c.bytes).sum();
-        self.counters.copied_bytes += begun.bytes;
-        begun.shootdowns = self.shoot(shot);
+        let uncounted =
+            if self.does(Sabotage::CopiesUncounted) { begun.bytes.min(4096) } else { 0 };
+        self.counters.copied_bytes += begun.bytes - uncounted;
+        begun.shootdowns = self.shoot(shot, &batch.pages);
         begun.copy_threads = self.copy_threads(begun.bytes);
         begun.cost.threads =
             ns(self.costs.copy_thread_ns, u64::from(begun.copy_threads.saturating_sub(1)));
@@ -203,12 +208,28 @@ impl Os {
         counts[0] <= u64::from(m.batch_base_pages) && counts[1] <= u64::from(m.batch_huge_pages)
     }
 
-    fn shoot(&mut self, shot: Vec<(VirtualRange, u64)>) -> Vec<Shootdown> {
-        if self.config.migration.shootdown_per != ShootdownPer::Batch {
-            return shot
-                .into_iter()
-                .map(|(range, pages)| self.shootdown(range.space, vec![range], pages, false))
-                .collect();
+    /// The shootdowns for ranges with so many pages each, which together are `pages`.
+    pub(crate) fn shoot(
+        &mut self,
+        shot: Vec<(VirtualRange, u64)>,
+        pages: &[Moving],
+    ) -> Vec<Shootdown> {
+        match self.config.migration.shootdown_per {
+            ShootdownPer::Page => {
+                let one = |p: &Moving| {
+                    let size_bytes = p.size.bytes();
+                    let range = VirtualRange { space: p.space, start: p.address, size_bytes };
+                    self.shootdown(p.space, vec![range], 1, false)
+                };
+                return pages.iter().map(one).collect();
+            }
+            ShootdownPer::Operation => {
+                return shot
+                    .into_iter()
+                    .map(|(range, pages)| self.shootdown(range.space, vec![range], pages, false))
+                    .collect();
+            }
+            ShootdownPer::Batch => {}
         }
         // One for each address space, in the order in which they first occur.
         let mut spaces: Vec<(SpaceId, Vec<VirtualRange>, u64)> = Vec::new();
@@ -227,7 +248,13 @@ impl Os {
             .collect()
     }
 
-    fn begin_operation(&mut self, operation: &VirtualRange, batch: &mut Move, begun: &mut Begun) {
+    fn begin_operation(
+        &mut self,
+        operation: &VirtualRange,
+        to_node: Node,
+        batch: &mut Move,
+        begun: &mut Begun,
+    ) {
         let id = operation.space;
         if self.process(id).is_err() {
             let reason = FailureReason::ProcessGone;
@@ -265,19 +292,19 @@ impl Os {
                 continue;
             }
             let from_node = self.memory.node_of(entry.frame());
-            if from_node == batch.to.index() {
+            if from_node == to_node.index() {
                 begun.already_there += 1;
                 continue;
             }
             let frames = size.bytes() / FRAME_BYTES;
             let rises =
-                self.memory.is_fast_node(batch.to.index()) && !self.memory.is_fast_node(from_node);
+                self.memory.is_fast_node(to_node.index()) && !self.memory.is_fast_node(from_node);
             if rises && !self.groups[process.group].has_fast_room(frames) {
                 refuse(begun, FailureReason::NotAllowed);
                 continue;
             }
             let owner = Owner::Destination { space: id, address };
-            let order = Order::Only(batch.to.index());
+            let order = Order::Only(to_node.index());
             let Some((to, node)) = self.memory.take_easily(size, order, owner, false) else {
                 refuse(begun, FailureReason::NoRoom);
                 continue;
@@ -287,7 +314,7 @@ impl Os {
             self.count_data(&mut process, node, frames, true);
             let place = batch.pages.len();
             self.set_leaf(&mut process.space, at, Entry::migration(begun.id.0, place, entry));
-            batch.pages.push(Moving { space: id, address, size, from, to, split: false });
+            batch.pages.push(Moving { space: id, address, size, from, to, to_node, split: false });
             let copy =
                 Copy { from: PhysicalAddress(from), to: PhysicalAddress(to), bytes: size.bytes() };
             begun.copies.push(copy);
@@ -329,6 +356,7 @@ impl Os {
                 size: PageSize::Base,
                 from: whole.from + step,
                 to: whole.to + step,
+                to_node: whole.to_node,
                 split: false,
             });
         }
@@ -364,7 +392,10 @@ impl Os {
             gone: 0,
             map: Picoseconds::ZERO,
             free: Picoseconds::ZERO,
+            table_moves: Vec::new(),
+            tables: Picoseconds::ZERO,
         };
+        let mut arrivals = Vec::new();
         for (place, page) in batch.pages.iter().enumerate() {
             if page.split {
                 continue;
@@ -375,17 +406,29 @@ impl Os {
                 PageSize::Base => self.costs.move_free_base_ns,
                 PageSize::Huge => self.costs.move_free_huge_ns,
             };
-            done.free += ns(free, 1);
+            let frees = !batch.exchange;
+            done.free += ns(free, u64::from(frees));
             let Some(at) = self.still_moving(page, id, place) else {
                 // Unmapped meanwhile: nothing holds either frame any more.
+                // In an exchange the other frame is the partner's now.
                 self.memory.give_back(kept, page.size);
-                self.memory.give_back(left, page.size);
+                if frees {
+                    self.memory.give_back(left, page.size);
+                }
                 self.counters.wasted_copy_bytes += bytes;
                 done.gone += 1;
                 continue;
             };
             let mut process = self.processes[page.space.0 as usize].take().expect("it maps it");
-            let entry = Entry::leaf(kept, page.size).with_bits_of(process.space.entry(at));
+            let mapped = if self.does(Sabotage::MapsOldFrame) { left } else { kept };
+            let was = process.space.entry(at);
+            let mut entry = Entry::leaf(mapped, page.size).with_bits_of(was);
+            if self.does(Sabotage::SetsAccessedItself) {
+                entry = entry.set_bits(false);
+            }
+            if self.does(Sabotage::LosesDirty) && was.is_dirty() {
+                entry = Entry::leaf(mapped, page.size);
+            }
             self.set_leaf(&mut process.space, at, entry);
             let (space, address) = (page.space, page.address);
             let owner = match page.size {
@@ -393,11 +436,15 @@ impl Os {
                 PageSize::Huge => Owner::Huge { space, address },
             };
             self.memory.own(kept, page.size, owner);
-            let left_node = self.memory.give_back(left, page.size);
+            if frees && !self.does(Sabotage::LeaksOldFrame) {
+                self.memory.give_back(left, page.size);
+            }
             if !arrived {
                 let (frames, kept_node) = (bytes / FRAME_BYTES, self.memory.node_of(kept));
-                self.count_data(&mut process, left_node, frames, false);
+                self.count_data(&mut process, page.to_node.index(), frames, false);
                 self.count_data(&mut process, kept_node, frames, true);
+            } else if process.spec.tables.migrate && page.size == PageSize::Base {
+                arrivals.push((page.space, at, page.to_node));
             }
             self.processes[page.space.0 as usize] = Some(process);
             done.map += ns(self.costs.map_ns, 1);
@@ -409,6 +456,16 @@ impl Os {
                 (true, PageSize::Huge) => self.counters.migrated_huge_pages += 1,
             }
             self.counters.migrated_bytes += if arrived { bytes } else { 0 };
+        }
+        if batch.exchange && arrived {
+            self.counters.exchanged_pairs += done.pages / 2;
+        }
+        // All pages of the batch are mapped before the first asks for its table.
+        for (space, at, node) in arrivals {
+            let mut process = self.processes[space.0 as usize].take().expect("it maps it");
+            let asker = Asker { call: id.0, node: node.index() };
+            done.tables += self.follow_data(&mut process, at, asker, &mut done.table_moves);
+            self.processes[space.0 as usize] = Some(process);
         }
         done
     }

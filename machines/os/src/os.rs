@@ -12,10 +12,13 @@ use crate::costs::{CostTable, ns};
 use crate::counters::Counters;
 use crate::entry::Entry;
 use crate::frames::{FRAME_BYTES, FRAMES_PER_HUGE, MAX_SPACES, Owner};
+use crate::harvest::CachedLayout;
 use crate::memory::{Memory, Order, Placed};
 use crate::moves::Move;
+use crate::sabotage::Sabotage;
 use crate::shootdown::Shootdown;
 use crate::space::{AddressSpace, At, Mapping, ROOT, Table};
+use crate::tables::Pending;
 
 /// Why the operating system cannot go on for a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -72,6 +75,20 @@ pub struct Unmapped {
     pub cost: Picoseconds,
 }
 
+/// What freeing pages came to.
+#[derive(Default)]
+struct Freed {
+    /// Leaves and migration entries taken out.
+    leaves: u64,
+    /// Leaves among them.
+    pages: u64,
+    bytes: u64,
+    tables: u64,
+}
+
+/// Pages are unmapped in steps of so many bytes, so that the list of them stays short.
+const UNMAP_STEP: u64 = 1 << 30;
+
 /// Processes that share a limit of fast memory: one and its children.
 #[derive(Debug, Clone)]
 pub(crate) struct Group {
@@ -97,6 +114,8 @@ pub(crate) struct Process {
     pub(crate) data_frames: Vec<u64>,
     /// Page-table pages by node and level.
     pub(crate) table_pages: Vec<[u64; MAX_LEVELS]>,
+    /// Of base and of huge pages.
+    pub(crate) layouts: [Option<CachedLayout>; 2],
 }
 
 impl Process {
@@ -119,7 +138,11 @@ pub struct Os {
     pub(crate) groups: Vec<Group>,
     pub(crate) moves: BTreeMap<u32, Move>,
     pub(crate) next_move: u32,
+    pub(crate) table_moves: BTreeMap<u32, Pending>,
+    pub(crate) next_table_move: u32,
     pub(crate) counters: Counters,
+    #[cfg(test)]
+    pub(crate) sabotage: Option<Sabotage>,
 }
 
 /// Memory ran out; so much time went by in trying.
@@ -137,7 +160,11 @@ impl Os {
             groups: Vec::new(),
             moves: BTreeMap::new(),
             next_move: 0,
+            table_moves: BTreeMap::new(),
+            next_table_move: 0,
             counters: Counters::default(),
+            #[cfg(test)]
+            sabotage: None,
         })
     }
 
@@ -209,6 +236,7 @@ impl Os {
             turn: [0; 2],
             data_frames: vec![0; nodes],
             table_pages: vec![[0; MAX_LEVELS]; nodes],
+            layouts: [None, None],
         };
         let root_level = process.space.root_level();
         let owner = Owner::Table { space: id, address: 0, level: root_level };
@@ -239,10 +267,8 @@ impl Os {
         let end = self.process(id)?.space.end();
         let unmapped = self.unmap(id, 0, end)?;
         let mut process = self.processes[id.0 as usize].take().expect("it was there");
-        let old = process.space.tables[ROOT].frame;
         let level = process.space.root_level();
-        self.forget_table(&mut process, old, level);
-        self.memory.give_back(old, PageSize::Base);
+        self.free_tables(&mut process);
         let owner = Owner::Table { space: id, address: 0, level };
         let placed = self.allocate_table(&mut process, level, owner);
         match placed {
@@ -345,43 +371,66 @@ impl Os {
         let start = start & !(FRAME_BYTES - 1);
         let mut cost = self.split_at(id, start) + self.split_at(id, end);
         let mut process = self.processes[id.0 as usize].take().expect("checked above");
-        process.space.cut_mappings(start, end);
-        let mut leaves = Vec::new();
-        // Parts of mappings that are left have pages too; only the range itself is looked at.
-        process.space.for_each_leaf(start, end, |address, size, at, entry| {
-            leaves.push((address, size, at, entry));
-        });
-        let mut freed_bytes = 0;
-        let mut pages = 0;
-        for &(_, size, at, entry) in &leaves {
-            self.set_leaf(&mut process.space, at, Entry::NONE);
-            if size == PageSize::Huge {
-                self.free_deposit(&mut process);
-            }
-            if entry.is_present() {
-                let frames = size.bytes() / FRAME_BYTES;
-                let node = self.memory.give_back(entry.frame(), size);
-                self.count_data(&mut process, node, frames, false);
-                freed_bytes += size.bytes();
-                pages += 1;
-            } else {
-                // Under migration: its frames are freed when the move ends.
-                let (id, place) = entry.migration_target();
-                let node = self.memory.node_of(self.moves[&id].pages[place].to);
-                self.count_data(&mut process, node, size.bytes() / FRAME_BYTES, false);
+        let mut freed = Freed::default();
+        // Pages are within mappings only, so that holes cost nothing.
+        for cut in process.space.cut_mappings(start, end) {
+            let mut from = cut.start;
+            while from < cut.end {
+                let to = (from + UNMAP_STEP).min(cut.end);
+                self.free_pages(&mut process, from, to, &mut freed);
+                from = to;
             }
         }
-        cost += ns(self.costs.free_ns, leaves.len() as u64);
-        let freed_tables = self.prune_empty(&mut process, start, end);
-        cost += ns(self.costs.free_ns, freed_tables);
-        if !leaves.is_empty() {
+        cost += ns(self.costs.free_ns, freed.leaves + freed.tables);
+        if freed.leaves > 0 {
             process.space.generation += 1;
         }
         self.processes[id.0 as usize] = Some(process);
         let range = VirtualRange { space: id, start, size_bytes: end - start };
-        let shootdown = (pages + freed_tables > 0)
-            .then(|| self.shootdown(id, vec![range], pages, freed_tables > 0));
-        Ok(Unmapped { shootdown, freed_bytes, freed_tables, cost })
+        let Freed { pages, bytes, tables, .. } = freed;
+        let shootdown =
+            (pages + tables > 0).then(|| self.shootdown(id, vec![range], pages, tables > 0));
+        Ok(Unmapped { shootdown, freed_bytes: bytes, freed_tables: tables, cost })
+    }
+
+    /// Frees the pages of a range, and the tables that have nothing left in them.
+    fn free_pages(&mut self, process: &mut Process, start: u64, end: u64, freed: &mut Freed) {
+        let mut leaves = Vec::new();
+        process.space.for_each_leaf(start, end, |_, size, at, entry| {
+            leaves.push((size, at, entry));
+        });
+        let mut last = None;
+        for &(size, at, entry) in &leaves {
+            let frames = size.bytes() / FRAME_BYTES;
+            self.set_leaf(&mut process.space, at, Entry::NONE);
+            if size == PageSize::Huge {
+                self.free_deposit(process);
+            }
+            if entry.is_present() {
+                let node = self.memory.give_back(entry.frame(), size);
+                self.count_data(process, node, frames, false);
+                freed.bytes += size.bytes();
+                freed.pages += 1;
+            } else {
+                if self.does(Sabotage::ForgetsMovingPages) {
+                    continue;
+                }
+                // Under migration: its frames are freed when the move ends.
+                let (id, place) = entry.migration_target();
+                let node = self.moves[&id].pages[place].to_node.index();
+                self.count_data(process, node, frames, false);
+            }
+            // The leaves of a table stand together: look at it when the last has gone.
+            if let Some(table) = last.replace(at.table)
+                && table != at.table
+            {
+                freed.tables += self.prune(process, table);
+            }
+        }
+        if let Some(table) = last {
+            freed.tables += self.prune(process, table);
+        }
+        freed.leaves += leaves.len() as u64;
     }
 
     /// The process ends: all of its frames are free again. Moves under way of its pages end when
@@ -390,35 +439,40 @@ impl Os {
         let end = self.process(id)?.space.end();
         let mut unmapped = self.unmap(id, 0, end)?;
         let mut process = self.processes[id.0 as usize].take().expect("it was there");
-        let root = process.space.tables[ROOT].frame;
-        let level = process.space.root_level();
-        self.forget_table(&mut process, root, level);
-        self.memory.give_back(root, PageSize::Base);
-        unmapped.freed_tables += 1;
+        unmapped.freed_tables += self.free_tables(&mut process);
         Ok(unmapped)
     }
 
-    /// Frees tables of the range that have nothing in them.
-    fn prune_empty(&mut self, process: &mut Process, start: u64, end: u64) -> u64 {
-        let space = &process.space;
-        let mut empty: Vec<usize> = (0..space.tables.len())
-            .filter(|&t| t != ROOT && is_empty(&space.tables[t], start, end))
-            .collect();
+    /// Frees the tables of a process that has nothing mapped: the root, and those that were made
+    /// for a page that then found no memory.
+    fn free_tables(&mut self, process: &mut Process) -> u64 {
+        let mut freed = 1;
+        for table in 0..process.space.tables.len() {
+            freed += self.prune(process, table);
+        }
+        let root = process.space.tables[ROOT].frame;
+        self.forget_table(process, root, process.space.root_level());
+        self.memory.give_back(root, PageSize::Base);
+        freed
+    }
+
+    /// Frees a table if it is empty, and those above it that are thereby.
+    pub(crate) fn prune(&mut self, process: &mut Process, mut table: usize) -> u64 {
         let mut freed = 0;
-        while let Some(table) = empty.pop() {
+        let is_empty = |t: &Table| t.in_use && t.used == 0;
+        while table != ROOT && is_empty(&process.space.tables[table]) {
             let parent = process.space.tables[table].parent as usize;
+            self.forget_table_move(process, table);
             let (frame, level) = process.space.prune(table);
             self.forget_table(process, frame, level);
             self.memory.give_back(frame, PageSize::Base);
             freed += 1;
-            if parent != ROOT && process.space.tables[parent].used == 0 {
-                empty.push(parent);
-            }
+            table = parent;
         }
         freed
     }
 
-    fn forget_table(&mut self, process: &mut Process, frame: u64, level: usize) {
+    pub(crate) fn forget_table(&mut self, process: &mut Process, frame: u64, level: usize) {
         let node = self.memory.node_of(frame);
         process.table_pages[node][level] -= 1;
     }
@@ -426,7 +480,7 @@ impl Os {
     /// Writes a leaf, a migration entry or nothing in place of another, and keeps the leaf table's
     /// count of pages in fast memory.
     pub(crate) fn set_leaf(&self, space: &mut AddressSpace, at: At, entry: Entry) {
-        if space.tables[at.table].level == 0 {
+        if space.tables[at.table].level == 0 && !self.does(Sabotage::ForgetsFastPages) {
             let weight = |e: Entry| {
                 u16::from(e.is_migration() || e.is_present() && self.memory.is_fast(e.frame()))
             };
@@ -575,10 +629,6 @@ impl Os {
         self.counters.splits += 1;
         ns(self.costs.split_huge_ns, 1)
     }
-}
-
-fn is_empty(table: &Table, start: u64, end: u64) -> bool {
-    table.in_use && table.used == 0 && table.address < end && table.address >= start & !0x1F_FFFF
 }
 
 fn take_turn(turn: &mut usize, nodes: usize) -> usize {

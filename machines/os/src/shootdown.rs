@@ -20,13 +20,22 @@ pub struct Shootdown {
     pub full: bool,
     /// Page-table pages changed too: paging-structure caches must be flushed.
     pub tables: bool,
-    /// Time on the processor that asks, without waiting for others: preparing, and its own
-    /// invalidations.
+    /// Time on the processor that asks: its own invalidations.
     pub local: Picoseconds,
-    /// More on that processor for each other processor that is interrupted.
+    /// More on that processor, once, if any other processor runs the address space.
+    pub send: Picoseconds,
+    /// More on that processor for each other that is interrupted.
     pub wait_per_processor: Picoseconds,
     /// On each interrupted processor: the interrupt and the invalidations.
     pub remote: Picoseconds,
+}
+
+impl Shootdown {
+    /// All of the time on the processor that asks, with so many others interrupted.
+    pub fn initiator(&self, others: u64) -> Picoseconds {
+        let send = if others > 0 { self.send } else { Picoseconds::ZERO };
+        self.local + send + self.wait_per_processor * others
+    }
 }
 
 impl Os {
@@ -52,7 +61,8 @@ impl Os {
             invalidations,
             full,
             tables,
-            local: ns(costs.shootdown_ns, 1) + invalidate,
+            local: invalidate,
+            send: ns(costs.shootdown_ns, 1),
             wait_per_processor: ns(costs.shootdown_wait_ns, 1),
             remote: ns(costs.shootdown_interrupt_ns, 1) + invalidate,
         }

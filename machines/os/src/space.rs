@@ -46,6 +46,12 @@ pub(crate) struct Table {
     pub(crate) fast: u16,
     pub(crate) level: u8,
     pub(crate) in_use: bool,
+    /// The move that the table is under, see [`crate::tables`].
+    pub(crate) moving: Option<u32>,
+    /// Moves of leaf tables below this one that are under way: they hold its lock.
+    pub(crate) held: u16,
+    /// On behalf of which call, of a table that moves or is held.
+    pub(crate) holder: u32,
 }
 
 /// An entry's place in the arena.
@@ -75,8 +81,6 @@ pub struct AddressSpace {
     pub(crate) deposits: Vec<u64>,
     /// Counts changes to what is mapped, so that a scan can be told from the one before.
     pub(crate) generation: u64,
-    /// Bits set by walks, for the conservation test.
-    pub(crate) accessed_set: u64,
 }
 
 /// Arena number of the root.
@@ -94,7 +98,6 @@ impl AddressSpace {
             mappings: Vec::new(),
             deposits: Vec::new(),
             generation: 0,
-            accessed_set: 0,
         };
         space.add_table(space.root_level, 0, 0, root_frame);
         space
@@ -114,10 +117,6 @@ impl AddressSpace {
         1 << (level_shift(self.root_level + 1) - 1)
     }
 
-    pub(crate) fn has_room_for_tables(&self) -> bool {
-        self.tables.len() + self.root_level <= MAX_TABLES
-    }
-
     fn add_table(&mut self, level: usize, address: u64, parent: usize, frame: u64) -> usize {
         let span = 1u64 << level_shift(level + 1);
         let table = Table {
@@ -128,6 +127,9 @@ impl AddressSpace {
             fast: 0,
             level: level as u8,
             in_use: true,
+            moving: None,
+            held: 0,
+            holder: 0,
         };
         match self.unused.pop() {
             Some(index) => {
@@ -135,6 +137,7 @@ impl AddressSpace {
                 index as usize
             }
             None => {
+                assert!(self.tables.len() < MAX_TABLES, "32 TB mapped by one process");
                 self.tables.push(table);
                 self.entries.resize(self.tables.len() * ENTRIES, Entry::NONE);
                 self.tables.len() - 1
@@ -160,6 +163,11 @@ impl AddressSpace {
         let old = std::mem::replace(&mut self.entries[at.index()], entry);
         let used = &mut self.tables[at.table].used;
         *used = *used + u16::from(!entry.is_none()) - u16::from(!old.is_none());
+    }
+
+    pub(crate) fn clear_accessed(&mut self, at: At) {
+        let entry = &mut self.entries[at.index()];
+        *entry = entry.clear_accessed();
     }
 
     /// The lowest level reached on the way to `address`, and its entry's place: a leaf, a
@@ -225,18 +233,25 @@ impl AddressSpace {
         (address < m.end).then_some(m)
     }
 
-    /// Takes a range out of the mappings.
-    pub(crate) fn cut_mappings(&mut self, start: u64, end: u64) {
-        let mut left = Vec::with_capacity(self.mappings.len() + 1);
-        for m in &self.mappings {
-            if m.start < start.min(m.end) {
-                left.push(Mapping { end: m.end.min(start), ..*m });
+    /// Takes a range out of the mappings; returns what was in it.
+    pub(crate) fn cut_mappings(&mut self, start: u64, end: u64) -> Vec<Mapping> {
+        let (mut left, mut cut) = (Vec::with_capacity(self.mappings.len() + 1), Vec::new());
+        for &m in &self.mappings {
+            let inside = Mapping { start: m.start.max(start), end: m.end.min(end), ..m };
+            if inside.start >= inside.end {
+                left.push(m);
+                continue;
             }
-            if m.end > end.max(m.start) {
-                left.push(Mapping { start: m.start.max(end), ..*m });
+            cut.push(inside);
+            if m.start < inside.start {
+                left.push(Mapping { end: inside.start, ..m });
+            }
+            if inside.end < m.end {
+                left.push(Mapping { start: inside.end, ..m });
             }
         }
         self.mappings = left;
+        cut
     }
 
     /// What is mapped, as ranges.
@@ -314,7 +329,6 @@ impl PageTable for AddressSpace {
         let entry = self.entry(at);
         // A walk that began before the page went sets no bit: its entry is not there any more.
         if entry.is_present() {
-            self.accessed_set += u64::from(!entry.is_accessed());
             self.entries[at.index()] = entry.set_bits(dirty);
         }
     }

@@ -1,0 +1,225 @@
+//! Leaf tables that follow their data (Radiant paper, section 4.3 and algorithm 1).
+//!
+//! A data page that has arrived asks for its leaf table's move. Up at once; down only when the
+//! table maps nothing in faster memory any more; not when it is there or would stay in its tier;
+//! and not when somebody holds a lock, for the next of its 512 pages will ask again.
+//!
+//! # The order of steps, and late bits
+//!
+//! A hardware walker does not take the kernel's locks. Between the copy of a table and the moment
+//! at which no processor knows the old one, a walk sets accessed and dirty bits in the *old* table.
+//! Algorithm 1 prints flush, copy, switch (lines 25 to 27): bits set after the copy are lost, and a
+//! lost dirty bit is lost data. The order that keeps them, and the default here, is: copy, switch,
+//! flush, then merge the bits of the old table into the new and only then free it
+//! ([`TableMoveOrder::SwitchFlushMerge`]). Other changes to entries take the locks and wait.
+//!
+//! So a move has two halves: [`Os::finish_move`] begins it (frame allocated, content copied), and
+//! [`Os::finish_table_move`] switches. The time between is the machine's to play, and walks in it
+//! go on setting bits.
+
+use serde::{Deserialize, Serialize};
+use terrace_core::page::{PageSize, SpaceId, VirtualRange};
+use terrace_hardware::address::PhysicalAddress;
+use terrace_hardware::units::Picoseconds;
+
+use crate::config::Tier;
+use crate::costs::ns;
+use crate::entry::Entry;
+use crate::frames::Owner;
+use crate::memory::Order;
+use crate::os::{Os, Process};
+use crate::sabotage::Sabotage;
+use crate::shootdown::Shootdown;
+use crate::space::{At, ENTRIES};
+
+/// The order of the steps of a table's move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TableMoveOrder {
+    /// Copy, switch, flush, merge, free: keeps late bits.
+    #[default]
+    SwitchFlushMerge,
+    /// As algorithm 1 prints it, flush, copy, switch: loses late bits.
+    AsPrinted,
+}
+
+/// A leaf table under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableMoveId(pub u32);
+
+/// A leaf table's move that has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableMove {
+    /// To finish it with.
+    pub id: TableMoveId,
+    /// Whose table.
+    pub space: SpaceId,
+    /// First address that it maps.
+    pub address: u64,
+    /// Where it is: one base page to copy from.
+    pub from: PhysicalAddress,
+    /// Where it goes.
+    pub to: PhysicalAddress,
+}
+
+/// A leaf table's move that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableMoved {
+    /// The flush that must be done before the old frame is used again: paging-structure caches
+    /// hold the old table's address.
+    pub shootdown: Shootdown,
+    /// Accessed and dirty bits that walks had set since the copy.
+    pub late: [u64; 2],
+    /// Processor time, without the shootdown and without copying.
+    pub cost: Picoseconds,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Pending {
+    pub(crate) space: SpaceId,
+    pub(crate) table: usize,
+    pub(crate) to: u64,
+    /// The table as it was copied.
+    copied: Box<[Entry]>,
+}
+
+/// Which call asks, and for what node: what the tables of one [`Os::finish_move`] have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asker {
+    /// Whoever holds a lock on behalf of another call contends.
+    pub(crate) call: u32,
+    pub(crate) node: usize,
+}
+
+impl Os {
+    /// Algorithm 1 for the data page whose entry is `at` and which has just arrived.
+    pub(crate) fn follow_data(
+        &mut self,
+        process: &mut Process,
+        at: At,
+        asker: Asker,
+        begun: &mut Vec<TableMove>,
+    ) -> Picoseconds {
+        let t = process.space.tables[at.table];
+        let to = asker.node;
+        // A table under way counts as being where it goes for the call that moves it, since that
+        // call moves tables one after the other; for others it is locked.
+        let mine = t.moving.is_some() && t.holder == asker.call;
+        let node = self.memory.node_of(t.frame);
+        let counts = &mut self.counters.table_moves;
+        if node == to || mine {
+            counts.already_there += 1;
+            return Picoseconds::ZERO;
+        }
+        let (from_tier, to_tier) = (self.memory.nodes[node].tier, self.memory.nodes[to].tier);
+        if from_tier == to_tier {
+            counts.within_tier += 1;
+            return Picoseconds::ZERO;
+        }
+        let mut cost = Picoseconds::ZERO;
+        if to_tier > from_tier {
+            // A scan stops at the first such page; they are taken to lie evenly.
+            let looked_at = ENTRIES as u64 / (u64::from(t.fast) + 1);
+            cost += Picoseconds(self.costs.table_scan_entry_ps * looked_at);
+            if t.fast > 0 || self.maps_faster_than(process, at.table, to_tier) {
+                self.counters.table_moves.maps_fast += 1;
+                return cost;
+            }
+        }
+        let parent = process.space.tables[t.parent as usize];
+        if t.moving.is_some() || (parent.held > 0 && parent.holder != asker.call) {
+            self.counters.table_moves.lock_contended += 1;
+            return cost;
+        }
+        let space = process.space.id();
+        let owner = Owner::Table { space, address: t.address, level: 0 };
+        let taken = self.memory.take_easily(PageSize::Base, Order::Only(to), owner, false);
+        let Some((frame, _)) = taken else {
+            self.counters.table_moves.no_room += 1;
+            return cost;
+        };
+        self.counters.table_moves.successful += 1;
+        let id = self.next_table_move;
+        self.next_table_move += 1;
+        let copied = process.space.table_entries(at.table).into();
+        self.table_moves.insert(id, Pending { space, table: at.table, to: frame, copied });
+        let tables = &mut process.space.tables;
+        tables[at.table].moving = Some(id);
+        tables[at.table].holder = asker.call;
+        tables[t.parent as usize].holder = asker.call;
+        tables[t.parent as usize].held += 1;
+        begun.push(TableMove {
+            id: TableMoveId(id),
+            space,
+            address: t.address,
+            from: PhysicalAddress(t.frame),
+            to: PhysicalAddress(frame),
+        });
+        cost + ns(self.costs.table_move_ns, 1)
+    }
+
+    /// Whether the table maps a page in a tier between the fastest and this one.
+    fn maps_faster_than(&self, process: &Process, table: usize, tier: Tier) -> bool {
+        tier > Tier::SLOW
+            && process.space.table_entries(table).iter().any(|e| {
+                e.is_present() && self.memory.nodes[self.memory.node_of(e.frame())].tier < tier
+            })
+    }
+
+    /// Ends the move of a leaf table: switches the entry above it, and carries the bits over that
+    /// walks have set since the copy. `None` when the table has gone meanwhile, unmapped with its
+    /// last page.
+    pub fn finish_table_move(&mut self, id: TableMoveId) -> Option<TableMoved> {
+        let pending = self.table_moves.remove(&id.0)?;
+        let mut process = self.processes[pending.space.0 as usize].take().expect("it has a table");
+        let space = &mut process.space;
+        let keeps = self.config.migration.table_move_order == TableMoveOrder::SwitchFlushMerge;
+        let mut late = [0, 0];
+        let entries = space.table_entries_mut(pending.table);
+        for (entry, &copied) in entries.iter_mut().zip(&pending.copied) {
+            // What was written under the locks since the copy is no walk's doing.
+            if !entry.is_present() || !entry.same_page(copied) {
+                continue;
+            }
+            late[0] += u64::from(entry.is_accessed() && !copied.is_accessed());
+            late[1] += u64::from(entry.is_dirty() && !copied.is_dirty());
+            if !keeps {
+                *entry = entry.without_bits_beyond(copied);
+            }
+        }
+        let c = &mut self.counters;
+        let (accessed, dirty) = if keeps {
+            (&mut c.late_accessed, &mut c.late_dirty)
+        } else {
+            (&mut c.lost_accessed, &mut c.lost_dirty)
+        };
+        *accessed += late[0];
+        *dirty += late[1];
+        let t = space.tables[pending.table];
+        space.set_table_frame(pending.table, pending.to);
+        space.tables[pending.table].moving = None;
+        space.tables[t.parent as usize].held -= 1;
+        let from = self.memory.give_back(t.frame, PageSize::Base);
+        let to = self.memory.node_of(pending.to);
+        if !self.does(Sabotage::MiscountsTables) {
+            process.table_pages[from][0] -= 1;
+            process.table_pages[to][0] += 1;
+        }
+        self.processes[pending.space.0 as usize] = Some(process);
+        let size_bytes = PageSize::Huge.bytes();
+        let range = VirtualRange { space: pending.space, start: t.address, size_bytes };
+        let shootdown = self.shootdown(pending.space, vec![range], ENTRIES as u64, true);
+        let merge = if keeps { self.costs.table_scan_entry_ps * ENTRIES as u64 } else { 0 };
+        Some(TableMoved { shootdown, late, cost: Picoseconds(merge) })
+    }
+
+    /// Calls off the move of a table that is about to go.
+    pub(crate) fn forget_table_move(&mut self, process: &mut Process, table: usize) {
+        let t = &mut process.space.tables[table];
+        let Some(id) = t.moving.take() else { return };
+        let parent = t.parent as usize;
+        process.space.tables[parent].held -= 1;
+        let pending = self.table_moves.remove(&id).expect("a table under way");
+        self.memory.give_back(pending.to, PageSize::Base);
+    }
+}
