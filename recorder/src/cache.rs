@@ -1,9 +1,12 @@
-//! The filter: which references reach which level. Caches are LRU, allocate on loads and stores
-//! alike, and do not invalidate each other: as Valgrind's cachegrind counts.
+//! The caches of the filter. They are LRU, allocate on loads and stores alike, and do not
+//! invalidate each other: as Valgrind's cachegrind counts. A line that a store changed is dirty;
+//! when it leaves it makes dirty the next level's copy, without counting as a use of it, so that
+//! what misses is what misses in cachegrind, which has no dirty lines.
 
+use std::ops::{BitAnd, BitOr, Not};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrace_recordings::reference::{CacheShape, Filter, Level};
+use terrace_recordings::reference::{CacheShape, Filter};
 
 use crate::prefetch::prefetch;
 
@@ -49,42 +52,103 @@ pub fn check(filter: &Filter) -> Result<(), BadShape> {
 /// Bits of a program's addresses: x86-64 with four levels of page tables gives it 47.
 const ADDRESS_BITS: u32 = 47;
 
-/// Uses a line in its set, which is in the order of use, most recent first; true where it was
-/// there.
+/// No line has this number.
+pub const NO_LINE: u64 = u64::MAX;
+
+/// What the use of a line did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Use {
+    /// The line was there.
+    pub hit: bool,
+    /// The dirty line that had to leave for it, or [`NO_LINE`].
+    pub left: u64,
+}
+
+const HIT: Use = Use { hit: true, left: NO_LINE };
+
+/// A line in a set: its number without the set's, plus one, then a bit for dirty; 0 for none.
+trait Entry:
+    Copy + Eq + From<u8> + Into<u64> + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self>
+{
+}
+impl Entry for u32 {}
+impl Entry for u64 {}
+
+/// Whether all numbers of lines without their sets' leave room for the bit in 32.
+fn is_narrow(set_bits: u32, line_bytes: u32) -> bool {
+    set_bits + line_bytes.trailing_zeros() + 31 >= ADDRESS_BITS
+}
+
+fn entry(line: u64, set_bits: u32) -> u64 {
+    ((line >> set_bits) + 1) << 1
+}
+
+/// The line of an entry that left, where it was dirty.
+fn left(entry: u64, set: usize, set_bits: u32) -> u64 {
+    if entry & 1 == 0 { NO_LINE } else { ((entry >> 1) - 1) << set_bits | set as u64 }
+}
+
+/// Uses a line in its set, which is in the order of use, most recent first. `dirty` is 1 for a
+/// store. Returns whether it was there, and the entry that left.
 #[inline]
-fn touch<T: Copy + PartialEq, const WAYS: usize>(set: &mut [T; WAYS], tag: T) -> bool {
-    let found = (0..WAYS).fold(0u64, |found, way| found | u64::from(set[way] == tag) << way);
+fn touch<T: Entry, const WAYS: usize>(set: &mut [T; WAYS], line: T, dirty: T) -> (bool, T) {
+    let (zero, one) = (T::from(0), T::from(1));
+    let before = *set;
+    let (mut found, mut was_dirty) = (0u64, zero);
+    for (way, entry) in before.iter().enumerate() {
+        let same = *entry & !one == line;
+        found |= u64::from(same) << way;
+        was_dirty = was_dirty | if same { *entry & one } else { zero };
+    }
     // Selects instead of a copy: a call of memmove for a few bytes took 80 % of the run time.
     let at = if found == 0 { WAYS - 1 } else { found.trailing_zeros() as usize };
-    let before = *set;
     for way in 1..WAYS {
         set[way] = if way <= at { before[way - 1] } else { before[way] };
     }
-    set[0] = tag;
-    found != 0
+    set[0] = line | was_dirty | dirty;
+    (found != 0, before[WAYS - 1])
 }
 
 /// The same for any number of ways.
-fn touch_any<T: Copy + PartialEq>(set: &mut [T], tag: T) -> bool {
-    let found = set.iter().position(|line| *line == tag);
-    set.copy_within(0..found.unwrap_or(set.len() - 1), 1);
-    set[0] = tag;
-    found.is_some()
+fn touch_any<T: Entry>(set: &mut [T], line: T, dirty: T) -> (bool, T) {
+    let one = T::from(1);
+    let found = set.iter().position(|entry| *entry & !one == line);
+    let at = found.unwrap_or(set.len() - 1);
+    let old = set[at];
+    set.copy_within(0..at, 1);
+    set[0] = line | dirty | if found.is_some() { old & one } else { T::from(0) };
+    (found.is_some(), old)
 }
 
 #[inline]
-fn touch_set<T: Copy + PartialEq>(lines: &mut [T], set: usize, ways: usize, tag: T) -> bool {
-    let Some(set) = lines.get_mut(set * ways..(set + 1) * ways) else { return false };
-    if set[0] == tag {
-        return true;
+fn use_in<T: Entry>(
+    lines: &mut [T],
+    (set, set_bits, ways): (usize, u32, usize),
+    line: T,
+    dirty: T,
+) -> Use {
+    let Some(entries) = lines.get_mut(set * ways..(set + 1) * ways) else { return HIT };
+    if entries[0] & !T::from(1) == line {
+        entries[0] = entries[0] | dirty;
+        return HIT;
     }
-    if let Ok(set) = <&mut [T; 8]>::try_from(&mut *set) {
-        touch(set, tag)
-    } else if let Ok(set) = <&mut [T; 16]>::try_from(&mut *set) {
-        touch(set, tag)
+    let (hit, old) = if let Ok(entries) = <&mut [T; 8]>::try_from(&mut *entries) {
+        touch(entries, line, dirty)
+    } else if let Ok(entries) = <&mut [T; 16]>::try_from(&mut *entries) {
+        touch(entries, line, dirty)
     } else {
-        touch_any(set, tag)
-    }
+        touch_any(entries, line, dirty)
+    };
+    if hit { HIT } else { Use { hit, left: left(old.into(), set, set_bits) } }
+}
+
+fn mark_in<T: Entry>(lines: &mut [T], set: usize, ways: usize, line: T) -> bool {
+    let Some(entries) = lines.get_mut(set * ways..(set + 1) * ways) else { return false };
+    let found = entries.iter_mut().find(|entry| **entry & !T::from(1) == line);
+    found.is_some_and(|entry| {
+        *entry = *entry | T::from(1);
+        true
+    })
 }
 
 /// A cache that one thread uses.
@@ -95,8 +159,8 @@ pub struct PrivateCache {
     ways: usize,
 }
 
-/// Per set, most recently used first: the line's number without its set, plus one; 0 where there
-/// is none. In half the memory where the caches' own sets leave few enough bits.
+/// Per set, most recently used first. In half the memory where the caches' own sets leave few
+/// enough bits.
 #[derive(Debug)]
 enum Lines {
     Narrow(Box<[u32]>),
@@ -108,8 +172,7 @@ impl PrivateCache {
     pub fn new(sets: usize, ways: u32, line_bytes: u32) -> Self {
         let ways = ways.max(1) as usize;
         let set_bits = sets.trailing_zeros();
-        let narrow = set_bits + line_bytes.trailing_zeros() + 31 >= ADDRESS_BITS;
-        let lines = if narrow {
+        let lines = if is_narrow(set_bits, line_bytes) {
             Lines::Narrow(vec![0; sets * ways].into_boxed_slice())
         } else {
             Lines::Wide(vec![0; sets * ways].into_boxed_slice())
@@ -117,21 +180,34 @@ impl PrivateCache {
         PrivateCache { lines, set_bits, ways }
     }
 
-    /// Uses a line; true where it was there.
+    fn set(&self, line: u64) -> usize {
+        (line & ((1 << self.set_bits) - 1)) as usize
+    }
+
+    /// Uses a line, for a store where it is `dirty` afterwards.
     #[inline]
-    pub fn hit(&mut self, line: u64) -> bool {
-        let tag = (line >> self.set_bits) + 1;
-        let set = (line & ((1 << self.set_bits) - 1)) as usize;
+    pub fn use_line(&mut self, line: u64, dirty: bool) -> Use {
+        let place = (self.set(line), self.set_bits, self.ways);
+        let entry = entry(line, self.set_bits);
         match &mut self.lines {
-            Lines::Narrow(lines) => touch_set(lines, set, self.ways, tag as u32),
-            Lines::Wide(lines) => touch_set(lines, set, self.ways, tag),
+            Lines::Narrow(lines) => use_in(lines, place, entry as u32, dirty.into()),
+            Lines::Wide(lines) => use_in(lines, place, entry, dirty.into()),
+        }
+    }
+
+    /// Makes a line dirty without using it; false where it is not there.
+    pub fn mark(&mut self, line: u64) -> bool {
+        let (set, entry) = (self.set(line), entry(line, self.set_bits));
+        match &mut self.lines {
+            Lines::Narrow(lines) => mark_in(lines, set, self.ways, entry as u32),
+            Lines::Wide(lines) => mark_in(lines, set, self.ways, entry),
         }
     }
 }
 
 /// A cache that the threads of a process share without a lock. Two threads that use one set at
-/// the same instant may lose or double a line in it, which costs accuracy (a miss too many) and
-/// nothing else; one thread alone gets exact LRU.
+/// the same instant may lose or double a line in it, which costs accuracy (a miss or a write-back
+/// too many) and nothing else; one thread alone gets exact LRU.
 #[derive(Debug)]
 pub struct SharedCache {
     /// As in a private cache; two narrow lines to a word.
@@ -146,210 +222,113 @@ impl SharedCache {
     pub fn new(sets: usize, ways: u32, line_bytes: u32) -> Self {
         let ways = ways.max(1) as usize;
         let set_bits = sets.trailing_zeros();
-        let narrow = ways == 16 && set_bits + line_bytes.trailing_zeros() + 31 >= ADDRESS_BITS;
+        let narrow = ways == 16 && is_narrow(set_bits, line_bytes);
         let mut words = Vec::new();
         words.resize_with(if narrow { sets * 8 } else { sets * ways }, AtomicU64::default);
         SharedCache { words: words.into_boxed_slice(), set_bits, ways, narrow }
     }
 
+    #[inline]
+    fn set(&self, line: u64) -> (usize, &[AtomicU64]) {
+        let set = (line & ((1 << self.set_bits) - 1)) as usize;
+        let words = if self.narrow { 8 } else { self.ways };
+        (set, self.words.get(set * words..(set + 1) * words).unwrap_or_default())
+    }
+
     /// Has the processor fetch a line's set.
     #[inline]
     pub fn prefetch(&self, line: u64) {
-        let set = (line & ((1 << self.set_bits) - 1)) as usize;
-        let words = if self.narrow { 8 } else { self.ways };
-        if let Some(word) = self.words.get(set * words) {
+        if let Some(word) = self.set(line).1.first() {
             prefetch(word);
         }
     }
 
-    /// Uses a line; true where it was there.
+    /// Uses a line.
     #[inline]
-    pub fn hit(&self, line: u64) -> bool {
-        let tag = (line >> self.set_bits) + 1;
-        let set = (line & ((1 << self.set_bits) - 1)) as usize;
-        if self.narrow { self.hit_narrow(set, tag as u32) } else { self.hit_wide(set, tag) }
+    pub fn use_line(&self, line: u64) -> Use {
+        let entry = entry(line, self.set_bits);
+        let (set, words) = self.set(line);
+        let (hit, old) =
+            if self.narrow { use_narrow(words, entry as u32) } else { use_wide(words, entry) };
+        if hit { HIT } else { Use { hit, left: left(old, set, self.set_bits) } }
     }
 
-    /// Sixteen lines in 64 bytes, one line of the host's cache. Word by word: a wide load of
-    /// what was just stored in pieces would wait for every store before it, the recorded
-    /// program's own misses among them.
+    /// Makes a line dirty without using it; false where it is not there.
     #[inline]
-    fn hit_narrow(&self, set: usize, tag: u32) -> bool {
-        let Some(words) = self.words.get(set * 8..set * 8 + 8) else { return false };
-        let mut moved = tag;
+    pub fn mark(&self, line: u64) -> bool {
+        let entry = entry(line, self.set_bits);
+        let words = self.set(line).1;
+        if !self.narrow {
+            let found = words.iter().find(|word| word.load(Ordering::Relaxed) & !1 == entry);
+            return found.is_some_and(|word| {
+                word.store(entry | 1, Ordering::Relaxed);
+                true
+            });
+        }
         for word in words {
             let pair = word.load(Ordering::Relaxed);
-            let (first, second) = (pair as u32, (pair >> 32) as u32);
-            if first == tag {
-                let kept = pair & !u64::from(u32::MAX);
-                word.store(kept | u64::from(moved), Ordering::Relaxed);
-                return true;
-            }
-            word.store(u64::from(first) << 32 | u64::from(moved), Ordering::Relaxed);
-            if second == tag {
-                return true;
-            }
-            moved = second;
-        }
-        false
-    }
-
-    fn hit_wide(&self, set: usize, tag: u64) -> bool {
-        let Some(set) = self.words.get(set * self.ways..(set + 1) * self.ways) else {
-            return false;
-        };
-        // Each line moves one back until the place of the used one is reached.
-        let mut moved = tag;
-        for way in set {
-            let here = way.load(Ordering::Relaxed);
-            way.store(moved, Ordering::Relaxed);
-            moved = here;
-            if moved == tag {
-                return true;
-            }
+            let dirty = if pair & 0xffff_fffe == entry {
+                1
+            } else if pair >> 32 & 0xffff_fffe == entry {
+                1 << 32
+            } else {
+                continue;
+            };
+            word.store(pair | dirty, Ordering::Relaxed);
+            return true;
         }
         false
     }
 }
 
-/// References and misses of one stream.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Loads.
-    pub loads: u64,
-    /// Stores.
-    pub stores: u64,
-    /// References that missed the first level.
-    pub l1_misses: u64,
-    /// And the second.
-    pub l2_misses: u64,
-    /// And the last.
-    pub llc_misses: u64,
+/// Sixteen lines in 64 bytes, one line of the host's cache. Word by word: a wide load of what was
+/// just stored in pieces would wait for every store before it, the recorded program's own misses
+/// among them.
+#[inline]
+fn use_narrow(words: &[AtomicU64], entry: u32) -> (bool, u64) {
+    let mut moved = entry;
+    for word in words {
+        let pair = word.load(Ordering::Relaxed);
+        let (first, second) = (pair as u32, (pair >> 32) as u32);
+        if first & !1 == entry {
+            let kept = pair & !u64::from(u32::MAX);
+            word.store(kept | u64::from(moved), Ordering::Relaxed);
+            keep_dirty(words, first);
+            return (true, 0);
+        }
+        word.store(u64::from(first) << 32 | u64::from(moved), Ordering::Relaxed);
+        if second & !1 == entry {
+            keep_dirty(words, second);
+            return (true, 0);
+        }
+        moved = second;
+    }
+    (false, moved.into())
 }
 
-impl Counts {
-    /// The sum of two.
-    pub fn plus(self, other: Counts) -> Counts {
-        Counts {
-            loads: self.loads + other.loads,
-            stores: self.stores + other.stores,
-            l1_misses: self.l1_misses + other.l1_misses,
-            l2_misses: self.l2_misses + other.l2_misses,
-            llc_misses: self.llc_misses + other.llc_misses,
-        }
-    }
-}
-
-/// The caches of one thread, and its counts.
-#[derive(Debug)]
-pub struct ThreadFilter {
-    l1: PrivateCache,
-    l2: PrivateCache,
-    line_shift: u32,
-    level: Level,
-    /// What went through.
-    pub counts: Counts,
-}
-
-impl ThreadFilter {
-    /// Empty caches for a filter that [`check`] found good.
-    pub fn new(filter: &Filter) -> Result<Self, BadShape> {
-        let level = filter.level;
-        // A level that is not asked for is not simulated.
-        let sets_at = |from: Level, name, shape: CacheShape| {
-            if level >= from { sets(name, shape, filter.line_bytes) } else { Ok(1) }
-        };
-        Ok(ThreadFilter {
-            l1: PrivateCache::new(
-                sets_at(Level::L1, "l1", filter.l1)?,
-                filter.l1.ways,
-                filter.line_bytes,
-            ),
-            l2: PrivateCache::new(
-                sets_at(Level::L2, "l2", filter.l2)?,
-                filter.l2.ways,
-                filter.line_bytes,
-            ),
-            line_shift: filter.line_bytes.trailing_zeros(),
-            level,
-            counts: Counts::default(),
-        })
-    }
-
-    /// True where the reference is to be recorded. One that spans two lines uses both, and
-    /// passes when either does.
-    #[inline]
-    pub fn passes(
-        &mut self,
-        llc: &SharedCache,
-        address: u64,
-        size_bytes: u64,
-        store: bool,
-    ) -> bool {
-        match self.near(address, size_bytes, store) {
-            Near::Hit => false,
-            Near::Passes => true,
-            Near::Far(first, second) => self.far(llc, first, second),
-        }
-    }
-
-    /// The first half of [`Self::passes`]: the caches of the thread's own.
-    #[inline]
-    pub fn near(&mut self, address: u64, size_bytes: u64, store: bool) -> Near {
-        self.counts.loads += u64::from(!store);
-        self.counts.stores += u64::from(store);
-        if self.level == Level::None {
-            return Near::Passes;
-        }
-        let first = address >> self.line_shift;
-        let last = address.wrapping_add(size_bytes - 1) >> self.line_shift;
-        let hit = self.l1.hit(first);
-        if first == last {
-            return if hit { Near::Hit } else { self.second(first, NO_LINE) };
-        }
-        let one = if hit { NO_LINE } else { first };
-        let other = if self.l1.hit(last) { NO_LINE } else { last };
-        if one & other == NO_LINE { Near::Hit } else { self.second(one, other) }
-    }
-
-    /// Lines in registers, not in an array, which would go through memory: see `hit_narrow`.
-    #[inline]
-    fn second(&mut self, first: u64, second: u64) -> Near {
-        self.counts.l1_misses += 1;
-        if self.level == Level::L1 {
-            return Near::Passes;
-        }
-        let first = if first == NO_LINE || self.l2.hit(first) { NO_LINE } else { first };
-        let second = if second == NO_LINE || self.l2.hit(second) { NO_LINE } else { second };
-        if first & second == NO_LINE {
-            return Near::Hit;
-        }
-        self.counts.l2_misses += 1;
-        if self.level == Level::L2 { Near::Passes } else { Near::Far(first, second) }
-    }
-
-    /// The second half: the cache that all share.
-    #[inline]
-    pub fn far(&mut self, llc: &SharedCache, first: u64, second: u64) -> bool {
-        let mut passes = first != NO_LINE && !llc.hit(first);
-        passes |= second != NO_LINE && !llc.hit(second);
-        self.counts.llc_misses += u64::from(passes);
-        passes
+/// The line that moved to the front keeps its bit.
+#[inline]
+fn keep_dirty(words: &[AtomicU64], old: u32) {
+    if let (1, Some(front)) = (old & 1, words.first()) {
+        front.store(front.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
     }
 }
 
-/// No line has this number.
-const NO_LINE: u64 = u64::MAX;
-
-/// What a thread's own caches say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Near {
-    /// It goes no further.
-    Hit,
-    /// It is to be recorded.
-    Passes,
-    /// These lines, the first or second of which may be none, go on to the last level.
-    Far(u64, u64),
+fn use_wide(words: &[AtomicU64], entry: u64) -> (bool, u64) {
+    // Each line moves one back until the place of the used one is reached.
+    let mut moved = entry;
+    for word in words {
+        let here = word.load(Ordering::Relaxed);
+        word.store(moved, Ordering::Relaxed);
+        moved = here;
+        if moved & !1 == entry {
+            if let (1, Some(front)) = (moved & 1, words.first()) {
+                front.store(entry | 1, Ordering::Relaxed);
+            }
+            return (true, 0);
+        }
+    }
+    (false, moved)
 }
 
 #[cfg(test)]
@@ -357,54 +336,83 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn shape(size_bytes: u64, ways: u32) -> CacheShape {
-        CacheShape { size_bytes, ways }
-    }
-
-    /// LRU as a list per set.
+    /// LRU as a list per set, each line with its bit.
     struct Plain {
-        sets: Vec<Vec<u64>>,
+        sets: Vec<Vec<(u64, bool)>>,
         ways: usize,
     }
 
     impl Plain {
-        fn hit(&mut self, line: u64) -> bool {
+        fn set(&mut self, line: u64) -> &mut Vec<(u64, bool)> {
             let count = self.sets.len() as u64;
-            let set = &mut self.sets[(line % count) as usize];
-            let found = set.iter().position(|l| *l == line);
-            if let Some(at) = found {
-                set.remove(at);
-            }
-            set.insert(0, line);
-            set.truncate(self.ways);
-            found.is_some()
+            &mut self.sets[(line % count) as usize]
         }
+
+        fn use_line(&mut self, line: u64, dirty: bool) -> Use {
+            let ways = self.ways;
+            let set = self.set(line);
+            let found = set.iter().position(|(l, _)| *l == line);
+            let old = found.is_some_and(|at| set.remove(at).1);
+            set.insert(0, (line, dirty || old));
+            let left = if set.len() > ways { set.pop() } else { None };
+            let left = left.filter(|(_, dirty)| *dirty).map_or(NO_LINE, |(line, _)| line);
+            Use { hit: found.is_some(), left }
+        }
+
+        fn mark(&mut self, line: u64) -> bool {
+            let found = self.set(line).iter_mut().find(|(l, _)| *l == line);
+            found.is_some_and(|(_, dirty)| {
+                *dirty = true;
+                true
+            })
+        }
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        Load,
+        Store,
+        Mark,
     }
 
     proptest! {
         #[test]
-        fn both_caches_are_lru(
-            lines in prop::collection::vec((0u64..40, 0u64..3), 1..500),
+        fn both_caches_are_lru_and_tell_the_dirty_lines_that_leave(
+            lines in prop::collection::vec(
+                (0u64..40, 0u64..3, prop::sample::select(vec![Step::Load, Step::Store, Step::Mark])),
+                1..500,
+            ),
             ways in prop_oneof![1u32..9, Just(8), Just(16)],
             // Few sets keep whole line numbers, many keep half.
             log_sets in prop_oneof![0u32..4, 10u32..12],
         ) {
             let sets = 1usize << log_sets;
-            let mut plain = Plain { sets: vec![Vec::new(); sets], ways: ways as usize };
+            let plain = || Plain { sets: vec![Vec::new(); sets], ways: ways as usize };
+            let (mut plain_private, mut plain_shared) = (plain(), plain());
             let mut private = PrivateCache::new(sets, ways, 64);
             let shared = SharedCache::new(sets, ways, 64);
-            for (tag, set) in lines {
-                // Up to the highest address a program has.
-                let line = (1 << 41) - 1 - (tag << log_sets | set);
-                let expected = plain.hit(line);
-                prop_assert_eq!(private.hit(line), expected);
-                prop_assert_eq!(shared.hit(line), expected);
+            for (tag, set, step) in lines {
+                // Up to the highest page that Linux gives a program.
+                let line = (1 << 41) - 64 - (tag << log_sets | set);
+                match step {
+                    Step::Mark => {
+                        prop_assert_eq!(private.mark(line), plain_private.mark(line));
+                        prop_assert_eq!(shared.mark(line), plain_shared.mark(line));
+                    }
+                    step => {
+                        let store = matches!(step, Step::Store);
+                        let expected = plain_private.use_line(line, store);
+                        prop_assert_eq!(private.use_line(line, store), expected);
+                        prop_assert_eq!(shared.use_line(line), plain_shared.use_line(line, false));
+                    }
+                }
             }
         }
     }
 
     #[test]
     fn impossible_shapes_are_refused() {
+        let shape = |size_bytes, ways| CacheShape { size_bytes, ways };
         assert_eq!(sets("l1", shape(32 << 10, 8), 64).unwrap(), 64);
         for (size, ways, line) in [(0, 8, 64), (48 << 10, 8, 64), (32 << 10, 0, 64), (1000, 2, 64)]
         {
@@ -412,30 +420,5 @@ mod tests {
             assert!(error.contains("expected"), "{error}");
         }
         assert!(sets("l1", shape(32 << 10, 8), 48).is_err());
-    }
-
-    #[test]
-    fn a_stream_over_more_than_the_caches_misses_once_per_line() {
-        let filter = Filter {
-            level: Level::Llc,
-            line_bytes: 64,
-            l1: shape(32 << 10, 8),
-            l2: shape(256 << 10, 8),
-            llc: shape(1 << 20, 16),
-            sample_one_in: 1,
-        };
-        check(&filter).unwrap();
-        let llc = SharedCache::new(sets("llc", filter.llc, 64).unwrap(), 16, 64);
-        let mut thread = ThreadFilter::new(&filter).unwrap();
-        for _ in 0..2 {
-            for address in (0..4u64 << 20).step_by(8) {
-                assert_eq!(thread.passes(&llc, address, 8, false), address % 64 == 0);
-            }
-        }
-        // One that spans a line that is there and one that is not.
-        assert!(!thread.passes(&llc, (4 << 20) - 8, 8, true));
-        assert!(thread.passes(&llc, (4 << 20) - 4, 8, true));
-        assert_eq!(thread.counts.stores, 2);
-        assert_eq!(thread.counts.llc_misses, 2 * (4 << 20) / 64 + 1);
     }
 }

@@ -17,7 +17,8 @@ use terrace_recordings::reference::{
     BlockHead, CacheShape, Ending, Filter, Header, Level, Process, ReferenceWriter,
 };
 
-use crate::cache::{self, BadShape, Counts};
+use crate::cache::{self, BadShape};
+use crate::filter::Counts;
 use crate::places::{self, PLUGIN};
 use crate::program::{self, ProgramError};
 use crate::shared::{Content, Handed, Shared};
@@ -130,7 +131,7 @@ pub struct Summary {
     pub bytes: u64,
     /// References in it.
     pub references: u64,
-    /// What went into the filter. Threads that were killed count up to their last full slot.
+    /// What went into the filter. Of threads that were killed, all but about the last thousand references.
     pub counts: Counts,
     /// Instructions executed, of all streams.
     pub instructions: u64,
@@ -200,7 +201,7 @@ impl Recorder {
             filter: self.options.filter.clone(),
             base_page_bytes: 4096,
             huge_page_bytes: 2 << 20,
-            write_backs: false,
+            write_backs: self.options.filter.level > Level::None,
             created_by: self.options.created_by.clone(),
             executed_by: version(&qemu),
         };

@@ -13,7 +13,8 @@
 //! The plug-in is Rust too: it shares the record format and the memory layout with the launcher
 //! as code, and both are tested without QEMU.
 //!
-//! - [`cache`]: the filter;
+//! - [`cache`]: the caches of the filter;
+//! - [`filter`]: the path of a reference through them;
 //! - [`program`]: what an executable file is, and what runs it;
 //! - [`places`]: where QEMU and the plug-in are;
 //! - [`shared`]: the memory between plug-in and launcher;
@@ -21,6 +22,7 @@
 //! - [`launch`]: the launcher.
 
 pub mod cache;
+pub mod filter;
 pub mod launch;
 pub mod places;
 mod prefetch;

@@ -21,7 +21,7 @@ use rustix::thread::futex;
 use terrace_recordings::reference::block::MAX_RECORD_BYTES;
 use terrace_recordings::reference::{CacheShape, Filter, Level};
 
-use crate::cache::Counts;
+use crate::filter::Counts;
 
 /// Bytes of records in a slot.
 pub const SLOT_BYTES: usize = 128 << 10;
@@ -30,7 +30,7 @@ pub const SLOTS: usize = 2048;
 /// Processes in a recording, at most; those beyond run unrecorded.
 pub const PROCESSES: usize = 1 << 16;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"TERRREC2");
+const MAGIC: u64 = u64::from_le_bytes(*b"TERRREC3");
 const FREE: u32 = 0;
 const OWNED: u32 = 1;
 const FULL: u32 = 2;
@@ -76,7 +76,7 @@ struct SlotHead {
     /// Records in the upper, bytes in the lower half.
     progress: AtomicU64,
     end_instructions: AtomicU64,
-    counts: [AtomicU64; 5],
+    counts: [AtomicU64; Counts::LEN],
 }
 
 #[repr(C, align(4096))]
@@ -112,7 +112,7 @@ pub struct Handed {
     pub references: u64,
     /// Instructions of the stream when the slot was last written.
     pub end_instructions: u64,
-    /// The stream's counts so far; zeros when its owner was killed.
+    /// The stream's counts when it last said them; zeros when it never did.
     pub counts: Counts,
     length: usize,
 }
@@ -323,14 +323,20 @@ impl Shared {
         length
     }
 
+    /// The plug-in: says how far the stream that took the slot is, for the case that it is
+    /// killed before it hands it over.
+    pub fn publish(&self, slot: usize, instructions: u64, counts: Counts) {
+        let to = self.slot(slot);
+        to.end_instructions.store(instructions, Ordering::Relaxed);
+        for (to, count) in to.counts.iter().zip(counts.to_array()) {
+            to.store(count, Ordering::Relaxed);
+        }
+    }
+
     /// The plug-in: hands a slot over.
     pub fn hand_over(&self, slot: usize, end_instructions: u64, counts: Counts) {
         let (head, to) = (self.head(), self.slot(slot));
-        to.end_instructions.store(end_instructions, Ordering::Relaxed);
-        let Counts { loads, stores, l1_misses, l2_misses, llc_misses } = counts;
-        for (to, count) in to.counts.iter().zip([loads, stores, l1_misses, l2_misses, llc_misses]) {
-            to.store(count, Ordering::Relaxed);
-        }
+        self.publish(slot, end_instructions, counts);
         to.ticket.store(head.tickets.fetch_add(1, Ordering::AcqRel), Ordering::Relaxed);
         to.state.store(FULL, Ordering::Release);
         head.filled.fetch_add(1, Ordering::Release);
@@ -365,8 +371,7 @@ impl Shared {
     fn look(&self, slot: usize) -> Handed {
         let from = self.slot(slot);
         let progress = from.progress.load(Ordering::Acquire);
-        let [loads, stores, l1_misses, l2_misses, llc_misses] =
-            [0, 1, 2, 3, 4].map(|i| from.counts[i].load(Ordering::Relaxed));
+        let counts = std::array::from_fn(|i| from.counts[i].load(Ordering::Relaxed));
         Handed {
             slot,
             content: match from.content.load(Ordering::Relaxed) {
@@ -382,7 +387,7 @@ impl Shared {
             },
             references: progress >> 32,
             end_instructions: from.end_instructions.load(Ordering::Relaxed),
-            counts: Counts { loads, stores, l1_misses, l2_misses, llc_misses },
+            counts: Counts::from_array(counts),
             length: (progress as u32 as usize).min(SLOT_BYTES),
         }
     }

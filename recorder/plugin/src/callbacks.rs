@@ -8,7 +8,7 @@ use terrace_recorder::shared::Shared;
 
 use crate::qemu::{self, Block, Id, Info, MemInfo};
 use crate::system_calls;
-use crate::thread::{Process, end_all, forked, thread};
+use crate::thread::{COUNTED_INLINE, Process, SEVERAL_THREADS, end_all, forked, thread};
 
 /// The plug-in interface that this was written for.
 #[unsafe(no_mangle)]
@@ -71,7 +71,16 @@ extern "C" fn on_translate(_id: Id, block: *mut Block) {
         let count = qemu::qemu_plugin_tb_n_insns(block);
         let number = |n: usize| n as *mut c_void;
         let flags = qemu::NO_REGISTERS;
-        qemu::qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, flags, number(count));
+        if SEVERAL_THREADS.load(Ordering::Relaxed) {
+            qemu::qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, flags, number(count));
+        } else {
+            // No call: three instructions in the translated code, which are no atomic addition.
+            // With its first second thread QEMU throws away all that it has translated
+            // (`do_fork` in its linux-user/syscall.c) and asks for every block again.
+            let counter = COUNTED_INLINE.as_ptr().cast();
+            let add = qemu::ADD_U64;
+            qemu::qemu_plugin_register_vcpu_tb_exec_inline(block, add, counter, count as u64);
+        }
         for i in 0..count {
             let instruction = qemu::qemu_plugin_tb_get_insn(block, i);
             let left = number(count - i);

@@ -31,6 +31,9 @@ pub const NO_REGISTERS: c_int = 0;
 /// Called for loads and stores. Asked for one kind alone, 7.2 calls for the wrong ones too.
 pub const LOADS_AND_STORES: c_int = 3;
 
+/// The one operation that there is without a call.
+pub const ADD_U64: c_int = 0;
+
 /// Called with the number of the virtual CPU and what was registered.
 pub type OnExecute = extern "C" fn(c_uint, *mut c_void);
 /// Called with the virtual CPU, the kind, the virtual address, and what was registered.
@@ -43,6 +46,12 @@ unsafe extern "C" {
         cb: OnExecute,
         flags: c_int,
         data: *mut c_void,
+    );
+    pub fn qemu_plugin_register_vcpu_tb_exec_inline(
+        block: *mut Block,
+        operation: c_int,
+        counter: *mut c_void,
+        number: u64,
     );
     pub fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
     pub fn qemu_plugin_tb_get_insn(block: *const Block, index: usize) -> *mut Instruction;

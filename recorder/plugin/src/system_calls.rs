@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_recordings::reference::Event;
 
-use crate::thread::{Thread, end_thread, thread};
+use crate::thread::{SEVERAL_THREADS, Thread, end_thread, thread};
 use crate::{exec, maps};
 
 /// `prctl(MARK, number)` marks a place in the recording; elsewhere Linux refuses it with EINVAL
@@ -26,6 +26,8 @@ const EXIT: i64 = 60;
 const PRCTL: i64 = 157;
 const EXIT_GROUP: i64 = 231;
 const EXECVEAT: i64 = 322;
+const CLONE_VM: u64 = 0x100;
+const CLONE_VFORK: u64 = 0x4000;
 const CLONE_THREAD: u64 = 0x1_0000;
 
 /// Calls that wait for others: read, poll, select, pause, nanosleep, accept, recvfrom, recvmsg,
@@ -52,6 +54,10 @@ pub fn enter(index: u32, number: i64, arguments: [u64; 5]) {
         EXIT_GROUP => {
             thread.event(Event::Exit { code: a, process: true });
             maps::send(thread);
+        }
+        // What QEMU makes a thread of: it takes vfork for a fork.
+        CLONE if a & CLONE_VM != 0 && a & CLONE_VFORK == 0 => {
+            SEVERAL_THREADS.store(true, Ordering::Relaxed);
         }
         EXECVE => exec::execute(thread, exec::Call { folder: None, path: a, argv: b, envp: c }),
         EXECVEAT => {

@@ -4,10 +4,11 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use terrace_recorder::cache::{Counts, Near, SharedCache, ThreadFilter};
+use terrace_recorder::cache::{NO_LINE, SharedCache};
+use terrace_recorder::filter::{Counts, Front, Misses, ThreadFilter};
 use terrace_recorder::shared::{Content, SLOT_BYTES, Shared, SlotStart};
 use terrace_recordings::reference::block::{Encoder, MAX_RECORD_BYTES};
-use terrace_recordings::reference::{Event, Filter, Reference};
+use terrace_recordings::reference::{Event, Filter, Level, Reference, WriteBack};
 
 /// Threads of one process that are recorded at one time; QEMU numbers them from 0 and uses
 /// numbers again.
@@ -94,33 +95,59 @@ const UNFILTERED: usize = 1024;
 /// References that wait for the last level, at most.
 const PENDING: usize = 16;
 
+/// What goes on to the last level.
 #[derive(Clone, Copy)]
 struct Pending {
+    /// The line to be used, or none.
+    line: u64,
+    /// The dirty line that came back, or none.
+    left: u64,
     reference: Reference,
     instructions: u64,
-    first: u64,
-    second: u64,
 }
 
-/// One thread.
+const NOTHING: Pending = Pending {
+    line: NO_LINE,
+    left: NO_LINE,
+    reference: Reference { address: 0, size_log2: 0, store: false },
+    instructions: 0,
+};
+
+/// Instructions that the translated code itself counts, while there is one thread: those of
+/// the process's only thread. Blocks that are translated later, for several threads, call.
+pub static COUNTED_INLINE: AtomicU64 = AtomicU64::new(0);
+static NONE_COUNTED: AtomicU64 = AtomicU64::new(0);
+/// Whether the process has begun a second thread, ever.
+pub static SEVERAL_THREADS: AtomicBool = AtomicBool::new(false);
+
+/// One thread. What each reference needs comes first.
+#[repr(C)]
 pub struct Thread {
-    process: &'static Process,
-    /// Instructions executed, the block under way included.
+    /// Loads and stores.
+    accesses: [u64; 2],
+    line_shift: u32,
+    /// Every reference is recorded, none is filtered.
+    all: bool,
+    waiting: usize,
+    /// Instructions executed, the block under way included, but for those counted inline.
     pub instructions: u64,
+    counted_inline: &'static AtomicU64,
+    front: Front,
+    /// References not yet filtered, with `instructions << 4 | size_log2 << 1 | store`. The
+    /// program's own misses overlap only while what is done between them is short, so a
+    /// reference is only noted when it is made.
+    unfiltered: Box<[(u64, u64); UNFILTERED]>,
+    process: &'static Process,
     /// What time is ahead of instructions.
     ahead: u64,
     filter: ThreadFilter,
+    counts: Counts,
     encoder: Encoder,
     stream: Option<u32>,
     slot: Option<usize>,
     /// Bytes used of the slot; its size when there is none.
     length: usize,
     references: u64,
-    /// References not yet filtered, with `instructions << 4 | size_log2 << 1 | store`. The
-    /// program's own misses overlap only while what is done between them is short, so a
-    /// reference is only noted when it is made.
-    unfiltered: Box<[(u64, u64); UNFILTERED]>,
-    waiting: usize,
     /// References on their way to the last level, whose set is being fetched meanwhile: its sets
     /// are seldom in the processor's caches, and waiting for each took half of the run time.
     pending: [Pending; PENDING],
@@ -139,7 +166,7 @@ pub fn thread(index: u32) -> Option<&'static mut Thread> {
     let place = &TABLE[index as usize % THREADS];
     let thread = place.load(Ordering::Relaxed);
     if thread.is_null() {
-        return new_thread(place);
+        return new_thread(index, place);
     }
     // SAFETY: made by `new_thread`, freed by `end_thread` only, after which nothing runs in it.
     // QEMU calls back in the host thread that runs the virtual CPU, one call at a time.
@@ -147,13 +174,20 @@ pub fn thread(index: u32) -> Option<&'static mut Thread> {
 }
 
 #[cold]
-fn new_thread(place: &AtomicPtr<Thread>) -> Option<&'static mut Thread> {
+fn new_thread(index: u32, place: &AtomicPtr<Thread>) -> Option<&'static mut Thread> {
     let process = Process::get()?;
+    let first = index == 0 && !SEVERAL_THREADS.load(Ordering::Relaxed);
     let thread = Box::into_raw(Box::new(Thread {
+        accesses: [0; 2],
+        line_shift: process.filter.line_bytes.trailing_zeros(),
+        all: process.filter.level == Level::None,
         process,
         instructions: 0,
+        counted_inline: if first { &COUNTED_INLINE } else { &NONE_COUNTED },
+        front: Front::new(&process.filter).ok()?,
         ahead: process.shared.latest_time(),
         filter: ThreadFilter::new(&process.filter).ok()?,
+        counts: Counts::default(),
         encoder: Encoder::new(0),
         stream: None,
         slot: None,
@@ -161,12 +195,7 @@ fn new_thread(place: &AtomicPtr<Thread>) -> Option<&'static mut Thread> {
         references: 0,
         unfiltered: Box::new([(0, 0); UNFILTERED]),
         waiting: 0,
-        pending: [Pending {
-            reference: Reference { address: 0, size_log2: 0, store: false },
-            instructions: 0,
-            first: 0,
-            second: 0,
-        }; PENDING],
+        pending: [NOTHING; PENDING],
         pushed: 0,
         popped: 0,
         until_sample: 1,
@@ -210,11 +239,13 @@ pub fn forked() {
             let thread = unsafe { &mut *thread };
             thread.ahead = thread.time();
             thread.instructions = 0;
-            thread.filter.counts = Counts::default();
+            thread.accesses = [0; 2];
+            thread.counts = Counts::default();
             (thread.popped, thread.waiting) = (thread.pushed, 0);
             (thread.slot, thread.stream, thread.length) = (None, None, SLOT_BYTES);
         }
     }
+    COUNTED_INLINE.store(0, Ordering::Relaxed);
 }
 
 impl Thread {
@@ -225,13 +256,28 @@ impl Thread {
 
     /// Its time.
     pub fn time(&self) -> u64 {
-        self.instructions.wrapping_add(self.ahead)
+        self.executed().wrapping_add(self.ahead)
+    }
+
+    /// Instructions executed, the block under way included.
+    #[inline]
+    fn executed(&self) -> u64 {
+        self.instructions.wrapping_add(self.counted_inline.load(Ordering::Relaxed))
     }
 
     /// A load or store, made `before_end` instructions before the end of the block under way.
     #[inline]
     pub fn access(&mut self, address: u64, size_log2: u8, store: bool, before_end: u64) {
-        let instructions = self.instructions.wrapping_sub(before_end);
+        self.accesses[usize::from(store)] += 1;
+        let line = address >> self.line_shift;
+        let last = address.wrapping_add((1 << size_log2) - 1) >> self.line_shift;
+        if self.front.repeats(line, store) && line == last && !self.all {
+            return;
+        }
+        if line != last {
+            self.front.repeats(last, store);
+        }
+        let instructions = self.executed().wrapping_sub(before_end);
         let what = instructions << 4 | u64::from(size_log2) << 1 | u64::from(store);
         // Never out of bounds: `filter_all` empties it when it is full.
         if let Some(place) = self.unfiltered.get_mut(self.waiting) {
@@ -246,70 +292,173 @@ impl Thread {
     /// Sends the references that wait through the caches.
     #[inline(never)]
     fn filter_all(&mut self) {
+        let [loads, stores] = self.accesses;
+        (self.counts.loads, self.counts.stores) = (loads, stores);
         for i in 0..std::mem::take(&mut self.waiting) {
             let Some(&(address, what)) = self.unfiltered.get(i) else { return };
             let (size_log2, store) = ((what >> 1 & 7) as u8, what & 1 != 0);
-            let near = self.filter.near(address, 1 << size_log2, store);
-            if near == Near::Hit {
+            let (reference, instructions) = (Reference { address, size_log2, store }, what >> 4);
+            if self.all {
+                self.keep(reference, instructions);
                 continue;
             }
-            let (reference, instructions) = (Reference { address, size_log2, store }, what >> 4);
-            if let Near::Far(first, second) = near {
-                self.process.llc.prefetch(first);
-                if self.pushed - self.popped == PENDING {
-                    self.judge_oldest();
-                }
-                self.pending[self.pushed % PENDING] =
-                    Pending { reference, instructions, first, second };
-                self.pushed += 1;
-            } else {
-                self.keep(reference, instructions);
+            let line = address >> self.line_shift;
+            let last = address.wrapping_add((1 << size_log2) - 1) >> self.line_shift;
+            if line != last {
+                self.filter_two(line, last, reference, instructions);
+                continue;
             }
+            let mut misses = Misses::default();
+            let near = self.filter.near(line, store, &mut misses);
+            misses.count(&mut self.counts);
+            let [left, passed] = near.left;
+            if self.process.filter.level == Level::Llc {
+                if near.miss || left != NO_LINE {
+                    let line = if near.miss { line } else { NO_LINE };
+                    self.push(Pending { line, left, reference, instructions });
+                }
+                if passed != NO_LINE {
+                    self.push(Pending { line: NO_LINE, left: passed, reference, instructions });
+                }
+            } else if near.miss {
+                self.keep(reference, instructions);
+                self.write_back(left, instructions);
+                self.write_back(passed, instructions);
+            } else {
+                self.write_back(passed, instructions);
+            }
+        }
+        if let Some(slot) = self.slot {
+            self.process.shared.publish(slot, self.executed(), self.counts);
         }
     }
 
-    /// Looks the last level up for a reference that waited while its set was fetched.
-    fn judge_oldest(&mut self) {
-        let Pending { reference, instructions, first, second } =
-            self.pending[self.popped % PENDING];
-        self.popped += 1;
-        if self.filter.far(&self.process.llc, first, second) {
+    /// The same for a reference that spans two lines: it uses both, and passes when either does.
+    #[cold]
+    fn filter_two(&mut self, line: u64, last: u64, reference: Reference, instructions: u64) {
+        self.judge_all();
+        let mut misses = Misses::default();
+        let (mut passes, mut llc_miss) = (false, false);
+        for line in [line, last] {
+            let near = self.filter.near(line, reference.store, &mut misses);
+            if self.process.filter.level != Level::Llc {
+                passes |= near.miss;
+                near.left.into_iter().for_each(|left| self.write_back(left, instructions));
+                continue;
+            }
+            let [left, passed] = near.left;
+            for (line, left) in [(if near.miss { line } else { NO_LINE }, left), (NO_LINE, passed)]
+            {
+                let far = ThreadFilter::far(&self.process.llc, line, left);
+                llc_miss |= far.miss;
+                far.left.into_iter().for_each(|left| self.write_back(left, instructions));
+            }
+        }
+        misses.count(&mut self.counts);
+        self.counts.llc_misses += u64::from(llc_miss);
+        if passes || llc_miss {
             self.keep(reference, instructions);
+        }
+    }
+
+    fn push(&mut self, pending: Pending) {
+        for line in [pending.line, pending.left] {
+            if line != NO_LINE {
+                self.process.llc.prefetch(line);
+            }
+        }
+        if self.pushed - self.popped == PENDING {
+            self.judge_oldest();
+        }
+        self.pending[self.pushed % PENDING] = pending;
+        self.pushed += 1;
+    }
+
+    /// Looks the last level up for what waited while its set was fetched.
+    fn judge_oldest(&mut self) {
+        let Pending { line, left, reference, instructions } = self.pending[self.popped % PENDING];
+        self.popped += 1;
+        let far = ThreadFilter::far(&self.process.llc, line, left);
+        if far.miss {
+            self.counts.llc_misses += 1;
+            self.keep(reference, instructions);
+        }
+        far.left.into_iter().for_each(|left| self.write_back(left, instructions));
+    }
+
+    fn judge_all(&mut self) {
+        while self.popped < self.pushed {
+            self.judge_oldest();
         }
     }
 
     /// Sends all that waits through all caches.
     pub fn drain(&mut self) {
         self.filter_all();
-        while self.popped < self.pushed {
-            self.judge_oldest();
+        self.judge_all();
+    }
+
+    /// Whether this one is among those kept, where only some are sampled.
+    #[inline]
+    fn is_sampled(&mut self) -> bool {
+        let one_in = self.process.filter.sample_one_in;
+        if one_in > 1 {
+            self.until_sample -= 1;
+            if self.until_sample > 0 {
+                return false;
+            }
+            self.until_sample = self.gap(one_in);
         }
+        true
+    }
+
+    /// Makes room for one record in the slot.
+    #[inline]
+    fn has_room(&mut self, instructions: u64) -> Option<usize> {
+        if self.length + MAX_RECORD_BYTES > SLOT_BYTES && !self.next_slot(instructions) {
+            return None;
+        }
+        self.slot
+    }
+
+    /// Records a dirty line that left, unless it is [`NO_LINE`].
+    #[inline]
+    fn write_back(&mut self, line: u64, instructions: u64) {
+        if line == NO_LINE {
+            return;
+        }
+        self.counts.write_backs += 1;
+        if !self.is_sampled() {
+            return;
+        }
+        let Some(slot) = self.has_room(instructions) else { return };
+        let time = instructions.wrapping_add(self.ahead);
+        let write_back = WriteBack { address: line << self.line_shift };
+        let encoder = &mut self.encoder;
+        // SAFETY: this thread took the slot and has not handed it over.
+        self.length = unsafe {
+            self.process.shared.append(slot, self.length, self.references, |out| {
+                encoder.write_back(out, time, write_back)
+            })
+        };
     }
 
     /// Records a reference, or not where only some are sampled.
     fn keep(&mut self, reference: Reference, instructions: u64) {
-        let process = self.process;
-        if process.filter.sample_one_in > 1 {
-            self.until_sample -= 1;
-            if self.until_sample > 0 {
-                return;
-            }
-            self.until_sample = self.gap(process.filter.sample_one_in);
+        if !self.is_sampled() {
+            return;
         }
         if self.length + MAX_RECORD_BYTES > SLOT_BYTES {
             let (order, address) = (Ordering::Relaxed, reference.address);
-            let _ = process.stack.compare_exchange(0, address, order, order);
-            if !self.next_slot(instructions) {
-                return;
-            }
+            let _ = self.process.stack.compare_exchange(0, address, order, order);
         }
-        let Some(slot) = self.slot else { return };
+        let Some(slot) = self.has_room(instructions) else { return };
         let time = instructions.wrapping_add(self.ahead);
         self.references += 1;
         let encoder = &mut self.encoder;
-        // SAFETY: this thread took the slot and has not handed it over.
+        // SAFETY: as for a write-back.
         self.length = unsafe {
-            process.shared.append(slot, self.length, self.references, |out| {
+            self.process.shared.append(slot, self.length, self.references, |out| {
                 encoder.reference(out, time, reference)
             })
         };
@@ -318,12 +467,10 @@ impl Thread {
     /// An event, at the end of the block under way.
     pub fn event(&mut self, event: Event) {
         self.drain();
-        if self.length + MAX_RECORD_BYTES > SLOT_BYTES && !self.next_slot(self.instructions) {
-            return;
-        }
-        let (Some(slot), time) = (self.slot, self.time()) else { return };
+        let Some(slot) = self.has_room(self.executed()) else { return };
+        let time = self.time();
         let encoder = &mut self.encoder;
-        // SAFETY: as in `access`.
+        // SAFETY: as for a write-back.
         self.length = unsafe {
             self.process
                 .shared
@@ -374,7 +521,7 @@ impl Thread {
     fn pass_on(&mut self) {
         self.process.shared.publish_time(self.time());
         if let Some(slot) = self.slot.take() {
-            self.process.shared.hand_over(slot, self.instructions, self.filter.counts);
+            self.process.shared.hand_over(slot, self.executed(), self.counts);
         }
         self.length = SLOT_BYTES;
     }
