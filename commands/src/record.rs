@@ -23,7 +23,7 @@ const BETWEEN_LINES: Duration = Duration::from_secs(10);
 ///
 /// Runs any x86-64 Linux program, unmodified, with its threads and child processes, under QEMU's
 /// user emulation (package qemu-user), sends each of its references through caches, and writes
-/// those that are left. The program may mark places in its run with
+/// those that are left, and the changed lines that leave the caches. The program may mark places in its run with
 /// prctl(0x54455252, NUMBER, 0, 0, 0). A program that was killed leaves a recording too. Ctrl-C
 /// goes to the program, and what it did until its end is recorded; a second Ctrl-C kills it and
 /// finishes the recording at once.
@@ -147,11 +147,12 @@ fn line(p: &Progress) -> String {
 fn text(s: &Summary) -> String {
     let c = s.counts;
     format!(
-        "{}: {} references, {} ({:.2} bytes each), of {} loads and {} stores in {} instructions; {} threads, {} processes, {:.1} s; the program {}{}",
+        "{}: {} references and {} write-backs, {} ({:.2} bytes each), of {} loads and {} stores in {} instructions; {} threads, {} processes, {:.1} s; the program {}{}",
         s.file.display(),
         HumanCount(s.references),
+        HumanCount(c.write_backs),
         HumanBytes(s.bytes),
-        s.bytes as f64 / s.references.max(1) as f64,
+        s.bytes as f64 / (s.references + c.write_backs).max(1) as f64,
         HumanCount(c.loads),
         HumanCount(c.stores),
         HumanCount(s.instructions),
@@ -173,6 +174,7 @@ fn document(s: &Summary) -> serde_json::Value {
         "l1_misses": s.counts.l1_misses,
         "l2_misses": s.counts.l2_misses,
         "llc_misses": s.counts.llc_misses,
+        "write_backs": s.counts.write_backs,
         "instructions": s.instructions,
         "threads": s.streams,
         "processes": s.processes,

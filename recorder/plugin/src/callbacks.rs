@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs::OpenOptions;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 
 use terrace_recorder::shared::Shared;
 
@@ -42,6 +42,11 @@ fn install(id: Id, target: &CStr, memory: Option<String>) -> Result<(), String> 
     if target != c"x86_64" {
         return Err(format!("the target is {target:?}, expected x86_64"));
     }
+    if !qemu::knows_kinds() {
+        return Err(
+            "this QEMU tells the kinds of accesses otherwise, expected 6.0 to 8.2".to_owned()
+        );
+    }
     let path = memory.ok_or("no memory=PATH; start it with 'terrace record'")?;
     let file = OpenOptions::new().read(true).write(true).open(&path);
     let shared = file.and_then(|file| Shared::map(&file)).map_err(|e| format!("{path}: {e}"))?;
@@ -69,6 +74,8 @@ extern "C" fn on_translate(_id: Id, block: *mut Block) {
     // registered is a number, not an address.
     unsafe {
         let count = qemu::qemu_plugin_tb_n_insns(block);
+        let usual = Process::get().is_some_and(|process| process.is_usual);
+        let on_access = if usual { on_usual_memory } else { on_memory };
         let number = |n: usize| n as *mut c_void;
         let flags = qemu::NO_REGISTERS;
         if SEVERAL_THREADS.load(Ordering::Relaxed) {
@@ -86,7 +93,7 @@ extern "C" fn on_translate(_id: Id, block: *mut Block) {
             let left = number(count - i);
             qemu::qemu_plugin_register_vcpu_mem_cb(
                 instruction,
-                on_memory,
+                on_access,
                 flags,
                 qemu::LOADS_AND_STORES,
                 left,
@@ -102,34 +109,20 @@ extern "C" fn on_block(index: c_uint, instructions: *mut c_void) {
 }
 
 extern "C" fn on_memory(index: c_uint, info: MemInfo, address: u64, before_end: *mut c_void) {
-    let (size_log2, store) = kind(info);
     if let Some(thread) = thread(index) {
-        thread.access(address, size_log2, store, before_end as u64);
+        thread.access(address, qemu::size_log2(info), qemu::is_store(info), before_end as u64);
     }
 }
 
-/// Kinds of access, once asked for: 0 when not yet known, else size in the low bits and STORE.
-static KINDS: [AtomicU8; 1 << 18] = [const { AtomicU8::new(0) }; 1 << 18];
-const KNOWN: u8 = 0x80;
-const STORE: u8 = 0x40;
-
-#[inline]
-fn kind(info: MemInfo) -> (u8, bool) {
-    let place = &KINDS[info as usize % KINDS.len()];
-    let mut known = place.load(Ordering::Relaxed);
-    if known == 0 {
-        known = ask_kind(info);
-        place.store(known, Ordering::Relaxed);
+extern "C" fn on_usual_memory(index: c_uint, info: MemInfo, address: u64, before_end: *mut c_void) {
+    if let Some(thread) = thread(index) {
+        thread.access_usual(
+            address,
+            qemu::size_log2(info),
+            qemu::is_store(info),
+            before_end as u64,
+        );
     }
-    (known & 7, known & STORE != 0)
-}
-
-#[cold]
-fn ask_kind(info: MemInfo) -> u8 {
-    // SAFETY: functions of the number alone.
-    let (size, store) =
-        unsafe { (qemu::qemu_plugin_mem_size_shift(info), qemu::qemu_plugin_mem_is_store(info)) };
-    KNOWN | size.min(6) as u8 | if store { STORE } else { 0 }
 }
 
 extern "C" fn on_system_call(

@@ -79,3 +79,26 @@ unsafe extern "C" {
     );
     pub fn qemu_plugin_path_to_binary() -> *const c_char;
 }
+
+/// log2 of an access's size. Its kind is asked for with each access, too often to call QEMU;
+/// [`knows_kinds`] makes sure that QEMU says the same.
+#[inline(always)]
+pub fn size_log2(info: MemInfo) -> u8 {
+    (info >> 4 & 7) as u8
+}
+
+/// Whether an access is a store.
+#[inline(always)]
+pub fn is_store(info: MemInfo) -> bool {
+    info >> 17 & 1 != 0
+}
+
+/// Whether QEMU understands kinds as the two functions above do.
+pub fn knows_kinds() -> bool {
+    (0..1 << 18).step_by(1 << 4).all(|info| {
+        // SAFETY: functions of the number alone.
+        let (size, store) =
+            unsafe { (qemu_plugin_mem_size_shift(info), qemu_plugin_mem_is_store(info)) };
+        size == u32::from(size_log2(info)) && store == is_store(info)
+    })
+}

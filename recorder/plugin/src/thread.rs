@@ -4,8 +4,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use terrace_recorder::cache::{NO_LINE, SharedCache};
-use terrace_recorder::filter::{Counts, Front, Misses, ThreadFilter};
+use terrace_recorder::cache::{self, NO_LINE, PrivateCache, SharedCache};
+use terrace_recorder::filter::{self, Counts, First, Missed};
 use terrace_recorder::shared::{Content, SLOT_BYTES, Shared, SlotStart};
 use terrace_recordings::reference::block::{Encoder, MAX_RECORD_BYTES};
 use terrace_recordings::reference::{Event, Filter, Level, Reference, WriteBack};
@@ -20,6 +20,8 @@ pub struct Process {
     /// The memory shared with the launcher.
     pub shared: Shared,
     filter: Filter,
+    /// [`Thread::access_usual`] serves.
+    pub is_usual: bool,
     llc: SharedCache,
     number: AtomicU32,
     /// Whether its first map was written.
@@ -45,6 +47,7 @@ impl Process {
         let process = Process {
             shared,
             llc: SharedCache::new(sets, filter.llc.ways, filter.line_bytes),
+            is_usual: Thread::is_usual(&filter),
             filter,
             number: AtomicU32::new(shared.new_process(std::process::id()).unwrap_or(NO_PROCESS)),
             mapped: AtomicBool::new(false),
@@ -91,27 +94,38 @@ impl Process {
 
 /// References that wait to be filtered, at most. None wait during a system call; a thread that
 /// is killed between system calls loses those that do.
-const UNFILTERED: usize = 1024;
+const UNFILTERED: usize = 512;
 /// References that wait for the last level, at most.
 const PENDING: usize = 16;
 
-/// What goes on to the last level.
+/// A reference on its way to a level.
 #[derive(Clone, Copy)]
-struct Pending {
-    /// The line to be used, or none.
-    line: u64,
-    /// The dirty line that came back, or none.
-    left: u64,
-    reference: Reference,
-    instructions: u64,
+struct Waiting {
+    missed: Missed,
+    address: u64,
+    /// `instructions << 5 | second << 4 | size_log2 << 1 | store`. `second` where it spans two
+    /// lines and the first is before it on the same way: both make one miss.
+    what: u64,
 }
 
-const NOTHING: Pending = Pending {
-    line: NO_LINE,
-    left: NO_LINE,
-    reference: Reference { address: 0, size_log2: 0, store: false },
-    instructions: 0,
-};
+const SECOND: u64 = 1 << 4;
+const NOTHING: Waiting =
+    Waiting { missed: Missed { line: NO_LINE, left: NO_LINE }, address: 0, what: 0 };
+
+impl Waiting {
+    fn is_second(&self) -> bool {
+        self.what & SECOND != 0
+    }
+
+    fn instructions(&self) -> u64 {
+        self.what >> 5
+    }
+
+    fn reference(&self) -> Reference {
+        let size_log2 = (self.what >> 1 & 7) as u8;
+        Reference { address: self.address, size_log2, store: self.what & 1 != 0 }
+    }
+}
 
 /// Instructions that the translated code itself counts, while there is one thread: those of
 /// the process's only thread. Blocks that are translated later, for several threads, call.
@@ -132,15 +146,16 @@ pub struct Thread {
     /// Instructions executed, the block under way included, but for those counted inline.
     pub instructions: u64,
     counted_inline: &'static AtomicU64,
-    front: Front,
-    /// References not yet filtered, with `instructions << 4 | size_log2 << 1 | store`. The
-    /// program's own misses overlap only while what is done between them is short, so a
-    /// reference is only noted when it is made.
-    unfiltered: Box<[(u64, u64); UNFILTERED]>,
+    first: First,
+    /// References that missed the first level. The program's own misses overlap only while what
+    /// is done between them is short, so they are only noted when they are made.
+    unfiltered: Box<[Waiting; UNFILTERED]>,
     process: &'static Process,
     /// What time is ahead of instructions.
     ahead: u64,
-    filter: ThreadFilter,
+    second: PrivateCache,
+    /// Whether the reference before, with its first line, missed the second and the last level.
+    missed_before: [bool; 2],
     counts: Counts,
     encoder: Encoder,
     stream: Option<u32>,
@@ -150,7 +165,7 @@ pub struct Thread {
     references: u64,
     /// References on their way to the last level, whose set is being fetched meanwhile: its sets
     /// are seldom in the processor's caches, and waiting for each took half of the run time.
-    pending: [Pending; PENDING],
+    pending: [Waiting; PENDING],
     pushed: usize,
     popped: usize,
     /// References until the next that is kept.
@@ -184,16 +199,17 @@ fn new_thread(index: u32, place: &AtomicPtr<Thread>) -> Option<&'static mut Thre
         process,
         instructions: 0,
         counted_inline: if first { &COUNTED_INLINE } else { &NONE_COUNTED },
-        front: Front::new(&process.filter).ok()?,
+        first: First::new(&process.filter).ok()?,
         ahead: process.shared.latest_time(),
-        filter: ThreadFilter::new(&process.filter).ok()?,
+        second: second_level(&process.filter)?,
+        missed_before: [false; 2],
         counts: Counts::default(),
         encoder: Encoder::new(0),
         stream: None,
         slot: None,
         length: SLOT_BYTES,
         references: 0,
-        unfiltered: Box::new([(0, 0); UNFILTERED]),
+        unfiltered: Box::new([NOTHING; UNFILTERED]),
         waiting: 0,
         pending: [NOTHING; PENDING],
         pushed: 0,
@@ -205,6 +221,13 @@ fn new_thread(index: u32, place: &AtomicPtr<Thread>) -> Option<&'static mut Thre
     place.store(thread, Ordering::Relaxed);
     // SAFETY: made just now, and known to this host thread only.
     Some(unsafe { &mut *thread })
+}
+
+/// A level that is not asked for is not simulated.
+fn second_level(filter: &Filter) -> Option<PrivateCache> {
+    let asked = filter.level >= Level::L2;
+    let sets = if asked { cache::sets("l2", filter.l2, filter.line_bytes).ok()? } else { 1 };
+    Some(PrivateCache::new(sets, filter.l2.ways, filter.line_bytes))
 }
 
 /// Hands a thread's slot over and forgets the thread.
@@ -265,23 +288,68 @@ impl Thread {
         self.instructions.wrapping_add(self.counted_inline.load(Ordering::Relaxed))
     }
 
-    /// A load or store, made `before_end` instructions before the end of the block under way.
+    /// A load or store, made `before_end` instructions before the end of the block under way, of
+    /// a program with the usual caches: 8 ways and 64-byte lines.
+    #[inline(always)]
+    pub fn access_usual(&mut self, address: u64, size_log2: u8, store: bool, before_end: u64) {
+        self.accesses[usize::from(store)] += 1;
+        let spans = (address & 63) + (1 << size_log2) > 64;
+        if spans || !self.first.repeats(address >> 6, store) {
+            self.access_any(address, size_log2, store, before_end);
+        }
+    }
+
+    /// Whether [`Self::access_usual`] serves this filter.
+    pub fn is_usual(filter: &Filter) -> bool {
+        filter.level > Level::None && filter.l1.ways == 8 && filter.line_bytes == 64
+    }
+
+    /// A load or store.
     #[inline]
     pub fn access(&mut self, address: u64, size_log2: u8, store: bool, before_end: u64) {
         self.accesses[usize::from(store)] += 1;
+        self.access_any(address, size_log2, store, before_end);
+    }
+
+    /// The rest of an access: what is not among the lines used last.
+    #[inline(never)]
+    fn access_any(&mut self, address: u64, size_log2: u8, store: bool, before_end: u64) {
         let line = address >> self.line_shift;
         let last = address.wrapping_add((1 << size_log2) - 1) >> self.line_shift;
-        if self.front.repeats(line, store) && line == last && !self.all {
-            return;
-        }
-        if line != last {
-            self.front.repeats(last, store);
+        let mut missed = Missed { line: NO_LINE, left: NO_LINE };
+        if !self.all {
+            match self.first.use_line(line, store) {
+                Some(line) => missed = line,
+                None if line == last => return,
+                None => {}
+            }
         }
         let instructions = self.executed().wrapping_sub(before_end);
-        let what = instructions << 4 | u64::from(size_log2) << 1 | u64::from(store);
+        let what = instructions << 5 | u64::from(size_log2) << 1 | u64::from(store);
+        if line == last || self.all {
+            self.wait(Waiting { missed, address, what });
+        } else {
+            self.access_two(last, Waiting { missed, address, what });
+        }
+    }
+
+    /// Goes on with a reference that spans two lines.
+    #[cold]
+    fn access_two(&mut self, last: u64, mut waiting: Waiting) {
+        if waiting.missed.line != NO_LINE {
+            self.wait(waiting);
+            waiting.what |= SECOND;
+        }
+        if let Some(missed) = self.first.use_line(last, waiting.what & 1 != 0) {
+            self.wait(Waiting { missed, ..waiting });
+        }
+    }
+
+    #[inline]
+    fn wait(&mut self, waiting: Waiting) {
         // Never out of bounds: `filter_all` empties it when it is full.
         if let Some(place) = self.unfiltered.get_mut(self.waiting) {
-            *place = (address, what);
+            *place = waiting;
         }
         self.waiting += 1;
         if self.waiting == UNFILTERED {
@@ -289,80 +357,75 @@ impl Thread {
         }
     }
 
-    /// Sends the references that wait through the caches.
+    /// Sends the references that wait on to the next level.
     #[inline(never)]
     fn filter_all(&mut self) {
-        let [loads, stores] = self.accesses;
-        (self.counts.loads, self.counts.stores) = (loads, stores);
-        for i in 0..std::mem::take(&mut self.waiting) {
-            let Some(&(address, what)) = self.unfiltered.get(i) else { return };
-            let (size_log2, store) = ((what >> 1 & 7) as u8, what & 1 != 0);
-            let (reference, instructions) = (Reference { address, size_log2, store }, what >> 4);
-            if self.all {
-                self.keep(reference, instructions);
-                continue;
-            }
-            let line = address >> self.line_shift;
-            let last = address.wrapping_add((1 << size_log2) - 1) >> self.line_shift;
-            if line != last {
-                self.filter_two(line, last, reference, instructions);
-                continue;
-            }
-            let mut misses = Misses::default();
-            let near = self.filter.near(line, store, &mut misses);
-            misses.count(&mut self.counts);
-            let [left, passed] = near.left;
-            if self.process.filter.level == Level::Llc {
-                if near.miss || left != NO_LINE {
-                    let line = if near.miss { line } else { NO_LINE };
-                    self.push(Pending { line, left, reference, instructions });
+        [self.counts.loads, self.counts.stores] = self.accesses;
+        let count = std::mem::take(&mut self.waiting);
+        match self.process.filter.level {
+            Level::None => self.each_waiting(count, |thread, waiting| {
+                thread.keep(waiting.reference(), waiting.instructions());
+            }),
+            Level::L1 => self.each_waiting(count, |thread, waiting| {
+                if !waiting.is_second() {
+                    thread.counts.l1_misses += 1;
+                    thread.keep(waiting.reference(), waiting.instructions());
                 }
+                thread.write_back(waiting.missed.left, waiting.instructions());
+            }),
+            Level::L2 => self.each_waiting(count, |thread, waiting| {
+                let beyond = thread.second(waiting);
+                if beyond.miss && !(waiting.is_second() && thread.missed_before[0]) {
+                    thread.keep(waiting.reference(), waiting.instructions());
+                }
+                thread.missed_before[0] = beyond.miss;
+                for left in beyond.left {
+                    thread.write_back(left, waiting.instructions());
+                }
+            }),
+            Level::Llc => self.each_waiting(count, |thread, mut waiting| {
+                let beyond = thread.second(waiting);
+                let [left, passed] = beyond.left;
                 if passed != NO_LINE {
-                    self.push(Pending { line: NO_LINE, left: passed, reference, instructions });
+                    let missed = Missed { line: NO_LINE, left: passed };
+                    thread.push(Waiting { missed, ..waiting });
                 }
-            } else if near.miss {
-                self.keep(reference, instructions);
-                self.write_back(left, instructions);
-                self.write_back(passed, instructions);
-            } else {
-                self.write_back(passed, instructions);
-            }
+                if beyond.miss && !thread.missed_before[0] {
+                    waiting.what &= !SECOND;
+                }
+                thread.missed_before[0] = beyond.miss;
+                let line = if beyond.miss { waiting.missed.line } else { NO_LINE };
+                if beyond.miss || left != NO_LINE {
+                    thread.push(Waiting { missed: Missed { line, left }, ..waiting });
+                }
+            }),
         }
         if let Some(slot) = self.slot {
             self.process.shared.publish(slot, self.executed(), self.counts);
         }
     }
 
-    /// The same for a reference that spans two lines: it uses both, and passes when either does.
-    #[cold]
-    fn filter_two(&mut self, line: u64, last: u64, reference: Reference, instructions: u64) {
-        self.judge_all();
-        let mut misses = Misses::default();
-        let (mut passes, mut llc_miss) = (false, false);
-        for line in [line, last] {
-            let near = self.filter.near(line, reference.store, &mut misses);
-            if self.process.filter.level != Level::Llc {
-                passes |= near.miss;
-                near.left.into_iter().for_each(|left| self.write_back(left, instructions));
-                continue;
-            }
-            let [left, passed] = near.left;
-            for (line, left) in [(if near.miss { line } else { NO_LINE }, left), (NO_LINE, passed)]
-            {
-                let far = ThreadFilter::far(&self.process.llc, line, left);
-                llc_miss |= far.miss;
-                far.left.into_iter().for_each(|left| self.write_back(left, instructions));
-            }
-        }
-        misses.count(&mut self.counts);
-        self.counts.llc_misses += u64::from(llc_miss);
-        if passes || llc_miss {
-            self.keep(reference, instructions);
+    #[inline(always)]
+    fn each_waiting(&mut self, count: usize, mut each: impl FnMut(&mut Thread, Waiting)) {
+        for i in 0..count.min(UNFILTERED) {
+            let waiting = self.unfiltered[i];
+            each(self, waiting);
         }
     }
 
-    fn push(&mut self, pending: Pending) {
-        for line in [pending.line, pending.left] {
+    /// Asks the second level, and counts.
+    #[inline(always)]
+    fn second(&mut self, waiting: Waiting) -> filter::Beyond {
+        let beyond = filter::second(&mut self.second, waiting.missed);
+        let again = waiting.is_second();
+        self.counts.l1_misses += u64::from(!again);
+        self.counts.l2_misses += u64::from(beyond.miss && !(again && self.missed_before[0]));
+        beyond
+    }
+
+    #[inline]
+    fn push(&mut self, waiting: Waiting) {
+        for line in [waiting.missed.line, waiting.missed.left] {
             if line != NO_LINE {
                 self.process.llc.prefetch(line);
             }
@@ -370,20 +433,26 @@ impl Thread {
         if self.pushed - self.popped == PENDING {
             self.judge_oldest();
         }
-        self.pending[self.pushed % PENDING] = pending;
+        self.pending[self.pushed % PENDING] = waiting;
         self.pushed += 1;
     }
 
     /// Looks the last level up for what waited while its set was fetched.
+    #[inline]
     fn judge_oldest(&mut self) {
-        let Pending { line, left, reference, instructions } = self.pending[self.popped % PENDING];
+        let waiting = self.pending[self.popped % PENDING];
         self.popped += 1;
-        let far = ThreadFilter::far(&self.process.llc, line, left);
-        if far.miss {
-            self.counts.llc_misses += 1;
-            self.keep(reference, instructions);
+        let beyond = filter::last(&self.process.llc, waiting.missed);
+        if waiting.missed.line != NO_LINE {
+            if beyond.miss && !(waiting.is_second() && self.missed_before[1]) {
+                self.counts.llc_misses += 1;
+                self.keep(waiting.reference(), waiting.instructions());
+            }
+            self.missed_before[1] = beyond.miss;
         }
-        far.left.into_iter().for_each(|left| self.write_back(left, instructions));
+        for left in beyond.left {
+            self.write_back(left, waiting.instructions());
+        }
     }
 
     fn judge_all(&mut self) {
