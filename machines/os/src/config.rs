@@ -133,6 +133,25 @@ impl Default for MigrationConfig {
     }
 }
 
+impl MigrationConfig {
+    /// Refuses what cannot work.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        for (name, value, bound) in [
+            ("threads", self.threads, 1024),
+            ("batch_huge_pages", self.batch_huge_pages, MAX_MOVE_PAGES as u32 / 1024),
+            ("batch_base_pages", self.batch_base_pages, MAX_MOVE_PAGES as u32 / 2),
+        ] {
+            if !(1..=bound).contains(&value) {
+                return Err(ConfigError::new(
+                    "os.migration",
+                    format!("{name} is {value}; expected 1 to {bound}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The operating system.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -186,16 +205,7 @@ impl OsConfig {
                 );
             }
         }
-        let m = &self.migration;
-        for (name, value, bound) in [
-            ("threads", m.threads, 1024),
-            ("batch_huge_pages", m.batch_huge_pages, MAX_MOVE_PAGES as u32 / 1024),
-            ("batch_base_pages", m.batch_base_pages, MAX_MOVE_PAGES as u32 / 2),
-        ] {
-            if !(1..=bound).contains(&value) {
-                return refuse("os.migration", format!("{name} is {value}; expected 1 to {bound}"));
-            }
-        }
+        self.migration.check()?;
         self.check_nodes(nodes)
     }
 

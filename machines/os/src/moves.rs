@@ -9,9 +9,10 @@
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::FailureReason;
 use terrace_hardware::address::PhysicalAddress;
+use terrace_hardware::error::ConfigError;
 use terrace_hardware::units::Picoseconds;
 
-use crate::config::{Node, ShootdownPer};
+use crate::config::{MigrationConfig, Node, ShootdownPer};
 use crate::costs::ns;
 use crate::entry::Entry;
 use crate::frames::{FRAME_BYTES, FRAMES_PER_HUGE, Owner};
@@ -135,7 +136,48 @@ pub(crate) struct Move {
     pub(crate) exchange: bool,
 }
 
+/// Divides copies over threads (Nimble, sections 3.1.2 and 3.1.3): whole pages in turn when there
+/// are as many as threads, else several threads take parts of one page. Parts are whole cache
+/// lines. Every byte is copied once; threads without work are left out.
+pub fn copies_by_thread(copies: &[Copy], threads: u32) -> Vec<Vec<Copy>> {
+    const LINE: u64 = 64;
+    let threads = threads.max(1) as usize;
+    let mut work = vec![Vec::new(); threads];
+    let parts = if copies.is_empty() { 1 } else { (threads / copies.len()).max(1) };
+    let mut turn = 0;
+    for copy in copies {
+        let part = (copy.bytes / parts as u64).next_multiple_of(LINE).max(LINE);
+        let mut done = 0;
+        while done < copy.bytes {
+            let bytes = part.min(copy.bytes - done);
+            work[turn % threads].push(Copy {
+                from: PhysicalAddress(copy.from.0 + done),
+                to: PhysicalAddress(copy.to.0 + done),
+                bytes,
+            });
+            turn += 1;
+            done += bytes;
+        }
+    }
+    work.retain(|copies| !copies.is_empty());
+    work
+}
+
 impl Os {
+    /// Changes how pages move from now on: threads, caps and the like are an administrator's to
+    /// set at run time, and a caller's for each call (Nimble, section 3.1.2). Moves under way go
+    /// on as they began.
+    pub fn set_migration(&mut self, migration: MigrationConfig) -> Result<(), ConfigError> {
+        migration.check()?;
+        self.config.migration = migration;
+        Ok(())
+    }
+
+    /// How pages move now.
+    pub fn migration(&self) -> &MigrationConfig {
+        &self.config.migration
+    }
+
     /// Begins to move ranges to a node. Pages that are not mapped, under migration already, over
     /// the group's limit or without room at the destination are refused one by one; the others go.
     /// A range that covers a part of a huge page moves all of it. Ranges beyond the batch's caps

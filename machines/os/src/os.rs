@@ -341,6 +341,7 @@ impl Os {
     }
 
     /// Makes a range of whole base pages touchable. Nothing is allocated before it is touched.
+    /// Mappings of one kind that lie side by side are one, as in Linux.
     pub fn map(
         &mut self,
         id: SpaceId,
@@ -359,7 +360,7 @@ impl Os {
         if space.mappings.get(at).is_some_and(|m| m.start < end) {
             return Err(bad);
         }
-        space.mappings.insert(at, Mapping { start, end, huge_eligible });
+        space.insert_mapping(at, Mapping { start, end, huge_eligible });
         Ok(())
     }
 

@@ -233,6 +233,22 @@ impl AddressSpace {
         (address < m.end).then_some(m)
     }
 
+    /// Puts a mapping in at its place in the order, joined to its neighbours if they are alike.
+    pub(crate) fn insert_mapping(&mut self, at: usize, mut new: Mapping) {
+        let joins =
+            |a: &Mapping, b: &Mapping| a.end == b.start && a.huge_eligible == b.huge_eligible;
+        if let Some(next) = self.mappings.get(at)
+            && joins(&new, next)
+        {
+            new.end = next.end;
+            self.mappings.remove(at);
+        }
+        match at.checked_sub(1).map(|before| &mut self.mappings[before]) {
+            Some(before) if joins(before, &new) => before.end = new.end,
+            _ => self.mappings.insert(at, new),
+        }
+    }
+
     /// Takes a range out of the mappings; returns what was in it.
     pub(crate) fn cut_mappings(&mut self, start: u64, end: u64) -> Vec<Mapping> {
         let (mut left, mut cut) = (Vec::with_capacity(self.mappings.len() + 1), Vec::new());
