@@ -70,6 +70,12 @@ impl Lab {
         mut event: impl FnMut(Event),
     ) -> Result<GuestResult, LabError> {
         let results = results_target(job)?;
+        // Before a kernel is fetched for nothing.
+        for program in &job.programs {
+            if let Program::Host(path) = program {
+                host_program(path)?;
+            }
+        }
         let kernel =
             self.machine.kernel.image(&self.cache, &mut |text| event(Event::Preparing(text)))?;
         let accel = self.choose_accel(&kernel, &mut event)?;
@@ -219,10 +225,7 @@ impl Lab {
     ) -> Result<(PathBuf, Closure), LabError> {
         match program {
             Program::Host(path) => {
-                let from = find_program(path).ok_or_else(|| LabError::ProgramMissing {
-                    program: path.display().to_string(),
-                    reason: "no such file on this host".to_owned(),
-                })?;
+                let from = host_program(path)?;
                 let from = std::path::absolute(&from).doing(format!("find {}", from.display()))?;
                 let to = program_place(&from);
                 let closure = closure(&from, &to, sources)?;
@@ -271,6 +274,14 @@ fn qemu_version(qemu: &Path) -> Result<QemuVersion, LabError> {
         what: "the answer of QEMU's --version",
         got: format!("{:?}", text.lines().next().unwrap_or_default()),
         expected: "a version of QEMU; check the machine's `qemu`".to_owned(),
+    })
+}
+
+/// Where a program of this host is.
+fn host_program(path: &Path) -> Result<PathBuf, LabError> {
+    find_program(path).ok_or_else(|| LabError::ProgramMissing {
+        program: path.display().to_string(),
+        reason: "no such file on this host".to_owned(),
     })
 }
 
