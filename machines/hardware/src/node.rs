@@ -264,6 +264,11 @@ impl Node {
         }
     }
 
+    /// Gives the core that waits for it a completion that somebody else drew from the memory.
+    pub fn resolve(&mut self, completion: Completion) {
+        resolve(&mut self.cores, completion);
+    }
+
     #[inline]
     fn unblock(&mut self, core: usize, dependence: Dependence, memory: &mut impl MemoryPort) {
         while self.cores[core].blocked(dependence) {
@@ -394,10 +399,14 @@ struct Translated {
 /// If nothing is pending: then no core can be waiting.
 fn await_completion(cores: &mut [Core], memory: &mut impl MemoryPort) -> Completion {
     let completion = memory.next_completion().expect("a core waits for a pending request");
+    resolve(cores, completion);
+    completion
+}
+
+fn resolve(cores: &mut [Core], completion: Completion) {
     if let Some(core) = cores.get_mut((completion.id.0 & NOBODY) as usize) {
         core.resolve(completion.id, completion.done);
     }
-    completion
 }
 
 /// Dirty lines go to memory; nobody waits for them.

@@ -248,6 +248,16 @@ impl Os {
         Ok(id)
     }
 
+    /// Sets how much data the group of a process may have in the fastest tier. Pages beyond it stay
+    /// where they are.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    pub fn set_fast_limit(&mut self, id: SpaceId, bytes: u64) {
+        let group = self.process(id).expect("a process that lives").group;
+        self.groups[group].fast_limit = bytes / FRAME_BYTES;
+    }
+
     /// A child of `parent`: the same mappings, policies and group, nothing touched yet. Pages
     /// shared until one side writes are not modelled: the child's first touch of a page counts as
     /// that of a fresh one.
