@@ -58,17 +58,27 @@ fn live(
 /// A memory program of `terrace-workload` with these arguments.
 pub(super) fn own_memory_program(arguments: Vec<String>) -> Result<LiveWorkload, WorkloadError> {
     Ok(LiveWorkload {
+        ready: Ready::Event { event: "ready".into(), within_ms: SLACK_MS },
+        begin_line: Some("go".into()),
+        end: End::Line("stop".into()),
+        ..own_program(arguments)?
+    })
+}
+
+/// A program of `terrace-workload` that begins by itself and ends by itself.
+pub(super) fn own_program(arguments: Vec<String>) -> Result<LiveWorkload, WorkloadError> {
+    Ok(LiveWorkload {
         main: LiveCommand {
             program: LiveProgram::own()?,
             arguments,
             environment: Vec::new(),
             within_ms: SLACK_MS,
         },
-        ready: Ready::Event { event: "ready".into(), within_ms: SLACK_MS },
+        ready: Ready::Started,
         load: None,
         drive: None,
         verify: None,
-        begin_line: Some("go".into()),
-        end: End::Line("stop".into()),
+        begin_line: None,
+        end: End::Terminate,
     })
 }

@@ -8,6 +8,7 @@
 mod command;
 mod generated;
 mod hotcold;
+pub mod program;
 mod redis_zipf;
 
 use serde::de::DeserializeOwned;
@@ -32,6 +33,7 @@ pub static LIVE: &[LiveKind] = &[
     generated::ZIPF,
     generated::UNIFORM,
     generated::SCAN,
+    program::KIND,
     command::KIND,
 ];
 

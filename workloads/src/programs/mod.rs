@@ -156,6 +156,11 @@ fn find(name: &str, params: &Params) -> Result<&'static ProgramKind, ProgramErro
     Ok(kind)
 }
 
+/// Refuses a name that no program has, and parameters that it cannot take whatever its options.
+pub fn check(name: &str, params: &Params) -> Result<(), ProgramError> {
+    find(name, params).map(|_| ())
+}
+
 /// The program of this name.
 pub fn kind(name: &str) -> Result<&'static ProgramKind, ProgramError> {
     REGISTRY.iter().find(|k| k.name == name).ok_or_else(|| ProgramError::Unknown {
