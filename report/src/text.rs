@@ -123,6 +123,9 @@ struct Measured {
     daemon_cpu: bool,
     throughput: bool,
     data: bool,
+    references: bool,
+    run_time: bool,
+    slowdown: bool,
 }
 
 impl Measured {
@@ -137,6 +140,9 @@ impl Measured {
             daemon_cpu: runs.iter().any(|r| r.daemon_cpu_ms.is_some()),
             throughput: runs.iter().any(|r| r.operations_per_s.is_some()),
             data: runs.iter().any(|r| r.checksum_ok.is_some()),
+            references: runs.iter().any(|r| r.references.is_some()),
+            run_time: runs.iter().any(|r| r.references.is_some() && r.duration_ms.is_some()),
+            slowdown: runs.iter().any(|r| r.slowdown.is_some()),
         }
     }
 }
@@ -149,13 +155,43 @@ struct Column {
     value: Option<fn(&RunRow) -> String>,
 }
 
-const COLUMNS: [Column; 11] = [
+const COLUMNS: [Column; 16] = [
     Column { heading: "policy\nchosen", right: false, shown: |m| m.adaptive, value: Some(chosen) },
     Column {
         heading: "hit\nratio",
         right: true,
         shown: |_| true,
         value: Some(|run| percent(run.hit_ratio)),
+    },
+    Column {
+        heading: "by\nreads",
+        right: true,
+        shown: |m| m.references,
+        value: Some(|run| run.reference_hit_ratio.map_or(MISSING.to_owned(), percent)),
+    },
+    Column {
+        heading: "run\ntime ms",
+        right: true,
+        shown: |m| m.run_time,
+        value: Some(|run| timed(run, run.duration_ms)),
+    },
+    Column {
+        heading: "slow-\ndown",
+        right: true,
+        shown: |m| m.slowdown,
+        value: Some(|run| run.slowdown.map_or(MISSING.to_owned(), |s| format!("{s:.3}"))),
+    },
+    Column {
+        heading: "walks\nms",
+        right: true,
+        shown: |m| m.references,
+        value: Some(|run| timed(run, run.walk_ms)),
+    },
+    Column {
+        heading: "shoot-\ndowns",
+        right: true,
+        shown: |m| m.references,
+        value: Some(|run| run.shootdowns.map_or(MISSING.to_owned(), count)),
     },
     Column {
         heading: "promoted",
@@ -282,6 +318,14 @@ fn notes(runs: &[RunRow], measured: &Measured) -> Vec<String> {
          one period to the next.",
         page_sizes.join(" or ")
     ));
+    if measured.references {
+        notes.push(
+            "By reads: of the lines read from memory, the share that came from fast memory. \
+             Slowdown: run time over that with all memory fast and nothing moved. Walks: time of \
+             page walks, which overlap with other work."
+                .to_owned(),
+        );
+    }
     if measured.adaptive {
         notes.push(
             "Policy chosen: what the adaptive policy applied most, with its share of the periods."

@@ -4,7 +4,8 @@
 //! them: experiments write, reports read.
 //!
 //! A results directory holds [`PeriodRow`]s in `periods.parquet`, [`RunRow`]s in
-//! `runs.parquet` and [`HeatRow`]s in `heat.parquet`. A table is a struct declared with
+//! `runs.parquet`, [`HeatRow`]s in `heat.parquet` and, from machines that know references,
+//! [`HardwareRow`]s in `hardware.parquet`. A table is a struct declared with
 //! the macro of `table.rs`; a column is added by adding a field.
 #![forbid(unsafe_code)]
 
@@ -18,5 +19,5 @@ mod rows;
 
 pub use cell::{Cell, Kind, Value};
 pub use file::{ResultsError, TableWriter, path, read};
-pub use rows::{HeatRow, PeriodRow, RunRow};
+pub use rows::{HardwareRow, HeatRow, PeriodRow, RunRow};
 pub use table::{Column, Table};

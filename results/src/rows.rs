@@ -1,4 +1,4 @@
-//! The columns of the three tables.
+//! The columns of the four tables.
 
 table! {
     /// One period of one group in one run.
@@ -159,12 +159,85 @@ table! {
         operations_per_s: Option<f64>,
         /// Time that the program took, in ms.
         duration_ms: Option<f64>,
+        /// `duration_ms` over what the same program takes with all its memory fast and nothing
+        /// moved; where that was run too.
+        slowdown: Option<f64>,
+        /// Lines read from fast memory over lines read from memory: what `hit_ratio` estimates by
+        /// pages. Where references are known, as are the columns that follow.
+        reference_hit_ratio: Option<f64>,
+        /// Loads and stores of the program.
+        references: Option<u64>,
+        /// Time of its page walks, which overlap with other work, in ms.
+        walk_ms: Option<f64>,
+        /// Time that it stood still for migration, in ms.
+        migration_ms: Option<f64>,
+        /// Bytes copied for it.
+        migrated_bytes: Option<u64>,
+        /// TLB shootdowns for it.
+        shootdowns: Option<u64>,
         /// Whether the program's data was found intact at the end.
         checksum_ok: Option<bool>,
         /// Whether times come from software emulation: counts hold, times do not.
         emulated: bool,
         /// What else is to be known.
         notes: Option<String>,
+    }
+}
+
+table! {
+    /// What one period of one group cost the hardware, on a machine that knows references. Times
+    /// are summed over the group's cores.
+    pub struct HardwareRow in "hardware" {
+        /// Identifies the run within the results directory.
+        run: String,
+        /// Name of the group.
+        group: String,
+        /// Number of the period, from 0.
+        period: u64,
+        /// Loads and stores.
+        references: u64,
+        /// Instructions.
+        instructions: u64,
+        /// Dispatching instructions, in ms.
+        compute_ms: f64,
+        /// Waiting for page walks, in ms.
+        walk_stall_ms: f64,
+        /// Waiting for caches, in ms.
+        cache_stall_ms: f64,
+        /// Waiting for lines of fast memory, in ms.
+        fast_stall_ms: f64,
+        /// Waiting for lines of slow memory, in ms.
+        slow_stall_ms: f64,
+        /// Waiting for room in the store buffer, in ms.
+        store_stall_ms: f64,
+        /// Page faults, in ms.
+        fault_ms: f64,
+        /// Standing still for migration, in ms.
+        migration_ms: f64,
+        /// Page faults.
+        faults: u64,
+        /// Page walks.
+        walks: u64,
+        /// Time of page walks, which overlap with other work, in ms.
+        walk_ms: f64,
+        /// Lines read from fast memory.
+        fast_reads: u64,
+        /// Lines read from slow memory.
+        slow_reads: u64,
+        /// Lines written back to fast memory.
+        fast_writes: u64,
+        /// Lines written back to slow memory.
+        slow_writes: u64,
+        /// `fast_reads / (fast_reads + slow_reads)`, 0 when nothing was read.
+        reference_hit_ratio: f64,
+        /// Bytes copied to move its pages.
+        migrated_bytes: u64,
+        /// TLB shootdowns for its moves.
+        shootdowns: u64,
+        /// Its page-table pages in fast memory, at the end of the period.
+        fast_table_pages: u64,
+        /// Its page-table pages in slow memory, at the end of the period.
+        slow_table_pages: u64,
     }
 }
 
