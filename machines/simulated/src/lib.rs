@@ -6,7 +6,8 @@
 //! group, as a live machine does. ([`replay`] builds policies by name, as the engine's users do,
 //! to compare what they decide with what was recorded.)
 //!
-//! This is *period depth*: time passes in whole periods, a page is accessed in a period or not,
+//! There are two depths. [`reference`](mod@reference) runs every load and store on hardware with an operating
+//! system, and run time comes out. What follows is *period depth*: time passes in whole periods, a page is accessed in a period or not,
 //! a move takes no time and costs pages and bytes. The same seed gives the same bytes.
 //!
 //! - [`machine`]: the machine, its groups, their trackers and movers;
@@ -23,8 +24,16 @@ mod frames;
 pub mod machine;
 mod migration;
 mod placement;
+pub mod reference;
 pub mod replay;
 mod tiers;
+
+pub use terrace_hardware as hardware;
+/// The operating-system model, as experiments set it.
+pub mod os {
+    pub use terrace_os::OsConfig;
+    pub use terrace_os::config::{TablePlacement, TablePolicy};
+}
 
 pub use machine::{
     FastBudget, GroupConfig, Machine, MachineConfig, SimulatedMover, SimulatedTracker,

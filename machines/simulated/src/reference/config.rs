@@ -1,0 +1,80 @@
+//! What a machine at reference depth is made of.
+
+use serde::{Deserialize, Serialize};
+use terrace_core::page::{Layout, PageSize};
+use terrace_core::policy::Allocation;
+use terrace_hardware::presets::MachineConfig;
+use terrace_os::OsConfig;
+use terrace_os::config::TablePolicy;
+
+/// A machine at reference depth.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReferenceConfig {
+    /// Processor and tiers. The first tier is the fast one, the second the slow one.
+    pub hardware: MachineConfig,
+    /// The operating system.
+    pub os: OsConfig,
+    /// Length of a period, in nanoseconds of simulated time.
+    pub period_ns: u64,
+    /// How it is played.
+    pub options: Options,
+}
+
+/// How simulated time is played. The defaults suit machines of some cores and a few programs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// How far one program or copying thread may run ahead of the next while others run, in ns of
+    /// simulated time. Shorter is more exact where they share bandwidth, and slower.
+    pub quantum_ns: u64,
+    /// The same where programs share a core: their time slice.
+    pub time_slice_ns: u64,
+    /// What a switch from one program to another costs a core, in ns. Translations are flushed.
+    pub switch_ns: u64,
+    /// How far one thread of a program may lag behind another, in ns: a thread that has waited
+    /// for its turn, as between two parallel sections, begins no farther back.
+    pub skew_ns: u64,
+    /// Whether the program's translations are flushed when accessed bits are read and cleared. If
+    /// not, a page that stays in the TLB looks unused, as it does on x86 Linux.
+    pub flush_on_harvest: bool,
+    /// The part of a period after which no further moves are begun, 0 to 1: what is left of a plan
+    /// then has failed for want of time.
+    pub move_share: f64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            quantum_ns: 1_000,
+            time_slice_ns: 1_000_000,
+            switch_ns: 1_500,
+            skew_ns: 20_000,
+            flush_on_harvest: true,
+            move_share: 0.9,
+        }
+    }
+}
+
+/// Fast memory that a group may use, in pages of this layout.
+pub type FastBudget = Box<dyn Fn(&Layout) -> u64 + Send>;
+
+/// A group on the machine: one program.
+pub struct ReferenceGroup {
+    /// Its name, for messages.
+    pub name: String,
+    /// Size of the pages that it is tracked and moved in. Huge: eligible memory is mapped by huge
+    /// pages where there is room. Base: it is mapped by base pages.
+    pub page_size: PageSize,
+    /// Where its new pages go.
+    pub allocation: Allocation,
+    /// Where its page-table pages go, and whether they follow their data.
+    pub tables: TablePolicy,
+    /// Fast memory it may use: allocation fills it, promotions stop at it.
+    pub fast_budget: FastBudget,
+    /// Whether its policy wants the frames of the pages.
+    pub needs_frames: bool,
+    /// When it starts, in ns of simulated time.
+    pub start_ns: u64,
+    /// When it is ended, if it has not ended by itself.
+    pub stop_ns: Option<u64>,
+}

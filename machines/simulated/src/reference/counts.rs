@@ -1,0 +1,133 @@
+//! What one program cost the machine: instructions, time by what it went to, references by tier.
+
+use std::ops::{AddAssign, Sub};
+
+use serde::Serialize;
+use terrace_hardware::cpu::{CAUSES, CoreCounts};
+use terrace_hardware::node::{CAUSE_L2, CAUSE_LLC, CAUSE_MEMORY, CAUSE_WALK, Node};
+
+/// Tiers that are counted apart; a machine with more counts them to the last.
+pub const TIERS: usize = 4;
+
+/// What one program did in some span of time. Times are summed over its cores, in picoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Counts {
+    /// Loads and stores.
+    pub references: u64,
+    /// Instructions.
+    pub instructions: u64,
+    /// Dispatching instructions.
+    pub compute_ps: u64,
+    /// Waiting for page walks.
+    pub walk_stall_ps: u64,
+    /// Waiting for the second-level and last-level caches.
+    pub cache_stall_ps: u64,
+    /// Waiting for lines of each tier.
+    pub memory_stall_ps: [u64; TIERS],
+    /// Waiting for room in the store buffer.
+    pub store_stall_ps: u64,
+    /// Page faults: the operating system's time for them.
+    pub fault_ps: u64,
+    /// Standing still for migration: shootdowns, cores taken away, pages under way.
+    pub migration_ps: u64,
+    /// Page faults.
+    pub faults: u64,
+    /// Faults that waited for a page under way.
+    pub waits: u64,
+    /// Page walks.
+    pub walks: u64,
+    /// Time from the start of each walk to its end; walks overlap with other work.
+    pub walk_ps: u64,
+    /// Lines read from each tier: misses of the last level, walks included.
+    pub reads: [u64; TIERS],
+    /// Lines written back to each tier.
+    pub writes: [u64; TIERS],
+    /// Loads that found no other under way, and how long those took (leading loads: migration
+    /// granularity paper, section 5).
+    pub leading_loads: u64,
+    /// See `leading_loads`.
+    pub leading_load_ps: u64,
+}
+
+/// Counters of a node's cores, as far as they are one program's.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct CoreSums {
+    counts: CoreCounts,
+    walks: u64,
+    walk_ps: u64,
+}
+
+impl CoreSums {
+    /// What these cores have counted so far.
+    pub(super) fn of(node: &Node, cores: &[usize]) -> CoreSums {
+        let mut sums = CoreSums::default();
+        for &core in cores {
+            let c = node.core(core).counts();
+            let s = &mut sums.counts;
+            s.instructions += c.instructions;
+            s.compute_ps += c.compute_ps;
+            for cause in 0..CAUSES {
+                s.stall_ps[cause] += c.stall_ps[cause];
+            }
+            s.store_stall_ps += c.store_stall_ps;
+            s.leading_loads += c.leading_loads;
+            s.leading_load_ps += c.leading_load_ps;
+            let w = node.walker(core).counts();
+            sums.walks += w.walks;
+            sums.walk_ps += w.walk_ps;
+        }
+        sums
+    }
+}
+
+impl Counts {
+    /// Adds what cores counted between two looks at them.
+    pub(super) fn add_cores(&mut self, before: &CoreSums, after: &CoreSums) {
+        let (b, a) = (&before.counts, &after.counts);
+        self.instructions += a.instructions - b.instructions;
+        self.compute_ps += a.compute_ps - b.compute_ps;
+        let stall = |cause: u8| a.stall_ps[usize::from(cause)] - b.stall_ps[usize::from(cause)];
+        self.walk_stall_ps += stall(CAUSE_WALK);
+        self.cache_stall_ps += stall(CAUSE_L2) + stall(CAUSE_LLC);
+        for tier in 0..TIERS {
+            self.memory_stall_ps[tier] += stall(CAUSE_MEMORY + tier as u8);
+        }
+        self.store_stall_ps += a.store_stall_ps - b.store_stall_ps;
+        self.leading_loads += a.leading_loads - b.leading_loads;
+        self.leading_load_ps += a.leading_load_ps - b.leading_load_ps;
+        self.walks += after.walks - before.walks;
+        self.walk_ps += after.walk_ps - before.walk_ps;
+    }
+
+    /// Lines read from the fast tier over lines read: the exact hit ratio of references, which
+    /// accessed bits only estimate. 0 when nothing was read.
+    pub fn reference_hit_ratio(&self) -> f64 {
+        let all: u64 = self.reads.iter().sum();
+        if all == 0 { 0.0 } else { self.reads[0] as f64 / all as f64 }
+    }
+}
+
+macro_rules! each_field {
+    ($($field:ident),* ; $($array:ident),*) => {
+        impl AddAssign for Counts {
+            fn add_assign(&mut self, other: Counts) {
+                $(self.$field += other.$field;)*
+                $(for tier in 0..TIERS { self.$array[tier] += other.$array[tier]; })*
+            }
+        }
+
+        impl Sub for Counts {
+            type Output = Counts;
+            fn sub(mut self, other: Counts) -> Counts {
+                $(self.$field -= other.$field;)*
+                $(for tier in 0..TIERS { self.$array[tier] -= other.$array[tier]; })*
+                self
+            }
+        }
+    };
+}
+each_field!(
+    references, instructions, compute_ps, walk_stall_ps, cache_stall_ps, store_stall_ps, fault_ps,
+    migration_ps, faults, waits, walks, walk_ps, leading_loads, leading_load_ps;
+    memory_stall_ps, reads, writes
+);

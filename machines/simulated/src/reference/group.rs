@@ -1,0 +1,262 @@
+//! A group as the engine sees it: a tracker and a mover.
+
+use std::sync::{Arc, Mutex};
+
+use terrace_core::page::{Layout, PageSize};
+use terrace_core::plan::{Outcome, Plan};
+use terrace_core::scan::Scan;
+use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
+use terrace_hardware::units::Picoseconds;
+use terrace_os::config::Node;
+
+use super::config::ReferenceGroup;
+use super::counts::Counts;
+use super::machine::{ReferenceMachine, State, Until, lock};
+use super::program::Phase;
+
+/// What a span of time cost a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PeriodCost {
+    /// Time and references.
+    pub counts: Counts,
+    /// Bytes copied for its moves.
+    pub migrated_bytes: u64,
+    /// Shootdowns for its moves.
+    pub shootdowns: u64,
+    /// Its page-table pages in the fast tier, at the end.
+    pub fast_table_pages: u64,
+    /// Its page-table pages elsewhere, at the end.
+    pub slow_table_pages: u64,
+}
+
+/// What the machine keeps of a group beside its program.
+pub(super) struct Member {
+    config: ReferenceGroup,
+    /// Its share of fast memory when all of its memory is there, as far as that is known.
+    whole_limit_bytes: u64,
+    /// The next period that it reports.
+    next_period: u64,
+    /// Its last scan has been given.
+    ended: bool,
+    /// The scan of the period in which its program ended, taken before its memory was freed.
+    last: Option<Taken>,
+    /// Sums since the beginning.
+    pub(super) cost: PeriodCost,
+    /// What was reported before the last period, and that period.
+    reported: PeriodCost,
+    period: PeriodCost,
+    untracked_bytes: u64,
+    /// Lines read from each page in the last period, where pages are counted.
+    page_reads: Vec<u64>,
+}
+
+/// A scan's content without its number.
+struct Taken {
+    scan: Scan,
+    untracked_bytes: u64,
+}
+
+impl Member {
+    pub(super) fn new(config: ReferenceGroup, whole_limit_bytes: u64) -> Self {
+        Member {
+            config,
+            whole_limit_bytes,
+            next_period: 0,
+            ended: false,
+            last: None,
+            cost: PeriodCost::default(),
+            reported: PeriodCost::default(),
+            period: PeriodCost::default(),
+            untracked_bytes: 0,
+            page_reads: Vec::new(),
+        }
+    }
+
+    pub(super) fn has_hard_tables(&self) -> bool {
+        self.config.tables.hard
+    }
+
+    pub(super) fn page_size(&self) -> PageSize {
+        self.config.page_size
+    }
+}
+
+impl State {
+    /// Reads and clears the accessed bits of a group.
+    fn take_scan(&mut self, group: usize) -> Taken {
+        let program = &self.programs[group];
+        let space = program.space;
+        let page_size = self.members[group].page_size();
+        let harvest = self.os.harvest(space, page_size, true);
+        self.charge(harvest.cost);
+        if self.config.options.flush_on_harvest {
+            let shootdown = self.os.flush(space);
+            self.forget(group, &shootdown);
+        }
+        let layout = harvest.layout;
+        // A program that has touched a part of its memory has its share of the whole.
+        let member = &self.members[group];
+        let limit = (member.config.fast_budget)(&layout) * page_size.bytes();
+        self.os.set_fast_limit(space, limit.max(member.whole_limit_bytes));
+        let number = self.members[group].next_period;
+        let mut scan = Scan::new(number, layout, harvest.accessed, harvest.fast);
+        if self.members[group].config.needs_frames || self.frames.are_counted() {
+            let frames = self.frames_of(group, &scan.layout);
+            let base_pages = page_size.bytes() / PageSize::Base.bytes();
+            let reads = frames.iter().map(|f| self.frames.take(f * base_pages, base_pages));
+            self.members[group].page_reads = reads.collect();
+            scan = scan.with_frames(frames);
+        }
+        Taken { scan, untracked_bytes: harvest.untracked_bytes }
+    }
+
+    /// The frame of every page of a group, in frames of the page's size.
+    fn frames_of(&self, group: usize, layout: &Layout) -> Arc<[u64]> {
+        let space = self.programs[group].space;
+        let page_size = layout.page_size();
+        let mut frames = vec![0; layout.pages()];
+        for node in 0..self.os.nodes() {
+            for (frame, owner, address, size) in self.os.physical_order(Node(node as u8), None) {
+                if owner == space
+                    && size == page_size
+                    && let Some(page) = layout.index(space, address)
+                {
+                    frames[page] = frame.0 / page_size.bytes();
+                }
+            }
+        }
+        frames.into()
+    }
+
+    /// The program is about to lose its memory: what it accessed last is kept.
+    pub(super) fn keep_last(&mut self, group: usize) {
+        let taken = self.take_scan(group);
+        let tables = self.tables(group);
+        (self.members[group].cost.fast_table_pages, self.members[group].cost.slow_table_pages) =
+            tables;
+        self.members[group].last = Some(taken);
+    }
+
+    /// Page-table pages of a group: in the fast tier, elsewhere.
+    fn tables(&self, group: usize) -> (u64, u64) {
+        let by_node = self.os.table_pages(self.programs[group].space);
+        let sum = |levels: &[u64]| levels.iter().sum::<u64>();
+        let fast = by_node.first().map_or(0, |levels| sum(levels));
+        (fast, by_node.iter().skip(1).map(|levels| sum(levels)).sum())
+    }
+
+    fn observe(&mut self, group: usize) -> Result<Observation, MachineError> {
+        if self.members[group].ended {
+            return Ok(Observation::Ended);
+        }
+        if self.members[group].next_period == self.periods {
+            self.period_end += Picoseconds::from_ns(self.config.period_ns);
+            self.advance(Until::Time(self.period_end))?;
+            self.periods += 1;
+            self.daemon_now = self.daemon_now.max(self.period_end);
+        }
+        let over = matches!(self.programs[group].phase, Phase::Ended(_));
+        let taken = match self.members[group].last.take() {
+            Some(last) => last,
+            None if over => {
+                self.members[group].ended = true;
+                return Ok(Observation::Ended);
+            }
+            None => {
+                let taken = self.take_scan(group);
+                let (fast, slow) = self.tables(group);
+                let cost = &mut self.members[group].cost;
+                (cost.fast_table_pages, cost.slow_table_pages) = (fast, slow);
+                taken
+            }
+        };
+        let counts = self.programs[group].counts;
+        let member = &mut self.members[group];
+        member.next_period = self.periods;
+        member.untracked_bytes = taken.untracked_bytes;
+        member.cost.counts = counts;
+        let (cost, before) = (member.cost, member.reported);
+        member.period = PeriodCost {
+            counts: cost.counts - before.counts,
+            migrated_bytes: cost.migrated_bytes - before.migrated_bytes,
+            shootdowns: cost.shootdowns - before.shootdowns,
+            ..cost
+        };
+        member.reported = cost;
+        Ok(Observation::Period(taken.scan))
+    }
+}
+
+impl ReferenceMachine {
+    /// What the last period that was observed cost a group.
+    pub fn period_cost(&self, group: usize) -> PeriodCost {
+        lock(&self.state).members[group].period
+    }
+
+    /// Lines read from each page of a group in the last period that was observed, by the scan's
+    /// numbers; nothing unless [`ReferenceMachine::count_pages`] was called before. A page that was
+    /// moved in that period has what was read from its new place.
+    pub fn page_reads(&self, group: usize) -> Vec<u64> {
+        lock(&self.state).members[group].page_reads.clone()
+    }
+
+    /// What everything so far cost a group.
+    pub fn total_cost(&self, group: usize) -> PeriodCost {
+        let state = lock(&self.state);
+        PeriodCost { counts: state.programs[group].counts, ..state.members[group].cost }
+    }
+
+    /// How long a group's program ran; `None` while it runs.
+    pub fn duration(&self, group: usize) -> Option<Picoseconds> {
+        let started = Picoseconds::from_ns(lock(&self.state).members[group].config.start_ns);
+        self.ended_at(group).map(|end| end.since(started))
+    }
+}
+
+/// Lets time pass and says which pages a group accessed.
+pub struct ReferenceTracker {
+    state: Arc<Mutex<State>>,
+    group: usize,
+}
+
+impl ReferenceTracker {
+    pub(super) fn new(state: Arc<Mutex<State>>, group: usize) -> Self {
+        ReferenceTracker { state, group }
+    }
+}
+
+impl Tracker for ReferenceTracker {
+    fn name(&self) -> &'static str {
+        "accessed bits"
+    }
+
+    fn observe(&mut self) -> Result<Observation, MachineError> {
+        lock(&self.state).observe(self.group)
+    }
+
+    fn untracked_bytes(&self) -> Option<u64> {
+        Some(lock(&self.state).members[self.group].untracked_bytes)
+    }
+}
+
+/// Moves the pages of a group.
+pub struct ReferenceMover {
+    state: Arc<Mutex<State>>,
+    group: usize,
+}
+
+impl ReferenceMover {
+    pub(super) fn new(state: Arc<Mutex<State>>, group: usize) -> Self {
+        ReferenceMover { state, group }
+    }
+}
+
+impl Mover for ReferenceMover {
+    fn name(&self) -> &'static str {
+        "operating system"
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Result<Outcome, MachineError> {
+        lock(&self.state).apply(self.group, plan)
+    }
+}

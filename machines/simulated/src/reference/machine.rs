@@ -1,0 +1,503 @@
+//! The machine: programs on cores over an operating system, and the passing of time among them.
+//!
+//! Whoever is furthest behind runs next, for a quantum beyond the next one: programs, and threads
+//! that copy pages. So bandwidth and shared caches are contended for in the order of time, and the
+//! same inputs give the same order.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use terrace_core::page::{Layout, PageSize, SpaceId};
+use terrace_core::policy::Allocation;
+use terrace_core::seams::MachineError;
+use terrace_hardware::node::Node;
+use terrace_hardware::tier::memory::TieredMemory;
+use terrace_hardware::units::Picoseconds;
+use terrace_hardware::walker::Fault;
+use terrace_os::config::{DataPolicy, NodeMemory, Tier};
+use terrace_os::fault::{FaultKind, FaultOutcome};
+use terrace_os::moves::MoveId;
+use terrace_os::{Os, OsError, ProcessSpec, Unmapped};
+
+use super::config::{ReferenceConfig, ReferenceGroup};
+use super::copy::Copier;
+use super::counts::Counts;
+use super::group::{Member, ReferenceMover, ReferenceTracker};
+use super::port::{FrameCounts, Port};
+use super::program::{Phase, Program, Stop};
+use super::source::{ReferenceSource, Step};
+
+/// A machine at reference depth. Clones are the same machine.
+#[derive(Clone)]
+pub struct ReferenceMachine {
+    pub(super) state: Arc<Mutex<State>>,
+}
+
+/// What the machine consists of.
+pub(super) struct State {
+    pub(super) config: ReferenceConfig,
+    pub(super) node: Node,
+    pub(super) memory: TieredMemory,
+    pub(super) frames: FrameCounts,
+    pub(super) os: Os,
+    pub(super) programs: Vec<Program>,
+    pub(super) members: Vec<Member>,
+    pub(super) copiers: Vec<Copier>,
+    /// The address space whose translations a core holds, as a program's number.
+    core_program: Vec<Option<usize>>,
+    /// Whether two programs share a core.
+    shared_cores: bool,
+    next_core: usize,
+    /// The core that tracking and moving run on, and where they stand.
+    pub(super) daemon_core: usize,
+    pub(super) daemon_now: Picoseconds,
+    /// Periods that are over, and when the last of them ended.
+    pub(super) periods: u64,
+    pub(super) period_end: Picoseconds,
+}
+
+pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ReferenceMachine {
+    /// A machine without programs; an error in one line if it cannot work.
+    pub fn new(config: ReferenceConfig) -> Result<Self, MachineError> {
+        let told = |e: terrace_hardware::error::ConfigError| MachineError(e.to_string());
+        if config.period_ns == 0 {
+            return Err(MachineError("the period is 0 ns, expected at least 1".into()));
+        }
+        if config.hardware.tiers.len() < 2 {
+            return Err(MachineError(
+                "the machine has one tier, expected two: a fast one and a slow one".into(),
+            ));
+        }
+        let memory = TieredMemory::new(&config.hardware.tiers).map_err(told)?;
+        let nodes: Vec<NodeMemory> = config
+            .hardware
+            .tiers
+            .iter()
+            .enumerate()
+            .map(|(n, tier)| NodeMemory {
+                tier: Tier(n as u8),
+                start: memory.start(n),
+                capacity_bytes: tier.capacity.0,
+            })
+            .collect();
+        let node = Node::new(&config.hardware.node).map_err(told)?;
+        let os = Os::new(&config.os, &nodes).map_err(told)?;
+        let cores = node.cores();
+        let line_bytes = 1 << node.caches().line_bits();
+        let outstanding = config.hardware.node.core.outstanding_misses;
+        let threads = (config.os.migration.threads.max(1) as usize).min(cores);
+        // From the last core downwards: programs take theirs from the first one upwards.
+        let copiers =
+            (0..threads).map(|n| Copier::new(cores - 1 - n, n, outstanding, line_bytes)).collect();
+        let state = State {
+            core_program: vec![None; cores],
+            shared_cores: false,
+            next_core: 0,
+            daemon_core: cores - 1,
+            daemon_now: Picoseconds::ZERO,
+            periods: 0,
+            period_end: Picoseconds::ZERO,
+            frames: FrameCounts::default(),
+            programs: Vec::new(),
+            members: Vec::new(),
+            config,
+            node,
+            memory,
+            os,
+            copiers,
+        };
+        Ok(ReferenceMachine { state: Arc::new(Mutex::new(state)) })
+    }
+
+    /// Counts reads by page from now on: what [`ReferenceMachine::page_reads`] gives.
+    pub fn count_pages(&self) {
+        let state = &mut *lock(&self.state);
+        let bytes = state.config.hardware.tiers.iter().map(|t| t.capacity.0).sum();
+        state.frames = FrameCounts::new(bytes);
+    }
+
+    /// Adds a program as a group. Its threads are given the cores after those of the programs
+    /// before; when all are taken, they are shared.
+    pub fn add_group(
+        &self,
+        group: ReferenceGroup,
+        source: Box<dyn ReferenceSource>,
+    ) -> Result<(ReferenceTracker, ReferenceMover), MachineError> {
+        let state = &mut *lock(&self.state);
+        let number = state.programs.len();
+        let total = state.node.cores();
+        let threads = source.threads().max(1);
+        let cores: Vec<usize> =
+            (0..threads.min(total)).map(|n| (state.next_core + n) % total).collect();
+        state.next_core += cores.len();
+        state.shared_cores |= state.next_core > total;
+        let fast_limit_bytes = source.footprint_bytes().map(|bytes| {
+            let pages = bytes.div_ceil(group.page_size.bytes());
+            let layout = Layout::contiguous(group.page_size, pages);
+            (group.fast_budget)(&layout) * group.page_size.bytes()
+        });
+        let space = state
+            .os
+            .create_process(ProcessSpec {
+                data: match group.allocation {
+                    Allocation::FastFirst => DataPolicy::FastFirst,
+                    Allocation::Interleave => DataPolicy::Interleave,
+                },
+                fast_limit_bytes,
+                tables: group.tables,
+            })
+            .map_err(|e| MachineError(format!("group '{}': {e}", group.name)))?;
+        let at = |ns: u64| Picoseconds::from_ns(ns);
+        let (start, stop) = (at(group.start_ns), group.stop_ns.map(at));
+        let name = group.name.clone();
+        state.programs.push(Program::new(name, space, source, cores, start, stop));
+        state.members.push(Member::new(group, fast_limit_bytes.unwrap_or(0)));
+        let state = self.state.clone();
+        Ok((ReferenceTracker::new(state.clone(), number), ReferenceMover::new(state, number)))
+    }
+
+    /// What a program has cost so far.
+    pub fn counts(&self, group: usize) -> Counts {
+        lock(&self.state).programs[group].counts
+    }
+
+    /// When a program ended; `None` while it runs.
+    pub fn ended_at(&self, group: usize) -> Option<Picoseconds> {
+        match lock(&self.state).programs[group].phase {
+            Phase::Ended(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Whether a program was killed because memory ran out.
+    pub fn was_killed(&self, group: usize) -> bool {
+        lock(&self.state).programs[group].was_killed
+    }
+
+    /// Runs every program to its end without tracking or moving anything: the base of a slowdown.
+    pub fn run_to_end(&self) -> Result<(), MachineError> {
+        lock(&self.state).advance(Until::Time(Picoseconds(u64::MAX)))
+    }
+
+    /// What the operating system counted.
+    pub fn os_counters(&self) -> terrace_os::counters::Counters {
+        lock(&self.state).os.counters().clone()
+    }
+
+    /// Recounts everything that the operating system keeps count of, and what threads copied
+    /// against what it had copied; what does not agree.
+    pub fn check(&self) -> Result<(), String> {
+        let state = lock(&self.state);
+        state.os.check()?;
+        let counters = state.os.counters();
+        let tables = counters.table_moves.successful * PageSize::Base.bytes();
+        let expected = counters.copied_bytes + tables;
+        let copied: u64 = state.copiers.iter().map(Copier::copied_bytes).sum();
+        if copied == expected {
+            Ok(())
+        } else {
+            Err(format!("{copied} bytes were copied, expected {expected}"))
+        }
+    }
+}
+
+/// How far time is to pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Until {
+    /// Up to this time.
+    Time(Picoseconds),
+    /// Until no copying thread has work left.
+    Copied,
+}
+
+/// Who runs next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Agent {
+    Program(usize),
+    Copier(usize),
+}
+
+impl State {
+    /// Lets time pass.
+    pub(super) fn advance(&mut self, until: Until) -> Result<(), MachineError> {
+        let end = match until {
+            Until::Time(time) => time,
+            Until::Copied => Picoseconds(u64::MAX),
+        };
+        loop {
+            if until == Until::Copied && self.copiers.iter().all(Copier::is_idle) {
+                return Ok(());
+            }
+            let Some((agent, at, next)) = self.furthest_behind() else { return Ok(()) };
+            if at >= end {
+                return Ok(());
+            }
+            let quantum = if self.shared_cores && matches!(agent, Agent::Program(_)) {
+                self.config.options.time_slice_ns
+            } else {
+                self.config.options.quantum_ns
+            };
+            let ahead = Picoseconds::from_ns(quantum.max(1));
+            let horizon = next.map_or(end, |next| end.min(at.max(next) + ahead));
+            match agent {
+                Agent::Copier(n) => self.run_copier(n, horizon),
+                Agent::Program(n) => self.run_program(n, horizon)?,
+            }
+        }
+    }
+
+    /// The agent with the earliest time, that time, and that of the next one.
+    fn furthest_behind(&self) -> Option<(Agent, Picoseconds, Option<Picoseconds>)> {
+        let programs = self.programs.iter().enumerate();
+        let programs =
+            programs.filter_map(|(n, p)| Some((Agent::Program(n), p.ready_at(&self.node)?)));
+        let copiers = self.copiers.iter().enumerate().filter(|(_, c)| !c.is_idle());
+        let copiers = copiers.map(|(n, c)| (Agent::Copier(n), c.now));
+        let mut first: Option<(Agent, Picoseconds)> = None;
+        let mut second: Option<Picoseconds> = None;
+        for (agent, at) in programs.chain(copiers) {
+            match first {
+                Some((_, earliest)) if earliest <= at => {
+                    second = Some(second.map_or(at, |s| s.min(at)));
+                }
+                _ => {
+                    second = first.map(|f| f.1);
+                    first = Some((agent, at));
+                }
+            }
+        }
+        first.map(|(agent, at)| (agent, at, second))
+    }
+
+    fn run_copier(&mut self, number: usize, horizon: Picoseconds) {
+        let mut port = Port::new(&mut self.memory, &mut self.frames);
+        let copier = &mut self.copiers[number];
+        copier.run(horizon, &mut self.node, &mut port);
+        // While it copies, the program on that core does not run.
+        let (core, now) = (copier.core, copier.now);
+        let Some(program) = self
+            .programs
+            .iter()
+            .position(|p| p.phase == Phase::Running && p.own_cores.contains(&core))
+        else {
+            return;
+        };
+        let before = self.node.core(core).now();
+        self.node.core_mut(core).wait_until(now);
+        self.programs[program].counts.migration_ps += self.node.core(core).now().since(before).0;
+    }
+
+    fn run_program(&mut self, number: usize, horizon: Picoseconds) -> Result<(), MachineError> {
+        if let Phase::Before(start) = self.programs[number].phase {
+            let program = &mut self.programs[number];
+            program.catch_up(&mut self.node, start);
+            program.phase = Phase::Running;
+        }
+        self.switch_to(number);
+        let program = &mut self.programs[number];
+        let stop_at = program.stop_at.unwrap_or(Picoseconds(u64::MAX));
+        if program.latest(&self.node) >= stop_at {
+            return self.end(number);
+        }
+        let horizon = horizon.min(stop_at);
+        loop {
+            let program = &mut self.programs[number];
+            let mut port = Port::new(&mut self.memory, &mut self.frames);
+            match program.run(horizon, &mut self.node, &mut self.os, &mut port) {
+                Stop::Horizon => return Ok(()),
+                Stop::Fault(core, fault) => {
+                    self.fault(number, core, &fault)?;
+                    let program = &self.programs[number];
+                    if program.phase != Phase::Running
+                        || self.node.core(program.next_core()).now() > horizon
+                    {
+                        return Ok(());
+                    }
+                }
+                Stop::Hungry => {
+                    if self.step(number)? {
+                        return Ok(());
+                    }
+                    let program = &self.programs[number];
+                    if self.node.core(program.next_core()).now() > horizon {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the program's cores to it, where others had them.
+    fn switch_to(&mut self, number: usize) {
+        for &core in &self.programs[number].own_cores {
+            match self.core_program[core].replace(number) {
+                Some(other) if other != number => {
+                    self.node.flush_translations(core);
+                    let cost = Picoseconds::from_ns(self.config.options.switch_ns);
+                    let now = self.node.core(core).now();
+                    self.node.core_mut(core).wait_until(now + cost);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Does what the program's source says next. `true` when the program is over.
+    fn step(&mut self, number: usize) -> Result<bool, MachineError> {
+        let program = &mut self.programs[number];
+        let told = |e: terrace_recordings::source::SourceError| e.0;
+        let name = program.name.clone();
+        let failed = |message: String| MachineError(format!("group '{name}': {message}"));
+        let Some(step) = program.refill().map_err(told).map_err(&failed)? else {
+            let skew = Picoseconds::from_ns(self.config.options.skew_ns);
+            let latest = program.latest(&self.node);
+            program.catch_up(&mut self.node, Picoseconds(latest.0.saturating_sub(skew.0)));
+            return Ok(false);
+        };
+        let space = program.space;
+        match step {
+            Step::Accesses(_) => {}
+            Step::Barrier => {
+                let latest = program.latest(&self.node);
+                program.catch_up(&mut self.node, latest);
+            }
+            Step::Map { start, size_bytes, huge_eligible } => {
+                // What lies there already is replaced, as by MAP_FIXED.
+                let unmapped = self.os.unmap(space, start, size_bytes);
+                self.unmapped(number, unmapped.map_err(|e| failed(e.to_string()))?);
+                let huge = huge_eligible && self.members[number].page_size() == PageSize::Huge;
+                let mapped = self.os.map(space, start, size_bytes, huge);
+                mapped.map_err(|e| failed(e.to_string()))?;
+            }
+            Step::Unmap { start, size_bytes } => {
+                let unmapped = self.os.unmap(space, start, size_bytes);
+                self.unmapped(number, unmapped.map_err(|e| failed(e.to_string()))?);
+            }
+            Step::Ended => {
+                self.end(number)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The program gave memory back: translations go, and the time that it took.
+    fn unmapped(&mut self, number: usize, unmapped: Unmapped) {
+        let mut cost = unmapped.cost;
+        if let Some(shootdown) = &unmapped.shootdown {
+            let processors = self.forget(number, shootdown);
+            cost += shootdown.local + shootdown.wait_per_processor * processors.saturating_sub(1);
+        }
+        let core = self.programs[number].next_core();
+        let now = self.node.core(core).now();
+        self.node.core_mut(core).wait_until(now + cost);
+        self.programs[number].counts.fault_ps += cost.0;
+    }
+
+    fn end(&mut self, number: usize) -> Result<(), MachineError> {
+        let program = &mut self.programs[number];
+        for &core in &program.own_cores {
+            let mut port = Port::new(&mut self.memory, &mut self.frames);
+            self.node.drain(core, &mut port);
+            port.give(&mut program.counts);
+        }
+        program.phase = Phase::Ended(program.latest(&self.node));
+        // Its source may be a thread that waits to be heard.
+        program.source = Box::new(Silent);
+        let space = program.space;
+        self.keep_last(number);
+        self.os.exit(space).map(|_| ()).map_err(|e| MachineError(e.to_string()))
+    }
+
+    /// Lets the operating system see to a page fault.
+    fn fault(&mut self, number: usize, core: usize, fault: &Fault) -> Result<(), MachineError> {
+        let space = self.programs[number].space;
+        let mut outcome = self.os.fault(space, fault);
+        if let Err(OsError::Segfault { .. }) = outcome {
+            // What the source did not know of: the stack above its first page, a mapping that
+            // was made before the recording began.
+            self.programs[number].unmapped_accesses += 1;
+            let page = fault.address.0 & !0xfff;
+            outcome = self
+                .os
+                .map(space, page, PageSize::Base.bytes(), false)
+                .and_then(|()| self.os.fault(space, fault));
+        }
+        match outcome {
+            Ok(outcome) => {
+                self.faulted(number, core, fault, &outcome);
+                Ok(())
+            }
+            // With hard-bound page tables this is what is to be shown (Radiant paper, section 3.5).
+            Err(OsError::OutOfMemory { killed, cost, .. }) if self.any_hard_tables() => {
+                self.killed(killed);
+                self.node.core_mut(core).wait_until(fault.done + cost);
+                self.programs[number].counts.fault_ps += cost.0;
+                Ok(())
+            }
+            Err(e) => Err(MachineError(format!("group '{}': {e}", self.programs[number].name))),
+        }
+    }
+
+    fn faulted(&mut self, number: usize, core: usize, fault: &Fault, outcome: &FaultOutcome) {
+        // Clearing goes through the caches: what reaches memory is written back later, or never.
+        let bytes: u64 = outcome.zeroed.iter().map(|z| z.bytes).sum();
+        let rate = self.os.costs().zero_gb_per_s.max(1e-3);
+        let clearing = Picoseconds((bytes as f64 * 1000.0 / rate) as u64);
+        let resumed = fault.done + outcome.cost + clearing;
+        self.node.core_mut(core).wait_until(resumed);
+        let counts = &mut self.programs[number].counts;
+        counts.faults += 1;
+        counts.fault_ps += resumed.since(fault.done).0;
+        if let FaultKind::WaitFor(id) = outcome.kind {
+            counts.waits += 1;
+            self.programs[number].phase = Phase::Waiting(id, core, resumed);
+        }
+    }
+
+    fn any_hard_tables(&self) -> bool {
+        self.members.iter().any(|m| m.has_hard_tables())
+    }
+
+    /// Memory ran out and the kernel chose a victim.
+    fn killed(&mut self, space: SpaceId) {
+        if let Some(victim) = self.programs.iter_mut().find(|p| p.space == space) {
+            victim.phase = Phase::Ended(victim.latest(&self.node));
+            victim.source = Box::new(Silent);
+            victim.was_killed = true;
+        }
+    }
+
+    /// Programs that waited for a move go on at `at`.
+    pub(super) fn moved(&mut self, id: MoveId, at: Picoseconds) {
+        for program in &mut self.programs {
+            if let Phase::Waiting(waits_for, core, since) = program.phase
+                && waits_for == id
+            {
+                self.node.core_mut(core).wait_until(at);
+                program.counts.migration_ps += at.since(since).0;
+                program.phase = Phase::Running;
+            }
+        }
+    }
+}
+
+/// The source of a program that has ended.
+struct Silent;
+
+impl ReferenceSource for Silent {
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn footprint_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn next_step(&mut self) -> Result<Step, terrace_recordings::source::SourceError> {
+        Ok(Step::Ended)
+    }
+}

@@ -1,0 +1,360 @@
+//! Carrying out a plan in its real steps, while programs run on: batches of operations are
+//! allocated and unmapped, translations shot down, bytes copied by threads that take cores and
+//! bandwidth, pages mapped and old frames freed. An access to a page under way waits for it.
+//!
+//! Demotions come first, then exchanges, then promotions, as on every machine.
+
+use terrace_core::page::{PageSize, SpaceId, VirtualRange};
+use terrace_core::plan::{Direction, Exchange, Failure, FailureReason, Outcome, Plan};
+use terrace_core::seams::MachineError;
+use terrace_hardware::address::PhysicalAddress;
+use terrace_hardware::units::Picoseconds;
+use terrace_os::config::Node;
+use terrace_os::moves::{Copy, Finished, MoveId, Refused};
+use terrace_os::shootdown::Shootdown;
+
+use super::copy::Transfer;
+use super::machine::{State, Until};
+use super::program::Phase;
+
+/// A plan being carried out for one group.
+struct Carrying {
+    group: usize,
+    page_size: PageSize,
+    /// After this no batch is begun.
+    deadline: Picoseconds,
+    outcome: Outcome,
+}
+
+impl Carrying {
+    fn fail(&mut self, range: VirtualRange, direction: Direction, reason: FailureReason) {
+        // What the group's limit forbids is no room for it, on every machine.
+        let reason = match reason {
+            FailureReason::NotAllowed => FailureReason::NoRoom,
+            other => other,
+        };
+        if range.size_bytes > 0 {
+            self.outcome.failures.push(Failure { range, direction, reason });
+        }
+    }
+
+    fn refused(&mut self, refused: &[Refused], direction: Direction) {
+        for r in refused {
+            self.fail(r.range, direction, r.reason);
+        }
+    }
+
+    fn moved(&mut self, direction: Direction) -> &mut u64 {
+        match direction {
+            Direction::Promotion => &mut self.outcome.promoted_pages,
+            Direction::Demotion => &mut self.outcome.demoted_pages,
+        }
+    }
+}
+
+/// A range as operations: the parts of it that lie in aligned regions of this size.
+fn operations(range: VirtualRange, region_bytes: u64) -> impl Iterator<Item = VirtualRange> {
+    let mut start = range.start;
+    std::iter::from_fn(move || {
+        let end = (start / region_bytes + 1).saturating_mul(region_bytes).min(range.end());
+        let operation = VirtualRange { start, size_bytes: end.saturating_sub(start), ..range };
+        start = end.max(start);
+        (operation.size_bytes > 0).then_some(operation)
+    })
+}
+
+/// Two ranges of the same size as pairs of operations of the same size: cut where either comes to
+/// the end of a region.
+fn pair_operations(
+    mut up: VirtualRange,
+    mut down: VirtualRange,
+    region_bytes: u64,
+) -> impl Iterator<Item = (VirtualRange, VirtualRange)> {
+    std::iter::from_fn(move || {
+        let left = |r: &VirtualRange| region_bytes - r.start % region_bytes;
+        let size_bytes = left(&up).min(left(&down)).min(up.size_bytes).min(down.size_bytes);
+        let pair = (VirtualRange { size_bytes, ..up }, VirtualRange { size_bytes, ..down });
+        for range in [&mut up, &mut down] {
+            range.start += size_bytes;
+            range.size_bytes -= size_bytes;
+        }
+        (size_bytes > 0).then_some(pair)
+    })
+}
+
+impl State {
+    /// Carries out a plan for a group.
+    pub(super) fn apply(&mut self, group: usize, plan: &Plan) -> Result<Outcome, MachineError> {
+        let page_size = self.members[group].page_size();
+        let share = self.config.options.move_share.clamp(0.0, 1.0);
+        let period_ps = self.config.period_ns as f64 * 1000.0;
+        let deadline = Picoseconds(self.period_end.0 + (period_ps * share) as u64);
+        let mut carrying = Carrying { group, page_size, deadline, outcome: Outcome::default() };
+        let most = |range: &VirtualRange, direction| {
+            self.operation_bytes(plan, page_size, range.space, direction)
+        };
+        let split = |ranges: &[VirtualRange], direction| -> Vec<VirtualRange> {
+            ranges.iter().flat_map(|r| operations(*r, most(r, direction))).collect()
+        };
+        let down = split(&plan.demotions, Direction::Demotion);
+        let up = split(&plan.promotions, Direction::Promotion);
+        let mut pairs = Vec::new();
+        for Exchange { up, down } in &plan.exchanges {
+            let bytes = most(up, Direction::Promotion).min(most(down, Direction::Demotion));
+            pairs.extend(pair_operations(*up, *down, bytes));
+        }
+        self.one_way(&mut carrying, down, Direction::Demotion)?;
+        self.exchange(&mut carrying, pairs)?;
+        self.one_way(&mut carrying, up, Direction::Promotion)?;
+        Ok(carrying.outcome)
+    }
+
+    /// The largest operation: what the plan says, within what a batch may have under way; else one
+    /// page.
+    fn operation_bytes(
+        &self,
+        plan: &Plan,
+        page_size: PageSize,
+        space: SpaceId,
+        direction: Direction,
+    ) -> u64 {
+        let migration = &self.config.os.migration;
+        let pages = match page_size {
+            PageSize::Base => migration.batch_base_pages,
+            PageSize::Huge => migration.batch_huge_pages,
+        };
+        let batch = u64::from(pages.max(1)) * page_size.bytes();
+        match plan.operation_bytes(space, direction) {
+            Some(bytes) => bytes.clamp(page_size.bytes(), batch),
+            None => page_size.bytes(),
+        }
+    }
+
+    fn one_way(
+        &mut self,
+        carrying: &mut Carrying,
+        mut left: Vec<VirtualRange>,
+        direction: Direction,
+    ) -> Result<(), MachineError> {
+        let to = match direction {
+            Direction::Promotion => Node::FAST,
+            Direction::Demotion => Node::SLOW,
+        };
+        while !left.is_empty() {
+            if self.daemon_now >= carrying.deadline {
+                for range in left {
+                    carrying.fail(range, direction, FailureReason::OutOfTime);
+                }
+                return Ok(());
+            }
+            self.advance(Until::Time(self.daemon_now))?;
+            let asked = left.len();
+            let begun = self.os.begin_move(&left, to);
+            let taken = left[..asked - begun.rest.len()].to_vec();
+            left = begun.rest;
+            self.charge(begun.cost.total());
+            for shootdown in &begun.shootdowns {
+                self.shoot_down(carrying.group, shootdown);
+            }
+            carrying.refused(&begun.refused, direction);
+            // Pages that are there already are no moves, and no pages of the plan may be lost.
+            let size_bytes = begun.already_there * carrying.page_size.bytes();
+            if let Some(first) = taken.first() {
+                let there = VirtualRange { size_bytes, ..*first };
+                carrying.fail(there, direction, FailureReason::Unsupported);
+            }
+            carrying.outcome.operations += taken.len() as u64;
+            if begun.pages == 0 {
+                continue;
+            }
+            self.copy(&begun.copies, begun.copy_threads, false)?;
+            let finished = self.os.finish_move(begun.id);
+            self.finish(carrying.group, begun.id, &begun.copies, false, &finished)?;
+            *carrying.moved(direction) += finished.bytes / carrying.page_size.bytes();
+            if let (Some(first), true) = (taken.first(), finished.gone > 0) {
+                let size_bytes = begun.bytes - finished.bytes;
+                let gone = VirtualRange { size_bytes, ..*first };
+                carrying.fail(gone, direction, FailureReason::Absent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Swaps pairs, where the operating system can; what cannot be swapped moves both ways.
+    fn exchange(
+        &mut self,
+        carrying: &mut Carrying,
+        pairs: Vec<(VirtualRange, VirtualRange)>,
+    ) -> Result<(), MachineError> {
+        if !self.config.os.migration.exchange {
+            let (up, down) = pairs.into_iter().unzip();
+            self.one_way(carrying, down, Direction::Demotion)?;
+            return self.one_way(carrying, up, Direction::Promotion);
+        }
+        let mut left: Vec<Exchange> =
+            pairs.into_iter().map(|(up, down)| Exchange { up, down }).collect();
+        while !left.is_empty() {
+            if self.daemon_now >= carrying.deadline {
+                for Exchange { up, down } in left {
+                    carrying.fail(down, Direction::Demotion, FailureReason::OutOfTime);
+                    carrying.fail(up, Direction::Promotion, FailureReason::OutOfTime);
+                }
+                return Ok(());
+            }
+            self.advance(Until::Time(self.daemon_now))?;
+            let begun = self.os.begin_exchange(&left);
+            let taken = left[..left.len() - begun.rest.len()].to_vec();
+            left = begun.rest;
+            self.charge(begun.cost);
+            for shootdown in &begun.shootdowns {
+                self.shoot_down(carrying.group, shootdown);
+            }
+            let mut swapped_bytes = 0;
+            if begun.pairs > 0 {
+                self.copy(&begun.swaps, begun.copy_threads, true)?;
+                let finished = self.os.finish_move(begun.id);
+                self.finish(carrying.group, begun.id, &begun.swaps, true, &finished)?;
+                swapped_bytes = finished.bytes / 2;
+                let pages = swapped_bytes / carrying.page_size.bytes();
+                carrying.outcome.promoted_pages += pages;
+                carrying.outcome.demoted_pages += pages;
+                carrying.outcome.exchanged_pairs += pages;
+                carrying.outcome.operations += 2 * taken.len() as u64;
+            }
+            // What could not be swapped and does not fall back was held by somebody else.
+            let bytes = |pairs: &[Exchange]| pairs.iter().map(|p| p.up.size_bytes).sum::<u64>();
+            let size_bytes = bytes(&taken) - swapped_bytes - bytes(&begun.fallback);
+            if let Some(first) = taken.first() {
+                let (up, down) = (first.up, first.down);
+                let busy = |range| VirtualRange { size_bytes, ..range };
+                carrying.fail(busy(down), Direction::Demotion, FailureReason::Busy);
+                carrying.fail(busy(up), Direction::Promotion, FailureReason::Busy);
+            }
+            // What does not match falls back to two moves (Nimble paper, section 3.2.3).
+            let (up, down) = begun.fallback.iter().map(|pair| (pair.up, pair.down)).unzip();
+            self.one_way(carrying, down, Direction::Demotion)?;
+            self.one_way(carrying, up, Direction::Promotion)?;
+        }
+        Ok(())
+    }
+
+    /// Processor time of the thread that tracks and moves. A program on its core stands still.
+    pub(super) fn charge(&mut self, cost: Picoseconds) {
+        self.daemon_now += cost;
+        let core = self.daemon_core;
+        let runs = |p: &&mut super::program::Program| {
+            p.phase == Phase::Running && p.own_cores.contains(&core)
+        };
+        if let Some(program) = self.programs.iter_mut().find(runs) {
+            let before = self.node.core(core).now();
+            self.node.core_mut(core).wait_until(before.max(self.daemon_now - cost) + cost);
+            program.counts.migration_ps += self.node.core(core).now().since(before).0;
+        }
+    }
+
+    /// The processors that run the program forget translations; the thread that asks waits.
+    pub(super) fn shoot_down(&mut self, program: usize, shootdown: &Shootdown) {
+        let processors = self.forget(program, shootdown);
+        let mut cost = shootdown.local;
+        for _ in 0..processors {
+            cost += shootdown.wait_per_processor;
+        }
+        self.charge(cost);
+        self.members[program].cost.shootdowns += 1;
+    }
+
+    /// Interrupts each processor that runs the program. Returns how many do.
+    pub(super) fn forget(&mut self, program: usize, shootdown: &Shootdown) -> u64 {
+        let program = &mut self.programs[program];
+        for &core in &program.own_cores {
+            if shootdown.full {
+                self.node.flush_translations(core);
+            } else {
+                for range in &shootdown.ranges {
+                    let start = terrace_hardware::address::VirtualAddress(range.start);
+                    self.node.invalidate_range(core, start, range.size_bytes);
+                }
+            }
+            if program.phase == Phase::Running {
+                let now = self.node.core(core).now();
+                self.node.core_mut(core).wait_until(now + shootdown.remote);
+                program.counts.migration_ps += shootdown.remote.0;
+            }
+        }
+        program.own_cores.len() as u64
+    }
+
+    /// Lets threads copy and waits for the last of them.
+    fn copy(&mut self, copies: &[Copy], threads: u32, exchange: bool) -> Result<(), MachineError> {
+        let threads = (threads.max(1) as usize).min(self.copiers.len());
+        // Whole pages where there are enough; else several threads share each page.
+        let line = 1u64 << self.node.caches().line_bits();
+        let parts = if copies.len() >= threads { 1 } else { threads.div_ceil(copies.len().max(1)) };
+        let mut turn = 0;
+        for copy in copies {
+            let size = copy.bytes.div_ceil(parts as u64).next_multiple_of(line);
+            let mut done = 0;
+            while done < copy.bytes {
+                let size_bytes = size.min(copy.bytes - done);
+                let at = |a: PhysicalAddress| PhysicalAddress(a.0 + done);
+                let transfer =
+                    Transfer { from: at(copy.from), to: at(copy.to), size_bytes, exchange };
+                self.copiers[turn % threads].give(self.daemon_now, transfer);
+                turn += 1;
+                done += size_bytes;
+            }
+        }
+        self.advance(Until::Copied)?;
+        let last = self.copiers.iter().map(|c| c.now).max().unwrap_or(self.daemon_now);
+        self.daemon_now = self.daemon_now.max(last);
+        Ok(())
+    }
+
+    /// What follows the copying, in time and in the caches.
+    fn finish(
+        &mut self,
+        group: usize,
+        id: MoveId,
+        copies: &[Copy],
+        exchange: bool,
+        finished: &Finished,
+    ) -> Result<(), MachineError> {
+        self.charge(finished.map);
+        self.moved(id, self.daemon_now);
+        self.charge(finished.free);
+        for copy in copies {
+            self.forget_lines(copy.from, copy.bytes);
+            if exchange {
+                self.forget_lines(copy.to, copy.bytes);
+            }
+        }
+        self.members[group].cost.migrated_bytes += finished.bytes;
+        self.table_moves(group, finished)
+    }
+
+    /// Page-table pages that follow their data (Radiant paper, algorithm 1): copied, switched,
+    /// flushed.
+    fn table_moves(&mut self, group: usize, finished: &Finished) -> Result<(), MachineError> {
+        self.charge(finished.tables);
+        for table in &finished.table_moves {
+            let bytes = PageSize::Base.bytes();
+            self.copy(&[Copy { from: table.from, to: table.to, bytes }], 1, false)?;
+            if let Some(moved) = self.os.finish_table_move(table.id) {
+                self.charge(moved.cost);
+                self.shoot_down(group, &moved.shootdown);
+            }
+            self.forget_lines(table.from, bytes);
+        }
+        Ok(())
+    }
+
+    /// Lines of memory whose content has gone elsewhere leave the caches.
+    fn forget_lines(&mut self, start: PhysicalAddress, size_bytes: u64) {
+        let bits = self.node.caches().line_bits();
+        let first = start.0 >> bits;
+        let caches = self.node.caches_mut();
+        for line in first..first + (size_bytes >> bits) {
+            caches.invalidate(terrace_hardware::address::LineAddress(line));
+        }
+    }
+}

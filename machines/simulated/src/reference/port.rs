@@ -1,0 +1,83 @@
+//! The way from the processor to memory, with a count of what went by: reads and writes by tier,
+//! and, where they are wanted, reads by frame.
+
+use terrace_hardware::address::{BASE_PAGE_BITS, Kind};
+use terrace_hardware::node::MemoryPort;
+use terrace_hardware::request::{Completion, Request, When};
+use terrace_hardware::tier::memory::TieredMemory;
+use terrace_hardware::units::Picoseconds;
+
+use super::counts::{Counts, TIERS};
+
+/// Counts of lines by base-page frame.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FrameCounts(Vec<u32>);
+
+impl FrameCounts {
+    /// Counts for so much memory.
+    pub(super) fn new(size_bytes: u64) -> Self {
+        FrameCounts(vec![0; (size_bytes >> BASE_PAGE_BITS) as usize])
+    }
+
+    /// Whether anything is counted.
+    pub(super) fn are_counted(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// What was counted for the pages from this one on; they begin anew.
+    pub(super) fn take(&mut self, first: u64, pages: u64) -> u64 {
+        let frames = first as usize..(first + pages) as usize;
+        let Some(counts) = self.0.get_mut(frames) else { return 0 };
+        let sum = counts.iter().map(|&c| u64::from(c)).sum();
+        counts.fill(0);
+        sum
+    }
+
+    #[inline(always)]
+    fn add(&mut self, request: &Request) {
+        if let Some(count) = self.0.get_mut((request.address.0 >> BASE_PAGE_BITS) as usize) {
+            *count = count.saturating_add(1);
+        }
+    }
+}
+
+/// Memory as one program sees it for a while.
+pub(super) struct Port<'a> {
+    memory: &'a mut TieredMemory,
+    frames: &'a mut FrameCounts,
+    reads: [u64; TIERS],
+    writes: [u64; TIERS],
+}
+
+impl<'a> Port<'a> {
+    pub(super) fn new(memory: &'a mut TieredMemory, frames: &'a mut FrameCounts) -> Self {
+        Port { memory, frames, reads: [0; TIERS], writes: [0; TIERS] }
+    }
+
+    /// Adds what went by since the last time.
+    pub(super) fn give(&mut self, counts: &mut Counts) {
+        for tier in 0..TIERS {
+            counts.reads[tier] += std::mem::take(&mut self.reads[tier]);
+            counts.writes[tier] += std::mem::take(&mut self.writes[tier]);
+        }
+    }
+}
+
+impl MemoryPort for Port<'_> {
+    #[inline]
+    fn submit(&mut self, at: Picoseconds, request: Request) -> (When, usize) {
+        let (when, tier) = self.memory.submit(at, request);
+        match request.kind {
+            Kind::Read => {
+                self.reads[tier.min(TIERS - 1)] += 1;
+                self.frames.add(&request);
+            }
+            Kind::Write => self.writes[tier.min(TIERS - 1)] += 1,
+        }
+        (when, tier)
+    }
+
+    fn next_completion(&mut self) -> Option<Completion> {
+        self.memory.next_completion()
+    }
+}

@@ -1,0 +1,195 @@
+//! A program on the machine: where its stream stands, which cores its threads run on, and running
+//! it up to a point in time.
+
+use terrace_core::page::SpaceId;
+use terrace_hardware::address::{Kind, VirtualAddress};
+use terrace_hardware::cpu::Dependence;
+use terrace_hardware::node::{Node, Reference};
+use terrace_hardware::units::Picoseconds;
+use terrace_hardware::walker::Fault;
+use terrace_os::Os;
+use terrace_os::moves::MoveId;
+
+use super::counts::{CoreSums, Counts};
+use super::port::Port;
+use super::source::{Access, ReferenceSource, Step};
+
+/// Why a program stopped running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// It has come to the horizon.
+    Horizon,
+    /// It touched a page that is not mapped.
+    Fault(usize, Fault),
+    /// Its accesses are used up: the next step of its source is wanted.
+    Hungry,
+}
+
+/// What a program is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It starts at this time.
+    Before(Picoseconds),
+    /// It runs.
+    Running,
+    /// It waits for a page that is being moved, since then, on this core.
+    Waiting(MoveId, usize, Picoseconds),
+    /// It ended then.
+    Ended(Picoseconds),
+}
+
+/// A program.
+pub(super) struct Program {
+    pub(super) name: String,
+    pub(super) space: SpaceId,
+    pub(super) source: Box<dyn ReferenceSource>,
+    /// The core of each thread.
+    pub(super) cores: Vec<usize>,
+    /// Those cores, each once.
+    pub(super) own_cores: Vec<usize>,
+    pub(super) phase: Phase,
+    /// When it is ended, if it has not ended by itself.
+    pub(super) stop_at: Option<Picoseconds>,
+    block: Vec<Access>,
+    next: usize,
+    /// What it cost so far.
+    pub(super) counts: Counts,
+    /// The machine may take an access to unmapped memory for memory that its source did not know.
+    pub(super) unmapped_accesses: u64,
+    /// Memory ran out and it was chosen.
+    pub(super) was_killed: bool,
+}
+
+impl Program {
+    pub(super) fn new(
+        name: String,
+        space: SpaceId,
+        source: Box<dyn ReferenceSource>,
+        cores: Vec<usize>,
+        start: Picoseconds,
+        stop_at: Option<Picoseconds>,
+    ) -> Self {
+        let mut own_cores = cores.clone();
+        own_cores.sort_unstable();
+        own_cores.dedup();
+        Program {
+            name,
+            space,
+            source,
+            cores,
+            own_cores,
+            phase: Phase::Before(start),
+            stop_at,
+            block: Vec::new(),
+            next: 0,
+            counts: Counts::default(),
+            unmapped_accesses: 0,
+            was_killed: false,
+        }
+    }
+
+    /// The core that its next access is made on.
+    pub(super) fn next_core(&self) -> usize {
+        let access = self.block.get(self.next).or(self.block.last());
+        self.core_of(access.map_or(0, |a| a.thread))
+    }
+
+    #[inline(always)]
+    fn core_of(&self, thread: u16) -> usize {
+        self.cores[usize::from(thread) % self.cores.len()]
+    }
+
+    /// When it can go on; `None` when it waits for something else than time.
+    pub(super) fn ready_at(&self, node: &Node) -> Option<Picoseconds> {
+        match self.phase {
+            Phase::Before(start) => Some(start),
+            Phase::Running => Some(node.core(self.next_core()).now()),
+            Phase::Waiting(..) | Phase::Ended(_) => None,
+        }
+    }
+
+    /// The latest time of its cores.
+    pub(super) fn latest(&self, node: &Node) -> Picoseconds {
+        let times = self.own_cores.iter().map(|&core| node.core(core).now());
+        times.max().unwrap_or(Picoseconds::ZERO)
+    }
+
+    /// Lets no core of it be behind this time.
+    pub(super) fn catch_up(&self, node: &mut Node, time: Picoseconds) {
+        for &core in &self.own_cores {
+            node.core_mut(core).wait_until(time);
+        }
+    }
+
+    /// Takes what its source says next. Accesses are kept here; anything else is for the machine.
+    pub(super) fn refill(
+        &mut self,
+    ) -> Result<Option<Step>, terrace_recordings::source::SourceError> {
+        match self.source.next_step()? {
+            Step::Accesses(block) => {
+                (self.block, self.next) = (block, 0);
+                Ok(None)
+            }
+            other => Ok(Some(other)),
+        }
+    }
+
+    /// Makes accesses until the horizon, a fault, or the end of the block.
+    pub(super) fn run(
+        &mut self,
+        horizon: Picoseconds,
+        node: &mut Node,
+        os: &mut Os,
+        port: &mut Port<'_>,
+    ) -> Stop {
+        let before = CoreSums::of(node, &self.own_cores);
+        let first = self.next;
+        let stop = if self.cores.len() == 1 {
+            self.run_on(horizon, node, os, port, |cores, _| cores[0])
+        } else {
+            self.run_on(horizon, node, os, port, |cores, thread| {
+                cores[usize::from(thread) % cores.len()]
+            })
+        };
+        self.counts.references += (self.next - first) as u64;
+        self.counts.add_cores(&before, &CoreSums::of(node, &self.own_cores));
+        port.give(&mut self.counts);
+        stop
+    }
+
+    #[inline(always)]
+    fn run_on(
+        &mut self,
+        horizon: Picoseconds,
+        node: &mut Node,
+        os: &mut Os,
+        port: &mut Port<'_>,
+        core_of: impl Fn(&[usize], u16) -> usize,
+    ) -> Stop {
+        let space = os.space_mut(self.space);
+        for access in &self.block[self.next..] {
+            let core = core_of(&self.cores, access.thread);
+            let reference = Reference {
+                address: VirtualAddress(access.address),
+                size: u32::from(access.size),
+                kind: if access.store { Kind::Write } else { Kind::Read },
+                instructions: access.instructions,
+                dependence: if access.dependent {
+                    Dependence::PreviousLoad
+                } else {
+                    Dependence::None
+                },
+            };
+            if let Err(fault) = node.reference(core, &reference, space, port) {
+                // The instructions are dispatched; the access is made again without them.
+                self.block[self.next].instructions = 0;
+                return Stop::Fault(core, fault);
+            }
+            self.next += 1;
+            if node.core(core).now() > horizon {
+                return Stop::Horizon;
+            }
+        }
+        Stop::Hungry
+    }
+}

@@ -1,0 +1,216 @@
+//! A reference recording as a source: what one process of a real program did.
+//!
+//! The memory map comes from the recording's snapshots and from its events; threads are the
+//! process's streams. Time between streams is the recording's: they are merged in its order, and
+//! the machine's cores give them times of their own.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use terrace_core::page::PageSize;
+use terrace_recordings::error::RecordingError;
+use terrace_recordings::reference::{
+    Event, MapSnapshot, Record, ReferenceReader, Region, RegionKind,
+};
+use terrace_recordings::source::SourceError;
+
+use super::source::{Access, Closed, Pipe, Piped, Step};
+
+/// Linux `MADV_DONTNEED`.
+const MADV_DONTNEED: u64 = 4;
+/// Linux `MAP_ANONYMOUS`.
+const MAP_ANONYMOUS: u64 = 0x20;
+/// Linux `MAP_SHARED`.
+const MAP_SHARED: u64 = 0x01;
+
+/// What to take of a recording.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordingChoice {
+    /// The file.
+    pub path: PathBuf,
+    /// Number of the process in it; by default the one with the most references.
+    pub process: Option<u32>,
+    /// Every load takes its address from the load before.
+    pub dependent: bool,
+}
+
+/// Opens a recording as a source. One that was cut off is taken up to the cut.
+pub fn recording(choice: &RecordingChoice) -> Result<Piped, SourceError> {
+    let told = |e: RecordingError| SourceError(e.to_string());
+    let mut reader = ReferenceReader::open(&choice.path).map_err(told)?;
+    let processes = streams_by_process(&mut reader).map_err(told)?;
+    let chosen = match choice.process {
+        Some(process) => processes.get(&process).map(|p| (process, p)),
+        None => processes
+            .iter()
+            .max_by_key(|(n, p)| (p.references, std::cmp::Reverse(**n)))
+            .map(|(n, p)| (*n, p)),
+    };
+    let Some((process, streams)) = chosen else {
+        return Err(SourceError(format!(
+            "{}: {}; expected a process with references, see 'terrace info'",
+            choice.path.display(),
+            match choice.process {
+                Some(n) => format!("no process {n}"),
+                None => "no references".to_owned(),
+            }
+        )));
+    };
+    let threads: BTreeMap<u32, u16> = streams
+        .streams
+        .iter()
+        .enumerate()
+        .map(|(n, &stream)| (stream, n.min(usize::from(u16::MAX)) as u16))
+        .collect();
+    let (path, dependent) = (choice.path.clone(), choice.dependent);
+    let footprint = streams.pages * PageSize::Base.bytes();
+    Ok(Piped::start(threads.len().max(1), Some(footprint), move |pipe| {
+        play(&path, process, &threads, dependent, pipe)
+    }))
+}
+
+/// What is learned of a process beforehand.
+#[derive(Debug, Default)]
+struct Streams {
+    streams: Vec<u32>,
+    references: u64,
+    /// Base pages touched.
+    pages: u64,
+}
+
+/// Reads the recording once: a process's streams, and how many pages it touches.
+fn streams_by_process<R: std::io::Read + std::io::Seek>(
+    reader: &mut ReferenceReader<R>,
+) -> Result<BTreeMap<u32, Streams>, RecordingError> {
+    let mut processes: BTreeMap<u32, Streams> = BTreeMap::new();
+    let mut touched: BTreeMap<(u32, u64), [u64; 8]> = BTreeMap::new();
+    let mut last = (u32::MAX, u64::MAX);
+    for placed in reader.records() {
+        let placed = placed?;
+        let Record::Reference(reference) = placed.record else { continue };
+        let streams = processes.entry(placed.process).or_default();
+        if let Err(at) = streams.streams.binary_search(&placed.stream) {
+            streams.streams.insert(at, placed.stream);
+        }
+        streams.references += 1;
+        let page = reference.address >> 12;
+        if last != (placed.process, page) {
+            last = (placed.process, page);
+            let bits = touched.entry((placed.process, page >> 9)).or_default();
+            let (word, bit) = ((page >> 6 & 7) as usize, 1u64 << (page & 63));
+            if bits[word] & bit == 0 {
+                bits[word] |= bit;
+                streams.pages += 1;
+            }
+        }
+    }
+    Ok(processes)
+}
+
+/// Gives the pipe everything that the process did.
+fn play(
+    path: &Path,
+    process: u32,
+    threads: &BTreeMap<u32, u16>,
+    dependent: bool,
+    pipe: &mut Pipe,
+) -> Result<(), SourceError> {
+    let told = |e: RecordingError| SourceError(e.to_string());
+    let mut reader = ReferenceReader::open(path).map_err(told)?;
+    let mut snapshots: Vec<MapSnapshot> =
+        reader.maps().iter().filter(|m| m.process == process).cloned().collect();
+    // Only what was there at the start: what came later comes with its event.
+    snapshots.truncate(1);
+    for region in snapshots.iter().flat_map(|s| &s.regions) {
+        if pipe.step(map_of(region)).is_err() {
+            return Ok(());
+        }
+    }
+    let mut instructions: Vec<u64> = vec![0; threads.len()];
+    let mut heap_end = snapshots
+        .iter()
+        .flat_map(|s| &s.regions)
+        .find(|r| r.kind == RegionKind::Heap)
+        .map_or(0, |r| r.end);
+    for placed in reader.records() {
+        let placed = placed.map_err(told)?;
+        if placed.process != process {
+            continue;
+        }
+        let sent = match placed.record {
+            Record::Reference(reference) => {
+                let Some(&thread) = threads.get(&placed.stream) else { continue };
+                let before = &mut instructions[usize::from(thread)];
+                let passed = placed.instructions.saturating_sub(*before).max(1);
+                *before = placed.instructions;
+                pipe.access(Access {
+                    address: reference.address,
+                    instructions: u32::try_from(passed).unwrap_or(u32::MAX),
+                    thread,
+                    size: reference.size_bytes() as u8,
+                    store: reference.store,
+                    dependent: dependent && !reference.store,
+                })
+            }
+            // What the recorder's own caches wrote back; the machine has caches of its own.
+            Record::WriteBack(_) => Ok(()),
+            Record::Event(event) => happened(event, &mut heap_end, pipe),
+        };
+        if let Err(Closed) = sent {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn map_of(region: &Region) -> Step {
+    Step::Map {
+        start: region.start & !0xfff,
+        size_bytes: (region.end - region.start).next_multiple_of(PageSize::Base.bytes()),
+        huge_eligible: !region.shared && region.kind != RegionKind::File,
+    }
+}
+
+fn pages(address: u64, length_bytes: u64) -> (u64, u64) {
+    let start = address & !0xfff;
+    let end = address.saturating_add(length_bytes).saturating_add(0xfff) & !0xfff;
+    (start, end.saturating_sub(start))
+}
+
+fn happened(event: Event, heap_end: &mut u64, pipe: &mut Pipe) -> Result<(), Closed> {
+    match event {
+        Event::Map { address, length_bytes, flags, .. } => {
+            let (start, size_bytes) = pages(address, length_bytes);
+            let huge_eligible = flags & MAP_ANONYMOUS != 0 && flags & MAP_SHARED == 0;
+            pipe.step(Step::Map { start, size_bytes, huge_eligible })
+        }
+        Event::Unmap { address, length_bytes } => {
+            let (start, size_bytes) = pages(address, length_bytes);
+            pipe.step(Step::Unmap { start, size_bytes })
+        }
+        Event::Remap { old_address, old_length_bytes, address, length_bytes } => {
+            let (start, size_bytes) = pages(old_address, old_length_bytes);
+            pipe.step(Step::Unmap { start, size_bytes })?;
+            let (start, size_bytes) = pages(address, length_bytes);
+            pipe.step(Step::Map { start, size_bytes, huge_eligible: true })
+        }
+        Event::Break { address } => {
+            let end = address.next_multiple_of(PageSize::Base.bytes());
+            let before = std::mem::replace(heap_end, end);
+            if before == 0 || before == end {
+                Ok(())
+            } else if end > before {
+                let size_bytes = end - before;
+                pipe.step(Step::Map { start: before, size_bytes, huge_eligible: true })
+            } else {
+                pipe.step(Step::Unmap { start: end, size_bytes: before - end })
+            }
+        }
+        Event::Advise { address, length_bytes, advice: MADV_DONTNEED } => {
+            let (start, size_bytes) = pages(address, length_bytes);
+            pipe.step(Step::Unmap { start, size_bytes })?;
+            pipe.step(Step::Map { start, size_bytes, huge_eligible: true })
+        }
+        _ => Ok(()),
+    }
+}

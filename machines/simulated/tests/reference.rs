@@ -1,0 +1,365 @@
+//! The machine at reference depth as its users see it: what programs cost, what moves do.
+
+use terrace_core::bits::PageBits;
+use terrace_core::page::{Layout, PageSize};
+use terrace_core::plan::{Exchange, Plan};
+use terrace_core::policy::Allocation;
+use terrace_core::scan::Scan;
+use terrace_core::seams::{Mover, Observation, Tracker};
+use terrace_recordings::source::SourceError;
+use terrace_simulated::hardware::presets;
+use terrace_simulated::hardware::units::Bytes;
+use terrace_simulated::os::{OsConfig, TablePlacement, TablePolicy};
+use terrace_simulated::reference::{
+    Access, Counts, Options, ReferenceConfig, ReferenceGroup, ReferenceMachine, ReferenceMover,
+    ReferenceSource, ReferenceTracker, Step, program,
+};
+use terrace_workloads::programs::sink::Counter;
+use terrace_workloads::programs::{Params, trace};
+
+const START: u64 = 1 << 40;
+const HUGE: u64 = PageSize::Huge.bytes();
+
+/// Accesses that a test wrote down.
+struct Script {
+    first: Option<Step>,
+    accesses: Box<dyn Iterator<Item = Access> + Send>,
+    footprint_bytes: u64,
+}
+
+impl ReferenceSource for Script {
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn footprint_bytes(&self) -> Option<u64> {
+        Some(self.footprint_bytes)
+    }
+
+    fn next_step(&mut self) -> Result<Step, SourceError> {
+        if let Some(first) = self.first.take() {
+            return Ok(first);
+        }
+        let block: Vec<Access> = self.accesses.by_ref().take(4096).collect();
+        Ok(if block.is_empty() { Step::Ended } else { Step::Accesses(block) })
+    }
+}
+
+fn load(address: u64) -> Access {
+    Access { address, instructions: 10, thread: 0, size: 8, store: false, dependent: false }
+}
+
+/// A mapping of `bytes`, then these accesses.
+fn script(bytes: u64, accesses: impl Iterator<Item = Access> + Send + 'static) -> Script {
+    let first = Step::Map { start: START, size_bytes: bytes, huge_eligible: true };
+    Script { first: Some(first), accesses: Box::new(accesses), footprint_bytes: bytes }
+}
+
+/// A spread-out order of the lines of a footprint, each a dependent load.
+fn chase(bytes: u64, loads: u64) -> impl Iterator<Item = Access> {
+    let lines = bytes / 64;
+    (0..loads).map(move |n| Access {
+        dependent: true,
+        ..load(START + (n.wrapping_mul(0x9E37_79B1) % lines) * 64)
+    })
+}
+
+fn config(fast: u64, slow: u64) -> ReferenceConfig {
+    let mut hardware = presets::by_name("server-ddr5-cxl").unwrap();
+    hardware.node.cores = 4;
+    hardware.tiers[0].capacity = Bytes(fast);
+    hardware.tiers[1].capacity = Bytes(slow);
+    ReferenceConfig {
+        hardware,
+        os: OsConfig::default(),
+        period_ns: 1_000_000,
+        options: Options::default(),
+    }
+}
+
+fn group(page_size: PageSize, fast_ratio: f64) -> ReferenceGroup {
+    ReferenceGroup {
+        name: "g".into(),
+        page_size,
+        allocation: Allocation::FastFirst,
+        tables: TablePolicy::default(),
+        fast_budget: Box::new(move |l: &Layout| (l.pages() as f64 * fast_ratio) as u64),
+        needs_frames: false,
+        start_ns: 0,
+        stop_ns: None,
+    }
+}
+
+/// Runs one program to its end, nothing moved: how long it took in ns, and what it cost.
+fn alone(
+    config: ReferenceConfig,
+    group: ReferenceGroup,
+    source: impl ReferenceSource + 'static,
+) -> (f64, Counts) {
+    let machine = ReferenceMachine::new(config).unwrap();
+    let _seams = machine.add_group(group, Box::new(source)).unwrap();
+    machine.run_to_end().unwrap();
+    machine.check().unwrap();
+    (machine.duration(0).unwrap().as_ns(), machine.counts(0))
+}
+
+fn observe(tracker: &mut ReferenceTracker) -> Scan {
+    match tracker.observe().unwrap() {
+        Observation::Period(scan) => scan,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_reference_of_a_program_is_served_once() {
+    for (name, threads) in [("gups", 1), ("stream", 2), ("bfs", 2), ("mcf", 1)] {
+        let params = Params { threads, ..Params::new(4 << 20, 7) };
+        let mut counter = Counter::default();
+        trace(name, &params, &mut counter).unwrap();
+        let source = program(name, &params, false).unwrap();
+        let (_, counts) = alone(config(64 << 20, 64 << 20), group(PageSize::Base, 0.5), source);
+        assert_eq!(counts.references, counter.loads + counter.stores, "{name}");
+        assert_eq!(counts.instructions, counter.instructions, "{name}");
+    }
+}
+
+#[test]
+fn a_chase_takes_the_latency_of_the_tier_it_runs_in() {
+    // Beyond every cache; huge pages, so that walks hardly count.
+    let bytes = 256 << 20;
+    let loads = 200_000;
+    let run = |ratio| {
+        let (ns, counts) = alone(
+            config(512 << 20, 512 << 20),
+            group(PageSize::Huge, ratio),
+            script(bytes, chase(bytes, loads)),
+        );
+        ((ns - counts.fault_ps as f64 / 1e3) / loads as f64, counts.reference_hit_ratio())
+    };
+    let (fast, hits) = run(1.0);
+    assert!(hits > 0.99, "{hits}");
+    // 108 ns and 214 ns as a program sees them, and some hits in 30 MB of caches.
+    assert!((90.0..116.0).contains(&fast), "{fast} ns a load");
+    let (slow, hits) = run(0.0);
+    assert!(hits < 0.01, "{hits}");
+    assert!((180.0..226.0).contains(&slow), "{slow} ns a load");
+    let (half, hits) = run(0.5);
+    assert!((0.45..0.55).contains(&hits), "{hits}");
+    assert!((half - (fast + slow) / 2.0).abs() < 0.05 * half, "{fast} {half} {slow}");
+}
+
+#[test]
+fn page_tables_in_slow_memory_cost_what_their_tier_costs() {
+    let bytes = 256 << 20;
+    let run = |placement| {
+        let mut g = group(PageSize::Base, 0.5);
+        g.tables = TablePolicy { placement, migrate: false, hard: false };
+        let mut c = config(512 << 20, 512 << 20);
+        // Small caches: entries of half a megabyte of leaf tables come from memory.
+        c.hardware.node.caches.l2 = None;
+        c.hardware.node.caches.llc.size = Bytes::kib(128);
+        c.hardware.node.caches.llc.ways = 8;
+        c.hardware.node.caches.llc.slices = 1;
+        let (_, counts) = alone(c, g, script(bytes, chase(bytes, 300_000)));
+        counts.walk_ps as f64 / counts.walks as f64 / 1e3
+    };
+    let bound = run(TablePlacement::BindAll);
+    let interleaved = run(TablePlacement::Interleave);
+    // Half of the leaf tables are 106 ns farther away.
+    assert!((20.0..90.0).contains(&(interleaved - bound)), "{interleaved} ns, bound {bound}");
+}
+
+/// A machine with 64 huge pages of one program that goes on and on over all of them.
+fn busy(options: Options, ratio: f64) -> (ReferenceMachine, ReferenceTracker, ReferenceMover) {
+    let mut c = config(256 << 20, 256 << 20);
+    c.options = options;
+    let machine = ReferenceMachine::new(c).unwrap();
+    let bytes = 64 * HUGE;
+    let source = script(bytes, chase(bytes, 400_000));
+    let (tracker, mover) =
+        machine.add_group(group(PageSize::Huge, ratio), Box::new(source)).unwrap();
+    (machine, tracker, mover)
+}
+
+fn pages_of(scan: &Scan, fast: bool, pages: usize) -> PageBits {
+    let mut bits = PageBits::new(scan.pages());
+    (0..scan.pages()).filter(|&p| scan.fast.get(p) == fast).take(pages).for_each(|p| {
+        bits.set(p, true);
+    });
+    bits
+}
+
+#[test]
+fn moves_change_the_places_of_pages_and_cost_time() {
+    let (machine, mut tracker, mut mover) = busy(Options::default(), 0.5);
+    let mut scan = observe(&mut tracker);
+    while scan.pages() < 64 {
+        scan = observe(&mut tracker);
+    }
+    assert_eq!(scan.fast.count(), 32);
+    let ones = |bits: &PageBits| (0..bits.len()).filter(|&p| bits.get(p)).collect::<Vec<_>>();
+    let down = pages_of(&scan, true, 4);
+    let plan = Plan { demotions: scan.layout.ranges(ones(&down)), ..Plan::default() };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!((outcome.demoted_pages, outcome.failures.len()), (4, 0), "{outcome:?}");
+    let after = observe(&mut tracker);
+    assert_eq!(after.fast.count(), 28);
+    assert!(ones(&down).iter().all(|&p| !after.fast.get(p)));
+    let cost = machine.total_cost(0);
+    assert_eq!(cost.migrated_bytes, 4 * HUGE);
+    assert!(cost.shootdowns >= 1 && cost.counts.migration_ps > 0, "{cost:?}");
+    // Whoever touched a page under way had to wait for it.
+    assert!(machine.counts(0).waits > 0);
+    machine.check().unwrap();
+}
+
+#[test]
+fn exchanged_pages_trade_places_without_room_for_a_copy() {
+    let (machine, mut tracker, mut mover) = busy(Options::default(), 0.5);
+    let mut scan = observe(&mut tracker);
+    while scan.pages() < 64 {
+        scan = observe(&mut tracker);
+    }
+    let ones = |bits: &PageBits| (0..bits.len()).filter(|&p| bits.get(p)).collect::<Vec<_>>();
+    let up = scan.layout.ranges(ones(&pages_of(&scan, false, 4)));
+    let down = scan.layout.ranges(ones(&pages_of(&scan, true, 4)));
+    let exchanges = up.iter().zip(&down).map(|(u, d)| Exchange { up: *u, down: *d }).collect();
+    let outcome = mover.apply(&Plan { exchanges, ..Plan::default() }).unwrap();
+    assert_eq!(outcome.exchanged_pairs, 4, "{outcome:?}");
+    let after = observe(&mut tracker);
+    assert_eq!(after.fast.count(), 32);
+    assert_ne!(after.fast, scan.fast);
+    // Both sides are copied.
+    assert_eq!(machine.total_cost(0).migrated_bytes, 8 * HUGE);
+    machine.check().unwrap();
+}
+
+#[test]
+fn promotions_stop_at_the_groups_share() {
+    let (machine, mut tracker, mut mover) = busy(Options::default(), 0.25);
+    let mut scan = observe(&mut tracker);
+    while scan.pages() < 64 {
+        scan = observe(&mut tracker);
+    }
+    let ones = |bits: &PageBits| (0..bits.len()).filter(|&p| bits.get(p)).collect::<Vec<_>>();
+    let up = scan.layout.ranges(ones(&pages_of(&scan, false, 8)));
+    let outcome = mover.apply(&Plan { promotions: up, ..Plan::default() }).unwrap();
+    assert_eq!(outcome.promoted_pages, 0, "{outcome:?}");
+    let failed: u64 = outcome.failures.iter().map(|f| f.range.pages(PageSize::Huge)).sum();
+    assert_eq!(failed, 8);
+    machine.check().unwrap();
+}
+
+#[test]
+fn time_for_moves_is_bounded() {
+    let options = Options { move_share: 0.0, ..Options::default() };
+    let (_machine, mut tracker, mut mover) = busy(options, 0.5);
+    let scan = observe(&mut tracker);
+    let ones = |bits: &PageBits| (0..bits.len()).filter(|&p| bits.get(p)).collect::<Vec<_>>();
+    let down = scan.layout.ranges(ones(&pages_of(&scan, true, 4)));
+    let outcome = mover.apply(&Plan { demotions: down, ..Plan::default() }).unwrap();
+    assert_eq!(outcome.demoted_pages, 0);
+    assert!(outcome.failures.iter().all(|f| f.reason.name() == "out_of_time"));
+}
+
+#[test]
+fn programs_start_and_end_at_their_times_and_share_bandwidth() {
+    let bytes = 64 << 20;
+    // Independent loads of every line, again and again: bandwidth is what counts.
+    let stream = |rounds: u64| {
+        let lines = bytes / 64;
+        script(
+            bytes,
+            (0..rounds * lines)
+                .map(move |n| Access { instructions: 1, ..load(START + (n % lines) * 64) }),
+        )
+    };
+    let slow_tier = |programs: usize| {
+        let machine = ReferenceMachine::new(config(512 << 20, 1 << 30)).unwrap();
+        let mut seams = Vec::new();
+        for n in 0..programs {
+            let mut g = group(PageSize::Huge, 0.0);
+            g.start_ns = n as u64 * 100_000;
+            seams.push(machine.add_group(g, Box::new(stream(4))).unwrap());
+        }
+        machine.run_to_end().unwrap();
+        machine.check().unwrap();
+        (0..programs).map(|n| machine.duration(n).unwrap().as_ns()).collect::<Vec<_>>()
+    };
+    let one = slow_tier(1)[0];
+    let four = slow_tier(4);
+    // Four streams over one CXL link: none is served as if it were alone.
+    assert!(four.iter().all(|&ns| ns > 1.3 * one), "{one} alone, {four:?} together");
+    let machine = ReferenceMachine::new(config(512 << 20, 1 << 30)).unwrap();
+    let mut g = group(PageSize::Huge, 1.0);
+    (g.start_ns, g.stop_ns) = (200_000, Some(400_000));
+    let _seams = machine.add_group(g, Box::new(stream(1000))).unwrap();
+    machine.run_to_end().unwrap();
+    let ended = machine.ended_at(0).unwrap().as_ns();
+    assert!((400_000.0..450_000.0).contains(&ended), "ended at {ended} ns");
+}
+
+#[test]
+fn a_translation_that_stays_in_the_tlb_sets_no_bit() {
+    let seen = |flush_on_harvest| {
+        let options = Options { flush_on_harvest, ..Options::default() };
+        let mut c = config(64 << 20, 64 << 20);
+        c.options = options;
+        let machine = ReferenceMachine::new(c).unwrap();
+        // One hot page for some periods.
+        let source = script(HUGE, (0..4_000_000).map(|n| load(START + (n % 64) * 64)));
+        let (mut tracker, _mover) =
+            machine.add_group(group(PageSize::Huge, 1.0), Box::new(source)).unwrap();
+        (0..4).map(|_| observe(&mut tracker).accessed.count()).collect::<Vec<_>>()
+    };
+    assert_eq!(seen(true), [1, 1, 1, 1]);
+    assert_eq!(seen(false), [1, 0, 0, 0]);
+}
+
+#[test]
+fn the_same_run_costs_the_same() {
+    let run = || {
+        let (machine, mut tracker, mut mover) = busy(Options::default(), 0.5);
+        let mut costs = Vec::new();
+        for n in 0..12 {
+            let Observation::Period(scan) = tracker.observe().unwrap() else { break };
+            costs.push(machine.period_cost(0));
+            let pages = (0..scan.pages()).filter(|&p| scan.fast.get(p)).skip(n).take(2);
+            let plan = Plan {
+                demotions: scan.layout.ranges(pages.collect::<Vec<_>>()),
+                ..Plan::default()
+            };
+            mover.apply(&plan).unwrap();
+        }
+        costs
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn a_footprint_beyond_all_memory_ends_in_one_line() {
+    let machine = ReferenceMachine::new(config(8 << 20, 8 << 20)).unwrap();
+    let bytes = 64 << 20;
+    let source = script(bytes, (0..bytes / 4096).map(|n| load(START + n * 4096)));
+    let _seams = machine.add_group(group(PageSize::Base, 0.5), Box::new(source)).unwrap();
+    let ended = machine.run_to_end();
+    let message = ended.unwrap_err().to_string();
+    assert!(message.contains("group 'g'") && message.contains("out of memory"), "{message}");
+}
+
+#[test]
+fn machines_that_cannot_work_are_refused() {
+    let refuse = |change: fn(&mut ReferenceConfig)| {
+        let mut c = config(64 << 20, 64 << 20);
+        change(&mut c);
+        ReferenceMachine::new(c).err().expect("refused").to_string()
+    };
+    let one_tier = refuse(|c| c.hardware.tiers.truncate(1));
+    assert!(one_tier.contains("one tier, expected two"), "{one_tier}");
+    let odd = refuse(|c| c.hardware.node.caches.l1.size = Bytes(3000));
+    assert!(odd.contains("caches.l1"), "{odd}");
+    let never = refuse(|c| c.period_ns = 0);
+    assert!(never.contains("expected at least 1"), "{never}");
+    let threads = refuse(|c| c.os.migration.threads = 0);
+    assert!(threads.contains("threads is 0"), "{threads}");
+}
