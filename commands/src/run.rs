@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use terrace_experiments::Experiment;
+use terrace_experiments::file::Depth;
 use terrace_experiments::run::{MachineKind, Request};
 use terrace_report::Results;
 
@@ -27,6 +28,7 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   fast_latency_ns = 80        # as the firmware of vm tells it (80)
   slow_latency_ns = 300       # (300)
   kernel = "bzImage"          # of vm (Debian's packaged kernel)
+  depth = "period"            # of sim: or "reference", see below (period)
 
   [[groups]]                  # one or more, run at the same time
   name = "first"
@@ -41,7 +43,20 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   footprint_mib = 1024        # and its parameters
 
   [policies.amp]              # optional: parameters of a policy
-  window_periods = 36"#;
+  window_periods = 36
+
+At reference depth workloads are of kind "program" or "recording", periods
+are of simulated time, and there are these besides:
+  [machine.hardware]          # see 'terrace machines'
+  preset = "server-ddr5-cxl"  # and what to change of it: node.cores = 4
+  [machine.os]                # huge_pages, watermarks, levels
+  migration.threads = 4       # exchange, batches, splitting, shootdowns
+  costs.preset = "nimble"     # what each step costs
+  [machine.simulation]        # how time is played: quantum_ns = 1000
+  [[groups]]
+  tables = { placement = "bind_high_levels", migrate = true }
+  start_ms = 0                # when the program starts and is ended
+  stop_ms = 500"#;
 
 /// Run an experiment as its file says and write its results.
 #[derive(Args)]
@@ -74,6 +89,14 @@ pub struct Common {
     /// settings are refused.
     #[arg(long)]
     fix_conflicts: bool,
+    /// How deep the simulated machine goes, instead of what the file says.
+    #[arg(long, value_enum)]
+    depth: Option<DepthArgument>,
+    /// Simulated runs at the same time; as many as there are processors by default.
+    ///
+    /// The results are the same bytes, whatever it is.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
     /// Show the console of the virtual machine while it runs.
     #[arg(long)]
     console: bool,
@@ -90,6 +113,15 @@ pub enum Machine {
     Host,
 }
 
+/// Depths by their names on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DepthArgument {
+    /// Which pages are accessed in each period.
+    Period,
+    /// Every reference, on hardware with an operating system: run time comes out.
+    Reference,
+}
+
 impl Arguments {
     /// Runs it.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
@@ -100,7 +132,14 @@ impl Arguments {
 impl Common {
     /// Runs the experiment, once under each of these policies where they are given.
     pub fn execute(self, policies: Option<Vec<String>>) -> anyhow::Result<ExitCode> {
-        let experiment = Experiment::read(&self.experiment)?;
+        let mut experiment = Experiment::read(&self.experiment)?;
+        if let Some(depth) = self.depth {
+            experiment = experiment.at_depth(match depth {
+                DepthArgument::Period => Depth::Period,
+                DepthArgument::Reference => Depth::Reference,
+            })?;
+        }
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let request = Request {
             experiment,
             policies,
@@ -111,6 +150,7 @@ impl Common {
             },
             out: self.out.clone(),
             fix_conflicts: self.fix_conflicts,
+            jobs: self.jobs.map_or(processors, usize::from),
         };
         let all_well = terrace_experiments::run::run(request, &mut Screen::new(self.console))?;
         let results = Results::read(&self.out)?;
@@ -129,7 +169,8 @@ mod tests {
 
     #[test]
     fn the_experiment_file_in_the_help_is_one() {
-        let text = EXPERIMENT_FILES.lines().skip(1).collect::<Vec<_>>().join("\n");
+        let text = EXPERIMENT_FILES.lines().skip(1).take_while(|l| !l.starts_with("At "));
+        let text = text.collect::<Vec<_>>().join("\n");
         let experiment = Experiment::parse(&text, PathBuf::new()).unwrap();
         let written = serde_json::to_value(&experiment).unwrap();
         assert_eq!(written["groups"][0]["moved_pages_per_period"], 64);

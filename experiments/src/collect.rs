@@ -1,7 +1,6 @@
 //! Turns what the engine reports into result tables and a recording.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use terrace_core::plan::{Failure, FailureReason};
 use terrace_core::scan::Scan;
@@ -10,39 +9,12 @@ use terrace_engine::{Observer, PeriodReport};
 use terrace_recordings::container::PartialFile;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::period::{GroupHeader, Header, PeriodWriter};
-use terrace_results::{HeatRow, PeriodRow, ResultsError, RunRow, TableWriter};
+use terrace_results::{HardwareRow, PeriodRow, RunRow};
 
 use crate::file::GroupSpec;
 use crate::heat::Heat;
+use crate::rows::Rows;
 use crate::run::Run;
-
-/// The three tables of a results directory.
-pub struct Tables {
-    /// A row per period.
-    pub periods: TableWriter<PeriodRow>,
-    /// A row per run and group.
-    pub runs: TableWriter<RunRow>,
-    /// The heat maps.
-    pub heat: TableWriter<HeatRow>,
-}
-
-impl Tables {
-    /// Begins the tables of this directory, which must exist.
-    pub fn create(directory: &Path) -> Result<Self, ResultsError> {
-        Ok(Tables {
-            periods: TableWriter::create(directory)?,
-            runs: TableWriter::create(directory)?,
-            heat: TableWriter::create(directory)?,
-        })
-    }
-
-    /// Gives the files their names.
-    pub fn finish(self) -> Result<(), ResultsError> {
-        self.periods.finish()?;
-        self.runs.finish()?;
-        self.heat.finish()
-    }
-}
 
 /// Called after every period with the group's number and its row: progress.
 pub type Progress<'a> = dyn FnMut(usize, &PeriodRow) + 'a;
@@ -51,7 +23,7 @@ pub type Progress<'a> = dyn FnMut(usize, &PeriodRow) + 'a;
 pub(crate) struct Collector<'a> {
     period_ms: u64,
     groups: Vec<Member>,
-    tables: &'a mut Tables,
+    tables: &'a mut dyn Rows,
     recording: PeriodWriter<PartialFile>,
     progress: &'a mut Progress<'a>,
 }
@@ -76,7 +48,7 @@ impl<'a> Collector<'a> {
         run: &Run<'_>,
         kernel: &str,
         rows: Vec<RunRow>,
-        tables: &'a mut Tables,
+        tables: &'a mut dyn Rows,
         progress: &'a mut Progress<'a>,
     ) -> Result<Self, RecordingError> {
         let experiment = &run.experiment;
@@ -115,6 +87,11 @@ impl<'a> Collector<'a> {
         Ok(Collector { period_ms: experiment.period_ms, groups, tables, recording, progress })
     }
 
+    /// Adds what a period cost the hardware.
+    pub fn hardware(&mut self, row: HardwareRow) -> Result<(), MachineError> {
+        self.tables.hardware(row).map_err(told)
+    }
+
     /// Writes the rows of the run. `complete` adds what only the end of the run knows.
     pub fn finish(
         self,
@@ -123,11 +100,11 @@ impl<'a> Collector<'a> {
         let mut rows = Vec::new();
         for (index, member) in self.groups.into_iter().enumerate() {
             for bin in member.heat.rows(&member.row.run, &member.row.group) {
-                self.tables.heat.push(bin)?;
+                self.tables.heat(bin)?;
             }
             let mut row = member.summary();
             complete(index, &mut row);
-            self.tables.runs.push(row.clone())?;
+            self.tables.run(row.clone())?;
             rows.push(row);
         }
         self.recording.publish()?;
@@ -192,7 +169,7 @@ impl Observer for Collector<'_> {
         (self.progress)(report.group, &row);
         let PeriodReport { group, scan, budget, decision, outcome, .. } = report;
         self.recording.period(*group, scan, budget, decision, outcome).map_err(told)?;
-        self.tables.periods.push(row).map_err(told)
+        self.tables.period(row).map_err(told)
     }
 
     fn lost(&mut self, group: usize, periods: u32, reason: &str) -> Result<(), MachineError> {

@@ -8,6 +8,8 @@ use serde_json::Value;
 use terrace_core::page::PageSize;
 use terrace_core::parameters::in_plain_words;
 use terrace_engine::FastShare;
+use terrace_simulated::os::{OsConfig, TablePolicy};
+use terrace_simulated::reference::Options;
 
 use crate::refusal::{Refusal, refuse};
 use crate::size::Size;
@@ -70,6 +72,35 @@ pub struct MachineSpec {
     /// Kernel image of the virtual machine; Debian's packaged kernel by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<PathBuf>,
+    /// How deep the simulated machine goes.
+    #[serde(skip_serializing_if = "Depth::is_period")]
+    pub depth: Depth,
+    /// At reference depth: the machine's hardware, a preset by name and what to change of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<toml::Table>,
+    /// At reference depth: its operating system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub os: Option<OsConfig>,
+    /// At reference depth: how time is played.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulation: Option<Options>,
+}
+
+/// How deep a simulation goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Depth {
+    /// Which pages are accessed in each period.
+    #[default]
+    Period,
+    /// Every reference, on hardware with an operating system.
+    Reference,
+}
+
+impl Depth {
+    fn is_period(&self) -> bool {
+        *self == Depth::Period
+    }
 }
 
 impl Default for MachineSpec {
@@ -84,6 +115,10 @@ impl Default for MachineSpec {
             fast_nodes: Vec::new(),
             slow_nodes: Vec::new(),
             kernel: None,
+            depth: Depth::Period,
+            hardware: None,
+            os: None,
+            simulation: None,
         }
     }
 }
@@ -109,6 +144,15 @@ pub struct GroupSpec {
     /// Pages that may be moved for it in a period; no limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved_pages_per_period: Option<u64>,
+    /// At reference depth: where its page-table pages go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tables: Option<TablePolicy>,
+    /// At reference depth: when it starts, in ms of simulated time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_ms: Option<u64>,
+    /// At reference depth: when it is ended, if it has not ended by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_ms: Option<u64>,
     /// What it runs.
     pub workload: WorkloadSpec,
 }
@@ -182,6 +226,14 @@ impl Experiment {
         Ok(experiment)
     }
 
+    /// The same experiment at this depth.
+    pub fn at_depth(&self, depth: Depth) -> Result<Self, Refusal> {
+        let mut experiment = self.clone();
+        experiment.machine.depth = depth;
+        experiment.check()?;
+        Ok(experiment)
+    }
+
     /// Parameters given for this policy, or null.
     pub fn parameters_of(&self, policy: &str) -> Value {
         self.policies.get(policy).cloned().unwrap_or(Value::Null)
@@ -209,6 +261,14 @@ impl Experiment {
                 "machine.fast_nodes and machine.slow_nodes: expected both or none of them"
             ));
         }
+        if machine.depth == Depth::Period
+            && (machine.hardware.is_some() || machine.os.is_some() || machine.simulation.is_some())
+        {
+            return Err(refuse!(
+                "machine.hardware, machine.os and machine.simulation: expected only with \
+                 depth = \"reference\"; set it so"
+            ));
+        }
         if self.groups.is_empty() {
             return Err(refuse!("no groups: expected at least one [[groups]] section"));
         }
@@ -230,6 +290,15 @@ impl Experiment {
 
     fn check_group(&self, group: &GroupSpec) -> Result<(), Refusal> {
         name_is_plain("name", &group.name)?;
+        let timed = group.start_ms.is_some() || group.stop_ms.is_some() || group.tables.is_some();
+        if timed && self.machine.depth == Depth::Period {
+            return Err(refuse!(
+                "start_ms, stop_ms and tables: expected only with depth = \"reference\" in [machine]"
+            ));
+        }
+        if group.stop_ms.is_some_and(|stop| stop <= group.start_ms.unwrap_or(0)) {
+            return Err(refuse!("stop_ms: expected a time after start_ms"));
+        }
         match (group.fast_ratio, group.fast) {
             (Some(ratio), None) if (0.0..=1.0).contains(&ratio) => {}
             (Some(ratio), None) => return Err(refuse!("fast_ratio = {ratio}: expected 0 to 1")),

@@ -21,9 +21,10 @@ use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::kinds::{self, LiveContext, LiveProgram, LiveWorkload, WorkloadResult};
 use terrace_workloads::session::{MemoryPolicy, Session, SessionOptions};
 
-use crate::collect::{Collector, Tables};
+use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec};
 use crate::refusal::{Refusal, refuse};
+use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
 
 /// What the names of control groups that a run makes begin with.
@@ -187,7 +188,7 @@ fn options(run: &Run<'_>) -> HostOptions {
 /// Runs it and adds its rows to the tables.
 pub(crate) fn run(
     run: &Run<'_>,
-    tables: &mut Tables,
+    tables: &mut dyn Rows,
     events: &mut dyn Events,
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;

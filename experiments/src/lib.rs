@@ -4,14 +4,19 @@
 //! **Must not know** policies' insides, arguments or screens.
 //!
 //! - [`file`]: experiment files;
-//! - [`run`]: runs them; `simulated`, `host` and `virtual_machine` are the machines;
-//! - `collect`: turns what the engine reports into result tables and a recording.
+//! - [`run`]: runs them; `simulated`, `reference`, `host` and `virtual_machine` are the machines;
+//! - `parallel`: several simulated runs at a time;
+//! - `collect`: turns what the engine reports into result tables and a recording;
+//! - `rows`: where the rows go.
 
 mod collect;
 pub mod file;
 mod heat;
 mod host;
+mod parallel;
+mod reference;
 pub mod refusal;
+mod rows;
 pub mod run;
 mod simulated;
 pub mod size;

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use terrace_results::RunRow;
 
-use crate::collect::Tables;
-use crate::file::Experiment;
+use crate::file::{Depth, Experiment};
+use crate::parallel;
 use crate::refusal::refuse;
-use crate::{host, simulated, virtual_machine};
+use crate::rows::Tables;
+use crate::{host, reference, simulated, virtual_machine};
 
 /// Where an experiment runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct Request {
     pub out: PathBuf,
     /// On the host: change settings that would spoil the run, and put them back.
     pub fix_conflicts: bool,
+    /// Simulated runs at the same time, 1 at least. The results are the same bytes.
+    pub jobs: usize,
 }
 
 /// What is told while it runs.
@@ -140,7 +143,10 @@ impl Run<'_> {
 pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
     let runs = runs(&request)?;
     match request.machine {
-        MachineKind::Simulated => simulated::check(&runs)?,
+        MachineKind::Simulated => match request.experiment.machine.depth {
+            Depth::Period => simulated::check(&runs)?,
+            Depth::Reference => reference::check(&runs)?,
+        },
         MachineKind::Virtual => virtual_machine::check(&runs)?,
         MachineKind::Host => host::check(&runs)?,
     }
@@ -154,24 +160,27 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
     }
     let mut tables = Tables::create(out)?;
     let mut all_well = true;
-    for (index, run) in runs.iter().enumerate() {
-        events.event(Event::RunStarts {
-            run: &run.name,
-            number: index + 1,
-            of: runs.len(),
-            periods: run.experiment.periods,
-        });
-        let rows = match request.machine {
-            MachineKind::Simulated => simulated::run(run, &mut tables, events),
-            MachineKind::Virtual => virtual_machine::run(run, &mut tables, events),
-            MachineKind::Host => host::run(run, &mut tables, events),
-        };
-        let rows = rows.with_context(|| format!("run '{}'", run.name))?;
-        events.event(Event::RunEnds);
-        all_well &= rows.iter().all(|r| r.checksum_ok != Some(false));
+    if request.machine == MachineKind::Simulated {
+        parallel::run(&runs, request.jobs, &mut tables, events)?;
+    } else {
+        for (index, run) in runs.iter().enumerate() {
+            events.event(starts(run, index, runs.len()));
+            let rows = match request.machine {
+                MachineKind::Host => host::run(run, &mut tables, events),
+                _ => virtual_machine::run(run, &mut tables, events),
+            };
+            let rows = rows.with_context(|| format!("run '{}'", run.name))?;
+            events.event(Event::RunEnds);
+            all_well &= rows.iter().all(|r| r.checksum_ok != Some(false));
+        }
     }
     tables.finish()?;
     Ok(all_well)
+}
+
+/// The event with which a run begins.
+pub(crate) fn starts<'a>(run: &'a Run<'_>, index: usize, of: usize) -> Event<'a> {
+    Event::RunStarts { run: &run.name, number: index + 1, of, periods: run.experiment.periods }
 }
 
 /// Writes a file so that it is there whole or not at all.

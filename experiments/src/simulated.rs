@@ -10,9 +10,10 @@ use terrace_simulated::{GroupConfig, Machine, MachineConfig, Placement};
 
 use terrace_workloads::generators::{GeneratorKind, Timing};
 
-use crate::collect::{Collector, Tables};
+use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec};
 use crate::refusal::{Refusal, refuse};
+use crate::rows::Rows;
 use crate::run::{Event, Events, Run};
 
 /// Fast memory of a machine whose size the experiment does not give: as much as there can be, so
@@ -119,7 +120,7 @@ fn recorded(
 /// Runs it and adds its rows to the tables.
 pub(crate) fn run(
     run: &Run<'_>,
-    tables: &mut Tables,
+    tables: &mut dyn Rows,
     events: &mut dyn Events,
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;

@@ -9,9 +9,9 @@ use terrace_lab::{Event as LabEvent, GuestJob, Kernel, Lab, LabConfig, Machine, 
 use terrace_results::{HeatRow, PeriodRow, RunRow, path, read};
 use terrace_workloads::kinds::LiveProgram;
 
-use crate::collect::Tables;
 use crate::file::{Experiment, MachineSpec};
 use crate::refusal::{Refusal, refuse};
+use crate::rows::Rows;
 use crate::run::{Event, Events, MachineKind, Run, write_whole};
 
 /// Where things lie in the guest.
@@ -66,7 +66,7 @@ fn machine(experiment: &Experiment) -> anyhow::Result<Machine> {
 /// Runs it and adds the guest's tables to these.
 pub(crate) fn run(
     run: &Run<'_>,
-    tables: &mut Tables,
+    tables: &mut dyn Rows,
     events: &mut dyn Events,
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
@@ -131,21 +131,21 @@ fn adopt(
     results: &Path,
     emulated: bool,
     kernel: Option<String>,
-    tables: &mut Tables,
+    tables: &mut dyn Rows,
 ) -> anyhow::Result<Vec<RunRow>> {
     let machine = MachineKind::Virtual.name();
     for row in read::<PeriodRow>(results)? {
         let (run, machine) = (run.name.clone(), machine.to_owned());
-        tables.periods.push(PeriodRow { run, machine, ..row })?;
+        tables.period(PeriodRow { run, machine, ..row })?;
     }
     for row in read::<HeatRow>(results)? {
-        tables.heat.push(HeatRow { run: run.name.clone(), ..row })?;
+        tables.heat(HeatRow { run: run.name.clone(), ..row })?;
     }
     let mut rows = Vec::new();
     for row in read::<RunRow>(results)? {
         let (run, machine, kernel) = (run.name.clone(), machine.to_owned(), kernel.clone());
         let row = RunRow { run, machine, emulated, kernel, ..row };
-        tables.runs.push(row.clone())?;
+        tables.run(row.clone())?;
         rows.push(row);
     }
     for (folder, target) in [("recordings", run.recording()), ("details", run.details())] {

@@ -1,0 +1,93 @@
+//! Simulated runs, several at a time: each keeps its rows until those before it are written, so that
+//! the results do not depend on how many there are.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+
+use anyhow::Context;
+
+use crate::file::Depth;
+use crate::reference::{self, Baseline};
+use crate::rows::{Kept, Rows};
+use crate::run::{Event, Events, Run, starts};
+use crate::simulated;
+
+/// Runs them and adds their rows to the tables, in order.
+pub(crate) fn run(
+    runs: &[Run<'_>],
+    jobs: usize,
+    tables: &mut dyn Rows,
+    events: &mut dyn Events,
+) -> anyhow::Result<()> {
+    let baseline = match runs.first() {
+        Some(run) if run.experiment.machine.depth == Depth::Reference => {
+            events.event(Event::Stage("running with all memory fast, for comparison"));
+            reference::baseline(&run.experiment).context("run with all memory fast")?
+        }
+        _ => Baseline::new(),
+    };
+    let jobs = jobs.clamp(1, runs.len().max(1));
+    if jobs == 1 {
+        for (index, run) in runs.iter().enumerate() {
+            events.event(starts(run, index, runs.len()));
+            one(run, &baseline, tables, events)?;
+            events.event(Event::RunEnds);
+        }
+        return Ok(());
+    }
+    let next = AtomicUsize::new(0);
+    let (sender, receiver) = channel();
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            let (sender, next, baseline) = (sender.clone(), &next, &baseline);
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(run) = runs.get(index) else { return };
+                    let mut kept = Kept::default();
+                    let done = one(run, baseline, &mut kept, &mut Nobody).map(|()| kept);
+                    let failed = done.is_err();
+                    if sender.send((index, done)).is_err() || failed {
+                        // The others finish what they began; nobody begins anything new.
+                        next.store(runs.len(), Ordering::Relaxed);
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut waiting = BTreeMap::new();
+        let mut turn = 0;
+        for (index, done) in receiver {
+            waiting.insert(index, done?);
+            while let Some(kept) = waiting.remove(&turn) {
+                events.event(starts(&runs[turn], turn, runs.len()));
+                kept.give(tables)?;
+                events.event(Event::RunEnds);
+                turn += 1;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn one(
+    run: &Run<'_>,
+    baseline: &Baseline,
+    rows: &mut dyn Rows,
+    events: &mut dyn Events,
+) -> anyhow::Result<()> {
+    let done = match run.experiment.machine.depth {
+        Depth::Period => simulated::run(run, rows, events),
+        Depth::Reference => reference::run(run, baseline, rows, events),
+    };
+    done.map(|_| ()).with_context(|| format!("run '{}'", run.name))
+}
+
+/// Several at once have no progress to show but their ends.
+struct Nobody;
+
+impl Events for Nobody {
+    fn event(&mut self, _event: Event<'_>) {}
+}

@@ -1,0 +1,279 @@
+//! Runs on the simulated machine at reference depth.
+
+use anyhow::Context;
+use terrace_core::parameters;
+use terrace_core::policy;
+use terrace_core::seams::MachineError;
+use terrace_engine::{Engine, Group, Observer, Options, PeriodReport};
+use terrace_results::{HardwareRow, RunRow};
+use terrace_simulated::hardware::presets::MachineConfig;
+use terrace_simulated::hardware::units::{Bytes, Picoseconds};
+use terrace_simulated::reference::{
+    PeriodCost, RecordingChoice, ReferenceConfig, ReferenceGroup, ReferenceMachine,
+    ReferenceSource, TIERS, program, recording,
+};
+use terrace_workloads::kinds;
+
+use crate::collect::Collector;
+use crate::file::{Experiment, GroupSpec};
+use crate::refusal::{Refusal, refuse};
+use crate::rows::Rows;
+use crate::run::{Event, Events, Run};
+
+/// The machine where an experiment does not say.
+const HARDWARE: &str = "server-ddr5-cxl";
+
+/// How long each group takes with all memory fast and nothing moved.
+pub(crate) type Baseline = Vec<Option<Picoseconds>>;
+
+/// Refuses what cannot be run.
+pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
+    for run in runs {
+        let machine = ReferenceMachine::new(config(&run.experiment)?).map_err(Refusal::new)?;
+        drop(machine);
+        for group in &run.experiment.groups {
+            // Sources are threads: made to see that they can be, and dropped.
+            source(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// The machine of an experiment.
+fn config(experiment: &Experiment) -> Result<ReferenceConfig, Refusal> {
+    let spec = &experiment.machine;
+    let mut table = spec.hardware.clone().unwrap_or_default();
+    if !table.contains_key("description") {
+        table.entry("preset").or_insert_with(|| HARDWARE.into());
+    }
+    let mut hardware =
+        MachineConfig::try_from(table).map_err(|e| refuse!("machine.hardware: {e}"))?;
+    for (tier, size) in [(0, spec.fast), (1, spec.slow)] {
+        if let (Some(size), Some(tier)) = (size, hardware.tiers.get_mut(tier)) {
+            tier.capacity = Bytes(size.0);
+        }
+    }
+    Ok(ReferenceConfig {
+        hardware,
+        os: spec.os.clone().unwrap_or_default(),
+        period_ns: experiment.period_ms * 1_000_000,
+        options: spec.simulation.clone().unwrap_or_default(),
+    })
+}
+
+/// Parameters of the workload kind "recording" at this depth.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Recorded {
+    path: std::path::PathBuf,
+    process: Option<u32>,
+    #[serde(default)]
+    dependent_loads: bool,
+}
+
+fn source(experiment: &Experiment, group: &GroupSpec) -> Result<Box<dyn ReferenceSource>, Refusal> {
+    let workload = &group.workload;
+    match workload.kind.as_str() {
+        kinds::program::NAME => {
+            let traced = kinds::program::traced(&workload.parameters(), experiment.seed)
+                .map_err(Refusal::new)?;
+            let source = program(&traced.name, &traced.params, traced.dependent_loads);
+            Ok(Box::new(source.map_err(Refusal::new)?))
+        }
+        "recording" => {
+            let recorded: Recorded = parameters::read(&workload.parameters())
+                .map_err(|e| refuse!("workload 'recording': {e}"))?;
+            let choice = RecordingChoice {
+                path: experiment.folder.join(recorded.path),
+                process: recorded.process,
+                dependent: recorded.dependent_loads,
+            };
+            Ok(Box::new(recording(&choice).map_err(Refusal::new)?))
+        }
+        other => Err(refuse!(
+            "workload '{other}' has no references; expected kind = \"program\" or \"recording\" \
+             at reference depth"
+        )),
+    }
+}
+
+/// Everything fast: a machine whose first tier holds what all tiers hold.
+fn all_fast(mut config: ReferenceConfig) -> ReferenceConfig {
+    let all: u64 = config.hardware.tiers.iter().map(|t| t.capacity.0).sum();
+    config.hardware.tiers[0].capacity = Bytes(all);
+    config.os.watermarks.clear();
+    config
+}
+
+/// Runs the groups with all their memory fast and nothing moved, for as long as the experiment
+/// lasts: what slowdown is measured against. `None` for a group that had not ended by then.
+pub(crate) fn baseline(experiment: &Experiment) -> anyhow::Result<Baseline> {
+    let config = all_fast(config(experiment)?);
+    // A tier modelled by its DRAM holds no more than its chips do: no baseline then.
+    let Ok(machine) = ReferenceMachine::new(config) else {
+        return Ok(vec![None; experiment.groups.len()]);
+    };
+    let mut ends = Vec::new();
+    for spec in &experiment.groups {
+        let (tracker, mover) = machine.add_group(
+            group(spec, policy::Allocation::FastFirst, false, true),
+            source(experiment, spec)?,
+        )?;
+        ends.push((tracker, mover));
+    }
+    machine.run_to_end()?;
+    Ok((0..experiment.groups.len()).map(|g| machine.duration(g)).collect())
+}
+
+fn group(
+    spec: &GroupSpec,
+    allocation: policy::Allocation,
+    needs_frames: bool,
+    all_fast: bool,
+) -> ReferenceGroup {
+    let share = spec.share();
+    ReferenceGroup {
+        name: spec.name.clone(),
+        page_size: spec.page_size,
+        allocation,
+        needs_frames,
+        tables: spec.tables.unwrap_or_default(),
+        fast_budget: Box::new(
+            move |layout| {
+                if all_fast { layout.pages() as u64 } else { share.pages(layout) }
+            },
+        ),
+        start_ns: spec.start_ms.unwrap_or(0) * 1_000_000,
+        stop_ns: spec.stop_ms.map(|ms| ms * 1_000_000),
+    }
+}
+
+/// Runs it and adds its rows to the tables.
+pub(crate) fn run(
+    run: &Run<'_>,
+    baseline: &Baseline,
+    tables: &mut dyn Rows,
+    events: &mut dyn Events,
+) -> anyhow::Result<Vec<RunRow>> {
+    let experiment = &run.experiment;
+    let machine = ReferenceMachine::new(config(experiment)?)?;
+    let mut groups = Vec::new();
+    for spec in &experiment.groups {
+        let policy =
+            policy::build(&spec.policy, &experiment.parameters_of(&spec.policy), experiment.seed)?;
+        let group = group(spec, policy.allocation(), policy.needs_frames(), false);
+        let (tracker, mover) = machine.add_group(group, source(experiment, spec)?)?;
+        groups.push(Group {
+            name: spec.name.clone(),
+            tracker: Box::new(tracker),
+            policy,
+            mover: Box::new(mover),
+            share: spec.share(),
+            moved_pages: spec.moved_pages_per_period.unwrap_or(u64::MAX),
+        });
+    }
+    let names: Vec<_> = experiment.groups.iter().map(|g| g.name.clone()).collect();
+    let mut progress = |group: usize, row: &terrace_results::PeriodRow| {
+        events.event(Event::Period {
+            period: row.period,
+            group: &names[group],
+            hit_ratio: row.hit_ratio,
+            applied: &row.applied,
+        });
+    };
+    let rows = run.rows(None, false);
+    let collector = Collector::new(run, "", rows, tables, &mut progress)?;
+    let mut observer = WithHardware { collector, machine: &machine, run: &run.name, names: &names };
+    let mut engine = Engine::new(groups, Options::default());
+    let mut periods = 0;
+    engine
+        .run(&mut observer, || {
+            periods += 1;
+            periods > experiment.periods
+        })
+        .context("the simulation stopped")?;
+    observer.collector.finish(|index, row| complete(row, &machine, index, baseline))
+}
+
+/// Adds to each period what it cost the hardware.
+struct WithHardware<'a> {
+    collector: Collector<'a>,
+    machine: &'a ReferenceMachine,
+    run: &'a str,
+    names: &'a [String],
+}
+
+impl Observer for WithHardware<'_> {
+    fn period(&mut self, report: &PeriodReport<'_>) -> Result<(), MachineError> {
+        self.collector.period(report)?;
+        let cost = self.machine.period_cost(report.group);
+        let row = hardware_row(self.run, &self.names[report.group], report.scan.period, &cost);
+        self.collector.hardware(row)
+    }
+
+    fn lost(&mut self, group: usize, periods: u32, reason: &str) -> Result<(), MachineError> {
+        self.collector.lost(group, periods, reason)
+    }
+
+    fn ended(&mut self, group: usize) -> Result<(), MachineError> {
+        self.collector.ended(group)
+    }
+}
+
+fn ms(ps: u64) -> f64 {
+    ps as f64 / 1e9
+}
+
+/// Everything but the fast tier.
+fn slow(by_tier: &[u64; TIERS]) -> u64 {
+    by_tier[1..].iter().sum()
+}
+
+fn hardware_row(run: &str, group: &str, period: u64, cost: &PeriodCost) -> HardwareRow {
+    let c = &cost.counts;
+    HardwareRow {
+        run: run.to_owned(),
+        group: group.to_owned(),
+        period,
+        references: c.references,
+        instructions: c.instructions,
+        compute_ms: ms(c.compute_ps),
+        walk_stall_ms: ms(c.walk_stall_ps),
+        cache_stall_ms: ms(c.cache_stall_ps),
+        fast_stall_ms: ms(c.memory_stall_ps[0]),
+        slow_stall_ms: ms(slow(&c.memory_stall_ps)),
+        store_stall_ms: ms(c.store_stall_ps),
+        fault_ms: ms(c.fault_ps),
+        migration_ms: ms(c.migration_ps),
+        faults: c.faults,
+        walks: c.walks,
+        walk_ms: ms(c.walk_ps),
+        fast_reads: c.reads[0],
+        slow_reads: slow(&c.reads),
+        fast_writes: c.writes[0],
+        slow_writes: slow(&c.writes),
+        reference_hit_ratio: c.reference_hit_ratio(),
+        migrated_bytes: cost.migrated_bytes,
+        shootdowns: cost.shootdowns,
+        fast_table_pages: cost.fast_table_pages,
+        slow_table_pages: cost.slow_table_pages,
+    }
+}
+
+/// What only the end of a run knows.
+fn complete(row: &mut RunRow, machine: &ReferenceMachine, group: usize, baseline: &Baseline) {
+    let counts = machine.counts(group);
+    let total = machine.total_cost(group);
+    row.reference_hit_ratio = Some(counts.reference_hit_ratio());
+    row.references = Some(counts.references);
+    row.walk_ms = Some(ms(counts.walk_ps));
+    row.migration_ms = Some(ms(counts.migration_ps));
+    row.migrated_bytes = Some(total.migrated_bytes);
+    row.shootdowns = Some(total.shootdowns);
+    if let Some(duration) = machine.duration(group) {
+        row.duration_ms = Some(ms(duration.0));
+        if let Some(fast) = baseline[group].filter(|fast| fast.0 > 0) {
+            row.slowdown = Some(duration.0 as f64 / fast.0 as f64);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Where the rows of a run go: straight into the tables of a results directory, or into memory
+//! until it is their turn.
+
+use terrace_results::{HardwareRow, HeatRow, PeriodRow, ResultsError, RunRow, TableWriter};
+
+/// Takes the rows of a run.
+pub(crate) trait Rows {
+    /// A period of a group.
+    fn period(&mut self, row: PeriodRow) -> Result<(), ResultsError>;
+    /// A run of a group.
+    fn run(&mut self, row: RunRow) -> Result<(), ResultsError>;
+    /// A bin of a heat map.
+    fn heat(&mut self, row: HeatRow) -> Result<(), ResultsError>;
+    /// What a period of a group cost the hardware.
+    fn hardware(&mut self, row: HardwareRow) -> Result<(), ResultsError>;
+}
+
+/// The tables of a results directory.
+pub struct Tables {
+    periods: TableWriter<PeriodRow>,
+    runs: TableWriter<RunRow>,
+    heat: TableWriter<HeatRow>,
+    hardware: TableWriter<HardwareRow>,
+}
+
+impl Tables {
+    /// Begins the tables of this directory, which must exist.
+    pub fn create(directory: &std::path::Path) -> Result<Self, ResultsError> {
+        Ok(Tables {
+            periods: TableWriter::create(directory)?,
+            runs: TableWriter::create(directory)?,
+            heat: TableWriter::create(directory)?,
+            hardware: TableWriter::create(directory)?,
+        })
+    }
+
+    /// Gives the files their names.
+    pub fn finish(self) -> Result<(), ResultsError> {
+        self.periods.finish()?;
+        self.runs.finish()?;
+        self.heat.finish()?;
+        self.hardware.finish()
+    }
+}
+
+impl Rows for Tables {
+    fn period(&mut self, row: PeriodRow) -> Result<(), ResultsError> {
+        self.periods.push(row)
+    }
+
+    fn run(&mut self, row: RunRow) -> Result<(), ResultsError> {
+        self.runs.push(row)
+    }
+
+    fn heat(&mut self, row: HeatRow) -> Result<(), ResultsError> {
+        self.heat.push(row)
+    }
+
+    fn hardware(&mut self, row: HardwareRow) -> Result<(), ResultsError> {
+        self.hardware.push(row)
+    }
+}
+
+/// Rows kept until it is their run's turn.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    periods: Vec<PeriodRow>,
+    runs: Vec<RunRow>,
+    heat: Vec<HeatRow>,
+    hardware: Vec<HardwareRow>,
+}
+
+impl Kept {
+    /// Hands them on, in the order in which they came.
+    pub(crate) fn give(self, to: &mut dyn Rows) -> Result<(), ResultsError> {
+        self.periods.into_iter().try_for_each(|row| to.period(row))?;
+        self.runs.into_iter().try_for_each(|row| to.run(row))?;
+        self.heat.into_iter().try_for_each(|row| to.heat(row))?;
+        self.hardware.into_iter().try_for_each(|row| to.hardware(row))
+    }
+}
+
+impl Rows for Kept {
+    fn period(&mut self, row: PeriodRow) -> Result<(), ResultsError> {
+        self.periods.push(row);
+        Ok(())
+    }
+
+    fn run(&mut self, row: RunRow) -> Result<(), ResultsError> {
+        self.runs.push(row);
+        Ok(())
+    }
+
+    fn heat(&mut self, row: HeatRow) -> Result<(), ResultsError> {
+        self.heat.push(row);
+        Ok(())
+    }
+
+    fn hardware(&mut self, row: HardwareRow) -> Result<(), ResultsError> {
+        self.hardware.push(row);
+        Ok(())
+    }
+}
