@@ -2,6 +2,7 @@
 //! beside these, name it here, and add its row to [`PARTS`].
 
 mod policy;
+mod sim;
 
 use crate::measure::Report;
 
@@ -16,4 +17,4 @@ pub struct Part {
 }
 
 /// Every part there is.
-pub static PARTS: &[Part] = &[policy::PART];
+pub static PARTS: &[Part] = &[policy::PART, sim::PART];
