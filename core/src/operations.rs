@@ -24,8 +24,8 @@ pub struct OperationSize {
     /// Size of the regions that are promoted, in bytes, not 0. What is not whole pages is
     /// rounded up.
     pub promotion_bytes: u64,
-    /// Size of the regions that are demoted. The two may differ for a while: a policy may move
-    /// pages in before it has looked at those to move out.
+    /// Size of the regions that are demoted. A policy that judges the two tiers apart may want
+    /// another than for promotion.
     pub demotion_bytes: u64,
 }
 

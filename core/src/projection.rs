@@ -132,7 +132,7 @@ pub struct MigrationCost {
 
 impl MigrationCost {
     /// 13.2 us for a shootdown (migration-granularity paper, section 2.2, after Oskin and Loh
-    /// 2015), and 10 GB/s of copying: what one core does between nodes of DRAM.
+    /// 2015). The paper gives no figure for copying: 10 GB/s are assumed.
     pub const PAPER: MigrationCost =
         MigrationCost { operation_ns: 13_200.0, copy_ns_per_byte: 0.1 };
 

@@ -4,17 +4,19 @@
 //!
 //! Each period, and for each address space by itself, two scans go over virtual memory: the
 //! *move-in* scan over pages in slow memory and the *move-out* scan over pages in fast memory. Each
-//! goes on where the one before ended and sees 4,096 pages of its tier. The move-in scan raises
-//! the granularity when it finds densely used regions, the move-out scan lowers it when it finds
-//! sparsely used ones (`thresholds`). Then regions of that size with an accessed page in slow
+//! goes on where the one before ended and sees 4,096 pages of its tier. The move-out scan lowers
+//! the granularity when it finds sparsely used regions, the move-in scan raises it when it finds
+//! densely used ones (`thresholds`). Then regions of that size with an accessed page in slow
 //! memory go up, for regions with idle pages in fast memory (`choose`).
 //!
 //! - An accessed bit stays set until a scan sees its page and clears it, as in a page table.
 //! - The paper's scan begins at a page *frame* after the last one, finds its virtual page and goes
 //!   on from there in virtual memory. A policy sees the whole of a group's virtual memory, so the
 //!   scan begins at the virtual page after the last one.
-//! - The paper's two scans are threads of their own: what moves in has the granularity that the
-//!   move-in scan left, what moves out that of the move-out scan, which here comes after it.
+//! - The paper's two scans are threads of their own; here the move-out scan comes first, and both
+//!   ways move by what the move-in scan leaves. So densely used slow memory has the last word. The
+//!   other way round, a program that streams would be at 4 KB for as long as fast memory holds what
+//!   the stream has left behind, and the paper's figure 11 shows such programs at 2 MB.
 //! - A region at the end of a scan is judged by the pages that this scan saw.
 //! - An address space begins at 4 KB.
 
@@ -33,7 +35,7 @@ use crate::bits::PageBits;
 use crate::features::FeatureCounter;
 use crate::operations::{OperationSize, region_bytes};
 use crate::page::SpaceId;
-use crate::plan::{Decision, Direction};
+use crate::plan::Decision;
 use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 
@@ -312,7 +314,6 @@ impl Granularity {
         let (slow, fast) = (Tier::slow(fast), Tier::fast(fast));
         let mut left = [slow.count(space.pages.clone()), fast.count(space.pages.clone())];
         let mut spans: [Vec<Range<usize>>; 2] = Default::default();
-        let mut moved_in = state.level;
         for _ in 0..self.scans.scans_per_period {
             if left == [0, 0] {
                 break;
@@ -326,29 +327,21 @@ impl Granularity {
                 spans.extend(found.spans.iter().cloned());
                 found
             };
-            let found = one(slow, state.move_in, &mut left[0], &mut spans[0]);
-            state.level = self.thresholds.moving_in(state.level, &found.regions);
-            state.move_in = address_of(space, found.next);
-            moved_in = state.level;
             let found = one(fast, state.move_out, &mut left[1], &mut spans[1]);
             state.level = self.thresholds.moving_out(state.level, &found.regions);
             state.move_out = address_of(space, found.next);
+            let found = one(slow, state.move_in, &mut left[0], &mut spans[0]);
+            state.level = self.thresholds.moving_in(state.level, &found.regions);
+            state.move_in = address_of(space, found.next);
         }
-        let bytes = |level: Level| self.fixed_bytes.unwrap_or(level.bytes());
-        let size = OperationSize {
-            space: space.id,
-            promotion_bytes: bytes(moved_in),
-            demotion_bytes: bytes(state.level),
-        };
+        let bytes = self.fixed_bytes.unwrap_or(state.level.bytes());
+        let region_bytes = region_bytes(Some(bytes), scan.layout.page_size());
         for spans in &mut spans {
             spans.sort_unstable_by_key(|span| span.start);
         }
-        let region = |direction| region_bytes(Some(size.bytes(direction)), scan.layout.page_size());
-        let [in_spans, out_spans] = &spans;
-        let mut ups = granules(space, slow, &self.accessed, in_spans, region(Direction::Promotion));
+        let of = |tier, spans| granules(space, tier, &self.accessed, spans, region_bytes);
+        let (mut ups, mut downs) = (of(slow, &spans[0]), of(fast, &spans[1]));
         ups.retain(|granule| granule.share > 0);
-        let mut downs =
-            granules(space, fast, &self.accessed, out_spans, region(Direction::Demotion));
         downs.retain(|granule| u64::from(granule.share) < choose::SHARES);
         self.states.insert(space.id, state);
         for (tier, spans) in [slow, fast].into_iter().zip(spans) {
@@ -356,7 +349,8 @@ impl Granularity {
                 tier.stretches(span, |pages| self.accessed.set_range(pages, false));
             }
         }
-        Found { size, level: moved_in, ups, downs }
+        let size = OperationSize::both_ways(space.id, bytes);
+        Found { size, level: state.level, ups, downs }
     }
 }
 
