@@ -143,7 +143,9 @@ fn the_tracker_names_exactly_the_hot_pages() {
 fn scans_of_the_virtual_machine_give_the_same_plans_again() {
     let _machine = one_machine_at_a_time();
     let folder = tempfile::tempdir().unwrap();
-    let policies: Vec<_> = REGISTRY.iter().map(|k| k.name).collect();
+    // Frames are not told there, and a static granularity is the code of the adaptive one.
+    let runs = |name: &&str| *name != "physical-4k" && !name.starts_with("granularity-");
+    let policies: Vec<_> = REGISTRY.iter().map(|k| k.name).filter(runs).collect();
     let experiment = HOT_AND_COLD
         .replace("period_ms = 1000", "period_ms = 500")
         .replace("periods = 14", "periods = 12")
