@@ -28,6 +28,11 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
             meaning: "working sets, of the same size but for rounding",
         },
         ParameterDoc {
+            name: "run_pages",
+            default: "none",
+            meaning: "the sets are dealt runs of so many pages in turn: 16 base pages are 64 KB; none: each set is one run",
+        },
+        ParameterDoc {
             name: "dwell_ms",
             default: "4 units (a unit is 1 s, or a period where that is longer)",
             meaning: "time that a working set is used for before the next one is",
@@ -56,7 +61,16 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
             let sets = (0..sets)
                 .map(|i| Walk::new(i * pages / sets..(i + 1) * pages / sets, sweep_ms, stride))
                 .collect();
-            Ok(Box::new(Turns { sets, dwell_ms }))
+            let turns = Turns { sets, dwell_ms };
+            let Some(run_pages) = p.run_pages else { return Ok(Box::new(turns)) };
+            let run_pages = at_least_1("run_pages", run_pages)? as usize;
+            let number = turns.sets.len();
+            if !pages.is_multiple_of(run_pages.saturating_mul(number)) {
+                return Err(format!(
+                    "run_pages is {run_pages}, expected as many runs for each of {number} sets of {pages} pages"
+                ));
+            }
+            Ok(Box::new(Dealt { turns, run_pages, sets: number }))
         })
     },
     footprint_bytes: |parameters| program::footprint_bytes(NAME, parameters),
@@ -66,6 +80,7 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
 #[serde(default, deny_unknown_fields)]
 struct Parameters {
     sets: u64,
+    run_pages: Option<u64>,
     dwell_ms: Option<u64>,
     sweep_ms: Option<u64>,
     stride_pages: u64,
@@ -73,7 +88,7 @@ struct Parameters {
 
 impl Default for Parameters {
     fn default() -> Self {
-        Parameters { sets: 4, dwell_ms: None, sweep_ms: None, stride_pages: 1 }
+        Parameters { sets: 4, run_pages: None, dwell_ms: None, sweep_ms: None, stride_pages: 1 }
     }
 }
 
@@ -95,5 +110,47 @@ impl Pattern for Turns {
             };
             self.sets[(turn % self.sets.len() as u64) as usize].touch(within, accessed);
         }
+    }
+}
+
+/// Working sets that lie between each other, run by run.
+struct Dealt {
+    turns: Turns,
+    run_pages: usize,
+    sets: usize,
+}
+
+impl Dealt {
+    /// Where a page is that would be at this place if each set were one run.
+    fn page(&self, place: usize, pages: usize) -> usize {
+        let set_pages = pages / self.sets;
+        let (set, nth) = (place / set_pages, place % set_pages);
+        let run = nth / self.run_pages * self.sets + set;
+        run * self.run_pages + nth % self.run_pages
+    }
+}
+
+impl Pattern for Dealt {
+    fn touch(&mut self, span: Span, accessed: &mut PageBits) {
+        let pages = accessed.len();
+        let mut apart = PageBits::new(pages);
+        self.turns.touch(span, &mut apart);
+        apart.iter_ones().for_each(|place| accessed.set(self.page(place, pages), true));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_dealt_to_the_sets_in_turn() {
+        let dealt = |run_pages| {
+            let dealt =
+                Dealt { turns: Turns { sets: Vec::new(), dwell_ms: 1 }, run_pages, sets: 3 };
+            (0..12).map(|place| dealt.page(place, 12)).collect::<Vec<_>>()
+        };
+        assert_eq!(dealt(2), [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]);
+        assert_eq!(dealt(4), (0..12).collect::<Vec<_>>());
     }
 }
