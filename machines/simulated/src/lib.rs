@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod caches;
 mod frames;
 pub mod machine;
 mod migration;
