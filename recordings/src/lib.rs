@@ -4,18 +4,25 @@
 //! machines, policies' insides, or who wrote a recording: anything that yields the accessed
 //! pages of each period is a [`source::PeriodSource`].
 //!
+//! - [`champsim`]: one record of a ChampSim trace;
 //! - [`container`]: the file format below every recording: a JSON header and checked,
 //!   compressed chunks, readable up to the cut when the writer was killed;
 //! - [`period`]: the period recording (`.trec`): per group and period the scan, the budget, the
 //!   decision and its outcome;
 //! - [`reference`]: the reference recording (`.tref`): each load and store of a real program;
+//! - [`import`], [`export`]: from files of other tools, and to them;
+//! - [`survey`]: what a recording holds;
 //! - [`source`]: the stream that the simulated machine eats;
 //! - [`error`]: why a recording could not be written or read.
 #![forbid(unsafe_code)]
 
+pub mod champsim;
 mod codec;
 pub mod container;
 pub mod error;
+pub mod export;
+pub mod import;
 pub mod period;
 pub mod reference;
 pub mod source;
+pub mod survey;

@@ -48,8 +48,10 @@ pub const PERIODS_PER_CHUNK: u32 = 8;
 /// Bytes of frames after which a chunk is written.
 pub const CHUNK_BYTES: usize = 4 << 20;
 
-const CONTENT: &str = "period";
-const CONTENT_VERSION: u32 = 2;
+/// The content's name in the container.
+pub const CONTENT: &str = "period";
+/// The version of the content that this module writes and reads.
+pub const CONTENT_VERSION: u32 = 2;
 const CHUNK: ChunkKind = ChunkKind::new(b"PERD");
 
 /// What a recording says of itself.

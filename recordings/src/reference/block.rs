@@ -11,7 +11,8 @@
 //! signed number of a reference is the distance in bytes from the reference before, that of a
 //! write-back the distance in units of 16 bytes from the write-back before: lines that leave are
 //! as far apart as lines that came, however both kinds alternate. All begin at the block's head,
-//! addresses with 0.
+//! addresses with 0. The first argument of a fetch is a signed number
+//! too: the distance from the end of the instruction before.
 //!
 //! The encoder writes into a fixed array without allocating: it runs inside the program that is
 //! recorded, once per reference.
@@ -34,6 +35,7 @@ pub struct Encoder {
     address: u64,
     line: u64,
     time: u64,
+    fetched: u64,
 }
 
 #[inline]
@@ -50,7 +52,7 @@ fn put(out: &mut [u8; MAX_RECORD_BYTES], mut at: usize, mut value: u64) -> usize
 impl Encoder {
     /// An encoder for a block that begins at this time.
     pub fn new(time: u64) -> Self {
-        Encoder { address: 0, line: 0, time }
+        Encoder { address: 0, line: 0, time, fetched: 0 }
     }
 
     #[inline]
@@ -98,7 +100,12 @@ impl Encoder {
 
     /// Writes an event; returns its length. Time goes on with [`Event::Waited`].
     pub fn event(&mut self, out: &mut [u8; MAX_RECORD_BYTES], time: u64, event: Event) -> usize {
-        let (kind, arguments, count) = numbers(event);
+        let (kind, mut arguments, count) = numbers(event);
+        if let Event::Fetch { address, size_bytes } = event {
+            let distance = address.wrapping_sub(self.fetched) as i64;
+            arguments[0] = (distance << 1 ^ distance >> 63) as u64;
+            self.fetched = address.wrapping_add(size_bytes);
+        }
         let mut at = self.head(out, EVENT_SIZE << 1, time);
         at = put(out, at, kind);
         at = put(out, at, count as u64);
@@ -136,6 +143,7 @@ fn numbers(event: Event) -> (u64, [u64; 4], usize) {
         Event::Mark { mark } => (11, [mark, 0, 0, 0], 1),
         Event::Waited { time } => (12, [time, 0, 0, 0], 1),
         Event::Lost { references } => (13, [references, 0, 0, 0], 1),
+        Event::Fetch { address, size_bytes } => (14, [address, size_bytes, 0, 0], 2),
         Event::Unknown { kind } => (kind, [0; 4], 0),
     }
 }
@@ -156,6 +164,7 @@ fn event(kind: u64, arguments: [u64; 4], count: usize) -> Event {
         (11, 1) => Event::Mark { mark: a },
         (12, 1) => Event::Waited { time: a },
         (13, 1) => Event::Lost { references: a },
+        (14, 2) => Event::Fetch { address: a, size_bytes: b },
         _ => Event::Unknown { kind },
     }
 }
@@ -167,6 +176,7 @@ pub struct Decoder {
     at: usize,
     address: u64,
     line: u64,
+    fetched: u64,
     time: u64,
     instructions: u64,
 }
@@ -174,7 +184,7 @@ pub struct Decoder {
 impl Decoder {
     /// A decoder of records that begin at this time and number of instructions.
     pub(super) fn new(bytes: Vec<u8>, at: usize, time: u64, instructions: u64) -> Self {
-        Decoder { bytes, at, address: 0, line: 0, time, instructions }
+        Decoder { bytes, at, address: 0, line: 0, fetched: 0, time, instructions }
     }
 
     /// The next record with its time and number of instructions.
@@ -206,7 +216,12 @@ impl Decoder {
                     *to = argument;
                 }
             }
-            let event = event(kind, arguments, count);
+            let mut event = event(kind, arguments, count);
+            if let Event::Fetch { address, size_bytes } = &mut event {
+                let distance = (*address >> 1) as i64 ^ -((*address & 1) as i64);
+                *address = self.fetched.wrapping_add(distance as u64);
+                self.fetched = address.wrapping_add(*size_bytes);
+            }
             if let Event::Waited { time } = event {
                 self.time = self.time.checked_add(time).ok_or_else(overflow)?;
             }

@@ -1,6 +1,6 @@
 //! A process's memory map: the lines of /proc/PID/maps.
 
-use super::Level;
+use super::{Header, Level};
 
 /// What a region is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -93,5 +93,15 @@ impl Level {
             Level::L2 => "l2",
             Level::Llc => "llc",
         }
+    }
+}
+
+/// What a header's `executed_by` says where instructions were not counted.
+pub const IN_NANOSECONDS: &str = "time in nanoseconds";
+
+impl Header {
+    /// Whether numbers of instructions are that; samples have nanoseconds in their place.
+    pub fn counts_instructions(&self) -> bool {
+        !self.executed_by.contains(IN_NANOSECONDS)
     }
 }

@@ -19,11 +19,13 @@
 //! recording that was cut off is sound up to the cut.
 
 pub mod block;
+mod build;
 mod map;
 mod read;
 mod write;
 
-pub use map::{MapSnapshot, Region, RegionKind, parse_maps};
+pub use build::ReferenceBuilder;
+pub use map::{IN_NANOSECONDS, MapSnapshot, Region, RegionKind, parse_maps};
 pub use read::{BlockEntry, ReferenceReader, References};
 pub use write::{BlockHead, ReferenceWriter};
 
@@ -220,6 +222,13 @@ pub enum Event {
     Lost {
         /// How many.
         references: u64,
+    },
+    /// An instruction was fetched. Recorders leave these out; traces of other tools have them.
+    Fetch {
+        /// Where it lies.
+        address: u64,
+        /// Its length; 1 where that is not known.
+        size_bytes: u64,
     },
     /// One that a later version wrote.
     Unknown {

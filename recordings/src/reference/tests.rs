@@ -97,6 +97,9 @@ fn records() -> impl Strategy<Value = Record> {
         1 => (number(), any::<bool>())
             .prop_map(|(code, process)| Record::Event(Event::Exit { code, process })),
         1 => (0u64..1000).prop_map(|time| Record::Event(Event::Waited { time })),
+        1 => (any::<u64>(), number()).prop_map(|(address, size_bytes)| {
+            Record::Event(Event::Fetch { address, size_bytes })
+        }),
         1 => (100u64..200).prop_map(|kind| Record::Event(Event::Unknown { kind })),
     ]
 }

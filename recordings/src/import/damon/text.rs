@@ -1,0 +1,83 @@
+//! `perf script` of the tracepoint `damon:damon_aggregated`, a line per region:
+//!
+//! ```text
+//! kdamond.0  4452 [000] 82877.315633: damon:damon_aggregated: target_id=1 nr_regions=17 140-150: 0 3
+//! ```
+//!
+//! Times are those at which snapshots end; the last number, the region's age, is not always there.
+//! Lines of other tracepoints are passed over.
+
+use std::collections::BTreeMap;
+
+use super::super::input::Line;
+use super::{
+    ImportError, Input, MOST_REGIONS, MOST_TARGETS, Place, ReadUp, Region, Sink, Snapshot,
+};
+
+const EVENT: &str = "damon_aggregated:";
+
+pub(super) fn read(input: &mut Input, sink: &mut Sink<'_>) -> Result<ReadUp, ImportError> {
+    // The regions of a snapshot come one after the other, but targets may take turns.
+    let mut open: BTreeMap<u64, Snapshot> = BTreeMap::new();
+    let mut held = 0;
+    let mut line = Vec::new();
+    while input.line(&mut line)? == Line::Whole {
+        let text = String::from_utf8_lossy(&line);
+        let trimmed = text.trim();
+        if trimmed.is_empty() || trimmed.starts_with('#') {
+            continue;
+        }
+        let Some((before, after)) = text.split_once(EVENT) else {
+            let other =
+                text.split_whitespace().any(|w| w.starts_with("damon:") && w.ends_with(':'));
+            if other {
+                continue;
+            }
+            return Err(input.bad_line(&line, "a line of the tracepoint damon:damon_aggregated"));
+        };
+        let Some((end_ns, target, count, region)) = parse(before, after) else {
+            return Err(input.bad_line(&line, "target_id=N nr_regions=N START-END: ACCESSES AGE"));
+        };
+        if count > MOST_REGIONS as u64
+            || (!open.contains_key(&target) && open.len() >= MOST_TARGETS)
+        {
+            let message = format!("more than {MOST_REGIONS} regions or {MOST_TARGETS} targets");
+            return Err(input.malformed(Place::Line(input.lines()), message));
+        }
+        let snapshot = open.entry(target).or_default();
+        snapshot.end_ns = end_ns;
+        snapshot.regions.push(region);
+        held += 1;
+        if snapshot.regions.len() as u64 >= count {
+            held -= snapshot.regions.len();
+            let put = sink.snapshot(target, snapshot);
+            put.map_err(|what| input.malformed(Place::Line(input.lines()), what))?;
+            snapshot.regions.clear();
+        }
+        if held > MOST_REGIONS {
+            let message = format!("more than {MOST_REGIONS} regions of unfinished snapshots");
+            return Err(input.malformed(Place::Line(input.lines()), message));
+        }
+    }
+    let cut = input.is_cut() || held > 0;
+    Ok(ReadUp { interval_ns: None, cut: cut.then_some(Place::Line(input.lines() + 1)) })
+}
+
+/// End, target, number of regions, region.
+fn parse(before: &str, after: &str) -> Option<(u64, u64, u64, Region)> {
+    // `... 82877.315633: damon:`, the last word without what the split left of the event's name.
+    let time = before.split_whitespace().rev().find_map(|w| {
+        let (seconds, places) = w.strip_suffix(':')?.split_once('.')?;
+        let places = places.get(..9).unwrap_or(places);
+        let fraction = places.parse::<u64>().ok()? * 10u64.pow(9 - places.len() as u32);
+        seconds.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(fraction)
+    })?;
+    let mut words = after.split_whitespace();
+    let target = words.next()?.strip_prefix("target_id=")?.parse().ok()?;
+    let count = words.next()?.strip_prefix("nr_regions=")?.parse().ok()?;
+    let (start, end) = words.next()?.strip_suffix(':')?.split_once('-')?;
+    // -1 stands for a snapshot of nothing.
+    let accesses = words.next()?.parse::<i64>().ok()?.max(0) as u64;
+    let region = Region { start: start.parse().ok()?, end: end.parse().ok()?, accesses };
+    Some((time, target, count, region))
+}

@@ -1,0 +1,73 @@
+//! Why a file of another tool could not be imported. Each message is one line.
+
+use std::fmt;
+use std::io;
+
+use crate::error::RecordingError;
+
+/// Where in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A line, counted from 1.
+    Line(u64),
+    /// A byte, counted from 0, of what is left after decompression.
+    Byte(u64),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Line(line) => write!(f, "line {line}"),
+            Place::Byte(byte) => write!(f, "byte {byte}"),
+        }
+    }
+}
+
+/// Why a file could not be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The file cannot be opened or read, or is not what its compression says.
+    #[error("cannot read '{file}' at byte {at}: {source}; give a file that is whole and readable")]
+    Read {
+        /// The file.
+        file: String,
+        /// Bytes read before.
+        at: u64,
+        /// What the system or the decompressor said.
+        source: io::Error,
+    },
+    /// It is not of this format.
+    #[error("{file}, {place}: {message}")]
+    Malformed {
+        /// The file.
+        file: String,
+        /// Where.
+        place: Place,
+        /// What was got, what was expected.
+        message: String,
+    },
+    /// No format has this name.
+    #[error("no format is named '{got}'; expected one of {expected}")]
+    UnknownFormat {
+        /// The name asked for.
+        got: String,
+        /// The names there are.
+        expected: String,
+    },
+    /// An option that this format does not have, or a value that it cannot have.
+    #[error("{0}")]
+    Option(String),
+    /// The recording to write is there already.
+    #[error("'{0}' exists; give --out a name that is free, or remove it")]
+    Exists(String),
+    /// The recording cannot be written.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+}
+
+/// The beginning of some bytes as they can stand in a message.
+pub(super) fn shown(bytes: &[u8]) -> String {
+    const SHOWN: usize = 48;
+    let text = bytes[..bytes.len().min(SHOWN)].escape_ascii().to_string();
+    if bytes.len() > SHOWN { format!("'{text}'...") } else { format!("'{text}'") }
+}
