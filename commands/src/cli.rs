@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{
-    compare, completions, coverage, dram, guard, lab, machines, man, policies, record, replay,
-    report, restore, run, workloads,
+    caches, compare, completions, coverage, dram, export, guard, import, info, lab, machines, man,
+    policies, record, replay, report, restore, run, workloads,
 };
 
 /// What stands below the commands in `--help` and in the manual page.
@@ -41,6 +41,10 @@ pub enum Command {
     Run(run::Arguments),
     Compare(compare::Arguments),
     Record(record::Arguments),
+    Import(import::Arguments),
+    Export(export::Arguments),
+    Info(info::Arguments),
+    Caches(caches::Arguments),
     Replay(replay::Arguments),
     Report(report::Arguments),
     Lab(lab::Arguments),
@@ -63,6 +67,10 @@ impl Command {
             Command::Run(a) => a.execute(),
             Command::Compare(a) => a.execute(),
             Command::Record(a) => a.execute(),
+            Command::Import(a) => a.execute(),
+            Command::Export(a) => a.execute(),
+            Command::Info(a) => a.execute(),
+            Command::Caches(a) => a.execute(),
             Command::Replay(a) => a.execute(),
             Command::Report(a) => a.execute(),
             Command::Lab(a) => a.execute(),

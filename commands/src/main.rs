@@ -9,12 +9,16 @@
 // They panic when the reader has gone; see show.rs.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod caches;
 mod cli;
 mod compare;
 mod completions;
 mod coverage;
 mod dram;
+mod export;
 mod guard;
+mod import;
+mod info;
 mod lab;
 mod machines;
 mod man;

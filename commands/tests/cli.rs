@@ -7,13 +7,17 @@ use common::{Place, Said, with_results};
 use terrace_core::policies::REGISTRY;
 use terrace_results::{RunRow, read};
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 17] = [
     "run",
     "compare",
     "replay",
     "report",
     "lab",
     "policies",
+    "import",
+    "export",
+    "info",
+    "caches",
     "workloads",
     "machines",
     "dram",
@@ -58,6 +62,11 @@ fn wrong_arguments_exit_with_2_and_say_what_was_expected() {
         ("lab --result /x", "--out <DIR>"),
         ("policies --format xml", "[possible values: text, json]"),
         ("workloads --frob", "unexpected argument '--frob'"),
+        ("import lackey", "<FILE>"),
+        ("import lackey x", "--out <RECORDING>"),
+        ("export csv x", "--out <FILE>"),
+        ("info", "<RECORDING>"),
+        ("caches", "<RECORDING>"),
         ("machines --print-config", "<MACHINE>"),
         ("dram", "Usage: terrace dram"),
         ("dram --preset ddr4-2400", "--outstanding <N>"),
@@ -143,6 +152,8 @@ fn a_reader_who_goes_away_ends_the_output_and_not_the_command() {
         "policies amp",
         "workloads",
         "workloads --format json",
+        "import",
+        "machines",
         "completions bash",
         "man",
         "restore --help",
