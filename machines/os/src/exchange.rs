@@ -20,7 +20,7 @@ use crate::space::At;
 /// An exchange that has begun. [`Os::finish_move`] and [`Os::abort_move`] end it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BegunExchange {
-    /// The batch.
+    /// The batch; with 0 `pairs` there is nothing to end.
     pub id: MoveId,
     /// Pairs of pages that trade places.
     pub pairs: u64,

@@ -12,9 +12,11 @@ use terrace_hardware::address::PhysicalAddress;
 use terrace_hardware::units::Picoseconds;
 
 use crate::config::Node;
+use crate::entry::Entry;
 use crate::frames::{FRAMES_PER_HUGE, Owner};
 use crate::os::{Os, Process};
 use crate::shootdown::Shootdown;
+use crate::space::At;
 
 /// The accessed bits of one process.
 #[derive(Debug, Clone)]
@@ -60,17 +62,11 @@ impl Os {
                 untracked_bytes += this.bytes();
                 return;
             }
-            let frame = if entry.is_present() {
-                if entry.is_accessed() {
-                    accessed.set(page, true);
-                    set.push(at);
-                }
-                entry.frame()
-            } else {
-                let (id, place) = entry.migration_target();
-                self.moves[&id].pages[place].to
-            };
-            if self.memory.is_fast(frame) {
+            if entry.is_present() && entry.is_accessed() {
+                accessed.set(page, true);
+                set.push(at);
+            }
+            if self.memory.is_fast(self.place(entry)) {
                 fast.set(page, true);
             }
             page += 1;
@@ -84,6 +80,31 @@ impl Os {
         self.counters.scanned_entries += entries;
         let cost = Picoseconds(self.costs.scan_entry_ps * entries);
         Harvest { layout, accessed, fast, untracked_bytes, cost }
+    }
+
+    /// The frame of each page of [`Os::harvest`]'s layout, as its physical address over the page
+    /// size; of a page under migration, where it goes.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    pub fn frame_numbers(&self, id: SpaceId, size: PageSize) -> Vec<u64> {
+        let process = self.process(id).expect("a process that lives");
+        let mut frames = Vec::new();
+        each_page(process, |_, this, _, entry| {
+            if this == size {
+                frames.push(self.place(entry) / size.bytes());
+            }
+        });
+        frames
+    }
+
+    /// The frame of a leaf, or where a page under migration goes.
+    fn place(&self, entry: Entry) -> u64 {
+        if entry.is_present() {
+            return entry.frame();
+        }
+        let (id, place) = entry.migration_target();
+        self.moves[&id].pages[place].to
     }
 
     /// Reads the accessed bits of a range, and clears those that are set if `clear`: what a scan
@@ -165,10 +186,7 @@ impl Os {
 }
 
 /// Visits every page of a process, ascending.
-fn each_page(
-    process: &Process,
-    mut visit: impl FnMut(u64, PageSize, crate::space::At, crate::entry::Entry),
-) {
+fn each_page(process: &Process, mut visit: impl FnMut(u64, PageSize, At, Entry)) {
     for m in &process.space.mappings {
         process.space.for_each_leaf(m.start, m.end, &mut visit);
     }

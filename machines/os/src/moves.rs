@@ -72,13 +72,13 @@ impl MoveCost {
 /// A batch that has begun: its pages are unmapped, and accesses to them fault and wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
-    /// The batch.
+    /// The batch; with 0 `pages` there is nothing to end.
     pub id: MoveId,
     /// Pages on their way, of either size.
     pub pages: u64,
     /// Bytes on their way.
     pub bytes: u64,
-    /// Pages that were at the destination already.
+    /// Pages that were at the destination already, or on their way there by this batch.
     pub already_there: u64,
     /// Pages that do not move.
     pub refused: Vec<Refused>,
@@ -330,7 +330,12 @@ impl Os {
                 begun.refused.push(Refused { range, reason });
             };
             if entry.is_migration() {
-                refuse(begun, FailureReason::Busy);
+                // Another part of a huge page may have been named before in this batch.
+                if entry.migration_target().0 == begun.id.0 {
+                    begun.already_there += 1;
+                } else {
+                    refuse(begun, FailureReason::Busy);
+                }
                 continue;
             }
             let from_node = self.memory.node_of(entry.frame());

@@ -98,6 +98,20 @@ fn moved_by_the_baseline_a_huge_page_is_split_first() {
 }
 
 #[test]
+fn parts_of_a_huge_page_named_one_by_one_move_it_once() {
+    let mut os = os(16 * MIB, 16 * MIB, HugePages::Always);
+    let p = os.create_process(ProcessSpec::default()).unwrap();
+    os.map(p, 0, 2 * MIB, false).unwrap();
+    touch(&mut os, p, 0).unwrap();
+    let parts: Vec<_> = (0..32).map(|i| range(p, i * 16 * PAGE, 16 * PAGE)).collect();
+    let begun = os.begin_move(&parts, Node::SLOW);
+    assert_eq!((begun.pages, begun.already_there, begun.refused.len()), (1, 31, 0));
+    assert_eq!((begun.shootdowns.len(), begun.rest.len()), (1, 0));
+    os.finish_move(begun.id);
+    assert_eq!(os.data_bytes(p), [0, 2 * MIB]);
+}
+
+#[test]
 fn base_pages_collapse_where_most_of_them_are() {
     let mut os = os(16 * MIB, 16 * MIB, HugePages::Eligible);
     let q = os

@@ -35,6 +35,10 @@ fn a_harvest_has_every_page_with_its_bit_and_its_place() {
     assert_eq!(base.accessed.iter_ones().collect::<Vec<_>>(), [64]);
     assert_eq!(base.fast.iter_ones().next(), Some(10));
     assert_eq!(base.fast.count(), 55);
+    let frames = os.frame_numbers(p, PageSize::Base);
+    assert_eq!(frames.len(), 65);
+    let slow = |f: &u64| f * PAGE >= crate::world::SLOW_START;
+    assert!(frames.iter().enumerate().all(|(i, f)| slow(f) != base.fast.get(i)));
     // Cleared in the one size, not in the other; the layouts are those of before.
     let again = os.harvest(p, PageSize::Base, true);
     assert_eq!(again.accessed.count(), 0);
