@@ -1,48 +1,16 @@
 //! Real programs under QEMU. Needs qemu-x86_64 (package qemu-user) and gcc; without QEMU the
 //! tests say so and pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
 
-use terrace_recorder::launch::default_filter;
 use terrace_recorder::{Options, RecordError, Recorder, Signals, Summary};
-use terrace_recordings::reference::{
-    Event, Filter, Level, Placed, Record, ReferenceReader, RegionKind,
-};
+use terrace_recordings::reference::{Event, Level, Placed, Record, ReferenceReader, RegionKind};
 
-/// The plug-in, built as cargo builds this test; nothing where QEMU is missing.
-fn plugin() -> Option<&'static Path> {
-    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    BUILT
-        .get_or_init(|| {
-            if Command::new("qemu-x86_64").arg("--version").output().is_err() {
-                eprintln!("no qemu-x86_64: apt-get install qemu-user; nothing is tested");
-                return None;
-            }
-            let built = Command::new(env!("CARGO"))
-                .args(["build", "--locked", "--package", "terrace-recorder-plugin"])
-                .status()
-                .unwrap();
-            assert!(built.success());
-            let test = std::env::current_exe().unwrap();
-            let target = test.parent().unwrap().parent().unwrap().parent().unwrap();
-            Some(target.join("debug/libterrace_recorder_plugin.so"))
-        })
-        .as_deref()
-}
-
-fn options(out: &Path, level: Level) -> Options {
-    Options {
-        out: out.to_owned(),
-        filter: Filter { level, ..default_filter() },
-        qemu: None,
-        plugin: plugin().map(Path::to_owned),
-        created_by: "test".to_owned(),
-    }
-}
+mod common;
+use common::{compile, options, plugin};
 
 fn record(out: &Path, level: Level, command: &[&str]) -> Result<Summary, RecordError> {
     let command: Vec<OsString> = command.iter().map(OsString::from).collect();
@@ -53,14 +21,6 @@ fn records(file: &Path) -> Vec<Placed> {
     let mut reader = ReferenceReader::open(file).unwrap();
     assert!(reader.truncation().is_none());
     reader.records().map(Result::unwrap).collect()
-}
-
-fn compile(folder: &Path, flags: &[&str], source: &str) -> String {
-    let (c, program) = (folder.join("p.c"), folder.join("p"));
-    std::fs::write(&c, source).unwrap();
-    let done = Command::new("gcc").args(["-O1", "-o"]).arg(&program).arg(&c).args(flags).status();
-    assert!(done.unwrap().success());
-    program.display().to_string()
 }
 
 #[test]
@@ -192,6 +152,143 @@ fn threads_have_streams_and_a_killed_program_loses_nothing() {
     // Each thread misses on each of its thousand lines, the killed one up to its last.
     assert_eq!(stores.len(), 4);
     assert!(stores.values().all(|count| *count >= 1000), "{stores:?}");
+}
+
+#[test]
+fn each_thread_counts_its_own_instructions() {
+    if plugin().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // Two instructions a turn: 2, 4 and 8 million in three threads at once, then 6 million in
+    // the first one, which was alone before and is no longer.
+    let program = compile(
+        folder.path(),
+        &["-pthread"],
+        r#"#include <pthread.h>
+        static void *work(void *turns) {
+            long n = (long)turns;
+            __asm__ volatile("1: dec %0\n jnz 1b" : "+r"(n));
+            return 0;
+        }
+        int main(void) {
+            pthread_t t[3];
+            work((void *)2000000);
+            for (long i = 0; i < 3; i++) pthread_create(&t[i], 0, work, (void *)(1000000L << i));
+            for (int i = 0; i < 3; i++) pthread_join(t[i], 0);
+            work((void *)3000000);
+        }"#,
+    );
+    let out = folder.path().join("a");
+    let summary = record(&out, Level::Llc, &[&program]).unwrap();
+    let mut last: BTreeMap<u32, u64> = BTreeMap::new();
+    for placed in records(&out) {
+        last.insert(placed.stream, placed.instructions);
+    }
+    // What else a thread does, the C library's start among it, is below 300,000.
+    let millions: Vec<u64> = last.values().map(|n| n / 1_000_000).collect();
+    let rest: Vec<u64> = last.values().map(|n| n % 1_000_000).collect();
+    let sorted: BTreeSet<u64> = millions.iter().copied().collect();
+    assert_eq!((millions[0], sorted), (10, BTreeSet::from([2, 4, 8, 10])), "{last:?}");
+    assert!(rest.iter().all(|rest| *rest < 300_000), "{last:?}");
+    assert_eq!(summary.instructions / 1_000_000, 24);
+}
+
+#[test]
+fn lines_that_were_changed_are_written_back_once_and_others_are_not() {
+    if plugin().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // Stores to the first 4 MB, loads of the next 4, twice; then 64 KB more of loads push what
+    // is left out of the 32 KB and 64 KB.
+    let program = compile(
+        folder.path(),
+        &["-nostdlib", "-static", "-fno-stack-protector"],
+        r#"static char a[(8 << 20) + (64 << 10)] __attribute__((aligned(4096)));
+        void _start(void) {
+            volatile char *p = a;
+            __asm__ volatile("mov $157,%eax; mov $0x54455252,%edi; mov $1,%esi; syscall");
+            for (int turn = 0; turn < 2; turn++) {
+                for (long i = 0; i < 4 << 20; i += 64) p[i] = 1;
+                for (long i = 4 << 20; i < 8 << 20; i += 64) (void)p[i];
+            }
+            for (long i = 8 << 20; i < (8 << 20) + (64 << 10); i += 64) (void)p[i];
+            __asm__ volatile("mov $231,%eax; mov $0,%edi; syscall");
+        }"#,
+    );
+    for (level, sizes) in
+        [(Level::L1, [32, 64, 128]), (Level::L2, [16, 32, 128]), (Level::Llc, [8, 16, 64])]
+    {
+        let out = folder.path().join(level.name());
+        let mut options = options(&out, level);
+        let filter = &mut options.filter;
+        for (shape, kib) in [&mut filter.l1, &mut filter.l2, &mut filter.llc].into_iter().zip(sizes)
+        {
+            (shape.size_bytes, shape.ways) = (kib << 10, 8);
+        }
+        let recorder = Recorder::new(options);
+        recorder.run(&[program.clone().into()], &Signals::none(), &mut |_| {}).unwrap();
+        let (mut stores, mut loads, mut written) = (0, 0, BTreeMap::<u64, u32>::new());
+        let records = records(&out);
+        let main =
+            records.iter().skip_while(|r| !matches!(r.record, Record::Event(Event::Mark { .. })));
+        for placed in main {
+            match placed.record {
+                Record::Reference(r) if r.store => stores += 1,
+                Record::Reference(_) => loads += 1,
+                Record::WriteBack(w) => *written.entry(w.address).or_default() += 1,
+                Record::Event(_) => {}
+            }
+        }
+        assert_eq!((stores, loads), (2 * 65536, 2 * 65536 + 1024), "{level:?}");
+        // Every line of the first 4 MB twice; the stack's, and those of before, at most a few.
+        let twice = written.values().filter(|times| **times == 2).count();
+        assert!((65530..=65540).contains(&twice), "{level:?}: {twice}");
+        assert!(written.len() < 65536 + 10, "{level:?}: {}", written.len());
+        assert!(written.keys().all(|address| address % 64 == 0));
+    }
+}
+
+#[test]
+fn a_sample_stands_for_the_whole() {
+    if plugin().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let command = ["/usr/bin/env", "sh", "-c", "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done"];
+    let mut counts = [0; 2];
+    for (count, sample_one_in) in counts.iter_mut().zip([1, 50]) {
+        let mut options = options(&folder.path().join(sample_one_in.to_string()), Level::None);
+        options.filter.sample_one_in = sample_one_in;
+        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+        let summary = Recorder::new(options).run(&command, &Signals::none(), &mut |_| {}).unwrap();
+        *count = summary.references;
+        assert!(summary.counts.loads + summary.counts.stores > 500_000);
+    }
+    let times = counts[0] as f64 / counts[1] as f64;
+    assert!((48.0..52.0).contains(&times), "{counts:?}");
+}
+
+#[test]
+fn python_is_recorded_with_its_threads_and_signals() {
+    if plugin().is_none() || Command::new("python3").arg("--version").output().is_err() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("a");
+    let script = "import os, signal, threading\n\
+        got = []\n\
+        signal.signal(signal.SIGUSR1, lambda *a: got.append(1))\n\
+        t = threading.Thread(target=lambda: sum(range(100000)))\n\
+        t.start(); os.kill(os.getpid(), signal.SIGUSR1); t.join()\n\
+        raise SystemExit(7 if got else 1)";
+    let summary = record(&out, Level::L2, &["python3", "-c", script]).unwrap();
+    assert_eq!(summary.status.code(), Some(7));
+    assert!(summary.streams >= 2 && !summary.ending.is_cut_off(), "{summary:?}");
+    let returned =
+        records(&out).iter().filter(|r| r.record == Record::Event(Event::SignalReturn)).count();
+    assert!(returned >= 1);
 }
 
 #[test]
