@@ -24,6 +24,7 @@ test:
 # Figures of speed and memory, one JSON object a line, in target/bench.json;
 # one part of them with BENCH=policy.
 bench:
+	$(CARGO) build --release --locked --package terrace-recorder-plugin
 	$(CARGO) run --release --locked --package terrace-bench -- $(BENCH)
 
 # The programs, and the plug-in of 'terrace record', which looks for it beside itself.

@@ -2,6 +2,7 @@
 //! beside these, name it here, and add its row to [`PARTS`].
 
 mod policy;
+mod record;
 mod sim;
 
 use crate::measure::Report;
@@ -17,4 +18,4 @@ pub struct Part {
 }
 
 /// Every part there is.
-pub static PARTS: &[Part] = &[policy::PART, sim::PART];
+pub static PARTS: &[Part] = &[policy::PART, record::PART, sim::PART];

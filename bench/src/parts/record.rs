@@ -5,7 +5,7 @@
 //! all the time. Updates of random words depend on nothing and overlap; a chase of pointers
 //! depends on the line before; a stream is foreseen by the processor.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -88,10 +88,10 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
 fn all(report: &mut Report, folder: &Path) -> anyhow::Result<()> {
     for (name, source, arguments) in PROGRAMS {
         let program = compile(folder, name, source)?;
-        let command = [&program, arguments[0].as_ref(), arguments[1].as_ref()];
+        let command = [program.into_os_string(), arguments[0].into(), arguments[1].into()];
         let run = |before: &[&str]| {
-            let whole = before.iter().map(OsStr::new).chain(command.map(Path::as_os_str));
-            let whole: Vec<&OsStr> = whole.collect();
+            let whole = before.iter().map(OsStr::new);
+            let whole: Vec<&OsStr> = whole.chain(command.iter().map(OsString::as_os_str)).collect();
             let ended = Command::new(whole[0]).args(&whole[1..]).status().context(name)?;
             ensure!(ended.success(), "{name} ended with {ended}, expected success");
             Ok(())
@@ -107,7 +107,6 @@ fn all(report: &mut Report, folder: &Path) -> anyhow::Result<()> {
                 plugin: None,
                 created_by: "terrace-bench".to_owned(),
             };
-            let command = command.map(|part| part.as_os_str().to_owned());
             Recorder::new(options).run(&command, &Signals::none(), &mut |_| {})?;
             std::fs::remove_file(out).context("removing a recording")
         })?;
