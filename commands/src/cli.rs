@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{
     caches, compare, completions, coverage, dram, export, guard, import, info, lab, machines, man,
-    policies, record, replay, report, restore, run, workloads,
+    policies, rack, record, replay, report, restore, run, workloads,
 };
 
 /// What stands below the commands in `--help` and in the manual page.
@@ -46,6 +46,7 @@ pub enum Command {
     Info(info::Arguments),
     Caches(caches::Arguments),
     Replay(replay::Arguments),
+    Rack(rack::Arguments),
     Report(report::Arguments),
     Lab(lab::Arguments),
     Policies(policies::Arguments),
@@ -72,6 +73,7 @@ impl Command {
             Command::Info(a) => a.execute(),
             Command::Caches(a) => a.execute(),
             Command::Replay(a) => a.execute(),
+            Command::Rack(a) => a.execute(),
             Command::Report(a) => a.execute(),
             Command::Lab(a) => a.execute(),
             Command::Policies(a) => a.execute(),

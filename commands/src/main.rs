@@ -24,6 +24,7 @@ mod machines;
 mod man;
 mod policies;
 mod progress;
+mod rack;
 mod record;
 mod replay;
 mod report;

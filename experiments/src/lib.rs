@@ -14,6 +14,7 @@ pub mod file;
 mod heat;
 mod host;
 mod parallel;
+pub mod rack;
 mod reference;
 pub mod refusal;
 mod rows;

@@ -15,9 +15,11 @@ mod table;
 // After the macro that it uses.
 mod file;
 mod quiet;
+mod rack;
 mod rows;
 
 pub use cell::{Cell, Kind, Value};
 pub use file::{ResultsError, TableWriter, path, read};
+pub use rack::{RackLatencyRow, RackPortRow, RackRunRow, RackSampleRow};
 pub use rows::{HardwareRow, HeatRow, PeriodRow, RunRow};
 pub use table::{Column, Table};

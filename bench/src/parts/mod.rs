@@ -2,6 +2,7 @@
 //! beside these, name it here, and add its row to [`PARTS`].
 
 mod policy;
+mod rack;
 mod record;
 mod sim;
 
@@ -18,4 +19,4 @@ pub struct Part {
 }
 
 /// Every part there is.
-pub static PARTS: &[Part] = &[policy::PART, record::PART, sim::PART];
+pub static PARTS: &[Part] = &[policy::PART, record::PART, sim::PART, rack::PART];

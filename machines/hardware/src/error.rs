@@ -22,7 +22,7 @@ impl ConfigError {
 }
 
 /// Refuses a count outside its range.
-pub(crate) fn check_range(
+pub fn check_range(
     part: &str,
     name: &str,
     got: u64,

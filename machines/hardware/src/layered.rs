@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use crate::error::ConfigError;
 
 /// What `given` makes of the preset it names, or of `default`; without either it must be whole.
-pub(crate) fn over_preset<P: Serialize, T: DeserializeOwned>(
+pub fn over_preset<P: Serialize, T: DeserializeOwned>(
     part: &str,
     mut given: toml::Table,
     default: Option<&str>,
@@ -30,7 +30,7 @@ pub(crate) fn over_preset<P: Serialize, T: DeserializeOwned>(
 }
 
 /// From TOML text; errors of its form carry their line.
-pub(crate) fn from_toml<T: DeserializeOwned>(part: &str, text: &str) -> Result<T, ConfigError> {
+pub fn from_toml<T: DeserializeOwned>(part: &str, text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|e| {
         // What a part says of itself begins with its name already.
         let message = one_line(e.message());

@@ -29,7 +29,7 @@ pub mod cache;
 pub mod cpu;
 pub mod dram;
 pub mod error;
-mod layered;
+pub mod layered;
 pub mod node;
 pub mod presets;
 pub mod random;

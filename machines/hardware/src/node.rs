@@ -229,6 +229,49 @@ impl Node {
         self.reference_farther(core, reference, at, VirtualAddress(last), table, memory)
     }
 
+    /// Dispatches instructions of a core, the last of which is the reference that
+    /// [`Node::try_reference`] makes next.
+    #[inline]
+    pub fn dispatch(&mut self, core: usize, instructions: u32) {
+        self.cores[core].step(instructions);
+    }
+
+    /// One reference whose instructions were dispatched: for machines whose memory cannot be made to
+    /// run until a request is done, such as a rack in which other parts must run meanwhile. `None` if
+    /// the core waits for a completion, and then nothing has happened: give it with
+    /// [`Node::complete`] and try again.
+    ///
+    /// The reference must lie in one line, and `memory` must answer requests of the walker at once;
+    /// they are the reads that nobody waits for ([`Node::is_awaited`]).
+    #[inline]
+    pub fn try_reference(
+        &mut self,
+        core: usize,
+        reference: &Reference,
+        table: &mut impl PageTable,
+        memory: &mut impl MemoryPort,
+    ) -> Result<Option<Level>, Fault> {
+        let c = &mut self.cores[core];
+        if c.blocked(reference.dependence) || (reference.kind.is_write() && c.store_blocked()) {
+            return Ok(None);
+        }
+        let reference = Reference { instructions: 0, ..*reference };
+        self.reference(core, &reference, table, memory).map(Some)
+    }
+
+    /// Whether a core waits for the request: if not, it is a write-back, or a read of the walker.
+    #[inline]
+    pub fn is_awaited(id: RequestId) -> bool {
+        id.0 & NOBODY != NOBODY
+    }
+
+    /// Gives the completion of a pending request to the core that waits. Returns which.
+    pub fn complete(&mut self, completion: Completion) -> Option<usize> {
+        let core = (completion.id.0 & NOBODY) as usize;
+        self.cores.get_mut(core)?.resolve(completion.id, completion.done);
+        Some(core)
+    }
+
     /// A reference to two lines, or to a page that the first-level TLB does not know.
     #[inline(never)]
     fn reference_farther(

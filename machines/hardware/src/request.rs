@@ -12,12 +12,12 @@ use crate::units::Picoseconds;
 pub struct RequestId(pub u64);
 
 /// Requests by their numbers. Numbers are spread by multiplication: cheaper than the library's
-/// hash, and the same in every run.
-pub(crate) type ByRequest<T> = HashMap<RequestId, T, BuildHasherDefault<Spread>>;
+/// hash, and the same in every run as long as nobody asks for their order.
+pub type ByRequest<T> = HashMap<RequestId, T, BuildHasherDefault<Spread>>;
 
 /// The hash of [`ByRequest`].
 #[derive(Debug, Default)]
-pub(crate) struct Spread(u64);
+pub struct Spread(u64);
 
 impl Hasher for Spread {
     fn write(&mut self, bytes: &[u8]) {

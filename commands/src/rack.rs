@@ -1,0 +1,201 @@
+//! `terrace rack`: runs experiments on the rack, and tells what its hardware takes and which
+//! data-movement schemes there are.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use terrace_experiments::{Refusal, rack};
+use terrace_rack::config::{MechanismConfig, RackConfig};
+use terrace_rack::experiment::Placement;
+use terrace_rack::mechanism::overhead;
+use terrace_rack::scheme::REGISTRY;
+use terrace_results::RackRunRow;
+
+use crate::cli::Format;
+use crate::show::{self, say, tell};
+
+/// Simulate a rack: compute nodes, a switch and memory pools, with pages moved by hardware.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    other: Option<Other>,
+    /// The experiment (examples/rack has one for each figure of the paper).
+    #[arg(value_name = "RUN.toml")]
+    file: Option<PathBuf>,
+    /// Run these schemes instead of the file's, separated by commas.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    schemes: Vec<String>,
+    /// Run at the size that the file has for full size.
+    #[arg(long)]
+    full: bool,
+    /// Write result tables into this directory.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Threads of this machine; all its processors if not given. Results do not depend on it.
+    #[arg(long, value_name = "N")]
+    threads: Option<std::num::NonZeroUsize>,
+    /// How to show results.
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+#[derive(Subcommand)]
+enum Other {
+    /// What the structures in the switch take, in bytes (section III-F of the paper).
+    Overhead {
+        /// An experiment whose rack to take the sizes from; the paper's sizes if not given.
+        #[arg(value_name = "RUN.toml")]
+        file: Option<PathBuf>,
+        /// How to show them.
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
+    /// The data-movement schemes.
+    Schemes {
+        /// How to show them.
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
+}
+
+impl Arguments {
+    /// Runs and shows.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
+        match &self.other {
+            Some(Other::Overhead { file, format }) => overhead(file.as_deref(), *format)?,
+            Some(Other::Schemes { format }) => schemes(*format)?,
+            None => self.run()?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn run(&self) -> anyhow::Result<()> {
+        let Some(file) = &self.file else {
+            return Err(Refusal::new("no experiment; expected 'terrace rack RUN.toml'").into());
+        };
+        let experiment = rack::read(file, self.full, &self.schemes)?;
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = self.threads.map_or(processors, |n| n.get());
+        let (all, ended) = (experiment.plan().len(), AtomicUsize::new(0));
+        let finished = rack::run(&experiment, threads, |planned| {
+            let n = ended.fetch_add(1, Ordering::Relaxed) + 1;
+            let variant = &experiment.variants[planned.variant].name;
+            let workload = match experiment.placement {
+                Placement::Alone => &experiment.workloads[planned.workloads[0]].name,
+                Placement::Together => "together",
+            };
+            tracing::info!("{n} of {all}: {variant} {workload} {}", rack::scheme_name(planned));
+        })?;
+        let tables = rack::tables(&experiment, &finished);
+        if let Some(out) = &self.out {
+            tables.write(out)?;
+        }
+        if self.format == Format::Json {
+            return say!("{}", serde_json::to_string_pretty(&tables.runs)?);
+        }
+        for variant in &experiment.variants {
+            let rows: Vec<_> = tables.runs.iter().filter(|r| r.variant == variant.name).collect();
+            let slowdown = |r: &RackRunRow| r.slowdown;
+            say!("{}: slowdown, variant {}", experiment.name, variant.name)?;
+            matrix(&rows, slowdown, 2)?;
+            say!("\nmemory access cost over local")?;
+            matrix(&rows, |r| r.access_cost, 2)?;
+            say!("\nlocal and buffer hits, percent")?;
+            matrix(&rows, |r| 100.0 * r.local_hit_ratio, 1)?;
+            say!("")?;
+        }
+        if let Some(out) = &self.out {
+            tell!("tables are in {}", out.display());
+        }
+        Ok(())
+    }
+}
+
+/// Workloads down, schemes across.
+fn matrix(
+    rows: &[&RackRunRow],
+    value: impl Fn(&RackRunRow) -> f64,
+    digits: usize,
+) -> anyhow::Result<()> {
+    let mut schemes: Vec<&str> = Vec::new();
+    let mut workloads: Vec<(&str, u64)> = Vec::new();
+    for row in rows.iter().filter(|r| r.scheme != "local") {
+        if !schemes.contains(&row.scheme.as_str()) {
+            schemes.push(&row.scheme);
+        }
+        let key = (row.workload.as_str(), row.node);
+        if !workloads.contains(&key) {
+            workloads.push(key);
+        }
+    }
+    let mut header = vec!["workload", "node"];
+    header.extend(&schemes);
+    let mut table = show::table(&header);
+    for (workload, node) in &workloads {
+        let mut cells = vec![(*workload).to_owned(), node.to_string()];
+        cells.extend(schemes.iter().map(|scheme| {
+            let row = rows
+                .iter()
+                .find(|r| r.workload == *workload && r.node == *node && r.scheme == *scheme);
+            row.map_or(String::new(), |r| format!("{:.digits$}", value(r)))
+        }));
+        table.add_row(cells);
+    }
+    say!("{table}")
+}
+
+fn overhead(file: Option<&std::path::Path>, format: Format) -> anyhow::Result<()> {
+    let config = match file {
+        None => MechanismConfig::default(),
+        Some(file) => {
+            let experiment = rack::read(file, false, &[])?;
+            experiment.variants.first().map_or(RackConfig::default(), |v| v.rack.clone()).mechanism
+        }
+    };
+    let structures = overhead::structures(&config);
+    if format == Format::Json {
+        let all: Vec<_> = structures
+            .iter()
+            .map(|s| {
+                json!({ "structure": s.name, "entries_per_node": s.entries, "bits": s.bits,
+                        "bytes": s.bytes, "paper_bytes": s.paper_bytes, "note": s.note })
+            })
+            .collect();
+        return say!("{}", serde_json::to_string_pretty(&all)?);
+    }
+    let mut table =
+        show::table(&["structure", "entries a node", "bits", "bytes", "the paper", "note"]);
+    for s in &structures {
+        let paper =
+            if s.paper_bytes > 0.0 { format!("{:.0}", s.paper_bytes) } else { String::new() };
+        table.add_row([
+            s.name.to_owned(),
+            s.entries.to_string(),
+            s.bits.to_string(),
+            s.bytes.to_string(),
+            paper,
+            s.note.to_owned(),
+        ]);
+    }
+    let sum: u64 = structures.iter().map(|s| s.bytes).sum();
+    say!("{table}\n\n{sum} bytes in all for {} nodes", config.supported_nodes)
+}
+
+fn schemes(format: Format) -> anyhow::Result<()> {
+    if format == Format::Json {
+        let all: Vec<_> = REGISTRY
+            .iter()
+            .map(|s| json!({ "name": s.name, "summary": s.summary, "source": s.source }))
+            .collect();
+        return say!("{}", serde_json::to_string_pretty(&all)?);
+    }
+    let mut table = show::table(&["scheme", "what it does", "from"]);
+    for s in REGISTRY {
+        table.add_row([s.name, s.summary, s.source]);
+    }
+    say!("{table}")
+}

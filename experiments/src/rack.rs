@@ -1,0 +1,206 @@
+//! Experiments on the rack: from a file to result tables.
+
+use std::path::Path;
+
+use terrace_rack::experiment::{Experiment, Finished, Planned};
+use terrace_rack::outcome::{Histogram, NodeOutcome};
+use terrace_rack::simulate::RunError;
+use terrace_results::{
+    RackLatencyRow, RackPortRow, RackRunRow, RackSampleRow, ResultsError, Table, TableWriter,
+};
+
+use crate::refusal::{Refusal, refuse};
+
+/// Reads an experiment; with `full` at full size, under `schemes` unless there are none.
+pub fn read(file: &Path, full: bool, schemes: &[String]) -> Result<Experiment, Refusal> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| refuse!("{}: {e}; expected an experiment on the rack", file.display()))?;
+    Experiment::from_toml(&text, full, schemes).map_err(|e| refuse!("{}: {e}", file.display()))
+}
+
+/// Runs an experiment. What its configuration forbids is a refusal.
+pub fn run(
+    experiment: &Experiment,
+    threads: usize,
+    done: impl Fn(&Planned) + Sync,
+) -> anyhow::Result<Vec<Finished>> {
+    experiment.run(threads, done).map_err(|error| match error {
+        RunError::Config(e) => Refusal::new(e).into(),
+        other => other.into(),
+    })
+}
+
+/// What a run is called in tables.
+pub fn scheme_name(planned: &Planned) -> &'static str {
+    planned.scheme.map_or("local", |s| s.name)
+}
+
+/// The tables of an experiment.
+#[derive(Debug, Default)]
+pub struct Tables {
+    /// A row for each node of each run.
+    pub runs: Vec<RackRunRow>,
+    /// Their timelines.
+    pub samples: Vec<RackSampleRow>,
+    /// The switch's ports.
+    pub ports: Vec<RackPortRow>,
+    /// Latencies.
+    pub latencies: Vec<RackLatencyRow>,
+}
+
+fn ns(ps: u64) -> f64 {
+    ps as f64 / 1000.0
+}
+
+fn mean_ns(ps: u64, count: u64) -> f64 {
+    ns(ps) / count.max(1) as f64
+}
+
+/// Picoseconds that an instruction took.
+fn pace(node: &NodeOutcome) -> f64 {
+    node.time as f64 / node.instructions.max(1) as f64
+}
+
+/// Makes tables of what was run.
+pub fn tables(experiment: &Experiment, finished: &[Finished]) -> Tables {
+    let mut tables = Tables::default();
+    for run in finished {
+        let scheme = scheme_name(&run.planned);
+        let (rack, _, _) = experiment.rack_of(&run.planned);
+        let variant = &experiment.variants[run.planned.variant].name;
+        let base = &finished[run.planned.base].outcome;
+        for (n, node) in run.outcome.nodes.iter().enumerate() {
+            let c = &node.counts;
+            let l = &c.remote_latency;
+            let part = |i: usize| mean_ns(l.sums[i], l.total.count());
+            let local = &base.nodes[n];
+            tables.runs.push(RackRunRow {
+                experiment: experiment.name.clone(),
+                variant: variant.clone(),
+                scheme: scheme.to_owned(),
+                node: n as u64,
+                workload: node.workload.clone(),
+                nodes: rack.nodes.into(),
+                pools: rack.pools.into(),
+                local_share: rack.local_share,
+                nic_gbit_per_s: rack.network.nic_gbit_per_s,
+                switch_gbit_per_s: rack.network.switch_gbit_per_s,
+                instructions: node.instructions,
+                time_ns: ns(node.time),
+                slowdown: pace(node) / pace(local),
+                access_ns: c.access_ns(),
+                access_cost: c.access_ns() / local.counts.access_ns(),
+                local_reads: c.local_reads,
+                migrated_reads: c.migrated_reads,
+                remote_reads: c.remote_reads,
+                buffer_reads: c.buffer_reads,
+                local_hit_ratio: (c.local_reads + c.buffer_reads) as f64 / c.reads().max(1) as f64,
+                local_writes: c.local_writes,
+                remote_writes: c.remote_writes,
+                local_ns: mean_ns(c.local_ps, c.local_reads),
+                remote_ns: mean_ns(c.remote_ps, c.remote_reads),
+                remote_nic_ns: part(1),
+                remote_switch_ns: part(2),
+                remote_queue_ns: part(3),
+                remote_dram_ns: part(4),
+                pages_in: c.pages_in,
+                pages_out: c.pages_out,
+                batches: c.migrations,
+                stall_ns: ns(c.stall_ps),
+                pages_fetched: node.controller.pages,
+                pending: node.controller.pending,
+                npm: node.npm.into(),
+                score: node.score.into(),
+                hot_count: node.threshold.map(|t| t.count.into()),
+                hot_per_us: node.threshold.map(|t| t.frequency_per_us),
+                trainings: node.controller.trainings,
+                block_queue_max: node.queues_max.0 as u64,
+                pending_max: node.queues_max.1 as u64,
+            });
+            tables.samples.extend(node.samples.iter().map(|s| RackSampleRow {
+                variant: variant.clone(),
+                scheme: scheme.to_owned(),
+                node: n as u64,
+                workload: node.workload.clone(),
+                from_ns: ns(s.from),
+                to_ns: ns(s.to),
+                instructions: s.instructions,
+                local_reads: s.local_reads,
+                migrated_reads: s.migrated_reads,
+                remote_reads: s.remote_reads,
+                buffer_reads: s.buffer_reads,
+                pages_in: s.pages_in,
+                pages_out: s.pages_out,
+                misses: s.misses,
+                nic_bytes: s.nic_bytes,
+                block_queue: s.block_queue,
+                pending: s.pending,
+                buffered: s.buffered,
+                npm: s.npm,
+                score: s.score as f64,
+            }));
+            let parts: [(&str, &Histogram); 6] = [
+                ("local", &c.local_latency),
+                ("remote", &l.total),
+                ("nic", &l.nic),
+                ("switch", &l.switch),
+                ("queue", &l.queue),
+                ("dram", &l.dram),
+            ];
+            for (part, histogram) in parts {
+                tables.latencies.extend(histogram.bins().map(|(from_ns, reads)| RackLatencyRow {
+                    variant: variant.clone(),
+                    scheme: scheme.to_owned(),
+                    node: n as u64,
+                    workload: node.workload.clone(),
+                    part: part.to_owned(),
+                    from_ns,
+                    reads,
+                }));
+            }
+        }
+        let nodes = run.outcome.nodes.len();
+        let time = run.outcome.time.max(1) as f64;
+        tables.ports.extend(run.outcome.links.iter().enumerate().map(|(port, link)| RackPortRow {
+            variant: variant.clone(),
+            scheme: scheme.to_owned(),
+            workload: run.outcome.nodes[0].workload.clone(),
+            port: match port.checked_sub(nodes) {
+                None => format!("node {port}"),
+                Some(pool) => format!("pool {pool}"),
+            },
+            up_utilisation: link.up.busy as f64 / time,
+            down_utilisation: link.down.busy as f64 / time,
+            in_utilisation: link.in_busy as f64 / time,
+            up_bytes: link.up.bytes,
+            down_bytes: link.down.bytes,
+            down_page_bytes: link.down.page_bytes,
+            up_packets: link.up.packets,
+            down_packets: link.down.packets,
+            nic_bytes_max: link.up.waiting_bytes_max,
+            output_bytes_max: link.down.waiting_bytes_max,
+            buffer_bytes_max: link.down.buffer_bytes_max,
+        }));
+    }
+    tables
+}
+
+fn write_table<T: Table + Clone>(directory: &Path, rows: &[T]) -> Result<(), ResultsError> {
+    let mut writer = TableWriter::create(directory)?;
+    rows.iter().try_for_each(|row| writer.push(row.clone()))?;
+    writer.finish()
+}
+
+impl Tables {
+    /// Writes all tables into a directory, which is made if it is not there.
+    pub fn write(&self, directory: &Path) -> anyhow::Result<()> {
+        std::fs::create_dir_all(directory).map_err(|e| {
+            refuse!("{}: {e}; expected a directory for results", directory.display())
+        })?;
+        write_table(directory, &self.runs)?;
+        write_table(directory, &self.samples)?;
+        write_table(directory, &self.ports)?;
+        write_table(directory, &self.latencies)?;
+        Ok(())
+    }
+}

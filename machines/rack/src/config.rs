@@ -1,0 +1,518 @@
+//! Everything that can be set about a rack, in TOML, with the paper's table I as the default.
+//! What cannot work is refused with the reason before anything runs.
+
+use serde::{Deserialize, Serialize};
+use terrace_hardware::cache::config::CacheConfig;
+use terrace_hardware::dram::config::DramConfig;
+use terrace_hardware::dram::presets as dram;
+use terrace_hardware::error::{ConfigError, check_range};
+use terrace_hardware::layered::{from_toml, over_preset};
+use terrace_hardware::node::NodeConfig;
+use terrace_hardware::presets as machines;
+use terrace_hardware::units::Bytes;
+
+use crate::Time;
+
+/// Bytes of a base page, the unit that moves.
+pub const PAGE_BYTES: u64 = 4096;
+/// Bytes of a block: a cache line.
+pub const BLOCK_BYTES: u64 = 64;
+/// Blocks in a page.
+pub const BLOCKS: u32 = 64;
+
+/// How remote memory appears to nodes (the paper, section II, figure 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Organization {
+    /// All of it is in every node's address space; the global manager allocates each page.
+    Shared,
+    /// A node is given chunks and allocates pages in them itself, for another layer of translation.
+    Distributed,
+}
+
+/// Which pool the next chunk comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Allocation {
+    /// Each pool in turn (the paper).
+    RoundRobin,
+    /// The one that has handed out least.
+    LeastLoaded,
+    /// A node's own, node number modulo pools, while it has room.
+    Affinity,
+}
+
+/// Which local pages make room (the paper, section III-E).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VictimPolicy {
+    /// The next without its accessed bit; bits are cleared in passing (the paper's choice).
+    Clock,
+    /// The one not accessed for longest.
+    Lru,
+    /// The one accessed least often.
+    Counters,
+}
+
+/// The processor of a node: the preset `rack-node-ddr4-2400` (the paper's table I) with any of its
+/// values replaced.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "toml::Table", into = "NodeConfig")]
+pub struct Processor(pub NodeConfig);
+
+/// The preset of nodes.
+pub const NODE_PRESET: &str = "rack-node-ddr4-2400";
+
+impl From<Processor> for NodeConfig {
+    fn from(p: Processor) -> NodeConfig {
+        p.0
+    }
+}
+
+impl TryFrom<toml::Table> for Processor {
+    type Error = ConfigError;
+    fn try_from(given: toml::Table) -> Result<Self, ConfigError> {
+        let node = |name: &str| machines::by_name(name).map(|m| m.node);
+        over_preset("rack.processor", given, Some(NODE_PRESET), node).map(Processor)
+    }
+}
+
+impl Default for Processor {
+    fn default() -> Self {
+        Processor(machines::by_name(NODE_PRESET).expect("the preset exists").node)
+    }
+}
+
+/// Interfaces, links and switch (table I).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkConfig {
+    /// Bandwidth of every network interface, each direction.
+    pub nic_gbit_per_s: f64,
+    /// Bandwidth of every port of the switch, each direction.
+    pub switch_gbit_per_s: f64,
+    /// (De)packetization and processing in an interface, each direction.
+    pub nic_ns: f64,
+    /// Processing and switching.
+    pub switch_ns: f64,
+    /// From an interface to the switch or back. The paper names the parameter but no value; 10 ns
+    /// is two metres of cable.
+    pub propagation_ns: f64,
+    /// Buffer of an interface, each direction.
+    pub nic_buffer: Bytes,
+    /// Input buffer of a port of the switch.
+    pub port_buffer: Bytes,
+    /// Packets that the switch's controller may have waiting for one port of a pool, of one node:
+    /// beyond, its request selector waits, so that its priorities mean something.
+    pub output_queue: u32,
+    /// What a packet carries beside data: address, kind, node, checksum.
+    pub header_bytes: u32,
+}
+
+impl Default for NetworkConfig {
+    fn default() -> Self {
+        NetworkConfig {
+            nic_gbit_per_s: 100.0,
+            switch_gbit_per_s: 400.0,
+            nic_ns: 10.0,
+            switch_ns: 5.0,
+            propagation_ns: 10.0,
+            nic_buffer: Bytes::mib(1),
+            port_buffer: Bytes::mib(4),
+            output_queue: 16,
+            header_bytes: 16,
+        }
+    }
+}
+
+/// Sizes of the structures in the switch (section III-F) and how they are used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MechanismConfig {
+    /// Nodes that the hardware is built for: only its cost depends on it.
+    pub supported_nodes: u32,
+    /// Entries of the hot-page tracker for each node.
+    pub tracker_entries: u32,
+    /// Page requests of a node under way at once.
+    pub page_requests: u32,
+    /// Pages that the buffers hold for each node.
+    pub page_buffers: u32,
+    /// Regular block requests of a node that can wait.
+    pub block_queue: u32,
+    /// Blocks of pages under way that can be waited for by reads ...
+    pub pending_reads: u32,
+    /// ... and by writes.
+    pub pending_writes: u32,
+    /// Of every `block_weight + page_weight` requests that the selector forwards while both kinds
+    /// wait, so many are regular blocks ...
+    pub block_weight: u32,
+    /// ... and so many are of pages.
+    pub page_weight: u32,
+    /// Reading or writing a structure of the controller.
+    pub lookup_ns: f64,
+    /// Pages to migrate together at first.
+    pub npm: u32,
+    /// NPM below which parameters are learnt anew.
+    pub npm_least: u32,
+    /// Batches between two evaluations.
+    pub feedback_batches: u32,
+    /// Evaluations with a negative score in a row after which parameters are learnt anew.
+    pub negative_scores: u32,
+    /// Simulated time of training: the paper has "a few million cycles".
+    pub training_us: f64,
+    /// Filtering goes on while more than this share of the pages seen in training is left.
+    pub filter_share: f64,
+    /// Share of the mean access count that makes a page hot.
+    pub count_factor: f64,
+    /// Share of the mean reuse frequency that makes a page hot.
+    pub frequency_factor: f64,
+    /// Access count that makes a page hot, instead of training.
+    pub fixed_count: Option<u32>,
+}
+
+impl Default for MechanismConfig {
+    fn default() -> Self {
+        MechanismConfig {
+            supported_nodes: 16,
+            tracker_entries: 100,
+            page_requests: 4,
+            page_buffers: 100,
+            block_queue: 96,
+            pending_reads: 16,
+            pending_writes: 16,
+            block_weight: 2,
+            page_weight: 1,
+            lookup_ns: 1.0,
+            npm: 25,
+            npm_least: 5,
+            feedback_batches: 4,
+            negative_scores: 4,
+            training_us: 500.0,
+            filter_share: 0.3,
+            count_factor: 1.0,
+            frequency_factor: 1.0,
+            fixed_count: None,
+        }
+    }
+}
+
+/// What a migration costs a node (section II, "Page Migration Overheads and Parameters").
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MigrationConfig {
+    /// Interrupting all cores, once for each batch.
+    pub shootdown_ns: f64,
+    /// Invalidating a page's translation on all cores and its blocks in all caches.
+    pub invalidate_ns_per_page: f64,
+    /// Re-filling a translation, in equation 1: the paper's reference 30 has 60 to 80 cycles.
+    pub tlb_miss_cycles: u32,
+    /// Which local pages make room.
+    pub victims: VictimPolicy,
+    /// Page copies that a node has under way at once.
+    pub copies: u32,
+}
+
+impl Default for MigrationConfig {
+    fn default() -> Self {
+        MigrationConfig {
+            shootdown_ns: 2000.0,
+            invalidate_ns_per_page: 50.0,
+            tlb_miss_cycles: 70,
+            victims: VictimPolicy::Clock,
+            copies: 2,
+        }
+    }
+}
+
+/// A rack.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RackConfig {
+    /// Compute nodes.
+    pub nodes: u32,
+    /// Memory pools.
+    pub pools: u32,
+    /// Of every node's pages, the share that is allocated locally; dealt out in turns.
+    pub local_share: f64,
+    /// How remote memory appears to nodes.
+    pub organization: Organization,
+    /// Which pool the next chunk comes from.
+    pub allocation: Allocation,
+    /// What the global manager hands out at once, in the distributed organization.
+    pub chunk: Bytes,
+    /// The processor of each node.
+    pub processor: Processor,
+    /// Misses that a node's last level can have under way. The paper has 256 for 32 cores and none
+    /// for 4; here they do not limit what the first levels' 16 each allow.
+    pub llc_mshrs: u32,
+    /// From the last level to the local memory controller and back.
+    pub local_path_ns: f64,
+    /// Translation between local and remote physical addresses, in the distributed organization.
+    pub translation_ns: f64,
+    /// A page fault, beside what the allocation takes.
+    pub page_fault_ns: f64,
+    /// Memory of a node.
+    pub local_dram: DramConfig,
+    /// Memory of a pool.
+    pub pool_dram: DramConfig,
+    /// Requests that a pool has in its memory controller at once.
+    pub pool_queue: u32,
+    /// Interfaces and switch.
+    pub network: NetworkConfig,
+    /// The structures in the switch.
+    pub mechanism: MechanismConfig,
+    /// What a migration costs.
+    pub migration: MigrationConfig,
+    /// Instructions that each core runs before anything is counted.
+    pub warm_up_instructions: u64,
+    /// Instructions that each core runs.
+    pub instructions: u64,
+    /// Width of a sample in the timelines.
+    pub sample_us: f64,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Whether every block carries a value that is checked: what was last written must be read.
+    pub check_data: bool,
+    /// For tests: what is broken on purpose.
+    #[serde(skip)]
+    pub sabotage: Option<Sabotage>,
+}
+
+/// Faults that the checks of a run must find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Writes that waited for their block are dropped when it comes.
+    LosePendingWrites,
+    /// Blocks written in a pool behind a page's read are taken from the page all the same.
+    IgnoreOutdated,
+    /// A page that comes overwrites what was written to its frame meanwhile.
+    OverwriteArrivals,
+    /// What is written to a victim after it was sent is not sent again.
+    ForgetLateWrites,
+    /// Page accesses pass earlier writes of their blocks.
+    PassWrites,
+    /// Every thousandth packet to a node is lost.
+    LosePackets,
+    /// Every thousandth answer of a page buffer or pool is given twice.
+    AnswerTwice,
+}
+
+impl Default for RackConfig {
+    fn default() -> Self {
+        let ddr4 = dram::by_name("ddr4-2400").expect("the preset exists");
+        RackConfig {
+            nodes: 1,
+            pools: 1,
+            local_share: 0.5,
+            organization: Organization::Distributed,
+            allocation: Allocation::RoundRobin,
+            chunk: Bytes::mib(4),
+            processor: Processor::default(),
+            llc_mshrs: 64,
+            local_path_ns: 10.0,
+            translation_ns: 1.0,
+            page_fault_ns: 500.0,
+            local_dram: ddr4.clone(),
+            pool_dram: ddr4,
+            pool_queue: 128,
+            network: NetworkConfig::default(),
+            mechanism: MechanismConfig::default(),
+            migration: MigrationConfig::default(),
+            warm_up_instructions: 0,
+            instructions: 1_000_000,
+            sample_us: 20.0,
+            seed: 1,
+            check_data: false,
+            sabotage: None,
+        }
+    }
+}
+
+/// A parameter in nanoseconds as picoseconds.
+pub(crate) fn ps(ns: f64) -> Time {
+    (ns * 1000.0).round() as Time
+}
+
+/// Picoseconds that a byte takes at a bandwidth, in 1/1024: whole numbers, and exact for the
+/// bandwidths that networks have.
+pub(crate) fn ps_1024_per_byte(gbit_per_s: f64) -> u64 {
+    (8.0 * 1000.0 * 1024.0 / gbit_per_s).round() as u64
+}
+
+impl RackConfig {
+    /// From TOML; keys that do not exist are refused.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        let config: RackConfig = from_toml("rack", text)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The shortest way from one component to another: for so long each can run alone.
+    pub fn window_ps(&self) -> Time {
+        let n = &self.network;
+        ps(n.propagation_ns + n.switch_ns.min(n.nic_ns))
+    }
+
+    /// Cores of a node.
+    pub fn cores(&self) -> usize {
+        self.processor.0.cores as usize
+    }
+
+    /// Whether there can be such a rack.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let rack = "rack";
+        let bad = |part: &str, what: String| Err(ConfigError::new(part, what));
+        check_range(rack, "nodes", self.nodes.into(), 1..=64)?;
+        check_range(rack, "pools", self.pools.into(), 1..=64)?;
+        check_range(rack, "llc_mshrs", self.llc_mshrs.into(), 1..=4096)?;
+        check_range(rack, "pool_queue", self.pool_queue.into(), BLOCKS.into()..=65536)?;
+        check_range(rack, "instructions", self.instructions, 1..=1 << 50)?;
+        check_range(rack, "warm_up_instructions", self.warm_up_instructions, 0..=1 << 50)?;
+        let chunk = self.chunk.0;
+        if chunk == 0 || !chunk.is_multiple_of(PAGE_BYTES) {
+            return bad(rack, format!("chunk is {}; expected a multiple of 4K", self.chunk));
+        }
+        for (name, value) in [("local_share", self.local_share)] {
+            if !(0.0..=1.0).contains(&value) {
+                return bad(rack, format!("{name} is {value}; expected 0 to 1"));
+            }
+        }
+        let n = &self.network;
+        let part = "rack.network";
+        for (name, gbit) in
+            [("nic_gbit_per_s", n.nic_gbit_per_s), ("switch_gbit_per_s", n.switch_gbit_per_s)]
+        {
+            if !(0.01..=1e5).contains(&gbit) {
+                return bad(
+                    part,
+                    format!("{name} is {gbit}; nothing could move, expected 0.01 to 100000"),
+                );
+            }
+        }
+        let times = [
+            (rack, "local_path_ns", self.local_path_ns),
+            (rack, "translation_ns", self.translation_ns),
+            (rack, "page_fault_ns", self.page_fault_ns),
+            (part, "nic_ns", n.nic_ns),
+            (part, "switch_ns", n.switch_ns),
+            (part, "propagation_ns", n.propagation_ns),
+            ("rack.mechanism", "lookup_ns", self.mechanism.lookup_ns),
+            ("rack.migration", "shootdown_ns", self.migration.shootdown_ns),
+            ("rack.migration", "invalidate_ns_per_page", self.migration.invalidate_ns_per_page),
+        ];
+        for (part, name, ns) in times {
+            if !(0.0..=1e7).contains(&ns) {
+                return bad(part, format!("{name} is {ns}; expected 0 to 1e7 nanoseconds"));
+            }
+        }
+        if self.window_ps() < 100 {
+            return bad(
+                part,
+                format!(
+                    "propagation_ns {} and the lesser of nic_ns and switch_ns make {} ps; expected \
+                     100 ps at least, for so long the parts of a rack are simulated apart",
+                    n.propagation_ns,
+                    self.window_ps()
+                ),
+            );
+        }
+        check_range(part, "header_bytes", n.header_bytes.into(), 1..=4096)?;
+        check_range(part, "output_queue", n.output_queue.into(), 1..=65536)?;
+        let largest = PAGE_BYTES + u64::from(n.header_bytes);
+        for (name, bytes) in [("nic_buffer", n.nic_buffer), ("port_buffer", n.port_buffer)] {
+            if bytes.0 < largest || bytes.0 > 1 << 40 {
+                return bad(
+                    part,
+                    format!(
+                        "{name} is {bytes}; a packet with a page has {largest} bytes and must fit"
+                    ),
+                );
+            }
+        }
+        if !(1.0..=1e9).contains(&self.sample_us) {
+            return bad(rack, format!("sample_us is {}; expected 1 to 1e9", self.sample_us));
+        }
+        let g = &self.migration;
+        check_range("rack.migration", "copies", g.copies.into(), 1..=1024)?;
+        check_range("rack.migration", "tlb_miss_cycles", g.tlb_miss_cycles.into(), 0..=1 << 20)?;
+        self.mechanism.check(self.nodes)?;
+        for (name, dram) in [("local_dram", &self.local_dram), ("pool_dram", &self.pool_dram)] {
+            dram.check().map_err(|e| e.within(&format!("rack.{name}")))?;
+            let line = dram.organization.line_bytes();
+            if line != BLOCK_BYTES {
+                return bad(rack, format!("{name} has lines of {line} bytes; expected 64"));
+            }
+        }
+        let caches = &self.processor.0.caches;
+        let line = caches.llc.line_bytes;
+        if u64::from(line) != BLOCK_BYTES {
+            return bad(rack, format!("caches have lines of {line} bytes; expected 64"));
+        }
+        let _: &CacheConfig = &caches.llc;
+        Ok(())
+    }
+}
+
+impl MechanismConfig {
+    fn check(&self, nodes: u32) -> Result<(), ConfigError> {
+        let part = "rack.mechanism";
+        let bad = |what: String| Err(ConfigError::new(part, what));
+        for (name, value, most) in [
+            ("supported_nodes", self.supported_nodes, 1 << 10),
+            ("tracker_entries", self.tracker_entries, 1 << 20),
+            ("page_requests", self.page_requests, 1 << 12),
+            ("page_buffers", self.page_buffers, 1 << 16),
+            ("block_queue", self.block_queue, 1 << 16),
+            ("pending_reads", self.pending_reads, 1 << 16),
+            ("pending_writes", self.pending_writes, 1 << 16),
+            ("block_weight", self.block_weight, 1 << 10),
+            ("page_weight", self.page_weight, 1 << 10),
+            ("npm", self.npm, 1 << 16),
+            ("npm_least", self.npm_least, 1 << 16),
+            ("feedback_batches", self.feedback_batches, 1 << 16),
+            ("negative_scores", self.negative_scores, 1 << 16),
+        ] {
+            check_range(part, name, value.into(), 1..=most)?;
+        }
+        if nodes > self.supported_nodes {
+            return bad(format!(
+                "{nodes} nodes, but the hardware is for {}; raise supported_nodes",
+                self.supported_nodes
+            ));
+        }
+        if self.npm > self.page_buffers {
+            return bad(format!(
+                "npm is {} but page_buffers {}: a batch would never be complete; expected npm to be \
+                 at most page_buffers",
+                self.npm, self.page_buffers
+            ));
+        }
+        if self.npm > self.tracker_entries {
+            return bad(format!(
+                "npm is {} but tracker_entries {}: a batch would never be hot; expected npm to be at \
+                 most tracker_entries",
+                self.npm, self.tracker_entries
+            ));
+        }
+        if self.npm_least > self.npm {
+            return bad(format!(
+                "npm_least is {}; expected at most npm {}",
+                self.npm_least, self.npm
+            ));
+        }
+        for (name, value, most) in [
+            ("training_us", self.training_us, 1e9),
+            ("filter_share", self.filter_share, 1.0),
+            ("count_factor", self.count_factor, 1e6),
+            ("frequency_factor", self.frequency_factor, 1e6),
+        ] {
+            if !(0.0..=most).contains(&value) {
+                return bad(format!("{name} is {value}; expected 0 to {most}"));
+            }
+        }
+        if self.fixed_count == Some(0) {
+            return bad("fixed_count is 0; expected 1 at least, or none for training".into());
+        }
+        Ok(())
+    }
+}

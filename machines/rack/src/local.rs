@@ -1,0 +1,933 @@
+//! The memory manager of a node: requests that miss the last level find their way to local DRAM
+//! or out to the network; frames and remote pages are allocated; pages come and go.
+//!
+//! A migration of a batch goes as follows. (1) The switch names the pages. (2) All cores stop for
+//! the shootdown; then translations are changed, the pages' blocks leave the caches, and as many
+//! victims are chosen. (3) The node says it is ready, behind its last write to the old addresses, so
+//! the switch's copy is final. (4) Pages come. Until one is there, its blocks are read from the
+//! switch (nothing else has changed them), and blocks written are written to its frame at once and
+//! marked, so that what comes does not overwrite them. (5) Victims leave meanwhile. Until the pool
+//! has one, its blocks are served by its old frame; those written after it was sent are sent again.
+//! Frames and remote pages that become free are used by the next batch: each victim goes where an
+//! earlier migrated page was, so the ratio of local to remote memory stays.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use terrace_hardware::address::{Kind as Access, PhysicalAddress};
+use terrace_hardware::dram::system::Dram;
+use terrace_hardware::error::ConfigError;
+use terrace_hardware::node::{MemoryPort, Node};
+use terrace_hardware::request::{ByRequest, Completion, Request, RequestId, When};
+use terrace_hardware::units::Picoseconds;
+
+use crate::address::{RemotePage, Translation};
+use crate::config::{BLOCKS, PAGE_BYTES, RackConfig, Sabotage, ps, ps_1024_per_byte};
+use crate::link::transmission;
+use crate::mechanism::feedback::Ledger;
+use crate::mechanism::tracker::ByPage;
+use crate::nic::Nic;
+use crate::outcome::NodeCounts;
+use crate::packet::{Kind, Message, Packet, PageValues, Spent};
+use crate::pages::{Pages, Place, TABLES_AT};
+use crate::victims::Victims;
+use crate::{NEVER, Time};
+
+/// A DRAM access that nobody waits for.
+const NOBODY: RequestId = RequestId(1 << 63);
+/// A block of a victim is read to be sent: the departure is in the low bits.
+const COPY: u64 = 1 << 62;
+
+/// A miss on its way.
+#[derive(Debug, Clone, Copy)]
+struct Miss {
+    since: Time,
+    page: u32,
+    expected: u64,
+    remote: bool,
+    /// The page was on its way in: its remote page is not free before this read is done.
+    arrival: Option<u32>,
+}
+
+/// A page on its way in.
+#[derive(Debug)]
+struct Arrival {
+    page: u32,
+    frame: u32,
+    remote: u32,
+    /// Blocks written here since.
+    written: u64,
+    blocks_left: u32,
+    /// Its blocks that are being read from its old place.
+    reads: u32,
+}
+
+/// A page on its way out.
+#[derive(Debug)]
+struct Departure {
+    page: u32,
+    frame: u32,
+    remote: u32,
+    /// Blocks still to be read from local DRAM before it is sent.
+    left: u32,
+    sent: bool,
+    /// Blocks written since it was sent.
+    written: u64,
+}
+
+/// A request that waits for its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Queued {
+    at: Time,
+    sequence: u64,
+    address: u64,
+    id: u64,
+    write: bool,
+}
+
+/// Things a node's memory needs to know of a batch.
+#[derive(Debug, Clone, Default)]
+struct BatchState {
+    /// Pages to be migrated when the shootdown is over, and when that is.
+    pages: Vec<u32>,
+    at: Option<Time>,
+    /// Pages that have not come.
+    left: usize,
+}
+
+/// The memory of a node, from the last level outwards.
+#[derive(Debug)]
+pub struct LocalMemory {
+    node: usize,
+    header_bytes: u32,
+    /// Its interface.
+    pub nic: Nic,
+    dram: Dram,
+    dram_under_way: u32,
+    path_out: Time,
+    path_back: Time,
+    translation_time: Time,
+    /// What the processor asks for.
+    pub requests: Requests,
+    /// Reads that have a register, and those that wait for one.
+    misses: ByRequest<Miss>,
+    mshrs: usize,
+    waiting: VecDeque<Queued>,
+    /// Local answers on their way back.
+    back: VecDeque<(Time, RequestId)>,
+    /// Packets that find no room in the interface.
+    outgoing: VecDeque<Packet>,
+    /// Its pages.
+    pub pages: Pages,
+    translation: Translation,
+    remote_to_page: ByPage<u32>,
+    local_share: f64,
+    share: f64,
+    frames: u32,
+    most_frames: u32,
+    free_frames: Vec<u32>,
+    free_remote: VecDeque<u32>,
+    unit: u32,
+    /// Whether more remote memory has been asked for.
+    asked: bool,
+    victims: Victims,
+    arrivals: Vec<Arrival>,
+    arrivals_free: Vec<u32>,
+    departures: Vec<Departure>,
+    departures_free: Vec<u32>,
+    /// Victims that wait to be copied out.
+    to_copy: VecDeque<u32>,
+    copying: u32,
+    copies: u32,
+    batch: BatchState,
+    /// Batches that wait for frames.
+    deferred: VecDeque<Vec<RemotePage>>,
+    partition: bool,
+    shootdown: Time,
+    invalidate: Time,
+    tlb_miss: Time,
+    page_time: Time,
+    ledger: Ledger,
+    ledger_batches: u32,
+    feedback_batches: u32,
+    window: Time,
+    /// What local and remote memory hold, where data are checked.
+    check: Option<Check>,
+    sabotage: Option<Sabotage>,
+    /// What it counted.
+    pub counts: NodeCounts,
+    /// Why it cannot go on, if it cannot.
+    pub problem: Option<String>,
+}
+
+/// Values by place and by what was last written.
+#[derive(Debug, Default)]
+struct Check {
+    frames: BTreeMap<u32, PageValues>,
+    /// By page and block.
+    written: BTreeMap<u64, u64>,
+    next: u64,
+}
+
+/// What an event asks of the processor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wake {
+    /// Nothing.
+    Nobody,
+    /// A request was completed.
+    Completed(Completion),
+    /// All cores stop for so long.
+    Stop(Time),
+    /// Pages' translations and blocks leave the processor: those that come, and victims.
+    Remap,
+    /// Remote memory was given: page faults that waited can be tried again.
+    Memory,
+}
+
+impl LocalMemory {
+    /// Idle, with nothing mapped.
+    pub fn new(config: &RackConfig, node: usize, partition: bool) -> Result<Self, ConfigError> {
+        let m = &config.mechanism;
+        let share = if partition {
+            crate::link::Share::Weighted(m.block_weight, m.page_weight)
+        } else {
+            crate::link::Share::Fifo
+        };
+        let path = ps(config.local_path_ns);
+        let distributed = config.organization == crate::config::Organization::Distributed;
+        let unit = if distributed { (config.chunk.0 / PAGE_BYTES) as u32 } else { 1 };
+        let frames = config.local_dram.organization.capacity_bytes() / PAGE_BYTES;
+        let g = &config.migration;
+        let cycle_ps = 1_000_000 / u64::from(config.processor.0.core.clock_mhz.max(1));
+        let rate = ps_1024_per_byte(config.network.nic_gbit_per_s);
+        Ok(LocalMemory {
+            node,
+            header_bytes: config.network.header_bytes,
+            nic: Nic::new(&config.network, share),
+            dram: Dram::new(&config.local_dram)?,
+            dram_under_way: 0,
+            path_out: path / 2,
+            path_back: path - path / 2,
+            translation_time: if distributed { ps(config.translation_ns) } else { 0 },
+            requests: Requests { queue: BinaryHeap::new(), sequence: 0, local_mean: 50_000 },
+            misses: ByRequest::default(),
+            mshrs: config.llc_mshrs as usize,
+            waiting: VecDeque::new(),
+            back: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            pages: Pages::default(),
+            translation: Translation::new(unit),
+            remote_to_page: ByPage::default(),
+            local_share: config.local_share,
+            share: 0.0,
+            frames: 0,
+            // The last eighth holds page tables.
+            most_frames: (frames - frames / 8) as u32,
+            free_frames: Vec::new(),
+            free_remote: VecDeque::new(),
+            unit,
+            asked: false,
+            victims: Victims::new(g.victims),
+            arrivals: Vec::new(),
+            arrivals_free: Vec::new(),
+            departures: Vec::new(),
+            departures_free: Vec::new(),
+            to_copy: VecDeque::new(),
+            copying: 0,
+            copies: g.copies,
+            batch: BatchState::default(),
+            deferred: VecDeque::new(),
+            partition,
+            shootdown: ps(g.shootdown_ns),
+            invalidate: ps(g.invalidate_ns_per_page),
+            tlb_miss: u64::from(g.tlb_miss_cycles) * cycle_ps,
+            page_time: transmission(rate, PAGE_BYTES as u32),
+            ledger: Ledger::default(),
+            ledger_batches: 0,
+            feedback_batches: m.feedback_batches,
+            window: config.window_ps(),
+            check: config.check_data.then(Check::default),
+            sabotage: config.sabotage,
+            counts: NodeCounts::default(),
+            problem: None,
+        })
+    }
+
+    /// What its DRAM counted.
+    pub fn dram_counts(&self) -> terrace_hardware::dram::channel::ChannelCounts {
+        self.dram.counts()
+    }
+
+    /// Misses under way.
+    pub fn misses(&self) -> usize {
+        self.misses.len() + self.waiting.len()
+    }
+
+    /// Whether nothing is on its way anywhere.
+    pub fn is_idle(&self) -> bool {
+        self.requests.queue.is_empty()
+            && self.misses.is_empty()
+            && self.outgoing.is_empty()
+            && self.nic.out.is_empty()
+            && self.dram_under_way == 0
+            && self.to_copy.is_empty()
+            && self.batch.left == 0
+            && self.batch.at.is_none()
+    }
+
+    /// For checks at rest: everything that was written, as page, block and value, and what the place
+    /// holds where it should be: a value, or the remote page that must have it.
+    pub fn written(&self) -> Vec<(u32, u8, u64, Result<u64, RemotePage>)> {
+        let Some(check) = &self.check else { return Vec::new() };
+        let one = |(&key, &value): (&u64, &u64)| {
+            let (page, block) = ((key >> 6) as u32, key as u8 & 63);
+            let here = match self.pages.place(page) {
+                Place::Remote(remote) => Err(self.translation.remote(remote)),
+                Place::Local(frame) => {
+                    Ok(check.frames.get(&frame).map_or(0, |v| v[usize::from(block)]))
+                }
+                // At rest nothing is on its way.
+                Place::In(_) | Place::Out(_) => Ok(u64::MAX),
+            };
+            (page, block, value, here)
+        };
+        check.written.iter().map(one).collect()
+    }
+
+    // --- allocation ---
+
+    /// Chunks or pages that must be given before so many more pages can be mapped remotely.
+    pub fn units_missing(&self, pages: u32) -> u32 {
+        pages.saturating_sub(self.free_remote.len() as u32).div_ceil(self.unit)
+    }
+
+    /// Remote memory was given.
+    pub fn give(&mut self, first: RemotePage) {
+        let local = self.translation.append(first);
+        self.free_remote.extend(local..local + self.unit);
+    }
+
+    /// Maps the page of an address, locally or remotely by the set share. `false` if that needs
+    /// remote memory which is not there yet; it is asked for.
+    pub fn map(&mut self, now: Time, address: u64) -> bool {
+        let local = self.share + self.local_share >= 1.0 - 1e-9;
+        let full = self.frames >= self.most_frames && self.free_frames.is_empty();
+        let place = if local && !full {
+            let frame = self.new_frame();
+            self.counts.pages_local += 1;
+            Place::Local(frame)
+        } else {
+            let Some(remote) = self.free_remote.pop_front() else {
+                self.ask(now);
+                return false;
+            };
+            self.counts.pages_remote += 1;
+            Place::Remote(remote)
+        };
+        self.share += self.local_share - if local { 1.0 } else { 0.0 };
+        let page = self.pages.map(address, place);
+        if let Place::Remote(remote) = place {
+            self.remote_to_page.insert(self.translation.remote(remote).0, page);
+        }
+        true
+    }
+
+    fn new_frame(&mut self) -> u32 {
+        self.frames += 1;
+        self.frames - 1
+    }
+
+    fn ask(&mut self, now: Time) {
+        if !self.asked {
+            self.asked = true;
+            let packet =
+                Packet::new(Kind::AskMemory, self.node, RemotePage(0), 0, self.header_bytes);
+            self.send(now, packet);
+        }
+    }
+
+    /// Sets frames aside for the pages of a first batch, so that they can come before victims have
+    /// left.
+    pub fn reserve(&mut self, pages: u32) {
+        for _ in 0..pages {
+            let frame = self.new_frame();
+            self.free_frames.push(frame);
+        }
+    }
+
+    /// What the walker is told that local memory takes, from now on.
+    pub fn refresh_mean(&mut self) {
+        self.requests.local_mean = self.mean_times().0;
+    }
+
+    // --- events ---
+
+    fn dram_event(&self) -> Time {
+        if self.dram_under_way == 0 {
+            return NEVER;
+        }
+        self.dram.completion_bound().map_or(NEVER, |t| t.0)
+    }
+
+    /// When something happens next.
+    pub fn next_event(&self) -> Time {
+        let queued = self.requests.queue.peek().map_or(NEVER, |Reverse(q)| q.at);
+        let back = self.back.front().map_or(NEVER, |b| b.0);
+        queued
+            .min(back)
+            .min(self.dram_event())
+            .min(self.nic.next_departure())
+            .min(self.nic.next_delivery())
+            .min(self.batch.at.unwrap_or(NEVER))
+    }
+
+    /// Lets the next thing happen, which [`LocalMemory::next_event`] said is at `now`.
+    pub fn step(&mut self, now: Time, out: &mut Vec<Message>) -> Wake {
+        if self.back.front().is_some_and(|b| b.0 <= now) {
+            if let Some((_, id)) = self.back.pop_front() {
+                return self.finish(now, id, None);
+            }
+        } else if self.dram_event() <= now {
+            self.dram_done(now);
+        } else if self.nic.next_delivery() <= now {
+            if let Some(packet) = self.nic.deliver() {
+                self.nic.release(now, packet.bytes);
+                return self.deliver(now, packet);
+            }
+        } else if self.batch.at.is_some_and(|at| at <= now) {
+            self.batch.at = None;
+            return Wake::Remap;
+        } else if self.requests.queue.peek().is_some_and(|Reverse(q)| q.at <= now) {
+            if let Some(Reverse(queued)) = self.requests.queue.pop() {
+                self.issue(now, queued);
+            }
+        } else {
+            out.extend(self.nic.depart(now));
+            while let Some(packet) = self.outgoing.front()
+                && self.nic.out.has_room(packet.bytes)
+            {
+                if let Some(packet) = self.outgoing.pop_front() {
+                    self.nic.send(now, packet);
+                }
+            }
+        }
+        Wake::Nobody
+    }
+
+    /// At the end of a window.
+    pub fn end_window(&mut self, out: &mut Vec<Message>) {
+        out.extend(self.nic.credit(self.window));
+    }
+
+    fn send(&mut self, now: Time, packet: Packet) {
+        if self.outgoing.is_empty() && self.nic.out.has_room(packet.bytes) {
+            self.nic.send(now, packet);
+        } else {
+            self.outgoing.push_back(packet);
+        }
+    }
+
+    fn dram_submit(&mut self, now: Time, id: RequestId, address: u64, kind: Access) {
+        self.dram_under_way += 1;
+        let at = Picoseconds(now + self.path_out);
+        self.dram.submit(at, Request { id, address: PhysicalAddress(address), kind });
+    }
+
+    fn dram_done(&mut self, now: Time) {
+        self.dram.advance_to(Picoseconds(now));
+        while let Some(completion) = self.dram.pop_completion() {
+            self.dram_under_way -= 1;
+            let id = completion.id;
+            if id == NOBODY {
+                continue;
+            }
+            if id.0 & COPY != 0 {
+                self.copied(now, (id.0 & !COPY) as u32);
+            } else {
+                self.back.push_back((completion.done.0 + self.path_back, id));
+            }
+        }
+    }
+
+    fn frame_address(frame: u32, block: u8) -> u64 {
+        u64::from(frame) * PAGE_BYTES + u64::from(block) * 64
+    }
+
+    /// A request's time has come.
+    fn issue(&mut self, now: Time, queued: Queued) {
+        let id = RequestId(queued.id);
+        if queued.address >= TABLES_AT {
+            // In the last eighth of local memory.
+            let offset = (queued.address - TABLES_AT) % (u64::from(self.most_frames) / 8 * 4096);
+            let address = u64::from(self.most_frames) * PAGE_BYTES + offset;
+            let kind = if queued.write { Access::Write } else { Access::Read };
+            self.dram_submit(now, NOBODY, address, kind);
+            return;
+        }
+        let page = (queued.address >> 12) as u32;
+        let block = (queued.address >> 6) as u8 & 63;
+        if queued.write {
+            self.write(now, page, block);
+            return;
+        }
+        if self.misses.len() >= self.mshrs {
+            self.waiting.push_back(queued);
+            return;
+        }
+        self.read(now, id, queued.at, page, block);
+    }
+
+    fn key(page: u32, block: u8) -> u64 {
+        u64::from(page) << 6 | u64::from(block)
+    }
+
+    fn read(&mut self, now: Time, id: RequestId, since: Time, page: u32, block: u8) {
+        self.pages.accessed(now, page);
+        let written = self.check.as_ref().and_then(|c| c.written.get(&Self::key(page, block)));
+        let expected = written.copied().unwrap_or(0);
+        let mut miss = Miss { since, page, expected, remote: false, arrival: None };
+        let frame = match self.pages.place(page) {
+            Place::Local(frame) => Some(frame),
+            Place::Out(n) => Some(self.departures[n as usize].frame),
+            Place::Remote(_) => None,
+            Place::In(n) => {
+                let arrival = &mut self.arrivals[n as usize];
+                if arrival.written >> block & 1 != 0 {
+                    Some(arrival.frame)
+                } else {
+                    arrival.reads += 1;
+                    miss.arrival = Some(n);
+                    None
+                }
+            }
+        };
+        if let Some(frame) = frame {
+            if let Some(check) = &mut self.check {
+                let value = check.frames.get(&frame).map_or(0, |v| v[usize::from(block)]);
+                self.counts.checked_values += 1;
+                self.counts.wrong_values += u64::from(value != expected);
+            }
+            self.misses.insert(id, miss);
+            self.dram_submit(now, id, Self::frame_address(frame, block), Access::Read);
+            return;
+        }
+        let remote = match self.pages.place(page) {
+            Place::Remote(remote) => remote,
+            Place::In(n) => self.arrivals[n as usize].remote,
+            _ => unreachable!("the page is remote"),
+        };
+        miss.remote = true;
+        self.misses.insert(id, miss);
+        let remote = self.translation.remote(remote);
+        let mut packet = Packet::new(Kind::Read, self.node, remote, block, self.header_bytes);
+        packet.id = id;
+        self.send(now + self.translation_time, packet);
+    }
+
+    fn write(&mut self, now: Time, page: u32, block: u8) {
+        self.pages.accessed(now, page);
+        let mut value = 0;
+        if let Some(check) = &mut self.check {
+            check.next += 1;
+            value = check.next;
+            check.written.insert(Self::key(page, block), value);
+        }
+        let bit = 1u64 << block;
+        let frame = match self.pages.place(page) {
+            Place::Local(frame) => frame,
+            Place::In(n) => {
+                let arrival = &mut self.arrivals[n as usize];
+                arrival.written |= bit;
+                arrival.frame
+            }
+            Place::Out(n) => {
+                let departure = &mut self.departures[n as usize];
+                departure.written |= if departure.sent { bit } else { 0 };
+                departure.frame
+            }
+            Place::Remote(remote) => {
+                self.send_write(now, remote, block, value);
+                return;
+            }
+        };
+        self.counts.local_writes += 1;
+        self.put(frame, block, value);
+        self.dram_submit(now, NOBODY, Self::frame_address(frame, block), Access::Write);
+    }
+
+    fn send_write(&mut self, now: Time, remote: u32, block: u8, value: u64) {
+        self.counts.remote_writes += 1;
+        let remote = self.translation.remote(remote);
+        let mut packet = Packet::new(Kind::Write, self.node, remote, block, self.header_bytes);
+        packet.value = value;
+        self.send(now + self.translation_time, packet);
+    }
+
+    fn put(&mut self, frame: u32, block: u8, value: u64) {
+        if let Some(check) = &mut self.check {
+            let values = check.frames.entry(frame).or_insert_with(|| Box::new([0; 64]));
+            values[usize::from(block)] = value;
+        }
+    }
+
+    /// Mean time of local and remote reads so far.
+    fn mean_times(&self) -> (Time, Time) {
+        let c = &self.counts;
+        let local = c.local_ps.checked_div(c.local_reads).unwrap_or(50_000);
+        (local, c.remote_ps.checked_div(c.remote_reads).unwrap_or(local * 3))
+    }
+
+    /// A read is done; `packet` if it was answered over the network.
+    fn finish(&mut self, now: Time, id: RequestId, packet: Option<&Packet>) -> Wake {
+        let Some(miss) = self.misses.remove(&id) else {
+            self.problem = Some(format!("request {} was answered twice", id.0));
+            return Wake::Nobody;
+        };
+        let latency = now - miss.since;
+        let c = &mut self.counts;
+        match packet {
+            None => {
+                c.local_reads += 1;
+                c.local_ps += latency;
+                c.local_latency.add(latency);
+                if self.pages.is_migrated(miss.page) {
+                    c.migrated_reads += 1;
+                    self.ledger.accesses += 1;
+                }
+            }
+            Some(packet) => {
+                let Spent { nic, switch, queue, dram } = packet.spent;
+                c.remote_reads += 1;
+                c.remote_ps += latency;
+                c.buffer_reads += u64::from(dram == 0);
+                let l = &mut c.remote_latency;
+                let parts = [latency, nic, switch, queue, dram];
+                for (sum, part) in l.sums.iter_mut().zip(parts) {
+                    *sum += part;
+                }
+                l.total.add(latency);
+                l.nic.add(nic);
+                l.switch.add(switch);
+                l.queue.add(queue);
+                l.dram.add(dram);
+                if self.check.is_some() {
+                    c.checked_values += 1;
+                    c.wrong_values += u64::from(packet.value != miss.expected);
+                }
+                if self.pages.is_victim(miss.page) {
+                    let (local, _) = self.mean_times();
+                    self.ledger.victims += latency.saturating_sub(local);
+                }
+            }
+        }
+        if let Some(n) = miss.arrival {
+            self.arrivals[n as usize].reads -= 1;
+            self.free_arrival(n);
+        }
+        while self.misses.len() < self.mshrs
+            && let Some(queued) = self.waiting.pop_front()
+        {
+            let page = (queued.address >> 12) as u32;
+            self.read(now, RequestId(queued.id), queued.at, page, (queued.address >> 6) as u8 & 63);
+        }
+        Wake::Completed(Completion { id, done: Picoseconds(now) })
+    }
+
+    /// A packet came.
+    fn deliver(&mut self, now: Time, packet: Packet) -> Wake {
+        match packet.kind {
+            Kind::Data => return self.finish(now, packet.id, Some(&packet)),
+            Kind::PageData | Kind::PageDataBlock => self.page_came(now, packet),
+            Kind::PageWritten => self.page_left(now, packet.page),
+            Kind::Migrate => {
+                self.deferred.extend(packet.pages.map(Vec::from));
+                return self.begin_batch(now);
+            }
+            Kind::GiveMemory => {
+                self.asked = false;
+                if packet.value == 0 {
+                    self.problem = Some("the memory pools are full".into());
+                } else {
+                    self.give(packet.page);
+                }
+                return Wake::Memory;
+            }
+            other => unreachable!("{other:?} sent to a node"),
+        }
+        self.begin_batch(now)
+    }
+
+    // --- migration ---
+
+    /// Begins the next batch, if there is one, no other is under way, and there are frames for it.
+    pub fn begin_batch(&mut self, now: Time) -> Wake {
+        let Some(batch) = self.deferred.front().map(Vec::len) else { return Wake::Nobody };
+        if self.batch.left > 0 || self.batch.at.is_some() {
+            return Wake::Nobody;
+        }
+        let departing = self.departures.len() - self.departures_free.len();
+        // Nothing is going to leave: local memory grows while there is some.
+        while departing == 0 && self.free_frames.len() < batch && self.frames < self.most_frames {
+            let frame = self.new_frame();
+            self.free_frames.push(frame);
+        }
+        if self.free_frames.len() < batch {
+            return Wake::Nobody;
+        }
+        if self.free_remote.len() < batch {
+            self.ask(now);
+            return Wake::Nobody;
+        }
+        let Some(batch) = self.deferred.pop_front() else { return Wake::Nobody };
+        self.batch.pages =
+            batch.iter().filter_map(|p| self.remote_to_page.get(&p.0).copied()).collect();
+        let pages = self.batch.pages.len() as u64;
+        // Those that come and those that make room.
+        let stop = self.shootdown + self.invalidate * 2 * pages;
+        self.batch.at = Some(now + stop);
+        self.batch.left = self.batch.pages.len();
+        self.counts.migrations += 1;
+        self.counts.stall_ps += stop;
+        self.ledger.invalidation += stop;
+        self.ledger.tlb_misses += pages * self.tlb_miss;
+        self.ledger.copy += pages * self.page_time;
+        Wake::Stop(stop)
+    }
+
+    /// The shootdown is over: translations change, blocks leave the caches, pages are on their way.
+    pub fn remap(&mut self, now: Time, processor: &mut Node) {
+        let pages = std::mem::take(&mut self.batch.pages);
+        let victims = self.victims.choose(pages.len(), &mut self.pages);
+        for &page in pages.iter().chain(&victims) {
+            let address = self.pages.address(page);
+            for core in 0..processor.cores() {
+                processor.invalidate_page(core, address);
+            }
+        }
+        for &page in &pages {
+            let (Place::Remote(remote), Some(frame)) =
+                (self.pages.place(page), self.free_frames.pop())
+            else {
+                self.problem = Some(format!("page {page} was to migrate and is not remote"));
+                continue;
+            };
+            let arrival =
+                Arrival { page, frame, remote, written: 0, blocks_left: BLOCKS, reads: 0 };
+            let n = place_in(&mut self.arrivals, &mut self.arrivals_free, arrival);
+            if let Some(check) = &mut self.check {
+                check.frames.insert(frame, Box::new([0; 64]));
+            }
+            self.pages.set_place(page, Place::In(n));
+        }
+        for &page in &victims {
+            let (Place::Local(frame), Some(remote)) =
+                (self.pages.place(page), self.free_remote.pop_front())
+            else {
+                self.problem = Some(format!("page {page} was to make room and is not local"));
+                continue;
+            };
+            let departure =
+                Departure { page, frame, remote, left: BLOCKS, sent: false, written: 0 };
+            let n = place_in(&mut self.departures, &mut self.departures_free, departure);
+            self.pages.set_place(page, Place::Out(n));
+            self.to_copy.push_back(n);
+        }
+        for &page in pages.iter().chain(&victims) {
+            for block in 0..BLOCKS as u8 {
+                let line = PhysicalAddress(u64::from(page) << 12 | u64::from(block) << 6).line(6);
+                if processor.caches_mut().invalidate(line) {
+                    self.write(now, page, block);
+                }
+            }
+        }
+        let ready = Packet::new(Kind::Ready, self.node, RemotePage(0), 0, self.header_bytes);
+        self.send(now + self.translation_time, ready);
+        self.copy_out(now);
+    }
+
+    /// Starts to copy victims, a few at a time: demand must not wait for all of them.
+    fn copy_out(&mut self, now: Time) {
+        while self.copying < self.copies
+            && let Some(n) = self.to_copy.pop_front()
+        {
+            self.copying += 1;
+            let frame = self.departures[n as usize].frame;
+            for block in 0..BLOCKS as u8 {
+                let id = RequestId(COPY | u64::from(n));
+                self.dram_submit(now, id, Self::frame_address(frame, block), Access::Read);
+            }
+        }
+    }
+
+    /// A block of a victim was read.
+    fn copied(&mut self, now: Time, n: u32) {
+        let departure = &mut self.departures[n as usize];
+        departure.left -= 1;
+        if departure.left > 0 {
+            return;
+        }
+        departure.sent = true;
+        let (frame, remote) = (departure.frame, self.translation.remote(departure.remote));
+        let values = self
+            .check
+            .as_ref()
+            .map(|check| check.frames.get(&frame).cloned().unwrap_or_else(|| Box::new([0; 64])));
+        if self.partition {
+            for block in 0..BLOCKS as u8 {
+                let mut packet =
+                    Packet::new(Kind::PageWriteBlock, self.node, remote, block, self.header_bytes);
+                packet.value = values.as_ref().map_or(0, |v| v[usize::from(block)]);
+                self.send(now, packet);
+            }
+        } else {
+            let mut packet = Packet::new(Kind::PageWrite, self.node, remote, 0, self.header_bytes);
+            packet.values = values;
+            self.send(now, packet);
+        }
+        self.remote_to_page.insert(remote.0, self.departures[n as usize].page);
+        self.copying -= 1;
+        self.copy_out(now);
+    }
+
+    /// A pool has a victim.
+    fn page_left(&mut self, now: Time, remote: RemotePage) {
+        let found = self.remote_to_page.get(&remote.0).map(|&page| (page, self.pages.place(page)));
+        let Some((page, Place::Out(n))) = found else {
+            self.problem = Some(format!("remote page {} was written unasked", remote.0));
+            return;
+        };
+        let Departure { frame, remote, written, .. } = self.departures[n as usize];
+        self.departures_free.push(n);
+        self.pages.set_place(page, Place::Remote(remote));
+        self.pages.moved(page, false);
+        self.counts.pages_out += 1;
+        let written = match self.sabotage {
+            Some(Sabotage::ForgetLateWrites) => 0,
+            _ => written,
+        };
+        for block in (0..BLOCKS as u8).filter(|b| written >> b & 1 != 0) {
+            let value = self.check.as_ref().and_then(|c| c.frames.get(&frame));
+            let value = value.map_or(0, |v| v[usize::from(block)]);
+            self.send_write(now, remote, block, value);
+        }
+        if let Some(check) = &mut self.check {
+            check.frames.remove(&frame);
+        }
+        self.free_frames.push(frame);
+    }
+
+    /// A page, or a block of one, came.
+    fn page_came(&mut self, now: Time, mut packet: Packet) {
+        let found = self.remote_to_page.get(&packet.page.0).map(|&page| self.pages.place(page));
+        let Some(Place::In(n)) = found else {
+            self.problem = Some(format!("page {} came unasked", packet.page.0));
+            return;
+        };
+        let values = packet.values.take();
+        let blocks = match packet.kind {
+            Kind::PageData => 0..BLOCKS as u8,
+            _ => packet.block..packet.block + 1,
+        };
+        for block in blocks {
+            let arrival = &mut self.arrivals[n as usize];
+            arrival.blocks_left -= 1;
+            let overwrite = self.sabotage == Some(Sabotage::OverwriteArrivals);
+            if arrival.written >> block & 1 != 0 && !overwrite {
+                continue;
+            }
+            let frame = arrival.frame;
+            let value = values.as_ref().map_or(packet.value, |v| v[usize::from(block)]);
+            self.put(frame, block, value);
+            self.dram_submit(now, NOBODY, Self::frame_address(frame, block), Access::Write);
+        }
+        let arrival = &self.arrivals[n as usize];
+        if arrival.blocks_left > 0 {
+            return;
+        }
+        let (page, frame) = (arrival.page, arrival.frame);
+        self.pages.set_place(page, Place::Local(frame));
+        self.pages.moved(page, true);
+        self.remote_to_page.remove(&packet.page.0);
+        self.counts.pages_in += 1;
+        self.free_arrival(n);
+        self.batch.left -= 1;
+        if self.batch.left == 0 {
+            let complete =
+                Packet::new(Kind::Complete, self.node, packet.page, 0, self.header_bytes);
+            self.send(now, complete);
+            self.evaluate(now);
+        }
+    }
+
+    /// The remote page of an arrival is free when the page has come and no read of it is under way.
+    fn free_arrival(&mut self, n: u32) {
+        let arrival = &self.arrivals[n as usize];
+        if arrival.blocks_left == 0 && arrival.reads == 0 {
+            self.free_remote.push_back(arrival.remote);
+            self.arrivals_free.push(n);
+        }
+    }
+
+    /// Every few batches, the score goes to the switch.
+    fn evaluate(&mut self, now: Time) {
+        self.ledger_batches += 1;
+        if self.ledger_batches < self.feedback_batches {
+            return;
+        }
+        let (local, remote) = self.mean_times();
+        let score = self.ledger.score(remote, local);
+        self.ledger = Ledger::default();
+        self.ledger_batches = 0;
+        let mut packet =
+            Packet::new(Kind::Feedback, self.node, RemotePage(0), 0, self.header_bytes);
+        packet.value = i64::from(score) as u64;
+        self.send(now, packet);
+    }
+}
+
+/// Puts a thing in a free slot.
+fn place_in<T>(all: &mut Vec<T>, free: &mut Vec<u32>, thing: T) -> u32 {
+    match free.pop() {
+        Some(n) => {
+            all[n as usize] = thing;
+            n
+        }
+        None => {
+            all.push(thing);
+            all.len() as u32 - 1
+        }
+    }
+}
+
+/// Requests of the processor, until their time has come. Only its walker is told at once when it
+/// is served, with the mean of what local memory takes: it cannot wait.
+#[derive(Debug)]
+pub struct Requests {
+    queue: BinaryHeap<Reverse<Queued>>,
+    sequence: u64,
+    local_mean: Time,
+}
+
+impl MemoryPort for Requests {
+    #[inline]
+    fn submit(&mut self, at: Picoseconds, request: Request) -> (When, usize) {
+        let address = request.address.0;
+        let write = request.kind == Access::Write;
+        self.sequence += 1;
+        self.queue.push(Reverse(Queued {
+            at: at.0,
+            sequence: self.sequence,
+            address,
+            id: request.id.0,
+            write,
+        }));
+        if address >= TABLES_AT {
+            return (When::At(Picoseconds(at.0 + self.local_mean)), 0);
+        }
+        (When::Pending(request.id), 0)
+    }
+
+    fn next_completion(&mut self) -> Option<Completion> {
+        None
+    }
+}

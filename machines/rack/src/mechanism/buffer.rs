@@ -1,0 +1,186 @@
+//! The page buffers of one node (section III-B): pages that were read when they became hot, and
+//! serve accesses until their batch migrates.
+
+use std::collections::VecDeque;
+
+use crate::address::RemotePage;
+use crate::config::BLOCKS;
+use crate::mechanism::tracker::ByPage;
+use crate::packet::PageValues;
+
+/// All blocks of a page.
+pub const ALL: u64 = u64::MAX;
+const _: () = assert!(BLOCKS == 64);
+
+/// What became of a page that is buffered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Its blocks are being read.
+    Fetching,
+    /// All of them are there.
+    Complete,
+    /// Its node was told to migrate it.
+    Announced,
+    /// It has been or is being sent to its node.
+    Sent,
+}
+
+/// A buffered page.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// What became of it.
+    pub state: State,
+    /// Blocks that are there.
+    pub valid: u64,
+    /// Blocks that were written since they came.
+    pub dirty: u64,
+    /// Blocks that were written in the pool after they were asked for: what comes is old.
+    pub outdated: u64,
+    /// What it holds, where data are checked.
+    pub values: Option<PageValues>,
+}
+
+/// The page buffers of one node.
+#[derive(Debug, Clone)]
+pub struct PageBuffers {
+    entries: ByPage<Entry>,
+    capacity: usize,
+    /// Complete and not announced, in the order of completion.
+    complete: VecDeque<RemotePage>,
+    check_data: bool,
+    /// Most pages held at once.
+    pub held_max: usize,
+}
+
+impl PageBuffers {
+    /// Empty buffers.
+    pub fn new(pages: u32, check_data: bool) -> Self {
+        PageBuffers {
+            entries: ByPage::default(),
+            capacity: pages as usize,
+            complete: VecDeque::new(),
+            check_data,
+            held_max: 0,
+        }
+    }
+
+    /// The page, if it is being read or is there: its access bit.
+    #[inline]
+    pub fn get(&mut self, page: RemotePage) -> Option<&mut Entry> {
+        self.entries.get_mut(&page.0)
+    }
+
+    /// What it holds of a block that is there, where data are checked.
+    pub fn value(&self, page: RemotePage, block: u8) -> Option<u64> {
+        let entry = self.entries.get(&page.0).filter(|e| e.valid >> block & 1 != 0)?;
+        entry.values.as_ref().map(|v| v[usize::from(block)])
+    }
+
+    /// Whether another page finds room.
+    pub fn has_room(&self) -> bool {
+        self.entries.len() < self.capacity
+    }
+
+    /// Pages held.
+    pub fn held(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Pages that could migrate.
+    pub fn ready(&self) -> usize {
+        self.complete.len()
+    }
+
+    /// Sets a buffer aside for a page whose blocks are going to be read.
+    pub fn reserve(&mut self, page: RemotePage) {
+        debug_assert!(self.has_room() && !self.entries.contains_key(&page.0));
+        let values = self.check_data.then(|| Box::new([0; 64]));
+        let entry = Entry { state: State::Fetching, valid: 0, dirty: 0, outdated: 0, values };
+        self.entries.insert(page.0, entry);
+        self.held_max = self.held_max.max(self.entries.len());
+    }
+
+    /// A block came from the pool. Whether it can be used: if not, it must be read again.
+    pub fn fill(&mut self, page: RemotePage, block: u8, value: u64) -> bool {
+        let Some(entry) = self.entries.get_mut(&page.0) else { return true };
+        let bit = 1u64 << block;
+        if entry.outdated & bit != 0 {
+            entry.outdated &= !bit;
+            return false;
+        }
+        debug_assert!(entry.valid & bit == 0, "a block came twice");
+        entry.valid |= bit;
+        if let Some(values) = &mut entry.values {
+            values[usize::from(block)] = value;
+        }
+        true
+    }
+
+    /// Marks a page complete if all its blocks are there. Whether it became so now.
+    pub fn settle(&mut self, page: RemotePage) -> bool {
+        let Some(entry) = self.entries.get_mut(&page.0) else { return false };
+        let now = entry.state == State::Fetching && entry.valid == ALL;
+        if now {
+            entry.state = State::Complete;
+            self.complete.push_back(page);
+        }
+        now
+    }
+
+    /// Takes a batch: the pages complete for longest.
+    pub fn announce(&mut self, pages: usize) -> Vec<RemotePage> {
+        let batch: Vec<_> = self.complete.drain(..pages.min(self.complete.len())).collect();
+        for page in &batch {
+            if let Some(entry) = self.entries.get_mut(&page.0) {
+                entry.state = State::Announced;
+            }
+        }
+        batch
+    }
+
+    /// The page goes to its node.
+    pub fn send(&mut self, page: RemotePage) -> Option<&Entry> {
+        let entry = self.entries.get_mut(&page.0)?;
+        entry.state = State::Sent;
+        Some(entry)
+    }
+
+    /// The page is in its node's memory.
+    pub fn release(&mut self, page: RemotePage) {
+        self.entries.remove(&page.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_complete_when_its_last_block_came_and_leaves_in_order() {
+        let mut b = PageBuffers::new(2, true);
+        let (p, q) = (RemotePage(7), RemotePage(8));
+        b.reserve(p);
+        b.reserve(q);
+        assert!(!b.has_room());
+        for block in 0..64 {
+            assert!(b.fill(q, block, 100 + u64::from(block)));
+            assert_eq!(b.settle(q), block == 63);
+        }
+        (0..64).for_each(|block| assert!(b.fill(p, block, 0)));
+        assert!(b.settle(p));
+        assert_eq!(b.announce(2), [q, p]);
+        assert_eq!(b.send(q).unwrap().values.as_ref().unwrap()[63], 163);
+        b.release(q);
+        assert!(b.has_room() && b.get(q).is_none());
+    }
+
+    #[test]
+    fn a_block_written_behind_its_back_is_read_again() {
+        let mut b = PageBuffers::new(1, false);
+        let p = RemotePage(7);
+        b.reserve(p);
+        b.get(p).unwrap().outdated |= 1 << 5;
+        assert!(!b.fill(p, 5, 0));
+        assert!(b.fill(p, 5, 0));
+    }
+}

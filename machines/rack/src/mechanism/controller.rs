@@ -1,0 +1,468 @@
+//! The data path of one node's accesses through the structures in the switch (section III-E).
+//!
+//! A request of the node is taken by [`Controller::offer`], an answer of a pool by
+//! [`Controller::answer`]; what they send goes to a list. Both can fail only in one way: `offer`
+//! gives a request back for which there is no room, and it waits in its port's buffer.
+
+use crate::Time;
+use crate::address::RemotePage;
+use crate::config::{BLOCKS, RackConfig, Sabotage, ps};
+use crate::mechanism::access::{AccessController, Sizes};
+use crate::mechanism::buffer::{PageBuffers, State};
+use crate::mechanism::feedback::next_npm;
+use crate::mechanism::pending::Pending;
+use crate::mechanism::tracker::{ByPage, Threshold, Tracked, Tracker};
+use crate::mechanism::training::{self, Filter};
+use crate::packet::{Kind, Packet};
+use crate::scheme::{Batch, Fetch, InFlight, Scheme, Trigger};
+
+/// What a controller counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ControllerCounts {
+    /// Requests of blocks answered (reads) or taken (writes) from page buffers at once.
+    pub buffer_hits: u64,
+    /// Requests that waited for their block.
+    pub pending: u64,
+    /// Requests sent on to a pool as blocks.
+    pub blocks: u64,
+    /// Pages asked for.
+    pub pages: u64,
+    /// Pages that became hot and found no room to be asked for.
+    pub pages_refused: u64,
+    /// Blocks read again because they were written meanwhile.
+    pub read_again: u64,
+    /// Batches migrated.
+    pub batches: u64,
+    /// Times that parameters were learnt.
+    pub trainings: u64,
+    /// Requests that had to wait in their port because a queue was full.
+    pub held_back: u64,
+}
+
+/// Everything the switch keeps for one node.
+#[derive(Debug, Clone)]
+pub struct Controller {
+    node: usize,
+    scheme: &'static Scheme,
+    header_bytes: u32,
+    /// Reading or writing a structure.
+    lookup: Time,
+    tracker: Tracker,
+    /// The access controller.
+    pub access: AccessController,
+    /// Accesses that wait for blocks.
+    pub pending: Pending,
+    buffers: PageBuffers,
+    /// Hot pages that wait for their batch, without buffers; `requested` is their access bit.
+    hot: Vec<RemotePage>,
+    requested: ByPage<()>,
+    /// The batch that the node was told of.
+    batch: Vec<RemotePage>,
+    /// Pages to be sent to the node block by block, and the next block of the first.
+    copies: std::collections::VecDeque<(RemotePage, u8)>,
+    npm: u32,
+    npm_least: u32,
+    npm_most: u32,
+    first_npm: u32,
+    threshold: Option<Threshold>,
+    /// Training goes on until then.
+    training_until: Time,
+    training: Time,
+    filter: Filter,
+    negative: u32,
+    most_negative: u32,
+    last_score: i32,
+    sabotage: Option<Sabotage>,
+    /// What it counted.
+    pub counts: ControllerCounts,
+}
+
+impl Controller {
+    /// For a node, under a scheme.
+    pub fn new(config: &RackConfig, scheme: &'static Scheme, node: usize) -> Self {
+        let m = &config.mechanism;
+        let unbounded = scheme.in_flight == InFlight::WaitUnbounded;
+        let sizes = Sizes {
+            blocks: m.block_queue,
+            pages: m.page_requests,
+            weights: (m.block_weight, m.page_weight),
+            critical_first: scheme.own.critical_first,
+            adaptive: scheme.own.adaptive_share,
+            header_bytes: config.network.header_bytes,
+            pass_writes: config.sabotage == Some(Sabotage::PassWrites),
+        };
+        let bound = |n: u32| if unbounded { usize::MAX } else { n as usize };
+        let fixed = m.fixed_count.map(|count| Threshold {
+            count: count.min(u32::from(u16::MAX)) as u16,
+            frequency_per_us: 0.0,
+        });
+        let training = ps(m.training_us * 1000.0);
+        let npm = scheme.first_batch(m.npm).min(m.page_buffers);
+        Controller {
+            node,
+            scheme,
+            header_bytes: config.network.header_bytes,
+            lookup: ps(m.lookup_ns),
+            tracker: Tracker::new(m.tracker_entries),
+            access: AccessController::new(sizes),
+            pending: Pending::new(bound(m.pending_reads), bound(m.pending_writes)),
+            buffers: PageBuffers::new(m.page_buffers, config.check_data),
+            hot: Vec::new(),
+            requested: ByPage::default(),
+            batch: Vec::new(),
+            copies: std::collections::VecDeque::new(),
+            npm,
+            npm_least: m.npm_least,
+            npm_most: m.page_buffers.min(m.tracker_entries),
+            first_npm: npm,
+            threshold: fixed,
+            training_until: if fixed.is_some() { 0 } else { training },
+            training,
+            filter: Filter {
+                share: m.filter_share,
+                count_factor: m.count_factor,
+                frequency_factor: m.frequency_factor,
+            },
+            negative: 0,
+            most_negative: m.negative_scores,
+            last_score: 0,
+            sabotage: config.sabotage,
+            counts: ControllerCounts::default(),
+        }
+    }
+
+    /// Pages that migrate together now.
+    pub fn npm(&self) -> u32 {
+        self.npm
+    }
+
+    /// The last score the node reported.
+    pub fn score(&self) -> i32 {
+        self.last_score
+    }
+
+    /// When a page is hot; `None` in training.
+    pub fn threshold(&self) -> Option<Threshold> {
+        self.threshold
+    }
+
+    /// What a page buffer holds of a block, where data are checked.
+    pub fn buffered_value(&self, page: RemotePage, block: u8) -> Option<u64> {
+        self.buffers.value(page, block)
+    }
+
+    /// Pages in the buffers.
+    pub fn buffered(&self) -> usize {
+        self.buffers.held()
+    }
+
+    /// Takes a packet of the node, or gives it back if there is no room for it. What is sent, and
+    /// after how long, goes to `out`.
+    pub fn offer(
+        &mut self,
+        now: Time,
+        packet: Packet,
+        out: &mut Vec<(Time, Packet)>,
+    ) -> Result<(), Packet> {
+        match packet.kind {
+            Kind::Read | Kind::Write => return self.block(now, packet, out),
+            Kind::Ready => self.ready(out),
+            Kind::Complete => self.complete(out),
+            Kind::Feedback => self.feedback(now, packet.value as i64 as i32),
+            other => unreachable!("{other:?} offered to the controller"),
+        }
+        Ok(())
+    }
+
+    fn block(
+        &mut self,
+        now: Time,
+        packet: Packet,
+        out: &mut Vec<(Time, Packet)>,
+    ) -> Result<(), Packet> {
+        if self.scheme.trigger == Trigger::Never {
+            self.counts.blocks += 1;
+            out.push((0, packet));
+            return Ok(());
+        }
+        if self.scheme.buffers && self.buffers.get(packet.page).is_some() {
+            return self.buffered_block(packet, out);
+        }
+        match self.scheme.trigger {
+            Trigger::FirstAccess => {
+                // There is no other way: the access waits until its page can be asked for.
+                self.request_page(packet.page, packet.block, out);
+                self.counts.pending += 1;
+                self.pending.push(packet);
+                return Ok(());
+            }
+            Trigger::Hot => {
+                // A request that goes to the regular queue must find room there.
+                if self.scheme.partition && !self.access.has_room_for_block() {
+                    self.counts.held_back += 1;
+                    return Err(packet);
+                }
+                let tracked = self.tracker.access(now, packet.page, packet.block);
+                self.learn(now);
+                if self.is_hot(now, &tracked) {
+                    if self.scheme.buffers {
+                        if self.request_page(packet.page, packet.block, out) {
+                            return self.buffered_block(packet, out);
+                        }
+                    } else if !self.requested.contains_key(&packet.page.0) {
+                        self.requested.insert(packet.page.0, ());
+                        self.hot.push(packet.page);
+                        self.announce(out);
+                    }
+                }
+            }
+            Trigger::Never => {}
+        }
+        self.regular(packet, out);
+        Ok(())
+    }
+
+    /// Sends a block request on its way to the pool.
+    fn regular(&mut self, packet: Packet, out: &mut Vec<(Time, Packet)>) {
+        self.counts.blocks += 1;
+        if self.scheme.partition {
+            self.access.push_block(packet);
+        } else {
+            out.push((0, packet));
+        }
+    }
+
+    /// An access to a page that is buffered or being read.
+    fn buffered_block(
+        &mut self,
+        packet: Packet,
+        out: &mut Vec<(Time, Packet)>,
+    ) -> Result<(), Packet> {
+        let Some(entry) = self.buffers.get(packet.page) else { return Err(packet) };
+        let bit = 1u64 << packet.block;
+        if entry.valid & bit != 0 {
+            self.counts.buffer_hits += 1;
+            self.serve(packet, out);
+            return Ok(());
+        }
+        match self.scheme.in_flight {
+            InFlight::Pass => {
+                if packet.kind == Kind::Write && self.sabotage != Some(Sabotage::IgnoreOutdated) {
+                    entry.outdated |= bit;
+                }
+                self.regular(packet, out);
+                Ok(())
+            }
+            InFlight::Wait | InFlight::WaitUnbounded => {
+                if !self.pending.has_room(packet.kind) {
+                    self.counts.held_back += 1;
+                    return Err(packet);
+                }
+                self.counts.pending += 1;
+                self.pending.push(packet);
+                Ok(())
+            }
+        }
+    }
+
+    /// Serves an access from the block in its buffer.
+    fn serve(&mut self, packet: Packet, out: &mut Vec<(Time, Packet)>) {
+        let Some(entry) = self.buffers.get(packet.page) else { return };
+        let block = usize::from(packet.block);
+        if packet.kind == Kind::Write {
+            debug_assert!(entry.state != State::Sent, "a write after its page was sent");
+            entry.dirty |= 1 << block;
+            if let Some(values) = &mut entry.values {
+                values[block] = packet.value;
+            }
+            return;
+        }
+        let mut answer = packet.answer(Kind::Data, self.header_bytes);
+        answer.value = entry.values.as_ref().map_or(0, |v| v[block]);
+        answer.spent.switch += self.lookup;
+        out.push((self.lookup, answer));
+    }
+
+    fn is_hot(&self, now: Time, tracked: &Tracked) -> bool {
+        let Some(threshold) = self.threshold else { return false };
+        if tracked.count < threshold.count || tracked.frequency(now) < threshold.frequency_per_us {
+            return false;
+        }
+        // Our own: of a page that was passed through once, only what is left is worth fetching.
+        let left = BLOCKS - tracked.blocks.count_ones();
+        let reused = u32::from(tracked.again) * 4 >= tracked.blocks.count_ones();
+        !self.scheme.own.skip_spent || reused || left >= BLOCKS / 4
+    }
+
+    /// Ends the training when its time is over.
+    fn learn(&mut self, now: Time) {
+        if self.threshold.is_some() || now < self.training_until {
+            return;
+        }
+        let seen: Vec<Tracked> = self.tracker.all().into_iter().map(|(_, t)| t).collect();
+        self.threshold = training::threshold(now, &seen, self.filter);
+        self.counts.trainings += u64::from(self.threshold.is_some());
+    }
+
+    /// Asks for a page, if there is room for it.
+    fn request_page(
+        &mut self,
+        page: RemotePage,
+        demanded: u8,
+        out: &mut Vec<(Time, Packet)>,
+    ) -> bool {
+        if !self.access.has_room_for_page() || !self.buffers.has_room() {
+            self.counts.pages_refused += 1;
+            return false;
+        }
+        self.counts.pages += 1;
+        self.buffers.reserve(page);
+        self.tracker.forget(page);
+        let generate = self.scheme.fetch == Fetch::Blocks;
+        self.access.begin_page(page, demanded, generate);
+        if !generate {
+            out.push((0, Packet::new(Kind::PageRead, self.node, page, 0, self.header_bytes)));
+        }
+        true
+    }
+
+    /// An answer of a pool that is not simply for the node.
+    pub fn answer(&mut self, packet: Packet, out: &mut Vec<(Time, Packet)>) {
+        let page = packet.page;
+        match packet.kind {
+            Kind::PageDataBlock => self.fill(page, packet.block, packet.value, out),
+            Kind::PageData => {
+                for block in 0..BLOCKS as u8 {
+                    let value = packet.values.as_ref().map_or(0, |v| v[usize::from(block)]);
+                    self.fill(page, block, value, out);
+                }
+            }
+            other => unreachable!("{other:?} answered to the controller"),
+        }
+        if self.buffers.settle(page) {
+            self.access.end_page();
+            self.announce(out);
+            self.request_waiting(out);
+        }
+    }
+
+    fn fill(&mut self, page: RemotePage, block: u8, value: u64, out: &mut Vec<(Time, Packet)>) {
+        if !self.buffers.fill(page, block, value) {
+            self.counts.read_again += 1;
+            let again = Packet::new(Kind::PageReadBlock, self.node, page, block, self.header_bytes);
+            out.push((0, again));
+            return;
+        }
+        while let Some(packet) = self.pending.pop(page, block) {
+            if packet.kind == Kind::Write && self.sabotage == Some(Sabotage::LosePendingWrites) {
+                continue;
+            }
+            self.serve(packet, out);
+        }
+    }
+
+    /// Without remote blocks: asks for the pages of accesses that found no room.
+    fn request_waiting(&mut self, out: &mut Vec<(Time, Packet)>) {
+        if self.scheme.in_flight != InFlight::WaitUnbounded {
+            return;
+        }
+        while self.access.has_room_for_page() && self.buffers.has_room() {
+            let buffers = &mut self.buffers;
+            let Some((page, block)) = self.pending.first(|page| buffers.get(page).is_none()) else {
+                break;
+            };
+            self.request_page(page, block, out);
+        }
+    }
+
+    /// Tells the node to migrate, if a batch is complete and it is not busy with another.
+    fn announce(&mut self, out: &mut Vec<(Time, Packet)>) {
+        let npm = self.npm as usize;
+        if !self.batch.is_empty() {
+            return;
+        }
+        if self.scheme.buffers {
+            if self.buffers.ready() < npm {
+                return;
+            }
+            self.batch = self.buffers.announce(npm);
+        } else {
+            if self.hot.len() < npm {
+                return;
+            }
+            self.batch = self.hot.drain(..npm).collect();
+        }
+        self.counts.batches += 1;
+        let first = self.batch[0];
+        let mut packet = Packet::new(Kind::Migrate, self.node, first, 0, self.header_bytes);
+        packet.bytes += Kind::Migrate.data_bytes(self.batch.len());
+        packet.pages = Some(self.batch.clone().into());
+        out.push((0, packet));
+    }
+
+    /// The node's translations are changed: its pages go to it.
+    fn ready(&mut self, out: &mut Vec<(Time, Packet)>) {
+        for &page in &self.batch {
+            if !self.scheme.buffers {
+                self.counts.pages += 1;
+                out.push((0, Packet::new(Kind::PageRead, self.node, page, 0, self.header_bytes)));
+            } else if self.scheme.partition {
+                self.buffers.send(page);
+                self.copies.push_back((page, 0));
+            } else if let Some(entry) = self.buffers.send(page) {
+                let mut packet = Packet::new(Kind::PageData, self.node, page, 0, self.header_bytes);
+                packet.values = entry.values.clone();
+                out.push((0, packet));
+            }
+        }
+    }
+
+    /// Whether pages wait to be sent to the node block by block.
+    pub fn has_copies(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
+    /// The next block of a page that is sent to the node.
+    pub fn next_copy(&mut self) -> Option<Packet> {
+        let (page, block) = self.copies.front_mut()?;
+        let (page, sent) = (*page, *block);
+        *block += 1;
+        if u32::from(*block) == BLOCKS {
+            self.copies.pop_front();
+        }
+        let mut packet = Packet::new(Kind::PageDataBlock, self.node, page, sent, self.header_bytes);
+        let values = self.buffers.get(page).and_then(|e| e.values.as_ref());
+        packet.value = values.map_or(0, |v| v[usize::from(sent)]);
+        Some(packet)
+    }
+
+    /// The batch is in the node's memory.
+    fn complete(&mut self, out: &mut Vec<(Time, Packet)>) {
+        for page in std::mem::take(&mut self.batch) {
+            self.buffers.release(page);
+            self.requested.remove(&page.0);
+            self.tracker.forget(page);
+        }
+        self.announce(out);
+        self.request_waiting(out);
+    }
+
+    fn feedback(&mut self, now: Time, score: i32) {
+        self.last_score = score;
+        if self.scheme.batch != Batch::Feedback {
+            return;
+        }
+        self.npm = next_npm(self.npm, score, self.npm_most);
+        self.negative = if score < 0 { self.negative + 1 } else { 0 };
+        if self.npm < self.npm_least || self.negative >= self.most_negative {
+            // Re-initialisation (section III-G2).
+            self.npm = self.first_npm;
+            self.negative = 0;
+            if self.training_until > 0 {
+                self.threshold = None;
+                self.tracker.clear();
+                self.training_until = now + self.training;
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What travels between nodes, switch and pools.
+
+use terrace_hardware::request::RequestId;
+
+use crate::Time;
+use crate::address::RemotePage;
+
+/// Values of the blocks of a page, where data are checked.
+pub type PageValues = Box<[u64; 64]>;
+
+/// What a packet is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Node to pool: a block is read.
+    Read,
+    /// Node to pool: a block is written. Nobody waits for it.
+    Write,
+    /// Node to pool: a page that made room, whole.
+    PageWrite,
+    /// Node to pool: one block of such a page.
+    PageWriteBlock,
+    /// Switch to pool: a page is read, to be sent whole.
+    PageRead,
+    /// Switch to pool: one block of a page is read.
+    PageReadBlock,
+    /// Pool (or page buffer) to node: the block that was read.
+    Data,
+    /// A page, whole: pool to page buffer or node, page buffer to node.
+    PageData,
+    /// One block of a page.
+    PageDataBlock,
+    /// Pool to node: a page has been written.
+    PageWritten,
+    /// Switch to node: these pages are to be migrated.
+    Migrate,
+    /// Node to switch: translations are changed; no write to these pages follows.
+    Ready,
+    /// Node to switch: all pages of the batch have come.
+    Complete,
+    /// Node to switch: the score of the last batches.
+    Feedback,
+    /// Node to switch: remote memory is asked for.
+    AskMemory,
+    /// Switch to node: the memory asked for.
+    GiveMemory,
+}
+
+impl Kind {
+    /// Whether it carries or asks for (a part of) a page that moves, as opposed to a block that a
+    /// core may wait for.
+    pub fn is_page(self) -> bool {
+        use Kind::*;
+        matches!(
+            self,
+            PageWrite | PageWriteBlock | PageRead | PageReadBlock | PageData | PageDataBlock
+        )
+    }
+
+    /// Bytes of data.
+    pub fn data_bytes(self, pages: usize) -> u32 {
+        use Kind::*;
+        match self {
+            Write | PageWriteBlock | Data | PageDataBlock => 64,
+            PageWrite | PageData => 4096,
+            Migrate => 4 * pages as u32,
+            _ => 0,
+        }
+    }
+
+    /// Its name in traces.
+    pub fn name(self) -> &'static str {
+        use Kind::*;
+        match self {
+            Read => "read",
+            Write => "write",
+            PageWrite => "page-write",
+            PageWriteBlock => "page-write-block",
+            PageRead => "page-read",
+            PageReadBlock => "page-read-block",
+            Data => "data",
+            PageData => "page-data",
+            PageDataBlock => "page-data-block",
+            PageWritten => "page-written",
+            Migrate => "migrate",
+            Ready => "ready",
+            Complete => "complete",
+            Feedback => "feedback",
+            AskMemory => "ask-memory",
+            GiveMemory => "give-memory",
+        }
+    }
+}
+
+/// Where the time of a request went so far, in picoseconds; what is left is propagation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// (De)packetization and transmission at interfaces.
+    pub nic: Time,
+    /// Processing and transmission in the switch, page buffers.
+    pub switch: Time,
+    /// Waiting, anywhere but in a memory controller.
+    pub queue: Time,
+    /// In the pool's memory, its queues included.
+    pub dram: Time,
+}
+
+/// A packet.
+#[derive(Debug, Clone)]
+pub struct Packet {
+    /// What it is for.
+    pub kind: Kind,
+    /// The compute node concerned.
+    pub node: u16,
+    /// Which block of the page.
+    pub block: u8,
+    /// On the wire.
+    pub bytes: u32,
+    /// The page concerned.
+    pub page: RemotePage,
+    /// The request of the node, returned with its answer.
+    pub id: RequestId,
+    /// The value of the block, where data are checked; the score of a feedback.
+    pub value: u64,
+    /// The values of a page, where data are checked.
+    pub values: Option<PageValues>,
+    /// The pages of a migration.
+    pub pages: Option<Box<[RemotePage]>>,
+    /// When it was put into the queue it is in.
+    pub queued: Time,
+    /// Where its time went.
+    pub spent: Spent,
+}
+
+impl Packet {
+    /// A packet about a page or block.
+    pub fn new(kind: Kind, node: usize, page: RemotePage, block: u8, header_bytes: u32) -> Self {
+        Packet {
+            kind,
+            node: node as u16,
+            block,
+            bytes: header_bytes + kind.data_bytes(0),
+            page,
+            id: RequestId(0),
+            value: 0,
+            values: None,
+            pages: None,
+            queued: 0,
+            spent: Spent::default(),
+        }
+    }
+
+    /// The answer to this one.
+    pub fn answer(&self, kind: Kind, header_bytes: u32) -> Self {
+        Packet {
+            kind,
+            bytes: header_bytes + kind.data_bytes(0),
+            values: None,
+            pages: None,
+            ..self.clone()
+        }
+    }
+}
+
+/// What one component tells another, at the end of a window.
+#[derive(Debug, Clone)]
+pub enum Message {
+    /// A packet whose last bit is there at this time.
+    Packet(Time, Packet),
+    /// So many bytes of the receiver's buffer are free again, known to the sender at this time.
+    Credit(Time, u64),
+}

@@ -1,0 +1,598 @@
+//! A run: nodes, switch and pools together, in windows.
+//!
+//! Nothing that a component does reaches another sooner than the *window*: the time of the shortest
+//! way. So all components can run from one window's beginning to its end without looking at each
+//! other; what they sent is exchanged then, in the order of the senders. The next window begins with
+//! the next thing that happens anywhere. Which thread runs a component makes no difference.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use terrace_hardware::error::ConfigError;
+
+use crate::config::RackConfig;
+use crate::link::Share;
+use crate::node::ComputeNode;
+use crate::outcome::{LinkOutcome, NodeOutcome, Outcome, PoolOutcome};
+use crate::packet::Message;
+use crate::pool::Pool;
+use crate::scheme::Scheme;
+use crate::stream::WorkloadConfig;
+use crate::switch::{PortCounts, Switch};
+use crate::{NEVER, Time};
+
+/// Why a run ended without a result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// There can be no such rack or workload.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// A node could not go on.
+    #[error("node {node} at {at_ns} ns: {problem}")]
+    Node {
+        /// Which.
+        node: usize,
+        /// When.
+        at_ns: u64,
+        /// Why.
+        problem: String,
+    },
+    /// Nothing can happen any more and something still waits.
+    #[error("deadlock at {at_ns} ns: {what}")]
+    Deadlock {
+        /// When.
+        at_ns: u64,
+        /// What waits.
+        what: String,
+    },
+}
+
+/// A component and what it is given and sends.
+#[derive(Debug)]
+enum Component {
+    Node(Box<ComputeNode>),
+    Pool(Box<Pool>),
+    Switch(Box<Switch>),
+}
+
+#[derive(Debug)]
+struct Cell {
+    component: Component,
+    /// With the port it came from; 0 where there is only the switch.
+    inbox: Vec<(usize, Message)>,
+    /// With the component it is for.
+    outbox: Vec<(usize, Message)>,
+    scratch: Vec<Message>,
+    next: Time,
+}
+
+impl Cell {
+    fn new(component: Component) -> Self {
+        Cell { component, inbox: Vec::new(), outbox: Vec::new(), scratch: Vec::new(), next: 0 }
+    }
+
+    fn run(&mut self, begin: Time, end: Time, switch: usize) {
+        for (from, message) in self.inbox.drain(..) {
+            match &mut self.component {
+                Component::Node(node) => node.receive(message),
+                Component::Pool(pool) => pool.receive(message),
+                Component::Switch(switch) => switch.receive(from, message),
+            }
+        }
+        match &mut self.component {
+            Component::Node(node) => node.run_until(begin, end, &mut self.scratch),
+            Component::Pool(pool) => pool.run_until(end, &mut self.scratch),
+            Component::Switch(switch) => switch.run_until(end, &mut self.outbox),
+        }
+        self.outbox.extend(self.scratch.drain(..).map(|m| (switch, m)));
+        self.next = self.next_event();
+    }
+
+    fn next_event(&self) -> Time {
+        match &self.component {
+            Component::Node(node) => node.next_event(),
+            Component::Pool(pool) => pool.next_event(),
+            Component::Switch(switch) => switch.next_event(),
+        }
+    }
+}
+
+/// A rack, ready to run. Components are numbered as the switch's ports are, the switch last.
+#[derive(Debug)]
+pub struct Rack {
+    cells: Vec<Cell>,
+    nodes: usize,
+    window: Time,
+    now: Time,
+    windows: u64,
+}
+
+impl Rack {
+    /// A rack whose nodes run these workloads, which have passed their start-up: node `n` runs
+    /// workload `n`, or the only one.
+    pub fn new(
+        config: &RackConfig,
+        scheme: &'static Scheme,
+        workloads: &[WorkloadConfig],
+    ) -> Result<Self, RunError> {
+        config.check()?;
+        let nodes = config.nodes as usize;
+        if workloads.is_empty() || (workloads.len() != 1 && workloads.len() != nodes) {
+            return Err(ConfigError::new(
+                "rack",
+                format!(
+                    "{} workloads for {nodes} nodes; expected one, or one for each node",
+                    workloads.len()
+                ),
+            )
+            .into());
+        }
+        let share = if scheme.partition {
+            Share::Weighted(config.mechanism.block_weight, config.mechanism.page_weight)
+        } else {
+            Share::Fifo
+        };
+        let mut switch = Switch::new(config, scheme)?;
+        let mut computes = Vec::new();
+        for node in 0..nodes {
+            let workload = &workloads[node.min(workloads.len() - 1)];
+            computes.push(ComputeNode::new(config, scheme, node, workload)?);
+        }
+        start_up(config, scheme, &mut computes, &mut switch)?;
+        let mut cells: Vec<Cell> =
+            computes.into_iter().map(|n| Cell::new(Component::Node(Box::new(n)))).collect();
+        for _ in 0..config.pools {
+            cells.push(Cell::new(Component::Pool(Box::new(Pool::new(config, share)?))));
+        }
+        cells.push(Cell::new(Component::Switch(Box::new(switch))));
+        for cell in &mut cells {
+            cell.next = cell.next_event();
+        }
+        Ok(Rack { cells, nodes, window: config.window_ps(), now: 0, windows: 0 })
+    }
+
+    /// How far it has run.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    fn next_event(&self) -> Time {
+        let at = |c: &Cell| {
+            let message = |m: &(usize, Message)| match m.1 {
+                Message::Packet(at, _) | Message::Credit(at, _) => at,
+            };
+            c.inbox.iter().map(message).min().unwrap_or(NEVER).min(c.next)
+        };
+        self.cells.iter().map(at).min().unwrap_or(NEVER)
+    }
+
+    /// Hands over what was sent, in the order of the senders.
+    fn exchange(&mut self) {
+        let switch = self.cells.len() - 1;
+        for from in 0..self.cells.len() {
+            let mut outbox = std::mem::take(&mut self.cells[from].outbox);
+            for (to, message) in outbox.drain(..) {
+                debug_assert!(from == switch || to == switch);
+                self.cells[to].inbox.push((from, message));
+            }
+            self.cells[from].outbox = outbox;
+        }
+    }
+
+    fn all_done(&self) -> bool {
+        self.cells[..self.nodes].iter().all(|c| match &c.component {
+            Component::Node(node) => node.done_at().is_some(),
+            _ => true,
+        })
+    }
+
+    fn problem(&self) -> Option<RunError> {
+        let found =
+            self.cells[..self.nodes].iter().enumerate().find_map(|(n, c)| match &c.component {
+                Component::Node(node) => node.problem().map(|p| (n, p)),
+                _ => None,
+            });
+        found.map(|(node, problem)| RunError::Node { node, at_ns: self.now / 1000, problem })
+    }
+
+    /// The beginning and end of the next window; `None` when all nodes are done.
+    fn next_window(&mut self) -> Result<Option<(Time, Time)>, RunError> {
+        if self.windows.is_multiple_of(1024)
+            && let Some(problem) = self.problem()
+        {
+            return Err(problem);
+        }
+        if self.all_done() {
+            return Ok(None);
+        }
+        let begin = self.next_event();
+        if begin == NEVER {
+            if let Some(problem) = self.problem() {
+                return Err(problem);
+            }
+            return Err(RunError::Deadlock { at_ns: self.now / 1000, what: self.waits() });
+        }
+        // What was sent in a window before may be taken in one that begins later.
+        let begin = begin.max(self.now);
+        self.now = begin + self.window;
+        self.windows += 1;
+        Ok(Some((begin, self.now)))
+    }
+
+    /// What waits, in words.
+    fn waits(&self) -> String {
+        let mut parts = Vec::new();
+        for (n, cell) in self.cells.iter().enumerate() {
+            match &cell.component {
+                Component::Node(node) if node.done_at().is_none() => parts.push(format!(
+                    "node {n} waits with {} misses under way",
+                    node.memory_ref().misses()
+                )),
+                Component::Switch(switch) => {
+                    parts.push(format!("{} things wait in the switch", switch.waiting()));
+                }
+                _ => {}
+            }
+        }
+        parts.join(", ")
+    }
+
+    /// The same, and what came of it.
+    pub fn run(mut self, threads: usize) -> Result<Outcome, RunError> {
+        self.advance(threads)?;
+        Ok(self.outcome())
+    }
+
+    /// Runs until every node is done, on so many threads of the host.
+    pub fn run_to_end(&mut self, threads: usize) -> Result<(), RunError> {
+        self.advance(threads)
+    }
+
+    fn advance(&mut self, threads: usize) -> Result<(), RunError> {
+        let threads = threads.clamp(1, self.cells.len());
+        let switch = self.cells.len() - 1;
+        if threads == 1 {
+            while let Some((begin, end)) = self.next_window()? {
+                for cell in &mut self.cells {
+                    if cell.next < end || !cell.inbox.is_empty() {
+                        cell.run(begin, end, switch);
+                    }
+                }
+                self.exchange();
+                self.sample();
+            }
+        } else {
+            self.advance_together(threads)?;
+        }
+        if let Some(problem) = self.problem() {
+            return Err(problem);
+        }
+        Ok(())
+    }
+
+    /// The same with several threads: each takes the next component that nobody has taken.
+    fn advance_together(&mut self, threads: usize) -> Result<(), RunError> {
+        let switch = self.cells.len() - 1;
+        let cells: Vec<Mutex<Option<Cell>>> =
+            self.cells.drain(..).map(|c| Mutex::new(Some(c))).collect();
+        let window = Mutex::new((0, 0));
+        // The round in the upper half, the next component in the lower: who is late for a round
+        // takes nothing of the next.
+        let (taken, finished) = (AtomicU64::new(u64::from(u32::MAX)), AtomicUsize::new(0));
+        let round = AtomicU64::new(0);
+        let stop = AtomicBool::new(false);
+        let work = |this: u64, begin: Time, end: Time| {
+            loop {
+                let claim = taken.load(Ordering::Acquire);
+                let n = (claim & 0xFFFF_FFFF) as usize;
+                if claim >> 32 != this || n >= cells.len() {
+                    break;
+                }
+                let claimed =
+                    taken.compare_exchange(claim, claim + 1, Ordering::AcqRel, Ordering::Relaxed);
+                if claimed.is_err() {
+                    continue;
+                }
+                if let Ok(mut cell) = cells[n].lock()
+                    && let Some(cell) = cell.as_mut()
+                    && (cell.next < end || !cell.inbox.is_empty())
+                {
+                    cell.run(begin, end, switch);
+                }
+                finished.fetch_add(1, Ordering::AcqRel);
+            }
+        };
+        let collect = |cells: &[Mutex<Option<Cell>>]| -> Vec<Cell> {
+            cells.iter().filter_map(|c| c.lock().ok().and_then(|mut c| c.take())).collect()
+        };
+        let result = std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(|| {
+                    let mut seen = 0;
+                    loop {
+                        let mut spins = 0;
+                        while round.load(Ordering::Acquire) == seen {
+                            if stop.load(Ordering::Acquire) {
+                                return;
+                            }
+                            spins += 1;
+                            if spins < 200 {
+                                std::hint::spin_loop();
+                            } else {
+                                std::thread::yield_now();
+                            }
+                        }
+                        seen = round.load(Ordering::Acquire);
+                        let (begin, end) = *window.lock().expect("no panic holds the window");
+                        work(seen, begin, end);
+                    }
+                });
+            }
+            loop {
+                self.cells = collect(&cells);
+                if self.windows > 0 {
+                    self.exchange();
+                    self.sample();
+                }
+                let next = match self.next_window() {
+                    Ok(Some(next)) => next,
+                    other => {
+                        stop.store(true, Ordering::Release);
+                        return other.map(|_| ());
+                    }
+                };
+                let count = self.cells.len();
+                for (slot, cell) in cells.iter().zip(self.cells.drain(..)) {
+                    *slot.lock().expect("no panic holds a component") = Some(cell);
+                }
+                *window.lock().expect("no panic holds the window") = next;
+                finished.store(0, Ordering::Release);
+                let this = round.load(Ordering::Relaxed) + 1;
+                taken.store(this << 32, Ordering::Release);
+                round.store(this, Ordering::Release);
+                work(this, next.0, next.1);
+                while finished.load(Ordering::Acquire) < count {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        if self.cells.is_empty() {
+            self.cells = collect(&cells);
+        }
+        result
+    }
+
+    /// Adds to nodes' new samples what the switch knows.
+    fn sample(&mut self) {
+        let (rest, switch) = self.cells.split_at_mut(self.nodes);
+        let Some(Cell { component: Component::Switch(switch), .. }) = switch.last_mut() else {
+            return;
+        };
+        for (n, cell) in rest.iter_mut().enumerate() {
+            let Component::Node(node) = &mut cell.component else { continue };
+            let now = self.now;
+            if let Some(sample) = node.samples_mut().last_mut()
+                && sample.to == now
+            {
+                let c = switch.controller(n);
+                sample.block_queue = c.access.blocks() as u64;
+                sample.pending = c.pending.len() as u64;
+                sample.buffered = c.buffered() as u64;
+                sample.npm = u64::from(c.npm());
+                sample.score = i64::from(c.score());
+            }
+        }
+    }
+
+    /// Runs until every node is done and nothing is on its way any more, and then looks whether
+    /// everything is where it should be: for tests. Returns how many values were compared.
+    pub fn run_to_rest(&mut self) -> Result<u64, RunError> {
+        self.advance(1)?;
+        let switch = self.cells.len() - 1;
+        // Nothing new begins; what is under way ends.
+        for _ in 0..10_000_000u64 {
+            let begin = self.next_event();
+            if begin == NEVER {
+                return self
+                    .audit()
+                    .map_err(|what| RunError::Deadlock { at_ns: self.now / 1000, what });
+            }
+            let begin = begin.max(self.now);
+            self.now = begin + self.window;
+            for cell in &mut self.cells {
+                cell.run(begin, begin + self.window, switch);
+            }
+            self.exchange();
+            if let Some(problem) = self.problem() {
+                return Err(problem);
+            }
+        }
+        Err(RunError::Deadlock { at_ns: self.now / 1000, what: "it never comes to rest".into() })
+    }
+
+    /// At rest: no packet and no request is left, all buffers are free, every block holds what was
+    /// last written to it.
+    fn audit(&self) -> Result<u64, String> {
+        let Some(Component::Switch(switch)) = self.cells.last().map(|c| &c.component) else {
+            return Err("there is no switch".into());
+        };
+        if switch.waiting() > 0 {
+            return Err(format!("{} things are left in the switch", switch.waiting()));
+        }
+        let mut compared = 0;
+        let pool_value = |page: crate::address::RemotePage, block| match &self.cells
+            [self.nodes + page.pool()]
+        .component
+        {
+            Component::Pool(pool) => pool.value(page, block),
+            _ => 0,
+        };
+        for (n, cell) in self.cells.iter().enumerate() {
+            let nic = match &cell.component {
+                Component::Pool(pool) => {
+                    if !pool.is_idle() {
+                        return Err(format!("requests are left in pool {}", n - self.nodes));
+                    }
+                    pool.nic()
+                }
+                Component::Node(node) => {
+                    let memory = node.memory_ref();
+                    if !memory.is_idle() {
+                        return Err(format!("requests are left in node {n}"));
+                    }
+                    let c = &memory.counts;
+                    if c.wrong_values > 0 {
+                        return Err(format!("node {n} read {} wrong values", c.wrong_values));
+                    }
+                    for (page, block, value, here) in memory.written() {
+                        compared += 1;
+                        let found = here.unwrap_or_else(|remote| {
+                            let buffered = switch.controller(n).buffered_value(remote, block);
+                            buffered.unwrap_or_else(|| pool_value(remote, block))
+                        });
+                        if found != value {
+                            return Err(format!(
+                                "node {n}, page {page}, block {block}: {value} was written, \
+                                 {found} is there"
+                            ));
+                        }
+                    }
+                    &memory.nic
+                }
+                Component::Switch(_) => continue,
+            };
+            if switch.buffered_bytes(n) > 0 {
+                return Err(format!("bytes are left in the buffer of port {n}"));
+            }
+            let sent = (nic.out.packets, nic.out.bytes);
+            let down = switch.port(n);
+            if (down.packets, down.bytes) != (nic.in_packets, nic.in_bytes) {
+                return Err(format!(
+                    "port {n} sent {} packets, {} came",
+                    down.packets, nic.in_packets
+                ));
+            }
+            if switch.received(n) != sent {
+                return Err(format!(
+                    "port {n} received {:?}, {sent:?} were sent",
+                    switch.received(n)
+                ));
+            }
+        }
+        Ok(compared)
+    }
+
+    /// What came of it.
+    pub fn outcome(&self) -> Outcome {
+        let switch = match self.cells.last().map(|c| &c.component) {
+            Some(Component::Switch(switch)) => switch,
+            _ => unreachable!("the switch is last"),
+        };
+        let mut outcome = Outcome {
+            nodes: Vec::new(),
+            pools: Vec::new(),
+            links: Vec::new(),
+            time: 0,
+            windows: self.windows,
+        };
+        for (port, cell) in self.cells.iter().enumerate() {
+            let nic = match &cell.component {
+                Component::Node(node) => {
+                    let controller = switch.controller(port);
+                    let (instructions, time) = node.progress();
+                    outcome.time = outcome.time.max(node.done_at().unwrap_or(0));
+                    outcome.nodes.push(NodeOutcome {
+                        workload: node.workload().to_owned(),
+                        instructions,
+                        time,
+                        counts: node.counts(),
+                        cores: node.core_counts(),
+                        dram: node.memory_ref().dram_counts(),
+                        controller: controller.counts,
+                        npm: controller.npm(),
+                        score: controller.score(),
+                        threshold: controller.threshold(),
+                        queues_max: (controller.access.blocks_max, controller.pending.waiting_max),
+                        samples: node.samples().to_vec(),
+                    });
+                    &node.memory_ref().nic
+                }
+                Component::Pool(pool) => {
+                    outcome.pools.push(PoolOutcome {
+                        dram: pool.dram_counts(),
+                        blocks_read: pool.blocks_read,
+                        blocks_written: pool.blocks_written,
+                        pages_given: switch.manager_ref().given()[port - self.nodes],
+                    });
+                    pool.nic()
+                }
+                Component::Switch(_) => continue,
+            };
+            outcome.links.push(LinkOutcome {
+                up: PortCounts {
+                    busy: nic.out.busy,
+                    packets: nic.out.packets,
+                    bytes: nic.out.bytes,
+                    page_bytes: 0,
+                    waiting_bytes_max: nic.out.waiting_bytes_max,
+                    buffer_bytes_max: 0,
+                },
+                down: switch.port(port),
+                in_busy: nic.in_busy,
+            });
+        }
+        outcome
+    }
+}
+
+/// Maps what the programs touched in their start-up: nodes one after the other in the order of
+/// their pages, chunks dealt out in turns.
+fn start_up(
+    config: &RackConfig,
+    scheme: &Scheme,
+    nodes: &mut [ComputeNode],
+    switch: &mut Switch,
+) -> Result<(), RunError> {
+    let spare = config.mechanism.page_buffers.max(scheme.first_batch(config.mechanism.npm));
+    let mut missing = Vec::new();
+    let touched: Vec<Vec<u64>> = nodes.iter_mut().map(ComputeNode::start_up).collect();
+    for (node, pages) in nodes.iter_mut().zip(&touched) {
+        let remote = (pages.len() as f64 * (1.0 - config.local_share)).ceil() as u32 + 1;
+        let reserve = if config.local_share < 1.0 { remote + spare } else { 0 };
+        missing.push(node.memory().units_missing(reserve));
+    }
+    while missing.iter().any(|&m| m > 0) {
+        for (n, left) in missing.iter_mut().enumerate().filter(|m| *m.1 > 0) {
+            *left -= 1;
+            let first = switch.manager().allocate(n).ok_or_else(|| {
+                ConfigError::new("rack", "the pools have less memory than the workloads need")
+            })?;
+            nodes[n].memory().give(first);
+        }
+    }
+    for (n, (node, pages)) in nodes.iter_mut().zip(&touched).enumerate() {
+        if config.local_share < 1.0 {
+            node.memory().reserve(spare);
+        }
+        for &address in pages {
+            if !node.memory().map(0, address) {
+                return Err(RunError::Node {
+                    node: n,
+                    at_ns: 0,
+                    problem: "remote memory does not hold what the start-up touches".into(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs a rack on so many threads of the host.
+pub fn run(
+    config: &RackConfig,
+    scheme: &'static Scheme,
+    workloads: &[WorkloadConfig],
+    threads: usize,
+) -> Result<Outcome, RunError> {
+    Rack::new(config, scheme, workloads)?.run(threads)
+}

@@ -1,0 +1,417 @@
+//! Where a node's instructions come from: a workload program traced as it runs, a recording, or a
+//! synthetic pattern for tests. One stream for each core, with barriers where the program's phases
+//! begin and end.
+//!
+//! A program's start-up is not simulated: its references only say which pages it touched first
+//! (the paper skips it too, section IV-A).
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::JoinHandle;
+
+use serde::{Deserialize, Serialize};
+use terrace_hardware::error::ConfigError;
+use terrace_hardware::random::Random;
+use terrace_hardware::units::Bytes;
+use terrace_recordings::reference::{Record, ReferenceReader};
+use terrace_workloads::programs::memory::{Edge, phase};
+use terrace_workloads::programs::pull::{self, Event, Events};
+use terrace_workloads::programs::{self, Params};
+
+use crate::config::BLOCK_BYTES;
+
+/// What a node runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkloadConfig {
+    /// What results call it.
+    pub name: String,
+    /// A workload program (`terrace-workload list` names them), ...
+    pub program: Option<String>,
+    /// ... or the file of a reference recording, ...
+    pub recording: Option<PathBuf>,
+    /// ... or a synthetic pattern.
+    pub synthetic: Option<Synthetic>,
+    /// Memory of a program or pattern.
+    pub footprint: Option<Bytes>,
+    /// A program's own parameters.
+    #[serde(default)]
+    pub options: serde_json::Map<String, serde_json::Value>,
+}
+
+/// A synthetic pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Synthetic {
+    /// Share of references that go to the hot pages.
+    pub hot_share: f64,
+    /// Share of the pages that are hot.
+    pub hot_pages: f64,
+    /// Share of references that store.
+    pub store_share: f64,
+    /// Blocks accessed one after the other before the next page is drawn.
+    pub run_blocks: u32,
+    /// Other instructions between two references.
+    pub gap: u32,
+}
+
+/// One load or store, within one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Item {
+    /// Virtual address.
+    pub address: u64,
+    /// Other instructions of its thread since the reference before.
+    pub gap: u32,
+    /// Bytes.
+    pub size: u8,
+    /// A store.
+    pub store: bool,
+}
+
+/// What a core does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// This reference.
+    Item(Item),
+    /// It waits until all cores have come here.
+    Barrier,
+    /// Nothing now: others must go on first.
+    Starved,
+    /// Nothing any more.
+    End,
+}
+
+/// References that may wait for cores that are behind.
+const MOST_AHEAD: usize = 1 << 21;
+
+enum Source {
+    Program(Events),
+    Recording(Receiver<Vec<(u32, Item)>>, Option<JoinHandle<Result<(), String>>>),
+    Synthetic(Box<Pattern>),
+    Ended,
+}
+
+struct Pattern {
+    shape: Synthetic,
+    pages: u64,
+    cores: Vec<(Random, u64, u32)>,
+}
+
+/// The streams of a node.
+pub struct Stream {
+    cores: Vec<VecDeque<Next>>,
+    waiting: usize,
+    source: Source,
+    footprint: u64,
+    /// Why the source ended early, if it did.
+    problem: Option<String>,
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+fn bad(config: &WorkloadConfig, what: impl std::fmt::Display) -> ConfigError {
+    ConfigError::new(format!("workload.{}", config.name), what.to_string())
+}
+
+impl Stream {
+    /// Starts the source.
+    pub fn new(config: &WorkloadConfig, cores: usize, seed: u64) -> Result<Self, ConfigError> {
+        let sources =
+            [config.program.is_some(), config.recording.is_some(), config.synthetic.is_some()];
+        if sources.iter().filter(|&&s| s).count() != 1 {
+            return Err(bad(config, "expected one of program, recording and synthetic"));
+        }
+        let footprint = config.footprint.unwrap_or(Bytes::mib(64)).0;
+        let source = if let Some(program) = &config.program {
+            let kind = programs::kind(program).map_err(|e| bad(config, e))?;
+            let mut params = Params::new(footprint, seed);
+            params.threads = if kind.threads { cores } else { 1 };
+            params.options = serde_json::Value::Object(config.options.clone());
+            Source::Program(pull::events(program, &params).map_err(|e| bad(config, e))?)
+        } else if let Some(file) = &config.recording {
+            recording(config, file)?
+        } else {
+            let shape = config.synthetic.ok_or_else(|| bad(config, "no source"))?;
+            let shares = [shape.hot_share, shape.hot_pages, shape.store_share];
+            if shares.iter().any(|s| !(0.0..=1.0).contains(s)) || shape.run_blocks == 0 {
+                return Err(bad(config, "shares must lie in 0 to 1 and run_blocks be 1 at least"));
+            }
+            if footprint < 4096 * 4 {
+                return Err(bad(
+                    config,
+                    format!("a footprint of {footprint}; expected 16K at least"),
+                ));
+            }
+            let start = |core: usize| (Random::new(seed ^ (core as u64) << 32), 0, 0);
+            Source::Synthetic(Box::new(Pattern {
+                shape,
+                pages: footprint / 4096,
+                cores: (0..cores).map(start).collect(),
+            }))
+        };
+        Ok(Stream {
+            cores: vec![VecDeque::new(); cores],
+            waiting: 0,
+            source,
+            footprint,
+            problem: None,
+        })
+    }
+
+    /// Memory of the program, as far as it is known.
+    pub fn footprint(&self) -> u64 {
+        self.footprint
+    }
+
+    /// Why the source ended early, if it did.
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    /// Passes over a program's start-up; `touch` is told the address of each reference.
+    pub fn skip_start_up(&mut self, mut touch: impl FnMut(u64)) {
+        match &mut self.source {
+            Source::Program(events) => {
+                for event in events.by_ref() {
+                    match event {
+                        Event::References(block) => block.iter().for_each(|r| touch(r.address)),
+                        Event::Mark(m) if m.phase == phase::MAIN && m.edge == Edge::Begin => return,
+                        _ => {}
+                    }
+                }
+                self.end();
+            }
+            Source::Synthetic(pattern) => (0..pattern.pages).for_each(|p| touch(p << 12)),
+            _ => {}
+        }
+    }
+
+    /// What a core does next.
+    #[inline]
+    pub fn next(&mut self, core: usize) -> Next {
+        if let Some(next) = self.cores[core].pop_front() {
+            self.waiting -= 1;
+            return next;
+        }
+        self.refill(core)
+    }
+
+    fn end(&mut self) {
+        match std::mem::replace(&mut self.source, Source::Ended) {
+            Source::Program(events) => {
+                if let Err(error) = events.finish() {
+                    self.problem = Some(error.to_string());
+                }
+            }
+            Source::Recording(_, Some(reader)) => {
+                if let Ok(Err(error)) = reader.join() {
+                    self.problem = Some(error);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[cold]
+    fn refill(&mut self, core: usize) -> Next {
+        let cores = self.cores.len();
+        while self.cores[core].is_empty() {
+            if self.waiting >= MOST_AHEAD {
+                return Next::Starved;
+            }
+            let push = |queues: &mut Vec<VecDeque<Next>>, thread: usize, item: Item| {
+                let queue = &mut queues[thread % cores];
+                let before = queue.len();
+                split(item, |item| queue.push_back(Next::Item(item)));
+                queue.len() - before
+            };
+            match &mut self.source {
+                Source::Ended => return Next::End,
+                Source::Synthetic(pattern) => {
+                    for _ in 0..256 {
+                        let item = pattern.draw(core);
+                        self.waiting += push(&mut self.cores, core, item);
+                    }
+                }
+                Source::Recording(blocks, _) => match blocks.recv() {
+                    Ok(block) => {
+                        for (thread, item) in block {
+                            self.waiting += push(&mut self.cores, thread as usize, item);
+                        }
+                    }
+                    Err(_) => self.end(),
+                },
+                Source::Program(events) => match events.next() {
+                    Some(Event::References(block)) => {
+                        for r in block {
+                            let item = Item {
+                                address: r.address,
+                                gap: r.gap,
+                                size: r.size,
+                                store: r.is_store,
+                            };
+                            self.waiting += push(&mut self.cores, usize::from(r.thread), item);
+                        }
+                    }
+                    Some(Event::Mark(m)) if m.phase == phase::MAIN && m.edge == Edge::End => {
+                        self.end();
+                    }
+                    Some(Event::Mark(_)) => {
+                        self.cores.iter_mut().for_each(|q| q.push_back(Next::Barrier));
+                        self.waiting += cores;
+                    }
+                    Some(Event::Region(_)) => {}
+                    None => self.end(),
+                },
+            }
+        }
+        self.next(core)
+    }
+}
+
+/// A reference to two blocks is two references.
+fn split(item: Item, mut push: impl FnMut(Item)) {
+    let size = u64::from(item.size.max(1));
+    let end = item.address + size;
+    let boundary = (item.address / BLOCK_BYTES + 1) * BLOCK_BYTES;
+    if end <= boundary {
+        return push(item);
+    }
+    push(Item { size: (boundary - item.address) as u8, ..item });
+    push(Item {
+        address: boundary,
+        gap: 0,
+        size: (end - boundary).min(64) as u8,
+        store: item.store,
+    });
+}
+
+impl Pattern {
+    fn draw(&mut self, core: usize) -> Item {
+        let (random, block, left) = &mut self.cores[core];
+        let shape = self.shape;
+        if *left == 0 {
+            *left = shape.run_blocks;
+            let hot = ((self.pages as f64 * shape.hot_pages) as u64).clamp(1, self.pages);
+            let page = if random.unit() < shape.hot_share {
+                random.below(hot)
+            } else {
+                random.below(self.pages)
+            };
+            *block = page * 64 + random.below(64);
+        }
+        let address = (*block % (self.pages * 64)) * BLOCK_BYTES;
+        *block += 1;
+        *left -= 1;
+        Item { address, gap: shape.gap, size: 8, store: random.unit() < shape.store_share }
+    }
+}
+
+/// Reads a recording on a thread of its own, which waits when it is some blocks ahead.
+fn recording(config: &WorkloadConfig, file: &std::path::Path) -> Result<Source, ConfigError> {
+    let mut reader = ReferenceReader::open(file).map_err(|e| bad(config, e))?;
+    let (sender, receiver) = sync_channel(64);
+    let thread = std::thread::spawn(move || {
+        let mut last = Vec::new();
+        let mut block = Vec::with_capacity(4096);
+        let mut flow = ControlFlow::Continue(());
+        for placed in reader.records() {
+            let placed = placed.map_err(|e| e.to_string())?;
+            let Record::Reference(r) = placed.record else { continue };
+            let stream = placed.stream as usize;
+            if last.len() <= stream {
+                last.resize(stream + 1, placed.instructions);
+            }
+            let gap = placed.instructions.saturating_sub(last[stream]).saturating_sub(1);
+            last[stream] = placed.instructions;
+            block.push((
+                placed.stream,
+                Item {
+                    address: r.address,
+                    gap: gap.min(u64::from(u32::MAX)) as u32,
+                    size: r.size_bytes() as u8,
+                    store: r.store,
+                },
+            ));
+            if block.len() == 4096 {
+                let full = std::mem::replace(&mut block, Vec::with_capacity(4096));
+                if sender.send(full).is_err() {
+                    flow = ControlFlow::Break(());
+                    break;
+                }
+            }
+        }
+        if flow.is_continue() && !block.is_empty() {
+            let _ = sender.send(block);
+        }
+        Ok(())
+    });
+    Ok(Source::Recording(receiver, Some(thread)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_to_two_blocks_is_two() {
+        let mut items = Vec::new();
+        let item = Item { address: 60, gap: 3, size: 8, store: true };
+        split(item, |i| items.push((i.address, i.gap, i.size)));
+        assert_eq!(items, [(60, 3, 4), (64, 0, 4)]);
+        items.clear();
+        split(Item { address: 56, ..item }, |i| items.push((i.address, i.gap, i.size)));
+        assert_eq!(items, [(56, 3, 8)]);
+    }
+
+    fn program(name: &str) -> WorkloadConfig {
+        WorkloadConfig {
+            name: name.into(),
+            program: Some(name.into()),
+            recording: None,
+            synthetic: None,
+            footprint: Some(Bytes::mib(2)),
+            options: Default::default(),
+        }
+    }
+
+    #[test]
+    fn a_programs_start_up_only_touches_and_then_all_threads_have_work() {
+        let mut stream = Stream::new(&program("stream"), 2, 1).unwrap();
+        let mut touched = std::collections::BTreeSet::new();
+        stream.skip_start_up(|a| {
+            touched.insert(a >> 12);
+        });
+        assert!(touched.len() > 500, "{}", touched.len());
+        let mut items = [0u32; 2];
+        let mut barriers = [0; 2];
+        for core in [0, 1] {
+            loop {
+                match stream.next(core) {
+                    Next::Item(_) => items[core] += 1,
+                    Next::Barrier => barriers[core] += 1,
+                    Next::Starved => unreachable!(),
+                    Next::End => break,
+                }
+            }
+        }
+        assert!(items[0] > 1000 && items[0].abs_diff(items[1]) <= items[0] / 2, "{items:?}");
+        assert!(barriers[0] > 0 && barriers[0] == barriers[1]);
+    }
+
+    #[test]
+    fn what_cannot_be_a_workload_is_refused() {
+        let refused = |config: &WorkloadConfig| Stream::new(config, 2, 1).unwrap_err().to_string();
+        assert!(refused(&program("nosuch")).contains("no program is named 'nosuch'"));
+        let none = WorkloadConfig { program: None, ..program("x") };
+        assert!(refused(&none).contains("expected one of program, recording and synthetic"));
+        let missing = WorkloadConfig { recording: Some("missing.trec".into()), ..none };
+        assert!(refused(&missing).contains("missing.trec"));
+    }
+}

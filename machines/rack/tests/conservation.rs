@@ -1,0 +1,222 @@
+//! Nothing is lost, nothing comes twice, nothing stands still: on random racks with buffers and
+//! queues as small as they can be, under every scheme, with values carried and checked from end to
+//! end. And the same checks find each fault that is built in on purpose.
+//!
+//! `RACK_CASES=1000000 cargo test --release -p terrace-rack --test conservation` is the full-length
+//! run of random racks; the default is what fits into the suite.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use terrace_hardware::cache::config::CacheConfig;
+use terrace_hardware::units::Bytes;
+use terrace_rack::config::{
+    Allocation, MechanismConfig, NetworkConfig, Organization, RackConfig, Sabotage, VictimPolicy,
+};
+use terrace_rack::scheme::{REGISTRY, Scheme};
+use terrace_rack::simulate::{Rack, RunError};
+use terrace_rack::stream::{Synthetic, WorkloadConfig};
+
+fn cases(default: u32) -> u32 {
+    std::env::var("RACK_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+fn pattern(synthetic: Synthetic, kib: u64) -> WorkloadConfig {
+    WorkloadConfig {
+        name: "pattern".into(),
+        program: None,
+        recording: None,
+        synthetic: Some(synthetic),
+        footprint: Some(Bytes::kib(kib)),
+        options: Default::default(),
+    }
+}
+
+/// Small caches, so that there is much traffic.
+fn small_caches(config: &mut RackConfig, cores: u32) {
+    let node = &mut config.processor.0;
+    node.cores = cores;
+    node.caches.l1 = CacheConfig::new(Bytes::kib(1), 2, 64);
+    node.caches.l2 = None;
+    node.caches.llc = CacheConfig::new(Bytes::kib(4), 4, 64);
+}
+
+prop_compose! {
+    fn synthetic()(
+        hot_share in 0.0..1.0f64,
+        hot_pages in 0.01..0.5f64,
+        store_share in 0.0..1.0f64,
+        run_blocks in 1u32..100,
+        gap in 0u32..20,
+    ) -> Synthetic {
+        Synthetic { hot_share, hot_pages, store_share, run_blocks, gap }
+    }
+}
+
+prop_compose! {
+    fn network()(
+        nic in 1.0..400.0f64,
+        switch in 1.0..400.0f64,
+        nic_buffer in prop_oneof![Just(4200u64), 4200u64..70_000],
+        port_buffer in prop_oneof![Just(4200u64), 4200u64..70_000],
+        output_queue in 1u32..20,
+        propagation_ns in 0.5..50.0f64,
+    ) -> NetworkConfig {
+        NetworkConfig {
+            nic_gbit_per_s: nic,
+            switch_gbit_per_s: switch,
+            nic_buffer: Bytes(nic_buffer),
+            port_buffer: Bytes(port_buffer),
+            output_queue,
+            propagation_ns,
+            ..NetworkConfig::default()
+        }
+    }
+}
+
+prop_compose! {
+    fn mechanism()(
+        page_buffers in 1u32..40,
+        npm in 1u32..40,
+        page_requests in 1u32..6,
+        tracker_entries in 1u32..40,
+        block_queue in 1u32..10,
+        pending in (1u32..8, 1u32..8),
+        weights in (1u32..4, 1u32..4),
+        hot in prop_oneof![Just(None), (1u32..30).prop_map(Some)],
+        training_us in 0.0..20.0f64,
+    ) -> MechanismConfig {
+        let npm = npm.min(page_buffers).min(tracker_entries);
+        MechanismConfig {
+            page_buffers,
+            npm,
+            npm_least: 1,
+            page_requests,
+            tracker_entries,
+            block_queue,
+            pending_reads: pending.0,
+            pending_writes: pending.1,
+            block_weight: weights.0,
+            page_weight: weights.1,
+            fixed_count: hot,
+            training_us,
+            feedback_batches: 2,
+            negative_scores: 2,
+            ..MechanismConfig::default()
+        }
+    }
+}
+
+prop_compose! {
+    fn rack()(
+        nodes in 1u32..4,
+        pools in 1u32..4,
+        cores in 1u32..4,
+        network in network(),
+        mechanism in mechanism(),
+        llc_mshrs in 1u32..40,
+        local_share in prop_oneof![Just(0.0), 0.1..0.9f64],
+        shared in any::<bool>(),
+        allocation in prop_oneof![
+            Just(Allocation::RoundRobin), Just(Allocation::LeastLoaded), Just(Allocation::Affinity)
+        ],
+        victims in prop_oneof![
+            Just(VictimPolicy::Clock), Just(VictimPolicy::Lru), Just(VictimPolicy::Counters)
+        ],
+        shootdown_ns in 0.0..3000.0f64,
+        seed in any::<u64>(),
+    ) -> RackConfig {
+        let mut config = RackConfig {
+            nodes,
+            pools,
+            network,
+            mechanism,
+            llc_mshrs,
+            local_share,
+            organization: if shared { Organization::Shared } else { Organization::Distributed },
+            allocation,
+            chunk: Bytes::kib(64),
+            instructions: 6000,
+            seed,
+            check_data: true,
+            ..RackConfig::default()
+        };
+        config.migration.victims = victims;
+        config.migration.shootdown_ns = shootdown_ns;
+        small_caches(&mut config, cores);
+        config
+    }
+}
+
+fn rest(config: &RackConfig, scheme: &'static Scheme, w: &WorkloadConfig) -> Result<u64, RunError> {
+    Rack::new(config, scheme, std::slice::from_ref(w))?.run_to_rest()
+}
+
+#[test]
+fn random_racks_lose_nothing_and_come_to_rest() {
+    let mut runner = TestRunner::new(Config { cases: cases(150), ..Config::default() });
+    let strategy = (rack(), synthetic(), 0..REGISTRY.len(), 64u64..800);
+    runner
+        .run(&strategy, |(config, synthetic, scheme, kib)| {
+            let result = rest(&config, &REGISTRY[scheme], &pattern(synthetic, kib));
+            prop_assert!(result.is_ok(), "{}: {}", REGISTRY[scheme].name, result.unwrap_err());
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// A rack in which pages move all the time.
+fn busy() -> (RackConfig, WorkloadConfig) {
+    let mut config = RackConfig { instructions: 40_000, check_data: true, ..RackConfig::default() };
+    small_caches(&mut config, 4);
+    config.mechanism.fixed_count = Some(4);
+    config.mechanism.npm = 4;
+    config.migration.shootdown_ns = 200.0;
+    let synthetic =
+        Synthetic { hot_share: 0.5, hot_pages: 0.2, store_share: 0.5, run_blocks: 6, gap: 2 };
+    (config, pattern(synthetic, 800))
+}
+
+#[test]
+fn every_scheme_that_moves_pages_keeps_their_data() {
+    let (config, workload) = busy();
+    for scheme in REGISTRY {
+        let mut rack = Rack::new(&config, scheme, std::slice::from_ref(&workload)).unwrap();
+        let compared = rack.run_to_rest().unwrap_or_else(|e| panic!("{}: {e}", scheme.name));
+        let node = &rack.outcome().nodes[0];
+        assert!(compared > 5000, "{}: {compared} values", scheme.name);
+        assert!(node.counts.checked_values > 10_000);
+        if scheme.name != "BLOCK" && scheme.name != "E100" {
+            assert!(node.counts.pages_in > 20, "{}: {}", scheme.name, node.counts.pages_in);
+            assert!(node.counts.pages_out > 0);
+        }
+    }
+}
+
+#[test]
+fn each_fault_built_in_is_found() {
+    for (sabotage, scheme) in [
+        (Sabotage::LosePendingWrites, "CPM"),
+        (Sabotage::LosePendingWrites, "PAGE"),
+        (Sabotage::IgnoreOutdated, "PB"),
+        (Sabotage::OverwriteArrivals, "CPM"),
+        (Sabotage::OverwriteArrivals, "OTF"),
+        (Sabotage::ForgetLateWrites, "E25"),
+        (Sabotage::ForgetLateWrites, "CPM"),
+        (Sabotage::PassWrites, "CPM"),
+        (Sabotage::LosePackets, "BLOCK"),
+        (Sabotage::LosePackets, "CPM"),
+        (Sabotage::AnswerTwice, "BLOCK"),
+        (Sabotage::AnswerTwice, "CPM"),
+    ] {
+        let (mut config, workload) = busy();
+        // So narrow that much is under way at any time.
+        config.network.nic_gbit_per_s = 20.0;
+        config.sabotage = Some(sabotage);
+        let scheme = Scheme::by_name(scheme).unwrap();
+        let result = rest(&config, scheme, &workload);
+        assert!(result.is_err(), "{sabotage:?} under {} was not found", scheme.name);
+        config.sabotage = None;
+        rest(&config, scheme, &workload).unwrap();
+    }
+}
