@@ -135,9 +135,11 @@ impl Sender {
         self.queues[queue].push_back((ready, packet));
     }
 
-    /// Bytes of the buffer at the other end are free again.
-    pub fn credit(&mut self, bytes: u64) {
+    /// Bytes of the buffer at the other end are free again, known here at `now`: what waited for
+    /// them cannot have been sent before.
+    pub fn credit(&mut self, now: Time, bytes: u64) {
         self.credits += bytes;
+        self.free_at = self.free_at.max(now);
     }
 
     /// Free bytes of the buffer at the other end.
@@ -225,8 +227,8 @@ mod tests {
         s.push(0, packet(Kind::Write, 1));
         let (_, end) = s.send(s.next()).unwrap();
         assert_eq!(s.next(), NEVER);
-        s.credit(80);
-        assert_eq!(s.next(), end);
+        s.credit(end + 5, 80);
+        assert_eq!(s.next(), end + 5);
     }
 
     #[test]
@@ -252,7 +254,7 @@ mod tests {
         s.push(0, packet(Kind::Read, 1));
         assert!(s.send(s.next()).is_some());
         assert_eq!(s.next(), NEVER);
-        s.credit(5000);
+        s.credit(0, 5000);
         assert_eq!(s.send(s.next()).unwrap().0.kind, Kind::PageData);
     }
 }

@@ -158,6 +158,9 @@ pub struct LocalMemory {
     pub counts: NodeCounts,
     /// Why it cannot go on, if it cannot.
     pub problem: Option<String>,
+    /// How far it has run. A core that was waited for makes its next requests from where its dispatch
+    /// stands, which may be earlier: they count as made now.
+    latest: Time,
 }
 
 /// Values by place and by what was last written.
@@ -250,6 +253,7 @@ impl LocalMemory {
             sabotage: config.sabotage,
             counts: NodeCounts::default(),
             problem: None,
+            latest: 0,
         })
     }
 
@@ -379,10 +383,12 @@ impl LocalMemory {
             .min(self.nic.next_departure())
             .min(self.nic.next_delivery())
             .min(self.batch.at.unwrap_or(NEVER))
+            .max(self.latest)
     }
 
     /// Lets the next thing happen, which [`LocalMemory::next_event`] said is at `now`.
     pub fn step(&mut self, now: Time, out: &mut Vec<Message>) -> Wake {
+        self.latest = now;
         if self.back.front().is_some_and(|b| b.0 <= now) {
             if let Some((_, id)) = self.back.pop_front() {
                 return self.finish(now, id, None);

@@ -68,7 +68,7 @@ impl Nic {
         while let Some(&(at, bytes)) = self.credits.front()
             && at <= now
         {
-            self.out.credit(bytes);
+            self.out.credit(at, bytes);
             self.credits.pop_front();
         }
         if self.out.next() != now {

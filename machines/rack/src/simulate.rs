@@ -5,6 +5,8 @@
 //! other; what they sent is exchanged then, in the order of the senders. The next window begins with
 //! the next thing that happens anywhere. Which thread runs a component makes no difference.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -281,6 +283,8 @@ impl Rack {
         let (taken, finished) = (AtomicU64::new(u64::from(u32::MAX)), AtomicUsize::new(0));
         let round = AtomicU64::new(0);
         let stop = AtomicBool::new(false);
+        // Goes on where the caller can see it: a thread that ended would be waited for for ever.
+        let panicked: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
         let work = |this: u64, begin: Time, end: Time| {
             loop {
                 let claim = taken.load(Ordering::Acquire);
@@ -297,7 +301,12 @@ impl Rack {
                     && let Some(cell) = cell.as_mut()
                     && (cell.next < end || !cell.inbox.is_empty())
                 {
-                    cell.run(begin, end, switch);
+                    let run = AssertUnwindSafe(|| cell.run(begin, end, switch));
+                    if let Err(panic) = catch_unwind(run)
+                        && let Ok(mut first) = panicked.lock()
+                    {
+                        first.get_or_insert(panic);
+                    }
                 }
                 finished.fetch_add(1, Ordering::AcqRel);
             }
@@ -351,8 +360,18 @@ impl Rack {
                 taken.store(this << 32, Ordering::Release);
                 round.store(this, Ordering::Release);
                 work(this, next.0, next.1);
+                let mut spins = 0;
                 while finished.load(Ordering::Acquire) < count {
-                    std::hint::spin_loop();
+                    spins += 1;
+                    if spins < 200 {
+                        std::hint::spin_loop();
+                    } else {
+                        std::thread::yield_now();
+                    }
+                }
+                if let Some(panic) = panicked.lock().ok().and_then(|mut p| p.take()) {
+                    stop.store(true, Ordering::Release);
+                    resume_unwind(panic);
                 }
             }
         });

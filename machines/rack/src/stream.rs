@@ -84,7 +84,7 @@ pub enum Next {
 }
 
 /// References that may wait for cores that are behind.
-const MOST_AHEAD: usize = 1 << 21;
+const MOST_AHEAD: usize = 1 << 18;
 
 enum Source {
     Program(Events),
@@ -391,13 +391,18 @@ mod tests {
         assert!(touched.len() > 500, "{}", touched.len());
         let mut items = [0u32; 2];
         let mut barriers = [0; 2];
-        for core in [0, 1] {
-            loop {
-                match stream.next(core) {
-                    Next::Item(_) => items[core] += 1,
-                    Next::Barrier => barriers[core] += 1,
-                    Next::Starved => unreachable!(),
-                    Next::End => break,
+        let mut ended = [false; 2];
+        // In turns, as cores do: who takes only one thread's references starves it.
+        for core in [0, 1].into_iter().cycle() {
+            match stream.next(core) {
+                Next::Item(_) => items[core] += 1,
+                Next::Barrier => barriers[core] += 1,
+                Next::Starved => unreachable!("both take theirs"),
+                Next::End => {
+                    ended[core] = true;
+                    if ended == [true; 2] {
+                        break;
+                    }
                 }
             }
         }

@@ -171,6 +171,7 @@ fn busy() -> (RackConfig, WorkloadConfig) {
     small_caches(&mut config, 4);
     config.mechanism.fixed_count = Some(4);
     config.mechanism.npm = 4;
+    config.mechanism.npm_least = 1;
     config.migration.shootdown_ns = 200.0;
     let synthetic =
         Synthetic { hot_share: 0.5, hot_pages: 0.2, store_share: 0.5, run_blocks: 6, gap: 2 };
@@ -212,6 +213,12 @@ fn each_fault_built_in_is_found() {
         let (mut config, workload) = busy();
         // So narrow that much is under way at any time.
         config.network.nic_gbit_per_s = 20.0;
+        if sabotage == Sabotage::PassWrites {
+            // Writes wait long in the regular queue while pages go on.
+            config.network.nic_gbit_per_s = 2.0;
+            config.mechanism.page_weight = 32;
+            config.mechanism.block_weight = 1;
+        }
         config.sabotage = Some(sabotage);
         let scheme = Scheme::by_name(scheme).unwrap();
         let result = rest(&config, scheme, &workload);

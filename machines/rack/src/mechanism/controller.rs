@@ -209,8 +209,7 @@ impl Controller {
                         if self.request_page(packet.page, packet.block, out) {
                             return self.buffered_block(packet, out);
                         }
-                    } else if !self.requested.contains_key(&packet.page.0) {
-                        self.requested.insert(packet.page.0, ());
+                    } else if self.requested.insert(packet.page.0, ()).is_none() {
                         self.hot.push(packet.page);
                         self.announce(out);
                     }
