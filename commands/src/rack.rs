@@ -12,6 +12,7 @@ use terrace_rack::config::{MechanismConfig, RackConfig};
 use terrace_rack::experiment::Placement;
 use terrace_rack::mechanism::overhead;
 use terrace_rack::scheme::REGISTRY;
+use terrace_rack::trace::TraceConfig;
 use terrace_results::RackRunRow;
 
 use crate::cli::Format;
@@ -35,6 +36,10 @@ pub struct Arguments {
     /// Write result tables into this directory.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Trace every packet of this time, in microseconds, into DIR/trace-*.json, which Perfetto and
+    /// Chrome's trace viewer open.
+    #[arg(long, value_name = "FROM..TO", requires = "out")]
+    trace: Option<String>,
     /// Threads of this machine; all its processors if not given. Results do not depend on it.
     #[arg(long, value_name = "N")]
     threads: Option<std::num::NonZeroUsize>,
@@ -77,7 +82,12 @@ impl Arguments {
         let Some(file) = &self.file else {
             return Err(Refusal::new("no experiment; expected 'terrace rack RUN.toml'").into());
         };
-        let experiment = rack::read(file, self.full, &self.schemes)?;
+        let mut experiment = rack::read(file, self.full, &self.schemes)?;
+        if let Some(span) = &self.trace {
+            let trace = Some(span_of(span)?);
+            experiment.variants.iter_mut().for_each(|v| v.rack.trace = trace);
+        }
+        let experiment = experiment;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = self.threads.map_or(processors, |n| n.get());
         let (all, ended) = (experiment.plan().len(), AtomicUsize::new(0));
@@ -93,6 +103,9 @@ impl Arguments {
         let tables = rack::tables(&experiment, &finished);
         if let Some(out) = &self.out {
             tables.write(out)?;
+            for run in finished.iter().filter(|_| self.trace.is_some()) {
+                rack::write_trace(&experiment, run, out)?;
+            }
         }
         if self.format == Format::Json {
             return say!("{}", serde_json::to_string_pretty(&tables.runs)?);
@@ -112,6 +125,20 @@ impl Arguments {
             tell!("tables are in {}", out.display());
         }
         Ok(())
+    }
+}
+
+/// A span of time.
+fn span_of(text: &str) -> anyhow::Result<TraceConfig> {
+    let numbers = text.split_once("..").map(|(a, b)| (a.trim().parse(), b.trim().parse()));
+    match numbers {
+        Some((Ok(from_us), Ok(to_us))) if 0.0 <= from_us && from_us < to_us && to_us <= 1e9 => {
+            Ok(TraceConfig { from_us, to_us })
+        }
+        _ => {
+            let bad = format!("--trace {text}: expected a span in microseconds, such as 100..120");
+            Err(Refusal::new(bad).into())
+        }
     }
 }
 

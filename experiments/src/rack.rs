@@ -191,6 +191,20 @@ fn write_table<T: Table + Clone>(directory: &Path, rows: &[T]) -> Result<(), Res
     writer.finish()
 }
 
+/// Writes the packets of a run that were traced.
+pub fn write_trace(experiment: &Experiment, run: &Finished, out: &Path) -> anyhow::Result<()> {
+    let variant = &experiment.variants[run.planned.variant].name;
+    let workload = &run.outcome.nodes[0].workload;
+    let name = format!("trace-{variant}-{workload}-{}.json", scheme_name(&run.planned));
+    let file = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' };
+    let path = out.join(name.chars().map(file).collect::<String>());
+    let unfinished = path.with_extension("json.tmp");
+    let text = terrace_rack::trace::chrome_json(&run.outcome.trace, run.outcome.nodes.len());
+    std::fs::write(&unfinished, text)
+        .and_then(|()| std::fs::rename(&unfinished, &path))
+        .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
+}
+
 impl Tables {
     /// Writes all tables into a directory, which is made if it is not there.
     pub fn write(&self, directory: &Path) -> anyhow::Result<()> {

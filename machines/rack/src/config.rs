@@ -12,6 +12,7 @@ use terrace_hardware::presets as machines;
 use terrace_hardware::units::Bytes;
 
 use crate::Time;
+use crate::trace::TraceConfig;
 
 /// Bytes of a base page, the unit that moves.
 pub const PAGE_BYTES: u64 = 4096;
@@ -273,6 +274,8 @@ pub struct RackConfig {
     pub seed: u64,
     /// Whether every block carries a value that is checked: what was last written must be read.
     pub check_data: bool,
+    /// Packets of this time are traced one by one.
+    pub trace: Option<TraceConfig>,
     /// For tests: what is broken on purpose.
     #[serde(skip)]
     pub sabotage: Option<Sabotage>,
@@ -323,6 +326,7 @@ impl Default for RackConfig {
             sample_us: 20.0,
             seed: 1,
             check_data: false,
+            trace: None,
             sabotage: None,
         }
     }
@@ -428,6 +432,14 @@ impl RackConfig {
                     ),
                 );
             }
+        }
+        if let Some(t) = self.trace
+            && !(t.from_us >= 0.0 && t.from_us < t.to_us && t.to_us <= 1e9)
+        {
+            return bad(
+                "rack.trace",
+                format!("from_us is {} and to_us {}; expected a span", t.from_us, t.to_us),
+            );
         }
         if !(1.0..=1e9).contains(&self.sample_us) {
             return bad(rack, format!("sample_us is {}; expected 1 to 1e9", self.sample_us));

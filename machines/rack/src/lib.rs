@@ -20,7 +20,8 @@
 //! - [`pool`]: a memory pool;
 //! - [`mechanism`]: the parts in the switch that the paper adds; [`switch`]: the switch itself;
 //! - [`scheme`]: the data-movement schemes, each a choice among those parts;
-//! - [`simulate`]: all together; [`outcome`]: what it counted; [`experiment`]: many runs from one file.
+//! - [`simulate`]: all together; [`outcome`]: what it counted; [`experiment`]: many runs from one file;
+//!   [`trace`]: packets one by one.
 #![forbid(unsafe_code)]
 
 pub mod address;
@@ -40,6 +41,7 @@ pub mod scheme;
 pub mod simulate;
 pub mod stream;
 pub mod switch;
+pub mod trace;
 pub mod victims;
 
 /// Simulated time in picoseconds.

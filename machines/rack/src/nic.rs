@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::config::{NetworkConfig, ps, ps_1024_per_byte};
 use crate::link::{Sender, Share, transmission};
 use crate::packet::{Message, Packet};
+use crate::trace::{Place, Tracer};
 use crate::{NEVER, Time};
 
 /// The interface of a node or a pool.
@@ -26,6 +27,8 @@ pub struct Nic {
     freed_at: Time,
     /// Time spent receiving.
     pub in_busy: Time,
+    /// Packets that it sent, where they are traced.
+    pub tracer: Tracer,
     /// Bytes received.
     pub in_bytes: u64,
     /// Packets received.
@@ -47,6 +50,7 @@ impl Nic {
             freed: 0,
             freed_at: 0,
             in_busy: 0,
+            tracer: Tracer::default(),
             in_bytes: 0,
             in_packets: 0,
         }
@@ -75,6 +79,7 @@ impl Nic {
             return None;
         }
         let (packet, end) = self.out.send(now)?;
+        self.tracer.add(Place::Interface, &packet, now, end);
         Some(Message::Packet(end + self.propagation, packet))
     }
 

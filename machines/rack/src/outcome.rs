@@ -7,6 +7,7 @@ use crate::Time;
 use crate::mechanism::controller::ControllerCounts;
 use crate::mechanism::tracker::Threshold;
 use crate::switch::PortCounts;
+use crate::trace::Slice;
 
 /// Latencies in bins of a quarter of an octave, from 1 ns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -261,6 +262,8 @@ pub struct Outcome {
     pub time: Time,
     /// Windows simulated.
     pub windows: u64,
+    /// Packets in the traced time, by time.
+    pub trace: Vec<Slice>,
 }
 
 impl Outcome {

@@ -17,6 +17,7 @@ use crate::config::{BLOCKS, RackConfig};
 use crate::link::Share;
 use crate::nic::Nic;
 use crate::packet::{Kind, Message, Packet, PageValues};
+use crate::trace::Place;
 use crate::{NEVER, Time};
 
 /// A request in the memory controller.
@@ -97,6 +98,11 @@ impl Pool {
     /// Whether nothing is in it.
     pub fn is_idle(&self) -> bool {
         self.depth() == 0 && self.answers.is_empty() && self.nic.out.is_empty()
+    }
+
+    /// Its interface, to be traced.
+    pub fn nic_mut(&mut self) -> &mut Nic {
+        &mut self.nic
     }
 
     /// Takes what the switch sent.
@@ -217,6 +223,7 @@ impl Pool {
             };
             self.free.push(slot);
             packet.spent.dram += now - since;
+            self.nic.tracer.add(Place::Memory, &packet, since, now);
             let kind = match packet.kind {
                 Kind::Read => Kind::Data,
                 Kind::PageReadBlock => Kind::PageDataBlock,

@@ -21,6 +21,7 @@ use crate::pool::Pool;
 use crate::scheme::Scheme;
 use crate::stream::WorkloadConfig;
 use crate::switch::{PortCounts, Switch};
+use crate::trace::Tracer;
 use crate::{NEVER, Time};
 
 /// Why a run ended without a result.
@@ -147,7 +148,13 @@ impl Rack {
             cells.push(Cell::new(Component::Pool(Box::new(Pool::new(config, share)?))));
         }
         cells.push(Cell::new(Component::Switch(Box::new(switch))));
-        for cell in &mut cells {
+        for (port, cell) in cells.iter_mut().enumerate() {
+            let tracer = Tracer::new(config.trace, port);
+            match &mut cell.component {
+                Component::Node(node) => node.memory().nic.tracer = tracer,
+                Component::Pool(pool) => pool.nic_mut().tracer = tracer,
+                Component::Switch(_) => {}
+            }
             cell.next = cell.next_event();
         }
         Ok(Rack { cells, nodes, window: config.window_ps(), now: 0, windows: 0 })
@@ -513,6 +520,7 @@ impl Rack {
             links: Vec::new(),
             time: 0,
             windows: self.windows,
+            trace: switch.tracer.slices().to_vec(),
         };
         for (port, cell) in self.cells.iter().enumerate() {
             let nic = match &cell.component {
@@ -547,6 +555,7 @@ impl Rack {
                 }
                 Component::Switch(_) => continue,
             };
+            outcome.trace.extend(nic.tracer.slices());
             outcome.links.push(LinkOutcome {
                 up: PortCounts {
                     busy: nic.out.busy,
@@ -560,6 +569,7 @@ impl Rack {
                 in_busy: nic.in_busy,
             });
         }
+        outcome.trace.sort_unstable();
         outcome
     }
 }

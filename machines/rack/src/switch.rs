@@ -20,6 +20,7 @@ use crate::manager::GlobalManager;
 use crate::mechanism::controller::Controller;
 use crate::packet::{Kind, Message, Packet};
 use crate::scheme::{Scheme, Trigger};
+use crate::trace::{Place, Tracer};
 use crate::{NEVER, Time};
 
 /// What happens at a time.
@@ -127,6 +128,8 @@ pub struct Switch {
     header_bytes: u32,
     unit_pages: u32,
     sabotage: Option<Sabotage>,
+    /// Packets that its outputs sent, where they are traced.
+    pub tracer: Tracer,
     sent: Vec<(Time, Packet)>,
 }
 
@@ -184,6 +187,7 @@ impl Switch {
             output_queue: n.output_queue as usize,
             header_bytes: n.header_bytes,
             sabotage: config.sabotage,
+            tracer: Tracer::new(config.trace, 0),
             sent: Vec::new(),
         })
     }
@@ -473,6 +477,7 @@ impl Switch {
         let to_pool = port >= self.nodes;
         let node = usize::from(packet.node);
         let packets = output.counts.packets;
+        self.tracer.add_at(port as u16, Place::Output, &packet, now, now + time);
         if let Some(holder) = holds {
             self.release(now, usize::from(holder), packet.bytes);
         }
