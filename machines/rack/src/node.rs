@@ -400,6 +400,12 @@ impl ComputeNode {
     }
 
     fn drain(&mut self, core: usize) {
+        self.stream.close(core);
+        for other in &mut self.cores {
+            if other.state == State::Starved {
+                other.state = State::Ready;
+            }
+        }
         if self.processor.core_mut(core).drain() {
             self.cores[core].state = State::Draining;
             return;

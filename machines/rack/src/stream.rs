@@ -102,6 +102,8 @@ struct Pattern {
 /// The streams of a node.
 pub struct Stream {
     cores: Vec<VecDeque<Next>>,
+    /// Cores that take nothing any more.
+    closed: Vec<bool>,
     waiting: usize,
     source: Source,
     footprint: u64,
@@ -157,6 +159,7 @@ impl Stream {
         };
         Ok(Stream {
             cores: vec![VecDeque::new(); cores],
+            closed: vec![false; cores],
             waiting: 0,
             source,
             footprint,
@@ -202,6 +205,14 @@ impl Stream {
         self.refill(core)
     }
 
+    /// A core takes nothing any more: what is meant for it is dropped, so that it does not stand in
+    /// the others' way.
+    pub fn close(&mut self, core: usize) {
+        self.closed[core] = true;
+        self.waiting -= self.cores[core].len();
+        self.cores[core].clear();
+    }
+
     fn end(&mut self) {
         match std::mem::replace(&mut self.source, Source::Ended) {
             Source::Program(events) => {
@@ -225,7 +236,11 @@ impl Stream {
             if self.waiting >= MOST_AHEAD {
                 return Next::Starved;
             }
+            let closed = &self.closed;
             let push = |queues: &mut Vec<VecDeque<Next>>, thread: usize, item: Item| {
+                if closed[thread % cores] {
+                    return 0;
+                }
                 let queue = &mut queues[thread % cores];
                 let before = queue.len();
                 split(item, |item| queue.push_back(Next::Item(item)));
@@ -263,8 +278,11 @@ impl Stream {
                         self.end();
                     }
                     Some(Event::Mark(_)) => {
-                        self.cores.iter_mut().for_each(|q| q.push_back(Next::Barrier));
-                        self.waiting += cores;
+                        let open = self.cores.iter_mut().zip(&self.closed).filter(|c| !c.1);
+                        for (queue, _) in open {
+                            queue.push_back(Next::Barrier);
+                            self.waiting += 1;
+                        }
                     }
                     Some(Event::Region(_)) => {}
                     None => self.end(),
@@ -368,6 +386,19 @@ mod tests {
         items.clear();
         split(Item { address: 56, ..item }, |i| items.push((i.address, i.gap, i.size)));
         assert_eq!(items, [(56, 3, 8)]);
+    }
+
+    #[test]
+    fn a_core_that_is_done_does_not_starve_the_others() {
+        let mut config = program("stream");
+        config.options.insert("iterations".into(), 1000.into());
+        let mut stream = Stream::new(&config, 2, 1).unwrap();
+        stream.skip_start_up(|_| {});
+        assert!(matches!(stream.next(0), Next::Item(_) | Next::Barrier));
+        stream.close(0);
+        for _ in 0..2 * MOST_AHEAD {
+            assert!(matches!(stream.next(1), Next::Item(_) | Next::Barrier));
+        }
     }
 
     fn program(name: &str) -> WorkloadConfig {
