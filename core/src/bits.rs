@@ -157,6 +157,15 @@ impl PageBits {
         self.words.capacity() * size_of::<u64>()
     }
 
+    /// Sets every bit that `other` has set.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn or_with(&mut self, other: &PageBits) {
+        assert_eq!(self.len, other.len, "bits of the same pages");
+        self.words.iter_mut().zip(&other.words).for_each(|(a, b)| *a |= b);
+    }
+
     /// Number of bits that are 1 both here and in `other`, which has the same length.
     pub fn count_and(&self, other: &PageBits) -> usize {
         debug_assert_eq!(self.len, other.len);

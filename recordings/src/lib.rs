@@ -12,6 +12,8 @@
 //! - [`reference`]: the reference recording (`.tref`): each load and store of a real program;
 //! - [`import`], [`export`]: from files of other tools, and to them;
 //! - [`survey`]: what a recording holds;
+//! - [`profile`]: the profile (`.tprof`): what each interval of a program costs with fast and with
+//!   slow memory, and the pages that it is due to;
 //! - [`source`]: the stream that the simulated machine eats;
 //! - [`error`]: why a recording could not be written or read.
 #![forbid(unsafe_code)]
@@ -23,6 +25,7 @@ pub mod error;
 pub mod export;
 pub mod import;
 pub mod period;
+pub mod profile;
 pub mod reference;
 pub mod source;
 pub mod survey;

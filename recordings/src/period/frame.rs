@@ -215,7 +215,8 @@ impl Encoder {
     }
 }
 
-fn put_layout(out: &mut Vec<u8>, layout: &Layout) {
+/// A layout as its extents.
+pub(crate) fn put_layout(out: &mut Vec<u8>, layout: &Layout) {
     put_number(out, layout.extents().len() as u64);
     let mut writer = RangeWriter::new();
     for e in layout.extents() {
@@ -380,7 +381,8 @@ fn small(from: &mut Cursor<'_>) -> Result<u32, Malformed> {
     Ok(from.number_below(1 << 32, "number of lost periods")? as u32)
 }
 
-fn take_layout(from: &mut Cursor<'_>, page_size: PageSize) -> Result<Layout, Malformed> {
+/// The counterpart of [`put_layout`].
+pub(crate) fn take_layout(from: &mut Cursor<'_>, page_size: PageSize) -> Result<Layout, Malformed> {
     let count = from.count("extents")?;
     let mut reader = RangeReader::new();
     let mut extents = Vec::new();

@@ -32,6 +32,7 @@ mod source;
 mod write;
 
 pub use frame::{Frame, RecordedDecision};
+pub(crate) use frame::{put_layout, take_layout};
 pub use read::PeriodReader;
 pub use records::{PeriodRecord, Record, Records};
 pub use source::RecordingSource;

@@ -1,0 +1,356 @@
+//! The profile (`.tprof`): what a program costs, interval by interval of its own work, with all of
+//! its memory fast and with all of it slow, and which pages that cost is due to.
+//!
+//! An interval is so many references, the same in both runs, so that it can be compared. What it
+//! costs under any placement follows from the two costs and from the share of memory's time that the
+//! placement makes fast ([`Interval::time_ps`]).
+//!
+//! ```text
+//! header  [`Header`]
+//! INTV    one interval: numbers, the layout, a bit for each page, time of each accessed page
+//! ```
+
+use std::fs::File;
+use std::io::{BufReader, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use terrace_core::bits::PageBits;
+use terrace_core::page::{Layout, PageSize};
+
+use crate::codec::{Cursor, Malformed, put_bits, put_number, put_signed};
+use crate::container::{ChunkKind, ContainerReader, ContainerWriter, Truncation};
+use crate::error::RecordingError;
+use crate::period::{put_layout, take_layout};
+
+/// The content's name in the container.
+pub const CONTENT: &str = "profile";
+/// The version of the content that this module writes and reads.
+pub const CONTENT_VERSION: u32 = 1;
+
+const INTERVAL: ChunkKind = ChunkKind::new(b"INTV");
+
+/// What stands at the head of a profile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The program, as people know it.
+    pub workload: String,
+    /// The machine that it was simulated on.
+    pub machine: String,
+    /// Size of its pages.
+    pub page_size: PageSize,
+    /// Memory that it touches in all, as far as that was known before.
+    pub footprint_bytes: Option<u64>,
+    /// Loads and stores in an interval.
+    pub interval_references: u64,
+    /// Program and version.
+    pub created_by: String,
+}
+
+/// One interval.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interval {
+    /// Loads and stores: as many as the header says, but in the last one.
+    pub references: u64,
+    /// What it took with all memory fast, in ps.
+    pub fast_ps: u64,
+    /// What it took with all memory slow.
+    pub slow_ps: u64,
+    /// What it took with pages in turn in both tiers.
+    pub mixed_ps: u64,
+    /// Then: lines read from slow memory, of a million lines read.
+    pub mixed_slow_ppm: u64,
+    /// What it costs the program when its accessed bits are read and cleared at the end of it:
+    /// translations are walked for anew.
+    pub scan_ps: u64,
+    /// The pages at its end.
+    pub layout: Arc<Layout>,
+    /// By page: it was accessed.
+    pub accessed: PageBits,
+    /// Pages that the interval before did not have, in the order in which they were touched.
+    pub fresh: Vec<usize>,
+    /// By page: how long memory worked for it and for nothing read before, in ns. Stands for how
+    /// much of the cost is its.
+    pub memory_ns: Vec<u64>,
+}
+
+impl Interval {
+    /// What it takes when `fast` pages lie in fast memory: between the two costs, by the share of
+    /// the time of memory that is slow. An interval that needed no memory takes what it took with
+    /// all memory fast.
+    ///
+    /// # Panics
+    /// When `fast` has not a bit for every page.
+    pub fn time_ps(&self, fast: &PageBits) -> u64 {
+        assert_eq!(fast.len(), self.memory_ns.len(), "a bit for every page");
+        let all: u64 = self.memory_ns.iter().sum();
+        if all == 0 {
+            return self.fast_ps;
+        }
+        let pages = self.memory_ns.iter().enumerate();
+        let slow: u64 = pages.filter(|(page, _)| !fast.get(*page)).map(|(_, ns)| ns).sum();
+        let share = (slow as f64 / all as f64).clamp(0.0, 1.0);
+        let extra = self.slow_ps as f64 - self.fast_ps as f64;
+        let part = 1.0 - (1.0 - share).powf(self.overlap());
+        (self.fast_ps as f64 + extra * part).max(0.0).round() as u64
+    }
+
+    /// How many reads are waited for together, as far as one number can say it: a group is as slow
+    /// as its slowest, so of a share `s` of slow reads a part `1 - (1 - s)^overlap` of the time
+    /// comes from slow memory. 1: each alone. Below 1: the two tiers' bandwidths add up. From the
+    /// run with pages in both tiers; 1 where that tells nothing.
+    fn overlap(&self) -> f64 {
+        let extra = self.slow_ps as f64 - self.fast_ps as f64;
+        let share = self.mixed_slow_ppm as f64 / 1e6;
+        if extra < 0.01 * self.fast_ps as f64 || !(0.05..=0.95).contains(&share) {
+            return 1.0;
+        }
+        let part = (self.mixed_ps as f64 - self.fast_ps as f64) / extra;
+        ((1.0 - part.clamp(0.01, 0.99)).ln() / (1.0 - share).ln()).clamp(0.5, 4.0)
+    }
+}
+
+/// Writes a profile.
+pub struct ProfileWriter<W: Write> {
+    container: ContainerWriter<W>,
+    intervals: u64,
+    payload: Vec<u8>,
+}
+
+impl<W: Write> ProfileWriter<W> {
+    /// Begins a profile; `name` stands in error messages.
+    pub fn new(out: W, name: &str, header: &Header) -> Result<Self, RecordingError> {
+        let container = ContainerWriter::new(out, name, CONTENT, CONTENT_VERSION, header)?;
+        Ok(ProfileWriter { container, intervals: 0, payload: Vec::new() })
+    }
+
+    /// Adds an interval.
+    pub fn interval(&mut self, interval: &Interval) -> Result<(), RecordingError> {
+        let out = &mut self.payload;
+        out.clear();
+        let i = interval;
+        for number in [i.references, i.fast_ps, i.slow_ps, i.mixed_ps, i.mixed_slow_ppm, i.scan_ps]
+        {
+            put_number(out, number);
+        }
+        put_layout(out, &interval.layout);
+        put_bits(out, &interval.accessed, None);
+        put_number(out, interval.fresh.len() as u64);
+        let mut next = 0;
+        for &page in &interval.fresh {
+            put_signed(out, page as i64 - next);
+            next = page as i64 + 1;
+        }
+        for (page, &ns) in interval.memory_ns.iter().enumerate() {
+            if interval.accessed.get(page) {
+                put_number(out, ns);
+            }
+        }
+        self.intervals += 1;
+        self.container.chunk(INTERVAL, self.intervals, &self.payload)
+    }
+
+    /// Ends it.
+    pub fn finish(self) -> Result<W, RecordingError> {
+        self.container.finish()
+    }
+}
+
+/// Reads a profile, interval by interval.
+#[derive(Debug)]
+pub struct ProfileReader<R> {
+    container: ContainerReader<R>,
+    header: Header,
+}
+
+impl ProfileReader<BufReader<File>> {
+    /// Opens a profile.
+    pub fn open(path: &Path) -> Result<Self, RecordingError> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|source| RecordingError::Io {
+            file: name.clone(),
+            action: "open",
+            source,
+        })?;
+        Self::new(BufReader::with_capacity(1 << 16, file), &name)
+    }
+}
+
+impl<R: Read> ProfileReader<R> {
+    /// Reads a profile from any stream; `name` stands in error messages.
+    pub fn new(from: R, name: &str) -> Result<Self, RecordingError> {
+        let (container, header) = ContainerReader::new(from, name, CONTENT, CONTENT_VERSION)?;
+        Ok(ProfileReader { container, header })
+    }
+
+    /// What stands at its head.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Where it was cut off, if it was; known once it has ended.
+    pub fn truncation(&self) -> Option<&Truncation> {
+        self.container.truncation()
+    }
+
+    /// The next interval; `None` at the end, or at the cut.
+    pub fn next_interval(&mut self) -> Result<Option<Interval>, RecordingError> {
+        while let Some(chunk) = self.container.next_chunk()? {
+            if chunk.kind != INTERVAL {
+                continue;
+            }
+            let interval = decode(&chunk.payload, self.header.page_size);
+            return interval.map(Some).map_err(|malformed| RecordingError::Damaged {
+                file: self.container.name().to_owned(),
+                offset: chunk.offset,
+                message: malformed.0,
+            });
+        }
+        Ok(None)
+    }
+}
+
+fn decode(payload: &[u8], page_size: PageSize) -> Result<Interval, Malformed> {
+    let mut from = Cursor::new(payload);
+    let (references, fast_ps) = (from.number()?, from.number()?);
+    let (slow_ps, mixed_ps) = (from.number()?, from.number()?);
+    let mixed_slow_ppm = from.number_below(1_000_001, "a share in millionths")?;
+    let scan_ps = from.number()?;
+    let layout = take_layout(&mut from, page_size)?;
+    let accessed = from.bits(layout.pages(), None)?;
+    let mut fresh = Vec::new();
+    let mut next = 0i64;
+    for _ in 0..from.count("fresh pages")? {
+        let page = from.signed()?.wrapping_add(next);
+        let known = usize::try_from(page).ok().filter(|page| *page < layout.pages());
+        fresh.push(known.ok_or_else(|| Malformed(format!("fresh page {page} that is not there")))?);
+        next = page + 1;
+    }
+    let mut memory_ns = vec![0; layout.pages()];
+    for (page, ns) in memory_ns.iter_mut().enumerate() {
+        if accessed.get(page) {
+            // Sums of all pages stay within 64 bits.
+            *ns = from.number_below(1 << 40, "time of a page")?;
+        }
+    }
+    if from.remaining() > 0 {
+        return Err(Malformed(format!("{} bytes too many in an interval", from.remaining())));
+    }
+    Ok(Interval {
+        references,
+        fast_ps,
+        slow_ps,
+        mixed_ps,
+        mixed_slow_ppm,
+        scan_ps,
+        layout: Arc::new(layout),
+        accessed,
+        fresh,
+        memory_ns,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header() -> Header {
+        Header {
+            workload: "w".into(),
+            machine: "m".into(),
+            page_size: PageSize::Base,
+            footprint_bytes: None,
+            interval_references: 1000,
+            created_by: "test".into(),
+        }
+    }
+
+    fn interval(reads: &[u64], costs: (u64, u64)) -> Interval {
+        let mut accessed = PageBits::new(reads.len());
+        reads.iter().enumerate().filter(|(_, r)| **r > 0).for_each(|(p, _)| accessed.set(p, true));
+        Interval {
+            references: 1000,
+            fast_ps: costs.0,
+            slow_ps: costs.1,
+            mixed_ps: (costs.0 / 2).saturating_add(costs.1 / 2),
+            mixed_slow_ppm: 500_000,
+            scan_ps: 9,
+            layout: Arc::new(Layout::contiguous(PageSize::Base, reads.len() as u64)),
+            accessed,
+            fresh: (0..reads.len()).rev().collect(),
+            memory_ns: reads.to_vec(),
+        }
+    }
+
+    fn write(intervals: &[Interval]) -> Vec<u8> {
+        let mut writer = ProfileWriter::new(Vec::new(), "t", &header()).unwrap();
+        intervals.iter().for_each(|i| writer.interval(i).unwrap());
+        writer.finish().unwrap()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Vec<Interval>, RecordingError> {
+        let mut reader = ProfileReader::new(bytes, "t")?;
+        let mut intervals = Vec::new();
+        while let Some(interval) = reader.next_interval()? {
+            intervals.push(interval);
+        }
+        Ok(intervals)
+    }
+
+    #[test]
+    fn time_lies_between_the_costs_by_the_share_of_memorys_time() {
+        let i = interval(&[30, 0, 10], (1000, 3000));
+        let with = |fast: &[usize]| {
+            let mut bits = PageBits::new(3);
+            fast.iter().for_each(|&p| bits.set(p, true));
+            i.time_ps(&bits)
+        };
+        assert_eq!(with(&[0, 1, 2]), 1000);
+        assert_eq!(with(&[]), 3000);
+        assert_eq!(with(&[0]), 1500);
+        assert_eq!(with(&[1, 2]), 2500);
+        // Two reads at a time: the mixed run came to three quarters of the way.
+        let paired = Interval { mixed_ps: 2500, ..i.clone() };
+        let mut half = PageBits::new(3);
+        half.set(0, true);
+        // A quarter of the time of memory is slow: 1 - 0.75^2 of the way.
+        assert_eq!(paired.time_ps(&half), 1000 + 875);
+        let idle = interval(&[0, 0], (700, 900));
+        assert_eq!(idle.time_ps(&PageBits::new(2)), 700);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            all in prop::collection::vec(
+                (prop::collection::vec(0u64..1 << 40, 0..100), any::<u64>(), any::<u64>()), 0..6)
+        ) {
+            let intervals: Vec<_> =
+                all.iter().map(|(reads, fast, slow)| interval(reads, (*fast, *slow))).collect();
+            prop_assert_eq!(read(&write(&intervals)).unwrap(), intervals);
+        }
+
+        #[test]
+        fn damage_is_an_error_or_a_cut_and_never_other_data(at: usize, flip in 1u8..) {
+            let intervals = [interval(&[5, 0, 7], (1, 2)), interval(&[9; 40], (3, 4))];
+            let bytes = write(&intervals);
+            let cut = &bytes[..at % bytes.len()];
+            if let Ok(got) = read(cut) {
+                prop_assert_eq!(&got[..], &intervals[..got.len()]);
+            }
+            let mut flipped = bytes.clone();
+            let place = at % bytes.len();
+            flipped[place] ^= flip;
+            if let Ok(got) = read(&flipped) {
+                prop_assert_eq!(&got[..], &intervals[..got.len()]);
+            }
+        }
+
+        #[test]
+        fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode(&bytes, PageSize::Huge);
+        }
+    }
+}
