@@ -1,6 +1,6 @@
 //! How much fast memory a group may use.
 
-use terrace_core::page::Layout;
+use terrace_core::page::{Layout, PageSize};
 
 /// A group's share of the fast tier.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -12,6 +12,14 @@ pub enum FastShare {
 }
 
 impl FastShare {
+    /// The share of a group whose footprint is known before it has touched all of it: the part of
+    /// the whole, from the start.
+    pub fn of_whole(self, page_size: PageSize, footprint_bytes: u64) -> FastShare {
+        let pages = footprint_bytes.div_ceil(page_size.bytes());
+        let pages = self.pages(&Layout::contiguous(page_size, pages));
+        FastShare::Bytes(pages * page_size.bytes())
+    }
+
     /// The share in whole pages of this layout, rounded down.
     pub fn pages(&self, layout: &Layout) -> u64 {
         match *self {

@@ -425,6 +425,13 @@ impl Tlbs {
             return;
         }
         let last = start.0.saturating_add(size_bytes - 1);
+        // Of a few pages each is looked for; of many, every entry is looked at.
+        if (last >> BASE_PAGE_BITS) - (start.0 >> BASE_PAGE_BITS) < 8 {
+            for page in start.0 >> BASE_PAGE_BITS..=last >> BASE_PAGE_BITS {
+                self.invalidate(VirtualAddress(page << BASE_PAGE_BITS));
+            }
+            return;
+        }
         let range = |size| {
             let bits = bits(size);
             tag(start.0 >> bits, size)..=tag(last >> bits, size)

@@ -15,6 +15,7 @@
 //! - `placement`: which tier each page of a group is in; allocation and first touch;
 //! - `migration`: carrying out a plan;
 //! - `frames`: the page frames of groups whose policy asks for them;
+//! - [`timed`]: run time from profiles;
 //! - [`replay`]: a recording against the policies again;
 //! - [`bench`](mod@bench): what the benchmarks measure here.
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ mod placement;
 pub mod reference;
 pub mod replay;
 mod tiers;
+pub mod timed;
 
 pub use terrace_hardware as hardware;
 /// The operating-system model, as experiments set it.

@@ -9,12 +9,14 @@ use terrace_core::plan::{Outcome, Plan};
 use terrace_core::policy::Allocation;
 use terrace_core::scan::Scan;
 use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
-use terrace_recordings::source::PeriodSource;
+use terrace_os::OsConfig;
+use terrace_recordings::source::{PeriodAccesses, PeriodSource, SourceError};
 
 use crate::frames::{Frames, GroupFrames};
 use crate::migration::{BusyPages, Migration};
 use crate::placement::{OutOfMemory, Placement};
 use crate::tiers::{TierUse, Tiers};
+use crate::timed::{IntervalSource, Timed};
 
 /// A two-tier machine.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,9 +60,17 @@ pub struct GroupConfig {
     pub initial: Option<Placement>,
 }
 
+/// Where a group's accesses come from.
+enum Source {
+    /// Pages by period.
+    Periods(Box<dyn PeriodSource>),
+    /// Intervals of a profile, whose time is the placement's doing.
+    Timed(Box<Timed>),
+}
+
 struct GroupState {
     config: GroupConfig,
-    source: Box<dyn PeriodSource>,
+    source: Source,
     placement: Placement,
     next_period: u64,
     ended: bool,
@@ -109,6 +119,36 @@ impl Machine {
         &self,
         config: GroupConfig,
         source: Box<dyn PeriodSource>,
+    ) -> Result<(SimulatedTracker, SimulatedMover), MachineError> {
+        self.add(config, Source::Periods(source))
+    }
+
+    /// Adds a group that is played by the intervals of a profile: its run time comes out. Moves
+    /// cost it what they cost on this operating system.
+    pub fn add_timed_group(
+        &self,
+        config: GroupConfig,
+        intervals: Box<dyn IntervalSource>,
+        os: &OsConfig,
+    ) -> Result<(SimulatedTracker, SimulatedMover), MachineError> {
+        let timed = Timed::new(intervals, os, self.config.period_ms);
+        let timed = timed.map_err(|e| MachineError(format!("group '{}': {e}", config.name)))?;
+        self.add(config, Source::Timed(Box::new(timed)))
+    }
+
+    /// How long a timed group took, and what it would have taken with all memory fast, in ps;
+    /// `None` before its end, and of other groups.
+    pub fn duration_ps(&self, group: usize) -> Option<(u64, u64)> {
+        match &lock(&self.state).groups[group].source {
+            Source::Timed(timed) => timed.duration_ps(),
+            Source::Periods(_) => None,
+        }
+    }
+
+    fn add(
+        &self,
+        config: GroupConfig,
+        source: Source,
     ) -> Result<(SimulatedTracker, SimulatedMover), MachineError> {
         let state = &mut *lock(&self.state);
         let placement = match &config.initial {
@@ -213,9 +253,8 @@ impl GroupState {
         if self.ended {
             return Ok(Observation::Ended);
         }
+        let next = self.next_period(tiers)?;
         let config = &self.config;
-        let next = self.source.next_period();
-        let next = next.map_err(|e| MachineError(format!("group '{}': {e}", config.name)))?;
         let Some(period) = next else {
             self.ended = true;
             self.placement.vacate(tiers);
@@ -227,7 +266,8 @@ impl GroupState {
         check_page_size(config, period.layout.page_size(), "workload")?;
         check_bits(config, period.accessed.len(), &period.layout, "workload")?;
         let budget = (config.fast_budget)(&period.layout);
-        let allocated = self.placement.follow(&period.layout, config.allocation, budget, tiers);
+        let allocated =
+            self.placement.follow(&period.layout, config.allocation, budget, None, tiers);
         allocated.map_err(|e| out_of_memory(config, "workload", e, tiers))?;
 
         let number = self.next_period + u64::from(period.lost_periods);
@@ -238,6 +278,33 @@ impl GroupState {
             scan = scan.with_frames(group.follow(&self.placement, frames));
         }
         Ok(Observation::Period(Scan { lost_periods: period.lost_periods, ..scan }))
+    }
+
+    fn next_period(&mut self, tiers: &mut Tiers) -> Result<Option<PeriodAccesses>, MachineError> {
+        let GroupState { config, source, placement, .. } = self;
+        let failed = |e: SourceError| MachineError(format!("group '{}': {e}", config.name));
+        match source {
+            Source::Periods(source) => source.next_period().map_err(failed),
+            Source::Timed(timed) => timed
+                .next_period(|interval| {
+                    let layout = &interval.layout;
+                    let page_size = layout.page_size();
+                    let checked = check_page_size(config, page_size, "profile");
+                    checked.map_err(|e| SourceError(e.0))?;
+                    let budget = (config.fast_budget)(layout);
+                    let followed = placement.follow(
+                        layout,
+                        config.allocation,
+                        budget,
+                        Some(&interval.fresh),
+                        tiers,
+                    );
+                    followed
+                        .map_err(|e| SourceError(out_of_memory(config, "profile", e, tiers).0))?;
+                    Ok(placement.fast.clone())
+                })
+                .map_err(|e: SourceError| MachineError(e.0)),
+        }
     }
 
     fn apply(&mut self, plan: &Plan, tiers: &mut Tiers) -> Result<Outcome, MachineError> {
@@ -253,7 +320,19 @@ impl GroupState {
             )));
         }
         let budget = (self.config.fast_budget)(&self.placement.layout);
-        Ok(Migration::new(&mut self.placement, tiers, budget, &mut self.busy, plan).run())
+        let page_size = self.config.page_size;
+        let mut run =
+            |plan| Migration::new(&mut self.placement, tiers, budget, &mut self.busy, plan).run();
+        match &mut self.source {
+            Source::Periods(_) => Ok(run(plan)),
+            Source::Timed(timed) => {
+                let (plan, late) = timed.in_time(plan, page_size);
+                let mut outcome = run(&plan);
+                timed.pay(&outcome, page_size);
+                outcome.failures.extend(late);
+                Ok(outcome)
+            }
+        }
     }
 }
 

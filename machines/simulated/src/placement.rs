@@ -68,12 +68,13 @@ impl Placement {
     }
 
     /// Goes over to the next layout: frees the pages that have gone, then allocates those that
-    /// have come. Without memory for them, nothing is changed but what was freed.
+    /// have come, in the order in which they are touched where that is known. Without memory for them, nothing is changed but what was freed.
     pub(crate) fn follow(
         &mut self,
         layout: &Arc<Layout>,
         allocation: Allocation,
         budget_pages: u64,
+        order: Option<&[usize]>,
         tiers: &mut Tiers,
     ) -> Result<(), OutOfMemory> {
         if Arc::ptr_eq(&self.layout, layout) {
@@ -108,7 +109,10 @@ impl Placement {
             }
         };
         match allocation {
-            Allocation::FastFirst => fill(&mut fast, carry.fresh(), into_fast),
+            Allocation::FastFirst => match order {
+                None => fill(&mut fast, carry.fresh(), into_fast),
+                Some(order) => fill_in_order(&mut fast, &carry, order, into_fast),
+            },
             Allocation::Interleave => spread(&mut fast, carry.fresh(), into_fast, fresh.pages),
         }
         tiers.fast.take(into_fast, page_size);
@@ -161,6 +165,22 @@ fn fill(fast: &mut PageBits, fresh: impl Iterator<Item = Range<usize>>, mut coun
         let here = count.min(range.len() as u64);
         fast.set_range(range.start..range.start + here as usize, true);
         count -= here;
+    }
+}
+
+/// The first `count` fresh pages in this order are fast, then others by address.
+fn fill_in_order(fast: &mut PageBits, carry: &Carry, order: &[usize], mut count: u64) {
+    let mut fresh = PageBits::new(carry.new_pages());
+    carry.fresh().for_each(|range| fresh.set_range(range, true));
+    let by_address = carry.fresh().flatten();
+    for page in order.iter().copied().chain(by_address) {
+        if count == 0 {
+            return;
+        }
+        if fresh.get(page) && !fast.get(page) {
+            fast.set(page, true);
+            count -= 1;
+        }
     }
 }
 

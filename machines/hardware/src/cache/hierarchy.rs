@@ -83,6 +83,8 @@ pub enum Entry {
 struct Private {
     l1: Cache,
     l2: Option<Cache>,
+    /// Whether anything was ever looked for here: caches of idle cores need not be searched.
+    used: bool,
 }
 
 /// Private first and second levels over a shared last level.
@@ -113,6 +115,7 @@ impl CacheHierarchy {
         let private = Private {
             l1: Cache::new(&config.l1).map_err(|e| e.within("l1"))?,
             l2: config.l2.as_ref().map(Cache::new).transpose().map_err(|e| e.within("l2"))?,
+            used: false,
         };
         Ok(CacheHierarchy {
             cores: vec![private; cores],
@@ -151,6 +154,7 @@ impl CacheHierarchy {
     /// The rest of [`CacheHierarchy::access`].
     pub(crate) fn access_farther(&mut self, core: usize, line: LineAddress, l1: Access) -> Level {
         self.writebacks.count = 0;
+        self.cores[core].used = true;
         // The line moves first: what makes room for it must not drive it out below.
         let level = self.at_l2(core, line, false);
         self.l1_victim(core, l1.evicted());
@@ -171,6 +175,7 @@ impl CacheHierarchy {
             return self.access(core, line, write);
         }
         self.writebacks.count = 0;
+        self.cores[core].used = true;
         self.at_l2(core, line, write)
     }
 
@@ -270,7 +275,7 @@ impl CacheHierarchy {
 
     fn invalidate_private(&mut self, line: LineAddress) -> bool {
         let mut dirty = false;
-        for private in &mut self.cores {
+        for private in self.cores.iter_mut().filter(|p| p.used) {
             dirty |= private.l1.invalidate(line) == Some(true);
             if let Some(l2) = &mut private.l2 {
                 dirty |= l2.invalidate(line) == Some(true);

@@ -19,6 +19,13 @@ pub(super) struct Transfer {
     pub(super) exchange: bool,
 }
 
+/// What one thread moves at most, counting what it writes: instructions take time too.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Rates {
+    pub(super) copy_gb_per_s: f64,
+    pub(super) exchange_gb_per_s: f64,
+}
+
 /// One copying thread. It reads as many lines as its core can have under way, waits for the last of
 /// them, and goes on; writes are posted, so that only the tier's bandwidth holds them back.
 #[derive(Debug, Clone)]
@@ -31,6 +38,7 @@ pub(super) struct Copier {
     work: VecDeque<Transfer>,
     outstanding: u64,
     line_bytes: u64,
+    rates: Rates,
     requests: u64,
     /// Requests of this turn that were pending when they were made, and when they were done.
     pending: Vec<(RequestId, Option<Picoseconds>)>,
@@ -44,13 +52,20 @@ const FIRST_REQUEST: u64 = 1 << 63 | 0xFFFF;
 impl Copier {
     /// A thread on `core` that has `outstanding` lines under way at most. `number` tells copiers
     /// apart.
-    pub(super) fn new(core: usize, number: usize, outstanding: u32, line_bytes: u64) -> Self {
+    pub(super) fn new(
+        core: usize,
+        number: usize,
+        outstanding: u32,
+        line_bytes: u64,
+        rates: Rates,
+    ) -> Self {
         Copier {
             core,
             now: Picoseconds::ZERO,
             work: VecDeque::new(),
             outstanding: u64::from(outstanding.max(1)),
             line_bytes,
+            rates,
             requests: (number as u64) << 40,
             pending: Vec::new(),
             copied_bytes: 0,
@@ -101,7 +116,12 @@ impl Copier {
     fn turn(&mut self, part: Transfer, node: &mut Node, memory: &mut impl MemoryPort) {
         let offsets = (0..part.size_bytes).step_by(self.line_bytes as usize);
         let at = |a: PhysicalAddress, offset| PhysicalAddress(a.0 + offset);
-        let mut done = self.now;
+        let (bytes, gb_per_s) = match part.exchange {
+            true => (2 * part.size_bytes, self.rates.exchange_gb_per_s),
+            false => (part.size_bytes, self.rates.copy_gb_per_s),
+        };
+        let instructions = (bytes as f64 * 1000.0 / gb_per_s.max(1e-6)) as u64;
+        let mut done = self.now + Picoseconds(instructions);
         for offset in offsets.clone() {
             done = done.max(self.read(at(part.from, offset), memory));
             if part.exchange {
@@ -169,7 +189,8 @@ mod tests {
         let config = presets::by_name(machine).unwrap();
         let mut memory = TieredMemory::new(&config.tiers).unwrap();
         let mut node = Node::new(&config.node).unwrap();
-        let mut copier = Copier::new(0, 0, config.node.core.outstanding_misses, 64);
+        let rates = Rates { copy_gb_per_s: 1e6, exchange_gb_per_s: 1e6 };
+        let mut copier = Copier::new(0, 0, config.node.core.outstanding_misses, 64, rates);
         let size_bytes = 1 << 20;
         let to = PhysicalAddress(memory.start(to).0 + (64 << 20));
         let transfer = Transfer { from: memory.start(from), to, size_bytes, exchange };

@@ -46,8 +46,8 @@ pub(super) struct Member {
     reported: PeriodCost,
     period: PeriodCost,
     untracked_bytes: u64,
-    /// Lines read from each page in the last period, where pages are counted.
-    page_reads: Vec<u64>,
+    /// Time of memory for each page in the last period, where pages are counted.
+    page_memory_ns: Vec<u64>,
 }
 
 /// A scan's content without its number.
@@ -68,7 +68,7 @@ impl Member {
             reported: PeriodCost::default(),
             period: PeriodCost::default(),
             untracked_bytes: 0,
-            page_reads: Vec::new(),
+            page_memory_ns: Vec::new(),
         }
     }
 
@@ -103,8 +103,8 @@ impl State {
         if self.members[group].config.needs_frames || self.frames.are_counted() {
             let frames = self.frames_of(group, &scan.layout);
             let base_pages = page_size.bytes() / PageSize::Base.bytes();
-            let reads = frames.iter().map(|f| self.frames.take(f * base_pages, base_pages));
-            self.members[group].page_reads = reads.collect();
+            let times = frames.iter().map(|f| self.frames.take(f * base_pages, base_pages));
+            self.members[group].page_memory_ns = times.collect();
             scan = scan.with_frames(frames);
         }
         Taken { scan, untracked_bytes: harvest.untracked_bytes }
@@ -143,6 +143,38 @@ impl State {
         let sum = |levels: &[u64]| levels.iter().sum::<u64>();
         let fast = by_node.first().map_or(0, |levels| sum(levels));
         (fast, by_node.iter().skip(1).map(|levels| sum(levels)).sum())
+    }
+
+    /// Runs a program for so many references more, nothing moved.
+    fn run_references(
+        &mut self,
+        group: usize,
+        references: u64,
+        scan: bool,
+    ) -> Result<Work, MachineError> {
+        let before = self.programs[group].latest(&self.node);
+        let counts = self.programs[group].counts;
+        let program = &mut self.programs[group];
+        program.pause_at = counts.references + references;
+        if program.phase == Phase::Paused {
+            program.phase = Phase::Running;
+        }
+        self.advance(Until::Time(Picoseconds(u64::MAX)))?;
+        let ended = matches!(self.programs[group].phase, Phase::Ended(_));
+        let took = self.programs[group].latest(&self.node).since(before);
+        let scan = match self.members[group].last.take() {
+            _ if !scan => None,
+            Some(last) => Some(last),
+            None => Some(self.take_scan(group)),
+        };
+        let program = &self.programs[group];
+        Ok(Work {
+            scan: scan.map(|taken| taken.scan),
+            page_memory_ns: self.members[group].page_memory_ns.clone(),
+            references: program.counts.references - counts.references,
+            took,
+            ended,
+        })
     }
 
     fn observe(&mut self, group: usize) -> Result<Observation, MachineError> {
@@ -187,17 +219,46 @@ impl State {
     }
 }
 
+/// What a program did in so many references.
+#[derive(Debug, Clone)]
+pub struct Work {
+    /// Its pages, which of them it accessed, and where they are, if that was asked for. Reading
+    /// accessed bits has its translations dropped.
+    pub scan: Option<Scan>,
+    /// Time of memory for each page, in ns, as far as it worked for nothing read before; empty
+    /// unless pages are counted.
+    pub page_memory_ns: Vec<u64>,
+    /// Loads and stores.
+    pub references: u64,
+    /// How long it took.
+    pub took: Picoseconds,
+    /// The program has ended; it is not asked again.
+    pub ended: bool,
+}
+
 impl ReferenceMachine {
+    /// Runs the program of a group, the only one on the machine, for so many references more, with
+    /// nothing moved; `scan`: its accessed bits are read and cleared then.
+    pub fn run_references(
+        &self,
+        group: usize,
+        references: u64,
+        scan: bool,
+    ) -> Result<Work, MachineError> {
+        lock(&self.state).run_references(group, references, scan)
+    }
+
     /// What the last period that was observed cost a group.
     pub fn period_cost(&self, group: usize) -> PeriodCost {
         lock(&self.state).members[group].period
     }
 
-    /// Lines read from each page of a group in the last period that was observed, by the scan's
-    /// numbers; nothing unless [`ReferenceMachine::count_pages`] was called before. A page that was
-    /// moved in that period has what was read from its new place.
-    pub fn page_reads(&self, group: usize) -> Vec<u64> {
-        lock(&self.state).members[group].page_reads.clone()
+    /// Time of memory for each page of a group in the last period that was observed, in ns, by the
+    /// scan's numbers: as long as it worked for nothing read before. Nothing unless
+    /// [`ReferenceMachine::count_pages`] was called before. A page that was moved in that period has
+    /// what its new place took.
+    pub fn page_memory_ns(&self, group: usize) -> Vec<u64> {
+        lock(&self.state).members[group].page_memory_ns.clone()
     }
 
     /// What everything so far cost a group.

@@ -19,10 +19,10 @@ use terrace_os::moves::MoveId;
 use terrace_os::{Os, OsError, ProcessSpec, Unmapped};
 
 use super::config::{ReferenceConfig, ReferenceGroup};
-use super::copy::Copier;
+use super::copy::{Copier, Rates};
 use super::counts::Counts;
 use super::group::{Member, ReferenceMover, ReferenceTracker};
-use super::port::{FrameCounts, Port};
+use super::port::{FrameTimes, Port};
 use super::program::{Phase, Program, Stop};
 use super::source::{ReferenceSource, Step};
 
@@ -37,7 +37,7 @@ pub(super) struct State {
     pub(super) config: ReferenceConfig,
     pub(super) node: Node,
     pub(super) memory: TieredMemory,
-    pub(super) frames: FrameCounts,
+    pub(super) frames: FrameTimes,
     pub(super) os: Os,
     pub(super) programs: Vec<Program>,
     pub(super) members: Vec<Member>,
@@ -89,9 +89,14 @@ impl ReferenceMachine {
         let line_bytes = 1 << node.caches().line_bits();
         let outstanding = config.hardware.node.core.outstanding_misses;
         let threads = (config.os.migration.threads.max(1) as usize).min(cores);
+        let rates = Rates {
+            copy_gb_per_s: os.costs().copy_gb_per_s,
+            exchange_gb_per_s: os.costs().exchange_gb_per_s,
+        };
         // From the last core downwards: programs take theirs from the first one upwards.
-        let copiers =
-            (0..threads).map(|n| Copier::new(cores - 1 - n, n, outstanding, line_bytes)).collect();
+        let copiers = (0..threads)
+            .map(|n| Copier::new(cores - 1 - n, n, outstanding, line_bytes, rates))
+            .collect();
         let state = State {
             core_program: vec![None; cores],
             shared_cores: false,
@@ -100,7 +105,7 @@ impl ReferenceMachine {
             daemon_now: Picoseconds::ZERO,
             periods: 0,
             period_end: Picoseconds::ZERO,
-            frames: FrameCounts::default(),
+            frames: FrameTimes::default(),
             programs: Vec::new(),
             members: Vec::new(),
             config,
@@ -112,11 +117,11 @@ impl ReferenceMachine {
         Ok(ReferenceMachine { state: Arc::new(Mutex::new(state)) })
     }
 
-    /// Counts reads by page from now on: what [`ReferenceMachine::page_reads`] gives.
+    /// Counts the time of memory by page from now on: what [`ReferenceMachine::page_memory_ns`] gives.
     pub fn count_pages(&self) {
         let state = &mut *lock(&self.state);
         let bytes = state.config.hardware.tiers.iter().map(|t| t.capacity.0).sum();
-        state.frames = FrameCounts::new(bytes);
+        state.frames = FrameTimes::new(bytes);
     }
 
     /// Adds a program as a group. Its threads are given the cores after those of the programs
@@ -170,6 +175,11 @@ impl ReferenceMachine {
             Phase::Ended(at) => Some(at),
             _ => None,
         }
+    }
+
+    /// Memory that a group's program touches in all, as far as that was known before.
+    pub fn footprint_bytes(&self, group: usize) -> Option<u64> {
+        lock(&self.state).programs[group].source.footprint_bytes()
     }
 
     /// Whether a program was killed because memory ran out.
@@ -316,6 +326,10 @@ impl State {
                     {
                         return Ok(());
                     }
+                }
+                Stop::Hungry if self.programs[number].is_at_pause() => {
+                    self.programs[number].phase = Phase::Paused;
+                    return Ok(());
                 }
                 Stop::Hungry => {
                     if self.step(number)? {

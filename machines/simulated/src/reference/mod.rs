@@ -27,7 +27,7 @@ pub mod source;
 
 pub use config::{Options, ReferenceConfig, ReferenceGroup};
 pub use counts::{Counts, TIERS};
-pub use group::{PeriodCost, ReferenceMover, ReferenceTracker};
+pub use group::{PeriodCost, ReferenceMover, ReferenceTracker, Work};
 pub use machine::ReferenceMachine;
 pub use program_source::program;
 pub use recording_source::{RecordingChoice, recording};

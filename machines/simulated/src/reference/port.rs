@@ -1,5 +1,5 @@
 //! The way from the processor to memory, with a count of what went by: reads and writes by tier,
-//! and, where they are wanted, reads by frame.
+//! and, where they are wanted, the time of memory by frame.
 
 use terrace_hardware::address::{BASE_PAGE_BITS, Kind};
 use terrace_hardware::node::MemoryPort;
@@ -9,34 +9,55 @@ use terrace_hardware::units::Picoseconds;
 
 use super::counts::{Counts, TIERS};
 
-/// Counts of lines by base-page frame.
+/// By base-page frame: the time that memory worked for its lines and for nothing read before them.
+/// Lines that come while others are under way add only what they take longer, so that the sum is
+/// the time in which anything was read, and a page that is waited for counts for more than one whose
+/// lines come beside others.
 #[derive(Debug, Clone, Default)]
-pub(super) struct FrameCounts(Vec<u32>);
+pub(super) struct FrameTimes {
+    by_frame_ns: Vec<u32>,
+    /// When the last of the lines read so far is there.
+    busy_until: Picoseconds,
+}
 
-impl FrameCounts {
-    /// Counts for so much memory.
+impl FrameTimes {
+    /// Times for so much memory.
     pub(super) fn new(size_bytes: u64) -> Self {
-        FrameCounts(vec![0; (size_bytes >> BASE_PAGE_BITS) as usize])
+        let frames = (size_bytes >> BASE_PAGE_BITS) as usize;
+        FrameTimes { by_frame_ns: vec![0; frames], busy_until: Picoseconds::ZERO }
     }
 
     /// Whether anything is counted.
     pub(super) fn are_counted(&self) -> bool {
-        !self.0.is_empty()
+        !self.by_frame_ns.is_empty()
     }
 
-    /// What was counted for the pages from this one on; they begin anew.
-    pub(super) fn take(&mut self, first: u64, pages: u64) -> u64 {
-        let frames = first as usize..(first + pages) as usize;
-        let Some(counts) = self.0.get_mut(frames) else { return 0 };
-        let sum = counts.iter().map(|&c| u64::from(c)).sum();
-        counts.fill(0);
+    /// What was counted for the frames from this one on, in ns; they begin anew.
+    pub(super) fn take(&mut self, first: u64, frames: u64) -> u64 {
+        let frames = first as usize..(first + frames) as usize;
+        let Some(times) = self.by_frame_ns.get_mut(frames) else { return 0 };
+        let sum = times.iter().map(|&ns| u64::from(ns)).sum();
+        times.fill(0);
         sum
     }
 
     #[inline(always)]
-    fn add(&mut self, request: &Request) {
-        if let Some(count) = self.0.get_mut((request.address.0 >> BASE_PAGE_BITS) as usize) {
-            *count = count.saturating_add(1);
+    fn add(&mut self, at: Picoseconds, request: &Request, when: When) {
+        if self.by_frame_ns.is_empty() {
+            return;
+        }
+        // A memory whose answers come later counts each line alike.
+        let ns = match when {
+            When::At(done) => {
+                let alone = done.since(at.max(self.busy_until));
+                self.busy_until = self.busy_until.max(done);
+                alone.0.div_ceil(1000)
+            }
+            When::Pending(_) => 1,
+        };
+        let frame = (request.address.0 >> BASE_PAGE_BITS) as usize;
+        if let Some(time) = self.by_frame_ns.get_mut(frame) {
+            *time = time.saturating_add(u32::try_from(ns).unwrap_or(u32::MAX));
         }
     }
 }
@@ -44,13 +65,13 @@ impl FrameCounts {
 /// Memory as one program sees it for a while.
 pub(super) struct Port<'a> {
     memory: &'a mut TieredMemory,
-    frames: &'a mut FrameCounts,
+    frames: &'a mut FrameTimes,
     reads: [u64; TIERS],
     writes: [u64; TIERS],
 }
 
 impl<'a> Port<'a> {
-    pub(super) fn new(memory: &'a mut TieredMemory, frames: &'a mut FrameCounts) -> Self {
+    pub(super) fn new(memory: &'a mut TieredMemory, frames: &'a mut FrameTimes) -> Self {
         Port { memory, frames, reads: [0; TIERS], writes: [0; TIERS] }
     }
 
@@ -70,7 +91,7 @@ impl MemoryPort for Port<'_> {
         match request.kind {
             Kind::Read => {
                 self.reads[tier.min(TIERS - 1)] += 1;
-                self.frames.add(&request);
+                self.frames.add(at, &request, when);
             }
             Kind::Write => self.writes[tier.min(TIERS - 1)] += 1,
         }

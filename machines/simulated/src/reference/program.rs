@@ -32,6 +32,8 @@ pub(super) enum Phase {
     Before(Picoseconds),
     /// It runs.
     Running,
+    /// It has made as many references as it was to make.
+    Paused,
     /// It waits for a page that is being moved, since then, on this core.
     Waiting(MoveId, usize, Picoseconds),
     /// It ended then.
@@ -52,6 +54,10 @@ pub(super) struct Program {
     pub(super) stop_at: Option<Picoseconds>,
     block: Vec<Access>,
     next: usize,
+    /// It pauses when it has made so many references.
+    pub(super) pause_at: u64,
+    /// Accesses of a block beyond the pause.
+    held: Vec<Access>,
     /// What it cost so far.
     pub(super) counts: Counts,
     /// The machine may take an access to unmapped memory for memory that its source did not know.
@@ -82,6 +88,8 @@ impl Program {
             stop_at,
             block: Vec::new(),
             next: 0,
+            pause_at: u64::MAX,
+            held: Vec::new(),
             counts: Counts::default(),
             unmapped_accesses: 0,
             was_killed: false,
@@ -104,7 +112,7 @@ impl Program {
         match self.phase {
             Phase::Before(start) => Some(start),
             Phase::Running => Some(node.core(self.next_core()).now()),
-            Phase::Waiting(..) | Phase::Ended(_) => None,
+            Phase::Paused | Phase::Waiting(..) | Phase::Ended(_) => None,
         }
     }
 
@@ -121,17 +129,28 @@ impl Program {
         }
     }
 
+    /// Whether it has come to its pause.
+    pub(super) fn is_at_pause(&self) -> bool {
+        self.next == self.block.len() && self.counts.references >= self.pause_at
+    }
+
     /// Takes what its source says next. Accesses are kept here; anything else is for the machine.
     pub(super) fn refill(
         &mut self,
     ) -> Result<Option<Step>, terrace_recordings::source::SourceError> {
-        match self.source.next_step()? {
-            Step::Accesses(block) => {
-                (self.block, self.next) = (block, 0);
-                Ok(None)
-            }
-            other => Ok(Some(other)),
+        let mut block = match std::mem::take(&mut self.held) {
+            held if !held.is_empty() => held,
+            _ => match self.source.next_step()? {
+                Step::Accesses(block) => block,
+                other => return Ok(Some(other)),
+            },
+        };
+        let left = self.pause_at - self.counts.references;
+        if left < block.len() as u64 {
+            self.held = block.split_off(left as usize);
         }
+        (self.block, self.next) = (block, 0);
+        Ok(None)
     }
 
     /// Makes accesses until the horizon, a fault, or the end of the block.
