@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{
     caches, compare, completions, coverage, dram, export, guard, import, info, lab, machines, man,
-    policies, rack, record, replay, report, restore, run, workloads,
+    policies, profile, rack, record, replay, report, restore, run, workloads,
 };
 
 /// What stands below the commands in `--help` and in the manual page.
@@ -45,6 +45,7 @@ pub enum Command {
     Export(export::Arguments),
     Info(info::Arguments),
     Caches(caches::Arguments),
+    Profile(profile::Arguments),
     Replay(replay::Arguments),
     Rack(rack::Arguments),
     Report(report::Arguments),
@@ -72,6 +73,7 @@ impl Command {
             Command::Export(a) => a.execute(),
             Command::Info(a) => a.execute(),
             Command::Caches(a) => a.execute(),
+            Command::Profile(a) => a.execute(),
             Command::Replay(a) => a.execute(),
             Command::Rack(a) => a.execute(),
             Command::Report(a) => a.execute(),

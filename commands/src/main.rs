@@ -23,6 +23,7 @@ mod lab;
 mod machines;
 mod man;
 mod policies;
+mod profile;
 mod progress;
 mod rack;
 mod record;

@@ -5,6 +5,7 @@
 //!
 //! - [`file`]: experiment files;
 //! - [`run`]: runs them; `simulated`, `reference`, `host` and `virtual_machine` are the machines;
+//! - [`profile`](mod@profile): what a workload costs with fast and with slow memory;
 //! - `parallel`: several simulated runs at a time;
 //! - `collect`: turns what the engine reports into result tables and a recording;
 //! - `rows`: where the rows go.
@@ -14,6 +15,7 @@ pub mod file;
 mod heat;
 mod host;
 mod parallel;
+pub mod profile;
 pub mod rack;
 mod reference;
 pub mod refusal;

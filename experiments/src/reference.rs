@@ -4,7 +4,7 @@ use anyhow::Context;
 use terrace_core::parameters;
 use terrace_core::policy;
 use terrace_core::seams::MachineError;
-use terrace_engine::{Engine, Group, Observer, Options, PeriodReport};
+use terrace_engine::{Engine, FastShare, Group, Observer, Options, PeriodReport};
 use terrace_results::{HardwareRow, RunRow};
 use terrace_simulated::hardware::presets::MachineConfig;
 use terrace_simulated::hardware::units::{Bytes, Picoseconds};
@@ -15,7 +15,7 @@ use terrace_simulated::reference::{
 use terrace_workloads::kinds;
 
 use crate::collect::Collector;
-use crate::file::{Experiment, GroupSpec};
+use crate::file::{Experiment, GroupSpec, WorkloadSpec};
 use crate::refusal::{Refusal, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run};
@@ -31,16 +31,28 @@ pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
     for run in runs {
         let machine = ReferenceMachine::new(config(&run.experiment)?).map_err(Refusal::new)?;
         drop(machine);
+        let mut needed_bytes = 0u64;
         for group in &run.experiment.groups {
             // Sources are threads: made to see that they can be, and dropped.
-            source(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
+            let source = source(&run.experiment, group);
+            let source = source.map_err(|e| refuse!("group '{}': {e}", group.name))?;
+            needed_bytes = needed_bytes.saturating_add(source.footprint_bytes().unwrap_or(0));
+        }
+        let tiers = config(&run.experiment)?.hardware.tiers;
+        let got_bytes: u64 = tiers.iter().map(|t| t.capacity.0).sum();
+        if needed_bytes > got_bytes {
+            return Err(refuse!(
+                "machine: all tiers together have {got_bytes} bytes, expected more than \
+                 {needed_bytes} for the workloads; give it more slow memory"
+            )
+            .into());
         }
     }
     Ok(())
 }
 
 /// The machine of an experiment.
-fn config(experiment: &Experiment) -> Result<ReferenceConfig, Refusal> {
+pub(crate) fn config(experiment: &Experiment) -> Result<ReferenceConfig, Refusal> {
     let spec = &experiment.machine;
     let mut table = spec.hardware.clone().unwrap_or_default();
     if !table.contains_key("description") {
@@ -71,7 +83,11 @@ struct Recorded {
     dependent_loads: bool,
 }
 
-fn source(experiment: &Experiment, group: &GroupSpec) -> Result<Box<dyn ReferenceSource>, Refusal> {
+/// What a group's workload does.
+pub(crate) fn source(
+    experiment: &Experiment,
+    group: &GroupSpec,
+) -> Result<Box<dyn ReferenceSource>, Refusal> {
     let workload = &group.workload;
     match workload.kind.as_str() {
         kinds::program::NAME => {
@@ -97,10 +113,12 @@ fn source(experiment: &Experiment, group: &GroupSpec) -> Result<Box<dyn Referenc
     }
 }
 
-/// Everything fast: a machine whose first tier holds what all tiers hold.
-fn all_fast(mut config: ReferenceConfig) -> ReferenceConfig {
+/// A machine each of whose first two tiers holds what all tiers hold together.
+pub(crate) fn roomy(mut config: ReferenceConfig) -> ReferenceConfig {
     let all: u64 = config.hardware.tiers.iter().map(|t| t.capacity.0).sum();
-    config.hardware.tiers[0].capacity = Bytes(all);
+    for tier in config.hardware.tiers.iter_mut().take(2) {
+        tier.capacity = Bytes(all);
+    }
     config.os.watermarks.clear();
     config
 }
@@ -108,44 +126,75 @@ fn all_fast(mut config: ReferenceConfig) -> ReferenceConfig {
 /// Runs the groups with all their memory fast and nothing moved, for as long as the experiment
 /// lasts: what slowdown is measured against. `None` for a group that had not ended by then.
 pub(crate) fn baseline(experiment: &Experiment) -> anyhow::Result<Baseline> {
-    let config = all_fast(config(experiment)?);
+    let config = roomy(config(experiment)?);
     // A tier modelled by its DRAM holds no more than its chips do: no baseline then.
     let Ok(machine) = ReferenceMachine::new(config) else {
         return Ok(vec![None; experiment.groups.len()]);
     };
-    let mut ends = Vec::new();
     for spec in &experiment.groups {
-        let (tracker, mover) = machine.add_group(
-            group(spec, policy::Allocation::FastFirst, false, true),
-            source(experiment, spec)?,
-        )?;
-        ends.push((tracker, mover));
+        let group = unmanaged(spec, Share::AllFast);
+        let _seams = machine.add_group(group, source(experiment, spec)?)?;
     }
     machine.run_to_end()?;
     Ok((0..experiment.groups.len()).map(|g| machine.duration(g)).collect())
+}
+
+/// How much of a group's memory is fast.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Share {
+    /// This much.
+    Given(FastShare),
+    /// Everything.
+    AllFast,
+    /// Nothing.
+    AllSlow,
+    /// Pages in turn in both tiers.
+    Mixed,
+}
+
+/// A group whose pages stay where they were first touched.
+pub(crate) fn unmanaged(spec: &GroupSpec, share: Share) -> ReferenceGroup {
+    let allocation = match share {
+        Share::Mixed => policy::Allocation::Interleave,
+        _ => policy::Allocation::FastFirst,
+    };
+    group(spec, allocation, false, share)
 }
 
 fn group(
     spec: &GroupSpec,
     allocation: policy::Allocation,
     needs_frames: bool,
-    all_fast: bool,
+    how: Share,
 ) -> ReferenceGroup {
-    let share = spec.share();
     ReferenceGroup {
         name: spec.name.clone(),
         page_size: spec.page_size,
         allocation,
         needs_frames,
         tables: spec.tables.unwrap_or_default(),
-        fast_budget: Box::new(
-            move |layout| {
-                if all_fast { layout.pages() as u64 } else { share.pages(layout) }
-            },
-        ),
+        fast_budget: Box::new(move |layout| match how {
+            Share::Given(share) => share.pages(layout),
+            Share::AllFast => layout.pages() as u64,
+            Share::AllSlow => 0,
+            Share::Mixed => layout.pages().div_ceil(2) as u64,
+        }),
         start_ns: spec.start_ms.unwrap_or(0) * 1_000_000,
         stop_ns: spec.stop_ms.map(|ms| ms * 1_000_000),
     }
+}
+
+/// A workload as people know it: a program by its own name.
+pub(crate) fn workload_name(workload: &WorkloadSpec) -> String {
+    let name = workload.parameters.get("name").and_then(|n| n.as_str());
+    name.unwrap_or(&workload.kind).to_owned()
+}
+
+/// The machine of an experiment as people know it.
+pub(crate) fn machine_name(experiment: &Experiment) -> String {
+    let hardware = experiment.machine.hardware.as_ref();
+    let preset = hardware.and_then(|h| h.get("preset")).and_then(|p| p.as_str());
+    preset.unwrap_or(HARDWARE).to_owned()
 }
 
 /// Runs it and adds its rows to the tables.
@@ -161,14 +210,20 @@ pub(crate) fn run(
     for spec in &experiment.groups {
         let policy =
             policy::build(&spec.policy, &experiment.parameters_of(&spec.policy), experiment.seed)?;
-        let group = group(spec, policy.allocation(), policy.needs_frames(), false);
-        let (tracker, mover) = machine.add_group(group, source(experiment, spec)?)?;
+        let source = source(experiment, spec)?;
+        let mut share = spec.share();
+        if let Some(bytes) = source.footprint_bytes() {
+            share = share.of_whole(spec.page_size, bytes);
+        }
+        let how = Share::Given(share);
+        let group = group(spec, policy.allocation(), policy.needs_frames(), how);
+        let (tracker, mover) = machine.add_group(group, source)?;
         groups.push(Group {
             name: spec.name.clone(),
             tracker: Box::new(tracker),
             policy,
             mover: Box::new(mover),
-            share: spec.share(),
+            share,
             moved_pages: spec.moved_pages_per_period.unwrap_or(u64::MAX),
         });
     }

@@ -1,14 +1,19 @@
 //! Runs on the simulated machine at period depth.
 
+use std::fs::File;
+use std::io::BufReader;
+
 use anyhow::Context;
 use terrace_core::{parameters, policy};
 use terrace_engine::{Engine, Group, Options};
 use terrace_recordings::period::{Header, RecordingSource};
+use terrace_recordings::profile::ProfileReader;
 use terrace_recordings::source::PeriodSource;
 use terrace_results::RunRow;
 use terrace_simulated::{GroupConfig, Machine, MachineConfig, Placement};
 
 use terrace_workloads::generators::{GeneratorKind, Timing};
+use terrace_workloads::kinds;
 
 use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec};
@@ -24,6 +29,11 @@ const NO_LIMIT_BYTES: u64 = 1 << 60;
 pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
     for run in runs {
         for group in &run.experiment.groups {
+            if group.workload.kind == kinds::PROFILE {
+                profiled(&run.experiment, group)
+                    .map_err(|e| refuse!("group '{}': {e}", group.name))?;
+                continue;
+            }
             source(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
         }
         memory_suffices(&run.experiment)?;
@@ -70,6 +80,33 @@ fn source(
     };
     let source = kind.source(&workload.parameters(), timing).map_err(Refusal::new)?;
     Ok((source, None))
+}
+
+/// Parameters of the workload kind "profile".
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Profiled {
+    /// The file, relative to the experiment file.
+    path: std::path::PathBuf,
+}
+
+/// The profile that a group's workload names.
+fn profiled(
+    experiment: &Experiment,
+    group: &GroupSpec,
+) -> Result<ProfileReader<BufReader<File>>, Refusal> {
+    let Profiled { path } = parameters::read(&group.workload.parameters())
+        .map_err(|e| refuse!("workload 'profile': {e}"))?;
+    let path = experiment.folder.join(path);
+    let profile = ProfileReader::open(&path).map_err(Refusal::new)?;
+    let (got, expected) = (group.page_size.bytes(), profile.header().page_size.bytes());
+    if got != expected {
+        return Err(refuse!(
+            "pages of {got} bytes, expected {expected} as in {}; set page_size so",
+            path.display()
+        ));
+    }
+    Ok(profile)
 }
 
 /// Parameters of the workload kind "recording".
@@ -134,18 +171,34 @@ pub(crate) fn run(
     })?;
     let mut groups = Vec::new();
     for spec in &experiment.groups {
-        let (source, initial) = source(experiment, spec)?;
         let policy =
             policy::build(&spec.policy, &experiment.parameters_of(&spec.policy), experiment.seed)?;
-        let share = spec.share();
-        let config = GroupConfig {
+        let mut share = spec.share();
+        let page_size = spec.page_size;
+        let profile = match spec.workload.kind == kinds::PROFILE {
+            true => Some(profiled(experiment, spec)?),
+            false => None,
+        };
+        if let Some(bytes) = profile.as_ref().and_then(|p| p.header().footprint_bytes) {
+            share = share.of_whole(page_size, bytes);
+        }
+        let config = |initial| GroupConfig {
             name: spec.name.clone(),
-            page_size: spec.page_size,
+            page_size,
             allocation: policy.allocation(),
             fast_budget: Box::new(move |layout| share.pages(layout)),
             initial,
         };
-        let (mut tracker, mover) = machine.add_group(config, source)?;
+        let (mut tracker, mover) = match profile {
+            Some(profile) => {
+                let os = experiment.machine.os.clone().unwrap_or_default();
+                machine.add_timed_group(config(None), Box::new(profile), &os)?
+            }
+            None => {
+                let (source, initial) = source(experiment, spec)?;
+                machine.add_group(config(initial), source)?
+            }
+        };
         if policy.needs_frames() {
             tracker.tell_frames();
         }
@@ -177,5 +230,10 @@ pub(crate) fn run(
             periods > experiment.periods
         })
         .context("the simulation stopped")?;
-    collector.finish(|_, _| {})
+    collector.finish(|index, row| {
+        if let Some((took, fast)) = machine.duration_ps(index) {
+            row.duration_ms = Some(took as f64 / 1e9);
+            row.slowdown = (fast > 0).then_some(took as f64 / fast as f64);
+        }
+    })
 }

@@ -169,6 +169,23 @@ const RECORDING: WorkloadKind = WorkloadKind {
     ],
 };
 
+/// Name of the kind that plays a profile.
+pub const PROFILE: &str = "profile";
+
+/// Profiles are played by the layer that reads experiment files.
+const PROFILED: WorkloadKind = WorkloadKind {
+    name: PROFILE,
+    summary: "the profile of a program, as 'terrace profile' makes it; run time at period depth",
+    stands_for: "any program that was profiled",
+    live: None,
+    generator: None,
+    extra: &[ParameterDoc {
+        name: "path",
+        default: "none: it must be given",
+        meaning: "the profile, relative to the experiment file",
+    }],
+};
+
 /// Name of the kind that starts nothing: programs that run already.
 pub const ATTACH: &str = "attach";
 
@@ -218,7 +235,7 @@ pub fn all() -> Vec<WorkloadKind> {
             });
         }
     }
-    kinds.extend([ATTACHED, RECORDING]);
+    kinds.extend([ATTACHED, RECORDING, PROFILED]);
     kinds
 }
 

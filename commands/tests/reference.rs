@@ -1,0 +1,128 @@
+//! Experiments at reference depth from the command line to the tables: run time and slowdown come
+//! out, profiles predict them, and the bytes do not hang on how many runs go on at once.
+
+mod common;
+
+use common::Place;
+use terrace_results::{HardwareRow, RunRow, read};
+
+/// A chase along pointers through 4 MB, with small caches and half of the memory fast.
+const EXPERIMENT: &str = r#"
+name = "small"
+period_ms = 1
+periods = 100000
+
+[machine]
+depth = "reference"
+fast = "16M"
+slow = "16M"
+
+[machine.hardware]
+preset = "server-ddr5-cxl"
+node.cores = 2
+node.caches.l2 = "none"
+node.caches.llc = { size = "256K", ways = 16, line_bytes = 64, latency_cycles = 70 }
+
+[[groups]]
+name = "g"
+fast_ratio = 0.5
+page_size = "4K"
+moved_pages_per_period = 64
+
+[groups.workload]
+kind = "program"
+name = "mcf"
+footprint_mib = 4
+"#;
+
+fn place(change: impl Fn(String) -> String) -> Place {
+    let place = Place::new();
+    place.write("e.toml", change(EXPERIMENT.to_owned()));
+    place
+}
+
+#[test]
+fn run_time_slowdown_and_exact_hits_come_out() {
+    let place = place(|text| text);
+    let said = place.run("compare e.toml --policies first-touch,lfu --out out").good();
+    assert!(said.out.contains("slow-"), "{}", said.out);
+    let runs: Vec<RunRow> = read(&place.path("out")).unwrap();
+    let hardware: Vec<HardwareRow> = read(&place.path("out")).unwrap();
+    assert_eq!(runs.len(), 2);
+    for run in &runs {
+        let slowdown = run.slowdown.expect("a slowdown");
+        assert!((1.0..2.5).contains(&slowdown), "{}: {slowdown}", run.policy);
+        let periods = hardware.iter().filter(|h| h.run == run.run);
+        let references: u64 = periods.clone().map(|h| h.references).sum();
+        assert_eq!(Some(references), run.references, "periods add up to the run");
+        assert!(periods.clone().all(|h| h.fast_table_pages + h.slow_table_pages > 0));
+    }
+    assert_eq!(runs[0].references, runs[1].references, "the same program under both");
+}
+
+#[test]
+fn results_do_not_hang_on_how_many_runs_go_on_at_once() {
+    let place = place(|text| text);
+    let mut before: Option<Vec<Vec<u8>>> = None;
+    for jobs in [1, 2, 8] {
+        let out = format!("out-{jobs}");
+        place
+            .run(&format!(
+                "compare e.toml --policies first-touch,lru,lfu --jobs {jobs} --out {out}"
+            ))
+            .good();
+        let files = ["periods", "runs", "heat", "hardware"]
+            .map(|table| std::fs::read(place.path(&out).join(format!("{table}.parquet"))).unwrap());
+        let files = files.to_vec();
+        if let Some(before) = &before {
+            assert!(*before == files, "other bytes with {jobs} jobs");
+        }
+        before = Some(files);
+    }
+}
+
+#[test]
+fn a_profile_tells_run_times_at_period_depth() {
+    let place = place(|text| text);
+    let said = place.run("profile e.toml --out p.tprof --interval 20000 --format json").good();
+    let profile = said.json();
+    let all_slow = profile["all_slow_slowdown"].as_f64().unwrap();
+    assert!(all_slow > 1.3, "{profile}");
+    let period = EXPERIMENT.replace("depth = \"reference\"", "depth = \"period\"").replace(
+        "kind = \"program\"\nname = \"mcf\"\nfootprint_mib = 4",
+        "kind = \"profile\"\npath = \"p.tprof\"",
+    );
+    let period: Vec<&str> = period.lines().collect();
+    let hardware = period.iter().position(|l| *l == "[machine.hardware]").unwrap();
+    let groups = period.iter().position(|l| *l == "[[groups]]").unwrap();
+    place.write("p.toml", [&period[..hardware], &period[groups..]].concat().join("\n"));
+    place.run("run e.toml --out full").good();
+    place.run("compare p.toml --policies amp --out short").good();
+    let slowdown = |out: &str| {
+        let runs: Vec<RunRow> = read(&place.path(out)).unwrap();
+        runs[0].slowdown.expect("a slowdown")
+    };
+    let (full, short) = (slowdown("full"), slowdown("short"));
+    assert!((short / full - 1.0).abs() < 0.05, "predicted {short}, came to {full}");
+    // A profile that is no profile.
+    place.write("p.tprof", "nonsense");
+    place.run("run p.toml --out bad").refused(&["p.tprof", "is not a Terrace recording"]);
+}
+
+#[test]
+fn machines_and_workloads_that_cannot_be_are_refused_before_anything_runs() {
+    for (change, words) in [
+        (("size = \"256K\"", "size = \"3000\""), &["caches.llc"][..]),
+        (("ways = 16", "ways = 0"), &["ways"]),
+        (("preset = \"server-ddr5-cxl\"", "preset = \"nowhere\""), &["no preset", "known presets"]),
+        (("node.cores = 2", "node.cors = 2"), &["cors"]),
+        (("footprint_mib = 4", "footprint_mib = 64"), &["all tiers together have 33554432 bytes"]),
+        (("name = \"mcf\"", "name = \"mfc\""), &["no program is named 'mfc'", "mcf"]),
+        (("kind = \"program\"", "kind = \"zipf\""), &["has no references"]),
+        (("depth = \"reference\"", "depth = \"period\""), &["expected only with depth"]),
+    ] {
+        let place = place(|text| text.replacen(change.0, change.1, 1));
+        place.run("run e.toml --out out").refused(words);
+        assert!(!place.path("out").exists(), "{change:?} left results");
+    }
+}

@@ -1,0 +1,142 @@
+//! Makes a profile of a workload: the same references with all memory fast and with all of it slow,
+//! interval by interval.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use terrace_core::carry::Carry;
+use terrace_core::page::Layout;
+use terrace_recordings::container::PartialFile;
+use terrace_recordings::profile::{Header, Interval, ProfileWriter};
+use terrace_simulated::hardware::units::Picoseconds;
+use terrace_simulated::reference::ReferenceMachine;
+
+use crate::file::{Experiment, GroupSpec};
+use crate::reference;
+use crate::refusal::refuse;
+use crate::run::{Event, Events};
+
+/// What a profile came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Profiled {
+    /// Intervals.
+    pub intervals: u64,
+    /// Loads and stores.
+    pub references: u64,
+    /// How long the program takes with all memory fast.
+    pub fast: Picoseconds,
+    /// How long it takes with all memory slow.
+    pub slow: Picoseconds,
+}
+
+/// Profiles the workload of the only group of an experiment at reference depth.
+pub fn profile(
+    experiment: &Experiment,
+    out: &Path,
+    interval_references: u64,
+    events: &mut dyn Events,
+) -> anyhow::Result<Profiled> {
+    let [group] = &experiment.groups[..] else {
+        return Err(refuse!(
+            "{} groups: expected one, profiles are of one program each",
+            experiment.groups.len()
+        )
+        .into());
+    };
+    if interval_references == 0 {
+        return Err(refuse!("an interval of 0 references: expected at least 1").into());
+    }
+    let fast = machine(experiment, group, reference::Share::AllFast)?;
+    let slow = machine(experiment, group, reference::Share::AllSlow)?;
+    let mixed = machine(experiment, group, reference::Share::Mixed)?;
+    // Another machine is looked at: that costs it time, which the others are spared.
+    let seen = machine(experiment, group, reference::Share::AllFast)?;
+    seen.count_pages();
+    let header = Header {
+        workload: reference::workload_name(&group.workload),
+        machine: reference::machine_name(experiment),
+        page_size: group.page_size,
+        footprint_bytes: fast.footprint_bytes(0),
+        interval_references,
+        created_by: concat!("terrace ", env!("CARGO_PKG_VERSION")).to_owned(),
+    };
+    let name = out.display().to_string();
+    let file = PartialFile::create(out)
+        .map_err(|e| refuse!("{name}: {e}; expected a path that can be written"))?;
+    let mut writer = ProfileWriter::new(file, &name, &header)?;
+    let mut sum =
+        Profiled { intervals: 0, references: 0, fast: Picoseconds::ZERO, slow: Picoseconds::ZERO };
+    let mut before: Option<Arc<Layout>> = None;
+    loop {
+        let near = fast.run_references(0, interval_references, false)?;
+        let far = slow.run_references(0, interval_references, false)?;
+        let before_mixed = mixed.counts(0).reads;
+        let both = mixed.run_references(0, interval_references, false)?;
+        let reads = mixed.counts(0).reads;
+        let reads: Vec<u64> =
+            reads.iter().zip(before_mixed).map(|(now, then)| now - then).collect();
+        let all_reads: u64 = reads.iter().sum();
+        let looked_at = seen.run_references(0, interval_references, true)?;
+        let scan = looked_at.scan.context("a scan was asked for")?;
+        if near.references != far.references {
+            anyhow::bail!(
+                "the workload made {} references with fast memory and {} with slow; expected the \
+                 same, this is a defect of the workload",
+                near.references,
+                far.references
+            );
+        }
+        let frames = scan.frames.as_deref().unwrap_or_default();
+        let fresh = touched_in_order(before.as_deref(), &scan.layout, frames);
+        before = Some(scan.layout.clone());
+        writer.interval(&Interval {
+            references: near.references,
+            fast_ps: near.took.0,
+            slow_ps: far.took.0,
+            mixed_ps: both.took.0,
+            mixed_slow_ppm: (all_reads - reads[0]) * 1_000_000 / all_reads.max(1),
+            scan_ps: looked_at.took.since(near.took).0,
+            layout: scan.layout.clone(),
+            accessed: scan.accessed,
+            fresh,
+            memory_ns: looked_at.page_memory_ns,
+        })?;
+        sum.intervals += 1;
+        sum.references += near.references;
+        sum.fast += near.took;
+        sum.slow += far.took;
+        events.event(Event::Stage(&format!("{} million references", sum.references / 1_000_000)));
+        if near.ended || far.ended {
+            break;
+        }
+    }
+    let file = writer.finish().context("writing the profile")?;
+    file.publish().with_context(|| format!("writing {name}"))?;
+    Ok(sum)
+}
+
+/// Pages that `before` did not have, in the order in which they were touched: on a machine where
+/// nothing moves frames are given out in ascending order.
+fn touched_in_order(before: Option<&Layout>, layout: &Layout, frames: &[u64]) -> Vec<usize> {
+    let carry = match before {
+        Some(before) => Carry::between(before, layout),
+        None => Carry::from_nothing(layout),
+    };
+    let mut fresh: Vec<usize> = carry.fresh().flatten().collect();
+    fresh.sort_by_key(|&page| frames.get(page).copied().unwrap_or(u64::MAX));
+    fresh
+}
+
+/// A machine on which the program's memory is all fast, all slow, or in both tiers.
+fn machine(
+    experiment: &Experiment,
+    group: &GroupSpec,
+    share: reference::Share,
+) -> anyhow::Result<ReferenceMachine> {
+    let config = reference::roomy(reference::config(experiment)?);
+    let machine = ReferenceMachine::new(config)?;
+    let source = reference::source(experiment, group)?;
+    let _seams = machine.add_group(reference::unmanaged(group, share), source)?;
+    Ok(machine)
+}
