@@ -13,7 +13,7 @@ use super::picture::chip;
 use super::sweep::{Line, sweep};
 use super::theme::Palette;
 use super::timeline::{Series, Timeline, legend};
-use crate::format::{axis_number, bytes, clean, count, duration, percent, percent_round};
+use crate::format::{MISSING, axis_number, bytes, clean, count, duration, percent, percent_round};
 use crate::results::Results;
 use crate::rows::{Panel, Rows, values};
 use crate::text::timed;
@@ -81,6 +81,14 @@ pub(super) fn bar_figures(results: &Results, rows: &Rows, palette: &Palette) -> 
     let note = "of the accessed pages, in fast memory; more is better".to_owned();
     figures.push(figure("Fast-memory hit ratio", note, bars(&hits, &scale)));
 
+    if results.runs.iter().any(|r| r.slowdown.is_some()) {
+        let label = |r: &RunRow| r.slowdown.map_or(MISSING.to_owned(), |s| format!("{s:.3}"));
+        let panels = panels(&|r| bar(r, r.slowdown, label(r)));
+        let scale =
+            Scale { label: "Bars: slowdown by policy".to_owned(), end: None, number: axis_number };
+        let note = "run time over that with all memory fast; less is better".to_owned();
+        figures.push(figure("Slowdown", note, bars(&panels, &scale)));
+    }
     if results.runs.iter().any(|r| r.operations_per_s.is_some()) {
         let panels = panels(&|r| bar(r, r.operations_per_s, timed(r, r.operations_per_s)));
         let scale = Scale {
