@@ -1,6 +1,7 @@
 //! The parts of the benchmark, one file each, and their registry. To add one: write its file
 //! beside these, name it here, and add its row to [`PARTS`].
 
+mod depth;
 mod policy;
 mod rack;
 mod record;
@@ -19,4 +20,4 @@ pub struct Part {
 }
 
 /// Every part there is.
-pub static PARTS: &[Part] = &[policy::PART, record::PART, sim::PART, rack::PART];
+pub static PARTS: &[Part] = &[policy::PART, record::PART, sim::PART, depth::PART, rack::PART];
