@@ -114,6 +114,7 @@ impl<'a> Cursor<'a> {
         Ok(array)
     }
 
+    #[inline]
     pub(crate) fn byte(&mut self) -> Result<u8, Malformed> {
         Ok(self.array::<1>("a byte")?[0])
     }
@@ -122,20 +123,35 @@ impl<'a> Cursor<'a> {
         Ok(f64::from_le_bytes(self.array("a ratio")?))
     }
 
+    #[inline]
     pub(crate) fn number(&mut self) -> Result<u64, Malformed> {
+        // Most numbers of a recording of references take one byte.
+        match self.rest.split_first() {
+            Some((&byte, rest)) if byte < 0x80 => {
+                self.rest = rest;
+                Ok(u64::from(byte))
+            }
+            _ => self.long_number(),
+        }
+    }
+
+    fn long_number(&mut self) -> Result<u64, Malformed> {
         let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
+        for (shift, &byte) in (0..64).step_by(7).zip(self.rest) {
             let bits = u64::from(byte & 0x7f);
             if bits << shift >> shift != bits {
-                break;
+                return Err(Malformed("a number longer than 64 bits".to_owned()));
             }
             value |= bits << shift;
             if byte < 0x80 {
+                self.rest = &self.rest[shift / 7 + 1..];
                 return Ok(value);
             }
         }
-        Err(Malformed("a number longer than 64 bits".to_owned()))
+        match self.rest.len() {
+            0..10 => Err(Malformed("a number goes on, but no bytes are left".to_owned())),
+            _ => Err(Malformed("a number longer than 64 bits".to_owned())),
+        }
     }
 
     pub(crate) fn number_below(&mut self, bound: u64, what: &str) -> Result<u64, Malformed> {
@@ -146,6 +162,7 @@ impl<'a> Cursor<'a> {
         Err(Malformed(format!("{what} is {got}, expected less than {bound}")))
     }
 
+    #[inline]
     pub(crate) fn signed(&mut self) -> Result<i64, Malformed> {
         let value = self.number()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))

@@ -188,6 +188,7 @@ impl Decoder {
     }
 
     /// The next record with its time and number of instructions.
+    #[inline]
     pub(super) fn next(&mut self) -> Result<Option<(u64, u64, Record)>, Malformed> {
         let Some(rest) = self.bytes.get(self.at..).filter(|r| !r.is_empty()) else {
             return Ok(None);

@@ -134,6 +134,7 @@ impl<R: Read + Seek> ReferenceReader<R> {
             streams,
             heads,
             open: BTreeMap::new(),
+            current: None,
             failed: false,
         }
     }
@@ -267,6 +268,7 @@ struct OpenBlock {
 }
 
 impl OpenBlock {
+    #[inline]
     fn advance(&mut self) -> Result<(), Malformed> {
         self.next = self.decoder.next()?;
         Ok(())
@@ -281,41 +283,64 @@ pub struct References<'a, R> {
     streams: BTreeMap<u32, VecDeque<BlockEntry>>,
     /// For each stream with records left, the time of its next one, or of its next block.
     heads: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Blocks under way, but for that of the stream whose turn it is.
     open: BTreeMap<u32, OpenBlock>,
+    /// That one: its records come without a look at the others until one of theirs is earlier.
+    current: Option<(u32, OpenBlock)>,
     failed: bool,
 }
 
 impl<R: Read + Seek> References<'_, R> {
+    #[inline]
     fn take(&mut self) -> Result<Option<Placed>, RecordingError> {
-        while let Some(Reverse((_, stream))) = self.heads.pop() {
-            let Some(open) = self.open.get_mut(&stream) else {
-                let entry = self.streams.get_mut(&stream).and_then(VecDeque::pop_front);
-                if let Some(entry) = entry {
-                    let open = self.reader.block(&entry)?;
-                    let time = open.next.as_ref().map_or(entry.time, |n| n.0);
-                    self.open.insert(stream, open);
-                    self.heads.push(Reverse((time, stream)));
+        loop {
+            let Some((stream, open)) = &mut self.current else {
+                if !self.choose()? {
+                    return Ok(None);
                 }
                 continue;
             };
             let Some((time, instructions, record)) = open.next else {
-                self.open.remove(&stream);
+                let stream = *stream;
+                self.current = None;
                 if let Some(next) = self.streams.get(&stream).and_then(VecDeque::front) {
                     self.heads.push(Reverse((next.time, stream)));
                 }
                 continue;
             };
-            let process = open.head.process;
-            let offset = open.offset;
+            if self.heads.peek().is_some_and(|Reverse(head)| *head < (time, *stream)) {
+                if let Some((stream, open)) = self.current.take() {
+                    self.heads.push(Reverse((time, stream)));
+                    self.open.insert(stream, open);
+                }
+                continue;
+            }
+            let (stream, process) = (*stream, open.head.process);
             if let Err(malformed) = open.advance() {
+                let offset = open.offset;
                 return Err(self.reader.damaged(offset, malformed));
             }
-            self.heads.push(Reverse((open.next.map_or(time, |n| n.0), stream)));
             if time >= self.from {
                 return Ok(Some(Placed { stream, process, time, instructions, record }));
             }
         }
-        Ok(None)
+    }
+
+    /// Goes over to the stream whose next record is the earliest; false when there is none.
+    #[cold]
+    fn choose(&mut self) -> Result<bool, RecordingError> {
+        while let Some(Reverse((_, stream))) = self.heads.pop() {
+            let open = match self.open.remove(&stream) {
+                Some(open) => open,
+                None => match self.streams.get_mut(&stream).and_then(VecDeque::pop_front) {
+                    Some(entry) => self.reader.block(&entry)?,
+                    None => continue,
+                },
+            };
+            self.current = Some((stream, open));
+            return Ok(true);
+        }
+        Ok(false)
     }
 }
 
