@@ -58,6 +58,10 @@ fn run_time_slowdown_and_exact_hits_come_out() {
         assert!(periods.clone().all(|h| h.fast_table_pages + h.slow_table_pages > 0));
     }
     assert_eq!(runs[0].references, runs[1].references, "the same program under both");
+    // A run at period depth into the same folder has no such table, and leaves none behind.
+    place.write("s.toml", common::SMALL);
+    place.run("run s.toml --out out").good();
+    assert!(!place.path("out/hardware.parquet").exists());
 }
 
 #[test]

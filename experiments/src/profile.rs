@@ -49,7 +49,7 @@ pub fn profile(
     }
     let fast = machine(experiment, group, reference::Share::AllFast)?;
     let slow = machine(experiment, group, reference::Share::AllSlow)?;
-    let mixed = machine(experiment, group, reference::Share::Mixed)?;
+    let mixed = machine(experiment, group, reference::Share::Half)?;
     // Another machine is looked at: that costs it time, which the others are spared.
     let seen = machine(experiment, group, reference::Share::AllFast)?;
     seen.count_pages();
@@ -100,7 +100,7 @@ pub fn profile(
             layout: scan.layout.clone(),
             accessed: scan.accessed,
             fresh,
-            memory_ns: looked_at.page_memory_ns,
+            reads: looked_at.page_reads,
         })?;
         sum.intervals += 1;
         sum.references += near.references;
@@ -128,7 +128,7 @@ fn touched_in_order(before: Option<&Layout>, layout: &Layout, frames: &[u64]) ->
     fresh
 }
 
-/// A machine on which the program's memory is all fast, all slow, or in both tiers.
+/// A machine on which the program's memory is all fast, all slow, or half of it fast.
 fn machine(
     experiment: &Experiment,
     group: &GroupSpec,

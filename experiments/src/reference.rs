@@ -148,17 +148,13 @@ pub(crate) enum Share {
     AllFast,
     /// Nothing.
     AllSlow,
-    /// Pages in turn in both tiers.
-    Mixed,
+    /// The half that is touched first.
+    Half,
 }
 
 /// A group whose pages stay where they were first touched.
 pub(crate) fn unmanaged(spec: &GroupSpec, share: Share) -> ReferenceGroup {
-    let allocation = match share {
-        Share::Mixed => policy::Allocation::Interleave,
-        _ => policy::Allocation::FastFirst,
-    };
-    group(spec, allocation, false, share)
+    group(spec, policy::Allocation::FastFirst, false, share)
 }
 
 fn group(
@@ -177,7 +173,7 @@ fn group(
             Share::Given(share) => share.pages(layout),
             Share::AllFast => layout.pages() as u64,
             Share::AllSlow => 0,
-            Share::Mixed => layout.pages().div_ceil(2) as u64,
+            Share::Half => layout.pages().div_ceil(2) as u64,
         }),
         start_ns: spec.start_ms.unwrap_or(0) * 1_000_000,
         stop_ns: spec.stop_ms.map(|ms| ms * 1_000_000),

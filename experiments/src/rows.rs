@@ -1,7 +1,10 @@
 //! Where the rows of a run go: straight into the tables of a results directory, or into memory
 //! until it is their turn.
 
-use terrace_results::{HardwareRow, HeatRow, PeriodRow, ResultsError, RunRow, TableWriter};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use terrace_results::{HardwareRow, HeatRow, PeriodRow, ResultsError, RunRow, TableWriter, path};
 
 /// Takes the rows of a run.
 pub(crate) trait Rows {
@@ -20,17 +23,28 @@ pub struct Tables {
     periods: TableWriter<PeriodRow>,
     runs: TableWriter<RunRow>,
     heat: TableWriter<HeatRow>,
-    hardware: TableWriter<HardwareRow>,
+    /// There only when a machine knows references.
+    hardware: Option<TableWriter<HardwareRow>>,
+    directory: PathBuf,
 }
 
 impl Tables {
-    /// Begins the tables of this directory, which must exist.
-    pub fn create(directory: &std::path::Path) -> Result<Self, ResultsError> {
+    /// Begins the tables of this directory, which must exist. An earlier run's table of what periods
+    /// cost the hardware goes: this one may have none to put in its place.
+    pub fn create(directory: &Path) -> Result<Self, ResultsError> {
+        let earlier = path::<HardwareRow>(directory);
+        match std::fs::remove_file(&earlier) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                return Err(ResultsError::Io { path: earlier, source });
+            }
+            _ => {}
+        }
         Ok(Tables {
             periods: TableWriter::create(directory)?,
             runs: TableWriter::create(directory)?,
             heat: TableWriter::create(directory)?,
-            hardware: TableWriter::create(directory)?,
+            hardware: None,
+            directory: directory.to_owned(),
         })
     }
 
@@ -39,7 +53,7 @@ impl Tables {
         self.periods.finish()?;
         self.runs.finish()?;
         self.heat.finish()?;
-        self.hardware.finish()
+        self.hardware.map_or(Ok(()), TableWriter::finish)
     }
 }
 
@@ -57,7 +71,11 @@ impl Rows for Tables {
     }
 
     fn hardware(&mut self, row: HardwareRow) -> Result<(), ResultsError> {
-        self.hardware.push(row)
+        let table = match &mut self.hardware {
+            Some(table) => table,
+            none => none.insert(TableWriter::create(&self.directory)?),
+        };
+        table.push(row)
     }
 }
 
