@@ -2,12 +2,12 @@
 //! its memory fast and with all of it slow, and which pages that cost is due to.
 //!
 //! An interval is so many references, the same in both runs, so that it can be compared. What it
-//! costs under any placement follows from the two costs and from the share of memory's time that the
+//! costs under any placement follows from the two costs and from the share of its reads that the
 //! placement makes fast ([`Interval::time_ps`]).
 //!
 //! ```text
 //! header  [`Header`]
-//! INTV    one interval: numbers, the layout, a bit for each page, time of each accessed page
+//! INTV    one interval: numbers, the layout, a bit for each page, reads of each accessed page
 //! ```
 
 use std::fs::File;
@@ -57,7 +57,7 @@ pub struct Interval {
     pub fast_ps: u64,
     /// What it took with all memory slow.
     pub slow_ps: u64,
-    /// What it took with pages in turn in both tiers.
+    /// What it took with the half of all pages fast that is touched first.
     pub mixed_ps: u64,
     /// Then: lines read from slow memory, of a million lines read.
     pub mixed_slow_ppm: u64,
@@ -70,25 +70,24 @@ pub struct Interval {
     pub accessed: PageBits,
     /// Pages that the interval before did not have, in the order in which they were touched.
     pub fresh: Vec<usize>,
-    /// By page: how long memory worked for it and for nothing read before, in ns. Stands for how
-    /// much of the cost is its.
-    pub memory_ns: Vec<u64>,
+    /// By page: lines read from memory for it. Stands for how much of the cost is its.
+    pub reads: Vec<u64>,
 }
 
 impl Interval {
     /// What it takes when `fast` pages lie in fast memory: between the two costs, by the share of
-    /// the time of memory that is slow. An interval that needed no memory takes what it took with
-    /// all memory fast.
+    /// reads that are slow. An interval that reads nothing from memory takes what it took with all
+    /// memory fast.
     ///
     /// # Panics
     /// When `fast` has not a bit for every page.
     pub fn time_ps(&self, fast: &PageBits) -> u64 {
-        assert_eq!(fast.len(), self.memory_ns.len(), "a bit for every page");
-        let all: u64 = self.memory_ns.iter().sum();
+        assert_eq!(fast.len(), self.reads.len(), "a bit for every page");
+        let all: u64 = self.reads.iter().sum();
         if all == 0 {
             return self.fast_ps;
         }
-        let pages = self.memory_ns.iter().enumerate();
+        let pages = self.reads.iter().enumerate();
         let slow: u64 = pages.filter(|(page, _)| !fast.get(*page)).map(|(_, ns)| ns).sum();
         let share = (slow as f64 / all as f64).clamp(0.0, 1.0);
         let extra = self.slow_ps as f64 - self.fast_ps as f64;
@@ -98,8 +97,10 @@ impl Interval {
 
     /// How many reads are waited for together, as far as one number can say it: a group is as slow
     /// as its slowest, so of a share `s` of slow reads a part `1 - (1 - s)^overlap` of the time
-    /// comes from slow memory. 1: each alone. Below 1: the two tiers' bandwidths add up. From the
-    /// run with pages in both tiers; 1 where that tells nothing.
+    /// comes from slow memory. 1: each alone, or with others of its tier. Below 1: the two tiers'
+    /// bandwidths add up. From the run with half of the pages fast; 1 where that tells nothing.
+    /// Which pages are read together is not known: that run had them split as first touch does, and
+    /// another placement may split them otherwise.
     fn overlap(&self) -> f64 {
         let extra = self.slow_ps as f64 - self.fast_ps as f64;
         let share = self.mixed_slow_ppm as f64 / 1e6;
@@ -142,7 +143,7 @@ impl<W: Write> ProfileWriter<W> {
             put_signed(out, page as i64 - next);
             next = page as i64 + 1;
         }
-        for (page, &ns) in interval.memory_ns.iter().enumerate() {
+        for (page, &ns) in interval.reads.iter().enumerate() {
             if interval.accessed.get(page) {
                 put_number(out, ns);
             }
@@ -227,11 +228,11 @@ fn decode(payload: &[u8], page_size: PageSize) -> Result<Interval, Malformed> {
         fresh.push(known.ok_or_else(|| Malformed(format!("fresh page {page} that is not there")))?);
         next = page + 1;
     }
-    let mut memory_ns = vec![0; layout.pages()];
-    for (page, ns) in memory_ns.iter_mut().enumerate() {
+    let mut reads = vec![0; layout.pages()];
+    for (page, ns) in reads.iter_mut().enumerate() {
         if accessed.get(page) {
             // Sums of all pages stay within 64 bits.
-            *ns = from.number_below(1 << 40, "time of a page")?;
+            *ns = from.number_below(1 << 40, "reads of a page")?;
         }
     }
     if from.remaining() > 0 {
@@ -247,7 +248,7 @@ fn decode(payload: &[u8], page_size: PageSize) -> Result<Interval, Malformed> {
         layout: Arc::new(layout),
         accessed,
         fresh,
-        memory_ns,
+        reads,
     })
 }
 
@@ -280,7 +281,7 @@ mod tests {
             layout: Arc::new(Layout::contiguous(PageSize::Base, reads.len() as u64)),
             accessed,
             fresh: (0..reads.len()).rev().collect(),
-            memory_ns: reads.to_vec(),
+            reads: reads.to_vec(),
         }
     }
 
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn time_lies_between_the_costs_by_the_share_of_memorys_time() {
+    fn time_lies_between_the_costs_by_the_share_of_reads() {
         let i = interval(&[30, 0, 10], (1000, 3000));
         let with = |fast: &[usize]| {
             let mut bits = PageBits::new(3);
@@ -315,7 +316,7 @@ mod tests {
         let paired = Interval { mixed_ps: 2500, ..i.clone() };
         let mut half = PageBits::new(3);
         half.set(0, true);
-        // A quarter of the time of memory is slow: 1 - 0.75^2 of the way.
+        // A quarter of the reads is slow: 1 - 0.75^2 of the way.
         assert_eq!(paired.time_ps(&half), 1000 + 875);
         let idle = interval(&[0, 0], (700, 900));
         assert_eq!(idle.time_ps(&PageBits::new(2)), 700);

@@ -2,7 +2,7 @@
 //! that its pages have.
 //!
 //! Each interval takes what it took with all memory fast and with all of it slow, mixed by the share
-//! of memory's time that is fast now ([`Interval::time_ps`]). So a period holds less work the slower
+//! of its reads that are fast now ([`Interval::time_ps`]). So a period holds less work the slower
 //! memory is, as in life. Moves cost what the operating-system model says their steps cost: the
 //! program stands still for shootdowns, and for pages under way that it touches.
 

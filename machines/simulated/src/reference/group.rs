@@ -46,8 +46,8 @@ pub(super) struct Member {
     reported: PeriodCost,
     period: PeriodCost,
     untracked_bytes: u64,
-    /// Time of memory for each page in the last period, where pages are counted.
-    page_memory_ns: Vec<u64>,
+    /// Lines read from each page in the last period, where pages are counted.
+    page_reads: Vec<u64>,
 }
 
 /// A scan's content without its number.
@@ -68,7 +68,7 @@ impl Member {
             reported: PeriodCost::default(),
             period: PeriodCost::default(),
             untracked_bytes: 0,
-            page_memory_ns: Vec::new(),
+            page_reads: Vec::new(),
         }
     }
 
@@ -103,8 +103,8 @@ impl State {
         if self.members[group].config.needs_frames || self.frames.are_counted() {
             let frames = self.frames_of(group, &scan.layout);
             let base_pages = page_size.bytes() / PageSize::Base.bytes();
-            let times = frames.iter().map(|f| self.frames.take(f * base_pages, base_pages));
-            self.members[group].page_memory_ns = times.collect();
+            let reads = frames.iter().map(|f| self.frames.take(f * base_pages, base_pages));
+            self.members[group].page_reads = reads.collect();
             scan = scan.with_frames(frames);
         }
         Taken { scan, untracked_bytes: harvest.untracked_bytes }
@@ -170,7 +170,7 @@ impl State {
         let program = &self.programs[group];
         Ok(Work {
             scan: scan.map(|taken| taken.scan),
-            page_memory_ns: self.members[group].page_memory_ns.clone(),
+            page_reads: self.members[group].page_reads.clone(),
             references: program.counts.references - counts.references,
             took,
             ended,
@@ -225,9 +225,8 @@ pub struct Work {
     /// Its pages, which of them it accessed, and where they are, if that was asked for. Reading
     /// accessed bits has its translations dropped.
     pub scan: Option<Scan>,
-    /// Time of memory for each page, in ns, as far as it worked for nothing read before; empty
-    /// unless pages are counted.
-    pub page_memory_ns: Vec<u64>,
+    /// Lines read from each page; empty unless pages are counted.
+    pub page_reads: Vec<u64>,
     /// Loads and stores.
     pub references: u64,
     /// How long it took.
@@ -253,12 +252,11 @@ impl ReferenceMachine {
         lock(&self.state).members[group].period
     }
 
-    /// Time of memory for each page of a group in the last period that was observed, in ns, by the
-    /// scan's numbers: as long as it worked for nothing read before. Nothing unless
-    /// [`ReferenceMachine::count_pages`] was called before. A page that was moved in that period has
-    /// what its new place took.
-    pub fn page_memory_ns(&self, group: usize) -> Vec<u64> {
-        lock(&self.state).members[group].page_memory_ns.clone()
+    /// Lines read from each page of a group in the last period that was observed, by the scan's
+    /// numbers; nothing unless [`ReferenceMachine::count_pages`] was called before. A page that was
+    /// moved in that period has what was read from its new place.
+    pub fn page_reads(&self, group: usize) -> Vec<u64> {
+        lock(&self.state).members[group].page_reads.clone()
     }
 
     /// What everything so far cost a group.

@@ -22,7 +22,7 @@ use super::config::{ReferenceConfig, ReferenceGroup};
 use super::copy::{Copier, Rates};
 use super::counts::Counts;
 use super::group::{Member, ReferenceMover, ReferenceTracker};
-use super::port::{FrameTimes, Port};
+use super::port::{FrameReads, Port};
 use super::program::{Phase, Program, Stop};
 use super::source::{ReferenceSource, Step};
 
@@ -37,7 +37,7 @@ pub(super) struct State {
     pub(super) config: ReferenceConfig,
     pub(super) node: Node,
     pub(super) memory: TieredMemory,
-    pub(super) frames: FrameTimes,
+    pub(super) frames: FrameReads,
     pub(super) os: Os,
     pub(super) programs: Vec<Program>,
     pub(super) members: Vec<Member>,
@@ -105,7 +105,7 @@ impl ReferenceMachine {
             daemon_now: Picoseconds::ZERO,
             periods: 0,
             period_end: Picoseconds::ZERO,
-            frames: FrameTimes::default(),
+            frames: FrameReads::default(),
             programs: Vec::new(),
             members: Vec::new(),
             config,
@@ -117,11 +117,11 @@ impl ReferenceMachine {
         Ok(ReferenceMachine { state: Arc::new(Mutex::new(state)) })
     }
 
-    /// Counts the time of memory by page from now on: what [`ReferenceMachine::page_memory_ns`] gives.
+    /// Counts reads by page from now on: what [`ReferenceMachine::page_reads`] gives.
     pub fn count_pages(&self) {
         let state = &mut *lock(&self.state);
         let bytes = state.config.hardware.tiers.iter().map(|t| t.capacity.0).sum();
-        state.frames = FrameTimes::new(bytes);
+        state.frames = FrameReads::new(bytes);
     }
 
     /// Adds a program as a group. Its threads are given the cores after those of the programs

@@ -1,5 +1,5 @@
 //! The way from the processor to memory, with a count of what went by: reads and writes by tier,
-//! and, where they are wanted, the time of memory by frame.
+//! and, where they are wanted, reads by frame.
 
 use terrace_hardware::address::{BASE_PAGE_BITS, Kind};
 use terrace_hardware::node::MemoryPort;
@@ -9,55 +9,34 @@ use terrace_hardware::units::Picoseconds;
 
 use super::counts::{Counts, TIERS};
 
-/// By base-page frame: the time that memory worked for its lines and for nothing read before them.
-/// Lines that come while others are under way add only what they take longer, so that the sum is
-/// the time in which anything was read, and a page that is waited for counts for more than one whose
-/// lines come beside others.
+/// Lines read by base-page frame.
 #[derive(Debug, Clone, Default)]
-pub(super) struct FrameTimes {
-    by_frame_ns: Vec<u32>,
-    /// When the last of the lines read so far is there.
-    busy_until: Picoseconds,
-}
+pub(super) struct FrameReads(Vec<u32>);
 
-impl FrameTimes {
-    /// Times for so much memory.
+impl FrameReads {
+    /// Counts for so much memory.
     pub(super) fn new(size_bytes: u64) -> Self {
-        let frames = (size_bytes >> BASE_PAGE_BITS) as usize;
-        FrameTimes { by_frame_ns: vec![0; frames], busy_until: Picoseconds::ZERO }
+        FrameReads(vec![0; (size_bytes >> BASE_PAGE_BITS) as usize])
     }
 
     /// Whether anything is counted.
     pub(super) fn are_counted(&self) -> bool {
-        !self.by_frame_ns.is_empty()
+        !self.0.is_empty()
     }
 
-    /// What was counted for the frames from this one on, in ns; they begin anew.
+    /// What was counted for the frames from this one on; they begin anew.
     pub(super) fn take(&mut self, first: u64, frames: u64) -> u64 {
         let frames = first as usize..(first + frames) as usize;
-        let Some(times) = self.by_frame_ns.get_mut(frames) else { return 0 };
-        let sum = times.iter().map(|&ns| u64::from(ns)).sum();
-        times.fill(0);
+        let Some(reads) = self.0.get_mut(frames) else { return 0 };
+        let sum = reads.iter().map(|&n| u64::from(n)).sum();
+        reads.fill(0);
         sum
     }
 
     #[inline(always)]
-    fn add(&mut self, at: Picoseconds, request: &Request, when: When) {
-        if self.by_frame_ns.is_empty() {
-            return;
-        }
-        // A memory whose answers come later counts each line alike.
-        let ns = match when {
-            When::At(done) => {
-                let alone = done.since(at.max(self.busy_until));
-                self.busy_until = self.busy_until.max(done);
-                alone.0.div_ceil(1000)
-            }
-            When::Pending(_) => 1,
-        };
-        let frame = (request.address.0 >> BASE_PAGE_BITS) as usize;
-        if let Some(time) = self.by_frame_ns.get_mut(frame) {
-            *time = time.saturating_add(u32::try_from(ns).unwrap_or(u32::MAX));
+    fn add(&mut self, request: &Request) {
+        if let Some(reads) = self.0.get_mut((request.address.0 >> BASE_PAGE_BITS) as usize) {
+            *reads = reads.saturating_add(1);
         }
     }
 }
@@ -65,13 +44,13 @@ impl FrameTimes {
 /// Memory as one program sees it for a while.
 pub(super) struct Port<'a> {
     memory: &'a mut TieredMemory,
-    frames: &'a mut FrameTimes,
+    frames: &'a mut FrameReads,
     reads: [u64; TIERS],
     writes: [u64; TIERS],
 }
 
 impl<'a> Port<'a> {
-    pub(super) fn new(memory: &'a mut TieredMemory, frames: &'a mut FrameTimes) -> Self {
+    pub(super) fn new(memory: &'a mut TieredMemory, frames: &'a mut FrameReads) -> Self {
         Port { memory, frames, reads: [0; TIERS], writes: [0; TIERS] }
     }
 
@@ -91,7 +70,7 @@ impl MemoryPort for Port<'_> {
         match request.kind {
             Kind::Read => {
                 self.reads[tier.min(TIERS - 1)] += 1;
-                self.frames.add(at, &request, when);
+                self.frames.add(&request);
             }
             Kind::Write => self.writes[tier.min(TIERS - 1)] += 1,
         }
