@@ -53,8 +53,12 @@ fn documented_parameters_are_accepted_and_others_refused() {
         assert!(message(json!({ "no_such_key": 1 })).contains("no_such_key"), "{}", live.name);
         // A value of a wrong type is refused as that, not as an unknown key.
         for parameter in live.parameters {
-            let said = message(json!({ parameter.name: { "wrong": "type" } }));
-            assert!(said.contains("got map"), "{} {}: {said}", live.name, parameter.name);
+            let (value, got) = match parameter.default.starts_with('{') {
+                true => (json!(["wrong", "type"]), "got sequence"),
+                false => (json!({ "wrong": "type" }), "got map"),
+            };
+            let said = message(json!({ parameter.name: value }));
+            assert!(said.contains(got), "{} {}: {said}", live.name, parameter.name);
         }
         assert!(!message(json!("text")).is_empty());
     }
@@ -77,6 +81,9 @@ fn impossible_values_are_refused_before_anything_runs() {
         ("lru-favor", json!({ "sets": 0 }), "sets"),
         ("command", json!({ "command": [] }), "command is empty"),
         ("command", json!({}), "command"),
+        ("program", json!({}), "no program is named ''"),
+        ("program", json!({ "name": "bfs", "footprint_mib": 1 }), "footprint_mib"),
+        ("program", json!({ "name": "gups", "threads": 0 }), "threads"),
     ];
     for (name, parameters, expected) in cases {
         let error = find(name).unwrap().live(&parameters, &context()).unwrap_err().to_string();
