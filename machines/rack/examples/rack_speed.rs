@@ -1,5 +1,5 @@
 //! Runs one workload program under some schemes and prints what came of it and how fast.
-//! `cargo run --release -p terrace-rack --example speed -- PROGRAM MB INSTRUCTIONS SCHEME...`
+//! `cargo run --release -p terrace-rack --example rack_speed -- PROGRAM MB INSTRUCTIONS SCHEME...`
 #![allow(clippy::print_stdout)]
 
 use std::time::Instant;
