@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_recordings::reference::{CacheShape, Filter};
 
+use crate::huge::in_huge_pages;
 use crate::prefetch::prefetch;
 
 /// Why a cache cannot be: got, expected.
@@ -180,6 +181,16 @@ impl PrivateCache {
         (line & ((1 << self.set_bits) - 1)) as usize
     }
 
+    /// Has the processor fetch a line's set.
+    #[inline]
+    pub fn prefetch(&self, line: u64) {
+        let first = self.set(line) * self.ways;
+        match &self.lines {
+            Lines::Narrow(lines) => lines.get(first).inspect(|entry| prefetch(*entry)).is_some(),
+            Lines::Wide(lines) => lines.get(first).inspect(|entry| prefetch(*entry)).is_some(),
+        };
+    }
+
     /// Uses a line.
     #[inline]
     pub fn use_line(&mut self, line: u64) -> Use {
@@ -206,8 +217,9 @@ impl PrivateCache {
 /// too many) and nothing else; one thread alone gets exact LRU.
 #[derive(Debug)]
 pub struct SharedCache {
-    /// As in a private cache; two narrow lines to a word.
-    words: Box<[AtomicU64]>,
+    /// As in a private cache; two narrow lines to a word. The first are at `start`.
+    words: Vec<AtomicU64>,
+    start: usize,
     set_bits: u32,
     ways: usize,
     narrow: bool,
@@ -219,16 +231,17 @@ impl SharedCache {
         let ways = ways.max(1) as usize;
         let set_bits = sets.trailing_zeros();
         let narrow = ways == 16 && is_narrow(set_bits, line_bytes);
-        let mut words = Vec::new();
-        words.resize_with(if narrow { sets * 8 } else { sets * ways }, AtomicU64::default);
-        SharedCache { words: words.into_boxed_slice(), set_bits, ways, narrow }
+        let count = if narrow { sets * 8 } else { sets * ways };
+        let (words, start) = in_huge_pages(count, AtomicU64::default);
+        SharedCache { words, start, set_bits, ways, narrow }
     }
 
     #[inline]
     fn set(&self, line: u64) -> (usize, &[AtomicU64]) {
         let set = (line & ((1 << self.set_bits) - 1)) as usize;
         let words = if self.narrow { 8 } else { self.ways };
-        (set, self.words.get(set * words..(set + 1) * words).unwrap_or_default())
+        let first = self.start + set * words;
+        (set, self.words.get(first..first + words).unwrap_or_default())
     }
 
     /// Has the processor fetch a line's set.

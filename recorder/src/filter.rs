@@ -1,8 +1,9 @@
 //! The filter: the path of a reference through a thread's caches and the one that all share.
 //!
-//! Three steps, each where it is cheapest. [`First`] is asked the moment a reference is made.
-//! [`second`] is asked for many misses at a time, and [`last`] some references later, when the
-//! host has fetched the set.
+//! Steps, each where it is cheapest. Of a first level of the usual shape, [`Front`] is asked the
+//! moment a reference is made, for almost all references end there, and [`Behind`] later, for
+//! many at a time; one of another shape ([`First`]) is asked at once. [`second`] is asked for many
+//! misses at a time, and [`last`] some references later, when the host has fetched the set.
 
 use terrace_recordings::reference::Filter;
 
@@ -58,10 +59,116 @@ pub struct Missed {
     pub left: u64,
 }
 
-const USUAL_WAYS: usize = 8;
+/// Ways of nearly every first level there is.
+pub const USUAL_WAYS: usize = 8;
+/// Its sets: 32 KB.
+pub const USUAL_SETS: usize = 64;
+/// Its lines' bytes.
+pub const USUAL_LINE_BYTES: u64 = 64;
+/// Lines of a set that [`Front`] keeps.
+const FRONT_WAYS: usize = 3;
 
-/// A thread's first level. It is asked the moment a reference is made, for almost all references
-/// end there: the sets of a first level of today fill 4 KB.
+/// No line: no address is in it, and it is not dirty.
+const EMPTY: u64 = u64::MAX - 1;
+
+/// Whether an address is in the line of an entry, which is the line's first address, and 1 where
+/// it is dirty.
+#[inline(always)]
+fn holds(entry: u64, address: u64) -> bool {
+    entry ^ address < USUAL_LINE_BYTES
+}
+
+/// The lines used last of a first level of the usual shape: three of each set, as many as it
+/// takes for arrays of one alignment, and few enough to be asked in registers, in the callback.
+/// A list in the order of use can be cut anywhere: what is not here is asked of [`Behind`], in the
+/// same order but at any time later.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Front {
+    /// Per set, most recently used first; the fourth is never used.
+    sets: [[u64; 4]; USUAL_SETS],
+}
+
+impl Default for Front {
+    fn default() -> Self {
+        Front { sets: [[EMPTY; 4]; USUAL_SETS] }
+    }
+}
+
+impl Front {
+    /// Uses the line of an address. Where it was not here, what left for it, to be given to
+    /// [`Behind::use_line`].
+    #[inline(always)]
+    pub fn use_line(&mut self, address: u64, store: bool) -> Option<u64> {
+        let set = &mut self.sets[(address / USUAL_LINE_BYTES) as usize % USUAL_SETS];
+        let dirty = u64::from(store);
+        let first = set[0];
+        if holds(first, address) {
+            set[0] = first | dirty;
+            return None;
+        }
+        let second = set[1];
+        if holds(second, address) {
+            (set[0], set[1]) = (second | dirty, first);
+            return None;
+        }
+        let third = set[2];
+        (set[1], set[2]) = (first, second);
+        if holds(third, address) {
+            set[0] = third | dirty;
+            return None;
+        }
+        set[0] = address & !(USUAL_LINE_BYTES - 1) | dirty;
+        Some(third)
+    }
+}
+
+/// The rest of a first level of the usual shape.
+#[derive(Debug)]
+pub struct Behind {
+    /// Per set, those that are in front, in no order, and whether they came there dirty; then
+    /// the others, most recently used first.
+    sets: Box<[[u64; USUAL_WAYS]; USUAL_SETS]>,
+}
+
+impl Default for Behind {
+    fn default() -> Self {
+        Behind { sets: Box::new([[EMPTY; USUAL_WAYS]; USUAL_SETS]) }
+    }
+}
+
+impl Behind {
+    /// Uses the line of an address, which the front did not have and for which `left` left it.
+    /// Nothing where it was here.
+    #[inline]
+    pub fn use_line(&mut self, address: u64, left: u64) -> Option<Missed> {
+        let set = &mut self.sets[(address / USUAL_LINE_BYTES) as usize % USUAL_SETS];
+        let at = if holds(set[0], left) {
+            0
+        } else if holds(set[1], left) {
+            1
+        } else {
+            FRONT_WAYS - 1
+        };
+        let line = address & !(USUAL_LINE_BYTES - 1);
+        // Each line moves one back until the place of the used one is reached. One by one: a
+        // wide load would wait for the narrow stores before it.
+        let mut moved = left | set[at] & 1;
+        for way in FRONT_WAYS..USUAL_WAYS {
+            let here = std::mem::replace(&mut set[way], moved);
+            if holds(here, line) {
+                set[at] = here;
+                return None;
+            }
+            moved = here;
+        }
+        set[at] = line;
+        let left = if moved & 1 == 0 { NO_LINE } else { moved / USUAL_LINE_BYTES };
+        Some(Missed { line: line / USUAL_LINE_BYTES, left })
+    }
+}
+
+/// A thread's first level of any shape, in one piece.
 #[derive(Debug)]
 pub struct First {
     /// Per set, most recently used first: the line's number plus one, then a bit for dirty.
@@ -77,34 +184,12 @@ impl First {
         Ok(First { lines: vec![0; sets * ways].into(), ways, mask: sets as u64 - 1 })
     }
 
-    /// Whether [`Self::repeats`] can answer: the shape of nearly every first level there is.
-    pub fn is_usual(&self) -> bool {
-        self.ways == USUAL_WAYS
-    }
-
-    /// Uses a line where it was among the three used last in its set, or does nothing and is
-    /// false. For 8 ways: in few enough registers to be part of the callback.
-    #[inline(always)]
-    pub fn repeats(&mut self, line: u64, store: bool) -> bool {
-        let (sets, _) = self.lines.as_chunks_mut::<USUAL_WAYS>();
-        let Some(set) = sets.get_mut((line & self.mask) as usize) else { return false };
-        let (used, dirty) = ((line + 1) << 1, u64::from(store));
-        let first = set[0];
-        if first & !1 == used {
-            set[0] = first | dirty;
-            return true;
-        }
-        let second = set[1];
-        if second & !1 == used {
-            (set[0], set[1]) = (second | dirty, first);
-            return true;
-        }
-        let third = set[2];
-        if third & !1 == used {
-            (set[0], set[1], set[2]) = (third | dirty, first, second);
-            return true;
-        }
-        false
+    /// Whether [`Front`] and [`Behind`] serve instead.
+    pub fn is_usual(filter: &Filter) -> bool {
+        let usual_bytes = USUAL_SETS as u64 * USUAL_WAYS as u64 * USUAL_LINE_BYTES;
+        filter.l1.ways as usize == USUAL_WAYS
+            && u64::from(filter.line_bytes) == USUAL_LINE_BYTES
+            && filter.l1.size_bytes == usual_bytes
     }
 
     /// Uses a line; nothing where it was there.
@@ -113,8 +198,6 @@ impl First {
         let (set, dirty) = ((line & self.mask) as usize * self.ways, u64::from(store));
         let entries = self.lines.get_mut(set..set + self.ways)?;
         let used = (line + 1) << 1;
-        // Each line moves one back until the place of the used one is reached. One by one: a
-        // wide load would wait for the narrow stores before it.
         let mut moved = used | dirty;
         for entry in &mut *entries {
             let here = std::mem::replace(entry, moved);
@@ -186,12 +269,32 @@ mod tests {
                 let left = if set.len() > ways as usize { set.pop() } else { None };
                 let left = left.filter(|(_, dirty)| *dirty).map_or(NO_LINE, |(line, _)| line);
                 let expected = if found.is_some() { None } else { Some(Missed { line, left }) };
-                if ways == 8 && first.repeats(line, store) {
-                    prop_assert_eq!(expected, None);
-                } else {
-                    prop_assert_eq!(first.use_line(line, store), expected);
+                prop_assert_eq!(first.use_line(line, store), expected);
+            }
+        }
+
+        #[test]
+        fn the_first_level_may_be_cut_and_the_rest_asked_later(
+            uses in prop::collection::vec((0u64..14, 0u64..3, 0u64..64, any::<bool>()), 1..800),
+            batch in 1usize..100,
+        ) {
+            let shape = CacheShape { size_bytes: 32 << 10, ways: 8 };
+            let filter =
+                Filter { level: Level::L1, line_bytes: 64, l1: shape, l2: shape, llc: shape, sample_one_in: 1 };
+            assert!(First::is_usual(&filter));
+            let mut first = First::new(&filter).unwrap();
+            let (mut front, mut behind) = (Front::default(), Behind::default());
+            let (mut expected, mut waiting, mut got) = (Vec::new(), Vec::new(), Vec::new());
+            for (tag, set, byte, store) in uses {
+                let address = (tag << 6 | set) << 6 | byte;
+                expected.extend(first.use_line(address >> 6, store));
+                waiting.extend(front.use_line(address, store).map(|left| (address, left)));
+                if waiting.len() >= batch {
+                    got.extend(waiting.drain(..).filter_map(|(a, left)| behind.use_line(a, left)));
                 }
             }
+            got.extend(waiting.drain(..).filter_map(|(a, left)| behind.use_line(a, left)));
+            prop_assert_eq!(got, expected);
         }
     }
 

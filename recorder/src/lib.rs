@@ -23,6 +23,7 @@
 
 pub mod cache;
 pub mod filter;
+mod huge;
 pub mod launch;
 pub mod places;
 mod prefetch;

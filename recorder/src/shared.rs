@@ -6,7 +6,7 @@
 //! program that closes every descriptor it finds closes none of ours, and what a killed program
 //! had written is still there. When no slot is free a thread waits for the launcher.
 //!
-//! All `unsafe` of this crate is here, a prefetch apart.
+//! All `unsafe` of this crate is here, a prefetch and an advice to the kernel apart.
 
 use std::fs::File;
 use std::os::fd::AsFd;

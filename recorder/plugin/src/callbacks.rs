@@ -8,7 +8,9 @@ use terrace_recorder::shared::Shared;
 
 use crate::qemu::{self, Block, Id, Info, MemInfo};
 use crate::system_calls;
-use crate::thread::{COUNTED_INLINE, Process, SEVERAL_THREADS, end_all, forked, thread};
+use crate::thread::{
+    COUNTED_INLINE, Process, SEVERAL_THREADS, end_all, forked, known_thread, thread,
+};
 
 /// The plug-in interface that this was written for.
 #[unsafe(no_mangle)]
@@ -115,13 +117,20 @@ extern "C" fn on_memory(index: c_uint, info: MemInfo, address: u64, before_end: 
 }
 
 extern "C" fn on_usual_memory(index: c_uint, info: MemInfo, address: u64, before_end: *mut c_void) {
+    let Some(thread) = known_thread(index) else {
+        return first_memory(index, info, address, before_end);
+    };
+    let (size_log2, store) = (qemu::size_log2(info), qemu::is_store(info));
+    thread.access_usual(address, size_log2, store, before_end as u64);
+}
+
+/// Apart, so that what each access goes through needs no stack.
+#[cold]
+#[inline(never)]
+extern "C" fn first_memory(index: c_uint, info: MemInfo, address: u64, before_end: *mut c_void) {
     if let Some(thread) = thread(index) {
-        thread.access_usual(
-            address,
-            qemu::size_log2(info),
-            qemu::is_store(info),
-            before_end as u64,
-        );
+        let (size_log2, store) = (qemu::size_log2(info), qemu::is_store(info));
+        thread.access_usual(address, size_log2, store, before_end as u64);
     }
 }
 

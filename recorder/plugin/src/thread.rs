@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use terrace_recorder::cache::{self, NO_LINE, PrivateCache, SharedCache};
-use terrace_recorder::filter::{self, Counts, First, Missed};
+use terrace_recorder::filter::{self, Behind, Counts, First, Front, Missed, USUAL_LINE_BYTES};
 use terrace_recorder::shared::{Content, SLOT_BYTES, Shared, SlotStart};
 use terrace_recordings::reference::block::{Encoder, MAX_RECORD_BYTES};
 use terrace_recordings::reference::{Event, Filter, Level, Reference, WriteBack};
@@ -96,11 +96,13 @@ impl Process {
 /// is killed between system calls loses those that do.
 const UNFILTERED: usize = 512;
 /// References that wait for the last level, at most.
-const PENDING: usize = 16;
+const PENDING: usize = 32;
 
 /// A reference on its way to a level.
 #[derive(Clone, Copy)]
 struct Waiting {
+    /// What the next level is asked. Of one that waits for [`Behind`], what left the front is
+    /// `left`, and `line` says nothing.
     missed: Missed,
     address: u64,
     /// `instructions << 5 | second << 4 | size_log2 << 1 | store`. `second` where it spans two
@@ -120,11 +122,11 @@ impl Waiting {
     fn instructions(&self) -> u64 {
         self.what >> 5
     }
+}
 
-    fn reference(&self) -> Reference {
-        let size_log2 = (self.what >> 1 & 7) as u8;
-        Reference { address: self.address, size_log2, store: self.what & 1 != 0 }
-    }
+#[inline(always)]
+fn reference(address: u64, what: u64) -> Reference {
+    Reference { address, size_log2: (what >> 1 & 7) as u8, store: what & 1 != 0 }
 }
 
 /// Instructions that the translated code itself counts, while there is one thread: those of
@@ -146,10 +148,16 @@ pub struct Thread {
     /// Instructions executed, the block under way included, but for those counted inline.
     pub instructions: u64,
     counted_inline: &'static AtomicU64,
-    first: First,
-    /// References that missed the first level. The program's own misses overlap only while what
-    /// is done between them is short, so they are only noted when they are made.
+    /// References that the callback could not answer. The program's own misses overlap only while
+    /// what is done between them is short, so they are only noted when they are made.
     unfiltered: Box<[Waiting; UNFILTERED]>,
+    /// The first level, where it is of the usual shape,
+    front: Front,
+    behind: Behind,
+    /// Whether the reference before, with its first line, missed it,
+    missed_first: bool,
+    /// and where it is of another.
+    first: First,
     process: &'static Process,
     /// What time is ahead of instructions.
     ahead: u64,
@@ -188,6 +196,14 @@ pub fn thread(index: u32) -> Option<&'static mut Thread> {
     Some(unsafe { &mut *thread })
 }
 
+/// The same, unless this is the first that is heard of it.
+#[inline(always)]
+pub fn known_thread(index: u32) -> Option<&'static mut Thread> {
+    let thread = TABLE[index as usize % THREADS].load(Ordering::Relaxed);
+    // SAFETY: as in `thread`.
+    unsafe { thread.as_mut() }
+}
+
 #[cold]
 fn new_thread(index: u32, place: &AtomicPtr<Thread>) -> Option<&'static mut Thread> {
     let process = Process::get()?;
@@ -199,6 +215,9 @@ fn new_thread(index: u32, place: &AtomicPtr<Thread>) -> Option<&'static mut Thre
         process,
         instructions: 0,
         counted_inline: if first { &COUNTED_INLINE } else { &NONE_COUNTED },
+        front: Front::default(),
+        behind: Behind::default(),
+        missed_first: false,
         first: First::new(&process.filter).ok()?,
         ahead: process.shared.latest_time(),
         second: second_level(&process.filter)?,
@@ -289,31 +308,53 @@ impl Thread {
     }
 
     /// A load or store, made `before_end` instructions before the end of the block under way, of
-    /// a program with the usual caches: 8 ways and 64-byte lines.
+    /// a filter that [`Self::is_usual`].
     #[inline(always)]
     pub fn access_usual(&mut self, address: u64, size_log2: u8, store: bool, before_end: u64) {
         self.accesses[usize::from(store)] += 1;
-        let spans = (address & 63) + (1 << size_log2) > 64;
-        if spans || !self.first.repeats(address >> 6, store) {
-            self.access_any(address, size_log2, store, before_end);
+        let last = address.wrapping_add((1 << size_log2) - 1);
+        if address ^ last >= USUAL_LINE_BYTES {
+            return self.access_usual_two(address, size_log2, store, before_end);
+        }
+        if let Some(left) = self.front.use_line(address, store) {
+            let what = self.what(size_log2, store, before_end);
+            self.wait(Waiting { missed: Missed { line: NO_LINE, left }, address, what });
+        }
+    }
+
+    /// One that spans two lines.
+    #[cold]
+    #[inline(never)]
+    fn access_usual_two(&mut self, address: u64, size_log2: u8, store: bool, before_end: u64) {
+        let what = self.what(size_log2, store, before_end);
+        let mut second = 0;
+        if let Some(left) = self.front.use_line(address, store) {
+            self.wait(Waiting { missed: Missed { line: NO_LINE, left }, address, what });
+            second = SECOND;
+        }
+        let last = address.wrapping_add((1 << size_log2) - 1);
+        if let Some(left) = self.front.use_line(last, store) {
+            // Which line it is stands in place of `line`.
+            let missed = Missed { line: last, left };
+            self.wait(Waiting { missed, address, what: what | second });
         }
     }
 
     /// Whether [`Self::access_usual`] serves this filter.
     pub fn is_usual(filter: &Filter) -> bool {
-        filter.level > Level::None && filter.l1.ways == 8 && filter.line_bytes == 64
+        filter.level > Level::None && First::is_usual(filter)
     }
 
-    /// A load or store.
+    #[inline(always)]
+    fn what(&self, size_log2: u8, store: bool, before_end: u64) -> u64 {
+        let instructions = self.executed().wrapping_sub(before_end);
+        instructions << 5 | u64::from(size_log2) << 1 | u64::from(store)
+    }
+
+    /// A load or store, of any other filter.
     #[inline]
     pub fn access(&mut self, address: u64, size_log2: u8, store: bool, before_end: u64) {
         self.accesses[usize::from(store)] += 1;
-        self.access_any(address, size_log2, store, before_end);
-    }
-
-    /// The rest of an access: what is not among the lines used last.
-    #[inline(never)]
-    fn access_any(&mut self, address: u64, size_log2: u8, store: bool, before_end: u64) {
         let line = address >> self.line_shift;
         let last = address.wrapping_add((1 << size_log2) - 1) >> self.line_shift;
         let mut missed = Missed { line: NO_LINE, left: NO_LINE };
@@ -324,8 +365,7 @@ impl Thread {
                 None => {}
             }
         }
-        let instructions = self.executed().wrapping_sub(before_end);
-        let what = instructions << 5 | u64::from(size_log2) << 1 | u64::from(store);
+        let what = self.what(size_log2, store, before_end);
         if line == last || self.all {
             self.wait(Waiting { missed, address, what });
         } else {
@@ -345,38 +385,61 @@ impl Thread {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn wait(&mut self, waiting: Waiting) {
-        // Never out of bounds: `filter_all` empties it when it is full.
-        if let Some(place) = self.unfiltered.get_mut(self.waiting) {
-            *place = waiting;
-        }
+        self.unfiltered[self.waiting % UNFILTERED] = waiting;
         self.waiting += 1;
-        if self.waiting == UNFILTERED {
+        if self.waiting >= UNFILTERED {
             self.filter_all();
         }
+    }
+
+    /// Asks the rest of a first level of the usual shape for all that wait; those that missed it
+    /// are left. Returns how many.
+    fn filter_first(&mut self, count: usize) -> usize {
+        let mut left = 0;
+        for i in 0..count.min(UNFILTERED) {
+            let mut waiting = self.unfiltered[i];
+            let Missed { line, left: gone } = waiting.missed;
+            let address = if line == NO_LINE { waiting.address } else { line };
+            let missed = self.behind.use_line(address, gone);
+            // Its first line may have been there.
+            if !self.missed_first {
+                waiting.what &= !SECOND;
+            }
+            self.missed_first = missed.is_some();
+            if let Some(missed) = missed {
+                self.second.prefetch(missed.line);
+                self.unfiltered[left] = Waiting { missed, ..waiting };
+                left += 1;
+            }
+        }
+        left
     }
 
     /// Sends the references that wait on to the next level.
     #[inline(never)]
     fn filter_all(&mut self) {
         [self.counts.loads, self.counts.stores] = self.accesses;
-        let count = std::mem::take(&mut self.waiting);
+        let mut count = std::mem::take(&mut self.waiting);
+        if self.process.is_usual {
+            count = self.filter_first(count);
+        }
         match self.process.filter.level {
             Level::None => self.each_waiting(count, |thread, waiting| {
-                thread.keep(waiting.reference(), waiting.instructions());
+                thread.keep(waiting);
             }),
             Level::L1 => self.each_waiting(count, |thread, waiting| {
                 if !waiting.is_second() {
                     thread.counts.l1_misses += 1;
-                    thread.keep(waiting.reference(), waiting.instructions());
+                    thread.keep(waiting);
                 }
                 thread.write_back(waiting.missed.left, waiting.instructions());
             }),
             Level::L2 => self.each_waiting(count, |thread, waiting| {
                 let beyond = thread.second(waiting);
                 if beyond.miss && !(waiting.is_second() && thread.missed_before[0]) {
-                    thread.keep(waiting.reference(), waiting.instructions());
+                    thread.keep(waiting);
                 }
                 thread.missed_before[0] = beyond.miss;
                 for left in beyond.left {
@@ -446,7 +509,7 @@ impl Thread {
         if waiting.missed.line != NO_LINE {
             if beyond.miss && !(waiting.is_second() && self.missed_before[1]) {
                 self.counts.llc_misses += 1;
-                self.keep(waiting.reference(), waiting.instructions());
+                self.keep(waiting);
             }
             self.missed_before[1] = beyond.miss;
         }
@@ -513,17 +576,27 @@ impl Thread {
     }
 
     /// Records a reference, or not where only some are sampled.
-    fn keep(&mut self, reference: Reference, instructions: u64) {
+    #[inline(always)]
+    fn keep(&mut self, waiting: Waiting) {
+        let Waiting { address, what, .. } = waiting;
+        self.keep_this(address, what);
+    }
+
+    /// The same in registers: parts that were just stored would be waited for.
+    #[inline(never)]
+    fn keep_this(&mut self, address: u64, what: u64) {
+        let instructions = what >> 5;
         if !self.is_sampled() {
             return;
         }
         if self.length + MAX_RECORD_BYTES > SLOT_BYTES {
-            let (order, address) = (Ordering::Relaxed, reference.address);
+            let order = Ordering::Relaxed;
             let _ = self.process.stack.compare_exchange(0, address, order, order);
         }
         let Some(slot) = self.has_room(instructions) else { return };
         let time = instructions.wrapping_add(self.ahead);
         self.references += 1;
+        let reference = reference(address, what);
         let encoder = &mut self.encoder;
         // SAFETY: as for a write-back.
         self.length = unsafe {
