@@ -15,6 +15,7 @@
 //!
 //! - [`cache`]: the caches of the filter;
 //! - [`filter`]: the path of a reference through them;
+//! - [`nodes`]: accesses of a whole emulated machine by memory node;
 //! - [`program`]: what an executable file is, and what runs it;
 //! - [`places`]: where QEMU and the plug-in are;
 //! - [`shared`]: the memory between plug-in and launcher;
@@ -25,6 +26,7 @@ pub mod cache;
 pub mod filter;
 mod huge;
 pub mod launch;
+pub mod nodes;
 pub mod places;
 mod prefetch;
 pub mod program;

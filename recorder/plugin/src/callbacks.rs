@@ -4,8 +4,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs::OpenOptions;
 use std::sync::atomic::Ordering;
 
+use terrace_recorder::nodes::NodeCounts;
 use terrace_recorder::shared::Shared;
 
+use crate::nodes;
 use crate::qemu::{self, Block, Id, Info, MemInfo};
 use crate::system_calls;
 use crate::thread::{
@@ -30,8 +32,13 @@ pub extern "C" fn qemu_plugin_install(
     });
     // SAFETY: QEMU gives a valid description; its first field is a text ended by a zero.
     let target = unsafe { CStr::from_ptr((*info).target_name) };
-    let memory = arguments.filter_map(|a| a.strip_prefix("memory=").map(str::to_owned)).next();
-    match install(id, target, memory) {
+    let arguments: Vec<_> = arguments.collect();
+    let path = |name| arguments.iter().find_map(|a| a.strip_prefix(name)).map(str::to_owned);
+    let installed = match path("counts=") {
+        Some(counts) => install_counts(id, target, &counts),
+        None => install(id, target, path("memory=")),
+    };
+    match installed {
         Ok(()) => 0,
         Err(message) => {
             eprintln!("terrace recorder: {message}");
@@ -40,7 +47,7 @@ pub extern "C" fn qemu_plugin_install(
     }
 }
 
-fn install(id: Id, target: &CStr, memory: Option<String>) -> Result<(), String> {
+fn check(target: &CStr) -> Result<(), String> {
     if target != c"x86_64" {
         return Err(format!("the target is {target:?}, expected x86_64"));
     }
@@ -49,6 +56,25 @@ fn install(id: Id, target: &CStr, memory: Option<String>) -> Result<(), String> 
             "this QEMU tells the kinds of accesses otherwise, expected 6.0 to 8.2".to_owned()
         );
     }
+    Ok(())
+}
+
+/// In a whole emulated machine: counts its accesses.
+fn install_counts(id: Id, target: &CStr, path: &str) -> Result<(), String> {
+    check(target)?;
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    let counts = file.and_then(|f| NodeCounts::map(&f)).map_err(|e| format!("{path}: {e}"))?;
+    if !nodes::begin(counts) {
+        return Err(format!("{path} is no counts' memory; start it with 'terrace lab'"));
+    }
+    // SAFETY: a function of QEMU with the signature that it documents.
+    unsafe { qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, nodes::on_translate) };
+    Ok(())
+}
+
+/// In the emulation of a process: records it.
+fn install(id: Id, target: &CStr, memory: Option<String>) -> Result<(), String> {
+    check(target)?;
     let path = memory.ok_or("no memory=PATH; start it with 'terrace record'")?;
     let file = OpenOptions::new().read(true).write(true).open(&path);
     let shared = file.and_then(|file| Shared::map(&file)).map_err(|e| format!("{path}: {e}"))?;

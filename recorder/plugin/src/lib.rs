@@ -10,6 +10,7 @@
 //! - [`qemu`]: QEMU's functions;
 //! - [`thread`]: what is kept per thread, and the path that each reference takes;
 //! - [`callbacks`]: the functions that QEMU calls;
+//! - [`nodes`]: in a whole emulated machine instead, accesses by memory node;
 //! - [`system_calls`]: events from system calls;
 //! - [`exec`]: goes on recording in a program that the process executes;
 //! - [`maps`]: the process's memory map and command line.
@@ -17,6 +18,7 @@
 mod callbacks;
 mod exec;
 mod maps;
+mod nodes;
 mod qemu;
 mod system_calls;
 mod thread;

@@ -19,6 +19,12 @@ pub struct Instruction {
     _opaque: [u8; 0],
 }
 
+/// Where an access went.
+#[repr(C)]
+pub struct Place {
+    _opaque: [u8; 0],
+}
+
 /// What is emulated; only its first field is looked at.
 #[repr(C)]
 pub struct Info {
@@ -62,6 +68,18 @@ unsafe extern "C" {
         kinds: c_int,
         data: *mut c_void,
     );
+    pub fn qemu_plugin_insn_data(instruction: *const Instruction) -> *const c_void;
+    pub fn qemu_plugin_insn_size(instruction: *const Instruction) -> usize;
+    pub fn qemu_plugin_register_vcpu_insn_exec_cb(
+        instruction: *mut Instruction,
+        cb: OnExecute,
+        flags: c_int,
+        data: *mut c_void,
+    );
+    /// Valid during the callback of the access; null in user emulation.
+    pub fn qemu_plugin_get_hwaddr(info: MemInfo, address: u64) -> *mut Place;
+    pub fn qemu_plugin_hwaddr_is_io(place: *const Place) -> bool;
+    pub fn qemu_plugin_hwaddr_phys_addr(place: *const Place) -> u64;
     pub fn qemu_plugin_mem_size_shift(info: MemInfo) -> c_uint;
     pub fn qemu_plugin_mem_is_store(info: MemInfo) -> bool;
     pub fn qemu_plugin_register_vcpu_syscall_cb(

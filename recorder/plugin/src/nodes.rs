@@ -1,0 +1,236 @@
+//! Counts the accesses of a whole emulated machine by memory node, in the shared memory that
+//! `terrace_recorder::nodes` lays out.
+//!
+//! The plug-in interface has no processes and no privilege: programs and kernel are told apart by
+//! the halves of the address space, and a guest says when to count. Addresses are physical as far
+//! as QEMU 7.2 has them: a block of memory's place among all blocks, plus its place in the
+//! region around it.
+
+use std::ffi::{c_uint, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use terrace_recorder::cache::{self, NO_LINE, PrivateCache, SharedCache};
+use terrace_recorder::filter::{self, First, Missed};
+use terrace_recorder::nodes::{
+    Domain, ELSEWHERE, Kind, Mark, NODES, NodeCounts, NodeRange, PLACES, PROCESSORS,
+};
+use terrace_recordings::reference::Filter;
+
+use crate::qemu::{self, Block, Id, MemInfo};
+
+const BASE_PAGE_LOG2: u32 = 12;
+/// Of them, in a huge page.
+const BASE_PAGES: usize = 512;
+
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static MACHINE: OnceLock<Machine> = OnceLock::new();
+static TABLE: [AtomicPtr<Processor>; PROCESSORS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; PROCESSORS];
+
+struct Machine {
+    counts: NodeCounts,
+    nodes: [NodeRange; NODES],
+    filter: Filter,
+    line_shift: u32,
+    llc: SharedCache,
+    /// By domain and node, a bit for each page touched since the last mark.
+    touched: [[Vec<AtomicU64>; NODES]; 2],
+}
+
+struct Processor {
+    first: First,
+    second: PrivateCache,
+}
+
+/// Joins the one who started the machine; false when this is not its memory.
+pub fn begin(counts: NodeCounts) -> bool {
+    let Some((nodes, filter)) = counts.join() else { return false };
+    let Ok(sets) = cache::sets("llc", filter.llc, filter.line_bytes) else { return false };
+    let touched = std::array::from_fn(|_| {
+        nodes.map(|node| {
+            let pages = (node.bytes >> BASE_PAGE_LOG2).div_ceil(BASE_PAGES as u64) as usize;
+            (0..pages * BASE_PAGES / 64).map(|_| AtomicU64::new(0)).collect()
+        })
+    });
+    let machine = Machine {
+        counts,
+        nodes,
+        line_shift: filter.line_bytes.trailing_zeros(),
+        llc: SharedCache::new(sets, filter.llc.ways, filter.line_bytes),
+        filter,
+        touched,
+    };
+    MACHINE.set(machine).is_ok()
+}
+
+/// What is called for a block that QEMU translates.
+pub extern "C" fn on_translate(_id: Id, block: *mut Block) {
+    // SAFETY: QEMU's block is valid during this call, and so are its instructions and their
+    // bytes; what is registered is a number, not an address.
+    unsafe {
+        for i in 0..qemu::qemu_plugin_tb_n_insns(block) {
+            let instruction = qemu::qemu_plugin_tb_get_insn(block, i);
+            let (flags, kinds) = (qemu::NO_REGISTERS, qemu::LOADS_AND_STORES);
+            let none = ptr::null_mut();
+            qemu::qemu_plugin_register_vcpu_mem_cb(instruction, on_access, flags, kinds, none);
+            if qemu::qemu_plugin_insn_size(instruction) != 8 {
+                continue;
+            }
+            let bytes = qemu::qemu_plugin_insn_data(instruction).cast::<[u8; 8]>();
+            if let Some(mark) = bytes.as_ref().and_then(|bytes| Mark::of(bytes)) {
+                let mark = mark as usize as *mut c_void;
+                qemu::qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_mark, flags, mark);
+            }
+        }
+    }
+}
+
+extern "C" fn on_mark(_index: c_uint, mark: *mut c_void) {
+    let Some(machine) = MACHINE.get() else { return };
+    let mark = match mark as usize {
+        1 => Mark::Begin,
+        2 => Mark::Period,
+        _ => Mark::End,
+    };
+    if mark != Mark::Begin && !COUNTING.load(Ordering::Relaxed) {
+        return;
+    }
+    let (base, huge) = machine.take_pages();
+    machine.counts.note(mark, base, huge);
+    COUNTING.store(mark != Mark::End, Ordering::Relaxed);
+}
+
+extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, _data: *mut c_void) {
+    if !COUNTING.load(Ordering::Relaxed) {
+        return;
+    }
+    let (Some(machine), Some(processor)) = (MACHINE.get(), processor(index)) else { return };
+    // SAFETY: asked in the callback of the access, with what QEMU gave it.
+    let physical = unsafe {
+        let place = qemu::qemu_plugin_get_hwaddr(info, address);
+        if place.is_null() || qemu::qemu_plugin_hwaddr_is_io(place) {
+            return machine.counts.count_device(index as usize);
+        }
+        qemu::qemu_plugin_hwaddr_phys_addr(place)
+    };
+    machine.access(
+        processor,
+        Access {
+            index: index as usize,
+            domain: Domain::of(address),
+            physical,
+            size_log2: qemu::size_log2(info),
+            store: qemu::is_store(info),
+        },
+    );
+}
+
+/// A processor by QEMU's number. It is used by the one host thread that runs it.
+fn processor(index: c_uint) -> Option<&'static mut Processor> {
+    let place = TABLE.get(index as usize)?;
+    let mut processor = place.load(Ordering::Relaxed);
+    if processor.is_null() {
+        let filter = &MACHINE.get()?.filter;
+        let sets = cache::sets("l2", filter.l2, filter.line_bytes).ok()?;
+        let second = PrivateCache::new(sets, filter.l2.ways, filter.line_bytes);
+        processor = Box::into_raw(Box::new(Processor { first: First::new(filter).ok()?, second }));
+        place.store(processor, Ordering::Relaxed);
+    }
+    // SAFETY: made here and never freed. QEMU calls back in the host thread that runs the virtual
+    // CPU, one call at a time.
+    Some(unsafe { &mut *processor })
+}
+
+struct Access {
+    index: usize,
+    domain: Domain,
+    physical: u64,
+    size_log2: u8,
+    store: bool,
+}
+
+impl Machine {
+    fn place(&self, physical: u64) -> usize {
+        let holds = |n: &NodeRange| physical.wrapping_sub(n.start) < n.bytes;
+        self.nodes.iter().position(holds).unwrap_or(ELSEWHERE)
+    }
+
+    fn access(&self, processor: &mut Processor, access: Access) {
+        let Access { index, domain, physical, size_log2, store } = access;
+        let place = self.place(physical);
+        self.counts.count(index, domain, place, Kind::Loads, store);
+        if let Some(pages) = self.touched[domain as usize].get(place) {
+            let page = (physical - self.nodes[place].start) >> BASE_PAGE_LOG2;
+            let bit = 1 << (page % 64);
+            if let Some(word) = pages.get((page / 64) as usize)
+                && word.load(Ordering::Relaxed) & bit == 0
+            {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+        let line = physical >> self.line_shift;
+        let misses = self.use_line(processor, &access, line);
+        let last = (physical + (1 << size_log2) - 1) >> self.line_shift;
+        // The page after this one may be anywhere.
+        let in_page =
+            physical >> BASE_PAGE_LOG2 == (physical + (1 << size_log2) - 1) >> BASE_PAGE_LOG2;
+        let more =
+            if line != last && in_page { self.use_line(processor, &access, last) } else { 0 };
+        // An access misses once, whatever it spans.
+        for level in 0..misses.max(more) {
+            let (kind, next) = match level {
+                0 => (Kind::L1Misses, false),
+                1 => (Kind::L2Misses, false),
+                _ => (Kind::MemoryLoads, store),
+            };
+            self.counts.count(index, domain, place, kind, next);
+        }
+    }
+
+    /// Sends a line through the caches; returns how many levels it missed.
+    fn use_line(&self, processor: &mut Processor, access: &Access, line: u64) -> u32 {
+        let Some(missed) = processor.first.use_line(line, access.store) else { return 0 };
+        let beyond = filter::second(&mut processor.second, missed);
+        let [left, passed] = beyond.left;
+        if passed != NO_LINE {
+            self.last(access, Missed { line: NO_LINE, left: passed });
+        }
+        if !beyond.miss {
+            self.last(access, Missed { line: NO_LINE, left });
+            return 1;
+        }
+        if self.last(access, Missed { line, left }) { 3 } else { 2 }
+    }
+
+    fn last(&self, access: &Access, missed: Missed) -> bool {
+        if missed.line == NO_LINE && missed.left == NO_LINE {
+            return false;
+        }
+        let beyond = filter::last(&self.llc, missed);
+        for left in beyond.left {
+            if left != NO_LINE {
+                let place = self.place(left << self.line_shift);
+                self.counts.count(access.index, access.domain, place, Kind::WriteBacks, false);
+            }
+        }
+        beyond.miss
+    }
+
+    /// Pages touched since the last time, by domain and place: base pages, and huge ones.
+    fn take_pages(&self) -> ([[u64; PLACES]; 2], [[u64; PLACES]; 2]) {
+        let (mut base, mut huge) = ([[0; PLACES]; 2], [[0; PLACES]; 2]);
+        for (domain, nodes) in self.touched.iter().enumerate() {
+            for (node, pages) in nodes.iter().enumerate() {
+                for words in pages.chunks(BASE_PAGES / 64) {
+                    let bits = words.iter().map(|w| w.swap(0, Ordering::Relaxed).count_ones());
+                    let bits: u32 = bits.sum();
+                    base[domain][node] += u64::from(bits);
+                    huge[domain][node] += u64::from(bits > 0);
+                }
+            }
+        }
+        (base, huge)
+    }
+}
