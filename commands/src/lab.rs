@@ -5,9 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use terrace_experiments::run::write_whole;
 use terrace_experiments::{Refusal, size::Size};
-use terrace_lab::{Event, GuestJob, Kernel, Lab, LabConfig, LabError, Machine, Program};
+use terrace_lab::{
+    CountedCaches, Event, GuestJob, Kernel, Lab, LabConfig, LabError, Machine, Program,
+};
+use terrace_recordings::reference::CacheShape;
 
+use crate::record::shape;
 use crate::show::{say, tell};
 
 /// What the guest shows when no command is given: its tiers, from the kernel's own files.
@@ -66,6 +71,23 @@ pub struct Arguments {
     /// Bound on the whole run in s, after which the machine is switched off.
     #[arg(long, default_value_t = 300, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
+    /// Count the loads and stores that go to each node while the command runs, and write the
+    /// counts to this file, as JSON.
+    ///
+    /// Exact: the recorder's plug-in in the emulation sees every one, and which of them pass
+    /// caches. Programs and kernel apart. The machine runs under software emulation then, and
+    /// slower.
+    #[arg(long, value_name = "FILE")]
+    count_accesses: Option<PathBuf>,
+    /// Of the counted accesses, first-level cache of each processor: SIZE,WAYS.
+    #[arg(long, value_name = "SIZE,WAYS", value_parser = shape, default_value = "32K,8")]
+    l1: CacheShape,
+    /// Second-level cache of each processor.
+    #[arg(long, value_name = "SIZE,WAYS", value_parser = shape, default_value = "1M,16")]
+    l2: CacheShape,
+    /// Last-level cache of all.
+    #[arg(long, value_name = "SIZE,WAYS", value_parser = shape, default_value = "32M,16")]
+    llc: CacheShape,
     /// Show the guest's console on standard error.
     #[arg(long)]
     console: bool,
@@ -91,6 +113,11 @@ impl Arguments {
                 .map(str::to_owned)
                 .collect(),
             timeout: Duration::from_secs(self.timeout),
+            count_accesses: self.count_accesses.is_some().then_some(CountedCaches {
+                l1: self.l1,
+                l2: self.l2,
+                llc: self.llc,
+            }),
             ..Machine::default()
         };
         let lab = Lab::new(LabConfig { machine, ..LabConfig::default() }).map_err(Refusal::new)?;
@@ -116,6 +143,11 @@ impl Arguments {
             }
             refused(error)
         })?;
+        if let (Some(counts), Some(path)) = (&result.accesses, &self.count_accesses) {
+            let bytes = serde_json::to_vec_pretty(counts)?;
+            write_whole(path, &bytes)?;
+            tell!("{}; all counts in {}", counts.line(), path.display());
+        }
         for path in &result.missing_results {
             tell!("terrace: {}: the guest has no such file", path.display());
         }

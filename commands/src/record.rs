@@ -71,7 +71,8 @@ fn level(text: &str) -> Result<Level, String> {
         .ok_or_else(|| "expected none, l1, l2 or llc".to_owned())
 }
 
-fn shape(text: &str) -> Result<CacheShape, String> {
+/// A cache's size and ways.
+pub fn shape(text: &str) -> Result<CacheShape, String> {
     let wrong = || "expected SIZE,WAYS such as 32K,8 (K, M for 2^10, 2^20 bytes)".to_owned();
     let (size, ways) = text.split_once(',').ok_or_else(wrong)?;
     let (number, shift) = match size.trim_end_matches(['K', 'M', 'k', 'm']) {

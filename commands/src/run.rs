@@ -89,6 +89,12 @@ pub struct Common {
     /// settings are refused.
     #[arg(long)]
     fix_conflicts: bool,
+    /// On the virtual machine: count every load and store by tier, in the emulation.
+    ///
+    /// Shows the exact shares of fast memory beside the tracker's hit ratio and writes all counts,
+    /// period by period, to accesses/RUN.json. Of all programs in the guest together; slower.
+    #[arg(long)]
+    count_accesses: bool,
     /// How deep the simulated machine goes, instead of what the file says.
     #[arg(long, value_enum)]
     depth: Option<DepthArgument>,
@@ -150,6 +156,7 @@ impl Common {
             },
             out: self.out.clone(),
             fix_conflicts: self.fix_conflicts,
+            count_accesses: self.count_accesses,
             jobs: self.jobs.map_or(processors, usize::from),
         };
         let all_well = terrace_experiments::run::run(request, &mut Screen::new(self.console))?;

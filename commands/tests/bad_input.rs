@@ -83,6 +83,11 @@ fn experiments_that_cannot_be_are_refused_and_leave_nothing() {
         place.write("e.toml", format!("{SMALL}{added}\n"));
         place.run("run e.toml --out out").refused(words);
     }
+    // Only an emulation can count.
+    place.write("e.toml", SMALL);
+    place
+        .run("run e.toml --out out --count-accesses")
+        .refused(&["is to run on sim", "--machine vm"]);
     assert_eq!(place.names(), ["e.toml"]);
 }
 

@@ -17,6 +17,7 @@ use terrace_linux::conflicts::{self, Intent, Severity};
 use terrace_linux::process;
 use terrace_linux::roots::Roots;
 use terrace_linux::{GroupSpec as Attach, GuardCommand, Host, HostOptions, Source, signals};
+use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::kinds::{self, LiveContext, LiveProgram, LiveWorkload, WorkloadResult};
 use terrace_workloads::session::{MemoryPolicy, Session, SessionOptions};
@@ -253,6 +254,8 @@ pub(crate) fn run(
     let mut died = None;
     engine.run(&mut collector, || {
         periods += 1;
+        // Where the machine is emulated and its accesses are counted; nothing elsewhere.
+        mark(Mark::Period);
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
         // All of them are asked, so that each notes when its program ended.
         let ended: Vec<_> = ended.collect();

@@ -47,6 +47,8 @@ pub struct Request {
     pub out: PathBuf,
     /// On the host: change settings that would spoil the run, and put them back.
     pub fix_conflicts: bool,
+    /// On a virtual machine: count what goes to which tier, exactly.
+    pub count_accesses: bool,
     /// Simulated runs at the same time, 1 at least. The results are the same bytes.
     pub jobs: usize,
 }
@@ -113,6 +115,11 @@ impl Run<'_> {
         self.request.out.join("details").join(format!("{}.json", self.name))
     }
 
+    /// Where the exact counts of its accesses go.
+    pub fn accesses(&self) -> PathBuf {
+        self.request.out.join("accesses").join(format!("{}.json", self.name))
+    }
+
     /// What is known of its groups before it runs.
     pub fn rows(&self, kernel: Option<&str>, emulated: bool) -> Vec<RunRow> {
         let experiment = &self.experiment;
@@ -142,6 +149,14 @@ impl Run<'_> {
 /// Runs it. False when a run finished and found a program's data damaged.
 pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
     let runs = runs(&request)?;
+    if request.count_accesses && request.machine != MachineKind::Virtual {
+        return Err(refuse!(
+            "accesses are counted in the emulation of a virtual machine, and this is to run on {}; \
+             use --machine vm",
+            request.machine.name()
+        )
+        .into());
+    }
     match request.machine {
         MachineKind::Simulated => match request.experiment.machine.depth {
             Depth::Period => simulated::check(&runs)?,
@@ -153,7 +168,8 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
     let out = &request.out;
     // What programs say of themselves: simulated ones say nothing.
     let details = (request.machine != MachineKind::Simulated).then_some("details");
-    for folder in ["recordings"].into_iter().chain(details) {
+    let accesses = request.count_accesses.then_some("accesses");
+    for folder in ["recordings"].into_iter().chain(details).chain(accesses) {
         std::fs::create_dir_all(out.join(folder)).map_err(|e| {
             refuse!("{}: {e}; expected a folder for results that can be written to", out.display())
         })?;
@@ -184,7 +200,7 @@ pub(crate) fn starts<'a>(run: &'a Run<'_>, index: usize, of: usize) -> Event<'a>
 }
 
 /// Writes a file so that it is there whole or not at all.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let part = PathBuf::from(format!("{}.part", path.display()));
     std::fs::write(&part, bytes)
         .and_then(|()| std::fs::rename(&part, path))

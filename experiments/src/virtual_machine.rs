@@ -5,7 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use terrace_lab::{Event as LabEvent, GuestJob, Kernel, Lab, LabConfig, Machine, Program};
+use serde_json::json;
+use terrace_lab::{
+    AccessCounts, CountedCaches, Event as LabEvent, FastShares, GuestJob, Kernel, Lab, LabConfig,
+    Machine, Program,
+};
 use terrace_results::{HeatRow, PeriodRow, RunRow, path, read};
 use terrace_workloads::kinds::LiveProgram;
 
@@ -25,7 +29,7 @@ const OVERHEAD: Duration = Duration::from_secs(420);
 /// Refuses what cannot be run.
 pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
     for run in runs {
-        let machine = machine(&run.experiment)?;
+        let machine = machine(run)?;
         machine.check().map_err(Refusal::new)?;
         if let Some(missing) = terrace_lab::missing_requirements(&machine).into_iter().next() {
             return Err(Refusal::new(terrace_lab::LabError::from(missing)).into());
@@ -35,7 +39,8 @@ pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn machine(experiment: &Experiment) -> anyhow::Result<Machine> {
+fn machine(run: &Run<'_>) -> anyhow::Result<Machine> {
+    let experiment = &run.experiment;
     let wanted = &experiment.machine;
     let mut machine = Machine {
         cpus: wanted.cpus,
@@ -44,6 +49,7 @@ fn machine(experiment: &Experiment) -> anyhow::Result<Machine> {
         timeout: Duration::from_millis(experiment.period_ms.saturating_mul(experiment.periods))
             .saturating_mul(2)
             .saturating_add(OVERHEAD),
+        count_accesses: run.request.count_accesses.then(CountedCaches::default),
         ..Machine::default()
     };
     if let Some(size) = wanted.fast {
@@ -70,7 +76,7 @@ pub(crate) fn run(
     events: &mut dyn Events,
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
-    let lab = Lab::new(LabConfig { machine: machine(experiment)?, ..LabConfig::default() })?;
+    let lab = Lab::new(LabConfig { machine: machine(run)?, ..LabConfig::default() })?;
     let text = toml::to_string(&in_guest(experiment)).context("writing the experiment")?;
     let exe = std::env::current_exe().context("finding this program for the guest")?;
     let mut job = GuestJob::new("terrace")
@@ -115,7 +121,50 @@ pub(crate) fn run(
         let said = said.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("nothing");
         anyhow::bail!("the guest ended with exit code {} and said: {said}", result.exit_code);
     };
-    adopt(run, &results, emulated, kernel, tables)
+    let rows = adopt(run, &results, emulated, kernel, tables)?;
+    if let Some(counts) = &result.accesses {
+        compare(run, counts, &rows, events)?;
+    }
+    Ok(rows)
+}
+
+/// Writes what was counted, and puts it beside what the trackers said.
+fn compare(
+    run: &Run<'_>,
+    counts: &AccessCounts,
+    rows: &[RunRow],
+    events: &mut dyn Events,
+) -> anyhow::Result<()> {
+    // The first window lasts until the first period begins, the last one begins when the last
+    // period is over.
+    let periods = counts.periods.get(1..counts.periods.len().saturating_sub(1));
+    let exact = FastShares::of(periods.unwrap_or_default());
+    let tracker = |row: &RunRow| {
+        json!({
+            "group": row.group,
+            "page_size_bytes": row.page_size_bytes,
+            "hit_ratio": row.hit_ratio,
+        })
+    };
+    let trackers: Vec<_> = rows.iter().map(tracker).collect();
+    let document = json!({ "trackers": trackers, "exact_in_periods": exact, "counts": counts });
+    write_whole(&run.accesses(), &serde_json::to_vec_pretty(&document)?)?;
+    let percent = |share: Option<f64>| {
+        share.map_or_else(|| "none".to_owned(), |share| format!("{:.1} %", 100.0 * share))
+    };
+    let said = rows.iter().map(|row| format!("{} {}", row.group, percent(Some(row.hit_ratio))));
+    events.event(Event::Note(&format!(
+        "fast-memory hit ratio by the tracker: {}; exact, of all programs: {} of the 2 MiB and \
+         {} of the 4 KiB pages touched in a period, {} of loads and stores, {} of those that \
+         reached memory ({})",
+        said.collect::<Vec<_>>().join(", "),
+        percent(exact.touched_2m),
+        percent(exact.touched_4k),
+        percent(exact.accesses),
+        percent(exact.memory_accesses),
+        run.accesses().display(),
+    )));
+    Ok(())
 }
 
 /// The experiment as the guest runs it: its machine is there already.

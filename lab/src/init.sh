@@ -29,8 +29,11 @@ exec 4>/dev/vport0p1 5>/dev/vport0p2 6>/dev/vport0p3 7>/dev/vport0p4
 read -r trailer </.lab/trailer
 echo "ready $(uname -r)" >&4
 
+# Where accesses are counted (accesses.rs), while the command runs.
+[ -x /.lab/begin-counting ] && /.lab/begin-counting
 sh /.lab/command </.lab/stdin >&5 2>&6 4>&- 5>&- 6>&- 7>&-
 code=$?
+[ -x /.lab/end-counting ] && /.lab/end-counting
 while read -r name value; do
     [ "$name" = oom_kill ] && oom_kills=$value
 done </proc/vmstat

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::accel::AccelChoice;
+use crate::accesses::AccessCounts;
 
 /// A program to carry into the guest, with the shared libraries it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -215,6 +216,8 @@ pub struct GuestResult {
     pub run_ms: u64,
     /// The end of the guest's console.
     pub console_tail: Vec<String>,
+    /// What went to which node while the command ran, if that was to be counted.
+    pub accesses: Option<AccessCounts>,
     pub(crate) results: ResultsDir,
 }
 

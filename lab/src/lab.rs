@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::accel::{self, Accel, AccelChoice, PROBE_BOUND, ProbeKey, Verdict};
+use crate::accesses::Counting;
 use crate::cache::Cache;
 use crate::closure::{Closure, Sources, closure, is_static};
 use crate::error::{Doing, LabError, Phase};
@@ -16,6 +17,7 @@ use crate::job::{Event, GuestFile, GuestJob, GuestResult, Program, ResultsDir};
 use crate::machine::{Machine, QemuVersion};
 use crate::packages::Packages;
 use crate::requirements::{find_program, missing_requirements};
+use terrace_recorder::nodes::Mark;
 
 const INIT: &str = include_str!("init.sh");
 
@@ -79,7 +81,14 @@ impl Lab {
         let kernel =
             self.machine.kernel.image(&self.cache, &mut |text| event(Event::Preparing(text)))?;
         let accel = self.choose_accel(&kernel, &mut event)?;
-        let end = self.run_guest(job, &kernel, &accel, self.machine.boot_timeout, &mut event)?;
+        let counted = self.machine.count_accesses.as_ref();
+        let counting =
+            counted.map(|caches| Counting::new(&self.machine, caches, self.qemu_version));
+        let counting = counting.transpose()?;
+        let bound = self.machine.boot_timeout;
+        let end = self.run_guest(job, &kernel, &accel, bound, counting.as_ref(), &mut event)?;
+        let accesses = counting.zip(counted).map(|(counting, caches)| counting.finish(caches));
+        let accesses = accesses.transpose()?;
         let results = results.fill(end.results)?;
         Ok(GuestResult {
             exit_code: end.exit_code,
@@ -91,6 +100,7 @@ impl Lab {
             boot_ms: end.boot_ms,
             run_ms: end.run_ms,
             console_tail: end.console_tail,
+            accesses,
             results,
         })
     }
@@ -101,10 +111,17 @@ impl Lab {
         kernel: &Path,
         accel: &AccelChoice,
         boot_bound: Duration,
+        counting: Option<&Counting>,
         event: &mut dyn FnMut(Event),
     ) -> Result<GuestEnd, LabError> {
         let trailer = random_trailer()?;
-        let root = self.root_file_system(job, &trailer, event)?;
+        let mut root = self.root_file_system(job, &trailer, event)?;
+        let mut extra_qemu_args = self.machine.extra_qemu_args.clone();
+        if let Some(counting) = counting {
+            root.bytes("/.lab/begin-counting", Mark::Begin.program(), 0o700)?;
+            root.bytes("/.lab/end-counting", Mark::End.program(), 0o700)?;
+            extra_qemu_args.extend(["-plugin".to_owned(), counting.plugin_argument()]);
+        }
         let (initramfs, initramfs_bytes) = root.write_to_memory()?;
         // The archive and what is unpacked from it are in fast memory at the same time.
         if initramfs_bytes.saturating_mul(2) > self.machine.fast_bytes {
@@ -120,7 +137,7 @@ impl Lab {
         let start = GuestStart {
             qemu: &self.qemu,
             qemu_args: self.machine.qemu_args(accel.kvm, self.qemu_version),
-            extra_qemu_args: &self.machine.extra_qemu_args,
+            extra_qemu_args: &extra_qemu_args,
             kernel,
             kernel_args: &self.machine.kernel_args,
             initramfs: &initramfs,
@@ -152,6 +169,9 @@ impl Lab {
         match self.machine.accel {
             Accel::Kvm => return Ok(choice(true, "asked for")),
             Accel::Tcg => return Ok(choice(false, "asked for")),
+            Accel::Auto if self.machine.count_accesses.is_some() => {
+                return Ok(choice(false, "accesses are counted"));
+            }
             Accel::Auto => {}
         }
         if let Some(reason) = accel::kvm_absent() {
@@ -164,13 +184,14 @@ impl Lab {
         event(Event::Preparing("trying whether a guest runs under KVM".to_owned()));
         let kvm = choice(true, "being tried");
         let probe = GuestJob::new("true").timeout(2 * PROBE_BOUND);
-        let (works, reason) = match self.run_guest(&probe, kernel, &kvm, PROBE_BOUND, &mut |_| {}) {
-            Ok(end) => (true, format!("a guest came up under KVM in {} ms", end.boot_ms)),
-            Err(error) => match probe_failure(&error) {
-                Some(reason) => (false, reason),
-                None => return Err(error),
-            },
-        };
+        let (works, reason) =
+            match self.run_guest(&probe, kernel, &kvm, PROBE_BOUND, None, &mut |_| {}) {
+                Ok(end) => (true, format!("a guest came up under KVM in {} ms", end.boot_ms)),
+                Err(error) => match probe_failure(&error) {
+                    Some(reason) => (false, reason),
+                    None => return Err(error),
+                },
+            };
         accel::remember(&self.cache, &Verdict { key, works, reason: reason.clone() })?;
         Ok(AccelChoice { kvm: works, reason })
     }

@@ -19,12 +19,14 @@
 //! - [`cache`], [`packages`], [`kernel`]: Debian packages, fetched once and never installed;
 //! - [`closure`]: the shared libraries that a program needs;
 //! - [`initramfs`]: the guest's root file system, as an archive (its first process is `init.sh`);
+//! - [`accesses`]: what went to which node, counted while software emulates;
 //! - [`accel`]: whether KVM really works here;
 //! - [`guest`]: one running guest, from start to end;
 //! - [`lab`]: the call that puts these together;
 //! - [`requirements`]: what the host must have, with the remedy for what it lacks.
 
 pub mod accel;
+pub mod accesses;
 pub mod cache;
 pub mod closure;
 pub mod error;
@@ -41,6 +43,7 @@ mod spawn;
 mod vmlinux;
 
 pub use accel::{Accel, AccelChoice};
+pub use accesses::{AccessCounts, CountedCaches, FastShares};
 pub use error::{LabError, Phase};
 pub use job::{Event, GuestFile, GuestJob, GuestResult, Program};
 pub use kernel::Kernel;

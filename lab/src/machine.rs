@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::accel::Accel;
+use crate::accesses::CountedCaches;
 use crate::error::LabError;
 use crate::kernel::Kernel;
 
@@ -81,6 +82,9 @@ pub struct Machine {
     pub accel: Accel,
     /// How many threads of the host emulate the processors in software.
     pub tcg_threads: TcgThreads,
+    /// Count what goes to which node, behind these caches. Needs software emulation, which it
+    /// asks for.
+    pub count_accesses: Option<CountedCaches>,
     /// The bound on the boot, from the start of QEMU to the guest's first process, second
     /// attempts included.
     pub boot_timeout: Duration,
@@ -107,6 +111,7 @@ impl Default for Machine {
             kernel_args: Vec::new(),
             accel: Accel::Auto,
             tcg_threads: TcgThreads::Auto,
+            count_accesses: None,
             // Fifty times what it takes in software emulation on an idle host.
             boot_timeout: Duration::from_secs(120),
             timeout: Duration::from_secs(300),
@@ -144,6 +149,9 @@ impl Machine {
             if bytes % (2 * MIB) != 0 {
                 return invalid(what, format!("{bytes} bytes"), "a multiple of 2 MiB");
             }
+        }
+        if self.count_accesses.is_some() && self.accel == Accel::Kvm {
+            return invalid("counting accesses", "KVM".into(), "software emulation (TCG)");
         }
         for (what, value) in [
             ("the fast tier's latency", self.fast_latency_ns),
@@ -200,6 +208,11 @@ impl Machine {
         add(&["-smp", &cpus, "-m", &format!("{}M", (self.fast_bytes + self.slow_bytes) / MIB)]);
         for (id, bytes) in [("fast", self.fast_bytes), ("slow", self.slow_bytes)] {
             add(&["-object", &format!("memory-backend-ram,id={id},size={bytes}")]);
+        }
+        if self.count_accesses.is_some() {
+            // Never used, and takes no memory: see `accesses`.
+            let bytes = self.fast_bytes;
+            add(&["-object", &format!("memory-backend-ram,id=apart,size={bytes},reserve=off")]);
         }
         add(&["-numa", &format!("node,nodeid=0,memdev=fast,cpus=0-{last_cpu}")]);
         add(&["-numa", "node,nodeid=1,memdev=slow,initiator=0"]);

@@ -10,9 +10,11 @@ use terrace_lab::cache::Cache;
 use terrace_lab::closure::Sources;
 use terrace_lab::packages::Packages;
 use terrace_lab::{
-    Accel, Event, GuestFile, GuestJob, GuestResult, Kernel, Lab, LabConfig, LabError, Machine,
-    Phase, Program,
+    Accel, CountedCaches, Event, GuestFile, GuestJob, GuestResult, Kernel, Lab, LabConfig,
+    LabError, Machine, Phase, Program,
 };
+
+use terrace_recordings::reference::CacheShape;
 
 const MIB: u64 = 1 << 20;
 
@@ -379,4 +381,86 @@ fn qemu_and_files_go_when_the_host_process_is_killed() {
     }
     let left: Vec<_> = fs::read_dir(temp.path()).expect("a directory").flatten().collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// Writes `BYTES` bytes of memory bound to a node word by word, and reads them; then of the other
+/// node. What is counted is told before and after each.
+const TWO_NODES: &str = r#"
+#define _GNU_SOURCE
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define WORDS (BYTES / 8)
+#define PERIOD __asm__ volatile(".byte 0x0f,0x1f,0x84,0,2,0x54,0x45,0x52" ::: "memory")
+static void work(unsigned long node) {
+    unsigned long nodes = 1ul << node;
+    volatile unsigned long *words =
+        mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (words == MAP_FAILED || syscall(SYS_mbind, words, BYTES, 2, &nodes, 64, 0)) _exit(2);
+    PERIOD;
+    for (long i = 0; i < WORDS; i++) words[i] = i;
+    PERIOD;
+    for (long i = 0; i < WORDS; i++) words[i];
+    PERIOD;
+}
+int main(void) { work(0); work(1); }
+"#;
+
+#[test]
+fn what_goes_to_each_node_is_counted_exactly() {
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--locked", "--package", "terrace-recorder-plugin"])
+        .status();
+    assert!(built.expect("cargo").success());
+    const BYTES: u64 = 16 * MIB;
+    let host = tempfile::tempdir().expect("a directory");
+    let (source, program) = (host.path().join("p.c"), host.path().join("two-nodes"));
+    fs::write(&source, TWO_NODES).expect("a file");
+    let gcc = Command::new("gcc")
+        .args(["-O1", "-static", &format!("-DBYTES={BYTES}L"), "-o"])
+        .args([&program, &source])
+        .status();
+    assert!(gcc.expect("gcc; apt-get install gcc libc6-dev").success());
+    let shape = |size_bytes, ways| CacheShape { size_bytes, ways };
+    let caches =
+        CountedCaches { l1: shape(32 << 10, 8), l2: shape(256 << 10, 16), llc: shape(1 << 20, 16) };
+    let machine = Machine {
+        fast_bytes: 512 * MIB,
+        slow_bytes: 256 * MIB,
+        count_accesses: Some(caches),
+        ..machine()
+    };
+    let job = GuestJob::new("two-nodes").program(Program::host(&program));
+    let result = lab(machine).run(&job, |_| {}).expect("a guest");
+    assert_eq!(result.exit_code, 0, "{}", String::from_utf8_lossy(&result.stderr));
+    let counts = result.accesses.expect("counts");
+    assert!(counts.complete && counts.periods.len() == 7, "{counts:#?}");
+    let (words, lines, pages) = (BYTES / 8, BYTES / 64, BYTES / 4096);
+    // Beside the program nothing of the guest's user side runs, and its own stack and code are in
+    // fast memory: of slow memory it uses what it bound, to the word; of fast memory a little more.
+    let few = 1..=words / 1000;
+    for (first, bound, other) in [(1, 0, 1), (4, 1, 0)] {
+        let (write, read) = (&counts.periods[first], &counts.periods[first + 1]);
+        let more = |n: u64, least: u64| {
+            if bound == 1 { n == least } else { (least..=least + few.end()).contains(&n) }
+        };
+        let rest = |n: u64| if other == 1 { n == 0 } else { few.contains(&n) || n == 0 };
+        for (window, stores, loads) in [(write, words, 0), (read, 0, words)] {
+            let (on, off) = (&window.user[bound], &window.user[other]);
+            assert!(more(on.stores, stores) && more(on.loads, loads), "{window:#?}");
+            assert!(rest(off.stores) && rest(off.loads), "{window:#?}");
+            assert!(on.touched_4k.is_some_and(|n| more(n, pages)), "{window:#?}");
+            assert_eq!(window.user[2].loads + window.user[2].stores, 0, "{window:#?}");
+        }
+        // Each line is read from memory once, for sixteen times the last level is between.
+        let reads = read.user[bound].memory_loads;
+        assert!((lines..=lines + lines / 50).contains(&reads), "{read:#?}");
+        // The kernel clears the pages before the program has them.
+        assert!(write.kernel[bound].stores >= words, "{write:#?}");
+        let both = [&write.user, &write.kernel, &read.user, &read.kernel];
+        let written: u64 = both.iter().map(|side| side[bound].write_backs).sum();
+        assert!((lines..=lines * 9 / 4).contains(&written), "{written} of {lines}");
+    }
+    let share = counts.fast_share.accesses.expect("a share");
+    assert!((0.49..0.52).contains(&share), "{share}");
 }
