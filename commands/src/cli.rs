@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{
     caches, compare, completions, coverage, dram, export, guard, import, info, lab, machines, man,
-    policies, profile, rack, record, replay, report, restore, run, workloads,
+    plan, policies, profile, rack, record, replay, report, restore, run, sweep, workloads,
 };
 
 /// What stands below the commands in `--help` and in the manual page.
@@ -46,6 +46,8 @@ pub enum Command {
     Info(info::Arguments),
     Caches(caches::Arguments),
     Profile(profile::Arguments),
+    Plan(Box<plan::Arguments>),
+    Sweep(sweep::Arguments),
     Replay(replay::Arguments),
     Rack(rack::Arguments),
     Report(report::Arguments),
@@ -74,6 +76,8 @@ impl Command {
             Command::Info(a) => a.execute(),
             Command::Caches(a) => a.execute(),
             Command::Profile(a) => a.execute(),
+            Command::Plan(a) => a.execute(),
+            Command::Sweep(a) => a.execute(),
             Command::Replay(a) => a.execute(),
             Command::Rack(a) => a.execute(),
             Command::Report(a) => a.execute(),

@@ -22,6 +22,8 @@ mod info;
 mod lab;
 mod machines;
 mod man;
+mod pages;
+mod plan;
 mod policies;
 mod profile;
 mod progress;
@@ -32,6 +34,7 @@ mod report;
 mod restore;
 mod run;
 mod show;
+mod sweep;
 mod workloads;
 
 use std::process::ExitCode;

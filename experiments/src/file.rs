@@ -312,7 +312,7 @@ impl Experiment {
 }
 
 /// Names become file names, control groups and table cells.
-fn name_is_plain(key: &str, name: &str) -> Result<(), Refusal> {
+pub(crate) fn name_is_plain(key: &str, name: &str) -> Result<(), Refusal> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if (1..=64).contains(&name.len()) && name.chars().all(plain) && !name.starts_with(['.', '-']) {
         Ok(())

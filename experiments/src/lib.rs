@@ -6,15 +6,17 @@
 //! - [`file`]: experiment files;
 //! - [`run`]: runs them; `simulated`, `reference`, `host` and `virtual_machine` are the machines;
 //! - [`profile`](mod@profile): what a workload costs with fast and with slow memory;
-//! - `parallel`: several simulated runs at a time;
+//! - `parallel`: several simulated runs at a time; [`pool`]: the same of any work;
 //! - `collect`: turns what the engine reports into result tables and a recording;
-//! - `rows`: where the rows go.
+//! - `rows`: where the rows go;
+//! - [`sweep`]: an experiment over a grid of its keys.
 
 mod collect;
 pub mod file;
-mod heat;
+pub mod heat;
 mod host;
 mod parallel;
+pub mod pool;
 pub mod profile;
 pub mod rack;
 mod reference;
@@ -23,6 +25,7 @@ mod rows;
 pub mod run;
 mod simulated;
 pub mod size;
+pub mod sweep;
 mod virtual_machine;
 
 pub use file::Experiment;

@@ -8,7 +8,8 @@ use anyhow::Context;
 use terrace_core::carry::Carry;
 use terrace_core::page::Layout;
 use terrace_recordings::container::PartialFile;
-use terrace_recordings::profile::{Header, Interval, ProfileWriter};
+use terrace_recordings::profile::{Header, Interval, ProfileWriter, TierSpeed};
+use terrace_simulated::hardware::tier::TierConfig;
 use terrace_simulated::hardware::units::Picoseconds;
 use terrace_simulated::reference::ReferenceMachine;
 
@@ -59,6 +60,8 @@ pub fn profile(
         page_size: group.page_size,
         footprint_bytes: fast.footprint_bytes(0),
         interval_references,
+        tiers: reference::config(experiment)?.hardware.tiers.iter().map(speed).collect(),
+        experiment: toml::to_string(experiment).ok(),
         created_by: concat!("terrace ", env!("CARGO_PKG_VERSION")).to_owned(),
     };
     let name = out.display().to_string();
@@ -114,6 +117,14 @@ pub fn profile(
     let file = writer.finish().context("writing the profile")?;
     file.publish().with_context(|| format!("writing {name}"))?;
     Ok(sum)
+}
+
+fn speed(tier: &TierConfig) -> TierSpeed {
+    TierSpeed {
+        name: tier.name.clone(),
+        read_latency_ps: (tier.idle_read_ns() * 1e3).round() as u64,
+        read_mb_per_s: (tier.read_gb_per_s() * 1e3).round() as u64,
+    }
 }
 
 /// Pages that `before` did not have, in the order in which they were touched: on a machine where

@@ -44,8 +44,25 @@ pub struct Header {
     pub footprint_bytes: Option<u64>,
     /// Loads and stores in an interval.
     pub interval_references: u64,
+    /// The tiers of that machine, fast first; none in a profile that does not tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiers: Vec<TierSpeed>,
+    /// The experiment that it was made from, as TOML, where it tells: the program can be run again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experiment: Option<String>,
     /// Program and version.
     pub created_by: String,
+}
+
+/// How fast a tier is: what a profile's costs are due to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierSpeed {
+    /// Its name.
+    pub name: String,
+    /// Idle latency of a read beyond the caches, in ps.
+    pub read_latency_ps: u64,
+    /// What can be read from it, in MB/s (10^6 bytes).
+    pub read_mb_per_s: u64,
 }
 
 /// One interval.
@@ -264,6 +281,12 @@ mod tests {
             page_size: PageSize::Base,
             footprint_bytes: None,
             interval_references: 1000,
+            tiers: vec![TierSpeed {
+                name: "dram".into(),
+                read_latency_ps: 84_667,
+                read_mb_per_s: 270_000,
+            }],
+            experiment: None,
             created_by: "test".into(),
         }
     }

@@ -20,6 +20,8 @@ mod rows;
 pub mod text;
 
 pub use error::ReportError;
+pub use html::plan::{PlanPage, plan_html, write_plan_html};
+pub use html::sheet::{SweepPage, SweepRow, sweep_html, write_sweep_html};
 pub use html::{ReportMeta, html, write_html};
 pub use json::json;
 pub use results::Results;

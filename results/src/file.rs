@@ -17,9 +17,10 @@ use parquet::schema::types::Type;
 use crate::cell::{Kind, Value};
 use crate::quiet::quietly;
 use crate::table::Table;
+use crate::wide::WideColumn;
 
 /// Rows held in memory before they are written out as one row group.
-const ROWS_PER_GROUP: usize = 16 * 1024;
+pub(crate) const ROWS_PER_GROUP: usize = 16 * 1024;
 
 /// Why a table could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -89,14 +90,7 @@ impl<T: Table> TableWriter<T> {
     pub fn create(directory: &Path) -> Result<Self, ResultsError> {
         let target = path::<T>(directory);
         let temporary = directory.join(format!(".{}.parquet.part", T::NAME));
-        let file = File::create(&temporary)
-            .map_err(|source| ResultsError::Io { path: temporary.clone(), source })?;
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::ZSTD(ZstdLevel::default()))
-            .set_created_by("terrace".to_owned())
-            .build();
-        let writer = SerializedFileWriter::new(file, schema::<T>(), Arc::new(properties))
-            .map_err(|source| ResultsError::Parquet { path: temporary.clone(), source })?;
+        let writer = begin(&temporary, T::NAME, &columns::<T>())?;
         Ok(TableWriter { writer: Some(writer), rows: Vec::new(), temporary, target })
     }
 
@@ -125,7 +119,7 @@ impl<T: Table> TableWriter<T> {
         let Some(writer) = self.writer.as_mut().filter(|_| !rows.is_empty()) else {
             return Ok(());
         };
-        write_group::<T>(writer, rows).map_err(|e| self.parquet(e))
+        write_group(writer, &columns::<T>(), rows).map_err(|e| self.parquet(e))
     }
 }
 
@@ -137,8 +131,33 @@ impl<T: Table> Drop for TableWriter<T> {
     }
 }
 
-fn schema<T: Table>() -> Arc<Type> {
-    let field = |c: crate::table::Column| {
+fn columns<T: Table>() -> Vec<WideColumn> {
+    let wide = |c: crate::table::Column| WideColumn {
+        name: c.name.to_owned(),
+        kind: c.kind,
+        nullable: c.nullable,
+    };
+    T::columns().into_iter().map(wide).collect()
+}
+
+/// Begins a file of a table with these columns.
+pub(crate) fn begin(
+    path: &Path,
+    name: &str,
+    columns: &[WideColumn],
+) -> Result<SerializedFileWriter<File>, ResultsError> {
+    let file = File::create(path)
+        .map_err(|source| ResultsError::Io { path: path.to_owned(), source })?;
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_created_by("terrace".to_owned())
+        .build();
+    SerializedFileWriter::new(file, schema(name, columns), Arc::new(properties))
+        .map_err(|source| ResultsError::Parquet { path: path.to_owned(), source })
+}
+
+fn schema(name: &str, columns: &[WideColumn]) -> Arc<Type> {
+    let field = |c: &WideColumn| {
         let (physical, logical) = match c.kind {
             Kind::Integer => (Physical::INT64, None),
             Kind::Real => (Physical::DOUBLE, None),
@@ -146,20 +165,22 @@ fn schema<T: Table>() -> Arc<Type> {
             Kind::Truth => (Physical::BOOLEAN, None),
         };
         let repetition = if c.nullable { Repetition::OPTIONAL } else { Repetition::REQUIRED };
-        let builder = Type::primitive_type_builder(c.name, physical);
+        let builder = Type::primitive_type_builder(&c.name, physical);
         let builder = builder.with_repetition(repetition).with_logical_type(logical);
         Arc::new(builder.build().expect("a primitive column"))
     };
-    let fields = T::columns().into_iter().map(field).collect();
-    Arc::new(Type::group_type_builder(T::NAME).with_fields(fields).build().expect("a flat schema"))
+    let fields = columns.iter().map(field).collect();
+    Arc::new(Type::group_type_builder(name).with_fields(fields).build().expect("a flat schema"))
 }
 
-fn write_group<T: Table>(
+/// Writes rows as one row group.
+pub(crate) fn write_group(
     writer: &mut SerializedFileWriter<File>,
+    columns: &[WideColumn],
     mut rows: Vec<Vec<Option<Value>>>,
 ) -> Result<(), ParquetError> {
     let mut group = writer.next_row_group()?;
-    for (index, column) in T::columns().into_iter().enumerate() {
+    for (index, column) in columns.iter().enumerate() {
         let values = rows.iter_mut().map(|row| row[index].take());
         let values: Vec<Option<Value>> = values.collect();
         let levels: Option<Vec<i16>> =

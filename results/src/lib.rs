@@ -14,12 +14,16 @@ mod cell;
 mod table;
 // After the macro that it uses.
 mod file;
+mod plan;
 mod quiet;
 mod rack;
 mod rows;
+mod wide;
 
 pub use cell::{Cell, Kind, Value};
 pub use file::{ResultsError, TableWriter, path, read};
+pub use plan::{PlanAnswerRow, PlanFrontRow, PlanPointRow, PlanSensitivityRow};
 pub use rack::{RackLatencyRow, RackPortRow, RackRunRow, RackSampleRow};
 pub use rows::{HardwareRow, HeatRow, PeriodRow, RunRow};
 pub use table::{Column, Table};
+pub use wide::{WideColumn, WideWriter};

@@ -2,6 +2,7 @@
 //! beside these, name it here, and add its row to [`PARTS`].
 
 mod depth;
+mod plan;
 mod policy;
 mod rack;
 mod record;
@@ -20,4 +21,4 @@ pub struct Part {
 }
 
 /// Every part there is.
-pub static PARTS: &[Part] = &[policy::PART, record::PART, sim::PART, depth::PART, rack::PART];
+pub static PARTS: &[Part] = &[policy::PART, record::PART, sim::PART, depth::PART, plan::PART, rack::PART];

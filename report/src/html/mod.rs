@@ -5,12 +5,16 @@
 //! bytes, and the file can be mailed, printed and kept.
 
 mod bars;
+mod chart;
 mod content;
 mod explanations;
 mod figures;
 mod findings;
 mod heat;
+mod page;
 mod picture;
+pub mod plan;
+pub mod sheet;
 mod sweep;
 mod tables;
 mod theme;
@@ -56,13 +60,16 @@ pub fn html(results: &Results, meta: &ReportMeta) -> String {
 
 /// Writes the report, whole or not at all: to a file beside it that then takes its name.
 pub fn write_html(path: &Path, results: &Results, meta: &ReportMeta) -> Result<(), ReportError> {
+    write_page(path, &html(results, meta))
+}
+
+fn write_page(path: &Path, page: &str) -> Result<(), ReportError> {
     let failed =
         |e: &std::io::Error| ReportError::Write { path: path.to_owned(), problem: e.to_string() };
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let page = html(results, meta);
     let mut builder = tempfile::Builder::new();
     builder.prefix(".report-").suffix(".part");
     #[cfg(unix)]

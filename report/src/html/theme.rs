@@ -82,8 +82,13 @@ impl Palette {
     pub(super) fn new(results: &Results) -> Palette {
         let of_runs = results.runs.iter().flat_map(|r| [&r.policy, &r.applied_main]);
         let of_periods = results.periods.iter().flat_map(|p| [&p.policy, &p.applied]);
+        Palette::of_names(of_runs.chain(of_periods).map(String::as_str))
+    }
+
+    /// Gives every one of these names its colour.
+    pub(super) fn of_names<'a>(names: impl Iterator<Item = &'a str>) -> Palette {
         let mut colours: BTreeMap<String, Colour> =
-            of_runs.chain(of_periods).map(|name| (name.clone(), MUTED)).collect();
+            names.map(|name| (name.to_owned(), MUTED)).collect();
         let mut others = 0;
         for (name, colour) in &mut colours {
             let plain = name.to_lowercase().replace(['_', ' '], "-");

@@ -44,6 +44,34 @@ pub struct TierConfig {
     pub model: TierModel,
 }
 
+/// What an idle random read takes in DRAM itself, between a closed bank and another row's open one
+/// (DDR4 and DDR5: 36 to 52 ns).
+const IN_DRAM_NS: f64 = 50.0;
+
+impl TierConfig {
+    /// Idle latency of a random read beyond the caches, in ns; of DRAM by command about.
+    pub fn idle_read_ns(&self) -> f64 {
+        match &self.model {
+            TierModel::Queueing(q) => q.read_latency_ns,
+            TierModel::Dram(d) => d.path_ns + IN_DRAM_NS,
+        }
+    }
+
+    /// What can be read from it, in GB/s, at most: medium or link, whichever is less.
+    pub fn read_gb_per_s(&self) -> f64 {
+        let (medium, link, line) = match &self.model {
+            TierModel::Queueing(q) => (q.read_gb_per_s, &q.link, f64::from(q.line_bytes)),
+            TierModel::Dram(d) => {
+                (d.dram.peak_gb_per_s(), &d.link, d.dram.organization.line_bytes() as f64)
+            }
+        };
+        match link {
+            Some(l) => medium.min(l.back_gb_per_s * line / (line + f64::from(l.header_bytes))),
+            None => medium,
+        }
+    }
+}
+
 /// What a tier counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct TierCounts {

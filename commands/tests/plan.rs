@@ -1,0 +1,120 @@
+//! Plans from the command line: a profile, a check, other tools' files, and what is refused.
+
+mod common;
+
+use common::Place;
+use terrace_results::{PlanAnswerRow, PlanPointRow, read};
+
+/// A chase along pointers through 4 MB, with small caches.
+const EXPERIMENT: &str = r#"
+name = "small"
+period_ms = 1
+periods = 100000
+
+[machine]
+depth = "reference"
+fast = "16M"
+slow = "16M"
+
+[machine.hardware]
+preset = "server-ddr5-cxl"
+node.cores = 2
+node.caches.l2 = "none"
+node.caches.llc = { size = "256K", ways = 16, line_bytes = 64, latency_cycles = 70 }
+
+[[groups]]
+name = "g"
+fast_ratio = 0.5
+page_size = "4K"
+moved_pages_per_period = 64
+
+[groups.workload]
+kind = "program"
+name = "mcf"
+footprint_mib = 4
+"#;
+
+fn profiled() -> Place {
+    let place = Place::new();
+    place.write("e.toml", EXPERIMENT);
+    place.run("profile e.toml --interval 20000 --out p.tprof").good();
+    place
+}
+
+#[test]
+fn a_profile_has_an_answer_that_holds_when_it_is_run() {
+    let place = profiled();
+    let arguments = "plan p.tprof --slowdown 20% --policies first-touch,lfu --check --refine 2 \
+                     --what-if --price-fast 4 --price-slow 1.5 --out answer";
+    let said = place.run(arguments).good();
+    assert!(said.out.contains("Checked at reference depth"), "{}", said.out);
+    assert!(said.out.contains("huge pages"), "{}", said.out);
+    let answers: Vec<PlanAnswerRow> = read(&place.path("answer")).unwrap();
+    let chosen = answers.iter().find(|a| a.recommended).unwrap();
+    let measured = chosen.measured_slowdown.unwrap();
+    assert!((measured - 1.2).abs() <= 0.01, "within a point of the target: {measured}");
+    assert!(chosen.cost.unwrap() > 0.0);
+    let points: Vec<PlanPointRow> = read(&place.path("answer")).unwrap();
+    assert!(points.iter().all(|p| p.low <= p.slowdown && p.slowdown <= p.high));
+    for file in ["report.html", "terraced.toml", "plan.json", "heat.parquet"] {
+        assert!(place.path("answer").join(file).is_file(), "{file}");
+    }
+    let page = std::fs::read_to_string(place.path("answer/report.html")).unwrap();
+    assert!(page.contains("terrace plan p.tprof") || page.contains("plan p.tprof"), "the command");
+    assert!(page.contains("Choices that nothing beats") && !page.contains("<script"));
+    // The same question has the same answer, to the byte.
+    let one = place.run("plan p.tprof --slowdown 20% --format json --jobs 1").good();
+    let two = place.run("plan p.tprof --slowdown 20% --format json --jobs 3").good();
+    assert_eq!(one.out, two.out);
+    let json = one.json();
+    assert_eq!(json["plan"]["programs"][0]["name"], "mcf");
+    assert_eq!(json["plan"]["programs"][0]["evidence"], "measured");
+    for (arguments, words) in [
+        ("plan p.tprof --slowdown 0% --fast-at-most 0%", &["no policy stays within 0.0 %"][..]),
+        ("plan p.tprof --slowdown 5% --policies lfo", &["no policy is named 'lfo'"]),
+        ("plan p.tprof --slowdown 5% --machine vax", &["known presets"]),
+        ("plan p.tprof p.tprof --slowdown 5%", &["twice"]),
+        ("plan p.tprof --slowdown -5%", &["expected 0 %"]),
+        ("plan none.tprof --slowdown 5%", &["none.tprof"]),
+        (
+            "plan p.tprof --slowdown 5% --slow-latency-ns 200,300 --slow-bandwidth-gbps 1,2,3",
+            &["2 values", "3 slow tiers"],
+        ),
+        ("plan p.tprof --slowdown 5% --price-fast 4 --price-slow 1,2", &["2 prices", "1 machines"]),
+    ] {
+        place.run(arguments).refused(words);
+    }
+}
+
+#[test]
+fn other_recordings_are_planned_from_and_said_to_be_weaker() {
+    let place = Place::new();
+    place.write("e.toml", common::SMALL);
+    place.run("run e.toml --out out").good();
+    let said = place.run("plan out/recordings/amp.trec --slowdown 5% --out answer").good();
+    assert!(said.out.contains("weaker than a profile's"), "{}", said.out);
+    assert!(place.path("answer/report.html").is_file());
+    // It does not tell how it was made.
+    let refused = place.run("plan out/recordings/amp.trec --slowdown 5% --check");
+    refused.refused(&["--check-with"]);
+
+    let mut samples = String::new();
+    for n in 0..400u64 {
+        let page = if n % 4 == 0 { n % 64 } else { n % 8 };
+        let (seconds, address) = (n as f64 / 100.0, 0x7f00_0000_0000 + page * 4096);
+        samples.push_str(&format!("prog 12/12 {seconds:.6}: cpu/mem-loads/: {address:x} 401000\n"));
+    }
+    place.write("perf.txt", samples);
+    let said = place.run("plan perf.txt --slowdown 5% --sample 1000 --format json").good();
+    let json = said.json();
+    assert_eq!(json["plan"]["programs"][0]["format"], "memory samples");
+    assert_eq!(json["plan"]["programs"][0]["name"], "prog");
+    let share = json["plan"]["recommended"][0]["point"]["share"].as_f64().unwrap();
+    assert!((0.05..1.0).contains(&share), "{share}");
+    let error = &json["plan"]["curves"][0]["points"][1]["uncertainty"]["waiting"];
+    assert!(error.as_f64().unwrap() > 0.0, "few samples are a cause of error");
+
+    place.run("plan perf.txt out/recordings/amp.trec --slowdown 5%").refused(&["alike"]);
+    place.write("junk.bin", [0u8, 1, 2, 3, 255]);
+    place.run("plan junk.bin --slowdown 5%").refused(&["junk.bin"]);
+}

@@ -1,0 +1,20 @@
+//! Sweeps: one experiment over a grid of its own keys, on all processors or cell by cell on many
+//! machines, resumable.
+//!
+//! A *cell* is one combination of the axes' values: a whole experiment, with a hash of everything
+//! that its results depend on. Its tables are made in a folder of their own that takes the hash's
+//! name when they are whole, so a cell is there once or not at all, whoever was killed when, and
+//! however many worked at it. The merged tables are read from these folders in the order of the
+//! grid: the same bytes, wherever and in whatever order cells ran.
+//!
+//! - [`grid`]: grid files and their cells;
+//! - [`work`]: runs cells;
+//! - [`merge`]: puts finished cells together.
+
+pub mod grid;
+pub mod merge;
+pub mod work;
+
+pub use grid::{Cell, Grid};
+pub use merge::{Merged, merge};
+pub use work::{Failed, Outcome, Work, is_done, work};

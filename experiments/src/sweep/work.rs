@@ -1,0 +1,200 @@
+//! Runs cells: each once, several at a time, those that failed again.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fs, io};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use super::grid::{Cell, Grid};
+use crate::pool;
+use crate::refusal::{Refusal, refuse};
+use crate::run::{Event, Events, MachineKind, Request, run, write_whole};
+
+/// What shall be done.
+pub struct Work<'a> {
+    /// The grid.
+    pub grid: &'a Grid,
+    /// Which of its cells.
+    pub cells: &'a [usize],
+    /// The sweep's folder.
+    pub out: &'a Path,
+    /// Cells at the same time.
+    pub jobs: usize,
+    /// How often a cell that failed is tried again. What was refused is not: it would be again.
+    pub retries: u32,
+}
+
+/// What became of a cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was there before.
+    Skipped,
+    /// It ran.
+    Done,
+    /// It could not be run.
+    Failed(Failed),
+}
+
+/// A cell that could not be run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// Its number.
+    pub cell: usize,
+    /// Its hash.
+    pub hash: String,
+    /// Axis and value.
+    pub values: BTreeMap<String, String>,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Why it failed the last time, in one line.
+    pub error: String,
+}
+
+/// Where a finished cell's tables are.
+pub fn folder(out: &Path, hash: &str) -> PathBuf {
+    out.join("cells").join(hash)
+}
+
+/// Whether a cell's results are there.
+pub fn is_done(out: &Path, hash: &str) -> bool {
+    folder(out, hash).is_dir()
+}
+
+fn failure(out: &Path, hash: &str) -> PathBuf {
+    out.join("failed").join(format!("{hash}.json"))
+}
+
+/// What is known of a cell that failed and has not run since.
+pub fn failed(out: &Path, hash: &str) -> Option<Failed> {
+    serde_json::from_slice(&fs::read(failure(out, hash)).ok()?).ok()
+}
+
+/// Runs cells. `told` hears of each as it ends, in whatever order. Memory does not grow with the
+/// cells: nothing of a cell is kept.
+pub fn work(
+    work: &Work<'_>,
+    told: &(dyn Fn(&Cell, &Outcome) + Sync),
+) -> anyhow::Result<Vec<Failed>> {
+    for folder in ["cells", "failed"] {
+        fs::create_dir_all(work.out.join(folder)).map_err(|e| {
+            refuse!(
+                "{}: {e}; expected a folder for results that can be written to",
+                work.out.display()
+            )
+        })?;
+    }
+    tidy(&work.out.join("cells"));
+    let failures = pool::in_order(work.cells, work.jobs, |&index| {
+        let cell = work.grid.cell(index)?;
+        let outcome = one(work, &cell)?;
+        told(&cell, &outcome);
+        anyhow::Ok(match outcome {
+            Outcome::Failed(failed) => Some(failed),
+            _ => None,
+        })
+    });
+    let failures = failures.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(failures.into_iter().flatten().collect())
+}
+
+fn one(work: &Work<'_>, cell: &Cell) -> anyhow::Result<Outcome> {
+    if is_done(work.out, &cell.hash) {
+        return Ok(Outcome::Skipped);
+    }
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let error = match catch_unwind(AssertUnwindSafe(|| attempt(work.out, cell))) {
+            Ok(Ok(())) => {
+                let _ = fs::remove_file(failure(work.out, &cell.hash));
+                return Ok(Outcome::Done);
+            }
+            Ok(Err(error)) => error,
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no reason");
+                anyhow::anyhow!("the program panicked: {text}")
+            }
+        };
+        let refused = error.chain().any(|e| e.is::<Refusal>());
+        if refused || attempts > work.retries {
+            let failed = Failed {
+                cell: cell.index,
+                hash: cell.hash.clone(),
+                values: cell.values.iter().cloned().collect(),
+                attempts,
+                error: Refusal::new(format!("{error:#}")).0,
+            };
+            let text = serde_json::to_vec_pretty(&failed)?;
+            write_whole(&failure(work.out, &cell.hash), &text)?;
+            return Ok(Outcome::Failed(failed));
+        }
+    }
+}
+
+struct Quiet;
+
+impl Events for Quiet {
+    fn event(&mut self, _: Event<'_>) {}
+}
+
+static NEXT_PART: AtomicU64 = AtomicU64::new(0);
+
+/// Runs a cell into a folder of its own, which then takes its name.
+fn attempt(out: &Path, cell: &Cell) -> anyhow::Result<()> {
+    let number = NEXT_PART.fetch_add(1, Ordering::Relaxed);
+    let name = format!(".{}.{}.{}.{number}.part", cell.hash, host(), std::process::id());
+    let part = Part(out.join("cells").join(name));
+    fs::create_dir(&part.0).with_context(|| part.0.display().to_string())?;
+    let request = Request {
+        experiment: cell.experiment.clone(),
+        policies: None,
+        machine: MachineKind::Simulated,
+        out: part.0.clone(),
+        fix_conflicts: false,
+        jobs: 1,
+    };
+    run(request, &mut Quiet)?;
+    // Recordings are as large as everything else together, and can be made again by one run.
+    fs::remove_dir_all(part.0.join("recordings")).context("removing recordings")?;
+    let experiment = toml::to_string(&cell.experiment).context("writing the experiment")?;
+    fs::write(part.0.join("experiment.toml"), experiment).context("writing the experiment")?;
+    match fs::rename(&part.0, folder(out, &cell.hash)) {
+        // Somebody else was faster: the same bytes.
+        Err(_) if is_done(out, &cell.hash) => Ok(()),
+        other => other.with_context(|| format!("naming {}", part.0.display())),
+    }
+}
+
+/// A folder that goes when it has not taken another name.
+struct Part(PathBuf);
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect()
+}
+
+/// Removes what processes of this host left that are no more.
+fn tidy(cells: &Path) {
+    let Ok(entries) = fs::read_dir(cells) else { return };
+    let host = host();
+    for entry in entries.filter_map(io::Result::ok) {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|n| n.ends_with(".part")) else { continue };
+        let fields: Vec<&str> = name.split('.').collect();
+        let [_, _, of, process, ..] = fields[..] else { continue };
+        if of == host && !Path::new("/proc").join(process).exists() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The answer run at reference depth, where every load and store counts: whether the slowdown is
+//! what was predicted, and what page tables in fast memory and huge pages would add.
+//!
+//! A check can *refine*: prediction and measurement differ by some points, and they differ by about
+//! as much at a share nearby. So the least share is looked for again with the target moved by the
+//! difference, and run again, until the measured slowdown is near the target.
+
+use anyhow::Context;
+use serde::Serialize;
+use terrace_core::page::PageSize;
+use terrace_experiments::file::Depth;
+use terrace_experiments::run::{Event, Events, MachineKind, Request as RunRequest, run};
+use terrace_experiments::{Experiment, Refusal};
+use terrace_results::{RunRow, read};
+use terrace_simulated::hardware::presets::MachineConfig;
+use terrace_simulated::hardware::tier::TierModel;
+use terrace_simulated::os::{TablePlacement, TablePolicy};
+
+use crate::memory::Machine;
+use crate::plan::{Fixed, Plan, Player, Recommended, Request, least_share};
+use crate::recording::Recording;
+use crate::refuse;
+
+/// How near to the target a refined answer shall be measured, in slowdown.
+const NEAR: f64 = 0.004;
+
+/// The variant that all others are compared with.
+pub const AS_PLANNED: &str = "as planned";
+
+/// One run of the check.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Checked {
+    /// The program.
+    pub program: String,
+    /// The policy.
+    pub policy: String,
+    /// Which round of refining, from 0.
+    pub round: u64,
+    /// Share of fast memory.
+    pub share: f64,
+    /// What was predicted.
+    pub predicted: f64,
+    /// What came out at reference depth.
+    pub measured: f64,
+}
+
+/// What a variant of the answer comes to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WhatIf {
+    /// The program.
+    pub program: String,
+    /// The variant.
+    pub variant: String,
+    /// Run time in ms.
+    pub duration_ms: f64,
+    /// Part of the run time as planned that it saves; negative where it takes longer.
+    pub gain: f64,
+}
+
+struct Quiet;
+
+impl Events for Quiet {
+    fn event(&mut self, _: Event<'_>) {}
+}
+
+/// The experiment to check a program with: the one given, or the recording's own.
+pub fn experiment(recording: &Recording, given: Option<&Experiment>) -> Result<Experiment, Refusal> {
+    let own = recording.experiment.as_ref();
+    let Some(experiment) = given.or(own) else {
+        return Err(refuse!(
+            "{}: it does not tell how it was made; expected the experiment: '--check-with \
+             EXPERIMENT.toml'",
+            recording.path.display()
+        ));
+    };
+    if experiment.groups.len() != 1 {
+        return Err(refuse!(
+            "{} groups in the experiment: expected the one that was recorded",
+            experiment.groups.len()
+        ));
+    }
+    experiment.at_depth(Depth::Reference)
+}
+
+/// The experiment under a policy, with a share of fast memory, on a machine.
+fn with(
+    experiment: &Experiment,
+    policy: &str,
+    share: f64,
+    machine: &Machine,
+    recorded: &Machine,
+) -> anyhow::Result<Experiment> {
+    let mut experiment = experiment.clone();
+    let group = experiment.groups.first_mut().context("a group")?;
+    group.policy = policy.to_owned();
+    (group.fast_ratio, group.fast) = (Some(share), None);
+    if machine.fast != recorded.fast || machine.slow != recorded.slow {
+        let mut table = experiment.machine.hardware.clone().unwrap_or_default();
+        if !table.contains_key("description") {
+            let preset = crate::recording::ASSUMED_MACHINE;
+            table.entry("preset").or_insert_with(|| preset.into());
+        }
+        let mut hardware = MachineConfig::try_from(table).map_err(Refusal::new)?;
+        for (tier, memory) in hardware.tiers.iter_mut().zip([&machine.fast, &machine.slow]) {
+            let bandwidth = tier.read_gb_per_s();
+            let latency = tier.idle_read_ns();
+            match &mut tier.model {
+                TierModel::Queueing(q) => {
+                    q.write_latency_ns *= memory.latency_ns / q.read_latency_ns;
+                    q.read_latency_ns = memory.latency_ns;
+                    if (bandwidth - memory.gb_per_s).abs() > 0.01 * bandwidth {
+                        q.write_gb_per_s *= memory.gb_per_s / q.read_gb_per_s;
+                        q.read_gb_per_s = memory.gb_per_s;
+                        q.link = None;
+                    }
+                }
+                TierModel::Dram(d) => d.path_ns += memory.latency_ns - latency,
+            }
+        }
+        let table = toml::Table::try_from(&hardware).context("writing the machine")?;
+        experiment.machine.hardware = Some(table);
+    }
+    Ok(experiment.at_depth(Depth::Reference)?)
+}
+
+fn measure(experiment: Experiment) -> anyhow::Result<RunRow> {
+    let folder = tempfile::tempdir().context("a folder for the check's results")?;
+    let request = RunRequest {
+        experiment,
+        policies: None,
+        machine: MachineKind::Simulated,
+        out: folder.path().to_owned(),
+        fix_conflicts: false,
+        jobs: 1,
+    };
+    run(request, &mut Quiet)?;
+    read::<RunRow>(folder.path())?.into_iter().next().context("a row of the run")
+}
+
+/// Slowdown at reference depth.
+pub fn slowdown(
+    experiment: &Experiment,
+    policy: &str,
+    share: f64,
+    machine: &Machine,
+    recorded: &Machine,
+) -> anyhow::Result<f64> {
+    let row = measure(with(experiment, policy, share, machine, recorded)?)?;
+    row.slowdown.with_context(|| {
+        format!(
+            "{} did not end within {} periods; give its experiment more",
+            row.experiment, row.periods
+        )
+    })
+}
+
+/// Runs what is recommended for a program at reference depth, and up to `rounds` corrections of it.
+/// The recommendation is changed to the last of them.
+pub fn check(
+    plan: &mut Plan,
+    request: &Request,
+    program: usize,
+    experiment: &Experiment,
+    rounds: u64,
+    told: &dyn Fn(&str),
+) -> anyhow::Result<Vec<Checked>> {
+    let machine = request.machines[plan.machine].clone();
+    let recording = &request.recordings[program];
+    let fixed = Fixed::of(recording, request);
+    let mut rows: Vec<Checked> = Vec::new();
+    for round in 0..=rounds {
+        let chosen = &mut plan.recommended[program];
+        if chosen.point.share >= 1.0 {
+            break;
+        }
+        told(&format!("running {} at reference depth, round {round}", chosen.program));
+        let policy = chosen.policy.clone();
+        let share = chosen.point.share;
+        let measured = slowdown(experiment, &policy, share, &machine, &recording.machine)?;
+        rows.push(Checked {
+            program: chosen.program.clone(),
+            policy: policy.clone(),
+            round,
+            share,
+            predicted: chosen.point.slowdown,
+            measured,
+        });
+        if round == rounds || (measured - plan.target).abs() <= NEAR {
+            break;
+        }
+        let off = measured - chosen.point.slowdown;
+        let mut player = Player::new(recording, &machine, &policy, &fixed, 1);
+        let wanted = (plan.target - off).max(1.0);
+        let Some(point) = least_share(&mut player, wanted, 0.2 * request.resolution)? else { break };
+        if (point.share - share).abs() < 1e-9 {
+            break;
+        }
+        *chosen = corrected(chosen, point, off, plan.target, recording);
+    }
+    Ok(rows)
+}
+
+/// The recommendation with another share, its prediction moved by what the check found.
+fn corrected(
+    chosen: &Recommended,
+    mut point: crate::plan::CurvePoint,
+    off: f64,
+    target: f64,
+    recording: &Recording,
+) -> Recommended {
+    // With all memory fast nothing is predicted.
+    let off = if point.share >= 1.0 { 0.0 } else { off };
+    point.slowdown += off;
+    // What is left of the error is how much it differs between shares nearby; half of the correction
+    // is a cautious guess.
+    let half = if point.share >= 1.0 { 0.0 } else { (0.5 * off.abs()).max(NEAR) };
+    (point.low, point.high) = ((point.slowdown - half).max(1.0), point.slowdown + half);
+    let safe_share = (point.high <= target + NEAR).then_some(point.share);
+    let pages = recording.footprint_bytes.div_ceil(recording.page_size.bytes());
+    Recommended {
+        fast_bytes: (pages as f64 * point.share).floor() as u64 * recording.page_size.bytes(),
+        point,
+        safe_share: safe_share.or(chosen.safe_share),
+        ..chosen.clone()
+    }
+}
+
+/// Runs variants of what is recommended for a program at reference depth.
+pub fn what_if(
+    plan: &Plan,
+    request: &Request,
+    program: usize,
+    experiment: &Experiment,
+    told: &dyn Fn(&str),
+) -> anyhow::Result<Vec<WhatIf>> {
+    let machine = &request.machines[plan.machine];
+    let recording = &request.recordings[program];
+    let chosen = &plan.recommended[program];
+    let base =
+        with(experiment, &chosen.policy, chosen.point.share, machine, &recording.machine)?;
+    let tables = |placement, migrate| {
+        let mut variant = base.clone();
+        for group in &mut variant.groups {
+            group.tables = Some(TablePolicy { placement, migrate, hard: false });
+        }
+        variant
+    };
+    let mut variants = vec![
+        (AS_PLANNED, base.clone()),
+        (
+            "page tables bound to fast memory but for leaves, which follow their data",
+            tables(TablePlacement::BindHighLevels, true),
+        ),
+        ("all page tables in fast memory", tables(TablePlacement::BindAll, false)),
+    ];
+    if recording.page_size == PageSize::Base {
+        let mut huge = base.clone();
+        for group in &mut huge.groups {
+            group.page_size = PageSize::Huge;
+            // As many bytes as before.
+            group.moved_pages_per_period =
+                group.moved_pages_per_period.map(|pages| pages.div_ceil(512));
+        }
+        variants.push(("huge pages", huge));
+    }
+    let mut rows: Vec<WhatIf> = Vec::new();
+    for (variant, experiment) in variants {
+        told(&format!("running {} at reference depth: {variant}", chosen.program));
+        let row = measure(experiment)?;
+        let duration_ms = row.duration_ms.context("a run that did not end")?;
+        let as_planned = rows.first().map_or(duration_ms, |first| first.duration_ms);
+        rows.push(WhatIf {
+            program: chosen.program.clone(),
+            variant: variant.to_owned(),
+            duration_ms,
+            gain: 1.0 - duration_ms / as_planned,
+        });
+    }
+    Ok(rows)
+}

@@ -1,0 +1,39 @@
+//! The planner: how much fast memory a program needs to stay within a slowdown, under which policy,
+//! beside which slow memory, and at what price.
+//!
+//! **Knows** recordings, the simulated machine, the engine and experiments. **Must not know**
+//! policies' insides, arguments or screens.
+//!
+//! - [`recording`]: what is planned from: profiles, recordings, other tools' files, all as intervals;
+//! - [`memory`]: tiers and machines, and what an interval takes on another one;
+//! - [`play`](mod@play): one recording under one policy with one share of fast memory;
+//! - [`search`]: the least share for a target, and the curve;
+//! - [`uncertainty`]: how far a predicted slowdown may be off, and where the figures come from;
+//! - [`price`]: what memory costs, and the machines that nothing beats;
+//! - [`plan`](mod@plan): all of it together: a request and its answer;
+//! - [`check`]: the answer run at reference depth, and what page tables and huge pages add;
+//! - [`words`]: the answer in plain words;
+//! - [`config`]: the answer as a configuration of the daemon;
+//! - [`tables`]: the answer as result tables.
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod config;
+pub mod memory;
+pub mod plan;
+pub mod play;
+pub mod price;
+pub mod recording;
+pub mod search;
+pub mod tables;
+pub mod uncertainty;
+pub mod words;
+
+pub use plan::{Plan, Request, plan};
+pub use recording::Recording;
+
+/// Makes a refusal of a format string.
+macro_rules! refuse {
+    ($($arg:tt)*) => { terrace_experiments::Refusal::new(format_args!($($arg)*)) };
+}
+pub(crate) use refuse;

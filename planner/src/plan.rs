@@ -1,0 +1,734 @@
+//! A request and its answer: curves for every program, machine and policy, the least fast memory
+//! for the target, what is recommended.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Serialize;
+use serde_json::Value;
+use terrace_core::policy;
+use terrace_experiments::Refusal;
+use terrace_experiments::pool;
+use terrace_results::HeatRow;
+use terrace_simulated::os::OsConfig;
+
+use crate::memory::Machine;
+use crate::play::{Played, Setup, play};
+use crate::price::{self, Choice};
+use crate::recording::Recording;
+use crate::refuse;
+use crate::search::{self, Point};
+use crate::uncertainty::{Uncertainty, model_error, waiting_error};
+
+/// Shares that every curve has.
+const GRID: [f64; 10] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
+
+/// Shares of the curves that only say how the answer hangs on latency.
+const COARSE_GRID: [f64; 5] = [0.0, 0.2, 0.4, 0.6, 0.8];
+
+/// Slow latencies looked at beside the recommended machine's, over it.
+const LATENCY_FACTORS: [f64; 4] = [0.75, 1.0, 1.5, 2.0];
+
+/// A slowdown may be so much above the target: sums of times are rounded.
+const ROUNDING: f64 = 1e-6;
+
+/// Policies where the request names none: the two that never choose and the two that do best in the
+/// papers.
+pub const DEFAULT_POLICIES: [&str; 4] = ["first-touch", "lru", "lfu", "amp"];
+
+/// What is asked for.
+pub struct Request {
+    /// The programs, all to be on one machine.
+    pub recordings: Vec<Recording>,
+    /// Run time over that with all memory fast that is allowed: 1.05 for 5 %.
+    pub target: f64,
+    /// Policies to look at.
+    pub policies: Vec<String>,
+    /// Machines to look at.
+    pub machines: Vec<Machine>,
+    /// Share of each footprint that may be fast, at most.
+    pub fast_at_most: f64,
+    /// Seeds that policies are tried with.
+    pub seeds: u64,
+    /// Length of a period; the recording's own if `None`.
+    pub period_ms: Option<u64>,
+    /// Pages moved in a period at most; as the recording's experiment has it if `None`.
+    pub moved_pages: Option<u64>,
+    /// How near the least share is looked for.
+    pub resolution: f64,
+    /// Runs at the same time. The answer is the same.
+    pub jobs: usize,
+}
+
+/// One point of a curve.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CurvePoint {
+    /// Share of the footprint that is fast.
+    pub share: f64,
+    /// Expected run time over that with all memory fast.
+    pub slowdown: f64,
+    /// Why it may be off.
+    pub uncertainty: Uncertainty,
+    /// Lower end of its interval.
+    pub low: f64,
+    /// Upper end of its interval.
+    pub high: f64,
+    /// Accessed pages that were fast, over accessed pages.
+    pub hit_ratio: f64,
+    /// Pages moved, either way.
+    pub moved_pages: u64,
+    /// Periods it took.
+    pub periods: u64,
+    /// What the memory costs, where prices are known.
+    pub cost: Option<f64>,
+}
+
+/// What was found for a program on a machine under a policy.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Curve {
+    /// Position of the program.
+    pub program: usize,
+    /// Position of the machine.
+    pub machine: usize,
+    /// The policy.
+    pub policy: String,
+    /// Its points, by share.
+    pub points: Vec<CurvePoint>,
+    /// Position of the point with the least share that meets the target.
+    pub least: Option<usize>,
+    /// The same for the upper ends of the intervals: the share to be safe with.
+    pub safe: Option<usize>,
+}
+
+impl Curve {
+    /// The point with the least share that meets the target.
+    pub fn least_point(&self) -> Option<&CurvePoint> {
+        self.points.get(self.least?)
+    }
+}
+
+/// What is recommended for a program.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Recommended {
+    /// The program.
+    pub program: String,
+    /// Position of its curve.
+    pub curve: usize,
+    /// The policy.
+    pub policy: String,
+    /// The point of the curve.
+    pub point: CurvePoint,
+    /// Fast memory in bytes.
+    pub fast_bytes: u64,
+    /// Share of fast memory to be safe with, where one is.
+    pub safe_share: Option<f64>,
+}
+
+/// The least share of fast memory at another slow latency.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sensitivity {
+    /// The program.
+    pub program: String,
+    /// The policy.
+    pub policy: String,
+    /// Latency of the slow tier in ns.
+    pub slow_latency_ns: f64,
+    /// The least share that meets the target.
+    pub share: Option<f64>,
+    /// Slowdown with the recommended share.
+    pub slowdown: f64,
+}
+
+/// What a program of the plan is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Program {
+    /// Its name.
+    pub name: String,
+    /// The recording.
+    pub recording: String,
+    /// What the recording is.
+    pub format: &'static str,
+    /// What slowdowns rest on.
+    pub evidence: crate::recording::Evidence,
+    /// The machine that it was recorded on.
+    pub recorded_on: String,
+    /// Its memory.
+    pub footprint_bytes: u64,
+    /// Size of its pages.
+    pub page_size_bytes: u64,
+    /// Length of a period.
+    pub period_ms: u64,
+    /// Pages moved in a period at most; `None` without bound.
+    pub moved_pages_per_period: Option<u64>,
+    /// Slowdown with all of its memory slow, on each machine, under the first policy asked for.
+    pub all_slow: f64,
+    /// Share of time that it was assumed to wait for memory.
+    pub assumed_waiting: Option<f64>,
+}
+
+/// One of the machines that nothing beats: a policy for each program, at a share that they all have.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FrontPoint {
+    /// Position of the machine.
+    pub machine: usize,
+    /// The program.
+    pub program: usize,
+    /// The policy.
+    pub policy: String,
+    /// Share of fast memory.
+    pub share: f64,
+    /// What it costs.
+    pub cost: f64,
+    /// Run time over that with all memory fast.
+    pub slowdown: f64,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// Run time allowed, over that with all memory fast.
+    pub target: f64,
+    /// The programs.
+    pub programs: Vec<Program>,
+    /// The machines looked at.
+    pub machines: Vec<Machine>,
+    /// Every curve, by program, machine and policy in the order asked for.
+    pub curves: Vec<Curve>,
+    /// Position of the machine recommended.
+    pub machine: usize,
+    /// What is recommended for each program on it.
+    pub recommended: Vec<Recommended>,
+    /// What all memory costs then, where prices are known.
+    pub cost: Option<f64>,
+    /// What it would cost with all memory fast.
+    pub all_fast_cost: Option<f64>,
+    /// Choices of cost and slowdown that nothing beats, by program; empty without prices.
+    pub front: Vec<FrontPoint>,
+    /// How the answer hangs on latency.
+    pub sensitivity: Vec<Sensitivity>,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+    /// Heat maps of the recommended runs.
+    #[serde(skip)]
+    pub heat: Vec<HeatRow>,
+}
+
+/// What is the same in all runs of a program.
+pub(crate) struct Fixed {
+    pub(crate) period_ms: u64,
+    pub(crate) moved_pages: u64,
+    pub(crate) os: OsConfig,
+}
+
+impl Fixed {
+    pub(crate) fn of(recording: &Recording, request: &Request) -> Self {
+        let group = recording.experiment.as_ref().and_then(|e| e.groups.first());
+        let os = recording.experiment.as_ref().and_then(|e| e.machine.os.clone());
+        let limit = request.moved_pages.or(group.and_then(|g| g.moved_pages_per_period));
+        // A hundred periods where nothing says how long one is.
+        let derived = (recording.fast_ps / 100_000_000_000).clamp(1, 5_000);
+        Fixed {
+            period_ms: request.period_ms.or(recording.period_ms).unwrap_or(derived).max(1),
+            moved_pages: limit.unwrap_or(u64::MAX),
+            os: os.unwrap_or_default(),
+        }
+    }
+}
+
+/// A point before its error is known.
+struct Seen {
+    played: Played,
+    spread: f64,
+    /// Slowdown by the rule in proportion, where it was asked for.
+    in_proportion: Option<f64>,
+}
+
+/// Plays one program on one machine under one policy.
+pub(crate) struct Player<'a> {
+    recording: &'a Recording,
+    machine: &'a Machine,
+    policy: &'a str,
+    parameters: Value,
+    fixed: &'a Fixed,
+    seeds: u64,
+    first_seed: u64,
+    /// Whether seeds make a difference, once it is known.
+    seeds_matter: Option<bool>,
+}
+
+impl<'a> Player<'a> {
+    pub(crate) fn new(
+        recording: &'a Recording,
+        machine: &'a Machine,
+        policy: &'a str,
+        fixed: &'a Fixed,
+        seeds: u64,
+    ) -> Self {
+        let experiment = recording.experiment.as_ref();
+        Player {
+            recording,
+            machine,
+            policy,
+            parameters: experiment.map_or(Value::Null, |e| e.parameters_of(policy)),
+            fixed,
+            seeds: seeds.max(1),
+            first_seed: experiment.map_or(1, |e| e.seed),
+            seeds_matter: None,
+        }
+    }
+
+    fn setup(&self, share: f64, seed: u64, in_proportion: bool) -> Setup<'_> {
+        Setup {
+            policy: self.policy,
+            parameters: &self.parameters,
+            share,
+            seed,
+            period_ms: self.fixed.period_ms,
+            moved_pages: self.fixed.moved_pages,
+            os: &self.fixed.os,
+            machine: self.machine,
+            in_proportion,
+            heat: false,
+        }
+    }
+
+    /// Plays with this share; with `closely`, what the rule of slow reads leaves open too.
+    fn look(&mut self, share: f64, closely: bool) -> anyhow::Result<Seen> {
+        let first = self.first_seed;
+        let mut played = play(self.recording, &self.setup(share, first, false))?;
+        let seeds = match self.seeds_matter {
+            Some(false) => 1,
+            _ => self.seeds,
+        };
+        let mut all = vec![played.slowdown];
+        for seed in first + 1..first + seeds {
+            all.push(play(self.recording, &self.setup(share, seed, false))?.slowdown);
+        }
+        let mean = all.iter().sum::<f64>() / all.len() as f64;
+        let spread = all.iter().map(|s| (s - mean).abs()).fold(0.0, f64::max);
+        // Half of the memory shows whether a policy draws lots; with none or all there is no choice.
+        if self.seeds_matter.is_none() && seeds > 1 && (0.3..=0.7).contains(&share) {
+            self.seeds_matter = Some(spread > 0.0);
+        }
+        let in_proportion = match closely && self.recording.waiting.is_none() {
+            true => Some(play(self.recording, &self.setup(share, first, true))?.slowdown),
+            false => None,
+        };
+        let shift = mean - played.slowdown;
+        played.slowdown = mean;
+        Ok(Seen { played, spread, in_proportion: in_proportion.map(|s| s + shift) })
+    }
+
+    /// The curve over these shares and around the least one for the target.
+    fn curve(&mut self, grid: &[f64], request: &Wanted) -> anyhow::Result<Vec<CurvePoint>> {
+        let grid: Vec<f64> = grid.iter().copied().filter(|s| *s <= request.fast_at_most).collect();
+        let mut shares = grid;
+        // In the middle first: it tells whether the others need several seeds.
+        if request.fast_at_most < 1.0 && !shares.contains(&request.fast_at_most) {
+            shares.push(request.fast_at_most);
+        }
+        let middle = shares.iter().position(|s| (0.3..=0.7).contains(s)).unwrap_or(0);
+        shares.swap(0, middle);
+        if request.fast_at_most >= 1.0 {
+            shares.push(1.0);
+        }
+        let closely = request.closely;
+        let points = search::curve(&shares, request.target + ROUNDING, request.resolution, |shares| {
+            let many = shares.len() > 1;
+            let one = |&share: &f64| {
+                // Nothing is slow and nothing is to be managed: what slowdown is measured against.
+                if share >= 1.0 {
+                    return Ok((1.0, None));
+                }
+                let seen = self.look(share, closely && many)?;
+                Ok((seen.played.slowdown, Some(seen)))
+            };
+            shares.iter().map(one).collect::<anyhow::Result<Vec<_>>>()
+        })?;
+        Ok(self.with_errors(points))
+    }
+
+    fn with_errors(&self, points: Vec<Point<Option<Seen>>>) -> Vec<CurvePoint> {
+        let known: Vec<(f64, f64)> = points
+            .iter()
+            .filter_map(|p| match &p.what {
+                None => Some((p.share, 0.0)),
+                Some(seen) => Some((p.share, (seen.in_proportion? - p.slowdown).abs())),
+            })
+            .collect();
+        let reads = |share: f64| {
+            let above = known.iter().position(|k| k.0 >= share).unwrap_or(known.len());
+            match (known.get(above.wrapping_sub(1)), known.get(above)) {
+                (Some(low), Some(high)) if high.0 > low.0 => {
+                    low.1 + (high.1 - low.1) * (share - low.0) / (high.0 - low.0)
+                }
+                (low, high) => high.or(low).map_or(0.0, |k| k.1),
+            }
+        };
+        let point = |p: Point<Option<Seen>>| {
+            let cost = price::cost(self.machine, self.recording.footprint_bytes, p.share);
+            let Some(seen) = p.what else {
+                return CurvePoint {
+                    share: p.share,
+                    slowdown: 1.0,
+                    uncertainty: Uncertainty::default(),
+                    low: 1.0,
+                    high: 1.0,
+                    hit_ratio: 1.0,
+                    moved_pages: 0,
+                    periods: 0,
+                    cost,
+                };
+            };
+            let hit_ratio = seen.played.hit_ratio;
+            let uncertainty = Uncertainty {
+                model: model_error(p.share, p.slowdown),
+                seeds: seen.spread,
+                reads: reads(p.share),
+                waiting: waiting_error(self.recording, self.machine, p.slowdown, hit_ratio),
+            };
+            let half = uncertainty.half();
+            CurvePoint {
+                share: p.share,
+                slowdown: p.slowdown,
+                uncertainty,
+                low: (p.slowdown - half).max(1.0_f64.min(p.slowdown)),
+                high: p.slowdown + half,
+                hit_ratio,
+                moved_pages: seen.played.moved_pages,
+                periods: seen.played.periods,
+                cost,
+            }
+        };
+        points.into_iter().map(point).collect()
+    }
+}
+
+/// What a curve is for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    target: f64,
+    fast_at_most: f64,
+    resolution: f64,
+    /// Whether errors are wanted that cost runs of their own.
+    closely: bool,
+}
+
+/// The least share for a target, for who wants to look again with another target.
+pub(crate) fn least_share(
+    player: &mut Player<'_>,
+    target: f64,
+    resolution: f64,
+) -> anyhow::Result<Option<CurvePoint>> {
+    let wanted = Wanted { target, fast_at_most: 1.0, resolution, closely: false };
+    let points = player.curve(&COARSE_GRID, &wanted)?;
+    let at = position_of_least(&points, target, |p| p.slowdown);
+    Ok(at.and_then(|at| points.get(at).cloned()))
+}
+
+fn position_of_least(
+    points: &[CurvePoint],
+    target: f64,
+    value: impl Fn(&CurvePoint) -> f64,
+) -> Option<usize> {
+    let first = points.iter().rposition(|p| value(p) > target + ROUNDING).map_or(0, |fails| fails + 1);
+    (first < points.len()).then_some(first)
+}
+
+/// Answers a request. `done` hears how many of how many curves there are.
+pub fn plan(request: &Request, done: &(dyn Fn(usize, usize) + Sync)) -> anyhow::Result<Plan> {
+    check(request)?;
+    let fixed: Vec<Fixed> = request.recordings.iter().map(|r| Fixed::of(r, request)).collect();
+    let wanted = Wanted {
+        target: request.target,
+        fast_at_most: request.fast_at_most,
+        resolution: request.resolution,
+        closely: true,
+    };
+    let mut tasks = Vec::new();
+    for program in 0..request.recordings.len() {
+        for machine in 0..request.machines.len() {
+            tasks.extend(request.policies.iter().map(|policy| (program, machine, policy)));
+        }
+    }
+    let ended = AtomicUsize::new(0);
+    let curves = pool::in_order(&tasks, request.jobs, |&(program, machine, policy)| {
+        let recording = &request.recordings[program];
+        let mut player = Player::new(
+            recording,
+            &request.machines[machine],
+            policy,
+            &fixed[program],
+            request.seeds,
+        );
+        let points = player.curve(&GRID, &wanted)?;
+        done(1 + ended.fetch_add(1, Ordering::Relaxed), tasks.len());
+        Ok(Curve {
+            program,
+            machine,
+            policy: policy.clone(),
+            least: position_of_least(&points, request.target, |p| p.slowdown),
+            safe: position_of_least(&points, request.target, |p| p.high),
+            points,
+        })
+    });
+    let curves = curves.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    answer(request, &fixed, curves)
+}
+
+fn check(request: &Request) -> Result<(), Refusal> {
+    let target = request.target;
+    if !target.is_finite() || !(1.0..=100.0).contains(&target) {
+        return Err(refuse!(
+            "a slowdown of {:.1} %: expected 0 % (as fast as with all memory fast) or more",
+            100.0 * (target - 1.0)
+        ));
+    }
+    if !(0.0..=1.0).contains(&request.fast_at_most) {
+        return Err(refuse!(
+            "at most {:.1} % of memory fast: expected 0 % to 100 %",
+            100.0 * request.fast_at_most
+        ));
+    }
+    Recording::check_alike(&request.recordings)?;
+    if request.policies.is_empty() || request.machines.is_empty() {
+        return Err(refuse!("no policies or no machines: expected at least one of each"));
+    }
+    for (index, name) in request.policies.iter().enumerate() {
+        policy::build(name, &Value::Null, 1).map_err(Refusal::new)?;
+        if request.policies[..index].contains(name) {
+            return Err(refuse!("policy '{name}' is named twice: expected each once"));
+        }
+    }
+    for machine in &request.machines {
+        let (fast, slow) = (&machine.fast, &machine.slow);
+        for (what, value) in [
+            ("latency of the fast tier", fast.latency_ns),
+            ("latency of the slow tier", slow.latency_ns),
+            ("bandwidth of the fast tier", fast.gb_per_s),
+            ("bandwidth of the slow tier", slow.gb_per_s),
+        ] {
+            if !(0.1..=1e6).contains(&value) {
+                return Err(refuse!("{what} is {value}: expected 0.1 to 1000000"));
+            }
+        }
+        if slow.latency_ns < fast.latency_ns {
+            return Err(refuse!(
+                "machine '{}': slow memory of {:.0} ns and fast memory of {:.0} ns; expected slow \
+                 memory to be the slower one",
+                machine.name,
+                slow.latency_ns,
+                fast.latency_ns
+            ));
+        }
+        for price in [machine.price_fast, machine.price_slow].into_iter().flatten() {
+            if !(price.is_finite() && price >= 0.0) {
+                return Err(refuse!("a price of {price} per GB: expected 0 or more"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The better of two curves that meet the target: less fast memory; within the resolution the one
+/// that moves less; then the one asked for first.
+fn better<'a>(a: &'a Curve, b: &'a Curve, resolution: f64) -> &'a Curve {
+    let (Some(x), Some(y)) = (a.least_point(), b.least_point()) else {
+        return if a.least.is_some() { a } else { b };
+    };
+    let apart = (x.share - y.share).abs() > 2.0 * resolution;
+    let b_is_better = match apart {
+        true => y.share < x.share,
+        false => y.moved_pages < x.moved_pages,
+    };
+    if b_is_better { b } else { a }
+}
+
+fn answer(request: &Request, fixed: &[Fixed], curves: Vec<Curve>) -> anyhow::Result<Plan> {
+    let programs = programs(request, fixed, &curves);
+    let best = |program: usize, machine: usize| {
+        curves
+            .iter()
+            .filter(|c| c.program == program && c.machine == machine)
+            .reduce(|a, b| better(a, b, request.resolution))
+            .filter(|c| c.least.is_some())
+    };
+    // Machines on which every program meets the target, with what that costs.
+    let mut machines: Vec<(usize, Option<f64>, f64)> = Vec::new();
+    for machine in 0..request.machines.len() {
+        let all: Option<Vec<&Curve>> = (0..programs.len()).map(|p| best(p, machine)).collect();
+        let Some(all) = all else { continue };
+        let points: Vec<_> = all.iter().filter_map(|c| c.least_point()).collect();
+        let cost: Option<f64> = points.iter().map(|p| p.cost).sum();
+        let fast = points.iter().zip(&programs).map(|(p, q)| p.share * q.footprint_bytes as f64);
+        machines.push((machine, cost, fast.sum()));
+    }
+    let Some(&(machine, cost, _)) = machines.iter().min_by(|a, b| match (a.1, b.1) {
+        (Some(x), Some(y)) => x.total_cmp(&y).then(a.2.total_cmp(&b.2)),
+        _ => a.2.total_cmp(&b.2),
+    }) else {
+        return Err(impossible(request, &curves).into());
+    };
+    let mut recommended = Vec::new();
+    for (program, about) in programs.iter().enumerate() {
+        let Some(curve) = best(program, machine) else { continue };
+        let Some(point) = curve.least_point() else { continue };
+        let position = curves.iter().position(|c| std::ptr::eq(c, curve)).unwrap_or_default();
+        recommended.push(Recommended {
+            program: about.name.clone(),
+            curve: position,
+            policy: curve.policy.clone(),
+            fast_bytes: pages_of(point.share, about),
+            point: point.clone(),
+            safe_share: curve.safe.and_then(|at| curve.points.get(at)).map(|p| p.share),
+        });
+    }
+    let all_fast_cost = programs
+        .iter()
+        .map(|p| price::cost(&request.machines[machine], p.footprint_bytes, 1.0))
+        .sum();
+    let sensitivity = sensitivity(request, fixed, machine, &recommended)?;
+    let heat = heat(request, fixed, machine, &recommended)?;
+    Ok(Plan {
+        target: request.target,
+        front: front(&curves),
+        programs,
+        machines: request.machines.clone(),
+        curves,
+        machine,
+        recommended,
+        cost,
+        all_fast_cost,
+        sensitivity,
+        warnings: request.recordings.iter().flat_map(|r| r.warnings.clone()).collect(),
+        heat,
+    })
+}
+
+/// Fast memory in bytes: whole pages.
+fn pages_of(share: f64, program: &Program) -> u64 {
+    let pages = program.footprint_bytes.div_ceil(program.page_size_bytes);
+    (pages as f64 * share).floor() as u64 * program.page_size_bytes
+}
+
+fn programs(request: &Request, fixed: &[Fixed], curves: &[Curve]) -> Vec<Program> {
+    let all = request.recordings.iter().zip(fixed).enumerate();
+    all.map(|(number, (r, fixed))| {
+        let first = curves.iter().find(|c| c.program == number);
+        Program {
+            name: r.name.clone(),
+            recording: r.path.display().to_string(),
+            format: r.format,
+            evidence: r.evidence,
+            recorded_on: r.recorded_on.clone(),
+            footprint_bytes: r.footprint_bytes,
+            page_size_bytes: r.page_size.bytes(),
+            period_ms: fixed.period_ms,
+            moved_pages_per_period: (fixed.moved_pages < u64::MAX).then_some(fixed.moved_pages),
+            all_slow: first.and_then(|c| c.points.first()).map_or(1.0, |p| p.slowdown),
+            assumed_waiting: r.waiting.map(|w| w.share),
+        }
+    })
+    .collect()
+}
+
+fn impossible(request: &Request, curves: &[Curve]) -> Refusal {
+    let points = curves.iter().flat_map(|c| c.points.iter().map(move |p| (c, p)));
+    let Some((curve, point)) = points.min_by(|a, b| a.1.slowdown.total_cmp(&b.1.slowdown)) else {
+        return refuse!("nothing could be looked at: expected at least one policy");
+    };
+    refuse!(
+        "{}: no policy stays within {:.1} % with at most {:.1} % of its memory fast; the least \
+         slowdown is {:.1} % ({}, machine '{}'): allow that, or more fast memory (--fast-at-most)",
+        request.recordings[curve.program].name,
+        100.0 * (request.target - 1.0),
+        100.0 * request.fast_at_most,
+        100.0 * (point.slowdown - 1.0),
+        curve.policy,
+        request.machines[curve.machine].name,
+    )
+}
+
+fn front(curves: &[Curve]) -> Vec<FrontPoint> {
+    let mut all: Vec<FrontPoint> = Vec::new();
+    let programs = curves.iter().map(|c| c.program).max().map_or(0, |p| p + 1);
+    for program in 0..programs {
+        let of_program = curves.iter().filter(|c| c.program == program);
+        let points: Vec<_> = of_program
+            .flat_map(|c| c.points.iter().filter_map(move |p| Some((c, p, p.cost?))))
+            .collect();
+        let choices: Vec<_> = points
+            .iter()
+            .map(|(_, p, cost)| Choice { cost: *cost, slowdown: p.slowdown })
+            .collect();
+        all.extend(price::front(&choices).into_iter().map(|at| {
+            let (curve, point, cost) = points[at];
+            FrontPoint {
+                machine: curve.machine,
+                program,
+                policy: curve.policy.clone(),
+                share: point.share,
+                cost,
+                slowdown: point.slowdown,
+            }
+        }));
+    }
+    all
+}
+
+fn sensitivity(
+    request: &Request,
+    fixed: &[Fixed],
+    machine: usize,
+    recommended: &[Recommended],
+) -> anyhow::Result<Vec<Sensitivity>> {
+    let base = &request.machines[machine];
+    let mut tasks = Vec::new();
+    for (program, chosen) in recommended.iter().enumerate() {
+        for factor in LATENCY_FACTORS {
+            let latency_ns = base.slow.latency_ns * factor;
+            if latency_ns >= base.fast.latency_ns {
+                tasks.push((program, chosen, latency_ns));
+            }
+        }
+    }
+    let wanted = Wanted {
+        target: request.target,
+        fast_at_most: request.fast_at_most,
+        resolution: request.resolution.max(0.01),
+        closely: false,
+    };
+    let rows = pool::in_order(&tasks, request.jobs, |&(program, chosen, latency_ns)| {
+        let recording = &request.recordings[program];
+        let machine = base.with_slow(Some(latency_ns), None);
+        let mut player = Player::new(recording, &machine, &chosen.policy, &fixed[program], 1);
+        let points = player.curve(&COARSE_GRID, &wanted)?;
+        let least = position_of_least(&points, request.target, |p| p.slowdown);
+        let share = chosen.point.share;
+        let slowdown = if share >= 1.0 { 1.0 } else { player.look(share, false)?.played.slowdown };
+        anyhow::Ok(Sensitivity {
+            program: chosen.program.clone(),
+            policy: chosen.policy.clone(),
+            slow_latency_ns: latency_ns,
+            share: least.and_then(|at| points.get(at)).map(|p| p.share),
+            slowdown,
+        })
+    });
+    rows.into_iter().collect()
+}
+
+fn heat(
+    request: &Request,
+    fixed: &[Fixed],
+    machine: usize,
+    recommended: &[Recommended],
+) -> anyhow::Result<Vec<HeatRow>> {
+    let mut rows = Vec::new();
+    for (program, chosen) in recommended.iter().enumerate() {
+        let recording = &request.recordings[program];
+        let machine = &request.machines[machine];
+        let player = Player::new(recording, machine, &chosen.policy, &fixed[program], 1);
+        let setup = player.setup(chosen.point.share, player.first_seed, false);
+        rows.extend(play(recording, &Setup { heat: true, ..setup })?.heat);
+    }
+    Ok(rows)
+}

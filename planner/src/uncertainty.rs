@@ -1,0 +1,92 @@
+//! How far a predicted slowdown may be off.
+//!
+//! Four causes, taken as independent and put together as a root of squares, each as the half of an
+//! interval that holds about 95 % of cases:
+//!
+//! - *model*: period depth against reference depth, measured (`make bench BENCH=plan`, the table in
+//!   `docs/performance.md`);
+//! - *seeds*: the spread of slowdowns over seeds of the policy;
+//! - *reads*: the rule by which slow reads make time. A profile says how far a run with half of the
+//!   memory fast went from fast to slow; where a policy splits pages otherwise, the part may be
+//!   another. The difference to a rule in proportion is taken as the error;
+//! - *waiting*: what a recording without costs leaves open: the share of time spent waiting for
+//!   memory, and how many samples there were.
+
+use serde::Serialize;
+use terrace_core::projection::HitRatio;
+
+use crate::memory::Machine;
+use crate::recording::Recording;
+
+/// Share of fast memory, and how far 95 % of predictions are off there, as a part of the slowdown.
+const MODEL_ERROR: [(f64, f64); 6] =
+    [(0.0, 0.02), (0.2, 0.05), (0.4, 0.06), (0.6, 0.06), (0.8, 0.05), (1.0, 0.01)];
+
+/// The error of one predicted slowdown, as halves of intervals, in slowdown (0.01 is a point).
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Uncertainty {
+    /// Period depth against reference depth.
+    pub model: f64,
+    /// Spread over seeds.
+    pub seeds: f64,
+    /// The rule by which slow reads make time.
+    pub reads: f64,
+    /// What a recording without costs leaves open.
+    pub waiting: f64,
+}
+
+impl Uncertainty {
+    /// All together.
+    pub fn half(&self) -> f64 {
+        [self.model, self.seeds, self.reads, self.waiting].iter().map(|e| e * e).sum::<f64>().sqrt()
+    }
+}
+
+/// The model's error at a share of fast memory. With no extra time there is nothing to be wrong
+/// about: it is never more than the slowdown's own distance from 1.
+pub fn model_error(share: f64, slowdown: f64) -> f64 {
+    let above = MODEL_ERROR.iter().position(|(s, _)| *s >= share).unwrap_or(MODEL_ERROR.len() - 1);
+    let (low, high) = (MODEL_ERROR[above.saturating_sub(1)], MODEL_ERROR[above]);
+    let part = if high.0 > low.0 { ((share - low.0) / (high.0 - low.0)).clamp(0.0, 1.0) } else { 0.0 };
+    let relative = low.1 + part * (high.1 - low.1);
+    (relative * slowdown).min((slowdown - 1.0).max(0.0))
+}
+
+/// What a recording without costs leaves open.
+pub fn waiting_error(
+    recording: &Recording,
+    machine: &Machine,
+    slowdown: f64,
+    hit_ratio: f64,
+) -> f64 {
+    let Some(waiting) = recording.waiting else { return 0.0 };
+    let of_share = (slowdown - 1.0).max(0.0) * waiting.error / waiting.share.max(1e-9);
+    let of_samples = recording.samples.map_or(0.0, |samples| {
+        let hits = (hit_ratio.clamp(0.0, 1.0) * samples as f64).round() as u64;
+        let growth = machine.slow.latency_ns / machine.fast.latency_ns.max(1e-9) - 1.0;
+        HitRatio::sampled(hits, samples).error * waiting.share * growth.max(0.0)
+    });
+    of_share.hypot(of_samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_add_as_a_root_of_squares() {
+        let e = Uncertainty { model: 0.03, seeds: 0.0, reads: 0.04, waiting: 0.0 };
+        assert!((e.half() - 0.05).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_models_error_is_as_measured_and_never_more_than_there_is() {
+        assert!((model_error(0.4, 1.5) - 0.06 * 1.5).abs() < 1e-12);
+        let between = model_error(0.3, 2.0) / 2.0;
+        assert!((0.05..0.06).contains(&between), "{between}");
+        assert!((model_error(0.5, 1.01) - 0.01).abs() < 1e-12);
+        for share in [0.0, 1.0] {
+            assert!(model_error(share, 2.0) > 0.0);
+        }
+    }
+}
