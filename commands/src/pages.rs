@@ -39,10 +39,7 @@ pub fn sheet(grid: &Grid, merged: &Merged, columns: &[&'static str]) -> SweepPag
             .iter()
             .map(|a| (a.name.clone(), a.labels().map(str::to_owned).collect()))
             .collect(),
-        columns: columns
-            .iter()
-            .map(|c| ((*c).to_owned(), LESS_IS_BETTER.contains(c)))
-            .collect(),
+        columns: columns.iter().map(|c| ((*c).to_owned(), LESS_IS_BETTER.contains(c))).collect(),
         rows: rows.map(row).collect(),
         cells: grid.len(),
         failed: merged
@@ -113,7 +110,11 @@ fn facts(plan: &Plan) -> Vec<(String, String)> {
         fact(format!("what {}'s slowdowns rest on", p.name), p.evidence.in_words().to_owned());
         fact(
             format!("memory of {}", p.name),
-            format!("{}, in pages of {}", words::size(p.footprint_bytes), words::size(p.page_size_bytes)),
+            format!(
+                "{}, in pages of {}",
+                words::size(p.footprint_bytes),
+                words::size(p.page_size_bytes)
+            ),
         );
         let moved = p.moved_pages_per_period.map_or("without bound".to_owned(), |n| n.to_string());
         fact(

@@ -367,15 +367,11 @@ impl Found {
                         words::size((program.footprint_bytes as f64 * p.share) as u64),
                         format!("{:.1} %", 100.0 * p.share),
                         words::percent_over(p.slowdown),
-                        format!(
-                            "{}..{}",
-                            words::percent_over(p.low),
-                            words::percent_over(p.high)
-                        ),
+                        format!("{}..{}", words::percent_over(p.low), words::percent_over(p.high)),
                         safe.map_or("-".to_owned(), |p| format!("{:.1} %", 100.0 * p.share)),
                     ]);
                     if priced {
-                        cells.push(p.cost.map_or("-".to_owned(), |c| format!("{c:.2}")));
+                        cells.push(p.cost.map_or("-".to_owned(), |c| words::money(c)));
                     }
                 }
                 None => cells.push("not reached".to_owned()),
@@ -384,8 +380,13 @@ impl Found {
         }
         say!("\n{table}")?;
         if plan.sensitivity.len() > 1 {
-            let mut table =
-                show::table(&["program", "policy", "slow latency", "least share", "as recommended"]);
+            let mut table = show::table(&[
+                "program",
+                "policy",
+                "slow latency",
+                "least share",
+                "as recommended",
+            ]);
             for s in &plan.sensitivity {
                 table.add_row([
                     s.program.clone(),

@@ -132,12 +132,7 @@ impl Arguments {
     }
 
     /// What a run of some of the cells says.
-    fn end_of_part(
-        &self,
-        grid: &Grid,
-        cells: &[usize],
-        failed: usize,
-    ) -> anyhow::Result<ExitCode> {
+    fn end_of_part(&self, grid: &Grid, cells: &[usize], failed: usize) -> anyhow::Result<ExitCode> {
         let done = cells.len() - failed;
         match self.format {
             Format::Json => say!(
@@ -242,14 +237,19 @@ impl Arguments {
         header.extend(&columns);
         let mut table = show::table(&header);
         const SHOWN: usize = 60;
-        for (cell, row) in merged.cells.iter().flat_map(|c| c.rows.iter().map(move |r| (c, r))).take(SHOWN)
+        for (cell, row) in
+            merged.cells.iter().flat_map(|c| c.rows.iter().map(move |r| (c, r))).take(SHOWN)
         {
             let mut cells = vec![cell.cell.to_string()];
             cells.extend(cell.values.iter().cloned());
             cells.push(row.group.clone());
             cells.extend(columns.iter().map(|c| {
                 number(row, c).map_or("-".to_owned(), |v| {
-                    if v.fract() == 0.0 && v.abs() < 1e15 { format!("{v}") } else { format!("{v:.4}") }
+                    if v.fract() == 0.0 && v.abs() < 1e15 {
+                        format!("{v}")
+                    } else {
+                        format!("{v:.4}")
+                    }
                 })
             }));
             table.add_row(cells);

@@ -30,7 +30,10 @@ pub fn in_order<T: Sync, R: Send>(
         }
     });
     // A thread that panicked has ended the scope with its panic: every slot is filled.
-    slots.into_iter().filter_map(|s| s.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
+    slots
+        .into_iter()
+        .filter_map(|s| s.into_inner().unwrap_or_else(PoisonError::into_inner))
+        .collect()
 }
 
 #[cfg(test)]

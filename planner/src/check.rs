@@ -64,7 +64,10 @@ impl Events for Quiet {
 }
 
 /// The experiment to check a program with: the one given, or the recording's own.
-pub fn experiment(recording: &Recording, given: Option<&Experiment>) -> Result<Experiment, Refusal> {
+pub fn experiment(
+    recording: &Recording,
+    given: Option<&Experiment>,
+) -> Result<Experiment, Refusal> {
     let own = recording.experiment.as_ref();
     let Some(experiment) = given.or(own) else {
         return Err(refuse!(
@@ -191,7 +194,9 @@ pub fn check(
         let off = measured - chosen.point.slowdown;
         let mut player = Player::new(recording, &machine, &policy, &fixed, 1);
         let wanted = (plan.target - off).max(1.0);
-        let Some(point) = least_share(&mut player, wanted, 0.2 * request.resolution)? else { break };
+        let Some(point) = least_share(&mut player, wanted, 0.2 * request.resolution)? else {
+            break;
+        };
         if (point.share - share).abs() < 1e-9 {
             break;
         }
@@ -236,8 +241,7 @@ pub fn what_if(
     let machine = &request.machines[plan.machine];
     let recording = &request.recordings[program];
     let chosen = &plan.recommended[program];
-    let base =
-        with(experiment, &chosen.policy, chosen.point.share, machine, &recording.machine)?;
+    let base = with(experiment, &chosen.policy, chosen.point.share, machine, &recording.machine)?;
     let tables = |placement, migrate| {
         let mut variant = base.clone();
         for group in &mut variant.groups {

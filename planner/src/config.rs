@@ -38,7 +38,7 @@ fn group(text: &mut String, chosen: &Recommended, program: &Program) {
          cgroup = \"/{name}\"\n\
          policy = \"{}\"\n\
          page_size = \"{page_size}\"\n\
-         # Of {} MB that were seen; expected slowdown {:.1} % ({:.1} % to {:.1} %).\n\
+         # Of {} MiB that were seen; expected slowdown {:.1} % ({:.1} % to {:.1} %).\n\
          fast_ratio = {:.4}\n\
          period_ms = {period_ms}\n",
         chosen.policy,

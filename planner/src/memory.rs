@@ -98,7 +98,8 @@ impl Machine {
 
     /// Whether times recorded on `other` hold here without more ado.
     fn is_as_fast_as(&self, other: &Machine) -> bool {
-        let same = |a: &Memory, b: &Memory| a.latency_ns == b.latency_ns && a.gb_per_s == b.gb_per_s;
+        let same =
+            |a: &Memory, b: &Memory| a.latency_ns == b.latency_ns && a.gb_per_s == b.gb_per_s;
         same(&self.fast, &other.fast) && same(&self.slow, &other.slow)
     }
 

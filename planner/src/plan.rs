@@ -332,18 +332,19 @@ impl<'a> Player<'a> {
             shares.push(1.0);
         }
         let closely = request.closely;
-        let points = search::curve(&shares, request.target + ROUNDING, request.resolution, |shares| {
-            let many = shares.len() > 1;
-            let one = |&share: &f64| {
-                // Nothing is slow and nothing is to be managed: what slowdown is measured against.
-                if share >= 1.0 {
-                    return Ok((1.0, None));
-                }
-                let seen = self.look(share, closely && many)?;
-                Ok((seen.played.slowdown, Some(seen)))
-            };
-            shares.iter().map(one).collect::<anyhow::Result<Vec<_>>>()
-        })?;
+        let points =
+            search::curve(&shares, request.target + ROUNDING, request.resolution, |shares| {
+                let many = shares.len() > 1;
+                let one = |&share: &f64| {
+                    // Nothing is slow and nothing is to be managed: what slowdown is measured against.
+                    if share >= 1.0 {
+                        return Ok((1.0, None));
+                    }
+                    let seen = self.look(share, closely && many)?;
+                    Ok((seen.played.slowdown, Some(seen)))
+                };
+                shares.iter().map(one).collect::<anyhow::Result<Vec<_>>>()
+            })?;
         Ok(self.with_errors(points))
     }
 
@@ -430,7 +431,8 @@ fn position_of_least(
     target: f64,
     value: impl Fn(&CurvePoint) -> f64,
 ) -> Option<usize> {
-    let first = points.iter().rposition(|p| value(p) > target + ROUNDING).map_or(0, |fails| fails + 1);
+    let first =
+        points.iter().rposition(|p| value(p) > target + ROUNDING).map_or(0, |fails| fails + 1);
     (first < points.len()).then_some(first)
 }
 

@@ -132,7 +132,11 @@ pub fn play(recording: &Recording, setup: &Setup<'_>) -> anyhow::Result<Played> 
     let heat = watch.heat.map(|heat| heat.rows(setup.policy, &recording.name));
     Ok(Played {
         slowdown: took as f64 / fast as f64,
-        hit_ratio: if watch.accessed == 0 { 1.0 } else { watch.hits as f64 / watch.accessed as f64 },
+        hit_ratio: if watch.accessed == 0 {
+            1.0
+        } else {
+            watch.hits as f64 / watch.accessed as f64
+        },
         moved_pages: watch.moved,
         periods: watch.periods,
         heat: heat.unwrap_or_default(),

@@ -199,7 +199,10 @@ impl Recording {
             if first.recorded_on != other.recorded_on || first.machine != other.machine {
                 let shown = |r: &Recording| {
                     let (fast, slow) = (&r.machine.fast, &r.machine.slow);
-                    format!("'{}' ({:.0}/{:.0} ns)", r.recorded_on, fast.latency_ns, slow.latency_ns)
+                    format!(
+                        "'{}' ({:.0}/{:.0} ns)",
+                        r.recorded_on, fast.latency_ns, slow.latency_ns
+                    )
                 };
                 return pair("of machine", &shown(first), &shown(other));
             }
@@ -589,7 +592,8 @@ fn layout(page_size: PageSize, pages: impl Iterator<Item = Page>) -> anyhow::Res
         let start = number * page_size.bytes();
         match extents.last_mut() {
             Some(last)
-                if last.space.0 == space && last.start + last.pages * page_size.bytes() == start =>
+                if last.space.0 == space
+                    && last.start + last.pages * page_size.bytes() == start =>
             {
                 last.pages += 1;
             }
@@ -609,7 +613,9 @@ fn imported(path: &Path, how: &Open) -> anyhow::Result<Recording> {
     let options = ImportOptions {
         page_size: how.page_size.filter(|_| format.choices.contains(&import::Choice::PageSize)),
         period_ms: None,
-        sample_one_in: how.sample_one_in.filter(|_| format.choices.contains(&import::Choice::Sample)),
+        sample_one_in: how
+            .sample_one_in
+            .filter(|_| format.choices.contains(&import::Choice::Sample)),
         created_by: concat!("terrace ", env!("CARGO_PKG_VERSION")).to_owned(),
     };
     let folder = tempfile::tempdir().context("a folder for the imported recording")?;

@@ -55,9 +55,8 @@ impl Tables {
                 });
             }
             let recommended = plan.recommended.iter().find(|r| r.curve == number);
-            let last = checked
-                .iter()
-                .rfind(|c| recommended.is_some_and(|r| r.program == c.program));
+            let last =
+                checked.iter().rfind(|c| recommended.is_some_and(|r| r.program == c.program));
             // What is recommended may have been corrected by a check.
             let point = recommended.map(|r| &r.point).or(curve.least_point());
             tables.answers.push(PlanAnswerRow {

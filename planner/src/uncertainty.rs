@@ -47,7 +47,8 @@ impl Uncertainty {
 pub fn model_error(share: f64, slowdown: f64) -> f64 {
     let above = MODEL_ERROR.iter().position(|(s, _)| *s >= share).unwrap_or(MODEL_ERROR.len() - 1);
     let (low, high) = (MODEL_ERROR[above.saturating_sub(1)], MODEL_ERROR[above]);
-    let part = if high.0 > low.0 { ((share - low.0) / (high.0 - low.0)).clamp(0.0, 1.0) } else { 0.0 };
+    let part =
+        if high.0 > low.0 { ((share - low.0) / (high.0 - low.0)).clamp(0.0, 1.0) } else { 0.0 };
     let relative = low.1 + part * (high.1 - low.1);
     (relative * slowdown).min((slowdown - 1.0).max(0.0))
 }

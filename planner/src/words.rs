@@ -11,7 +11,7 @@ pub fn percent_over(slowdown: f64) -> String {
 
 /// A size as people say it.
 pub fn size(bytes: u64) -> String {
-    let units = [("TB", 40), ("GB", 30), ("MB", 20), ("KB", 10)];
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let unit = units.iter().find(|(_, shift)| bytes >= 1 << shift);
     unit.map_or(format!("{bytes} bytes"), |(name, shift)| {
         let value = bytes as f64 / (1u64 << shift) as f64;
@@ -19,11 +19,22 @@ pub fn size(bytes: u64) -> String {
     })
 }
 
+/// A price, with more places where it is small.
+pub fn money(cost: f64) -> String {
+    match cost {
+        c if c == 0.0 || c.abs() >= 1.0 => format!("{c:.2}"),
+        c if c.abs() >= 0.01 => format!("{c:.4}"),
+        c => format!("{c:.2e}"),
+    }
+}
+
 /// What is recommended, sentence by sentence; the first is the answer.
 pub fn recommendation(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     for chosen in &plan.recommended {
-        let Some(program) = plan.programs.iter().find(|p| p.name == chosen.program) else { continue };
+        let Some(program) = plan.programs.iter().find(|p| p.name == chosen.program) else {
+            continue;
+        };
         let point = &chosen.point;
         lines.push(match point.share {
             share if share >= 1.0 => format!(
@@ -63,8 +74,11 @@ pub fn recommendation(plan: &Plan) -> Vec<String> {
                     chosen.program
                 )
             } else {
-                format!("To be safe from errors of prediction, give {} {:.1} %.", chosen.program,
-                    100.0 * safe)
+                format!(
+                    "To be safe from errors of prediction, give {} {:.1} %.",
+                    chosen.program,
+                    100.0 * safe
+                )
             });
         }
         lines.extend(policies(plan, chosen.curve));
@@ -72,9 +86,10 @@ pub fn recommendation(plan: &Plan) -> Vec<String> {
     if let (Some(cost), Some(all)) = (plan.cost, plan.all_fast_cost) {
         let saved = if all > 0.0 { 100.0 * (1.0 - cost / all) } else { 0.0 };
         lines.push(format!(
-            "The memory costs {cost:.2} on machine '{}', against {all:.2} with all of it fast \
-             ({saved:.0} % less).",
-            plan.machines[plan.machine].name
+            "The memory costs {} on machine '{}', against {} with all of it fast ({saved:.0} % less).",
+            money(cost),
+            plan.machines[plan.machine].name,
+            money(all)
         ));
     }
     if plan.programs.iter().any(|p| p.evidence != Evidence::Measured) {
@@ -106,7 +121,8 @@ fn policies(plan: &Plan, chosen: usize) -> Option<String> {
             None => format!("{} cannot", c.policy),
         })
         .collect();
-    (!others.is_empty()).then(|| format!("Fast memory under other policies: {}.", others.join(", ")))
+    (!others.is_empty())
+        .then(|| format!("Fast memory under other policies: {}.", others.join(", ")))
 }
 
 /// What the check found.
@@ -146,8 +162,9 @@ mod tests {
     #[test]
     fn numbers_are_said_as_people_say_them() {
         assert_eq!(percent_over(1.0534), "5.3 %");
-        assert_eq!(size(16 << 20), "16.0 MB");
-        assert_eq!(size(3 << 38), "768 GB");
+        assert_eq!(size(16 << 20), "16.0 MiB");
+        assert_eq!(size(3 << 38), "768 GiB");
+        assert_eq!((money(0.0567), money(12.3456)), ("0.0567".to_owned(), "12.35".to_owned()));
         assert_eq!(size(12), "12 bytes");
     }
 }

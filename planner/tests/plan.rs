@@ -96,8 +96,7 @@ fn answer(plan: &Plan, policy: &str) -> f64 {
 #[test]
 fn the_least_fast_memory_is_what_the_program_reads() {
     let folder = tempfile::tempdir().unwrap();
-    let request =
-        request(vec![made_up(folder.path(), 60)], 1.05, &["first-touch", "lru", "lfu"]);
+    let request = request(vec![made_up(folder.path(), 60)], 1.05, &["first-touch", "lru", "lfu"]);
     let plan = plan(&request, &|_, _| {}).unwrap();
     // With a fifth of the hot pages slow it loses a tenth of half its time.
     let least = answer(&plan, "lfu");
@@ -107,7 +106,9 @@ fn the_least_fast_memory_is_what_the_program_reads() {
     assert!(first_touch > 0.95, "{first_touch}");
     let chosen = &plan.recommended[0];
     assert!(chosen.policy != "first-touch" && chosen.point.slowdown <= 1.05 + 1e-6);
-    assert!(chosen.point.low <= chosen.point.slowdown && chosen.point.slowdown <= chosen.point.high);
+    assert!(
+        chosen.point.low <= chosen.point.slowdown && chosen.point.slowdown <= chosen.point.high
+    );
     // All of it slow takes half as long again, and all of it fast is what it is measured against.
     let curve = &plan.curves[0];
     assert!((curve.points[0].slowdown - 1.5).abs() < 1e-6, "{}", curve.points[0].slowdown);

@@ -146,8 +146,8 @@ pub(crate) fn begin(
     name: &str,
     columns: &[WideColumn],
 ) -> Result<SerializedFileWriter<File>, ResultsError> {
-    let file = File::create(path)
-        .map_err(|source| ResultsError::Io { path: path.to_owned(), source })?;
+    let file =
+        File::create(path).map_err(|source| ResultsError::Io { path: path.to_owned(), source })?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_created_by("terrace".to_owned())

@@ -21,4 +21,5 @@ pub struct Part {
 }
 
 /// Every part there is.
-pub static PARTS: &[Part] = &[policy::PART, record::PART, sim::PART, depth::PART, plan::PART, rack::PART];
+pub static PARTS: &[Part] =
+    &[policy::PART, record::PART, sim::PART, depth::PART, plan::PART, rack::PART];

@@ -108,7 +108,8 @@ pub struct Listed<'a> {
 impl Cell {
     /// Axis and value in words.
     pub fn label(&self) -> String {
-        let all: Vec<_> = self.values.iter().map(|(axis, value)| format!("{axis}={value}")).collect();
+        let all: Vec<_> =
+            self.values.iter().map(|(axis, value)| format!("{axis}={value}")).collect();
         all.join(" ")
     }
 
@@ -242,7 +243,9 @@ impl Grid {
         };
         let number = |text: &str| text.trim().parse::<usize>().ok().filter(|n| *n <= self.len());
         if let Some((from, to)) = what.split_once("..") {
-            let (Some(from), Some(to)) = (number(from), number(to)) else { return Err(bad().into()) };
+            let (Some(from), Some(to)) = (number(from), number(to)) else {
+                return Err(bad().into());
+            };
             return match from < to {
                 true => Ok((from..to).collect()),
                 false => Err(bad().into()),
@@ -474,7 +477,9 @@ mod tests {
         assert_eq!(first.label(), "policy=lru fast_ratio=0.3 how=short");
         assert_eq!(first.experiment.seed, 2);
         assert!(first.experiment.groups.iter().all(|g| g.policy == "lru"));
-        assert!(first.experiment.groups.iter().all(|g| g.fast_ratio == Some(0.3) && g.fast.is_none()));
+        assert!(
+            first.experiment.groups.iter().all(|g| g.fast_ratio == Some(0.3) && g.fast.is_none())
+        );
         let second = grid.cell(1).unwrap();
         assert_eq!(second.experiment.groups[1].workload.parameters["footprint_mib"], 128);
         assert_eq!(second.experiment.groups[0].workload.parameters["footprint_mib"], 64);
@@ -504,7 +509,10 @@ mod tests {
         let hash = grid.cell(7).unwrap().hash;
         assert_eq!(grid.select(&hash[..12]).unwrap(), [7]);
         for bad in ["10", "x", "4..2", "", "0..99", "zzzz"] {
-            assert!(grid.select(bad).unwrap_err().to_string().contains("expected a number"), "{bad}");
+            assert!(
+                grid.select(bad).unwrap_err().to_string().contains("expected a number"),
+                "{bad}"
+            );
         }
     }
 

@@ -75,10 +75,8 @@ pub fn merge(grid: &Grid, out: &Path) -> anyhow::Result<Merged> {
         for row in &mut runs {
             row.run.clone_from(&name);
             tables.run(row.clone())?;
-            let mut values = vec![
-                Some(Value::Integer(index as i64)),
-                Some(Value::Text(cell.hash.clone())),
-            ];
+            let mut values =
+                vec![Some(Value::Integer(index as i64)), Some(Value::Text(cell.hash.clone()))];
             values.extend(cell.values.iter().map(|(_, v)| Some(Value::Text(v.clone()))));
             values.extend(row.values());
             wide.push(values)?;

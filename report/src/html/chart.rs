@@ -121,11 +121,14 @@ fn draw(ground: &Ground, curves: &[Curve], axes: &Axes) -> Result<(), Fault> {
     let place = |p: (f64, f64)| {
         let along = (p.0 - x.0) / (x.1 - x.0);
         let up = (p.1 - y.0) / (y.1 - y.0);
-        (LEFT + along * (WIDTH - LEFT - RIGHT), HEIGHT - AXIS_ROOM - up * (HEIGHT - AXIS_ROOM - TOP))
+        (
+            LEFT + along * (WIDTH - LEFT - RIGHT),
+            HEIGHT - AXIS_ROOM - up * (HEIGHT - AXIS_ROOM - TOP),
+        )
     };
     if let Some((level, name)) = &axes.target {
-        let (right, height) = place(within((x.1, *level)));
-        words(ground, (right - 2.0, height - 8.0), name, AXIS_WORDS, HPos::Right)?;
+        let (left, height) = place(within((x.0, *level)));
+        words(ground, (left + 4.0, height - 8.0), name, AXIS_WORDS, HPos::Left)?;
     }
     for (at_x, at_y, text) in &axes.marks {
         let point = within((*at_x, *at_y));

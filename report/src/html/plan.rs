@@ -8,9 +8,7 @@ use terrace_results::{HeatRow, PlanAnswerRow, PlanFrontRow, PlanPointRow, PlanSe
 
 use super::chart::{Axes, Curve, chart, range_around, range_from_zero};
 use super::heat::{HeatMap, raster_max};
-use super::page::{
-    Entry, Finding, Page, Picture, Section, Sheet, Term, columns, render, row,
-};
+use super::page::{Entry, Finding, Page, Picture, Section, Sheet, Term, columns, render, row};
 use super::picture::chip;
 use super::theme::{HEAT, MUTED, PLACE, Palette};
 use super::{ReportMeta, write_page};
@@ -19,6 +17,9 @@ use crate::format::{MISSING, axis_number, bytes, clean, percent, percent_round};
 
 /// Panels of curves that are drawn: beyond these the tables tell.
 const PANELS_MAX: usize = 24;
+
+/// Rows of the table of the front.
+const FRONT_MAX: usize = 60;
 
 /// What a plan found, as its report shows it.
 #[derive(Debug, Clone, Default)]
@@ -103,6 +104,11 @@ pub fn write_plan_html(path: &Path, plan: &PlanPage, meta: &ReportMeta) -> Resul
     write_page(path, &plan_html(plan, meta))
 }
 
+/// A price, with more places where it is small.
+fn money(cost: f64) -> String {
+    if cost == 0.0 || cost.abs() >= 1.0 { format!("{cost:.2}") } else { format!("{cost:.4}") }
+}
+
 fn over(slowdown: f64) -> String {
     format!("{:.1} %", 100.0 * (slowdown - 1.0))
 }
@@ -135,10 +141,9 @@ fn curves(plan: &PlanPage, palette: &Palette) -> Section {
                 colour: palette.of(policy),
                 points: points.iter().map(|p| (p.fast_share, p.slowdown - 1.0)).collect(),
                 band: match banded == Some(*policy) {
-                    true => points
-                        .iter()
-                        .map(|p| (p.fast_share, p.low - 1.0, p.high - 1.0))
-                        .collect(),
+                    true => {
+                        points.iter().map(|p| (p.fast_share, p.low - 1.0, p.high - 1.0)).collect()
+                    }
                     false => Vec::new(),
                 },
                 joined: true,
@@ -163,10 +168,7 @@ fn curves(plan: &PlanPage, palette: &Palette) -> Section {
         let entry = |policy: &&str| Entry { chip: chip(palette.of(policy)), name: clean(policy) };
         figures.push(Picture {
             title: format!("{}, {}", clean(&program), clean(&machine)),
-            note: format!(
-                "band: about 95 % of cases, {}",
-                clean(banded.unwrap_or_default())
-            ),
+            note: format!("band: about 95 % of cases, {}", clean(banded.unwrap_or_default())),
             legend: by_policy.keys().map(entry).collect(),
             svg: chart(&lines, &axes),
         });
@@ -196,8 +198,16 @@ fn answers(plan: &PlanPage) -> Sheet {
     let priced = plan.answers.iter().any(|a| a.cost.is_some());
     let measured = plan.answers.iter().any(|a| a.measured_slowdown.is_some());
     let mut names = vec![
-        "program", "machine", ">slow tier", "policy", ">fast memory", ">share", ">slowdown", ">from",
-        ">to", ">safe share",
+        "program",
+        "machine",
+        ">slow tier",
+        "policy",
+        ">fast memory",
+        ">share",
+        ">slowdown",
+        ">from",
+        ">to",
+        ">safe share",
     ];
     if measured {
         names.push(">measured");
@@ -222,16 +232,17 @@ fn answers(plan: &PlanPage) -> Sheet {
             cells.push(or_missing(a.measured_slowdown, over));
         }
         if priced {
-            cells.push(or_missing(a.cost, |c| format!("{c:.2}")));
+            cells.push(or_missing(a.cost, |c| money(c)));
         }
         row(cells, a.recommended)
     };
     Sheet {
         columns: columns(&names),
         rows: plan.answers.iter().map(one).collect(),
-        note: "Bold: what is recommended. Safe share: even the upper end of the interval meets the \
+        note:
+            "Bold: what is recommended. Safe share: even the upper end of the interval meets the \
                target. A dash: not reached."
-            .to_owned(),
+                .to_owned(),
         ..Sheet::default()
     }
 }
@@ -261,7 +272,7 @@ fn prices(plan: &PlanPage, palette: &Palette) -> Section {
         let chosen = plan.answers.iter().find(|a| a.recommended && a.program == program);
         let mark = chosen.and_then(|a| {
             let (cost, slowdown) = (a.cost?, a.slowdown?);
-            Some((cost, slowdown - 1.0, format!("{cost:.2}: {}", a.policy)))
+            Some((cost, slowdown - 1.0, format!("{}: {}", money(cost), a.policy)))
         });
         let axes = Axes {
             label: format!("Cost of memory against slowdown of {}", clean(program)),
@@ -287,7 +298,7 @@ fn prices(plan: &PlanPage, palette: &Palette) -> Section {
                 clean(&f.machine),
                 clean(&f.policy),
                 percent(f.fast_share),
-                format!("{:.2}", f.cost),
+                money(f.cost),
                 over(f.slowdown),
             ],
             f.slowdown <= plan.target + 1e-6,
@@ -302,8 +313,8 @@ fn prices(plan: &PlanPage, palette: &Palette) -> Section {
         tables: vec![Sheet {
             title: "Choices that nothing beats".to_owned(),
             columns: columns(&["program", "machine", "policy", ">share", ">cost", ">slowdown"]),
-            rows: plan.front.iter().map(one).collect(),
-            note: "Bold: within the target.".to_owned(),
+            rows: plan.front.iter().take(FRONT_MAX).map(one).collect(),
+            note: "Bold: within the target. All are in plan_front.parquet.".to_owned(),
         }],
         ..Section::default()
     }
@@ -327,13 +338,20 @@ fn checked(plan: &PlanPage) -> Section {
     });
     Section {
         title: "Checked by running it".to_owned(),
-        note: "The answer run at reference depth, where every load and store is simulated. A round \
+        note:
+            "The answer run at reference depth, where every load and store is simulated. A round \
                after the first is the answer corrected by the one before."
-            .to_owned(),
+                .to_owned(),
         tables: vec![Sheet {
             columns: columns(&[
-                "program", "policy", ">round", ">share", ">predicted", ">measured",
-                ">off prediction, points", ">off target, points",
+                "program",
+                "policy",
+                ">round",
+                ">share",
+                ">predicted",
+                ">measured",
+                ">off prediction, points",
+                ">off target, points",
             ]),
             rows: rows.collect(),
             ..Sheet::default()
@@ -344,13 +362,15 @@ fn checked(plan: &PlanPage) -> Section {
 
 fn what_if(plan: &PlanPage) -> Section {
     let rows = plan.what_if.iter().map(|(program, variant, ms, gain)| {
-        let gain = if gain.abs() < 5e-4 { "0.0 %".to_owned() } else { format!("{:+.1} %", 100.0 * gain) };
+        let gain =
+            if gain.abs() < 5e-4 { "0.0 %".to_owned() } else { format!("{:+.1} %", 100.0 * gain) };
         row([clean(program), variant.clone(), format!("{ms:.2}"), gain], false)
     });
     Section {
         title: "Page tables and huge pages".to_owned(),
-        note: "The answer run at reference depth with its page tables elsewhere, and with huge pages."
-            .to_owned(),
+        note:
+            "The answer run at reference depth with its page tables elsewhere, and with huge pages."
+                .to_owned(),
         tables: vec![Sheet {
             columns: columns(&["program", "variant", ">run time, ms", ">run time saved"]),
             rows: rows.collect(),
@@ -403,7 +423,11 @@ fn sensitivity(plan: &PlanPage, palette: &Palette) -> Section {
         figures: programs.iter().map(figure).take(PANELS_MAX).collect(),
         tables: vec![Sheet {
             columns: columns(&[
-                "program", "policy", ">slow latency", ">least share", ">slowdown as recommended",
+                "program",
+                "policy",
+                ">slow latency",
+                ">least share",
+                ">slowdown as recommended",
             ]),
             rows: plan.sensitivity.iter().map(one).collect(),
             ..Sheet::default()
@@ -422,17 +446,12 @@ fn heat(plan: &PlanPage) -> Option<Section> {
         .filter_map(|((program, policy), bins)| {
             let map = HeatMap::new(bins, size)?;
             let title = format!("{}, as recommended under {}", clean(program), clean(policy));
-            Some(Picture {
-                svg: map.draw(&title),
-                title,
-                note: String::new(),
-                legend: Vec::new(),
-            })
+            Some(Picture { svg: map.draw(&title), title, note: String::new(), legend: Vec::new() })
         })
         .collect();
-    let ramp = |ramp: &super::theme::Ramp| format!(
-        "<i class=\"ramp\" style=\"background-image:{}\"></i>", ramp.css()
-    );
+    let ramp = |ramp: &super::theme::Ramp| {
+        format!("<i class=\"ramp\" style=\"background-image:{}\"></i>", ramp.css())
+    };
     (!figures.is_empty()).then(|| {
         let mut figures = figures;
         if let Some(first) = figures.first_mut() {
@@ -486,7 +505,13 @@ fn errors(plan: &PlanPage) -> Section {
             .to_owned(),
         tables: vec![Sheet {
             columns: columns(&[
-                "program", ">share", ">model", ">seeds", ">reads", ">waiting", ">all together",
+                "program",
+                ">share",
+                ">model",
+                ">seeds",
+                ">reads",
+                ">waiting",
+                ">all together",
             ]),
             rows,
             ..Sheet::default()
@@ -521,8 +546,14 @@ fn how_to_read() -> Section {
     Section {
         title: "How to read this".to_owned(),
         terms: vec![
-            term("slowdown", "run time over that with all memory fast, less 1; 0 % is as fast as can be"),
-            term("fast memory", "as a share of all memory that the program used while it was recorded"),
+            term(
+                "slowdown",
+                "run time over that with all memory fast, less 1; 0 % is as fast as can be",
+            ),
+            term(
+                "fast memory",
+                "as a share of all memory that the program used while it was recorded",
+            ),
             term("policy", "who decides which pages are fast; 'first-touch' moves nothing"),
             term("latency", "of an idle read beyond the processor's caches"),
             term(

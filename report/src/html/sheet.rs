@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use super::chart::{Axes, Curve, chart, range_around};
-use super::page::{
-    Cell, Entry, Finding, Page, Picture, Row, Section, Sheet, columns, render, row,
-};
+use super::page::{Cell, Entry, Finding, Page, Picture, Row, Section, Sheet, columns, render, row};
 use super::picture::chip;
 use super::theme::Palette;
 use super::{ReportMeta, write_page};
@@ -104,9 +102,11 @@ fn findings(sweep: &SweepPage) -> Vec<Finding> {
     let mut all = Vec::new();
     if let Some((column, less)) = sweep.columns.first() {
         let better = |a: &f64, b: &f64| if *less { b < a } else { b > a };
-        let best = sweep.rows.iter().filter_map(|r| Some((first(r)?, r))).reduce(|a, b| {
-            if better(&a.0, &b.0) { b } else { a }
-        });
+        let best = sweep
+            .rows
+            .iter()
+            .filter_map(|r| Some((first(r)?, r)))
+            .reduce(|a, b| if better(&a.0, &b.0) { b } else { a });
         if let Some((value, row)) = best {
             all.push(Finding {
                 kind: "good",
@@ -162,7 +162,8 @@ fn with_value<'a>(
 
 /// Axes whose values are all numbers, and several.
 fn numeric(sweep: &SweepPage) -> Vec<usize> {
-    let is = |values: &[String]| values.len() > 1 && values.iter().all(|v| v.parse::<f64>().is_ok());
+    let is =
+        |values: &[String]| values.len() > 1 && values.iter().all(|v| v.parse::<f64>().is_ok());
     (0..sweep.axes.len()).filter(|&a| is(&sweep.axes[a].1)).collect()
 }
 
@@ -210,7 +211,11 @@ fn lines(sweep: &SweepPage) -> Option<Section> {
             figures.push(Picture {
                 title: format!("{name} by {}", clean(&sweep.axes[axis].0)),
                 note: "means over all other axes and groups".to_owned(),
-                legend: if named.is_some() { series.iter().map(entry).collect() } else { Vec::new() },
+                legend: if named.is_some() {
+                    series.iter().map(entry).collect()
+                } else {
+                    Vec::new()
+                },
                 svg: chart(&curves, &axes),
             });
         }
@@ -234,7 +239,8 @@ fn matrix(sweep: &SweepPage) -> Option<Section> {
     };
     let (downs, acrosses) = (&sweep.axes[down], &sweep.axes[across]);
     let cells = || downs.1.iter().flat_map(|d| acrosses.1.iter().filter_map(move |a| value(d, a)));
-    let (low, high) = (cells().fold(f64::INFINITY, f64::min), cells().fold(f64::NEG_INFINITY, f64::max));
+    let (low, high) =
+        (cells().fold(f64::INFINITY, f64::min), cells().fold(f64::NEG_INFINITY, f64::max));
     let mut names = vec![clean(&downs.0)];
     names.extend(acrosses.1.iter().map(|a| format!(">{}={}", clean(&acrosses.0), clean(a))));
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -242,7 +248,8 @@ fn matrix(sweep: &SweepPage) -> Option<Section> {
         let plain = Cell { text: clean(d), shade: String::new() };
         let shaded = acrosses.1.iter().map(|a| {
             let value = value(d, a);
-            let part = value.map_or(0.0, |v| if high > low { (v - low) / (high - low) } else { 0.0 });
+            let part =
+                value.map_or(0.0, |v| if high > low { (v - low) / (high - low) } else { 0.0 });
             Cell { text: shown(value), shade: format!("{:.2}", 0.5 * part) }
         });
         Row { cells: std::iter::once(plain).chain(shaded).collect(), best: false }
@@ -267,7 +274,8 @@ fn effects(sweep: &SweepPage) -> Section {
             let of: Vec<_> = with_value(sweep, at, value).collect();
             let mut cells = vec![clean(axis), clean(value), of.len().to_string()];
             for column in 0..sweep.columns.len() {
-                let numbers = || of.iter().filter_map(|r| r.numbers[column]).filter(|v| v.is_finite());
+                let numbers =
+                    || of.iter().filter_map(|r| r.numbers[column]).filter(|v| v.is_finite());
                 cells.extend([
                     shown(mean(numbers())),
                     shown(numbers().reduce(f64::min)),
