@@ -371,7 +371,7 @@ impl Found {
                         safe.map_or("-".to_owned(), |p| format!("{:.1} %", 100.0 * p.share)),
                     ]);
                     if priced {
-                        cells.push(p.cost.map_or("-".to_owned(), |c| words::money(c)));
+                        cells.push(p.cost.map_or("-".to_owned(), words::money));
                     }
                 }
                 None => cells.push("not reached".to_owned()),

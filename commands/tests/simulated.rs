@@ -411,9 +411,13 @@ fn every_example_is_a_good_experiment_named_as_its_file() {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|e| e == "toml") {
-                let name = match path.parent().unwrap().ends_with("rack") {
-                    true => terrace_experiments::rack::read(&path, false, &[]).unwrap().name,
-                    false => Experiment::read(&path).unwrap().name,
+                let folder = path.parent().and_then(|p| p.file_name()).and_then(|f| f.to_str());
+                let name = match folder {
+                    Some("rack") => {
+                        terrace_experiments::rack::read(&path, false, &[]).unwrap().name
+                    }
+                    Some("sweep") => terrace_experiments::sweep::Grid::read(&path).unwrap().name,
+                    _ => Experiment::read(&path).unwrap().name,
                 };
                 assert_eq!(path.file_stem().unwrap(), name.as_str());
                 count += 1;

@@ -232,7 +232,7 @@ fn answers(plan: &PlanPage) -> Sheet {
             cells.push(or_missing(a.measured_slowdown, over));
         }
         if priced {
-            cells.push(or_missing(a.cost, |c| money(c)));
+            cells.push(or_missing(a.cost, money));
         }
         row(cells, a.recommended)
     };
