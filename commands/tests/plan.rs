@@ -5,7 +5,7 @@ mod common;
 use common::Place;
 use terrace_results::{PlanAnswerRow, PlanPointRow, read};
 
-/// A chase along pointers through 4 MB, with small caches.
+/// Random updates of 2 MB, with small caches.
 const EXPERIMENT: &str = r#"
 name = "small"
 period_ms = 1
@@ -20,7 +20,7 @@ slow = "16M"
 preset = "server-ddr5-cxl"
 node.cores = 2
 node.caches.l2 = "none"
-node.caches.llc = { size = "256K", ways = 16, line_bytes = 64, latency_cycles = 70 }
+node.caches.llc = { size = "128K", ways = 16, line_bytes = 64, latency_cycles = 70 }
 
 [[groups]]
 name = "g"
@@ -30,14 +30,15 @@ moved_pages_per_period = 64
 
 [groups.workload]
 kind = "program"
-name = "mcf"
-footprint_mib = 4
+name = "gups"
+footprint_mib = 2
+options = { updates_per_word = 1 }
 "#;
 
 fn profiled() -> Place {
     let place = Place::new();
     place.write("e.toml", EXPERIMENT);
-    place.run("profile e.toml --interval 20000 --out p.tprof").good();
+    place.run("profile e.toml --interval 5000 --out p.tprof").good();
     place
 }
 
@@ -67,7 +68,7 @@ fn a_profile_has_an_answer_that_holds_when_it_is_run() {
     let two = place.run("plan p.tprof --slowdown 20% --format json --jobs 3").good();
     assert_eq!(one.out, two.out);
     let json = one.json();
-    assert_eq!(json["plan"]["programs"][0]["name"], "mcf");
+    assert_eq!(json["plan"]["programs"][0]["name"], "gups");
     assert_eq!(json["plan"]["programs"][0]["evidence"], "measured");
     for (arguments, words) in [
         ("plan p.tprof --slowdown 0% --fast-at-most 0%", &["no policy stays within 0.0 %"][..]),

@@ -171,6 +171,8 @@ pub fn check(
     let recording = &request.recordings[program];
     let fixed = Fixed::of(recording, request);
     let mut rows: Vec<Checked> = Vec::new();
+    // What period depth says of the share, without any correction.
+    let mut uncorrected = plan.recommended[program].point.slowdown;
     for round in 0..=rounds {
         let chosen = &mut plan.recommended[program];
         if chosen.point.share >= 1.0 {
@@ -191,7 +193,7 @@ pub fn check(
         if round == rounds || (measured - plan.target).abs() <= NEAR {
             break;
         }
-        let off = measured - chosen.point.slowdown;
+        let off = measured - uncorrected;
         let mut player = Player::new(recording, &machine, &policy, &fixed, 1);
         let wanted = (plan.target - off).max(1.0);
         let Some(point) = least_share(&mut player, wanted, 0.2 * request.resolution)? else {
@@ -200,6 +202,7 @@ pub fn check(
         if (point.share - share).abs() < 1e-9 {
             break;
         }
+        uncorrected = point.slowdown;
         *chosen = corrected(chosen, point, off, plan.target, recording);
     }
     Ok(rows)
