@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -123,6 +125,9 @@ pub struct Arguments {
     format: Format,
 }
 
+/// Time between two lines of progress.
+const BETWEEN_LINES: Duration = Duration::from_secs(10);
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Pages {
     /// Base pages.
@@ -180,7 +185,14 @@ impl Arguments {
                 .collect::<Result<Vec<_>, _>>()?,
             false => Vec::new(),
         };
-        let mut answer = plan(&request, &|done, of| tell!("curve {done} of {of}"))?;
+        let last = Mutex::new(Instant::now());
+        let mut answer = plan(&request, &|done, of| {
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.elapsed() >= BETWEEN_LINES {
+                tell!("curve {done} of {of}");
+                *last = Instant::now();
+            }
+        })?;
         let told = |text: &str| tell!("{text}");
         let (mut checked, mut what_if) = (Vec::new(), Vec::new());
         for (program, experiment) in experiments.iter().enumerate() {
