@@ -107,6 +107,7 @@ fn predict(
             machine: MachineKind::Simulated,
             out: out.clone(),
             fix_conflicts: false,
+            count_accesses: false,
             jobs: 2,
         };
         run_experiment(request, &mut Quiet)?;

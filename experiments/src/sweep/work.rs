@@ -156,6 +156,7 @@ fn attempt(out: &Path, cell: &Cell) -> anyhow::Result<()> {
         machine: MachineKind::Simulated,
         out: part.0.clone(),
         fix_conflicts: false,
+        count_accesses: false,
         jobs: 1,
     };
     run(request, &mut Quiet)?;
