@@ -6,7 +6,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{
     caches, compare, completions, coverage, dram, export, guard, import, info, lab, machines, man,
-    plan, policies, profile, rack, record, replay, report, restore, run, sweep, workloads,
+    plan, policies, profile, rack, record, replay, report, reproduce, restore, run, sweep,
+    workloads,
 };
 
 /// What stands below the commands in `--help` and in the manual page.
@@ -51,6 +52,7 @@ pub enum Command {
     Replay(replay::Arguments),
     Rack(rack::Arguments),
     Report(report::Arguments),
+    Reproduce(reproduce::Arguments),
     Lab(lab::Arguments),
     Policies(policies::Arguments),
     Workloads(workloads::Arguments),
@@ -81,6 +83,7 @@ impl Command {
             Command::Replay(a) => a.execute(),
             Command::Rack(a) => a.execute(),
             Command::Report(a) => a.execute(),
+            Command::Reproduce(a) => a.execute(),
             Command::Lab(a) => a.execute(),
             Command::Policies(a) => a.execute(),
             Command::Workloads(a) => a.execute(),

@@ -31,6 +31,7 @@ mod rack;
 mod record;
 mod replay;
 mod report;
+mod reproduce;
 mod restore;
 mod run;
 mod show;

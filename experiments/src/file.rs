@@ -10,6 +10,7 @@ use terrace_core::parameters::in_plain_words;
 use terrace_engine::FastShare;
 use terrace_simulated::os::{OsConfig, TablePolicy};
 use terrace_simulated::reference::Options;
+use terrace_workloads::kinds;
 
 use crate::refusal::{Refusal, refuse};
 use crate::size::Size;
@@ -78,7 +79,8 @@ pub struct MachineSpec {
     /// At reference depth: the machine's hardware, a preset by name and what to change of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware: Option<toml::Table>,
-    /// At reference depth: its operating system.
+    /// At reference depth, and of it what moving pages costs where a workload is a profile: its
+    /// operating system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub os: Option<OsConfig>,
     /// At reference depth: how time is played.
@@ -261,12 +263,16 @@ impl Experiment {
                 "machine.fast_nodes and machine.slow_nodes: expected both or none of them"
             ));
         }
+        // What moves cost is played at period depth too, for programs whose time is known.
+        let profiled = self.groups.iter().any(|g| g.workload.kind == kinds::PROFILE);
         if machine.depth == Depth::Period
-            && (machine.hardware.is_some() || machine.os.is_some() || machine.simulation.is_some())
+            && (machine.hardware.is_some()
+                || machine.simulation.is_some()
+                || (machine.os.is_some() && !profiled))
         {
             return Err(refuse!(
                 "machine.hardware, machine.os and machine.simulation: expected only with \
-                 depth = \"reference\"; set it so"
+                 depth = \"reference\" (machine.os with profiles too); set it so"
             ));
         }
         if self.groups.is_empty() {

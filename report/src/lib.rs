@@ -6,7 +6,7 @@
 //! - [`results`]: what is in a directory of results;
 //! - [`text`]: the table for a terminal;
 //! - [`json`]: the same for programs;
-//! - [`html`]: the report for people.
+//! - [`html`]: the report for people; [`html::plots`]: charts of any table of values.
 //!
 //! Same results in, same bytes out.
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ pub mod text;
 
 pub use error::ReportError;
 pub use html::plan::{PlanPage, plan_html, write_plan_html};
+pub use html::plots;
 pub use html::sheet::{SweepPage, SweepRow, sweep_html, write_sweep_html};
 pub use html::{ReportMeta, html, write_html};
 pub use json::json;

@@ -13,6 +13,7 @@ mod cell;
 #[macro_use]
 mod table;
 // After the macro that it uses.
+mod figure;
 mod file;
 mod plan;
 mod quiet;
@@ -21,6 +22,7 @@ mod rows;
 mod wide;
 
 pub use cell::{Cell, Kind, Value};
+pub use figure::FigureRow;
 pub use file::{ResultsError, TableWriter, path, read};
 pub use plan::{PlanAnswerRow, PlanFrontRow, PlanPointRow, PlanSensitivityRow};
 pub use rack::{RackLatencyRow, RackPortRow, RackRunRow, RackSampleRow};

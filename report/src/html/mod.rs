@@ -14,6 +14,7 @@ mod heat;
 mod page;
 mod picture;
 pub mod plan;
+pub mod plots;
 pub mod sheet;
 mod sweep;
 mod tables;

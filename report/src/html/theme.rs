@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use plotters::style::RGBColor;
+use plotters::style::{Color, RGBColor, ShapeStyle};
 
 use crate::results::Results;
 
@@ -30,6 +30,17 @@ impl Colour {
     pub(super) fn hex(self) -> String {
         hex(self.light)
     }
+
+    /// Filled with it.
+    pub(super) fn light_fill(self) -> ShapeStyle {
+        self.light.filled()
+    }
+}
+
+/// The colour of a series: a policy's own, or by its place.
+pub(super) fn series_colour(name: &str, index: usize) -> Colour {
+    let known = KNOWN.iter().find(|(known, _)| *known == name);
+    known.map_or(OTHERS[index % OTHERS.len()], |(_, colour)| *colour)
 }
 
 fn hex(RGBColor(r, g, b): RGBColor) -> String {

@@ -1,0 +1,160 @@
+//! `terrace reproduce`: the papers' figures, run again, with their claims checked.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Args;
+use serde_json::json;
+use terrace_experiments::Refusal;
+use terrace_reproductions::book::{self, Entry, Tally};
+use terrace_reproductions::library;
+use terrace_reproductions::{Figure, Outcome, Size, reproduce};
+
+use crate::cli::Format;
+use crate::progress::Screen;
+use crate::show::say;
+
+/// Run figures and tables of the papers again, and check what the papers say of them.
+///
+/// 'terrace reproduce list' shows them all. A figure is an experiment file with claims: each is a
+/// statement that is checked against what comes out, with the paper's number beside it. What comes
+/// out is written to OUT/PAPER/FIGURE: figure.parquet, figure.csv, figure.svg, claims.json, and the
+/// results of every run. Programs are profiled once, in OUT/profiles, for all figures.
+///
+/// The exit code is 0 when the figures were made, whether or not their claims agree.
+#[derive(Args)]
+pub struct Arguments {
+    /// Figures as PAPER/FIGURE, papers for all of theirs, or 'list'.
+    #[arg(value_name = "FIGURE", required_unless_present_any = ["all", "file"])]
+    figures: Vec<String>,
+    /// Every figure.
+    #[arg(long, conflicts_with = "figures")]
+    all: bool,
+    /// A figure's file of your own.
+    #[arg(long, value_name = "FIGURE.toml", conflicts_with_all = ["figures", "all"])]
+    file: Option<PathBuf>,
+    /// Fewer rows and shorter runs.
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// The sizes for a bigger machine.
+    #[arg(long)]
+    full: bool,
+    /// Where results go.
+    #[arg(long, value_name = "DIR", default_value = "target/reproduce")]
+    out: PathBuf,
+    /// Write a page and a picture of each figure, and a table of contents, into this folder.
+    #[arg(long, value_name = "DIR")]
+    book: Option<PathBuf>,
+    /// Runs at the same time. The results are the same bytes.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: u16,
+    /// How to show the claims.
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+impl Arguments {
+    /// Runs them.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
+        if self.figures == ["list"] {
+            return list(self.format);
+        }
+        let figures = self.chosen().map_err(Refusal::new)?;
+        let size = match (self.quick, self.full) {
+            (true, _) => Size::Quick,
+            (_, true) => Size::Full,
+            _ => Size::Standard,
+        };
+        let mut entries = Vec::new();
+        let mut shown = Vec::new();
+        for figure in figures {
+            let begun = Instant::now();
+            let jobs = usize::from(self.jobs);
+            let outcome = reproduce(&figure, size, &self.out, jobs, &mut Screen::new(false))?;
+            match self.format {
+                Format::Text => show(&figure, &outcome, begun.elapsed().as_secs_f64())?,
+                Format::Json => shown.push(document(&figure, &outcome)),
+            }
+            entries.push(Entry { figure, outcome });
+        }
+        let total =
+            entries.iter().map(|e| Tally::of(&e.outcome)).fold(Tally::default(), Tally::with);
+        match self.format {
+            Format::Json => say!("{}", serde_json::to_string_pretty(&shown)?)?,
+            Format::Text if entries.len() > 1 => say!("In all: {}.", total.words())?,
+            Format::Text => {}
+        }
+        if let Some(folder) = &self.book {
+            book::write(folder, &entries, size)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn chosen(&self) -> Result<Vec<Figure>, String> {
+        if let Some(path) = &self.file {
+            let text = std::fs::read_to_string(path)
+                .map_err(|e| format!("{}: {e}; expected a figure's file", path.display()))?;
+            let name = path.file_stem().and_then(|s| s.to_str()).unwrap_or("figure");
+            return Figure::parse(&format!("own/{name}"), &text, &library::text_of)
+                .map(|f| vec![f]);
+        }
+        if self.all { library::all() } else { library::find(&self.figures) }
+    }
+}
+
+fn list(format: Format) -> anyhow::Result<ExitCode> {
+    let figures = library::all().map_err(anyhow::Error::msg)?;
+    if let Format::Json = format {
+        let rows: Vec<_> = figures
+            .iter()
+            .map(|f| json!({ "figure": f.name, "title": f.title, "claims": f.claims.len() }))
+            .collect();
+        say!("{}", serde_json::to_string_pretty(&rows)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (short, paper) in library::PAPERS {
+        say!("{paper}")?;
+        for figure in figures.iter().filter(|f| f.paper() == *short) {
+            say!("  {:<20}  {}", figure.name, figure.title)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(figure: &Figure, outcome: &Outcome, took_s: f64) -> anyhow::Result<()> {
+    say!("{}: {}", figure.name, figure.title)?;
+    let data = &outcome.data;
+    if let Some(measure) = data.measures.first() {
+        say!("{measure}")?;
+        say!("{}", data.text(&figure.row, measure))?;
+    }
+    for v in &outcome.verdicts {
+        let agrees = match v.agrees {
+            Some(true) => "agrees",
+            Some(false) => "DIFFERS",
+            None => "not run",
+        };
+        say!("  {agrees:<8} {}: paper {}, here {}", v.says, v.paper, v.here)?;
+    }
+    say!("  {}; {took_s:.0} s", Tally::of(outcome).words())?;
+    say!("")?;
+    Ok(())
+}
+
+fn document(figure: &Figure, outcome: &Outcome) -> serde_json::Value {
+    let claims: Vec<_> = outcome
+        .verdicts
+        .iter()
+        .map(|v| json!({ "says": v.says, "paper": v.paper, "here": v.here, "agrees": v.agrees }))
+        .collect();
+    let values: Vec<_> = outcome
+        .data
+        .table(&figure.name)
+        .into_iter()
+        .map(
+            |r| json!({ "row": r.row, "column": r.column, "measure": r.measure, "value": r.value }),
+        )
+        .collect();
+    json!({ "figure": figure.name, "title": figure.title, "claims": claims, "values": values })
+}

@@ -1,0 +1,94 @@
+//! `terrace reproduce`, as a user meets it: figures with claims, files, refusals, the same bytes.
+
+mod common;
+
+use common::Place;
+use terrace_results::{FigureRow, read};
+
+#[test]
+fn the_list_names_figures_of_each_paper() {
+    let place = Place::new();
+    let said = place.run("reproduce list").good();
+    for name in ["nimble/fig8", "radiant/fig9", "granularity/fig8", "amp/fig10", "amp/table6"] {
+        assert!(said.out.contains(name), "{}", said.out);
+    }
+    let rows = place.run("reproduce list --format json").good().json();
+    assert!(rows.as_array().unwrap().iter().all(|r| r["claims"].as_u64().unwrap() > 0));
+}
+
+#[test]
+fn a_figure_says_what_the_paper_says_and_what_comes_out_here() {
+    let place = Place::new();
+    let said = place.run("reproduce nimble/table2 --out results --book book --format json").good();
+    let shown = said.json();
+    let claims = shown[0]["claims"].as_array().unwrap();
+    assert!(claims.iter().any(|c| c["paper"] == "15x" && c["agrees"] == true), "{claims:?}");
+    // The picture, the values and the claims stand in files too.
+    let rows: Vec<FigureRow> = read(&place.path("results/nimble/table2")).unwrap();
+    let of = |name: &str| rows.iter().find(|r| r.row == name).unwrap().value;
+    assert!(of("optimized exchange") / of("base pages") > 12.0);
+    let file = |name: &str| std::fs::read_to_string(place.path(name)).unwrap();
+    assert!(file("results/nimble/table2/figure.svg").starts_with("<svg xmlns="));
+    assert_eq!(file("results/nimble/table2/figure.csv").lines().count(), rows.len() + 1);
+    assert!(file("book/README.md").contains("claims agree"));
+    assert!(file("book/nimble-table2.md").contains("| 15x |"));
+}
+
+#[test]
+fn runs_at_the_same_time_change_no_byte() {
+    let place = Place::new();
+    for jobs in [1, 3] {
+        place.run(&format!("reproduce amp/table6 --out r{jobs} --jobs {jobs}")).good();
+    }
+    for name in ["figure.parquet", "figure.csv", "figure.svg", "claims.json"] {
+        let bytes =
+            |jobs| std::fs::read(place.path(&format!("r{jobs}/amp/table6/{name}"))).unwrap();
+        assert!(!bytes(1).is_empty() && bytes(1) == bytes(3), "{name}");
+    }
+}
+
+#[test]
+fn a_figure_of_ones_own_is_run_and_a_claim_that_does_not_hold_is_told() {
+    let place = Place::new();
+    place.write(
+        "own.toml",
+        r#"
+title = "own"
+description = "own"
+scale = "none"
+kind = "steps"
+row = "pages"
+column = "machine"
+measures = ["gb_per_s"]
+rows = [{ name = "1", set = { pages = 1 } }, { name = "8", set = { pages = 8 } }]
+columns = [{ name = "m" }]
+picture = { kind = "lines", y = "GB/s" }
+[[claims]]
+says = "one page is faster than eight"
+paper = "no paper says so"
+here = "value('1', 'm')"
+holds = "value('1', 'm') > value('8', 'm')"
+"#,
+    );
+    let said = place.run("reproduce --file own.toml --out results").good();
+    assert!(
+        said.out.contains("DIFFERS") && said.out.contains("0 of 1 claims agree"),
+        "{}",
+        said.out
+    );
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line() {
+    let place = Place::new();
+    place.write("bad.toml", "title = \"x\"\nkindly = 1\n");
+    for (arguments, words) in [
+        ("reproduce nimble/fig99", "figure 'nimble/fig99': expected one of"),
+        ("reproduce --file bad.toml", "bad"),
+        ("reproduce --file missing.toml", "expected a figure's file"),
+    ] {
+        place.run(arguments).refused(&[words]);
+    }
+    assert_eq!(place.run("reproduce").code, Some(2));
+    assert_eq!(place.run("reproduce --all --quick --full").code, Some(2));
+}

@@ -1,0 +1,298 @@
+//! Claims as expressions over a figure's values, in the expression language of the template
+//! library (minijinja): numbers, comparisons, `and`, `or`, lists, filters as `max` and `min`.
+//!
+//! | call | is |
+//! |---|---|
+//! | `value(row, column)` | one value |
+//! | `mean(column)`, `geomean(column)`, `max_of(column)`, `min_of(column)`, `sum_of(column)` | over the rows |
+//! | `gain(a, b)` | geometric mean over the rows of column `a` over column `b`, less one |
+//! | `rows_where(text)` | in how many rows an expression holds, in which `c` has the row's values by column |
+//! | `favours(row, column)` | the row's value in that column over the best of its others, less one |
+//! | `spread()` | the largest of the rows' best value over their worst |
+//! | `best_columns()`, `least_columns()` | how many columns are the highest, or the lowest, of a row |
+//! | `least(row, column)` | the row's value in that column over the lowest of its others, less one |
+//! | `most(a, b)` | the largest of the rows' values in column `a` over those in `b`, less one |
+//! | `rows` | how many rows there are |
+//! | `percent(x)`, `times(x)`, `number(x)` | a number as text |
+//!
+//! Each takes the name of a measure as a last argument; without it, the figure's first measure is
+//! meant. A row that was not run is left out; a value that is not there makes the claim undecided.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use minijinja::value::Rest;
+use minijinja::{Environment, Error, ErrorKind, Value};
+
+use crate::data::{Data, number};
+use crate::figure::Claim;
+
+/// How a claim came out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// The claim.
+    pub says: String,
+    /// The paper's number.
+    pub paper: String,
+    /// The number here.
+    pub here: String,
+    /// Whether the two agree; `None` when a value that is needed was not run.
+    pub agrees: Option<bool>,
+}
+
+/// Checks a figure's claims. The error is of an expression that makes no sense.
+pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
+    let environment = environment(data);
+    claims
+        .iter()
+        .map(|claim| {
+            let here = evaluate(&environment, &claim.here, data)?;
+            let holds = evaluate(&environment, &claim.holds, data)?;
+            let here = here.map_or("not run".to_owned(), |v| {
+                f64::try_from(v.clone()).map_or_else(|_| v.to_string(), number)
+            });
+            Ok(Verdict {
+                says: claim.says.clone(),
+                paper: claim.paper.clone(),
+                here,
+                agrees: holds.map(|v| v.is_true()),
+            })
+        })
+        .collect()
+}
+
+fn evaluate(
+    environment: &Environment<'_>,
+    text: &str,
+    data: &Data,
+) -> Result<Option<Value>, String> {
+    let expression = environment
+        .compile_expression(text)
+        .map_err(|e| format!("claim '{text}': {e}; expected an expression"))?;
+    let context = BTreeMap::from([("rows", data.rows.len())]);
+    match expression.eval(context) {
+        Ok(value) => Ok(Some(value)),
+        Err(e) if e.kind() == ErrorKind::NonKey => Ok(None),
+        Err(e) => Err(format!("claim '{text}': {e}")),
+    }
+}
+
+/// The error that means "was not run".
+fn missing(what: &str) -> Error {
+    Error::new(ErrorKind::NonKey, format!("no value of {what}"))
+}
+
+fn unknown(kind: &str, name: &str, there: &[String]) -> Error {
+    let message = format!("no {kind} '{name}'; there are {}", there.join(", "));
+    Error::new(ErrorKind::InvalidOperation, message)
+}
+
+fn environment(data: &Data) -> Environment<'static> {
+    let data = Arc::new(data.clone());
+    let mut environment = Environment::new();
+    let shared = data.clone();
+    environment.add_function(
+        "value",
+        move |row: String, column: String, measure: Rest<String>| -> Result<f64, Error> {
+            let measure = measure_of(&shared, &measure)?;
+            shared.get(&row, &column, &measure).ok_or_else(|| missing(&format!("{row}, {column}")))
+        },
+    );
+    let over_rows: [(&str, fn(&[f64]) -> f64); 5] = [
+        ("mean", |v| v.iter().sum::<f64>() / v.len() as f64),
+        ("geomean", geomean),
+        ("max_of", |v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
+        ("min_of", |v| v.iter().copied().fold(f64::INFINITY, f64::min)),
+        ("sum_of", |v| v.iter().sum()),
+    ];
+    for (name, of) in over_rows {
+        let shared = data.clone();
+        environment.add_function(
+            name,
+            move |column: String, measure: Rest<String>| -> Result<f64, Error> {
+                let measure = measure_of(&shared, &measure)?;
+                let values = shared.column(&column, &measure);
+                if values.is_empty() { Err(missing(&column)) } else { Ok(of(&values)) }
+            },
+        );
+    }
+    let shared = data.clone();
+    environment.add_function(
+        "gain",
+        move |a: String, b: String, measure: Rest<String>| -> Result<f64, Error> {
+            let measure = measure_of(&shared, &measure)?;
+            let ratio = |row: &String| {
+                Some(shared.get(row, &a, &measure)? / shared.get(row, &b, &measure)?)
+            };
+            let ratios: Vec<f64> = shared.rows.iter().filter_map(ratio).collect();
+            if ratios.is_empty() { Err(missing(&a)) } else { Ok(geomean(&ratios) - 1.0) }
+        },
+    );
+    let shared = data.clone();
+    environment.add_function(
+        "rows_where",
+        move |text: String, measure: Rest<String>| -> Result<u64, Error> {
+            let measure = measure_of(&shared, &measure)?;
+            let inner = Environment::new();
+            let expression = inner.compile_expression(&text)?;
+            let mut count = 0;
+            for row in &shared.rows {
+                let values: BTreeMap<&str, f64> = shared
+                    .columns
+                    .iter()
+                    .filter_map(|c| Some((c.as_str(), shared.get(row, c, &measure)?)))
+                    .collect();
+                let context = minijinja::context! { c => values, row => row };
+                count += u64::from(expression.eval(context)?.is_true());
+            }
+            Ok(count)
+        },
+    );
+    let shared = data.clone();
+    environment.add_function(
+        "favours",
+        move |row: String, column: String, measure: Rest<String>| -> Result<f64, Error> {
+            let measure = measure_of(&shared, &measure)?;
+            beside(&shared, &row, &column, &measure, f64::max)
+        },
+    );
+    let shared = data.clone();
+    environment.add_function(
+        "least",
+        move |row: String, column: String, measure: Rest<String>| -> Result<f64, Error> {
+            let measure = measure_of(&shared, &measure)?;
+            beside(&shared, &row, &column, &measure, f64::min)
+        },
+    );
+    let shared = data.clone();
+    environment.add_function(
+        "most",
+        move |a: String, b: String, measure: Rest<String>| -> Result<f64, Error> {
+            let measure = measure_of(&shared, &measure)?;
+            let ratio = |row: &String| {
+                Some(shared.get(row, &a, &measure)? / shared.get(row, &b, &measure)?)
+            };
+            shared
+                .rows
+                .iter()
+                .filter_map(ratio)
+                .reduce(f64::max)
+                .map(|r| r - 1.0)
+                .ok_or_else(|| missing(&a))
+        },
+    );
+    let shared = data.clone();
+    environment.add_function("spread", move |measure: Rest<String>| -> Result<f64, Error> {
+        let measure = measure_of(&shared, &measure)?;
+        let spread = |row: &String| {
+            let (_, best, worst) = extremes(&shared, row, &measure)?;
+            Some(best / worst)
+        };
+        Ok(shared.rows.iter().filter_map(spread).fold(0.0, f64::max))
+    });
+    let shared = data.clone();
+    environment.add_function(
+        "best_columns",
+        move |measure: Rest<String>| -> Result<usize, Error> {
+            let measure = measure_of(&shared, &measure)?;
+            let best = |row: &String| Some(extremes(&shared, row, &measure)?.0);
+            Ok(shared.rows.iter().filter_map(best).collect::<BTreeSet<_>>().len())
+        },
+    );
+    environment.add_function("percent", |x: f64| format!("{:+.1} %", x * 100.0));
+    environment.add_function("times", |x: f64| format!("{}x", number(x)));
+    environment.add_function("number", number);
+    environment
+}
+
+fn measure_of(data: &Data, given: &Rest<String>) -> Result<String, Error> {
+    match given.first() {
+        Some(name) if data.measures.contains(name) => Ok(name.clone()),
+        Some(name) => Err(unknown("measure", name, &data.measures)),
+        None => data.measures.first().cloned().ok_or_else(|| missing("any measure")),
+    }
+}
+
+/// A row's value in a column over the one among its others that `pick` chooses, less one.
+fn beside(
+    data: &Data,
+    row: &str,
+    column: &str,
+    measure: &str,
+    pick: fn(f64, f64) -> f64,
+) -> Result<f64, Error> {
+    let own = data.get(row, column, measure).ok_or_else(|| missing(row))?;
+    let others = data.columns.iter().filter(|c| *c != column);
+    let other = others.filter_map(|c| data.get(row, c, measure)).reduce(pick);
+    other.map(|other| own / other - 1.0).ok_or_else(|| missing(row))
+}
+
+/// The column of a row's highest value, that value, and its lowest.
+fn extremes<'a>(data: &'a Data, row: &str, measure: &str) -> Option<(&'a str, f64, f64)> {
+    let values = data.columns.iter().filter_map(|c| Some((c.as_str(), data.get(row, c, measure)?)));
+    let values: Vec<(&str, f64)> = values.collect();
+    let (best, high) = values.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let low = values.iter().map(|v| v.1).fold(f64::INFINITY, f64::min);
+    Some((best, high, low))
+}
+
+/// The geometric mean of positive numbers; others make it NaN.
+pub fn geomean(values: &[f64]) -> f64 {
+    (values.iter().map(|v| v.ln()).sum::<f64>() / values.len() as f64).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data() -> Data {
+        let names = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        let mut data =
+            Data::new(names(&["cg", "mcf"]), names(&["lru", "amp"]), names(&["speed", "hits"]));
+        for (row, column, value) in
+            [("cg", "lru", 1.0), ("cg", "amp", 2.0), ("mcf", "lru", 4.0), ("mcf", "amp", 2.0)]
+        {
+            data.put(row, column, "speed", value);
+        }
+        data
+    }
+
+    fn verdict(here: &str, holds: &str) -> Result<Verdict, String> {
+        let claim = Claim {
+            says: "x".to_owned(),
+            paper: "y".to_owned(),
+            here: here.to_owned(),
+            holds: holds.to_owned(),
+        };
+        check(&[claim], &data()).map(|mut v| v.remove(0))
+    }
+
+    #[test]
+    fn expressions_speak_of_values_means_and_rows() {
+        for (here, holds, text, agrees) in [
+            ("value('cg', 'amp')", "value('cg', 'amp') > value('cg', 'lru')", "2", Some(true)),
+            ("geomean('lru')", "geomean('amp') > geomean('lru')", "2", Some(false)),
+            ("percent(gain('amp', 'lru'))", "gain('amp', 'lru') >= 0", "+0.0 %", Some(true)),
+            ("times(mean('lru'))", "max_of('lru') == 4", "2.500x", Some(true)),
+            (
+                "rows_where('c.amp >= c.lru')",
+                "rows_where('c.amp >= 0.9 * ([c.lru, 1]|max)') == rows",
+                "1",
+                Some(false),
+            ),
+            ("value('cg', 'amp', 'hits')", "value('cg', 'amp', 'hits') > 0", "not run", None),
+            ("value('bfs', 'amp')", "true", "not run", Some(true)),
+        ] {
+            let got = verdict(here, holds).unwrap();
+            assert_eq!((got.here.as_str(), got.agrees), (text, agrees), "{here}; {holds}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_an_error_and_not_a_verdict() {
+        for bad in ["value(", "value('cg', 'amp', 'misspelt') > 1", "nothing('cg')"] {
+            let error = verdict("1", bad).unwrap_err();
+            assert!(error.starts_with("claim '"), "{error}");
+        }
+    }
+}

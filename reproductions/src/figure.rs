@@ -1,0 +1,259 @@
+//! A figure's file: what it shows, how its data is made, how it is drawn, and what the paper claims
+//! of it.
+
+use serde::Deserialize;
+use terrace_core::parameters::in_plain_words;
+use toml::{Table, Value};
+
+use crate::kinds;
+use crate::merge::merge;
+
+/// A figure or table of a paper.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figure {
+    /// Its name, PAPER/FIGURE: "amp/fig10".
+    #[serde(skip)]
+    pub name: String,
+    /// What it shows, as a title.
+    pub title: String,
+    /// How the paper shows it, and how it is shown here.
+    pub description: String,
+    /// What stands for the paper's sizes and times: one factor, stated.
+    pub scale: String,
+    /// How its data is made: a kind of [`kinds::KINDS`].
+    pub kind: String,
+    /// What the rows are: a word for tables and pictures ("workload").
+    pub row: String,
+    /// What the columns are ("policy").
+    pub column: String,
+    /// Measures, the first of which is drawn and is what claims speak of by default.
+    pub measures: Vec<String>,
+    /// The experiment that rows and columns change, or the kind's own settings.
+    #[serde(default)]
+    pub experiment: Table,
+    /// At period depth: workloads that are programs are profiled on the experiment's machine
+    /// first.
+    pub profile: Option<Profile>,
+    /// Its rows, in order.
+    pub rows: Vec<Part>,
+    /// Its columns, in order.
+    pub columns: Vec<Part>,
+    /// What is different in a quick run.
+    #[serde(default)]
+    pub quick: Change,
+    /// What is different in a full-size run.
+    #[serde(default)]
+    pub full: Change,
+    /// How it is drawn.
+    pub picture: Picture,
+    /// What the paper says of it.
+    pub claims: Vec<Claim>,
+    /// Where what comes out differs from the paper: why, as measured.
+    #[serde(default)]
+    pub deviations: Option<String>,
+}
+
+/// A row or a column.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// Its name, in tables and claims.
+    pub name: String,
+    /// What it changes of the experiment.
+    #[serde(default)]
+    pub set: Table,
+    /// What it changes besides in a quick run.
+    #[serde(default)]
+    pub quick: Table,
+    /// What it changes besides in a full-size run.
+    #[serde(default)]
+    pub full: Table,
+}
+
+/// What is different in a quick or a full-size run.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// The rows that are run; all by default.
+    pub rows: Option<Vec<String>>,
+    /// The columns that are run; all by default.
+    pub columns: Option<Vec<String>>,
+    /// What is changed of the experiment.
+    #[serde(default)]
+    pub set: Table,
+}
+
+/// How workloads are profiled.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Loads and stores in an interval.
+    pub interval_references: u64,
+}
+
+/// How a figure is drawn.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Picture {
+    /// "bars": a group of bars for each row; "lines": a line for each column over rows that are
+    /// numbers; "stack": a bar for each row and column, of the measures.
+    pub kind: PictureKind,
+    /// What the value axis shows.
+    pub y: String,
+    /// Whether rows lie on a logarithmic axis.
+    #[serde(default)]
+    pub log_x: bool,
+    /// Whether a geometric mean of the rows is drawn too.
+    #[serde(default)]
+    pub geomean: bool,
+    /// A value that everything is compared with.
+    pub line: Option<f64>,
+    /// The measures that a stacked bar is made of; all by default.
+    #[serde(default)]
+    pub parts: Vec<String>,
+}
+
+/// Kinds of pictures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PictureKind {
+    /// Groups of bars.
+    Bars,
+    /// Lines.
+    Lines,
+    /// Stacked bars.
+    Stack,
+}
+
+/// A claim of the paper, as a statement that can be checked.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// In words.
+    pub says: String,
+    /// The paper's number, or its words.
+    pub paper: String,
+    /// An expression for the number here; see [`crate::claims`].
+    pub here: String,
+    /// An expression that holds when the two agree in direction.
+    pub holds: String,
+}
+
+/// What a figure takes from the one that it is `like`, where it has none of its own; its experiment
+/// is laid over the other's.
+const SHARED: [&str; 11] = [
+    "scale",
+    "kind",
+    "row",
+    "column",
+    "measures",
+    "experiment",
+    "profile",
+    "rows",
+    "columns",
+    "quick",
+    "full",
+];
+
+impl Figure {
+    /// Reads and checks a figure's file. `other` finds the text of the figure that it is `like`.
+    pub fn parse(
+        name: &str,
+        text: &str,
+        other: &dyn Fn(&str) -> Option<&'static str>,
+    ) -> Result<Self, String> {
+        let plain = |e: toml::de::Error, text: &str| {
+            let line = e.span().map(|s| 1 + text[..s.start.min(text.len())].matches('\n').count());
+            let place = line.map(|l| format!("line {l}: ")).unwrap_or_default();
+            format!("figure '{name}': {place}{}", in_plain_words(e.message()))
+        };
+        let table = whole(name, text, other, 0, &plain)?;
+        let mut figure: Figure = if text.contains("like = ") {
+            Figure::deserialize(table).map_err(|e| plain(e, ""))?
+        } else {
+            // From the text itself, so that an error has its line.
+            toml::from_str(text).map_err(|e| plain(e, text))?
+        };
+        figure.name = name.to_owned();
+        figure.check().map_err(|e| format!("figure '{name}': {e}"))?;
+        Ok(figure)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        kinds::find(&self.kind)?;
+        let lists = [("rows", &self.rows), ("columns", &self.columns)];
+        for (what, parts) in lists {
+            if parts.is_empty() {
+                return Err(format!("no {what}: expected at least one"));
+            }
+            for (index, part) in parts.iter().enumerate() {
+                if parts[..index].iter().any(|p| p.name == part.name) {
+                    return Err(format!(
+                        "two {what} are named '{}': expected different names",
+                        part.name
+                    ));
+                }
+            }
+        }
+        if self.measures.is_empty() {
+            return Err("no measures: expected at least one".to_owned());
+        }
+        for change in [&self.quick, &self.full] {
+            let chosen = [(&change.rows, &self.rows), (&change.columns, &self.columns)];
+            for (names, parts) in chosen {
+                let unknown = names.iter().flatten().find(|n| parts.iter().all(|p| &p.name != *n));
+                if let Some(name) = unknown {
+                    return Err(format!("'{name}': no row or column of this name"));
+                }
+            }
+        }
+        if self.picture.kind == PictureKind::Lines {
+            let odd = self.rows.iter().find(|r| r.name.parse::<f64>().is_err());
+            if let Some(row) = odd {
+                return Err(format!(
+                    "row '{}': expected a number, as the picture has lines",
+                    row.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The paper's short name: what stands before the stroke.
+    pub fn paper(&self) -> &str {
+        self.name.split('/').next().unwrap_or(&self.name)
+    }
+}
+
+/// A figure's table, with what it takes from the one that it is `like`.
+fn whole(
+    name: &str,
+    text: &str,
+    other: &dyn Fn(&str) -> Option<&'static str>,
+    depth: u32,
+    plain: &dyn Fn(toml::de::Error, &str) -> String,
+) -> Result<Table, String> {
+    let mut table: Table = toml::from_str(text).map_err(|e| plain(e, text))?;
+    let Some(like) = table.remove("like") else { return Ok(table) };
+    let like = like.as_str().unwrap_or_default();
+    let from = other(like).filter(|_| depth < 4).ok_or_else(|| {
+        format!("figure '{name}': like = '{like}': expected the name of another figure")
+    })?;
+    let from = whole(name, from, other, depth + 1, plain)?;
+    for key in SHARED {
+        match (from.get(key), table.get(key)) {
+            (Some(value), None) => {
+                table.insert(key.to_owned(), value.clone());
+            }
+            // The experiment is what the other's is, but for what this one sets.
+            (Some(Value::Table(value)), Some(Value::Table(own))) if key == "experiment" => {
+                let mut both = value.clone();
+                merge(&mut both, own);
+                table.insert(key.to_owned(), Value::Table(both));
+            }
+            _ => {}
+        }
+    }
+    Ok(table)
+}

@@ -1,0 +1,107 @@
+//! How a figure's data is made. A kind is a file and a line of [`KINDS`].
+
+mod runs;
+mod steps;
+
+use std::path::Path;
+
+use terrace_experiments::run::Events;
+use toml::Table;
+
+use crate::data::Data;
+use crate::figure::Figure;
+use crate::merge::merge;
+use crate::reproduce::Size;
+
+/// A way to make data.
+pub struct Kind {
+    /// Its name in figures' files.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// Makes the data of a figure.
+    make: fn(&Job<'_>, &mut dyn Events) -> anyhow::Result<Data>,
+}
+
+/// The kinds.
+pub const KINDS: &[Kind] = &[runs::KIND, steps::KIND];
+
+/// Finds a kind by its name.
+pub fn find(name: &str) -> Result<&'static Kind, String> {
+    KINDS.iter().find(|k| k.name == name).ok_or_else(|| {
+        let names: Vec<_> = KINDS.iter().map(|k| k.name).collect();
+        format!("kind = '{name}': expected one of {}", names.join(", "))
+    })
+}
+
+/// A figure to be made.
+pub struct Job<'a> {
+    /// The figure.
+    pub figure: &'a Figure,
+    /// How big.
+    pub size: Size,
+    /// A folder for what its runs leave.
+    pub folder: &'a Path,
+    /// A folder for profiles, which several figures share.
+    pub profiles: &'a Path,
+    /// Runs at the same time.
+    pub jobs: usize,
+}
+
+/// One row and column of a figure, with the experiment that they make.
+pub struct Cell {
+    /// The row's name.
+    pub row: String,
+    /// The column's name.
+    pub column: String,
+    /// The experiment, or the kind's settings.
+    pub settings: Table,
+}
+
+impl Job<'_> {
+    /// Makes the figure's data.
+    pub fn make(&self, events: &mut dyn Events) -> anyhow::Result<Data> {
+        let kind = find(&self.figure.kind).map_err(anyhow::Error::msg)?;
+        (kind.make)(self, events)
+    }
+
+    /// Data without values, with the rows and columns that are run.
+    pub fn empty(&self) -> Data {
+        let names = |parts: &[crate::figure::Part], chosen: &Option<Vec<String>>| {
+            let wanted = |n: &String| chosen.as_ref().is_none_or(|c| c.contains(n));
+            parts.iter().map(|p| p.name.clone()).filter(wanted).collect()
+        };
+        let figure = self.figure;
+        let change = self.size.change(figure);
+        Data::new(
+            names(&figure.rows, &change.rows),
+            names(&figure.columns, &change.columns),
+            figure.measures.clone(),
+        )
+    }
+
+    /// The figure's cells, row by row: the experiment, laid over it what the size changes, then
+    /// the row, then the column.
+    pub fn cells(&self) -> Vec<Cell> {
+        let empty = self.empty();
+        let change = self.size.change(self.figure);
+        let mut cells = Vec::new();
+        for row in self.figure.rows.iter().filter(|r| empty.rows.contains(&r.name)) {
+            for column in self.figure.columns.iter().filter(|c| empty.columns.contains(&c.name)) {
+                let mut settings = self.figure.experiment.clone();
+                merge(&mut settings, &change.set);
+                for part in [row, column] {
+                    merge(&mut settings, &part.set);
+                    match self.size {
+                        Size::Quick => merge(&mut settings, &part.quick),
+                        Size::Full => merge(&mut settings, &part.full),
+                        Size::Standard => {}
+                    }
+                }
+                let (row, column) = (row.name.clone(), column.name.clone());
+                cells.push(Cell { row, column, settings });
+            }
+        }
+        cells
+    }
+}

@@ -1,0 +1,278 @@
+//! Kind "runs": every cell is an experiment on the simulated machine, at either depth.
+//!
+//! Where the figure asks for profiles, each workload that is a program is run at reference depth
+//! once for all cells that share it and its machine; the cells are run at period depth then.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Context;
+use serde_json::Value as Json;
+use terrace_experiments::Experiment;
+use terrace_experiments::file::Depth;
+use terrace_experiments::profile::profile;
+use terrace_experiments::run::{Event, Events, MachineKind, Request, run};
+use terrace_results::{HardwareRow, PeriodRow, RunRow, read};
+use toml::{Table, Value};
+
+use super::{Cell, Job, Kind};
+use crate::data::Data;
+
+pub(super) const KIND: Kind = Kind {
+    name: "runs",
+    summary: "experiments on the simulated machine, at reference depth or, with profiles, at period depth",
+    make,
+};
+
+fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
+    let mut data = job.empty();
+    let cells = job.cells();
+    let experiments = prepare(job, &cells, events)?;
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, Measured)>> = Mutex::new(Vec::new());
+    let fault: Mutex<Option<anyhow::Error>> = Mutex::new(None);
+    events.event(Event::Stage(&format!("{}: {} runs", job.figure.name, cells.len())));
+    std::thread::scope(|scope| {
+        for _ in 0..job.jobs.clamp(1, cells.len()) {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let (Some(cell), Some(experiment)) = (cells.get(index), experiments.get(index))
+                    else {
+                        return;
+                    };
+                    match measure(job, cell, experiment.clone()) {
+                        Ok(measured) => done.lock().expect("no one panics").push((index, measured)),
+                        Err(e) => {
+                            next.store(cells.len(), Ordering::Relaxed);
+                            *fault.lock().expect("no one panics") = Some(e);
+                            return;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    if let Some(fault) = fault.into_inner().expect("no one panics") {
+        return Err(fault);
+    }
+    for (index, measured) in done.into_inner().expect("no one panics") {
+        let cell = &cells[index];
+        for name in &job.figure.measures {
+            if let Some(value) = measured.value(name) {
+                data.put(&cell.row, &cell.column, name, value);
+            }
+        }
+    }
+    Ok(data)
+}
+
+/// The experiments of the cells, with profiles in the place of programs where the figure has it so.
+fn prepare(
+    job: &Job<'_>,
+    cells: &[Cell],
+    events: &mut dyn Events,
+) -> anyhow::Result<Vec<Experiment>> {
+    let mut experiments = Vec::new();
+    for cell in cells {
+        let mut settings = cell.settings.clone();
+        settings.insert("name".to_owned(), job.figure.name.replace('/', "-").into());
+        if let Some(wanted) = &job.figure.profile {
+            profiled(job, &mut settings, wanted.interval_references, events)
+                .with_context(|| format!("row '{}'", cell.row))?;
+        }
+        let text = toml::to_string(&settings)?;
+        let experiment = Experiment::parse(&text, PathBuf::from("."))
+            .with_context(|| format!("row '{}', column '{}'", cell.row, cell.column))?;
+        experiments.push(experiment);
+    }
+    Ok(experiments)
+}
+
+/// Puts profiles in the place of an experiment's programs, and makes those that are not there.
+fn profiled(
+    job: &Job<'_>,
+    settings: &mut Table,
+    interval_references: u64,
+    events: &mut dyn Events,
+) -> anyhow::Result<()> {
+    let whole = settings.clone();
+    let Some(Value::Array(groups)) = settings.get_mut("groups") else { return Ok(()) };
+    for group in groups.iter_mut().filter_map(Value::as_table_mut) {
+        if !is_program(group) {
+            continue;
+        }
+        let mut alone = whole.clone();
+        alone.insert("groups".to_owned(), Value::Array(vec![unmanaged(group)]));
+        alone.remove("policies");
+        let path = job.profiles.join(format!("{:016x}.tprof", key(&alone, interval_references)?));
+        if !path.exists() {
+            let experiment = Experiment::parse(&toml::to_string(&alone)?, PathBuf::from("."))?
+                .at_depth(Depth::Reference)?;
+            let name = group["workload"].get("name").and_then(Value::as_str).unwrap_or("program");
+            events.event(Event::Stage(&format!("{}: profile of {name}", job.figure.name)));
+            std::fs::create_dir_all(job.profiles)
+                .with_context(|| format!("making {}", job.profiles.display()))?;
+            profile(&experiment, &path, interval_references, &mut Quiet)?;
+        }
+        let path = std::path::absolute(&path)?;
+        let mut workload = Table::new();
+        workload.insert("kind".to_owned(), "profile".into());
+        workload.insert("path".to_owned(), path.display().to_string().into());
+        group.insert("workload".to_owned(), Value::Table(workload));
+    }
+    if let Some(machine) = settings.get_mut("machine").and_then(Value::as_table_mut) {
+        for key in ["depth", "hardware", "simulation"] {
+            machine.remove(key);
+        }
+        // What the operating system costs is kept: moves are played at period depth too, and an
+        // experiment says so by its own name for it.
+    }
+    Ok(())
+}
+
+fn is_program(group: &Table) -> bool {
+    group.get("workload").and_then(|w| w.get("kind")).and_then(Value::as_str) == Some("program")
+}
+
+/// The group as it is profiled: nothing that only matters to who manages it.
+fn unmanaged(group: &Table) -> Value {
+    let mut group = group.clone();
+    for key in ["policy", "moved_pages_per_period", "tables", "start_ms", "stop_ms", "fast"] {
+        group.remove(key);
+    }
+    group.insert("fast_ratio".to_owned(), 1.0.into());
+    group.insert("name".to_owned(), "profiled".into());
+    Value::Table(group)
+}
+
+/// Says whether two profiles would be the same: of the same program, machine and version.
+fn key(experiment: &Table, interval_references: u64) -> anyhow::Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    let mut experiment = experiment.clone();
+    // Names and lengths say nothing of the program.
+    for name in ["name", "description", "period_ms", "periods"] {
+        experiment.remove(name);
+    }
+    toml::to_string(&experiment)?.hash(&mut hasher);
+    interval_references.hash(&mut hasher);
+    env!("CARGO_PKG_VERSION").hash(&mut hasher);
+    Ok(hasher.finish())
+}
+
+/// What one cell came to.
+struct Measured {
+    /// The columns of the run's rows that are numbers: the first group's under their names, every
+    /// group's under GROUP.COLUMN.
+    columns: BTreeMap<String, f64>,
+}
+
+impl Measured {
+    fn value(&self, measure: &str) -> Option<f64> {
+        match measure {
+            "performance" => Some(1.0 / self.columns.get("slowdown")?),
+            "pair_performance" => {
+                let both =
+                    self.columns.get("first.slowdown")? * self.columns.get("second.slowdown")?;
+                Some(1.0 / both.sqrt())
+            }
+            other => self.columns.get(other).copied(),
+        }
+    }
+}
+
+fn measure(job: &Job<'_>, cell: &Cell, experiment: Experiment) -> anyhow::Result<Measured> {
+    let plain = |name: &str| name.replace(['/', ' '], "-");
+    let out = job.folder.join("runs").join(plain(&cell.row)).join(plain(&cell.column));
+    let describe = || format!("row '{}', column '{}'", cell.row, cell.column);
+    run(
+        Request {
+            experiment,
+            policies: None,
+            machine: MachineKind::Simulated,
+            out: out.clone(),
+            fix_conflicts: false,
+            count_accesses: false,
+            jobs: 1,
+        },
+        &mut Quiet,
+    )
+    .with_context(describe)?;
+    measured(&out).with_context(describe)
+}
+
+fn measured(out: &Path) -> anyhow::Result<Measured> {
+    let mut columns = BTreeMap::new();
+    let mut put = |group: &str, first: bool, name: &str, value: f64| {
+        if first {
+            columns.insert(name.to_owned(), value);
+        }
+        columns.insert(format!("{group}.{name}"), value);
+    };
+    let rows: Vec<RunRow> = read(out)?;
+    for (index, row) in rows.iter().enumerate() {
+        if let Json::Object(fields) = serde_json::to_value(row)? {
+            for (name, value) in fields {
+                if let Some(value) = value.as_f64() {
+                    put(&row.group, index == 0, &name, value);
+                }
+            }
+        }
+    }
+    let periods: Vec<PeriodRow> = read(out)?;
+    let hardware: Vec<HardwareRow> =
+        if terrace_results::path::<HardwareRow>(out).exists() { read(out)? } else { Vec::new() };
+    for (index, row) in rows.iter().enumerate() {
+        let first = index == 0;
+        let group = row.group.as_str();
+        let of_group = || periods.iter().filter(|p| p.group == group);
+        let count = of_group().count().max(1) as f64;
+        for policy in ["lru", "lfu", "random"] {
+            let chosen = of_group().filter(|p| p.applied == policy).count() as f64;
+            put(group, first, &format!("chose_{policy}_share"), chosen / count);
+        }
+        for (name, value) in settled(&of_group().collect::<Vec<_>>()) {
+            put(group, first, &name, value);
+        }
+        let mut sums: BTreeMap<String, f64> = BTreeMap::new();
+        let mut last: BTreeMap<String, f64> = BTreeMap::new();
+        for row in hardware.iter().filter(|h| h.group == group) {
+            let Json::Object(fields) = serde_json::to_value(row)? else { continue };
+            for (name, value) in fields {
+                let Some(value) = value.as_f64() else { continue };
+                *sums.entry(name.clone()).or_default() += value;
+                last.insert(name, value);
+            }
+        }
+        for (name, value) in sums {
+            // Placement is a state, everything else an amount.
+            let state = name.ends_with("_table_pages");
+            put(group, first, &name, if state { last[&name] } else { value });
+        }
+    }
+    Ok(Measured { columns })
+}
+
+/// In how many periods after the middle of the run the choice that is made at its end was made for
+/// the rest of it: "settled_periods", where a mix's second program begins in the middle.
+fn settled(periods: &[&PeriodRow]) -> Vec<(String, f64)> {
+    let Some(last) = periods.last() else { return Vec::new() };
+    let middle = periods.len() / 2;
+    // A program that has just ended or begun may make the very last choice an odd one.
+    let end = periods[middle..].iter().rev().take(periods.len() / 8 + 1);
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    end.for_each(|p| *counts.entry(p.applied.as_str()).or_default() += 1);
+    let main = counts.iter().max_by_key(|(_, n)| **n).map_or(last.applied.as_str(), |(p, _)| p);
+    let first = periods[middle..].iter().position(|p| p.applied == main);
+    first.map(|n| ("settled_periods".to_owned(), n as f64)).into_iter().collect()
+}
+
+/// Nobody looks on.
+struct Quiet;
+
+impl Events for Quiet {
+    fn event(&mut self, _: Event<'_>) {}
+}

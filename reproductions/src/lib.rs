@@ -1,0 +1,25 @@
+//! Reproductions: every figure and table of the papers as one experiment that anyone can run, with
+//! the paper's claims checked against what comes out.
+//!
+//! **Knows** experiments, the operating-system model, result tables and pictures. **Must not know**
+//! arguments, screens or policies' insides.
+//!
+//! - [`figure`]: a figure's file; [`library`]: the figures that come with Terrace;
+//! - [`kinds`]: how a figure's data is made; a kind is a file there and a line of its registry;
+//! - [`data`]: what came out: a value by row, column and measure;
+//! - [`claims`]: checkable statements about it;
+//! - [`reproduce`](mod@reproduce): runs a figure, draws it and writes what came of it;
+//! - [`book`]: the results book of all figures.
+#![forbid(unsafe_code)]
+
+pub mod book;
+pub mod claims;
+pub mod data;
+pub mod figure;
+pub mod kinds;
+pub mod library;
+mod merge;
+pub mod reproduce;
+
+pub use figure::Figure;
+pub use reproduce::{Outcome, Size, reproduce};

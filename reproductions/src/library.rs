@@ -1,0 +1,105 @@
+//! The figures that come with Terrace. A figure is a file under `figures` and a line here.
+
+use crate::figure::Figure;
+
+macro_rules! figures {
+    ($($name:literal,)*) => {
+        /// Names and files.
+        const FIGURES: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../figures/", $name, ".toml"))),)*];
+    };
+}
+
+figures! {
+    "nimble/fig2",
+    "nimble/fig8",
+    "nimble/fig9",
+    "nimble/fig10",
+    "nimble/fig11",
+    "nimble/table2",
+    "radiant/fig9",
+    "radiant/fig11",
+    "granularity/fig1",
+    "granularity/fig4",
+    "granularity/fig8",
+    "granularity/fig9",
+    "granularity/fig10",
+    "granularity/fig12",
+    "granularity/fig13",
+    "amp/fig2",
+    "amp/fig4",
+    "amp/fig8",
+    "amp/fig10",
+    "amp/fig12",
+    "amp/fig14",
+    "amp/fig15",
+    "amp/fig16",
+    "amp/table6",
+}
+
+/// The papers' short names and what they are.
+pub const PAPERS: &[(&str, &str)] = &[
+    ("nimble", "Nimble Page Management for Tiered Memory Systems (ASPLOS 2019)"),
+    ("radiant", "Radiant: Efficient Page Table Management for Tiered Memory Systems (ISMM 2021)"),
+    ("granularity", "Adaptive page migration granularity in heterogeneous memory"),
+    ("amp", "Adaptive Page Migration Policy with Huge Pages in Tiered Memory Systems"),
+];
+
+/// The file of the figure of this name.
+pub fn text_of(name: &str) -> Option<&'static str> {
+    FIGURES.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+}
+
+/// All figures, in the order of papers and figures.
+pub fn all() -> Result<Vec<Figure>, String> {
+    FIGURES.iter().map(|(name, text)| Figure::parse(name, text, &text_of)).collect()
+}
+
+/// The figures of these names; a paper's name stands for all of its figures.
+pub fn find(names: &[String]) -> Result<Vec<Figure>, String> {
+    let all = all()?;
+    let mut found: Vec<Figure> = Vec::new();
+    for name in names {
+        let before = found.len();
+        let fits = |f: &&Figure| f.name == *name || f.paper() == name;
+        for figure in all.iter().filter(fits) {
+            if found.iter().all(|f| f.name != figure.name) {
+                found.push(figure.clone());
+            }
+        }
+        if found.len() == before && !all.iter().any(|f| fits(&f)) {
+            return Err(format!(
+                "figure '{name}': expected one of 'terrace reproduce list', or a paper: {}",
+                PAPERS.iter().map(|(p, _)| *p).collect::<Vec<_>>().join(", ")
+            ));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_that_comes_with_terrace_is_sound() {
+        let figures = all().unwrap();
+        for figure in &figures {
+            assert!(PAPERS.iter().any(|(p, _)| *p == figure.paper()), "{}", figure.name);
+            assert!(!figure.claims.is_empty(), "{}: a figure without a claim", figure.name);
+        }
+        assert!(figures.len() >= 7);
+    }
+
+    #[test]
+    fn figures_are_found_by_name_and_by_paper() {
+        let names = |of: &[&str]| {
+            let wanted: Vec<String> = of.iter().map(|s| (*s).to_owned()).collect();
+            find(&wanted).map(|f| f.iter().map(|f| f.name.clone()).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&["nimble/fig8"]).unwrap(), ["nimble/fig8"]);
+        assert_eq!(names(&["nimble/fig8", "nimble"]).unwrap()[0], "nimble/fig8");
+        assert!(names(&["nimble"]).unwrap().len() > 3);
+        assert!(names(&["nimble/fig99"]).unwrap_err().contains("expected one of"));
+    }
+}

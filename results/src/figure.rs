@@ -1,0 +1,17 @@
+//! The columns of a reproduced figure's table.
+
+table! {
+    /// A value of a figure.
+    pub struct FigureRow in "figure" {
+        /// PAPER/FIGURE.
+        figure: String,
+        /// Its row: a workload, or a number that is varied.
+        row: String,
+        /// Its column: a policy or another setting.
+        column: String,
+        /// What was measured.
+        measure: String,
+        /// The value; its unit stands in the measure's name.
+        value: f64,
+    }
+}
