@@ -153,11 +153,16 @@ pub struct PartialFile {
 impl PartialFile {
     /// Creates `path` with `.partial` appended, replacing what an earlier writer left there.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let mut partial = OsString::from(path);
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
+        let partial = Self::partial_of(path);
         let file = BufWriter::with_capacity(1 << 20, File::create(&partial)?);
         Ok(PartialFile { file, partial, path: path.to_owned() })
+    }
+
+    /// The name that a file has until it is published under this path.
+    pub fn partial_of(path: &Path) -> PathBuf {
+        let mut partial = OsString::from(path);
+        partial.push(".partial");
+        PathBuf::from(partial)
     }
 
     /// Puts the bytes on the disk and gives the file its name.

@@ -4,13 +4,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use super::block::Decoder;
 use super::write::BlockHead;
 use super::{
     CONTENT, CONTENT_VERSION, ENDING, Ending, Header, LIST, MAPS, MapSnapshot, OLDEST_VERSION,
-    PROCESS, Placed, Process, REFERENCES, Record, parse_maps,
+    PROCESS, Placed, Process, REFERENCES, Record, Reference, parse_maps,
 };
 use crate::codec::{Cursor, Malformed};
 use crate::container::{Chunk, ContainerReader, IndexEntry, Truncation};
@@ -275,6 +276,30 @@ impl OpenBlock {
     }
 }
 
+/// Is given records, see [`References::visit`].
+pub trait Visitor {
+    /// A reference of this stream and process, which had executed so many instructions.
+    fn reference(
+        &mut self,
+        stream: u32,
+        process: u32,
+        instructions: u64,
+        reference: Reference,
+    ) -> ControlFlow<()>;
+
+    /// What is no reference.
+    fn other(&mut self, placed: Placed) -> ControlFlow<()>;
+}
+
+fn given(visitor: &mut impl Visitor, placed: Placed) -> ControlFlow<()> {
+    match placed.record {
+        Record::Reference(reference) => {
+            visitor.reference(placed.stream, placed.process, placed.instructions, reference)
+        }
+        _ => visitor.other(placed),
+    }
+}
+
 /// The records of all streams in the order of time. After an error there is no next.
 #[derive(Debug)]
 pub struct References<'a, R> {
@@ -324,6 +349,58 @@ impl<R: Read + Seek> References<'_, R> {
                 return Ok(Some(Placed { stream, process, time, instructions, record }));
             }
         }
+    }
+
+    /// Gives a visitor all records that are left, up to the one that it breaks at: those that the
+    /// iterator gives, in the same order, but faster, since a stream's references come without a
+    /// look at the others as long as it may be their turn. Of a block that is damaged the visitor
+    /// may be given a record more.
+    #[inline]
+    pub fn visit(&mut self, visitor: &mut impl Visitor) -> Result<(), RecordingError> {
+        while !self.failed {
+            let upto = self.heads.peek().map_or((u64::MAX, u32::MAX), |Reverse(head)| *head);
+            if let Some((stream, open)) = &mut self.current
+                && let Some((time, instructions, record)) = open.next
+                && (time, *stream) <= upto
+            {
+                let (stream, process) = (*stream, open.head.process);
+                let mut flow = ControlFlow::Continue(());
+                if time >= self.from {
+                    flow = given(visitor, Placed { stream, process, time, instructions, record });
+                }
+                while flow.is_continue()
+                    && let Some((time, instructions, reference)) =
+                        open.decoder.short_reference(upto.0)
+                {
+                    if time >= self.from {
+                        flow = visitor.reference(stream, process, instructions, reference);
+                    }
+                }
+                if let Err(malformed) = open.advance() {
+                    self.failed = true;
+                    let offset = open.offset;
+                    return Err(self.reader.damaged(offset, malformed));
+                }
+                if flow.is_break() {
+                    return Ok(());
+                }
+                continue;
+            }
+            // Another stream's turn, or the next block's.
+            match self.take() {
+                Ok(None) => return Ok(()),
+                Ok(Some(placed)) => {
+                    if given(visitor, placed).is_break() {
+                        return Ok(());
+                    }
+                }
+                Err(error) => {
+                    self.failed = true;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Goes over to the stream whose next record is the earliest; false when there is none.

@@ -1,6 +1,7 @@
 //! A reference recording: what goes in comes out in order, cut or whole; garbage never panics.
 
 use std::io::Cursor;
+use std::ops::ControlFlow;
 
 use proptest::prelude::*;
 
@@ -90,6 +91,9 @@ fn records() -> impl Strategy<Value = Record> {
         4 => (any::<u64>(), 0u8..7, any::<bool>()).prop_map(|(address, size_log2, store)| {
             Record::Reference(Reference { address, size_log2, store })
         }),
+        4 => (0u64..1 << 30, 0u8..7, any::<bool>()).prop_map(|(address, size_log2, store)| {
+            Record::Reference(Reference { address, size_log2, store })
+        }),
         2 => any::<u64>().prop_map(|line| Record::WriteBack(WriteBack { address: line << 4 })),
         1 => (number(), number(), number(), number()).prop_map(|(a, b, c, d)| {
             Record::Event(Event::Map { address: a, length_bytes: b, protection: c, flags: d })
@@ -144,6 +148,83 @@ proptest! {
         writer.maps(0, 0, &garbage).unwrap();
         let bytes = writer.finish().unwrap();
         let _ = read(&bytes, 0);
+    }
+}
+
+/// Keeps what a visitor is given, up to so many records.
+struct Kept {
+    records: Vec<(u32, u32, u64, Record)>,
+    most: usize,
+}
+
+impl Kept {
+    fn keep(&mut self, stream: u32, process: u32, instructions: u64, r: Record) -> ControlFlow<()> {
+        self.records.push((stream, process, instructions, r));
+        if self.records.len() < self.most {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    }
+}
+
+impl Visitor for Kept {
+    fn reference(&mut self, stream: u32, process: u32, n: u64, r: Reference) -> ControlFlow<()> {
+        self.keep(stream, process, n, Record::Reference(r))
+    }
+
+    fn other(&mut self, p: Placed) -> ControlFlow<()> {
+        self.keep(p.stream, p.process, p.instructions, p.record)
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_visitor_is_given_what_the_iterator_gives_however_often_it_breaks(
+        blocks in blocks(),
+        from in prop_oneof![Just(0), 0u64..200_000],
+        most in 1usize..40,
+    ) {
+        let (bytes, _) = write(&blocks);
+        let expected = read(&bytes, from).unwrap();
+        let mut reader = ReferenceReader::new(Cursor::new(&bytes), "t").unwrap();
+        let mut references = reader.records_from(from);
+        let mut got = Vec::new();
+        loop {
+            let mut kept = Kept { records: Vec::new(), most };
+            references.visit(&mut kept).unwrap();
+            got.extend_from_slice(&kept.records);
+            // The two ways may take turns.
+            match references.next() {
+                None => break,
+                Some(placed) => {
+                    let p = placed.unwrap();
+                    got.push((p.stream, p.process, p.instructions, p.record));
+                }
+            }
+        }
+        let expected: Vec<_> =
+            expected.iter().map(|p| (p.stream, p.process, p.instructions, p.record)).collect();
+        prop_assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn a_visitor_of_garbage_is_told_or_given_but_never_panics(
+        garbage in prop::collection::vec(any::<u8>(), 0..300),
+        time: u64,
+    ) {
+        let mut writer = ReferenceWriter::new(Vec::new(), "t", &header()).unwrap();
+        let head = BlockHead { stream: 0, process: 1, time, instructions: time, references: 9 };
+        writer.block(head, &garbage).unwrap();
+        let bytes = writer.finish().unwrap();
+        let by_iterator = read(&bytes, 0);
+        let mut reader = ReferenceReader::new(Cursor::new(&bytes), "t").unwrap();
+        let mut kept = Kept { records: Vec::new(), most: usize::MAX };
+        let visited = reader.records().visit(&mut kept);
+        prop_assert_eq!(visited.is_ok(), by_iterator.is_ok());
+        if let Ok(expected) = by_iterator {
+            prop_assert_eq!(kept.records.len(), expected.len());
+        }
     }
 }
 
