@@ -43,6 +43,7 @@ const MACHINE: &str = "server-ddr5-cxl";
 const MOVED_PAGES: u64 = 512;
 
 /// A kind of recording: its name, how many references, how much memory, and the pattern.
+#[derive(Clone)]
 struct Kind {
     name: &'static str,
     references: u64,
@@ -112,7 +113,46 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
         report.add(&name, median(rates), "million/s", &conditions)?;
         std::fs::remove_file(&path).context("removing a recording")?;
     }
-    Ok(())
+    memory(report, folder.path())
+}
+
+/// Memory must not grow with the recording: the most that one of eight times the references takes,
+/// over the most that the shorter one takes.
+fn memory(report: &mut Report, folder: &Path) -> anyhow::Result<()> {
+    let mut peaks = Vec::new();
+    let short = 4_000_000;
+    for references in [short, 8 * short] {
+        let kind = Kind { references, ..KINDS[0].clone() };
+        let path = folder.join(format!("{references}.tref"));
+        record(&kind, &path).context("recording for the memory's sake")?;
+        forget_peak().context("resetting the peak of resident memory")?;
+        simulate(&kind, &path)?;
+        peaks.push(peak_bytes().context("reading the peak of resident memory")?);
+        std::fs::remove_file(&path).context("removing a recording")?;
+    }
+    let conditions = format!(
+        "peak resident memory simulating {} references over that simulating {short}: {} and {} \
+         bytes; {}, {MACHINE}",
+        8 * short,
+        peaks[1],
+        peaks[0],
+        KINDS[0].name,
+    );
+    let growth = peaks[1] as f64 / peaks[0] as f64;
+    report.add("sim.reference.rss_growth_x", growth, "x", &conditions)
+}
+
+/// Peak resident memory counts anew from here on.
+fn forget_peak() -> std::io::Result<()> {
+    std::fs::write("/proc/self/clear_refs", "5")
+}
+
+/// The most memory that this process has had resident since then.
+fn peak_bytes() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|l| l.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    Ok(kib.context("no VmHWM in /proc/self/status")? * 1024)
 }
 
 /// Writes the recording.

@@ -49,6 +49,8 @@ pub struct CoreConfig {
 pub type Cause = u8;
 /// Number of causes counted apart.
 pub const CAUSES: usize = 8;
+/// Causes from this on are memories, those before caches and walks.
+pub const FIRST_MEMORY_CAUSE: Cause = 3;
 
 /// Whether a load needs the result of the load before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +76,7 @@ pub struct CoreCounts {
     pub miss_queue_ps: u64,
     /// That page walks waited for a walker.
     pub walk_queue_ps: u64,
-    /// Misses that found no other under way.
+    /// Loads from memory that found no other under way.
     pub leading_loads: u64,
     /// How long those took: the memory time of the leading-load model.
     pub leading_load_ps: u64,
@@ -301,7 +303,7 @@ impl Core {
     pub fn load_miss(&mut self, start: Picoseconds, done: When, cause: Cause) {
         let finish = Finish::new(done);
         self.take(finish, Waits::Load(self.loads_gone + self.loads.len() as u64));
-        if start.0 >= self.leading.time {
+        if cause >= FIRST_MEMORY_CAUSE && start.0 >= self.leading.time {
             self.counts.leading_loads += 1;
             self.leading = finish;
             self.leading_start = start.0;

@@ -20,8 +20,9 @@
 //! - [`dram`]: DDR4 and DDR5 command timing;
 //! - [`node`]: cores, TLBs, walkers and caches put together, from reference to request;
 //! - [`presets`]: whole machines by name;
-//! - [`speed`]: how fast all of this runs.
-// `sets::sse2` alone may: its only unsafe line says why it is sound.
+//! - [`speed`]: how fast all of this runs;
+//! - [`host`] and [`look_ahead`]: what makes it fast and changes no result.
+// `sets::sse2` and `host` alone may: each unsafe line says why it is sound.
 #![deny(unsafe_code)]
 
 pub mod address;
@@ -29,7 +30,9 @@ pub mod cache;
 pub mod cpu;
 pub mod dram;
 pub mod error;
+pub mod host;
 pub mod layered;
+pub mod look_ahead;
 pub mod node;
 pub mod presets;
 pub mod random;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{Kind, PhysicalAddress, VirtualAddress};
 use crate::cache::hierarchy::{CacheHierarchy, Entry, HierarchyConfig, Level};
-use crate::cpu::{CAUSES, Cause, Core, CoreConfig, Dependence};
+use crate::cpu::{CAUSES, Cause, Core, CoreConfig, Dependence, FIRST_MEMORY_CAUSE};
 use crate::error::{ConfigError, check_range};
 use crate::request::{Completion, Request, RequestId, When};
 use crate::tlb::{Lookup, Tlbs, TlbsConfig};
@@ -71,7 +71,7 @@ pub const CAUSE_L2: Cause = 1;
 /// Stalls that waited for the last level.
 pub const CAUSE_LLC: Cause = 2;
 /// Stalls that waited for memory 0; memory `n` follows.
-pub const CAUSE_MEMORY: Cause = 3;
+pub const CAUSE_MEMORY: Cause = FIRST_MEMORY_CAUSE;
 
 fn memory_cause(memory: usize) -> Cause {
     CAUSE_MEMORY + memory.min(CAUSES - 1 - usize::from(CAUSE_MEMORY)) as Cause

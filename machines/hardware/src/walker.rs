@@ -70,6 +70,15 @@ pub struct Path {
     pub leaf: Option<Leaf>,
 }
 
+/// The entry that a walk will probably end at, for those who look ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Foreseen {
+    /// The page table's own number for the entry.
+    pub number: usize,
+    /// Its physical address.
+    pub entry: PhysicalAddress,
+}
+
 /// The page table of one address space, as the hardware sees it.
 pub trait PageTable {
     /// The way to an address.
@@ -78,6 +87,19 @@ pub trait PageTable {
     /// A walk set the accessed bit of the page at `address`, and the dirty bit if `dirty`. Who runs
     /// the walker calls this when [`Walk`] says so; nothing else sets these bits.
     fn set_bits(&mut self, address: VirtualAddress, dirty: bool);
+
+    /// The entry for an address, without looking at it: the simulating machine is asked for it
+    /// instead. `None` where that is not easily told.
+    #[inline]
+    fn foresee(&self, _address: VirtualAddress) -> Option<Foreseen> {
+        None
+    }
+
+    /// Where the address lies that a foreseen entry maps, if it maps it still.
+    #[inline]
+    fn foreseen(&self, _entry: Foreseen, _address: VirtualAddress) -> Option<PhysicalAddress> {
+        None
+    }
 }
 
 /// Where a walk's accesses go.

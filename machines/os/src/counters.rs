@@ -21,6 +21,22 @@ pub struct TableMoveCounts {
     pub no_room: u64,
 }
 
+impl std::ops::Sub for TableMoveCounts {
+    type Output = TableMoveCounts;
+
+    /// What was counted since `before`.
+    fn sub(self, before: TableMoveCounts) -> TableMoveCounts {
+        TableMoveCounts {
+            successful: self.successful - before.successful,
+            already_there: self.already_there - before.already_there,
+            within_tier: self.within_tier - before.within_tier,
+            maps_fast: self.maps_fast - before.maps_fast,
+            lock_contended: self.lock_contended - before.lock_contended,
+            no_room: self.no_room - before.no_room,
+        }
+    }
+}
+
 /// Everything counted since the start.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Counters {
@@ -79,8 +95,10 @@ pub struct Counters {
     pub exchanged_pairs: u64,
     /// Huge pages split to base pages.
     pub splits: u64,
-    /// Base pages collapsed to huge pages.
+    /// Huge pages made of base pages.
     pub collapses: u64,
+    /// Bytes copied for that.
+    pub collapse_copied_bytes: u64,
     /// Frames of page-table pages moved: algorithm 1's outcomes.
     pub table_moves: TableMoveCounts,
     /// Accessed bits that a walk set in a table between its copy and the switch, and that were

@@ -136,6 +136,7 @@ impl Os {
         self.count_data(process, node, FRAMES_PER_HUGE, true);
         process.space.generation += 1;
         self.counters.collapses += 1;
+        self.counters.collapse_copied_bytes += present * FRAME_BYTES;
         let range = VirtualRange { space, start: address, size_bytes: HUGE };
         let shootdown = self.shootdown(space, vec![range], present, true);
         Some(Collapsed {

@@ -9,7 +9,7 @@ use terrace_hardware::walker::MAX_LEVELS;
 
 use crate::config::{DataPolicy, Node, NodeMemory, OsConfig, ProcessSpec, TablePlacement};
 use crate::costs::{CostTable, ns};
-use crate::counters::Counters;
+use crate::counters::{Counters, TableMoveCounts};
 use crate::entry::Entry;
 use crate::frames::{FRAME_BYTES, FRAMES_PER_HUGE, MAX_SPACES, Owner};
 use crate::harvest::CachedLayout;
@@ -114,6 +114,8 @@ pub(crate) struct Process {
     pub(crate) data_frames: Vec<u64>,
     /// Page-table pages by node and level.
     pub(crate) table_pages: Vec<[u64; MAX_LEVELS]>,
+    /// What became of its leaf tables when its data moved.
+    pub(crate) table_moves: TableMoveCounts,
     /// Of base and of huge pages.
     pub(crate) layouts: [Option<CachedLayout>; 2],
 }
@@ -236,6 +238,7 @@ impl Os {
             turn: [0; 2],
             data_frames: vec![0; nodes],
             table_pages: vec![[0; MAX_LEVELS]; nodes],
+            table_moves: TableMoveCounts::default(),
             layouts: [None, None],
         };
         let root_level = process.space.root_level();
@@ -339,6 +342,14 @@ impl Os {
     /// When there is no such process.
     pub fn table_pages(&self, id: SpaceId) -> &[[u64; MAX_LEVELS]] {
         &self.process(id).expect("a process that lives").table_pages
+    }
+
+    /// What became of the leaf tables of a process whose data moved.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    pub fn table_moves(&self, id: SpaceId) -> TableMoveCounts {
+        self.process(id).expect("a process that lives").table_moves
     }
 
     /// Bytes of data that the group of a process has in the fastest tier.

@@ -6,7 +6,9 @@
 
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_hardware::address::{PhysicalAddress, VirtualAddress};
-use terrace_hardware::walker::{Leaf, MAX_LEVELS, PageTable, Path};
+use terrace_hardware::host::array::Array;
+use terrace_hardware::host::prefetch::prefetch;
+use terrace_hardware::walker::{Foreseen, Leaf, MAX_LEVELS, PageTable, Path, entry_address};
 
 use crate::entry::{Entry, MAX_TABLES};
 
@@ -72,7 +74,7 @@ impl At {
 pub struct AddressSpace {
     id: SpaceId,
     root_level: usize,
-    entries: Vec<Entry>,
+    entries: Array<Entry>,
     pub(crate) tables: Vec<Table>,
     unused: Vec<u32>,
     /// Sorted, apart.
@@ -92,7 +94,7 @@ impl AddressSpace {
         let mut space = AddressSpace {
             id,
             root_level: levels as usize - 1,
-            entries: Vec::new(),
+            entries: Array::new(0, Entry::NONE),
             tables: Vec::new(),
             unused: Vec::new(),
             mappings: Vec::new(),
@@ -347,5 +349,35 @@ impl PageTable for AddressSpace {
         if entry.is_present() {
             self.entries[at.index()] = entry.set_bits(dirty);
         }
+    }
+
+    #[inline]
+    fn foresee(&self, address: VirtualAddress) -> Option<Foreseen> {
+        let (mut table, mut level) = (ROOT, self.root_level);
+        let mut frame = PhysicalAddress(self.tables[ROOT].frame);
+        loop {
+            let number = table * ENTRIES + slot(address.0, level);
+            let found = Foreseen { number, entry: entry_address(frame, address, level) };
+            if level == 0 {
+                prefetch(&self.entries, number);
+                return Some(found);
+            }
+            let entry = self.entries[number];
+            if !entry.is_present() {
+                return None;
+            }
+            if level == 1 && entry.is_huge() {
+                return Some(found);
+            }
+            level -= 1;
+            (table, frame) = (entry.table_index(), entry.table_frame());
+        }
+    }
+
+    #[inline]
+    fn foreseen(&self, entry: Foreseen, address: VirtualAddress) -> Option<PhysicalAddress> {
+        let leaf = self.entries.get(entry.number).filter(|e| e.is_present())?;
+        let size = if leaf.is_huge() { PageSize::Huge } else { PageSize::Base };
+        Some(PhysicalAddress(leaf.frame() | address.0 & (size.bytes() - 1)))
     }
 }

@@ -24,6 +24,7 @@ use terrace_hardware::units::Picoseconds;
 
 use crate::config::Tier;
 use crate::costs::ns;
+use crate::counters::TableMoveCounts;
 use crate::entry::Entry;
 use crate::frames::Owner;
 use crate::memory::Order;
@@ -106,14 +107,13 @@ impl Os {
         // call moves tables one after the other; for others it is locked.
         let mine = t.moving.is_some() && t.holder == asker.call;
         let node = self.memory.node_of(t.frame);
-        let counts = &mut self.counters.table_moves;
         if node == to || mine {
-            counts.already_there += 1;
+            self.count_table_move(process, |c| &mut c.already_there);
             return Picoseconds::ZERO;
         }
         let (from_tier, to_tier) = (self.memory.nodes[node].tier, self.memory.nodes[to].tier);
         if from_tier == to_tier {
-            counts.within_tier += 1;
+            self.count_table_move(process, |c| &mut c.within_tier);
             return Picoseconds::ZERO;
         }
         let mut cost = Picoseconds::ZERO;
@@ -122,23 +122,23 @@ impl Os {
             let looked_at = ENTRIES as u64 / (u64::from(t.fast) + 1);
             cost += Picoseconds(self.costs.table_scan_entry_ps * looked_at);
             if t.fast > 0 || self.maps_faster_than(process, at.table, to_tier) {
-                self.counters.table_moves.maps_fast += 1;
+                self.count_table_move(process, |c| &mut c.maps_fast);
                 return cost;
             }
         }
         let parent = process.space.tables[t.parent as usize];
         if t.moving.is_some() || (parent.held > 0 && parent.holder != asker.call) {
-            self.counters.table_moves.lock_contended += 1;
+            self.count_table_move(process, |c| &mut c.lock_contended);
             return cost;
         }
         let space = process.space.id();
         let owner = Owner::Table { space, address: t.address, level: 0 };
         let taken = self.memory.take_easily(PageSize::Base, Order::Only(to), owner, false);
         let Some((frame, _)) = taken else {
-            self.counters.table_moves.no_room += 1;
+            self.count_table_move(process, |c| &mut c.no_room);
             return cost;
         };
-        self.counters.table_moves.successful += 1;
+        self.count_table_move(process, |c| &mut c.successful);
         let id = self.next_table_move;
         self.next_table_move += 1;
         let copied = process.space.table_entries(at.table).into();
@@ -156,6 +156,16 @@ impl Os {
             to: PhysicalAddress(frame),
         });
         cost + ns(self.costs.table_move_ns, 1)
+    }
+
+    /// Counts an outcome of algorithm 1, for the process and in all.
+    fn count_table_move(
+        &mut self,
+        process: &mut Process,
+        outcome: fn(&mut TableMoveCounts) -> &mut u64,
+    ) {
+        *outcome(&mut process.table_moves) += 1;
+        *outcome(&mut self.counters.table_moves) += 1;
     }
 
     /// Whether the table maps a page in a tier between the fastest and this one.

@@ -11,8 +11,8 @@ use terrace_simulated::hardware::presets;
 use terrace_simulated::hardware::units::Bytes;
 use terrace_simulated::os::{OsConfig, TablePlacement, TablePolicy};
 use terrace_simulated::reference::{
-    Access, Counts, Options, ReferenceConfig, ReferenceGroup, ReferenceMachine, ReferenceMover,
-    ReferenceSource, ReferenceTracker, Step, program,
+    Access, AccessKind, BackgroundDemotion, Counts, Options, ReferenceConfig, ReferenceGroup,
+    ReferenceMachine, ReferenceMover, ReferenceSource, ReferenceTracker, Step, program,
 };
 use terrace_workloads::programs::sink::Counter;
 use terrace_workloads::programs::{Params, trace};
@@ -46,7 +46,7 @@ impl ReferenceSource for Script {
 }
 
 fn load(address: u64) -> Access {
-    Access { address, instructions: 10, thread: 0, size: 8, store: false, dependent: false }
+    Access { address, instructions: 10, thread: 0, size: 8, kind: AccessKind::Load }
 }
 
 /// A mapping of `bytes`, then these accesses.
@@ -59,7 +59,7 @@ fn script(bytes: u64, accesses: impl Iterator<Item = Access> + Send + 'static) -
 fn chase(bytes: u64, loads: u64) -> impl Iterator<Item = Access> {
     let lines = bytes / 64;
     (0..loads).map(move |n| Access {
-        dependent: true,
+        kind: AccessKind::DependentLoad,
         ..load(START + (n.wrapping_mul(0x9E37_79B1) % lines) * 64)
     })
 }
@@ -362,4 +362,86 @@ fn machines_that_cannot_work_are_refused() {
     assert!(never.contains("expected at least 1"), "{never}");
     let threads = refuse(|c| c.os.migration.threads = 0);
     assert!(threads.contains("threads is 0"), "{threads}");
+}
+
+/// Steps that a test wrote down.
+struct Steps(std::vec::IntoIter<Step>);
+
+impl ReferenceSource for Steps {
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn footprint_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn next_step(&mut self) -> Result<Step, SourceError> {
+        Ok(self.0.next().unwrap_or(Step::Ended))
+    }
+}
+
+#[test]
+fn unused_pages_go_down_in_the_background_when_free_fast_memory_is_short() {
+    const MIB: u64 = 1 << 20;
+    let run = |demotion| {
+        let mut config = config(8 * MIB, 64 * MIB);
+        config.options.background_demotion = demotion;
+        let machine = ReferenceMachine::new(config).unwrap();
+        // More than fits, then 16 pages over and over.
+        let all = (0..12 * MIB / 4096).map(|page| load(START + page * 4096));
+        let few = (0..3_000_000).map(|n| load(START + n % 16 * 4096));
+        let source = script(12 * MIB, all.chain(few));
+        let seams = machine.add_group(group(PageSize::Base, 1.0), Box::new(source)).unwrap();
+        let (mut tracker, _mover) = seams;
+        let mut fast = Vec::new();
+        while let Observation::Period(scan) = tracker.observe().unwrap() {
+            machine.check().unwrap();
+            assert!((0..16).all(|page| scan.fast.get(page)), "what is used stays");
+            fast.push(scan.fast.count() as u64);
+        }
+        (fast, machine.total_cost(0).background_demoted_pages)
+    };
+    let (without, none) = run(None);
+    assert_eq!(none, 0);
+    let full = *without.last().unwrap();
+    let demotion = BackgroundDemotion { begin_free_share: 0.2, end_free_share: 0.5 };
+    let (with, demoted) = run(Some(demotion));
+    let left = *with.last().unwrap();
+    assert!(demoted > 0 && left < full, "{demoted} demoted, {left} left of {full}");
+    // Half of the 2,048 frames are free, but for page tables and what a period adds.
+    assert!((900..=1024).contains(&left), "{left}");
+}
+
+#[test]
+fn base_pages_of_a_whole_region_are_collapsed_where_that_is_asked_for() {
+    let half = HUGE / 2;
+    let run = |regions| {
+        let map = |n| Step::Map { start: START + n * half, size_bytes: half, huge_eligible: true };
+        let touch = |n| {
+            let pages = half / 4096;
+            let all = (0..200 * pages).map(move |p| load(START + n * half + p % pages * 4096));
+            Step::Accesses(all.collect())
+        };
+        // In halves, neither of which a huge page fits into.
+        let mut steps = vec![map(0), touch(0), map(1), touch(1)];
+        steps.extend((0..40).map(|n| touch(n % 2)));
+        let mut config = config(64 << 20, 64 << 20);
+        config.options.collapse_regions_per_period = regions;
+        let machine = ReferenceMachine::new(config).unwrap();
+        let source = Steps(steps.into_iter());
+        let seams = machine.add_group(group(PageSize::Huge, 1.0), Box::new(source)).unwrap();
+        let (mut tracker, _mover) = seams;
+        let mut most = 0;
+        while let Observation::Period(scan) = tracker.observe().unwrap() {
+            machine.check().unwrap();
+            most = most.max(scan.pages());
+        }
+        (machine.os_counters().collapses, most, machine.counts(0).walks)
+    };
+    let (none, untracked, walks) = run(0);
+    assert_eq!((none, untracked), (0, 0), "base pages of a group of huge pages are not tracked");
+    let (collapses, pages, fewer_walks) = run(4);
+    assert_eq!((collapses, pages), (1, 1));
+    assert!(fewer_walks < walks, "{fewer_walks} against {walks}");
 }

@@ -226,6 +226,33 @@ impl Cache {
         self.place::<false>(line, dirty).evicted()
     }
 
+    /// Asks the host for what an access to this line will look at.
+    #[inline]
+    pub(crate) fn prefetch(&self, line: LineAddress) {
+        let (set, _) = self.place_of(line);
+        if let Words::Packed(words) = &self.words {
+            words.prefetch(set);
+        }
+        if let Order::Lru(Recency::Packed(recency)) = &self.order {
+            recency.prefetch(set);
+        }
+    }
+
+    /// The line that would make room for this one if it were not there, as far as that is easily
+    /// told.
+    #[inline]
+    pub(crate) fn next_victim(&self, line: LineAddress) -> Option<Evicted> {
+        let (set, _) = self.place_of(line);
+        if let Words::Packed(words) = &self.words
+            && let Order::Lru(Recency::Packed(recency)) = &self.order
+        {
+            let word = words.word(set, recency.oldest(set));
+            let line = LineAddress(self.line_of(set, u64::from(word >> 1)));
+            return (word != u32::MAX).then_some(Evicted { line, dirty: word & 1 != 0 });
+        }
+        None
+    }
+
     /// Finds or allocates, and marks as used. With `NEWEST` the line used last is tried first.
     #[inline(always)]
     fn place<const NEWEST: bool>(&mut self, line: LineAddress, write: bool) -> Access {

@@ -284,6 +284,54 @@ impl CacheHierarchy {
         dirty
     }
 
+    /// Asks the host for what a reference of this core to this line will look at beyond the first
+    /// level.
+    #[inline]
+    pub(crate) fn foresee(&self, core: usize, line: LineAddress) {
+        if let Some(l2) = &self.cores[core].l2 {
+            l2.prefetch(line);
+        }
+        self.llc.prefetch(line);
+    }
+
+    /// The same for the lines that it will drive out, once what [`CacheHierarchy::foresee`] asked
+    /// for is there.
+    #[inline]
+    pub(crate) fn foresee_victims(&self, core: usize, line: LineAddress) {
+        let private = &self.cores[core];
+        let Some(l2) = &private.l2 else { return };
+        if let Some(out) = private.l1.next_victim(line)
+            && out.dirty
+        {
+            l2.prefetch(out.line);
+        }
+        if let Some(out) = l2.next_victim(line)
+            && (out.dirty || self.inclusion == Inclusion::Victim)
+        {
+            self.llc.prefetch(out.line);
+        }
+    }
+
+    /// Takes lines that follow one another out of every level.
+    pub fn invalidate_lines(&mut self, first: LineAddress, lines: u64) {
+        /// Lines asked for before they are looked for.
+        const AHEAD: u64 = 16;
+        let end = first.0 + lines;
+        let ask = |caches: &Self, line: u64| {
+            if line < end {
+                let line = LineAddress(line);
+                caches.llc.prefetch(line);
+                let l2 = caches.cores.iter().filter(|p| p.used).filter_map(|p| p.l2.as_ref());
+                l2.for_each(|l2| l2.prefetch(line));
+            }
+        };
+        (first.0..first.0 + AHEAD).for_each(|line| ask(self, line));
+        for line in first.0..end {
+            ask(self, line + AHEAD);
+            self.invalidate(LineAddress(line));
+        }
+    }
+
     /// Takes a line out of every level, as when its page moves. Whether memory must get it first.
     pub fn invalidate(&mut self, line: LineAddress) -> bool {
         let above = self.invalidate_private(line);

@@ -2,13 +2,13 @@
 //! words at once, whatever its ways; words of the sets that follow are masked away.
 
 use super::words::Word;
+use crate::host::array::Array;
+use crate::host::prefetch::prefetch;
 
 /// Words of sets of up to 16 ways.
 #[derive(Debug, Clone)]
 pub(crate) struct Packed {
-    words: Vec<u32>,
-    /// Words before the first set, so that sets begin where lines of the host do.
-    skip: usize,
+    words: Array<u32>,
     /// Binary logarithm of the words of a set.
     stride_bits: u32,
     /// A bit for each way.
@@ -22,20 +22,13 @@ impl Packed {
     pub(super) fn new(sets: usize, ways: usize) -> Self {
         assert!(ways <= WINDOW);
         let stride_bits = ways.next_power_of_two().trailing_zeros();
-        let line = 64 / size_of::<u32>();
-        let words = vec![u32::EMPTY; (sets << stride_bits) + WINDOW + line - 1];
-        let misplaced = words.as_ptr() as usize % 64 / size_of::<u32>();
-        Packed {
-            skip: (line - misplaced) % line,
-            words,
-            stride_bits,
-            ways: ((1u64 << ways) - 1) as u32,
-        }
+        let words = Array::new((sets << stride_bits) + WINDOW, u32::EMPTY);
+        Packed { words, stride_bits, ways: ((1u64 << ways) - 1) as u32 }
     }
 
     #[inline(always)]
     fn at(&self, set: usize, way: usize) -> usize {
-        self.skip + (set << self.stride_bits) + way
+        (set << self.stride_bits) + way
     }
 
     /// Whether words of this width can hold a tag.
@@ -50,6 +43,18 @@ impl Packed {
         let first = self.at(set, 0);
         let window = &mut self.words[first..first + WINDOW];
         window.try_into().expect("a window is 16 words")
+    }
+
+    /// Asks the host for a set.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, set: usize) {
+        prefetch(&self.words, self.at(set, 0));
+    }
+
+    /// The word of a way.
+    #[inline(always)]
+    pub(crate) fn word(&self, set: usize, way: usize) -> u32 {
+        self.words[self.at(set, way)]
     }
 
     /// The way of a window that holds a tag, which must fit.
@@ -123,12 +128,11 @@ impl Packed {
 
     /// Everything there is: set, way, tag, dirty.
     pub(crate) fn all(&self) -> Vec<(usize, usize, u64, bool)> {
-        super::words::all(&self.words[self.skip..], self.stride_bits)
+        super::words::all(&self.words, self.stride_bits)
     }
 
     /// How many sets, and how many words each takes.
     pub(super) fn shape(&self) -> (usize, usize) {
-        let line = 64 / size_of::<u32>();
-        ((self.words.len() - WINDOW - (line - 1)) >> self.stride_bits, 1 << self.stride_bits)
+        ((self.words.len() - WINDOW) >> self.stride_bits, 1 << self.stride_bits)
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! Ways that are empty stand last, so that they are filled before anything has to leave.
 
+use crate::host::array::Array;
+use crate::host::prefetch::prefetch;
+
 /// The order of the ways of each set.
 #[derive(Debug, Clone)]
 pub(crate) enum Recency {
@@ -20,7 +23,7 @@ pub(crate) enum Recency {
 #[derive(Debug, Clone)]
 pub(crate) struct PackedRecency {
     /// One number for each set.
-    orders: Vec<u64>,
+    orders: Array<u64>,
     /// Bits up to the oldest way's.
     oldest_shift: u32,
 }
@@ -30,6 +33,18 @@ impl PackedRecency {
     #[inline(always)]
     pub(crate) fn order(&mut self, set: usize) -> PackedOrder<'_> {
         PackedOrder { order: &mut self.orders[set], oldest_shift: self.oldest_shift }
+    }
+
+    /// Asks the host for the order of a set.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, set: usize) {
+        prefetch(&self.orders, set);
+    }
+
+    /// The way of a set that was not used for longest.
+    #[inline(always)]
+    pub(crate) fn oldest(&self, set: usize) -> usize {
+        ((self.orders[set] >> self.oldest_shift) & 15) as usize
     }
 
     /// A way became empty: it stands last.
@@ -83,7 +98,7 @@ impl Recency {
         if ways <= 16 {
             let order = (0..ways as u64).fold(0, |order, way| order | way << (4 * way));
             let oldest_shift = 4 * (ways as u32 - 1);
-            Recency::Packed(PackedRecency { orders: vec![order; sets], oldest_shift })
+            Recency::Packed(PackedRecency { orders: Array::new(sets, order), oldest_shift })
         } else {
             let order: Vec<u16> = (0..ways as u16).collect();
             Recency::Listed { orders: order.repeat(sets), ways }

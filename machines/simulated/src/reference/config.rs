@@ -40,6 +40,29 @@ pub struct Options {
     /// The part of a period after which no further moves are begun, 0 to 1: what is left of a plan
     /// then has failed for want of time.
     pub move_share: f64,
+    /// Regions of 2 MB of each program that are looked at once a period, to be collapsed to huge
+    /// pages as khugepaged does. 0: none.
+    pub collapse_regions_per_period: u64,
+    /// Demotion in the background, where there is to be any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub background_demotion: Option<BackgroundDemotion>,
+}
+
+/// When pages that are not used are demoted without a policy's asking, as TPP does.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackgroundDemotion {
+    /// It begins when less than this share of the fast tier is free.
+    pub begin_free_share: f64,
+    /// It ends when this share is free.
+    pub end_free_share: f64,
+}
+
+impl Default for BackgroundDemotion {
+    /// It begins at 2 %, as TPP's `demote_scale_factor` (section 5.1).
+    fn default() -> Self {
+        BackgroundDemotion { begin_free_share: 0.02, end_free_share: 0.04 }
+    }
 }
 
 impl Default for Options {
@@ -51,6 +74,8 @@ impl Default for Options {
             skew_ns: 20_000,
             flush_on_harvest: true,
             move_share: 0.9,
+            collapse_regions_per_period: 0,
+            background_demotion: None,
         }
     }
 }

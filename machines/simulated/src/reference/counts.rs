@@ -42,7 +42,7 @@ pub struct Counts {
     pub reads: [u64; TIERS],
     /// Lines written back to each tier.
     pub writes: [u64; TIERS],
-    /// Loads that found no other under way, and how long those took (leading loads: migration
+    /// Loads from memory that found no other under way, and how long those took (leading loads: migration
     /// granularity paper, section 5).
     pub leading_loads: u64,
     /// See `leading_loads`.

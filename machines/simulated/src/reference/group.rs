@@ -8,6 +8,7 @@ use terrace_core::scan::Scan;
 use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
 use terrace_hardware::units::Picoseconds;
 use terrace_os::config::Node;
+use terrace_os::counters::TableMoveCounts;
 
 use super::config::ReferenceGroup;
 use super::counts::Counts;
@@ -27,6 +28,10 @@ pub struct PeriodCost {
     pub fast_table_pages: u64,
     /// Its page-table pages elsewhere, at the end.
     pub slow_table_pages: u64,
+    /// What became of its leaf tables when its data moved (Radiant paper, algorithm 1).
+    pub table_moves: TableMoveCounts,
+    /// Pages demoted in the background, which are in no plan.
+    pub background_demoted_pages: u64,
 }
 
 /// What the machine keeps of a group beside its program.
@@ -48,6 +53,10 @@ pub(super) struct Member {
     untracked_bytes: u64,
     /// Lines read from each page in the last period, where pages are counted.
     page_reads: Vec<u64>,
+    /// Where collapsing goes on.
+    pub(super) collapse_from: u64,
+    /// The page at which demotion in the background goes on.
+    pub(super) demote_from: usize,
 }
 
 /// A scan's content without its number.
@@ -69,6 +78,8 @@ impl Member {
             period: PeriodCost::default(),
             untracked_bytes: 0,
             page_reads: Vec::new(),
+            collapse_from: 0,
+            demote_from: 0,
         }
     }
 
@@ -78,6 +89,10 @@ impl Member {
 
     pub(super) fn page_size(&self) -> PageSize {
         self.config.page_size
+    }
+
+    pub(super) fn start_ns(&self) -> u64 {
+        self.config.start_ns
     }
 }
 
@@ -111,7 +126,7 @@ impl State {
     }
 
     /// The frame of every page of a group, in frames of the page's size.
-    fn frames_of(&self, group: usize, layout: &Layout) -> Arc<[u64]> {
+    pub(super) fn frames_of(&self, group: usize, layout: &Layout) -> Arc<[u64]> {
         let space = self.programs[group].space;
         let page_size = layout.page_size();
         let mut frames = vec![0; layout.pages()];
@@ -131,10 +146,21 @@ impl State {
     /// The program is about to lose its memory: what it accessed last is kept.
     pub(super) fn keep_last(&mut self, group: usize) {
         let taken = self.take_scan(group);
-        let tables = self.tables(group);
-        (self.members[group].cost.fast_table_pages, self.members[group].cost.slow_table_pages) =
-            tables;
+        self.note_tables(group);
         self.members[group].last = Some(taken);
+    }
+
+    /// Whether a group's program has ended, and its memory is gone.
+    pub(super) fn has_ended(&self, group: usize) -> bool {
+        matches!(self.programs[group].phase, Phase::Ended(_))
+    }
+
+    /// Takes down where a group's page-table pages are and what became of them.
+    fn note_tables(&mut self, group: usize) {
+        let (fast, slow) = self.tables(group);
+        let cost = &mut self.members[group].cost;
+        (cost.fast_table_pages, cost.slow_table_pages) = (fast, slow);
+        cost.table_moves = self.os.table_moves(self.programs[group].space);
     }
 
     /// Page-table pages of a group: in the fast tier, elsewhere.
@@ -187,7 +213,11 @@ impl State {
             self.periods += 1;
             self.daemon_now = self.daemon_now.max(self.period_end);
         }
-        let over = matches!(self.programs[group].phase, Phase::Ended(_));
+        if !self.has_ended(group) {
+            // Programs run on while pages are copied: it may have ended after this.
+            self.collapse(group)?;
+        }
+        let over = self.has_ended(group);
         let taken = match self.members[group].last.take() {
             Some(last) => last,
             None if over => {
@@ -195,13 +225,14 @@ impl State {
                 return Ok(Observation::Ended);
             }
             None => {
-                let taken = self.take_scan(group);
-                let (fast, slow) = self.tables(group);
-                let cost = &mut self.members[group].cost;
-                (cost.fast_table_pages, cost.slow_table_pages) = (fast, slow);
+                let mut taken = self.take_scan(group);
+                self.demote_in_background(group, &mut taken.scan)?;
                 taken
             }
         };
+        if !self.has_ended(group) {
+            self.note_tables(group);
+        }
         let counts = self.programs[group].counts;
         let member = &mut self.members[group];
         member.next_period = self.periods;
@@ -212,6 +243,9 @@ impl State {
             counts: cost.counts - before.counts,
             migrated_bytes: cost.migrated_bytes - before.migrated_bytes,
             shootdowns: cost.shootdowns - before.shootdowns,
+            table_moves: cost.table_moves - before.table_moves,
+            background_demoted_pages: cost.background_demoted_pages
+                - before.background_demoted_pages,
             ..cost
         };
         member.reported = cost;

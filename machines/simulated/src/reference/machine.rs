@@ -182,9 +182,14 @@ impl ReferenceMachine {
         lock(&self.state).programs[group].source.footprint_bytes()
     }
 
-    /// Whether a program was killed because memory ran out.
-    pub fn was_killed(&self, group: usize) -> bool {
-        lock(&self.state).programs[group].was_killed
+    /// How a program was killed, if it was.
+    pub fn killed(&self, group: usize) -> Option<Killed> {
+        lock(&self.state).programs[group].killed
+    }
+
+    /// How many cores a program runs on.
+    pub fn cores(&self, group: usize) -> usize {
+        lock(&self.state).programs[group].own_cores.len().max(1)
     }
 
     /// Runs every program to its end without tracking or moving anything: the base of a slowdown.
@@ -204,7 +209,7 @@ impl ReferenceMachine {
         state.os.check()?;
         let counters = state.os.counters();
         let tables = counters.table_moves.successful * PageSize::Base.bytes();
-        let expected = counters.copied_bytes + tables;
+        let expected = counters.copied_bytes + counters.collapse_copied_bytes + tables;
         let copied: u64 = state.copiers.iter().map(Copier::copied_bytes).sum();
         if copied == expected {
             Ok(())
@@ -212,6 +217,21 @@ impl ReferenceMachine {
             Err(format!("{copied} bytes were copied, expected {expected}"))
         }
     }
+}
+
+/// A program was killed because memory had run out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Killed {
+    /// When, since it started.
+    pub at: Picoseconds,
+    /// Bytes free outside the fast tier at that time.
+    pub free_slow_bytes: u64,
+    /// Allocations that found no node above its low watermark, of all programs.
+    pub slow_allocations: u64,
+    /// The longest allocation of a page-table page, of all programs.
+    pub longest_allocation: Picoseconds,
+    /// Passes of direct reclaim, of all programs.
+    pub reclaim_passes: u64,
 }
 
 /// How far time is to pass.
@@ -365,7 +385,7 @@ impl State {
         let told = |e: terrace_recordings::source::SourceError| e.0;
         let name = program.name.clone();
         let failed = |message: String| MachineError(format!("group '{name}': {message}"));
-        let Some(step) = program.refill().map_err(told).map_err(&failed)? else {
+        let Some(step) = program.refill(&self.node).map_err(told).map_err(&failed)? else {
             let skew = Picoseconds::from_ns(self.config.options.skew_ns);
             let latest = program.latest(&self.node);
             program.catch_up(&mut self.node, Picoseconds(latest.0.saturating_sub(skew.0)));
@@ -429,6 +449,12 @@ impl State {
     /// Lets the operating system see to a page fault.
     fn fault(&mut self, number: usize, core: usize, fault: &Fault) -> Result<(), MachineError> {
         let space = self.programs[number].space;
+        // What the kill itself frees is not what was free.
+        let slow = 1..self.os.nodes();
+        let free_slow_bytes = match self.any_hard_tables() {
+            true => slow.map(|n| self.os.free_bytes(terrace_os::Node(n as u8))).sum(),
+            false => 0,
+        };
         let mut outcome = self.os.fault(space, fault);
         if let Err(OsError::Segfault { .. }) = outcome {
             // What the source did not know of: the stack above its first page, a mapping that
@@ -447,7 +473,7 @@ impl State {
             }
             // With hard-bound page tables this is what is to be shown (Radiant paper, section 3.5).
             Err(OsError::OutOfMemory { killed, cost, .. }) if self.any_hard_tables() => {
-                self.killed(killed);
+                self.kill(killed, free_slow_bytes);
                 self.node.core_mut(core).wait_until(fault.done + cost);
                 self.programs[number].counts.fault_ps += cost.0;
                 Ok(())
@@ -477,12 +503,21 @@ impl State {
     }
 
     /// Memory ran out and the kernel chose a victim.
-    fn killed(&mut self, space: SpaceId) {
-        if let Some(victim) = self.programs.iter_mut().find(|p| p.space == space) {
-            victim.phase = Phase::Ended(victim.latest(&self.node));
-            victim.source = Box::new(Silent);
-            victim.was_killed = true;
-        }
+    fn kill(&mut self, space: SpaceId, free_slow_bytes: u64) {
+        let Some(number) = self.programs.iter().position(|p| p.space == space) else { return };
+        let started = Picoseconds::from_ns(self.members[number].start_ns());
+        let counters = self.os.counters();
+        let victim = &mut self.programs[number];
+        let now = victim.latest(&self.node);
+        victim.phase = Phase::Ended(now);
+        victim.source = Box::new(Silent);
+        victim.killed = Some(Killed {
+            at: now.since(started),
+            free_slow_bytes,
+            slow_allocations: counters.slow_allocations,
+            longest_allocation: Picoseconds(counters.longest_table_allocation_ps),
+            reclaim_passes: counters.reclaim_passes,
+        });
     }
 
     /// Programs that waited for a move go on at `at`.

@@ -18,12 +18,12 @@ use super::machine::{State, Until};
 use super::program::Phase;
 
 /// A plan being carried out for one group.
-struct Carrying {
+pub(super) struct Carrying {
     group: usize,
     page_size: PageSize,
     /// After this no batch is begun.
     deadline: Picoseconds,
-    outcome: Outcome,
+    pub(super) outcome: Outcome,
 }
 
 impl Carrying {
@@ -86,10 +86,7 @@ impl State {
     /// Carries out a plan for a group.
     pub(super) fn apply(&mut self, group: usize, plan: &Plan) -> Result<Outcome, MachineError> {
         let page_size = self.members[group].page_size();
-        let share = self.config.options.move_share.clamp(0.0, 1.0);
-        let period_ps = self.config.period_ns as f64 * 1000.0;
-        let deadline = Picoseconds(self.period_end.0 + (period_ps * share) as u64);
-        let mut carrying = Carrying { group, page_size, deadline, outcome: Outcome::default() };
+        let mut carrying = self.carrying(group);
         let most = |range: &VirtualRange, direction| {
             self.operation_bytes(plan, page_size, range.space, direction)
         };
@@ -107,6 +104,15 @@ impl State {
         self.exchange(&mut carrying, pairs)?;
         self.one_way(&mut carrying, up, Direction::Promotion)?;
         Ok(carrying.outcome)
+    }
+
+    /// What is to be carried out in the share of this period that moves may take.
+    pub(super) fn carrying(&self, group: usize) -> Carrying {
+        let page_size = self.members[group].page_size();
+        let share = self.config.options.move_share.clamp(0.0, 1.0);
+        let period_ps = self.config.period_ns as f64 * 1000.0;
+        let deadline = Picoseconds(self.period_end.0 + (period_ps * share) as u64);
+        Carrying { group, page_size, deadline, outcome: Outcome::default() }
     }
 
     /// The largest operation: what the plan says, within what a batch may have under way; else one
@@ -130,7 +136,7 @@ impl State {
         }
     }
 
-    fn one_way(
+    pub(super) fn one_way(
         &mut self,
         carrying: &mut Carrying,
         mut left: Vec<VirtualRange>,
@@ -285,7 +291,12 @@ impl State {
     }
 
     /// Lets threads copy and waits for the last of them.
-    fn copy(&mut self, copies: &[Copy], threads: u32, exchange: bool) -> Result<(), MachineError> {
+    pub(super) fn copy(
+        &mut self,
+        copies: &[Copy],
+        threads: u32,
+        exchange: bool,
+    ) -> Result<(), MachineError> {
         let threads = (threads.max(1) as usize).min(self.copiers.len());
         // Whole pages where there are enough; else several threads share each page.
         let line = 1u64 << self.node.caches().line_bits();
@@ -349,12 +360,9 @@ impl State {
     }
 
     /// Lines of memory whose content has gone elsewhere leave the caches.
-    fn forget_lines(&mut self, start: PhysicalAddress, size_bytes: u64) {
+    pub(super) fn forget_lines(&mut self, start: PhysicalAddress, size_bytes: u64) {
         let bits = self.node.caches().line_bits();
-        let first = start.0 >> bits;
-        let caches = self.node.caches_mut();
-        for line in first..first + (size_bytes >> bits) {
-            caches.invalidate(terrace_hardware::address::LineAddress(line));
-        }
+        let first = terrace_hardware::address::LineAddress(start.0 >> bits);
+        self.node.caches_mut().invalidate_lines(first, size_bytes >> bits);
     }
 }

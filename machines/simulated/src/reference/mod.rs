@@ -9,10 +9,12 @@
 //! - [`machine`]: the passing of time among programs and copying threads;
 //! - `group`: a program's tracker and mover, as the engine sees it;
 //! - `migrate`: carrying out a plan, step by step;
+//! - `background`: what the kernel does without being asked;
 //! - `copy`: threads that copy pages;
 //! - `port`: the way to memory, counted;
 //! - [`counts`]: what a program cost.
 
+mod background;
 pub mod config;
 mod copy;
 pub mod counts;
@@ -25,10 +27,10 @@ mod program_source;
 mod recording_source;
 pub mod source;
 
-pub use config::{Options, ReferenceConfig, ReferenceGroup};
+pub use config::{BackgroundDemotion, Options, ReferenceConfig, ReferenceGroup};
 pub use counts::{Counts, TIERS};
 pub use group::{PeriodCost, ReferenceMover, ReferenceTracker, Work};
-pub use machine::ReferenceMachine;
+pub use machine::{Killed, ReferenceMachine};
 pub use program_source::program;
 pub use recording_source::{RecordingChoice, recording};
-pub use source::{Access, Piped, ReferenceSource, Step};
+pub use source::{Access, AccessKind, Piped, ReferenceSource, Step};

@@ -4,6 +4,7 @@
 use terrace_core::page::SpaceId;
 use terrace_hardware::address::{Kind, VirtualAddress};
 use terrace_hardware::cpu::Dependence;
+use terrace_hardware::look_ahead::{AHEAD, LookAhead};
 use terrace_hardware::node::{Node, Reference};
 use terrace_hardware::units::Picoseconds;
 use terrace_hardware::walker::Fault;
@@ -11,8 +12,12 @@ use terrace_os::Os;
 use terrace_os::moves::MoveId;
 
 use super::counts::{CoreSums, Counts};
+use super::machine::Killed;
 use super::port::Port;
-use super::source::{Access, ReferenceSource, Step};
+use super::source::{Access, AccessKind, ReferenceSource, Step};
+
+/// One miss of the first level in so many accesses makes looking ahead worth what it takes.
+const MISSES_WORTH_LOOKING: u64 = 16;
 
 /// Why a program stopped running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,12 +63,17 @@ pub(super) struct Program {
     pub(super) pause_at: u64,
     /// Accesses of a block beyond the pause.
     held: Vec<Access>,
+    ahead: LookAhead,
+    /// Whether looking ahead is worth it: the block before missed much.
+    looks_ahead: bool,
+    /// Misses of its cores' first levels before this block.
+    misses_before: u64,
     /// What it cost so far.
     pub(super) counts: Counts,
     /// The machine may take an access to unmapped memory for memory that its source did not know.
     pub(super) unmapped_accesses: u64,
     /// Memory ran out and it was chosen.
-    pub(super) was_killed: bool,
+    pub(super) killed: Option<Killed>,
 }
 
 impl Program {
@@ -90,9 +100,12 @@ impl Program {
             next: 0,
             pause_at: u64::MAX,
             held: Vec::new(),
+            ahead: LookAhead::default(),
+            looks_ahead: false,
+            misses_before: 0,
             counts: Counts::default(),
             unmapped_accesses: 0,
-            was_killed: false,
+            killed: None,
         }
     }
 
@@ -137,6 +150,7 @@ impl Program {
     /// Takes what its source says next. Accesses are kept here; anything else is for the machine.
     pub(super) fn refill(
         &mut self,
+        node: &Node,
     ) -> Result<Option<Step>, terrace_recordings::source::SourceError> {
         let mut block = match std::mem::take(&mut self.held) {
             held if !held.is_empty() => held,
@@ -149,8 +163,18 @@ impl Program {
         if left < block.len() as u64 {
             self.held = block.split_off(left as usize);
         }
+        self.decide_to_look_ahead(node);
         (self.block, self.next) = (block, 0);
         Ok(None)
+    }
+
+    /// Looks ahead in the next block if this one missed the first level more than now and then.
+    fn decide_to_look_ahead(&mut self, node: &Node) {
+        let misses = |&core: &usize| node.caches().private(core).0.counts().misses();
+        let misses: u64 = self.own_cores.iter().map(misses).sum();
+        let missed = misses - std::mem::replace(&mut self.misses_before, misses);
+        self.looks_ahead = missed >= self.block.len() as u64 / MISSES_WORTH_LOOKING;
+        self.ahead.clear();
     }
 
     /// Makes accesses until the horizon, a fault, or the end of the block.
@@ -163,12 +187,12 @@ impl Program {
     ) -> Stop {
         let before = CoreSums::of(node, &self.own_cores);
         let first = self.next;
-        let stop = if self.cores.len() == 1 {
-            self.run_on(horizon, node, os, port, |cores, _| cores[0])
-        } else {
-            self.run_on(horizon, node, os, port, |cores, thread| {
-                cores[usize::from(thread) % cores.len()]
-            })
+        let of_thread = |cores: &[usize], thread| cores[usize::from(thread) % cores.len()];
+        let stop = match (self.cores.len(), self.looks_ahead) {
+            (1, false) => self.run_on::<false>(horizon, node, os, port, |cores, _| cores[0]),
+            (1, true) => self.run_on::<true>(horizon, node, os, port, |cores, _| cores[0]),
+            (_, false) => self.run_on::<false>(horizon, node, os, port, of_thread),
+            (_, true) => self.run_on::<true>(horizon, node, os, port, of_thread),
         };
         self.counts.references += (self.next - first) as u64;
         self.counts.add_cores(&before, &CoreSums::of(node, &self.own_cores));
@@ -177,7 +201,7 @@ impl Program {
     }
 
     #[inline(always)]
-    fn run_on(
+    fn run_on<const LOOK_AHEAD: bool>(
         &mut self,
         horizon: Picoseconds,
         node: &mut Node,
@@ -188,16 +212,23 @@ impl Program {
         let space = os.space_mut(self.space);
         for access in &self.block[self.next..] {
             let core = core_of(&self.cores, access.thread);
+            if LOOK_AHEAD {
+                let next = self.block.get(self.next + AHEAD);
+                let next =
+                    next.map(|a| (core_of(&self.cores, a.thread), VirtualAddress(a.address)));
+                self.ahead.step(self.next, next, node, space);
+            }
+            let (kind, dependence) = match access.kind {
+                AccessKind::Load => (Kind::Read, Dependence::None),
+                AccessKind::DependentLoad => (Kind::Read, Dependence::PreviousLoad),
+                AccessKind::Store => (Kind::Write, Dependence::None),
+            };
             let reference = Reference {
                 address: VirtualAddress(access.address),
                 size: u32::from(access.size),
-                kind: if access.store { Kind::Write } else { Kind::Read },
+                kind,
                 instructions: access.instructions,
-                dependence: if access.dependent {
-                    Dependence::PreviousLoad
-                } else {
-                    Dependence::None
-                },
+                dependence,
             };
             if let Err(fault) = node.reference(core, &reference, space, port) {
                 // The instructions are dispatched; the access is made again without them.

@@ -7,7 +7,7 @@ use terrace_recordings::source::SourceError;
 use terrace_workloads::programs::sink::{Mark, Reference, Region, Sink};
 use terrace_workloads::programs::{self, Params, ProgramError};
 
-use super::source::{Access, Closed, Pipe, Piped, Step};
+use super::source::{Access, AccessKind, Closed, Pipe, Piped, Step};
 
 /// Hands what a program reports to a pipe.
 struct ToPipe<'a> {
@@ -27,8 +27,7 @@ impl Sink for ToPipe<'_> {
                 instructions: r.gap.saturating_add(1),
                 thread: r.thread,
                 size: r.size,
-                store: r.is_store,
-                dependent: self.dependent && !r.is_store,
+                kind: AccessKind::new(r.is_store, self.dependent),
             };
             if let Err(Closed) = self.pipe.access(access) {
                 return ControlFlow::Break(());

@@ -5,16 +5,17 @@
 //! the machine's cores give them times of their own.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use terrace_core::page::PageSize;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::reference::{
-    Event, MapSnapshot, Record, ReferenceReader, Region, RegionKind,
+    Event, MapSnapshot, Placed, Record, Reference, ReferenceReader, Region, RegionKind, Visitor,
 };
 use terrace_recordings::source::SourceError;
 
-use super::source::{Access, Closed, Pipe, Piped, Step};
+use super::source::{Access, AccessKind, Closed, Pipe, Piped, Step};
 
 /// Linux `MADV_DONTNEED`.
 const MADV_DONTNEED: u64 = 4;
@@ -82,29 +83,80 @@ struct Streams {
 fn streams_by_process<R: std::io::Read + std::io::Seek>(
     reader: &mut ReferenceReader<R>,
 ) -> Result<BTreeMap<u32, Streams>, RecordingError> {
-    let mut processes: BTreeMap<u32, Streams> = BTreeMap::new();
-    let mut touched: BTreeMap<(u32, u64), [u64; 8]> = BTreeMap::new();
-    let mut last = (u32::MAX, u64::MAX);
-    for placed in reader.records() {
-        let placed = placed?;
-        let Record::Reference(reference) = placed.record else { continue };
-        let streams = processes.entry(placed.process).or_default();
-        if let Err(at) = streams.streams.binary_search(&placed.stream) {
-            streams.streams.insert(at, placed.stream);
+    let mut survey = Survey::default();
+    reader.records().visit(&mut survey)?;
+    survey.take_count();
+    Ok(survey.processes)
+}
+
+/// Finds out about processes.
+#[derive(Default)]
+struct Survey {
+    processes: BTreeMap<u32, Streams>,
+    /// By process and huge-page region: base pages touched.
+    touched: BTreeMap<(u32, u64), [u64; 8]>,
+    /// Process and stream of the last reference, and how many came from there.
+    last: Option<(u32, u32)>,
+    count: u64,
+    /// Process and page of the last reference.
+    last_page: (u32, u64),
+}
+
+impl Survey {
+    fn take_count(&mut self) {
+        let count = std::mem::take(&mut self.count);
+        if let Some(streams) = self.last.and_then(|last| self.processes.get_mut(&last.0)) {
+            streams.references += count;
         }
-        streams.references += 1;
-        let page = reference.address >> 12;
-        if last != (placed.process, page) {
-            last = (placed.process, page);
-            let bits = touched.entry((placed.process, page >> 9)).or_default();
-            let (word, bit) = ((page >> 6 & 7) as usize, 1u64 << (page & 63));
-            if bits[word] & bit == 0 {
-                bits[word] |= bit;
+    }
+
+    #[cold]
+    fn begin(&mut self, process: u32, stream: u32) {
+        self.take_count();
+        self.last = Some((process, stream));
+        let streams = self.processes.entry(process).or_default();
+        if let Err(at) = streams.streams.binary_search(&stream) {
+            streams.streams.insert(at, stream);
+        }
+    }
+
+    fn touch(&mut self, process: u32, page: u64) {
+        let bits = self.touched.entry((process, page >> 9)).or_default();
+        let (word, bit) = ((page >> 6 & 7) as usize, 1u64 << (page & 63));
+        if bits[word] & bit == 0 {
+            bits[word] |= bit;
+            if let Some(streams) = self.processes.get_mut(&process) {
                 streams.pages += 1;
             }
         }
     }
-    Ok(processes)
+}
+
+impl Visitor for Survey {
+    #[inline]
+    fn reference(
+        &mut self,
+        stream: u32,
+        process: u32,
+        _instructions: u64,
+        reference: Reference,
+    ) -> ControlFlow<()> {
+        if self.last != Some((process, stream)) {
+            self.begin(process, stream);
+        }
+        self.count += 1;
+        // Counted from 1, so that none is that of the beginning.
+        let page = (process, (reference.address >> 12) + 1);
+        if self.last_page != page {
+            self.last_page = page;
+            self.touch(process, page.1 - 1);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn other(&mut self, _placed: Placed) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
 }
 
 /// Gives the pipe everything that the process did.
@@ -126,41 +178,80 @@ fn play(
             return Ok(());
         }
     }
-    let mut instructions: Vec<u64> = vec![0; threads.len()];
-    let mut heap_end = snapshots
+    let heap_end = snapshots
         .iter()
         .flat_map(|s| &s.regions)
         .find(|r| r.kind == RegionKind::Heap)
         .map_or(0, |r| r.end);
-    for placed in reader.records() {
-        let placed = placed.map_err(told)?;
-        if placed.process != process {
-            continue;
+    let instructions = vec![0; threads.len()];
+    let mut player =
+        Player { process, threads, dependent, pipe, heap_end, instructions, last: None };
+    reader.records().visit(&mut player).map_err(told)
+}
+
+/// Plays the records of a process into a pipe.
+struct Player<'a> {
+    process: u32,
+    threads: &'a BTreeMap<u32, u16>,
+    dependent: bool,
+    pipe: &'a mut Pipe,
+    heap_end: u64,
+    /// Instructions that each thread had executed.
+    instructions: Vec<u64>,
+    /// The stream of the last reference and its thread: a stream's references come in runs.
+    last: Option<(u32, u16)>,
+}
+
+impl Visitor for Player<'_> {
+    #[inline]
+    fn reference(
+        &mut self,
+        stream: u32,
+        process: u32,
+        instructions: u64,
+        reference: Reference,
+    ) -> ControlFlow<()> {
+        if process != self.process {
+            return ControlFlow::Continue(());
         }
-        let sent = match placed.record {
-            Record::Reference(reference) => {
-                let Some(&thread) = threads.get(&placed.stream) else { continue };
-                let before = &mut instructions[usize::from(thread)];
-                let passed = placed.instructions.saturating_sub(*before).max(1);
-                *before = placed.instructions;
-                pipe.access(Access {
-                    address: reference.address,
-                    instructions: u32::try_from(passed).unwrap_or(u32::MAX),
-                    thread,
-                    size: reference.size_bytes() as u8,
-                    store: reference.store,
-                    dependent: dependent && !reference.store,
-                })
+        let thread = match self.last {
+            Some((last, thread)) if last == stream => thread,
+            _ => {
+                let Some(&thread) = self.threads.get(&stream) else {
+                    return ControlFlow::Continue(());
+                };
+                self.last = Some((stream, thread));
+                thread
+            }
+        };
+        let before = &mut self.instructions[usize::from(thread)];
+        let passed = instructions.saturating_sub(*before).max(1);
+        *before = instructions;
+        flow(self.pipe.access(Access {
+            address: reference.address,
+            instructions: u32::try_from(passed).unwrap_or(u32::MAX),
+            thread,
+            size: reference.size_bytes() as u8,
+            kind: AccessKind::new(reference.store, self.dependent),
+        }))
+    }
+
+    fn other(&mut self, placed: Placed) -> ControlFlow<()> {
+        match placed.record {
+            Record::Event(event) if placed.process == self.process => {
+                flow(happened(event, &mut self.heap_end, self.pipe))
             }
             // What the recorder's own caches wrote back; the machine has caches of its own.
-            Record::WriteBack(_) => Ok(()),
-            Record::Event(event) => happened(event, &mut heap_end, pipe),
-        };
-        if let Err(Closed) = sent {
-            return Ok(());
+            _ => ControlFlow::Continue(()),
         }
     }
-    Ok(())
+}
+
+fn flow(sent: Result<(), Closed>) -> ControlFlow<()> {
+    match sent {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(Closed) => ControlFlow::Break(()),
+    }
 }
 
 fn map_of(region: &Region) -> Step {

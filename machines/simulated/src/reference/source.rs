@@ -17,10 +17,31 @@ pub struct Access {
     pub thread: u16,
     /// Bytes, 1 at least.
     pub size: u8,
-    /// A store; else a load.
-    pub store: bool,
-    /// Its address was loaded by the load before it.
-    pub dependent: bool,
+    /// What it does.
+    pub kind: AccessKind,
+}
+
+/// What an access does. One byte, so that an access takes 16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessKind {
+    /// A load.
+    Load,
+    /// A load whose address was loaded by the load before it.
+    DependentLoad,
+    /// A store.
+    Store,
+}
+
+impl AccessKind {
+    /// A store or a load, which may be dependent.
+    #[inline]
+    pub fn new(store: bool, dependent: bool) -> Self {
+        match (store, dependent) {
+            (true, _) => AccessKind::Store,
+            (false, true) => AccessKind::DependentLoad,
+            (false, false) => AccessKind::Load,
+        }
+    }
 }
 
 /// What a source says next.
@@ -65,8 +86,8 @@ pub trait ReferenceSource: Send {
 
 /// Accesses in one step of a pipe.
 pub const BLOCK: usize = 4096;
-/// Steps that a producer may be ahead: some 6 MB.
-const AHEAD: usize = 64;
+/// Steps that a producer may be ahead: 2 MB at most, so that they stay in the host's caches.
+const AHEAD: usize = 32;
 
 /// Where a producer puts its steps.
 pub struct Pipe {
@@ -82,8 +103,11 @@ impl Pipe {
     /// Adds one access.
     #[inline]
     pub fn access(&mut self, access: Access) -> Result<(), Closed> {
+        if self.block.len() >= BLOCK {
+            self.flush()?;
+        }
         self.block.push(access);
-        if self.block.len() >= BLOCK { self.flush() } else { Ok(()) }
+        Ok(())
     }
 
     /// Adds another step, behind the accesses so far.
@@ -167,7 +191,7 @@ mod tests {
     use super::*;
 
     fn access(address: u64) -> Access {
-        Access { address, instructions: 1, thread: 0, size: 8, store: false, dependent: false }
+        Access { address, instructions: 1, thread: 0, size: 8, kind: AccessKind::Load }
     }
 
     #[test]
