@@ -52,6 +52,13 @@ fn run_time_slowdown_and_exact_hits_come_out() {
     for run in &runs {
         let slowdown = run.slowdown.expect("a slowdown");
         assert!((1.0..2.5).contains(&slowdown), "{}: {slowdown}", run.policy);
+        let projected = run.projected_slowdown.expect("a projection");
+        let error = run.projection_error.expect("how far it is off");
+        assert!(
+            (projected / slowdown - 1.0 - error).abs() < 1e-6,
+            "{projected} {slowdown} {error}"
+        );
+        assert!(error.abs() < 0.15, "{}: {projected} against {slowdown}", run.policy);
         let periods = hardware.iter().filter(|h| h.run == run.run);
         let references: u64 = periods.clone().map(|h| h.references).sum();
         assert_eq!(Some(references), run.references, "periods add up to the run");
@@ -62,6 +69,69 @@ fn run_time_slowdown_and_exact_hits_come_out() {
     place.write("s.toml", common::SMALL);
     place.run("run s.toml --out out").good();
     assert!(!place.path("out/hardware.parquet").exists());
+}
+
+#[test]
+fn outcomes_of_tables_that_follow_their_data_are_counted_and_told() {
+    let tables = "page_size = \"4K\"\ntables = { migrate = true }";
+    let place = place(|text| text.replacen("page_size = \"4K\"", tables, 1));
+    let said = place.run("compare e.toml --policies first-touch,lfu --out out").good();
+    let runs: Vec<RunRow> = read(&place.path("out")).unwrap();
+    let hardware: Vec<HardwareRow> = read(&place.path("out")).unwrap();
+    for run in &runs {
+        let periods = || hardware.iter().filter(|h| h.run == run.run);
+        let sums = [
+            (run.table_moves, periods().map(|h| h.table_moves).sum()),
+            (run.table_already_there, periods().map(|h| h.table_already_there).sum()),
+            (run.table_within_tier, periods().map(|h| h.table_within_tier).sum()),
+            (run.table_maps_fast, periods().map(|h| h.table_maps_fast).sum()),
+            (run.table_lock_contended, periods().map(|h| h.table_lock_contended).sum()),
+            (run.table_no_room, periods().map(|h| h.table_no_room).sum()),
+        ];
+        for (of_run, of_periods) in sums {
+            assert_eq!(of_run, Some(of_periods), "{}: periods add up to the run", run.policy);
+        }
+        // Each page that moved asked once (algorithm 1).
+        let outcomes: u64 = sums.iter().map(|s| s.1).sum();
+        assert_eq!(outcomes, run.promoted_pages + run.demoted_pages, "{}", run.policy);
+        assert_eq!(outcomes > 0, run.policy == "lfu");
+    }
+    assert!(said.out.contains("Leaf tables of g under lfu"), "{}", said.out);
+    assert!(!said.out.contains("Leaf tables of g under first-touch"), "{}", said.out);
+}
+
+#[test]
+fn page_tables_bound_to_full_memory_end_in_a_kill_that_is_told() {
+    let place = Place::new();
+    let file = common::tree("examples/reference/bind-all.toml");
+    let said = place.run(&format!("run {} --out out", file.display())).good();
+    let runs: Vec<RunRow> = read(&place.path("out")).unwrap();
+    let [bound, soft] = &runs[..] else { panic!("{runs:?}") };
+    assert_eq!((bound.killed, soft.killed), (Some(true), Some(false)));
+    assert!(bound.slowdown.is_none() && soft.slowdown.is_some());
+    let notes = bound.notes.as_deref().expect("why it was killed");
+    for words in ["Killed: group 'bound'", "MB of slow memory were free", "slow allocations"] {
+        assert!(notes.contains(words), "{notes}");
+    }
+    assert!(!notes.contains(" 0 MB"), "{notes}");
+    let told = said.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains("Killed: group 'bound'"), "{told}");
+}
+
+#[test]
+fn a_run_that_fails_leaves_nothing_half_written() {
+    // Data fits, but its page tables do not.
+    let place = place(|text| {
+        text.replacen("fast = \"16M\"", "fast = \"2M\"", 1).replacen(
+            "slow = \"16M\"",
+            "slow = \"2M\"",
+            1,
+        )
+    });
+    place.run("run e.toml --out out").failed(1, &["out of memory"]);
+    let left: Vec<_> = std::fs::read_dir(place.path("out/recordings")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!place.path("out/runs.parquet").exists());
 }
 
 #[test]
@@ -126,7 +196,7 @@ fn machines_and_workloads_that_cannot_be_are_refused_before_anything_runs() {
         (("depth = \"reference\"", "depth = \"period\""), &["expected only with depth"]),
     ] {
         let place = place(|text| text.replacen(change.0, change.1, 1));
-        place.run("run e.toml --out out").refused(words);
+        place.run("run e.toml --out out").refused(&[words, &["e.toml: "]].concat());
         assert!(!place.path("out").exists(), "{change:?} left results");
     }
 }

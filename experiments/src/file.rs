@@ -42,6 +42,9 @@ pub struct Experiment {
     /// The folder that paths in the file are relative to.
     #[serde(skip)]
     pub folder: PathBuf,
+    /// The file itself, for messages; empty if it is none.
+    #[serde(skip)]
+    pub file: PathBuf,
 }
 
 fn one() -> u64 {
@@ -205,7 +208,18 @@ impl Experiment {
             )
         })?;
         let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
-        Self::parse(&text, folder).map_err(|e| refuse!("{}: {e}", path.display()))
+        let mut experiment =
+            Self::parse(&text, folder).map_err(|e| refuse!("{}: {e}", path.display()))?;
+        experiment.file = path.to_owned();
+        Ok(experiment)
+    }
+
+    /// A refusal of what this experiment asks for, with the name of its file.
+    pub fn refusal(&self, refusal: Refusal) -> Refusal {
+        match self.file.as_os_str().is_empty() {
+            true => refusal,
+            false => refuse!("{}: {refusal}", self.file.display()),
+        }
     }
 
     /// Reads and checks the text of an experiment file whose relative paths start at `folder`.
@@ -232,7 +246,7 @@ impl Experiment {
     pub fn at_depth(&self, depth: Depth) -> Result<Self, Refusal> {
         let mut experiment = self.clone();
         experiment.machine.depth = depth;
-        experiment.check()?;
+        experiment.check().map_err(|e| self.refusal(e))?;
         Ok(experiment)
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
 use anyhow::Context;
+use terrace_recordings::container::PartialFile;
 
 use crate::file::Depth;
 use crate::reference::{self, Baseline};
@@ -82,6 +83,10 @@ fn one(
         Depth::Period => simulated::run(run, rows, events),
         Depth::Reference => reference::run(run, baseline, rows, events),
     };
+    if done.is_err() {
+        // Half a recording of what can be run again at any time is of no use to anybody.
+        let _ = std::fs::remove_file(PartialFile::partial_of(&run.recording()));
+    }
     done.map(|_| ()).with_context(|| format!("run '{}'", run.name))
 }
 

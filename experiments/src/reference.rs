@@ -3,10 +3,15 @@
 use anyhow::Context;
 use terrace_core::parameters;
 use terrace_core::policy;
+use terrace_core::projection::{HitRatio, ThreadTime};
 use terrace_core::seams::MachineError;
 use terrace_engine::{Engine, FastShare, Group, Observer, Options, PeriodReport};
 use terrace_results::{HardwareRow, RunRow};
+use terrace_simulated::hardware::address::Kind;
+use terrace_simulated::hardware::node::MemoryPort;
 use terrace_simulated::hardware::presets::MachineConfig;
+use terrace_simulated::hardware::request::{Request, RequestId, When};
+use terrace_simulated::hardware::tier::memory::TieredMemory;
 use terrace_simulated::hardware::units::{Bytes, Picoseconds};
 use terrace_simulated::reference::{
     PeriodCost, RecordingChoice, ReferenceConfig, ReferenceGroup, ReferenceMachine,
@@ -23,8 +28,17 @@ use crate::run::{Event, Events, Run};
 /// The machine where an experiment does not say.
 const HARDWARE: &str = "server-ddr5-cxl";
 
-/// How long each group takes with all memory fast and nothing moved.
-pub(crate) type Baseline = Vec<Option<Picoseconds>>;
+/// What each group takes with all memory fast and nothing moved; `None` where it did not end.
+pub(crate) type Baseline = Vec<Option<AllFast>>;
+
+/// What a group takes with all memory fast and nothing moved.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct AllFast {
+    duration: Picoseconds,
+    /// Of it, for the leading-load model: waiting for the leading load of a group of misses, by
+    /// the mean of its cores.
+    memory: Picoseconds,
+}
 
 /// Refuses what cannot be run.
 pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
@@ -136,7 +150,25 @@ pub(crate) fn baseline(experiment: &Experiment) -> anyhow::Result<Baseline> {
         let _seams = machine.add_group(group, source(experiment, spec)?)?;
     }
     machine.run_to_end()?;
-    Ok((0..experiment.groups.len()).map(|g| machine.duration(g)).collect())
+    let all_fast = |group| {
+        let memory = machine.counts(group).leading_load_ps / machine.cores(group) as u64;
+        let duration = machine.duration(group)?;
+        Some(AllFast { duration, memory: Picoseconds(memory) })
+    };
+    Ok((0..experiment.groups.len()).map(all_fast).collect())
+}
+
+/// What a program waits for a line of a tier that is idle.
+fn latency(hardware: &MachineConfig, tier: usize) -> anyhow::Result<Picoseconds> {
+    let mut memory = TieredMemory::new(&hardware.tiers)?;
+    let request = Request { id: RequestId(1), address: memory.start(tier), kind: Kind::Read };
+    let done = match memory.submit(Picoseconds::ZERO, request).0 {
+        When::At(done) => done,
+        When::Pending(_) => memory.next_completion().context("a read that is never done")?.done,
+    };
+    let node = &hardware.node;
+    let lookup = f64::from(node.caches.llc.latency_cycles) * 1e6 / f64::from(node.core.clock_mhz);
+    Ok(done + Picoseconds(lookup as u64))
 }
 
 /// How much of a group's memory is fast.
@@ -243,7 +275,14 @@ pub(crate) fn run(
             periods > experiment.periods
         })
         .context("the simulation stopped")?;
-    observer.collector.finish(|index, row| complete(row, &machine, index, baseline))
+    let hardware = config(experiment)?.hardware;
+    let latency_ratio = latency(&hardware, 1)?.0 as f64 / latency(&hardware, 0)?.0.max(1) as f64;
+    observer.collector.finish(|index, row| {
+        complete(row, &machine, index);
+        if let Some(all_fast) = baseline[index] {
+            compare(row, &machine, index, all_fast, latency_ratio);
+        }
+    })
 }
 
 /// Adds to each period what it cost the hardware.
@@ -308,11 +347,17 @@ fn hardware_row(run: &str, group: &str, period: u64, cost: &PeriodCost) -> Hardw
         shootdowns: cost.shootdowns,
         fast_table_pages: cost.fast_table_pages,
         slow_table_pages: cost.slow_table_pages,
+        table_moves: cost.table_moves.successful,
+        table_already_there: cost.table_moves.already_there,
+        table_within_tier: cost.table_moves.within_tier,
+        table_maps_fast: cost.table_moves.maps_fast,
+        table_lock_contended: cost.table_moves.lock_contended,
+        table_no_room: cost.table_moves.no_room,
     }
 }
 
 /// What only the end of a run knows.
-fn complete(row: &mut RunRow, machine: &ReferenceMachine, group: usize, baseline: &Baseline) {
+fn complete(row: &mut RunRow, machine: &ReferenceMachine, group: usize) {
     let counts = machine.counts(group);
     let total = machine.total_cost(group);
     row.reference_hit_ratio = Some(counts.reference_hit_ratio());
@@ -321,10 +366,61 @@ fn complete(row: &mut RunRow, machine: &ReferenceMachine, group: usize, baseline
     row.migration_ms = Some(ms(counts.migration_ps));
     row.migrated_bytes = Some(total.migrated_bytes);
     row.shootdowns = Some(total.shootdowns);
-    if let Some(duration) = machine.duration(group) {
-        row.duration_ms = Some(ms(duration.0));
-        if let Some(fast) = baseline[group].filter(|fast| fast.0 > 0) {
-            row.slowdown = Some(duration.0 as f64 / fast.0 as f64);
-        }
+    row.table_moves = Some(total.table_moves.successful);
+    row.table_already_there = Some(total.table_moves.already_there);
+    row.table_within_tier = Some(total.table_moves.within_tier);
+    row.table_maps_fast = Some(total.table_moves.maps_fast);
+    row.table_lock_contended = Some(total.table_moves.lock_contended);
+    row.table_no_room = Some(total.table_moves.no_room);
+    row.duration_ms = machine.duration(group).map(|duration| ms(duration.0));
+    let killed = machine.killed(group);
+    row.killed = Some(killed.is_some());
+    if let Some(killed) = killed {
+        row.notes = Some(format!(
+            "Killed: group '{}' after {} ms, because fast memory had run out for page tables that \
+             may lie nowhere else, while {} MB of slow memory were free. Before that its {} slow \
+             allocations took up to {} us, and reclaim was tried {} times.",
+            row.group,
+            ms(killed.at.0).round(),
+            killed.free_slow_bytes >> 20,
+            killed.slow_allocations,
+            killed.longest_allocation.0.div_ceil(1_000_000),
+            killed.reclaim_passes,
+        ));
     }
+}
+
+/// Run time against that with all memory fast: what it came to, and what the extended leading-load
+/// model makes of it.
+fn compare(
+    row: &mut RunRow,
+    machine: &ReferenceMachine,
+    group: usize,
+    all_fast: AllFast,
+    latency_ratio: f64,
+) {
+    // A program that was killed did not do what the other did.
+    let Some(duration) = machine.duration(group).filter(|_| machine.killed(group).is_none()) else {
+        return;
+    };
+    let fast_ns = all_fast.duration.as_ns();
+    if fast_ns <= 0.0 {
+        return;
+    }
+    let slowdown = duration.as_ns() / fast_ns;
+    let counts = machine.counts(group);
+    let memory_ns = all_fast.memory.as_ns().min(fast_ns);
+    let projection = ThreadTime {
+        compute_ns: fast_ns - memory_ns,
+        memory_ns,
+        hit_ratio: HitRatio::counted(counts.reads[0], counts.reads.iter().sum()),
+        // As it was on tiers as they are, copying included: nothing of it is left to be scaled.
+        shootdown_ns: Picoseconds(counts.migration_ps).as_ns() / machine.cores(group) as f64,
+        copy_ns: 0.0,
+    }
+    .project(latency_ratio);
+    row.slowdown = Some(slowdown);
+    row.projected_duration_ms = Some(projection.time_ns / 1e6);
+    row.projected_slowdown = Some(projection.time_ns / fast_ns);
+    row.projection_error = Some(projection.time_ns / duration.as_ns() - 1.0);
 }

@@ -8,7 +8,7 @@ use terrace_results::RunRow;
 
 use crate::file::{Depth, Experiment};
 use crate::parallel;
-use crate::refusal::refuse;
+use crate::refusal::{Refusal, refuse};
 use crate::rows::Tables;
 use crate::{host, reference, simulated, virtual_machine};
 
@@ -157,14 +157,18 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
         )
         .into());
     }
-    match request.machine {
+    let checked = match request.machine {
         MachineKind::Simulated => match request.experiment.machine.depth {
-            Depth::Period => simulated::check(&runs)?,
-            Depth::Reference => reference::check(&runs)?,
+            Depth::Period => simulated::check(&runs),
+            Depth::Reference => reference::check(&runs),
         },
-        MachineKind::Virtual => virtual_machine::check(&runs)?,
-        MachineKind::Host => host::check(&runs)?,
-    }
+        MachineKind::Virtual => virtual_machine::check(&runs),
+        MachineKind::Host => host::check(&runs),
+    };
+    checked.map_err(|e| match e.downcast::<Refusal>() {
+        Ok(refusal) => request.experiment.refusal(refusal).into(),
+        Err(other) => other,
+    })?;
     let out = &request.out;
     // What programs say of themselves: simulated ones say nothing.
     let details = (request.machine != MachineKind::Simulated).then_some("details");

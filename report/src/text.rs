@@ -126,6 +126,8 @@ struct Measured {
     references: bool,
     run_time: bool,
     slowdown: bool,
+    projected: bool,
+    table_moves: bool,
 }
 
 impl Measured {
@@ -143,8 +145,23 @@ impl Measured {
             references: runs.iter().any(|r| r.references.is_some()),
             run_time: runs.iter().any(|r| r.references.is_some() && r.duration_ms.is_some()),
             slowdown: runs.iter().any(|r| r.slowdown.is_some()),
+            projected: runs.iter().any(|r| r.projected_slowdown.is_some()),
+            table_moves: runs.iter().any(has_table_moves),
         }
     }
+}
+
+/// Whether page tables followed its data, or might have.
+fn has_table_moves(run: &RunRow) -> bool {
+    let outcomes = [
+        run.table_moves,
+        run.table_already_there,
+        run.table_within_tier,
+        run.table_maps_fast,
+        run.table_lock_contended,
+        run.table_no_room,
+    ];
+    outcomes.iter().any(|n| n.is_some_and(|n| n > 0))
 }
 
 struct Column {
@@ -155,7 +172,7 @@ struct Column {
     value: Option<fn(&RunRow) -> String>,
 }
 
-const COLUMNS: [Column; 16] = [
+const COLUMNS: [Column; 18] = [
     Column { heading: "policy\nchosen", right: false, shown: |m| m.adaptive, value: Some(chosen) },
     Column {
         heading: "hit\nratio",
@@ -182,6 +199,12 @@ const COLUMNS: [Column; 16] = [
         value: Some(|run| run.slowdown.map_or(MISSING.to_owned(), |s| format!("{s:.3}"))),
     },
     Column {
+        heading: "pro-\njected",
+        right: true,
+        shown: |m| m.projected,
+        value: Some(|run| run.projected_slowdown.map_or(MISSING.to_owned(), |s| format!("{s:.3}"))),
+    },
+    Column {
         heading: "walks\nms",
         right: true,
         shown: |m| m.references,
@@ -192,6 +215,12 @@ const COLUMNS: [Column; 16] = [
         right: true,
         shown: |m| m.references,
         value: Some(|run| run.shootdowns.map_or(MISSING.to_owned(), count)),
+    },
+    Column {
+        heading: "tables\nmoved",
+        right: true,
+        shown: |m| m.table_moves,
+        value: Some(|run| run.table_moves.map_or(MISSING.to_owned(), count)),
     },
     Column {
         heading: "promoted",
@@ -325,6 +354,31 @@ fn notes(runs: &[RunRow], measured: &Measured) -> Vec<String> {
              page walks, which overlap with other work."
                 .to_owned(),
         );
+    }
+    if measured.projected {
+        let errors = runs.iter().filter_map(|r| r.projection_error).map(f64::abs);
+        notes.push(format!(
+            "Projected: the slowdown that the extended leading-load model makes of the run with \
+             all memory fast and the share of reads from fast memory; off by at most {} of run \
+             time here.",
+            percent(errors.fold(0.0, f64::max))
+        ));
+    }
+    for run in runs.iter().filter(|r| has_table_moves(r)) {
+        let of = |n: Option<u64>| count(n.unwrap_or(0));
+        notes.push(format!(
+            "Leaf tables of {} under {}, for each of its pages that moved: moved {}, there \
+             already {}, within their tier {}, still mapping fast pages {}, lock contended {}, \
+             without a frame {}.",
+            clean(&run.group),
+            clean(&run.policy),
+            of(run.table_moves),
+            of(run.table_already_there),
+            of(run.table_within_tier),
+            of(run.table_maps_fast),
+            of(run.table_lock_contended),
+            of(run.table_no_room),
+        ));
     }
     if measured.adaptive {
         notes.push(

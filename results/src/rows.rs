@@ -175,6 +175,28 @@ table! {
         migrated_bytes: Option<u64>,
         /// TLB shootdowns for it.
         shootdowns: Option<u64>,
+        /// Of its pages that moved, those whose leaf table moved with them (Radiant paper,
+        /// algorithm 1, as are the five columns that follow).
+        table_moves: Option<u64>,
+        /// Leaf table already where the page went.
+        table_already_there: Option<u64>,
+        /// Leaf table in the tier that the page went to.
+        table_within_tier: Option<u64>,
+        /// Leaf table that still maps fast pages.
+        table_maps_fast: Option<u64>,
+        /// Leaf table, or the one above it, locked by somebody else.
+        table_lock_contended: Option<u64>,
+        /// No frame for the leaf table.
+        table_no_room: Option<u64>,
+        /// What `duration_ms` comes to by the extended leading-load model (migration-granularity
+        /// paper, section 5), from the run with all memory fast and `reference_hit_ratio`.
+        projected_duration_ms: Option<f64>,
+        /// The same for `slowdown`.
+        projected_slowdown: Option<f64>,
+        /// `projected_slowdown / slowdown - 1`: how far the model is off.
+        projection_error: Option<f64>,
+        /// The program was killed because memory ran out.
+        killed: Option<bool>,
         /// Whether the program's data was found intact at the end.
         checksum_ok: Option<bool>,
         /// Whether times come from software emulation: counts hold, times do not.
@@ -238,6 +260,19 @@ table! {
         fast_table_pages: u64,
         /// Its page-table pages in slow memory, at the end of the period.
         slow_table_pages: u64,
+        /// Of its pages that moved, those whose leaf table moved with them (Radiant paper,
+        /// algorithm 1, as are the columns that follow).
+        table_moves: u64,
+        /// Leaf table already where the page went.
+        table_already_there: u64,
+        /// Leaf table in the tier that the page went to.
+        table_within_tier: u64,
+        /// Leaf table that still maps fast pages.
+        table_maps_fast: u64,
+        /// Leaf table, or the one above it, locked by somebody else.
+        table_lock_contended: u64,
+        /// No frame for the leaf table.
+        table_no_room: u64,
     }
 }
 
