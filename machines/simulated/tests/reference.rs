@@ -388,8 +388,9 @@ fn unused_pages_go_down_in_the_background_when_free_fast_memory_is_short() {
         let mut config = config(8 * MIB, 64 * MIB);
         config.options.background_demotion = demotion;
         let machine = ReferenceMachine::new(config).unwrap();
-        // More than fits, then 16 pages over and over.
-        let all = (0..12 * MIB / 4096).map(|page| load(START + page * 4096));
+        // More than fits, and 16 pages over and over.
+        let all = (0..12 * MIB / 4096).flat_map(|page| [page, page % 16]);
+        let all = all.map(|page| load(START + page * 4096));
         let few = (0..3_000_000).map(|n| load(START + n % 16 * 4096));
         let source = script(12 * MIB, all.chain(few));
         let seams = machine.add_group(group(PageSize::Base, 1.0), Box::new(source)).unwrap();

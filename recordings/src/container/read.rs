@@ -217,8 +217,10 @@ impl<R: Read> ContainerReader<R> {
         if checksum(&[&bytes]) != number(&head, 12) {
             return Err(self.damaged(offset, "a chunk's payload does not match its checksum"));
         }
-        let payload = decompress(&bytes, raw)
-            .map_err(|e| self.damaged(offset, &format!("a chunk cannot be decompressed: {e}")))?;
+        let payload = decompress(&bytes, raw).map_err(|e| {
+            let what = format!("a chunk cannot be decompressed or is not of {raw} bytes: {e}");
+            self.damaged(offset, &what)
+        })?;
         if payload.len() != raw {
             return Err(self.damaged(offset, &format!("a chunk's payload is not of {raw} bytes")));
         }
