@@ -15,8 +15,9 @@
 //! - what policies are made of: [`hotness`] (ages and histories), [`select`] (choosing by
 //!   counting), [`builder`] (from pages to a plan), [`features`], and [`carry`] (keeping all of
 //!   it when pages come and go);
-//! - [`parameters`]: how parameters of experiment files are read;
+//! - [`parameters`] and [`mod@size`]: how parameters of experiment files are read;
 //! - [`policies`]: one file each, and their registry;
+//! - [`heat`]: accesses by address and period, binned;
 //! - [`projection`]: run time on tiers of other latencies;
 //! - [`seams`]: the other two traits of the loop, [`seams::Tracker`] and [`seams::Mover`].
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@ pub mod bits;
 pub mod builder;
 pub mod carry;
 pub mod features;
+pub mod heat;
 pub mod hotness;
 pub mod operations;
 pub mod page;
@@ -36,3 +38,4 @@ pub mod projection;
 pub mod scan;
 pub mod seams;
 pub mod select;
+pub mod size;

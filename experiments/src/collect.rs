@@ -12,7 +12,7 @@ use terrace_recordings::period::{GroupHeader, Header, PeriodWriter};
 use terrace_results::{HardwareRow, PeriodRow, RunRow};
 
 use crate::file::GroupSpec;
-use crate::heat::Heat;
+use crate::heat::{self, Heat};
 use crate::rows::Rows;
 use crate::run::Run;
 
@@ -99,7 +99,7 @@ impl<'a> Collector<'a> {
     ) -> anyhow::Result<Vec<RunRow>> {
         let mut rows = Vec::new();
         for (index, member) in self.groups.into_iter().enumerate() {
-            for bin in member.heat.rows(&member.row.run, &member.row.group) {
+            for bin in heat::rows(&member.heat, &member.row.run, &member.row.group) {
                 self.tables.heat(bin)?;
             }
             let mut row = member.summary();

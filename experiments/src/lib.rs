@@ -24,9 +24,9 @@ pub mod refusal;
 mod rows;
 pub mod run;
 mod simulated;
-pub mod size;
 pub mod sweep;
 mod virtual_machine;
 
 pub use file::Experiment;
 pub use refusal::Refusal;
+pub use terrace_core::size;

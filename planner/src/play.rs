@@ -5,7 +5,7 @@ use terrace_core::policy;
 use terrace_core::seams::MachineError;
 use terrace_engine::{Engine, FastShare, Group, Observer, Options, PeriodReport};
 use terrace_experiments::Refusal;
-use terrace_experiments::heat::Heat;
+use terrace_experiments::heat::{self, Heat};
 use terrace_results::HeatRow;
 use terrace_simulated::os::OsConfig;
 use terrace_simulated::{GroupConfig, Machine as SimulatedMachine, MachineConfig};
@@ -129,7 +129,7 @@ pub fn play(recording: &Recording, setup: &Setup<'_>) -> anyhow::Result<Played> 
             setup.policy
         );
     };
-    let heat = watch.heat.map(|heat| heat.rows(setup.policy, &recording.name));
+    let heat = watch.heat.map(|map| heat::rows(&map, setup.policy, &recording.name));
     Ok(Played {
         slowdown: took as f64 / fast as f64,
         hit_ratio: if watch.accessed == 0 {

@@ -23,7 +23,7 @@ pub use error::ReportError;
 pub use html::plan::{PlanPage, plan_html, write_plan_html};
 pub use html::plots;
 pub use html::sheet::{SweepPage, SweepRow, sweep_html, write_sweep_html};
-pub use html::{ReportMeta, html, write_html};
+pub use html::{ReportMeta, heat_png, heat_svg, html, write_html};
 pub use json::json;
 pub use results::Results;
 pub use text::text_table;

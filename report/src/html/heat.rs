@@ -138,6 +138,36 @@ impl HeatMap {
         })
     }
 
+    /// What was accessed and, beside it, what was in fast memory, a pixel a cell times `scale`, as
+    /// a PNG.
+    pub(super) fn png(&self, scale: usize) -> Option<Vec<u8>> {
+        let between = 4;
+        let width = (2 * self.columns + between) * scale;
+        let mut shades = Self::shades(&HEAT);
+        let places = Self::shades(&PLACE);
+        let offset = shades.len() as u8;
+        shades.extend(places);
+        let mut pixels = Vec::with_capacity(width * self.rows * scale);
+        for row in (0..self.rows).rev() {
+            let cells = row * self.columns..(row + 1) * self.columns;
+            let mut line = Vec::with_capacity(width);
+            let mut put = |pixel: u8, times: usize| line.extend(std::iter::repeat_n(pixel, times));
+            self.accessed[cells.clone()].iter().for_each(|c| put(shade(*c), scale));
+            put(SHADES as u8, between * scale);
+            self.fast[cells].iter().for_each(|c| put(offset + shade(*c), scale));
+            (0..scale).for_each(|_| pixels.extend_from_slice(&line));
+        }
+        encode((width as u32, (self.rows * scale) as u32), &pixels, &shades).ok()
+    }
+
+    /// The colours of a ramp, and that of cells where nothing was mapped.
+    fn shades(ramp: &Ramp) -> Vec<[u8; 4]> {
+        let mut shades: Vec<[u8; 4]> =
+            (0..SHADES).map(|i| ramp.at(i as f64 / (SHADES - 1) as f64)).collect();
+        shades.push(UNMAPPED);
+        shades
+    }
+
     fn panel(
         &self,
         ground: &Ground,
@@ -263,21 +293,21 @@ impl HeatMap {
     fn image(&self, cells: &[f64], ramp: &Ramp) -> String {
         let mut pixels = Vec::with_capacity(cells.len());
         for row in cells.chunks(self.columns).rev() {
-            pixels.extend(row.iter().map(|share| {
-                if share.is_nan() {
-                    SHADES as u8
-                } else {
-                    (share.clamp(0.0, 1.0) * (SHADES - 1) as f64).round() as u8
-                }
-            }));
+            pixels.extend(row.iter().map(|share| shade(*share)));
         }
-        let mut shades: Vec<[u8; 4]> =
-            (0..SHADES).map(|i| ramp.at(i as f64 / (SHADES - 1) as f64)).collect();
-        shades.push(UNMAPPED);
+        let shades = Self::shades(ramp);
         let size = (self.columns as u32, self.rows as u32);
         let png = encode(size, &pixels, &shades).unwrap_or_default();
         escape(&base64::engine::general_purpose::STANDARD.encode(png))
     }
+}
+
+/// The shade of a share: the last is for no memory.
+fn shade(share: f64) -> u8 {
+    if share.is_nan() {
+        return SHADES as u8;
+    }
+    (share.clamp(0.0, 1.0) * (SHADES - 1) as f64).round() as u8
 }
 
 fn encode(

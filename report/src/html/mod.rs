@@ -26,6 +26,8 @@ use std::path::Path;
 
 use minijinja::{AutoEscape, Environment};
 
+use terrace_results::HeatRow;
+
 use crate::error::ReportError;
 use crate::results::Results;
 
@@ -57,6 +59,21 @@ pub fn html(results: &Results, meta: &ReportMeta) -> String {
                 picture::escape(&e.to_string())
             )
         })
+}
+
+/// A heat map by itself, as an SVG file: what was accessed and, beside it, what was in fast memory,
+/// by address and period. `None` of bins that cover nothing.
+pub fn heat_svg(bins: &[HeatRow], label: &str) -> Option<String> {
+    let bins: Vec<&HeatRow> = bins.iter().collect();
+    let drawn = heat::HeatMap::new(&bins, heat::raster_max(1))?.draw(label);
+    let head = "<svg xmlns=\"http://www.w3.org/2000/svg\" font-family=\"sans-serif\" ";
+    Some(drawn.replacen("<svg ", head, 1))
+}
+
+/// The same as a PNG file, without axes.
+pub fn heat_png(bins: &[HeatRow]) -> Option<Vec<u8>> {
+    let bins: Vec<&HeatRow> = bins.iter().collect();
+    heat::HeatMap::new(&bins, heat::raster_max(1))?.png(3)
 }
 
 /// Writes the report, whole or not at all: to a file beside it that then takes its name.
