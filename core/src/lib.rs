@@ -17,6 +17,7 @@
 //!   it when pages come and go);
 //! - [`parameters`] and [`mod@size`]: how parameters of experiment files are read;
 //! - [`policies`]: one file each, and their registry;
+//! - [`curve`] and [`division`]: what fast memory is worth to groups, and how it is divided;
 //! - [`heat`]: accesses by address and period, binned;
 //! - [`projection`]: run time on tiers of other latencies;
 //! - [`seams`]: the other two traits of the loop, [`seams::Tracker`] and [`seams::Mover`].
@@ -25,6 +26,8 @@
 pub mod bits;
 pub mod builder;
 pub mod carry;
+pub mod curve;
+pub mod division;
 pub mod features;
 pub mod heat;
 pub mod hotness;
