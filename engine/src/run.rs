@@ -102,6 +102,11 @@ impl Engine {
         self.members.iter().map(|m| m.group.name.as_str())
     }
 
+    /// A group, to be changed between periods: its share, its bounds, its policy.
+    pub fn group_mut(&mut self, index: usize) -> Option<&mut Group> {
+        self.members.get_mut(index).map(|m| &mut m.group)
+    }
+
     /// Runs periods until every group has ended or `stop` says so before a period.
     pub fn run(
         &mut self,

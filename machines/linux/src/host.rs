@@ -83,6 +83,8 @@ pub struct GroupSpec {
     /// Whether translations are flushed as each period begins: costs one move of a base page for
     /// each process, and without it pages that stay in a TLB look unused.
     pub flush: bool,
+    /// Ends this group alone when it is set; the host's own flag where it is `None`.
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl GroupSpec {
@@ -103,6 +105,7 @@ impl GroupSpec {
             move_share: 0.5,
             keep_empty: false,
             flush: true,
+            stop: None,
         }
     }
 }
@@ -111,6 +114,8 @@ impl GroupSpec {
 pub struct AttachedGroup {
     /// Its name.
     pub name: String,
+    /// The kernel thread that it has, for [`Host::release`].
+    pub slot: u32,
     /// Sees its pages.
     pub tracker: DamonTracker,
     /// Moves them.
@@ -157,7 +162,10 @@ pub struct Host {
     topology: Topology,
     conflicts: Vec<Conflict>,
     session: Arc<Session>,
-    attached: u32,
+    /// For each kernel thread, whether a group has it.
+    slots: Vec<bool>,
+    /// Whether DAMON's interface was taken.
+    taken: bool,
 }
 
 impl Host {
@@ -199,7 +207,8 @@ impl Host {
         } else if !fixable.is_empty() && !options.accept_conflicts {
             return Err(HostError::Conflicts(fixable.into_iter().cloned().collect()));
         }
-        Ok(Host { options, topology, conflicts, session, attached: 0 })
+        let slots = vec![false; options.max_groups as usize];
+        Ok(Host { options, topology, conflicts, session, slots, taken: false })
     }
 
     /// The tiers.
@@ -223,7 +232,7 @@ impl Host {
         for group in &groups {
             self.check(group)?;
         }
-        let wanted = self.attached + groups.len() as u32;
+        let wanted = self.attached() + groups.len() as u32;
         if wanted > self.options.max_groups {
             return Err(HostError::Group {
                 name: groups.last().map_or_else(String::new, |g| g.name.clone()),
@@ -233,14 +242,16 @@ impl Host {
                 ),
             });
         }
-        if self.attached == 0 {
+        if !self.taken {
             self.session.take_kdamonds(self.options.max_groups)?;
+            self.taken = true;
         }
         let move_shared = conflicts::may_move_shared(&self.options.roots);
         let nodes =
             TierNodes { fast: self.topology.fast_nodes(), slow: self.topology.slow_nodes() };
         let mut attached = Vec::with_capacity(groups.len());
         for group in groups {
+            let Some(slot) = self.slots.iter().position(|taken| !taken) else { break };
             let roots = &self.options.roots;
             let kernel = || Box::new(LiveKernel::new(roots.clone(), move_shared));
             let notices = Notices::default();
@@ -256,9 +267,9 @@ impl Host {
                     cap_pages: group.cap_pages,
                     keep_empty: group.keep_empty,
                     flush: group.flush,
-                    stop: self.options.stop.clone(),
+                    stop: group.stop.or_else(|| self.options.stop.clone()),
                 },
-                self.attached as usize,
+                slot,
                 kernel(),
                 nodes.clone(),
                 Arc::clone(&notices),
@@ -276,10 +287,23 @@ impl Host {
                 notices,
                 costs.clone(),
             );
-            attached.push(AttachedGroup { name: group.name, tracker, mover, costs });
-            self.attached += 1;
+            let (name, number) = (group.name, slot as u32);
+            attached.push(AttachedGroup { name, slot: number, tracker, mover, costs });
+            self.slots[slot] = true;
         }
         Ok(attached)
+    }
+
+    /// Groups that have a kernel thread.
+    fn attached(&self) -> u32 {
+        self.slots.iter().filter(|taken| **taken).count() as u32
+    }
+
+    /// Gives the kernel thread of a group to the next. Its tracker must have been dropped.
+    pub fn release(&mut self, slot: u32) {
+        if let Some(taken) = self.slots.get_mut(slot as usize) {
+            *taken = false;
+        }
     }
 
     fn check(&self, group: &GroupSpec) -> Result<(), HostError> {

@@ -97,6 +97,11 @@ impl TraceInstance {
         })
     }
 
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Makes the buffers large enough for two periods of `records` records.
     pub fn reserve(&mut self, records: usize) -> Result<(), FileError> {
         let per_page = ((self.page.len() - 16) / self.event.record_bytes()).max(1);

@@ -650,5 +650,13 @@ impl Drop for DamonTracker {
         if let Err(error) = self.turn_off() {
             tracing::error!(%error, "DAMON was not turned off");
         }
+        // Its files are closed by this; the next group with this kernel thread makes it anew.
+        if let Some(trace) = self.trace.take() {
+            let path = trace.path().to_owned();
+            drop(trace);
+            if let Err(error) = self.session.remove_trace_instance(&path) {
+                tracing::warn!(%error, "the trace instance stays until the end");
+            }
+        }
     }
 }
