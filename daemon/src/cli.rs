@@ -1,0 +1,67 @@
+//! Arguments of `terraced`; `terrace man` makes its manual page of them.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Where the configuration is looked for.
+const CONFIG: &str = "/etc/terrace/terraced.toml";
+
+/// What stands below the commands in `--help` and in the manual page.
+const MORE: &str = "\
+Signals:
+  SIGHUP           read the configuration again; nothing that is known is lost
+  SIGTERM, SIGINT  put every kernel setting back and end
+
+Exit codes:
+  0  done
+  1  it failed
+  2  it was asked in a way that cannot be done (arguments, configuration,
+     rights); nothing was changed
+
+Environment:
+  TERRACE_LOG=info (or debug, trace) tells more on standard error
+
+See also 'terrace status', 'terrace top' and docs/operator.md.";
+
+/// Looks after control groups: keeps the pages they use in fast memory and moves the rest away.
+#[derive(Parser)]
+#[command(name = "terraced", version, arg_required_else_help = true, after_long_help = MORE)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run until told to end.
+    Run {
+        /// The configuration.
+        #[arg(default_value = CONFIG)]
+        config: PathBuf,
+        /// Move nothing, whatever the configuration says.
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Read a configuration and say what is wrong with it; changes nothing.
+    Check {
+        /// The configuration.
+        #[arg(default_value = CONFIG)]
+        config: PathBuf,
+        /// Look also whether this host can be looked after.
+        #[arg(long)]
+        host: bool,
+    },
+    /// Put back kernel settings that a daemon changed and could not put back itself.
+    Restore,
+    /// Wait for the end of the daemon that holds the pipe, then put settings back.
+    #[command(hide = true)]
+    Guard {
+        /// The journal of changed settings.
+        journal: PathBuf,
+        /// The run whose journal it must be.
+        run: String,
+    },
+}

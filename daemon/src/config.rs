@@ -1,0 +1,629 @@
+//! `terraced.toml`: read strictly, every fault said with its line.
+//!
+//! Unknown keys, impossible values and contradictions are errors; what is left out has the
+//! default that `docs/operator.md` and `examples/terraced.toml` state. Nothing in it is ever
+//! executed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use terrace_core::page::PageSize;
+use terrace_core::parameters::in_plain_words;
+use terrace_core::policy;
+use terrace_core::size::Size;
+use toml::Spanned;
+
+use crate::discover::Pattern;
+
+/// Largest configuration that is read.
+const MOST_BYTES: u64 = 1 << 20;
+/// Most `[[groups]]` entries.
+const MOST_ENTRIES: usize = 256;
+/// Most groups looked after at a time: each has a kernel thread and a thread of the daemon.
+const MOST_GROUPS: u32 = 128;
+
+/// Why a configuration cannot be used: one line with the file and, where it is known, the line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);
+
+/// A configuration.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// What holds for all groups.
+    #[serde(default)]
+    pub daemon: DaemonConfig,
+    /// How fast memory is divided between groups with a `share`.
+    #[serde(default)]
+    pub sharing: SharingConfig,
+    /// When moves are held back.
+    #[serde(default)]
+    pub manners: MannersConfig,
+    /// The groups, in the order in which they claim control groups.
+    pub groups: Vec<Spanned<GroupConfig>>,
+    /// Parameters of policies, by policy.
+    #[serde(default)]
+    pub policies: BTreeMap<String, Value>,
+}
+
+/// `[daemon]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DaemonConfig {
+    /// Length of a period of groups that do not say.
+    pub period_ms: u64,
+    /// How often control groups are looked for.
+    pub discover_ms: u64,
+    /// Most groups at a time.
+    pub max_groups: u32,
+    /// Most processes of one group; a group with more is left alone.
+    pub max_processes: usize,
+    /// Leave to change kernel settings that conflict, journaled, for as long as the daemon runs.
+    pub fix_conflicts: bool,
+    /// Fast nodes, where the firmware says nothing or the wrong thing.
+    pub fast_nodes: Vec<u32>,
+    /// Slow nodes.
+    pub slow_nodes: Vec<u32>,
+    /// Nothing is moved; what would be is counted.
+    pub dry_run: bool,
+    /// Bytes moved per second by all groups together, at most.
+    pub bandwidth: Option<Size>,
+    /// Processor time of the daemon and its kernel threads, in percent of one processor.
+    pub cpu_percent: Option<f64>,
+    /// The control socket.
+    pub control: PathBuf,
+    /// Name or number of the group whose members may read the status; root alone where empty.
+    pub control_group: String,
+    /// Address of the Prometheus endpoint, such as `127.0.0.1:9464`; none where empty.
+    pub metrics: String,
+    /// Folder that keeps histories over restarts; none where empty.
+    pub state: PathBuf,
+    /// Of everything random.
+    pub seed: u64,
+    /// Latency of slow memory over that of fast memory; what the firmware says where it is 0.
+    pub latency_ratio: f64,
+    /// Share of a program's time, with all memory fast, that it waits for memory: an assumption of
+    /// the slowdown estimate.
+    pub memory_share: f64,
+    /// By how much that may be off either way.
+    pub memory_share_error: f64,
+}
+
+impl Default for DaemonConfig {
+    fn default() -> Self {
+        DaemonConfig {
+            period_ms: 5000,
+            discover_ms: 2000,
+            max_groups: 16,
+            max_processes: 1024,
+            fix_conflicts: true,
+            fast_nodes: Vec::new(),
+            slow_nodes: Vec::new(),
+            dry_run: false,
+            bandwidth: None,
+            cpu_percent: None,
+            control: "/run/terrace/control.sock".into(),
+            control_group: String::new(),
+            metrics: String::new(),
+            state: "/var/lib/terrace".into(),
+            seed: 1,
+            latency_ratio: 0.0,
+            memory_share: 0.4,
+            memory_share_error: 0.2,
+        }
+    }
+}
+
+/// `[sharing]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SharingConfig {
+    /// Fast memory that all groups may use together, as a size or a part of the tier ("80%").
+    pub fast: Amount,
+    /// How often it is divided anew.
+    pub every_ms: u64,
+    /// Most hit ratio that a group may lose against a division by weight alone, 0 to 1.
+    pub max_loss: f64,
+}
+
+impl Default for SharingConfig {
+    fn default() -> Self {
+        SharingConfig { fast: Amount::Part(0.9), every_ms: 30_000, max_loss: 0.3 }
+    }
+}
+
+/// `[manners]`.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MannersConfig {
+    /// Periods of hits that a promoted page must have yielded on average for moving to go on.
+    pub payback_periods: f64,
+    /// Periods in which promotions are counted, and half of those in which their hits are.
+    pub settle_periods: u32,
+    /// Promotions in that time, over pages of fast memory, below which nothing is judged.
+    pub least_moved: f64,
+    /// Periods for which moving pauses the first time that it does not pay; doubled each time.
+    pub pause_periods: u32,
+    /// Longest pause.
+    pub longest_pause_periods: u32,
+    /// Longest time that one batch of moves should take.
+    pub stall_ms: u64,
+    /// Share of a period that moves may take.
+    pub move_share: f64,
+}
+
+impl Default for MannersConfig {
+    fn default() -> Self {
+        MannersConfig {
+            payback_periods: 1.0,
+            settle_periods: 8,
+            least_moved: 0.1,
+            pause_periods: 16,
+            longest_pause_periods: 512,
+            stall_ms: 20,
+            move_share: 0.5,
+        }
+    }
+}
+
+/// One of `[[groups]]`: a control group, or all that match a pattern, each by itself.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupConfig {
+    /// Its name in status and metrics.
+    pub name: String,
+    /// Path below the control-group root, with `*`, `?`, `[...]`, `{a,b}` and `**`.
+    pub cgroup: String,
+    /// Paths that are left out, likewise.
+    #[serde(default)]
+    pub exclude: Vec<String>,
+    /// Name of a policy.
+    #[serde(default = "amp")]
+    pub policy: String,
+    /// Size of the pages that are tracked and moved.
+    #[serde(default = "huge", deserialize_with = "page_size")]
+    pub page_size: PageSize,
+    /// Fast memory over the group's own pages, 0 to 1.
+    pub fast_ratio: Option<f64>,
+    /// Fast memory as a size.
+    pub fast: Option<Size>,
+    /// Fast memory by benefit, within guarantees.
+    pub share: Option<ShareConfig>,
+    /// Length of a period.
+    pub period_ms: Option<u64>,
+    /// Bytes moved per second, at most.
+    pub bandwidth: Option<Size>,
+    /// Processor time for looking after it, in percent of one processor.
+    pub cpu_percent: Option<f64>,
+    /// Nothing is moved; what would be is counted.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Most memory that is tracked.
+    pub tracked: Option<Size>,
+}
+
+/// `share = { ... }`.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ShareConfig {
+    /// It gets at least this, as far as it has pages.
+    pub min: Size,
+    /// And at most this.
+    pub max: Option<Size>,
+    /// What a hit of it counts beside another group's.
+    pub weight: f64,
+}
+
+impl Default for ShareConfig {
+    fn default() -> Self {
+        ShareConfig { min: Size(0), max: None, weight: 1.0 }
+    }
+}
+
+/// A size, or a part of a whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Amount {
+    /// In bytes.
+    Bytes(u64),
+    /// 0 to 1.
+    Part(f64),
+}
+
+impl Amount {
+    /// In bytes, of this whole.
+    pub fn of(self, whole_bytes: u64) -> u64 {
+        match self {
+            Amount::Bytes(bytes) => bytes.min(whole_bytes),
+            Amount::Part(part) => (whole_bytes as f64 * part) as u64,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bad =
+            || serde::de::Error::custom("expected a size or a part, as in \"12G\" or \"80%\"");
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Bytes(u64),
+            Text(String),
+        }
+        match Written::deserialize(deserializer).map_err(|_| bad())? {
+            Written::Bytes(bytes) => Ok(Amount::Bytes(bytes)),
+            Written::Text(text) => match text.trim().strip_suffix('%') {
+                Some(percent) => {
+                    let percent: f64 = percent.trim().parse().map_err(|_| bad())?;
+                    let in_range = (0.0..=100.0).contains(&percent);
+                    in_range.then_some(Amount::Part(percent / 100.0)).ok_or_else(bad)
+                }
+                None => Size::parse(&text).map(|s| Amount::Bytes(s.0)).map_err(|_| bad()),
+            },
+        }
+    }
+}
+
+fn amp() -> String {
+    "amp".to_owned()
+}
+
+fn huge() -> PageSize {
+    PageSize::Huge
+}
+
+fn page_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PageSize, D::Error> {
+    match String::deserialize(deserializer)?.as_str() {
+        "2M" => Ok(PageSize::Huge),
+        "4K" => Ok(PageSize::Base),
+        other => Err(serde::de::Error::custom(format!("got '{other}', expected \"2M\" or \"4K\""))),
+    }
+}
+
+/// How much fast memory a group may use.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Quota {
+    /// A part of its own pages.
+    Ratio(f64),
+    /// A size in bytes.
+    Bytes(u64),
+    /// What the division gives it.
+    Share {
+        /// At least.
+        min_bytes: u64,
+        /// At most.
+        max_bytes: u64,
+        /// Beside others.
+        weight: f64,
+    },
+}
+
+/// Everything that is set for one control group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Name of the entry.
+    pub entry: String,
+    /// Name of the policy.
+    pub policy: String,
+    /// Its parameters.
+    pub parameters: Value,
+    /// Its seed.
+    pub seed: u64,
+    /// Size of its pages.
+    pub page_size: PageSize,
+    /// Length of a period.
+    pub period_ms: u64,
+    /// Its fast memory.
+    pub quota: Quota,
+    /// Bytes it may move in a second.
+    pub bandwidth_bytes_per_s: Option<u64>,
+    /// Processor time, in percent of one processor.
+    pub cpu_percent: Option<f64>,
+    /// Nothing is moved.
+    pub dry_run: bool,
+    /// Most pages that are tracked.
+    pub cap_pages: u64,
+    /// When moves are held back.
+    pub manners: MannersConfig,
+}
+
+impl Settings {
+    /// Whether a tracker for `self` serves `other` too.
+    pub fn tracks_like(&self, other: &Settings) -> bool {
+        (self.page_size, self.period_ms, self.cap_pages)
+            == (other.page_size, other.period_ms, other.cap_pages)
+            && self.manners.stall_ms == other.manners.stall_ms
+            && self.manners.move_share == other.manners.move_share
+    }
+
+    /// Whether the policy is the same.
+    pub fn decides_like(&self, other: &Settings) -> bool {
+        (&self.policy, &self.parameters, self.seed)
+            == (&other.policy, &other.parameters, other.seed)
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let name = path.display();
+        let error = |e: std::io::Error| {
+            ConfigError(format!("{name}: {e}; expected a configuration of terraced"))
+        };
+        let size = std::fs::metadata(path).map_err(error)?.len();
+        if size > MOST_BYTES {
+            return Err(ConfigError(format!(
+                "{name}: {size} bytes, expected at most {MOST_BYTES}"
+            )));
+        }
+        Self::parse(&std::fs::read_to_string(path).map_err(error)?, &name.to_string())
+    }
+
+    /// Reads and checks a text; `name` stands in messages.
+    pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
+        let config: Config = toml::from_str(text).map_err(|e| {
+            let line = e.span().map_or(String::new(), |s| format!(":{}", line_of(text, s.start)));
+            let message = in_plain_words(e.message()).replace('\n', " ");
+            ConfigError(format!("{name}{line}: {message}"))
+        })?;
+        config.check().map_err(|(at, message)| {
+            let line = at.map_or(String::new(), |at| format!(":{}", line_of(text, at)));
+            ConfigError(format!("{name}{line}: {message}"))
+        })?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), (Option<usize>, String)> {
+        let general = |message: String| Err((None, message));
+        let d = &self.daemon;
+        let in_range = |key: &str, value: f64, from: f64, to: f64| {
+            if (from..=to).contains(&value) {
+                Ok(())
+            } else {
+                Err((None, format!("{key} = {value}: expected {from} to {to}")))
+            }
+        };
+        in_range("daemon.period_ms", d.period_ms as f64, 50.0, 3_600_000.0)?;
+        in_range("daemon.discover_ms", d.discover_ms as f64, 50.0, 3_600_000.0)?;
+        in_range("daemon.max_groups", d.max_groups.into(), 1.0, MOST_GROUPS.into())?;
+        in_range("daemon.max_processes", d.max_processes as f64, 1.0, 65_536.0)?;
+        in_range("daemon.cpu_percent", d.cpu_percent.unwrap_or(1.0), 0.001, 10_000.0)?;
+        if d.latency_ratio != 0.0 {
+            in_range("daemon.latency_ratio", d.latency_ratio, 1.0, 1000.0)?;
+        }
+        in_range("daemon.memory_share", d.memory_share, 0.0, 1.0)?;
+        in_range("daemon.memory_share_error", d.memory_share_error, 0.0, 1.0)?;
+        in_range("sharing.max_loss", self.sharing.max_loss, 0.0, 1.0)?;
+        in_range("sharing.every_ms", self.sharing.every_ms as f64, 50.0, 86_400_000.0)?;
+        let m = &self.manners;
+        in_range("manners.payback_periods", m.payback_periods, 0.0, 1e6)?;
+        in_range("manners.settle_periods", m.settle_periods.into(), 1.0, 10_000.0)?;
+        in_range("manners.least_moved", m.least_moved, 0.0, 1e6)?;
+        in_range("manners.pause_periods", m.pause_periods.into(), 0.0, 1e6)?;
+        in_range("manners.longest_pause_periods", m.longest_pause_periods.into(), 0.0, 1e6)?;
+        in_range("manners.stall_ms", m.stall_ms as f64, 1.0, 10_000.0)?;
+        in_range("manners.move_share", m.move_share, 0.0, 0.9)?;
+        if d.fast_nodes.is_empty() != d.slow_nodes.is_empty() {
+            return general("fast_nodes and slow_nodes: expected both or none".to_owned());
+        }
+        if !d.control.is_absolute() {
+            return general(format!(
+                "daemon.control = '{}': expected an absolute path",
+                d.control.display()
+            ));
+        }
+        if !d.state.as_os_str().is_empty() && !d.state.is_absolute() {
+            return general(format!(
+                "daemon.state = '{}': expected an absolute path, or \"\"",
+                d.state.display()
+            ));
+        }
+        if !d.metrics.is_empty() && d.metrics.parse::<std::net::SocketAddr>().is_err() {
+            return general(format!(
+                "daemon.metrics = '{}': expected an address and a port, such as 127.0.0.1:9464",
+                d.metrics
+            ));
+        }
+        if self.groups.is_empty() || self.groups.len() > MOST_ENTRIES {
+            return general(format!(
+                "{} groups, expected 1 to {MOST_ENTRIES} of [[groups]]",
+                self.groups.len()
+            ));
+        }
+        for name in self.policies.keys() {
+            let parameters = self.parameters_of(name);
+            policy::build(name, &parameters, d.seed).map_err(|e| (None, e.to_string()))?;
+        }
+        let mut names = BTreeSet::new();
+        for group in &self.groups {
+            let at = Some(group.span().start);
+            let group = group.get_ref();
+            self.check_group(group).map_err(|m| (at, format!("group '{}': {m}", group.name)))?;
+            if !names.insert(&group.name) {
+                return Err((at, format!("two groups are named '{}'; expected one", group.name)));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_group(&self, group: &GroupConfig) -> Result<(), String> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if !(1..=64).contains(&group.name.len()) || !group.name.chars().all(plain) {
+            return Err("expected a name of 1 to 64 letters, digits, '-', '_' or '.'".to_owned());
+        }
+        for pattern in std::iter::once(&group.cgroup).chain(&group.exclude) {
+            Pattern::new(pattern)?;
+        }
+        let quotas = [group.fast_ratio.is_some(), group.fast.is_some(), group.share.is_some()];
+        if quotas.iter().filter(|q| **q).count() != 1 {
+            return Err("expected one of fast_ratio = 0.5, fast = \"8G\" and share = {}".to_owned());
+        }
+        if let Some(ratio) = group.fast_ratio
+            && !(0.0..=1.0).contains(&ratio)
+        {
+            return Err(format!("fast_ratio = {ratio}: expected 0 to 1"));
+        }
+        if let Some(share) = group.share {
+            if !(1e-3..=1e3).contains(&share.weight) {
+                return Err(format!("share.weight = {}: expected 0.001 to 1000", share.weight));
+            }
+            if share.max.is_some_and(|max| max < share.min) {
+                return Err("share: max is less than min".to_owned());
+            }
+        }
+        let period_ms = group.period_ms.unwrap_or(self.daemon.period_ms);
+        if !(50..=3_600_000).contains(&period_ms) {
+            return Err(format!("period_ms = {period_ms}: expected 50 to 3600000"));
+        }
+        if let Some(percent) = group.cpu_percent
+            && !(0.001..=10_000.0).contains(&percent)
+        {
+            return Err(format!("cpu_percent = {percent}: expected 0.001 to 10000"));
+        }
+        let cap = cap_pages(group);
+        if !(1..=262_144).contains(&cap) {
+            return Err(format!("tracked: {cap} pages, expected 1 to 262144 of the page size"));
+        }
+        let built =
+            policy::build(&group.policy, &self.parameters_of(&group.policy), self.daemon.seed);
+        let policy = built.map_err(|e| e.to_string())?;
+        if policy.needs_frames() {
+            return Err(format!(
+                "policy '{}' scans page frames, which only the simulated machine tells; use granularity-4k",
+                group.policy
+            ));
+        }
+        Ok(())
+    }
+
+    fn parameters_of(&self, policy: &str) -> Value {
+        self.policies.get(policy).cloned().unwrap_or(Value::Null)
+    }
+
+    /// What holds for the control groups of an entry.
+    pub fn settings(&self, group: &GroupConfig) -> Settings {
+        Settings {
+            entry: group.name.clone(),
+            policy: group.policy.clone(),
+            parameters: self.parameters_of(&group.policy),
+            seed: self.daemon.seed,
+            page_size: group.page_size,
+            period_ms: group.period_ms.unwrap_or(self.daemon.period_ms),
+            quota: match (group.fast_ratio, group.fast, group.share.unwrap_or_default()) {
+                (Some(ratio), ..) => Quota::Ratio(ratio),
+                (_, Some(bytes), _) => Quota::Bytes(bytes.0),
+                (.., share) => Quota::Share {
+                    min_bytes: share.min.0,
+                    max_bytes: share.max.map_or(u64::MAX, |s| s.0),
+                    weight: share.weight,
+                },
+            },
+            bandwidth_bytes_per_s: group.bandwidth.map(|s| s.0),
+            cpu_percent: group.cpu_percent,
+            dry_run: group.dry_run || self.daemon.dry_run,
+            cap_pages: cap_pages(group),
+            manners: self.manners,
+        }
+    }
+}
+
+/// The bounds of [`terrace_linux::GroupSpec::new`], where the configuration says nothing.
+fn cap_pages(group: &GroupConfig) -> u64 {
+    let usual = match group.page_size {
+        PageSize::Huge => 65_536,
+        PageSize::Base => 16_384,
+    };
+    group.tracked.map_or(usual, |size| size.0.div_ceil(group.page_size.bytes()))
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const EXAMPLE: &str = include_str!("../../examples/terraced.toml");
+    const SMALL: &str = "[[groups]]\nname = \"g\"\ncgroup = \"/a\"\nfast_ratio = 0.5\n";
+
+    fn refused(text: &str) -> String {
+        let message = Config::parse(text, "t.toml").unwrap_err().to_string();
+        assert!(!message.contains('\n'), "{message}");
+        message
+    }
+
+    #[test]
+    fn the_example_is_one_and_states_the_defaults() {
+        let config = Config::parse(EXAMPLE, "example").unwrap();
+        assert!(config.groups.len() >= 3);
+        let small = Config::parse(SMALL, "small").unwrap();
+        assert_eq!(config.daemon.period_ms, small.daemon.period_ms);
+        assert_eq!(config.manners, small.manners);
+        assert_eq!(config.sharing, small.sharing);
+        let settings = small.settings(small.groups[0].get_ref());
+        assert_eq!((settings.policy.as_str(), settings.period_ms), ("amp", 5000));
+        assert_eq!(settings.quota, Quota::Ratio(0.5));
+    }
+
+    #[test]
+    fn faults_are_said_with_their_line() {
+        for (text, expected) in [
+            (format!("{SMALL}polcy = \"lru\"\n"), "t.toml:5: unknown field `polcy`, expected"),
+            (format!("[daemon]\nperiod = 1\n{SMALL}"), "t.toml:2: unknown field `period`"),
+            (SMALL.replace("0.5", "1.5"), "t.toml:1: group 'g': fast_ratio = 1.5: expected 0 to 1"),
+            (format!("{SMALL}fast = \"1G\"\n"), "t.toml:1: group 'g': expected one of fast_ratio"),
+            (format!("{SMALL}policy = \"mru\"\n"), "no policy is named 'mru'; expected one of"),
+            (format!("{SMALL}page_size = \"1G\"\n"), "t.toml:5: got '1G', expected \"2M\" or"),
+            (format!("{SMALL}policy = \"physical-4k\"\n"), "only the simulated machine tells"),
+            (format!("{SMALL}[policies.amp]\nwindow = 3\n"), "unknown field `window`"),
+            (format!("{SMALL}[policies.nosuch]\n"), "no policy is named 'nosuch'"),
+            (format!("{SMALL}{SMALL}"), "t.toml:5: two groups are named 'g'"),
+            (SMALL.replace("/a", "/a/../b"), "'..'"),
+            (SMALL.replace("/a", "/[a"), "/[a"),
+            (SMALL.replace("\"g\"", "\"g h\""), "expected a name"),
+            ("groups = 3".to_owned(), "t.toml:1: got integer `3`, expected a list"),
+            (String::new(), "missing field `groups`"),
+            (format!("[sharing]\nfast = \"110%\"\n{SMALL}"), "t.toml:2: expected a size or a part"),
+            (format!("[daemon]\nmetrics = \"all\"\n{SMALL}"), "expected an address and a port"),
+            (format!("[daemon]\nfast_nodes = [0]\n{SMALL}"), "expected both or none"),
+            (format!("[daemon]\ncontrol = \"sock\"\n{SMALL}"), "expected an absolute path"),
+        ] {
+            let message = refused(&text);
+            assert!(message.contains(expected), "{text}\n{message}\n{expected}");
+        }
+    }
+
+    #[test]
+    fn a_missing_or_huge_file_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.toml");
+        assert!(Config::read(&path).unwrap_err().to_string().contains("t.toml"));
+        std::fs::write(&path, vec![b'#'; MOST_BYTES as usize + 1]).unwrap();
+        assert!(Config::read(&path).unwrap_err().to_string().contains("expected at most"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_damage_is_one_line_or_none(
+            cut in 0usize..EXAMPLE.len(),
+            flips in prop::collection::vec((0usize..EXAMPLE.len(), any::<u8>()), 0..6),
+        ) {
+            let mut bytes = EXAMPLE.as_bytes().to_vec();
+            for (at, byte) in flips { bytes[at] = byte; }
+            bytes.truncate(EXAMPLE.len() - cut);
+            if let Err(e) = Config::parse(&String::from_utf8_lossy(&bytes), "t.toml") {
+                let message = e.to_string();
+                prop_assert!(message.starts_with("t.toml") && !message.contains('\n'), "{}", message);
+            }
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "(\\[+|\\]+|groups|name|=|\"|[a-z0-9.]{1,4}|\n| ){0,60}") {
+            let _ = Config::parse(&text, "t.toml");
+        }
+    }
+}

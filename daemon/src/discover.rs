@@ -1,0 +1,230 @@
+//! Which control groups there are, and which of them are looked after: patterns over paths, and
+//! the rule that no process belongs to two groups.
+//!
+//! Names of control groups are their owners' words: they are matched and shown, never opened as
+//! anything but folders below the control-group root, and what a terminal would take as a command
+//! is replaced before it is shown ([`shown`]).
+
+use globset::{GlobBuilder, GlobMatcher};
+
+/// Deepest control group that is looked at.
+pub const DEEPEST: usize = 16;
+/// Most control groups that are looked at in one round.
+pub const MOST_SEEN: usize = 20_000;
+
+/// A pattern over paths of control groups.
+#[derive(Debug, Clone)]
+pub struct Pattern {
+    glob: GlobMatcher,
+}
+
+impl Pattern {
+    /// Reads a pattern: an absolute path below the control-group root, with `*`, `?`, `[...]` and
+    /// `{a,b}` within one name and `**` over any number of names.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let bad = |what: &str| Err(format!("cgroup '{text}': {what}"));
+        if !text.starts_with('/') || text.len() < 2 {
+            return bad("expected a path such as /system.slice/redis.service, not the root");
+        }
+        if text.len() > 4096 || text.chars().any(char::is_control) {
+            return bad("expected at most 4096 characters and no control characters");
+        }
+        if text.split('/').any(|name| name == ".." || name == ".") {
+            return bad("expected no '.' or '..' in it");
+        }
+        // Reading a pattern of many alternatives takes long; nobody needs so many.
+        if text.matches(['{', ',']).count() > 64 {
+            return bad("expected at most 64 alternatives");
+        }
+        let trimmed = text.trim_end_matches('/');
+        match GlobBuilder::new(trimmed).literal_separator(true).build() {
+            Ok(glob) => Ok(Pattern { glob: glob.compile_matcher() }),
+            Err(e) => bad(&format!("{}; expected a path with *, ?, [...] or **", e.kind())),
+        }
+    }
+
+    /// Whether it matches a path such as `/system.slice/x.service`.
+    pub fn matches(&self, path: &str) -> bool {
+        self.glob.is_match(path)
+    }
+}
+
+/// What an entry of the configuration wants.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// These paths.
+    pub cgroup: Pattern,
+    /// But not these.
+    pub exclude: Vec<Pattern>,
+}
+
+impl Wanted {
+    fn matches(&self, path: &str) -> bool {
+        self.cgroup.matches(path) && !self.exclude.iter().any(|p| p.matches(path))
+    }
+}
+
+/// A control group that matches and is not looked after.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// Its path.
+    pub path: String,
+    /// The entry that matches.
+    pub entry: usize,
+    /// Why not.
+    pub reason: String,
+}
+
+/// Which control groups are looked after, each with the entry that claims it. `paths` are those
+/// that have processes, `held` those that are looked after already. At most `most` are chosen.
+///
+/// The first entry that matches a path claims it. A group contains the groups below it, so of two
+/// of which one contains the other only one is chosen: the one that is held, else that of the
+/// earlier entry, else the upper one.
+pub fn choose(
+    paths: &[String],
+    wanted: &[Wanted],
+    held: &[String],
+    most: usize,
+) -> (Vec<(String, usize)>, Vec<Left>) {
+    let mut candidates: Vec<(bool, usize, &String)> = paths
+        .iter()
+        .filter_map(|path| {
+            let entry = wanted.iter().position(|w| w.matches(path))?;
+            Some((!held.contains(path), entry, path))
+        })
+        .collect();
+    candidates.sort();
+    candidates.dedup();
+    let mut chosen: Vec<(String, usize)> = Vec::new();
+    let mut left = Vec::new();
+    for (_, entry, path) in candidates {
+        let overlap =
+            chosen.iter().find(|(other, _)| contains(other, path) || contains(path, other));
+        let reason = match overlap {
+            Some((other, _)) => format!("it has processes in common with {}", shown(other)),
+            None if chosen.len() >= most => format!("{most} groups are looked after: max_groups"),
+            None => {
+                chosen.push((path.clone(), entry));
+                continue;
+            }
+        };
+        left.push(Left { path: path.clone(), entry, reason });
+    }
+    (chosen, left)
+}
+
+/// Whether a control group is another or contains it.
+fn contains(upper: &str, lower: &str) -> bool {
+    lower.strip_prefix(upper).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// A name as it may be written to a terminal, a log or a metric: control characters, which a
+/// terminal could take as commands, replaced, and no longer than a line.
+pub fn shown(name: &str) -> String {
+    let hidden = |c: char| {
+        c.is_control()
+            || ('\u{202a}'..='\u{202e}').contains(&c)
+            || ('\u{2066}'..='\u{2069}').contains(&c)
+    };
+    let mut text: String =
+        name.chars().take(256).map(|c| if hidden(c) { '\u{fffd}' } else { c }).collect();
+    if name.chars().nth(256).is_some() {
+        text.push_str("...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn wanted(cgroup: &str, exclude: &[&str]) -> Wanted {
+        Wanted {
+            cgroup: Pattern::new(cgroup).unwrap(),
+            exclude: exclude.iter().map(|p| Pattern::new(p).unwrap()).collect(),
+        }
+    }
+
+    fn names(chosen: &[(String, usize)]) -> Vec<(&str, usize)> {
+        chosen.iter().map(|(p, e)| (p.as_str(), *e)).collect()
+    }
+
+    #[test]
+    fn a_star_stays_within_a_name_and_two_do_not() {
+        let p = |text: &str, path: &str| Pattern::new(text).unwrap().matches(path);
+        assert!(p("/system.slice/*.service", "/system.slice/a.service"));
+        assert!(!p("/system.slice/*.service", "/system.slice/a.service/sub.service"));
+        assert!(p("/pods/**/c-*.scope", "/pods/x/y/c-1.scope"));
+        assert!(p("/pods/**/c-*.scope", "/pods/c-1.scope"));
+        assert!(p("/a/{b,c}?", "/a/c1") && !p("/a/{b,c}?", "/a/d1"));
+        assert!(p("/a/", "/a"));
+    }
+
+    #[test]
+    fn patterns_that_leave_the_root_or_make_no_sense_are_refused() {
+        for (text, expected) in [
+            ("", "expected a path"),
+            ("/", "not the root"),
+            ("system.slice", "expected a path"),
+            ("/a/../b", "'..'"),
+            ("/[a", "expected a path with"),
+            ("/a\n", "control characters"),
+        ] {
+            let message = Pattern::new(text).unwrap_err();
+            assert!(message.contains(expected), "{text}: {message}");
+        }
+        assert!(Pattern::new(&format!("/{{{}}}", ",".repeat(1000))).is_err());
+    }
+
+    #[test]
+    fn the_first_entry_claims_and_no_process_has_two_groups() {
+        let paths: Vec<String> =
+            ["/a", "/a/b", "/a/c", "/ab", "/d"].iter().map(|p| p.to_string()).collect();
+        let entries = [wanted("/a/b", &[]), wanted("/**", &["/d"])];
+        let (chosen, left) = choose(&paths, &entries, &[], 10);
+        assert_eq!(names(&chosen), [("/a/b", 0), ("/a/c", 1), ("/ab", 1)]);
+        assert_eq!(left.len(), 1);
+        assert!(left[0].path == "/a" && left[0].reason.contains("/a/b"), "{left:?}");
+        // Who is looked after already stays.
+        let (chosen, _) = choose(&paths, &entries, &["/a".into()], 10);
+        assert_eq!(names(&chosen), [("/a", 1), ("/ab", 1)]);
+        let (chosen, left) = choose(&paths, &entries, &["/ab".into()], 1);
+        assert_eq!(names(&chosen), [("/ab", 1)]);
+        assert!(left.iter().all(|l| l.reason.contains("max_groups")), "{left:?}");
+    }
+
+    #[test]
+    fn names_are_shown_without_commands_for_terminals() {
+        assert_eq!(shown("a\u{1b}[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+        assert_eq!(shown("\u{202e}x"), "\u{fffd}x");
+        assert!(shown(&"x".repeat(9999)).len() < 300);
+    }
+
+    proptest! {
+        #[test]
+        fn any_pattern_is_read_or_refused(text in "[/a\\[\\]{},*?!.\\\\-]{0,40}", path in "/[a-c/]{0,12}") {
+            if let Ok(pattern) = Pattern::new(&text) {
+                pattern.matches(&path);
+            }
+        }
+
+        #[test]
+        fn no_two_chosen_groups_overlap(
+            paths in prop::collection::btree_set("(/[ab]){1,4}", 0..12),
+            held in prop::collection::vec("(/[ab]){1,4}", 0..4),
+            most in 0usize..6,
+        ) {
+            let paths: Vec<String> = paths.into_iter().collect();
+            let (chosen, left) =
+                choose(&paths, &[wanted("/*/a", &[]), wanted("/**", &["/b/b"])], &held, most);
+            prop_assert!(chosen.len() <= most);
+            for (i, (a, _)) in chosen.iter().enumerate() {
+                prop_assert!(chosen[i + 1..].iter().all(|(b, _)| !contains(a, b) && !contains(b, a)));
+            }
+            let excluded = paths.iter().filter(|p| *p == "/b/b").count();
+            prop_assert_eq!(chosen.len() + left.len() + excluded, paths.len());
+        }
+    }
+}

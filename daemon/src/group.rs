@@ -1,0 +1,620 @@
+//! One group, looked after by a thread of its own: the engine's loop over it, its gate, its
+//! history, and what it shows of itself.
+//!
+//! A thread a group, because groups come, go and fail each by itself, and their periods differ.
+//! The thread owns everything that decides; others see a [`View`] and leave an [`Orders`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use terrace_core::curve::HitCurve;
+use terrace_core::features::FeatureCounter;
+use terrace_core::heat::Heat as HeatMap;
+use terrace_core::hotness::{HISTORY_PERIODS, Hotness, IDLE};
+use terrace_core::page::{SpaceId, VirtualRange};
+use terrace_core::plan::{Direction, FailureReason};
+use terrace_core::policy::{self, Policy};
+use terrace_core::scan::Scan;
+use terrace_core::seams::MachineError;
+use terrace_engine::{Engine, FastShare, Group, Observer, Options, PeriodReport};
+use terrace_linux::costs::{Costs, thread_cpu_ns};
+
+use crate::config::{Quota, Settings};
+use crate::history::{History, Identity};
+use crate::machine::{Attached, Probe};
+use crate::manners::{Bounds, Gate, Gated, SharedPolicy};
+use crate::service::NOT_DIVIDED;
+use crate::slowdown::{self, Assumed, Facts};
+use crate::status::{FailureCount, GroupStatus, Heat, ProcessStatus};
+
+/// Processes that a status lists.
+const LISTED_PROCESSES: usize = 32;
+/// Failed moves that are remembered, for explanations.
+const REMEMBERED_FAILURES: usize = 256;
+/// Weight of a new measurement of what a page's move costs.
+const COST_WEIGHT: f64 = 0.3;
+
+/// What a group shows: written once a period, read by whoever asks.
+#[derive(Debug, Default)]
+pub struct View {
+    /// For status, screens and metrics.
+    pub status: GroupStatus,
+    /// The last scan.
+    pub scan: Option<Scan>,
+    /// Ages and histories, as of that scan.
+    pub hotness: Hotness,
+    /// What fast memory is worth to it.
+    pub curve: HitCurve,
+    /// Failed moves of the last period.
+    pub failures: Vec<(VirtualRange, Direction, FailureReason)>,
+    /// Accesses by address and period.
+    pub heat: Option<Arc<Mutex<HeatMap>>>,
+    /// What its policy could use in that period: pages of fast memory.
+    pub budget_pages: u64,
+}
+
+/// What others want of a group.
+#[derive(Debug, Default)]
+struct Orders {
+    settings: Option<Settings>,
+    save: Option<PathBuf>,
+}
+
+/// Shared between a group's thread and the rest.
+#[derive(Debug, Default)]
+pub struct Shared {
+    view: Mutex<View>,
+    orders: Mutex<Orders>,
+    /// Ends it.
+    pub stop: Arc<AtomicBool>,
+    /// What a division gave it, in bytes.
+    grant_bytes: AtomicU64,
+    /// Its part of what all groups may move in a second, in bytes; 0: no bound.
+    bandwidth_bytes_per_s: AtomicU64,
+    /// Its part of the processor time of all, in percent of one processor times 1,000; 0: no bound.
+    cpu_milli_percent: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// What it shows.
+    pub fn view(&self) -> MutexGuard<'_, View> {
+        lock(&self.view)
+    }
+
+    /// Gives it so much fast memory, where it has a share.
+    pub fn grant(&self, bytes: u64) {
+        self.grant_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What it was given.
+    pub fn granted(&self) -> u64 {
+        self.grant_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sets its part of the daemon's budgets.
+    pub fn limit(&self, bandwidth_bytes_per_s: Option<u64>, cpu_percent: Option<f64>) {
+        self.bandwidth_bytes_per_s.store(bandwidth_bytes_per_s.unwrap_or(0), Ordering::Relaxed);
+        let milli = cpu_percent.map_or(0, |p| ((p * 1000.0) as u64).max(1));
+        self.cpu_milli_percent.store(milli, Ordering::Relaxed);
+    }
+
+    /// Changes its settings, from the next period on.
+    pub fn configure(&self, settings: Settings) {
+        lock(&self.orders).settings = Some(settings);
+    }
+
+    /// Has it write its history into this folder, soon.
+    pub fn save(&self, folder: PathBuf) {
+        lock(&self.orders).save = Some(folder);
+    }
+}
+
+/// What outlives a group's thread: handed to the next one of the same group.
+#[derive(Default)]
+pub struct Carryover {
+    /// The last scans.
+    pub history: History,
+    /// The policy, with what settings it was built.
+    policy: Option<(Settings, SharedPolicy)>,
+    gate: Option<Arc<Mutex<Gate>>>,
+    /// Counters of its status.
+    status: Option<GroupStatus>,
+    heat: Option<Arc<Mutex<HeatMap>>>,
+}
+
+impl Carryover {
+    /// Of a history that was kept on disk.
+    pub fn of_history(history: History) -> Self {
+        Carryover { history, ..Carryover::default() }
+    }
+}
+
+/// How a group's thread ended.
+pub struct Finished {
+    /// Why, where it was not told to and the group has not simply gone.
+    pub error: Option<String>,
+    /// What is left of it.
+    pub carryover: Carryover,
+}
+
+/// A group that is looked after.
+pub struct Running {
+    /// Shared with its thread.
+    pub shared: Arc<Shared>,
+    /// Its settings.
+    pub settings: Settings,
+    /// For [`crate::machine::Machine::release`].
+    pub slot: u32,
+    thread: JoinHandle<Finished>,
+}
+
+impl Running {
+    /// Starts the thread.
+    #[expect(clippy::too_many_arguments, reason = "called in one place, by the service")]
+    pub fn start(
+        name: String,
+        cgroup: String,
+        settings: Settings,
+        assumed: Option<Assumed>,
+        attached: Attached,
+        shared: Arc<Shared>,
+        carryover: Carryover,
+        identity: Identity,
+    ) -> std::io::Result<Running> {
+        let slot = attached.slot;
+        let theirs = (Arc::clone(&shared), settings.clone());
+        let thread = std::thread::Builder::new().name("group".to_owned()).spawn(move || {
+            let (shared, settings) = theirs;
+            let keeper =
+                Keeper::new(name, cgroup, &settings, assumed, &attached, &shared, identity);
+            keeper.run(settings, attached, carryover)
+        })?;
+        Ok(Running { shared, settings, slot, thread })
+    }
+
+    /// Whether its thread has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Tells it to end.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for its end.
+    pub fn join(self) -> Finished {
+        self.thread.join().unwrap_or_else(|_| Finished {
+            error: Some(
+                "its thread panicked; this is a defect of terraced, please report it".into(),
+            ),
+            carryover: Carryover::default(),
+        })
+    }
+}
+
+/// Turns reports of the engine into a view.
+struct Keeper {
+    shared: Arc<Shared>,
+    gate: Arc<Mutex<Gate>>,
+    status: GroupStatus,
+    failed: BTreeMap<FailureReason, u64>,
+    features: FeatureCounter,
+    hotness: Hotness,
+    history: History,
+    heat: Arc<Mutex<HeatMap>>,
+    costs: Costs,
+    costs_before: terrace_linux::costs::CostSnapshot,
+    settings: Settings,
+    assumed: Option<Assumed>,
+    identity: Identity,
+    /// Processor time that the move of a page takes, in ns.
+    page_cpu_ns: f64,
+    /// Processor time of tracking and deciding in the last period, in ns.
+    fixed_cpu_ns: f64,
+}
+
+/// An observer of the engine that asks the keeper, and can be had from it between periods.
+struct Watching<'a> {
+    keeper: &'a mut Keeper,
+    probe: &'a mut dyn Probe,
+}
+
+impl Keeper {
+    fn new(
+        name: String,
+        cgroup: String,
+        settings: &Settings,
+        assumed: Option<Assumed>,
+        attached: &Attached,
+        shared: &Arc<Shared>,
+        identity: Identity,
+    ) -> Self {
+        let status = GroupStatus { name, cgroup, state: "starting".into(), ..Default::default() };
+        Keeper {
+            shared: Arc::clone(shared),
+            gate: Arc::new(Mutex::new(Gate::new(settings.manners, settings.dry_run))),
+            status,
+            failed: BTreeMap::new(),
+            features: FeatureCounter::default(),
+            hotness: Hotness::new(),
+            history: History::default(),
+            heat: Arc::new(Mutex::new(HeatMap::new(settings.page_size))),
+            costs: attached.costs.clone(),
+            costs_before: Default::default(),
+            settings: settings.clone(),
+            assumed,
+            identity,
+            page_cpu_ns: 0.0,
+            fixed_cpu_ns: 0.0,
+        }
+    }
+
+    fn run(mut self, settings: Settings, attached: Attached, carryover: Carryover) -> Finished {
+        let Attached { tracker, mover, mut probe, .. } = attached;
+        let policy = match self.take_over(carryover) {
+            Ok(policy) => policy,
+            Err(error) => {
+                let carryover = Carryover::default();
+                return Finished { error: Some(error), carryover };
+            }
+        };
+        let gated = Gated { policy: Arc::clone(&policy), gate: Arc::clone(&self.gate) };
+        let group = Group {
+            name: self.status.name.clone(),
+            tracker,
+            policy: Box::new(gated),
+            mover,
+            share: FastShare::Bytes(0),
+            moved_pages: u64::MAX,
+        };
+        let options = Options { cpu_clock: || Some(thread_cpu_ns()), ..Options::default() };
+        let mut engine = Engine::new(vec![group], options);
+        self.settings = settings;
+        self.publish(None);
+        let error = loop {
+            if self.shared.stop.load(Ordering::Relaxed) {
+                break None;
+            }
+            if let Err(error) = self.follow_orders(&policy, probe.as_mut()) {
+                tracing::error!(group = self.status.name, error, "an order was not carried out");
+                self.status.error = Some(error);
+            }
+            if let Some(group) = engine.group_mut(0) {
+                group.share = match self.settings.quota {
+                    Quota::Ratio(ratio) => FastShare::Ratio(ratio),
+                    Quota::Bytes(bytes) => FastShare::Bytes(bytes),
+                    Quota::Share { .. } => FastShare::Bytes(self.shared.granted()),
+                };
+                // Before its first division a group with a share moves nothing: what it may have
+                // is not known.
+                let is_divided = !matches!(group.share, FastShare::Bytes(NOT_DIVIDED));
+                group.moved_pages = if is_divided { u64::MAX } else { 0 };
+            }
+            lock(&self.gate).bound(self.bounds());
+            let mut watching = Watching { keeper: &mut self, probe: probe.as_mut() };
+            match engine.step(&mut watching) {
+                Ok(true) => {}
+                Ok(false) => break None,
+                Err(e) => break Some(e.to_string()),
+            }
+        };
+        self.status.state = "ended".into();
+        self.status.error = error.clone().or(self.status.error.take());
+        self.publish(None);
+        // The identity that a history is kept under is that of the processes it saw.
+        self.note_processes(probe.as_mut());
+        drop(engine);
+        Finished {
+            error,
+            carryover: Carryover {
+                history: self.history,
+                policy: Some((self.settings, policy)),
+                gate: Some(self.gate),
+                status: Some(self.status),
+                heat: Some(self.heat),
+            },
+        }
+    }
+
+    /// Goes on where another thread of the same group, or the daemon before, stopped.
+    fn take_over(&mut self, carryover: Carryover) -> Result<SharedPolicy, String> {
+        let Carryover { history, policy, gate, status, heat } = carryover;
+        if let Some(gate) = gate {
+            lock(&gate).configure(self.settings.manners, self.settings.dry_run);
+            self.gate = gate;
+        }
+        if let Some(old) = status {
+            let (name, cgroup) = (self.status.name.clone(), self.status.cgroup.clone());
+            self.failed = old
+                .failed
+                .iter()
+                .filter_map(|f| {
+                    let reason = FailureReason::ALL.iter().find(|r| r.name() == f.reason)?;
+                    Some((*reason, f.pages))
+                })
+                .collect();
+            self.status =
+                GroupStatus { name, cgroup, state: "starting".into(), error: None, ..old };
+        }
+        let same_pages =
+            history.scans().last().is_none_or(|s| s.layout.page_size() == self.settings.page_size);
+        if !same_pages {
+            // Pages of another size: what is known of the old ones does not tell of these.
+            return Ok(Arc::new(Mutex::new(self.build()?)));
+        }
+        if let Some(heat) = heat {
+            self.heat = heat;
+        }
+        self.status.restored_scans += history.len() as u64;
+        for scan in history.scans() {
+            self.learn(scan);
+        }
+        self.history = history;
+        match policy {
+            Some((settings, policy)) if settings.decides_like(&self.settings) => Ok(policy),
+            _ => Ok(Arc::new(Mutex::new(self.build()?))),
+        }
+    }
+
+    /// A new policy that knows what the history tells.
+    fn build(&self) -> Result<Box<dyn Policy>, String> {
+        let s = &self.settings;
+        let mut policy =
+            policy::build(&s.policy, &s.parameters, s.seed).map_err(|e| e.to_string())?;
+        self.history.teach(policy.as_mut());
+        Ok(policy)
+    }
+
+    fn learn(&mut self, scan: &Scan) -> terrace_core::plan::Features {
+        if let Some(carry) = self.features.follow(scan) {
+            self.hotness.carry(&carry);
+        }
+        self.hotness.observe(scan);
+        self.features.count(scan).0
+    }
+
+    fn follow_orders(
+        &mut self,
+        policy: &SharedPolicy,
+        probe: &mut dyn Probe,
+    ) -> Result<(), String> {
+        let Orders { settings, save } = std::mem::take(&mut *lock(&self.shared.orders));
+        if let Some(settings) = settings {
+            let same_policy = settings.decides_like(&self.settings);
+            self.settings = settings;
+            lock(&self.gate).configure(self.settings.manners, self.settings.dry_run);
+            if !same_policy {
+                *lock(policy) = self.build()?;
+            }
+        }
+        if let Some(folder) = save {
+            self.note_processes(probe);
+            self.history.save(&folder, &self.identity)?;
+        }
+        Ok(())
+    }
+
+    /// Notes which processes the history is about.
+    fn note_processes(&mut self, probe: &mut dyn Probe) {
+        if let Some(scan) = self.history.scans().last() {
+            let mut spaces: Vec<SpaceId> = scan.layout.extents().iter().map(|e| e.space).collect();
+            spaces.dedup();
+            self.identity.processes = probe.identity(&spaces);
+        }
+        self.identity.period_ms = self.settings.period_ms;
+    }
+
+    /// Pages that may be moved in the next period.
+    fn bounds(&self) -> Bounds {
+        let period_s = self.settings.period_ms as f64 / 1000.0;
+        let least = |a: Option<f64>, b: Option<f64>| match (a, b) {
+            (Some(a), Some(b)) => Some(f64::min(a, b)),
+            (a, b) => a.or(b),
+        };
+        let of = |cell: &AtomicU64| Some(cell.load(Ordering::Relaxed) as f64).filter(|v| *v > 0.0);
+        let bandwidth = least(
+            self.settings.bandwidth_bytes_per_s.map(|b| b as f64),
+            of(&self.shared.bandwidth_bytes_per_s),
+        );
+        let percent = least(
+            self.settings.cpu_percent,
+            of(&self.shared.cpu_milli_percent).map(|milli| milli / 1000.0),
+        );
+        let page_bytes = self.settings.page_size.bytes() as f64;
+        Bounds {
+            bandwidth_pages: bandwidth.map(|b| (b * period_s / page_bytes) as u64),
+            cpu_pages: percent.map(|percent| {
+                let budget_ns = percent / 100.0 * period_s * 1e9;
+                // Tracking and deciding come first; moves get what they leave.
+                let fixed_ns = self.fixed_cpu_ns;
+                // Nothing was moved yet: a few pages tell what a page costs.
+                let page_ns =
+                    if self.page_cpu_ns > 0.0 { self.page_cpu_ns } else { budget_ns / 16.0 };
+                ((budget_ns - fixed_ns).max(0.0) / page_ns.max(1.0)) as u64
+            }),
+        }
+    }
+
+    fn publish(&mut self, seen: Option<(&PeriodReport<'_>, HitCurve)>) {
+        let manners = lock(&self.gate).status().clone();
+        let status = &mut self.status;
+        status.manners = manners;
+        status.policy = self.settings.policy.clone();
+        status.dry_run = self.settings.dry_run;
+        status.page_size_bytes = self.settings.page_size.bytes();
+        status.period_ms = self.settings.period_ms;
+        status.quota = match self.settings.quota {
+            Quota::Ratio(_) => "ratio",
+            Quota::Bytes(_) => "fixed",
+            Quota::Share { .. } => "share",
+        }
+        .to_owned();
+        status.failed = self
+            .failed
+            .iter()
+            .map(|(reason, &pages)| FailureCount { reason: reason.name().to_owned(), pages })
+            .collect();
+        let mut view = self.shared.view();
+        // The service writes these two.
+        let (entitled, loss) = (view.status.entitled_bytes, view.status.loss);
+        view.status = self.status.clone();
+        (view.status.entitled_bytes, view.status.loss) = (entitled, loss);
+        if let Some((report, curve)) = seen {
+            view.scan = Some(report.scan.clone());
+            view.hotness.clone_from(&self.hotness);
+            view.curve = curve;
+            view.budget_pages = report.budget.fast_pages;
+            view.failures = report
+                .outcome
+                .failures
+                .iter()
+                .take(REMEMBERED_FAILURES)
+                .map(|f| (f.range, f.direction, f.reason))
+                .collect();
+            view.heat = Some(Arc::clone(&self.heat));
+        }
+    }
+}
+
+impl Observer for Watching<'_> {
+    fn period(&mut self, report: &PeriodReport<'_>) -> Result<(), MachineError> {
+        let keeper = &mut *self.keeper;
+        let scan = report.scan;
+        let size = scan.layout.page_size();
+        let features = keeper.learn(scan);
+        keeper.history.push(scan, report.budget);
+        lock(&keeper.heat).add(scan);
+        lock(&keeper.gate).outcome(report.outcome, size);
+        for failure in &report.outcome.failures {
+            *keeper.failed.entry(failure.reason).or_default() += failure.range.pages(size);
+        }
+        let accessed = scan.accessed.count() as u64;
+        let hits: u64 = scan
+            .accessed
+            .words()
+            .iter()
+            .zip(scan.fast.words())
+            .map(|(a, f)| u64::from((a & f).count_ones()))
+            .sum();
+        let scans = (keeper.history.len() as u32).min(HISTORY_PERIODS as u32);
+        let period_s = keeper.settings.period_ms as f64 / 1000.0;
+        let curve = HitCurve::of(&keeper.hotness, size, scans, period_s);
+        let costs = keeper.costs.snapshot();
+        let before = std::mem::replace(&mut keeper.costs_before, costs);
+        let moved = report.outcome.promoted_pages + report.outcome.demoted_pages;
+        let mover_ns = report.cpu.mover_ns.unwrap_or(0);
+        if moved > 0 {
+            let page_ns = mover_ns as f64 / moved as f64;
+            keeper.page_cpu_ns = match keeper.page_cpu_ns {
+                0.0 => page_ns,
+                old => old + COST_WEIGHT * (page_ns - old),
+            };
+        }
+        let move_ns = costs.move_ns.saturating_sub(before.move_ns);
+        let (fast, slow) = by_heat(scan, &keeper.hotness, scans);
+        let s = &mut keeper.status;
+        s.state = "tracking".into();
+        s.applied = report.decision.applied.to_owned();
+        s.scans += 1;
+        s.bytes = scan.pages() as u64 * size.bytes();
+        s.fast_bytes = scan.fast.count() as u64 * size.bytes();
+        s.granted_bytes = report.budget.fast_pages.saturating_mul(size.bytes());
+        s.untracked_fast_bytes = costs.untracked_fast_bytes;
+        s.untracked_slow_bytes = costs.untracked_slow_bytes;
+        s.truncated_pages = costs.truncated_pages;
+        (s.fast, s.slow) = (fast, slow);
+        s.hit_ratio = features.hit_ratio;
+        s.accessed_ratio = features.accessed_ratio;
+        s.stability = features.stability;
+        s.accessed_pages += accessed;
+        s.hit_pages += hits;
+        s.hit_ratio_all =
+            if s.accessed_pages > 0 { s.hit_pages as f64 / s.accessed_pages as f64 } else { 0.0 };
+        s.promoted_pages += report.outcome.promoted_pages;
+        s.demoted_pages += report.outcome.demoted_pages;
+        s.operations += report.outcome.operations;
+        s.move_ns += move_ns;
+        s.longest_move_ns = s.longest_move_ns.max(costs.longest_move_ns);
+        let tracker_ns = report.cpu.tracker_ns.unwrap_or(0);
+        let policy_ns = report.cpu.policy_ns.unwrap_or(0);
+        s.tracker_cpu_ns += tracker_ns;
+        s.policy_cpu_ns += policy_ns;
+        s.mover_cpu_ns += mover_ns;
+        s.cpu_percent = (tracker_ns + policy_ns + mover_ns) as f64 / (period_s * 1e9) * 100.0;
+        keeper.fixed_cpu_ns = (tracker_ns + policy_ns) as f64;
+        (s.processes, s.process_count) = processes(scan);
+        s.pagetable_bytes = self.probe.pagetable_bytes();
+        s.metadata_bytes = (keeper.hotness.size_bytes() + keeper.history.size_bytes()) as u64;
+        s.slowdown = keeper.assumed.as_ref().and_then(|assumed| {
+            let facts = Facts {
+                accessed_pages: accessed,
+                hit_pages: hits,
+                move_ns,
+                period_ns: (period_s * 1e9) as u64,
+            };
+            slowdown::estimate(&facts, assumed)
+        });
+        keeper.publish(Some((report, curve)));
+        Ok(())
+    }
+
+    fn lost(&mut self, _: usize, periods: u32, reason: &str) -> Result<(), MachineError> {
+        let keeper = &mut *self.keeper;
+        keeper.status.lost_periods += u64::from(periods);
+        keeper.status.state = "lost".into();
+        keeper.status.error = Some(reason.to_owned());
+        tracing::debug!(group = keeper.status.name, periods, reason, "periods were lost");
+        keeper.publish(None);
+        // A tracker that keeps failing at once must not spin.
+        std::thread::sleep(Duration::from_millis(1));
+        Ok(())
+    }
+}
+
+/// Tracked memory by how it was used and where it lies: fast, slow.
+fn by_heat(scan: &Scan, hotness: &Hotness, scans: u32) -> (Heat, Heat) {
+    let size = scan.layout.page_size().bytes();
+    let half = (scans.div_ceil(2)).max(1);
+    let (mut fast, mut slow) = (Heat::default(), Heat::default());
+    let idle = hotness.idle_counts();
+    for (page, &idle) in idle.iter().enumerate().take(scan.pages()) {
+        let tier = if scan.fast.get(page) { &mut fast } else { &mut slow };
+        let frequency = u32::from(IDLE - idle.min(IDLE));
+        let cell = match frequency {
+            0 => &mut tier.cold_bytes,
+            f if f >= half => &mut tier.hot_bytes,
+            _ => &mut tier.warm_bytes,
+        };
+        *cell += size;
+    }
+    (fast, slow)
+}
+
+/// The processes with the most tracked memory, and how many have any.
+fn processes(scan: &Scan) -> (Vec<ProcessStatus>, u64) {
+    let size = scan.layout.page_size().bytes();
+    let mut all: BTreeMap<u32, ProcessStatus> = BTreeMap::new();
+    for (number, extent) in scan.layout.extents().iter().enumerate() {
+        let first = scan.layout.first_index(number);
+        let range = first..first + extent.pages as usize;
+        let process = all.entry(extent.space.0).or_default();
+        process.pid = extent.space.0;
+        process.bytes += extent.pages * size;
+        process.fast_bytes += scan.fast.count_range(range.clone()) as u64 * size;
+        process.accessed_bytes += scan.accessed.count_range(range) as u64 * size;
+    }
+    let count = all.len() as u64;
+    let mut all: Vec<_> = all.into_values().collect();
+    all.sort_by_key(|p| (std::cmp::Reverse(p.bytes), p.pid));
+    all.truncate(LISTED_PROCESSES);
+    (all, count)
+}

@@ -1,0 +1,33 @@
+//! `terraced`: looks after control groups on a live host, for as long as it runs.
+//!
+//! **Knows** the engine, live Linux and files of its own: configuration, state, sockets. **Must
+//! not know** how policies decide or how the kernel tracks and moves: those are the core's and
+//! `machines/linux`'s.
+//!
+//! In reading order:
+//! - what is wanted: [`config`] (`terraced.toml`), [`discover`] (patterns over control groups);
+//! - a group: [`group`] (its thread over the engine's loop), [`manners`] (what holds moves back),
+//!   [`history`] (what outlives a policy and a restart), [`slowdown`] (an estimate);
+//! - all groups: [`service`], over a [`machine`], which is [`live`] or a test's;
+//! - what is shown: [`status`] (plain data), [`board`], [`explain`](mod@explain), [`control`] (the
+//!   socket, both ends), [`metrics`]; [`cli`]: arguments.
+#![forbid(unsafe_code)]
+
+pub mod board;
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod discover;
+pub mod explain;
+pub mod group;
+pub mod history;
+pub mod live;
+pub mod machine;
+pub mod manners;
+pub mod metrics;
+pub mod service;
+pub mod slowdown;
+pub mod status;
+
+pub use config::{Config, ConfigError};
+pub use service::Service;

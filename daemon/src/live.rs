@@ -1,0 +1,207 @@
+//! This host as the service's machine: control groups of version 2, DAMON, `move_pages`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use terrace_core::page::SpaceId;
+use terrace_linux::cgroup::Cgroup;
+use terrace_linux::conflicts::{Intent, Severity};
+use terrace_linux::files;
+use terrace_linux::numa;
+use terrace_linux::process;
+use terrace_linux::roots::Roots;
+use terrace_linux::tiers::Topology;
+use terrace_linux::{GroupSpec, GuardCommand, Host, HostOptions, Source};
+
+use crate::config::{Config, Settings};
+use crate::discover::{DEEPEST, MOST_SEEN};
+use crate::history::Identity;
+use crate::machine::{Attached, Found, Machine, Probe};
+use crate::status::MachineStatus;
+
+/// This host, opened.
+pub struct Live {
+    roots: Roots,
+    host: Host,
+    notes: Vec<String>,
+    latency_ratio: f64,
+    max_processes: usize,
+}
+
+impl Live {
+    /// Opens the host as the configuration says: puts back what an earlier run left, changes
+    /// conflicting settings where there is leave to.
+    pub fn open(
+        config: &Config,
+        roots: Roots,
+        guard: Option<GuardCommand>,
+    ) -> Result<Self, String> {
+        let d = &config.daemon;
+        let sizes = config.groups.iter().map(|g| g.get_ref().page_size);
+        let (mut huge, mut base) = (false, false);
+        for size in sizes {
+            match size {
+                terrace_core::page::PageSize::Huge => huge = true,
+                terrace_core::page::PageSize::Base => base = true,
+            }
+        }
+        let options = HostOptions {
+            roots: roots.clone(),
+            guard,
+            fix_conflicts: d.fix_conflicts,
+            nodes: (!d.fast_nodes.is_empty()).then(|| (d.fast_nodes.clone(), d.slow_nodes.clone())),
+            max_groups: d.max_groups,
+            ..HostOptions::new(Intent { huge, base, cgroups: true })
+        };
+        let host = Host::open(options).map_err(|e| e.to_string())?;
+        let notes = host
+            .conflicts()
+            .iter()
+            .map(|c| match c.severity {
+                Severity::Fixable(_) => format!("{}; changed until the end", c.found),
+                _ => c.to_string(),
+            })
+            .collect();
+        let latency_ratio = d.latency_ratio;
+        Ok(Live { roots, host, notes, latency_ratio, max_processes: d.max_processes })
+    }
+
+    /// Puts everything back. Groups must have been released.
+    pub fn close(self) -> Result<(), String> {
+        self.host.close().map_err(|e| e.to_string())
+    }
+
+    fn walk(&self, folder: &Path, path: &str, depth: usize, found: &mut Vec<Found>) -> bool {
+        if depth > DEEPEST || found.len() >= MOST_SEEN {
+            return false;
+        }
+        let own = files::read(&folder.join("cgroup.procs")).ok().flatten().unwrap_or_default();
+        let processes = own.lines().count();
+        let at = found.len();
+        found.push(Found { path: path.to_owned(), processes });
+        let mut any = processes > 0;
+        for name in files::list(folder).unwrap_or_default() {
+            let below = folder.join(&name);
+            if below.join("cgroup.procs").exists() && !below.is_symlink() {
+                any |= self.walk(&below, &format!("{path}/{name}"), depth + 1, found);
+            }
+        }
+        // A group without a process, in itself or below, has nothing to look after.
+        if !any {
+            found.truncate(at);
+        }
+        any
+    }
+}
+
+/// Latency of the nearest slow node over that of the fastest fast node, where both are stated.
+fn stated_ratio(topology: &Topology) -> Option<f64> {
+    let least = |tier: &terrace_linux::tiers::Tier| {
+        tier.nodes.iter().filter_map(|n| n.performance.read_latency_ns).min()
+    };
+    let fast = least(topology.tiers.first()?)?;
+    let slow = least(topology.tiers.get(1)?)?;
+    (fast > 0 && slow >= fast).then(|| slow as f64 / fast as f64)
+}
+
+impl Machine for Live {
+    fn groups(&mut self) -> Result<Vec<Found>, String> {
+        let root = self.roots.cgroup();
+        let mut found = Vec::new();
+        for name in files::list(&root).map_err(|e| e.to_string())? {
+            let below = root.join(&name);
+            if below.join("cgroup.procs").exists() && !below.is_symlink() {
+                self.walk(&below, &format!("/{name}"), 1, &mut found);
+            }
+        }
+        Ok(found)
+    }
+
+    fn attach(
+        &mut self,
+        cgroup: &str,
+        settings: &Settings,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Attached, String> {
+        let group = Cgroup::new(&self.roots, Path::new(cgroup));
+        let processes = group.processes().map_err(|e| e.to_string())?.len();
+        if processes > self.max_processes {
+            return Err(format!(
+                "it has {processes} processes, expected at most {}: max_processes",
+                self.max_processes
+            ));
+        }
+        let mut spec = GroupSpec::new(
+            &settings.entry,
+            Source::Cgroup(group.path().to_owned()),
+            settings.page_size,
+            settings.period_ms,
+        );
+        spec.cap_pages = settings.cap_pages;
+        spec.stall_ms = settings.manners.stall_ms;
+        spec.move_share = settings.manners.move_share;
+        spec.stop = Some(stop);
+        let attached = self.host.attach(vec![spec]).map_err(|e| e.to_string())?;
+        let attached = attached.into_iter().next().ok_or("no kernel thread is free")?;
+        Ok(Attached {
+            slot: attached.slot,
+            tracker: Box::new(attached.tracker),
+            mover: Box::new(attached.mover),
+            costs: attached.costs,
+            probe: Box::new(LiveProbe { roots: self.roots.clone(), group }),
+        })
+    }
+
+    fn release(&mut self, slot: u32) {
+        self.host.release(slot);
+    }
+
+    fn status(&mut self) -> MachineStatus {
+        let topology = self.host.topology();
+        let total = |nodes: &[u32]| -> u64 {
+            let memory = |n: &u32| numa::memory(&self.roots, *n).ok().flatten();
+            nodes.iter().filter_map(memory).map(|m| m.total_bytes).sum()
+        };
+        let fast_nodes = topology.fast_nodes();
+        let slow_nodes = topology.slow_nodes();
+        let free = |n: &u32| numa::room_bytes(&self.roots, *n).unwrap_or(0);
+        let given = Some(self.latency_ratio).filter(|r| *r > 0.0);
+        MachineStatus {
+            fast_bytes: total(&fast_nodes),
+            fast_free_bytes: fast_nodes.iter().map(free).sum(),
+            slow_bytes: total(&slow_nodes),
+            source: topology.source.to_string(),
+            latency_ratio: given.or_else(|| stated_ratio(topology)),
+            notes: self.notes.clone(),
+            fast_nodes,
+            slow_nodes,
+        }
+    }
+
+    fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity {
+        let boot = files::read(&self.roots.proc.join("sys/kernel/random/boot_id"));
+        let boot = boot.ok().flatten().unwrap_or_default().trim().to_owned();
+        let group = Cgroup::new(&self.roots, Path::new(cgroup));
+        let pids = group.processes().unwrap_or_default();
+        let alive = |pid| process::alive(&self.roots, pid).ok().flatten();
+        let processes = pids.into_iter().filter_map(alive).map(|p| (p.pid, p.start_ticks));
+        Identity { cgroup: cgroup.to_owned(), boot, processes: processes.collect(), period_ms }
+    }
+}
+
+struct LiveProbe {
+    roots: Roots,
+    group: Cgroup,
+}
+
+impl Probe for LiveProbe {
+    fn pagetable_bytes(&mut self) -> Vec<u64> {
+        self.group.memory().ok().flatten().and_then(|m| m.pagetables_bytes).unwrap_or_default()
+    }
+
+    fn identity(&mut self, spaces: &[SpaceId]) -> Vec<(u32, u64)> {
+        let alive = |space: &SpaceId| process::alive(&self.roots, space.0).ok().flatten();
+        spaces.iter().filter_map(alive).map(|p| (p.pid, p.start_ticks)).collect()
+    }
+}

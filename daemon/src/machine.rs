@@ -1,0 +1,67 @@
+//! What the service needs of a machine, as a trait: this host, or one that a test makes up.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use terrace_core::page::SpaceId;
+use terrace_core::seams::{Mover, Tracker};
+use terrace_linux::costs::Costs;
+
+use crate::config::Settings;
+use crate::history::Identity;
+use crate::status::MachineStatus;
+
+/// A control group that a machine has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its path, below the control-group root and beginning with a slash.
+    pub path: String,
+    /// Processes that it has itself, without those of groups below it.
+    pub processes: usize,
+}
+
+/// Tracker and mover of a group.
+pub struct Attached {
+    /// What to give back to [`Machine::release`].
+    pub slot: u32,
+    /// Sees its pages.
+    pub tracker: Box<dyn Tracker + Send>,
+    /// Moves them.
+    pub mover: Box<dyn Mover + Send>,
+    /// What both cost.
+    pub costs: Costs,
+    /// Answers questions about the group from its own thread.
+    pub probe: Box<dyn Probe>,
+}
+
+/// Facts about a group beside its scans.
+pub trait Probe: Send {
+    /// Page tables by node, in bytes; empty where they are not counted.
+    fn pagetable_bytes(&mut self) -> Vec<u64>;
+
+    /// The processes with these identifiers as they are now, with their start times.
+    fn identity(&mut self, spaces: &[SpaceId]) -> Vec<(u32, u64)>;
+}
+
+/// A machine with groups on it.
+pub trait Machine {
+    /// All its control groups that have processes, in themselves or below.
+    fn groups(&mut self) -> Result<Vec<Found>, String>;
+
+    /// Begins to look after a group. `stop` ends it.
+    fn attach(
+        &mut self,
+        cgroup: &str,
+        settings: &Settings,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Attached, String>;
+
+    /// Takes back what a group had whose tracker and mover have been dropped.
+    fn release(&mut self, slot: u32);
+
+    /// What it is, with what is free now.
+    fn status(&mut self) -> MachineStatus;
+
+    /// What keeps a history from being taken for another's, the processes left out.
+    fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity;
+}

@@ -1,0 +1,169 @@
+//! `terraced`: the daemon's program.
+//!
+//! Exit codes as of `terrace`: 0 done, 1 failed, 2 asked in a way that cannot be done.
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+use std::fmt::Display;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+
+use clap::Parser;
+use signal_hook::consts::SIGHUP;
+use terrace_daemon::board::Board;
+use terrace_daemon::cli::{Cli, Command};
+use terrace_daemon::live::Live;
+use terrace_daemon::{Config, Service, control, metrics};
+use terrace_linux::conflicts::{self, Severity};
+use terrace_linux::roots::Roots;
+use terrace_linux::{GuardCommand, Host, HostOptions, session, signals};
+
+/// Why it ended: the exit code and one line.
+struct Failed(u8, String);
+
+fn refuse(text: impl Display) -> Failed {
+    Failed(2, text.to_string())
+}
+
+fn fail(text: impl Display) -> Failed {
+    Failed(1, text.to_string())
+}
+
+fn say(text: impl Display) {
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .without_time()
+        .with_target(false)
+        .log_internal_errors(false)
+        .init();
+    let done = match cli.command {
+        Command::Run { config, dry_run } => run(config, dry_run),
+        Command::Check { config, host } => check(config, host),
+        Command::Restore => restore(),
+        Command::Guard { journal, run } => {
+            let errors = terrace_linux::guard_main(&journal, &run);
+            match errors.into_iter().next() {
+                None => Ok(()),
+                Some(e) => Err(fail(format!("not restored: {e}; 'terraced restore' tries again"))),
+            }
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed(code, text)) => {
+            let text = text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+            let _ = writeln!(std::io::stderr().lock(), "terraced: {text}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn check(path: PathBuf, host: bool) -> Result<(), Failed> {
+    let config = Config::read(&path).map_err(refuse)?;
+    if host {
+        privileged()?;
+        let options = HostOptions {
+            nodes: (!config.daemon.fast_nodes.is_empty())
+                .then(|| (config.daemon.fast_nodes.clone(), config.daemon.slow_nodes.clone())),
+            ..HostOptions::new(conflicts::Intent { huge: true, base: false, cgroups: true })
+        };
+        let (topology, found) = Host::inspect(&options).map_err(refuse)?;
+        say(format_args!(
+            "fast nodes {:?}, slow nodes {:?} (by {})",
+            topology.fast_nodes(),
+            topology.slow_nodes(),
+            topology.source
+        ));
+        for conflict in &found {
+            say(conflict);
+        }
+        if let Some(fatal) = found.iter().find(|c| c.severity == Severity::Fatal) {
+            return Err(refuse(fatal));
+        }
+    }
+    say(format_args!("{}: {} groups, no fault found", path.display(), config.groups.len()));
+    Ok(())
+}
+
+fn privileged() -> Result<(), Failed> {
+    let lacking = conflicts::privileges(&Roots::default()).map_err(refuse)?;
+    match lacking.iter().find(|c| c.severity == Severity::Fatal) {
+        Some(conflict) => Err(refuse(conflict)),
+        None => Ok(()),
+    }
+}
+
+fn restore() -> Result<(), Failed> {
+    privileged()?;
+    match session::restore_leftover(&Roots::default()).map_err(fail)? {
+        0 => say("nothing to restore"),
+        1 => say("1 change taken back"),
+        changes => say(format_args!("{changes} changes taken back")),
+    }
+    Ok(())
+}
+
+fn run(path: PathBuf, dry_run: bool) -> Result<(), Failed> {
+    // A reload reads it again, from wherever the daemon then stands.
+    let path = std::path::absolute(&path).map_err(refuse)?;
+    let config = Config::read(&path).map_err(refuse)?;
+    privileged()?;
+    let stop = signals::stop_flag().map_err(fail)?;
+    let reload = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGHUP, Arc::clone(&reload)).map_err(fail)?;
+    let board = Arc::new(Board::default());
+    let daemon = &config.daemon;
+    let metrics = match daemon.metrics.as_str() {
+        "" => None,
+        address => Some(
+            TcpListener::bind(address)
+                .map_err(|e| refuse(format!("daemon.metrics = '{address}': {e}")))?,
+        ),
+    };
+    let guard = GuardCommand::this_program(["guard"]).map_err(fail)?;
+    let socket_path = daemon.control.clone();
+    // The host's lock comes first: of two daemons one is refused before it takes the other's socket.
+    let machine = Live::open(&config, Roots::default(), Some(guard)).map_err(refuse)?;
+    let socket = match control::bind(&socket_path, &daemon.control_group) {
+        Ok(socket) => socket,
+        Err(e) => {
+            machine.close().map_err(fail)?;
+            return Err(refuse(e));
+        }
+    };
+    let (orders, ordered) = mpsc::channel();
+    let mut servers = Vec::new();
+    let ending = Arc::new(AtomicBool::new(false));
+    let (shared, end) = (Arc::clone(&board), Arc::clone(&ending));
+    servers.push(std::thread::spawn(move || control::serve(socket, shared, orders, end)));
+    if let Some(listener) = metrics {
+        let (shared, end) = (Arc::clone(&board), Arc::clone(&ending));
+        servers.push(std::thread::spawn(move || metrics::serve(listener, shared, end)));
+    }
+    tracing::info!(config = %path.display(), control = %socket_path.display(), "terraced runs");
+    let service = Service::new(machine, &path, config, board);
+    let service = if dry_run { service.dry() } else { service };
+    let machine = service.run(&ordered, &stop, &reload);
+    ending.store(true, Ordering::Relaxed);
+    for server in servers {
+        let _ = server.join();
+    }
+    let _ = std::fs::remove_file(&socket_path);
+    machine.close().map_err(fail)?;
+    tracing::info!("ended; every setting is as it was");
+    Ok(())
+}

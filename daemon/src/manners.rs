@@ -1,0 +1,552 @@
+//! The gate between a group's policy and its mover: what may be moved this period, and why not
+//! more. Pure: no clock, no I/O; periods are its only time.
+//!
+//! # What holds moves back
+//! - **Budgets**: pages per period that bandwidth and processor time allow. A policy is told the
+//!   number, so it asks for its best moves first.
+//! - **Failures**: when half of the moves of a period fail, the number is halved, and doubled
+//!   again with each period in which nine in ten succeed.
+//! - **No use**: moves that yield too little. See below.
+//! - **Dry run**: everything; what would be moved is counted.
+//!
+//! # Is moving worth it?
+//! Compared with doing nothing, and measured, not modelled. A *shadow* placement is frozen every
+//! `2 * settle_periods` periods: where pages would lie if nothing were moved from then on. Each
+//! period gives the hits of the real placement and those of the shadow. The difference, summed,
+//! is the *gain* in page-periods; the *cost* is the promotions of the first `settle_periods`
+//! periods, each worth `payback_periods` of hits (later ones have had no time to yield; their hits
+//! count nevertheless, in favour of moving). When the gain is below the cost, moving pauses: first
+//! for `pause_periods`, then twice as long each time, until it pays again. In a pause the group is
+//! still brought back within its share, and free room is still filled.
+//!
+//! Pages that are promoted and demoted within one such span are counted as thrashed.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use terrace_core::bits::PageBits;
+use terrace_core::carry::LayoutFollower;
+use terrace_core::page::{PageSize, VirtualRange};
+use terrace_core::plan::{Decision, Outcome, Plan};
+use terrace_core::policy::Policy;
+use terrace_core::scan::{Budget, Scan};
+
+use crate::config::MannersConfig;
+
+/// Moves in a period of which half may fail before they are held back: below this, chance.
+const FEW: u64 = 8;
+
+/// Why moves were held back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Held {
+    /// Nothing is moved at all.
+    DryRun,
+    /// Moving did not pay.
+    NoUse,
+    /// Many moves failed.
+    Failures,
+    /// The budget of bandwidth.
+    Bandwidth,
+    /// The budget of processor time.
+    Cpu,
+}
+
+impl Held {
+    /// Every reason.
+    pub const ALL: [Held; 5] =
+        [Held::DryRun, Held::NoUse, Held::Failures, Held::Bandwidth, Held::Cpu];
+
+    /// Its name in status and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Held::DryRun => "dry_run",
+            Held::NoUse => "no_use",
+            Held::Failures => "failures",
+            Held::Bandwidth => "bandwidth",
+            Held::Cpu => "cpu",
+        }
+    }
+}
+
+/// What was counted.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct MannersStatus {
+    /// Pages of plans that were held back, by reason of [`Held::ALL`]: only plans that were cut
+    /// as they came out count, not what a policy left out because its budget told it to.
+    pub held_pages: [u64; 5],
+    /// Periods in which a budget of pages was in force, by the same reasons.
+    pub bound_periods: [u64; 5],
+    /// Pages promoted and demoted again, or the other way round, within one span.
+    pub thrashed_pages: u64,
+    /// Gain of the last span over doing nothing, in page-periods.
+    pub gain: i64,
+    /// Cost of the last span, in page-periods.
+    pub cost: f64,
+    /// Pauses so far.
+    pub pauses: u64,
+    /// Periods of the pause that are left; 0 without one.
+    pub pause_left: u32,
+    /// Pages that may be moved in a period because moves failed; `None` without a bound.
+    pub failure_bound: Option<u64>,
+    /// The reason in force, said to people.
+    pub said: Option<String>,
+}
+
+/// Pages that may be moved in a period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bounds {
+    /// By bandwidth.
+    pub bandwidth_pages: Option<u64>,
+    /// By processor time.
+    pub cpu_pages: Option<u64>,
+}
+
+/// The gate of one group.
+#[derive(Debug)]
+pub struct Gate {
+    config: MannersConfig,
+    dry_run: bool,
+    bounds: Bounds,
+    status: MannersStatus,
+    follower: LayoutFollower,
+    /// Where pages would lie without the moves of this span.
+    shadow: PageBits,
+    before: PageBits,
+    went_up: PageBits,
+    went_down: PageBits,
+    /// Periods of this span that have passed.
+    age: u32,
+    gain: i64,
+    promoted: u64,
+    next_pause: u32,
+    /// Pages asked for in the period that runs.
+    asked: u64,
+}
+
+impl Gate {
+    /// A gate with these manners.
+    pub fn new(config: MannersConfig, dry_run: bool) -> Self {
+        Gate {
+            next_pause: config.pause_periods,
+            config,
+            dry_run,
+            bounds: Bounds::default(),
+            status: MannersStatus::default(),
+            follower: LayoutFollower::default(),
+            shadow: PageBits::default(),
+            before: PageBits::default(),
+            went_up: PageBits::default(),
+            went_down: PageBits::default(),
+            age: 0,
+            gain: 0,
+            promoted: 0,
+            asked: 0,
+        }
+    }
+
+    /// Changes what it goes by and keeps what it counted.
+    pub fn configure(&mut self, config: MannersConfig, dry_run: bool) {
+        if self.config != config {
+            self.next_pause = config.pause_periods;
+        }
+        (self.config, self.dry_run) = (config, dry_run);
+    }
+
+    /// Sets the budgets of pages for the periods to come.
+    pub fn bound(&mut self, bounds: Bounds) {
+        self.bounds = bounds;
+    }
+
+    /// What was counted so far.
+    pub fn status(&self) -> &MannersStatus {
+        &self.status
+    }
+
+    /// Takes in a scan, before the policy decides, and says what its plan may use.
+    pub fn before(&mut self, scan: &Scan, budget: &Budget) -> Budget {
+        self.judge(scan);
+        let mut moved_pages = budget.moved_pages;
+        let mut tightest = None;
+        for (held, bound) in [
+            (Held::Failures, self.status.failure_bound),
+            (Held::Bandwidth, self.bounds.bandwidth_pages),
+            (Held::Cpu, self.bounds.cpu_pages),
+        ] {
+            if let Some(pages) = bound.filter(|pages| *pages < moved_pages) {
+                moved_pages = pages;
+                tightest = Some(held);
+            }
+        }
+        if let Some(held) = tightest {
+            self.status.bound_periods[held as usize] += 1;
+        }
+        self.say(tightest, moved_pages);
+        Budget { moved_pages, ..*budget }
+    }
+
+    fn say(&mut self, tightest: Option<Held>, pages: u64) {
+        let status = &mut self.status;
+        status.said = if self.dry_run {
+            Some("dry run: nothing is moved".to_owned())
+        } else if status.pause_left > 0 {
+            Some(format!(
+                "paused for {} periods: moves gained {} page-periods and cost {:.0}",
+                status.pause_left, status.gain, status.cost
+            ))
+        } else {
+            tightest.map(|held| match held {
+                Held::Failures => format!("at most {pages} pages a period: many moves failed"),
+                Held::Bandwidth => format!("at most {pages} pages a period: bandwidth"),
+                _ => format!("at most {pages} pages a period: processor time"),
+            })
+        };
+    }
+
+    /// Compares with doing nothing.
+    fn judge(&mut self, scan: &Scan) {
+        if let Some(carry) = self.follower.follow(&scan.layout) {
+            // Fresh pages were placed by the kernel, not by us: the shadow has them where they are.
+            self.shadow = carry.bits_or(&self.shadow, &scan.fast);
+            self.before = carry.bits_or(&self.before, &scan.fast);
+            self.went_up = carry.bits(&self.went_up);
+            self.went_down = carry.bits(&self.went_down);
+        }
+        let (mut up, mut down) = (Vec::new(), Vec::new());
+        let words = scan.accessed.words().iter().zip(scan.fast.words());
+        let others = self.shadow.words().iter().zip(self.before.words());
+        let gone = self.went_up.words().iter().zip(self.went_down.words());
+        for (((&accessed, &fast), (&shadow, &before)), (&went_up, &went_down)) in
+            words.zip(others).zip(gone)
+        {
+            self.gain += i64::from((accessed & fast).count_ones());
+            self.gain -= i64::from((accessed & shadow).count_ones());
+            let (rose, fell) = (fast & !before, before & !fast);
+            self.promoted += if self.age < self.config.settle_periods {
+                u64::from(rose.count_ones())
+            } else {
+                0
+            };
+            let back = (rose & went_down).count_ones() + (fell & went_up).count_ones();
+            self.status.thrashed_pages += u64::from(back);
+            up.push(went_up | rose);
+            down.push(went_down | fell);
+        }
+        let pages = scan.pages();
+        self.went_up = PageBits::from_words(up, pages);
+        self.went_down = PageBits::from_words(down, pages);
+        self.before = scan.fast.clone();
+        self.age += 1;
+        self.status.pause_left = self.status.pause_left.saturating_sub(1);
+        if self.age >= self.config.settle_periods.saturating_mul(2) {
+            self.end_span(scan);
+        }
+    }
+
+    fn end_span(&mut self, scan: &Scan) {
+        let cost = self.promoted as f64 * self.config.payback_periods;
+        self.status.gain = self.gain;
+        self.status.cost = cost;
+        let many = self.config.least_moved * scan.fast.count() as f64;
+        let judged = self.promoted > 0 && self.promoted as f64 >= many;
+        if judged && (self.gain as f64) < cost {
+            self.status.pause_left = self.next_pause;
+            self.status.pauses += u64::from(self.next_pause > 0);
+            self.next_pause = self
+                .next_pause
+                .saturating_mul(2)
+                .min(self.config.longest_pause_periods.max(self.config.pause_periods));
+        } else if judged {
+            self.next_pause = self.config.pause_periods;
+        }
+        self.shadow = scan.fast.clone();
+        let pages = scan.pages();
+        (self.went_up, self.went_down) = (PageBits::new(pages), PageBits::new(pages));
+        (self.age, self.gain, self.promoted) = (0, 0, 0);
+    }
+
+    /// Cuts a plan down to what may be moved.
+    pub fn pass(&mut self, plan: Plan, scan: &Scan, budget: &Budget) -> Plan {
+        let size = scan.layout.page_size();
+        let (up, down) = plan.pages(size);
+        self.asked = up + down;
+        let passed = if self.dry_run {
+            Plan::default()
+        } else if self.status.pause_left > 0 {
+            let resident = scan.fast.count() as u64;
+            let over = resident.saturating_sub(budget.fast_pages);
+            let room = budget.fast_pages.saturating_sub(resident);
+            Plan {
+                demotions: first_pages(&plan.demotions, over, size),
+                promotions: first_pages(&plan.promotions, room, size),
+                exchanges: Vec::new(),
+                operation_sizes: plan.operation_sizes,
+            }
+        } else {
+            return plan;
+        };
+        let (kept_up, kept_down) = passed.pages(size);
+        let held = if self.dry_run { Held::DryRun } else { Held::NoUse };
+        self.status.held_pages[held as usize] += self.asked - kept_up - kept_down;
+        self.asked = kept_up + kept_down;
+        passed
+    }
+
+    /// Takes in what became of the plan.
+    pub fn outcome(&mut self, outcome: &Outcome, page_size: PageSize) {
+        let failed: u64 = outcome.failures.iter().map(|f| f.range.pages(page_size)).sum();
+        let asked = self.asked;
+        if asked < FEW {
+            return;
+        }
+        let bound = &mut self.status.failure_bound;
+        if failed * 2 > asked {
+            let half = bound.unwrap_or(asked).min(asked) / 2;
+            *bound = Some(half.max(FEW));
+        } else if failed * 10 <= asked
+            && let Some(pages) = *bound
+        {
+            // Gone when it no longer binds.
+            *bound = (asked >= pages / 2).then(|| pages.saturating_mul(2));
+        }
+    }
+}
+
+/// The first pages of these ranges.
+fn first_pages(ranges: &[VirtualRange], pages: u64, size: PageSize) -> Vec<VirtualRange> {
+    let mut left = pages;
+    let mut kept = Vec::new();
+    for &range in ranges {
+        let taken = range.pages(size).min(left);
+        if taken > 0 {
+            kept.push(VirtualRange { size_bytes: taken * size.bytes(), ..range });
+        }
+        left -= taken;
+    }
+    kept
+}
+
+/// A policy that the engine asks and others replace.
+pub type SharedPolicy = Arc<Mutex<Box<dyn Policy>>>;
+
+/// A policy behind a gate, as the engine sees it.
+pub struct Gated {
+    /// Decides.
+    pub policy: SharedPolicy,
+    /// Lets pass.
+    pub gate: Arc<Mutex<Gate>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Policy for Gated {
+    fn name(&self) -> &'static str {
+        lock(&self.policy).name()
+    }
+
+    fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
+        let mut gate = lock(&self.gate);
+        let bounded = gate.before(scan, budget);
+        let mut decision = lock(&self.policy).decide(scan, &bounded);
+        decision.plan = gate.pass(decision.plan, scan, &bounded);
+        decision
+    }
+
+    fn metadata_bytes(&self) -> usize {
+        lock(&self.policy).metadata_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use terrace_core::page::{Layout, SpaceId};
+    use terrace_core::plan::{Direction, Exchange, Failure, FailureReason};
+
+    const HUGE: u64 = PageSize::Huge.bytes();
+
+    fn manners() -> MannersConfig {
+        MannersConfig {
+            settle_periods: 2,
+            pause_periods: 3,
+            longest_pause_periods: 12,
+            ..Default::default()
+        }
+    }
+
+    fn scan(layout: &Arc<Layout>, accessed: impl Fn(usize) -> bool, fast: &PageBits) -> Scan {
+        let accessed = (0..layout.pages()).map(accessed).collect();
+        Scan::new(0, Arc::clone(layout), accessed, fast.clone())
+    }
+
+    fn layout(pages: u64) -> Arc<Layout> {
+        Arc::new(Layout::contiguous(PageSize::Huge, pages))
+    }
+
+    fn range(page: u64, pages: u64) -> VirtualRange {
+        VirtualRange { space: SpaceId(0), start: page * HUGE, size_bytes: pages * HUGE }
+    }
+
+    /// Runs periods in which `place` says what is fast and `accessed` what is used.
+    fn periods(
+        gate: &mut Gate,
+        number: u64,
+        place: impl Fn(u64, usize) -> bool,
+        accessed: impl Fn(u64, usize) -> bool,
+    ) {
+        let layout = layout(8);
+        for period in 0..number {
+            let fast = (0..8).map(|p| place(period, p)).collect();
+            gate.before(&scan(&layout, |p| accessed(period, p), &fast), &Budget::fast(4));
+        }
+    }
+
+    #[test]
+    fn moves_that_yield_go_on_and_moves_that_do_not_pause_for_longer_each_time() {
+        // Pages 4 to 7 are used throughout and come up after the first period.
+        let mut gate = Gate::new(manners(), false);
+        periods(&mut gate, 4, |t, p| if t == 0 { p < 4 } else { p >= 4 }, |_, p| p >= 4);
+        assert_eq!((gate.status().pause_left, gate.status().gain), (0, 12));
+        assert_eq!(gate.status().cost, 4.0);
+
+        // They come up and are not used.
+        let mut gate = Gate::new(manners(), false);
+        let mut pauses = Vec::new();
+        for _ in 0..4 {
+            periods(&mut gate, 4, |t, p| if t == 0 { p < 4 } else { p >= 4 }, |_, p| p < 4);
+            pauses.push(gate.status().pause_left);
+        }
+        assert!(gate.status().said.is_some());
+        assert_eq!(pauses, [3, 6, 12, 12]);
+        assert!((gate.status().gain as f64) < gate.status().cost);
+        // Once it pays, the next pause begins short again.
+        periods(&mut gate, 4, |t, p| (t == 0) == (p >= 4), |_, p| p < 4);
+        assert_eq!(gate.next_pause, 3);
+    }
+
+    #[test]
+    fn few_moves_are_not_judged_and_pages_to_and_fro_are_counted() {
+        let mut gate = Gate::new(MannersConfig { least_moved: 0.5, ..manners() }, false);
+        // One of four resident pages comes and goes unused.
+        periods(&mut gate, 4, |t, p| p < 3 || p == 3 + (t % 2) as usize, |_, _| false);
+        assert_eq!(gate.status().pause_left, 0);
+        assert_eq!(gate.status().thrashed_pages, 4);
+    }
+
+    #[test]
+    fn a_pause_lets_pass_what_brings_a_group_into_its_share_and_what_fills_room() {
+        let layout = layout(8);
+        let plan = Plan {
+            promotions: vec![range(6, 2)],
+            demotions: vec![range(0, 1), range(2, 2)],
+            exchanges: vec![Exchange { up: range(4, 1), down: range(1, 1) }],
+            ..Plan::default()
+        };
+        let mut gate = Gate::new(manners(), false);
+        gate.status.pause_left = 5;
+        let fast = (0..8).map(|p| p < 4).collect();
+        let at = scan(&layout, |_| true, &fast);
+        let passed = gate.pass(plan.clone(), &at, &Budget::fast(2));
+        assert_eq!(passed.demotions, [range(0, 1), range(2, 1)]);
+        assert!(passed.promotions.is_empty() && passed.exchanges.is_empty());
+        let passed = gate.pass(plan.clone(), &at, &Budget::fast(5));
+        assert_eq!((passed.promotions.clone(), passed.demotions.len()), (vec![range(6, 1)], 0));
+        assert_eq!(gate.status().held_pages[Held::NoUse as usize], 5 + 6);
+
+        gate.configure(manners(), true);
+        assert!(gate.pass(plan.clone(), &at, &Budget::fast(2)).is_empty());
+        assert_eq!(gate.status().held_pages[Held::DryRun as usize], 7);
+        gate.configure(manners(), false);
+        gate.status.pause_left = 0;
+        assert_eq!(gate.pass(plan.clone(), &at, &Budget::fast(2)), plan);
+    }
+
+    #[test]
+    fn failures_halve_what_is_asked_for_and_success_takes_it_back() {
+        let layout = layout(100);
+        let at = scan(&layout, |_| true, &PageBits::new(100));
+        let mut gate = Gate::new(manners(), false);
+        let mut bound = |gate: &mut Gate, asked: u64, failed: u64| {
+            let plan = Plan { promotions: vec![range(0, asked)], ..Plan::default() };
+            gate.pass(plan, &at, &Budget::fast(100));
+            let reason = FailureReason::Busy;
+            let failure =
+                Failure { range: range(0, failed.max(1)), direction: Direction::Promotion, reason };
+            let failures = if failed > 0 { vec![failure] } else { Vec::new() };
+            gate.outcome(&Outcome { failures, ..Outcome::default() }, PageSize::Huge);
+            gate.before(&at, &Budget::fast(100)).moved_pages
+        };
+        assert_eq!(bound(&mut gate, 64, 10), u64::MAX);
+        assert_eq!(bound(&mut gate, 64, 40), 32);
+        assert_eq!(bound(&mut gate, 32, 30), 16);
+        assert!(gate.status().said.as_ref().is_some_and(|s| s.contains("16 pages")));
+        assert_eq!(bound(&mut gate, 16, 4), 16);
+        assert_eq!(bound(&mut gate, 16, 0), 32);
+        // A few pages say nothing, and a bound that nobody comes near goes.
+        assert_eq!(bound(&mut gate, 4, 4), 32);
+        assert_eq!(bound(&mut gate, 8, 0), u64::MAX);
+        assert_eq!(gate.status().bound_periods[Held::Failures as usize], 5);
+    }
+
+    #[test]
+    fn the_tightest_budget_counts() {
+        let layout = layout(8);
+        let at = scan(&layout, |_| false, &PageBits::new(8));
+        let mut gate = Gate::new(manners(), false);
+        gate.bound(Bounds { bandwidth_pages: Some(7), cpu_pages: Some(3) });
+        assert_eq!(gate.before(&at, &Budget::fast(8)).moved_pages, 3);
+        assert_eq!(gate.status().bound_periods, [0, 0, 0, 0, 1]);
+        let own = Budget { moved_pages: 2, ..Budget::fast(8) };
+        assert_eq!(gate.before(&at, &own).moved_pages, 2);
+        assert_eq!(gate.status().bound_periods, [0, 0, 0, 0, 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_passes_is_part_of_the_plan_and_within_the_share(
+            fast in prop::collection::vec(any::<bool>(), 16),
+            pause in 0u32..3,
+            dry_run in any::<bool>(),
+            fast_pages in 0u64..20,
+        ) {
+            let layout = layout(16);
+            let fast: PageBits = fast.into_iter().collect();
+            let at = scan(&layout, |_| true, &fast);
+            let pages = |value: bool| (0..16u64).filter(|p| at.fast.get(*p as usize) == value).collect::<Vec<_>>();
+            let ranges = |value| pages(value).into_iter().map(|p| range(p, 1)).collect::<Vec<_>>();
+            let plan = Plan { promotions: ranges(false), demotions: ranges(true), ..Plan::default() };
+            let mut gate = Gate::new(manners(), dry_run);
+            gate.status.pause_left = pause;
+            let passed = gate.pass(plan.clone(), &at, &Budget::fast(fast_pages));
+            prop_assert!(passed.promotions.iter().all(|r| plan.promotions.contains(r)));
+            prop_assert!(passed.demotions.iter().all(|r| plan.demotions.contains(r)));
+            if dry_run {
+                prop_assert!(passed.is_empty());
+            } else if pause > 0 {
+                let resident = at.fast.count() as u64;
+                let (up, down) = passed.pages(PageSize::Huge);
+                prop_assert!(resident + up - down <= fast_pages.max(resident));
+                prop_assert_eq!(down, resident.saturating_sub(fast_pages));
+            } else {
+                prop_assert_eq!(&passed, &plan);
+            }
+        }
+
+        #[test]
+        fn any_life_of_a_group_is_judged_without_fault(
+            scans in prop::collection::vec((0u64..40, any::<u64>(), any::<u64>()), 1..60),
+        ) {
+            let mut gate = Gate::new(manners(), false);
+            for (pages, accessed, fast) in scans {
+                let layout = layout(pages);
+                let fast = (0..pages).map(|p| fast >> p & 1 != 0).collect();
+                let at = scan(&layout, |p| accessed >> p & 1 != 0, &fast);
+                gate.before(&at, &Budget::fast(pages / 2));
+                prop_assert!(gate.status().pause_left <= 12);
+            }
+        }
+    }
+}

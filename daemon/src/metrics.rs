@@ -1,0 +1,491 @@
+//! The Prometheus endpoint: the status in the text exposition format, version 0.0.4.
+//!
+//! `docs/operator.md` lists the names; a test holds it to them. Requests are read within bounds of
+//! size and time, answered one at a time and closed.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::board::Board;
+use crate::discover::shown;
+use crate::manners::Held;
+use crate::status::{GroupStatus, Status};
+
+/// Largest request.
+const MOST_BYTES: usize = 8 << 10;
+/// Time for a request and its answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The text of a scrape.
+pub fn render(status: &Status) -> String {
+    let mut out = Exposition::default();
+    let m = &status.machine;
+    out.one("terrace_info", "gauge", "Version of terraced.", &[("version", &status.version)], 1.0);
+    out.plain("terrace_uptime_seconds", "gauge", "Time since the start.", status.uptime_s);
+    out.plain(
+        "terrace_cpu_seconds_total",
+        "counter",
+        "Processor time of terraced itself.",
+        seconds(status.cpu_ns),
+    );
+    out.plain(
+        "terrace_resident_bytes",
+        "gauge",
+        "Memory of terraced itself.",
+        status.rss_bytes as f64,
+    );
+    out.plain(
+        "terrace_reloads_total",
+        "counter",
+        "Configurations reloaded.",
+        status.reloads as f64,
+    );
+    out.plain(
+        "terrace_failed_reloads_total",
+        "counter",
+        "Configurations refused at a reload.",
+        status.failed_reloads as f64,
+    );
+    out.plain("terrace_groups", "gauge", "Groups looked after.", status.groups.len() as f64);
+    out.plain(
+        "terrace_left_groups",
+        "gauge",
+        "Control groups that match and are left alone.",
+        status.left.len() as f64,
+    );
+    out.family("terrace_memory_bytes", "gauge", "Memory of the machine by tier.");
+    out.sample("terrace_memory_bytes", &[("tier", "fast")], m.fast_bytes as f64);
+    out.sample("terrace_memory_bytes", &[("tier", "slow")], m.slow_bytes as f64);
+    out.plain(
+        "terrace_fast_free_bytes",
+        "gauge",
+        "Fast memory free above the kernel's reserve.",
+        m.fast_free_bytes as f64,
+    );
+    if let Some(ratio) = m.latency_ratio {
+        out.plain("terrace_latency_ratio", "gauge", "Latency of slow over fast memory.", ratio);
+    }
+    if let Some(s) = &status.sharing {
+        out.plain(
+            "terrace_shared_bytes",
+            "gauge",
+            "Fast memory that is divided between groups.",
+            s.total_bytes as f64,
+        );
+        out.plain(
+            "terrace_divisions_total",
+            "counter",
+            "Divisions of fast memory.",
+            s.divisions as f64,
+        );
+        out.plain(
+            "terrace_largest_loss",
+            "gauge",
+            "Largest loss of hit ratio of a group against a division by weight.",
+            s.largest_loss,
+        );
+    }
+    let groups = &status.groups;
+    type Get = fn(&GroupStatus) -> f64;
+    let simple: &[(&str, &str, &str, Get)] = &[
+        ("terrace_group_bytes", "gauge", "Tracked memory.", |g| g.bytes as f64),
+        ("terrace_group_fast_bytes", "gauge", "Tracked memory in fast memory.", |g| {
+            g.fast_bytes as f64
+        }),
+        ("terrace_group_granted_bytes", "gauge", "Fast memory that it may use.", |g| {
+            g.granted_bytes as f64
+        }),
+        (
+            "terrace_group_hit_ratio",
+            "gauge",
+            "Accessed pages in fast memory over accessed pages, last period.",
+            |g| g.hit_ratio,
+        ),
+        (
+            "terrace_group_accessed_ratio",
+            "gauge",
+            "Accessed pages over all pages, last period.",
+            |g| g.accessed_ratio,
+        ),
+        (
+            "terrace_group_stability",
+            "gauge",
+            "Pages that stayed where they were over all pages.",
+            |g| g.stability,
+        ),
+        (
+            "terrace_group_accessed_pages_total",
+            "counter",
+            "Accessed pages, summed over periods.",
+            |g| g.accessed_pages as f64,
+        ),
+        ("terrace_group_hit_pages_total", "counter", "Of them, in fast memory.", |g| {
+            g.hit_pages as f64
+        }),
+        ("terrace_group_scans_total", "counter", "Periods that were seen.", |g| g.scans as f64),
+        ("terrace_group_lost_periods_total", "counter", "Periods that were lost.", |g| {
+            g.lost_periods as f64
+        }),
+        ("terrace_group_processes", "gauge", "Processes with tracked memory.", |g| {
+            g.process_count as f64
+        }),
+        ("terrace_group_thrashed_pages_total", "counter", "Pages moved to and fro.", |g| {
+            g.manners.thrashed_pages as f64
+        }),
+        ("terrace_group_pauses_total", "counter", "Pauses because moves did not pay.", |g| {
+            g.manners.pauses as f64
+        }),
+        ("terrace_group_paused", "gauge", "1 while moves are paused.", |g| {
+            f64::from(u8::from(g.manners.pause_left > 0))
+        }),
+        ("terrace_group_operations_total", "counter", "Calls that moved pages.", |g| {
+            g.operations as f64
+        }),
+        ("terrace_group_move_seconds_total", "counter", "Time in calls that move pages.", |g| {
+            seconds(g.move_ns)
+        }),
+        ("terrace_group_longest_move_seconds", "gauge", "The longest of them.", |g| {
+            seconds(g.longest_move_ns)
+        }),
+        ("terrace_group_metadata_bytes", "gauge", "Memory that its history takes.", |g| {
+            g.metadata_bytes as f64
+        }),
+    ];
+    for (name, kind, help, get) in simple {
+        out.family(name, kind, help);
+        for g in groups {
+            out.sample(name, &labels(g), get(g));
+        }
+    }
+    out.family("terrace_group_moved_pages_total", "counter", "Pages moved.");
+    for g in groups {
+        out.sample(
+            "terrace_group_moved_pages_total",
+            &with(g, "direction", "promotion"),
+            g.promoted_pages as f64,
+        );
+        out.sample(
+            "terrace_group_moved_pages_total",
+            &with(g, "direction", "demotion"),
+            g.demoted_pages as f64,
+        );
+    }
+    out.family(
+        "terrace_group_failed_pages_total",
+        "counter",
+        "Pages that were not moved, by reason.",
+    );
+    for g in groups {
+        for f in &g.failed {
+            out.sample(
+                "terrace_group_failed_pages_total",
+                &with(g, "reason", &f.reason),
+                f.pages as f64,
+            );
+        }
+    }
+    out.family(
+        "terrace_group_held_pages_total",
+        "counter",
+        "Pages of plans that were held back, by reason.",
+    );
+    for g in groups {
+        for held in Held::ALL {
+            out.sample(
+                "terrace_group_held_pages_total",
+                &with(g, "reason", held.name()),
+                g.manners.held_pages[held as usize] as f64,
+            );
+        }
+    }
+    out.family(
+        "terrace_group_bound_periods_total",
+        "counter",
+        "Periods in which a budget bound moves, by reason.",
+    );
+    for g in groups {
+        for held in Held::ALL {
+            out.sample(
+                "terrace_group_bound_periods_total",
+                &with(g, "reason", held.name()),
+                g.manners.bound_periods[held as usize] as f64,
+            );
+        }
+    }
+    out.family("terrace_group_heat_bytes", "gauge", "Tracked memory by tier and use.");
+    for g in groups {
+        for (tier, heat) in [("fast", g.fast), ("slow", g.slow)] {
+            for (used, bytes) in
+                [("hot", heat.hot_bytes), ("warm", heat.warm_bytes), ("cold", heat.cold_bytes)]
+            {
+                let mut labels = with(g, "tier", tier);
+                labels.push(("use", used));
+                out.sample("terrace_group_heat_bytes", &labels, bytes as f64);
+            }
+        }
+    }
+    out.family("terrace_group_untracked_bytes", "gauge", "Memory that is not tracked, by tier.");
+    for g in groups {
+        out.sample(
+            "terrace_group_untracked_bytes",
+            &with(g, "tier", "fast"),
+            g.untracked_fast_bytes as f64,
+        );
+        out.sample(
+            "terrace_group_untracked_bytes",
+            &with(g, "tier", "slow"),
+            g.untracked_slow_bytes as f64,
+        );
+    }
+    out.family("terrace_group_pagetable_bytes", "gauge", "Page tables by node.");
+    for g in groups {
+        for (node, bytes) in g.pagetable_bytes.iter().enumerate() {
+            out.sample(
+                "terrace_group_pagetable_bytes",
+                &with(g, "node", &node.to_string()),
+                *bytes as f64,
+            );
+        }
+    }
+    out.family(
+        "terrace_group_cpu_seconds_total",
+        "counter",
+        "Processor time for looking after it, by part.",
+    );
+    for g in groups {
+        for (part, ns) in
+            [("tracker", g.tracker_cpu_ns), ("policy", g.policy_cpu_ns), ("mover", g.mover_cpu_ns)]
+        {
+            out.sample("terrace_group_cpu_seconds_total", &with(g, "part", part), seconds(ns));
+        }
+    }
+    out.family(
+        "terrace_group_slowdown",
+        "gauge",
+        "Run time over run time with all memory fast, estimated.",
+    );
+    groups.iter().for_each(|g| {
+        if let Some(e) = g.slowdown {
+            out.sample("terrace_group_slowdown", &labels(g), e.value);
+        }
+    });
+    out.family("terrace_group_slowdown_error", "gauge", "By how much that may be off.");
+    groups.iter().for_each(|g| {
+        if let Some(e) = g.slowdown {
+            out.sample("terrace_group_slowdown_error", &labels(g), e.error);
+        }
+    });
+    out.family("terrace_group_loss", "gauge", "Loss of hit ratio against a division by weight.");
+    groups.iter().for_each(|g| {
+        if let Some(loss) = g.loss {
+            out.sample("terrace_group_loss", &labels(g), loss);
+        }
+    });
+    out.text
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+fn labels(g: &GroupStatus) -> Labels<'_> {
+    vec![("group", &g.name), ("policy", &g.policy)]
+}
+
+fn with<'a>(g: &'a GroupStatus, key: &'static str, value: &'a str) -> Labels<'a> {
+    vec![("group", &g.name), (key, value)]
+}
+
+#[derive(Default)]
+struct Exposition {
+    text: String,
+}
+
+impl Exposition {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn plain(&mut self, name: &str, kind: &str, help: &str, value: f64) {
+        self.one(name, kind, help, &[], value);
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, labels: &[(&str, &str)], value: f64) {
+        self.family(name, kind, help);
+        self.sample(name, labels, value);
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.text.push_str(name);
+        for (nth, (key, value)) in labels.iter().enumerate() {
+            let value = shown(value).replace('\\', "\\\\").replace('"', "\\\"");
+            let _ = write!(self.text, "{}{key}=\"{value}\"", if nth == 0 { '{' } else { ',' });
+        }
+        if !labels.is_empty() {
+            self.text.push('}');
+        }
+        let _ = writeln!(self.text, " {value}");
+    }
+}
+
+/// Answers scrapes until `stop` is set.
+pub fn serve(listener: TcpListener, board: Arc<Board>, stop: Arc<AtomicBool>) {
+    if let Err(error) = listener.set_nonblocking(true) {
+        tracing::error!(%error, "the metrics endpoint");
+        return;
+    }
+    while !stop.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if let Err(error) = answer(stream, &board) {
+                    tracing::debug!(%error, "a scrape");
+                }
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream, board: &Board) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let begin = Instant::now();
+    let mut request = Vec::new();
+    let mut piece = [0; 1024];
+    while !request.windows(4).any(|w| w == b"\r\n\r\n") {
+        let n = stream.read(&mut piece)?;
+        request.extend_from_slice(&piece[..n]);
+        if n == 0 || request.len() > MOST_BYTES || begin.elapsed() > PATIENCE {
+            break;
+        }
+    }
+    let (code, kind, body) = reply(&request, board);
+    let head = format!(
+        "HTTP/1.1 {code}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}
+
+fn reply(request: &[u8], board: &Board) -> (&'static str, &'static str, String) {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    let line = request.split(|b| *b == b'\r').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split(' ');
+    match (words.next(), words.next()) {
+        (Some("GET"), Some("/metrics")) => {
+            ("200 OK", "text/plain; version=0.0.4; charset=utf-8", render(&board.status()))
+        }
+        (Some("GET"), Some("/")) => ("200 OK", TEXT, "terraced: see /metrics\n".to_owned()),
+        (Some("GET"), Some(_)) => ("404 Not Found", TEXT, "expected /metrics\n".to_owned()),
+        _ => ("400 Bad Request", TEXT, "expected GET /metrics\n".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{Estimate, FailureCount, SharingStatus};
+    use std::collections::BTreeSet;
+
+    /// Every name that can be exposed is.
+    fn full() -> Status {
+        let mut group =
+            GroupStatus { name: "a\"b\\c\n".into(), policy: "amp".into(), ..Default::default() };
+        group.failed = vec![FailureCount { reason: "busy".into(), pages: 3 }];
+        group.slowdown = Some(Estimate { value: 1.25, error: 0.1 });
+        group.loss = Some(0.1);
+        group.pagetable_bytes = vec![4096, 0];
+        let mut status = Status { groups: vec![group], ..Status::default() };
+        status.sharing = Some(SharingStatus::default());
+        status.machine.latency_ratio = Some(3.0);
+        status
+    }
+
+    /// The format as its specification has it: comment lines, then samples of that family.
+    fn names(text: &str) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        let mut family = String::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert!(["gauge", "counter"].contains(&kind), "{line}");
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+                family = name.to_owned();
+                assert!(names.insert(family.clone()), "{line}: twice");
+            } else if !line.starts_with("# HELP ") {
+                let name = line.split(['{', ' ']).next().unwrap();
+                assert_eq!(name, family, "{line}");
+                let value = line.rsplit(' ').next().unwrap();
+                assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
+            }
+        }
+        names
+    }
+
+    #[test]
+    fn a_scrape_is_text_exposition_with_names_escaped() {
+        let text = render(&full());
+        names(&text);
+        assert!(
+            text.contains(
+                "terrace_group_hit_ratio{group=\"a\\\"b\\\\c\u{fffd}\",policy=\"amp\"} 0\n"
+            )
+        );
+        assert!(text.contains(
+            "terrace_group_failed_pages_total{group=\"a\\\"b\\\\c\u{fffd}\",reason=\"busy\"} 3\n"
+        ));
+    }
+
+    #[test]
+    fn every_metric_is_documented_and_every_documented_one_is_there() {
+        let operator = include_str!("../../docs/operator.md");
+        let documented: BTreeSet<String> = operator
+            .split('`')
+            .filter(|w| {
+                w.starts_with("terrace_") && w.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+            })
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(names(&render(&full())), documented);
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_metrics_that_exist() {
+        let text = include_str!("../../packaging/grafana/terrace.json");
+        let board: serde_json::Value = serde_json::from_str(text).unwrap();
+        let known = names(&render(&full()));
+        let panels = board["panels"].as_array().unwrap();
+        assert!(panels.len() >= 8);
+        for panel in panels {
+            for target in panel["targets"].as_array().unwrap() {
+                let query = target["expr"].as_str().unwrap();
+                let mut asked = query
+                    .split(|c: char| !c.is_ascii_lowercase() && c != '_')
+                    .filter(|w| w.starts_with("terrace_"))
+                    .peekable();
+                assert!(asked.peek().is_some(), "{query}");
+                assert!(asked.all(|name| known.contains(name)), "{query}");
+            }
+        }
+    }
+
+    #[test]
+    fn requests_that_are_none_are_told_so() {
+        let board = Board::default();
+        let code = |request: &[u8]| reply(request, &board).0;
+        assert_eq!(code(b"GET /metrics HTTP/1.1\r\n\r\n"), "200 OK");
+        assert_eq!(code(b"GET /etc/passwd HTTP/1.1\r\n\r\n"), "404 Not Found");
+        for bad in [&b""[..], b"\r\n\r\n", b"POST /metrics", &[0xff; 3000], b"GET"] {
+            assert_eq!(code(bad), "400 Bad Request");
+        }
+    }
+}

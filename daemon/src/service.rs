@@ -1,0 +1,507 @@
+//! The service: finds groups, starts and ends their threads, divides fast memory, reloads, keeps
+//! histories, ends in good order.
+//!
+//! One thread does all of it, so there is no order of locks to keep: groups' threads, the control
+//! socket and the metrics endpoint only read the board and send orders.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use terrace_core::division::{self, Claim};
+
+use crate::board::Board;
+use crate::config::{Config, GroupConfig, Quota, Settings};
+use crate::control::{Order, Request};
+use crate::discover::{self, Pattern, Wanted, shown};
+use crate::group::{Carryover, Running, Shared};
+use crate::history::History;
+use crate::machine::Machine;
+use crate::slowdown::Assumed;
+use crate::status::{LeftStatus, SharingStatus};
+
+/// The longest that an order or a signal waits.
+const SLICE: Duration = Duration::from_millis(200);
+/// How often histories are written.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// How long a group whose thread failed is left alone: doubled each time, up to the second.
+const FIRST_RETRY: Duration = Duration::from_secs(5);
+/// See `FIRST_RETRY`.
+const LAST_RETRY: Duration = Duration::from_secs(600);
+/// Control groups whose failures are remembered.
+const MOST_FAILURES: usize = 1024;
+/// What is told of groups that are left alone.
+const MOST_LEFT: usize = 200;
+
+/// The service over a machine.
+pub struct Service<M: Machine> {
+    machine: M,
+    path: PathBuf,
+    config: Config,
+    board: Arc<Board>,
+    running: BTreeMap<String, Running>,
+    /// Of groups that are to begin anew: with other pages or periods, or after a failure.
+    waiting: BTreeMap<String, Carryover>,
+    failures: BTreeMap<String, Failure>,
+    targets: BTreeMap<String, u64>,
+    next_look: Instant,
+    next_division: Instant,
+    next_save: Instant,
+    sharing: SharingStatus,
+    /// Nothing is moved, whatever a configuration says.
+    dry_run: bool,
+}
+
+/// A group whose thread failed.
+struct Failure {
+    reason: String,
+    until: Instant,
+    wait: Duration,
+}
+
+impl<M: Machine> Service<M> {
+    /// A service that has not begun.
+    pub fn new(machine: M, path: &Path, config: Config, board: Arc<Board>) -> Self {
+        let now = Instant::now();
+        Service {
+            machine,
+            path: path.to_owned(),
+            dry_run: false,
+            config,
+            board,
+            running: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            next_look: now,
+            next_division: now,
+            next_save: now + SAVE_EVERY,
+            sharing: SharingStatus::default(),
+        }
+    }
+
+    /// Moves nothing, whatever this or a later configuration says.
+    pub fn dry(mut self) -> Self {
+        self.dry_run = true;
+        self.config.daemon.dry_run = true;
+        self
+    }
+
+    /// Runs until `stop` is set or asked for; `reload` is set by SIGHUP. Gives the machine back,
+    /// with no group left.
+    pub fn run(mut self, orders: &Receiver<Order>, stop: &AtomicBool, reload: &AtomicBool) -> M {
+        while !stop.load(Ordering::Relaxed) {
+            self.round();
+            match orders.recv_timeout(SLICE) {
+                Ok(order) => {
+                    if order.request == (Request::Stop {}) {
+                        let _ = order.answer.send(Ok(json!("ending")));
+                        break;
+                    }
+                    let answer = self.carry_out(&order.request);
+                    let _ = order.answer.send(answer);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(SLICE),
+            }
+            if reload.swap(false, Ordering::Relaxed)
+                && let Err(error) = self.reload()
+            {
+                tracing::error!(error, "the configuration was not reloaded");
+            }
+        }
+        self.end()
+    }
+
+    /// What is due.
+    pub fn round(&mut self) {
+        self.reap();
+        let now = Instant::now();
+        if now >= self.next_look {
+            self.next_look = now + Duration::from_millis(self.config.daemon.discover_ms);
+            self.look();
+            self.limit();
+        }
+        self.share(now);
+        if now >= self.next_save {
+            self.next_save = now + SAVE_EVERY;
+            self.save();
+        }
+        let machine = self.machine.status();
+        let mut frame = self.board.frame();
+        frame.machine = machine;
+        frame.config = self.path.display().to_string();
+        let has_share = |r: &Running| matches!(r.settings.quota, Quota::Share { .. });
+        frame.sharing = self.running.values().any(has_share).then(|| self.sharing.clone());
+    }
+
+    fn carry_out(&mut self, request: &Request) -> Result<Value, String> {
+        match request {
+            Request::Reload {} => self.reload().map(|notes| json!(notes)),
+            Request::Save {} => {
+                self.save();
+                Ok(json!("histories are written at the end of each group's period"))
+            }
+            _ => Err("this is not a change".to_owned()),
+        }
+    }
+
+    /// Ends threads that have ended, and starts those anew that wait to be.
+    fn reap(&mut self) {
+        let ended: Vec<String> = self
+            .running
+            .iter()
+            .filter(|(_, r)| r.is_finished())
+            .map(|(cgroup, _)| cgroup.clone())
+            .collect();
+        for cgroup in ended {
+            let Some(running) = self.running.remove(&cgroup) else { continue };
+            let slot = running.slot;
+            let finished = running.join();
+            self.machine.release(slot);
+            self.board.remove(&cgroup);
+            match finished.error {
+                Some(reason) => {
+                    tracing::warn!(group = shown(&cgroup), reason, "no longer looked after");
+                    self.note_failure(&cgroup, reason);
+                    // What it knew is kept for the next attempt, as long as the group is there.
+                    self.waiting.insert(cgroup, finished.carryover);
+                }
+                None => {
+                    tracing::info!(group = shown(&cgroup), "ended");
+                    if !self.waiting.contains_key(&cgroup) {
+                        self.forget(&cgroup);
+                    }
+                }
+            }
+        }
+    }
+
+    fn note_failure(&mut self, cgroup: &str, reason: String) {
+        if self.failures.len() >= MOST_FAILURES && !self.failures.contains_key(cgroup) {
+            self.failures.clear();
+        }
+        let wait = self.failures.get(cgroup).map_or(FIRST_RETRY, |f| (f.wait * 2).min(LAST_RETRY));
+        let failure = Failure { reason, until: Instant::now() + wait, wait };
+        self.failures.insert(cgroup.to_owned(), failure);
+    }
+
+    /// Its processes have gone: nothing that is known of it counts any more.
+    fn forget(&mut self, cgroup: &str) {
+        self.failures.remove(cgroup);
+        self.targets.remove(cgroup);
+        if let Some(folder) = state(&self.config) {
+            History::forget(&folder, cgroup);
+        }
+    }
+
+    fn wanted(config: &Config) -> Vec<Wanted> {
+        // They were read when the configuration was checked.
+        let pattern = |text: &String| Pattern::new(text).ok();
+        let wanted = |g: &GroupConfig| {
+            let exclude = g.exclude.iter().filter_map(pattern).collect();
+            pattern(&g.cgroup).map(|cgroup| Wanted { cgroup, exclude })
+        };
+        config.groups.iter().filter_map(|g| wanted(g.get_ref())).collect()
+    }
+
+    /// Looks for groups and starts what is new.
+    fn look(&mut self) {
+        let found = match self.machine.groups() {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(error, "control groups cannot be listed");
+                return;
+            }
+        };
+        let paths: Vec<String> = found.into_iter().map(|f| f.path).collect();
+        self.waiting.retain(|cgroup, _| paths.contains(cgroup));
+        let held: Vec<String> = self.running.keys().cloned().collect();
+        let most = self.config.daemon.max_groups as usize;
+        let (chosen, left) = discover::choose(&paths, &Self::wanted(&self.config), &held, most);
+        let names: Vec<String> =
+            self.config.groups.iter().map(|g| g.get_ref().name.clone()).collect();
+        let entry = |index: usize| names[index].clone();
+        let mut alone: Vec<LeftStatus> = left
+            .iter()
+            .take(MOST_LEFT)
+            .map(|l| LeftStatus {
+                cgroup: shown(&l.path),
+                entry: entry(l.entry),
+                reason: l.reason.clone(),
+            })
+            .collect();
+        for (cgroup, index) in chosen {
+            if self.running.contains_key(&cgroup) {
+                continue;
+            }
+            if let Some(failure) = self.failures.get(&cgroup)
+                && Instant::now() < failure.until
+            {
+                let (entry, reason) = (entry(index), failure.reason.clone());
+                alone.push(LeftStatus { cgroup: shown(&cgroup), entry, reason });
+                continue;
+            }
+            if let Err(reason) = self.start(&cgroup, index) {
+                tracing::warn!(group = shown(&cgroup), reason, "not looked after");
+                let entry = entry(index);
+                alone.push(LeftStatus { cgroup: shown(&cgroup), entry, reason: reason.clone() });
+                self.note_failure(&cgroup, reason);
+            }
+        }
+        self.board.frame().left = alone;
+    }
+
+    fn start(&mut self, cgroup: &str, index: usize) -> Result<(), String> {
+        let entry = self.config.groups[index].get_ref();
+        let settings = self.config.settings(entry);
+        let is_pattern = entry.cgroup.contains(['*', '?', '[', '{', '\\']);
+        let name = if is_pattern { format!("{}:{cgroup}", entry.name) } else { entry.name.clone() };
+        let name = shown(&name);
+        let shared = Arc::new(Shared::default());
+        shared.grant(NOT_DIVIDED);
+        let identity = self.machine.identity(cgroup, settings.period_ms);
+        let carryover = match self.waiting.remove(cgroup) {
+            Some(carryover) => carryover,
+            None => {
+                let kept = state(&self.config)
+                    .map(|folder| History::load(&folder, &identity, settings.page_size));
+                match kept {
+                    Some(Ok(Some(history))) => Carryover::of_history(history),
+                    Some(Err(error)) => {
+                        tracing::warn!(error, "a kept history is of no use");
+                        Carryover::default()
+                    }
+                    _ => Carryover::default(),
+                }
+            }
+        };
+        let attached = self.machine.attach(cgroup, &settings, Arc::clone(&shared.stop))?;
+        let slot = attached.slot;
+        let assumed = self.assumed();
+        let started = Running::start(
+            name.clone(),
+            cgroup.to_owned(),
+            settings,
+            assumed,
+            attached,
+            Arc::clone(&shared),
+            carryover,
+            identity,
+        );
+        match started {
+            Ok(running) => {
+                tracing::info!(group = name, "looked after");
+                self.board.add(cgroup, shared);
+                self.running.insert(cgroup.to_owned(), running);
+                Ok(())
+            }
+            Err(e) => {
+                self.machine.release(slot);
+                Err(format!("no thread for it: {e}"))
+            }
+        }
+    }
+
+    fn assumed(&mut self) -> Option<Assumed> {
+        let d = &self.config.daemon;
+        let latency_ratio = self.machine.status().latency_ratio?;
+        let (memory_share, memory_share_error) = (d.memory_share, d.memory_share_error);
+        Some(Assumed { latency_ratio, memory_share, memory_share_error })
+    }
+
+    /// Gives each group its part of the daemon's budgets.
+    fn limit(&self) {
+        let d = &self.config.daemon;
+        let groups = self.running.len().max(1) as u64;
+        for running in self.running.values() {
+            running.shared.limit(
+                d.bandwidth.map(|b| (b.0 / groups).max(1)),
+                d.cpu_percent.map(|p| p / groups as f64),
+            );
+        }
+    }
+
+    /// Divides fast memory between the groups with a share, when that is due, and lets them grow
+    /// into what has come free.
+    fn share(&mut self, now: Instant) {
+        let mut names = Vec::new();
+        let mut claims = Vec::new();
+        let mut used = Vec::new();
+        let mut granted = Vec::new();
+        let mut fixed = 0u64;
+        let mut newcomer = false;
+        for (cgroup, running) in &self.running {
+            let view = running.shared.view();
+            let s = &view.status;
+            match running.settings.quota {
+                Quota::Ratio(ratio) => fixed += (s.bytes as f64 * ratio) as u64,
+                Quota::Bytes(bytes) => fixed += bytes.min(s.bytes),
+                Quota::Share { min_bytes, max_bytes, weight } => {
+                    // Until its first scan nothing is known of it, and it moves nothing.
+                    if view.scan.is_none() {
+                        continue;
+                    }
+                    let before = running.shared.granted();
+                    newcomer |= before == NOT_DIVIDED;
+                    names.push(cgroup.clone());
+                    let curve = view.curve.clone();
+                    claims.push(Claim { curve, min_bytes, max_bytes, weight });
+                    used.push(s.fast_bytes);
+                    granted.push(if before == NOT_DIVIDED { s.fast_bytes } else { before });
+                }
+            }
+        }
+        if names.is_empty() {
+            return;
+        }
+        let machine = self.machine.status();
+        let configured = self.config.sharing.fast.of(machine.fast_bytes).saturating_sub(fixed);
+        // What others use of fast memory cannot be given to anybody.
+        let there = machine.fast_free_bytes.saturating_add(used.iter().sum());
+        let total = configured.min(there);
+        if newcomer || now >= self.next_division {
+            self.next_division = now + Duration::from_millis(self.config.sharing.every_ms);
+            let max_loss = self.config.sharing.max_loss;
+            let division = division::divide(total, &claims, max_loss);
+            self.targets.clear();
+            for (name, share) in names.iter().zip(&division.shares) {
+                self.targets.insert(name.clone(), share.bytes);
+                if let Some(running) = self.running.get(name) {
+                    let mut view = running.shared.view();
+                    view.status.entitled_bytes = Some(share.entitled_bytes);
+                    view.status.loss = Some(share.loss);
+                }
+            }
+            let losses = division.shares.iter().map(|s| s.loss);
+            self.sharing = SharingStatus {
+                total_bytes: total,
+                divisions: self.sharing.divisions + 1,
+                minimums_cut: division.minimums_cut,
+                largest_loss: losses.fold(0.0, f64::max),
+                max_loss,
+            };
+        }
+        let target = |name: &String| self.targets.get(name).copied().unwrap_or(0);
+        let targets: Vec<u64> = names.iter().map(target).collect();
+        let next = division::phase_in(total, &targets, &granted, &used);
+        for (name, bytes) in names.iter().zip(next) {
+            if let Some(running) = self.running.get(name) {
+                running.shared.grant(bytes);
+            }
+        }
+    }
+
+    fn save(&self) {
+        if let Some(folder) = state(&self.config) {
+            self.running.values().for_each(|r| r.shared.save(folder.clone()));
+        }
+    }
+
+    /// Reads the configuration again. Groups go on with all they know; gives what needs a restart.
+    fn reload(&mut self) -> Result<Vec<String>, String> {
+        let new = match Config::read(&self.path) {
+            Ok(new) => new,
+            Err(e) => {
+                let mut frame = self.board.frame();
+                frame.failed_reloads += 1;
+                frame.reload_error = Some(e.to_string());
+                return Err(e.to_string());
+            }
+        };
+        let mut notes = Vec::new();
+        let (old, mut new) = (self.config.clone(), new);
+        let mut fixed = |key: &str, same: bool| {
+            if !same {
+                notes.push(format!("{key} takes effect at the next start"));
+            }
+        };
+        fixed("daemon.control", old.daemon.control == new.daemon.control);
+        fixed("daemon.control_group", old.daemon.control_group == new.daemon.control_group);
+        fixed("daemon.metrics", old.daemon.metrics == new.daemon.metrics);
+        fixed("daemon.max_groups", old.daemon.max_groups == new.daemon.max_groups);
+        fixed("daemon.max_processes", old.daemon.max_processes == new.daemon.max_processes);
+        fixed("daemon.fix_conflicts", old.daemon.fix_conflicts == new.daemon.fix_conflicts);
+        let nodes = |c: &Config| (c.daemon.fast_nodes.clone(), c.daemon.slow_nodes.clone());
+        fixed("daemon.fast_nodes", nodes(&old) == nodes(&new));
+        fixed("daemon.latency_ratio", old.daemon.latency_ratio == new.daemon.latency_ratio);
+        // Kernel threads were taken for so many groups, once.
+        new.daemon.max_groups = old.daemon.max_groups;
+        new.daemon.dry_run |= self.dry_run;
+        self.config = new;
+        self.failures.clear();
+        self.apply();
+        self.next_look = Instant::now();
+        self.next_division = Instant::now();
+        let mut frame = self.board.frame();
+        frame.reloads += 1;
+        frame.reload_error = None;
+        tracing::info!(config = %self.path.display(), "reloaded");
+        notes.insert(0, "reloaded".to_owned());
+        Ok(notes)
+    }
+
+    /// Brings what runs in line with the configuration.
+    fn apply(&mut self) {
+        let held: Vec<String> = self.running.keys().cloned().collect();
+        let (chosen, _) = discover::choose(&held, &Self::wanted(&self.config), &[], held.len());
+        let chosen: BTreeMap<String, usize> = chosen.into_iter().collect();
+        let mut anew: Vec<String> = Vec::new();
+        for (cgroup, running) in &mut self.running {
+            let Some(&index) = chosen.get(cgroup) else {
+                running.stop();
+                continue;
+            };
+            let settings: Settings = self.config.settings(self.config.groups[index].get_ref());
+            let same_name = settings.entry == running.settings.entry;
+            if settings.tracks_like(&running.settings) && same_name {
+                if settings != running.settings {
+                    running.settings = settings.clone();
+                    running.shared.configure(settings);
+                }
+            } else {
+                running.stop();
+                anew.push(cgroup.clone());
+            }
+        }
+        // Another period, page size or name: the same group, from a new thread on.
+        for cgroup in anew {
+            let Some(running) = self.running.remove(&cgroup) else { continue };
+            let slot = running.slot;
+            let finished = running.join();
+            self.machine.release(slot);
+            self.board.remove(&cgroup);
+            self.waiting.insert(cgroup, finished.carryover);
+        }
+    }
+
+    /// Ends all groups and keeps their histories.
+    fn end(mut self) -> M {
+        self.running.values().for_each(Running::stop);
+        for (cgroup, running) in std::mem::take(&mut self.running) {
+            let (slot, period_ms) = (running.slot, running.settings.period_ms);
+            let identity = self.machine.identity(&cgroup, period_ms);
+            let finished = running.join();
+            self.machine.release(slot);
+            self.board.remove(&cgroup);
+            if let Some(folder) = state(&self.config)
+                && let Err(error) = finished.carryover.history.save(&folder, &identity)
+            {
+                tracing::warn!(error, "a history was not kept");
+            }
+        }
+        self.machine
+    }
+}
+
+/// What a group's grant is until its first division: it moves nothing.
+pub const NOT_DIVIDED: u64 = u64::MAX;
+
+fn state(config: &Config) -> Option<PathBuf> {
+    let folder = &config.daemon.state;
+    (!folder.as_os_str().is_empty()).then(|| folder.clone())
+}

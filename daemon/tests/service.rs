@@ -1,0 +1,484 @@
+//! The service over a machine that the test makes up: groups that come, go, fail, are reloaded and
+//! restarted. Time is real and short; everything is waited for, never slept for.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use terrace_core::bits::PageBits;
+use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
+use terrace_core::plan::{Outcome, Plan};
+use terrace_core::scan::Scan;
+use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
+use terrace_daemon::board::Board;
+use terrace_daemon::config::Settings;
+use terrace_daemon::control::{Order, Request};
+use terrace_daemon::history::Identity;
+use terrace_daemon::machine::{Attached, Found, Machine, Probe};
+use terrace_daemon::status::{GroupStatus, MachineStatus, Status};
+use terrace_daemon::{Config, Service};
+use terrace_linux::costs::Costs;
+
+const HUGE: u64 = PageSize::Huge.bytes();
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// A group of the made-up machine: pages, of which the hot ones are accessed in every period.
+#[derive(Debug)]
+struct Program {
+    pid: u32,
+    pages: u64,
+    /// Accessed in a period of this number.
+    hot: fn(period: u64, page: u64) -> bool,
+    fast: PageBits,
+    /// What its tracker says instead of a scan, once.
+    fault: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct World {
+    programs: BTreeMap<String, Program>,
+    slots: Vec<bool>,
+    most_attached: usize,
+    attaches: u64,
+}
+
+impl World {
+    fn fast_pages(&self) -> u64 {
+        self.programs.values().map(|p| p.fast.count() as u64).sum()
+    }
+}
+
+#[derive(Clone)]
+struct Fake {
+    world: Arc<Mutex<World>>,
+    fast_pages: u64,
+    /// The most fast memory that was ever in use.
+    peak: Arc<AtomicU64>,
+}
+
+struct FakeTracker {
+    fake: Fake,
+    cgroup: String,
+    pid: u32,
+    period: u64,
+    stop: Arc<AtomicBool>,
+    layout: Arc<Layout>,
+}
+
+impl Tracker for FakeTracker {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn observe(&mut self) -> Result<Observation, MachineError> {
+        std::thread::sleep(Duration::from_millis(2));
+        let mut world = self.fake.world.lock().unwrap();
+        if self.stop.load(Ordering::Relaxed) {
+            return Ok(Observation::Ended);
+        }
+        let Some(program) = world.programs.get_mut(&self.cgroup).filter(|p| p.pid == self.pid)
+        else {
+            return Ok(Observation::Ended);
+        };
+        if let Some(fault) = program.fault.take() {
+            return Err(MachineError(fault));
+        }
+        if self.layout.pages() as u64 != program.pages {
+            self.layout = layout(program);
+        }
+        let accessed = (0..program.pages).map(|page| (program.hot)(self.period, page)).collect();
+        let scan = Scan::new(self.period, Arc::clone(&self.layout), accessed, program.fast.clone());
+        self.period += 1;
+        Ok(Observation::Period(scan))
+    }
+}
+
+struct FakeMover {
+    fake: Fake,
+    cgroup: String,
+}
+
+impl Mover for FakeMover {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Result<Outcome, MachineError> {
+        let mut world = self.fake.world.lock().unwrap();
+        let (up, down) = plan.pages(PageSize::Huge);
+        if let Some(program) = world.programs.get_mut(&self.cgroup) {
+            plan.apply(&layout(program), &mut program.fast);
+        }
+        self.fake.peak.fetch_max(world.fast_pages(), Ordering::Relaxed);
+        Ok(Outcome { promoted_pages: up, demoted_pages: down, ..Outcome::default() })
+    }
+}
+
+fn layout(program: &Program) -> Arc<Layout> {
+    let extents = match program.pages {
+        0 => Vec::new(),
+        pages => vec![Extent { space: SpaceId(program.pid), start: HUGE, pages }],
+    };
+    Arc::new(Layout::new(PageSize::Huge, extents).unwrap())
+}
+
+struct FakeProbe;
+
+impl Probe for FakeProbe {
+    fn pagetable_bytes(&mut self) -> Vec<u64> {
+        vec![4096, 0]
+    }
+
+    fn identity(&mut self, spaces: &[SpaceId]) -> Vec<(u32, u64)> {
+        spaces.iter().map(|s| (s.0, 1)).collect()
+    }
+}
+
+impl Machine for Fake {
+    fn groups(&mut self) -> Result<Vec<Found>, String> {
+        let world = self.world.lock().unwrap();
+        Ok(world.programs.keys().map(|p| Found { path: p.clone(), processes: 1 }).collect())
+    }
+
+    fn attach(
+        &mut self,
+        cgroup: &str,
+        _: &Settings,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Attached, String> {
+        let mut world = self.world.lock().unwrap();
+        let slot = match world.slots.iter().position(|taken| !taken) {
+            Some(slot) => slot,
+            None => {
+                world.slots.push(false);
+                world.slots.len() - 1
+            }
+        };
+        let program = world.programs.get(cgroup).ok_or("it has gone")?;
+        let (pid, layout) = (program.pid, layout(program));
+        world.slots[slot] = true;
+        world.attaches += 1;
+        let attached = world.slots.iter().filter(|s| **s).count();
+        world.most_attached = world.most_attached.max(attached);
+        let (fake, cgroup) = (self.clone(), cgroup.to_owned());
+        Ok(Attached {
+            slot: slot as u32,
+            tracker: Box::new(FakeTracker {
+                fake: fake.clone(),
+                cgroup: cgroup.clone(),
+                pid,
+                period: 0,
+                stop,
+                layout,
+            }),
+            mover: Box::new(FakeMover { fake, cgroup }),
+            costs: Costs::default(),
+            probe: Box::new(FakeProbe),
+        })
+    }
+
+    fn release(&mut self, slot: u32) {
+        self.world.lock().unwrap().slots[slot as usize] = false;
+    }
+
+    fn status(&mut self) -> MachineStatus {
+        let used = self.world.lock().unwrap().fast_pages();
+        MachineStatus {
+            fast_bytes: self.fast_pages * HUGE,
+            fast_free_bytes: self.fast_pages.saturating_sub(used) * HUGE,
+            latency_ratio: Some(3.0),
+            ..MachineStatus::default()
+        }
+    }
+
+    fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity {
+        let world = self.world.lock().unwrap();
+        let processes = world.programs.get(cgroup).map(|p| (p.pid, 1)).into_iter().collect();
+        Identity { cgroup: cgroup.to_owned(), boot: "boot".into(), processes, period_ms }
+    }
+}
+
+/// A service at work, and the world that it works on.
+struct Run {
+    fake: Fake,
+    board: Arc<Board>,
+    orders: mpsc::Sender<Order>,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    config: PathBuf,
+    folder: Arc<tempfile::TempDir>,
+}
+
+impl Run {
+    fn start(groups: &str, fast_pages: u64) -> Self {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let world = Arc::new(Mutex::new(World::default()));
+        let fake = Fake { world, fast_pages, peak: Arc::default() };
+        Self::start_on(fake, folder, groups)
+    }
+
+    fn start_on(fake: Fake, folder: Arc<tempfile::TempDir>, groups: &str) -> Self {
+        let config = folder.path().join("terraced.toml");
+        std::fs::write(&config, text(folder.path(), groups)).unwrap();
+        let board = Arc::new(Board::default());
+        let (orders, ordered) = mpsc::channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let read = Config::read(&config).unwrap();
+        let service = (fake.clone(), config.clone(), Arc::clone(&board), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let (machine, config, board, stop) = service;
+            let service = Service::new(machine, &config, read, board);
+            service.run(&ordered, &stop, &AtomicBool::new(false));
+        });
+        Run { fake, board, orders, stop, thread: Some(thread), config, folder }
+    }
+
+    fn program(&self, cgroup: &str, pages: u64, hot: fn(u64, u64) -> bool) {
+        let mut world = self.fake.world.lock().unwrap();
+        let pid = 100 + world.attaches as u32 + world.programs.len() as u32;
+        // As the kernel places them: fast memory first.
+        let free = self.fake.fast_pages.saturating_sub(world.fast_pages());
+        let fast = (0..pages).map(|p| p < free).collect();
+        let program = Program { pid, pages, hot, fast, fault: None };
+        world.programs.insert(cgroup.to_owned(), program);
+    }
+
+    fn world<T>(&self, f: impl FnOnce(&mut World) -> T) -> T {
+        f(&mut self.fake.world.lock().unwrap())
+    }
+
+    fn ask(&self, request: Request) -> Result<serde_json::Value, String> {
+        let (answer, answered) = mpsc::channel();
+        self.orders.send(Order { request, answer }).unwrap();
+        answered.recv_timeout(Duration::from_secs(60)).unwrap()
+    }
+
+    fn reload(&self, groups: &str) -> Result<serde_json::Value, String> {
+        std::fs::write(&self.config, text(self.folder.path(), groups)).unwrap();
+        self.ask(Request::Reload {})
+    }
+
+    /// Waits until the status is as wanted.
+    #[track_caller]
+    fn until(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
+        let begin = Instant::now();
+        loop {
+            let status = self.board.status();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(90), "never {what}: {status:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn end(mut self) -> (Fake, Arc<tempfile::TempDir>) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+        (self.fake.clone(), Arc::clone(&self.folder))
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(|t| t.join());
+    }
+}
+
+fn text(folder: &Path, groups: &str) -> String {
+    format!(
+        "[daemon]\nperiod_ms = {}\ndiscover_ms = 50\nmax_groups = 4\nstate = \"{}\"\n\
+         [sharing]\nfast = \"100%\"\nevery_ms = 50\nmax_loss = 1.0\n{groups}",
+        PERIOD.as_millis(),
+        folder.join("state").display()
+    )
+}
+
+fn group<'a>(status: &'a Status, name: &str) -> Option<&'a GroupStatus> {
+    status.groups.iter().find(|g| g.name == name)
+}
+
+const LOW: fn(u64, u64) -> bool = |_, page| page < 8;
+const HIGH: fn(u64, u64) -> bool = |_, page| page >= 24;
+
+const TWO: &str = "[[groups]]\nname = \"a\"\ncgroup = \"/a\"\npolicy = \"lru\"\nfast_ratio = 0.25\n\
+                   [[groups]]\nname = \"b\"\ncgroup = \"/b\"\npolicy = \"lfu\"\nfast_ratio = 0.5\n";
+
+#[test]
+fn each_group_gets_its_hot_pages_into_its_own_share() {
+    let run = Run::start(TWO, 32);
+    run.program("/a", 32, HIGH);
+    run.program("/b", 32, LOW);
+    run.program("/c", 32, LOW);
+    let settled =
+        |s: &Status, name| group(s, name).is_some_and(|g| g.scans > 3 && g.hit_ratio == 1.0);
+    let status = run.until("settled", |s| settled(s, "a") && settled(s, "b"));
+    assert_eq!(status.groups.len(), 2);
+    let (a, b) = (group(&status, "a").unwrap(), group(&status, "b").unwrap());
+    assert_eq!((a.policy.as_str(), b.policy.as_str()), ("lru", "lfu"));
+    assert_eq!((a.fast_bytes / HUGE, a.granted_bytes / HUGE, b.granted_bytes / HUGE), (8, 8, 16));
+    assert_eq!((a.fast.hot_bytes / HUGE, a.slow.hot_bytes), (8, 0));
+    assert!(a.slowdown.is_some_and(|e| e.value < 1.4 && e.error > 0.0), "{a:?}");
+    run.world(|w| assert!((24..32).all(|p| w.programs["/a"].fast.get(p))));
+}
+
+#[test]
+fn groups_come_and_go_200_times_and_nothing_is_left() {
+    let every = "[[groups]]\nname = \"all\"\ncgroup = \"/*\"\npolicy = \"lru\"\nfast_ratio = 0.5\n";
+    let run = Run::start(every, 64);
+    for round in 0..50 {
+        for n in 0..4 {
+            run.program(&format!("/g{round}-{n}"), 8, LOW);
+        }
+        run.until("four groups", |s| s.groups.len() == 4 && s.groups.iter().all(|g| g.scans > 0));
+        run.world(|w| w.programs.clear());
+        run.until("none", |s| s.groups.is_empty());
+    }
+    run.world(|w| {
+        assert!(w.attaches >= 200, "{}", w.attaches);
+        assert!(w.most_attached <= 4);
+    });
+    let (fake, _) = run.end();
+    assert!(fake.world.lock().unwrap().slots.iter().all(|taken| !taken));
+}
+
+#[test]
+fn a_reload_changes_policies_and_shares_and_forgets_nothing() {
+    let run = Run::start(TWO, 32);
+    run.program("/a", 32, HIGH);
+    run.program("/b", 32, LOW);
+    run.until("seen", |s| group(s, "a").is_some_and(|g| g.scans > 20));
+    let changed = TWO.replace("lru", "lfu").replace("0.25", "0.5");
+    run.reload(&changed).unwrap();
+    let status = run.until("changed", |s| {
+        group(s, "a").is_some_and(|g| g.policy == "lfu" && g.granted_bytes == 16 * HUGE)
+    });
+    let a = group(&status, "a").unwrap();
+    assert!(a.scans > 20 && a.hit_ratio_all > 0.5, "{a:?}");
+    assert_eq!(status.reloads, 1);
+
+    // Another period: a new thread, the same group.
+    let before = a.scans;
+    run.reload(&format!("{changed}period_ms = 60\n")).unwrap();
+    let status = run.until("longer periods", |s| {
+        group(s, "b").is_some_and(|g| g.period_ms == 60 && g.state == "tracking")
+    });
+    let b = group(&status, "b").unwrap();
+    assert!(b.scans > before / 2 && b.restored_scans > 0, "{b:?}");
+
+    // A configuration with a fault is refused, and all goes on.
+    let error = run.reload("[[groups]]\nname = \"x\"\n").unwrap_err();
+    assert!(error.contains("terraced.toml:"), "{error}");
+    let status = run.until("refused", |s| s.failed_reloads == 1);
+    assert!(status.groups.len() == 2 && status.reload_error.is_some(), "{status:?}");
+
+    // An entry that is gone: its group is left alone.
+    run.reload(&changed[..changed.find("[[groups]]\nname = \"b\"").unwrap()]).unwrap();
+    run.until("one group", |s| s.groups.len() == 1 && s.groups[0].name == "a");
+}
+
+#[test]
+fn histories_survive_a_restart_and_no_other_process_gets_them() {
+    let run = Run::start(TWO, 32);
+    run.program("/a", 32, HIGH);
+    run.program("/b", 32, LOW);
+    run.until("seen", |s| s.groups.len() == 2 && s.groups.iter().all(|g| g.scans > 10));
+    let (fake, folder) = run.end();
+    fake.world.lock().unwrap().programs.get_mut("/b").unwrap().pid = 7777;
+    let run = Run::start_on(fake, folder, TWO);
+    let status =
+        run.until("again", |s| s.groups.len() == 2 && s.groups.iter().all(|g| g.scans > 0));
+    assert!(group(&status, "a").unwrap().restored_scans > 10);
+    assert_eq!(group(&status, "b").unwrap().restored_scans, 0);
+}
+
+#[test]
+fn a_dry_run_moves_nothing_and_counts() {
+    let run = Run::start(&format!("{TWO}dry_run = true\n"), 16);
+    run.program("/b", 32, HIGH);
+    let placed = run.world(|w| w.programs["/b"].fast.clone());
+    let status = run.until("counted", |s| {
+        group(s, "b").is_some_and(|g| g.scans > 10 && g.manners.held_pages[0] > 0)
+    });
+    let b = group(&status, "b").unwrap();
+    assert_eq!((b.promoted_pages, b.demoted_pages), (0, 0));
+    assert!(b.dry_run && b.manners.said.as_ref().is_some_and(|s| s.contains("dry run")));
+    assert_eq!(run.world(|w| w.programs["/b"].fast.clone()), placed);
+}
+
+#[test]
+fn a_group_that_fails_is_told_left_alone_and_tried_again_without_harm_to_others() {
+    let run = Run::start(TWO, 64);
+    run.program("/a", 32, LOW);
+    run.program("/b", 32, LOW);
+    run.until("both", |s| s.groups.len() == 2);
+    run.world(|w| w.programs.get_mut("/a").unwrap().fault = Some("the kernel said no".into()));
+    let status = run.until("failed", |s| s.groups.len() == 1 && !s.left.is_empty());
+    assert!(status.left[0].reason.contains("the kernel said no"), "{:?}", status.left);
+    let scans = group(&status, "b").unwrap().scans;
+    run.until("the other goes on", |s| group(s, "b").is_some_and(|g| g.scans > scans + 5));
+    let status =
+        run.until("tried again", |s| s.groups.len() == 2 && group(s, "a").unwrap().scans > 0);
+    assert!(group(&status, "a").unwrap().restored_scans > 0, "what it knew was lost");
+}
+
+#[test]
+fn fast_memory_follows_benefit_and_never_passes_the_total() {
+    let share = "[[groups]]\nname = \"all\"\ncgroup = \"/*\"\npolicy = \"lru\"\n\
+                 share = { min = \"8M\" }\n";
+    let run = Run::start(share, 32);
+    // 28 pages of the first are hot, 2 of the second; the first has taken all fast memory.
+    run.program("/idle", 32, |_, page| page < 2);
+    run.program("/busy", 32, |_, page| page < 28);
+    let of = |s: &Status, name: &str| {
+        group(s, name).map(|g| (g.granted_bytes / HUGE, g.fast_bytes / HUGE))
+    };
+    let status = run.until("divided by benefit", |s| {
+        of(s, "all:/busy") == Some((28, 28)) && of(s, "all:/idle") == Some((4, 4))
+    });
+    assert!(run.fake.peak.load(Ordering::Relaxed) <= 32, "{:?}", run.fake.peak);
+    let sharing = status.sharing.as_ref().unwrap();
+    assert_eq!(sharing.total_bytes, 32 * HUGE);
+    assert!(group(&status, "all:/busy").unwrap().loss == Some(0.0));
+    // The other way round, once that is what they do.
+    run.world(|w| {
+        w.programs.get_mut("/idle").unwrap().hot = |_, page| page < 28;
+        w.programs.get_mut("/busy").unwrap().hot = |_, page| page < 2;
+    });
+    run.until("divided anew", |s| of(s, "all:/idle").is_some_and(|(_, fast)| fast == 28));
+    assert!(run.fake.peak.load(Ordering::Relaxed) <= 32, "{:?}", run.fake.peak);
+}
+
+#[test]
+fn moving_pauses_where_doing_nothing_is_better() {
+    // A loop over twice the fast memory, a few pages a period: LRU promotes each too late.
+    let one = "[[groups]]\nname = \"loop\"\ncgroup = \"/l\"\npolicy = \"lru\"\nfast_ratio = 0.5\n\
+               [policies.lru]\nresident_bonus = 0\n";
+    let run = Run::start(one, 16);
+    run.program("/l", 32, |period, page| (period * 4) % 32 <= page && page < (period * 4) % 32 + 4);
+    let status =
+        run.until("paused", |s| group(s, "loop").is_some_and(|g| g.manners.pause_left > 0));
+    let g = group(&status, "loop").unwrap();
+    assert!(g.manners.thrashed_pages > 0 && (g.manners.gain as f64) < g.manners.cost, "{g:?}");
+    let moved = g.promoted_pages;
+    let status = run
+        .until("still paused, later", |s| group(s, "loop").is_some_and(|n| n.scans > g.scans + 4));
+    assert_eq!(group(&status, "loop").unwrap().promoted_pages, moved);
+}
+
+#[test]
+fn a_bandwidth_budget_bounds_every_period() {
+    let one = "[[groups]]\nname = \"b\"\ncgroup = \"/b\"\npolicy = \"lru\"\nfast_ratio = 0.5\n\
+               bandwidth = \"80M\"\n";
+    let run = Run::start(one, 16);
+    run.program("/b", 32, |_, page| page >= 16);
+    // 80 MB/s at 50 ms: 2 pages a period.
+    let status = run.until("moved", |s| group(s, "b").is_some_and(|g| g.hit_ratio == 1.0));
+    let b = group(&status, "b").unwrap();
+    assert_eq!((b.promoted_pages, b.demoted_pages), (16, 16));
+    assert!(b.manners.bound_periods[3] >= 16, "{:?}", b.manners);
+    assert!(b.scans >= 16, "{b:?}");
+}
