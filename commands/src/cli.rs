@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{
-    caches, compare, completions, coverage, dram, export, guard, import, info, lab, machines, man,
-    plan, policies, profile, rack, record, replay, report, reproduce, restore, run, sweep,
-    workloads,
+    caches, compare, completions, coverage, daemon, dram, export, guard, heatmap, import, info,
+    lab, machines, man, plan, policies, profile, rack, record, replay, report, reproduce, restore,
+    run, sweep, top, workloads,
 };
 
 /// What stands below the commands in `--help` and in the manual page.
@@ -58,6 +58,11 @@ pub enum Command {
     Workloads(workloads::Arguments),
     Machines(machines::Arguments),
     Dram(dram::Arguments),
+    Status(daemon::StatusArguments),
+    Explain(daemon::ExplainArguments),
+    Top(top::Arguments),
+    Heatmap(heatmap::Arguments),
+    Reload(daemon::ReloadArguments),
     Restore(restore::Arguments),
     Coverage(coverage::Arguments),
     Completions(completions::Arguments),
@@ -89,6 +94,11 @@ impl Command {
             Command::Workloads(a) => a.execute(),
             Command::Machines(a) => a.execute(),
             Command::Dram(a) => a.execute(),
+            Command::Status(a) => a.execute(),
+            Command::Explain(a) => a.execute(),
+            Command::Top(a) => a.execute(),
+            Command::Heatmap(a) => a.execute(),
+            Command::Reload(a) => a.execute(),
             Command::Restore(a) => a.execute(),
             Command::Coverage(a) => a.execute(),
             Command::Completions(a) => a.execute(),

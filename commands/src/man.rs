@@ -12,7 +12,7 @@ use crate::show;
 /// Write the manual pages.
 #[derive(Args)]
 pub struct Arguments {
-    /// Folder to write terrace.1 and a page per command to; without it the first page goes to
+    /// Folder to write terrace.1, a page per command and terraced.8 to; without it the first page goes to
     /// standard output.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -25,15 +25,24 @@ impl Arguments {
         command.build();
         match &self.out {
             None => show::line(page(&command)?.trim_end())?,
-            Some(folder) => write(&command, folder).map_err(|e| {
-                Refusal::new(format_args!(
-                    "{}: {e}; expected a folder for manual pages that can be written to",
-                    folder.display()
-                ))
-            })?,
+            Some(folder) => {
+                write(&command, folder).and_then(|()| write_daemon(folder)).map_err(|e| {
+                    Refusal::new(format_args!(
+                        "{}: {e}; expected a folder for manual pages that can be written to",
+                        folder.display()
+                    ))
+                })?
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The page of the daemon, terraced.8.
+fn write_daemon(folder: &Path) -> std::io::Result<()> {
+    let mut command = terrace_daemon::cli::Cli::command().disable_help_subcommand(true);
+    command.build();
+    std::fs::write(folder.join("terraced.8"), page_in(Man::new(command).section("8"))?)
 }
 
 fn write(command: &Command, folder: &Path) -> std::io::Result<()> {
@@ -47,9 +56,12 @@ fn write(command: &Command, folder: &Path) -> std::io::Result<()> {
 }
 
 fn page(command: &Command) -> std::io::Result<String> {
+    page_in(Man::new(command.clone()))
+}
+
+fn page_in(man: Man) -> std::io::Result<String> {
     let mut page = Vec::new();
-    Man::new(command.clone())
-        .manual("Terrace")
+    man.manual("Terrace")
         .source(concat!("terrace ", env!("CARGO_PKG_VERSION")))
         .render(&mut page)?;
     let page = String::from_utf8_lossy(&page).into_owned();

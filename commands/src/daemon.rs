@@ -1,0 +1,282 @@
+//! `terrace status`, `terrace explain` and `terrace reload`: questions to a running `terraced`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::Value;
+use terrace_daemon::control::{self, Request};
+use terrace_daemon::discover::shown;
+use terrace_daemon::status::{Explanation, GroupStatus, Status};
+use terrace_experiments::Refusal;
+
+use crate::cli::Format;
+use crate::show::{self, say};
+
+/// Where the daemon listens.
+#[derive(Args)]
+pub struct Socket {
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", default_value = "/run/terrace/control.sock")]
+    pub socket: PathBuf,
+}
+
+impl Socket {
+    /// Asks; what prevents it is a refusal.
+    pub fn ask(&self, request: &Request) -> anyhow::Result<Value> {
+        Ok(control::ask(&self.socket, request).map_err(Refusal::new)?)
+    }
+
+    /// The whole status.
+    pub fn status(&self) -> anyhow::Result<Status> {
+        let value = self.ask(&Request::Status {})?;
+        Ok(serde_json::from_value(value).map_err(|e| {
+            Refusal::new(format_args!("the daemon is of another version than this command: {e}"))
+        })?)
+    }
+}
+
+/// Show what a running terraced does: its groups, their hit ratios, moves and shares.
+#[derive(Args)]
+pub struct StatusArguments {
+    #[command(flatten)]
+    socket: Socket,
+    /// How to show it.
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+impl StatusArguments {
+    /// Shows it.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
+        if self.format == Format::Json {
+            // As the structure has it: names first.
+            say!("{}", serde_json::to_string_pretty(&self.socket.status()?)?)?;
+        } else {
+            show(&self.socket.status()?)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Prints a status for people.
+pub fn show(status: &Status) -> anyhow::Result<()> {
+    say!("{}", headline(status))?;
+    status.machine.notes.iter().try_for_each(|note| say!("note: {}", shown(note)))?;
+    if let Some(error) = &status.reload_error {
+        say!("the last reload was refused: {}", shown(error))?;
+    }
+    if !status.groups.is_empty() {
+        let mut table = show::table(&HEADER);
+        status.groups.iter().for_each(|g| {
+            table.add_row(row(g));
+        });
+        say!("\n{table}")?;
+    }
+    for g in &status.groups {
+        for line in remarks(g) {
+            say!("{}: {line}", shown(&g.name))?;
+        }
+    }
+    for left in &status.left {
+        say!("left alone: {} ({}): {}", shown(&left.cgroup), left.entry, shown(&left.reason))?;
+    }
+    Ok(())
+}
+
+/// The daemon and its machine in a line or two.
+pub fn headline(status: &Status) -> String {
+    let m = &status.machine;
+    let mut text = format!(
+        "terraced {} (process {}), up {} s, {} of memory, {:.2} s of processor time\n\
+         fast nodes {:?}: {}, {} free; slow nodes {:?}: {}{}",
+        status.version,
+        status.pid,
+        status.uptime_s as u64,
+        bytes(status.rss_bytes),
+        status.cpu_ns as f64 / 1e9,
+        m.fast_nodes,
+        bytes(m.fast_bytes),
+        bytes(m.fast_free_bytes),
+        m.slow_nodes,
+        bytes(m.slow_bytes),
+        m.latency_ratio.map_or(String::new(), |r| format!("; latency ratio {r:.2}")),
+    );
+    if let Some(s) = &status.sharing {
+        text += &format!(
+            "\nsharing {} by benefit; largest loss {:.1} points of at most {:.0}{}",
+            bytes(s.total_bytes),
+            100.0 * s.largest_loss,
+            100.0 * s.max_loss,
+            if s.minimums_cut { "; minimums do not fit and are cut" } else { "" },
+        );
+    }
+    text
+}
+
+/// Columns of the table of groups.
+pub const HEADER: [&str; 12] = [
+    "group", "policy", "state", "memory", "fast", "may", "hot slow", "hit %", "up", "down",
+    "slowdown", "cpu %",
+];
+
+/// A group's row in it.
+pub fn row(g: &GroupStatus) -> Vec<String> {
+    let policy = match g.applied.as_str() {
+        "" => g.policy.clone(),
+        applied if applied == g.policy => g.policy.clone(),
+        applied => format!("{} ({applied})", g.policy),
+    };
+    let state = match () {
+        () if g.manners.pause_left > 0 => "paused",
+        () if g.dry_run => "dry run",
+        () => &g.state,
+    };
+    vec![
+        shown(&g.name),
+        policy,
+        state.to_owned(),
+        bytes(g.bytes),
+        bytes(g.fast_bytes),
+        bytes(g.granted_bytes),
+        bytes(g.slow.hot_bytes),
+        format!("{:.1}", 100.0 * g.hit_ratio),
+        g.promoted_pages.to_string(),
+        g.demoted_pages.to_string(),
+        g.slowdown.map_or("-".to_owned(), |e| format!("{:.2} ± {:.2}", e.value, e.error)),
+        format!("{:.2}", g.cpu_percent),
+    ]
+}
+
+/// What else is to be said of a group.
+pub fn remarks(g: &GroupStatus) -> Vec<String> {
+    let mut lines: Vec<String> = g.manners.said.iter().map(|s| shown(s)).collect();
+    lines.extend(g.error.iter().map(|e| format!("fault: {}", shown(e))));
+    if !g.failed.is_empty() {
+        let failed: Vec<String> =
+            g.failed.iter().map(|f| format!("{} {}", f.pages, f.reason)).collect();
+        lines.push(format!("pages not moved: {}", failed.join(", ")));
+    }
+    if g.lost_periods > 0 {
+        lines.push(format!("{} periods lost", g.lost_periods));
+    }
+    let untracked = g.untracked_fast_bytes + g.untracked_slow_bytes;
+    if untracked > g.bytes / 4 && untracked > 64 << 20 {
+        lines.push(format!("{} is not in pages of its size and is not tracked", bytes(untracked)));
+    }
+    lines
+}
+
+/// A size for people.
+pub fn bytes(bytes: u64) -> String {
+    let units = ["B", "K", "M", "G", "T"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 || value >= 100.0 {
+        format!("{value:.0}{}", units[unit])
+    } else {
+        format!("{value:.1}{}", units[unit])
+    }
+}
+
+/// Say why the pages of a group are where they are, and what would change it.
+#[derive(Args)]
+pub struct ExplainArguments {
+    /// The group: its name, its control group, or the end of either.
+    #[arg(value_name = "GROUP")]
+    group: String,
+    /// Only the page that holds this address of one of its processes, as in 0x7f1200000000.
+    #[arg(value_name = "ADDRESS", value_parser = address)]
+    address: Option<u64>,
+    #[command(flatten)]
+    socket: Socket,
+    /// How to show it.
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+fn address(text: &str) -> Result<u64, String> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+    .map_err(|_| "expected an address such as 0x7f1200000000".to_owned())
+}
+
+impl ExplainArguments {
+    /// Shows it.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
+        let request = Request::Explain { group: self.group, address: self.address };
+        let value = self.socket.ask(&request)?;
+        if self.format == Format::Json {
+            say!("{}", serde_json::to_string_pretty(&value)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let answer: Explanation = serde_json::from_value(value)?;
+        say!("{}", shown(&answer.group))?;
+        answer.facts.iter().try_for_each(|fact| say!("  {}", shown(fact)))?;
+        if answer.ranges.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut table = show::table(&[
+            "process",
+            "address",
+            "size",
+            "tier",
+            "last used",
+            "of 64",
+            "why",
+            "what would change it",
+        ]);
+        for r in &answer.ranges {
+            let span = |a: String, b: String| if a == b { a } else { format!("{a}-{b}") };
+            let age = |age: Option<u32>| age.map_or("never".to_owned(), |a| a.to_string());
+            table.add_row([
+                r.pid.to_string(),
+                format!("{:#x}", r.address),
+                bytes(r.size_bytes),
+                if r.is_fast { "fast" } else { "slow" }.to_owned(),
+                span(age(r.age_periods.0), age(r.age_periods.1)),
+                span(r.frequency.0.to_string(), r.frequency.1.to_string()),
+                r.why.clone(),
+                r.would_change.clone(),
+            ]);
+        }
+        say!("\n{table}")?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Have a running terraced read its configuration again.
+#[derive(Args)]
+pub struct ReloadArguments {
+    #[command(flatten)]
+    socket: Socket,
+}
+
+impl ReloadArguments {
+    /// Asks for it.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
+        let notes = self.socket.ask(&Request::Reload {})?;
+        let notes: Vec<String> = serde_json::from_value(notes)?;
+        notes.iter().try_for_each(|note| say!("{}", shown(note)))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short_and_addresses_are_read_in_both_bases() {
+        assert_eq!([0, 1536, 300 << 20, 5 << 40].map(bytes), ["0B", "1.5K", "300M", "5.0T"]);
+        assert_eq!(address("0x10"), Ok(16));
+        assert_eq!(address("16"), Ok(16));
+        assert!(address("0xzz").is_err());
+    }
+}

@@ -1,0 +1,285 @@
+//! `terrace top`: the groups of a running `terraced` on a terminal screen, or once as plain text.
+//!
+//! A screen is text that one function makes ([`screen`]); the rest puts it on the terminal and reads
+//! keys.
+
+use std::io::{IsTerminal, Read, Write};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
+use crossterm::{cursor, execute, queue, style, terminal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use terrace_daemon::discover::shown;
+use terrace_daemon::status::{GroupStatus, Heat, Status};
+use terrace_experiments::Refusal;
+
+use crate::daemon::{self, HEADER, Socket, bytes};
+
+/// Show the groups of a running terraced, again and again.
+///
+/// Keys: up and down (or k and j) choose a group, whose processes, tiers and page tables stand
+/// below; q ends.
+#[derive(Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    socket: Socket,
+    /// Seconds from one look to the next.
+    #[arg(long, default_value_t = 2.0, value_name = "S")]
+    every: f64,
+    /// Print it once as text and end.
+    #[arg(long)]
+    once: bool,
+}
+
+impl Arguments {
+    /// Shows them.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
+        if !(0.1..=3600.0).contains(&self.every) {
+            let every = self.every;
+            return Err(Refusal::new(format_args!("--every {every}: expected 0.1 to 3600")).into());
+        }
+        let status = self.socket.status()?;
+        if self.once {
+            daemon::show(&status)?;
+            for g in &status.groups {
+                crate::show::say!("")?;
+                detail(g).iter().try_for_each(|line| crate::show::say!("{line}"))?;
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+            return Err(Refusal::new(
+                "standard input or output is no terminal; expected one, or use --once",
+            )
+            .into());
+        }
+        let screen = Screen::take()?;
+        let watched = self.watch(status);
+        drop(screen);
+        watched?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn watch(&self, mut status: Status) -> anyhow::Result<()> {
+        let every = Duration::from_secs_f64(self.every);
+        let mut chosen = 0usize;
+        loop {
+            let size = terminal::size()?;
+            chosen = chosen.min(status.groups.len().saturating_sub(1));
+            put(&screen(&status, chosen, size))?;
+            let due = Instant::now() + every;
+            match key(due)? {
+                Some(Key::End) => return Ok(()),
+                Some(Key::Down) => chosen += 1,
+                Some(Key::Up) => chosen = chosen.saturating_sub(1),
+                Some(Key::Other) => {}
+                None => status = self.socket.status()?,
+            }
+        }
+    }
+}
+
+/// The terminal, until it is dropped: a screen of its own, keys as they are pressed.
+struct Screen;
+
+impl Screen {
+    fn take() -> std::io::Result<Self> {
+        terminal::enable_raw_mode()?;
+        let screen = Screen;
+        execute!(std::io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)?;
+        Ok(screen)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = execute!(std::io::stdout(), cursor::Show, terminal::LeaveAlternateScreen);
+        let _ = terminal::disable_raw_mode();
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Key {
+    Up,
+    Down,
+    End,
+    Other,
+}
+
+/// The next key, unless none is pressed until then.
+fn key(due: Instant) -> std::io::Result<Option<Key>> {
+    let stdin = std::io::stdin();
+    let left = due.saturating_duration_since(Instant::now());
+    let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    let ready =
+        match poll(&mut [PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)], Some(&limit)) {
+            // A change of the window's size, for one.
+            Err(rustix::io::Errno::INTR) => return Ok(Some(Key::Other)),
+            ready => ready?,
+        };
+    if ready == 0 {
+        return Ok(None);
+    }
+    let mut pressed = [0; 64];
+    let n = stdin.lock().read(&mut pressed)?;
+    Ok(Some(meaning(&pressed[..n])))
+}
+
+/// What was pressed; nothing at all means that the terminal has gone.
+fn meaning(pressed: &[u8]) -> Key {
+    match pressed {
+        b"k" | b"\x1b[A" | b"\x1bOA" => Key::Up,
+        b"j" | b"\x1b[B" | b"\x1bOB" => Key::Down,
+        b"" | b"q" | b"\x1b" | b"\x03" => Key::End,
+        _ => Key::Other,
+    }
+}
+
+fn put(lines: &[String]) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    queue!(out, cursor::MoveTo(0, 0))?;
+    for (row, line) in lines.iter().enumerate() {
+        queue!(
+            out,
+            cursor::MoveTo(0, row as u16),
+            style::Print(line),
+            terminal::Clear(terminal::ClearType::UntilNewLine)
+        )?;
+    }
+    queue!(out, terminal::Clear(terminal::ClearType::FromCursorDown))?;
+    out.flush()
+}
+
+/// The lines of a screen of this width and height.
+fn screen(status: &Status, chosen: usize, (width, height): (u16, u16)) -> Vec<String> {
+    let mut lines: Vec<String> = daemon::headline(status).lines().map(str::to_owned).collect();
+    lines.push(String::new());
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(width.max(20)).enforce_styling();
+    table.set_header(HEADER.map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
+    for (number, g) in status.groups.iter().enumerate() {
+        let cell = |text: String| {
+            let cell = Cell::new(text);
+            if number == chosen { cell.add_attribute(Attribute::Reverse) } else { cell }
+        };
+        table.add_row(daemon::row(g).into_iter().map(cell));
+    }
+    lines.extend(table.lines());
+    lines.push(String::new());
+    match status.groups.get(chosen) {
+        Some(g) => lines.extend(detail(g).into_iter().map(|l| cut(&l, width))),
+        None => lines.push("no group is looked after; see 'terrace status'".to_owned()),
+    }
+    lines.truncate(usize::from(height.max(2)) - 1);
+    lines.push(cut("up, down: choose a group   q: end", width));
+    lines
+}
+
+fn cut(line: &str, width: u16) -> String {
+    line.chars().take(width.into()).collect()
+}
+
+/// A group in full.
+fn detail(g: &GroupStatus) -> Vec<String> {
+    let tier = |name: &str, heat: &Heat| {
+        format!(
+            "{name}: hot {}, warm {}, cold {}",
+            bytes(heat.hot_bytes),
+            bytes(heat.warm_bytes),
+            bytes(heat.cold_bytes)
+        )
+    };
+    let tables: Vec<String> = g
+        .pagetable_bytes
+        .iter()
+        .enumerate()
+        .map(|(node, size)| format!("node {node} {}", bytes(*size)))
+        .collect();
+    let tables = if tables.is_empty() { "not counted".to_owned() } else { tables.join(", ") };
+    let mut lines = vec![
+        format!(
+            "{} ({}), period {} ms, {} periods seen",
+            shown(&g.name),
+            shown(&g.cgroup),
+            g.period_ms,
+            g.scans
+        ),
+        tier("fast memory", &g.fast),
+        tier("slow memory", &g.slow),
+        format!(
+            "hit ratio {:.1} % now, {:.1} % in all; accessed {:.1} % of pages; stability {:.1} %",
+            100.0 * g.hit_ratio,
+            100.0 * g.hit_ratio_all,
+            100.0 * g.accessed_ratio,
+            100.0 * g.stability
+        ),
+        format!(
+            "moved {} up, {} down, {} to and fro; longest batch {:.1} ms",
+            g.promoted_pages,
+            g.demoted_pages,
+            g.manners.thrashed_pages,
+            g.longest_move_ns as f64 / 1e6
+        ),
+        format!("page tables: {tables}"),
+    ];
+    lines.extend(daemon::remarks(g));
+    for p in g.processes.iter().take(12) {
+        lines.push(format!(
+            "process {:>7}: {:>7}, {:>7} fast, {:>7} accessed in the last period",
+            p.pid,
+            bytes(p.bytes),
+            bytes(p.fast_bytes),
+            bytes(p.accessed_bytes)
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_daemon::status::ProcessStatus;
+
+    fn status() -> Status {
+        let group = GroupStatus {
+            name: "redis\u{1b}[2J".into(),
+            policy: "amp".into(),
+            applied: "lru".into(),
+            bytes: 1 << 30,
+            hit_ratio: 0.875,
+            processes: vec![ProcessStatus { pid: 4242, bytes: 1 << 30, ..Default::default() }],
+            ..GroupStatus::default()
+        };
+        let other = GroupStatus { name: "other".into(), ..Default::default() };
+        Status { groups: vec![group, other], ..Status::default() }
+    }
+
+    #[test]
+    fn the_screen_shows_groups_and_the_chosen_one_in_full() {
+        let text = screen(&status(), 0, (150, 40)).join("\n");
+        for word in ["amp (lru)", "87.5", "1.0G", "process    4242", "q: end"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        assert!(!text.contains("\u{1b}[2J"), "a name reached the terminal as a command");
+        assert!(!screen(&status(), 1, (150, 40)).join("\n").contains("4242"));
+    }
+
+    #[test]
+    fn no_screen_is_higher_than_the_terminal() {
+        for (width, height) in [(1, 1), (10, 3), (200, 5), (20, 100), (0, 0)] {
+            let lines = screen(&status(), 0, (width, height));
+            assert!(lines.len() <= usize::from(height.max(2)), "{width} x {height}: {lines:?}");
+        }
+        assert!(screen(&Status::default(), 0, (80, 24)).join(" ").contains("no group"));
+    }
+
+    #[test]
+    fn keys_mean_what_the_last_line_says() {
+        assert_eq!([&b"q"[..], b"\x03", b""].map(meaning), [Key::End, Key::End, Key::End]);
+        assert_eq!([&b"\x1b[A"[..], b"j", b"x"].map(meaning), [Key::Up, Key::Down, Key::Other]);
+    }
+}

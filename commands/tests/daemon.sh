@@ -1,0 +1,174 @@
+#!/bin/sh
+# Runs in the virtual machine: terraced over two programs in control groups of their own, with
+# opposite preferences: reload, status, explanations, kill -9 and restore, groups that come and go.
+# Says "all held" at the end.
+fail() {
+    echo "FAILED: $1"
+    shift
+    for file in "$@"; do echo "--- $file"; tail -n 60 "$file"; done
+    exit 1
+}
+
+# until SECONDS COMMAND...
+until_true() {
+    limit=$(($(cut -d . -f 1 /proc/uptime) + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ "$(cut -d . -f 1 /proc/uptime)" -lt $limit ] || return 1
+        sleep 0.2
+    done
+}
+
+snapshot() {
+    for file in /proc/sys/kernel/numa_balancing /sys/kernel/mm/lru_gen/enabled \
+        /sys/kernel/mm/numa/demotion_enabled /sys/kernel/mm/transparent_hugepage/enabled \
+        /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds; do
+        echo "$file: $(cat $file)"
+    done
+    ls /sys/kernel/tracing/instances /sys/kernel/mm/damon/admin/kdamonds
+    cut -d ' ' -f 2,3 /proc/mounts | sort
+}
+
+# program NAME HOT: 48 huge pages of which so many are hot, in a group of its own. A pipe is its
+# life line, kept open by the descriptor that the caller opens on it.
+program() {
+    mkdir -p "/sys/fs/cgroup/$1"
+    mkfifo "/tmp/$1.control"
+    sh -c "echo \$\$ >/sys/fs/cgroup/$1/cgroup.procs; exec terrace-workload hotcold --pages 48 \
+        --hot $2 --pause-ms 100 --duration-ms 3600000" \
+        <"/tmp/$1.control" >"/tmp/$1.jsonl" 2>&1 3>&- 4>&- 5>&- &
+}
+mkdir -p /run /var/lib
+echo +memory >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null
+program few 8
+few=$!
+exec 3>/tmp/few.control
+program many 32
+many=$!
+exec 4>/tmp/many.control
+for name in few many; do
+    until_true 120 grep -q '"ready"' /tmp/$name.jsonl || fail "$name is not ready" /tmp/$name.jsonl
+done
+
+config() {
+    cat >/srv/terraced.toml <<EOF
+[daemon]
+period_ms = 1000
+discover_ms = 300
+max_groups = 3
+metrics = "127.0.0.1:9464"
+[sharing]
+fast = "96M"
+every_ms = 2000
+max_loss = 1.0
+[[groups]]
+name = "few"
+cgroup = "/few"
+policy = "$1"
+share = { min = "8M" }
+[[groups]]
+name = "many"
+cgroup = "/many"
+policy = "lfu"
+share = { min = "8M" }
+[[groups]]
+name = "short"
+cgroup = "/short-*"
+policy = "lru"
+fast_ratio = 0.5
+EOF
+}
+
+# value GROUP KEY: a number of the status.
+value() {
+    terrace status --format json >/tmp/status.json || return 1
+    awk -v group="\"name\": \"$1\"" -v key="\"$2\":" '
+        index($0, group) { ours = 1 }
+        ours && index($0, key) { gsub(/[^0-9.]/, "", $2); print $2; exit }' /tmp/status.json
+}
+at_least() { [ "$(value "$1" "$2" | cut -d . -f 1)" -ge "$3" ]; }
+is() { [ "$(value "$1" "$2")" = "$3" ]; }
+
+snapshot >/tmp/before
+config lru
+terraced check /srv/terraced.toml --host || fail "the configuration"
+terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- &
+daemon=$!
+
+# Fast memory by benefit: 96 MB are 48 pages, 8 and 32 of them wanted.
+settled() { at_least few scans 6 && at_least many scans 6 && at_least few hit_ratio 1 && at_least many hit_ratio 1; }
+until_true 150 settled || fail "the hot pages are not in fast memory" /tmp/daemon.log /tmp/status.json
+terrace status
+echo "hot pages of both are fast: few $(value few granted_bytes), many $(value many granted_bytes) bytes granted"
+[ "$(value many granted_bytes)" -ge $((32 * 2097152)) ] || fail "too small a share" /tmp/status.json
+terrace explain many | head -n 12 || fail "no explanation"
+terrace top --once >/dev/null || fail "no top"
+terrace heatmap many --out /tmp/many.svg && grep -q '<image' /tmp/many.svg || fail "no picture"
+wget -q -O - http://127.0.0.1:9464/metrics >/tmp/metrics || fail "no metrics"
+grep -q 'terrace_group_hit_ratio{group="many",policy="lfu"} 1$' /tmp/metrics || fail "metrics" /tmp/metrics
+
+# Twenty reloads, each to the other policy: nothing is forgotten.
+scans=$(value few scans)
+for n in 1 2 3 4 5 6 7 8 9 10; do
+    config lfu && terrace reload >/dev/null || fail "reload" /tmp/daemon.log
+    config lru && terrace reload >/dev/null || fail "reload" /tmp/daemon.log
+done
+echo 'surprise = 1' >>/srv/terraced.toml
+terrace reload >/tmp/refused 2>&1 && fail "a configuration with a fault was taken"
+grep -q 'terraced.toml:' /tmp/refused || fail "no line" /tmp/refused
+config lru
+[ "$(value few scans)" -ge "$scans" ] || fail "scans were forgotten" /tmp/status.json
+echo "reloads $(awk '/"reloads"/ { gsub(/[^0-9]/, "", $2); print $2 }' /tmp/status.json)"
+
+# Groups that come and go, and a fork storm in one of them.
+for n in 1 2 3; do
+    program short-$n 4
+    short=$!
+    exec 5>/tmp/short-$n.control
+    until_true 60 at_least "short:/short-$n" scans 1 || fail "short-$n was not seen" /tmp/daemon.log
+    kill $short
+    wait $short 2>/dev/null
+    exec 5>&-
+    gone() { terrace status --format json | grep -q short:/short-$n && return 1 || return 0; }
+    until_true 60 gone || fail "short-$n stayed" /tmp/daemon.log
+    rmdir /sys/fs/cgroup/short-$n
+done
+sh -c 'echo $$ >/sys/fs/cgroup/few/cgroup.procs; for i in $(seq 300); do true & done; wait' &
+wait $!
+scans=$(value few scans)
+until_true 60 at_least few scans $((scans + 2)) || fail "a fork storm stopped it" /tmp/daemon.log
+echo "groups came and went, forks did no harm"
+
+# Killed, the guard puts everything back; restore finds nothing left.
+kill -9 $daemon
+wait $daemon 2>/dev/null
+as_before() { snapshot | cmp -s - /tmp/before && ! pidof terraced; }
+until_true 60 as_before || { snapshot | diff /tmp/before -; fail "not as before" /tmp/daemon.log; }
+terraced restore || fail "restore"
+echo "killed: every setting is as it was"
+
+# Started again and ended in good order: state is kept.
+terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- &
+daemon=$!
+until_true 90 at_least few scans 3 || fail "it does not begin again" /tmp/daemon.log
+kill $daemon
+wait $daemon || fail "it did not end well" /tmp/daemon.log
+until_true 60 as_before || { snapshot | diff /tmp/before -; fail "not as before" /tmp/daemon.log; }
+ls /var/lib/terrace/*.trec >/dev/null || fail "no state was kept"
+terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- &
+daemon=$!
+until_true 90 at_least few restored_scans 3 || fail "no history came back" /tmp/daemon.log /tmp/status.json
+echo "rss_bytes $(awk '/"rss_bytes"/ { gsub(/[^0-9]/, "", $2); print $2 }' /tmp/status.json)"
+kill $daemon
+wait $daemon
+
+# The programs' data is whole.
+echo stop >&3
+echo stop >&4
+exec 3>&- 4>&-
+wait $few || fail "few" /tmp/few.jsonl
+wait $many || fail "many" /tmp/many.jsonl
+for name in few many; do
+    grep -q '"checksum_ok":true' /tmp/$name.jsonl || fail "$name was harmed" /tmp/$name.jsonl
+done
+echo "all held"

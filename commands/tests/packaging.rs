@@ -1,0 +1,214 @@
+//! The Debian package, the unit, the manifests: built and read by tools that others wrote, as far
+//! as they can be had.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+mod common;
+
+fn tree(path: &str) -> PathBuf {
+    common::tree(path)
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(tree(path)).unwrap()
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {said}");
+    said
+}
+
+#[test]
+fn the_debian_package_has_what_it_should_and_the_same_bytes_each_time() {
+    let binaries = Path::new(common::TERRACE).parent().unwrap();
+    for program in ["terraced", "terrace-workload", "libterrace_recorder_plugin.so"] {
+        assert!(binaries.join(program).is_file(), "{program}: run 'cargo build --workspace' first");
+    }
+    let out = tempfile::tempdir().unwrap();
+    let build = |folder: &str| {
+        let out = out.path().join(folder);
+        let (binaries, out) = (binaries.to_str().unwrap(), out.to_str().unwrap());
+        let said =
+            run(tree("tools/deb").to_str().unwrap(), &["--binaries", binaries, "--out", out]);
+        PathBuf::from(said.lines().last().unwrap())
+    };
+    let package = build("a");
+    let fields = run("dpkg-deb", &["--field", package.to_str().unwrap()]);
+    assert!(fields.contains("Package: terrace\n") && fields.contains("Depends: libc6"), "{fields}");
+    let files = run("dpkg-deb", &["--contents", package.to_str().unwrap()]);
+    for file in [
+        "./usr/bin/terrace",
+        "./usr/bin/terraced",
+        "./usr/share/man/man8/terraced.8.gz",
+        "./usr/share/man/man1/terrace-status.1.gz",
+        "./lib/systemd/system/terraced.service",
+        "./etc/terrace/terraced.toml",
+        "./usr/share/doc/terrace/operator.md",
+    ] {
+        let line = files.lines().find(|l| l.ends_with(file));
+        assert!(line.is_some_and(|l| l.contains(" root/root ")), "{file}: {files}");
+    }
+    // The programs in the package are those that were built, and start.
+    let unpacked = out.path().join("unpacked");
+    run("dpkg-deb", &["--raw-extract", package.to_str().unwrap(), unpacked.to_str().unwrap()]);
+    let conffiles = std::fs::read_to_string(unpacked.join("DEBIAN/conffiles")).unwrap();
+    assert_eq!(conffiles, "/etc/terrace/terraced.toml\n");
+    let terraced = unpacked.join("usr/bin/terraced");
+    let config = unpacked.join("etc/terrace/terraced.toml");
+    run(terraced.to_str().unwrap(), &["check", config.to_str().unwrap()]);
+    for script in ["postinst", "prerm", "postrm"] {
+        run("sh", &["-n", unpacked.join("DEBIAN").join(script).to_str().unwrap()]);
+    }
+    let again = build("b");
+    assert_eq!(std::fs::read(package).unwrap(), std::fs::read(again).unwrap());
+}
+
+#[test]
+fn the_unit_gives_no_more_than_it_needs() {
+    let unit = read("packaging/systemd/terraced.service");
+    let value = |key: &str| {
+        unit.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
+    };
+    assert_eq!(
+        value("CapabilityBoundingSet"),
+        "CAP_SYS_ADMIN CAP_SYS_PTRACE CAP_SYS_NICE CAP_CHOWN"
+    );
+    for key in ["NoNewPrivileges", "ProtectHome", "MemoryDenyWriteExecute", "ProtectControlGroups"]
+    {
+        assert_eq!(value(key), "yes", "{key}");
+    }
+    // The guard must live long enough to put settings back, and find the journal.
+    assert_eq!(value("KillMode"), "control-group");
+    assert_eq!(value("RuntimeDirectoryPreserve"), "yes");
+    assert!(value("ExecStopPost").ends_with("terraced restore"));
+    // systemd's own reader, where there is one.
+    let there = Command::new("systemd-analyze").arg("--version").output();
+    if there.is_ok_and(|o| o.status.success()) {
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("terraced.service");
+        // It wants the programs to be there.
+        let program =
+            |unit: String, name: &str| unit.replace(&format!("/usr/bin/{name} "), "/bin/true ");
+        std::fs::write(&copy, program(program(unit, "terraced"), "terrace")).unwrap();
+        let output = Command::new("systemd-analyze")
+            .args(["verify", copy.to_str().unwrap()])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let faults: Vec<_> = said.lines().filter(|l| l.contains("terraced.service")).collect();
+        assert!(faults.iter().all(|l| l.contains("man terraced")), "{said}");
+    }
+}
+
+/// Keys of a YAML text by their path, as far as our manifests use YAML: maps, lists of maps and
+/// block texts, indented by two.
+fn keys(text: &str) -> Vec<(String, String)> {
+    let mut path: Vec<(usize, String)> = Vec::new();
+    let mut keys = Vec::new();
+    let mut block: Option<usize> = None;
+    for line in text.lines() {
+        let bare = line.trim_start();
+        let indent = line.len() - bare.len();
+        if bare.is_empty() || block.is_some_and(|b| indent > b) {
+            continue;
+        }
+        block = None;
+        if bare.starts_with('#') || bare.starts_with("{{") {
+            continue;
+        }
+        assert!(!line.contains('\t'), "a tab: {line}");
+        let (indent, entry) = match bare.strip_prefix("- ") {
+            Some(rest) => (indent + 2, rest),
+            None => (indent, bare),
+        };
+        assert!(indent % 2 == 0, "indented by {indent}: {line}");
+        let Some((key, value)) = entry.split_once(':') else { continue };
+        path.retain(|(i, _)| *i < indent);
+        path.push((indent, key.to_owned()));
+        let value = value.trim();
+        if value.ends_with('|') {
+            block = Some(indent);
+        }
+        let name: Vec<&str> = path.iter().map(|(_, k)| k.as_str()).collect();
+        keys.push((name.join("."), value.to_owned()));
+    }
+    keys
+}
+
+/// The block text below a key.
+fn block(text: &str, key: &str) -> String {
+    let mut lines = text.lines().skip_while(|l| !l.trim_start().starts_with(&format!("{key}: |")));
+    let first = lines.next().unwrap();
+    let indent = first.len() - first.trim_start().len() + 2;
+    lines
+        .take_while(|l| l.is_empty() || l.starts_with(&" ".repeat(indent)))
+        .map(|l| l.get(indent..).unwrap_or_default().to_owned() + "\n")
+        .collect()
+}
+
+#[test]
+fn manifests_and_chart_say_the_same_and_their_configuration_is_one() {
+    let plain = read("packaging/kubernetes/terrace.yaml");
+    let values = read("packaging/helm/terrace/values.yaml");
+    for (text, key) in [(&plain, "terraced.toml"), (&values, "config")] {
+        let config = block(text, key);
+        terrace_daemon::Config::parse(&config, key).unwrap_or_else(|e| panic!("{e}\n{config}"));
+    }
+    let chart = read("packaging/helm/terrace/templates/daemonset.yaml");
+    let pod = |text: &str| -> Vec<String> {
+        let of_pod = |(k, _): &(String, String)| k.starts_with("spec.template.spec.");
+        keys(text).into_iter().filter(of_pod).map(|(k, _)| k).collect()
+    };
+    let in_plain = pod(&plain[plain.find("---").unwrap()..]);
+    assert!(in_plain.len() > 25, "{in_plain:?}");
+    for key in pod(&chart) {
+        let optional = ["imagePullSecrets", "nodeSelector", "tolerations", "affinity"];
+        let is_optional = optional.iter().any(|o| key.ends_with(o));
+        assert!(is_optional || in_plain.contains(&key), "{key} is in the chart alone");
+    }
+    // Every value that the templates ask for is there.
+    let known: Vec<String> = keys(&values).into_iter().map(|(k, _)| k).collect();
+    for template in ["daemonset", "configmap"] {
+        let text = read(&format!("packaging/helm/terrace/templates/{template}.yaml"));
+        for asked in text.split(".Values.").skip(1) {
+            let key: String =
+                asked.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '.').collect();
+            assert!(known.contains(&key), "{template}: no value '{key}' in {known:?}");
+        }
+    }
+    // The versions are the workspace's.
+    let version = format!("appVersion: \"{}\"", env!("CARGO_PKG_VERSION"));
+    assert!(read("packaging/helm/terrace/Chart.yaml").contains(&version));
+}
+
+#[test]
+fn what_has_no_daemon_to_ask_is_refused_with_its_remedy() {
+    let place = common::Place::new();
+    for arguments in [
+        "status --socket none.sock",
+        "explain g --socket none.sock",
+        "top --once --socket none.sock",
+        "reload --socket none.sock",
+        "heatmap g --out x.svg --socket none.sock",
+    ] {
+        place.run(arguments).refused(&["none.sock", "no terraced listens", "start it"]);
+    }
+    place.run("heatmap g --out x.txt").refused(&["expected a name in .svg or .png"]);
+    assert_eq!(place.names(), [""; 0]);
+}
+
+#[test]
+fn a_picture_of_results_is_an_svg_and_a_png() {
+    let place = common::with_results();
+    place.run("heatmap good --out heat.svg").good();
+    place.run("heatmap good --out heat.png").good();
+    let svg = std::fs::read_to_string(place.path("heat.svg")).unwrap();
+    assert!(svg.starts_with("<svg xmlns=") && svg.contains("<image ") && svg.contains("</svg>"));
+    let png = std::fs::read(place.path("heat.png")).unwrap();
+    assert!(png.starts_with(b"\x89PNG\r\n\x1a\n") && png.len() > 200);
+    place.run("heatmap good --run nosuch --out x.svg").refused(&["0 heat maps fit"]);
+}
