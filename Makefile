@@ -7,7 +7,7 @@ OUT ?= target/demo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BENCH ?=
 
-.PHONY: demo test bench build install clean
+.PHONY: demo test bench build install deb clean
 
 # Redis under six policies on a virtual two-tier machine: one table, one report.
 demo:
@@ -36,13 +36,20 @@ build:
 PREFIX ?= /usr/local
 install: build
 	install -D -m 755 $(TARGET)/release/terrace $(DESTDIR)$(PREFIX)/bin/terrace
+	install -D -m 755 $(TARGET)/release/terraced $(DESTDIR)$(PREFIX)/sbin/terraced
 	install -D -m 755 $(TARGET)/release/terrace-workload $(DESTDIR)$(PREFIX)/bin/terrace-workload
 	install -D -m 755 $(TARGET)/release/libterrace_recorder_plugin.so \
 	    $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_recorder_plugin.so
 	$(TARGET)/release/terrace man --out $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/man/man8
+	mv $(DESTDIR)$(PREFIX)/share/man/man1/terraced.8 $(DESTDIR)$(PREFIX)/share/man/man8/
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(TARGET)/release/terrace completions bash \
 	    > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/terrace
+
+# A Debian package of it all, in target/deb.
+deb:
+	tools/deb --out target/deb
 
 clean:
 	$(CARGO) clean
