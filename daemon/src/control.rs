@@ -5,7 +5,7 @@
 //! daemon runs as) may change anything: the kernel says who is at the other end
 //! (`SO_PEERCRED`). Requests, answers, connections and the time for each have bounds.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -311,9 +311,14 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Value, String> {
     stream.set_write_timeout(Some(PATIENCE)).map_err(io)?;
     let mut line = serde_json::to_string(request).map_err(|e| e.to_string())?;
     line.push('\n');
-    stream.write_all(line.as_bytes()).map_err(io)?;
+    match stream.write_all(line.as_bytes()) {
+        // It has refused without reading, and has said why.
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
+        written => written.map_err(io)?,
+    }
     let mut text = String::new();
-    stream.take(MOST_ANSWER_BYTES).read_to_string(&mut text).map_err(io)?;
+    // To the end of the line, not of the stream: that may end in a reset.
+    BufReader::new(stream.take(MOST_ANSWER_BYTES)).read_line(&mut text).map_err(io)?;
     let answer: Value = serde_json::from_str(&text).map_err(|e| {
         format!("{name}: an answer that is none ({e}); is it a terraced of this version?")
     })?;

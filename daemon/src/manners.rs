@@ -469,7 +469,7 @@ mod tests {
         let layout = layout(100);
         let at = scan(&layout, |_| true, &PageBits::new(100));
         let mut gate = Gate::new(manners(), false);
-        let mut bound = |gate: &mut Gate, asked: u64, failed: u64| {
+        let bound = |gate: &mut Gate, asked: u64, failed: u64| {
             let plan = Plan { promotions: vec![range(0, asked)], ..Plan::default() };
             gate.pass(plan, &at, &Budget::fast(100));
             let reason = FailureReason::Busy;

@@ -414,7 +414,7 @@ fn a_group_that_fails_is_told_left_alone_and_tried_again_without_harm_to_others(
     let run = Run::start(TWO, 64);
     run.program("/a", 32, LOW);
     run.program("/b", 32, LOW);
-    run.until("both", |s| s.groups.len() == 2);
+    run.until("both", |s| s.groups.len() == 2 && s.groups.iter().all(|g| g.scans > 3));
     run.world(|w| w.programs.get_mut("/a").unwrap().fault = Some("the kernel said no".into()));
     let status = run.until("failed", |s| s.groups.len() == 1 && !s.left.is_empty());
     assert!(status.left[0].reason.contains("the kernel said no"), "{:?}", status.left);
