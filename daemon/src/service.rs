@@ -26,6 +26,8 @@ use crate::status::{LeftStatus, SharingStatus};
 
 /// The longest that an order or a signal waits.
 const SLICE: Duration = Duration::from_millis(200);
+/// How often the machine is asked what is free.
+const STATUS_EVERY: Duration = Duration::from_secs(2);
 /// How often histories are written.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 /// How long a group whose thread failed is left alone: doubled each time, up to the second.
@@ -51,6 +53,7 @@ pub struct Service<M: Machine> {
     next_look: Instant,
     next_division: Instant,
     next_save: Instant,
+    next_status: Instant,
     sharing: SharingStatus,
     /// Nothing is moved, whatever a configuration says.
     dry_run: bool,
@@ -80,6 +83,7 @@ impl<M: Machine> Service<M> {
             next_look: now,
             next_division: now,
             next_save: now + SAVE_EVERY,
+            next_status: now,
             sharing: SharingStatus::default(),
         }
     }
@@ -131,9 +135,13 @@ impl<M: Machine> Service<M> {
             self.next_save = now + SAVE_EVERY;
             self.save();
         }
-        let machine = self.machine.status();
+        // What is free changes all the time, and asking takes the kernel a while.
+        let machine = (now >= self.next_status).then(|| self.machine.status());
         let mut frame = self.board.frame();
-        frame.machine = machine;
+        if let Some(machine) = machine {
+            self.next_status = now + STATUS_EVERY;
+            frame.machine = machine;
+        }
         frame.config = self.path.display().to_string();
         let has_share = |r: &Running| matches!(r.settings.quota, Quota::Share { .. });
         frame.sharing = self.running.values().any(has_share).then(|| self.sharing.clone());
@@ -359,12 +367,12 @@ impl<M: Machine> Service<M> {
         if names.is_empty() {
             return;
         }
-        let machine = self.machine.status();
-        let configured = self.config.sharing.fast.of(machine.fast_bytes).saturating_sub(fixed);
-        // What others use of fast memory cannot be given to anybody.
-        let there = machine.fast_free_bytes.saturating_add(used.iter().sum());
-        let total = configured.min(there);
         if newcomer || now >= self.next_division {
+            let machine = self.machine.status();
+            let configured = self.config.sharing.fast.of(machine.fast_bytes).saturating_sub(fixed);
+            // What others use of fast memory cannot be given to anybody.
+            let there = machine.fast_free_bytes.saturating_add(used.iter().sum());
+            let total = configured.min(there);
             self.next_division = now + Duration::from_millis(self.config.sharing.every_ms);
             let max_loss = self.config.sharing.max_loss;
             let division = division::divide(total, &claims, max_loss);
@@ -388,7 +396,7 @@ impl<M: Machine> Service<M> {
         }
         let target = |name: &String| self.targets.get(name).copied().unwrap_or(0);
         let targets: Vec<u64> = names.iter().map(target).collect();
-        let next = division::phase_in(total, &targets, &granted, &used);
+        let next = division::phase_in(self.sharing.total_bytes, &targets, &granted, &used);
         for (name, bytes) in names.iter().zip(next) {
             if let Some(running) = self.running.get(name) {
                 running.shared.grant(bytes);
