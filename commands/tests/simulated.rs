@@ -417,6 +417,8 @@ fn every_example_is_a_good_experiment_named_as_its_file() {
                         terrace_experiments::rack::read(&path, false, &[]).unwrap().name
                     }
                     Some("sweep") => terrace_experiments::sweep::Grid::read(&path).unwrap().name,
+                    // The daemon's; it is held to its own reader there.
+                    _ if path.ends_with("terraced.toml") => continue,
                     _ => Experiment::read(&path).unwrap().name,
                 };
                 assert_eq!(path.file_stem().unwrap(), name.as_str());
