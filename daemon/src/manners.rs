@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use terrace_core::bits::PageBits;
 use terrace_core::carry::LayoutFollower;
 use terrace_core::page::{PageSize, VirtualRange};
+use terrace_core::plan::FailureReason::OutOfTime;
 use terrace_core::plan::{Decision, Outcome, Plan};
 use terrace_core::policy::Policy;
 use terrace_core::scan::{Budget, Scan};
@@ -294,8 +295,13 @@ impl Gate {
 
     /// Takes in what became of the plan.
     pub fn outcome(&mut self, outcome: &Outcome, page_size: PageSize) {
-        let failed: u64 = outcome.failures.iter().map(|f| f.range.pages(page_size)).sum();
-        let asked = self.asked;
+        // What was not tried for want of time has not failed; the mover bounds that itself.
+        let pages = |late: bool| -> u64 {
+            let of = outcome.failures.iter().filter(|f| (f.reason == OutOfTime) == late);
+            of.map(|f| f.range.pages(page_size)).sum()
+        };
+        let failed = pages(false);
+        let asked = self.asked.saturating_sub(pages(true));
         if asked < FEW {
             return;
         }
