@@ -34,6 +34,7 @@ fn workload() -> anyhow::Result<WorkloadConfig> {
         recording: None,
         synthetic: None,
         footprint: Some(Bytes::mib(16)),
+        dependent_loads: 0.0,
         options: serde_json::from_str(r#"{"iterations": 10000}"#)?,
     })
 }

@@ -1,84 +1,88 @@
-//! Runs one workload program under some schemes and prints what came of it and how fast.
-//! `cargo run --release -p terrace-rack --example rack_speed -- PROGRAM MB INSTRUCTIONS SCHEME...`
+//! Runs workloads of an experiment under some schemes and prints what came of it, where its time
+//! went, and how fast. What stands in SET, as TOML, is laid over the experiment's `[rack]`.
+//! `cargo run --release -p terrace-rack --example rack_speed -- FILE VARIANT WORKLOADS SCHEMES`
 #![allow(clippy::print_stdout)]
 
 use std::time::Instant;
 
-use terrace_hardware::units::Bytes;
-use terrace_rack::config::RackConfig;
-use terrace_rack::scheme::{REGISTRY, Scheme};
+use terrace_rack::experiment::Experiment;
+use terrace_rack::outcome::NodeOutcome;
 use terrace_rack::simulate::run;
-use terrace_rack::stream::WorkloadConfig;
+
+fn overlay(base: &mut toml::Table, over: &toml::Table) {
+    for (key, value) in over {
+        match (base.get_mut(key), value) {
+            (Some(toml::Value::Table(b)), toml::Value::Table(o)) => overlay(b, o),
+            _ => {
+                base.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let get = |n: usize, default: &str| arguments.get(n).cloned().unwrap_or(default.to_owned());
-    let workload = WorkloadConfig {
-        name: get(0, "stream"),
-        program: Some(get(0, "stream")),
-        recording: None,
-        synthetic: None,
-        footprint: Some(Bytes::mib(get(1, "64").parse()?)),
-        options: match std::env::var("OPTIONS") {
-            Ok(json) => serde_json::from_str(&json)?,
-            Err(_) => Default::default(),
-        },
+    let list = |n: usize| -> Vec<String> {
+        let names = arguments.get(n).map_or("", String::as_str).split(',');
+        names.filter(|s| !s.is_empty()).map(str::to_owned).collect()
     };
-    let mut schemes: Vec<&'static Scheme> =
-        arguments.iter().skip(3).map(|s| Scheme::by_name(s)).collect::<Result<_, _>>()?;
-    if schemes.is_empty() {
-        schemes = REGISTRY.iter().collect();
+    let mut file: toml::Table = std::fs::read_to_string(&arguments[0])?.parse()?;
+    if let Ok(set) = std::env::var("SET") {
+        let set: toml::Table = set.replace(';', "\n").parse()?;
+        overlay(&mut file, &toml::Table::from_iter([("rack".to_owned(), set.into())]));
     }
-    let mut config = RackConfig {
-        instructions: get(2, "1000000").parse()?,
-        check_data: std::env::var_os("CHECK").is_some(),
-        ..RackConfig::default()
-    };
-    if let Ok(toml) = std::env::var("RACK") {
-        config = RackConfig {
-            instructions: config.instructions,
-            check_data: config.check_data,
-            ..RackConfig::from_toml(&toml)?
-        };
-    }
-    let local = RackConfig { local_share: 1.0, ..config.clone() };
-    let base = run(&local, Scheme::by_name("BLOCK")?, std::slice::from_ref(&workload), 1)?;
-    println!(
-        "local {:.1} us, {:.1} ns a miss, {} misses, {} instructions",
-        base.nodes[0].time as f64 / 1e6,
-        base.nodes[0].counts.access_ns(),
-        base.nodes[0].counts.reads(),
-        base.instructions()
-    );
-    for scheme in schemes {
+    let mut experiment = Experiment::from_toml(&toml::to_string(&file)?, false, &list(3))?;
+    let variant = arguments.get(1).map_or("", String::as_str);
+    experiment.variants.retain(|v| v.name == variant || variant.is_empty());
+    let wanted = list(2);
+    experiment.workloads.retain(|w| wanted.is_empty() || wanted.contains(&w.name));
+    let mut bases: Vec<NodeOutcome> = Vec::new();
+    for planned in experiment.plan() {
+        let (rack, scheme, workloads) = experiment.rack_of(&planned);
         let start = Instant::now();
-        let o = run(&config, scheme, std::slice::from_ref(&workload), 1)?;
+        let o = run(&rack, scheme, &workloads, 1)?;
         let host = start.elapsed().as_secs_f64();
-        let n = &o.nodes[0];
-        let c = &n.counts;
-        println!(
-            "{:6} slowdown {:6.3} cost {:5.2} ({:6.1} ns; local {:.1} remote {:.1}) local {:4.1}% migrated {:4.1}% buffer {:4.1}% in {} out {} batches {} npm {} score {} stall {:4.1}% thr {:?} wrong {}/{} | {:.2} Minstr/s {} windows",
-            scheme.name,
-            n.time as f64 / base.nodes[0].time as f64,
-            c.access_ns() / base.nodes[0].counts.access_ns(),
-            c.access_ns(),
-            c.local_ps as f64 / 1e3 / c.local_reads.max(1) as f64,
-            c.remote_ps as f64 / 1e3 / c.remote_reads.max(1) as f64,
-            100.0 * c.local_reads as f64 / c.reads().max(1) as f64,
-            100.0 * c.migrated_reads as f64 / c.reads().max(1) as f64,
-            100.0 * c.buffer_reads as f64 / c.reads().max(1) as f64,
-            c.pages_in,
-            c.pages_out,
-            c.migrations,
-            n.npm,
-            n.score,
-            100.0 * c.stall_ps as f64 / n.time as f64,
-            n.threshold,
-            c.wrong_values,
-            c.checked_values,
-            o.instructions() as f64 / host / 1e6,
-            o.windows,
-        );
+        let name = planned.scheme.map_or("local", |s| s.name);
+        if planned.scheme.is_none() {
+            bases = o.nodes.clone();
+        }
+        for (n, base) in o.nodes.iter().zip(&bases) {
+            let c = &n.counts;
+            let ns = |ps: u64, count: u64| ps as f64 / 1e3 / count.max(1) as f64;
+            let share = |n: u64| 100.0 * n as f64 / c.reads().max(1) as f64;
+            let l = &c.remote_latency;
+            let parts: Vec<String> =
+                l.sums[1..].iter().map(|&s| format!("{:.0}", ns(s, l.total.count()))).collect();
+            println!(
+                "{:9} {:6} slowdown {:6.3} cost {:5.2} local {:5.1} remote {:6.1} ({}) ns | \
+                 {:4.1} mpki local {:4.1}% migrated {:4.1}% buffer {:4.1}% | in {} out {} batches {} npm {} \
+                 score {} stall {:4.1}% thr {} ask {} refused {} held {} | {:.0} us {:.2} Minstr/s",
+                n.workload,
+                name,
+                n.time as f64 / base.time as f64,
+                c.access_ns() / base.counts.access_ns(),
+                ns(c.local_ps, c.local_reads),
+                ns(c.remote_ps, c.remote_reads),
+                parts.join(" "),
+                c.reads() as f64 * 1e3 / n.instructions as f64,
+                share(c.local_reads),
+                share(c.migrated_reads),
+                share(c.buffer_reads),
+                c.pages_in,
+                c.pages_out,
+                c.migrations,
+                n.npm,
+                n.score,
+                100.0 * c.stall_ps as f64 / n.time as f64,
+                n.threshold
+                    .map_or("-".into(), |t| format!("{}/{:.1}", t.count, t.frequency_per_us)),
+                n.controller.pages,
+                n.controller.pages_refused,
+                n.controller.held_back,
+                n.time as f64 / 1e6,
+                n.instructions as f64 / host / 1e6,
+            );
+        }
     }
     Ok(())
 }

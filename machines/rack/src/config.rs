@@ -12,6 +12,7 @@ use terrace_hardware::presets as machines;
 use terrace_hardware::units::Bytes;
 
 use crate::Time;
+use crate::background::BackgroundConfig;
 use crate::trace::TraceConfig;
 
 /// Bytes of a base page, the unit that moves.
@@ -151,6 +152,11 @@ pub struct MechanismConfig {
     pub page_weight: u32,
     /// Reading or writing a structure of the controller.
     pub lookup_ns: f64,
+    /// How much smaller than life footprints and caches are. Batches, page buffers and trackers are
+    /// smaller by as much, and so is the shootdown of a batch, which stands for as many more pages;
+    /// else a batch would be a large part of a small cache. A shootdown for one page alone
+    /// takes what it takes.
+    pub batch_scale: f64,
     /// Pages to migrate together at first.
     pub npm: u32,
     /// NPM below which parameters are learnt anew.
@@ -165,6 +171,9 @@ pub struct MechanismConfig {
     pub filter_share: f64,
     /// Share of the mean access count that makes a page hot.
     pub count_factor: f64,
+    /// Least access count that training may set. Below some 6 to 8 accesses a move costs more than
+    /// it gains by the paper's own equations 1 and 2.
+    pub count_least: u32,
     /// Share of the mean reuse frequency that makes a page hot.
     pub frequency_factor: f64,
     /// Access count that makes a page hot, instead of training.
@@ -184,6 +193,7 @@ impl Default for MechanismConfig {
             block_weight: 2,
             page_weight: 1,
             lookup_ns: 1.0,
+            batch_scale: 1.0,
             npm: 25,
             npm_least: 5,
             feedback_batches: 4,
@@ -191,6 +201,7 @@ impl Default for MechanismConfig {
             training_us: 500.0,
             filter_share: 0.3,
             count_factor: 1.0,
+            count_least: 1,
             frequency_factor: 1.0,
             fixed_count: None,
         }
@@ -211,6 +222,8 @@ pub struct MigrationConfig {
     pub victims: VictimPolicy,
     /// Page copies that a node has under way at once.
     pub copies: u32,
+    /// How memory controllers treat copies of pages beside demand.
+    pub background: BackgroundConfig,
 }
 
 impl Default for MigrationConfig {
@@ -221,6 +234,7 @@ impl Default for MigrationConfig {
             tlb_miss_cycles: 70,
             victims: VictimPolicy::Clock,
             copies: 2,
+            background: BackgroundConfig::default(),
         }
     }
 }
@@ -243,6 +257,12 @@ pub struct RackConfig {
     pub chunk: Bytes,
     /// The processor of each node.
     pub processor: Processor,
+    /// Reservation stations of a core (table I). Instructions that wait for a load hold one each, so
+    /// that they can fill before the reorder buffer does ([`RackConfig::window`]).
+    pub reservation_stations: u32,
+    /// Of the instructions after a load, the share that waits for it in a reservation station. Streams
+    /// do not tell: half is an assumption.
+    pub waiting_share: f64,
     /// Misses that a node's last level can have under way. The paper has 256 for 32 cores and none
     /// for 4; here they do not limit what the first levels' 16 each allow.
     pub llc_mshrs: u32,
@@ -311,6 +331,8 @@ impl Default for RackConfig {
             allocation: Allocation::RoundRobin,
             chunk: Bytes::mib(4),
             processor: Processor::default(),
+            reservation_stations: 64,
+            waiting_share: 0.5,
             llc_mshrs: 64,
             local_path_ns: 10.0,
             translation_ns: 1.0,
@@ -362,12 +384,21 @@ impl RackConfig {
         self.processor.0.cores as usize
     }
 
+    /// Instructions that a core can have behind an unfinished load: as many as the reorder buffer
+    /// holds, or as fill the reservation stations. The 128 entries for loads and stores never fill
+    /// before: an instruction takes one at the most.
+    pub fn window(&self) -> u32 {
+        let stations = f64::from(self.reservation_stations) / self.waiting_share;
+        self.processor.0.core.window_instructions.min(stations as u32)
+    }
+
     /// Whether there can be such a rack.
     pub fn check(&self) -> Result<(), ConfigError> {
         let rack = "rack";
         let bad = |part: &str, what: String| Err(ConfigError::new(part, what));
         check_range(rack, "nodes", self.nodes.into(), 1..=64)?;
         check_range(rack, "pools", self.pools.into(), 1..=64)?;
+        check_range(rack, "reservation_stations", self.reservation_stations.into(), 1..=65536)?;
         check_range(rack, "llc_mshrs", self.llc_mshrs.into(), 1..=4096)?;
         check_range(rack, "pool_queue", self.pool_queue.into(), BLOCKS.into()..=65536)?;
         check_range(rack, "instructions", self.instructions, 1..=1 << 50)?;
@@ -380,6 +411,12 @@ impl RackConfig {
             if !(0.0..=1.0).contains(&value) {
                 return bad(rack, format!("{name} is {value}; expected 0 to 1"));
             }
+        }
+        if !(0.001..=1.0).contains(&self.waiting_share) {
+            return bad(
+                rack,
+                format!("waiting_share is {}; expected 0.001 to 1", self.waiting_share),
+            );
         }
         let n = &self.network;
         let part = "rack.network";
@@ -447,6 +484,7 @@ impl RackConfig {
         let g = &self.migration;
         check_range("rack.migration", "copies", g.copies.into(), 1..=1024)?;
         check_range("rack.migration", "tlb_miss_cycles", g.tlb_miss_cycles.into(), 0..=1 << 20)?;
+        g.background.check("rack.migration.background")?;
         self.mechanism.check(self.nodes)?;
         for (name, dram) in [("local_dram", &self.local_dram), ("pool_dram", &self.pool_dram)] {
             dram.check().map_err(|e| e.within(&format!("rack.{name}")))?;
@@ -466,6 +504,11 @@ impl RackConfig {
 }
 
 impl MechanismConfig {
+    /// A number of pages at the scale of the rack; 1 at least.
+    pub fn scaled(&self, pages: u32) -> u32 {
+        ((f64::from(pages) * self.batch_scale).round() as u32).max(1)
+    }
+
     fn check(&self, nodes: u32) -> Result<(), ConfigError> {
         let part = "rack.mechanism";
         let bad = |what: String| Err(ConfigError::new(part, what));
@@ -483,6 +526,7 @@ impl MechanismConfig {
             ("npm_least", self.npm_least, 1 << 16),
             ("feedback_batches", self.feedback_batches, 1 << 16),
             ("negative_scores", self.negative_scores, 1 << 16),
+            ("count_least", self.count_least, 1 << 16),
         ] {
             check_range(part, name, value.into(), 1..=most)?;
         }
@@ -521,6 +565,9 @@ impl MechanismConfig {
             if !(0.0..=most).contains(&value) {
                 return bad(format!("{name} is {value}; expected 0 to {most}"));
             }
+        }
+        if !(0.001..=1.0).contains(&self.batch_scale) {
+            return bad(format!("batch_scale is {}; expected 0.001 to 1", self.batch_scale));
         }
         if self.fixed_count == Some(0) {
             return bad("fixed_count is 0; expected 1 at least, or none for training".into());

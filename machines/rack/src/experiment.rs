@@ -21,6 +21,8 @@
 //!
 //! [full.rack]                      # likewise
 //! instructions = 50_000_000
+//!
+//! [[claims]]                       # what a paper says of it: read by who checks claims
 //! ```
 
 use std::sync::Mutex;
@@ -64,6 +66,8 @@ struct File {
     workloads: Vec<toml::Table>,
     #[serde(default)]
     full: Overlay,
+    #[serde(default)]
+    claims: Vec<toml::Table>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -107,6 +111,8 @@ pub struct Experiment {
     pub variants: Vec<Variant>,
     /// Its workloads.
     pub workloads: Vec<WorkloadConfig>,
+    /// What a paper claims of it, as it stands in the file; whoever checks claims reads them.
+    pub claims: Vec<toml::Table>,
 }
 
 /// One run of an experiment.
@@ -215,6 +221,7 @@ impl Experiment {
             placement: file.placement,
             variants,
             workloads,
+            claims: file.claims,
         })
     }
 

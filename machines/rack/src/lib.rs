@@ -16,7 +16,7 @@
 //! - [`packet`], [`link`], [`nic`]: what travels, and the queues it waits in;
 //! - [`address`], [`manager`]: remote pages, chunks, who gets which;
 //! - [`stream`]: where instructions come from;
-//! - [`node`]: a compute node; [`pages`]: its page table; [`local`]: its memory manager; [`victims`]: which pages it gives up;
+//! - [`node`]: a compute node; [`pages`]: its page table; [`local`]: its memory manager; [`victims`]: which pages it gives up; [`background`]: copies that let demand pass;
 //! - [`pool`]: a memory pool;
 //! - [`mechanism`]: the parts in the switch that the paper adds; [`switch`]: the switch itself;
 //! - [`scheme`]: the data-movement schemes, each a choice among those parts;
@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod background;
 pub mod config;
 pub mod experiment;
 pub mod link;

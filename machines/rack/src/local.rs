@@ -11,25 +11,33 @@
 //! Frames and remote pages that become free are used by the next batch: each victim goes where an
 //! earlier migrated page was, so the ratio of local to remote memory stays.
 
+mod allocation;
+mod migration;
+mod requests;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use terrace_hardware::address::{Kind as Access, PhysicalAddress};
 use terrace_hardware::dram::system::Dram;
 use terrace_hardware::error::ConfigError;
-use terrace_hardware::node::{MemoryPort, Node};
-use terrace_hardware::request::{ByRequest, Completion, Request, RequestId, When};
+use terrace_hardware::request::{ByRequest, Completion, Request, RequestId};
 use terrace_hardware::units::Picoseconds;
 
 use crate::address::{RemotePage, Translation};
-use crate::config::{BLOCKS, PAGE_BYTES, RackConfig, Sabotage, ps, ps_1024_per_byte};
+use crate::background::Background;
+use crate::config::{PAGE_BYTES, RackConfig, Sabotage, ps, ps_1024_per_byte};
 use crate::link::transmission;
+use crate::local::migration::{Arrival, BatchState, Departure, PageCopy};
+use crate::local::requests::Queued;
+pub use crate::local::requests::Requests;
 use crate::mechanism::feedback::Ledger;
 use crate::mechanism::tracker::ByPage;
 use crate::nic::Nic;
 use crate::outcome::NodeCounts;
 use crate::packet::{Kind, Message, Packet, PageValues, Spent};
 use crate::pages::{Pages, Place, TABLES_AT};
+use crate::scheme::{Batch, Scheme};
 use crate::victims::Victims;
 use crate::{NEVER, Time};
 
@@ -37,6 +45,8 @@ use crate::{NEVER, Time};
 const NOBODY: RequestId = RequestId(1 << 63);
 /// A block of a victim is read to be sent: the departure is in the low bits.
 const COPY: u64 = 1 << 62;
+/// A block of a page that came is written.
+const ARRIVED: RequestId = RequestId(1 << 61);
 
 /// A miss on its way.
 #[derive(Debug, Clone, Copy)]
@@ -49,52 +59,6 @@ struct Miss {
     arrival: Option<u32>,
 }
 
-/// A page on its way in.
-#[derive(Debug)]
-struct Arrival {
-    page: u32,
-    frame: u32,
-    remote: u32,
-    /// Blocks written here since.
-    written: u64,
-    blocks_left: u32,
-    /// Its blocks that are being read from its old place.
-    reads: u32,
-}
-
-/// A page on its way out.
-#[derive(Debug)]
-struct Departure {
-    page: u32,
-    frame: u32,
-    remote: u32,
-    /// Blocks still to be read from local DRAM before it is sent.
-    left: u32,
-    sent: bool,
-    /// Blocks written since it was sent.
-    written: u64,
-}
-
-/// A request that waits for its time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Queued {
-    at: Time,
-    sequence: u64,
-    address: u64,
-    id: u64,
-    write: bool,
-}
-
-/// Things a node's memory needs to know of a batch.
-#[derive(Debug, Clone, Default)]
-struct BatchState {
-    /// Pages to be migrated when the shootdown is over, and when that is.
-    pages: Vec<u32>,
-    at: Option<Time>,
-    /// Pages that have not come.
-    left: usize,
-}
-
 /// The memory of a node, from the last level outwards.
 #[derive(Debug)]
 pub struct LocalMemory {
@@ -104,6 +68,10 @@ pub struct LocalMemory {
     pub nic: Nic,
     dram: Dram,
     dram_under_way: u32,
+    /// Those of reads that a core waits for.
+    demand_reads: u32,
+    /// Copies of pages, which let demand pass.
+    background: Background<PageCopy>,
     path_out: Time,
     path_back: Time,
     translation_time: Time,
@@ -189,8 +157,10 @@ pub enum Wake {
 
 impl LocalMemory {
     /// Idle, with nothing mapped.
-    pub fn new(config: &RackConfig, node: usize, partition: bool) -> Result<Self, ConfigError> {
+    pub fn new(config: &RackConfig, node: usize, scheme: &Scheme) -> Result<Self, ConfigError> {
         let m = &config.mechanism;
+        let partition = scheme.partition;
+        let alone = scheme.batch == Batch::Fixed(1);
         let share = if partition {
             crate::link::Share::Weighted(m.block_weight, m.page_weight)
         } else {
@@ -209,6 +179,8 @@ impl LocalMemory {
             nic: Nic::new(&config.network, share),
             dram: Dram::new(&config.local_dram)?,
             dram_under_way: 0,
+            demand_reads: 0,
+            background: Background::new(config.migration.background),
             path_out: path / 2,
             path_back: path - path / 2,
             translation_time: if distributed { ps(config.translation_ns) } else { 0 },
@@ -241,7 +213,7 @@ impl LocalMemory {
             batch: BatchState::default(),
             deferred: VecDeque::new(),
             partition,
-            shootdown: ps(g.shootdown_ns),
+            shootdown: ps(g.shootdown_ns * if alone { 1.0 } else { m.batch_scale }),
             invalidate: ps(g.invalidate_ns_per_page),
             tlb_miss: u64::from(g.tlb_miss_cycles) * cycle_ps,
             page_time: transmission(rate, PAGE_BYTES as u32),
@@ -275,6 +247,7 @@ impl LocalMemory {
             && self.nic.out.is_empty()
             && self.dram_under_way == 0
             && self.to_copy.is_empty()
+            && self.background.is_empty()
             && self.batch.left == 0
             && self.batch.at.is_none()
     }
@@ -296,67 +269,6 @@ impl LocalMemory {
             (page, block, value, here)
         };
         check.written.iter().map(one).collect()
-    }
-
-    // --- allocation ---
-
-    /// Chunks or pages that must be given before so many more pages can be mapped remotely.
-    pub fn units_missing(&self, pages: u32) -> u32 {
-        pages.saturating_sub(self.free_remote.len() as u32).div_ceil(self.unit)
-    }
-
-    /// Remote memory was given.
-    pub fn give(&mut self, first: RemotePage) {
-        let local = self.translation.append(first);
-        self.free_remote.extend(local..local + self.unit);
-    }
-
-    /// Maps the page of an address, locally or remotely by the set share. `false` if that needs
-    /// remote memory which is not there yet; it is asked for.
-    pub fn map(&mut self, now: Time, address: u64) -> bool {
-        let local = self.share + self.local_share >= 1.0 - 1e-9;
-        let full = self.frames >= self.most_frames && self.free_frames.is_empty();
-        let place = if local && !full {
-            let frame = self.new_frame();
-            self.counts.pages_local += 1;
-            Place::Local(frame)
-        } else {
-            let Some(remote) = self.free_remote.pop_front() else {
-                self.ask(now);
-                return false;
-            };
-            self.counts.pages_remote += 1;
-            Place::Remote(remote)
-        };
-        self.share += self.local_share - if local { 1.0 } else { 0.0 };
-        let page = self.pages.map(address, place);
-        if let Place::Remote(remote) = place {
-            self.remote_to_page.insert(self.translation.remote(remote).0, page);
-        }
-        true
-    }
-
-    fn new_frame(&mut self) -> u32 {
-        self.frames += 1;
-        self.frames - 1
-    }
-
-    fn ask(&mut self, now: Time) {
-        if !self.asked {
-            self.asked = true;
-            let packet =
-                Packet::new(Kind::AskMemory, self.node, RemotePage(0), 0, self.header_bytes);
-            self.send(now, packet);
-        }
-    }
-
-    /// Sets frames aside for the pages of a first batch, so that they can come before victims have
-    /// left.
-    pub fn reserve(&mut self, pages: u32) {
-        for _ in 0..pages {
-            let frame = self.new_frame();
-            self.free_frames.push(frame);
-        }
     }
 
     /// What the walker is told that local memory takes, from now on.
@@ -395,6 +307,8 @@ impl LocalMemory {
             }
         } else if self.dram_event() <= now {
             self.dram_done(now);
+            self.go_on(now);
+            return self.begin_batch(now);
         } else if self.nic.next_delivery() <= now {
             if let Some(packet) = self.nic.deliver() {
                 self.nic.release(now, packet.bytes);
@@ -435,6 +349,7 @@ impl LocalMemory {
 
     fn dram_submit(&mut self, now: Time, id: RequestId, address: u64, kind: Access) {
         self.dram_under_way += 1;
+        self.demand_reads += u32::from(id.0 < ARRIVED.0);
         let at = Picoseconds(now + self.path_out);
         self.dram.submit(at, Request { id, address: PhysicalAddress(address), kind });
     }
@@ -447,9 +362,14 @@ impl LocalMemory {
             if id == NOBODY {
                 continue;
             }
-            if id.0 & COPY != 0 {
+            if id == ARRIVED {
+                self.background.done(true);
+            } else if id.0 & COPY != 0 {
+                self.background.done(false);
                 self.copied(now, (id.0 & !COPY) as u32);
             } else {
+                self.demand_reads -= 1;
+                self.background.demand_done();
                 self.back.push_back((completion.done.0 + self.path_back, id));
             }
         }
@@ -532,12 +452,7 @@ impl LocalMemory {
 
     fn write(&mut self, now: Time, page: u32, block: u8) {
         self.pages.accessed(now, page);
-        let mut value = 0;
-        if let Some(check) = &mut self.check {
-            check.next += 1;
-            value = check.next;
-            check.written.insert(Self::key(page, block), value);
-        }
+        let value = self.written_now(page, block);
         let bit = 1u64 << block;
         let frame = match self.pages.place(page) {
             Place::Local(frame) => frame,
@@ -559,6 +474,14 @@ impl LocalMemory {
         self.counts.local_writes += 1;
         self.put(frame, block, value);
         self.dram_submit(now, NOBODY, Self::frame_address(frame, block), Access::Write);
+    }
+
+    /// The value that a block is written with, where data are checked.
+    fn written_now(&mut self, page: u32, block: u8) -> u64 {
+        let Some(check) = &mut self.check else { return 0 };
+        check.next += 1;
+        check.written.insert(Self::key(page, block), check.next);
+        check.next
     }
 
     fn send_write(&mut self, now: Time, remote: u32, block: u8, value: u64) {
@@ -661,279 +584,5 @@ impl LocalMemory {
             other => unreachable!("{other:?} sent to a node"),
         }
         self.begin_batch(now)
-    }
-
-    // --- migration ---
-
-    /// Begins the next batch, if there is one, no other is under way, and there are frames for it.
-    pub fn begin_batch(&mut self, now: Time) -> Wake {
-        let Some(batch) = self.deferred.front().map(Vec::len) else { return Wake::Nobody };
-        if self.batch.left > 0 || self.batch.at.is_some() {
-            return Wake::Nobody;
-        }
-        let departing = self.departures.len() - self.departures_free.len();
-        // Nothing is going to leave: local memory grows while there is some.
-        while departing == 0 && self.free_frames.len() < batch && self.frames < self.most_frames {
-            let frame = self.new_frame();
-            self.free_frames.push(frame);
-        }
-        if self.free_frames.len() < batch {
-            return Wake::Nobody;
-        }
-        if self.free_remote.len() < batch {
-            self.ask(now);
-            return Wake::Nobody;
-        }
-        let Some(batch) = self.deferred.pop_front() else { return Wake::Nobody };
-        self.batch.pages =
-            batch.iter().filter_map(|p| self.remote_to_page.get(&p.0).copied()).collect();
-        let pages = self.batch.pages.len() as u64;
-        // Those that come and those that make room.
-        let stop = self.shootdown + self.invalidate * 2 * pages;
-        self.batch.at = Some(now + stop);
-        self.batch.left = self.batch.pages.len();
-        self.counts.migrations += 1;
-        self.counts.stall_ps += stop;
-        self.ledger.invalidation += stop;
-        self.ledger.tlb_misses += pages * self.tlb_miss;
-        self.ledger.copy += pages * self.page_time;
-        Wake::Stop(stop)
-    }
-
-    /// The shootdown is over: translations change, blocks leave the caches, pages are on their way.
-    pub fn remap(&mut self, now: Time, processor: &mut Node) {
-        let pages = std::mem::take(&mut self.batch.pages);
-        let victims = self.victims.choose(pages.len(), &mut self.pages);
-        for &page in pages.iter().chain(&victims) {
-            let address = self.pages.address(page);
-            for core in 0..processor.cores() {
-                processor.invalidate_page(core, address);
-            }
-        }
-        for &page in &pages {
-            let (Place::Remote(remote), Some(frame)) =
-                (self.pages.place(page), self.free_frames.pop())
-            else {
-                self.problem = Some(format!("page {page} was to migrate and is not remote"));
-                continue;
-            };
-            let arrival =
-                Arrival { page, frame, remote, written: 0, blocks_left: BLOCKS, reads: 0 };
-            let n = place_in(&mut self.arrivals, &mut self.arrivals_free, arrival);
-            if let Some(check) = &mut self.check {
-                check.frames.insert(frame, Box::new([0; 64]));
-            }
-            self.pages.set_place(page, Place::In(n));
-        }
-        for &page in &victims {
-            let (Place::Local(frame), Some(remote)) =
-                (self.pages.place(page), self.free_remote.pop_front())
-            else {
-                self.problem = Some(format!("page {page} was to make room and is not local"));
-                continue;
-            };
-            let departure =
-                Departure { page, frame, remote, left: BLOCKS, sent: false, written: 0 };
-            let n = place_in(&mut self.departures, &mut self.departures_free, departure);
-            self.pages.set_place(page, Place::Out(n));
-            self.to_copy.push_back(n);
-        }
-        for &page in pages.iter().chain(&victims) {
-            for block in 0..BLOCKS as u8 {
-                let line = PhysicalAddress(u64::from(page) << 12 | u64::from(block) << 6).line(6);
-                if processor.caches_mut().invalidate(line) {
-                    self.write(now, page, block);
-                }
-            }
-        }
-        let ready = Packet::new(Kind::Ready, self.node, RemotePage(0), 0, self.header_bytes);
-        self.send(now + self.translation_time, ready);
-        self.copy_out(now);
-    }
-
-    /// Starts to copy victims, a few at a time: demand must not wait for all of them.
-    fn copy_out(&mut self, now: Time) {
-        while self.copying < self.copies
-            && let Some(n) = self.to_copy.pop_front()
-        {
-            self.copying += 1;
-            let frame = self.departures[n as usize].frame;
-            for block in 0..BLOCKS as u8 {
-                let id = RequestId(COPY | u64::from(n));
-                self.dram_submit(now, id, Self::frame_address(frame, block), Access::Read);
-            }
-        }
-    }
-
-    /// A block of a victim was read.
-    fn copied(&mut self, now: Time, n: u32) {
-        let departure = &mut self.departures[n as usize];
-        departure.left -= 1;
-        if departure.left > 0 {
-            return;
-        }
-        departure.sent = true;
-        let (frame, remote) = (departure.frame, self.translation.remote(departure.remote));
-        let values = self
-            .check
-            .as_ref()
-            .map(|check| check.frames.get(&frame).cloned().unwrap_or_else(|| Box::new([0; 64])));
-        if self.partition {
-            for block in 0..BLOCKS as u8 {
-                let mut packet =
-                    Packet::new(Kind::PageWriteBlock, self.node, remote, block, self.header_bytes);
-                packet.value = values.as_ref().map_or(0, |v| v[usize::from(block)]);
-                self.send(now, packet);
-            }
-        } else {
-            let mut packet = Packet::new(Kind::PageWrite, self.node, remote, 0, self.header_bytes);
-            packet.values = values;
-            self.send(now, packet);
-        }
-        self.remote_to_page.insert(remote.0, self.departures[n as usize].page);
-        self.copying -= 1;
-        self.copy_out(now);
-    }
-
-    /// A pool has a victim.
-    fn page_left(&mut self, now: Time, remote: RemotePage) {
-        let found = self.remote_to_page.get(&remote.0).map(|&page| (page, self.pages.place(page)));
-        let Some((page, Place::Out(n))) = found else {
-            self.problem = Some(format!("remote page {} was written unasked", remote.0));
-            return;
-        };
-        let Departure { frame, remote, written, .. } = self.departures[n as usize];
-        self.departures_free.push(n);
-        self.pages.set_place(page, Place::Remote(remote));
-        self.pages.moved(page, false);
-        self.counts.pages_out += 1;
-        let written = match self.sabotage {
-            Some(Sabotage::ForgetLateWrites) => 0,
-            _ => written,
-        };
-        for block in (0..BLOCKS as u8).filter(|b| written >> b & 1 != 0) {
-            let value = self.check.as_ref().and_then(|c| c.frames.get(&frame));
-            let value = value.map_or(0, |v| v[usize::from(block)]);
-            self.send_write(now, remote, block, value);
-        }
-        if let Some(check) = &mut self.check {
-            check.frames.remove(&frame);
-        }
-        self.free_frames.push(frame);
-    }
-
-    /// A page, or a block of one, came.
-    fn page_came(&mut self, now: Time, mut packet: Packet) {
-        let found = self.remote_to_page.get(&packet.page.0).map(|&page| self.pages.place(page));
-        let Some(Place::In(n)) = found else {
-            self.problem = Some(format!("page {} came unasked", packet.page.0));
-            return;
-        };
-        let values = packet.values.take();
-        let blocks = match packet.kind {
-            Kind::PageData => 0..BLOCKS as u8,
-            _ => packet.block..packet.block + 1,
-        };
-        for block in blocks {
-            let arrival = &mut self.arrivals[n as usize];
-            arrival.blocks_left -= 1;
-            let overwrite = self.sabotage == Some(Sabotage::OverwriteArrivals);
-            if arrival.written >> block & 1 != 0 && !overwrite {
-                continue;
-            }
-            let frame = arrival.frame;
-            let value = values.as_ref().map_or(packet.value, |v| v[usize::from(block)]);
-            self.put(frame, block, value);
-            self.dram_submit(now, NOBODY, Self::frame_address(frame, block), Access::Write);
-        }
-        let arrival = &self.arrivals[n as usize];
-        if arrival.blocks_left > 0 {
-            return;
-        }
-        let (page, frame) = (arrival.page, arrival.frame);
-        self.pages.set_place(page, Place::Local(frame));
-        self.pages.moved(page, true);
-        self.remote_to_page.remove(&packet.page.0);
-        self.counts.pages_in += 1;
-        self.free_arrival(n);
-        self.batch.left -= 1;
-        if self.batch.left == 0 {
-            let complete =
-                Packet::new(Kind::Complete, self.node, packet.page, 0, self.header_bytes);
-            self.send(now, complete);
-            self.evaluate(now);
-        }
-    }
-
-    /// The remote page of an arrival is free when the page has come and no read of it is under way.
-    fn free_arrival(&mut self, n: u32) {
-        let arrival = &self.arrivals[n as usize];
-        if arrival.blocks_left == 0 && arrival.reads == 0 {
-            self.free_remote.push_back(arrival.remote);
-            self.arrivals_free.push(n);
-        }
-    }
-
-    /// Every few batches, the score goes to the switch.
-    fn evaluate(&mut self, now: Time) {
-        self.ledger_batches += 1;
-        if self.ledger_batches < self.feedback_batches {
-            return;
-        }
-        let (local, remote) = self.mean_times();
-        let score = self.ledger.score(remote, local);
-        self.ledger = Ledger::default();
-        self.ledger_batches = 0;
-        let mut packet =
-            Packet::new(Kind::Feedback, self.node, RemotePage(0), 0, self.header_bytes);
-        packet.value = i64::from(score) as u64;
-        self.send(now, packet);
-    }
-}
-
-/// Puts a thing in a free slot.
-fn place_in<T>(all: &mut Vec<T>, free: &mut Vec<u32>, thing: T) -> u32 {
-    match free.pop() {
-        Some(n) => {
-            all[n as usize] = thing;
-            n
-        }
-        None => {
-            all.push(thing);
-            all.len() as u32 - 1
-        }
-    }
-}
-
-/// Requests of the processor, until their time has come. Only its walker is told at once when it
-/// is served, with the mean of what local memory takes: it cannot wait.
-#[derive(Debug)]
-pub struct Requests {
-    queue: BinaryHeap<Reverse<Queued>>,
-    sequence: u64,
-    local_mean: Time,
-}
-
-impl MemoryPort for Requests {
-    #[inline]
-    fn submit(&mut self, at: Picoseconds, request: Request) -> (When, usize) {
-        let address = request.address.0;
-        let write = request.kind == Access::Write;
-        self.sequence += 1;
-        self.queue.push(Reverse(Queued {
-            at: at.0,
-            sequence: self.sequence,
-            address,
-            id: request.id.0,
-            write,
-        }));
-        if address >= TABLES_AT {
-            return (When::At(Picoseconds(at.0 + self.local_mean)), 0);
-        }
-        (When::Pending(request.id), 0)
-    }
-
-    fn next_completion(&mut self) -> Option<Completion> {
-        None
     }
 }

@@ -78,9 +78,11 @@ impl ComputeNode {
         let cores = config.cores();
         let core = CoreState { state: State::Ready, instructions: 0, warm: false };
         let sample = ps(config.sample_us * 1000.0);
+        let mut processor = config.processor.0.clone();
+        processor.core.window_instructions = config.window();
         Ok(ComputeNode {
-            processor: Node::new(&config.processor.0)?,
-            memory: LocalMemory::new(config, node, scheme.partition)?,
+            processor: Node::new(&processor)?,
+            memory: LocalMemory::new(config, node, scheme)?,
             stream: Stream::new(workload, cores, config.seed.wrapping_add(node as u64))?,
             name: workload.name.clone(),
             cores: vec![core; cores],
@@ -343,7 +345,10 @@ impl ComputeNode {
             size: u32::from(item.size),
             kind: if item.store { Access::Write } else { Access::Read },
             instructions: 0,
-            dependence: Dependence::None,
+            dependence: match item.dependent {
+                true => Dependence::PreviousLoad,
+                false => Dependence::None,
+            },
         };
         loop {
             let memory = &mut self.memory;

@@ -13,6 +13,7 @@ use terrace_hardware::error::ConfigError;
 use terrace_hardware::request::{Request, RequestId};
 use terrace_hardware::units::Picoseconds;
 
+use crate::background::Background;
 use crate::config::{BLOCKS, RackConfig};
 use crate::link::Share;
 use crate::nic::Nic;
@@ -37,6 +38,10 @@ pub struct Pool {
     /// DRAM accesses under way, and how many may be.
     under_way: u32,
     most: u32,
+    demand_reads: u32,
+    /// Blocks of victims, which let demand pass where bandwidth is divided.
+    background: Background<Packet>,
+    divided: bool,
     /// Requests that came and wait for the memory controller.
     waiting: VecDeque<Packet>,
     /// By slot, which is in the number of their accesses.
@@ -61,6 +66,9 @@ impl Pool {
             nic: Nic::new(&config.network, share),
             dram: Dram::new(&config.pool_dram)?,
             under_way: 0,
+            demand_reads: 0,
+            background: Background::new(config.migration.background),
+            divided: matches!(share, Share::Weighted(..)),
             most: config.pool_queue,
             waiting: VecDeque::new(),
             served: Vec::new(),
@@ -86,7 +94,7 @@ impl Pool {
 
     /// Requests that wait for its memory controller or are in it.
     pub fn depth(&self) -> usize {
-        self.waiting.len() + self.under_way as usize
+        self.waiting.len() + self.background.len() + self.under_way as usize
     }
 
     /// What it holds of a block, where data are checked.
@@ -149,40 +157,65 @@ impl Pool {
     /// Gives waiting requests to the memory controller while it has room.
     fn start(&mut self, now: Time) {
         while let Some(packet) = self.waiting.front() {
+            if self.divided && packet.kind == Kind::PageWriteBlock {
+                // Nothing else touches its page until it is there.
+                if let Some(packet) = self.waiting.pop_front() {
+                    self.background.push(true, packet);
+                }
+                continue;
+            }
             let accesses = match packet.kind {
                 Kind::PageRead | Kind::PageWrite => BLOCKS,
                 _ => 1,
             };
-            // Answers that find no room hold everything back: the buffers are finite.
-            let room = self.under_way == 0 || self.under_way + accesses <= self.most;
-            if !room || self.answers.len() > self.most as usize {
+            if !self.has_room(accesses) {
                 break;
             }
-            let mut packet = self.waiting.pop_front().expect("there is a first");
-            self.nic.release(now, packet.bytes);
-            self.under_way += accesses;
-            let write = match packet.kind {
-                Kind::Write | Kind::PageWrite | Kind::PageWriteBlock => Access::Write,
-                Kind::Read | Kind::PageRead | Kind::PageReadBlock => Access::Read,
-                other => unreachable!("{other:?} sent to a pool"),
-            };
-            match write {
-                Access::Read => self.blocks_read += u64::from(accesses),
-                Access::Write => self.blocks_written += u64::from(accesses),
+            if let Some(packet) = self.waiting.pop_front() {
+                self.submit(now, packet, accesses);
             }
-            self.exchange_values(&mut packet);
-            let slot = self.free.pop().unwrap_or_else(|| {
-                self.served.push(None);
-                self.served.len() - 1
-            });
-            for access in 0..accesses {
-                let block = if accesses == 1 { packet.block } else { access as u8 };
-                let address = PhysicalAddress(packet.page.address(block));
-                let id = RequestId(slot as u64);
-                self.dram.submit(Picoseconds(now), Request { id, address, kind: write });
-            }
-            self.served[slot] = Some(Served { packet, left: accesses, since: now });
         }
+        while self.has_room(1)
+            && let Some((_, packet)) = self.background.next(self.demand_reads)
+        {
+            self.submit(now, packet, 1);
+        }
+    }
+
+    /// Answers that find no room hold everything back: the buffers are finite.
+    fn has_room(&self, accesses: u32) -> bool {
+        (self.under_way == 0 || self.under_way + accesses <= self.most)
+            && self.answers.len() <= self.most as usize
+    }
+
+    /// Gives a request to the memory controller.
+    fn submit(&mut self, now: Time, mut packet: Packet, accesses: u32) {
+        self.nic.release(now, packet.bytes);
+        self.under_way += accesses;
+        let write = match packet.kind {
+            Kind::Write | Kind::PageWrite | Kind::PageWriteBlock => Access::Write,
+            Kind::Read | Kind::PageRead | Kind::PageReadBlock => Access::Read,
+            other => unreachable!("{other:?} sent to a pool"),
+        };
+        match write {
+            Access::Read => {
+                self.blocks_read += u64::from(accesses);
+                self.demand_reads += accesses;
+            }
+            Access::Write => self.blocks_written += u64::from(accesses),
+        }
+        self.exchange_values(&mut packet);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.served.push(None);
+            self.served.len() - 1
+        });
+        for access in 0..accesses {
+            let block = if accesses == 1 { packet.block } else { access as u8 };
+            let address = PhysicalAddress(packet.page.address(block));
+            let id = RequestId(slot as u64);
+            self.dram.submit(Picoseconds(now), Request { id, address, kind: write });
+        }
+        self.served[slot] = Some(Served { packet, left: accesses, since: now });
     }
 
     /// Reads and writes take effect in the order in which the memory controller gets them.
@@ -215,6 +248,14 @@ impl Pool {
             self.under_way -= 1;
             let Some(served) = &mut self.served[slot] else { continue };
             served.left -= 1;
+            match served.packet.kind {
+                Kind::Read | Kind::PageReadBlock | Kind::PageRead => {
+                    self.demand_reads -= 1;
+                    self.background.demand_done();
+                }
+                Kind::PageWriteBlock if self.divided => self.background.done(true),
+                _ => {}
+            }
             if served.left > 0 {
                 continue;
             }

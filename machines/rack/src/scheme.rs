@@ -52,9 +52,12 @@ pub struct Own {
     pub critical_first: bool,
     /// Weights of the selector follow what waits, instead of standing still.
     pub adaptive_share: bool,
-    /// A page all of whose blocks have been used about equally often and not again lately is not
-    /// fetched: its use is spent.
+    /// A page that was passed through once is spent: it is not fetched, and leaves its buffer without
+    /// migrating. Pages that were used again migrate.
     pub skip_spent: bool,
+    /// The access count that makes a page hot follows the score: doubled when migrations cost more
+    /// than they gain, halved when they gain.
+    pub adaptive_threshold: bool,
 }
 
 /// A data-movement scheme.
@@ -83,7 +86,12 @@ pub struct Scheme {
     pub own: Own,
 }
 
-const NONE: Own = Own { critical_first: false, adaptive_share: false, skip_spent: false };
+const NONE: Own = Own {
+    critical_first: false,
+    adaptive_share: false,
+    skip_spent: false,
+    adaptive_threshold: false,
+};
 
 const BLOCK: Scheme = Scheme {
     name: "BLOCK",
@@ -162,10 +170,15 @@ pub static REGISTRY: &[Scheme] = &[
     CPM,
     Scheme {
         name: "APM",
-        summary: "CPM with the demanded block first, shares that follow what waits, and no fetch of \
-                  pages whose use is spent",
+        summary: "CPM with the demanded block first, shares that follow what waits, pages passed \
+                  through once read ahead but not migrated, and a threshold that follows the score",
         source: "our own",
-        own: Own { critical_first: true, adaptive_share: true, skip_spent: true },
+        own: Own {
+            critical_first: true,
+            adaptive_share: true,
+            skip_spent: true,
+            adaptive_threshold: true,
+        },
         ..CPM
     },
 ];

@@ -582,7 +582,8 @@ fn start_up(
     nodes: &mut [ComputeNode],
     switch: &mut Switch,
 ) -> Result<(), RunError> {
-    let spare = config.mechanism.page_buffers.max(scheme.first_batch(config.mechanism.npm));
+    let m = &config.mechanism;
+    let spare = m.scaled(m.page_buffers.max(scheme.first_batch(m.npm)));
     let mut missing = Vec::new();
     let touched: Vec<Vec<u64>> = nodes.iter_mut().map(ComputeNode::start_up).collect();
     for (node, pages) in nodes.iter_mut().zip(&touched) {

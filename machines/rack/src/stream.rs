@@ -36,6 +36,10 @@ pub struct WorkloadConfig {
     pub synthetic: Option<Synthetic>,
     /// Memory of a program or pattern.
     pub footprint: Option<Bytes>,
+    /// Of its loads, the share whose address came from the load before: pointers followed, indices
+    /// looked up. No recorder sees it.
+    #[serde(default)]
+    pub dependent_loads: f64,
     /// A program's own parameters.
     #[serde(default)]
     pub options: serde_json::Map<String, serde_json::Value>,
@@ -68,6 +72,8 @@ pub struct Item {
     pub size: u8,
     /// A store.
     pub store: bool,
+    /// A load whose address is what the load before it loaded.
+    pub dependent: bool,
 }
 
 /// What a core does next.
@@ -105,6 +111,9 @@ pub struct Stream {
     /// Cores that take nothing any more.
     closed: Vec<bool>,
     waiting: usize,
+    /// How many loads, of so many, depend on the one before, and where each core stands.
+    dependent_loads: f64,
+    towards_dependent: Vec<f64>,
     source: Source,
     footprint: u64,
     /// Why the source ended early, if it did.
@@ -128,6 +137,10 @@ impl Stream {
             [config.program.is_some(), config.recording.is_some(), config.synthetic.is_some()];
         if sources.iter().filter(|&&s| s).count() != 1 {
             return Err(bad(config, "expected one of program, recording and synthetic"));
+        }
+        if !(0.0..=1.0).contains(&config.dependent_loads) {
+            let share = config.dependent_loads;
+            return Err(bad(config, format!("dependent_loads is {share}; expected 0 to 1")));
         }
         let footprint = config.footprint.unwrap_or(Bytes::mib(64)).0;
         let source = if let Some(program) = &config.program {
@@ -161,6 +174,8 @@ impl Stream {
             cores: vec![VecDeque::new(); cores],
             closed: vec![false; cores],
             waiting: 0,
+            dependent_loads: config.dependent_loads,
+            towards_dependent: vec![0.0; cores],
             source,
             footprint,
             problem: None,
@@ -198,11 +213,20 @@ impl Stream {
     /// What a core does next.
     #[inline]
     pub fn next(&mut self, core: usize) -> Next {
-        if let Some(next) = self.cores[core].pop_front() {
-            self.waiting -= 1;
-            return next;
+        let Some(mut next) = self.cores[core].pop_front() else { return self.refill(core) };
+        self.waiting -= 1;
+        if self.dependent_loads > 0.0
+            && let Next::Item(item) = &mut next
+            && !item.store
+        {
+            let towards = &mut self.towards_dependent[core];
+            *towards += self.dependent_loads;
+            if *towards >= 1.0 {
+                *towards -= 1.0;
+                item.dependent = true;
+            }
         }
-        self.refill(core)
+        next
     }
 
     /// A core takes nothing any more: what is meant for it is dropped, so that it does not stand in
@@ -270,6 +294,7 @@ impl Stream {
                                 gap: r.gap,
                                 size: r.size,
                                 store: r.is_store,
+                                dependent: false,
                             };
                             self.waiting += push(&mut self.cores, usize::from(r.thread), item);
                         }
@@ -307,6 +332,7 @@ fn split(item: Item, mut push: impl FnMut(Item)) {
         gap: 0,
         size: (end - boundary).min(64) as u8,
         store: item.store,
+        dependent: false,
     });
 }
 
@@ -327,7 +353,13 @@ impl Pattern {
         let address = (*block % (self.pages * 64)) * BLOCK_BYTES;
         *block += 1;
         *left -= 1;
-        Item { address, gap: shape.gap, size: 8, store: random.unit() < shape.store_share }
+        Item {
+            address,
+            gap: shape.gap,
+            size: 8,
+            store: random.unit() < shape.store_share,
+            dependent: false,
+        }
     }
 }
 
@@ -355,6 +387,7 @@ fn recording(config: &WorkloadConfig, file: &std::path::Path) -> Result<Source, 
                     gap: gap.min(u64::from(u32::MAX)) as u32,
                     size: r.size_bytes() as u8,
                     store: r.store,
+                    dependent: false,
                 },
             ));
             if block.len() == 4096 {
@@ -380,7 +413,7 @@ mod tests {
     #[test]
     fn a_reference_to_two_blocks_is_two() {
         let mut items = Vec::new();
-        let item = Item { address: 60, gap: 3, size: 8, store: true };
+        let item = Item { address: 60, gap: 3, size: 8, store: true, dependent: false };
         split(item, |i| items.push((i.address, i.gap, i.size)));
         assert_eq!(items, [(60, 3, 4), (64, 0, 4)]);
         items.clear();
@@ -408,6 +441,7 @@ mod tests {
             recording: None,
             synthetic: None,
             footprint: Some(Bytes::mib(2)),
+            dependent_loads: 0.0,
             options: Default::default(),
         }
     }

@@ -23,12 +23,14 @@ pub trait Pages {
 pub struct Victims {
     policy: VictimPolicy,
     hand: u32,
+    /// Pages whose accessed bits were cleared.
+    passed: Vec<u32>,
 }
 
 impl Victims {
     /// From a policy.
     pub fn new(policy: VictimPolicy) -> Self {
-        Victims { policy, hand: 0 }
+        Victims { policy, hand: 0, passed: Vec::new() }
     }
 
     /// Chooses up to `wanted` pages.
@@ -42,6 +44,11 @@ impl Victims {
         }
     }
 
+    /// Pages that were passed over because they had been accessed, since the last call.
+    pub fn passed(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.passed)
+    }
+
     fn clock(&mut self, wanted: usize, pages: &mut impl Pages) -> Vec<u32> {
         let count = pages.count();
         let mut chosen = Vec::with_capacity(wanted);
@@ -52,7 +59,12 @@ impl Victims {
             }
             let page = self.hand % count;
             self.hand = (page + 1) % count;
-            if pages.may_leave(page) && !chosen.contains(&page) && !pages.take_accessed(page) {
+            if !pages.may_leave(page) || chosen.contains(&page) {
+                continue;
+            }
+            if pages.take_accessed(page) {
+                self.passed.push(page);
+            } else {
                 chosen.push(page);
             }
         }
@@ -112,6 +124,7 @@ mod tests {
         let mut clock = Victims::new(VictimPolicy::Clock);
         let mut pages = five();
         assert_eq!(clock.choose(4, &mut pages), [1, 4, 0, 2]);
+        assert_eq!(clock.passed(), [0, 2]);
         assert_eq!(clock.choose(9, &mut pages).len(), 4);
     }
 }

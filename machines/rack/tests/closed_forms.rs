@@ -94,6 +94,7 @@ fn pattern(run_blocks: u32, gap: u32) -> WorkloadConfig {
         recording: None,
         synthetic: Some(synthetic),
         footprint: Some(Bytes::mib(16)),
+        dependent_loads: 0.0,
         options: Default::default(),
     }
 }

@@ -2,7 +2,7 @@
 //! queues as small as they can be, under every scheme, with values carried and checked from end to
 //! end. And the same checks find each fault that is built in on purpose.
 //!
-//! `RACK_CASES=1000000 cargo test --release -p terrace-rack --test conservation` is the full-length
+//! `TERRACE_RACK_CASES=1000000 cargo test --release -p terrace-rack --test conservation` is the full-length
 //! run of random racks; the default is what fits into the suite.
 
 use proptest::prelude::*;
@@ -10,6 +10,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use terrace_hardware::cache::config::CacheConfig;
 use terrace_hardware::units::Bytes;
+use terrace_rack::background::BackgroundConfig;
 use terrace_rack::config::{
     Allocation, MechanismConfig, NetworkConfig, Organization, RackConfig, Sabotage, VictimPolicy,
 };
@@ -18,7 +19,7 @@ use terrace_rack::simulate::{Rack, RunError};
 use terrace_rack::stream::{Synthetic, WorkloadConfig};
 
 fn cases(default: u32) -> u32 {
-    std::env::var("RACK_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+    std::env::var("TERRACE_RACK_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
 fn pattern(synthetic: Synthetic, kib: u64) -> WorkloadConfig {
@@ -28,6 +29,7 @@ fn pattern(synthetic: Synthetic, kib: u64) -> WorkloadConfig {
         recording: None,
         synthetic: Some(synthetic),
         footprint: Some(Bytes::kib(kib)),
+        dependent_loads: 0.0,
         options: Default::default(),
     }
 }
@@ -80,7 +82,7 @@ prop_compose! {
         npm in 1u32..40,
         page_requests in 1u32..6,
         tracker_entries in 1u32..40,
-        block_queue in 1u32..10,
+        block_queue in prop_oneof![1u32..10, 60u32..140],
         pending in (1u32..8, 1u32..8),
         weights in (1u32..4, 1u32..4),
         hot in prop_oneof![Just(None), (1u32..30).prop_map(Some)],
@@ -108,6 +110,18 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn background()(
+        demand_first in any::<bool>(),
+        reads_beside_demand in 0u32..4,
+        reads_alone in 1u32..20,
+        writes in 1u32..70,
+        demand_for_one in 1u32..10,
+    ) -> BackgroundConfig {
+        BackgroundConfig { demand_first, reads_beside_demand, reads_alone, writes, demand_for_one }
+    }
+}
+
+prop_compose! {
     fn rack()(
         nodes in 1u32..4,
         pools in 1u32..4,
@@ -124,6 +138,7 @@ prop_compose! {
             Just(VictimPolicy::Clock), Just(VictimPolicy::Lru), Just(VictimPolicy::Counters)
         ],
         shootdown_ns in 0.0..3000.0f64,
+        background in background(),
         seed in any::<u64>(),
     ) -> RackConfig {
         let mut config = RackConfig {
@@ -143,6 +158,7 @@ prop_compose! {
         };
         config.migration.victims = victims;
         config.migration.shootdown_ns = shootdown_ns;
+        config.migration.background = background;
         small_caches(&mut config, cores);
         config
     }
@@ -192,6 +208,24 @@ fn every_scheme_that_moves_pages_keeps_their_data() {
             assert!(node.counts.pages_out > 0);
         }
     }
+}
+
+/// Copies of pages and what a migration drives out of the caches do not stand in front of demand.
+#[test]
+fn demand_passes_copies_in_local_memory() {
+    let (mut config, workload) = busy();
+    config.check_data = false;
+    let mut local_ns = |demand_first| {
+        config.migration.background.demand_first = demand_first;
+        let cpm = Scheme::by_name("CPM").unwrap();
+        let mut rack = Rack::new(&config, cpm, std::slice::from_ref(&workload)).unwrap();
+        rack.run_to_end(1).unwrap();
+        let c = rack.outcome().nodes[0].counts.clone();
+        assert!(c.pages_in > 20);
+        c.local_ps / c.local_reads / 1000
+    };
+    let (first, alike) = (local_ns(true), local_ns(false));
+    assert!(first * 10 < alike * 9, "{first} ns with demand first, {alike} ns without");
 }
 
 #[test]

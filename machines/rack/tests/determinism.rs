@@ -13,6 +13,7 @@ fn program(name: &str) -> WorkloadConfig {
         recording: None,
         synthetic: None,
         footprint: Some(Bytes::mib(4)),
+        dependent_loads: 0.0,
         options: Default::default(),
     }
 }

@@ -110,6 +110,11 @@ impl AccessController {
         self.blocks.len() < self.most_blocks
     }
 
+    /// Regular requests that still find room.
+    pub fn room_for_blocks(&self) -> usize {
+        self.most_blocks.saturating_sub(self.blocks.len())
+    }
+
     /// A regular request waits.
     pub fn push_block(&mut self, packet: Packet) {
         if packet.kind == Kind::Write {

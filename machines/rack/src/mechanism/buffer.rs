@@ -34,6 +34,11 @@ pub struct Entry {
     pub valid: u64,
     /// Blocks that were written since they came.
     pub dirty: u64,
+    /// Blocks accessed, here or before the page was asked for, and whether one was accessed twice: for
+    /// the scheme of our own; the paper's buffers do not have them.
+    pub used: u64,
+    /// See above.
+    pub again: bool,
     /// Blocks that were written in the pool after they were asked for: what comes is old.
     pub outdated: u64,
     /// What it holds, where data are checked.
@@ -81,6 +86,11 @@ impl PageBuffers {
         self.entries.len() < self.capacity
     }
 
+    /// Whether a batch of pages finds room.
+    pub fn has_room_for(&self, pages: usize) -> bool {
+        self.entries.len() + pages <= self.capacity
+    }
+
     /// Pages held.
     pub fn held(&self) -> usize {
         self.entries.len()
@@ -95,7 +105,15 @@ impl PageBuffers {
     pub fn reserve(&mut self, page: RemotePage) {
         debug_assert!(self.has_room() && !self.entries.contains_key(&page.0));
         let values = self.check_data.then(|| Box::new([0; 64]));
-        let entry = Entry { state: State::Fetching, valid: 0, dirty: 0, outdated: 0, values };
+        let entry = Entry {
+            state: State::Fetching,
+            valid: 0,
+            dirty: 0,
+            used: 0,
+            again: false,
+            outdated: 0,
+            values,
+        };
         self.entries.insert(page.0, entry);
         self.held_max = self.held_max.max(self.entries.len());
     }
@@ -130,12 +148,39 @@ impl PageBuffers {
     /// Takes a batch: the pages complete for longest.
     pub fn announce(&mut self, pages: usize) -> Vec<RemotePage> {
         let batch: Vec<_> = self.complete.drain(..pages.min(self.complete.len())).collect();
-        for page in &batch {
+        self.announced(&batch);
+        batch
+    }
+
+    /// Takes a batch of the pages that were used again, if there are so many.
+    pub fn announce_reused(&mut self, pages: usize) -> Vec<RemotePage> {
+        let entries = &self.entries;
+        let reused = |p: &RemotePage| entries.get(&p.0).is_some_and(|e| e.again);
+        let batch: Vec<_> = self.complete.iter().copied().filter(reused).take(pages).collect();
+        if batch.len() < pages {
+            return Vec::new();
+        }
+        self.complete.retain(|p| !batch.contains(p));
+        self.announced(&batch);
+        batch
+    }
+
+    fn announced(&mut self, batch: &[RemotePage]) {
+        for page in batch {
             if let Some(entry) = self.entries.get_mut(&page.0) {
                 entry.state = State::Announced;
             }
         }
-        batch
+    }
+
+    /// Gives up a page of which every block was used once, if it could migrate now: what it held.
+    pub fn drop_spent(&mut self, page: RemotePage) -> Option<Entry> {
+        let entry = self.entries.get(&page.0)?;
+        if entry.state != State::Complete || entry.used != ALL || entry.again {
+            return None;
+        }
+        self.complete.retain(|p| *p != page);
+        self.entries.remove(&page.0)
     }
 
     /// The page goes to its node.

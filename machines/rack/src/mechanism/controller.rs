@@ -37,6 +37,8 @@ pub struct ControllerCounts {
     pub trainings: u64,
     /// Requests that had to wait in their port because a queue was full.
     pub held_back: u64,
+    /// Pages given up by their buffer because their use was spent.
+    pub dropped: u64,
 }
 
 /// Everything the switch keeps for one node.
@@ -72,6 +74,9 @@ pub struct Controller {
     negative: u32,
     most_negative: u32,
     last_score: i32,
+    count_least: u16,
+    /// When the last score came, or hot pages were looked for again without one.
+    scored: Time,
     sabotage: Option<Sabotage>,
     /// What it counted.
     pub counts: ControllerCounts,
@@ -97,23 +102,23 @@ impl Controller {
             frequency_per_us: 0.0,
         });
         let training = ps(m.training_us * 1000.0);
-        let npm = scheme.first_batch(m.npm).min(m.page_buffers);
+        let npm = m.scaled(scheme.first_batch(m.npm).min(m.page_buffers));
         Controller {
             node,
             scheme,
             header_bytes: config.network.header_bytes,
             lookup: ps(m.lookup_ns),
-            tracker: Tracker::new(m.tracker_entries),
+            tracker: Tracker::new(m.scaled(m.tracker_entries)),
             access: AccessController::new(sizes),
             pending: Pending::new(bound(m.pending_reads), bound(m.pending_writes)),
-            buffers: PageBuffers::new(m.page_buffers, config.check_data),
+            buffers: PageBuffers::new(m.scaled(m.page_buffers), config.check_data),
             hot: Vec::new(),
             requested: ByPage::default(),
             batch: Vec::new(),
             copies: std::collections::VecDeque::new(),
             npm,
-            npm_least: m.npm_least,
-            npm_most: m.page_buffers.min(m.tracker_entries),
+            npm_least: m.scaled(m.npm_least),
+            npm_most: m.scaled(m.page_buffers.min(m.tracker_entries)),
             first_npm: npm,
             threshold: fixed,
             training_until: if fixed.is_some() { 0 } else { training },
@@ -121,11 +126,14 @@ impl Controller {
             filter: Filter {
                 share: m.filter_share,
                 count_factor: m.count_factor,
+                count_least: m.count_least,
                 frequency_factor: m.frequency_factor,
             },
             negative: 0,
             most_negative: m.negative_scores,
             last_score: 0,
+            count_least: m.count_least.min(u32::from(u16::MAX)) as u16,
+            scored: 0,
             sabotage: config.sabotage,
             counts: ControllerCounts::default(),
         }
@@ -207,6 +215,11 @@ impl Controller {
                 if self.is_hot(now, &tracked) {
                     if self.scheme.buffers {
                         if self.request_page(packet.page, packet.block, out) {
+                            if let Some(entry) = self.buffers.get(packet.page) {
+                                // The access that is being made counts when it is served.
+                                entry.used = tracked.blocks & !(1 << packet.block);
+                                entry.again = tracked.again > 0;
+                            }
                             return self.buffered_block(packet, out);
                         }
                     } else if self.requested.insert(packet.page.0, ()).is_none() {
@@ -268,6 +281,13 @@ impl Controller {
     fn serve(&mut self, packet: Packet, out: &mut Vec<(Time, Packet)>) {
         let Some(entry) = self.buffers.get(packet.page) else { return };
         let block = usize::from(packet.block);
+        // A block that is written back was used before by its very core: no reuse.
+        let bit = 1u64 << block;
+        if packet.kind == Kind::Read {
+            entry.again |= entry.used & bit != 0;
+            entry.used |= bit;
+        }
+        let page = packet.page;
         if packet.kind == Kind::Write {
             debug_assert!(entry.state != State::Sent, "a write after its page was sent");
             entry.dirty |= 1 << block;
@@ -280,6 +300,22 @@ impl Controller {
         answer.value = entry.values.as_ref().map_or(0, |v| v[block]);
         answer.spent.switch += self.lookup;
         out.push((self.lookup, answer));
+        self.drop_spent(page, out);
+    }
+
+    /// Our own: a page of which every block was read once and none again makes room without
+    /// migrating. Blocks written since it came go back to the pool.
+    fn drop_spent(&mut self, page: RemotePage, out: &mut Vec<(Time, Packet)>) {
+        if !self.scheme.own.skip_spent || self.access.room_for_blocks() < BLOCKS as usize {
+            return;
+        }
+        let Some(entry) = self.buffers.drop_spent(page) else { return };
+        self.counts.dropped += 1;
+        for block in (0..BLOCKS as u8).filter(|b| entry.dirty >> b & 1 != 0) {
+            let mut packet = Packet::new(Kind::Write, self.node, page, block, self.header_bytes);
+            packet.value = entry.values.as_ref().map_or(0, |v| v[usize::from(block)]);
+            self.regular(packet, out);
+        }
     }
 
     fn is_hot(&self, now: Time, tracked: &Tracked) -> bool {
@@ -295,6 +331,14 @@ impl Controller {
 
     /// Ends the training when its time is over.
     fn learn(&mut self, now: Time) {
+        if self.scheme.own.adaptive_threshold
+            && now > self.scored + 4 * self.training
+            && let Some(threshold) = &mut self.threshold
+        {
+            // Nothing migrates any more: what is hot may have changed.
+            threshold.count = (threshold.count / 2).max(self.count_least);
+            self.scored = now;
+        }
         if self.threshold.is_some() || now < self.training_until {
             return;
         }
@@ -340,6 +384,7 @@ impl Controller {
         }
         if self.buffers.settle(page) {
             self.access.end_page();
+            self.drop_spent(page, out);
             self.announce(out);
             self.request_waiting(out);
         }
@@ -381,10 +426,17 @@ impl Controller {
             return;
         }
         if self.scheme.buffers {
-            if self.buffers.ready() < npm {
+            // Our own: pages that are used again migrate; others only to make room.
+            if self.scheme.own.skip_spent && self.buffers.has_room_for(npm) {
+                self.batch = self.buffers.announce_reused(npm);
+                if self.batch.is_empty() {
+                    return;
+                }
+            } else if self.buffers.ready() < npm {
                 return;
+            } else {
+                self.batch = self.buffers.announce(npm);
             }
-            self.batch = self.buffers.announce(npm);
         } else {
             if self.hot.len() < npm {
                 return;
@@ -448,10 +500,23 @@ impl Controller {
 
     fn feedback(&mut self, now: Time, score: i32) {
         self.last_score = score;
+        self.scored = now;
+        if self.scheme.own.adaptive_threshold
+            && let Some(threshold) = &mut self.threshold
+        {
+            threshold.count = match score {
+                s if s < 0 => threshold.count.saturating_mul(2),
+                _ => (threshold.count / 2).max(self.count_least),
+            };
+        }
         if self.scheme.batch != Batch::Feedback {
             return;
         }
         self.npm = next_npm(self.npm, score, self.npm_most);
+        if self.scheme.own.adaptive_threshold {
+            self.npm = self.npm.max(self.npm_least);
+            return;
+        }
         self.negative = if score < 0 { self.negative + 1 } else { 0 };
         if self.npm < self.npm_least || self.negative >= self.most_negative {
             // Re-initialisation (section III-G2).

@@ -11,6 +11,8 @@ pub struct Filter {
     pub share: f64,
     /// Share of the mean access count that makes a page hot.
     pub count_factor: f64,
+    /// Least count, whatever was seen.
+    pub count_least: u32,
     /// Share of the mean reuse frequency that makes a page hot.
     pub frequency_factor: f64,
 }
@@ -34,7 +36,7 @@ pub fn threshold(now: Time, pages: &[Tracked], filter: Filter) -> Option<Thresho
     }
     let counts: Vec<u16> = left.iter().map(|t| t.count).collect();
     let frequency = left.iter().map(|t| t.frequency(now)).sum::<f64>() / left.len() as f64;
-    let count = (mean(&counts) * filter.count_factor).round();
+    let count = (mean(&counts) * filter.count_factor).round().max(f64::from(filter.count_least));
     Some(Threshold {
         count: count.clamp(1.0, f64::from(u16::MAX)) as u16,
         frequency_per_us: frequency * filter.frequency_factor,
@@ -45,7 +47,8 @@ pub fn threshold(now: Time, pages: &[Tracked], filter: Filter) -> Option<Thresho
 mod tests {
     use super::*;
 
-    const FILTER: Filter = Filter { share: 0.3, count_factor: 1.0, frequency_factor: 1.0 };
+    const FILTER: Filter =
+        Filter { share: 0.3, count_factor: 1.0, count_least: 1, frequency_factor: 1.0 };
 
     fn pages(counts: &[u16]) -> Vec<Tracked> {
         counts.iter().map(|&count| Tracked { count, first: 0, blocks: 0, again: 0 }).collect()
@@ -65,6 +68,13 @@ mod tests {
     fn pages_all_alike_filter_nothing() {
         let t = threshold(1_000_000, &pages(&[7; 20]), FILTER).unwrap();
         assert_eq!((t.count, t.frequency_per_us), (7, 7.0));
+    }
+
+    #[test]
+    fn a_least_count_holds_whatever_was_seen() {
+        let filter = Filter { count_factor: 0.25, count_least: 4, ..FILTER };
+        let t = |count| threshold(1_000_000, &pages(&[count; 20]), filter).unwrap().count;
+        assert_eq!((t(64), t(8)), (16, 4));
     }
 
     #[test]

@@ -1,0 +1,69 @@
+//! Which of a node's pages are local and which remote: the memory manager deals pages out by the set
+//! share, and asks the global manager for remote memory when its own runs out.
+
+use super::LocalMemory;
+use crate::Time;
+use crate::address::RemotePage;
+use crate::packet::{Kind, Packet};
+use crate::pages::Place;
+
+impl LocalMemory {
+    /// Chunks or pages that must be given before so many more pages can be mapped remotely.
+    pub fn units_missing(&self, pages: u32) -> u32 {
+        pages.saturating_sub(self.free_remote.len() as u32).div_ceil(self.unit)
+    }
+
+    /// Remote memory was given.
+    pub fn give(&mut self, first: RemotePage) {
+        let local = self.translation.append(first);
+        self.free_remote.extend(local..local + self.unit);
+    }
+
+    /// Maps the page of an address, locally or remotely by the set share. `false` if that needs
+    /// remote memory which is not there yet; it is asked for.
+    pub fn map(&mut self, now: Time, address: u64) -> bool {
+        let local = self.share + self.local_share >= 1.0 - 1e-9;
+        let full = self.frames >= self.most_frames && self.free_frames.is_empty();
+        let place = if local && !full {
+            let frame = self.new_frame();
+            self.counts.pages_local += 1;
+            Place::Local(frame)
+        } else {
+            let Some(remote) = self.free_remote.pop_front() else {
+                self.ask(now);
+                return false;
+            };
+            self.counts.pages_remote += 1;
+            Place::Remote(remote)
+        };
+        self.share += self.local_share - if local { 1.0 } else { 0.0 };
+        let page = self.pages.map(address, place);
+        if let Place::Remote(remote) = place {
+            self.remote_to_page.insert(self.translation.remote(remote).0, page);
+        }
+        true
+    }
+
+    pub(super) fn new_frame(&mut self) -> u32 {
+        self.frames += 1;
+        self.frames - 1
+    }
+
+    pub(super) fn ask(&mut self, now: Time) {
+        if !self.asked {
+            self.asked = true;
+            let packet =
+                Packet::new(Kind::AskMemory, self.node, RemotePage(0), 0, self.header_bytes);
+            self.send(now, packet);
+        }
+    }
+
+    /// Sets frames aside for the pages of a first batch, so that they can come before victims have
+    /// left.
+    pub fn reserve(&mut self, pages: u32) {
+        for _ in 0..pages {
+            let frame = self.new_frame();
+            self.free_frames.push(frame);
+        }
+    }
+}
