@@ -6,11 +6,14 @@
 //! - [`file`]: experiment files;
 //! - [`run`]: runs them; `simulated`, `reference`, `host` and `virtual_machine` are the machines;
 //! - [`profile`](mod@profile): what a workload costs with fast and with slow memory;
+//! - [`claims`]: what papers say, checked against what was measured;
+//! - [`rack`](mod@rack): experiments on the rack;
 //! - `parallel`: several simulated runs at a time; [`pool`]: the same of any work;
 //! - `collect`: turns what the engine reports into result tables and a recording;
 //! - `rows`: where the rows go;
 //! - [`sweep`]: an experiment over a grid of its keys.
 
+pub mod claims;
 mod collect;
 pub mod file;
 pub mod heat;

@@ -4,18 +4,76 @@ use std::path::Path;
 
 use terrace_rack::experiment::{Experiment, Finished, Planned};
 use terrace_rack::outcome::{Histogram, NodeOutcome};
+use terrace_rack::scheme::REGISTRY;
 use terrace_rack::simulate::RunError;
 use terrace_results::{
     RackLatencyRow, RackPortRow, RackRunRow, RackSampleRow, ResultsError, Table, TableWriter,
 };
 
+use crate::claims::{self, Claim, Fact, Verdict};
 use crate::refusal::{Refusal, refuse};
 
 /// Reads an experiment; with `full` at full size, under `schemes` unless there are none.
 pub fn read(file: &Path, full: bool, schemes: &[String]) -> Result<Experiment, Refusal> {
     let text = std::fs::read_to_string(file)
         .map_err(|e| refuse!("{}: {e}; expected an experiment on the rack", file.display()))?;
-    Experiment::from_toml(&text, full, schemes).map_err(|e| refuse!("{}: {e}", file.display()))
+    let experiment = Experiment::from_toml(&text, full, schemes)
+        .map_err(|e| refuse!("{}: {e}", file.display()))?;
+    claims(&experiment).map_err(|e| refuse!("{}: {e}", file.display()))?;
+    Ok(experiment)
+}
+
+/// What claims can be about.
+const MEASURES: [&str; 9] = [
+    "slowdown",
+    "access_cost",
+    "access_ns",
+    "local_hit_ratio",
+    "local_ns",
+    "remote_ns",
+    "stall_ns",
+    "batches",
+    "npm",
+];
+
+/// The claims of an experiment.
+pub fn claims(experiment: &Experiment) -> Result<Vec<Claim>, Refusal> {
+    let nodes = experiment.variants.iter().map(|v| v.rack.nodes).max().unwrap_or(1);
+    let schemes = REGISTRY.iter().map(|s| s.name).chain([LOCAL]);
+    let dimensions = [
+        ("variant", experiment.variants.iter().map(|v| v.name.clone()).collect()),
+        ("workload", experiment.workloads.iter().map(|w| w.name.clone()).collect()),
+        ("scheme", schemes.map(str::to_owned).collect()),
+        ("node", (0..nodes).map(|n| n.to_string()).collect()),
+    ];
+    claims::read(&experiment.claims, &dimensions.into(), &MEASURES)
+}
+
+/// Checks the claims of an experiment against what was run.
+pub fn verdicts(experiment: &Experiment, runs: &[RackRunRow]) -> Result<Vec<Verdict>, Refusal> {
+    let fact = |r: &RackRunRow| Fact {
+        dimensions: [
+            ("variant", r.variant.clone()),
+            ("workload", r.workload.clone()),
+            ("scheme", r.scheme.clone()),
+            ("node", r.node.to_string()),
+        ]
+        .into(),
+        measures: [
+            ("slowdown", r.slowdown),
+            ("access_cost", r.access_cost),
+            ("access_ns", r.access_ns),
+            ("local_hit_ratio", r.local_hit_ratio),
+            ("local_ns", r.local_ns),
+            ("remote_ns", r.remote_ns),
+            ("stall_ns", r.stall_ns),
+            ("batches", r.batches as f64),
+            ("npm", r.npm as f64),
+        ]
+        .into(),
+    };
+    let facts: Vec<Fact> = runs.iter().map(fact).collect();
+    Ok(claims(experiment)?.iter().map(|claim| claim.check(&facts)).collect())
 }
 
 /// Runs an experiment. What its configuration forbids is a refusal.
@@ -30,9 +88,12 @@ pub fn run(
     })
 }
 
+/// What the base of slowdowns is called in tables: all memory local.
+pub const LOCAL: &str = "local";
+
 /// What a run is called in tables.
 pub fn scheme_name(planned: &Planned) -> &'static str {
-    planned.scheme.map_or("local", |s| s.name)
+    planned.scheme.map_or(LOCAL, |s| s.name)
 }
 
 /// The tables of an experiment.
@@ -189,6 +250,16 @@ fn write_table<T: Table + Clone>(directory: &Path, rows: &[T]) -> Result<(), Res
     let mut writer = TableWriter::create(directory)?;
     rows.iter().try_for_each(|row| writer.push(row.clone()))?;
     writer.finish()
+}
+
+/// Writes what became of the claims, for programs.
+pub fn write_verdicts(verdicts: &[Verdict], out: &Path) -> anyhow::Result<()> {
+    let path = out.join("claims.json");
+    let unfinished = path.with_extension("json.tmp");
+    let text = serde_json::to_string_pretty(verdicts)?;
+    std::fs::write(&unfinished, text)
+        .and_then(|()| std::fs::rename(&unfinished, &path))
+        .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
 }
 
 /// Writes the packets of a run that were traced.

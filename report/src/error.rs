@@ -32,6 +32,14 @@ pub enum ReportError {
         /// The value.
         got: f64,
     },
+    /// Claims that cannot be read.
+    #[error("{path}: got '{problem}', expected the claims of a run; run the experiment again")]
+    Claims {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The report could not be written.
     #[error("{path}: got '{problem}' on writing the report; give a path that can be written")]
     Write {

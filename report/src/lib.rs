@@ -3,7 +3,7 @@
 //! **Knows** tables and pictures. **Must not know** where the tables came from: no machine, no
 //! engine, no policy. A policy is a name with a colour, here.
 //!
-//! - [`results`]: what is in a directory of results;
+//! - [`results`]: what is in a directory of results; [`rack`]: of the rack's;
 //! - [`text`]: the table for a terminal;
 //! - [`json`]: the same for programs;
 //! - [`html`]: the report for people; [`html::plots`]: charts of any table of values.
@@ -15,6 +15,7 @@ mod error;
 mod format;
 pub mod html;
 pub mod json;
+pub mod rack;
 pub mod results;
 mod rows;
 pub mod text;
@@ -23,7 +24,8 @@ pub use error::ReportError;
 pub use html::plan::{PlanPage, plan_html, write_plan_html};
 pub use html::plots;
 pub use html::sheet::{SweepPage, SweepRow, sweep_html, write_sweep_html};
-pub use html::{ReportMeta, heat_png, heat_svg, html, write_html};
+pub use html::{ReportMeta, heat_png, heat_svg, html, rack_html, write_html, write_rack_html};
 pub use json::json;
+pub use rack::RackResults;
 pub use results::Results;
 pub use text::text_table;

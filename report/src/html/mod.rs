@@ -15,6 +15,7 @@ mod page;
 mod picture;
 pub mod plan;
 pub mod plots;
+mod rack;
 pub mod sheet;
 mod sweep;
 mod tables;
@@ -29,6 +30,7 @@ use minijinja::{AutoEscape, Environment};
 use terrace_results::HeatRow;
 
 use crate::error::ReportError;
+use crate::rack::RackResults;
 use crate::results::Results;
 
 /// What the results do not know of themselves.
@@ -43,15 +45,24 @@ pub struct ReportMeta {
 }
 
 const TEMPLATE: &str = include_str!("report.html");
+const RACK_TEMPLATE: &str = include_str!("rack/rack.html");
 const CSS: &str = include_str!("report.css");
 
 /// The report as one HTML file that needs nothing else. Names from the results are escaped.
 pub fn html(results: &Results, meta: &ReportMeta) -> String {
+    filled("report.html", TEMPLATE, content::content(results, meta))
+}
+
+/// The same for results of the rack.
+pub fn rack_html(results: &RackResults, meta: &ReportMeta) -> String {
+    filled("rack.html", RACK_TEMPLATE, rack::content(results, meta))
+}
+
+fn filled(name: &str, template: &str, content: impl serde::Serialize) -> String {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    let content = content::content(results, meta);
     environment
-        .render_named_str("report.html", TEMPLATE, content)
+        .render_named_str(name, template, content)
         // The template is part of the program and tested with it.
         .unwrap_or_else(|e| {
             format!(
@@ -79,6 +90,15 @@ pub fn heat_png(bins: &[HeatRow]) -> Option<Vec<u8>> {
 /// Writes the report, whole or not at all: to a file beside it that then takes its name.
 pub fn write_html(path: &Path, results: &Results, meta: &ReportMeta) -> Result<(), ReportError> {
     write_page(path, &html(results, meta))
+}
+
+/// The same for results of the rack.
+pub fn write_rack_html(
+    path: &Path,
+    results: &RackResults,
+    meta: &ReportMeta,
+) -> Result<(), ReportError> {
+    write_page(path, &rack_html(results, meta))
 }
 
 fn write_page(path: &Path, page: &str) -> Result<(), ReportError> {

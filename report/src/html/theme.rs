@@ -85,6 +85,15 @@ const OTHERS: [Colour; 7] = [
     colour(0x7A5230, 0xB98A62),
 ];
 
+/// The colour of this number, for what is not a policy.
+pub(super) const fn series(number: usize) -> Colour {
+    if number < KNOWN.len() {
+        KNOWN[number].1
+    } else {
+        OTHERS[(number - KNOWN.len()) % OTHERS.len()]
+    }
+}
+
 /// Which policy is drawn in which colour.
 pub(super) struct Palette(BTreeMap<String, Colour>);
 

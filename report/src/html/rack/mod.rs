@@ -1,0 +1,444 @@
+//! The report of the rack: slowdowns by scheme, what a miss takes and where, nodes over time, how busy
+//! the switch's ports were, and what the paper claims.
+
+mod charts;
+
+use std::collections::BTreeMap;
+
+use minijinja::{Value, context};
+use terrace_results::{RackPortRow, RackRunRow, RackSampleRow};
+
+use crate::html::ReportMeta;
+use crate::html::bars::{Bar, BarPanel, Scale, bars};
+use crate::html::picture::chip;
+use crate::html::rack::charts::{Line, Panel, Stack, curves, over_time, stacks};
+use crate::html::theme::{Colour, HEAT, MUTED, series};
+use crate::rack::RackResults;
+
+/// The schemes in the order of the paper, and the colour of each.
+const SCHEMES: [(&str, usize); 9] = [
+    ("local", 0),
+    ("PAGE", 10),
+    ("BLOCK", 1),
+    ("OTF", 3),
+    ("E25", 4),
+    ("E100", 7),
+    ("PB", 2),
+    ("CPM", 6),
+    ("APM", 5),
+];
+
+fn colour(scheme: &str) -> Colour {
+    SCHEMES.iter().find(|s| s.0 == scheme).map_or(MUTED, |s| series(s.1))
+}
+
+/// Parts of a read.
+const LOCAL: (&str, Colour) = ("local reads", series(5));
+const PARTS: [(&str, &str, Colour); 5] = [
+    ("nic", "interfaces", series(2)),
+    ("switch", "switch and page buffers", series(4)),
+    ("queue", "waiting in queues", series(6)),
+    ("dram", "pool DRAM", series(3)),
+    ("rest", "propagation and the rest", series(1)),
+];
+/// Runs of which distributions and timelines are shown.
+const MOST_PICTURES: usize = 12;
+
+/// Values in the order of their first appearance.
+fn distinct<T, K: PartialEq>(rows: &[T], key: impl Fn(&T) -> K) -> Vec<K> {
+    let mut seen = Vec::new();
+    for row in rows {
+        let key = key(row);
+        if !seen.contains(&key) {
+            seen.push(key);
+        }
+    }
+    seen
+}
+
+/// Which node of which run: variant, scheme, workload and node.
+type Who = (String, String, String, u64);
+
+fn who(r: &RackRunRow) -> Who {
+    (r.variant.clone(), r.scheme.clone(), r.workload.clone(), r.node)
+}
+
+fn name(r: &RackRunRow) -> String {
+    if r.nodes > 1 { format!("{} (node {})", r.workload, r.node) } else { r.workload.clone() }
+}
+
+/// So many of a thing.
+fn counted(n: u64, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
+/// A variant that an experiment did not name.
+fn variant_name(variant: &str) -> &str {
+    if variant == "-" { "the only variant" } else { variant }
+}
+
+/// A cell's shade at a share of 0 to 1.
+fn shade(share: f64) -> String {
+    let [r, g, b, a] = HEAT.at(share * 0.6);
+    format!("background:rgba({r},{g},{b},{:.2})", f64::from(a) / 255.0)
+}
+
+fn matrices(results: &RackResults) -> Vec<Value> {
+    let variants = distinct(&results.runs, |r| r.variant.clone());
+    let one = |variant: &String| {
+        let rows: Vec<&RackRunRow> =
+            results.runs.iter().filter(|r| r.variant == *variant && r.scheme != "local").collect();
+        let schemes = distinct(&rows, |r| r.scheme.clone());
+        let names = distinct(&rows, |r| name(r));
+        let most = rows.iter().map(|r| r.slowdown).fold(1.0, f64::max);
+        let table: Vec<Value> = names
+            .iter()
+            .map(|of| {
+                let of: Vec<&&RackRunRow> = rows.iter().filter(|r| name(r) == *of).collect();
+                let best = of.iter().map(|r| r.slowdown).fold(f64::INFINITY, f64::min);
+                let cells: Vec<Value> = schemes
+                    .iter()
+                    .map(|s| match of.iter().find(|r| r.scheme == *s) {
+                        None => context! { text => "" },
+                        Some(r) => context! {
+                            text => format!("{:.2}", r.slowdown),
+                            best => r.slowdown <= best * 1.0005,
+                            style => shade((r.slowdown - 1.0) / (most - 1.0).max(1.0)),
+                        },
+                    })
+                    .collect();
+                context! { name => of.first().map(|r| name(r)), cells }
+            })
+            .collect();
+        context! { title => variant_name(variant), schemes, rows => table }
+    };
+    variants.iter().map(one).collect()
+}
+
+fn slowdown_bars(results: &RackResults) -> Vec<Value> {
+    let variants = distinct(&results.runs, |r| r.variant.clone());
+    let one = |variant: &String| {
+        let rows: Vec<&RackRunRow> =
+            results.runs.iter().filter(|r| r.variant == *variant && r.scheme != "local").collect();
+        let panels: Vec<BarPanel> = distinct(&rows, |r| name(r))
+            .into_iter()
+            .map(|title| {
+                let bar = |r: &&&RackRunRow| Bar {
+                    name: r.scheme.clone(),
+                    colour: colour(&r.scheme),
+                    value: Some(r.slowdown),
+                    label: format!("{:.2}", r.slowdown),
+                    opposite: None,
+                };
+                BarPanel {
+                    bars: rows.iter().filter(|r| name(r) == title).map(|r| bar(&r)).collect(),
+                    title,
+                }
+            })
+            .collect();
+        let scale = Scale {
+            label: format!("slowdown by scheme, {variant}"),
+            end: None,
+            number: crate::format::axis_number,
+        };
+        context! { title => format!("Slowdown, {}", variant_name(variant)), note => "1 is all memory local", svg => bars(&panels, &scale) }
+    };
+    variants.iter().map(one).collect()
+}
+
+fn latency(results: &RackResults) -> Vec<Value> {
+    let most = results.runs.iter().map(|r| r.access_ns).fold(0.0, f64::max);
+    let mut figures = Vec::new();
+    for variant in distinct(&results.runs, |r| r.variant.clone()) {
+        let rows: Vec<&RackRunRow> = results.runs.iter().filter(|r| r.variant == variant).collect();
+        for title in distinct(&rows, |r| name(r)) {
+            let stack = |r: &&RackRunRow| {
+                let reads = (r.local_reads + r.remote_reads).max(1) as f64;
+                let (local, remote) = (r.local_reads as f64 / reads, r.remote_reads as f64 / reads);
+                let known =
+                    [r.remote_nic_ns, r.remote_switch_ns, r.remote_queue_ns, r.remote_dram_ns];
+                let rest = (r.remote_ns - known.iter().sum::<f64>()).max(0.0);
+                let mut parts = vec![(local * r.local_ns, LOCAL.1)];
+                let remotes = known.into_iter().chain([rest]).zip(PARTS);
+                parts.extend(remotes.map(|(ns, part)| (ns * remote, part.2)));
+                Stack { name: r.scheme.clone(), parts }
+            };
+            let all: Vec<Stack> =
+                rows.iter().filter(|r| name(r) == title && r.access_ns > 0.0).map(stack).collect();
+            let label = format!("mean time of a miss of {title}, {variant}");
+            figures.push(context! {
+                title => title, note => format!("{variant}, mean ns a miss"), svg => stacks(&label, &all, most),
+            });
+        }
+    }
+    figures
+}
+
+/// The runs that pictures of their own are made of: the last scheme of the paper that was run, in
+/// the first variant, each node; then others.
+fn pictured(results: &RackResults) -> (Vec<&RackRunRow>, usize) {
+    let mut runs: Vec<&RackRunRow> = results.runs.iter().filter(|r| r.scheme != "local").collect();
+    let variants = distinct(&results.runs, |r| r.variant.clone());
+    let rank = |r: &&RackRunRow| {
+        let preferred = ["CPM", "APM", "PB", "BLOCK"];
+        let scheme = preferred.iter().position(|s| *s == r.scheme).unwrap_or(preferred.len());
+        (scheme, variants.iter().position(|v| *v == r.variant))
+    };
+    runs.sort_by_key(rank);
+    let left_out = runs.len().saturating_sub(MOST_PICTURES);
+    runs.truncate(MOST_PICTURES);
+    (runs, left_out)
+}
+
+fn title(r: &RackRunRow) -> String {
+    format!("{} under {}, {}", name(r), r.scheme, variant_name(&r.variant))
+}
+
+fn distributions(results: &RackResults, runs: &[&RackRunRow]) -> Vec<Value> {
+    let mut by: BTreeMap<(Who, &str), Vec<(f64, f64)>> = BTreeMap::new();
+    for l in &results.latencies {
+        let who = (l.variant.clone(), l.scheme.clone(), l.workload.clone(), l.node);
+        by.entry((who, &l.part)).or_default().push((l.from_ns, l.reads as f64));
+    }
+    let of = |r: &RackRunRow, part: &'static str, colour: Colour| {
+        let mut points = by.get(&(who(r), part)).cloned().unwrap_or_default();
+        let sum: f64 = points.iter().map(|p| p.1).sum();
+        points.iter_mut().for_each(|p| p.1 /= sum.max(1.0));
+        points.retain(|p| p.0 >= 1.0);
+        Line { name: part.to_owned(), colour, points }
+    };
+    runs.iter()
+        .map(|r| {
+            let mut lines = vec![of(r, "local", LOCAL.1), of(r, "remote", series(0))];
+            lines.extend(PARTS[..4].iter().map(|p| of(r, p.0, p.2)));
+            context! { title => title(r), svg => curves(&title(r), &lines) }
+        })
+        .collect()
+}
+
+fn timelines(results: &RackResults, runs: &[&RackRunRow]) -> Vec<Value> {
+    let mut by: BTreeMap<Who, Vec<&RackSampleRow>> = BTreeMap::new();
+    for s in &results.samples {
+        let who = (s.variant.clone(), s.scheme.clone(), s.workload.clone(), s.node);
+        by.entry(who).or_default().push(s);
+    }
+    let one = |r: &&RackRunRow| {
+        let samples = by.get(&who(r)).map_or(&[][..], |v| &v[..]);
+        let us = |s: &RackSampleRow| ((s.to_ns - s.from_ns) / 1000.0).max(1e-9);
+        let line = |name: &str, colour: usize, value: &dyn Fn(&RackSampleRow) -> f64| Line {
+            name: name.to_owned(),
+            colour: series(colour),
+            points: samples.iter().map(|s| (s.to_ns / 1e6, value(s))).collect(),
+        };
+        let panels = [
+            Panel {
+                title: "reads a microsecond".into(),
+                lines: vec![
+                    line("local", 5, &|s| s.local_reads as f64 / us(s)),
+                    line("of them to migrated pages", 2, &|s| s.migrated_reads as f64 / us(s)),
+                    line("remote", 6, &|s| s.remote_reads as f64 / us(s)),
+                    line("of them from page buffers", 3, &|s| s.buffer_reads as f64 / us(s)),
+                ],
+            },
+            Panel {
+                title: "pages a microsecond".into(),
+                lines: vec![
+                    line("in", 2, &|s| s.pages_in as f64 / us(s)),
+                    line("out", 3, &|s| s.pages_out as f64 / us(s)),
+                ],
+            },
+            Panel {
+                title: "waiting".into(),
+                lines: vec![
+                    line("misses under way", 5, &|s| s.misses as f64),
+                    line("regular block queue", 6, &|s| s.block_queue as f64),
+                    line("pending queues", 4, &|s| s.pending as f64),
+                    line("KB in the interface", 1, &|s| s.nic_bytes as f64 / 1024.0),
+                ],
+            },
+            Panel {
+                title: "pages in buffers, NPM".into(),
+                lines: vec![
+                    line("buffered", 2, &|s| s.buffered as f64),
+                    line("NPM", 6, &|s| s.npm as f64),
+                ],
+            },
+            Panel { title: "score, percent".into(), lines: vec![line("score", 4, &|s| s.score)] },
+            Panel {
+                title: "instructions a nanosecond".into(),
+                lines: vec![line("all cores", 0, &|s| s.instructions as f64 / us(s) / 1000.0)],
+            },
+        ];
+        let note =
+            format!("slowdown {:.2}, {} batches, {} pages in", r.slowdown, r.batches, r.pages_in);
+        context! { title => title(r), note, svg => over_time(&title(r), &panels, "ms") }
+    };
+    runs.iter().map(one).collect()
+}
+
+fn maps(results: &RackResults) -> Vec<Value> {
+    let one = |variant: &String| {
+        let rows: Vec<&RackPortRow> =
+            results.ports.iter().filter(|p| p.variant == *variant && p.scheme != "local").collect();
+        let ports = distinct(&rows, |p| p.port.clone());
+        let table: Vec<Value> = distinct(&rows, |p| (p.workload.clone(), p.scheme.clone()))
+            .into_iter()
+            .map(|(workload, scheme)| {
+                let mut cells = Vec::new();
+                for port in &ports {
+                    let row = rows
+                        .iter()
+                        .find(|p| p.port == *port && p.workload == workload && p.scheme == scheme);
+                    let shares = row.map_or([None; 3], |p| {
+                        let pages = p.down_page_bytes as f64 / p.down_bytes.max(1) as f64;
+                        [
+                            Some(p.up_utilisation),
+                            Some(p.down_utilisation.max(p.in_utilisation)),
+                            Some(pages),
+                        ]
+                    });
+                    cells.extend(shares.into_iter().enumerate().map(|(n, share)| match share {
+                        None => context! { text => "" },
+                        Some(share) => context! {
+                            text => format!("{:.0} %", 100.0 * share),
+                            style => if n < 2 { shade(share) } else { String::new() },
+                        },
+                    }));
+                }
+                context! { name => format!("{workload} {scheme}"), cells }
+            })
+            .collect();
+        context! { title => variant_name(variant), ports, rows => table }
+    };
+    distinct(&results.ports, |p| p.variant.clone()).iter().map(one).collect()
+}
+
+/// Everything that the template shows.
+pub(super) fn content(results: &RackResults, meta: &ReportMeta) -> Value {
+    let claims: Vec<Value> = results
+        .claims
+        .iter()
+        .map(|c| {
+            let (word, class) = match c.agreement.as_str() {
+                "agrees" => ("agrees", ""),
+                "differs" => ("differs", "wrong"),
+                "partly" => ("partly", ""),
+                _ => ("not measured", "nil"),
+            };
+            context! { says => c.says, source => c.source, expected => c.expected, here => c.here, word, class }
+        })
+        .collect();
+    let (runs, left_out) = pictured(results);
+    let left = |what: &str| match left_out {
+        0 => String::new(),
+        n => format!("{what} of {n} more runs are in the tables."),
+    };
+    let first = &results.runs[0];
+    let legend = |name: &str, colour: Colour| context! { name, chip => chip(colour) };
+    let mut parts = vec![legend(LOCAL.0, LOCAL.1)];
+    parts.extend(PARTS.iter().map(|p| legend(p.1, p.2)));
+    let mut distribution_parts = vec![legend("local", LOCAL.1), legend("remote", series(0))];
+    distribution_parts.extend(PARTS[..4].iter().map(|p| legend(p.1, p.2)));
+    context! {
+        title => meta.title,
+        subtitle => format!(
+            "{} runs; the first on a rack with {} and {}",
+            distinct(&results.runs, |r| (r.variant.clone(), r.scheme.clone(), if r.nodes > 1 { String::new() } else { r.workload.clone() })).len(),
+            counted(first.nodes, "node"), counted(first.pools, "pool"),
+        ),
+        command => meta.command,
+        version => meta.generated_by_version,
+        css => crate::html::css(),
+        claims,
+        matrices => matrices(results),
+        bars => slowdown_bars(results),
+        parts,
+        latency => latency(results),
+        distribution_parts,
+        distributions => distributions(results, &runs),
+        distributions_left_out => left("Distributions"),
+        timelines => timelines(results, &runs),
+        timelines_left_out => left("Timelines"),
+        maps => maps(results),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_results::RackLatencyRow;
+
+    use super::*;
+    use crate::rack::ClaimRow;
+
+    fn results() -> RackResults {
+        let run = |scheme: &str, slowdown: f64| RackRunRow {
+            variant: "100/400".into(),
+            scheme: scheme.into(),
+            workload: "a<b".into(),
+            nodes: 1,
+            pools: 1,
+            slowdown,
+            access_ns: 60.0,
+            local_reads: 10,
+            remote_reads: 10,
+            local_ns: 40.0,
+            remote_ns: 120.0,
+            remote_nic_ns: 50.0,
+            ..RackRunRow::default()
+        };
+        let sample = |n: u64| RackSampleRow {
+            variant: "100/400".into(),
+            scheme: "CPM".into(),
+            workload: "a<b".into(),
+            from_ns: n as f64 * 20e3,
+            to_ns: (n + 1) as f64 * 20e3,
+            local_reads: 100 * n,
+            npm: 25,
+            ..RackSampleRow::default()
+        };
+        RackResults {
+            runs: vec![run("local", 1.0), run("BLOCK", 1.5), run("CPM", 1.25)],
+            samples: (0..5).map(sample).collect(),
+            ports: vec![RackPortRow {
+                variant: "100/400".into(),
+                scheme: "CPM".into(),
+                workload: "a<b".into(),
+                port: "pool 0".into(),
+                up_utilisation: 0.42,
+                ..RackPortRow::default()
+            }],
+            latencies: [40.0, 80.0, 160.0]
+                .map(|from_ns| RackLatencyRow {
+                    variant: "100/400".into(),
+                    scheme: "CPM".into(),
+                    workload: "a<b".into(),
+                    part: "remote".into(),
+                    from_ns,
+                    reads: 5,
+                    ..RackLatencyRow::default()
+                })
+                .into(),
+            claims: vec![ClaimRow {
+                says: "CPM is least".into(),
+                agreement: "differs".into(),
+                ..ClaimRow::default()
+            }],
+        }
+    }
+
+    #[test]
+    fn the_page_shows_slowdowns_claims_ports_and_time_and_escapes_names() {
+        let page = crate::rack_html(&results(), &ReportMeta::default());
+        for wanted in
+            ["<td class=\"n best\"", "1.25", "42 %", "CPM is least", "differs", "pending queues"]
+        {
+            assert!(page.contains(wanted), "{wanted}");
+        }
+        assert!(page.contains("a&lt;b under CPM, 100/400") && !page.contains("a<b"));
+        assert!(!page.contains("could not be"), "{page}");
+        assert!(
+            !page.contains("<script") && !page.contains("http://") && !page.contains("https://")
+        );
+        assert_eq!(page, crate::rack_html(&results(), &ReportMeta::default()));
+    }
+}
