@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::{Args, Subcommand};
 use serde_json::json;
+use terrace_experiments::claims::Verdict;
 use terrace_experiments::{Refusal, rack};
 use terrace_rack::config::{MechanismConfig, RackConfig};
 use terrace_rack::experiment::Placement;
@@ -107,7 +108,16 @@ impl Arguments {
                 rack::write_trace(&experiment, run, out)?;
             }
         }
+        let verdicts = rack::verdicts(&experiment, &tables.runs)?;
+        if let Some(out) = &self.out
+            && !verdicts.is_empty()
+        {
+            rack::write_verdicts(&verdicts, out)?;
+        }
         if self.format == Format::Json {
+            if let Some(out) = &self.out {
+                crate::report::write_rack(out)?;
+            }
             return say!("{}", serde_json::to_string_pretty(&tables.runs)?);
         }
         for variant in &experiment.variants {
@@ -121,8 +131,13 @@ impl Arguments {
             matrix(&rows, |r| 100.0 * r.local_hit_ratio, 1)?;
             say!("")?;
         }
+        if !verdicts.is_empty() {
+            say!("the paper says, and here\n")?;
+            claims(&verdicts)?;
+        }
         if let Some(out) = &self.out {
-            tell!("tables are in {}", out.display());
+            let report = crate::report::write_rack(out)?;
+            tell!("tables are in {}, report: {}", out.display(), report.display());
         }
         Ok(())
     }
@@ -140,6 +155,16 @@ fn span_of(text: &str) -> anyhow::Result<TraceConfig> {
             Err(Refusal::new(bad).into())
         }
     }
+}
+
+/// What a paper says, and what came out.
+fn claims(verdicts: &[Verdict]) -> anyhow::Result<()> {
+    let mut table = show::table(&["the paper says", "where", "expected", "here", ""]);
+    for v in verdicts {
+        let word = v.agreement.word();
+        table.add_row([&v.says, &v.source, &v.expected, &v.here, word]);
+    }
+    say!("{table}")
 }
 
 /// Workloads down, schemes across.

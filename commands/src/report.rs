@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use terrace_experiments::Refusal;
-use terrace_report::{ReportMeta, Results};
+use terrace_report::{RackResults, ReportMeta, Results};
 
 use crate::cli::Format;
 use crate::show::say;
@@ -24,6 +24,11 @@ pub struct Arguments {
 impl Arguments {
     /// Shows them.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
+        if RackResults::are_in(&self.results) {
+            let report = write_rack(&self.results).map_err(Refusal::new)?;
+            say!("report: {}", report.display())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let results = Results::read(&self.results).map_err(Refusal::new)?;
         let report = write(&self.results, &results).map_err(Refusal::new)?;
         show(&results, self.format, &report)?;
@@ -41,6 +46,19 @@ pub fn write(directory: &Path, results: &Results) -> anyhow::Result<PathBuf> {
         generated_by_version: format!("terrace {}", env!("CARGO_PKG_VERSION")),
     };
     terrace_report::write_html(&path, results, &meta)?;
+    Ok(path)
+}
+
+/// The same for a directory with results of the rack.
+pub fn write_rack(directory: &Path) -> anyhow::Result<PathBuf> {
+    let results = RackResults::read(directory)?;
+    let path = directory.join("report.html");
+    let meta = ReportMeta {
+        title: format!("The rack: {}", results.runs[0].experiment),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        generated_by_version: format!("terrace {}", env!("CARGO_PKG_VERSION")),
+    };
+    terrace_report::write_rack_html(&path, &results, &meta)?;
     Ok(path)
 }
 
