@@ -196,7 +196,20 @@ pub fn check(
         }
         let off = measured - uncorrected;
         let mut player = Player::new(recording, &machine, &policy, &fixed, 1);
-        let wanted = (plan.target - off).max(1.0);
+        let wanted = plan.target - off;
+        if wanted <= 1.0 {
+            // The prediction is off by more than the target allows: no share would be predicted so.
+            // Between the shares that were run, and all memory fast, the slowdown is taken to fall
+            // in a line.
+            let (fails, meets) = bracket(&rows, plan.target);
+            let part = ((fails.1 - plan.target) / (fails.1 - meets.1)).clamp(0.0, 1.0);
+            let mut point = chosen.point.clone();
+            point.share = fails.0 + part * (meets.0 - fails.0);
+            point.slowdown = plan.target;
+            uncorrected = plan.target;
+            *chosen = corrected(chosen, point, 0.0, plan.target, recording);
+            continue;
+        }
         let Some(point) = least_share(&mut player, wanted, 0.2 * request.resolution)? else {
             break;
         };
@@ -207,6 +220,19 @@ pub fn check(
         *chosen = corrected(chosen, point, off, plan.target, recording);
     }
     Ok(rows)
+}
+
+/// The largest share that was run and failed, with its slowdown, and the smallest that met the
+/// target; all memory fast if none did. Asked only when one has failed.
+fn bracket(rows: &[Checked], target: f64) -> ((f64, f64), (f64, f64)) {
+    let runs = || rows.iter().map(|r| (r.share, r.measured));
+    let fails = runs()
+        .filter(|r| r.1 > target)
+        .fold((0.0, f64::INFINITY), |a, b| if b.0 >= a.0 { b } else { a });
+    let meets = runs()
+        .filter(|r| r.1 <= target && r.0 > fails.0)
+        .fold((1.0, 1.0), |a, b| if b.0 <= a.0 { b } else { a });
+    (fails, meets)
 }
 
 /// The recommendation with another share, its prediction moved by what the check found.
