@@ -7,7 +7,7 @@ OUT ?= target/demo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BENCH ?=
 
-.PHONY: demo test bench build install deb clean
+.PHONY: demo test bench build install deb clean kernel kernel-deb kernel-test
 
 # Redis under six policies on a virtual two-tier machine: one table, one report.
 demo:
@@ -26,6 +26,21 @@ test:
 bench:
 	$(CARGO) build --release --locked --package terrace-recorder-plugin
 	$(CARGO) run --release --locked --package terrace-bench -- $(BENCH)
+
+# The Terrace kernel for virtual machines, built once for the same series; 'terrace lab --kernel
+# terrace' boots it.
+kernel:
+	tools/setup kernel
+	kernel/build image
+
+# Packages of a kernel with Debian's own configuration and the series, for real machines.
+kernel-deb:
+	tools/setup kernel
+	kernel/build deb
+
+# The kernel's tests, in the virtual machine.
+kernel-test: kernel
+	kernel/test
 
 # The programs, and the plug-in of 'terrace record', which looks for it beside itself.
 build:
