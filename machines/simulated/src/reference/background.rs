@@ -52,7 +52,14 @@ impl State {
         let Some(demotion) = self.config.options.background_demotion else { return Ok(()) };
         let capacity_bytes = self.config.hardware.tiers[0].capacity.0 as f64;
         let free_bytes = self.os.free_bytes(Node::FAST);
-        if free_bytes as f64 >= demotion.begin_free_share * capacity_bytes {
+        // Once begun it goes on, over periods if it must, until enough is free.
+        let member = &mut self.members[group];
+        if free_bytes as f64 >= demotion.end_free_share * capacity_bytes {
+            member.is_demoting = false;
+        } else if (free_bytes as f64) < demotion.begin_free_share * capacity_bytes {
+            member.is_demoting = true;
+        }
+        if !member.is_demoting {
             return Ok(());
         }
         let page_bytes = scan.layout.page_size().bytes();

@@ -57,6 +57,8 @@ pub(super) struct Member {
     pub(super) collapse_from: u64,
     /// The page at which demotion in the background goes on.
     pub(super) demote_from: usize,
+    /// Whether such demotion is under way.
+    pub(super) is_demoting: bool,
 }
 
 /// A scan's content without its number.
@@ -80,6 +82,7 @@ impl Member {
             page_reads: Vec::new(),
             collapse_from: 0,
             demote_from: 0,
+            is_demoting: false,
         }
     }
 
