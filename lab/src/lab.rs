@@ -85,7 +85,9 @@ impl Lab {
         let counting =
             counted.map(|caches| Counting::new(&self.machine, caches, self.qemu_version));
         let counting = counting.transpose()?;
-        let bound = self.machine.boot_timeout;
+        // Every load and store of the boot calls the plug-in.
+        let times = if counting.is_some() { 3 } else { 1 };
+        let bound = self.machine.boot_timeout.saturating_mul(times);
         let end = self.run_guest(job, &kernel, &accel, bound, counting.as_ref(), &mut event)?;
         let accesses = counting.zip(counted).map(|(counting, caches)| counting.finish(caches));
         let accesses = accesses.transpose()?;

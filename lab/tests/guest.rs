@@ -428,6 +428,7 @@ fn what_goes_to_each_node_is_counted_exactly() {
         fast_bytes: 512 * MIB,
         slow_bytes: 256 * MIB,
         count_accesses: Some(caches),
+        timeout: Duration::from_secs(480),
         ..machine()
     };
     let job = GuestJob::new("two-nodes").program(Program::host(&program));
