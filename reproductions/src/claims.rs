@@ -27,6 +27,9 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use crate::data::{Data, number};
 use crate::figure::Claim;
 
+/// What is made of a column's values.
+type OverRows = fn(&[f64]) -> f64;
+
 /// How a claim came out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
@@ -98,7 +101,7 @@ fn environment(data: &Data) -> Environment<'static> {
             shared.get(&row, &column, &measure).ok_or_else(|| missing(&format!("{row}, {column}")))
         },
     );
-    let over_rows: [(&str, fn(&[f64]) -> f64); 5] = [
+    let over_rows: [(&str, OverRows); 5] = [
         ("mean", |v| v.iter().sum::<f64>() / v.len() as f64),
         ("geomean", geomean),
         ("max_of", |v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
