@@ -27,8 +27,8 @@ bench:
 	$(CARGO) build --release --locked --package terrace-recorder-plugin
 	$(CARGO) run --release --locked --package terrace-bench -- $(BENCH)
 
-# The Terrace kernel for virtual machines, built once for the same series; 'terrace lab --kernel
-# terrace' boots it.
+# The Terrace kernel for virtual machines, built once for the same series; says where its image is,
+# for 'terrace lab --kernel'.
 kernel:
 	tools/setup kernel
 	kernel/build image
