@@ -144,7 +144,9 @@ fn scans_of_the_virtual_machine_give_the_same_plans_again() {
     let _machine = one_machine_at_a_time();
     let folder = tempfile::tempdir().unwrap();
     // Frames are not told there, and a static granularity is the code of the adaptive one.
-    let runs = |name: &&str| *name != "physical-4k" && !name.starts_with("granularity-");
+    // The future is not known there either, and two that count samples find none.
+    let refused = ["physical-4k", "optimum", "memtis", "colloid"];
+    let runs = |name: &&str| !refused.contains(name) && !name.starts_with("granularity-");
     let policies: Vec<_> = REGISTRY.iter().map(|k| k.name).filter(runs).collect();
     let experiment = HOT_AND_COLD
         .replace("period_ms = 1000", "period_ms = 500")

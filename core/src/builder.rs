@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::bits::PageBits;
 use crate::page::{Layout, VirtualRange};
 use crate::plan::{Exchange, Plan};
+use crate::select::Selection;
 
 /// Collects pages in ascending order, joins them to ranges, and pairs the first page that goes up
 /// with the first that goes down, and so on, so that as much as possible is exchanged. What lies
@@ -66,6 +68,27 @@ impl<'a> PlanBuilder<'a> {
             exchanges: self.exchanges,
             operation_sizes: Vec::new(),
         }
+    }
+
+    /// A plan of these pages without exchanges: what goes down goes first, then what goes up.
+    pub fn apart(layout: &Layout, ups: &PageBits, downs: &PageBits) -> Plan {
+        let (mut up, mut down) = (PlanBuilder::new(layout), PlanBuilder::new(layout));
+        let words = ups.words().iter().zip(downs.words()).enumerate();
+        for (word, (&ups, &downs)) in words {
+            up.word(word, ups, 0);
+            down.word(word, 0, downs);
+        }
+        Plan { promotions: up.finish().promotions, ..down.finish() }
+    }
+
+    /// The plan of a selection, without exchanges: see [`PlanBuilder::apart`].
+    pub fn selected(layout: &Layout, selection: &Selection, keys: &[u8], fast: &[u64]) -> Plan {
+        let (mut ups, mut downs) = (PageBits::new(layout.pages()), PageBits::new(layout.pages()));
+        selection.moves(keys, fast, |word, up, down| {
+            ups.words_mut()[word] = up;
+            downs.words_mut()[word] = down;
+        });
+        Self::apart(layout, &ups, &downs)
     }
 
     /// Adds pages that lie side by side in index, a range for each extent that they are in.
@@ -135,7 +158,6 @@ fn split_off(range: &mut VirtualRange, size_bytes: u64) -> VirtualRange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bits::PageBits;
     use crate::page::{Extent, PageSize, SpaceId};
     use proptest::prelude::*;
 

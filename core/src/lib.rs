@@ -19,6 +19,7 @@
 //! - [`policies`]: one file each, and their registry;
 //! - [`curve`] and [`division`]: what fast memory is worth to groups, and how it is divided;
 //! - [`heat`]: accesses by address and period, binned;
+//! - [`foresight`]: the future, and the best placement that it allows;
 //! - [`projection`]: run time on tiers of other latencies;
 //! - [`seams`]: the other two traits of the loop, [`seams::Tracker`] and [`seams::Mover`].
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ pub mod carry;
 pub mod curve;
 pub mod division;
 pub mod features;
+pub mod foresight;
 pub mod heat;
 pub mod hotness;
 pub mod operations;

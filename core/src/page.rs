@@ -183,6 +183,38 @@ impl Layout {
         (e.space == space && page < e.pages).then(|| (self.first[extent] + page) as usize)
     }
 
+    /// Calls `each` with the pages of every aligned region of `bytes` (a multiple of the page size)
+    /// that has some, ascending; however the extents are cut.
+    pub fn regions(&self, bytes: u64, mut each: impl FnMut(std::ops::Range<usize>)) {
+        let size = self.page_size.bytes();
+        let mut open: Option<(SpaceId, u64, std::ops::Range<usize>)> = None;
+        for (number, extent) in self.extents.iter().enumerate() {
+            let first = self.first_index(number);
+            let mut page = 0;
+            while page < extent.pages {
+                let region = (extent.start + page * size) / bytes;
+                // Past the end of memory there is no next region.
+                let end = (region + 1).saturating_mul(bytes).saturating_sub(extent.start);
+                let end = end.div_ceil(size).min(extent.pages);
+                match &mut open {
+                    Some((space, last, pages)) if *space == extent.space && *last == region => {
+                        pages.end = first + end as usize;
+                    }
+                    _ => {
+                        let here = first + page as usize..first + end as usize;
+                        if let Some((.., pages)) = open.replace((extent.space, region, here)) {
+                            each(pages);
+                        }
+                    }
+                }
+                page = end;
+            }
+        }
+        if let Some((.., pages)) = open {
+            each(pages);
+        }
+    }
+
     /// Turns an ascending list of page indices into the fewest virtual ranges, in order.
     pub fn ranges(&self, indices: impl IntoIterator<Item = usize>) -> Vec<VirtualRange> {
         let size = self.page_size.bytes();
@@ -226,6 +258,20 @@ mod tests {
         assert_eq!(layout.index(SpaceId(1), 0x4000), None);
         assert_eq!(layout.index(SpaceId(1), 0), None);
         assert_eq!(layout.index(SpaceId(3), 0x1000), None);
+    }
+
+    #[test]
+    fn regions_are_aligned_and_do_not_stop_where_extents_are_cut() {
+        let e = |space, page: u64, pages| {
+            let start = page * 4096;
+            Extent { space: SpaceId(space), start, pages }
+        };
+        // Regions of 4 pages: 2..4, 4..8 in two extents, 8..9; another space begins anew.
+        let layout = vec![e(1, 2, 4), e(1, 6, 3), e(2, 9, 1)];
+        let layout = Layout::new(PageSize::Base, layout).unwrap();
+        let mut regions = Vec::new();
+        layout.regions(4 * 4096, |pages| regions.push((pages.start, pages.end)));
+        assert_eq!(regions, [(0, 2), (2, 6), (6, 7), (7, 8)]);
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! The policy seam: the trait that every policy implements and the registry that names them.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
+use crate::foresight::Foresight;
 use crate::plan::Decision;
 use crate::scan::{Budget, Scan};
 
@@ -25,6 +28,15 @@ pub trait Policy: Send {
     fn needs_frames(&self) -> bool {
         false
     }
+
+    /// Whether it plans with knowledge of the future ([`Policy::foresee`]). Where that cannot be
+    /// had it should be refused beforehand.
+    fn needs_future(&self) -> bool {
+        false
+    }
+
+    /// Tells what the group will do, before its first scan.
+    fn foresee(&mut self, _future: Arc<Foresight>) {}
 
     /// Bytes of metadata held for the group's pages at this moment.
     fn metadata_bytes(&self) -> usize;

@@ -23,6 +23,32 @@ pub struct Scan {
     /// Number of each page's physical frame, in frames of the page's size, where the machine
     /// tells. Frames of the two tiers do not overlap.
     pub frames: Option<Arc<[u64]>>,
+    /// What was measured besides, where the machine measures it.
+    pub measures: Option<Arc<Measures>>,
+}
+
+/// What a machine measured of a group's memory during a period: counters of the processor, and
+/// samples of reads as PEBS and IBS give them. Policies must do without it: live Linux has none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Measures {
+    /// Time that the period took the program, in ns: what it waited for the moves of the plan
+    /// before is in it.
+    pub elapsed_ns: u64,
+    /// Of it, time that it stood still for moves.
+    pub moving_ns: u64,
+    /// Of it, time that it waited for lines of slow memory.
+    pub slow_stall_ns: u64,
+    /// Loads and stores since the program began: how far it has come.
+    pub references: u64,
+    /// Lines read from fast and from slow memory in the period.
+    pub reads: [u64; 2],
+    /// Mean time of a read from fast and from slow memory, queues included, in ps; 0 where it is
+    /// not known.
+    pub read_latency_ps: [u64; 2],
+    /// Sampled reads of each page, where reads are sampled.
+    pub samples: Option<Arc<[u16]>>,
+    /// Reads for each sample.
+    pub reads_per_sample: u32,
 }
 
 impl Scan {
@@ -33,7 +59,8 @@ impl Scan {
     pub fn new(period: u64, layout: Arc<Layout>, accessed: PageBits, fast: PageBits) -> Self {
         assert_eq!(accessed.len(), layout.pages(), "accessed bits for every page");
         assert_eq!(fast.len(), layout.pages(), "fast bits for every page");
-        Scan { period, lost_periods: 0, layout, accessed, fast, frames: None }
+        let lost_periods = 0;
+        Scan { period, lost_periods, layout, accessed, fast, frames: None, measures: None }
     }
 
     /// The same scan with the frame of every page.
@@ -43,6 +70,21 @@ impl Scan {
     pub fn with_frames(self, frames: Arc<[u64]>) -> Self {
         assert_eq!(frames.len(), self.pages(), "a frame for every page");
         Scan { frames: Some(frames), ..self }
+    }
+
+    /// The same scan with what was measured.
+    ///
+    /// # Panics
+    /// When there are samples of more or fewer pages than it has.
+    pub fn with_measures(self, measures: Arc<Measures>) -> Self {
+        let sampled = measures.samples.as_ref().is_none_or(|s| s.len() == self.pages());
+        assert!(sampled, "samples for every page");
+        Scan { measures: Some(measures), ..self }
+    }
+
+    /// Sampled reads of each page, where reads are sampled.
+    pub fn samples(&self) -> Option<&[u16]> {
+        self.measures.as_ref()?.samples.as_deref()
     }
 
     /// Number of pages.

@@ -104,6 +104,21 @@ impl KeyCounts {
     /// What to move. `coldest` is the key of pages with no access on record (padding must have
     /// it too), `bonus` the resident bonus in steps of the key.
     pub fn select(&self, coldest: u8, budget: &Budget, bonus: u8) -> Selection {
+        let seen_as = |key: u8| if key == coldest { key } else { key.saturating_sub(bonus) };
+        self.select_if(coldest, budget, |_| true, |up, down| up < seen_as(down))
+    }
+
+    /// As [`KeyCounts::select`], for a policy with its own mind of what a move is worth:
+    /// `promote` says whether a page of this key goes up into free room, `trade` whether it goes
+    /// up for one of the second key. Both must say no of a colder page, or for a hotter one,
+    /// when they say no of one.
+    pub fn select_if(
+        &self,
+        coldest: u8,
+        budget: &Budget,
+        promote: impl Fn(u8) -> bool,
+        trade: impl Fn(u8, u8) -> bool,
+    ) -> Selection {
         let coldest = usize::from(coldest);
         let mut slow = [0; 128];
         let mut fast = [0; 128];
@@ -113,14 +128,14 @@ impl KeyCounts {
         }
         let resident: u64 = fast.iter().sum();
         let hot: u64 = slow[..coldest].iter().sum();
+        let rising: u64 = (0..coldest).filter(|&k| promote(k as u8)).map(|k| slow[k]).sum();
+        let room = budget.fast_pages.saturating_sub(resident);
+        // Where room is left over nobody needs to make way.
+        let hot = if rising < room { rising } else { hot };
         let most = Allowance::new(budget, resident, hot, resident);
-        let seen_as = |key: usize| match key == coldest {
-            true => coldest,
-            false => key.saturating_sub(bonus.into()),
-        };
         let mut ups = Cut { key: 0, pages: 0, total: 0 };
         let mut downs = Cut { key: coldest as u8, pages: 0, total: 0 };
-        ups.take(&slow, most.promotions, |key| key + 1);
+        ups.take(&slow, most.promotions.min(rising), |key| key + 1);
         downs.take(&fast, most.demotions, |key| key - 1);
         let mut pairs = most.exchanges;
         while pairs > 0 {
@@ -128,7 +143,7 @@ impl KeyCounts {
             ups.settle(&slow, |key| key + 1);
             downs.settle(&fast, |key| key - 1);
             let (up, down) = (usize::from(ups.key), usize::from(downs.key));
-            if up >= seen_as(down) {
+            if !trade(ups.key, downs.key) {
                 break;
             }
             let step = pairs.min(slow[up] - ups.pages).min(fast[down] - downs.pages);

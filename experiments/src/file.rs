@@ -51,6 +51,10 @@ fn one() -> u64 {
     1
 }
 
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 /// The two tiers of a simulated or virtual machine.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -79,6 +83,9 @@ pub struct MachineSpec {
     /// How deep the simulated machine goes.
     #[serde(skip_serializing_if = "Depth::is_period")]
     pub depth: Depth,
+    /// Of a workload of kind "profile", one read in so many is sampled; 0: none is.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub sample_reads: u32,
     /// At reference depth: the machine's hardware, a preset by name and what to change of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware: Option<toml::Table>,
@@ -121,6 +128,7 @@ impl Default for MachineSpec {
             slow_nodes: Vec::new(),
             kernel: None,
             depth: Depth::Period,
+            sample_reads: 0,
             hardware: None,
             os: None,
             simulation: None,
@@ -253,6 +261,25 @@ impl Experiment {
     /// Parameters given for this policy, or null.
     pub fn parameters_of(&self, policy: &str) -> Value {
         self.policies.get(policy).cloned().unwrap_or(Value::Null)
+    }
+
+    /// Refuses policies that plan with the future, where it cannot be known.
+    pub(crate) fn future_is_unknown(&self) -> Result<(), Refusal> {
+        for group in &self.groups {
+            let parameters = self.parameters_of(&group.policy);
+            let policy = terrace_core::policy::build(&group.policy, &parameters, self.seed)
+                .map_err(Refusal::new)?;
+            if policy.needs_future() {
+                return Err(refuse!(
+                    "group '{}': policy '{}' plans with the future, which is known of recordings, \
+                     profiles and generators on the simulated machine at period depth only; make a \
+                     profile with 'terrace profile' and run that",
+                    group.name,
+                    group.policy
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<(), Refusal> {

@@ -79,6 +79,7 @@ fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, Refusal> {
 
 /// Refuses workloads that cannot run live.
 pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), Refusal> {
+    run.experiment.future_is_unknown()?;
     for group in &run.experiment.groups {
         work(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
         let parameters = run.experiment.parameters_of(&group.policy);

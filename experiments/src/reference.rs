@@ -43,6 +43,7 @@ pub(crate) struct AllFast {
 /// Refuses what cannot be run.
 pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
     for run in runs {
+        run.experiment.future_is_unknown()?;
         let machine = ReferenceMachine::new(config(&run.experiment)?).map_err(Refusal::new)?;
         drop(machine);
         let mut needed_bytes = 0u64;

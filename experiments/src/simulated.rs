@@ -2,15 +2,17 @@
 
 use std::fs::File;
 use std::io::BufReader;
+use std::sync::Arc;
 
 use anyhow::Context;
+use terrace_core::foresight::Foresight;
 use terrace_core::{parameters, policy};
 use terrace_engine::{Engine, Group, Options};
 use terrace_recordings::period::{Header, RecordingSource};
 use terrace_recordings::profile::ProfileReader;
 use terrace_recordings::source::PeriodSource;
 use terrace_results::RunRow;
-use terrace_simulated::{GroupConfig, Machine, MachineConfig, Placement};
+use terrace_simulated::{GroupConfig, Machine, MachineConfig, Placement, Sampling, future};
 
 use terrace_workloads::generators::{GeneratorKind, Timing};
 use terrace_workloads::kinds;
@@ -154,6 +156,20 @@ fn recorded(
     Ok((Box::new(source), None))
 }
 
+/// What a group will do, for a policy that plans with the future.
+fn future_of(experiment: &Experiment, group: &GroupSpec) -> anyhow::Result<Foresight> {
+    if group.workload.kind != kinds::PROFILE {
+        let (mut source, _) = source(experiment, group)?;
+        return Ok(future::of_periods(&mut source, experiment.periods)?);
+    }
+    let mut profile = profiled(experiment, group)?;
+    let os = experiment.machine.os.clone().unwrap_or_default();
+    // Half of the moves of a period go up.
+    let batch = group.moved_pages_per_period.unwrap_or(u64::MAX) / 2;
+    let (page_size, period_ms) = (group.page_size, experiment.period_ms);
+    Ok(future::of_intervals(&mut profile, &os, page_size, batch, period_ms)?)
+}
+
 /// Runs it and adds its rows to the tables.
 pub(crate) fn run(
     run: &Run<'_>,
@@ -163,6 +179,12 @@ pub(crate) fn run(
     let experiment = &run.experiment;
     let machine = Machine::new(MachineConfig {
         seed: experiment.seed,
+        sampling: Sampling {
+            reads_per_sample: experiment.machine.sample_reads,
+            latency_ns: [experiment.machine.fast_latency_ns, experiment.machine.slow_latency_ns]
+                .map(f64::from),
+            seed: experiment.seed,
+        },
         ..MachineConfig::new(
             experiment.machine.fast.map_or(NO_LIMIT_BYTES, |s| s.0),
             experiment.machine.slow.map_or(NO_LIMIT_BYTES, |s| s.0),
@@ -171,8 +193,11 @@ pub(crate) fn run(
     })?;
     let mut groups = Vec::new();
     for spec in &experiment.groups {
-        let policy =
-            policy::build(&spec.policy, &experiment.parameters_of(&spec.policy), experiment.seed)?;
+        let parameters = experiment.parameters_of(&spec.policy);
+        let mut policy = policy::build(&spec.policy, &parameters, experiment.seed)?;
+        if policy.needs_future() {
+            policy.foresee(Arc::new(future_of(experiment, spec)?));
+        }
         let mut share = spec.share();
         let page_size = spec.page_size;
         let profile = match spec.workload.kind == kinds::PROFILE {

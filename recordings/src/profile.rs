@@ -118,7 +118,7 @@ impl Interval {
     /// bandwidths add up. From the run with half of the pages fast; 1 where that tells nothing.
     /// Which pages are read together is not known: that run had them split as first touch does, and
     /// another placement may split them otherwise.
-    fn overlap(&self) -> f64 {
+    pub fn overlap(&self) -> f64 {
         let extra = self.slow_ps as f64 - self.fast_ps as f64;
         let share = self.mixed_slow_ppm as f64 / 1e6;
         if extra < 0.01 * self.fast_ps as f64 || !(0.05..=0.95).contains(&share) {

@@ -3,6 +3,7 @@
 
 mod depth;
 mod plan;
+mod policies;
 mod policy;
 mod rack;
 mod record;
@@ -22,4 +23,4 @@ pub struct Part {
 
 /// Every part there is.
 pub static PARTS: &[Part] =
-    &[policy::PART, record::PART, sim::PART, depth::PART, plan::PART, rack::PART];
+    &[policy::PART, record::PART, sim::PART, depth::PART, plan::PART, policies::PART, rack::PART];

@@ -2,15 +2,21 @@
 //! name it here, and add its row to [`REGISTRY`].
 
 mod amp;
+mod colloid;
 mod first_touch;
 mod granularity;
 mod interleave;
 mod lfu;
 mod lists;
 mod lru;
+mod memtis;
+mod optimum;
 mod physical;
 mod random;
 mod ranked;
+mod sampled;
+mod terrace;
+mod tpp;
 
 use crate::policy::PolicyKind;
 
@@ -28,4 +34,9 @@ pub static REGISTRY: &[PolicyKind] = &[
     granularity::STATIC_64K,
     granularity::STATIC_2M,
     physical::KIND,
+    tpp::KIND,
+    memtis::KIND,
+    colloid::KIND,
+    optimum::KIND,
+    terrace::KIND,
 ];

@@ -4,3 +4,5 @@ mod amp;
 mod behaviour;
 mod model;
 mod properties;
+mod rivals;
+mod terrace;

@@ -9,7 +9,7 @@ use terrace_core::plan::{Decision, Plan};
 use terrace_core::policy::{self, Policy};
 use terrace_core::scan::{Budget, Scan};
 
-pub const POLICIES: [&str; 12] = [
+pub const POLICIES: [&str; 17] = [
     "first-touch",
     "interleave",
     "lru",
@@ -22,6 +22,11 @@ pub const POLICIES: [&str; 12] = [
     "granularity-64k",
     "granularity-2m",
     "physical-4k",
+    "tpp",
+    "memtis",
+    "colloid",
+    "optimum",
+    "terrace",
 ];
 
 pub struct Model {

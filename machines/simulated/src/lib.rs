@@ -23,7 +23,9 @@
 pub mod bench;
 pub mod caches;
 mod frames;
+pub mod future;
 pub mod machine;
+mod meter;
 mod migration;
 mod placement;
 pub mod reference;
@@ -41,5 +43,6 @@ pub mod os {
 pub use machine::{
     FastBudget, GroupConfig, Machine, MachineConfig, SimulatedMover, SimulatedTracker,
 };
+pub use meter::Sampling;
 pub use placement::Placement;
 pub use tiers::TierUse;

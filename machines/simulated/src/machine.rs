@@ -13,6 +13,7 @@ use terrace_os::OsConfig;
 use terrace_recordings::source::{PeriodAccesses, PeriodSource, SourceError};
 
 use crate::frames::{Frames, GroupFrames};
+use crate::meter::Sampling;
 use crate::migration::{BusyPages, Migration};
 use crate::placement::{OutOfMemory, Placement};
 use crate::tiers::{TierUse, Tiers};
@@ -32,12 +33,15 @@ pub struct MachineConfig {
     pub busy_rate: f64,
     /// What these draws come from.
     pub seed: u64,
+    /// What is measured of groups that are played by the intervals of a profile.
+    pub sampling: Sampling,
 }
 
 impl MachineConfig {
     /// A machine of these tiers, on which no page is ever busy.
     pub fn new(fast_bytes: u64, slow_bytes: u64, period_ms: u64) -> Self {
-        MachineConfig { fast_bytes, slow_bytes, period_ms, busy_rate: 0.0, seed: 0 }
+        let sampling = Sampling::default();
+        MachineConfig { fast_bytes, slow_bytes, period_ms, busy_rate: 0.0, seed: 0, sampling }
     }
 }
 
@@ -131,7 +135,7 @@ impl Machine {
         intervals: Box<dyn IntervalSource>,
         os: &OsConfig,
     ) -> Result<(SimulatedTracker, SimulatedMover), MachineError> {
-        let timed = Timed::new(intervals, os, self.config.period_ms);
+        let timed = Timed::new(intervals, os, self.config.period_ms, self.config.sampling);
         let timed = timed.map_err(|e| MachineError(format!("group '{}': {e}", config.name)))?;
         self.add(config, Source::Timed(Box::new(timed)))
     }
@@ -276,6 +280,10 @@ impl GroupState {
         let mut scan = Scan::new(number, period.layout, period.accessed, fast);
         if let Some(group) = &mut self.frames {
             scan = scan.with_frames(group.follow(&self.placement, frames));
+        }
+        if let Source::Timed(timed) = &mut self.source {
+            let measures = timed.measures(&scan.layout);
+            scan = scan.with_measures(Arc::new(measures));
         }
         Ok(Observation::Period(Scan { lost_periods: period.lost_periods, ..scan }))
     }

@@ -11,14 +11,16 @@ use std::io::BufReader;
 
 use terrace_core::bits::PageBits;
 use terrace_core::carry::Carry;
-use terrace_core::page::{PageSize, VirtualRange};
+use terrace_core::page::{Layout, PageSize, VirtualRange};
 use terrace_core::plan::{Direction, Exchange, Failure, FailureReason, Outcome, Plan};
+use terrace_core::scan::Measures;
 use terrace_hardware::error::ConfigError;
 use terrace_os::OsConfig;
 use terrace_os::costs::CostTable;
 use terrace_recordings::profile::{Interval, ProfileReader};
 use terrace_recordings::source::{PeriodAccesses, SourceError};
 
+use crate::meter::{Meter, Sampling};
 use crate::reference::Options;
 
 /// Yields the intervals of one program.
@@ -46,6 +48,8 @@ pub(crate) struct Timed {
     /// The latest interval, whose layout and reads are the latest known.
     last: Option<Interval>,
     ended: bool,
+    /// What counters show of the period.
+    meter: Meter,
 }
 
 impl Timed {
@@ -53,16 +57,18 @@ impl Timed {
         source: Box<dyn IntervalSource>,
         os: &OsConfig,
         period_ms: u64,
+        sampling: Sampling,
     ) -> Result<Self, ConfigError> {
         Ok(Timed {
             source,
-            costs: MoveCosts { table: os.costs.table()?, os: os.clone() },
+            costs: MoveCosts::new(os)?,
             period_ps: period_ms * 1_000_000_000,
             clock_ps: 0,
             fast_ps: 0,
             periods: 0,
             last: None,
             ended: false,
+            meter: Meter::new(sampling),
         })
     }
 
@@ -90,8 +96,10 @@ impl Timed {
                 break;
             };
             let fast = place(&interval)?;
-            self.clock_ps += interval.time_ps(&fast);
+            let took_ps = interval.time_ps(&fast);
+            self.clock_ps += took_ps;
             self.fast_ps += interval.fast_ps;
+            self.meter.interval(&interval, &fast, took_ps);
             let layout = interval.layout.clone();
             let accessed = match period.take() {
                 None => interval.accessed.clone(),
@@ -157,7 +165,14 @@ impl Timed {
             let pages = last.accessed.count().max(1) as f64;
             last.references as f64 / pages / last.fast_ps.max(1) as f64
         });
-        self.clock_ps += self.costs.delay_ps(outcome, page_size, rate) as u64;
+        let delay_ps = self.costs.delay_ps(outcome, page_size, rate) as u64;
+        self.clock_ps += delay_ps;
+        self.meter.moving_ps += delay_ps;
+    }
+
+    /// What was measured since the last call.
+    pub(crate) fn measures(&mut self, layout: &Layout) -> Measures {
+        self.meter.read(self.clock_ps, layout)
     }
 }
 
@@ -185,12 +200,26 @@ fn late_failure(range: VirtualRange, direction: Direction) -> Failure {
 }
 
 /// What moves cost the program that owns the pages.
-struct MoveCosts {
+pub(crate) struct MoveCosts {
     table: CostTable,
     os: OsConfig,
 }
 
 impl MoveCosts {
+    pub(crate) fn new(os: &OsConfig) -> Result<Self, ConfigError> {
+        Ok(MoveCosts { table: os.costs.table()?, os: os.clone() })
+    }
+
+    /// What the promotion and the demotion of a page cost a busy program, in ns, when so many are
+    /// moved together.
+    pub(crate) fn page_ns(&self, page_size: PageSize, pages: u64) -> (f64, f64) {
+        let n = pages.clamp(1, self.batch(page_size)) as f64;
+        // The program touches the first page of the batch at once.
+        let promotion = self.batches(n as u64, page_size, 1.0, false);
+        let demotion = self.batches(n as u64, page_size, 0.0, false);
+        (promotion / n / 1000.0, demotion / n / 1000.0)
+    }
+
     /// Time that the program loses. `rate` is how often a page in use is touched, per ps.
     fn delay_ps(&self, outcome: &Outcome, page_size: PageSize, rate: f64) -> f64 {
         let pairs = outcome.exchanged_pairs;

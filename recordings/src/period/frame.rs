@@ -9,7 +9,7 @@ use terrace_core::page::{Extent, Layout, PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{
     Decision, Direction, Exchange, Failure, FailureReason, Features, Outcome, Plan,
 };
-use terrace_core::scan::{Budget, Scan};
+use terrace_core::scan::{Budget, Measures, Scan};
 
 use crate::codec::{
     Cursor, Malformed, RangeReader, RangeWriter, put_bits, put_number, put_signed, put_text,
@@ -30,6 +30,8 @@ const CHANGED_BITS: u8 = 2;
 const WITH_FRAMES: u8 = 4;
 /// The frames are those of the scan before.
 const SAME_FRAMES: u8 = 8;
+/// What was measured follows.
+const WITH_MEASURES: u8 = 16;
 
 /// A decision read back: the name of the policy applied is no longer static.
 #[derive(Debug, Clone, PartialEq)]
@@ -154,7 +156,8 @@ impl Encoder {
             (Some(now), Some(before)) if Arc::ptr_eq(now, before) || now == before => SAME_FRAMES,
             (Some(_), _) => WITH_FRAMES,
         };
-        out.push(frames | if same.is_some() { CHANGED_BITS } else { WITH_LAYOUT });
+        let measures = if scan.measures.is_some() { WITH_MEASURES } else { 0 };
+        out.push(measures | frames | if same.is_some() { CHANGED_BITS } else { WITH_LAYOUT });
         if same.is_none() {
             put_layout(out, &scan.layout);
         }
@@ -162,6 +165,9 @@ impl Encoder {
         put_bits(out, &scan.fast, same.map(|b| &b.fast));
         if frames == WITH_FRAMES {
             put_frames(out, scan.frames.as_deref().unwrap_or_default());
+        }
+        if let Some(measures) = &scan.measures {
+            put_measures(out, measures);
         }
         self.before[group] = Some(Before {
             layout: scan.layout.clone(),
@@ -232,6 +238,62 @@ fn put_frames(out: &mut Vec<u8>, frames: &[u64]) {
         put_signed(out, frame.wrapping_sub(next) as i64);
         next = frame.wrapping_add(1);
     }
+}
+
+/// Numbers, then the samples: of each page that has some its distance from the one before.
+fn put_measures(out: &mut Vec<u8>, measures: &Measures) {
+    let Measures {
+        elapsed_ns,
+        moving_ns,
+        slow_stall_ns,
+        references,
+        reads,
+        read_latency_ps,
+        samples,
+        reads_per_sample,
+    } = measures;
+    for number in [*elapsed_ns, *moving_ns, *slow_stall_ns, *references] {
+        put_number(out, number);
+    }
+    for number in reads.iter().chain(read_latency_ps) {
+        put_number(out, *number);
+    }
+    put_number(out, (*reads_per_sample).into());
+    out.push(samples.is_some().into());
+    let Some(samples) = samples else { return };
+    put_number(out, samples.iter().filter(|&&count| count > 0).count() as u64);
+    let mut next = 0;
+    for (page, &count) in samples.iter().enumerate().filter(|(_, count)| **count > 0) {
+        put_number(out, (page - next) as u64);
+        put_number(out, count.into());
+        next = page + 1;
+    }
+}
+
+fn take_measures(from: &mut Cursor<'_>, pages: usize) -> Result<Measures, Malformed> {
+    let mut measures = Measures {
+        elapsed_ns: from.number()?,
+        moving_ns: from.number()?,
+        slow_stall_ns: from.number()?,
+        references: from.number()?,
+        reads: [from.number()?, from.number()?],
+        read_latency_ps: [from.number()?, from.number()?],
+        samples: None,
+        reads_per_sample: from.number_below(1 << 32, "reads for each sample")? as u32,
+    };
+    if from.byte()? == 0 {
+        return Ok(measures);
+    }
+    let mut samples = vec![0u16; pages];
+    let mut next = 0usize;
+    for _ in 0..from.count("sampled pages")? {
+        let gap = from.number_below(pages.saturating_sub(next) as u64, "sampled page")?;
+        let page = next + gap as usize;
+        samples[page] = from.number_below(1 << 16, "samples of a page")? as u16;
+        next = page + 1;
+    }
+    measures.samples = Some(samples.into());
+    Ok(measures)
 }
 
 fn put_ranges<'a>(out: &mut Vec<u8>, count: usize, ranges: impl Iterator<Item = &'a VirtualRange>) {
@@ -310,8 +372,9 @@ impl Decoder {
         let before = self.before[group].as_ref();
         let flags = from.byte()?;
         let frames = flags & (WITH_FRAMES | SAME_FRAMES);
+        let measures = flags & WITH_MEASURES;
         let before_here = before.filter(|_| self.in_chunk[group]);
-        let (layout, base) = match (flags & !frames, before_here) {
+        let (layout, base) = match (flags & !frames & !measures, before_here) {
             (CHANGED_BITS, Some(before)) => (before.layout.clone(), Some(before)),
             (WITH_LAYOUT, _) => {
                 let layout = take_layout(from, self.page_sizes[group])?;
@@ -336,6 +399,10 @@ impl Decoder {
                 )));
             }
         };
+        let measures = match measures {
+            0 => None,
+            _ => Some(Arc::new(take_measures(from, layout.pages())?)),
+        };
         self.in_chunk[group] = true;
         self.before[group] = Some(Before {
             layout: layout.clone(),
@@ -343,7 +410,8 @@ impl Decoder {
             fast: fast.clone(),
             frames: frames.clone(),
         });
-        Ok(Scan { lost_periods, frames, ..Scan::new(period, layout, accessed, fast) })
+        let scan = Scan::new(period, layout, accessed, fast);
+        Ok(Scan { lost_periods, frames, measures, ..scan })
     }
 }
 

@@ -2,7 +2,7 @@
 //! period by period. One recording serves every policy: its accessed bits drive the simulated
 //! machine ([`RecordingSource`]), its decisions are what a policy must decide again.
 //!
-//! On the [`container`](crate::container), content `period`, version 2. Chunks of kind `PERD`
+//! On the [`container`](crate::container), content `period`, version 3. Chunks of kind `PERD`
 //! hold frames; each begins afresh, so that any of them can be read without those before it:
 //! the first scan of a group in a chunk states its layout and its bits, those after it state
 //! the layout only when it changed and the bits as what changed since the scan before.
@@ -52,7 +52,7 @@ pub const CHUNK_BYTES: usize = 4 << 20;
 /// The content's name in the container.
 pub const CONTENT: &str = "period";
 /// The version of the content that this module writes and reads.
-pub const CONTENT_VERSION: u32 = 2;
+pub const CONTENT_VERSION: u32 = 3;
 const CHUNK: ChunkKind = ChunkKind::new(b"PERD");
 
 /// What a recording says of itself.

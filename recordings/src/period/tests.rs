@@ -12,7 +12,7 @@ use terrace_core::page::{Extent, Layout, PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{
     Decision, Direction, Exchange, Failure, FailureReason, Features, Outcome, Plan,
 };
-use terrace_core::scan::{Budget, Scan};
+use terrace_core::scan::{Budget, Measures, Scan};
 
 use super::*;
 use crate::container::ContainerWriter;
@@ -75,6 +75,10 @@ prop_compose! {
         reason in 0..FailureReason::ALL.len(),
         frames in prop::option::of(prop::collection::vec(any::<u64>(), 210)),
         sizes in prop::collection::btree_map(any::<u32>(), (1u64.., 1u64..), 0..3),
+        measured in prop::option::of((
+            any::<[u64; 8]>(), any::<u32>(),
+            prop::option::of(prop::collection::vec(prop::option::of(any::<u16>()), 210)),
+        )),
     ) -> Period {
         let page_size = [PageSize::Huge, PageSize::Base][group];
         let layout = layout(page_size, &pieces);
@@ -89,6 +93,23 @@ prop_compose! {
             range: *r,
             direction: Direction::Demotion,
             reason: FailureReason::ALL[reason],
+        };
+        let scan = match measured {
+            None => scan,
+            Some((n, reads_per_sample, samples)) => {
+                let pages = scan.pages();
+                let of = |s: Vec<Option<u16>>| s[..pages].iter().map(|c| c.unwrap_or(0)).collect();
+                scan.with_measures(Arc::new(Measures {
+                    elapsed_ns: n[0],
+                    moving_ns: n[1],
+                    slow_stall_ns: n[2],
+                    references: n[3],
+                    reads: [n[4], n[5]],
+                    read_latency_ps: [n[6], n[7]],
+                    samples: samples.map(of),
+                    reads_per_sample,
+                }))
+            }
         };
         Period {
             group,
@@ -186,6 +207,7 @@ fn same_scan(a: &Scan, b: &Scan) -> bool {
         && a.accessed == b.accessed
         && a.fast == b.fast
         && a.frames == b.frames
+        && a.measures == b.measures
 }
 
 /// Whether the record is this period, complete but for what `cut` allows to be missing.
@@ -453,7 +475,7 @@ fn a_recording_of_the_version_before_is_read_without_what_it_had_not() {
     let newer = ContainerWriter::new(Vec::new(), "t", CONTENT, CONTENT_VERSION + 1, &header());
     let newer = newer.unwrap().finish().unwrap();
     let error = PeriodReader::new(&newer[..], "t").unwrap_err().to_string();
-    assert!(error.contains("version 3, expected 2"), "{error}");
+    assert!(error.contains("version 4, expected 3"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,228 @@
+//! Every policy on programs of the papers' classes: slowdown at period depth, from one profile a
+//! program, at four shares of fast memory.
+//!
+//! Two sets of programs. The first is the one that Terrace's own policy was designed on; the second
+//! has other programs and another seed and was run with the parameters that the first had left.
+//! `docs/policies.md` has the tables.
+
+mod evaluate;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use terrace_core::policy;
+use terrace_experiments::Experiment;
+use terrace_experiments::profile::profile;
+use terrace_experiments::run::{Event, Events};
+
+use super::Part;
+use crate::measure::Report;
+use evaluate::{Setup, Workload};
+
+pub const PART: Part = Part {
+    name: "policies",
+    measures: "slowdown under every policy and the offline optimum, and what each part of Terrace's adds",
+    run,
+};
+
+/// A set: its name, the seed of its programs, and the programs with their options.
+type Set = (&'static str, u64, &'static [(&'static str, &'static str)]);
+
+const SETS: [Set; 2] = [
+    (
+        "design",
+        1,
+        &[
+            ("kv", "{ requests_per_item = 40 }"),
+            ("bfs", "{ searches = 3 }"),
+            ("cg", "{ iterations = 1, inner_iterations = 10 }"),
+            ("als", "{ iterations = 1 }"),
+            ("lulesh", "{ iterations = 5 }"),
+            ("mg", "{ iterations = 2 }"),
+        ],
+    ),
+    (
+        "test",
+        7,
+        &[
+            ("pagerank", "{ iterations = 6 }"),
+            ("btree", "{}"),
+            ("mcf", "{}"),
+            ("canneal", "{}"),
+            ("gups", "{ updates_per_word = 4 }"),
+            ("freqmine", "{}"),
+            ("ua", "{ iterations = 15 }"),
+            ("is", "{ iterations = 4 }"),
+        ],
+    ),
+];
+
+const RATIOS: [f64; 4] = [0.1, 0.3, 0.5, 0.7];
+
+/// Policies that are compared; the first is what shares of the way are counted from.
+const POLICIES: [&str; 11] = [
+    "first-touch",
+    "terrace",
+    "lru",
+    "lfu",
+    "lists",
+    "amp",
+    "granularity",
+    "tpp",
+    "memtis",
+    "colloid",
+    "optimum",
+];
+
+/// Terrace's policy without one of its parts.
+fn ablations() -> [(&'static str, Value); 7] {
+    [
+        ("without regions", json!({"regions": false})),
+        ("always exchange", json!({"exchange": "always"})),
+        ("without weighing costs", json!({"weigh_costs": false})),
+        ("without following phases", json!({"follow_phases": false})),
+        ("short memory only", json!({"memory": "short"})),
+        ("middle memory only", json!({"memory": "middle"})),
+        ("long memory only", json!({"memory": "long"})),
+    ]
+}
+
+/// A footprint of 8 MB moves in some 16 ms: as long to a period of 1 ms as 32 GB of huge pages
+/// are to one of a second.
+const SETUP: Setup = Setup { period_ms: 1, moved_pages: 32, reads_per_sample: 16, seed: 1 };
+
+struct Quiet;
+
+impl Events for Quiet {
+    fn event(&mut self, _: Event<'_>) {}
+}
+
+/// Slowdowns of one program at one share of fast memory.
+struct Row {
+    of_policy: Vec<f64>,
+    bound: f64,
+    ablated: Vec<f64>,
+    without_samples: f64,
+}
+
+fn run(report: &mut Report) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir().context("a folder for profiles")?;
+    for (set, seed, programs) in SETS {
+        let mut rows = Vec::new();
+        eprintln!("\n| {set} | fast | {} | bound |", POLICIES.join(" | "));
+        eprintln!("|---|---|{}", "---|".repeat(POLICIES.len() + 1));
+        for (program, options) in programs {
+            let path = profiled(program, options, seed, folder.path())
+                .with_context(|| format!("the profile of {program}"))?;
+            let workload = Workload::read(program, &path)?;
+            for ratio in RATIOS {
+                let row = measure(&workload, ratio)?;
+                let cells: Vec<_> = row.of_policy.iter().map(|s| format!("{s:.3}")).collect();
+                let (percent, cells) = (ratio * 100.0, cells.join(" | "));
+                eprintln!("| {program} | {percent:.0} % | {cells} | {:.3} |", row.bound);
+                rows.push(row);
+            }
+        }
+        tell(report, set, &rows)?;
+    }
+    Ok(())
+}
+
+/// One program at one share of fast memory under everything.
+fn measure(workload: &Workload, ratio: f64) -> anyhow::Result<Row> {
+    let slowdown = |name: &str, parameters: &Value, setup: &Setup| -> anyhow::Result<f64> {
+        let policy = policy::build(name, parameters, setup.seed)?;
+        Ok(workload.run(policy, ratio, setup)?.slowdown)
+    };
+    let of_policy = POLICIES.iter().map(|name| slowdown(name, &Value::Null, &SETUP));
+    let ablated = ablations().map(|(_, parameters)| slowdown("terrace", &parameters, &SETUP));
+    let blind = Setup { reads_per_sample: 0, ..SETUP };
+    Ok(Row {
+        of_policy: of_policy.collect::<anyhow::Result<_>>()?,
+        bound: workload.bound(ratio, &SETUP)?,
+        ablated: ablated.into_iter().collect::<anyhow::Result<_>>()?,
+        without_samples: slowdown("terrace", &Value::Null, &blind)?,
+    })
+}
+
+/// The means of a set.
+fn tell(report: &mut Report, set: &str, rows: &[Row]) -> anyhow::Result<()> {
+    let mean = |of: &dyn Fn(&Row) -> f64| {
+        (rows.iter().map(|row| of(row).ln()).sum::<f64>() / rows.len().max(1) as f64).exp()
+    };
+    let conditions = |of: &str| {
+        format!("{of}; geometric mean over the programs of the set at 10, 30, 50 and 70 % fast")
+    };
+    let optimum = POLICIES.len() - 1;
+    let (stay, best) = (mean(&|row| row.of_policy[0]), mean(&|row| row.of_policy[optimum]));
+    for (number, name) in POLICIES.iter().enumerate() {
+        let slowdown = mean(&|row| row.of_policy[number]);
+        let key = format!("policies.{set}.{}", name.replace('-', "_"));
+        report.add(&format!("{key}_slowdown"), slowdown, "x", &conditions("slowdown"))?;
+        let way = 100.0 * (stay - slowdown) / (stay - best);
+        let what = "share of the way from first touch to the offline optimum, of the means";
+        report.add(&format!("{key}_share_percent"), way, "%", what)?;
+    }
+    let own = POLICIES.iter().position(|name| *name == "terrace").unwrap_or(0);
+    let key = |what: &str| format!("policies.{set}.{what}");
+    report.add(&key("bound_slowdown"), mean(&|row| row.bound), "x", &conditions("bound"))?;
+    for (number, (name, _)) in ablations().iter().enumerate() {
+        let name = format!("terrace_{}_slowdown", name.replace(' ', "_"));
+        let slowdown = mean(&|row| row.ablated[number]);
+        report.add(&key(&name), slowdown, "x", &conditions("slowdown"))?;
+    }
+    let blind = mean(&|row| row.without_samples);
+    report.add(
+        &key("terrace_without_samples_slowdown"),
+        blind,
+        "x",
+        &conditions("slowdown with accessed bits and counters only"),
+    )?;
+    // How far from the best policy that knows no future, and from staying put, at worst.
+    let worst = |of: &dyn Fn(&Row) -> f64| rows.iter().map(of).fold(0.0, f64::max) * 100.0;
+    let behind = |row: &Row| {
+        let best = row.of_policy[..optimum].iter().copied().fold(f64::INFINITY, f64::min);
+        row.of_policy[own] / best - 1.0
+    };
+    let near = rows.iter().filter(|row| behind(row) <= 0.02).count() as f64;
+    let all = rows.len();
+    let what = format!("of {all}, Terrace's policy is the best or within 2 % of it");
+    report.add(&key("terrace_within_2_percent"), near, "cases", &what)?;
+    report.add(
+        &key("terrace_behind_best_percent"),
+        worst(&behind),
+        "%",
+        "how far Terrace's policy is behind the best of the others, at worst",
+    )?;
+    report.add(
+        &key("terrace_loss_percent"),
+        worst(&|row| row.of_policy[own] / row.of_policy[0] - 1.0),
+        "%",
+        "what Terrace's policy loses against first touch, at worst",
+    )
+}
+
+/// Profiles of an earlier run are taken from the folder that `TERRACE_PROFILES` names.
+fn profiled(program: &str, options: &str, seed: u64, folder: &Path) -> anyhow::Result<PathBuf> {
+    if let Some(kept) = std::env::var_os("TERRACE_PROFILES") {
+        let path = PathBuf::from(kept).join(format!("{program}.tprof"));
+        if path.exists() {
+            return Ok(path);
+        }
+    }
+    // A server with CXL whose last level is to the footprint what 30 MB are to half a gigabyte.
+    let text = format!(
+        "name = \"policies\"\nseed = {seed}\nperiod_ms = 1\nperiods = 100000\n[machine]\ndepth = \
+         \"reference\"\nfast = \"64M\"\nslow = \"64M\"\nhardware = {{ preset = \
+         \"server-ddr5-cxl\", node.cores = 4, node.caches.l2 = {{ size = \"64K\", ways = 16, \
+         line_bytes = 64, latency_cycles = 15 }}, node.caches.llc = {{ size = \"512K\", ways = 16, \
+         line_bytes = 64, latency_cycles = 70 }} }}\n[[groups]]\nname = \"g\"\nfast_ratio = \
+         0.5\npage_size = \"4K\"\n[groups.workload]\nkind = \"program\"\nname = \
+         \"{program}\"\nfootprint_mib = 8\noptions = {options}\n"
+    );
+    let experiment = Experiment::parse(&text, ".".into()).map_err(|e| anyhow::anyhow!("{e}"))?;
+    let path = folder.join(format!("{program}.tprof"));
+    profile(&experiment, &path, 20_000, &mut Quiet)?;
+    Ok(path)
+}

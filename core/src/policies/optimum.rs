@@ -1,0 +1,125 @@
+//! The offline optimum: what migration could do at most, with knowledge of the future and the costs
+//! of moves counted. Not a policy for use: a ceiling to compare policies with.
+//!
+//! It is told what the program will do ([`Policy::foresee`]), puts prices on fast memory
+//! ([`crate::foresight`]), and at the end of each period moves the pages whose gain from being fast
+//! exceeds that of the page that makes room for them by more than both moves cost, the greatest
+//! difference first. It knows where the program stands by the references it has made, or by the
+//! period where nobody counts them.
+//!
+//! How exact: what it reaches is a real run, within the machine's periods, budgets and costs; a
+//! policy that is luckier in a period could beat it by a little. What no policy can beat is
+//! [`Outlook::bound_ns`]; `docs/policies.md` has both. Machines that cannot tell the future refuse
+//! it. Told nothing, it moves nothing but what exceeds its budget.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::bits::PageBits;
+use crate::builder::PlanBuilder;
+use crate::features::FeatureCounter;
+use crate::foresight::{Foresight, Outlook, Purpose};
+use crate::plan::Decision;
+use crate::policy::{Policy, PolicyKind, parameters};
+use crate::scan::{Budget, Scan};
+use crate::select::Allowance;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Parameters {}
+
+pub(super) const KIND: PolicyKind = PolicyKind {
+    name: "optimum",
+    summary: "offline: moves what the future, known beforehand, makes worth it; a ceiling",
+    source: "Lagrange prices of fast memory and dynamic programming, docs/policies.md",
+    parameters: &[],
+    build: |value, _seed| {
+        let Parameters {} = parameters(KIND.name, value)?;
+        Ok(Box::new(Optimum::default()))
+    },
+};
+
+#[derive(Debug, Default)]
+struct Optimum {
+    features: FeatureCounter,
+    future: Option<Arc<Foresight>>,
+    /// The prices for so many pages of fast memory.
+    outlook: Option<(u64, Outlook)>,
+}
+
+impl Optimum {
+    /// The outlook for a budget. Small changes of the budget do not change prices by much.
+    fn look(&mut self, fast_pages: u64) -> Option<&Outlook> {
+        let future = self.future.as_ref()?;
+        let near = |pages: u64| pages.abs_diff(fast_pages) <= pages / 16;
+        if self.outlook.as_ref().is_none_or(|(pages, _)| !near(*pages)) {
+            self.outlook = Some((fast_pages, Outlook::solve(future, fast_pages, Purpose::Plan)));
+        }
+        self.outlook.as_ref().map(|(_, outlook)| outlook)
+    }
+}
+
+impl Policy for Optimum {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn needs_future(&self) -> bool {
+        true
+    }
+
+    fn foresee(&mut self, future: Arc<Foresight>) {
+        self.future = Some(Arc::new(future.by_periods()));
+        self.outlook = None;
+    }
+
+    fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
+        self.features.follow(scan);
+        let (features, resident) = self.features.count(scan);
+        let (up_ns, down_ns) =
+            self.future.as_ref().map_or((0.0, 0.0), |f| (f.promotion_ns, f.demotion_ns));
+        let (mut slow, mut fast) = (Vec::new(), Vec::new());
+        if let Some(outlook) = self.look(budget.fast_pages) {
+            let progress = scan.measures.as_ref().map_or(scan.period + 1, |m| m.references);
+            let span = outlook.span_at(progress);
+            for page in 0..scan.pages() {
+                let (space, address) = scan.layout.address(page);
+                if scan.fast.get(page) {
+                    fast.push((outlook.loss_ns(space, address, span), page));
+                } else {
+                    let gain = outlook.gain_ns(space, address, span);
+                    if gain > up_ns {
+                        slow.push((gain, page));
+                    }
+                }
+            }
+            slow.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        } else {
+            fast.extend(scan.fast.iter_ones().map(|page| (0.0, page)));
+        }
+        fast.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
+        let allowed = Allowance::new(budget, resident, slow.len() as u64, resident);
+        let (mut ups, mut downs) = (PageBits::new(scan.pages()), PageBits::new(scan.pages()));
+        let (due, rest) = fast.split_at(allowed.demotions as usize);
+        due.iter().for_each(|&(_, page)| downs.set(page, true));
+        let (into_room, others) = slow.split_at(allowed.promotions as usize);
+        into_room.iter().for_each(|&(_, page)| ups.set(page, true));
+        let pairs = others.iter().zip(rest).take(allowed.exchanges as usize);
+        for (&(gain, up), &(loss, down)) in pairs {
+            if gain - loss.max(-up_ns) <= up_ns + down_ns {
+                break;
+            }
+            ups.set(up, true);
+            downs.set(down, true);
+        }
+        // Demoted pages wait for nobody, so the program loses less than by exchanges.
+        let plan = PlanBuilder::apart(&scan.layout, &ups, &downs);
+        Decision { plan, applied: KIND.name, features }
+    }
+
+    fn metadata_bytes(&self) -> usize {
+        // What it knows of the future is not metadata of pages.
+        self.features.size_bytes()
+    }
+}

@@ -1,0 +1,73 @@
+//! Counts of sampled accesses with cooling: what MEMTIS and, under Colloid, HeMem rank pages by.
+//!
+//! Where the machine samples reads, they are counted; else each accessed bit is one sample. After
+//! so many samples a page all counts are halved, so that what was hot cools.
+
+use crate::carry::Carry;
+use crate::features::ratio;
+use crate::scan::Scan;
+
+/// Bins of counts: a page with a count of 2^n to 2^(n+1) is in bin n, one without any in bin 0.
+pub(super) const BINS: usize = 16;
+
+/// What a sample adds to a count: it keeps some bits through coolings.
+const SAMPLE: u16 = 8;
+
+/// The counts of a group's pages, 2 bytes a page.
+#[derive(Debug)]
+pub(super) struct SampleCounts {
+    counts: Vec<u16>,
+    cooling_samples_per_page: u32,
+    since_cooling: u64,
+}
+
+/// What a period's samples came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Sampled {
+    /// Of them, the part in fast memory; 0 of none.
+    pub hit_ratio: f64,
+}
+
+/// The bin of a count.
+pub(super) fn bin(count: u16) -> usize {
+    (BINS as u32 - 1).saturating_sub(count.leading_zeros()) as usize
+}
+
+impl SampleCounts {
+    pub fn new(cooling_samples_per_page: u32) -> Self {
+        SampleCounts { counts: Vec::new(), cooling_samples_per_page, since_cooling: 0 }
+    }
+
+    pub fn carry(&mut self, carry: &Carry) {
+        self.counts = carry.values(&self.counts, 0, carry.new_pages());
+    }
+
+    /// Takes in a period, and cools when it is time.
+    pub fn observe(&mut self, scan: &Scan) -> Sampled {
+        let (mut all, mut hits) = (0u64, 0u64);
+        let samples = scan.samples();
+        for page in scan.accessed.iter_ones() {
+            let here = samples.map_or(1, |s| s[page]);
+            let count = &mut self.counts[page];
+            *count = count.saturating_add(here.saturating_mul(SAMPLE));
+            all += u64::from(here);
+            hits += u64::from(here) * u64::from(scan.fast.get(page));
+        }
+        self.since_cooling += all;
+        let cooling = u64::from(self.cooling_samples_per_page) * scan.pages() as u64;
+        if cooling > 0 && self.since_cooling >= cooling {
+            self.since_cooling = 0;
+            self.counts.iter_mut().for_each(|count| *count /= 2);
+        }
+        Sampled { hit_ratio: ratio(hits, all) }
+    }
+
+    /// The count of each page.
+    pub fn counts(&self) -> &[u16] {
+        &self.counts
+    }
+
+    pub fn size_bytes(&self) -> usize {
+        self.counts.capacity() * size_of::<u16>()
+    }
+}

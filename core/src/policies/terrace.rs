@@ -1,0 +1,412 @@
+//! Terrace's own policy: everything together, and no move that does not pay.
+//!
+//! **What it knows.** How often each page is read: sampled reads where the machine has them, else
+//! one for each accessed bit. Three moving averages of different length remember it (`rates`).
+//! Pages of a region that differ by no more than chance are taken as alike, so that a region moves
+//! whole where it is used alike and page by page where it is not: the granularity is each region's
+//! own, where the migration-granularity paper has one for each process.
+//!
+//! **When a move pays.** The reads that a page in fast memory saves until its memory fades, times
+//! what a slow read costs more, must exceed the cost of the moves (`ledger`). Both are measured
+//! where the machine measures them: stalls by slow reads, and the time that the program stood still
+//! for the moves before. Of the reads, only what exceeds the page that must make way counts, less a
+//! margin for chance. Exchange or two moves: each is tried twice, then the cheaper one is taken;
+//! where nothing is measured, exchange.
+//!
+//! **Which memory to trust.** As in AMP (adaptive-migration-policy paper, section 4) each memory
+//! moves pages between shadow places; but it is judged by what its places bring less what its moves
+//! cost (paid off over as long as the memory lasts), and against pages that stay where they were
+//! first placed. The best is applied, once it has won `trust` of a period's time.
+//!
+//! **A new phase.** When what is read is suddenly less like what was expected than it was
+//! before, the long memories take over what the shortest knows, and past scores count little. So
+//! it takes some periods, not a window of 36 (AMP), to follow.
+//!
+//! **Never much worse than not migrating.** The real placement is compared with the first one, what
+//! moves cost is taken off, and when the sum is below the allowance nothing moves until it
+//! recovers, or until a memory's shadow has won `conviction` periods. That bounds what is spent, not what follows: pages that were moved stay where they
+//! are.
+//!
+//! Each part can be switched off by a parameter; `docs/policies.md` has what each one adds, how the
+//! defaults were found, and on which workloads.
+
+mod ledger;
+mod rates;
+
+use serde::Deserialize;
+
+use crate::bits::PageBits;
+use crate::builder::PlanBuilder;
+use crate::features::FeatureCounter;
+use crate::plan::Decision;
+use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
+use crate::scan::{Budget, Scan};
+use crate::select::{KeyCounts, Selection};
+use ledger::Ledger;
+use rates::{COLDEST, MEMORIES, Rates, key, rate_of};
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Parameters {
+    memory: String,
+    regions: bool,
+    exchange: String,
+    weigh_costs: bool,
+    follow_phases: bool,
+    allowance: f64,
+    allowance_periods: f64,
+    patience: f64,
+    trust: f64,
+    conviction: f64,
+    margin: f64,
+    score_keep: f64,
+    pair_accesses: f64,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Parameters {
+            memory: "adaptive".to_owned(),
+            regions: true,
+            exchange: "measured".to_owned(),
+            weigh_costs: true,
+            follow_phases: true,
+            allowance: 0.01,
+            allowance_periods: 0.6,
+            patience: 2.0,
+            trust: 0.1,
+            conviction: 2.0,
+            margin: 1.0,
+            score_keep: 0.95,
+            pair_accesses: 1.2,
+        }
+    }
+}
+
+pub(super) const KIND: PolicyKind = PolicyKind {
+    name: "terrace",
+    summary: "moves what pays: adaptive memory, granularity by region, costs weighed, losses bounded",
+    source: "docs/policies.md",
+    parameters: &[
+        ParameterDoc {
+            name: "memory",
+            default: "\"adaptive\"",
+            meaning: "\"adaptive\", or always the \"short\", \"middle\" or \"long\" one",
+        },
+        ParameterDoc {
+            name: "regions",
+            default: "true",
+            meaning: "pages of a 64 KB region are believed to be alike as far as they look it",
+        },
+        ParameterDoc {
+            name: "exchange",
+            default: "\"measured\"",
+            meaning: "\"measured\": whichever costs less; \"always\" or \"never\"",
+        },
+        ParameterDoc {
+            name: "weigh_costs",
+            default: "true",
+            meaning: "false: moves are taken to cost nothing, and nothing bounds the loss",
+        },
+        ParameterDoc {
+            name: "follow_phases",
+            default: "true",
+            meaning: "forgets when what is read is suddenly unlike what was expected",
+        },
+        ParameterDoc {
+            name: "allowance",
+            default: "0.01",
+            meaning: "what moves may have cost more than they brought, over the time passed (0 to 1)",
+        },
+        ParameterDoc {
+            name: "allowance_periods",
+            default: "0.6",
+            meaning: "and so many periods, while that is more (0 to 1000)",
+        },
+        ParameterDoc {
+            name: "patience",
+            default: "2.0",
+            meaning: "a move must pay within the length of the memory times this (0.01 to 1000)",
+        },
+        ParameterDoc {
+            name: "trust",
+            default: "0.1",
+            meaning: "periods that a memory's shadow must have won before its moves are made (0 to 1000)",
+        },
+        ParameterDoc {
+            name: "conviction",
+            default: "2.0",
+            meaning: "periods that it must have won to go on when the allowance is spent (0 to 1000)",
+        },
+        ParameterDoc {
+            name: "margin",
+            default: "1.0",
+            meaning: "standard deviations of chance that a difference of rates must exceed (0 to 10)",
+        },
+        ParameterDoc {
+            name: "score_keep",
+            default: "0.95",
+            meaning: "what is left after a period of how well memories did (0 to 0.999)",
+        },
+        ParameterDoc {
+            name: "pair_accesses",
+            default: "1.2",
+            meaning: "where nothing is measured: accesses that must be saved to pay for moving one \
+                      page up and one down (0 to 1000)",
+        },
+    ],
+    build: |value, _seed| Ok(Box::new(Terrace::new(parameters(KIND.name, value)?)?)),
+};
+
+impl Parameters {
+    /// Periods within which a move by a memory must pay.
+    fn patience_periods(&self, memory: usize) -> f64 {
+        self.patience / (1.0 - f64::from(KEEP[memory]))
+    }
+}
+
+/// What is left of each memory after a period.
+const KEEP: [f32; MEMORIES] = [0.5, 0.8, 0.95];
+/// Their names, where decisions name what was applied.
+const APPLIED: [&str; MEMORIES] = ["terrace-short", "terrace-middle", "terrace-long"];
+/// Region that is believed to be alike.
+const REGION_BYTES: u64 = 64 << 10;
+
+/// A memory's shadow placement and how it did.
+#[derive(Debug, Default)]
+struct Shadow {
+    fast: PageBits,
+    /// What its places brought against staying, less moves; older periods count less.
+    score: f64,
+    /// What its moves cost and was not charged yet: they are paid for as long as they last.
+    debt: f64,
+}
+
+#[derive(Debug)]
+struct Terrace {
+    parameters: Parameters,
+    /// The memory that is always applied, if one is.
+    fixed: Option<usize>,
+    features: FeatureCounter,
+    rates: Rates,
+    shadows: [Shadow; MEMORIES],
+    /// Where pages were first placed.
+    home: PageBits,
+    ledger: Ledger,
+    /// Moving average of how like what was expected the reads are.
+    likeness: f32,
+    /// Periods since the beginning or since memories were forgotten.
+    settled: u32,
+    applied: usize,
+    reads: Vec<f32>,
+    /// Whether they are samples.
+    sampled: bool,
+}
+
+impl Terrace {
+    fn new(parameters: Parameters) -> Result<Self, PolicyError> {
+        let bad = |message: String| PolicyError::BadParameter { policy: KIND.name, message };
+        let p = &parameters;
+        let fixed = match p.memory.as_str() {
+            "adaptive" => None,
+            "short" => Some(0),
+            "middle" => Some(1),
+            "long" => Some(2),
+            got => {
+                return Err(bad(format!(
+                    "memory is '{got}'; expected \"adaptive\", \"short\", \"middle\" or \"long\""
+                )));
+            }
+        };
+        if !["measured", "always", "never"].contains(&p.exchange.as_str()) {
+            let got = &p.exchange;
+            return Err(bad(format!(
+                "exchange is '{got}'; expected \"measured\", \"always\" or \"never\""
+            )));
+        }
+        for (name, got, least, most) in [
+            ("allowance", p.allowance, 0.0, 1.0),
+            ("allowance_periods", p.allowance_periods, 0.0, 1000.0),
+            ("patience", p.patience, 0.01, 1000.0),
+            ("trust", p.trust, 0.0, 1000.0),
+            ("conviction", p.conviction, 0.0, 1000.0),
+            ("margin", p.margin, 0.0, 10.0),
+            ("score_keep", p.score_keep, 0.0, 0.999),
+            ("pair_accesses", p.pair_accesses, 0.0, 1000.0),
+        ] {
+            if !(least..=most).contains(&got) {
+                return Err(bad(format!("{name} is {got}; expected {least} to {most}")));
+            }
+        }
+        Ok(Terrace {
+            fixed,
+            features: FeatureCounter::default(),
+            rates: Rates::new(KEEP),
+            shadows: Default::default(),
+            home: PageBits::default(),
+            ledger: Ledger::new(p.pair_accesses),
+            likeness: 0.0,
+            settled: 0,
+            applied: 2,
+            reads: Vec::new(),
+            sampled: false,
+            parameters,
+        })
+    }
+
+    /// Units of reads of each page in the period.
+    fn take_reads(&mut self, scan: &Scan) {
+        self.reads = vec![0.0; scan.pages()];
+        let samples = scan.samples();
+        self.sampled = samples.is_some();
+        for page in scan.accessed.iter_ones() {
+            self.reads[page] = samples.map_or(1.0, |s| f32::from(s[page]));
+        }
+    }
+
+    /// Reads of the pages that are fast in a placement.
+    fn hits(&self, fast: &PageBits) -> f64 {
+        fast.iter_ones().map(|page| f64::from(self.reads[page])).sum()
+    }
+
+    /// Notices a new phase.
+    fn follow_phase(&mut self) {
+        let now = self.rates.likeness(1, &self.reads);
+        let new = self.parameters.follow_phases
+            && self.settled >= 4
+            && now < 0.5 * self.likeness
+            && self.reads.iter().any(|&r| r > 0.0);
+        self.rates.observe(&self.reads);
+        self.settled = self.settled.saturating_add(1);
+        if new {
+            self.rates.forget();
+            self.shadows.iter_mut().for_each(|shadow| shadow.score *= 0.25);
+            self.settled = 0;
+        } else {
+            self.likeness += 0.2 * (now - self.likeness);
+        }
+    }
+
+    /// What to move by what a memory knows, from this placement.
+    fn select(&self, memory: usize, keys: &[u8], fast: &PageBits, budget: &Budget) -> Selection {
+        let p = &self.parameters;
+        let mut counts = KeyCounts::new();
+        for (keys, &fast) in keys.as_chunks::<64>().0.iter().zip(fast.words()) {
+            counts.count(keys, fast);
+        }
+        // A page stays about as hot as this for as long as the memory is.
+        let worth = self.ledger.gain * p.patience_periods(memory);
+        let noise = f64::from(self.rates.noise(memory));
+        let pair = if p.weigh_costs { self.ledger.pair() } else { 0.0 };
+        // Accessed bits are no samples: chance has no part in them.
+        let margin = if p.weigh_costs && self.sampled { p.margin } else { 0.0 };
+        let trade = |up: u8, down: u8| {
+            let (up, down) = (f64::from(rate_of(up)), f64::from(rate_of(down)));
+            let chance = margin * ((up + down) * noise).sqrt();
+            up > down && (up - down - chance) * worth > pair
+        };
+        // Into free room one move does.
+        let promote = |up: u8| f64::from(rate_of(up)) * worth > 0.8 * pair && up < COLDEST;
+        counts.select_if(COLDEST, budget, promote, trade)
+    }
+
+    /// The memory that did best, and whether moves may go on.
+    fn choose(&self) -> (usize, bool) {
+        let best = |a: usize, b: usize| {
+            if self.shadows[b].score > self.shadows[a].score { b } else { a }
+        };
+        // Of equals the one that is applied.
+        let memory = self.fixed.unwrap_or((0..MEMORIES).fold(self.applied, best));
+        if !self.parameters.weigh_costs {
+            return (memory, true);
+        }
+        let p = &self.parameters;
+        let at_first = p.allowance_periods * self.ledger.period;
+        let least = at_first.max(p.allowance * self.ledger.elapsed);
+        let won = self.shadows[memory].score / self.ledger.period.max(1e-9);
+        let affordable = self.ledger.balance > -least || won > p.conviction;
+        (memory, won > p.trust && affordable)
+    }
+}
+
+impl Policy for Terrace {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
+        if let Some(carry) = self.features.follow(scan) {
+            self.rates.carry(&carry);
+            self.home = carry.bits_or(&self.home, &scan.fast);
+            for shadow in &mut self.shadows {
+                shadow.fast = carry.bits_or(&shadow.fast, &scan.fast);
+            }
+        }
+        let (features, resident) = self.features.count(scan);
+        self.take_reads(scan);
+
+        // What the period says of the moves before it.
+        let all: f64 = self.reads.iter().map(|&r| f64::from(r)).sum();
+        let hits = self.hits(&scan.fast);
+        let page_bytes = scan.layout.page_size().bytes();
+        let spent = self.ledger.period(scan, all - hits, all, page_bytes);
+        let gain = self.ledger.gain;
+        let at_home = self.hits(&self.home);
+        self.ledger.balance += (hits - at_home) * gain - spent;
+        for memory in 0..MEMORIES {
+            let brought = (self.hits(&self.shadows[memory].fast) - at_home) * gain;
+            let shadow = &mut self.shadows[memory];
+            let charge = shadow.debt / self.parameters.patience_periods(memory).max(1.0);
+            shadow.debt -= charge;
+            shadow.score = shadow.score * self.parameters.score_keep + brought - charge;
+        }
+        self.follow_phase();
+
+        let (applied, may_move) = self.choose();
+        self.applied = applied;
+        let region_bytes = if self.parameters.regions { REGION_BYTES } else { 0 };
+        let (mut rates, mut keys) = (Vec::new(), Vec::new());
+        let mut real = None;
+        for memory in 0..MEMORIES {
+            self.rates.rates(memory, &scan.layout, region_bytes, &mut rates);
+            keys.clear();
+            keys.extend(rates.iter().map(|&rate| key(rate)));
+            keys.resize(rates.len().next_multiple_of(64), COLDEST);
+            let selection = self.select(memory, &keys, &self.shadows[memory].fast, budget);
+            let pairs = selection.ups().max(selection.downs()) as f64;
+            self.shadows[memory].debt += pairs * self.ledger.pair();
+            selection.place(&keys, &mut self.shadows[memory].fast);
+            if memory == applied {
+                // Only what is due moves when nothing may.
+                let due = resident.saturating_sub(budget.fast_pages).min(budget.moved_pages);
+                let moved_pages = if may_move { budget.moved_pages } else { due };
+                let budget = Budget { moved_pages, ..*budget };
+                real = Some((self.select(memory, &keys, &scan.fast, &budget), keys.clone()));
+            }
+        }
+        let (selection, keys) = real.expect("the applied memory is one of them");
+        let exchange = match self.parameters.exchange.as_str() {
+            "always" => true,
+            "never" => false,
+            _ => self.ledger.exchanges(),
+        };
+        let fast = scan.fast.words();
+        let plan = if exchange {
+            let mut plan = PlanBuilder::new(&scan.layout);
+            selection.moves(&keys, fast, |word, up, down| plan.word(word, up, down));
+            plan.finish()
+        } else {
+            PlanBuilder::selected(&scan.layout, &selection, &keys, fast)
+        };
+        self.ledger.plans(&plan, selection.ups(), selection.downs());
+        // No need to keep them until the next scan.
+        self.reads = Vec::new();
+        let applied = if selection.is_empty() { "terrace-stay" } else { APPLIED[applied] };
+        Decision { plan, applied, features }
+    }
+
+    fn metadata_bytes(&self) -> usize {
+        let shadows: usize = self.shadows.iter().map(|s| s.fast.size_bytes()).sum();
+        self.features.size_bytes() + self.rates.size_bytes() + self.home.size_bytes() + shadows
+    }
+}

@@ -1,0 +1,115 @@
+//! What moves cost and bring, in one unit: nanoseconds where the machine measures, else accesses.
+
+use crate::plan::Plan;
+use crate::scan::{Measures, Scan};
+
+/// Prices, kept up to date by what is measured.
+#[derive(Debug)]
+pub struct Ledger {
+    /// What a read that is slow costs more than a fast one, for each unit of reads.
+    pub gain: f64,
+    /// What a pair of moves costs: as two moves, and as an exchange.
+    pair: [f64; 2],
+    tried: [u32; 2],
+    /// How many pairs the last plan had, and in which form.
+    last: Option<(u64, usize)>,
+    measured: bool,
+    /// The length of a period.
+    pub period: f64,
+    /// All periods.
+    pub elapsed: f64,
+    /// What real moves brought against staying, less what they cost.
+    pub balance: f64,
+}
+
+/// Weight of the newest in moving averages of prices.
+const NEWEST: f64 = 0.25;
+
+impl Ledger {
+    /// `pair` is taken as the cost of a pair, in accesses, until one is measured.
+    pub fn new(pair: f64) -> Self {
+        Ledger {
+            gain: 1.0,
+            pair: [pair; 2],
+            tried: [0; 2],
+            last: None,
+            measured: false,
+            period: 0.0,
+            elapsed: 0.0,
+            balance: 0.0,
+        }
+    }
+
+    /// Takes in a period: `slow_reads` and `all_reads` are units of reads from slow memory and from
+    /// both. Says what the moves before it cost.
+    pub fn period(&mut self, scan: &Scan, slow_reads: f64, all_reads: f64, page_bytes: u64) -> f64 {
+        let Some(measures) = scan.measures.as_deref().filter(|m| m.elapsed_ns > 0) else {
+            self.period = all_reads;
+            self.elapsed += all_reads;
+            return self.spent(None);
+        };
+        if !self.measured {
+            // Steps of some microseconds, and a copy at 2.5 GB/s each way, until one is measured.
+            self.pair = [8_000.0 + page_bytes as f64 * 0.4; 2];
+            self.gain = 0.0;
+        }
+        let extra = measures.slow_stall_ns as f64 * share_that_slowness_adds(measures);
+        if slow_reads >= 1.0 {
+            let now = extra / slow_reads;
+            self.gain = if self.measured { average(self.gain, now) } else { now };
+            self.measured = true;
+        }
+        self.period = (measures.elapsed_ns - measures.moving_ns.min(measures.elapsed_ns)) as f64;
+        self.elapsed += measures.elapsed_ns as f64;
+        self.spent(Some(measures.moving_ns as f64))
+    }
+
+    fn spent(&mut self, measured: Option<f64>) -> f64 {
+        let Some((pairs, form)) = self.last.take() else { return 0.0 };
+        let Some(cost) = measured else { return pairs as f64 * self.pair[form] };
+        let each = cost / pairs as f64;
+        self.tried[form] += 1;
+        let first = self.tried[form] == 1;
+        self.pair[form] = if first { each } else { average(self.pair[form], each) };
+        cost
+    }
+
+    /// What a pair costs in the form that costs less.
+    pub fn pair(&self) -> f64 {
+        self.pair[self.form()]
+    }
+
+    /// Whether pages are better exchanged than moved one after the other: each is tried twice where
+    /// costs are measured, then the cheaper one is taken.
+    pub fn exchanges(&self) -> bool {
+        self.form() == 1
+    }
+
+    fn form(&self) -> usize {
+        match self.tried {
+            _ if !self.measured => 1,
+            [0..2, _] => 0,
+            [_, 0..2] => 1,
+            _ => usize::from(self.pair[1] < self.pair[0]),
+        }
+    }
+
+    /// Remembers what is asked for, to be paid in the next period.
+    pub fn plans(&mut self, plan: &Plan, ups: u64, downs: u64) {
+        let pairs = ups.max(downs);
+        self.last = (pairs > 0).then_some((pairs, usize::from(!plan.exchanges.is_empty())));
+    }
+}
+
+fn average(before: f64, now: f64) -> f64 {
+    before + NEWEST * (now - before)
+}
+
+/// Of the time that a program waits for slow memory, the part that it would not wait for fast.
+fn share_that_slowness_adds(measures: &Measures) -> f64 {
+    match measures.read_latency_ps {
+        [fast, slow] if fast > 0 && slow > fast => 1.0 - fast as f64 / slow as f64,
+        [0, _] | [_, 0] => 0.5,
+        _ => 0.0,
+    }
+}

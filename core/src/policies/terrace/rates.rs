@@ -1,0 +1,198 @@
+//! How often each page is read, as three memories of different length see it, and keys of these
+//! rates for the selection.
+
+use crate::carry::Carry;
+use crate::page::Layout;
+
+/// How many memories there are.
+pub const MEMORIES: usize = 3;
+
+/// The key of pages that are hardly read at all.
+pub const COLDEST: u8 = 127;
+
+/// Steps of the key to a doubling of the rate.
+const STEPS: u32 = 8;
+/// The smallest rate that is told from none, as bits of the number: 2^-6.
+const LEAST_BITS: u32 = (127 - 6) << STEPS.ilog2();
+
+/// The key of a rate, smaller for greater ones: eight to a doubling, from 1/64 to 1024.
+pub fn key(rate: f32) -> u8 {
+    let step = rate.to_bits() >> (23 - STEPS.ilog2());
+    match step.checked_sub(LEAST_BITS) {
+        Some(above) if rate > 0.0 => COLDEST - 1 - (above.min(126)) as u8,
+        _ => COLDEST,
+    }
+}
+
+/// The least rate that has this key; 0 of the coldest.
+pub fn rate_of(key: u8) -> f32 {
+    match key {
+        COLDEST => 0.0,
+        key => {
+            let above = u32::from(COLDEST - 1 - key);
+            f32::from_bits((LEAST_BITS + above) << (23 - STEPS.ilog2()))
+        }
+    }
+}
+
+/// Moving averages of the reads of each page, 12 bytes a page.
+#[derive(Debug, Default)]
+pub struct Rates {
+    averages: [Vec<f32>; MEMORIES],
+    /// What is left of an average after a period.
+    keep: [f32; MEMORIES],
+    /// How much of the averages is due to periods that were seen: they begin at 0.
+    seen: [f32; MEMORIES],
+}
+
+impl Rates {
+    pub fn new(keep: [f32; MEMORIES]) -> Self {
+        Rates { keep, ..Rates::default() }
+    }
+
+    pub fn carry(&mut self, carry: &Carry) {
+        for averages in &mut self.averages {
+            *averages = carry.values(averages, 0.0, carry.new_pages());
+        }
+    }
+
+    /// Takes in the reads of a period.
+    pub fn observe(&mut self, reads: &[f32]) {
+        for (averages, (keep, seen)) in
+            self.averages.iter_mut().zip(self.keep.iter().zip(&mut self.seen))
+        {
+            for (average, &now) in averages.iter_mut().zip(reads) {
+                *average = *average * keep + now * (1.0 - keep);
+            }
+            *seen = *seen * keep + 1.0 - keep;
+        }
+    }
+
+    /// Every memory takes over what the shortest knows: what was before is another program.
+    pub fn forget(&mut self) {
+        let [first, others @ ..] = &mut self.averages;
+        for averages in others {
+            averages.clone_from(first);
+        }
+        self.seen = [self.seen[0]; MEMORIES];
+    }
+
+    /// How like each other these reads and what a memory expected are: the part of the larger of
+    /// the two sums that they have in common.
+    pub fn likeness(&self, memory: usize, reads: &[f32]) -> f32 {
+        let seen = self.seen[memory].max(1e-6);
+        let (mut common, mut all, mut expected) = (0.0f32, 0.0f32, 0.0f32);
+        for (&average, &now) in self.averages[memory].iter().zip(reads) {
+            let average = average / seen;
+            common += now.min(average);
+            all += now;
+            expected += average;
+        }
+        common / all.max(expected).max(1e-6)
+    }
+
+    /// The rates that a memory makes of its averages. Where `region_bytes` is more than a page, a
+    /// page is believed to be like the others of its region as far as they are alike: the
+    /// difference of pages that chance alone would make is taken off (James and Stein's
+    /// estimator).
+    pub fn rates(&self, memory: usize, layout: &Layout, region_bytes: u64, rates: &mut Vec<f32>) {
+        let seen = self.seen[memory].max(1e-6);
+        rates.clear();
+        rates.extend(self.averages[memory].iter().map(|average| average / seen));
+        if region_bytes <= layout.page_size().bytes() {
+            return;
+        }
+        let noise = self.noise(memory);
+        layout.regions(region_bytes, |pages| {
+            let n = pages.len() as f32;
+            if n < 3.0 {
+                return;
+            }
+            let mean = rates[pages.clone()].iter().sum::<f32>() / n;
+            let of_pages =
+                rates[pages.clone()].iter().map(|r| (r - mean) * (r - mean)).sum::<f32>();
+            let by_chance = mean * noise * (n - 3.0).max(1.0);
+            let own = (1.0 - by_chance / of_pages.max(1e-9)).clamp(0.0, 1.0);
+            for rate in &mut rates[pages] {
+                *rate = mean + own * (*rate - mean);
+            }
+        });
+    }
+
+    /// The variance of a rate over the rate, were reads independent of each other.
+    pub fn noise(&self, memory: usize) -> f32 {
+        let keep = self.keep[memory];
+        let settled = (1.0 - keep) / (1.0 + keep);
+        // A young average is of fewer periods.
+        (settled / self.seen[memory].max(1e-6)).min(1.0)
+    }
+
+    pub fn size_bytes(&self) -> usize {
+        self.averages.iter().map(|a| a.capacity() * size_of::<f32>()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::PageSize;
+
+    #[test]
+    fn keys_keep_the_order_of_rates_and_are_within_an_eighth() {
+        let mut last = COLDEST;
+        let mut rate = 0.01f32;
+        while rate < 1000.0 {
+            let now = key(rate);
+            assert!(now <= last, "{rate}");
+            if now < COLDEST {
+                let back = rate_of(now);
+                assert!(back <= rate && rate < back * 1.13, "{rate} {back}");
+            }
+            last = now;
+            rate *= 1.01;
+        }
+        assert_eq!((key(0.0), key(1e9), rate_of(COLDEST)), (COLDEST, 0, 0.0));
+    }
+
+    #[test]
+    fn pages_that_differ_by_chance_only_are_taken_as_alike() {
+        let layout = Layout::contiguous(PageSize::Base, 32);
+        let mut rates = Rates::new([0.5, 0.8, 0.95]);
+        rates.carry(&Carry::from_nothing(&layout));
+        // The first region: one sample here or there. The second: one page has them all.
+        for period in 0..40 {
+            let reads: Vec<f32> = (0..32)
+                .map(|page| match page {
+                    0..16 => f32::from((page + period) % 8 == 0),
+                    20 => 2.0,
+                    _ => 0.0,
+                })
+                .collect();
+            rates.observe(&reads);
+        }
+        let mut got = Vec::new();
+        rates.rates(1, &layout, 16 * 4096, &mut got);
+        assert!(got[..16].iter().all(|r| (r - 0.125).abs() < 0.06), "{:?}", &got[..16]);
+        assert!(got[20] > 1.6 && got[21] < 0.05, "{:?}", &got[16..]);
+    }
+
+    #[test]
+    fn a_young_average_is_not_too_low_and_forgetting_takes_the_shortest() {
+        let layout = Layout::contiguous(PageSize::Base, 2);
+        let mut rates = Rates::new([0.5, 0.8, 0.95]);
+        rates.carry(&Carry::from_nothing(&layout));
+        rates.observe(&[4.0, 0.0]);
+        let mut got = Vec::new();
+        for memory in 0..MEMORIES {
+            rates.rates(memory, &layout, 0, &mut got);
+            assert!((got[0] - 4.0).abs() < 1e-4);
+        }
+        for _ in 0..20 {
+            rates.observe(&[0.0, 4.0]);
+        }
+        assert!(rates.likeness(2, &[4.0, 0.0]) < 0.5);
+        rates.forget();
+        rates.rates(2, &layout, 0, &mut got);
+        assert!(got[0] < 1e-3 && got[1] > 3.9, "{got:?}");
+    }
+}

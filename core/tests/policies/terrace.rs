@@ -1,0 +1,162 @@
+//! What a user would notice of Terrace's own policy: it follows a new phase sooner than AMP, does
+//! not lose against staying put, and moves what pays.
+
+use std::sync::Arc;
+
+use crate::model::Model;
+use serde_json::json;
+use terrace_core::bits::PageBits;
+use terrace_core::page::{Layout, PageSize};
+use terrace_core::policy::build;
+use terrace_core::scan::{Budget, Measures, Scan};
+
+const PAGES: usize = 256;
+const FAST_PAGES: u64 = 128;
+const PHASE: usize = 150;
+
+/// Four sets in turn, four periods each: AMP's LRU-favor.
+fn strided(t: usize, page: usize) -> bool {
+    page * 4 / PAGES == t / 4 % 4
+}
+
+/// AMP's LFU-favor.
+fn hot_and_cold(t: usize, page: usize) -> bool {
+    let (hot, rank) = (page % 2 == 1, page / 2);
+    if hot { !(rank + t).is_multiple_of(8) } else { rank * 16 / (PAGES / 2) == t % 16 }
+}
+
+/// AMP's Random-favor.
+fn everywhere(_: usize, _: usize) -> bool {
+    true
+}
+
+type Pattern = fn(usize, usize) -> bool;
+
+/// Part of the accesses that are hits, in each period of the second phase.
+fn second_phase(policy: &str, first: Pattern, second: Pattern) -> Vec<f64> {
+    let mut model = Model::new(policy, PAGES, FAST_PAGES);
+    (0..2 * PHASE)
+        .map(|t| {
+            let of = if t < PHASE { first } else { second };
+            model.period(|page| of(t, page)).features.hit_ratio
+        })
+        .skip(PHASE)
+        .collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Periods until a turn of 16 has as many hits as the phase settles at, but for 5 %.
+fn delay(hits: &[f64]) -> usize {
+    let settled = mean(&hits[PHASE - 48..]);
+    (0..PHASE - 16).find(|&t| mean(&hits[t..t + 16]) >= 0.95 * settled).unwrap_or(PHASE)
+}
+
+#[test]
+fn it_follows_a_new_phase_sooner_than_amp() {
+    let mixes: [(Pattern, Pattern); 6] = [
+        (strided, hot_and_cold),
+        (hot_and_cold, strided),
+        (strided, everywhere),
+        (everywhere, strided),
+        (hot_and_cold, everywhere),
+        (everywhere, hot_and_cold),
+    ];
+    let mut sums = [0, 0];
+    for (number, (first, second)) in mixes.into_iter().enumerate() {
+        let hits = ["amp", "terrace"].map(|policy| second_phase(policy, first, second));
+        let [amp, own] = [delay(&hits[0]), delay(&hits[1])];
+        eprintln!("mix {}: amp {amp} periods, terrace {own}", number + 1);
+        eprintln!("  hits amp {:.3} terrace {:.3}", mean(&hits[0]), mean(&hits[1]));
+        sums[0] += amp;
+        sums[1] += own;
+        assert!(own <= amp + 2, "mix {}: {own} periods, AMP {amp}", number + 1);
+    }
+    assert!(sums[1] < sums[0], "{sums:?}");
+}
+
+#[test]
+fn what_moves_cost_more_than_they_bring_is_bounded() {
+    // Sets that change as soon as they could have been promoted: every move is lost.
+    let mut model = Model::new("terrace", PAGES, FAST_PAGES);
+    let home = model.fast.clone();
+    let (mut cost, mut lost, mut all) = (0.0, 0.0, 0.0);
+    for t in 0..400usize {
+        let accessed = |page: usize| page * 8 / PAGES == (t * 5) % 8;
+        let hits = |fast: &PageBits| (0..PAGES).filter(|&p| accessed(p) && fast.get(p)).count();
+        lost += hits(&home) as f64 - hits(&model.fast) as f64;
+        all += (PAGES / 8) as f64;
+        let (up, down) = model.period(accessed).plan.pages(PageSize::Huge);
+        cost += up.max(down) as f64 * 1.2;
+    }
+    assert!(lost + cost <= 0.02 * all + 2.0 * PAGES as f64 / 8.0, "{lost} {cost} of {all}");
+}
+
+#[test]
+fn measured_costs_decide_whether_pages_move() {
+    // 32 pages in slow memory have 20 samples a period, the others none. A period is 1 ms.
+    let layout = Arc::new(Layout::contiguous(PageSize::Base, 256));
+    let run = |slow_stall_ns: u64| {
+        let mut policy = build("terrace", &json!(null), 1).unwrap();
+        let mut fast: PageBits = (0..256).map(|page| page < 64).collect();
+        let samples: Vec<u16> = (0..256).map(|page| if page >= 224 { 20 } else { 0 }).collect();
+        for number in 0..60 {
+            let slow = (224..256).filter(|&p| !fast.get(p)).count() as u64;
+            let measures = Measures {
+                elapsed_ns: 1_000_000,
+                slow_stall_ns: slow_stall_ns * slow / 32,
+                read_latency_ps: [80_000, 300_000],
+                samples: Some(samples[..].into()),
+                reads_per_sample: 16,
+                ..Measures::default()
+            };
+            let accessed = samples.iter().map(|&s| s > 0).collect();
+            let scan = Scan::new(number, layout.clone(), accessed, fast.clone())
+                .with_measures(Arc::new(measures));
+            policy.decide(&scan, &Budget::fast(64)).plan.apply(&layout, &mut fast);
+        }
+        fast.count_range(224..256)
+    };
+    assert_eq!(run(300_000), 32, "they cost a third of the time");
+    assert_eq!(run(300), 0, "they cost next to nothing");
+}
+
+#[test]
+fn whether_to_exchange_is_measured() {
+    let layout = Arc::new(Layout::contiguous(PageSize::Base, 512));
+    for (exchange_ns, two_moves_ns, expected) in [(5_000, 9_000, true), (9_000, 5_000, false)] {
+        let mut policy = build("terrace", &json!(null), 1).unwrap();
+        let mut fast: PageBits = (0..512).map(|page| page < 128).collect();
+        let (mut moving_ns, mut exchanged) = (0, Vec::new());
+        for number in 0..40u64 {
+            // Ever other pages are read, for long enough to pay.
+            let hot = |page: usize| page / 64 == 2 + (number as usize / 10) % 4;
+            let samples: Vec<u16> = (0..512).map(|page| if hot(page) { 50 } else { 0 }).collect();
+            let measures = Measures {
+                elapsed_ns: 5_000_000,
+                moving_ns,
+                slow_stall_ns: 3_000_000,
+                read_latency_ps: [80_000, 300_000],
+                samples: Some(samples[..].into()),
+                reads_per_sample: 16,
+                ..Measures::default()
+            };
+            let accessed = samples.iter().map(|&s| s > 0).collect();
+            let scan = Scan::new(number, layout.clone(), accessed, fast.clone())
+                .with_measures(Arc::new(measures));
+            let budget = Budget { fast_pages: 128, moved_pages: 16 };
+            let plan = policy.decide(&scan, &budget).plan;
+            let pairs = plan.pages(PageSize::Base).0;
+            let exchanges = !plan.exchanges.is_empty();
+            moving_ns = pairs * if exchanges { exchange_ns } else { two_moves_ns };
+            if pairs > 0 {
+                exchanged.push(exchanges);
+            }
+            plan.apply(&layout, &mut fast);
+        }
+        assert!(exchanged.len() > 6, "{exchanged:?}");
+        assert!(exchanged[4..].iter().all(|&e| e == expected), "{exchanged:?}");
+    }
+}

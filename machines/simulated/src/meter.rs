@@ -1,0 +1,180 @@
+//! What a processor's counters and samples would show of a program that is played by intervals.
+//!
+//! Counters are exact. Samples are one read in so many, as PEBS and IBS take them: the distance from
+//! one to the next is drawn anew each time, from half to one and a half of the mean, so that no
+//! pattern of the program stays hidden. The order of an interval's reads is not known; they are
+//! taken page by page.
+
+use std::sync::Arc;
+
+use rand_core::RngCore;
+use rand_pcg::Pcg64;
+use terrace_core::bits::PageBits;
+use terrace_core::carry::Carry;
+use terrace_core::page::Layout;
+use terrace_core::scan::Measures;
+use terrace_recordings::profile::Interval;
+
+/// What is measured of programs that are played by intervals.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// Of so many reads one is a sample; 0: none is.
+    pub reads_per_sample: u32,
+    /// Latency of a read from fast and from slow memory, in ns.
+    pub latency_ns: [f64; 2],
+    /// What the distances between samples are drawn from.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling { reads_per_sample: 0, latency_ns: [80.0, 300.0], seed: 0 }
+    }
+}
+
+/// Counts.
+pub(crate) struct Meter {
+    sampling: Sampling,
+    random: Pcg64,
+    /// Reads until the next sample.
+    left: u64,
+    samples: Vec<u16>,
+    layout: Option<Arc<Layout>>,
+    references: u64,
+    reads: [u64; 2],
+    extra_ps: u64,
+    pub(crate) moving_ps: u64,
+    /// Where the clock stood when it was read last.
+    read_at_ps: u64,
+}
+
+impl Meter {
+    pub(crate) fn new(sampling: Sampling) -> Self {
+        let mut meter = Meter {
+            sampling,
+            random: Pcg64::new(sampling.seed.into(), 0x5a),
+            left: 0,
+            samples: Vec::new(),
+            layout: None,
+            references: 0,
+            reads: [0; 2],
+            extra_ps: 0,
+            moving_ps: 0,
+            read_at_ps: 0,
+        };
+        meter.left = meter.distance();
+        meter
+    }
+
+    /// Reads from one sample to the next.
+    fn distance(&mut self) -> u64 {
+        let mean = u64::from(self.sampling.reads_per_sample);
+        let below = mean.max(1);
+        let drawn = (u128::from(self.random.next_u64()) * u128::from(below)) >> 64;
+        (mean / 2 + drawn as u64).max(1)
+    }
+
+    /// An interval that took so long with these pages fast.
+    pub(crate) fn interval(&mut self, interval: &Interval, fast: &PageBits, took_ps: u64) {
+        self.references += interval.references;
+        self.extra_ps += took_ps.saturating_sub(interval.fast_ps);
+        if self.layout.as_ref().is_none_or(|l| !Arc::ptr_eq(l, &interval.layout)) {
+            let samples = match &self.layout {
+                None => vec![0; interval.layout.pages()],
+                Some(before) => {
+                    let carry = Carry::between(before, &interval.layout);
+                    carry.values(&self.samples, 0, interval.layout.pages())
+                }
+            };
+            self.samples = samples;
+            self.layout = Some(interval.layout.clone());
+        }
+        for page in interval.accessed.iter_ones() {
+            let mut reads = interval.reads[page];
+            self.reads[usize::from(!fast.get(page))] += reads;
+            if self.sampling.reads_per_sample == 0 {
+                continue;
+            }
+            while reads >= self.left {
+                reads -= self.left;
+                self.left = self.distance();
+                self.samples[page] = self.samples[page].saturating_add(1);
+            }
+            self.left -= reads;
+        }
+    }
+
+    /// What was counted since it was read last.
+    pub(crate) fn read(&mut self, clock_ps: u64, layout: &Layout) -> Measures {
+        let [fast_ns, slow_ns] = self.sampling.latency_ns;
+        // What slow memory adds is its wait less what fast memory would have taken.
+        let whole = if slow_ns > fast_ns { slow_ns / (slow_ns - fast_ns) } else { 1.0 };
+        let sampled = self.sampling.reads_per_sample > 0 && self.samples.len() == layout.pages();
+        let samples = sampled.then(|| Arc::from(&self.samples[..]));
+        let elapsed_ps = clock_ps.saturating_sub(self.read_at_ps);
+        let measures = Measures {
+            elapsed_ns: elapsed_ps / 1000,
+            moving_ns: self.moving_ps / 1000,
+            slow_stall_ns: (self.extra_ps as f64 / 1000.0 * whole) as u64,
+            references: self.references,
+            reads: self.reads,
+            read_latency_ps: self.sampling.latency_ns.map(|ns| (ns * 1000.0) as u64),
+            samples,
+            reads_per_sample: self.sampling.reads_per_sample,
+        };
+        (self.reads, self.extra_ps, self.moving_ps) = ([0; 2], 0, 0);
+        self.samples.fill(0);
+        self.read_at_ps = clock_ps;
+        measures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_core::page::PageSize;
+
+    fn interval(reads: &[u64]) -> Interval {
+        Interval {
+            references: 10,
+            fast_ps: 1000,
+            slow_ps: 3000,
+            mixed_ps: 2000,
+            mixed_slow_ppm: 500_000,
+            scan_ps: 0,
+            layout: Arc::new(Layout::contiguous(PageSize::Base, reads.len() as u64)),
+            accessed: PageBits::ones(reads.len()),
+            fresh: Vec::new(),
+            reads: reads.to_vec(),
+        }
+    }
+
+    #[test]
+    fn samples_are_in_proportion_to_reads_and_counters_are_exact() {
+        let sampling = Sampling { reads_per_sample: 50, ..Sampling::default() };
+        let mut meter = Meter::new(sampling);
+        let i = interval(&[100_000, 0, 300_000, 10]);
+        let mut fast = PageBits::new(4);
+        fast.set(0, true);
+        meter.interval(&i, &fast, 2500);
+        let got = meter.read(7_000, &i.layout);
+        assert_eq!(got.reads, [100_000, 300_010]);
+        assert_eq!((got.references, got.elapsed_ns), (10, 7));
+        // 1.5 ns more than fast memory would have taken; slow memory takes 300 of 80 to 300.
+        assert_eq!(got.slow_stall_ns, 2);
+        let samples = got.samples.unwrap();
+        assert!((1900..2100).contains(&samples[0]) && (5800..6200).contains(&samples[2]));
+        assert_eq!(samples[1], 0);
+        let next = meter.read(8_000, &i.layout);
+        assert_eq!((next.reads, next.elapsed_ns), ([0, 0], 1));
+        assert!(next.samples.unwrap().iter().all(|&s| s == 0));
+    }
+
+    #[test]
+    fn without_sampling_there_are_no_samples() {
+        let mut meter = Meter::new(Sampling::default());
+        let i = interval(&[1000]);
+        meter.interval(&i, &PageBits::new(1), 3000);
+        assert_eq!(meter.read(1, &i.layout).samples, None);
+    }
+}
