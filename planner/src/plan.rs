@@ -496,7 +496,12 @@ fn check(request: &Request) -> Result<(), Refusal> {
         return Err(refuse!("no policies or no machines: expected at least one of each"));
     }
     for (index, name) in request.policies.iter().enumerate() {
-        policy::build(name, &Value::Null, 1).map_err(Refusal::new)?;
+        let policy = policy::build(name, &Value::Null, 1).map_err(Refusal::new)?;
+        if policy.needs_future() {
+            return Err(refuse!(
+                "policy '{name}' plans with the future: expected one that can be used"
+            ));
+        }
         if request.policies[..index].contains(name) {
             return Err(refuse!("policy '{name}' is named twice: expected each once"));
         }
