@@ -22,10 +22,10 @@
 //! before, the long memories take over what the shortest knows, and past scores count little. So
 //! it takes some periods, not a window of 36 (AMP), to follow.
 //!
-//! **Never much worse than not migrating.** The real placement is compared with the first one, what
-//! moves cost is taken off, and when the sum is below the allowance nothing moves until it
-//! recovers, or until a memory's shadow has won `conviction` periods. That bounds what is spent, not what follows: pages that were moved stay where they
-//! are.
+//! **A brake.** The real placement is compared with the first one, what moves cost is taken off,
+//! and when the sum is below the allowance nothing moves until it recovers, or until a memory's
+//! shadow has won `conviction` periods. That bounds neither what follows from pages that were
+//! moved, nor what a wrong conviction costs: `docs/policies.md` has a program that loses 17 %.
 //!
 //! Each part can be switched off by a parameter; `docs/policies.md` has what each one adds, how the
 //! defaults were found, and on which workloads.
@@ -85,7 +85,7 @@ impl Default for Parameters {
 
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "terrace",
-    summary: "moves what pays: adaptive memory, granularity by region, costs weighed, losses bounded",
+    summary: "moves what pays: adaptive memory, granularity by region, costs weighed",
     source: "docs/policies.md",
     parameters: &[
         ParameterDoc {
