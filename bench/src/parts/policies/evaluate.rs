@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow};
 use terrace_core::foresight::{Outlook, Purpose};
 use terrace_core::page::PageSize;
 use terrace_core::policy::Policy;
+use terrace_core::seams::MachineError;
 use terrace_engine::{Engine, FastShare, Group, Observer, Options, PeriodReport};
 use terrace_recordings::profile::{Interval, ProfileReader};
 use terrace_recordings::source::SourceError;
@@ -74,13 +75,13 @@ impl Workload {
             .map_err(|e| anyhow!("{e}"))
     }
 
-    /// Runs it to its end.
+    /// Runs it to its end: its slowdown.
     pub fn run(
         &self,
         mut policy: Box<dyn Policy>,
         ratio: f64,
         setup: &Setup,
-    ) -> anyhow::Result<Outcome> {
+    ) -> anyhow::Result<f64> {
         let sampling = Sampling {
             reads_per_sample: setup.reads_per_sample,
             seed: setup.seed,
@@ -112,42 +113,21 @@ impl Workload {
             share,
             moved_pages: setup.moved_pages,
         }];
-        let mut sums = Sums::default();
-        Engine::new(groups, Options::default()).run(&mut sums, || false)?;
+        Engine::new(groups, Options::default()).run(&mut Nobody, || false)?;
         let (took, fast) = machine.duration_ps(0).context("it has not ended")?;
-        Ok(Outcome {
-            slowdown: took as f64 / fast as f64,
-            periods: sums.periods,
-            moved_pages: sums.moved,
-        })
+        Ok(took as f64 / fast as f64)
     }
 }
 
-/// What came of a run.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Outcome {
-    pub slowdown: f64,
-    pub periods: u64,
-    pub moved_pages: u64,
-}
+/// Looks at nothing on the way.
+struct Nobody;
 
-#[derive(Default)]
-struct Sums {
-    periods: u64,
-    moved: u64,
-}
-
-impl Observer for Sums {
-    fn period(
-        &mut self,
-        report: &PeriodReport<'_>,
-    ) -> Result<(), terrace_core::seams::MachineError> {
-        self.periods += 1;
-        self.moved += report.outcome.promoted_pages + report.outcome.demoted_pages;
+impl Observer for Nobody {
+    fn period(&mut self, _: &PeriodReport<'_>) -> Result<(), MachineError> {
         Ok(())
     }
 
-    fn lost(&mut self, _: usize, _: u32, _: &str) -> Result<(), terrace_core::seams::MachineError> {
+    fn lost(&mut self, _: usize, _: u32, _: &str) -> Result<(), MachineError> {
         Ok(())
     }
 }

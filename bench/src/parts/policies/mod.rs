@@ -133,7 +133,7 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
 fn measure(workload: &Workload, ratio: f64) -> anyhow::Result<Row> {
     let slowdown = |name: &str, parameters: &Value, setup: &Setup| -> anyhow::Result<f64> {
         let policy = policy::build(name, parameters, setup.seed)?;
-        Ok(workload.run(policy, ratio, setup)?.slowdown)
+        workload.run(policy, ratio, setup)
     };
     let of_policy = POLICIES.iter().map(|name| slowdown(name, &Value::Null, &SETUP));
     let ablated = ablations().map(|(_, parameters)| slowdown("terrace", &parameters, &SETUP));
