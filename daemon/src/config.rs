@@ -489,6 +489,12 @@ impl Config {
         let built =
             policy::build(&group.policy, &self.parameters_of(&group.policy), self.daemon.seed);
         let policy = built.map_err(|e| e.to_string())?;
+        if policy.needs_future() {
+            return Err(format!(
+                "policy '{}' plans with the future, which nobody knows here; use terrace",
+                group.policy
+            ));
+        }
         if policy.needs_frames() {
             return Err(format!(
                 "policy '{}' scans page frames, which only the simulated machine tells; use granularity-4k",
