@@ -29,7 +29,7 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   slow_latency_ns = 300       # (300)
   kernel = "bzImage"          # of vm (Debian's packaged kernel)
   depth = "period"            # of sim: or "reference", see below (period)
-  sample_reads = 0            # of kind "profile": one read in so many (0: none)
+  sample_reads = 0            # of "profile": one read in so many (0: none)
 
   [[groups]]                  # one or more, run at the same time
   name = "first"
