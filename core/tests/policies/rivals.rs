@@ -21,7 +21,7 @@ fn tpp_promotes_on_the_second_access_within_the_threshold() {
     // Page 80 twice running, page 81 every third period.
     let accessed = |t: usize, page: usize| match page {
         80 => (10..12).contains(&t),
-        81 => t % 3 == 0,
+        81 => t.is_multiple_of(3),
         _ => page < 40,
     };
     for t in 0..11 {
@@ -161,7 +161,7 @@ fn colloid_says_when_it_knows_no_latencies() {
 #[test]
 fn the_optimum_moves_pages_before_they_are_read_and_not_when_it_does_not_pay() {
     let layout = Arc::new(Layout::contiguous(PageSize::Huge, 20));
-    let reads = |t: usize, page: usize| (page < 10) == (t / 10 % 2 == 0);
+    let reads = |t: usize, page: usize| (page < 10) == (t / 10).is_multiple_of(2);
     let spans = (0..60).map(|t| Span {
         end: t as u64 + 1,
         layout: layout.clone(),
