@@ -30,6 +30,17 @@ use crate::placement::Placement;
 /// Why a recording could not be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
+    /// Its decisions hang on what no recording of a run holds.
+    #[error(
+        "group '{group}': policy '{policy}' was told the future, which a recording of its run does \
+         not hold; expected a policy that decides by its scans"
+    )]
+    Future {
+        /// The group.
+        group: String,
+        /// The policy.
+        policy: String,
+    },
     /// It could not be read.
     #[error(transparent)]
     Recording(#[from] RecordingError),
@@ -131,8 +142,13 @@ pub fn replay_plans<R: Read>(mut records: Records<R>) -> Result<PlanReplay, Repl
 }
 
 fn build(group: &GroupHeader) -> Result<Box<dyn Policy>, ReplayError> {
-    policy::build(&group.policy, &group.parameters, group.policy_seed)
-        .map_err(|source| ReplayError::Policy { group: group.name.clone(), source })
+    let policy = policy::build(&group.policy, &group.parameters, group.policy_seed)
+        .map_err(|source| ReplayError::Policy { group: group.name.clone(), source })?;
+    if policy.needs_future() {
+        let (group, policy) = (group.name.clone(), group.policy.clone());
+        return Err(ReplayError::Future { group, policy });
+    }
+    Ok(policy)
 }
 
 /// The first entries of two lists that differ, in words; `None` when the lists are equal.
