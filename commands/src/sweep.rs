@@ -33,7 +33,7 @@ const MORE: &str = r#"Grid files:
   name = "size"
   variants = [
     { name = "small", set = { "workload.footprint_mib" = 64 } },
-    { name = "large", set = { "workload.footprint_mib" = 512, periods = 400 } },
+    { name = "large", set = { "workload.footprint_mib" = 512, periods = 99 } },
   ]
 
   [[exclude]]                     # combinations that are left out

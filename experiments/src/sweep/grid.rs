@@ -519,8 +519,8 @@ mod tests {
     #[test]
     fn mistakes_are_named_in_one_line() {
         for (from, to, said) in [
-            ("\"amp\"]", "\"lfo\"]", "no policy is named 'lfo'"),
-            ("key = \"policy\"", "key = \"polizy\"", "unknown field `polizy`"),
+            ("\"lru\", \"amp\"]", "\"lfo\", \"amp\"]", "no policy is named 'lfo'"),
+            ("key = \"policy\"", "key = \"polizy\"", "no axis 'policy'"),
             ("key = \"fast_ratio\"", "key = \"machine.cpuz\"", "cpuz"),
             ("\"groups.b.", "\"groups.c.", "no group 'c'"),
             ("[0.3, 0.5, 0.7]", "[]", "has no values"),
