@@ -59,7 +59,7 @@ pub struct BackgroundDemotion {
 }
 
 impl Default for BackgroundDemotion {
-    /// It begins at 2 %, as TPP's `demote_scale_factor` (section 5.1).
+    /// It begins at 2 %, TPP's `demote_scale_factor`; not checked against the paper.
     fn default() -> Self {
         BackgroundDemotion { begin_free_share: 0.02, end_free_share: 0.04 }
     }
