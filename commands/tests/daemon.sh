@@ -2,44 +2,8 @@
 # Runs in the virtual machine: terraced over two programs in control groups of their own, with
 # opposite preferences: reload, status, explanations, kill -9 and restore, groups that come and go.
 # Says "all held" at the end.
-fail() {
-    echo "FAILED: $1"
-    shift
-    for file in "$@"; do echo "--- $file"; tail -n 60 "$file"; done
-    exit 1
-}
+. /srv/daemon_common.sh
 
-# until SECONDS COMMAND...
-until_true() {
-    limit=$(($(cut -d . -f 1 /proc/uptime) + $1))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        [ "$(cut -d . -f 1 /proc/uptime)" -lt $limit ] || return 1
-        sleep 0.2
-    done
-}
-
-snapshot() {
-    for file in /proc/sys/kernel/numa_balancing /sys/kernel/mm/lru_gen/enabled \
-        /sys/kernel/mm/numa/demotion_enabled /sys/kernel/mm/transparent_hugepage/enabled \
-        /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds; do
-        echo "$file: $(cat $file)"
-    done
-    ls /sys/kernel/tracing/instances /sys/kernel/mm/damon/admin/kdamonds
-    cut -d ' ' -f 2,3 /proc/mounts | sort
-}
-
-# program NAME HOT: 48 huge pages of which so many are hot, in a group of its own. A pipe is its
-# life line, kept open by the descriptor that the caller opens on it.
-program() {
-    mkdir -p "/sys/fs/cgroup/$1"
-    mkfifo "/tmp/$1.control"
-    sh -c "echo \$\$ >/sys/fs/cgroup/$1/cgroup.procs; exec terrace-workload hotcold --pages 48 \
-        --hot $2 --pause-ms 100 --duration-ms 3600000" \
-        <"/tmp/$1.control" >"/tmp/$1.jsonl" 2>&1 3>&- 4>&- 5>&- &
-}
-mkdir -p /run /var/lib
-echo +memory >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null
 program few 8
 few=$!
 exec 3>/tmp/few.control
@@ -78,16 +42,6 @@ policy = "lru"
 fast_ratio = 0.5
 EOF
 }
-
-# value GROUP KEY: a number of the status.
-value() {
-    terrace status --format json >/tmp/status.json || return 1
-    awk -v group="\"name\": \"$1\"" -v key="\"$2\":" '
-        index($0, group) { ours = 1 }
-        ours && index($0, key) { gsub(/[^0-9.]/, "", $2); print $2; exit }' /tmp/status.json
-}
-at_least() { [ "$(value "$1" "$2" | cut -d . -f 1)" -ge "$3" ]; }
-is() { [ "$(value "$1" "$2")" = "$3" ]; }
 
 snapshot >/tmp/before
 config lru
@@ -142,7 +96,6 @@ echo "groups came and went, forks did no harm"
 # Killed, the guard puts everything back; restore finds nothing left.
 kill -9 $daemon
 wait $daemon 2>/dev/null
-as_before() { snapshot | cmp -s - /tmp/before && ! pidof terraced; }
 until_true 60 as_before || { snapshot | diff /tmp/before -; fail "not as before" /tmp/daemon.log; }
 terraced restore || fail "restore"
 echo "killed: every setting is as it was"

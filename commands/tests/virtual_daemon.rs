@@ -10,21 +10,47 @@ fn beside(name: &str) -> PathBuf {
     path
 }
 
-#[test]
-fn the_daemon_serves_two_groups_reloads_survives_a_kill_and_harms_nothing() {
-    let script = format!("{}/tests/daemon.sh:/srv/daemon.sh", env!("CARGO_MANIFEST_DIR"));
+/// Runs a script of this folder in a guest that has all programs, and gives what it said; fails
+/// where the script does, or where it does not say these lines.
+fn in_guest(script: &str, arguments: &[&str], timeout_s: u32, lines: &[&str]) -> String {
+    let tests = format!("{}/tests", env!("CARGO_MANIFEST_DIR"));
+    let file = |name: &str| format!("{tests}/{name}:/srv/{name}");
     let (daemon, workload) = (beside("terraced"), beside("terrace-workload"));
     let output = Command::new(env!("CARGO_BIN_EXE_terrace"))
-        .args(["lab", "--timeout", "900", "--fast", "768M", "--slow", "512M"])
+        .args(["lab", "--timeout", &timeout_s.to_string(), "--fast", "768M", "--slow", "512M"])
         .args(["--program", env!("CARGO_BIN_EXE_terrace")])
         .args(["--program", daemon.to_str().unwrap(), "--program", workload.to_str().unwrap()])
-        .args(["--file", &script, "--", "sh", "/srv/daemon.sh"])
+        .args(["--file", &file("daemon_common.sh"), "--file", &file(script)])
+        .args(["--", "sh", &format!("/srv/{script}")])
+        .args(arguments)
         .output()
         .unwrap();
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     let said = text(&output.stdout) + &text(&output.stderr);
     assert!(output.status.success(), "{said}");
-    for line in ["reloads 20", "groups came and went", "killed: every setting", "all held"] {
+    for line in lines {
         assert!(said.contains(line), "nothing of '{line}': {said}");
     }
+    said
+}
+
+#[test]
+fn the_daemon_serves_two_groups_reloads_survives_a_kill_and_harms_nothing() {
+    let lines = ["reloads 20", "groups came and went", "killed: every setting", "all held"];
+    in_guest("daemon.sh", &[], 900, &lines);
+}
+
+/// The same script at full length is
+/// `cargo test -p terrace --test virtual_daemon -- --ignored --nocapture`.
+#[test]
+fn kills_groups_and_full_memory_leave_nothing_behind() {
+    let lines = ["kills 3", "groups 12 came and went", "periods 60", "all held"];
+    in_guest("daemon_soak.sh", &["3", "12", "60", "1"], 900, &lines);
+}
+
+#[test]
+#[ignore = "half an hour"]
+fn a_hundred_kills_two_hundred_groups_and_two_thousand_periods() {
+    let lines = ["kills 100", "groups 200 came and went", "periods 2000", "all held"];
+    println!("{}", in_guest("daemon_soak.sh", &["100", "200", "2000", "1"], 5400, &lines));
 }

@@ -1,0 +1,57 @@
+# What the scripts that run terraced in the virtual machine share; sourced by them.
+fail() {
+    echo "FAILED: $1"
+    shift
+    for file in "$@"; do echo "--- $file"; tail -n 60 "$file"; done
+    echo "--- kernel"
+    dmesg | tail -n 30
+    exit 1
+}
+
+# until SECONDS COMMAND...
+until_true() {
+    limit=$(($(cut -d . -f 1 /proc/uptime) + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ "$(cut -d . -f 1 /proc/uptime)" -lt $limit ] || return 1
+        sleep 0.2
+    done
+}
+
+snapshot() {
+    for file in /proc/sys/kernel/numa_balancing /sys/kernel/mm/lru_gen/enabled \
+        /sys/kernel/mm/numa/demotion_enabled /sys/kernel/mm/transparent_hugepage/enabled \
+        /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds; do
+        echo "$file: $(cat $file)"
+    done
+    ls /sys/kernel/tracing/instances /sys/kernel/mm/damon/admin/kdamonds
+    cut -d ' ' -f 2,3 /proc/mounts | sort
+}
+
+as_before() { snapshot | cmp -s - /tmp/before && ! pidof terraced; }
+
+# program NAME HOT [PAGES]: so many huge pages (48) of which so many are hot, in a group of its own.
+# A pipe is its life line, kept open by the descriptor that the caller opens on it.
+program() {
+    mkdir -p "/sys/fs/cgroup/$1"
+    mkfifo "/tmp/$1.control"
+    sh -c "echo \$\$ >/sys/fs/cgroup/$1/cgroup.procs; exec terrace-workload hotcold --pages ${3:-48} \
+        --hot $2 --pause-ms 100 --duration-ms 3600000" \
+        <"/tmp/$1.control" >"/tmp/$1.jsonl" 2>&1 3>&- 4>&- 5>&- &
+}
+
+# value GROUP KEY: a number of the status.
+value() {
+    terrace status --format json >/tmp/status.json || return 1
+    awk -v group="\"name\": \"$1\"" -v key="\"$2\":" '
+        index($0, group) { ours = 1 }
+        ours && index($0, key) { gsub(/[^0-9.]/, "", $2); print $2; exit }' /tmp/status.json
+}
+at_least() { [ "$(value "$1" "$2" | cut -d . -f 1)" -ge "$3" ]; }
+is() { [ "$(value "$1" "$2")" = "$3" ]; }
+
+mkdir -p /run /var/lib
+echo +memory >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null
+
+# A number that the status has once, such as rss_bytes.
+number() { awk -v key="\"$1\":" '$1 == key { gsub(/[^0-9.]/, "", $2); print $2; exit }' /tmp/status.json; }
