@@ -76,7 +76,7 @@ pub struct Arguments {
     ///
     /// Exact: the recorder's plug-in in the emulation sees every one, and which of them pass
     /// caches. Programs and kernel apart. The machine runs under software emulation then, and
-    /// slower.
+    /// slower. A command that runs 'count-period' begins another window, told apart in the file.
     #[arg(long, value_name = "FILE")]
     count_accesses: Option<PathBuf>,
     /// Of the counted accesses, first-level cache of each processor: SIZE,WAYS.
