@@ -19,19 +19,19 @@ mod rack;
 pub mod sheet;
 mod sweep;
 mod tables;
+mod templates;
 mod theme;
 mod timeline;
 
 use std::io::Write;
 use std::path::Path;
 
-use minijinja::{AutoEscape, Environment};
-
 use terrace_results::HeatRow;
 
 use crate::error::ReportError;
 use crate::rack::RackResults;
 use crate::results::Results;
+use templates::filled;
 
 /// What the results do not know of themselves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,32 +44,16 @@ pub struct ReportMeta {
     pub generated_by_version: String,
 }
 
-const TEMPLATE: &str = include_str!("report.html");
-const RACK_TEMPLATE: &str = include_str!("rack/rack.html");
 const CSS: &str = include_str!("report.css");
 
 /// The report as one HTML file that needs nothing else. Names from the results are escaped.
 pub fn html(results: &Results, meta: &ReportMeta) -> String {
-    filled("report.html", TEMPLATE, content::content(results, meta))
+    filled("report.html", content::content(results, meta))
 }
 
 /// The same for results of the rack.
 pub fn rack_html(results: &RackResults, meta: &ReportMeta) -> String {
-    filled("rack.html", RACK_TEMPLATE, rack::content(results, meta))
-}
-
-fn filled(name: &str, template: &str, content: impl serde::Serialize) -> String {
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment
-        .render_named_str(name, template, content)
-        // The template is part of the program and tested with it.
-        .unwrap_or_else(|e| {
-            format!(
-                "<!doctype html><p>The report could not be made: {}",
-                picture::escape(&e.to_string())
-            )
-        })
+    filled("rack.html", rack::content(results, meta))
 }
 
 /// A heat map by itself, as an SVG file: what was accessed and, beside it, what was in fast memory,

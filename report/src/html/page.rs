@@ -1,12 +1,9 @@
 //! A page of sections: findings first, then pictures and tables. What plans and sweeps are told with.
 
-use minijinja::{AutoEscape, Environment};
 use serde::Serialize;
 
 use super::ReportMeta;
-use super::picture::escape;
-
-const TEMPLATE: &str = include_str!("page.html");
+use super::templates::filled;
 
 /// A page.
 #[derive(Serialize, Default)]
@@ -101,8 +98,6 @@ pub(super) fn row(cells: impl IntoIterator<Item = String>, best: bool) -> Row {
 
 /// The page as HTML.
 pub(super) fn render(page: &Page, meta: &ReportMeta) -> String {
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
     let context = minijinja::context! {
         title => meta.title,
         command => meta.command,
@@ -110,7 +105,5 @@ pub(super) fn render(page: &Page, meta: &ReportMeta) -> String {
         css => super::css(),
         ..minijinja::Value::from_serialize(page)
     };
-    environment.render_named_str("page.html", TEMPLATE, context).unwrap_or_else(|e| {
-        format!("<!doctype html><p>The report could not be made: {}", escape(&e.to_string()))
-    })
+    filled("page.html", context)
 }
