@@ -20,8 +20,11 @@ use terrace_linux::session::{Session, restore_leftover};
 const FOLDER: &str = "TERRACE_TEST_FOLDER";
 const SETTINGS: [(&str, &str); 3] = [("a", "0x0007"), ("b", "1"), ("c", "true")];
 
+/// Signals act on it whatever the one who started the tests ignores, as nohup does hang-ups.
 fn entry(name: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT,TERM", "--"]);
+    command.arg(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--ignored", "--nocapture"]);
     command
 }
