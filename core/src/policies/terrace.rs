@@ -22,10 +22,15 @@
 //! before, the long memories take over what the shortest knows, and past scores count little. So
 //! it takes some periods, not a window of 36 (AMP), to follow.
 //!
+//! **How long it will last.** A move must pay within the length of the memory, but also within the
+//! age of the phase (`lindy`): what has been so for long will be so for long. A phase begins when
+//! memories are emptied and while the program still allocates in quantity, so that what a program
+//! does to set itself up moves little.
+//!
 //! **A brake.** The real placement is compared with the first one, what moves cost is taken off,
-//! and when the sum is below the allowance nothing moves until it recovers, or until a memory's
-//! shadow has won `conviction` periods. That bounds neither what follows from pages that were
-//! moved, nor what a wrong conviction costs: `docs/policies.md` has a program that loses 17 %.
+//! and what it would cost to move everything back (`exposure`). When the sum is below the
+//! allowance nothing moves until it recovers, or until a memory's shadow has won `conviction`
+//! periods. So little is displaced before it has paid for more.
 //!
 //! Each part can be switched off by a parameter; `docs/policies.md` has what each one adds, how the
 //! defaults were found, and on which workloads.
@@ -53,6 +58,8 @@ struct Parameters {
     exchange: String,
     weigh_costs: bool,
     follow_phases: bool,
+    lindy: f64,
+    exposure: f64,
     allowance: f64,
     allowance_periods: f64,
     patience: f64,
@@ -71,6 +78,8 @@ impl Default for Parameters {
             exchange: "measured".to_owned(),
             weigh_costs: true,
             follow_phases: true,
+            lindy: 0.7,
+            exposure: 1.0,
             allowance: 0.01,
             allowance_periods: 0.6,
             patience: 2.0,
@@ -112,6 +121,16 @@ pub(super) const KIND: PolicyKind = PolicyKind {
             name: "follow_phases",
             default: "true",
             meaning: "forgets when what is read is suddenly unlike what was expected",
+        },
+        ParameterDoc {
+            name: "lindy",
+            default: "0.7",
+            meaning: "a move must also pay within the age of the phase times this (0.01 to 1000000)",
+        },
+        ParameterDoc {
+            name: "exposure",
+            default: "1.0",
+            meaning: "share of what it would cost to move everything back that counts as spent (0 to 10)",
         },
         ParameterDoc {
             name: "allowance",
@@ -169,6 +188,8 @@ impl Parameters {
 const KEEP: [f32; MEMORIES] = [0.5, 0.8, 0.95];
 /// Their names, where decisions name what was applied.
 const APPLIED: [&str; MEMORIES] = ["terrace-short", "terrace-middle", "terrace-long"];
+/// A program that allocates more than one page in so many in a period is still setting itself up.
+const GROWTH: usize = 64;
 /// Region that is believed to be alike.
 const REGION_BYTES: u64 = 64 << 10;
 
@@ -197,6 +218,8 @@ struct Terrace {
     likeness: f32,
     /// Periods since the beginning or since memories were forgotten.
     settled: u32,
+    /// Periods since the last of these or since memory was last allocated in quantity.
+    age: u32,
     applied: usize,
     reads: Vec<f32>,
     /// Whether they are samples.
@@ -229,6 +252,8 @@ impl Terrace {
             ("allowance_periods", p.allowance_periods, 0.0, 1000.0),
             ("patience", p.patience, 0.01, 1000.0),
             ("trust", p.trust, 0.0, 1000.0),
+            ("lindy", p.lindy, 0.01, 1e6),
+            ("exposure", p.exposure, 0.0, 10.0),
             ("conviction", p.conviction, 0.0, 1000.0),
             ("margin", p.margin, 0.0, 10.0),
             ("score_keep", p.score_keep, 0.0, 0.999),
@@ -247,6 +272,7 @@ impl Terrace {
             ledger: Ledger::new(p.pair_accesses),
             likeness: 0.0,
             settled: 0,
+            age: 0,
             applied: 2,
             reads: Vec::new(),
             sampled: false,
@@ -278,13 +304,25 @@ impl Terrace {
             && self.reads.iter().any(|&r| r > 0.0);
         self.rates.observe(&self.reads);
         self.settled = self.settled.saturating_add(1);
+        self.age = self.age.saturating_add(1);
         if new {
             self.rates.forget();
             self.shadows.iter_mut().for_each(|shadow| shadow.score *= 0.25);
-            self.settled = 0;
+            (self.settled, self.age) = (0, 0);
         } else {
             self.likeness += 0.2 * (now - self.likeness);
         }
+    }
+
+    /// Periods within which a move by a memory must pay: what has been so for long will be so for
+    /// long, what began just now may end as soon. Accessed bits alone say too little of costs to
+    /// wait for that.
+    fn horizon_periods(&self, memory: usize) -> f64 {
+        let patience = self.parameters.patience_periods(memory);
+        if !self.ledger.measured() {
+            return patience;
+        }
+        patience.min((self.parameters.lindy * (f64::from(self.age) + 1.0)).max(1.0))
     }
 
     /// What to move by what a memory knows, from this placement.
@@ -295,7 +333,7 @@ impl Terrace {
             counts.count(keys, fast);
         }
         // A page stays about as hot as this for as long as the memory is.
-        let worth = self.ledger.gain * p.patience_periods(memory);
+        let worth = self.ledger.gain * self.horizon_periods(memory);
         let noise = f64::from(self.rates.noise(memory));
         let pair = if p.weigh_costs { self.ledger.pair() } else { 0.0 };
         // Accessed bits are no samples: chance has no part in them.
@@ -310,8 +348,8 @@ impl Terrace {
         counts.select_if(COLDEST, budget, promote, trade)
     }
 
-    /// The memory that did best, and whether moves may go on.
-    fn choose(&self) -> (usize, bool) {
+    /// The memory that did best, and whether its moves are made.
+    fn choose(&self, scan: &Scan) -> (usize, bool) {
         let best = |a: usize, b: usize| {
             if self.shadows[b].score > self.shadows[a].score { b } else { a }
         };
@@ -323,9 +361,19 @@ impl Terrace {
         let p = &self.parameters;
         let at_first = p.allowance_periods * self.ledger.period;
         let least = at_first.max(p.allowance * self.ledger.elapsed);
-        let won = self.shadows[memory].score / self.ledger.period.max(1e-9);
-        let affordable = self.ledger.balance > -least || won > p.conviction;
-        (memory, won > p.trust && affordable)
+        let period = self.ledger.period.max(1e-9);
+        let score = self.shadows[memory].score;
+        // Going back would cost as much as what was moved; a cost that is a guess is not added.
+        let back = if self.ledger.measured() { self.pairs_from_home(scan) } else { 0.0 };
+        let exposed = p.exposure * back * self.ledger.pair();
+        let affordable = self.ledger.balance - exposed > -least || score > p.conviction * period;
+        (memory, affordable && score > p.trust * period)
+    }
+
+    /// Pairs of pages that are not where they were first placed.
+    fn pairs_from_home(&self, scan: &Scan) -> f64 {
+        let differ = self.home.words().iter().zip(scan.fast.words());
+        differ.map(|(home, fast)| f64::from((home ^ fast).count_ones())).sum::<f64>() / 2.0
     }
 }
 
@@ -336,6 +384,9 @@ impl Policy for Terrace {
 
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
         if let Some(carry) = self.features.follow(scan) {
+            if carry.new_pages() * GROWTH > scan.pages() {
+                self.age = 0;
+            }
             self.rates.carry(&carry);
             self.home = carry.bits_or(&self.home, &scan.fast);
             for shadow in &mut self.shadows {
@@ -362,7 +413,7 @@ impl Policy for Terrace {
         }
         self.follow_phase();
 
-        let (applied, may_move) = self.choose();
+        let (applied, may_move) = self.choose(scan);
         self.applied = applied;
         let region_bytes = if self.parameters.regions { REGION_BYTES } else { 0 };
         let (mut rates, mut keys) = (Vec::new(), Vec::new());

@@ -74,6 +74,11 @@ impl Ledger {
         cost
     }
 
+    /// Whether costs are measured, and not a guess in accesses.
+    pub fn measured(&self) -> bool {
+        self.measured
+    }
+
     /// What a pair costs in the form that costs less.
     pub fn pair(&self) -> f64 {
         self.pair[self.form()]
