@@ -9,7 +9,7 @@ use serde_json::json;
 use terrace_experiments::Refusal;
 use terrace_reproductions::book::{self, Entry, Tally};
 use terrace_reproductions::library;
-use terrace_reproductions::{Figure, Outcome, Size, reproduce};
+use terrace_reproductions::{Figure, Outcome, Size, from_results, reproduce};
 
 use crate::cli::Format;
 use crate::progress::Screen;
@@ -46,6 +46,9 @@ pub struct Arguments {
     /// Write a page and a picture of each figure, and a table of contents, into this folder.
     #[arg(long, value_name = "DIR")]
     book: Option<PathBuf>,
+    /// Run nothing: check and draw what an earlier run left in OUT.
+    #[arg(long)]
+    from_results: bool,
     /// Runs at the same time. The results are the same bytes.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
@@ -71,7 +74,11 @@ impl Arguments {
         for figure in figures {
             let begun = Instant::now();
             let jobs = usize::from(self.jobs);
-            let outcome = reproduce(&figure, size, &self.out, jobs, &mut Screen::new(false))?;
+            let outcome = if self.from_results {
+                from_results(&figure, size, &self.out)?
+            } else {
+                reproduce(&figure, size, &self.out, jobs, &mut Screen::new(false))?
+            };
             match self.format {
                 Format::Text => show(&figure, &outcome, begun.elapsed().as_secs_f64())?,
                 Format::Json => shown.push(document(&figure, &outcome)),

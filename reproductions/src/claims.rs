@@ -12,6 +12,7 @@
 //! | `best_columns()`, `least_columns()` | how many columns are the highest, or the lowest, of a row |
 //! | `least(row, column)` | the row's value in that column over the lowest of its others, less one |
 //! | `most(a, b)` | the largest of the rows' values in column `a` over those in `b`, less one |
+//! | `correlation(measure)` | Pearson's, between how far a cell's measure is from its row's best cell's, and its value over that cell's |
 //! | `rows` | how many rows there are |
 //! | `percent(x)`, `times(x)`, `number(x)` | a number as text |
 //!
@@ -202,6 +203,12 @@ fn environment(data: &Data) -> Environment<'static> {
             Ok(shared.rows.iter().filter_map(best).collect::<BTreeSet<_>>().len())
         },
     );
+    let shared = data.clone();
+    environment.add_function("correlation", move |measure: String| -> Result<f64, Error> {
+        let values = measure_of(&shared, &Rest(Vec::new()))?;
+        let feature = measure_of(&shared, &Rest(vec![measure]))?;
+        pearson(&gaps(&shared, &values, &feature)).ok_or_else(|| missing(&feature))
+    });
     environment.add_function("percent", |x: f64| format!("{:+.1} %", x * 100.0));
     environment.add_function("times", |x: f64| format!("{}x", number(x)));
     environment.add_function("number", number);
@@ -237,6 +244,31 @@ fn extremes<'a>(data: &'a Data, row: &str, measure: &str) -> Option<(&'a str, f6
     let (best, high) = values.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let low = values.iter().map(|v| v.1).fold(f64::INFINITY, f64::min);
     Some((best, high, low))
+}
+
+/// Of each cell: the measure of its row's best cell less its own, and its value over that cell's
+/// (adaptive-migration-policy paper, section 4.1: feature value gap, normalized performance).
+fn gaps(data: &Data, values: &str, feature: &str) -> Vec<(f64, f64)> {
+    let mut all = Vec::new();
+    for row in &data.rows {
+        let Some((best, high, _)) = extremes(data, row, values) else { continue };
+        let Some(of_best) = data.get(row, best, feature) else { continue };
+        all.extend(data.columns.iter().filter_map(|c| {
+            Some((of_best - data.get(row, c, feature)?, data.get(row, c, values)? / high))
+        }));
+    }
+    all
+}
+
+/// Pearson's correlation coefficient; `None` of fewer than three points or of a constant.
+fn pearson(points: &[(f64, f64)]) -> Option<f64> {
+    let n = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
+    let (x, y) = (mean(|p| p.0), mean(|p| p.1));
+    let sum =
+        |of: &dyn Fn(f64, f64) -> f64| points.iter().map(|p| of(p.0 - x, p.1 - y)).sum::<f64>();
+    let spread = (sum(&|x, _| x * x) * sum(&|_, y| y * y)).sqrt();
+    (points.len() >= 3 && spread > 0.0).then(|| sum(&|x, y| x * y) / spread)
 }
 
 /// The geometric mean of positive numbers; others make it NaN.
@@ -284,6 +316,7 @@ mod tests {
                 Some(false),
             ),
             ("value('cg', 'amp', 'hits')", "value('cg', 'amp', 'hits') > 0", "not run", None),
+            ("correlation('speed')", "correlation('speed') < -0.5", "-0.905", Some(true)),
             ("value('bfs', 'amp')", "true", "not run", Some(true)),
         ] {
             let got = verdict(here, holds).unwrap();

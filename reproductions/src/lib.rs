@@ -22,4 +22,4 @@ mod merge;
 pub mod reproduce;
 
 pub use figure::Figure;
-pub use reproduce::{Outcome, Size, reproduce};
+pub use reproduce::{Outcome, Size, from_results, reproduce};

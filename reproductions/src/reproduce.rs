@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use terrace_experiments::run::Events;
 use terrace_report::plots::{Chart, Series, bars, lines, stacks};
-use terrace_results::TableWriter;
+use terrace_results::{FigureRow, TableWriter, read};
 
 use crate::claims::{Verdict, check, geomean};
 use crate::data::{Data, number};
@@ -75,6 +75,24 @@ pub fn reproduce(
         .map_err(|e| anyhow::anyhow!("figure '{}': {e}", figure.name))?;
     let picture = draw(figure, &data);
     write(&folder, figure, &data, &verdicts, &picture)?;
+    Ok(Outcome { data, verdicts, picture })
+}
+
+/// What a figure came to when it was run before: nothing is run, claims are checked and the picture
+/// is drawn again from `figure.parquet` in OUT/NAME.
+pub fn from_results(figure: &Figure, size: Size, out: &Path) -> anyhow::Result<Outcome> {
+    let folder = out.join(&figure.name);
+    let job = Job { figure, size, folder: &folder, profiles: out, jobs: 1 };
+    let mut data = job.empty();
+    let rows: Vec<FigureRow> = read(&folder).with_context(|| {
+        format!("figure '{}': expected results of a run in {}", figure.name, folder.display())
+    })?;
+    for row in rows {
+        data.put(&row.row, &row.column, &row.measure, row.value);
+    }
+    let verdicts = check(&figure.claims, &data)
+        .map_err(|e| anyhow::anyhow!("figure '{}': {e}", figure.name))?;
+    let picture = draw(figure, &data);
     Ok(Outcome { data, verdicts, picture })
 }
 

@@ -1,7 +1,9 @@
 //! How a figure's data is made. A kind is a file and a line of [`KINDS`].
 
+mod homogeneity;
 mod runs;
 mod steps;
+mod timeline;
 
 use std::path::Path;
 
@@ -24,7 +26,7 @@ pub struct Kind {
 }
 
 /// The kinds.
-pub const KINDS: &[Kind] = &[runs::KIND, steps::KIND];
+pub const KINDS: &[Kind] = &[runs::KIND, steps::KIND, timeline::KIND, homogeneity::KIND];
 
 /// Finds a kind by its name.
 pub fn find(name: &str) -> Result<&'static Kind, String> {

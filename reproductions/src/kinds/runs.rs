@@ -2,6 +2,12 @@
 //!
 //! Where the figure asks for profiles, each workload that is a program is run at reference depth
 //! once for all cells that share it and its machine; the cells are run at period depth then.
+//!
+//! Measures are the columns of the run's tables that are numbers (`runs`; of `hardware` the sums
+//! over the run), and these: `performance` (1 over `slowdown`), `pair_performance` and
+//! `geomean_performance` (of two groups, of all), `chose_POLICY_share` and `operations_POLICY_share`
+//! (of periods, and of operations of migration, in which an adaptive policy applied it), `walk_ns`
+//! (time of a page walk), `settled_periods`.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,6 +25,7 @@ use terrace_results::{HardwareRow, PeriodRow, RunRow, read};
 use toml::{Table, Value};
 
 use super::{Cell, Job, Kind};
+use crate::claims::geomean;
 use crate::data::Data;
 
 pub(super) const KIND: Kind = Kind {
@@ -71,7 +78,7 @@ fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
 }
 
 /// The experiments of the cells, with profiles in the place of programs where the figure has it so.
-fn prepare(
+pub(super) fn prepare(
     job: &Job<'_>,
     cells: &[Cell],
     events: &mut dyn Events,
@@ -93,7 +100,7 @@ fn prepare(
 }
 
 /// Puts profiles in the place of an experiment's programs, and makes those that are not there.
-fn profiled(
+pub(super) fn profiled(
     job: &Job<'_>,
     settings: &mut Table,
     interval_references: u64,
@@ -163,6 +170,10 @@ fn key(experiment: &Table, interval_references: u64) -> anyhow::Result<u64> {
     Ok(hasher.finish())
 }
 
+/// What adaptive policies choose among.
+const ADAPTED: [&str; 6] =
+    ["lru", "lfu", "random", "granularity-4k", "granularity-64k", "granularity-2m"];
+
 /// What one cell came to.
 struct Measured {
     /// The columns of the run's rows that are numbers: the first group's under their names, every
@@ -179,15 +190,32 @@ impl Measured {
                     self.columns.get("first.slowdown")? * self.columns.get("second.slowdown")?;
                 Some(1.0 / both.sqrt())
             }
+            "geomean_performance" => {
+                let slowdowns = self.columns.iter().filter(|(name, _)| name.ends_with(".slowdown"));
+                let inverse: Vec<f64> = slowdowns.map(|(_, s)| 1.0 / s).collect();
+                (!inverse.is_empty()).then(|| geomean(&inverse))
+            }
+            "walk_ns" => {
+                Some(1e6 * self.columns.get("walk_ms")? / self.columns.get("walks")?.max(1.0))
+            }
             other => self.columns.get(other).copied(),
         }
     }
 }
 
 fn measure(job: &Job<'_>, cell: &Cell, experiment: Experiment) -> anyhow::Result<Measured> {
+    let describe = || format!("row '{}', column '{}'", cell.row, cell.column);
+    run_cell(job, cell, experiment).and_then(|out| measured(&out)).with_context(describe)
+}
+
+/// Runs a cell's experiment; the folder that its results are in.
+pub(super) fn run_cell(
+    job: &Job<'_>,
+    cell: &Cell,
+    experiment: Experiment,
+) -> anyhow::Result<PathBuf> {
     let plain = |name: &str| name.replace(['/', ' '], "-");
     let out = job.folder.join("runs").join(plain(&cell.row)).join(plain(&cell.column));
-    let describe = || format!("row '{}', column '{}'", cell.row, cell.column);
     run(
         Request {
             experiment,
@@ -199,9 +227,8 @@ fn measure(job: &Job<'_>, cell: &Cell, experiment: Experiment) -> anyhow::Result
             jobs: 1,
         },
         &mut Quiet,
-    )
-    .with_context(describe)?;
-    measured(&out).with_context(describe)
+    )?;
+    Ok(out)
 }
 
 fn measured(out: &Path) -> anyhow::Result<Measured> {
@@ -230,9 +257,12 @@ fn measured(out: &Path) -> anyhow::Result<Measured> {
         let group = row.group.as_str();
         let of_group = || periods.iter().filter(|p| p.group == group);
         let count = of_group().count().max(1) as f64;
-        for policy in ["lru", "lfu", "random"] {
-            let chosen = of_group().filter(|p| p.applied == policy).count() as f64;
-            put(group, first, &format!("chose_{policy}_share"), chosen / count);
+        let operations = of_group().map(|p| p.migration_operations).sum::<u64>().max(1) as f64;
+        for policy in ADAPTED {
+            let chosen = || of_group().filter(|p| p.applied == policy);
+            put(group, first, &format!("chose_{policy}_share"), chosen().count() as f64 / count);
+            let by = chosen().map(|p| p.migration_operations).sum::<u64>() as f64;
+            put(group, first, &format!("operations_{policy}_share"), by / operations);
         }
         for (name, value) in settled(&of_group().collect::<Vec<_>>()) {
             put(group, first, &name, value);

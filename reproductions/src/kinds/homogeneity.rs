@@ -1,0 +1,109 @@
+//! Kind "homogeneity": of the base pages of a huge page that is accessed within a window, the
+//! share that is accessed too, from profiles. Nothing is run but the profiles.
+//!
+//! Rows are programs (groups of one); columns set `window_intervals`, the window in intervals of the
+//! profile. The measure is `huge_page_access_ratio`, a mean over windows and accessed huge pages.
+
+use anyhow::Context;
+use terrace_core::bits::PageBits;
+use terrace_core::page::Layout;
+use terrace_experiments::run::Events;
+use terrace_recordings::profile::ProfileReader;
+use toml::Value;
+
+use super::runs::profiled;
+use super::{Job, Kind};
+use crate::data::Data;
+
+pub(super) const KIND: Kind = Kind {
+    name: "homogeneity",
+    summary: "how much of an accessed huge page is accessed, from profiles",
+    make,
+};
+
+const HUGE: u64 = 2 << 20;
+
+fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
+    let mut data = job.empty();
+    let wanted = job.figure.profile.as_ref().context("kind 'homogeneity': expected a profile")?;
+    for cell in job.cells() {
+        let mut settings = cell.settings.clone();
+        let window = settings.remove("window_intervals").and_then(|v| v.as_integer()).unwrap_or(1);
+        profiled(job, &mut settings, wanted.interval_references, events)
+            .with_context(|| format!("row '{}'", cell.row))?;
+        let path = settings
+            .get("groups")
+            .and_then(|groups| groups.get(0)?.get("workload")?.get("path"))
+            .and_then(Value::as_str)
+            .with_context(|| format!("row '{}': expected a group with a program", cell.row))?;
+        let mut reader = ProfileReader::open(std::path::Path::new(path))?;
+        let mut ratios = Ratios::default();
+        let mut seen: Option<(Layout, PageBits, i64)> = None;
+        while let Some(interval) = reader.next_interval()? {
+            seen = match seen {
+                // A window does not span a change of the layout.
+                Some((layout, mut bits, n)) if layout == *interval.layout => {
+                    bits.or_with(&interval.accessed);
+                    Some((layout, bits, n + 1))
+                }
+                before => {
+                    before.iter().for_each(|(layout, bits, _)| ratios.window(layout, bits));
+                    Some(((*interval.layout).clone(), interval.accessed.clone(), 1))
+                }
+            };
+            if let Some((layout, bits, _)) = seen.take_if(|(_, _, n)| *n >= window) {
+                ratios.window(&layout, &bits);
+            }
+        }
+        if let Some((layout, bits, _)) = seen {
+            ratios.window(&layout, &bits);
+        }
+        if let Some(mean) = ratios.mean() {
+            data.put(&cell.row, &cell.column, &job.figure.measures[0], mean);
+        }
+    }
+    Ok(data)
+}
+
+/// The ratios of huge pages so far.
+#[derive(Debug, Default)]
+struct Ratios {
+    sum: f64,
+    count: u64,
+}
+
+impl Ratios {
+    fn window(&mut self, layout: &Layout, accessed: &PageBits) {
+        layout.regions(HUGE, |pages| {
+            let all = pages.len();
+            let touched = pages.filter(|&page| accessed.get(page)).count();
+            // Ends of areas are no huge pages.
+            if touched > 0 && all as u64 * layout.page_size().bytes() == HUGE {
+                self.sum += touched as f64 / all as f64;
+                self.count += 1;
+            }
+        });
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_core::page::PageSize;
+
+    #[test]
+    fn the_share_is_of_accessed_huge_pages_only() {
+        let layout = Layout::contiguous(PageSize::Base, 3 * 512);
+        let mut accessed = PageBits::new(layout.pages());
+        (0..512).for_each(|page| accessed.set(page, true));
+        accessed.set(512, true);
+        let mut ratios = Ratios::default();
+        ratios.window(&layout, &accessed);
+        let mean = ratios.mean().unwrap();
+        assert!((mean - (1.0 + 1.0 / 512.0) / 2.0).abs() < 1e-12, "{mean}");
+    }
+}
