@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{
     caches, compare, completions, coverage, daemon, dram, export, guard, heatmap, import, info,
-    lab, machines, man, plan, policies, profile, rack, record, replay, report, reproduce, restore,
-    run, sweep, top, workloads,
+    lab, machines, man, numactl, plan, policies, profile, rack, record, replay, report, reproduce,
+    restore, run, sweep, top, workloads,
 };
 
 /// What stands below the commands in `--help` and in the manual page.
@@ -54,6 +54,7 @@ pub enum Command {
     Report(report::Arguments),
     Reproduce(reproduce::Arguments),
     Lab(lab::Arguments),
+    Numactl(numactl::Arguments),
     Policies(policies::Arguments),
     Workloads(workloads::Arguments),
     Machines(machines::Arguments),
@@ -90,6 +91,7 @@ impl Command {
             Command::Report(a) => a.execute(),
             Command::Reproduce(a) => a.execute(),
             Command::Lab(a) => a.execute(),
+            Command::Numactl(a) => a.execute(),
             Command::Policies(a) => a.execute(),
             Command::Workloads(a) => a.execute(),
             Command::Machines(a) => a.execute(),

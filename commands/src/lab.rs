@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use terrace_experiments::run::write_whole;
 use terrace_experiments::{Refusal, size::Size};
 use terrace_lab::{
-    CountedCaches, Event, GuestJob, Kernel, Lab, LabConfig, LabError, Machine, Program,
+    CountedCaches, Event, GuestJob, Kernel, Lab, LabConfig, LabError, Machine, Program, TcgThreads,
 };
 use terrace_recordings::reference::CacheShape;
 
@@ -47,9 +47,15 @@ pub struct Arguments {
     /// Latency of the slow tier in ns.
     #[arg(long, default_value_t = 300, value_name = "NS")]
     slow_latency_ns: u32,
-    /// Kernel image to boot instead of that of Debian's package.
-    #[arg(long, value_name = "BZIMAGE")]
-    kernel: Option<PathBuf>,
+    /// Kernel to boot: 'debian' (its package, fetched), 'terrace' (built by 'make kernel'), or
+    /// the path of an image.
+    #[arg(long, value_name = "KERNEL", default_value = "debian")]
+    kernel: String,
+    /// How many threads emulate the processors in software: 'each' has one of its own, which is
+    /// faster and needs a QEMU that does it rightly (8.1), or a kernel that does not change its
+    /// own code while it runs: the Terrace kernel, as long as nobody switches tracepoints.
+    #[arg(long, value_enum, value_name = "THREADS", default_value = "auto")]
+    threads: Threads,
     /// Words added to the kernel's command line.
     #[arg(long, value_name = "WORDS")]
     append: Option<String>,
@@ -96,6 +102,17 @@ pub struct Arguments {
     command: Vec<String>,
 }
 
+/// Threads of the emulation.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Threads {
+    /// One for each processor where this QEMU does that rightly.
+    Auto,
+    /// One for all.
+    One,
+    /// One for each.
+    Each,
+}
+
 impl Arguments {
     /// Boots and runs.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
@@ -105,7 +122,12 @@ impl Arguments {
             slow_bytes: self.slow.0,
             fast_latency_ns: self.fast_latency_ns,
             slow_latency_ns: self.slow_latency_ns,
-            kernel: self.kernel.clone().map_or(Kernel::Debian, Kernel::Path),
+            kernel: Kernel::named(&self.kernel),
+            tcg_threads: match self.threads {
+                Threads::Auto => TcgThreads::Auto,
+                Threads::One => TcgThreads::Single,
+                Threads::Each => TcgThreads::Multi,
+            },
             kernel_args: self
                 .append
                 .iter()

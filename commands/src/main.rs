@@ -24,6 +24,7 @@ mod info;
 mod lab;
 mod machines;
 mod man;
+mod numactl;
 mod pages;
 mod plan;
 mod policies;

@@ -7,12 +7,13 @@ use common::{Place, Said, with_results};
 use terrace_core::policies::REGISTRY;
 use terrace_results::{RunRow, read};
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "run",
     "compare",
     "replay",
     "report",
     "lab",
+    "numactl",
     "policies",
     "import",
     "export",
@@ -60,6 +61,11 @@ fn wrong_arguments_exit_with_2_and_say_what_was_expected() {
         ("lab --fast much", "expected a number with an optional K, M, G or T"),
         ("lab --timeout 0", "--timeout"),
         ("lab --result /x", "--out <DIR>"),
+        ("lab --threads two", "[possible values: auto, one, each]"),
+        ("numactl --page-tables fast", "<COMMAND>"),
+        ("numactl --page-tables near -- true", "expected 'fast', 'default', or the number"),
+        ("numactl -- true", "expected --page-tables with 'fast'"),
+        ("numactl --hard -- true", "--page-tables <PLACE>"),
         ("policies --format xml", "[possible values: text, json]"),
         ("workloads --frob", "unexpected argument '--frob'"),
         ("import lackey", "<FILE>"),

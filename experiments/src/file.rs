@@ -77,7 +77,8 @@ pub struct MachineSpec {
     /// Nodes of its slow tier.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slow_nodes: Vec<u32>,
-    /// Kernel image of the virtual machine; Debian's packaged kernel by default.
+    /// Kernel of the virtual machine: "debian" (its package, the default), "terrace" (what `make
+    /// kernel` built), or the path of an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<PathBuf>,
     /// How deep the simulated machine goes.

@@ -58,7 +58,11 @@ fn machine(run: &Run<'_>) -> anyhow::Result<Machine> {
     if let Some(size) = wanted.slow {
         machine.slow_bytes = size.0;
     }
-    if let Some(kernel) = &wanted.kernel {
+    if let Some(word) = wanted.kernel.as_deref().and_then(Path::to_str)
+        && let kernel @ (Kernel::Debian | Kernel::Terrace) = Kernel::named(word)
+    {
+        machine.kernel = kernel;
+    } else if let Some(kernel) = &wanted.kernel {
         let kernel = experiment.folder.join(kernel);
         if !kernel.is_file() {
             let kernel = kernel.display();

@@ -18,12 +18,24 @@ pub enum Kernel {
     /// (CONFIG_PVH), which starts sooner. It has to have devtmpfs, virtio-pci, virtio-console
     /// and the 8250 serial console built in.
     Path(PathBuf),
+    /// Debian's source with the series of `kernel/`, as `make kernel` left it in the cache.
+    Terrace,
 }
 
 /// The packages that have such a kernel. Those with debugging symbols (`-dbg`) do not match.
 const PATTERN: &str = r"^linux-image-6\.12\.[0-9]+.*-cloud-amd64(-unsigned)?$";
 
 impl Kernel {
+    /// The kernel that people mean by this word: 'debian', 'terrace', or the path of an image.
+    #[must_use]
+    pub fn named(word: &str) -> Self {
+        match word {
+            "debian" => Self::Debian,
+            "terrace" => Self::Terrace,
+            path => Self::Path(path.into()),
+        }
+    }
+
     /// The image to boot.
     pub fn image(&self, cache: &Cache, say: &mut dyn FnMut(String)) -> Result<PathBuf, LabError> {
         match self {
@@ -33,8 +45,21 @@ impl Kernel {
                 remedy: "give the path of a bzImage, or use Debian's kernel".to_owned(),
             }),
             Self::Debian => debian(cache, say),
+            Self::Terrace => terrace(cache),
         }
     }
+}
+
+/// `make kernel` keeps images by content, and a link to the one that it made or found last.
+fn terrace(cache: &Cache) -> Result<PathBuf, LabError> {
+    let current = cache.root().join("kernel/current");
+    // The first starts without being unpacked.
+    ["vmlinux", "bzImage"].map(|name| current.join(name)).into_iter().find(|p| p.is_file()).ok_or(
+        LabError::KernelMissing {
+            reason: format!("{} has no image", current.display()),
+            remedy: "build the Terrace kernel with `make kernel`".to_owned(),
+        },
+    )
 }
 
 fn debian(cache: &Cache, say: &mut dyn FnMut(String)) -> Result<PathBuf, LabError> {
@@ -117,6 +142,27 @@ mod tests {
         let found = newest(names.map(str::to_owned).to_vec());
         assert_eq!(found.as_deref(), Some("linux-image-6.12.107+deb12-cloud-amd64"));
         assert_eq!(newest(Vec::new()), None);
+    }
+
+    #[test]
+    fn the_terrace_kernel_is_the_one_that_was_built_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        let error = Kernel::Terrace.image(&cache, &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains("make kernel"), "{error}");
+        let images = cache.root().join("kernel/images");
+        for (key, name) in [("old", "bzImage"), ("new", "vmlinux")] {
+            std::fs::create_dir_all(images.join(key)).unwrap();
+            std::fs::write(images.join(key).join(name), key).unwrap();
+        }
+        let link = cache.root().join("kernel/current");
+        for (key, name) in [("old", "bzImage"), ("new", "vmlinux")] {
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(format!("images/{key}"), &link).unwrap();
+            let found = Kernel::Terrace.image(&cache, &mut |_| {}).unwrap();
+            assert_eq!(std::fs::read_to_string(&found).unwrap(), key);
+            assert!(found.ends_with(name), "{}", found.display());
+        }
     }
 
     #[test]

@@ -12,11 +12,12 @@
 //!   (records to periods), [`flush`] (what stays in a TLB shows no use), [`tracker`];
 //! - moving: [`kernel`] (the calls, as a trait that tests replace), [`mover`],
 //!   [`pace`] (how many pages a call), [`costs`];
+//! - the Terrace kernel's device: [`tiermem`];
 //! - leaving the host as it was: [`lock`], [`journal`] (every change, before it is made),
 //!   [`guard`] (restores when the run is killed), [`session`] (the three together), [`signals`];
 //! - [`conflicts`] (what stands in the way) and [`host`] (all of it for one run).
 //!
-//! Everything unsafe is in [`raw`].
+//! Everything unsafe is in [`raw`] and `tiermem_raw`.
 
 pub mod cgroup;
 pub mod collect;
@@ -43,6 +44,8 @@ pub mod shape;
 pub mod signals;
 #[cfg(test)]
 mod testing;
+pub mod tiermem;
+mod tiermem_raw;
 pub mod tiers;
 pub mod trace;
 pub mod tracker;
