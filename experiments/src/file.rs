@@ -8,6 +8,7 @@ use serde_json::Value;
 use terrace_core::page::PageSize;
 use terrace_core::parameters::in_plain_words;
 use terrace_engine::FastShare;
+use terrace_linux::means::Mechanisms;
 use terrace_simulated::os::{OsConfig, TablePolicy};
 use terrace_simulated::reference::Options;
 use terrace_workloads::kinds;
@@ -81,6 +82,10 @@ pub struct MachineSpec {
     /// kernel` built), or the path of an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<PathBuf>,
+    /// By what a live machine tracks and moves pages: "auto" (the Terrace kernel's mechanisms where
+    /// the kernel has them), "stock", or "terrace".
+    #[serde(skip_serializing_if = "Mechanisms::is_auto")]
+    pub mechanisms: Mechanisms,
     /// How deep the simulated machine goes.
     #[serde(skip_serializing_if = "Depth::is_period")]
     pub depth: Depth,
@@ -128,6 +133,7 @@ impl Default for MachineSpec {
             fast_nodes: Vec::new(),
             slow_nodes: Vec::new(),
             kernel: None,
+            mechanisms: Mechanisms::Auto,
             depth: Depth::Period,
             sample_reads: 0,
             hardware: None,

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 use terrace_core::page::PageSize;
 use terrace_core::policy::{self, Allocation};
+use terrace_core::seams::{Mover as _, Tracker as _};
 use terrace_engine::{Engine, Group, Options};
 use terrace_linux::cgroup::Cgroup;
 use terrace_linux::conflicts::{self, Intent, Severity};
@@ -177,6 +178,7 @@ fn options(run: &Run<'_>) -> HostOptions {
     HostOptions {
         fix_conflicts: run.request.fix_conflicts,
         max_groups: groups.len() as u32,
+        mechanisms: machine.mechanisms,
         nodes: (!machine.fast_nodes.is_empty())
             .then(|| (machine.fast_nodes.clone(), machine.slow_nodes.clone())),
         ..HostOptions::new(Intent {
@@ -217,7 +219,9 @@ pub(crate) fn run(
     }
     let attached = host.attach(attach).map_err(Refusal::new)?;
     let mut groups = Vec::new();
+    let mut means = Vec::new();
     for (spec, attached) in experiment.groups.iter().zip(attached) {
+        means.push((attached.tracker.name(), attached.mover.name()));
         groups.push(Group {
             name: spec.name.clone(),
             tracker: Box::new(attached.tracker),
@@ -237,7 +241,11 @@ pub(crate) fn run(
 
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let kernel = kernel.trim();
-    let rows = run.rows((!kernel.is_empty()).then_some(kernel), false);
+    let mut rows = run.rows((!kernel.is_empty()).then_some(kernel), false);
+    for (row, (tracker, mover)) in rows.iter_mut().zip(means) {
+        row.tracker = Some(tracker.to_owned());
+        row.mover = Some(mover.to_owned());
+    }
     let names: Vec<_> = experiment.groups.iter().map(|g| g.name.as_str()).collect();
     let mut progress = |group: usize, row: &PeriodRow| {
         events.event(Event::Period {

@@ -173,8 +173,8 @@ fn compare(
 
 /// The experiment as the guest runs it: its machine is there already.
 fn in_guest(experiment: &Experiment) -> Experiment {
-    let MachineSpec { fast_nodes, slow_nodes, .. } = experiment.machine.clone();
-    let machine = MachineSpec { fast_nodes, slow_nodes, ..MachineSpec::default() };
+    let MachineSpec { fast_nodes, slow_nodes, mechanisms, .. } = experiment.machine.clone();
+    let machine = MachineSpec { fast_nodes, slow_nodes, mechanisms, ..MachineSpec::default() };
     Experiment { machine, ..experiment.clone() }
 }
 

@@ -456,6 +456,114 @@ static void test_pt_follow(void)
 	munmap(p, bytes);
 }
 
+/*
+ * Several tenants: one fills the fast node, so that another's tables and data land
+ * on the slow one.  The first goes, the data comes up, and the tables come after
+ * it, or, without FOLLOW, stay (Radiant, section 4.3 and table 5).
+ */
+static const char * const r3_names[] = {
+	"pt_migrate_data_pages", "pt_migrate_success", "pt_migrate_same_node",
+	"pt_migrate_same_tier", "pt_migrate_has_fast", "pt_migrate_busy", "pt_migrate_fail",
+};
+#define R3_NAMES (sizeof(r3_names) / sizeof(r3_names[0]))
+
+static pid_t fill_node(int node)
+{
+	int ready[2];
+	char c = 0;
+	pid_t pid;
+
+	if (pipe(ready))
+		return -1;
+	pid = fork();
+	if (!pid) {
+		unsigned long mask = 1UL << node, taken = 0;
+
+		close(ready[0]);
+		/* Until the node has none to give: what comes next would go elsewhere. */
+		for (;;) {
+			char *p = map(HUGE, false);
+
+			syscall(SYS_mbind, p, HUGE, 1 /* MPOL_PREFERRED */, &mask, 64UL, 0UL);
+			memset(p, 1, HUGE);
+			taken++;
+			if (node_of(p + HUGE - PAGE) != node)
+				break;
+		}
+		printf("# the first tenant takes %lu MB\n", taken * 2);
+		c = write(ready[1], "x", 1) != 1;
+		pause();
+		_exit(c);
+	}
+	close(ready[1]);
+	if (read(ready[0], &c, 1) != 1) {
+		waitpid(pid, NULL, 0);
+		pid = -1;
+	}
+	close(ready[0]);
+	return pid;
+}
+
+static void r3(bool follow)
+{
+	const unsigned long n = 64, bytes = n * HUGE;
+	uint64_t counts[TM_PT_NR_LEVELS][NR_NODES] = {};
+	unsigned long stranded, slow = 0;
+	long before[R3_NAMES];
+	pid_t filler;
+	char *p;
+
+	CHECK(!policy(TM_PT_MODE_DEFAULT, 0, 0, follow ? TM_PT_POLICY_FOLLOW : 0), "set follow");
+	filler = fill_node(0);
+	if (filler < 0) {
+		fail("the fast node cannot be filled");
+		return;
+	}
+	p = map(bytes, false);
+	for (unsigned long at = 0; at < bytes; at += 4 * PAGE)
+		*(unsigned long *)(p + at) = at + 1;
+	tables(p, bytes, counts);
+	stranded = counts[0][1];
+	for (unsigned long t = 0; t < n; t++)
+		slow += node_of(p + t * HUGE) == 1;
+	CHECK(stranded > n / 2, "%lu of %lu tables are on the slow node", stranded, n);
+	kill(filler, SIGKILL);
+	waitpid(filler, NULL, 0);
+
+	for (unsigned int i = 0; i < R3_NAMES; i++)
+		before[i] = vmstat(r3_names[i]);
+	/* Places that are not mapped are passed over. */
+	move_range(p, bytes, 4 * PAGE, 0);
+	for (int i = 0; i < 100; i++) {
+		memset(counts, 0, sizeof(counts));
+		tables(p, bytes, counts);
+		if (!counts[0][1] || !follow)
+			break;
+		usleep(100000);
+	}
+	printf("# %s: %lu of %lu tables stranded with the data (%lu of %lu probes), %lu left\n",
+	       follow ? "follow" : "stay", stranded, n, slow, n, (long)counts[0][1]);
+	for (unsigned int i = 0; i < R3_NAMES; i++)
+		printf("#   %-22s %ld\n", r3_names[i], vmstat(r3_names[i]) - before[i]);
+	if (follow)
+		CHECK(!counts[0][1], "%lu tables stay on the slow node", (long)counts[0][1]);
+	else
+		CHECK(counts[0][1] == stranded, "tables moved by themselves");
+	for (unsigned long at = 0; at < bytes; at += 4 * PAGE)
+		if (*(unsigned long *)(p + at) != at + 1) {
+			fail("page %lu is wrong", at / PAGE);
+			break;
+		}
+	munmap(p, bytes);
+	policy(TM_PT_MODE_DEFAULT, 0, 0, 0);
+}
+
+static void test_pt_tenants(void)
+{
+	r3(false);
+	r3(true);
+}
+
 /* --- the stress ---------------------------------------------------------- */
 
 #define OWNERS	2
@@ -745,6 +853,89 @@ static void end_stress(void)
 	munmap(st.p, st.pages * PAGE);
 }
 
+/*
+ * What the kernel complained of since the last time that this was called: a failure, too.
+ */
+static void check_log(void);
+
+/*
+ * One table, a thread that moves some of its pages, and nothing else: where the
+ * walk to a page is delayed, nearly every one meets a move of the table.
+ */
+#define STALE_PAGES	16
+
+static void *pusher(void *arg)
+{
+	void *pages[STALE_PAGES];
+	int node = 0;
+	(void)arg;
+
+	for (int i = 0; i < STALE_PAGES; i++)
+		pages[i] = st.p + i * PAGE;
+	while (!st.stop) {
+		node = !node;
+		move_to(pages, STALE_PAGES, node);
+		__atomic_add_fetch(&st.moves, STALE_PAGES, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+/* Moves the table until something is wrong or time is up. */
+static unsigned long move_stale_table(unsigned long wanted, unsigned int most)
+{
+	unsigned long moved = 0, page, round = 0;
+	double begun = now();
+	struct tm_pt_migrate out;
+
+	memset(&st, 0, sizeof(st));
+	st.pages = STALE_PAGES;
+	st.p = map(HUGE, false);
+	for (page = 0; page < STALE_PAGES; page++)
+		write_page(page, 1);
+	start(pusher, NULL);
+	while (moved < wanted && !failures && now() - begun < most) {
+		char *reuse;
+
+		tables_to(st.p, HUGE, !(round & 1), 0, &out);
+		moved += out.moved;
+		if (++round % 16)
+			continue;
+		/* Frames that were given back wrongly get other contents. */
+		reuse = map(STALE_PAGES * PAGE, false);
+		memset(reuse, 0x5a, STALE_PAGES * PAGE);
+		munmap(reuse, STALE_PAGES * PAGE);
+		for (page = 0; page < STALE_PAGES; page++)
+			check_page(page, 1, "stale");
+		st.checks += STALE_PAGES;
+		if (!(round % 256))
+			check_log();
+	}
+	finish();
+	for (page = 0; page < STALE_PAGES; page++)
+		check_page(page, 1, "at the end");
+	munmap(st.p, HUGE);
+	check_log();
+	return moved;
+}
+
+/* Walks that looked a table up before it moved find that out. */
+static void test_pt_stale(void)
+{
+	static const char * const delays[] = { "delay_pt_lookup_us", "delay_map_pte_us" };
+	const unsigned long wanted = count ? count : 200;
+
+	for (int i = 0; i < 2; i++) {
+		unsigned long moved;
+
+		debug(delays[i], "2000");
+		moved = move_stale_table(wanted, seconds / 2);
+		debug(delays[i], "0");
+		printf("# %s: %lu table moves, %lu data moves, %lu checks\n", delays[i], moved,
+		       st.moves, st.checks);
+		CHECK(moved >= wanted, "only %lu table moves in time", moved);
+	}
+}
+
 /* Bits that come late are found, and nothing is lost. */
 static void test_pt_late(void)
 {
@@ -783,28 +974,33 @@ static void test_pt_stress(void)
 	CHECK(moved >= (count ? count : 2000), "only %lu table moves in time", moved);
 }
 
-/* With this fault, the same stress must fail. */
+enum scenario { LAZY, STALE };
+
+/* With these faults, the same stress must fail. */
 static void faulty(const char *fault, const char *other, const char *delay, const char *us,
-		   bool only_lazy)
+		   enum scenario scenario)
 {
+	unsigned long moved;
+	double begun = now();
+
 	if (!debug(fault, "1") || (other && !debug(other, "1"))) {
 		fail("no /sys/kernel/debug/tiermem/%s: is CONFIG_TIERMEM_DEBUG on?", fault);
 		return;
 	}
 	debug(delay, us);
-	if (only_lazy) {
+	if (scenario == LAZY) {
 		begin_lazy();
-		move_lazy_table(count ? count : 100000);
+		moved = move_lazy_table(count ? count : 100000);
+		end_stress();
 	} else {
-		begin_stress(1024, true);
-		move_tables(count ? count : 100000);
+		moved = move_stale_table(count ? count : 100000, seconds);
 	}
-	end_stress();
 	debug(delay, "0");
 	debug(fault, "0");
 	if (other)
 		debug(other, "0");
-	printf("# the stress noticed %u times\n", failures);
+	printf("# the stress noticed %u times, after %lu table moves and %.0f s\n", failures, moved,
+	       now() - begun);
 	if (failures)
 		failures = 0;
 	else
@@ -813,22 +1009,24 @@ static void faulty(const char *fault, const char *other, const char *delay, cons
 
 static void test_fault_order(void)
 {
-	faulty("fault_pt_order", NULL, "delay_pt_switch_us", "3000", true);
+	faulty("fault_pt_order", NULL, "delay_pt_switch_us", "3000", LAZY);
 }
 
 static void test_fault_merge(void)
 {
-	faulty("fault_pt_merge", NULL, "delay_pt_switch_us", "3000", true);
+	faulty("fault_pt_merge", NULL, "delay_pt_switch_us", "3000", LAZY);
 }
 
+/* A walk that does not look again edits the table that has gone. */
 static void test_fault_poison(void)
 {
-	faulty("fault_pt_poison", "fault_map_pte", "delay_map_pte_us", "2000", false);
+	faulty("fault_pt_poison", "fault_map_pte", "delay_map_pte_us", "2000", STALE);
 }
 
+/* A walk reads a table that has been freed: this one the kernel notices. */
 static void test_fault_free(void)
 {
-	faulty("fault_pt_free", NULL, "delay_map_pte_us", "2000", false);
+	faulty("fault_pt_free", NULL, "delay_pt_lookup_us", "2000", STALE);
 }
 
 /* --- exchange ------------------------------------------------------------ */
@@ -1239,6 +1437,7 @@ static const struct {
 	{ "policy", test_policy, TM_FEATURE_PT_POLICY, false },
 	{ "pt-move", test_pt_move, TM_FEATURE_PT_MIGRATE, false },
 	{ "pt-follow", test_pt_follow, TM_FEATURE_PT_MIGRATE, false },
+	{ "pt-tenants", test_pt_tenants, TM_FEATURE_PT_MIGRATE, false },
 	{ "exchange", test_exchange, TM_FEATURE_EXCHANGE, false },
 	{ "exchange-huge", test_exchange_huge, TM_FEATURE_EXCHANGE, false },
 	{ "exchange-refusals", test_exchange_refusals, TM_FEATURE_EXCHANGE, false },
@@ -1247,6 +1446,7 @@ static const struct {
 	{ "control", test_control, 0, false },
 	{ "migrate-stress", test_migrate_stress, TM_FEATURE_MIGRATE, false },
 	{ "pt-late", test_pt_late, TM_FEATURE_PT_MIGRATE | TM_FEATURE_DEBUG, false },
+	{ "pt-stale", test_pt_stale, TM_FEATURE_PT_MIGRATE | TM_FEATURE_DEBUG, false },
 	{ "pt-stress", test_pt_stress, TM_FEATURE_PT_MIGRATE, false },
 	{ "exchange-stress", test_exchange_stress, TM_FEATURE_EXCHANGE, false },
 	{ "fault-order", test_fault_order, TM_FEATURE_DEBUG, true },
@@ -1278,17 +1478,18 @@ static void add_swap(void)
 	close(fd);
 }
 
-/* What the kernel complained of is a failure, too. */
 static void check_log(void)
 {
 	static const char * const words[] = {
 		"BUG:", "WARNING:", "Bad page", "Bad rss-counter", "KASAN", "kernel BUG",
 		"possible recursive locking", "circular locking", "soft lockup",
 	};
+	static int fd = -1;
 	char record[8192];
-	int fd = open("/dev/kmsg", O_RDONLY | O_NONBLOCK);
 	ssize_t n;
 
+	if (fd < 0)
+		fd = open("/dev/kmsg", O_RDONLY | O_NONBLOCK);
 	while (fd >= 0 && ((n = read(fd, record, sizeof(record) - 1)) > 0 || errno == EPIPE)) {
 		if (n <= 0)
 			continue;
@@ -1299,8 +1500,6 @@ static void check_log(void)
 				break;
 			}
 	}
-	if (fd >= 0)
-		close(fd);
 }
 
 int main(int argc, char **argv)

@@ -12,7 +12,7 @@
 //! | key | value |
 //! |---|---|
 //! | `run`, `experiment`, `machine`, `policy`, `group`, `workload` | text |
-//! | `kernel`, `notes` | text or null |
+//! | `kernel`, `tracker`, `mover`, `notes` | text or null |
 //! | `parameters` | the policy's parameters: an object (text, where it was not valid JSON) |
 //! | `page_size_bytes`, `period_ms`, `seed`, `periods`, `lost_periods`, `pages_max` | integer |
 //! | `fast_ratio` | fast memory over the group's memory, 0 to 1 |
@@ -52,6 +52,8 @@ fn run(run: &RunRow) -> Value {
         "experiment": run.experiment,
         "machine": run.machine,
         "kernel": run.kernel,
+        "tracker": run.tracker,
+        "mover": run.mover,
         "policy": run.policy,
         "parameters": parameters(run),
         "group": run.group,

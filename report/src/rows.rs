@@ -9,6 +9,7 @@ use terrace_results::RunRow;
 pub(crate) enum Particular {
     Experiment,
     Machine,
+    Mechanisms,
     FastRatio,
     Group,
     Workload,
@@ -18,9 +19,10 @@ pub(crate) enum Particular {
 
 impl Particular {
     /// All, in the order in which they are shown.
-    const ALL: [Particular; 7] = [
+    const ALL: [Particular; 8] = [
         Particular::Experiment,
         Particular::Machine,
+        Particular::Mechanisms,
         Particular::FastRatio,
         Particular::Group,
         Particular::Workload,
@@ -33,6 +35,7 @@ impl Particular {
         match self {
             Particular::Experiment => "experiment",
             Particular::Machine => "machine",
+            Particular::Mechanisms => "tracked and moved by",
             Particular::FastRatio => "fast memory",
             Particular::Group => "group",
             Particular::Workload => "workload",
@@ -46,6 +49,12 @@ impl Particular {
         match self {
             Particular::Experiment => clean(&run.experiment),
             Particular::Machine => clean(&run.machine),
+            Particular::Mechanisms => {
+                let mut all: Vec<String> =
+                    [&run.tracker, &run.mover].into_iter().flatten().map(|m| clean(m)).collect();
+                all.dedup();
+                all.join(", ")
+            }
             Particular::FastRatio => percent_round(run.fast_ratio),
             Particular::Group => clean(&run.group),
             Particular::Workload => clean(&run.workload),
@@ -155,6 +164,10 @@ fn distinct(runs: &[RunRow], particular: Particular) -> usize {
     values(runs, |run| particular.value(run)).len()
 }
 
+fn by_tiermem(run: &RunRow) -> bool {
+    [&run.tracker, &run.mover].into_iter().flatten().any(|m| m == "tiermem")
+}
+
 /// Where, on what and for whom it ran is shown as soon as it differs; workload, seed and run
 /// only where rows could not be told apart without them.
 fn shown(runs: &[RunRow]) -> Vec<Particular> {
@@ -167,7 +180,9 @@ fn shown(runs: &[RunRow]) -> Vec<Particular> {
         runs.iter().map(key).collect::<std::collections::BTreeSet<_>>().len()
     };
     for particular in Particular::ALL {
-        let differs = distinct(runs, particular) > 1;
+        // What only one kernel has is told of it, too.
+        let differs = distinct(runs, particular) > 1
+            || particular == Particular::Mechanisms && runs.iter().any(by_tiermem);
         let always =
             !matches!(particular, Particular::Workload | Particular::Seed | Particular::Run);
         let mut with = shown.clone();
@@ -219,6 +234,23 @@ mod tests {
         assert_eq!(rows.panels[0].title, "group a · workload zipf");
         assert_eq!(rows.series_name(&runs[2]), "amp · seed 2");
         assert_eq!(rows.runs().count(), 4);
+    }
+
+    #[test]
+    fn the_terrace_kernels_mechanisms_are_told_even_where_all_runs_have_them() {
+        let by = |run: RunRow, tracker: &str, mover: &str| RunRow {
+            tracker: Some(tracker.to_owned()),
+            mover: Some(mover.to_owned()),
+            ..run
+        };
+        let run = || run("1", "lru", "g", "zipf", 1);
+        assert!(Rows::new(&[by(run(), "damon", "move_pages")]).shown.is_empty());
+        let mixed = [by(run(), "tiermem", "tiermem"), by(run(), "damon", "tiermem"), run()];
+        let rows = Rows::new(&mixed[..1]);
+        assert_eq!(rows.shown, [Particular::Mechanisms]);
+        assert_eq!(rows.panels[0].title, "tracked and moved by tiermem");
+        let values: Vec<_> = mixed.iter().map(|r| Particular::Mechanisms.value(r)).collect();
+        assert_eq!(values, ["tiermem", "damon, tiermem", ""]);
     }
 
     #[test]

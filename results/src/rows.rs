@@ -91,6 +91,11 @@ table! {
         machine: String,
         /// Kernel release, where there is one.
         kernel: Option<String>,
+        /// What read accessed bits, on a live machine: "damon", or "tiermem" (the Terrace kernel's
+        /// scan).
+        tracker: Option<String>,
+        /// What moved pages, on a live machine: "move_pages" or "tiermem".
+        mover: Option<String>,
         /// The policy asked for.
         policy: String,
         /// Its parameters, as a JSON object.

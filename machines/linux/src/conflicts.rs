@@ -231,6 +231,22 @@ pub fn find(
     Ok(found)
 }
 
+/// Of these, what stands in the way when the Terrace kernel's scan reads accessed bits: it needs
+/// neither DAMON nor tracing, and has the bits that reclaim clears.
+pub(crate) fn of_scans(mut found: Vec<Conflict>) -> Vec<Conflict> {
+    const OTHERS: [&str; 7] = [
+        "damon_missing",
+        "damon_user",
+        "damon_module",
+        "tracefs_missing",
+        "tracefs_unmounted",
+        "tracepoint_missing",
+        "mglru",
+    ];
+    found.retain(|c| !OTHERS.contains(&c.name));
+    found
+}
+
 /// Kernel settings that spoil results or fight.
 fn settings(roots: &Roots, intent: Intent, found: &mut Vec<Conflict>) -> Result<(), FileError> {
     let mut fixable = |name, path: PathBuf, value: &'static str, message: &str| {
@@ -390,6 +406,20 @@ mod tests {
             assert!(!found.is_empty(), "{name} not found");
             assert!(found.iter().all(|f| f == &(*name, *severity)), "{name}: {found:?}");
         }
+    }
+
+    #[test]
+    fn the_terrace_kernels_scan_needs_neither_damon_nor_a_quiet_reclaim() {
+        let (keep, roots) = clean_host();
+        put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+        put(keep.path(), "proc/sys/kernel/numa_balancing", "1\n");
+        fs::remove_dir_all(keep.path().join("sys/kernel/mm/damon")).unwrap();
+        fs::remove_dir_all(keep.path().join("sys/kernel/tracing")).unwrap();
+        let topology = tiers::discover(&roots).unwrap();
+        let found = find(&roots, &topology, HUGE, PagemapScan::Present).unwrap();
+        assert_eq!(found.len(), 4, "{found:?}");
+        let left: Vec<_> = of_scans(found).into_iter().map(|c| c.name).collect();
+        assert_eq!(left, ["numa_balancing"]);
     }
 
     #[test]

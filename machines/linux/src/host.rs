@@ -13,13 +13,14 @@ use crate::conflicts::{self, Conflict, Intent, PagemapScan, Severity};
 use crate::costs::Costs;
 use crate::files::FileError;
 use crate::guard::GuardCommand;
-use crate::kernel::LiveKernel;
+use crate::means::{Means, Mechanisms};
 use crate::mover::{MoverOptions, Notices, PageMover, TierNodes};
 use crate::roots::Roots;
 use crate::session::{Session, SessionError};
 use crate::shape::{Shaper, Source};
+use crate::tiermem::TiermemError;
 use crate::tiers::{self, Topology};
-use crate::tracker::{DamonTracker, TrackerOptions};
+use crate::tracker::{GroupTracker, TrackerOptions};
 
 /// How to open a host.
 #[derive(Debug, Clone)]
@@ -37,7 +38,9 @@ pub struct HostOptions {
     pub accept_conflicts: bool,
     /// Fast and slow nodes, where the firmware says nothing or the wrong thing.
     pub nodes: Option<(Vec<u32>, Vec<u32>)>,
-    /// Most groups at the same time; each has a kernel thread kept ready.
+    /// By what pages are tracked and moved.
+    pub mechanisms: Mechanisms,
+    /// Most groups at the same time; with DAMON each has a kernel thread kept ready.
     pub max_groups: u32,
     /// Ends all groups when it is set: see [`crate::signals::stop_flag`].
     pub stop: Option<Arc<AtomicBool>>,
@@ -53,6 +56,7 @@ impl HostOptions {
             fix_conflicts: false,
             accept_conflicts: false,
             nodes: None,
+            mechanisms: Mechanisms::Auto,
             max_groups: 8,
             stop: None,
         }
@@ -114,10 +118,10 @@ impl GroupSpec {
 pub struct AttachedGroup {
     /// Its name.
     pub name: String,
-    /// The kernel thread that it has, for [`Host::release`].
+    /// Its place among the groups, for [`Host::release`].
     pub slot: u32,
     /// Sees its pages.
-    pub tracker: DamonTracker,
+    pub tracker: GroupTracker,
     /// Moves them.
     pub mover: PageMover,
     /// What both cost.
@@ -139,6 +143,9 @@ pub enum HostError {
     /// The nodes that were given are not there.
     #[error("{0}")]
     Nodes(String),
+    /// The mechanisms that were asked for are not there.
+    #[error(transparent)]
+    Mechanisms(#[from] TiermemError),
     /// A group cannot be looked after.
     #[error("group '{name}': {message}")]
     Group {
@@ -160,17 +167,22 @@ fn one_line(conflicts: &[Conflict]) -> String {
 pub struct Host {
     options: HostOptions,
     topology: Topology,
+    means: Means,
     conflicts: Vec<Conflict>,
     session: Arc<Session>,
     /// For each kernel thread, whether a group has it.
     slots: Vec<bool>,
-    /// Whether DAMON's interface was taken.
+    /// Whether what groups share was taken and set.
     taken: bool,
 }
 
 impl Host {
     /// Finds out what this host is and what stands in the way, without changing anything.
     pub fn inspect(options: &HostOptions) -> Result<(Topology, Vec<Conflict>), HostError> {
+        Self::look(options, &Means::find(&options.roots, options.mechanisms)?)
+    }
+
+    fn look(options: &HostOptions, means: &Means) -> Result<(Topology, Vec<Conflict>), HostError> {
         let roots = &options.roots;
         let topology = match &options.nodes {
             Some((fast, slow)) => tiers::given(roots, fast, slow).map_err(HostError::Nodes)?,
@@ -178,7 +190,7 @@ impl Host {
         };
         let probe = PagemapScan::probe(roots);
         let conflicts = conflicts::find(roots, &topology, options.intent, probe)?;
-        Ok((topology, conflicts))
+        Ok((topology, means.hindrances(conflicts)))
     }
 
     /// Opens the host: what an earlier run left behind is taken back, conflicts are looked for and
@@ -189,7 +201,8 @@ impl Host {
             return Err(HostError::Conflicts(lacking));
         }
         let session = Arc::new(Session::open(&options.roots, options.guard.clone())?);
-        let (topology, conflicts) = Self::inspect(&options)?;
+        let means = Means::find(&options.roots, options.mechanisms)?;
+        let (topology, conflicts) = Self::look(&options, &means)?;
         let fatal: Vec<Conflict> =
             conflicts.iter().filter(|c| c.severity == Severity::Fatal).cloned().collect();
         if !fatal.is_empty() {
@@ -208,7 +221,7 @@ impl Host {
             return Err(HostError::Conflicts(fixable.into_iter().cloned().collect()));
         }
         let slots = vec![false; options.max_groups as usize];
-        Ok(Host { options, topology, conflicts, session, slots, taken: false })
+        Ok(Host { options, topology, means, conflicts, session, slots, taken: false })
     }
 
     /// The tiers.
@@ -243,7 +256,10 @@ impl Host {
             });
         }
         if !self.taken {
-            self.session.take_kdamonds(self.options.max_groups)?;
+            if self.means.needs_damon() {
+                self.session.take_kdamonds(self.options.max_groups)?;
+            }
+            self.means.set_up(&self.options.roots, &self.session)?;
             self.taken = true;
         }
         let move_shared = conflicts::may_move_shared(&self.options.roots);
@@ -253,13 +269,12 @@ impl Host {
         for group in groups {
             let Some(slot) = self.slots.iter().position(|taken| !taken) else { break };
             let roots = &self.options.roots;
-            let kernel = || Box::new(LiveKernel::new(roots.clone(), move_shared));
+            let kernel = || self.means.kernel(roots, move_shared);
             let notices = Notices::default();
             let costs = Costs::default();
             let period = Duration::from_millis(group.period_ms);
-            let tracker = DamonTracker::new(
+            let tracker = GroupTracker::new(
                 roots,
-                Arc::clone(&self.session),
                 group.source,
                 TrackerOptions {
                     period,
@@ -269,7 +284,7 @@ impl Host {
                     flush: group.flush,
                     stop: group.stop.or_else(|| self.options.stop.clone()),
                 },
-                slot,
+                self.means.sampler(roots, &self.session, slot, period),
                 kernel(),
                 nodes.clone(),
                 Arc::clone(&notices),

@@ -12,6 +12,11 @@ use crate::roots::Roots;
 
 /// What the mover and the tracker need of a kernel.
 pub trait PageKernel: Send {
+    /// By what it moves pages, as results tell it.
+    fn name(&self) -> &'static str {
+        "move_pages"
+    }
+
     /// Where the pages at these addresses lie: a node or a negated errno each.
     fn locate(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()>;
 
@@ -24,6 +29,17 @@ pub trait PageKernel: Send {
         node: u32,
         status: &mut [i32],
     ) -> io::Result<u64>;
+
+    /// Whether pages can trade places.
+    fn trades(&self) -> bool {
+        false
+    }
+
+    /// Lets the pages at `a[i]` and `b[i]` of a process trade places: 0 or a negated errno each.
+    /// Only where [`PageKernel::trades`].
+    fn trade(&mut self, _pid: u32, _a: &[u64], _b: &[u64], _status: &mut [i32]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Free bytes of a node above what the kernel keeps in reserve.
     fn room_bytes(&mut self, node: u32) -> u64;

@@ -9,10 +9,13 @@
 //! - asking: [`roots`] (every path, so that tests hand in a folder), [`files`], [`numa`],
 //!   [`tiers`], [`cgroup`], [`process`], [`pagemap`], [`shape`] (a group's processes and pages);
 //! - tracking: [`damon`] (frozen regions), [`ring`] and [`trace`] (its records), [`collect`]
-//!   (records to periods), [`flush`] (what stays in a TLB shows no use), [`tracker`];
+//!   (records to periods); `sampler` (what reads accessed bits, a trait), `damon_sampler`,
+//!   `scan_sampler` (the Terrace kernel's scan); [`flush`] (what stays in a TLB shows no use),
+//!   [`tracker`];
 //! - moving: [`kernel`] (the calls, as a trait that tests replace), [`mover`],
 //!   [`pace`] (how many pages a call), [`costs`];
-//! - the Terrace kernel's device: [`tiermem`];
+//! - the Terrace kernel's device: [`tiermem`], `tiermem_kernel` (moves with it); [`means`] (which
+//!   mechanisms a host has);
 //! - leaving the host as it was: [`lock`], [`journal`] (every change, before it is made),
 //!   [`guard`] (restores when the run is killed), [`session`] (the three together), [`signals`];
 //! - [`conflicts`] (what stands in the way) and [`host`] (all of it for one run).
@@ -24,6 +27,7 @@ pub mod collect;
 pub mod conflicts;
 pub mod costs;
 pub mod damon;
+mod damon_sampler;
 pub mod files;
 pub mod flush;
 pub mod guard;
@@ -31,6 +35,7 @@ pub mod host;
 pub mod journal;
 pub mod kernel;
 pub mod lock;
+pub mod means;
 pub mod mover;
 pub mod numa;
 pub mod pace;
@@ -39,12 +44,15 @@ pub mod process;
 pub mod raw;
 pub mod ring;
 pub mod roots;
+mod sampler;
+mod scan_sampler;
 pub mod session;
 pub mod shape;
 pub mod signals;
 #[cfg(test)]
 mod testing;
 pub mod tiermem;
+mod tiermem_kernel;
 mod tiermem_raw;
 pub mod tiers;
 pub mod trace;

@@ -1,6 +1,6 @@
-//! Moves pages with `move_pages(2)`.
+//! Moves pages: with `move_pages(2)`, or the calls that the Terrace kernel has instead.
 //!
-//! What the call is like (mm/migrate.c, Linux 6.12) and what follows from it:
+//! What `move_pages` is like (mm/migrate.c, Linux 6.12) and what follows from it:
 //! - each call drains every processor's LRU caches first, so a call should carry many pages; but
 //!   whoever touches a page that is being moved waits for it to arrive. So pages go in batches
 //!   whose size follows the measured time per page ([`crate::pace`]).
@@ -14,6 +14,8 @@
 //!   the shootdowns of its pages put together.
 //! - the target node is exact (`__GFP_THISNODE`) and allocation may reclaim on it. So a node is
 //!   filled only down to the kernel's own reserve.
+
+mod exchanges;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
@@ -329,13 +331,18 @@ impl PageMover {
         let mut told = vec![UNWRITTEN; sent.len()];
         let begin = self.kernel.now();
         let answer = self.kernel.migrate(pid, &sent, node, &mut told);
+        self.timed(sent.len(), begin);
+        (told, answer)
+    }
+
+    /// Accounts for a call that moved so many pages.
+    fn timed(&mut self, pages: usize, begin: Duration) {
         let took = self.kernel.now().saturating_sub(begin);
         let took_ns = took.as_nanos() as u64;
         self.costs.move_calls().add(1);
         self.costs.move_ns().add(took_ns);
         self.costs.longest_move_ns().raise_to(took_ns);
-        self.pace.took(sent.len(), took);
-        (told, answer)
+        self.pace.took(pages, took);
     }
 
     fn pages(&self, ranges: impl IntoIterator<Item = VirtualRange>) -> Vec<Page> {
@@ -383,49 +390,7 @@ impl PageMover {
         let demotions = self.pages(plan.demotions.iter().copied());
         self.go(Direction::Demotion, &demotions, deadline, &mut trip, &mut account);
 
-        // Exchanges: a few go down, as many go up in their place, so that fast memory is never
-        // short of more than a batch and a deadline in between leaves it full.
-        let downs = self.pages(plan.exchanges.iter().map(|e| e.down));
-        let ups = self.pages(plan.exchanges.iter().map(|e| e.up));
-        let mut next = 0;
-        let pairs = downs.len().min(ups.len());
-        while next < pairs {
-            let until = (next + self.pace.batch()).min(pairs);
-            let went = self.go(
-                Direction::Demotion,
-                &downs[next..until],
-                deadline,
-                &mut trip,
-                &mut account,
-            );
-            let mut free = Vec::with_capacity(until - next);
-            for (&up, went) in ups[next..until].iter().zip(went) {
-                match went {
-                    Ok(()) => free.push(up),
-                    Err(FailureReason::OutOfTime) => {
-                        account.page(Direction::Promotion, up, Err(FailureReason::OutOfTime));
-                    }
-                    // Its place was not freed: the group would pass its share.
-                    Err(_) => account.page(Direction::Promotion, up, Err(FailureReason::NoRoom)),
-                }
-            }
-            // Past the deadline too: the places were freed for these. One batch more at most.
-            self.go(
-                Direction::Promotion,
-                &free,
-                deadline + self.options.stall,
-                &mut trip,
-                &mut account,
-            );
-            next = until;
-        }
-        // Ranges of a pair are equally long; should they not be, the rest is still accounted for.
-        for &page in &downs[pairs..] {
-            account.page(Direction::Demotion, page, Err(FailureReason::Unsupported));
-        }
-        for &page in &ups[pairs..] {
-            account.page(Direction::Promotion, page, Err(FailureReason::Unsupported));
-        }
+        self.exchange(plan, deadline, &mut trip, &mut account);
 
         let promotions = self.pages(plan.promotions.iter().copied());
         self.go(Direction::Promotion, &promotions, deadline, &mut trip, &mut account);
@@ -436,7 +401,7 @@ impl PageMover {
 
 impl Mover for PageMover {
     fn name(&self) -> &'static str {
-        "move_pages"
+        self.kernel.name()
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Outcome, MachineError> {
@@ -519,6 +484,8 @@ mod tests {
     use terrace_core::plan::Exchange;
 
     const HUGE: u64 = 2 << 20;
+    /// Stands for a node in calls that trade.
+    const TRADE: u32 = 99;
 
     /// A kernel of two nodes, 0 fast and 1 slow, that behaves as do_pages_move does.
     #[derive(Default)]
@@ -534,6 +501,8 @@ mod tests {
         call_error: Option<i32>,
         allowed: Option<Vec<u32>>,
         gone: bool,
+        /// Whether pages can trade places; pairs with a refused page cannot.
+        trades: bool,
         now: Duration,
         per_page: Duration,
         calls: Vec<(u32, Vec<u64>)>,
@@ -592,6 +561,30 @@ mod tests {
                 begin = i + 1;
             }
             Ok(0)
+        }
+
+        fn trades(&self) -> bool {
+            self.0.lock().unwrap().trades
+        }
+
+        fn trade(&mut self, _: u32, a: &[u64], b: &[u64], status: &mut [i32]) -> io::Result<()> {
+            let mut world = self.0.lock().unwrap();
+            let world = &mut *world;
+            world.calls.push((TRADE, [a, b].concat()));
+            world.now += world.per_page * (2 * a.len()) as u32;
+            if let Some(errno) = world.call_error {
+                return Err(io::Error::from_raw_os_error(errno));
+            }
+            for ((a, b), status) in a.iter().zip(b).zip(status) {
+                let refused = world.refused.get(a).or(world.refused.get(b));
+                *status = refused.map_or(0, |errno| -errno);
+                if refused.is_none() && !world.stuck.contains(a) && !world.liars.contains(b) {
+                    let of_a = world.place[a];
+                    let of_b = world.place.insert(*b, of_a).unwrap();
+                    world.place.insert(*a, of_b);
+                }
+            }
+            Ok(())
         }
 
         fn room_bytes(&mut self, node: u32) -> u64 {
@@ -748,6 +741,36 @@ mod tests {
     }
 
     #[test]
+    fn pairs_trade_places_where_the_kernel_can_and_move_where_it_refuses() {
+        let world = World {
+            place: placed(0..4, 10..14),
+            room_bytes: [(0, 0)].into(),
+            refused: [(12 * HUGE, libc::EBUSY)].into(),
+            trades: true,
+            ..World::default()
+        };
+        let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+        mover.pace = Pace::new(Duration::from_millis(20), 4, 4);
+        let plan = Plan {
+            exchanges: vec![Exchange { up: range(10, 4), down: range(0, 4) }],
+            ..Plan::default()
+        };
+        let outcome = mover.apply(&plan).unwrap();
+        assert_eq!(outcome.exchanged_pairs, 3);
+        // The fourth pair went as two moves, of which that up was refused, too; its partner is
+        // down, as it would be on a stock kernel.
+        assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (3, 4));
+        assert_eq!(failures(&outcome).len(), 1);
+        let world = world.lock().unwrap();
+        assert_eq!(
+            world.calls[0],
+            (TRADE, [0, 1, 2, 3, 10, 11, 12, 13].map(|p| p * HUGE).to_vec())
+        );
+        assert_eq!([0, 1, 3].map(|p| world.place[&(p * HUGE)]), [1; 3]);
+        assert_eq!([10, 11, 13].map(|p| world.place[&(p * HUGE)]), [0; 3]);
+    }
+
+    #[test]
     fn batches_shrink_to_the_stall_allowed_and_time_runs_out_at_the_bound() {
         let world = World {
             place: placed(0..0, 0..100),
@@ -841,7 +864,8 @@ mod tests {
             total_ms in 0u64..600,
             per_page_ms in 0u32..30,
             pairs in 0u64..10,
-            region in 1u64..5,
+            region in 0u64..5,
+            trades in any::<bool>(),
         ) {
             let mut place = placed(0..40, 0..0);
             for page in &slow { place.insert(page * HUGE, 1); }
@@ -854,6 +878,7 @@ mod tests {
                 room_bytes: [(0, room * HUGE)].into(),
                 call_error,
                 per_page: Duration::from_millis(per_page_ms.into()),
+                trades,
                 ..World::default()
             };
             let (mut mover, world, _) = mover(world, Duration::from_millis(total_ms));
@@ -867,7 +892,11 @@ mod tests {
                 promotions: ups.iter().map(|&p| range(p, 1)).collect(),
                 demotions: downs.iter().map(|&p| range(p, 1)).collect(),
                 exchanges,
-                operation_sizes: vec![OperationSize::both_ways(SpaceId(7), region * HUGE)],
+                // Without a size, one operation takes what there is.
+                operation_sizes: (region > 0)
+                    .then(|| OperationSize::both_ways(SpaceId(7), region * HUGE))
+                    .into_iter()
+                    .collect(),
             };
             let before = world.lock().unwrap().place.clone();
             let outcome = mover.apply(&plan).unwrap();
@@ -885,10 +914,14 @@ mod tests {
             prop_assert_eq!(went(1) as u64, outcome.demoted_pages);
             // No call leaves a region, and no operation moves nothing.
             let calls = &world.lock().unwrap().calls;
-            let region_of = |address: &u64| address / (region * HUGE);
+            let region_of = |address: &u64| address.checked_div(region * HUGE);
             for (_, pages) in calls {
                 prop_assert!(pages.iter().all(|a| region_of(a) == region_of(&pages[0])));
             }
+            let traded = calls.iter().any(|(node, _)| *node == TRADE);
+            prop_assert!(outcome.exchanged_pairs == 0 || traded);
+            prop_assert!(!traded || trades && region == 0);
+            prop_assert!(outcome.exchanged_pairs <= pairs as u64);
             prop_assert!(outcome.operations <= calls.len() as u64);
             prop_assert!(outcome.operations <= outcome.promoted_pages + outcome.demoted_pages);
             prop_assert_eq!(outcome.operations == 0, outcome.promoted_pages + outcome.demoted_pages == 0);

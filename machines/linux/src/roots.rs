@@ -10,20 +10,28 @@ pub struct Roots {
     pub proc: PathBuf,
     /// `/sys`.
     pub sys: PathBuf,
+    /// `/dev`.
+    pub dev: PathBuf,
     /// Where the journal and the lock stand while settings are changed: `/run/terrace`.
     pub run: PathBuf,
 }
 
 impl Default for Roots {
     fn default() -> Self {
-        Roots { proc: "/proc".into(), sys: "/sys".into(), run: "/run/terrace".into() }
+        Roots {
+            proc: "/proc".into(),
+            sys: "/sys".into(),
+            dev: "/dev".into(),
+            run: "/run/terrace".into(),
+        }
     }
 }
 
 impl Roots {
-    /// `proc`, `sys` and `run` below one folder.
+    /// `proc`, `sys`, `dev` and `run` below one folder.
     pub fn below(folder: &Path) -> Self {
-        Roots { proc: folder.join("proc"), sys: folder.join("sys"), run: folder.join("run") }
+        let [proc, sys, dev, run] = ["proc", "sys", "dev", "run"].map(|name| folder.join(name));
+        Roots { proc, sys, dev, run }
     }
 
     /// The folder of a process.
@@ -49,6 +57,16 @@ impl Roots {
     /// Where the trace file system is mounted.
     pub fn tracing(&self) -> PathBuf {
         self.sys.join("kernel/tracing")
+    }
+
+    /// The Terrace kernel's device.
+    pub fn tiermem(&self) -> PathBuf {
+        self.dev.join("tiermem")
+    }
+
+    /// How many threads copy a batch of migrated pages; the Terrace kernel's.
+    pub fn copy_threads(&self) -> PathBuf {
+        self.sys.join("kernel/mm/tiermem/copy_threads")
     }
 
     /// Switch of the multi-generational LRU lists.

@@ -1,10 +1,12 @@
-//! Finds out which pages of a group are used, with DAMON.
+//! Finds out which pages of a group are used, period after period.
 //!
-//! One round of [`DamonTracker::observe`]: wait for the records of the period that ends; ask where
-//! the pages lie; look whether the group's pages have changed and, if that is worth it, set DAMON
-//! up anew at once, so that the time in which nothing is seen lies at the beginning of a period
-//! and is short. Setting up means off, configure, on: `commit` would wait for the end of an
-//! interval and stretch old regions over new ranges (`damon_commit_target_regions`).
+//! What reads accessed bits is a [`Sampler`]: DAMON on a stock kernel, the Terrace kernel's own
+//! scan where there is one. The tracker gives it the group's shape and makes scans of what it saw.
+//!
+//! One round of [`GroupTracker::observe`]: wait for the period to end; ask where the pages lie;
+//! look whether the group's pages have changed and, if that is worth it, set the sampler up anew
+//! at once, so that the time in which nothing is seen lies at the beginning of a period and is
+//! short.
 //!
 //! What is not seen is told: records that are missing, periods that did not come, time spent on
 //! setting up. Nothing is guessed.
@@ -12,9 +14,9 @@
 //! Then the programs' translations are flushed (see [`crate::flush`]), or pages that stay in a TLB
 //! would look unused.
 //!
-//! A page that is being moved at the very moment when DAMON clears or reads its accessed bit
-//! looks unused. So a scan is handed out, and with it the leave to move, only once the kernel
-//! thread sleeps, and a mover keeps its moves well within the period.
+//! A page that is being moved at the very moment when its accessed bit is cleared or read looks
+//! unused. So a scan is handed out, and with it the leave to move, only once the sampler has done
+//! its work, and a mover keeps its moves well within the period.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,20 +27,15 @@ use terrace_core::page::{Layout, PageSize, SpaceId};
 use terrace_core::scan::Scan;
 use terrace_core::seams::{MachineError, Observation, Tracker};
 
-use crate::collect::{Collector, PeriodEnd, Regions};
 use crate::costs::{Costs, thread_cpu_ns};
-use crate::damon::Kdamond;
 use crate::files::FileError;
 use crate::flush::Flusher;
 use crate::kernel::PageKernel;
 use crate::mover::{Notices, TierNodes};
-use crate::numa;
 use crate::process;
-use crate::ring::Record;
 use crate::roots::Roots;
-use crate::session::{Session, SessionError};
+use crate::sampler::{Sampler, StepError, Waited};
 use crate::shape::{Shape, Shaper, Source, difference};
-use crate::trace::TraceInstance;
 
 /// Time that looking for changes may take, as a share of the period.
 const CHECK_SHARE: f64 = 0.02;
@@ -58,7 +55,7 @@ pub struct TrackerOptions {
     pub period: Duration,
     /// Size of the pages that are tracked.
     pub page_size: PageSize,
-    /// Most pages that are tracked; a region of DAMON costs 3.4 KB of kernel memory.
+    /// Most pages that are tracked; with DAMON a region costs 3.4 KB of kernel memory.
     pub cap_pages: u64,
     /// Whether the group goes on when it has no process.
     pub keep_empty: bool,
@@ -69,16 +66,12 @@ pub struct TrackerOptions {
 }
 
 /// Tracks one group.
-pub struct DamonTracker {
+pub struct GroupTracker {
     roots: Roots,
     options: TrackerOptions,
     shaper: Shaper,
-    kdamond: Kdamond,
-    number: usize,
-    /// Before the session in this order, so that its files are closed when the session removes it.
-    trace: Option<TraceInstance>,
+    sampler: Box<dyn Sampler>,
     watch: Option<Watch>,
-    records: Vec<Record>,
     kernel: Box<dyn PageKernel>,
     flusher: Flusher,
     nodes: TierNodes,
@@ -95,16 +88,12 @@ pub struct DamonTracker {
     /// Pages that went unseen since the layout was right, summed over periods.
     missed_page_periods: f64,
     counted: u32,
-    /// Processor time of kernel threads that have ended.
-    ended_kdamonds_ns: u64,
     own_ns: u64,
-    session: Arc<Session>,
 }
 
-/// DAMON at work on one shape.
+/// The sampler at work on one shape.
 struct Watch {
     shape: Shape,
-    collector: Collector,
     /// When the period that runs now began.
     since: Instant,
 }
@@ -135,35 +124,25 @@ impl CheckPace {
     }
 }
 
-enum Waited {
-    Complete(PageBits),
-    Lost { periods: u32, reason: String, is_over: bool },
-    Stopped,
-}
-
-impl DamonTracker {
-    /// A tracker for one group, with the kernel thread of this number.
+impl GroupTracker {
+    /// A tracker for one group.
     #[expect(clippy::too_many_arguments, reason = "made in one place, by the host")]
     pub(crate) fn new(
         roots: &Roots,
-        session: Arc<Session>,
         source: Source,
         options: TrackerOptions,
-        number: usize,
+        sampler: Box<dyn Sampler>,
         kernel: Box<dyn PageKernel>,
         nodes: TierNodes,
         notices: Notices,
         costs: Costs,
     ) -> Self {
         let shaper = Shaper::new(roots.clone(), source, options.page_size, options.cap_pages);
-        DamonTracker {
+        GroupTracker {
             roots: roots.clone(),
             shaper,
-            kdamond: Kdamond::new(roots, number),
-            number,
-            trace: None,
+            sampler,
             watch: None,
-            records: Vec::new(),
             kernel,
             flusher: Flusher::default(),
             nodes,
@@ -176,10 +155,8 @@ impl DamonTracker {
             rebuild_took: None,
             missed_page_periods: 0.0,
             counted: 0,
-            ended_kdamonds_ns: 0,
             own_ns: 0,
             options,
-            session,
         }
     }
 
@@ -204,10 +181,16 @@ impl DamonTracker {
             }
             self.start(shape)?;
             if self.watch.is_none() {
-                return self.lose(1, "the group's processes ended while DAMON was set up".into());
+                let reason = "the group's processes ended as it was begun with";
+                return self.lose(1, reason.into());
             }
         }
-        match self.wait()? {
+        let Some(watch) = &mut self.watch else { return Ok(self.end()?) };
+        let stop = self.options.stop.as_ref();
+        let stopped = || stop.is_some_and(|s| s.load(Ordering::Relaxed));
+        let waited = self.sampler.wait(watch.since, &stopped)?;
+        watch.since = Instant::now();
+        match waited {
             Waited::Stopped => Ok(self.end()?),
             Waited::Lost { periods, reason, is_over } => {
                 if is_over {
@@ -215,88 +198,12 @@ impl DamonTracker {
                 }
                 self.lose(periods, reason)
             }
-            Waited::Complete(accessed) => self.scan(accessed),
-        }
-    }
-
-    /// Waits for the period to end.
-    fn wait(&mut self) -> Result<Waited, StepError> {
-        let period = self.options.period;
-        let (Some(watch), Some(trace)) = (&mut self.watch, &mut self.trace) else {
-            return Ok(Waited::Stopped);
-        };
-        let expected = watch.collector.expected();
-        // Reading and clearing bits takes time of its own, more on an emulated machine.
-        let work = Duration::from_micros(200).saturating_mul(expected as u32);
-        let due = watch.since + period;
-        let deadline = due + period / 2 + work + Duration::from_secs(2);
-        let mut newest = None;
-        let mut superseded = 0u32;
-        let mut missed = false;
-        loop {
-            self.records.clear();
-            let drained = trace.drain(&mut self.records)?;
-            missed |= drained.missed;
-            if drained.malformed {
-                tracing::warn!(
-                    group = self.number,
-                    "a page of the trace buffer was not understood"
-                );
-            }
-            for record in &self.records {
-                match watch.collector.take(record) {
-                    Some(PeriodEnd::Complete(bits)) => {
-                        superseded += u32::from(newest.replace(bits).is_some());
-                    }
-                    Some(PeriodEnd::Incomplete { told, expected }) => {
-                        tracing::warn!(told, expected, missed, "records of a period are missing");
-                        superseded += 1;
-                    }
-                    None => {}
-                }
-            }
-            if let Some(bits) = newest {
-                watch.since = Instant::now();
+            Waited::Complete { accessed, superseded } => {
                 // A scan of long ago has no place any more; it counts as lost with the newer one.
                 self.lost += superseded;
                 self.period += u64::from(superseded);
                 self.costs.lost_periods().add(superseded.into());
-                return Ok(Waited::Complete(bits));
-            }
-            if self.options.stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed)) {
-                return Ok(Waited::Stopped);
-            }
-            let now = Instant::now();
-            let over = now > due && !self.kdamond.is_on()?;
-            if over || now > deadline {
-                let told = watch.collector.told();
-                let waited = now - watch.since;
-                let periods = (waited.as_secs_f64() / period.as_secs_f64()).round().max(1.0) as u32;
-                let reason = match () {
-                    () if over => "DAMON stopped: the group's processes ended".to_owned(),
-                    () if watch.collector.foreign() > 0 => format!(
-                        "{} of DAMON's records were about other regions than it was given",
-                        watch.collector.foreign()
-                    ),
-                    () => format!(
-                        "{told} of {expected} records came within {} ms{}",
-                        waited.as_millis(),
-                        if missed { "; others were overwritten" } else { "" }
-                    ),
-                };
-                watch.since = now;
-                // A thread that tells of other regions has to be set up anew.
-                let is_over = over || watch.collector.foreign() > 0;
-                let _ = watch.collector.give_up();
-                return Ok(Waited::Lost { periods, reason, is_over });
-            }
-            if watch.collector.told() > 0 {
-                // Records come in a burst: give it time instead of waking for each.
-                std::thread::sleep(Duration::from_millis(2));
-            } else if now < due {
-                trace.wait(SLICE.min(due - now));
-            } else {
-                trace.wait(Duration::from_millis(20));
+                self.scan(accessed)
             }
         }
     }
@@ -354,7 +261,7 @@ impl DamonTracker {
         (fast, present)
     }
 
-    /// Looks whether the group's pages have changed, and sets DAMON up anew if that is worth it.
+    /// Looks whether the group's pages have changed, and begins anew if that is worth it.
     fn follow_changes(&mut self) -> Result<bool, StepError> {
         let Some(watch) = &mut self.watch else { return Ok(false) };
         let shape = self.shaper.shape(Some(&watch.shape))?;
@@ -398,13 +305,14 @@ impl DamonTracker {
         self.costs.unseen_ns().add(took.as_nanos() as u64);
         let periods = (took.as_secs_f64() / self.options.period.as_secs_f64()).round() as u32;
         if periods > 0 {
-            let reason = format!("setting DAMON up anew took {} ms", took.as_millis());
+            let reason =
+                format!("setting {} up anew took {} ms", self.sampler.name(), took.as_millis());
             self.count_lost(periods);
             self.untold = Some((periods, reason));
         }
     }
 
-    /// Sets DAMON up for this shape and turns it on. A group without pages leaves it off.
+    /// Sets the sampler up for this shape. A group without pages leaves it off.
     fn start(&mut self, shape: Shape) -> Result<(), StepError> {
         let begin = Instant::now();
         self.turn_off()?;
@@ -416,10 +324,9 @@ impl DamonTracker {
             if shape.layout.pages() == 0 {
                 return Ok(());
             }
-            match self.turn_on(&shape) {
-                Ok(collector) => {
-                    let since = Instant::now();
-                    self.watch = Some(Watch { shape, collector, since });
+            match self.sampler.start(&shape.layout) {
+                Ok(()) => {
+                    self.watch = Some(Watch { shape, since: Instant::now() });
                     self.begin_period()?;
                     let took = begin.elapsed();
                     self.rebuild_took = Some(took);
@@ -439,32 +346,11 @@ impl DamonTracker {
         Ok(())
     }
 
-    fn turn_on(&mut self, shape: &Shape) -> Result<Collector, StepError> {
-        let regions = Regions::new(&shape.layout);
-        if self.trace.is_none() {
-            let name = format!("terrace-{}-{}", std::process::id(), self.number);
-            let path = self.session.make_trace_instance(&name)?;
-            self.trace = Some(TraceInstance::open(&path, &numa::online_cpus(&self.roots)?)?);
+    fn turn_off(&mut self) -> Result<(), FileError> {
+        match self.watch.take() {
+            Some(_) => self.sampler.stop(),
+            None => Ok(()),
         }
-        let Some(trace) = &mut self.trace else { return Err(StepError::NoTrace) };
-        trace.reserve(regions.count())?;
-        self.kdamond.configure(&regions.targets, regions.region_bytes, self.options.period)?;
-        // What the thread told as it was turned off is of no whole period.
-        self.records.clear();
-        trace.drain(&mut self.records)?;
-        let pid = self.kdamond.on()?;
-        // In time: the first record comes a period later.
-        trace.follow(pid)?;
-        Ok(Collector::new(regions, pid, self.options.period.as_nanos() as u64))
-    }
-
-    fn turn_off(&mut self) -> Result<(), StepError> {
-        if let Some(watch) = self.watch.take() {
-            let pid = watch.collector.pid();
-            self.ended_kdamonds_ns += process::cpu_ns(&self.roots, pid).unwrap_or(0);
-            self.kdamond.off()?;
-        }
-        Ok(())
     }
 
     /// A period of a group that has no pages of its size yet.
@@ -489,9 +375,9 @@ impl DamonTracker {
         Ok(Observation::Period(scan))
     }
 
-    /// What is to be done when DAMON has begun a period: see the module's comment.
+    /// What is to be done when a period has begun: see the module's comment.
     fn begin_period(&mut self) -> Result<(), FileError> {
-        self.wait_until_asleep();
+        self.sampler.settle();
         let Some(watch) = &self.watch else { return Ok(()) };
         if let Ok(mut notice) = self.notices.write() {
             let left =
@@ -508,23 +394,6 @@ impl DamonTracker {
             self.costs.failed_flushes().add(failed);
         }
         Ok(())
-    }
-
-    /// Waits until the kernel thread has cleared all accessed bits and sleeps, for a short while
-    /// at most.
-    fn wait_until_asleep(&self) {
-        let Some(watch) = &self.watch else { return };
-        let pid = watch.collector.pid();
-        let begin = Instant::now();
-        let limit = self.options.period / 10;
-        while begin.elapsed() < limit {
-            match process::stat(&self.roots, pid) {
-                Ok(Some(stat)) if stat.state != 'I' => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                _ => return,
-            }
-        }
     }
 
     /// Counts the group's memory that is not in the layout, by tier.
@@ -581,18 +450,8 @@ impl DamonTracker {
     }
 
     fn end(&mut self) -> Result<Observation, FileError> {
-        if let Err(StepError::File(e)) = self.turn_off() {
-            return Err(e);
-        }
+        self.turn_off()?;
         Ok(Observation::Ended)
-    }
-
-    fn kdamond_ns(&self) -> u64 {
-        let running = self
-            .watch
-            .as_ref()
-            .map_or(0, |w| process::cpu_ns(&self.roots, w.collector.pid()).unwrap_or(0));
-        self.ended_kdamonds_ns + running
     }
 }
 
@@ -611,26 +470,16 @@ fn same_spaces(old: &Shape, new: &Shape) -> bool {
     spaces(old) == with_pages && of(old) == of(new)
 }
 
-#[derive(Debug, thiserror::Error)]
-enum StepError {
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    #[error("the trace instance is gone; this is a defect of Terrace, please report it")]
-    NoTrace,
-}
-
-impl Tracker for DamonTracker {
+impl Tracker for GroupTracker {
     fn name(&self) -> &'static str {
-        "damon"
+        self.sampler.name()
     }
 
     fn observe(&mut self) -> Result<Observation, MachineError> {
         let before = thread_cpu_ns();
         let step = self.step();
         self.own_ns += thread_cpu_ns().saturating_sub(before);
-        let spent = self.own_ns + self.kdamond_ns();
+        let spent = self.own_ns + self.sampler.kernel_ns();
         self.costs.tracker_cpu_ns().set(spent);
         step.map_err(|e| MachineError(e.to_string()))
     }
@@ -645,18 +494,10 @@ impl Tracker for DamonTracker {
     }
 }
 
-impl Drop for DamonTracker {
+impl Drop for GroupTracker {
     fn drop(&mut self) {
         if let Err(error) = self.turn_off() {
-            tracing::error!(%error, "DAMON was not turned off");
-        }
-        // Its files are closed by this; the next group with this kernel thread makes it anew.
-        if let Some(trace) = self.trace.take() {
-            let path = trace.path().to_owned();
-            drop(trace);
-            if let Err(error) = self.session.remove_trace_instance(&path) {
-                tracing::warn!(%error, "the trace instance stays until the end");
-            }
+            tracing::error!(%error, "tracking was not turned off");
         }
     }
 }

@@ -29,7 +29,7 @@ use terrace_linux::mover::PageMover;
 use terrace_linux::process::bytes_per_node;
 use terrace_linux::roots::Roots;
 use terrace_linux::shape::Shaper;
-use terrace_linux::tracker::DamonTracker;
+use terrace_linux::tracker::GroupTracker;
 use terrace_linux::{GroupSpec, Host, HostOptions, Source, guard_main};
 
 const HUGE: u64 = PageSize::Huge.bytes();
@@ -275,7 +275,7 @@ fn apply(mover: &mut PageMover, plan: &Plan) -> (u64, u64) {
     panic!("moves do not come to an end");
 }
 
-fn next_scan(tracker: &mut DamonTracker) -> Scan {
+fn next_scan(tracker: &mut GroupTracker) -> Scan {
     loop {
         match tracker.observe().unwrap() {
             Observation::Period(scan) => return scan,

@@ -1,0 +1,67 @@
+//! What reads the accessed bits of a group's pages: the seam between the tracker, which knows the
+//! group, and the kernel's means.
+
+use std::time::Instant;
+
+use terrace_core::bits::PageBits;
+use terrace_core::page::Layout;
+
+use crate::files::FileError;
+use crate::session::SessionError;
+
+/// Why a period came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StepError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error("the trace instance is gone; this is a defect of Terrace, please report it")]
+    NoTrace,
+}
+
+/// How a period ended.
+pub(crate) enum Waited {
+    /// The pages that were accessed in it.
+    Complete {
+        /// By page of the layout.
+        accessed: PageBits,
+        /// Periods before it that went by without being told on their own.
+        superseded: u32,
+    },
+    /// It cannot be known.
+    Lost {
+        /// How many periods.
+        periods: u32,
+        /// Why, for people.
+        reason: String,
+        /// Whether the sampler has to be set up anew.
+        is_over: bool,
+    },
+    /// The group is to end.
+    Stopped,
+}
+
+/// Sees which pages of a layout are accessed, period after period.
+pub(crate) trait Sampler: Send {
+    /// The name it has in results.
+    fn name(&self) -> &'static str;
+
+    /// Begins with this layout, which has pages. The first period begins as this returns.
+    fn start(&mut self, layout: &Layout) -> Result<(), StepError>;
+
+    /// Waits for the end of the period that began at `since`, while `stopped` says no. The next
+    /// period begins as this returns.
+    fn wait(&mut self, since: Instant, stopped: &dyn Fn() -> bool) -> Result<Waited, StepError>;
+
+    /// Waits until no bit is being read or cleared, for a short while at most.
+    fn settle(&mut self) {}
+
+    /// Ends the watch.
+    fn stop(&mut self) -> Result<(), FileError>;
+
+    /// Processor time of kernel threads that work for it alone, in ns.
+    fn kernel_ns(&self) -> u64 {
+        0
+    }
+}
