@@ -1,0 +1,123 @@
+//! The whole of Terrace on the Terrace kernel, in a virtual machine: where `make kernel` has built
+//! an image. Elsewhere these tests say that they did nothing.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use terrace_lab::Kernel;
+use terrace_lab::cache::Cache;
+use terrace_recordings::period::{PeriodReader, Record};
+use terrace_results::{RunRow, read};
+
+/// Whether there is an image, and the right to boot a machine now: one after the other.
+fn machine() -> Option<MutexGuard<'static, ()>> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    let cache = Cache::of_user().expect("a cache");
+    if let Err(error) = Kernel::Terrace.image(&cache, &mut |_| {}) {
+        eprintln!("skipped: {error}");
+        return None;
+    }
+    Some(MACHINE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn terrace(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_terrace")).args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}{}", text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn page_tables_are_placed_for_a_command_and_what_it_executes() {
+    let Some(_machine) = machine() else { return };
+    let program = env!("CARGO_BIN_EXE_terrace");
+    let arguments = ["lab", "--kernel", "terrace", "--threads", "each", "--program", program, "--"];
+    let inner = ["terrace", "numactl", "--page-tables", "1", "--levels", "all", "--follow", "--"];
+    let output = terrace(&[&arguments[..], &inner, &["sh", "-c", "terrace numactl"]].concat());
+    let said = said(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("page tables of this process: all levels in node 1; the last level follows"),
+        "{said}"
+    );
+    for mechanism in ["page-table-policy", "page-table-migration", "migrate", "exchange", "scan"] {
+        let has = said.lines().any(|l| {
+            let mut words = l.split_whitespace();
+            words.next() == Some(mechanism) && words.collect::<Vec<_>>().starts_with(&["has", "it"])
+        });
+        assert!(has, "{mechanism}: {said}");
+    }
+}
+
+/// Runs a program with hot and cold pages, of which the hot ones change, under LRU.
+fn run(folder: &Path, mechanisms: &str) -> RunRow {
+    let file = folder.join(format!("{mechanisms}.toml"));
+    let experiment = format!(
+        "name = \"hot-and-cold\"\nperiod_ms = 1000\nperiods = 10\n\
+         [machine]\nkernel = \"terrace\"\nmechanisms = \"{mechanisms}\"\n\
+         [[groups]]\nname = \"program\"\npolicy = \"lru\"\nfast_ratio = 0.5\n\
+         [groups.workload]\nkind = \"hotcold\"\nfootprint_mib = 64\nhot_ratio = 0.25\n\
+         shift_every_ms = 3000\n"
+    );
+    std::fs::write(&file, experiment).unwrap();
+    let out = folder.join(mechanisms);
+    let output = terrace(&[
+        "run",
+        file.to_str().unwrap(),
+        "--machine",
+        "vm",
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}", said(&output));
+    read::<RunRow>(&out).unwrap().remove(0)
+}
+
+#[test]
+fn a_live_run_uses_the_terrace_kernels_mechanisms_and_says_so() {
+    let Some(_machine) = machine() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let row = run(folder.path(), "terrace");
+    assert!(row.kernel.as_deref().is_some_and(|k| k.ends_with("-terrace")), "{row:?}");
+    let means = (row.tracker.as_deref(), row.mover.as_deref());
+    assert_eq!(means, (Some("tiermem"), Some("tiermem")), "{row:?}");
+    assert_eq!(row.checksum_ok, Some(true), "{row:?}");
+    assert!(row.exchanged_pairs > 0, "no page traded places: {row:?}");
+    assert!((row.accessed_ratio - 0.25).abs() < 0.1, "{row:?}");
+
+    // What was seen is what was used: the hot pages of the first stretch, and no others.
+    let out = folder.path().join("terrace");
+    let details = std::fs::read_dir(out.join("details")).unwrap().next().unwrap().unwrap().path();
+    let details: Value = serde_json::from_slice(&std::fs::read(details).unwrap()).unwrap();
+    let events = details["program"]["events"].as_array().unwrap();
+    let ready = events.iter().find(|e| e["event"] == "ready").unwrap();
+    let hot: Vec<u64> =
+        ready["hot_addresses"].as_array().unwrap().iter().map(|a| a.as_u64().unwrap()).collect();
+    let recording =
+        std::fs::read_dir(out.join("recordings")).unwrap().next().unwrap().unwrap().path();
+    let mut exact = 0;
+    for record in PeriodReader::open(&recording).unwrap().records() {
+        let Record::Period(period) = record.unwrap() else { continue };
+        let scan = &period.scan;
+        let seen: Vec<u64> = scan.accessed.iter_ones().map(|p| scan.layout.address(p).1).collect();
+        exact += u64::from(seen == hot);
+    }
+    assert!(exact > 0, "no period shows exactly the hot pages {hot:x?}");
+
+    let report = terrace(&["report", out.to_str().unwrap()]);
+    assert!(said(&report).contains("tiermem"), "{}", said(&report));
+}
+
+#[test]
+fn the_stock_mechanisms_of_the_same_kernel_can_be_had_for_comparison() {
+    let Some(_machine) = machine() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let row = run(folder.path(), "stock");
+    let means = (row.tracker.as_deref(), row.mover.as_deref());
+    assert_eq!(means, (Some("damon"), Some("move_pages")), "{row:?}");
+    assert_eq!((row.checksum_ok, row.exchanged_pairs), (Some(true), 0), "{row:?}");
+}
