@@ -6,6 +6,8 @@
 //! level waits in a window of `window_instructions`; dispatch goes on until the window is full of
 //! the oldest unfinished load, then the core stalls until that load is done. Loads within one
 //! window overlap, so a group of misses costs about one latency. Bounds:
+//! - the oldest unfinished load and what is behind it hold one of `load_store_queue` entries for each
+//!   load and store, where that is given;
 //! - at most `outstanding_misses` lines are under way; a further miss starts when one is done;
 //! - a load that needs the one before (a pointer chase) starts when that one is done;
 //! - stores leave the window at once and wait in a store buffer, which stalls dispatch when full;
@@ -37,6 +39,9 @@ pub struct CoreConfig {
     pub instructions_per_cycle: f64,
     /// Instructions in flight (reorder buffer).
     pub window_instructions: u32,
+    /// Of those, loads and stores (load and store queue); as many as the window holds, if not given.
+    #[serde(default)]
+    pub load_store_queue: Option<u32>,
     /// Lines the first level can have under way (line fill buffers).
     pub outstanding_misses: u32,
     /// Stores waiting after they retired.
@@ -127,6 +132,8 @@ enum Waits {
 struct Load {
     /// Instructions dispatched before it.
     instruction: u64,
+    /// Loads and stores dispatched up to it.
+    reference: u64,
     finish: Finish,
     cause: Cause,
 }
@@ -140,11 +147,16 @@ pub struct Core {
     remainder_fs: u64,
     cycle_fs: u64,
     window: u64,
+    /// Entries for loads and stores.
+    queue: u64,
     store_buffer: usize,
     outstanding: usize,
     loads: VecDeque<Load>,
     /// The instruction that finds the window full of the oldest load; no load, no such instruction.
     full_at: u64,
+    /// Loads and stores dispatched, and the one that finds the queue full of the oldest load.
+    references: u64,
+    queue_full_at: u64,
     stores: VecDeque<Finish>,
     /// When each line under way is there, or [`UNKNOWN`], and whose it is.
     misses: Vec<u64>,
@@ -172,6 +184,9 @@ impl Core {
         check_range(part, "outstanding_misses", u64::from(config.outstanding_misses), 1..=4096)?;
         check_range(part, "store_buffer", u64::from(config.store_buffer), 1..=65536)?;
         check_range(part, "page_walkers", u64::from(config.page_walkers), 1..=64)?;
+        if let Some(entries) = config.load_store_queue {
+            check_range(part, "load_store_queue", u64::from(entries), 1..=65536)?;
+        }
         let ipc = config.instructions_per_cycle;
         if !(0.01..=64.0).contains(&ipc) {
             return Err(ConfigError::new(
@@ -186,10 +201,13 @@ impl Core {
             remainder_fs: 0,
             cycle_fs,
             window: u64::from(config.window_instructions),
+            queue: config.load_store_queue.map_or(u64::MAX >> 1, u64::from),
             store_buffer: config.store_buffer as usize,
             outstanding: config.outstanding_misses as usize,
             loads: VecDeque::with_capacity(config.window_instructions as usize),
             full_at: u64::MAX,
+            references: 0,
+            queue_full_at: u64::MAX,
             stores: VecDeque::with_capacity(config.store_buffer as usize),
             misses: Vec::with_capacity(config.outstanding_misses as usize),
             miss_of: Vec::with_capacity(config.outstanding_misses as usize),
@@ -229,6 +247,8 @@ impl Core {
         self.remainder_fs = fs % 1000;
         let ps = fs / 1000;
         self.counts.instructions += u64::from(instructions);
+        // None if they were dispatched before.
+        self.references += u64::from(instructions > 0);
         self.counts.compute_ps += ps;
         self.now += Picoseconds(ps);
     }
@@ -237,20 +257,25 @@ impl Core {
     /// those not done. `true` if a completion must be given first; then call again.
     #[inline(always)]
     pub fn blocked(&mut self, dependence: Dependence) -> bool {
-        if self.counts.instructions < self.full_at && self.pending == 0 {
+        if self.counts.instructions < self.full_at
+            && self.references < self.queue_full_at
+            && self.pending == 0
+        {
             return false;
         }
         self.make_room(dependence)
     }
 
     fn make_room(&mut self, dependence: Dependence) -> bool {
-        while self.full_at <= self.counts.instructions {
+        while self.full_at <= self.counts.instructions || self.queue_full_at <= self.references {
             let Some(oldest) = self.loads.front() else { break };
             if oldest.finish.is_unknown() {
                 return true;
             }
-            // Instructions after the one that found the window full are dispatched after the stall.
-            let after = (self.counts.instructions - self.full_at) * self.instruction_fs / 1000;
+            // Instructions after the one that found the window full are dispatched after the stall. A
+            // full queue is found by the last, which is the reference.
+            let after =
+                self.counts.instructions.saturating_sub(self.full_at) * self.instruction_fs / 1000;
             let resumed = Picoseconds(oldest.finish.time + after);
             if resumed > self.now {
                 self.counts.stall_ps[usize::from(oldest.cause)] += (resumed - self.now).0;
@@ -259,6 +284,7 @@ impl Core {
             self.loads.pop_front();
             self.loads_gone += 1;
             self.full_at = self.loads.front().map_or(u64::MAX, |l| l.instruction + self.window);
+            self.queue_full_at = self.loads.front().map_or(u64::MAX, |l| l.reference + self.queue);
         }
         // With every place for a miss taken by an unknown, the first to be free is unknown too.
         self.pending > 0
@@ -322,9 +348,10 @@ impl Core {
 
     fn hold_window(&mut self, finish: Finish, cause: Cause) {
         self.last_load = finish;
-        let instruction = self.counts.instructions;
+        let (instruction, reference) = (self.counts.instructions, self.references);
         self.full_at = self.full_at.min(instruction + self.window);
-        self.loads.push_back(Load { instruction, finish, cause });
+        self.queue_full_at = self.queue_full_at.min(reference + self.queue);
+        self.loads.push_back(Load { instruction, reference, finish, cause });
     }
 
     /// The store whose line was fetched from `start` on by [`Core::start_miss`] has it at `done`.
@@ -418,6 +445,7 @@ impl Core {
             return true;
         }
         self.full_at = u64::MAX;
+        self.queue_full_at = u64::MAX;
         while let Some(load) = self.loads.pop_front() {
             self.loads_gone += 1;
             if load.finish.time > self.now.0 {
@@ -446,6 +474,7 @@ mod tests {
             clock_mhz: 1000,
             instructions_per_cycle: 1.0,
             window_instructions: 100,
+            load_store_queue: None,
             outstanding_misses: 10,
             store_buffer: 4,
             page_walkers: 1,
@@ -494,6 +523,24 @@ mod tests {
         let expected = LATENCY.0 * 500;
         let got = core.now().0;
         assert!(got.abs_diff(expected) < expected / 100, "{got} against {expected}");
+    }
+
+    #[test]
+    fn a_full_load_store_queue_bounds_overlap_before_the_window_does() {
+        // Of 8 entries the oldest load holds one: 8 loads take one latency together, as with 8
+        // lines under way, whatever the window and the lines allow.
+        let bounded = CoreConfig { load_store_queue: Some(8), ..config() };
+        let lines = CoreConfig { outstanding_misses: 8, ..config() };
+        let time = |config: &CoreConfig| run(config, 800, 1, Dependence::None).now();
+        assert!(time(&bounded) > time(&config()));
+        assert!(time(&bounded).0.abs_diff(time(&lines).0) < time(&lines).0 / 20);
+        // As many as the window holds never fill before it.
+        assert_eq!(time(&CoreConfig { load_store_queue: Some(100), ..config() }), time(&config()));
+        // Other instructions take none: a miss every 20 of a window of 100 needs 5 entries.
+        let sparse = |queue| CoreConfig { load_store_queue: queue, ..config() };
+        let far = |queue| run(&sparse(queue), 800, 20, Dependence::None).now();
+        assert_eq!(far(Some(5)), far(None));
+        assert!(far(Some(2)) > far(None));
     }
 
     #[test]
@@ -571,6 +618,7 @@ mod tests {
             CoreConfig { outstanding_misses: 0, ..config() },
             CoreConfig { store_buffer: 0, ..config() },
             CoreConfig { page_walkers: 0, ..config() },
+            CoreConfig { load_store_queue: Some(0), ..config() },
         ] {
             assert!(Core::new(&broken).unwrap_err().to_string().contains("expected"));
         }

@@ -385,8 +385,8 @@ impl RackConfig {
     }
 
     /// Instructions that a core can have behind an unfinished load: as many as the reorder buffer
-    /// holds, or as fill the reservation stations. The 128 entries for loads and stores never fill
-    /// before: an instruction takes one at the most.
+    /// holds, or as fill the reservation stations. The load and store queue (`load_store_queue` of the
+    /// processor, 128) is counted apart; by default the stations fill before.
     pub fn window(&self) -> u32 {
         let stations = f64::from(self.reservation_stations) / self.waiting_share;
         self.processor.0.core.window_instructions.min(stations as u32)

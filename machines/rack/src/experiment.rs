@@ -225,6 +225,18 @@ impl Experiment {
         })
     }
 
+    /// Whether every workload can begin on every rack. Racks themselves were checked when they were
+    /// read.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let mut checked = std::collections::BTreeSet::new();
+        for cores in self.variants.iter().map(|v| v.rack.cores()) {
+            if checked.insert(cores) {
+                self.workloads.iter().try_for_each(|w| w.check(cores))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Sets of workloads that run at once, by node.
     fn sets(&self, nodes: usize) -> Vec<Vec<usize>> {
         let all = self.workloads.len();

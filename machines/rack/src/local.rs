@@ -16,7 +16,7 @@ mod migration;
 mod requests;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use terrace_hardware::address::{Kind as Access, PhysicalAddress};
 use terrace_hardware::dram::system::Dram;
@@ -53,7 +53,8 @@ const ARRIVED: RequestId = RequestId(1 << 61);
 struct Miss {
     since: Time,
     page: u32,
-    expected: u64,
+    /// The value that must come, where data are checked and it is known.
+    expected: Option<u64>,
     remote: bool,
     /// The page was on its way in: its remote page is not free before this read is done.
     arrival: Option<u32>,
@@ -138,6 +139,18 @@ struct Check {
     /// By page and block.
     written: BTreeMap<u64, u64>,
     next: u64,
+    /// Remote pages that held something before, and pages that were mapped there: what they hold before
+    /// they are written is not known.
+    used: BTreeSet<u32>,
+    unknown: BTreeSet<u32>,
+}
+
+impl Check {
+    /// What a read of a block must give: what was last written, or zero.
+    fn expected(&self, page: u32, block: u8) -> Option<u64> {
+        let written = self.written.get(&LocalMemory::key(page, block)).copied();
+        written.or_else(|| (!self.unknown.contains(&page)).then_some(0))
+    }
 }
 
 /// What an event asks of the processor.
@@ -409,8 +422,7 @@ impl LocalMemory {
 
     fn read(&mut self, now: Time, id: RequestId, since: Time, page: u32, block: u8) {
         self.pages.accessed(now, page);
-        let written = self.check.as_ref().and_then(|c| c.written.get(&Self::key(page, block)));
-        let expected = written.copied().unwrap_or(0);
+        let expected = self.check.as_ref().and_then(|c| c.expected(page, block));
         let mut miss = Miss { since, page, expected, remote: false, arrival: None };
         let frame = match self.pages.place(page) {
             Place::Local(frame) => Some(frame),
@@ -428,7 +440,7 @@ impl LocalMemory {
             }
         };
         if let Some(frame) = frame {
-            if let Some(check) = &mut self.check {
+            if let (Some(check), Some(expected)) = (&self.check, expected) {
                 let value = check.frames.get(&frame).map_or(0, |v| v[usize::from(block)]);
                 self.counts.checked_values += 1;
                 self.counts.wrong_values += u64::from(value != expected);
@@ -539,9 +551,9 @@ impl LocalMemory {
                 l.switch.add(switch);
                 l.queue.add(queue);
                 l.dram.add(dram);
-                if self.check.is_some() {
+                if let Some(expected) = miss.expected {
                     c.checked_values += 1;
-                    c.wrong_values += u64::from(packet.value != miss.expected);
+                    c.wrong_values += u64::from(packet.value != expected);
                 }
                 if self.pages.is_victim(miss.page) {
                     let (local, _) = self.mean_times();

@@ -59,6 +59,10 @@ pub struct Synthetic {
     pub run_blocks: u32,
     /// Other instructions between two references.
     pub gap: u32,
+    /// Share of the pages, the last ones, that are not there when it begins: their first access is a
+    /// page fault.
+    #[serde(default)]
+    pub untouched: f64,
 }
 
 /// One load or store, within one block.
@@ -130,6 +134,22 @@ fn bad(config: &WorkloadConfig, what: impl std::fmt::Display) -> ConfigError {
     ConfigError::new(format!("workload.{}", config.name), what.to_string())
 }
 
+impl WorkloadConfig {
+    /// Whether there can be such a workload on a node of so many cores: its program starts, its
+    /// recording opens. What is refused here would else be refused when its turn comes, after hours
+    /// perhaps.
+    pub fn check(&self, cores: usize) -> Result<(), ConfigError> {
+        let mut stream = Stream::new(self, cores, 1)?;
+        // A program looks at its options when it starts: its first event, or why there is none.
+        if let Source::Program(events) = &mut stream.source
+            && events.next().is_none()
+        {
+            stream.end();
+        }
+        stream.problem.map_or(Ok(()), |problem| Err(bad(self, problem)))
+    }
+}
+
 impl Stream {
     /// Starts the source.
     pub fn new(config: &WorkloadConfig, cores: usize, seed: u64) -> Result<Self, ConfigError> {
@@ -153,7 +173,7 @@ impl Stream {
             recording(config, file)?
         } else {
             let shape = config.synthetic.ok_or_else(|| bad(config, "no source"))?;
-            let shares = [shape.hot_share, shape.hot_pages, shape.store_share];
+            let shares = [shape.hot_share, shape.hot_pages, shape.store_share, shape.untouched];
             if shares.iter().any(|s| !(0.0..=1.0).contains(s)) || shape.run_blocks == 0 {
                 return Err(bad(config, "shares must lie in 0 to 1 and run_blocks be 1 at least"));
             }
@@ -205,7 +225,10 @@ impl Stream {
                 }
                 self.end();
             }
-            Source::Synthetic(pattern) => (0..pattern.pages).for_each(|p| touch(p << 12)),
+            Source::Synthetic(pattern) => {
+                let touched = pattern.pages as f64 * (1.0 - pattern.shape.untouched);
+                (0..touched as u64).for_each(|p| touch(p << 12));
+            }
             _ => {}
         }
     }
@@ -483,5 +506,12 @@ mod tests {
         assert!(refused(&none).contains("expected one of program, recording and synthetic"));
         let missing = WorkloadConfig { recording: Some("missing.trec".into()), ..none };
         assert!(refused(&missing).contains("missing.trec"));
+        // What a program refuses only when it starts.
+        let mut options = program("stream");
+        assert_eq!(options.check(2), Ok(()));
+        options.options.insert("iterations".into(), "many".into());
+        let said = options.check(2).unwrap_err().to_string();
+        assert!(said.contains("workload.stream") && said.contains("iterations"), "{said}");
+        assert!(!said.contains('\n'), "{said}");
     }
 }

@@ -87,7 +87,14 @@ fn an_output_of_the_switch_is_an_m_d_1_queue_whatever_ports_packets_come_from() 
 }
 
 fn pattern(run_blocks: u32, gap: u32) -> WorkloadConfig {
-    let synthetic = Synthetic { hot_share: 0.0, hot_pages: 0.5, store_share: 0.0, run_blocks, gap };
+    let synthetic = Synthetic {
+        hot_share: 0.0,
+        hot_pages: 0.5,
+        store_share: 0.0,
+        run_blocks,
+        gap,
+        untouched: 0.0,
+    };
     WorkloadConfig {
         name: "pattern".into(),
         program: None,

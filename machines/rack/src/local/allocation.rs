@@ -39,6 +39,11 @@ impl LocalMemory {
         self.share += self.local_share - if local { 1.0 } else { 0.0 };
         let page = self.pages.map(address, place);
         if let Place::Remote(remote) = place {
+            if let Some(check) = &mut self.check
+                && check.used.contains(&remote)
+            {
+                check.unknown.insert(page);
+            }
             self.remote_to_page.insert(self.translation.remote(remote).0, page);
         }
         true
@@ -52,6 +57,8 @@ impl LocalMemory {
     pub(super) fn ask(&mut self, now: Time) {
         if !self.asked {
             self.asked = true;
+            // A core that faults may stand behind what its node has done already.
+            let now = now.max(self.latest);
             let packet =
                 Packet::new(Kind::AskMemory, self.node, RemotePage(0), 0, self.header_bytes);
             self.send(now, packet);

@@ -1,6 +1,8 @@
 //! Migrations of a node: batches of pages that come, and as many that make room ([`super`] tells
 //! the steps).
 
+use std::collections::VecDeque;
+
 use terrace_hardware::address::{Kind as Access, PhysicalAddress};
 use terrace_hardware::node::Node;
 use terrace_hardware::request::RequestId;
@@ -45,8 +47,13 @@ pub(super) struct BatchState {
     /// Pages to be migrated when the shootdown is over, and when that is.
     pub pages: Vec<u32>,
     pub at: Option<Time>,
+    /// Remote pages set aside for its victims: a page fault meanwhile must not take them.
+    pub room: VecDeque<u32>,
     /// Pages that have not come.
     pub left: usize,
+    /// Remote pages that those which came have left. The switch serves them from its buffers until it
+    /// hears that the batch is complete: nothing else may lie there before.
+    pub left_behind: Vec<u32>,
 }
 
 /// A block that is copied, by the number of its arrival or departure.
@@ -83,6 +90,8 @@ impl LocalMemory {
         let Some(batch) = self.deferred.pop_front() else { return Wake::Nobody };
         self.batch.pages =
             batch.iter().filter_map(|p| self.remote_to_page.get(&p.0).copied()).collect();
+        self.evaluate(now);
+        self.batch.room = self.free_remote.drain(..batch.len()).collect();
         let pages = self.batch.pages.len() as u64;
         // Those that come and those that make room.
         let stop = self.shootdown + self.invalidate * 2 * pages;
@@ -131,7 +140,7 @@ impl LocalMemory {
         }
         for &page in &victims {
             let (Place::Local(frame), Some(remote)) =
-                (self.pages.place(page), self.free_remote.pop_front())
+                (self.pages.place(page), self.batch.room.pop_front())
             else {
                 self.problem = Some(format!("page {page} was to make room and is not local"));
                 continue;
@@ -142,6 +151,8 @@ impl LocalMemory {
             self.pages.set_place(page, Place::Out(n));
             self.to_copy.push_back(n);
         }
+        // Where there were fewer victims than pages.
+        self.free_remote.extend(self.batch.room.drain(..));
         for &page in pages.iter().chain(&victims) {
             for block in 0..BLOCKS as u8 {
                 let line = PhysicalAddress(u64::from(page) << 12 | u64::from(block) << 6).line(6);
@@ -304,12 +315,13 @@ impl LocalMemory {
         self.pages.moved(page, true);
         self.remote_to_page.remove(&remote.0);
         self.counts.pages_in += 1;
-        self.free_arrival(n);
         self.batch.left -= 1;
+        self.free_arrival(n);
         if self.batch.left == 0 {
             let complete = Packet::new(Kind::Complete, self.node, remote, 0, self.header_bytes);
             self.send(now, complete);
-            self.evaluate(now);
+            self.free_remote.extend(self.batch.left_behind.drain(..));
+            self.ledger_batches += 1;
         }
         !old
     }
@@ -318,14 +330,22 @@ impl LocalMemory {
     pub(super) fn free_arrival(&mut self, n: u32) {
         let arrival = &self.arrivals[n as usize];
         if arrival.blocks_left == 0 && arrival.reads == 0 {
-            self.free_remote.push_back(arrival.remote);
+            let remote = arrival.remote;
+            if let Some(check) = &mut self.check {
+                check.used.insert(remote);
+            }
+            if self.batch.left > 0 {
+                self.batch.left_behind.push(remote);
+            } else {
+                self.free_remote.push_back(remote);
+            }
             self.arrivals_free.push(n);
         }
     }
 
-    /// Every few batches, the score goes to the switch.
+    /// Every few batches, the score goes to the switch: when the next one begins, so that the last of
+    /// them had as much time to gain as the first had.
     fn evaluate(&mut self, now: Time) {
-        self.ledger_batches += 1;
         if self.ledger_batches < self.feedback_batches {
             return;
         }
