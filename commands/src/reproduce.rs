@@ -46,7 +46,8 @@ pub struct Arguments {
     /// Write a page and a picture of each figure, and a table of contents, into this folder.
     #[arg(long, value_name = "DIR")]
     book: Option<PathBuf>,
-    /// Run nothing: check and draw what an earlier run left in OUT.
+    /// Run nothing: check and draw what earlier runs left in OUT. Figures that were not run are
+    /// left out.
     #[arg(long)]
     from_results: bool,
     /// Runs at the same time. The results are the same bytes.
@@ -75,7 +76,10 @@ impl Arguments {
             let begun = Instant::now();
             let jobs = usize::from(self.jobs);
             let outcome = if self.from_results {
-                from_results(&figure, size, &self.out)?
+                match from_results(&figure, size, &self.out)? {
+                    Some(outcome) => outcome,
+                    None => continue,
+                }
             } else {
                 reproduce(&figure, size, &self.out, jobs, &mut Screen::new(false))?
             };

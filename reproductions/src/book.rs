@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context;
 
 use crate::figure::Figure;
-use crate::library::PAPERS;
+use crate::library::{self, PAPERS};
 use crate::reproduce::{Outcome, Size};
 
 /// A figure that was run.
@@ -94,6 +94,16 @@ fn contents(entries: &[Entry], size: Size) -> String {
     let total = entries.iter().map(|e| Tally::of(&e.outcome)).fold(Tally::default(), Tally::with);
     writeln!(out, "\n**{}**, over {} figures and tables.", total.words(), entries.len())
         .expect("writing to a string");
+    let missing: Vec<String> = library::all()
+        .unwrap_or_default()
+        .into_iter()
+        .map(|figure| figure.name)
+        .filter(|name| entries.iter().all(|e| e.figure.name != *name))
+        .collect();
+    if !missing.is_empty() {
+        write!(out, "\nNot run for this book: {}.\n", missing.join(", "))
+            .expect("writing to a string");
+    }
     for (short, paper) in PAPERS {
         let of_paper: Vec<&Entry> = entries.iter().filter(|e| e.figure.paper() == *short).collect();
         if of_paper.is_empty() {

@@ -16,6 +16,8 @@
 //! | `rows` | how many rows there are |
 //! | `percent(x)`, `times(x)`, `number(x)` | a number as text |
 //!
+//! A minus sign before a call is taken for a part of its name; write `0 - gain(a, b)`.
+//!
 //! Each takes the name of a measure as a last argument; without it, the figure's first measure is
 //! meant. A row that was not run is left out; a value that is not there makes the claim undecided.
 
@@ -204,6 +206,19 @@ fn environment(data: &Data) -> Environment<'static> {
         },
     );
     let shared = data.clone();
+    environment.add_function(
+        "least_columns",
+        move |measure: Rest<String>| -> Result<usize, Error> {
+            let measure = measure_of(&shared, &measure)?;
+            let least = |row: &String| {
+                let of_row = |c: &String| Some((c.clone(), shared.get(row, c, &measure)?));
+                let values = shared.columns.iter().filter_map(of_row);
+                values.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(column, _)| column)
+            };
+            Ok(shared.rows.iter().filter_map(least).collect::<BTreeSet<_>>().len())
+        },
+    );
+    let shared = data.clone();
     environment.add_function("correlation", move |measure: String| -> Result<f64, Error> {
         let values = measure_of(&shared, &Rest(Vec::new()))?;
         let feature = measure_of(&shared, &Rest(vec![measure]))?;
@@ -316,6 +331,7 @@ mod tests {
                 Some(false),
             ),
             ("value('cg', 'amp', 'hits')", "value('cg', 'amp', 'hits') > 0", "not run", None),
+            ("best_columns()", "least_columns() == 2", "2", Some(true)),
             ("correlation('speed')", "correlation('speed') < -0.5", "-0.905", Some(true)),
             ("value('bfs', 'amp')", "true", "not run", Some(true)),
         ] {

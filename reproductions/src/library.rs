@@ -97,6 +97,8 @@ pub fn find(names: &[String]) -> Result<Vec<Figure>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claims::check;
+    use crate::data::Data;
 
     #[test]
     fn every_figure_that_comes_with_terrace_is_sound() {
@@ -106,6 +108,31 @@ mod tests {
             assert!(!figure.claims.is_empty(), "{}: a figure without a claim", figure.name);
         }
         assert!(figures.len() >= 7);
+    }
+
+    #[test]
+    fn every_claim_makes_sense_before_anything_is_run() {
+        for figure in all().unwrap() {
+            let names = |parts: &[crate::figure::Part]| -> Vec<String> {
+                parts.iter().map(|p| p.name.clone()).collect()
+            };
+            let (rows, columns) = (names(&figure.rows), names(&figure.columns));
+            let mut data = Data::new(rows.clone(), columns.clone(), figure.measures.clone());
+            let mut value = 1.0;
+            for (row, column) in rows.iter().flat_map(|r| columns.iter().map(move |c| (r, c))) {
+                for measure in &figure.measures {
+                    value += 1.0;
+                    data.put(row, column, measure, value);
+                }
+            }
+            let verdicts =
+                check(&figure.claims, &data).unwrap_or_else(|e| panic!("{}: {e}", figure.name));
+            for verdict in verdicts {
+                // A name that is misspelt would make it undecided.
+                assert!(verdict.agrees.is_some(), "{}: {}", figure.name, verdict.says);
+                assert_ne!(verdict.here, "not run", "{}: {}", figure.name, verdict.says);
+            }
+        }
     }
 
     #[test]

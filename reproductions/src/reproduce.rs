@@ -79,21 +79,22 @@ pub fn reproduce(
 }
 
 /// What a figure came to when it was run before: nothing is run, claims are checked and the picture
-/// is drawn again from `figure.parquet` in OUT/NAME.
-pub fn from_results(figure: &Figure, size: Size, out: &Path) -> anyhow::Result<Outcome> {
+/// is drawn again from `figure.parquet` in OUT/NAME. `None` where it was not run.
+pub fn from_results(figure: &Figure, size: Size, out: &Path) -> anyhow::Result<Option<Outcome>> {
     let folder = out.join(&figure.name);
+    if !terrace_results::path::<FigureRow>(&folder).exists() {
+        return Ok(None);
+    }
     let job = Job { figure, size, folder: &folder, profiles: out, jobs: 1 };
     let mut data = job.empty();
-    let rows: Vec<FigureRow> = read(&folder).with_context(|| {
-        format!("figure '{}': expected results of a run in {}", figure.name, folder.display())
-    })?;
+    let rows: Vec<FigureRow> = read(&folder)?;
     for row in rows {
         data.put(&row.row, &row.column, &row.measure, row.value);
     }
     let verdicts = check(&figure.claims, &data)
         .map_err(|e| anyhow::anyhow!("figure '{}': {e}", figure.name))?;
     let picture = draw(figure, &data);
-    Ok(Outcome { data, verdicts, picture })
+    Ok(Some(Outcome { data, verdicts, picture }))
 }
 
 fn write(

@@ -115,6 +115,7 @@ pub(super) fn profiled(
         let mut alone = whole.clone();
         alone.insert("groups".to_owned(), Value::Array(vec![unmanaged(group)]));
         alone.remove("policies");
+        same_costs(&mut alone, &job.figure.experiment);
         let path = job.profiles.join(format!("{:016x}.tprof", key(&alone, interval_references)?));
         if !path.exists() {
             let experiment = Experiment::parse(&toml::to_string(&alone)?, PathBuf::from("."))?
@@ -139,6 +140,20 @@ pub(super) fn profiled(
         // experiment says so by its own name for it.
     }
     Ok(())
+}
+
+/// What moves cost says nothing of a program whose pages nobody moves: it is the figure's own, so
+/// that cells which differ in it share profiles.
+fn same_costs(alone: &mut Table, figure: &Table) {
+    let own = figure.get("machine").and_then(|m| m.get("os")).and_then(Value::as_table);
+    let os = alone.get_mut("machine").and_then(|m| m.get_mut("os")).and_then(Value::as_table_mut);
+    let Some(os) = os else { return };
+    for key in ["costs", "migration"] {
+        match own.and_then(|own| own.get(key)) {
+            Some(value) => os.insert(key.to_owned(), value.clone()),
+            None => os.remove(key),
+        };
+    }
 }
 
 fn is_program(group: &Table) -> bool {
@@ -305,4 +320,24 @@ struct Quiet;
 
 impl Events for Quiet {
     fn event(&mut self, _: Event<'_>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_that_differ_in_what_moves_cost_share_a_profile() {
+        let figure: Table = toml::from_str("machine.os.costs.preset = 'free'").unwrap();
+        let of = |text: &str| {
+            let mut alone: Table = toml::from_str(text).unwrap();
+            same_costs(&mut alone, &figure);
+            key(&alone, 1).unwrap()
+        };
+        let plain = of("machine.os.costs = { preset = 'free' }");
+        let dear = "machine.os = { costs = { preset = 'free', copy_gb_per_s = 1.0 }, migration = { \
+                    threads = 4 } }";
+        assert_eq!(of(dear), plain);
+        assert_ne!(of("machine.os = { costs = { preset = 'free' }, levels = 5 }"), plain);
+    }
 }
