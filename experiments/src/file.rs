@@ -7,12 +7,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use terrace_core::page::PageSize;
 use terrace_core::parameters::in_plain_words;
+use terrace_core::policy::{self, Policy, PolicyError};
 use terrace_engine::FastShare;
 use terrace_linux::means::Mechanisms;
 use terrace_simulated::os::{OsConfig, TablePolicy};
 use terrace_simulated::reference::Options;
 use terrace_workloads::kinds;
 
+use crate::own::OwnPolicy;
 use crate::refusal::{Refusal, refuse};
 use crate::size::Size;
 
@@ -40,6 +42,9 @@ pub struct Experiment {
     /// Parameters of policies by the policy's name, wherever it is used.
     #[serde(default)]
     pub policies: BTreeMap<String, Value>,
+    /// Policies of the caller's own, which no file can have.
+    #[serde(skip)]
+    pub own_policies: Vec<OwnPolicy>,
     /// The folder that paths in the file are relative to.
     #[serde(skip)]
     pub folder: PathBuf,
@@ -257,6 +262,33 @@ impl Experiment {
         Ok(experiment)
     }
 
+    /// The same experiment with a policy of the caller's own, which groups and requests can then name
+    /// as they name those of the registry.
+    pub fn with_own_policy(mut self, policy: OwnPolicy) -> Result<Self, Refusal> {
+        let name = policy.name();
+        name_is_plain("the name of a policy", name)?;
+        if terrace_core::policies::REGISTRY.iter().any(|kind| kind.name == name) {
+            return Err(refuse!(
+                "a policy of your own is named '{name}' like one of Terrace's: expected another name"
+            ));
+        }
+        if self.own_policies.iter().any(|own| own.name() == name) {
+            return Err(refuse!(
+                "two policies of your own are named '{name}': expected different names"
+            ));
+        }
+        self.own_policies.push(policy);
+        Ok(self)
+    }
+
+    /// Makes the policy of a group.
+    pub fn policy_of(&self, group: &GroupSpec) -> Result<Box<dyn Policy>, PolicyError> {
+        match self.own_policies.iter().find(|own| own.name() == group.policy) {
+            Some(own) => Ok(own.build(self.seed)),
+            None => policy::build(&group.policy, &self.parameters_of(&group.policy), self.seed),
+        }
+    }
+
     /// The same experiment at this depth.
     pub fn at_depth(&self, depth: Depth) -> Result<Self, Refusal> {
         let mut experiment = self.clone();
@@ -273,9 +305,7 @@ impl Experiment {
     /// Refuses policies that plan with the future, where it cannot be known.
     pub(crate) fn future_is_unknown(&self) -> Result<(), Refusal> {
         for group in &self.groups {
-            let parameters = self.parameters_of(&group.policy);
-            let policy = terrace_core::policy::build(&group.policy, &parameters, self.seed)
-                .map_err(Refusal::new)?;
+            let policy = self.policy_of(group).map_err(Refusal::new)?;
             if policy.needs_future() {
                 return Err(refuse!(
                     "group '{}': policy '{}' plans with the future, which is known of recordings, \
@@ -336,7 +366,7 @@ impl Experiment {
             self.check_group(group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
         }
         for (name, parameters) in &self.policies {
-            terrace_core::policy::build(name, parameters, self.seed)
+            policy::build(name, parameters, self.seed)
                 .map_err(|e| refuse!("policies.{name}: {e}; see 'terrace policies'"))?;
         }
         Ok(())
@@ -359,9 +389,11 @@ impl Experiment {
             (None, Some(_)) => {}
             _ => return Err(refuse!("expected one of fast_ratio = 0.5 and fast = \"512M\"")),
         }
-        terrace_core::policy::build(&group.policy, &self.parameters_of(&group.policy), self.seed)
-            .map(|_| ())
-            .map_err(Refusal::new)
+        // Those of the caller's own are made when they are run: making one may do anything.
+        match self.own_policies.iter().any(|own| own.name() == group.policy) {
+            true => Ok(()),
+            false => self.policy_of(group).map(|_| ()).map_err(Refusal::new),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use anyhow::Context;
 use serde::Deserialize;
 use serde_json::json;
 use terrace_core::page::PageSize;
-use terrace_core::policy::{self, Allocation};
+use terrace_core::policy::Allocation;
 use terrace_core::seams::{Mover as _, Tracker as _};
 use terrace_engine::{Engine, Group, Options};
 use terrace_linux::cgroup::Cgroup;
@@ -83,9 +83,7 @@ pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), Refusal> {
     run.experiment.future_is_unknown()?;
     for group in &run.experiment.groups {
         work(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
-        let parameters = run.experiment.parameters_of(&group.policy);
-        let policy =
-            policy::build(&group.policy, &parameters, run.experiment.seed).map_err(Refusal::new)?;
+        let policy = run.experiment.policy_of(group).map_err(Refusal::new)?;
         if policy.needs_frames() {
             return Err(refuse!(
                 "group '{}': policy '{}' scans page frames, which only the simulated machine tells; \
@@ -225,11 +223,7 @@ pub(crate) fn run(
         groups.push(Group {
             name: spec.name.clone(),
             tracker: Box::new(attached.tracker),
-            policy: policy::build(
-                &spec.policy,
-                &experiment.parameters_of(&spec.policy),
-                experiment.seed,
-            )?,
+            policy: experiment.policy_of(spec)?,
             mover: Box::new(attached.mover),
             share: spec.share(),
             moved_pages: spec.moved_pages_per_period.unwrap_or(u64::MAX),
@@ -313,8 +307,7 @@ fn start(
     };
     let name = format!("{CGROUP_PREFIX}{}", spec.name);
     let cgroup = host.make_cgroup(Path::new(&name))?;
-    let policy =
-        policy::build(&spec.policy, &experiment.parameters_of(&spec.policy), experiment.seed)?;
+    let policy = experiment.policy_of(spec)?;
     let memory_policy = match policy.allocation() {
         Allocation::FastFirst => MemoryPolicy::System,
         Allocation::Interleave => {

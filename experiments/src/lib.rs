@@ -8,6 +8,7 @@
 //! - [`profile`](mod@profile): what a workload costs with fast and with slow memory;
 //! - [`claims`]: what papers say, checked against what was measured;
 //! - [`rack`](mod@rack): experiments on the rack;
+//! - `own`: policies that are the caller's own, beside those of the registry;
 //! - `parallel`: several simulated runs at a time; [`pool`]: the same of any work;
 //! - `collect`: turns what the engine reports into result tables and a recording;
 //! - `rows`: where the rows go;
@@ -18,6 +19,7 @@ mod collect;
 pub mod file;
 pub mod heat;
 mod host;
+mod own;
 mod parallel;
 pub mod pool;
 pub mod profile;
@@ -31,5 +33,6 @@ pub mod sweep;
 mod virtual_machine;
 
 pub use file::Experiment;
+pub use own::OwnPolicy;
 pub use refusal::Refusal;
 pub use terrace_core::size;

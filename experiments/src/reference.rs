@@ -237,8 +237,7 @@ pub(crate) fn run(
     let machine = ReferenceMachine::new(config(experiment)?)?;
     let mut groups = Vec::new();
     for spec in &experiment.groups {
-        let policy =
-            policy::build(&spec.policy, &experiment.parameters_of(&spec.policy), experiment.seed)?;
+        let policy = experiment.policy_of(spec)?;
         let source = source(experiment, spec)?;
         let mut share = spec.share();
         if let Some(bytes) = source.footprint_bytes() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use terrace_core::foresight::Foresight;
-use terrace_core::{parameters, policy};
+use terrace_core::parameters;
 use terrace_engine::{Engine, Group, Options};
 use terrace_recordings::period::{Header, RecordingSource};
 use terrace_recordings::profile::ProfileReader;
@@ -193,8 +193,7 @@ pub(crate) fn run(
     })?;
     let mut groups = Vec::new();
     for spec in &experiment.groups {
-        let parameters = experiment.parameters_of(&spec.policy);
-        let mut policy = policy::build(&spec.policy, &parameters, experiment.seed)?;
+        let mut policy = experiment.policy_of(spec)?;
         if policy.needs_future() {
             policy.foresee(Arc::new(future_of(experiment, spec)?));
         }

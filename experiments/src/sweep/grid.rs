@@ -393,7 +393,7 @@ fn set_at(table: &mut Table, key: &str, path: &[&str], value: &Value) -> Result<
 
 /// Hash of everything that a cell's results depend on: the experiment, the files that it names, and
 /// this program's version. Not of where they lie.
-fn hash(experiment: &Experiment) -> anyhow::Result<String> {
+pub fn hash(experiment: &Experiment) -> anyhow::Result<String> {
     let mut hash = Fnv::new();
     hash.add(env!("CARGO_PKG_VERSION").as_bytes());
     hash.add(serde_json::to_string(experiment)?.as_bytes());

@@ -15,6 +15,6 @@ pub mod grid;
 pub mod merge;
 pub mod work;
 
-pub use grid::{Cell, Grid};
+pub use grid::{Cell, Grid, hash};
 pub use merge::{Merged, merge};
-pub use work::{Failed, Outcome, Work, is_done, work};
+pub use work::{Failed, Outcome, Work, is_done, note, prepare, run_into, take_in, work};

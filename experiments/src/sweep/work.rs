@@ -10,6 +10,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::grid::{Cell, Grid};
+use crate::file::Experiment;
 use crate::pool;
 use crate::refusal::{Refusal, refuse};
 use crate::run::{Event, Events, MachineKind, Request, run, write_whole};
@@ -79,15 +80,7 @@ pub fn work(
     work: &Work<'_>,
     told: &(dyn Fn(&Cell, &Outcome) + Sync),
 ) -> anyhow::Result<Vec<Failed>> {
-    for folder in ["cells", "failed"] {
-        fs::create_dir_all(work.out.join(folder)).map_err(|e| {
-            refuse!(
-                "{}: {e}; expected a folder for results that can be written to",
-                work.out.display()
-            )
-        })?;
-    }
-    tidy(&work.out.join("cells"));
+    prepare(work.out)?;
     let failures = pool::in_order(work.cells, work.jobs, |&index| {
         let cell = work.grid.cell(index)?;
         let outcome = one(work, &cell)?;
@@ -129,8 +122,7 @@ fn one(work: &Work<'_>, cell: &Cell) -> anyhow::Result<Outcome> {
                 attempts,
                 error: Refusal::new(format!("{error:#}")).0,
             };
-            let text = serde_json::to_vec_pretty(&failed)?;
-            write_whole(&failure(work.out, &cell.hash), &text)?;
+            note(work.out, &failed)?;
             return Ok(Outcome::Failed(failed));
         }
     }
@@ -146,33 +138,85 @@ static NEXT_PART: AtomicU64 = AtomicU64::new(0);
 
 /// Runs a cell into a folder of its own, which then takes its name.
 fn attempt(out: &Path, cell: &Cell) -> anyhow::Result<()> {
-    let number = NEXT_PART.fetch_add(1, Ordering::Relaxed);
-    let name = format!(".{}.{}.{}.{number}.part", cell.hash, host(), std::process::id());
-    let part = Part(out.join("cells").join(name));
-    fs::create_dir(&part.0).with_context(|| part.0.display().to_string())?;
+    let part = Part::new(out, &cell.hash)?;
+    run_into(&cell.experiment, &part.0)?;
+    part.publish(out, &cell.hash)
+}
+
+/// Runs the experiment of a cell into a folder that is there and empty: what the cell's own folder
+/// holds at the end. For who runs cells elsewhere and hands their files to [`take_in`].
+pub fn run_into(experiment: &Experiment, folder: &Path) -> anyhow::Result<()> {
     let request = Request {
-        experiment: cell.experiment.clone(),
+        experiment: experiment.clone(),
         policies: None,
         machine: MachineKind::Simulated,
-        out: part.0.clone(),
+        out: folder.to_owned(),
         fix_conflicts: false,
         count_accesses: false,
         jobs: 1,
     };
     run(request, &mut Quiet)?;
     // Recordings are as large as everything else together, and can be made again by one run.
-    fs::remove_dir_all(part.0.join("recordings")).context("removing recordings")?;
-    let experiment = toml::to_string(&cell.experiment).context("writing the experiment")?;
-    fs::write(part.0.join("experiment.toml"), experiment).context("writing the experiment")?;
-    match fs::rename(&part.0, folder(out, &cell.hash)) {
-        // Somebody else was faster: the same bytes.
-        Err(_) if is_done(out, &cell.hash) => Ok(()),
-        other => other.with_context(|| format!("naming {}", part.0.display())),
+    fs::remove_dir_all(folder.join("recordings")).context("removing recordings")?;
+    let experiment = toml::to_string(experiment).context("writing the experiment")?;
+    fs::write(folder.join("experiment.toml"), experiment).context("writing the experiment")
+}
+
+/// Takes in a cell that was run elsewhere: the files of its folder by name. It is there whole
+/// afterwards; one that was there before stays as it was.
+pub fn take_in(out: &Path, hash: &str, files: &[(String, Vec<u8>)]) -> anyhow::Result<()> {
+    if is_done(out, hash) {
+        return Ok(());
     }
+    let part = Part::new(out, hash)?;
+    for (name, bytes) in files {
+        if name.is_empty() || name.starts_with('.') || name.contains('/') {
+            return Err(refuse!("a cell's file named '{name}': expected a plain name").into());
+        }
+        fs::write(part.0.join(name), bytes).with_context(|| format!("writing {name}"))?;
+    }
+    part.publish(out, hash)?;
+    let _ = fs::remove_file(failure(out, hash));
+    Ok(())
+}
+
+/// Notes a cell that could not be run; merging lists it.
+pub fn note(out: &Path, failed: &Failed) -> anyhow::Result<()> {
+    write_whole(&failure(out, &failed.hash), &serde_json::to_vec_pretty(failed)?)
+}
+
+/// Makes a sweep's folder, and removes from it what processes of this host left that are no more.
+pub fn prepare(out: &Path) -> anyhow::Result<()> {
+    for folder in ["cells", "failed"] {
+        fs::create_dir_all(out.join(folder)).map_err(|e| {
+            refuse!("{}: {e}; expected a folder for results that can be written to", out.display())
+        })?;
+    }
+    tidy(&out.join("cells"));
+    Ok(())
 }
 
 /// A folder that goes when it has not taken another name.
 struct Part(PathBuf);
+
+impl Part {
+    fn new(out: &Path, hash: &str) -> anyhow::Result<Self> {
+        let number = NEXT_PART.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".{hash}.{}.{}.{number}.part", host(), std::process::id());
+        let part = Part(out.join("cells").join(name));
+        fs::create_dir(&part.0).with_context(|| part.0.display().to_string())?;
+        Ok(part)
+    }
+
+    /// Gives it the name of its cell.
+    fn publish(self, out: &Path, hash: &str) -> anyhow::Result<()> {
+        match fs::rename(&self.0, folder(out, hash)) {
+            // Somebody else was faster: the same bytes.
+            Err(_) if is_done(out, hash) => Ok(()),
+            other => other.with_context(|| format!("naming {}", self.0.display())),
+        }
+    }
+}
 
 impl Drop for Part {
     fn drop(&mut self) {

@@ -1,0 +1,107 @@
+//! Policies that are the caller's own: not in the registry, handed over as they are. The Python
+//! package has such.
+
+use std::fmt;
+use std::sync::Arc;
+
+use terrace_core::policy::Policy;
+
+/// Makes one, given the seed of the run. Every run of every group gets its own.
+type Build = dyn Fn(u64) -> Box<dyn Policy> + Send + Sync;
+
+/// A policy of the caller's own.
+#[derive(Clone)]
+pub struct OwnPolicy {
+    name: String,
+    build: Arc<Build>,
+}
+
+impl OwnPolicy {
+    /// A policy of this name, which stands in results.
+    pub fn new(
+        name: impl Into<String>,
+        build: impl Fn(u64) -> Box<dyn Policy> + Send + Sync + 'static,
+    ) -> Self {
+        OwnPolicy { name: name.into(), build: Arc::new(build) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes one.
+    pub(crate) fn build(&self, seed: u64) -> Box<dyn Policy> {
+        (self.build)(seed)
+    }
+}
+
+impl fmt::Debug for OwnPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnPolicy({})", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use serde_json::Value;
+    use terrace_core::policy;
+    use terrace_results::{RunRow, read};
+
+    use super::*;
+    use crate::Experiment;
+    use crate::run::{Event, Events, MachineKind, Request, run};
+
+    struct Quiet;
+
+    impl Events for Quiet {
+        fn event(&mut self, _: Event<'_>) {}
+    }
+
+    fn experiment() -> Experiment {
+        let text = "name = \"e\"\nseed = 5\nperiod_ms = 100\nperiods = 8\n[[groups]]\nname = \"a\"\n\
+                    fast_ratio = 0.5\nworkload = { kind = \"zipf\", footprint_mib = 64 }\n";
+        Experiment::parse(text, PathBuf::new()).unwrap()
+    }
+
+    fn lru(name: &str) -> OwnPolicy {
+        OwnPolicy::new(name, |seed| policy::build("lru", &Value::Null, seed).unwrap())
+    }
+
+    #[test]
+    fn a_policy_of_ones_own_runs_beside_the_registrys_and_is_made_once_a_group() {
+        let made = Arc::new(AtomicU64::new(0));
+        let counts = made.clone();
+        let own = OwnPolicy::new("mine", move |seed| {
+            counts.fetch_add(seed, Ordering::Relaxed);
+            policy::build("lru", &Value::Null, seed).unwrap()
+        });
+        let out = tempfile::tempdir().unwrap();
+        let request = Request {
+            experiment: experiment().with_own_policy(own).unwrap(),
+            policies: Some(vec!["lru".to_owned(), "mine".to_owned()]),
+            machine: MachineKind::Simulated,
+            out: out.path().to_owned(),
+            fix_conflicts: false,
+            count_accesses: false,
+            jobs: 1,
+        };
+        run(request, &mut Quiet).unwrap();
+        let rows: Vec<RunRow> = read(out.path()).unwrap();
+        assert_eq!((rows[0].policy.as_str(), rows[1].policy.as_str()), ("lru", "mine"));
+        assert_eq!(rows[0].hit_ratio, rows[1].hit_ratio);
+        assert_eq!(made.load(Ordering::Relaxed), 5, "once, with the experiment's seed");
+    }
+
+    #[test]
+    fn names_that_are_taken_or_no_names_are_refused() {
+        let refusal = |e: Experiment, name: &str| e.with_own_policy(lru(name)).unwrap_err().0;
+        assert!(refusal(experiment(), "lru").contains("like one of Terrace's"));
+        assert!(refusal(experiment(), "a b").contains("expected 1 to 64 letters"));
+        let one = experiment().with_own_policy(lru("mine")).unwrap();
+        assert!(refusal(one, "mine").contains("expected different names"));
+    }
+}
