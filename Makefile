@@ -7,7 +7,7 @@ OUT ?= target/demo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BENCH ?=
 
-.PHONY: demo test bench build install deb clean kernel kernel-deb kernel-test
+.PHONY: demo test bench build install deb clean kernel kernel-deb kernel-test wheel
 
 # Redis under six policies on a virtual two-tier machine: one table, one report.
 demo:
@@ -65,6 +65,11 @@ install: build
 # A Debian package of it all, in target/deb.
 deb:
 	tools/deb --out target/deb
+
+# The Python package as a wheel for Python 3.11 and later, in target/wheels.
+wheel:
+	tools/setup python
+	tools/python wheel
 
 clean:
 	$(CARGO) clean

@@ -365,6 +365,7 @@ impl<'a> Player<'a> {
                 (low, high) => high.or(low).map_or(0.0, |k| k.1),
             }
         };
+        let all_slow = points.first().map_or(1.0, |p| p.slowdown);
         let point = |p: Point<Option<Seen>>| {
             let cost = price::cost(self.machine, self.recording.footprint_bytes, p.share);
             let Some(seen) = p.what else {
@@ -382,7 +383,7 @@ impl<'a> Player<'a> {
             };
             let hit_ratio = seen.played.hit_ratio;
             let uncertainty = Uncertainty {
-                model: model_error(p.share, p.slowdown),
+                model: model_error(p.share, p.slowdown, all_slow),
                 seeds: seen.spread,
                 reads: reads(p.share),
                 waiting: waiting_error(self.recording, self.machine, p.slowdown, hit_ratio),

@@ -18,11 +18,14 @@ use crate::memory::Machine;
 use crate::recording::Recording;
 
 /// Share of fast memory, and how far 95 % of predictions are off there, as a part of the slowdown.
-/// Of 60 predictions at 25 and 50 % (`docs/performance.md`, ten programs, three policies) 57 are off
-/// by at most 5.0 % and none by more than 7.0 %; 6 % is taken for the middle. With all memory slow
-/// the profile has measured it. Towards all memory fast errors grow (same document).
-const MODEL_ERROR: [(f64, f64); 6] =
-    [(0.0, 0.02), (0.2, 0.05), (0.4, 0.06), (0.6, 0.06), (0.8, 0.07), (1.0, 0.07)];
+/// At 25 and 50 % (`docs/performance.md`, ten programs, three policies, 60 predictions) 57 are off by
+/// at most 5.0 % and none by more than 7.0 %. At 80 % the worst are 6.9 % (`kv` under AMP) and 5.4 %
+/// (`gups`), and near all memory fast `gups` is off by 6.7 % at 93 % of it and by 0.4 % at 99.9 %
+/// (`docs/planner.md`): what little is slow holds up more than the profile's run with half of the
+/// memory fast can tell. With all memory slow the profile has measured it, and with all of it fast
+/// there is nothing to be wrong about.
+const MODEL_ERROR: [(f64, f64); 7] =
+    [(0.0, 0.02), (0.2, 0.05), (0.4, 0.06), (0.6, 0.06), (0.8, 0.07), (0.95, 0.07), (1.0, 0.01)];
 
 /// The error of one predicted slowdown, as halves of intervals, in slowdown (0.01 is a point).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
@@ -44,15 +47,16 @@ impl Uncertainty {
     }
 }
 
-/// The model's error at a share of fast memory. With no extra time there is nothing to be wrong
-/// about: it is never more than the slowdown's own distance from 1.
-pub fn model_error(share: f64, slowdown: f64) -> f64 {
+/// The model's error at a share of fast memory, of a program that is `all_slow` times as slow with
+/// all of its memory slow: never more than the prediction is away from the farther of both ends, all
+/// fast and all slow.
+pub fn model_error(share: f64, slowdown: f64, all_slow: f64) -> f64 {
     let above = MODEL_ERROR.iter().position(|(s, _)| *s >= share).unwrap_or(MODEL_ERROR.len() - 1);
     let (low, high) = (MODEL_ERROR[above.saturating_sub(1)], MODEL_ERROR[above]);
     let part =
         if high.0 > low.0 { ((share - low.0) / (high.0 - low.0)).clamp(0.0, 1.0) } else { 0.0 };
     let relative = low.1 + part * (high.1 - low.1);
-    (relative * slowdown).min((slowdown - 1.0).max(0.0))
+    (relative * slowdown).min((slowdown - 1.0).max(all_slow - slowdown).max(0.0))
 }
 
 /// What a recording without costs leaves open.
@@ -83,13 +87,16 @@ mod tests {
     }
 
     #[test]
-    fn the_models_error_is_as_measured_and_never_more_than_there_is() {
-        assert!((model_error(0.4, 1.5) - 0.06 * 1.5).abs() < 1e-12);
-        let between = model_error(0.3, 2.0) / 2.0;
+    fn the_models_error_is_as_measured_and_never_more_than_there_can_be() {
+        assert!((model_error(0.4, 1.5, 2.0) - 0.06 * 1.5).abs() < 1e-12);
+        let between = model_error(0.3, 2.0, 3.0) / 2.0;
         assert!((0.05..0.06).contains(&between), "{between}");
-        assert!((model_error(0.5, 1.01) - 0.01).abs() < 1e-12);
+        // A program that hardly waits for memory cannot be predicted far off.
+        assert!((model_error(0.5, 1.01, 1.015) - 0.01).abs() < 1e-12);
+        // What was predicted and measured of gups at 93 % of its memory fast.
+        assert!(1.0484 + model_error(0.93, 1.0484, 1.679) > 1.12);
         for share in [0.0, 1.0] {
-            assert!(model_error(share, 2.0) > 0.0);
+            assert!(model_error(share, 2.0, 2.0) > 0.0);
         }
     }
 }

@@ -125,6 +125,12 @@ fn the_least_fast_memory_is_what_the_program_reads() {
     assert_eq!(group["policy"].as_str(), Some(chosen.policy.as_str()));
     let ratio = group["fast_ratio"].as_float().unwrap();
     assert!((ratio - chosen.point.share).abs() < 1e-4);
+    // The daemon takes it as it is.
+    let daemon = terrace_daemon::config::Config::parse(&text, "terraced.toml").unwrap();
+    assert_eq!(daemon.groups.len(), 1);
+    assert_eq!(daemon.groups[0].get_ref().policy, chosen.policy);
+    let unknown = text.replace("fast_ratio", "fast_ration");
+    assert!(terrace_daemon::config::Config::parse(&unknown, "terraced.toml").is_err());
 }
 
 #[test]

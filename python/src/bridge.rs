@@ -1,0 +1,256 @@
+//! Policies written in Python, as the engine sees them: called once a period with the scan, and what
+//! they answer checked before it becomes a plan.
+
+use std::collections::BTreeSet;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use terrace_core::bits::PageBits;
+use terrace_core::features::FeatureCounter;
+use terrace_core::plan::{Decision, Plan};
+use terrace_core::policy::{Allocation, Policy};
+use terrace_core::scan::{Budget as CoreBudget, Scan as CoreScan};
+use terrace_experiments::OwnPolicy;
+
+use crate::errors::refused;
+use crate::scan::{Budget, Moves, Scan};
+
+/// What unwinds from a policy whose exception waits in [`Raised`].
+pub struct PolicyRaised;
+
+/// Where a policy's exception waits until the run has been left.
+pub type Raised = Arc<Mutex<Option<PyErr>>>;
+
+/// Keeps an exception and leaves the run: nothing between a policy and who started the run could
+/// hand it on.
+pub fn leave(raised: &Raised, error: PyErr) -> ! {
+    *raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    resume_unwind(Box::new(PolicyRaised))
+}
+
+/// A name that lives as long as the program, as the engine wants names of policies; each is kept once.
+fn kept(name: &str) -> &'static str {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    match names.get(name) {
+        Some(known) => known,
+        None => {
+            let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
+            names.insert(name);
+            name
+        }
+    }
+}
+
+/// The policy of this name, of which `make(seed)` makes one for every group and run.
+pub fn own_policy(name: &str, make: Py<PyAny>, raised: Raised) -> OwnPolicy {
+    let known = kept(name);
+    OwnPolicy::new(name, move |seed| {
+        let made = Python::attach(|py| {
+            let object = make.call1(py, (seed,))?;
+            let interleaves = match object.bind(py).getattr_opt("allocation")? {
+                None => false,
+                Some(allocation) => match allocation.extract::<String>()?.as_str() {
+                    "fast-first" => false,
+                    "interleave" => true,
+                    other => {
+                        return Err(refused(format_args!(
+                            "policy '{known}': allocation '{other}', expected 'fast-first' or \
+                             'interleave'"
+                        )));
+                    }
+                },
+            };
+            Ok((object.bind(py).getattr("decide")?.unbind(), interleaves))
+        });
+        match made {
+            Ok((decide, interleaves)) => Box::new(InPython {
+                name: known,
+                decide,
+                interleaves,
+                features: FeatureCounter::default(),
+                raised: raised.clone(),
+            }),
+            Err(error) => leave(&raised, error),
+        }
+    })
+}
+
+struct InPython {
+    name: &'static str,
+    decide: Py<PyAny>,
+    interleaves: bool,
+    features: FeatureCounter,
+    raised: Raised,
+}
+
+impl Policy for InPython {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn decide(&mut self, scan: &CoreScan, budget: &CoreBudget) -> Decision {
+        let carry = self.features.follow(scan);
+        let (features, _) = self.features.count(scan);
+        let plan = Python::attach(|py| {
+            let seen = Bound::new(py, Scan::new(scan.clone(), carry))?;
+            let may_use = Bound::new(py, Budget { budget: *budget })?;
+            let answer = self.decide.bind(py).call1((&seen, may_use))?;
+            plan(&answer, scan, budget).map_err(|e| told(py, self.name, scan.period, e))
+        });
+        match plan {
+            Ok(plan) => Decision { plan, applied: self.name, features },
+            Err(error) => leave(&self.raised, error),
+        }
+    }
+
+    fn allocation(&self) -> Allocation {
+        if self.interleaves { Allocation::Interleave } else { Allocation::FastFirst }
+    }
+
+    fn metadata_bytes(&self) -> usize {
+        // What the object holds is Python's affair.
+        self.features.size_bytes()
+    }
+}
+
+/// Says whose answer was refused.
+fn told(py: Python<'_>, name: &str, period: u64, error: PyErr) -> PyErr {
+    match error.is_instance_of::<crate::errors::Refused>(py) {
+        true => refused(format_args!("policy '{name}', period {period}: {}", error.value(py))),
+        false => error,
+    }
+}
+
+/// The plan of what `decide` returned.
+fn plan(answer: &Bound<'_, PyAny>, scan: &CoreScan, budget: &CoreBudget) -> PyResult<Plan> {
+    if answer.is_none() {
+        return Ok(Plan::default());
+    }
+    let given;
+    let made;
+    let moves = match answer.cast::<Moves>() {
+        Ok(moves) => {
+            given = moves;
+            given.get()
+        }
+        Err(_) => {
+            let pair: (Bound<'_, PyAny>, Bound<'_, PyAny>) = answer.extract().map_err(|_| {
+                refused(format_args!(
+                    "decide returned {}, expected None, (promote, demote), or what terrace.select \
+                     returns",
+                    answer.get_type()
+                ))
+            })?;
+            let up = pages(&pair.0, "promote", scan.pages())?;
+            let down = pages(&pair.1, "demote", scan.pages())?;
+            made = Moves { up, down };
+            &made
+        }
+    };
+    check(moves, scan, budget)?;
+    Ok(moves.plan(scan))
+}
+
+/// Refuses moves of pages that are there already, and more than the budget allows.
+fn check(moves: &Moves, scan: &CoreScan, budget: &CoreBudget) -> PyResult<()> {
+    if moves.up.len() != scan.pages() {
+        return Err(refused(format_args!(
+            "moves of {} pages, expected those of this scan, which has {}",
+            moves.up.len(),
+            scan.pages()
+        )));
+    }
+    let fast = scan.fast.words();
+    let first = |bits: &PageBits, wrong: &dyn Fn(u64, u64) -> u64| {
+        let words = bits.words().iter().zip(fast).enumerate();
+        words
+            .map(|(at, (&b, &f))| (at, wrong(b, f)))
+            .find(|(_, w)| *w != 0)
+            .map(|(at, w)| 64 * at + w.trailing_zeros() as usize)
+    };
+    if let Some(page) = first(&moves.up, &|bits, fast| bits & fast) {
+        return Err(refused(format_args!(
+            "promote has page {page}, which is in fast memory already"
+        )));
+    }
+    if let Some(page) = first(&moves.down, &|bits, fast| bits & !fast) {
+        return Err(refused(format_args!(
+            "demote has page {page}, which is in slow memory already"
+        )));
+    }
+    let (ups, downs) = (moves.up.count() as u64, moves.down.count() as u64);
+    let resident = scan.fast.count() as u64;
+    let after = resident + ups - downs;
+    if ups > 0 && after > budget.fast_pages {
+        return Err(refused(format_args!(
+            "{ups} promotions and {downs} demotions leave {after} pages in fast memory, expected at \
+             most {}; demote more, or use terrace.select",
+            budget.fast_pages
+        )));
+    }
+    if ups + downs > budget.moved_pages {
+        return Err(refused(format_args!(
+            "{} moves, expected at most {}; use terrace.select",
+            ups + downs,
+            budget.moved_pages
+        )));
+    }
+    Ok(())
+}
+
+/// Pages given as a mask with an entry for each, or as indices.
+fn pages(given: &Bound<'_, PyAny>, what: &str, count: usize) -> PyResult<PageBits> {
+    let py = given.py();
+    let mut bits = PageBits::new(count);
+    if given.is_none() {
+        return Ok(bits);
+    }
+    let numpy = py.import("numpy")?;
+    let array = numpy.call_method1("ascontiguousarray", (given,))?;
+    if array.len()? == 0 {
+        return Ok(bits);
+    }
+    let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
+    match kind.as_str() {
+        "b" => {
+            let mask: PyBuffer<u8> = array.call_method1("view", ("u1",))?.extract()?;
+            let mask = mask.to_vec(py)?;
+            if mask.len() != count {
+                return Err(refused(format_args!(
+                    "{what} is a mask of {} pages, expected {count}",
+                    mask.len()
+                )));
+            }
+            let set = |(at, byte): (usize, &u8)| u64::from(*byte != 0) << at;
+            let word =
+                |bytes: &[u8]| bytes.iter().enumerate().map(set).fold(0, |all, bit| all | bit);
+            bits = PageBits::from_words(mask.chunks(64).map(word).collect(), count);
+        }
+        "i" | "u" => {
+            let indices: PyBuffer<i64> = array.call_method1("astype", ("i8",))?.extract()?;
+            for index in indices.to_vec(py)? {
+                let page = usize::try_from(index).ok().filter(|page| *page < count);
+                let Some(page) = page else {
+                    return Err(refused(format_args!(
+                        "{what} has page {index}, expected 0 to {}",
+                        count.saturating_sub(1)
+                    )));
+                };
+                if bits.get(page) {
+                    return Err(refused(format_args!("{what} has page {page} twice")));
+                }
+                bits.set(page, true);
+            }
+        }
+        _ => {
+            return Err(refused(format_args!(
+                "{what} is an array of {}, expected indices of pages or a mask of them",
+                array.getattr("dtype")?
+            )));
+        }
+    }
+    Ok(bits)
+}

@@ -1,0 +1,262 @@
+//! Experiments, and what comes of them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use tempfile::TempDir;
+use terrace_experiments::file::Depth;
+use terrace_experiments::profile::profile;
+use terrace_experiments::run::{Event, Events, MachineKind, Request, run};
+use terrace_experiments::sweep::hash;
+use terrace_experiments::{Experiment as CoreExperiment, Refusal};
+
+use crate::bridge::{PolicyRaised, Raised, leave, own_policy};
+use crate::errors::{raised, refused};
+use crate::table::Table;
+
+/// How often a run looks whether somebody wants it to end.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+
+/// An experiment: workloads on a machine under policies. Checked when it is made.
+#[pyclass(frozen, module = "terrace._terrace")]
+pub struct Experiment {
+    pub experiment: CoreExperiment,
+}
+
+#[pymethods]
+impl Experiment {
+    /// Reads an experiment file.
+    #[staticmethod]
+    fn read(path: PathBuf) -> PyResult<Self> {
+        let experiment = CoreExperiment::read(&path).map_err(refused)?;
+        Ok(Experiment { experiment })
+    }
+
+    /// An experiment of a file's text; its paths are relative to `folder`.
+    #[staticmethod]
+    #[pyo3(signature = (text, folder=PathBuf::from(".")))]
+    fn parse(text: &str, folder: PathBuf) -> PyResult<Self> {
+        let experiment = CoreExperiment::parse(text, folder).map_err(refused)?;
+        Ok(Experiment { experiment })
+    }
+
+    /// An experiment of the keys of a file, as JSON.
+    #[staticmethod]
+    #[pyo3(signature = (text, folder=PathBuf::from(".")))]
+    fn of_json(text: &str, folder: PathBuf) -> PyResult<Self> {
+        let keys: toml::Table = serde_json::from_str(text).map_err(refused)?;
+        let text = toml::to_string(&keys).map_err(refused)?;
+        // Lines of a text that nobody wrote help nobody.
+        let experiment =
+            CoreExperiment::parse(&text, folder).map_err(|e| match e.0.split_once(": ") {
+                Some((line, rest)) if line.starts_with("line ") => refused(rest),
+                _ => refused(e),
+            })?;
+        Ok(Experiment { experiment })
+    }
+
+    /// The keys of its file, as JSON.
+    fn json(&self) -> PyResult<String> {
+        serde_json::to_string(&self.experiment).map_err(refused)
+    }
+
+    /// The text of its file.
+    fn to_toml(&self) -> PyResult<String> {
+        toml::to_string(&self.experiment).map_err(refused)
+    }
+
+    /// The folder that its paths are relative to.
+    #[getter]
+    fn folder(&self) -> PathBuf {
+        self.experiment.folder.clone()
+    }
+
+    /// Runs it on the simulated machine. `policies`, where given, are run one after the other; those
+    /// of `own` (name and what makes one, given the seed) can be among them.
+    #[pyo3(signature = (out=None, policies=None, own=Vec::new(), jobs=1, progress=None))]
+    fn run(
+        &self,
+        py: Python<'_>,
+        out: Option<PathBuf>,
+        policies: Option<Vec<String>>,
+        own: Vec<(String, Py<PyAny>)>,
+        jobs: usize,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Results> {
+        let mut experiment = self.experiment.clone();
+        let exception = Raised::default();
+        // A policy in Python holds the interpreter: several at once would wait for each other.
+        let jobs = if own.is_empty() { jobs.max(1) } else { 1 };
+        for (name, make) in own {
+            let policy = own_policy(&name, make, exception.clone());
+            experiment = experiment.with_own_policy(policy).map_err(refused)?;
+        }
+        let (path, folder) = match out {
+            Some(path) => (path, None),
+            None => {
+                let folder = tempfile::tempdir().map_err(refused)?;
+                (folder.path().to_owned(), Some(folder))
+            }
+        };
+        let request = Request {
+            experiment,
+            policies,
+            machine: MachineKind::Simulated,
+            out: path.clone(),
+            fix_conflicts: false,
+            count_accesses: false,
+            jobs,
+        };
+        guarded(py, exception, |events| run(request, events), progress)?;
+        Ok(Results { path, _folder: folder.map(Arc::new) })
+    }
+
+    /// Makes a profile: what its program costs with fast and with slow memory. Returns how many
+    /// intervals and references there are, and the times with all memory fast and slow, in ms.
+    #[pyo3(signature = (out, interval_references=100_000))]
+    fn profile(
+        &self,
+        py: Python<'_>,
+        out: PathBuf,
+        interval_references: u64,
+    ) -> PyResult<(u64, u64, f64, f64)> {
+        let experiment = self.experiment.at_depth(Depth::Reference).map_err(refused)?;
+        let work =
+            |events: &mut dyn Events| profile(&experiment, &out, interval_references, events);
+        let done = guarded(py, Raised::default(), work, None)?;
+        let ms = |time: f64| 1e3 * time;
+        let (fast, slow) = (ms(done.fast.as_seconds()), ms(done.slow.as_seconds()));
+        Ok((done.intervals, done.references, fast, slow))
+    }
+
+    /// Hash of everything that its results depend on, as sweeps know cells by.
+    fn hash(&self) -> PyResult<String> {
+        hash(&self.experiment).map_err(raised)
+    }
+}
+
+/// Does work without holding the interpreter, so that Python's other threads go on; ends it when
+/// Python wants to (Ctrl-C), or a policy raised an exception.
+pub fn guarded<T: Send>(
+    py: Python<'_>,
+    exception: Raised,
+    work: impl FnOnce(&mut dyn Events) -> anyhow::Result<T> + Send,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<T> {
+    let mut watch = Watch { looked: Instant::now(), exception: exception.clone(), progress };
+    let done = py.detach(|| catch_unwind(AssertUnwindSafe(|| work(&mut watch))));
+    match done {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(raised(error)),
+        Err(panic) if panic.is::<PolicyRaised>() => {
+            let waiting = exception.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Err(waiting.unwrap_or_else(|| refused("a policy raised no exception")))
+        }
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+struct Watch {
+    looked: Instant,
+    exception: Arc<Mutex<Option<PyErr>>>,
+    progress: Option<Py<PyAny>>,
+}
+
+impl Events for Watch {
+    fn event(&mut self, event: Event<'_>) {
+        if let (Event::RunStarts { run, number, of, .. }, Some(progress)) = (event, &self.progress)
+        {
+            let told = Python::attach(|py| progress.call1(py, (run, number, of)).map(drop));
+            told.unwrap_or_else(|error| leave(&self.exception, error));
+        }
+        if self.looked.elapsed() >= BETWEEN_LOOKS {
+            self.looked = Instant::now();
+            let wanted = Python::attach(|py| py.check_signals());
+            wanted.unwrap_or_else(|error| leave(&self.exception, error));
+        }
+    }
+}
+
+/// What came of an experiment: tables, and recordings of what was seen and decided.
+#[pyclass(frozen, module = "terrace")]
+pub struct Results {
+    path: PathBuf,
+    /// Where nobody named a folder; it goes with the last that looks at it.
+    _folder: Option<Arc<TempDir>>,
+}
+
+impl Results {
+    fn table(&self, py: Python<'_>, name: &str) -> PyResult<Table> {
+        let path = self.path.join(format!("{name}.parquet"));
+        py.detach(|| Table::of_file(&path))
+    }
+}
+
+#[pymethods]
+impl Results {
+    /// The results in a folder that `terrace run`, `terrace compare` or `run(out=...)` wrote.
+    #[staticmethod]
+    fn read(path: PathBuf) -> PyResult<Self> {
+        if !path.join("runs.parquet").is_file() {
+            let text = format!(
+                "{}: no runs.parquet; expected a results directory as 'terrace run --out DIR' makes it",
+                path.display()
+            );
+            return Err(refused(Refusal::new(text)));
+        }
+        Ok(Results { path, _folder: None })
+    }
+
+    /// The folder.
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// A row for each run and group.
+    #[getter]
+    fn runs(&self, py: Python<'_>) -> PyResult<Table> {
+        self.table(py, "runs")
+    }
+
+    /// A row for each period of each group in each run.
+    #[getter]
+    fn periods(&self, py: Python<'_>) -> PyResult<Table> {
+        self.table(py, "periods")
+    }
+
+    /// Accesses by address and period, binned.
+    #[getter]
+    fn heat(&self, py: Python<'_>) -> PyResult<Table> {
+        self.table(py, "heat")
+    }
+
+    /// What periods cost the hardware; None at period depth, which knows no references.
+    #[getter]
+    fn hardware(&self, py: Python<'_>) -> PyResult<Option<Table>> {
+        match self.path.join("hardware.parquet").is_file() {
+            true => self.table(py, "hardware").map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Recordings of what was seen and decided, by run.
+    #[getter]
+    fn recordings(&self) -> PyResult<Vec<PathBuf>> {
+        let entries = match std::fs::read_dir(self.path.join("recordings")) {
+            Ok(entries) => entries,
+            Err(_) => return Ok(Vec::new()),
+        };
+        let mut all: Vec<_> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
+        all.retain(|path| path.extension().is_some_and(|e| e == "trec"));
+        all.sort();
+        Ok(all)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<terrace.Results in {}>", self.path.display())
+    }
+}

@@ -1,0 +1,54 @@
+//! The Python package's compiled half, `terrace._terrace`; `terrace/` beside it is the other, and
+//! `docs/python.md` says how to use both.
+//!
+//! **Knows** experiments, sweeps, recordings and the planner, and how Python wants to see them.
+//! **Must not know** how any of it works.
+//!
+//! - `errors`: errors as exceptions;
+//! - `table`: result tables, handed over as Arrow streams;
+//! - `column`: memory of a scan as Python's buffers, for NumPy to look at;
+//! - `scan`: scans, budgets and moves as a policy sees them;
+//! - `bridge`: policies written in Python, as the engine sees them;
+//! - `experiment`: experiments and what comes of them;
+//! - `recording`: recordings; `sweep`: grids and their cells; `planner`: plans;
+//! - `catalogue`: what policies, workloads and machines there are.
+
+mod bridge;
+mod catalogue;
+mod column;
+mod errors;
+mod experiment;
+mod planner;
+mod recording;
+mod scan;
+mod sweep;
+mod table;
+
+use pyo3::prelude::*;
+
+/// The module.
+#[pymodule]
+fn _terrace(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("TerraceError", py.get_type::<errors::TerraceError>())?;
+    module.add("Refused", py.get_type::<errors::Refused>())?;
+    module.add_class::<column::Column>()?;
+    module.add_class::<table::Table>()?;
+    module.add_class::<scan::Scan>()?;
+    module.add_class::<scan::Budget>()?;
+    module.add_class::<scan::Moves>()?;
+    module.add_class::<experiment::Experiment>()?;
+    module.add_class::<experiment::Results>()?;
+    module.add_class::<recording::Recording>()?;
+    module.add_class::<recording::Scans>()?;
+    module.add_class::<sweep::Grid>()?;
+    module.add_class::<planner::Plan>()?;
+    module.add_function(wrap_pyfunction!(scan::select, module)?)?;
+    module.add_function(wrap_pyfunction!(sweep::run_cell, module)?)?;
+    module.add_function(wrap_pyfunction!(planner::plan, module)?)?;
+    module.add_function(wrap_pyfunction!(catalogue::policies, module)?)?;
+    module.add_function(wrap_pyfunction!(catalogue::workloads, module)?)?;
+    module.add_function(wrap_pyfunction!(catalogue::machines, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,264 @@
+"""Sweeps: an experiment over a grid of its keys, on this machine or on a Ray cluster.
+
+Cells are run by Terrace itself and kept under a hash of what they compute: each is there once and
+whole, or not at all. A sweep that was interrupted goes on where it stopped, and the merged tables
+are the same bytes wherever, and in whatever order, cells ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import _terrace
+from ._terrace import Refused, Table, TerraceError
+
+PathLike = str | os.PathLike[str]
+
+# Tasks that wait for a processor, by processor: enough that none waits for the next, few enough
+# that memory does not grow with the grid.
+_AHEAD = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What became of a cell, and how far the sweep is."""
+
+    cell: int
+    outcome: str
+    """"skipped" (was there before), "done" or "failed"."""
+    error: str | None
+    finished: int
+    of: int
+    elapsed_s: float | None = None
+    """How long the cell took its worker on Ray, for whoever wants to see how busy workers are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """What came of a sweep."""
+
+    path: Path
+    cells: int
+    done: int
+    failed: int
+    missing: int
+    first_error: str | None
+
+    @property
+    def table(self) -> Table:
+        """A row for each cell and group: the values of the axes beside what came out."""
+        return Table.read(self.path / "sweep.parquet")
+
+    @property
+    def runs(self) -> Table:
+        """The run tables of all cells."""
+        return Table.read(self.path / "runs.parquet")
+
+    @property
+    def periods(self) -> Table:
+        """The period tables of all cells."""
+        return Table.read(self.path / "periods.parquet")
+
+
+def sweep(
+    grid: PathLike,
+    out: PathLike,
+    *,
+    jobs: int | None = None,
+    retries: int = 1,
+    ray: bool | str = False,
+    progress: Callable[[Progress], object] | None = None,
+) -> Sweep:
+    """Runs the cells of a grid file that are not there yet and merges all of them into `out`.
+
+    `ray=True` starts Ray here, or joins what `ray.init` joined already; `ray="ADDRESS"` joins that
+    cluster ("auto": the one this machine belongs to). Otherwise `jobs` threads run them here. A cell
+    that fails is tried `retries` times more; the others go on.
+    """
+    made = _terrace.Grid.read(os.fspath(grid))
+    folder = os.fspath(out)
+    _terrace.Grid.prepare(folder)
+    finished = 0
+
+    def told(
+        cell: int, outcome: str, error: str | None, elapsed_s: float | None = None
+    ) -> None:
+        nonlocal finished
+        finished += 1
+        if progress is not None:
+            progress(Progress(cell, outcome, error, finished, len(made), elapsed_s))
+
+    if ray:
+        _on_ray(made, folder, retries, None if ray is True else ray, told)
+    else:
+        made.work(folder, jobs or os.cpu_count() or 1, retries, told)
+    done, failed, missing, first = made.merge(folder)
+    return Sweep(Path(folder), len(made), done, failed, missing, first)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise Refused("no module 'ray': expected it for a sweep on a cluster; "
+                      "install the extra with pip install 'terrace[ray]'") from error
+    return ray
+
+
+def _files(described: dict[str, Any]) -> list[str]:
+    """Files that a cell's workloads name."""
+    import tomllib
+
+    groups = tomllib.loads(described["experiment"])["groups"]
+    return [path for group in groups if isinstance(path := group["workload"].get("path"), str)]
+
+
+def _run_elsewhere(
+    experiment: str, folder: str, hash: str, paths: list[str], *contents: bytes
+) -> tuple[str, Any, float]:
+    """Runs a cell in a worker: "done" and its files, or "refused" or "failed" and why; and how long
+    that took."""
+    import tempfile
+
+    begun = time.monotonic()
+    try:
+        if paths:
+            with tempfile.TemporaryDirectory() as top:
+                # As deep as the paths go up, so that each lands inside.
+                depth = max(Path(path).parts.count("..") for path in paths)
+                here = Path(top).joinpath(*["d"] * depth)
+                for path, content in zip(paths, contents, strict=True):
+                    target = here / path
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(content)
+                files = _terrace.run_cell(experiment, os.fspath(here), hash)
+        else:
+            files = _terrace.run_cell(experiment, folder, hash)
+        return "done", files, time.monotonic() - begun
+    except Refused as error:
+        return "refused", str(error), time.monotonic() - begun
+    except Exception as error:  # A cell's failure is a result like any other.
+        return "failed", str(error) or type(error).__name__, time.monotonic() - begun
+
+
+def _on_ray(
+    grid: _terrace.Grid,
+    out: str,
+    retries: int,
+    address: str | None,
+    told: Callable[[int, str, str | None, float | None], None],
+) -> None:
+    ray = _ray()
+    started = not ray.is_initialized()
+    if started:
+        ray.init(address=address, log_to_driver=False, include_dashboard=False)
+    try:
+        # A worker or node that dies takes its tasks along, not the cells that are finished: they
+        # are here. Ray runs such a task again; a cell that itself fails is told, and tried again
+        # below.
+        task = ray.remote(max_retries=-1, num_cpus=1)(_run_elsewhere)
+        stored: dict[str, Any] = {}
+        running: dict[Any, tuple[int, str, int]] = {}
+        again: list[tuple[int, int]] = []
+        following = iter(range(len(grid)))
+
+        def submit(index: int, attempt: int) -> None:
+            described = grid.describe(index)
+            if attempt == 1 and _terrace.Grid.is_done(out, described["hash"]):
+                told(index, "skipped", None, None)
+                return
+            folder = os.path.abspath(described["folder"])
+            # Files travel with the task through Ray's store, where each is once; absolute paths
+            # must be the same everywhere.
+            paths = [path for path in _files(described) if not os.path.isabs(path)]
+            for path in paths:
+                full = os.path.join(folder, path)
+                if full not in stored:
+                    with open(full, "rb") as file:
+                        stored[full] = ray.put(file.read())
+            contents = [stored[os.path.join(folder, path)] for path in paths]
+            reference = task.remote(
+                described["experiment"], folder, described["hash"], paths, *contents
+            )
+            running[reference] = (index, described["hash"], attempt)
+
+        while True:
+            ahead = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            while len(running) < ahead:
+                if again:
+                    submit(*again.pop(0))
+                elif (index := next(following, None)) is not None:
+                    submit(index, 1)
+                else:
+                    break
+            if not running:
+                return
+            ready, _ = ray.wait(list(running), num_returns=1)
+            for reference in ready:
+                index, hash, attempt = running.pop(reference)
+                try:
+                    outcome, what, elapsed_s = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    outcome, what, elapsed_s = "failed", f"{type(error).__name__}: {error}", None
+                del reference
+                if outcome == "done":
+                    _terrace.Grid.take_in(out, hash, what)
+                    told(index, "done", None, elapsed_s)
+                elif outcome == "failed" and attempt <= retries:
+                    again.append((index, attempt + 1))
+                else:
+                    grid.note(out, index, attempt, what)
+                    told(index, "failed", what, elapsed_s)
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`python -m terrace.sweep`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m terrace.sweep",
+        description="Run an experiment over a grid of its keys, here or on a Ray cluster. "
+        "Finished cells are never run twice; the merged tables are those of 'terrace sweep'.",
+    )
+    parser.add_argument("grid", metavar="GRID.toml", help="the grid file: see 'terrace sweep --help'")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder for the results")
+    parser.add_argument("--jobs", metavar="N", type=int, help="cells at the same time, without Ray")
+    parser.add_argument("--retries", metavar="N", type=int, default=1,
+                        help="how often a cell that failed is tried again (1)")
+    parser.add_argument("--ray", metavar="ADDRESS", nargs="?", const=True, default=False,
+                        help="run on Ray: started here, or the cluster at ADDRESS ('auto': this "
+                        "machine's)")
+    given = parser.parse_args(arguments)
+    last = time.monotonic()
+
+    def show(step: Progress) -> None:
+        nonlocal last
+        if step.outcome == "failed":
+            print(f"cell {step.cell} failed: {step.error}", file=sys.stderr)
+        if time.monotonic() - last >= 10 or step.finished == step.of:
+            print(f"  {step.finished} of {step.of} cells", file=sys.stderr)
+            last = time.monotonic()
+
+    try:
+        done = sweep(given.grid, given.out, jobs=given.jobs, retries=given.retries, ray=given.ray,
+                     progress=show)
+    except (Refused, OSError) as error:
+        print(f"terrace: {error}", file=sys.stderr)
+        return 2
+    except TerraceError as error:
+        print(f"terrace: {error}", file=sys.stderr)
+        return 1
+    print(f"{done.done} of {done.cells} cells are there; tables in {done.path}")
+    if done.failed:
+        print(f"terrace: {done.failed} of {done.cells} cells failed, see "
+              f"{done.path / 'failures.jsonl'}; the first: {done.first_error}", file=sys.stderr)
+    return 1 if done.failed else 0
+

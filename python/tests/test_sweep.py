@@ -1,0 +1,172 @@
+"""Sweeps, here and on Ray."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+import terrace
+
+GRID = """
+name = "grid"
+[experiment]
+name = "e"
+period_ms = 100
+periods = 10
+[[experiment.groups]]
+name = "a"
+fast_ratio = 0.5
+page_size = "4K"
+workload = { kind = "zipf", footprint_mib = 8 }
+[[axes]]
+key = "policy"
+values = ["lru", "lfu", "random"]
+[[axes]]
+key = "seed"
+values = [%s]
+"""
+
+
+def grid(folder, seeds=4):
+    file = folder / "grid.toml"
+    file.write_text(GRID % ", ".join(str(n) for n in range(1, seeds + 1)))
+    return file
+
+
+def tables(folder):
+    return {f.name: f.read_bytes() for f in sorted(folder.glob("*.parquet"))}
+
+
+def cells(folder):
+    files = sorted((folder / "cells").rglob("*"))
+    assert not [f for f in files if f.name.endswith(".part")]
+    return {f.relative_to(folder): f.read_bytes() for f in files if f.is_file()}
+
+
+def test_a_sweep_is_that_of_the_command(tmp_path, command):
+    file = grid(tmp_path)
+    done = terrace.sweep(file, tmp_path / "python", jobs=2)
+    assert (done.cells, done.done, done.failed, done.missing) == (12, 12, 0, 0)
+    subprocess.run([command, "sweep", file, "--out", tmp_path / "command"], check=True,
+                   capture_output=True)
+    assert tables(tmp_path / "python") == tables(tmp_path / "command")
+    assert cells(tmp_path / "python") == cells(tmp_path / "command")
+    table = pa.table(done.table)
+    assert table["axis_policy"].to_pylist() == ["lru"] * 4 + ["lfu"] * 4 + ["random"] * 4
+    assert done.runs.num_rows == 12 and done.periods.num_rows == 120
+
+
+def test_finished_cells_are_not_run_again(tmp_path):
+    file, out = grid(tmp_path), tmp_path / "out"
+    told = []
+    terrace.sweep(file, out, progress=told.append)
+    assert sorted(p.outcome for p in told) == ["done"] * 12
+    assert [p.finished for p in told] == list(range(1, 13)) and told[0].of == 12
+    before = tables(out)
+    shutil.rmtree(sorted((out / "cells").iterdir())[5])
+    told.clear()
+    terrace.sweep(file, out, progress=told.append)
+    assert sorted(p.outcome for p in told) == ["done"] + ["skipped"] * 11
+    assert tables(out) == before
+    # A grid that grew runs its new cells only.
+    told.clear()
+    assert terrace.sweep(grid(tmp_path, 5), out, progress=told.append).done == 15
+    assert [p.outcome for p in told].count("done") == 3
+
+
+def test_a_cell_run_elsewhere_is_the_same_bytes(tmp_path):
+    from terrace import _terrace
+
+    file = grid(tmp_path)
+    terrace.sweep(file, tmp_path / "here")
+    made = _terrace.Grid.read(file)
+    out = str(tmp_path / "there")
+    made.prepare(out)
+    for index in reversed(range(len(made))):
+        d = made.describe(index)
+        files = _terrace.run_cell(d["experiment"], d["folder"], d["hash"])
+        made.take_in(out, d["hash"], files)
+    assert made.merge(out) == (12, 0, 0, None)
+    assert tables(tmp_path / "here") == tables(tmp_path / "there")
+    assert cells(tmp_path / "here") == cells(tmp_path / "there")
+    with pytest.raises(terrace.Refused, match="another version"):
+        _terrace.run_cell(d["experiment"], d["folder"], "0" * 16)
+    with pytest.raises(terrace.Refused, match="expected a plain name"):
+        made.take_in(out, "1" * 16, [("../x", b"")])
+    assert not (tmp_path / "there/cells" / ("1" * 16)).exists()
+
+
+def test_failures_are_told_and_the_rest_goes_on(tmp_path):
+    file = grid(tmp_path)
+    text = file.read_text().replace(
+        '"lru", "lfu", "random"]', '"lru"]'
+    ) + """
+[[axes]]
+name = "what"
+variants = [
+  { name = "good", set = { periods = 5 } },
+  { name = "gone", set = { "workload" = { kind = "recording", path = "gone.trec" } } },
+]
+"""
+    file.write_text(text)
+    (tmp_path / "gone.trec").write_bytes(b"not a recording")
+    told = []
+    done = terrace.sweep(file, tmp_path / "out", progress=told.append)
+    assert (done.done, done.failed) == (4, 4)
+    assert "gone.trec" in done.first_error
+    assert [p.error for p in told if p.outcome == "failed"][0]
+    assert len((tmp_path / "out/failures.jsonl").read_text().splitlines()) == 4
+    assert done.table.num_rows == 4
+
+
+def test_the_module_is_a_command(tmp_path):
+    file = grid(tmp_path, 1)
+    run = lambda *a: subprocess.run([sys.executable, "-m", "terrace.sweep", *a], text=True,
+                                    capture_output=True)
+    good = run(str(file), "--out", str(tmp_path / "out"))
+    assert good.returncode == 0 and "3 of 3 cells are there" in good.stdout
+    bad = run(str(tmp_path / "none.toml"), "--out", str(tmp_path / "out"))
+    assert bad.returncode == 2 and bad.stderr.startswith("terrace: ")
+    assert len(bad.stderr.splitlines()) == 1
+    assert run().returncode == 2
+
+
+def test_without_ray_its_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(terrace.Refused, match=r"pip install 'terrace\[ray\]'"):
+        terrace.sweep(grid(tmp_path), tmp_path / "out", ray=True)
+
+
+def test_on_ray_a_killed_worker_loses_no_cell(tmp_path):
+    """Two workers, one of them killed half-way: every cell once, the bytes of a serial run."""
+    ray = pytest.importorskip("ray")
+    file = grid(tmp_path, 20)
+    terrace.sweep(file, tmp_path / "serial", jobs=1)
+    # A workload's file travels with its cells.
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        killed = []
+
+        def kill(step):
+            if step.finished == step.of // 2:
+                @ray.remote
+                def who():
+                    return os.getpid()
+
+                pid = ray.get(who.remote())
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+        done = terrace.sweep(file, tmp_path / "ray", ray=True, progress=kill)
+        assert killed and (done.done, done.failed) == (60, 0)
+        assert ray.is_initialized(), "what the caller started is left running"
+    finally:
+        ray.shutdown()
+    assert tables(tmp_path / "ray") == tables(tmp_path / "serial")
+    assert cells(tmp_path / "ray") == cells(tmp_path / "serial")
