@@ -10,7 +10,7 @@ import numpy as np
 
 import terrace
 
-TURNS = 5
+TURNS = 3
 SIZES = [(256, 200), (1024, 100), (4096, 40)]
 
 
