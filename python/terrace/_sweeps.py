@@ -108,7 +108,7 @@ def _ray() -> Any:
         import ray
     except ImportError as error:
         raise Refused("no module 'ray': expected it for a sweep on a cluster; "
-                      "install the extra with pip install 'terrace[ray]'") from error
+                      "install the extra with pip install './python[ray]'") from error
     return ray
 
 

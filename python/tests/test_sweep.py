@@ -139,7 +139,7 @@ def test_the_module_is_a_command(tmp_path):
 
 def test_without_ray_its_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(terrace.Refused, match=r"pip install 'terrace\[ray\]'"):
+    with pytest.raises(terrace.Refused, match=r"pip install '\./python\[ray\]'"):
         terrace.sweep(grid(tmp_path), tmp_path / "out", ray=True)
 
 
