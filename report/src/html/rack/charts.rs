@@ -162,23 +162,20 @@ pub(super) fn stacks(label: &str, all: &[Stack], end: f64) -> String {
     })
 }
 
-/// Curves over a logarithmic axis of nanoseconds.
+/// Shares of 0 to 1 that grow over a logarithmic axis of nanoseconds.
 pub(super) fn curves(label: &str, lines: &[Line]) -> String {
     let height = 190.0;
     let points = || lines.iter().flat_map(|l| &l.points);
     // Without a point the axis must still be finite: the drawing library looks for its marks for ever.
     let least = points().map(|p| p.0).fold(1e6, f64::min).max(1.0);
     let end = points().map(|p| p.0).fold(least * 2.0, f64::max);
-    // Interfaces and switch take nearly always the same time: their spikes may leave the picture.
-    let broad = lines.iter().filter(|l| !matches!(l.name.as_str(), "nic" | "switch"));
-    let most = broad.flat_map(|l| &l.points).map(|p| p.1).fold(0.05, f64::max) * 1.05;
     picture((HALF as u32, height as u32), label, |ground| {
         let mut chart = ChartBuilder::on(ground)
             .margin_left(px(44.0))
-            .margin_right(px(12.0))
+            .margin_right(px(24.0))
             .margin_top(px(8.0))
             .x_label_area_size(px(30.0))
-            .build_cartesian_2d(least.log2()..end.log2(), 0.0..most)?;
+            .build_cartesian_2d(least.log2()..end.log2(), 0.0..1.02)?;
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -192,13 +189,15 @@ pub(super) fn curves(label: &str, lines: &[Line]) -> String {
             .x_label_style(AXIS_WORDS.style(HPos::Center, VPos::Top))
             .x_label_formatter(&|v| format!("{} ns", axis_number(round(v.exp2()))))
             .draw()?;
-        for share in [0.0, most / 2.1, most / 1.05] {
-            let y = 8.0 + (most - share) / most * (height - 38.0);
+        for share in [0.0, 0.5, 1.0] {
+            let y = 8.0 + (1.02 - share) / 1.02 * (height - 38.0);
             let text = format!("{:.0} %", share * 100.0);
             words(ground, (38.0, y), &text, AXIS_WORDS, HPos::Right)?;
         }
-        for line in lines {
-            let points = line.points.iter().map(|(x, y)| (x.log2(), y.min(most)));
+        for line in lines.iter().filter(|l| !l.points.is_empty()) {
+            let points = line.points.iter().map(|(x, y)| (x.log2(), *y));
+            // All of them took at most as long as the longest of any.
+            let points = points.chain([(end.log2(), 1.0)]);
             chart.draw_series(LineSeries::new(points, stroke(line.colour, 1.6)))?;
         }
         Ok(String::new())

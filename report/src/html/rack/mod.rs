@@ -147,7 +147,11 @@ fn slowdown_bars(results: &RackResults) -> Vec<Value> {
 }
 
 fn latency(results: &RackResults) -> Vec<Value> {
-    let most = results.runs.iter().map(|r| r.access_ns).fold(0.0, f64::max);
+    // On one scale for all variants of a workload: another workload's outlier would flatten them.
+    let most = |of: &str| {
+        let same = results.runs.iter().filter(|r| name(r) == of);
+        same.map(|r| r.access_ns).fold(0.0, f64::max)
+    };
     let mut figures = Vec::new();
     for variant in distinct(&results.runs, |r| r.variant.clone()) {
         let rows: Vec<&RackRunRow> = results.runs.iter().filter(|r| r.variant == variant).collect();
@@ -166,9 +170,9 @@ fn latency(results: &RackResults) -> Vec<Value> {
             let all: Vec<Stack> =
                 rows.iter().filter(|r| name(r) == title && r.access_ns > 0.0).map(stack).collect();
             let label = format!("mean time of a miss of {title}, {variant}");
-            figures.push(context! {
-                title => title, note => format!("{variant}, mean ns a miss"), svg => stacks(&label, &all, most),
-            });
+            let note = format!("{}, mean ns a miss", variant_name(&variant));
+            let svg = stacks(&label, &all, most(&title));
+            figures.push(context! { title, note, svg });
         }
     }
     figures
@@ -194,6 +198,20 @@ fn title(r: &RackRunRow) -> String {
     format!("{} under {}, {}", name(r), r.scheme, variant_name(&r.variant))
 }
 
+/// Bins of a quarter of an octave, with a lower bound in nanoseconds and a count each, as the share of
+/// all that took at most so long.
+fn cumulative(bins: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let all: f64 = bins.iter().map(|b| b.1).sum();
+    let mut sum = 0.0;
+    let mut points = Vec::new();
+    for &(from, count) in bins {
+        points.push((from, sum / all));
+        sum += count;
+        points.push((from + from.log2().floor().exp2() / 4.0, sum / all));
+    }
+    points
+}
+
 fn distributions(results: &RackResults, runs: &[&RackRunRow]) -> Vec<Value> {
     let mut by: BTreeMap<(Who, &str), Vec<(f64, f64)>> = BTreeMap::new();
     for l in &results.latencies {
@@ -201,11 +219,8 @@ fn distributions(results: &RackResults, runs: &[&RackRunRow]) -> Vec<Value> {
         by.entry((who, &l.part)).or_default().push((l.from_ns, l.reads as f64));
     }
     let of = |r: &RackRunRow, part: &'static str, colour: Colour| {
-        let mut points = by.get(&(who(r), part)).cloned().unwrap_or_default();
-        let sum: f64 = points.iter().map(|p| p.1).sum();
-        points.iter_mut().for_each(|p| p.1 /= sum.max(1.0));
-        points.retain(|p| p.0 >= 1.0);
-        Line { name: part.to_owned(), colour, points }
+        let bins = by.get(&(who(r), part)).map_or(&[][..], |v| &v[..]);
+        Line { name: part.to_owned(), colour, points: cumulative(bins) }
     };
     runs.iter()
         .map(|r| {
@@ -424,6 +439,15 @@ mod tests {
                 ..ClaimRow::default()
             }],
         }
+    }
+
+    #[test]
+    fn shares_grow_from_nothing_to_all_within_their_bins() {
+        let points = cumulative(&[(1.0, 1.0), (96.0, 2.0), (128.0, 1.0)]);
+        let expected =
+            [(1.0, 0.0), (1.25, 0.25), (96.0, 0.25), (112.0, 0.75), (128.0, 0.75), (160.0, 1.0)];
+        assert_eq!(points, expected);
+        assert!(cumulative(&[]).is_empty());
     }
 
     #[test]
