@@ -148,6 +148,10 @@ fn environment(data: &Data) -> Environment<'static> {
                     .iter()
                     .filter_map(|c| Some((c.as_str(), shared.get(row, c, &measure)?)))
                     .collect();
+                // A run that did not end leaves no value: nothing can be said of its row.
+                if values.len() < shared.columns.len() {
+                    continue;
+                }
                 let context = minijinja::context! { c => values, row => row };
                 count += u64::from(expression.eval(context)?.is_true());
             }
