@@ -89,6 +89,7 @@ impl Arguments {
             experiment.variants.iter_mut().for_each(|v| v.rack.trace = trace);
         }
         let experiment = experiment;
+        rack::check(&experiment, self.out.as_deref())?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = self.threads.map_or(processors, |n| n.get());
         let (all, ended) = (experiment.plan().len(), AtomicUsize::new(0));
@@ -104,8 +105,17 @@ impl Arguments {
         let tables = rack::tables(&experiment, &finished);
         if let Some(out) = &self.out {
             tables.write(out)?;
-            for run in finished.iter().filter(|_| self.trace.is_some()) {
-                rack::write_trace(&experiment, run, out)?;
+            if let Some(span) = &self.trace {
+                let mut packets = 0;
+                for run in &finished {
+                    packets += rack::write_trace(&experiment, run, out)?;
+                }
+                if packets == 0 {
+                    let last = tables.runs.iter().map(|r| r.time_ns).fold(0.0, f64::max) / 1000.0;
+                    tell!(
+                        "no packet was sent in --trace {span}; the longest run took {last:.0} us"
+                    );
+                }
             }
         }
         let verdicts = rack::verdicts(&experiment, &tables.runs)?;

@@ -58,6 +58,51 @@ fn threads_change_no_byte() {
 }
 
 #[test]
+fn a_trace_covers_its_time_and_nothing_else() {
+    let place = Place::new();
+    place.write("tiny.toml", TINY);
+    place.run("rack tiny.toml --out out --trace 5..8").good();
+    let names: Vec<_> = std::fs::read_dir(place.path("out")).unwrap().collect();
+    let traces: Vec<_> = names
+        .iter()
+        .map(|n| n.as_ref().unwrap().file_name().into_string().unwrap())
+        .filter(|n| n.starts_with("trace"))
+        .collect();
+    // All memory local sends no packet.
+    assert_eq!(traces.len(), 2, "{traces:?}");
+    for scheme in ["BLOCK", "CPM"] {
+        let text = std::fs::read(place.path(&format!("out/trace-stream-{scheme}.json"))).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let events = json["traceEvents"].as_array().unwrap();
+        let begins: Vec<f64> = events
+            .iter()
+            .filter(|e| e["ph"] == "X" || e["ph"] == "b")
+            .map(|e| e["ts"].as_f64().unwrap())
+            .collect();
+        assert!(begins.iter().all(|t| (5.0..8.0).contains(t)));
+        // A program that streams sends some in every part of it.
+        for part in 0..6 {
+            let from = 5.0 + 0.5 * f64::from(part);
+            assert!(begins.iter().any(|t| (from..from + 0.5).contains(t)), "{scheme} {from}");
+        }
+        // What occupies a link occupies it alone.
+        let mut links: Vec<(u64, f64, f64)> = events
+            .iter()
+            .filter(|e| e["ph"] == "X")
+            .map(|e| (&e["tid"], &e["ts"], &e["dur"]))
+            .map(|(t, s, d)| (t.as_u64().unwrap(), s.as_f64().unwrap(), d.as_f64().unwrap()))
+            .collect();
+        links.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        for pair in links.windows(2).filter(|p| p[0].0 == p[1].0) {
+            assert!(pair[0].1 + pair[0].2 <= pair[1].1 + 1e-9, "{scheme}: {pair:?}");
+        }
+        assert!(links.len() > 100);
+    }
+    let late = place.run("rack tiny.toml --out late --trace 1000000..1000001").good();
+    assert!(late.err.contains("no packet was sent in --trace 1000000..1000001"), "{late}");
+}
+
+#[test]
 fn the_papers_experiments_can_be_read_and_the_overhead_is_its_own() {
     let place = Place::new();
     for n in 7..=12 {
@@ -78,13 +123,30 @@ fn the_papers_experiments_can_be_read_and_the_overhead_is_its_own() {
 fn racks_that_cannot_work_are_refused_before_anything_runs() {
     let place = Place::new();
     let refused = |change: &str, words: &[&str]| {
-        place.write("bad.toml", TINY.replacen("[rack]", &format!("[rack]\n{change}"), 1));
+        // A key may stand in a table once.
+        let tiny = if change.starts_with("instructions") {
+            TINY.replace("instructions = 20_000\n", "")
+        } else {
+            TINY.to_owned()
+        };
+        place.write("bad.toml", tiny.replacen("[rack]", &format!("[rack]\n{change}"), 1));
         place.run("rack bad.toml --out out").refused(words);
         assert!(!place.path("out").exists());
     };
     refused("pools = 0", &["pools is 0", "expected 1 to"]);
     refused("nodes = 65", &["nodes is 65"]);
+    refused("nodes = 0", &["nodes is 0", "expected 1 to"]);
+    refused("nodes = 17", &["17 nodes", "supported_nodes"]);
     refused("local_share = 1.5", &["local_share is 1.5", "expected 0 to 1"]);
+    refused("local_share = -0.1", &["local_share is -0.1", "expected 0 to 1"]);
+    refused("local_share = nan", &["local_share is NaN", "expected 0 to 1"]);
+    refused("local_share = \"half\"", &["line 2", "\"half\"", "expected f64"]);
+    refused("instructions = 0", &["instructions is 0"]);
+    refused("pool_queue = 8", &["pool_queue is 8", "expected 64 to"]);
+    refused("llc_mshrs = 0", &["llc_mshrs is 0"]);
+    refused("network = { switch_gbit_per_s = -1.0 }", &["switch_gbit_per_s is -1", "expected"]);
+    refused("network = { nic_buffer = \"2K\" }", &["nic_buffer is 2K", "must fit"]);
+    refused("network = { output_queue = 0 }", &["output_queue is 0"]);
     refused("network = { nic_gbit_per_s = 0.0 }", &["nic_gbit_per_s is 0", "nothing could move"]);
     refused("network = { port_buffer = \"1K\" }", &["port_buffer is 1K", "must fit"]);
     refused("network = { propagation_ns = 0.0, nic_ns = 0.0 }", &["expected 100 ps at least"]);
@@ -97,11 +159,41 @@ fn racks_that_cannot_work_are_refused_before_anything_runs() {
     mechanism("page_buffers = 10", &["npm is 25 but page_buffers 10", "never be complete"]);
     mechanism("tracker_entries = 10", &["npm is 25 but tracker_entries 10"]);
     mechanism("fixed_count = 0", &["fixed_count is 0"]);
+    mechanism("page_buffers = 0", &["page_buffers is 0"]);
+    mechanism("npm = 0", &["npm is 0"]);
+    mechanism("npm_least = 26", &["npm_least is 26", "at most npm 25"]);
+    mechanism("page_requests = 0", &["page_requests is 0"]);
+    mechanism("block_weight = 0", &["block_weight is 0"]);
+    mechanism("batch_scale = 0.0", &["batch_scale is 0", "0.001 to 1"]);
+    mechanism("training_us = -1.0", &["training_us is -1"]);
     place.write("bad.toml", TINY.replace("\"stream\"", "\"nosuch\""));
     place.run("rack bad.toml").refused(&["no program is named 'nosuch'"]);
     place.write("bad.toml", TINY.replace("\"CPM\"", "\"FAST\""));
     place.run("rack bad.toml").refused(&["expected one of PAGE, BLOCK"]);
+    // Of two workloads the second is bad: the first must not have run.
+    let second = |change: &str, words: &[&str]| {
+        let text = format!("{TINY}\n[[workloads]]\nname = \"second\"\n{change}");
+        place.write("bad.toml", text);
+        place.run("rack bad.toml --out out").refused(words);
+        assert!(!place.path("out").exists());
+    };
+    second(
+        "program = \"gups\"\noptions = { iterations = \"x\" }",
+        &["workload.second", "iterations"],
+    );
+    second("program = \"gups\"\noptions = { colour = 1 }", &["workload.second", "colour"]);
+    second("program = \"gups\"\nfootprint = \"4K\"", &["workload.second", "footprint"]);
+    second("recording = \"missing.trec\"", &["workload.second", "missing.trec"]);
+    second("", &["workload.second", "expected one of program, recording and synthetic"]);
+    second("program = \"gups\"\ndependent_loads = 2.0", &["dependent_loads is 2"]);
     place.run("rack missing.toml").refused(&["missing.toml"]);
+    place.write("tiny.toml", TINY);
+    place.write("file", "");
+    place.run("rack tiny.toml --out file").refused(&["file", "expected a directory"]);
+    place.run("rack tiny.toml --schemes FAST").refused(&["expected one of PAGE, BLOCK"]);
+    place.run("rack tiny.toml --out out --trace 5..2").refused(&["--trace 5..2", "100..120"]);
+    place.run("rack tiny.toml --out out --trace x").refused(&["--trace x", "100..120"]);
+    place.run("rack overhead missing.toml").refused(&["missing.toml"]);
     let nothing = std::process::Command::new(TERRACE).arg("rack").output().unwrap();
     assert_eq!(nothing.status.code(), Some(2));
     let _: Option<Said> = None;

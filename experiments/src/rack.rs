@@ -76,6 +76,17 @@ pub fn verdicts(experiment: &Experiment, runs: &[RackRunRow]) -> Result<Vec<Verd
     Ok(claims(experiment)?.iter().map(|claim| claim.check(&facts)).collect())
 }
 
+/// Looks whether every workload can begin, and whether results can be written, before anything runs.
+pub fn check(experiment: &Experiment, out: Option<&Path>) -> Result<(), Refusal> {
+    experiment.check().map_err(Refusal::new)?;
+    out.map_or(Ok(()), make_directory)
+}
+
+fn make_directory(directory: &Path) -> Result<(), Refusal> {
+    std::fs::create_dir_all(directory)
+        .map_err(|e| refuse!("{}: {e}; expected a directory for results", directory.display()))
+}
+
 /// Runs an experiment. What its configuration forbids is a refusal.
 pub fn run(
     experiment: &Experiment,
@@ -262,26 +273,32 @@ pub fn write_verdicts(verdicts: &[Verdict], out: &Path) -> anyhow::Result<()> {
         .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
 }
 
-/// Writes the packets of a run that were traced.
-pub fn write_trace(experiment: &Experiment, run: &Finished, out: &Path) -> anyhow::Result<()> {
+/// Writes the packets of a run that were traced, and says how many events they are; nothing if there
+/// were none, as where all memory is local.
+pub fn write_trace(experiment: &Experiment, run: &Finished, out: &Path) -> anyhow::Result<usize> {
+    let slices = &run.outcome.trace;
+    if slices.is_empty() {
+        return Ok(0);
+    }
     let variant = &experiment.variants[run.planned.variant].name;
     let workload = &run.outcome.nodes[0].workload;
-    let name = format!("trace-{variant}-{workload}-{}.json", scheme_name(&run.planned));
+    let parts = ["trace", variant, workload, scheme_name(&run.planned)];
+    let named: Vec<_> = parts.into_iter().filter(|part| *part != "-").collect();
     let file = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' };
-    let path = out.join(name.chars().map(file).collect::<String>());
+    let name: String = named.join("-").chars().map(file).collect();
+    let path = out.join(format!("{name}.json"));
     let unfinished = path.with_extension("json.tmp");
-    let text = terrace_rack::trace::chrome_json(&run.outcome.trace, run.outcome.nodes.len());
+    let text = terrace_rack::trace::chrome_json(slices, run.outcome.nodes.len());
     std::fs::write(&unfinished, text)
         .and_then(|()| std::fs::rename(&unfinished, &path))
-        .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
+        .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+    Ok(slices.len())
 }
 
 impl Tables {
     /// Writes all tables into a directory, which is made if it is not there.
     pub fn write(&self, directory: &Path) -> anyhow::Result<()> {
-        std::fs::create_dir_all(directory).map_err(|e| {
-            refuse!("{}: {e}; expected a directory for results", directory.display())
-        })?;
+        make_directory(directory)?;
         write_table(directory, &self.runs)?;
         write_table(directory, &self.samples)?;
         write_table(directory, &self.ports)?;
