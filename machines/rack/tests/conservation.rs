@@ -4,7 +4,7 @@
 //!
 //! `TERRACE_RACK_CASES=1000000 cargo test --release -p terrace-rack --test conservation` is the full-length
 //! run of random racks; the default is what fits into the suite. The same racks are drawn each time;
-//! `TERRACE_RACK_SEED` draws others.
+//! `TERRACE_RACK_SEED` draws others, and `TERRACE_RACK_INSTRUCTIONS` says how many each core runs.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -153,7 +153,7 @@ prop_compose! {
             organization: if shared { Organization::Shared } else { Organization::Distributed },
             allocation,
             chunk: Bytes::kib(64),
-            instructions: 6000,
+            instructions: number("TERRACE_RACK_INSTRUCTIONS", 6000).into(),
             seed,
             check_data: true,
             ..RackConfig::default()
