@@ -15,9 +15,12 @@ use crate::html::rack::charts::{Line, Panel, Stack, curves, over_time, stacks};
 use crate::html::theme::{Colour, HEAT, MUTED, series};
 use crate::rack::RackResults;
 
+/// Stands for a scheme in the runs with all memory local, the base of every slowdown.
+const BASE: &str = "local";
+
 /// The schemes in the order of the paper, and the colour of each.
 const SCHEMES: [(&str, usize); 9] = [
-    ("local", 0),
+    (BASE, 0),
     ("PAGE", 10),
     ("BLOCK", 1),
     ("OTF", 3),
@@ -72,6 +75,17 @@ fn counted(n: u64, thing: &str) -> String {
     format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
 
+/// How many of a thing the racks have, from the smallest to the largest; the runs that are the base
+/// of every slowdown are of one node alone and do not count where there are others.
+fn span(runs: &[RackRunRow], thing: &str, of: impl Fn(&RackRunRow) -> u64) -> String {
+    let alone = runs.iter().all(|r| r.scheme == BASE);
+    let numbers = || runs.iter().filter(|r| alone || r.scheme != BASE).map(&of);
+    match (numbers().min().unwrap_or(0), numbers().max().unwrap_or(0)) {
+        (least, most) if least == most => counted(most, thing),
+        (least, most) => format!("{least} to {}", counted(most, thing)),
+    }
+}
+
 /// A variant that an experiment did not name.
 fn variant_name(variant: &str) -> &str {
     if variant == "-" { "the only variant" } else { variant }
@@ -87,7 +101,7 @@ fn matrices(results: &RackResults) -> Vec<Value> {
     let variants = distinct(&results.runs, |r| r.variant.clone());
     let one = |variant: &String| {
         let rows: Vec<&RackRunRow> =
-            results.runs.iter().filter(|r| r.variant == *variant && r.scheme != "local").collect();
+            results.runs.iter().filter(|r| r.variant == *variant && r.scheme != BASE).collect();
         let schemes = distinct(&rows, |r| r.scheme.clone());
         let names = distinct(&rows, |r| name(r));
         let most = rows.iter().map(|r| r.slowdown).fold(1.0, f64::max);
@@ -119,7 +133,7 @@ fn slowdown_bars(results: &RackResults) -> Vec<Value> {
     let variants = distinct(&results.runs, |r| r.variant.clone());
     let one = |variant: &String| {
         let rows: Vec<&RackRunRow> =
-            results.runs.iter().filter(|r| r.variant == *variant && r.scheme != "local").collect();
+            results.runs.iter().filter(|r| r.variant == *variant && r.scheme != BASE).collect();
         let panels: Vec<BarPanel> = distinct(&rows, |r| name(r))
             .into_iter()
             .map(|title| {
@@ -181,7 +195,7 @@ fn latency(results: &RackResults) -> Vec<Value> {
 /// The runs that pictures of their own are made of: the last scheme of the paper that was run, in
 /// the first variant, each node; then others.
 fn pictured(results: &RackResults) -> (Vec<&RackRunRow>, usize) {
-    let mut runs: Vec<&RackRunRow> = results.runs.iter().filter(|r| r.scheme != "local").collect();
+    let mut runs: Vec<&RackRunRow> = results.runs.iter().filter(|r| r.scheme != BASE).collect();
     let variants = distinct(&results.runs, |r| r.variant.clone());
     let rank = |r: &&RackRunRow| {
         let preferred = ["CPM", "APM", "PB", "BLOCK"];
@@ -294,7 +308,7 @@ fn timelines(results: &RackResults, runs: &[&RackRunRow]) -> Vec<Value> {
 fn maps(results: &RackResults) -> Vec<Value> {
     let one = |variant: &String| {
         let rows: Vec<&RackPortRow> =
-            results.ports.iter().filter(|p| p.variant == *variant && p.scheme != "local").collect();
+            results.ports.iter().filter(|p| p.variant == *variant && p.scheme != BASE).collect();
         let ports = distinct(&rows, |p| p.port.clone());
         let table: Vec<Value> = distinct(&rows, |p| (p.workload.clone(), p.scheme.clone()))
             .into_iter()
@@ -348,7 +362,6 @@ pub(super) fn content(results: &RackResults, meta: &ReportMeta) -> Value {
         0 => String::new(),
         n => format!("{what} of {n} more runs are in the tables."),
     };
-    let first = &results.runs[0];
     let legend = |name: &str, colour: Colour| context! { name, chip => chip(colour) };
     let mut parts = vec![legend(LOCAL.0, LOCAL.1)];
     parts.extend(PARTS.iter().map(|p| legend(p.1, p.2)));
@@ -357,9 +370,9 @@ pub(super) fn content(results: &RackResults, meta: &ReportMeta) -> Value {
     context! {
         title => meta.title,
         subtitle => format!(
-            "{} runs; the first on a rack with {} and {}",
+            "{} runs on racks of {} and {}",
             distinct(&results.runs, |r| (r.variant.clone(), r.scheme.clone(), if r.nodes > 1 { String::new() } else { r.workload.clone() })).len(),
-            counted(first.nodes, "node"), counted(first.pools, "pool"),
+            span(&results.runs, "node", |r| r.nodes), span(&results.runs, "pool", |r| r.pools),
         ),
         command => meta.command,
         version => meta.generated_by_version,
@@ -439,6 +452,17 @@ mod tests {
                 ..ClaimRow::default()
             }],
         }
+    }
+
+    #[test]
+    fn the_racks_are_told_of_and_not_the_node_that_is_their_base() {
+        let mut runs = results().runs;
+        for (run, nodes, pools) in [(1, 8, 2), (2, 8, 4)] {
+            (runs[run].nodes, runs[run].pools) = (nodes, pools);
+        }
+        assert_eq!(span(&runs, "node", |r| r.nodes), "8 nodes");
+        assert_eq!(span(&runs, "pool", |r| r.pools), "2 to 4 pools");
+        assert_eq!(span(&runs[..1], "pool", |r| r.pools), "1 pool");
     }
 
     #[test]
