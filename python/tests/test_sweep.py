@@ -39,6 +39,22 @@ def grid(folder, seeds=4):
     return file
 
 
+def grid_of_a_recording(folder, small, seeds=4):
+    """The same over a recording beside the grid's folder, named by a path that goes up."""
+    small.run(out=folder / "made")
+    (folder / "recordings").mkdir()
+    (recording,) = (folder / "made/recordings").glob("*.trec")
+    shutil.copy(recording, folder / "recordings/a.trec")
+    (folder / "grids").mkdir()
+    file = grid(folder / "grids", seeds)
+    workload = 'workload = { kind = "zipf", footprint_mib = 8 }'
+    text = file.read_text()
+    assert workload in text
+    recording = 'workload = { kind = "recording", path = "../recordings/a.trec" }'
+    file.write_text(text.replace(workload, recording))
+    return file
+
+
 def tables(folder):
     return {f.name: f.read_bytes() for f in sorted(folder.glob("*.parquet"))}
 
@@ -102,6 +118,31 @@ def test_a_cell_run_elsewhere_is_the_same_bytes(tmp_path):
     assert not (tmp_path / "there/cells" / ("1" * 16)).exists()
 
 
+def test_a_workloads_file_travels_with_its_cells(tmp_path, small):
+    """A worker has the grid's folder neither by name nor by content."""
+    from terrace import _sweeps, _terrace
+
+    file = grid_of_a_recording(tmp_path, small)
+    terrace.sweep(file, tmp_path / "here")
+    made = _terrace.Grid.read(file)
+    out = str(tmp_path / "there")
+    made.prepare(out)
+    content = (tmp_path / "recordings/a.trec").read_bytes()
+    shutil.rmtree(tmp_path / "recordings")
+    for index in range(len(made)):
+        d = made.describe(index)
+        paths = _sweeps._files(d)
+        assert paths == ["../recordings/a.trec"]
+        outcome, files, _ = _sweeps._run_elsewhere(
+            d["experiment"], str(tmp_path / "no-such-folder"), d["hash"], paths, content
+        )
+        assert outcome == "done", files
+        made.take_in(out, d["hash"], files)
+    assert made.merge(out) == (12, 0, 0, None)
+    assert tables(tmp_path / "here") == tables(tmp_path / "there")
+    assert cells(tmp_path / "here") == cells(tmp_path / "there")
+
+
 def test_failures_are_told_and_the_rest_goes_on(tmp_path):
     file = grid(tmp_path)
     text = file.read_text().replace(
@@ -143,12 +184,11 @@ def test_without_ray_its_extra_is_named(tmp_path, monkeypatch):
         terrace.sweep(grid(tmp_path), tmp_path / "out", ray=True)
 
 
-def test_on_ray_a_killed_worker_loses_no_cell(tmp_path):
+def test_on_ray_a_killed_worker_loses_no_cell(tmp_path, small):
     """Two workers, one of them killed half-way: every cell once, the bytes of a serial run."""
     ray = pytest.importorskip("ray")
-    file = grid(tmp_path, 20)
+    file = grid_of_a_recording(tmp_path, small, 20)
     terrace.sweep(file, tmp_path / "serial", jobs=1)
-    # A workload's file travels with its cells.
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         killed = []
