@@ -128,9 +128,10 @@ def test_a_workloads_file_travels_with_its_cells(tmp_path, small):
     out = str(tmp_path / "there")
     made.prepare(out)
     content = (tmp_path / "recordings/a.trec").read_bytes()
-    shutil.rmtree(tmp_path / "recordings")
-    for index in range(len(made)):
-        d = made.describe(index)
+    described = [made.describe(index) for index in range(len(made))]
+    # A worker cannot find them.
+    (tmp_path / "recordings").rename(tmp_path / "hidden")
+    for d in described:
         paths = _sweeps._files(d)
         assert paths == ["../recordings/a.trec"]
         outcome, files, _ = _sweeps._run_elsewhere(
@@ -138,6 +139,7 @@ def test_a_workloads_file_travels_with_its_cells(tmp_path, small):
         )
         assert outcome == "done", files
         made.take_in(out, d["hash"], files)
+    (tmp_path / "hidden").rename(tmp_path / "recordings")
     assert made.merge(out) == (12, 0, 0, None)
     assert tables(tmp_path / "here") == tables(tmp_path / "there")
     assert cells(tmp_path / "here") == cells(tmp_path / "there")
