@@ -85,6 +85,10 @@ pub struct Arguments {
     /// slower. A command that runs 'count-period' begins another window, told apart in the file.
     #[arg(long, value_name = "FILE")]
     count_accesses: Option<PathBuf>,
+    /// Of the counted accesses, write those of programs by huge page to this file: a line a
+    /// window, the first when counting begins, a list of the nodes' lists.
+    #[arg(long, value_name = "FILE", requires = "count_accesses")]
+    count_pages: Option<PathBuf>,
     /// Of the counted accesses, first-level cache of each processor: SIZE,WAYS.
     #[arg(long, value_name = "SIZE,WAYS", value_parser = shape, default_value = "32K,8")]
     l1: CacheShape,
@@ -140,6 +144,7 @@ impl Arguments {
                 l2: self.l2,
                 llc: self.llc,
             }),
+            count_pages: self.count_pages.clone(),
             ..Machine::default()
         };
         let lab = Lab::new(LabConfig { machine, ..LabConfig::default() }).map_err(Refusal::new)?;

@@ -59,6 +59,7 @@ pub(crate) struct Counting {
     file: File,
     counts: NodeCounts,
     plugin: std::path::PathBuf,
+    pages: Option<std::path::PathBuf>,
 }
 
 impl Counting {
@@ -94,13 +95,18 @@ impl Counting {
         file.set_len(NodeCounts::SIZE_BYTES as u64).doing("make memory for counts")?;
         let counts = NodeCounts::map(&file).doing("map the memory for counts")?;
         counts.begin(&ranges(machine), &filter);
-        Ok(Self { file, counts, plugin })
+        let pages = machine.count_pages.clone();
+        Ok(Self { file, counts, plugin, pages })
     }
 
     /// QEMU's argument after `-plugin`.
     pub fn plugin_argument(&self) -> String {
         let memory = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
-        format!("{},counts={memory}", self.plugin.display())
+        let pages = self.pages.as_ref().map(|path| {
+            // QEMU's own way to have a comma in a value.
+            format!(",pages={}", path.to_string_lossy().replace(',', ",,"))
+        });
+        format!("{},counts={memory}{}", self.plugin.display(), pages.unwrap_or_default())
     }
 
     /// What was counted.

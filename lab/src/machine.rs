@@ -85,6 +85,9 @@ pub struct Machine {
     /// Count what goes to which node, behind these caches. Needs software emulation, which it
     /// asks for.
     pub count_accesses: Option<CountedCaches>,
+    /// Where accesses are counted, a file that gets those of programs by huge page, window for
+    /// window: a line at each mark, the first at the one that begins, a list of the nodes' lists.
+    pub count_pages: Option<PathBuf>,
     /// The bound on the boot, from the start of QEMU to the guest's first process, second
     /// attempts included.
     pub boot_timeout: Duration,
@@ -112,6 +115,7 @@ impl Default for Machine {
             accel: Accel::Auto,
             tcg_threads: TcgThreads::Auto,
             count_accesses: None,
+            count_pages: None,
             // Fifty times what it takes in software emulation on an idle host.
             boot_timeout: Duration::from_secs(120),
             timeout: Duration::from_secs(300),

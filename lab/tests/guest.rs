@@ -428,6 +428,7 @@ fn what_goes_to_each_node_is_counted_exactly() {
         fast_bytes: 512 * MIB,
         slow_bytes: 256 * MIB,
         count_accesses: Some(caches),
+        count_pages: Some(host.path().join("pages")),
         timeout: Duration::from_secs(480),
         ..machine()
     };
@@ -464,4 +465,20 @@ fn what_goes_to_each_node_is_counted_exactly() {
     }
     let share = counts.fast_share.accesses.expect("a share");
     assert!((0.49..0.52).contains(&share), "{share}");
+    // The same by huge page: a line a mark, the first of nothing.
+    let pages = fs::read_to_string(host.path().join("pages")).expect("counts of pages");
+    let pages: Vec<[Vec<u64>; 2]> = serde_json::Deserializer::from_str(&pages)
+        .into_iter()
+        .map(|line| line.expect("two lists"))
+        .collect();
+    assert_eq!(pages.len(), 1 + counts.periods.len());
+    for (window, nodes) in counts.periods.iter().zip(&pages[1..]) {
+        for (node, bytes) in [(0, 512 * MIB), (1, 256 * MIB)] {
+            assert_eq!(nodes[node].len() as u64, bytes / (2 * MIB));
+            let all = window.user[node].loads + window.user[node].stores;
+            assert_eq!(nodes[node].iter().sum::<u64>(), all, "node {node}");
+            let touched = nodes[node].iter().filter(|n| **n > 0).count() as u64;
+            assert_eq!(Some(touched), window.user[node].touched_2m, "node {node}");
+        }
+    }
 }

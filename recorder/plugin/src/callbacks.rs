@@ -1,7 +1,7 @@
 //! The functions that QEMU calls.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::sync::atomic::Ordering;
 
 use terrace_recorder::nodes::NodeCounts;
@@ -35,7 +35,7 @@ pub extern "C" fn qemu_plugin_install(
     let arguments: Vec<_> = arguments.collect();
     let path = |name| arguments.iter().find_map(|a| a.strip_prefix(name)).map(str::to_owned);
     let installed = match path("counts=") {
-        Some(counts) => install_counts(id, target, &counts),
+        Some(counts) => install_counts(id, target, &counts, path("pages=")),
         None => install(id, target, path("memory=")),
     };
     match installed {
@@ -60,11 +60,12 @@ fn check(target: &CStr) -> Result<(), String> {
 }
 
 /// In a whole emulated machine: counts its accesses.
-fn install_counts(id: Id, target: &CStr, path: &str) -> Result<(), String> {
+fn install_counts(id: Id, target: &CStr, path: &str, pages: Option<String>) -> Result<(), String> {
     check(target)?;
     let file = OpenOptions::new().read(true).write(true).open(path);
     let counts = file.and_then(|f| NodeCounts::map(&f)).map_err(|e| format!("{path}: {e}"))?;
-    if !nodes::begin(counts) {
+    let create = |path: String| File::create(&path).map_err(|e| format!("{path}: {e}"));
+    if !nodes::begin(counts, pages.map(create).transpose()?) {
         return Err(format!("{path} is no counts' memory; start it with 'terrace lab'"));
     }
     // SAFETY: a function of QEMU with the signature that it documents.

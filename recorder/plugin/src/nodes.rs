@@ -7,6 +7,8 @@
 //! region around it.
 
 use std::ffi::{c_uint, c_void};
+use std::fs::File;
+use std::io::Write;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -37,6 +39,14 @@ struct Machine {
     llc: SharedCache,
     /// By domain and node, a bit for each page touched since the last mark.
     touched: [[Vec<AtomicU64>; NODES]; 2],
+    pages: Option<Pages>,
+}
+
+/// Loads and stores of programs by huge page of a node since the last mark, and the file that
+/// gets a line of them at each mark.
+struct Pages {
+    file: File,
+    accesses: [Vec<AtomicU64>; NODES],
 }
 
 struct Processor {
@@ -44,16 +54,16 @@ struct Processor {
     second: PrivateCache,
 }
 
-/// Joins the one who started the machine; false when this is not its memory.
-pub fn begin(counts: NodeCounts) -> bool {
+/// Joins the one who started the machine; false when this is not its memory. With a file, it gets
+/// a line at each mark with the accesses by huge page.
+pub fn begin(counts: NodeCounts, pages: Option<File>) -> bool {
     let Some((nodes, filter)) = counts.join() else { return false };
     let Ok(sets) = cache::sets("llc", filter.llc, filter.line_bytes) else { return false };
-    let touched = std::array::from_fn(|_| {
-        nodes.map(|node| {
-            let pages = (node.bytes >> BASE_PAGE_LOG2).div_ceil(BASE_PAGES as u64) as usize;
-            (0..pages * BASE_PAGES / 64).map(|_| AtomicU64::new(0)).collect()
-        })
-    });
+    let zeros = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
+    let huge_pages =
+        nodes.map(|node| (node.bytes >> BASE_PAGE_LOG2).div_ceil(BASE_PAGES as u64) as usize);
+    let touched = std::array::from_fn(|_| huge_pages.map(|pages| zeros(pages * BASE_PAGES / 64)));
+    let pages = pages.map(|file| Pages { file, accesses: huge_pages.map(zeros) });
     let machine = Machine {
         counts,
         nodes,
@@ -61,6 +71,7 @@ pub fn begin(counts: NodeCounts) -> bool {
         llc: SharedCache::new(sets, filter.llc.ways, filter.line_bytes),
         filter,
         touched,
+        pages,
     };
     MACHINE.set(machine).is_ok()
 }
@@ -99,6 +110,9 @@ extern "C" fn on_mark(_index: c_uint, mark: *mut c_void) {
     }
     let (base, huge) = machine.take_pages();
     machine.counts.note(mark, base, huge);
+    if let Some(pages) = &machine.pages {
+        pages.write();
+    }
     COUNTING.store(mark != Mark::End, Ordering::Relaxed);
 }
 
@@ -151,6 +165,21 @@ struct Access {
     store: bool,
 }
 
+impl Pages {
+    /// A list of the nodes' lists, and from zero again.
+    fn write(&self) {
+        let list = |node: &Vec<AtomicU64>| {
+            let counts = node.iter().map(|n| n.swap(0, Ordering::Relaxed).to_string());
+            format!("[{}]", counts.collect::<Vec<_>>().join(","))
+        };
+        let nodes = self.accesses.iter().filter(|node| !node.is_empty()).map(list);
+        let line = format!("[{}]\n", nodes.collect::<Vec<_>>().join(","));
+        if let Err(error) = (&self.file).write_all(line.as_bytes()) {
+            eprintln!("terrace recorder: counts of pages were not written: {error}");
+        }
+    }
+}
+
 impl Machine {
     fn place(&self, physical: u64) -> usize {
         let holds = |n: &NodeRange| physical.wrapping_sub(n.start) < n.bytes;
@@ -168,6 +197,11 @@ impl Machine {
                 && word.load(Ordering::Relaxed) & bit == 0
             {
                 word.fetch_or(bit, Ordering::Relaxed);
+            }
+            if let Some(pages) = self.pages.as_ref().filter(|_| domain == Domain::User)
+                && let Some(accesses) = pages.accesses[place].get(page as usize / BASE_PAGES)
+            {
+                accesses.fetch_add(1, Ordering::Relaxed);
             }
         }
         let line = physical >> self.line_shift;
