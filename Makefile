@@ -7,7 +7,7 @@ OUT ?= target/demo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BENCH ?=
 
-.PHONY: demo test bench build install deb clean kernel kernel-deb kernel-test wheel
+.PHONY: demo test bench build install deb clean kernel kernel-deb kernel-test wheel chart
 
 # Redis under six policies on a virtual two-tier machine: one table, one report.
 demo:
@@ -65,6 +65,13 @@ install: build
 # A Debian package of it all, in target/deb.
 deb:
 	tools/deb --out target/deb
+
+# The Helm chart, rendered by Helm's own engine, and the plain manifest, both read strictly with
+# Kubernetes' own types. Needs Go 1.24 and its module proxy, which Debian 12 has not.
+chart:
+	@command -v go >/dev/null || { echo "chart: no 'go' on the PATH; install Go 1.24 or later" >&2; exit 2; }
+	cd packaging/helm/check && go run . ../terrace ../../kubernetes/terrace.yaml >/dev/null
+	@echo "the chart renders, and every field is one that Kubernetes knows"
 
 # The Python package as a wheel for Python 3.11 and later, in target/wheels.
 wheel:

@@ -1,7 +1,11 @@
-//! `terraced` on a live kernel: Debian's 6.12 in a virtual machine with two tiers.
+//! `terraced` on a live kernel, in a virtual machine with two tiers: Debian's 6.12, and the Terrace
+//! kernel where `make kernel` has built an image.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use terrace_lab::Kernel;
+use terrace_lab::cache::Cache;
 
 /// A program that is built with the workspace and not with this test.
 fn beside(name: &str) -> PathBuf {
@@ -12,12 +16,28 @@ fn beside(name: &str) -> PathBuf {
 
 /// Runs a script of this folder in a guest that has all programs, and gives what it said; fails
 /// where the script does, or where it does not say these lines.
-fn in_guest(script: &str, arguments: &[&str], timeout_s: u32, lines: &[&str]) -> String {
+fn in_guest(
+    kernel: &str,
+    script: &str,
+    arguments: &[&str],
+    timeout_s: u32,
+    lines: &[&str],
+) -> String {
     let tests = format!("{}/tests", env!("CARGO_MANIFEST_DIR"));
     let file = |name: &str| format!("{tests}/{name}:/srv/{name}");
     let (daemon, workload) = (beside("terraced"), beside("terrace-workload"));
     let output = Command::new(env!("CARGO_BIN_EXE_terrace"))
-        .args(["lab", "--timeout", &timeout_s.to_string(), "--fast", "768M", "--slow", "512M"])
+        .args([
+            "lab",
+            "--kernel",
+            kernel,
+            "--timeout",
+            &timeout_s.to_string(),
+            "--fast",
+            "768M",
+            "--slow",
+            "512M",
+        ])
         .args(["--program", env!("CARGO_BIN_EXE_terrace")])
         .args(["--program", daemon.to_str().unwrap(), "--program", workload.to_str().unwrap()])
         .args(["--file", &file("daemon_common.sh"), "--file", &file(script)])
@@ -37,7 +57,7 @@ fn in_guest(script: &str, arguments: &[&str], timeout_s: u32, lines: &[&str]) ->
 #[test]
 fn the_daemon_serves_two_groups_reloads_survives_a_kill_and_harms_nothing() {
     let lines = ["reloads 20", "groups came and went", "killed: every setting", "all held"];
-    in_guest("daemon.sh", &[], 900, &lines);
+    in_guest("debian", "daemon.sh", &[], 900, &lines);
 }
 
 /// The same script at full length is
@@ -45,12 +65,25 @@ fn the_daemon_serves_two_groups_reloads_survives_a_kill_and_harms_nothing() {
 #[test]
 fn kills_groups_and_full_memory_leave_nothing_behind() {
     let lines = ["kills 3", "groups 12 came and went", "periods 60", "all held"];
-    in_guest("daemon_soak.sh", &["3", "12", "60", "1"], 900, &lines);
+    in_guest("debian", "daemon_soak.sh", &["3", "12", "60", "1"], 900, &lines);
 }
+
+const LONG: [&str; 4] = ["100", "200", "2000", "1"];
+const LONG_LINES: [&str; 4] = ["kills 100", "groups 200 came and went", "periods 2000", "all held"];
 
 #[test]
 #[ignore = "half an hour"]
 fn a_hundred_kills_two_hundred_groups_and_two_thousand_periods() {
-    let lines = ["kills 100", "groups 200 came and went", "periods 2000", "all held"];
-    println!("{}", in_guest("daemon_soak.sh", &["100", "200", "2000", "1"], 5400, &lines));
+    println!("{}", in_guest("debian", "daemon_soak.sh", &LONG, 5400, &LONG_LINES));
+}
+
+#[test]
+#[ignore = "half an hour"]
+fn the_same_on_the_terrace_kernel() {
+    let cache = Cache::of_user().expect("a cache");
+    if let Err(error) = Kernel::Terrace.image(&cache, &mut |_| {}) {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    println!("{}", in_guest("terrace", "daemon_soak.sh", &LONG, 5400, &LONG_LINES));
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	yamldocs "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
 
@@ -110,19 +111,19 @@ func one(document []byte) error {
 	switch kind.APIVersion + " " + kind.Kind {
 	case "v1 ConfigMap":
 		var object corev1.ConfigMap
-		if err := yaml.UnmarshalStrict(document, &object); err != nil {
+		if err := strict(document, &object); err != nil {
 			return err
 		}
 		return named(object.ObjectMeta)
 	case "v1 Namespace":
 		var object corev1.Namespace
-		if err := yaml.UnmarshalStrict(document, &object); err != nil {
+		if err := strict(document, &object); err != nil {
 			return err
 		}
 		return named(object.ObjectMeta)
 	case "apps/v1 DaemonSet":
 		var object appsv1.DaemonSet
-		if err := yaml.UnmarshalStrict(document, &object); err != nil {
+		if err := strict(document, &object); err != nil {
 			return err
 		}
 		return errors.Join(named(object.ObjectMeta), daemonSet(&object.Spec))
@@ -132,6 +133,16 @@ func one(document []byte) error {
 		}
 		return fmt.Errorf("got %s %s, expected a ConfigMap, a Namespace or a DaemonSet", kind.APIVersion, kind.Kind)
 	}
+}
+
+// strict reads a document as the server does that is told to refuse what it does not know.
+func strict(document []byte, object any) error {
+	text, err := yaml.YAMLToJSONStrict(document)
+	if err != nil {
+		return err
+	}
+	faults, err := json.UnmarshalStrict(text, object)
+	return errors.Join(append(faults, err)...)
 }
 
 func named(object metav1.ObjectMeta) error {
