@@ -116,8 +116,18 @@ pub fn headline(status: &Status) -> String {
 
 /// Columns of the table of groups.
 pub const HEADER: [&str; 12] = [
-    "group", "policy", "state", "memory", "fast", "may", "hot slow", "hit %", "up", "down",
-    "slowdown", "cpu %",
+    "group",
+    "policy",
+    "state",
+    "memory",
+    "fast",
+    "granted",
+    "hot in slow",
+    "hit %",
+    "up",
+    "down",
+    "slowdown",
+    "cpu %",
 ];
 
 /// A group's row in it.
@@ -227,8 +237,8 @@ impl ExplainArguments {
             "address",
             "size",
             "tier",
-            "last used",
-            "of 64",
+            "scans ago",
+            "in, of 64",
             "why",
             "what would change it",
         ]);

@@ -48,7 +48,7 @@ awk -v n="$kills" -v seed="$seed" 'BEGIN { srand(seed); for (i = 0; i < n; i++) 
 while read -r moment; do
     start
     sleep "$moment"
-    [ "$(cat /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds)" = 0 ] || reached=$((reached + 1))
+    snapshot | cmp -s - /tmp/before || reached=$((reached + 1))
     kill -9 $daemon || fail "it ended by itself" /tmp/daemon.log
     wait $daemon 2>/dev/null
     until_true 60 as_before || { snapshot | diff /tmp/before -; fail "not as before" /tmp/daemon.log; }
