@@ -57,7 +57,9 @@ are of simulated time, and there are these besides:
   [[groups]]
   tables = { placement = "bind_high_levels", migrate = true }
   start_ms = 0                # when the program starts and is ended
-  stop_ms = 500"#;
+  stop_ms = 500
+  sparse = { pte = 64, pmd = 8 } # used of 512 entries: more page-table pages
+and before the tables slowdown = false, for no run with all memory fast."#;
 
 /// Run an experiment as its file says and write its results.
 #[derive(Args)]

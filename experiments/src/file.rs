@@ -17,6 +17,7 @@ use terrace_workloads::kinds;
 use crate::own::OwnPolicy;
 use crate::refusal::{Refusal, refuse};
 use crate::size::Size;
+use crate::sparse::Sparse;
 
 /// An experiment: workloads on a machine under policies.
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -34,6 +35,9 @@ pub struct Experiment {
     pub period_ms: u64,
     /// Periods to run; it ends before when all its workloads have ended.
     pub periods: u64,
+    /// At reference depth: whether it is also run with all memory fast, for slowdowns.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub slowdown: bool,
     /// The machine, where it is Terrace that makes it.
     #[serde(default)]
     pub machine: MachineSpec,
@@ -55,6 +59,14 @@ pub struct Experiment {
 
 fn one() -> u64 {
     1
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(flag: &bool) -> bool {
+    *flag
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -172,6 +184,10 @@ pub struct GroupSpec {
     /// At reference depth: where its page-table pages go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tables: Option<TablePolicy>,
+    /// At reference depth: how many entries of page-table pages are used, for page tables of a
+    /// larger program's shape.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sparse: Option<Sparse>,
     /// At reference depth: when it starts, in ms of simulated time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_ms: Option<u64>,
@@ -374,12 +390,16 @@ impl Experiment {
 
     fn check_group(&self, group: &GroupSpec) -> Result<(), Refusal> {
         name_is_plain("name", &group.name)?;
-        let timed = group.start_ms.is_some() || group.stop_ms.is_some() || group.tables.is_some();
+        let timed = group.start_ms.is_some()
+            || group.stop_ms.is_some()
+            || group.tables.is_some()
+            || group.sparse.is_some();
         if timed && self.machine.depth == Depth::Period {
             return Err(refuse!(
-                "start_ms, stop_ms and tables: expected only with depth = \"reference\" in [machine]"
+                "start_ms, stop_ms, tables and sparse: expected only with depth = \"reference\" in [machine]"
             ));
         }
+        group.sparse.map_or(Ok(()), |sparse| sparse.check())?;
         if group.stop_ms.is_some_and(|stop| stop <= group.start_ms.unwrap_or(0)) {
             return Err(refuse!("stop_ms: expected a time after start_ms"));
         }

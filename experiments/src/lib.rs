@@ -5,6 +5,7 @@
 //!
 //! - [`file`]: experiment files;
 //! - [`run`]: runs them; `simulated`, `reference`, `host` and `virtual_machine` are the machines;
+//! - [`sparse`]: address spaces whose page tables have a larger program's shape;
 //! - [`profile`](mod@profile): what a workload costs with fast and with slow memory;
 //! - [`claims`]: what papers say, checked against what was measured;
 //! - [`rack`](mod@rack): experiments on the rack;
@@ -29,6 +30,7 @@ pub mod refusal;
 mod rows;
 pub mod run;
 mod simulated;
+pub mod sparse;
 pub mod sweep;
 mod virtual_machine;
 

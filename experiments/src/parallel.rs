@@ -22,11 +22,13 @@ pub(crate) fn run(
     events: &mut dyn Events,
 ) -> anyhow::Result<()> {
     let baseline = match runs.first() {
-        Some(run) if run.experiment.machine.depth == Depth::Reference => {
+        Some(run) if run.experiment.machine.depth != Depth::Reference => Baseline::new(),
+        Some(run) if !run.experiment.slowdown => vec![None; run.experiment.groups.len()],
+        Some(run) => {
             events.event(Event::Stage("running with all memory fast, for comparison"));
             reference::baseline(&run.experiment).context("run with all memory fast")?
         }
-        _ => Baseline::new(),
+        None => Baseline::new(),
     };
     let jobs = jobs.clamp(1, runs.len().max(1));
     if jobs == 1 {

@@ -24,6 +24,7 @@ use crate::file::{Experiment, GroupSpec, WorkloadSpec};
 use crate::refusal::{Refusal, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run};
+use crate::sparse::SparseSource;
 
 /// The machine where an experiment does not say.
 const HARDWARE: &str = "server-ddr5-cxl";
@@ -100,6 +101,18 @@ struct Recorded {
 
 /// What a group's workload does.
 pub(crate) fn source(
+    experiment: &Experiment,
+    group: &GroupSpec,
+) -> Result<Box<dyn ReferenceSource>, Refusal> {
+    let source = dense_source(experiment, group)?;
+    Ok(match group.sparse {
+        Some(sparse) => Box::new(SparseSource::new(source, sparse)),
+        None => source,
+    })
+}
+
+/// The same, where its own addresses put it.
+fn dense_source(
     experiment: &Experiment,
     group: &GroupSpec,
 ) -> Result<Box<dyn ReferenceSource>, Refusal> {
