@@ -9,7 +9,7 @@ use serde_json::json;
 use terrace_experiments::Refusal;
 use terrace_reproductions::book::{self, Entry, Tally};
 use terrace_reproductions::library;
-use terrace_reproductions::{Figure, Outcome, Size, from_results, reproduce};
+use terrace_reproductions::{Figure, Outcome, Size, Workshop, from_results, reproduce};
 
 use crate::cli::Format;
 use crate::progress::Screen;
@@ -20,7 +20,8 @@ use crate::show::say;
 /// 'terrace reproduce list' shows them all. A figure is an experiment file with claims: each is a
 /// statement that is checked against what comes out, with the paper's number beside it. What comes
 /// out is written to OUT/PAPER/FIGURE: figure.parquet, figure.csv, figure.svg, claims.json, and the
-/// results of every run. Programs are profiled once, in OUT/profiles, for all figures.
+/// results of every run. Programs are profiled once, in OUT/profiles, for all figures, and a run that
+/// several figures look at is made once. One command at a time works in a folder.
 ///
 /// The exit code is 0 when the figures were made, whether or not their claims agree.
 #[derive(Args)]
@@ -70,18 +71,24 @@ impl Arguments {
             (_, true) => Size::Full,
             _ => Size::Standard,
         };
+        // What is there is read as it is; what is made needs the folder for itself.
+        let workshop = match self.from_results {
+            true => None,
+            false => Some(Workshop::open(&self.out)?),
+        };
         let mut entries = Vec::new();
         let mut shown = Vec::new();
         for figure in figures {
             let begun = Instant::now();
             let jobs = usize::from(self.jobs);
-            let outcome = if self.from_results {
-                match from_results(&figure, size, &self.out)? {
+            let outcome = match &workshop {
+                Some(workshop) => {
+                    reproduce(&figure, size, workshop, jobs, &mut Screen::new(false))?
+                }
+                None => match from_results(&figure, size, &self.out)? {
                     Some(outcome) => outcome,
                     None => continue,
-                }
-            } else {
-                reproduce(&figure, size, &self.out, jobs, &mut Screen::new(false))?
+                },
             };
             match self.format {
                 Format::Text => show(&figure, &outcome, begun.elapsed().as_secs_f64())?,

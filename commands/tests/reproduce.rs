@@ -92,3 +92,15 @@ fn what_cannot_be_is_refused_in_one_line() {
     assert_eq!(place.run("reproduce").code, Some(2));
     assert_eq!(place.run("reproduce --all --quick --full").code, Some(2));
 }
+
+#[test]
+fn a_folder_that_another_command_works_in_is_refused() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("results")).unwrap();
+    let held = std::fs::File::create(place.path("results/.lock")).unwrap();
+    held.lock().unwrap();
+    let again = "reproduce nimble/table2 --out results";
+    place.run(again).refused(&["another command", "--out"]);
+    drop(held);
+    place.run(again).good();
+}

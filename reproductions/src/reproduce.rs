@@ -9,8 +9,9 @@ use terrace_results::{FigureRow, TableWriter, read};
 
 use crate::claims::{Verdict, check, geomean};
 use crate::data::{Data, number};
-use crate::figure::{Change, Figure, PictureKind};
+use crate::figure::{Change, Figure, Part, PictureKind};
 use crate::kinds::Job;
+use crate::workshop::Workshop;
 
 /// How big a figure is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,6 +43,20 @@ impl Size {
             Size::Full => figure.full.clone(),
         }
     }
+
+    /// Data without values, with the rows and columns of a figure that are run at this size.
+    pub fn empty(self, figure: &Figure) -> Data {
+        let names = |parts: &[Part], chosen: &Option<Vec<String>>| {
+            let wanted = |n: &String| chosen.as_ref().is_none_or(|c| c.contains(n));
+            parts.iter().map(|p| p.name.clone()).filter(wanted).collect()
+        };
+        let change = self.change(figure);
+        Data::new(
+            names(&figure.rows, &change.rows),
+            names(&figure.columns, &change.columns),
+            figure.measures.clone(),
+        )
+    }
 }
 
 /// What a figure came to.
@@ -56,20 +71,20 @@ pub struct Outcome {
 }
 
 /// Runs a figure and writes `figure.parquet`, `figure.csv`, `figure.svg` and `claims.json` into
-/// OUT/NAME, with the results of every run under `runs`. Profiles are kept in OUT/profiles, where
-/// other figures find them.
+/// OUT/NAME, with the results of every run under `runs`, but for runs that figures before it have
+/// made. Profiles are kept in OUT/profiles, where other figures find them.
 pub fn reproduce(
     figure: &Figure,
     size: Size,
-    out: &Path,
+    workshop: &Workshop,
     jobs: usize,
     events: &mut dyn Events,
 ) -> anyhow::Result<Outcome> {
-    let folder = out.join(&figure.name);
+    let folder = workshop.folder().join(&figure.name);
     std::fs::create_dir_all(&folder).with_context(|| {
         format!("{}: expected a folder for results that can be written to", folder.display())
     })?;
-    let job = Job { figure, size, folder: &folder, profiles: &out.join("profiles"), jobs };
+    let job = Job { figure, size, folder: &folder, workshop, jobs };
     let data = job.make(events).with_context(|| format!("figure '{}'", figure.name))?;
     let verdicts = check(&figure.claims, &data)
         .map_err(|e| anyhow::anyhow!("figure '{}': {e}", figure.name))?;
@@ -85,8 +100,7 @@ pub fn from_results(figure: &Figure, size: Size, out: &Path) -> anyhow::Result<O
     if !terrace_results::path::<FigureRow>(&folder).exists() {
         return Ok(None);
     }
-    let job = Job { figure, size, folder: &folder, profiles: out, jobs: 1 };
-    let mut data = job.empty();
+    let mut data = size.empty(figure);
     let rows: Vec<FigureRow> = read(&folder)?;
     for row in rows {
         data.put(&row.row, &row.column, &row.measure, row.value);

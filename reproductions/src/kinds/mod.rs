@@ -5,7 +5,7 @@ mod runs;
 mod steps;
 mod timeline;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use terrace_experiments::run::Events;
 use toml::Table;
@@ -14,6 +14,7 @@ use crate::data::Data;
 use crate::figure::Figure;
 use crate::merge::merge;
 use crate::reproduce::Size;
+use crate::workshop::Workshop;
 
 /// A way to make data.
 pub struct Kind {
@@ -44,8 +45,8 @@ pub struct Job<'a> {
     pub size: Size,
     /// A folder for what its runs leave.
     pub folder: &'a Path,
-    /// A folder for profiles, which several figures share.
-    pub profiles: &'a Path,
+    /// What figures share.
+    pub workshop: &'a Workshop,
     /// Runs at the same time.
     pub jobs: usize,
 }
@@ -67,19 +68,14 @@ impl Job<'_> {
         (kind.make)(self, events)
     }
 
-    /// Data without values, with the rows and columns that are run.
+    /// Data without values.
     pub fn empty(&self) -> Data {
-        let names = |parts: &[crate::figure::Part], chosen: &Option<Vec<String>>| {
-            let wanted = |n: &String| chosen.as_ref().is_none_or(|c| c.contains(n));
-            parts.iter().map(|p| p.name.clone()).filter(wanted).collect()
-        };
-        let figure = self.figure;
-        let change = self.size.change(figure);
-        Data::new(
-            names(&figure.rows, &change.rows),
-            names(&figure.columns, &change.columns),
-            figure.measures.clone(),
-        )
+        self.size.empty(self.figure)
+    }
+
+    /// A folder for profiles, which several figures share.
+    pub fn profiles(&self) -> PathBuf {
+        self.workshop.folder().join("profiles")
     }
 
     /// The figure's cells, row by row: the experiment, laid over it what the size changes, then

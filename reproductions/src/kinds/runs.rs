@@ -92,11 +92,17 @@ pub(super) fn prepare(
                 .with_context(|| format!("row '{}'", cell.row))?;
         }
         let text = toml::to_string(&settings)?;
-        let experiment = Experiment::parse(&text, PathBuf::from("."))
+        let mut experiment = Experiment::parse(&text, PathBuf::from("."))
             .with_context(|| format!("row '{}', column '{}'", cell.row, cell.column))?;
+        experiment.slowdown = job.figure.measures.iter().any(|m| needs_slowdown(m));
         experiments.push(experiment);
     }
     Ok(experiments)
+}
+
+/// Whether a measure compares with a run that has all memory fast. Others are spared that run.
+fn needs_slowdown(measure: &str) -> bool {
+    ["slowdown", "performance", "projection", "projected"].iter().any(|part| measure.contains(part))
 }
 
 /// Puts profiles in the place of an experiment's programs, and makes those that are not there.
@@ -116,14 +122,15 @@ pub(super) fn profiled(
         alone.insert("groups".to_owned(), Value::Array(vec![unmanaged(group)]));
         alone.remove("policies");
         same_costs(&mut alone, &job.figure.experiment);
-        let path = job.profiles.join(format!("{:016x}.tprof", key(&alone, interval_references)?));
+        let profiles = job.profiles();
+        let path = profiles.join(format!("{:016x}.tprof", key(&alone, interval_references)?));
         if !path.exists() {
             let experiment = Experiment::parse(&toml::to_string(&alone)?, PathBuf::from("."))?
                 .at_depth(Depth::Reference)?;
             let name = group["workload"].get("name").and_then(Value::as_str).unwrap_or("program");
             events.event(Event::Stage(&format!("{}: profile of {name}", job.figure.name)));
-            std::fs::create_dir_all(job.profiles)
-                .with_context(|| format!("making {}", job.profiles.display()))?;
+            std::fs::create_dir_all(&profiles)
+                .with_context(|| format!("making {}", profiles.display()))?;
             profile(&experiment, &path, interval_references, &mut Quiet)?;
         }
         let path = std::path::absolute(&path)?;
@@ -223,17 +230,21 @@ fn measure(job: &Job<'_>, cell: &Cell, experiment: Experiment) -> anyhow::Result
     run_cell(job, cell, experiment).and_then(|out| measured(&out)).with_context(describe)
 }
 
-/// Runs a cell's experiment; the folder that its results are in.
+/// Runs a cell's experiment, unless a figure before has run the same; the folder that its results
+/// are in.
 pub(super) fn run_cell(
     job: &Job<'_>,
     cell: &Cell,
     experiment: Experiment,
 ) -> anyhow::Result<PathBuf> {
+    if let Some(out) = job.workshop.run_before(&experiment) {
+        return Ok(out);
+    }
     let plain = |name: &str| name.replace(['/', ' '], "-");
     let out = job.folder.join("runs").join(plain(&cell.row)).join(plain(&cell.column));
     run(
         Request {
-            experiment,
+            experiment: experiment.clone(),
             policies: None,
             machine: MachineKind::Simulated,
             out: out.clone(),
@@ -243,6 +254,7 @@ pub(super) fn run_cell(
         },
         &mut Quiet,
     )?;
+    job.workshop.was_run(&experiment, &out);
     Ok(out)
 }
 

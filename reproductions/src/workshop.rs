@@ -1,0 +1,112 @@
+//! What the figures of one command share: the folder that they work in, which no other command may
+//! work in at the same time, and the runs that were made there.
+//!
+//! Many figures look at the same runs (AMP's figures 2, 6, 8 and 10 to 13, half of 15 and 16). A run
+//! is known by its experiment, and made once.
+
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Context;
+use terrace_experiments::{Experiment, Refusal};
+
+/// Held by the command that works in a folder.
+const LOCK: &str = ".lock";
+
+/// A folder for results, and what was run there by this command.
+pub struct Workshop {
+    folder: PathBuf,
+    runs: Mutex<BTreeMap<u64, PathBuf>>,
+    /// Given back when the command ends, however it ends.
+    _lock: File,
+}
+
+impl Workshop {
+    /// Makes the folder if need be, and takes it. Profiles and results are written under names that
+    /// two commands would share: a second one is refused for as long as the first is at work.
+    pub fn open(folder: &Path) -> anyhow::Result<Workshop> {
+        std::fs::create_dir_all(folder).with_context(|| {
+            format!("{}: expected a folder for results that can be written to", folder.display())
+        })?;
+        let path = folder.join(LOCK);
+        let lock = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Refusal::new(format!(
+                    "{}: another command is making figures in it; wait for it, or give another \
+                     folder with --out",
+                    folder.display()
+                ))
+                .into());
+            }
+            Err(TryLockError::Error(e)) => {
+                return Err(e).with_context(|| format!("locking {}", path.display()));
+            }
+        }
+        Ok(Workshop { folder: folder.to_owned(), runs: Mutex::default(), _lock: lock })
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where the results of this experiment are, if it was run already.
+    pub(crate) fn run_before(&self, experiment: &Experiment) -> Option<PathBuf> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&key(experiment)).cloned()
+    }
+
+    /// The experiment's results are in this folder now.
+    pub(crate) fn was_run(&self, experiment: &Experiment, out: &Path) {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.insert(key(experiment), out.to_owned());
+    }
+}
+
+/// Says whether two runs would be the same.
+fn key(experiment: &Experiment) -> u64 {
+    // What a run is called changes nothing.
+    let (name, description) = (String::new(), String::new());
+    let nameless = Experiment { name, description, ..experiment.clone() };
+    let mut hasher = DefaultHasher::new();
+    format!("{nameless:?}").hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn experiment(name: &str, policy: &str) -> Experiment {
+        let text = format!(
+            "name = '{name}'\nperiod_ms = 5000\nperiods = 3\n[[groups]]\nname = 'g'\npolicy = \
+             '{policy}'\nfast_ratio = 0.5\nworkload = {{ kind = 'lru-favor' }}"
+        );
+        Experiment::parse(&text, PathBuf::from(".")).unwrap()
+    }
+
+    #[test]
+    fn a_second_command_is_refused_until_the_first_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Workshop::open(folder.path()).unwrap();
+        let refused = Workshop::open(folder.path()).map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains("another command") && refused.contains("--out"), "{refused}");
+        drop(first);
+        assert!(Workshop::open(folder.path()).is_ok());
+    }
+
+    #[test]
+    fn a_run_is_known_by_what_it_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let workshop = Workshop::open(folder.path()).unwrap();
+        let out = Path::new("there");
+        workshop.was_run(&experiment("fig2", "lru"), out);
+        let known = |e| workshop.run_before(&e);
+        assert_eq!(known(experiment("fig10", "lru")).as_deref(), Some(out));
+        assert_eq!(known(experiment("fig10", "lfu")), None);
+    }
+}
