@@ -56,6 +56,13 @@ pub struct Arguments {
     /// own code while it runs: the Terrace kernel, as long as nobody switches tracepoints.
     #[arg(long, value_enum, value_name = "THREADS", default_value = "auto")]
     threads: Threads,
+    /// Let the guest's clocks count instructions, one a nanosecond, of all processors together.
+    ///
+    /// What a program measures by any clock of the guest is then what it costs in instructions,
+    /// the same on every host; time in which nothing runs is skipped. Software emulation in one
+    /// thread.
+    #[arg(long)]
+    instructions_as_time: bool,
     /// Words added to the kernel's command line.
     #[arg(long, value_name = "WORDS")]
     append: Option<String>,
@@ -132,6 +139,7 @@ impl Arguments {
                 Threads::One => TcgThreads::Single,
                 Threads::Each => TcgThreads::Multi,
             },
+            instructions_as_time: self.instructions_as_time,
             kernel_args: self
                 .append
                 .iter()

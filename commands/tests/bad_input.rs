@@ -369,6 +369,10 @@ fn a_guest_that_cannot_be_is_refused_before_it_is_booted() {
         ("lab --slow 0", &["slow memory", "got 0 bytes"]),
         ("lab --kernel absent", &["absent is not a file; give the path of a bzImage"]),
         ("lab --program no-such-program", &["no-such-program", "give a path, a name on PATH"]),
+        (
+            "lab --instructions-as-time --threads each",
+            &["a clock of instructions", "a thread for each processor, expected one thread"],
+        ),
         ("lab --file somewhere", &["--file somewhere: expected FROM:TO"]),
         ("lab --file absent:/x", &["--file absent:/x: No such file", "expected a file of this"]),
     ] {

@@ -176,6 +176,9 @@ impl Lab {
             Accel::Auto if self.machine.count_accesses.is_some() => {
                 return Ok(choice(false, "accesses are counted"));
             }
+            Accel::Auto if self.machine.instructions_as_time => {
+                return Ok(choice(false, "instructions are the clock"));
+            }
             Accel::Auto => {}
         }
         if let Some(reason) = accel::kvm_absent() {

@@ -82,6 +82,10 @@ pub struct Machine {
     pub accel: Accel,
     /// How many threads of the host emulate the processors in software.
     pub tcg_threads: TcgThreads,
+    /// The guest's clocks count its instructions, one a nanosecond, of all processors together,
+    /// and the time in which none runs is skipped: a program measures what it costs by any clock,
+    /// the same on every host. Needs software emulation, which it asks for, in one thread.
+    pub instructions_as_time: bool,
     /// Count what goes to which node, behind these caches. Needs software emulation, which it
     /// asks for.
     pub count_accesses: Option<CountedCaches>,
@@ -114,6 +118,7 @@ impl Default for Machine {
             kernel_args: Vec::new(),
             accel: Accel::Auto,
             tcg_threads: TcgThreads::Auto,
+            instructions_as_time: false,
             count_accesses: None,
             count_pages: None,
             // Fifty times what it takes in software emulation on an idle host.
@@ -157,6 +162,16 @@ impl Machine {
         if self.count_accesses.is_some() && self.accel == Accel::Kvm {
             return invalid("counting accesses", "KVM".into(), "software emulation (TCG)");
         }
+        if self.instructions_as_time && self.accel == Accel::Kvm {
+            return invalid("a clock of instructions", "KVM".into(), "software emulation (TCG)");
+        }
+        if self.instructions_as_time && self.tcg_threads == TcgThreads::Multi {
+            return invalid(
+                "a clock of instructions",
+                "a thread for each processor".into(),
+                "one thread, for the instructions of all are counted in their order",
+            );
+        }
         for (what, value) in [
             ("the fast tier's latency", self.fast_latency_ns),
             ("the slow tier's latency", self.slow_latency_ns),
@@ -179,6 +194,9 @@ impl Machine {
 
     /// Whether each processor is emulated by a thread of its own.
     fn multithreaded(&self, qemu_version: QemuVersion) -> bool {
+        if self.instructions_as_time {
+            return false;
+        }
         match self.tcg_threads {
             TcgThreads::Auto => qemu_version >= TCG_THREADS_SAFE_SINCE,
             TcgThreads::Single => false,
@@ -207,6 +225,9 @@ impl Machine {
                 "-cpu",
                 "max,la57=off,erms=off,fsrm=off",
             ]);
+        }
+        if self.instructions_as_time {
+            add(&["-icount", "shift=0,align=off,sleep=off"]);
         }
         let (cpus, last_cpu) = (self.cpus.to_string(), self.cpus - 1);
         add(&["-smp", &cpus, "-m", &format!("{}M", (self.fast_bytes + self.slow_bytes) / MIB)]);
@@ -260,6 +281,23 @@ mod tests {
         assert_eq!(thread(TcgThreads::Auto, 1), "tcg,thread=multi");
         assert_eq!(thread(TcgThreads::Multi, 0), "tcg,thread=multi");
         assert_eq!(thread(TcgThreads::Single, 1), "tcg,thread=single");
+    }
+
+    #[test]
+    fn a_clock_of_instructions_is_emulated_in_one_thread() {
+        let machine = Machine { instructions_as_time: true, ..Machine::default() };
+        let args = machine.qemu_args(false, QemuVersion { major: 10, minor: 0 });
+        assert!(args.iter().any(|arg| arg == "tcg,thread=single"), "{args:?}");
+        let at = args.iter().position(|arg| arg == "-icount").expect("-icount");
+        assert_eq!(args[at + 1], "shift=0,align=off,sleep=off");
+        assert!(machine.check().is_ok());
+        for bad in [
+            Machine { accel: Accel::Kvm, ..machine.clone() },
+            Machine { tcg_threads: TcgThreads::Multi, ..machine.clone() },
+        ] {
+            let error = bad.check().expect_err("refused").to_string();
+            assert!(error.contains("a clock of instructions"), "{error}");
+        }
     }
 
     #[test]

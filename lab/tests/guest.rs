@@ -47,6 +47,23 @@ fn children_of(pid: u32) -> Vec<u32> {
 }
 
 #[test]
+fn where_instructions_are_the_clock_idle_time_is_skipped() {
+    let machine = Machine { instructions_as_time: true, cpus: 1, ..machine() };
+    // Far beyond the bound on the run; and work takes as long as there is of it.
+    let script = "sleep 1000
+        write() { read -r a _ </proc/uptime
+            dd if=/dev/zero of=/dev/null bs=1M count=$1 2>/dev/null
+            read -r b _ </proc/uptime; echo $((${b%.*}${b#*.} - ${a%.*}${a#*.})); }
+        write 1000; write 3000; read -r now _ </proc/uptime; echo ${now%.*}";
+    let result = lab(machine).run(&GuestJob::shell(script), |_| {}).expect("a guest");
+    let numbers: Vec<u64> = result.stdout_text().lines().flat_map(str::parse).collect();
+    let [short, long, now] = numbers[..] else { panic!("{:?}", result.stdout_text()) };
+    assert!(now > 1000, "up for {now} s");
+    let ratio = long as f64 / short as f64;
+    assert!((2.5..3.5).contains(&ratio), "{short} and {long} hundredths of a second: {ratio}");
+}
+
+#[test]
 fn linux_sees_two_tiers_with_the_latencies_asked_for() {
     let script = "cat /sys/devices/virtual/memory_tiering/memory_tier*/nodelist
         cat /sys/devices/system/node/node0/access0/initiators/read_latency
