@@ -572,6 +572,7 @@ struct stress {
 	char *p;
 	unsigned long pages;
 	bool stop;
+	unsigned int written;		/* owners that have written all their pages */
 	char *lazy;
 	unsigned long checks, forks, moves, pageouts;
 };
@@ -627,6 +628,7 @@ static void *owner(void *arg)
 
 	for (page = number; page < st.pages; page += OWNERS)
 		write_page(page, 0);
+	__atomic_add_fetch(&st.written, 1, __ATOMIC_RELEASE);
 	while (!st.stop && failures < 20) {
 		page = next(&seed) % (st.pages / OWNERS) * OWNERS + number;
 		check_page(page, versions[page], "owner");
@@ -838,6 +840,9 @@ static void begin_stress(unsigned long pages, bool all)
 	st.p = map(pages * PAGE, false);
 	for (uintptr_t i = 0; i < OWNERS; i++)
 		start(owner, (void *)i);
+	/* What is not there yet can be neither moved nor lost. */
+	while (__atomic_load_n(&st.written, __ATOMIC_ACQUIRE) < OWNERS)
+		usleep(1000);
 	start(lazy, NULL);
 	if (!all)
 		return;
@@ -1166,15 +1171,17 @@ static void test_exchange_stress(void)
 
 static void test_fault_exchange(void)
 {
+	unsigned long done;
+
 	if (!debug("fault_exchange_copy", "1")) {
 		fail("is CONFIG_TIERMEM_DEBUG on?");
 		return;
 	}
 	begin_stress(4096, false);
-	exchange_randomly(count ? count : 1000);
+	done = exchange_randomly(count ? count : 1000);
 	end_stress();
 	debug("fault_exchange_copy", "0");
-	printf("# the stress noticed %u times\n", failures);
+	printf("# the stress noticed %u times, after %lu pairs\n", failures, done);
 	if (failures)
 		failures = 0;
 	else
