@@ -85,8 +85,9 @@ impl Lab {
         let counting =
             counted.map(|caches| Counting::new(&self.machine, caches, self.qemu_version));
         let counting = counting.transpose()?;
-        // Every load and store of the boot calls the plug-in.
-        let times = if counting.is_some() { 3 } else { 1 };
+        // Every load and store of the boot calls the plug-in; or every instruction is counted.
+        let slow = counting.is_some() || self.machine.instructions_as_time;
+        let times = if slow { 3 } else { 1 };
         let bound = self.machine.boot_timeout.saturating_mul(times);
         let end = self.run_guest(job, &kernel, &accel, bound, counting.as_ref(), &mut event)?;
         let accesses = counting.zip(counted).map(|(counting, caches)| counting.finish(caches));
