@@ -48,7 +48,9 @@ fn children_of(pid: u32) -> Vec<u32> {
 
 #[test]
 fn where_instructions_are_the_clock_idle_time_is_skipped() {
-    let machine = Machine { instructions_as_time: true, cpus: 1, ..machine() };
+    // All in one thread, and each instruction counted: slower than the others.
+    let timeout = Duration::from_secs(400);
+    let machine = Machine { instructions_as_time: true, cpus: 1, timeout, ..machine() };
     // Far beyond the bound on the run; and work takes as long as there is of it.
     let script = "sleep 1000
         write() { read -r a _ </proc/uptime
