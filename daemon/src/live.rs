@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use terrace_core::page::SpaceId;
+use terrace_core::page::{PageSize, SpaceId};
 use terrace_linux::cgroup::Cgroup;
 use terrace_linux::conflicts::{Intent, Severity};
 use terrace_linux::files;
@@ -19,6 +19,13 @@ use crate::discover::{DEEPEST, MOST_SEEN};
 use crate::history::Identity;
 use crate::machine::{Attached, Found, Machine, Probe};
 use crate::status::MachineStatus;
+
+/// What a configuration asks of a host: pages of the sizes that its groups have.
+#[must_use]
+pub fn intent(config: &Config) -> Intent {
+    let any = |size| config.groups.iter().any(|g| g.get_ref().page_size == size);
+    Intent { huge: any(PageSize::Huge), base: any(PageSize::Base), cgroups: true }
+}
 
 /// This host, opened.
 pub struct Live {
@@ -38,21 +45,13 @@ impl Live {
         guard: Option<GuardCommand>,
     ) -> Result<Self, String> {
         let d = &config.daemon;
-        let sizes = config.groups.iter().map(|g| g.get_ref().page_size);
-        let (mut huge, mut base) = (false, false);
-        for size in sizes {
-            match size {
-                terrace_core::page::PageSize::Huge => huge = true,
-                terrace_core::page::PageSize::Base => base = true,
-            }
-        }
         let options = HostOptions {
             roots: roots.clone(),
             guard,
             fix_conflicts: d.fix_conflicts,
             nodes: (!d.fast_nodes.is_empty()).then(|| (d.fast_nodes.clone(), d.slow_nodes.clone())),
             max_groups: d.max_groups,
-            ..HostOptions::new(Intent { huge, base, cgroups: true })
+            ..HostOptions::new(intent(config))
         };
         let host = Host::open(options).map_err(|e| e.to_string())?;
         let notes = host
@@ -203,5 +202,27 @@ impl Probe for LiveProbe {
     fn identity(&mut self, spaces: &[SpaceId]) -> Vec<(u32, u64)> {
         let alive = |space: &SpaceId| process::alive(&self.roots, space.0).ok().flatten();
         spaces.iter().filter_map(alive).map(|p| (p.pid, p.start_ticks)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_asked_for_the_page_sizes_of_the_groups() {
+        let of = |sizes: &[&str]| {
+            let group = |size: &&str| {
+                format!(
+                    "[[groups]]\nname = \"g{size}\"\ncgroup = \"/g{size}\"\npage_size = \"{size}\"\nfast_ratio = 0.5\n"
+                )
+            };
+            let text = sizes.iter().map(group).collect::<String>();
+            let intent = intent(&Config::parse(&text, "t.toml").unwrap());
+            (intent.huge, intent.base)
+        };
+        assert_eq!(of(&["2M"]), (true, false));
+        assert_eq!(of(&["4K"]), (false, true));
+        assert_eq!(of(&["4K", "2M"]), (true, true));
     }
 }

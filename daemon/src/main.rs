@@ -79,7 +79,7 @@ fn check(path: PathBuf, host: bool) -> Result<(), Failed> {
         let options = HostOptions {
             nodes: (!config.daemon.fast_nodes.is_empty())
                 .then(|| (config.daemon.fast_nodes.clone(), config.daemon.slow_nodes.clone())),
-            ..HostOptions::new(conflicts::Intent { huge: true, base: false, cgroups: true })
+            ..HostOptions::new(terrace_daemon::live::intent(&config))
         };
         let (topology, found) = Host::inspect(&options).map_err(refuse)?;
         say(format_args!(

@@ -43,7 +43,7 @@ impl GuardCommand {
 /// The line by which a guard says that it is on duty.
 const READY: &str = "terrace guard on duty";
 /// How long a guard may take to get there: a slow machine loads a large program.
-const START: Duration = Duration::from_secs(20);
+const START: Duration = Duration::from_secs(60);
 /// How long it waits for the run's lock, which the kernel frees as the run ends.
 const LOCK: Duration = Duration::from_secs(30);
 

@@ -14,6 +14,11 @@ const MEMORY: f64 = 0.9;
 /// How many times the stall a call may take for a larger batch to be tried.
 const EXPLORE: f64 = 3.0;
 
+/// After how many calls of one size, each too long for a larger one to be tried, one is tried all the
+/// same: where a call is long by itself, as on a host with many busy processors, small ones would
+/// never show it.
+const PATIENCE: u32 = 16;
+
 /// Sizes of batches.
 #[derive(Debug)]
 pub struct Pace {
@@ -23,12 +28,14 @@ pub struct Pace {
     batch: usize,
     /// Weighted sums over calls of 1, pages, pages squared, time, pages times time.
     sums: [f64; 5],
+    /// Calls that told nothing but how long one of this size is.
+    alike: u32,
 }
 
 impl Pace {
     /// Starts with `first` pages; never more than `most`.
     pub fn new(stall: Duration, first: usize, most: usize) -> Self {
-        Pace { stall_s: stall.as_secs_f64(), most, batch: first, sums: [0.0; 5] }
+        Pace { stall_s: stall.as_secs_f64(), most, batch: first, sums: [0.0; 5], alike: 0 }
     }
 
     /// Pages for the next call.
@@ -42,10 +49,19 @@ impl Pace {
         for (sum, new) in self.sums.iter_mut().zip([1.0, n, n * n, t, n * t]) {
             *sum = *sum * MEMORY + new;
         }
-        let wanted = match self.per_page_s() {
-            Some(s) => self.stall_s / s,
+        let slope = self.per_page_s();
+        self.alike = if slope.is_some() { 0 } else { self.alike + 1 };
+        let larger = (self.batch + self.batch.div_ceil(4)) as f64;
+        let wanted = match slope {
+            Some(s) if s > 0.0 => self.stall_s / s,
+            // What a page takes does not show beside what a call takes.
+            Some(_) => larger,
             // Calls of one size do not tell the two times apart: another size will.
-            None if t <= EXPLORE * self.stall_s => (self.batch + self.batch.div_ceil(4)) as f64,
+            None if t <= EXPLORE * self.stall_s => larger,
+            None if self.alike >= PATIENCE => {
+                self.alike = 0;
+                larger
+            }
             None => n * self.stall_s / t,
         };
         // Larger step by step, and only as far as calls have really been that large: one quick
@@ -54,13 +70,13 @@ impl Pace {
         self.batch = (wanted as usize).min(step).clamp(1, self.most);
     }
 
-    /// Time per page: the slope of the fitted line. `None` with calls of one size only, or when
-    /// noise has bent the line below nought.
+    /// Time per page: the slope of the fitted line, which noise may bend below nought. `None` with
+    /// calls of one size only.
     fn per_page_s(&self) -> Option<f64> {
         let [w, n, nn, t, nt] = self.sums;
         let spread = nn * w - n * n;
         let slope = (nt * w - n * t) / spread;
-        (spread > 1e-3 * n * n && slope > 0.0).then_some(slope)
+        (spread > 1e-3 * n * n).then_some(slope)
     }
 }
 
@@ -97,5 +113,31 @@ mod tests {
         let sizes = sizes(15_000, 1000, 100);
         // Now and then one that is a little larger, to see whether it still is so.
         assert!(sizes[10..].iter().all(|s| (19..=25).contains(s)), "{sizes:?}");
+    }
+
+    /// The same when a call's own time is now this and now that, by up to so much.
+    fn sizes_in_noise(own_us: u64, noise_us: u64, page_us: u64, calls: usize) -> Vec<usize> {
+        let mut pace = Pace::new(Duration::from_millis(20), 2, 64);
+        let mut state = 1u64;
+        (0..calls)
+            .map(|_| {
+                let batch = pace.batch();
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let own_us = own_us + (state >> 33) % noise_us;
+                pace.took(batch, Duration::from_micros(own_us + page_us * batch as u64));
+                batch
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_call_that_is_very_slow_by_itself_is_found_out() {
+        let mean = |sizes: &[usize]| sizes.iter().sum::<usize>() / sizes.len();
+        let quick_pages = sizes_in_noise(100_000, 200_000, 10, 600);
+        assert!(mean(&quick_pages[100..]) >= 16, "{quick_pages:?}");
+        // Where it is the pages that are slow, a try now and then is all.
+        let slow_pages = sizes_in_noise(1, 20_000, 300_000, 200);
+        let tries = slow_pages[1..].iter().filter(|s| **s > 1).count();
+        assert!(slow_pages.iter().all(|s| *s <= 2) && tries <= 12, "{slow_pages:?}");
     }
 }
