@@ -13,6 +13,7 @@ use terrace_core::page::PageSize;
 use terrace_core::parameters::in_plain_words;
 use terrace_core::policy;
 use terrace_core::size::Size;
+use terrace_linux::page_tables::GroupTables;
 use toml::Spanned;
 
 use crate::discover::Pattern;
@@ -203,6 +204,8 @@ pub struct GroupConfig {
     pub dry_run: bool,
     /// Most memory that is tracked.
     pub tracked: Option<Size>,
+    /// Where its page tables go, on the Terrace kernel.
+    pub tables: Option<GroupTables>,
 }
 
 /// `share = { ... }`.
@@ -323,6 +326,8 @@ pub struct Settings {
     pub cpu_percent: Option<f64>,
     /// Nothing is moved.
     pub dry_run: bool,
+    /// Where its page tables go.
+    pub tables: Option<GroupTables>,
     /// Most pages that are tracked.
     pub cap_pages: u64,
     /// When moves are held back.
@@ -332,8 +337,8 @@ pub struct Settings {
 impl Settings {
     /// Whether a tracker for `self` serves `other` too.
     pub fn tracks_like(&self, other: &Settings) -> bool {
-        (self.page_size, self.period_ms, self.cap_pages)
-            == (other.page_size, other.period_ms, other.cap_pages)
+        (self.page_size, self.period_ms, self.cap_pages, self.tables)
+            == (other.page_size, other.period_ms, other.cap_pages, other.tables)
             && self.manners.stall_ms == other.manners.stall_ms
             && self.manners.move_share == other.manners.move_share
     }
@@ -529,6 +534,7 @@ impl Config {
             bandwidth_bytes_per_s: group.bandwidth.map(|s| s.0),
             cpu_percent: group.cpu_percent,
             dry_run: group.dry_run || self.daemon.dry_run,
+            tables: group.tables,
             cap_pages: cap_pages(group),
             manners: self.manners,
         }

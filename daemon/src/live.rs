@@ -138,6 +138,7 @@ impl Machine for Live {
             settings.period_ms,
         );
         spec.cap_pages = settings.cap_pages;
+        spec.tables = settings.tables.map(Into::into);
         spec.stall_ms = settings.manners.stall_ms;
         spec.move_share = settings.manners.move_share;
         spec.stop = Some(stop);

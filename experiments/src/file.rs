@@ -181,7 +181,7 @@ pub struct GroupSpec {
     /// Pages that may be moved for it in a period; no limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved_pages_per_period: Option<u64>,
-    /// At reference depth: where its page-table pages go.
+    /// Where its page-table pages go: at reference depth, and live on the Terrace kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tables: Option<TablePolicy>,
     /// At reference depth: how many entries of page-table pages are used, for page tables of a
@@ -390,13 +390,10 @@ impl Experiment {
 
     fn check_group(&self, group: &GroupSpec) -> Result<(), Refusal> {
         name_is_plain("name", &group.name)?;
-        let timed = group.start_ms.is_some()
-            || group.stop_ms.is_some()
-            || group.tables.is_some()
-            || group.sparse.is_some();
+        let timed = group.start_ms.is_some() || group.stop_ms.is_some() || group.sparse.is_some();
         if timed && self.machine.depth == Depth::Period {
             return Err(refuse!(
-                "start_ms, stop_ms, tables and sparse: expected only with depth = \"reference\" in [machine]"
+                "start_ms, stop_ms and sparse: expected only with depth = \"reference\" in [machine]"
             ));
         }
         group.sparse.map_or(Ok(()), |sparse| sparse.check())?;

@@ -25,6 +25,7 @@ use terrace_workloads::session::{MemoryPolicy, Session, SessionOptions};
 
 use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec};
+use crate::page_tables::{self, TableCounts};
 use crate::refusal::{Refusal, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
@@ -82,6 +83,7 @@ fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, Refusal> {
 pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), Refusal> {
     run.experiment.future_is_unknown()?;
     for group in &run.experiment.groups {
+        page_tables::policy(group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
         work(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
         let policy = run.experiment.policy_of(group).map_err(Refusal::new)?;
         if policy.needs_frames() {
@@ -210,11 +212,20 @@ pub(crate) fn run(
 
     let mut sessions = Vec::new();
     let mut attach = Vec::new();
+    let mut counted = Vec::new();
     for spec in &experiment.groups {
+        let tables = page_tables::policy(spec)?;
+        let inherited =
+            tables.map(|policy| host.tables_of_children(&spec.name, policy)).transpose();
+        let inherited = inherited.map_err(Refusal::new)?;
         let (session, source) = start(experiment, spec, &host, events)?;
+        drop(inherited);
         sessions.push(session);
-        attach.push(Attach::new(&spec.name, source, spec.page_size, experiment.period_ms));
+        counted.push((spec.name.clone(), source.clone()));
+        let group = Attach::new(&spec.name, source, spec.page_size, experiment.period_ms);
+        attach.push(Attach { tables, ..group });
     }
+    let mut counts = TableCounts::new(&run.name, counted);
     let attached = host.attach(attach).map_err(Refusal::new)?;
     let mut groups = Vec::new();
     let mut means = Vec::new();
@@ -257,6 +268,7 @@ pub(crate) fn run(
     let mut died = None;
     engine.run(&mut collector, || {
         periods += 1;
+        counts.count(&host);
         // Where the machine is emulated and its accesses are counted; nothing elsewhere.
         mark(Mark::Period);
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
@@ -282,6 +294,7 @@ pub(crate) fn run(
         results.push(result);
     }
     host.close()?;
+    let moves = counts.moves();
     write_whole(&run.details(), &serde_json::to_vec_pretty(&details)?)?;
     let rows = collector.finish(|index, row| {
         if let Some(result) = &results[index] {
@@ -290,7 +303,11 @@ pub(crate) fn run(
             row.duration_ms = Some(result.duration_ms as f64);
             row.checksum_ok = result.checksum_ok;
         }
+        if let Some(moves) = &moves {
+            moves.fill(row);
+        }
     })?;
+    counts.rows.into_iter().try_for_each(|row| tables.table_pages(row))?;
     Ok(rows)
 }
 

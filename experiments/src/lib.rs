@@ -21,6 +21,7 @@ pub mod file;
 pub mod heat;
 mod host;
 mod own;
+mod page_tables;
 mod parallel;
 pub mod pool;
 pub mod profile;

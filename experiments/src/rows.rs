@@ -4,7 +4,9 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use terrace_results::{HardwareRow, HeatRow, PeriodRow, ResultsError, RunRow, TableWriter, path};
+use terrace_results::{
+    HardwareRow, HeatRow, PeriodRow, ResultsError, RunRow, Table, TablePagesRow, TableWriter, path,
+};
 
 /// Takes the rows of a run.
 pub(crate) trait Rows {
@@ -16,6 +18,8 @@ pub(crate) trait Rows {
     fn heat(&mut self, row: HeatRow) -> Result<(), ResultsError>;
     /// What a period of a group cost the hardware.
     fn hardware(&mut self, row: HardwareRow) -> Result<(), ResultsError>;
+    /// Page-table pages of a group.
+    fn table_pages(&mut self, row: TablePagesRow) -> Result<(), ResultsError>;
 }
 
 /// The tables of a results directory.
@@ -25,25 +29,23 @@ pub struct Tables {
     heat: TableWriter<HeatRow>,
     /// There only when a machine knows references.
     hardware: Option<TableWriter<HardwareRow>>,
+    /// There only when a live machine's kernel counts them.
+    table_pages: Option<TableWriter<TablePagesRow>>,
     directory: PathBuf,
 }
 
 impl Tables {
-    /// Begins the tables of this directory, which must exist. An earlier run's table of what periods
-    /// cost the hardware goes: this one may have none to put in its place.
+    /// Begins the tables of this directory, which must exist. An earlier run's tables that not every
+    /// run has go: this one may have none to put in their place.
     pub fn create(directory: &Path) -> Result<Self, ResultsError> {
-        let earlier = path::<HardwareRow>(directory);
-        match std::fs::remove_file(&earlier) {
-            Err(source) if source.kind() != ErrorKind::NotFound => {
-                return Err(ResultsError::Io { path: earlier, source });
-            }
-            _ => {}
-        }
+        forget::<HardwareRow>(directory)?;
+        forget::<TablePagesRow>(directory)?;
         Ok(Tables {
             periods: TableWriter::create(directory)?,
             runs: TableWriter::create(directory)?,
             heat: TableWriter::create(directory)?,
             hardware: None,
+            table_pages: None,
             directory: directory.to_owned(),
         })
     }
@@ -53,7 +55,18 @@ impl Tables {
         self.periods.finish()?;
         self.runs.finish()?;
         self.heat.finish()?;
-        self.hardware.map_or(Ok(()), TableWriter::finish)
+        self.hardware.map_or(Ok(()), TableWriter::finish)?;
+        self.table_pages.map_or(Ok(()), TableWriter::finish)
+    }
+}
+
+fn forget<T: Table>(directory: &Path) -> Result<(), ResultsError> {
+    let earlier = path::<T>(directory);
+    match std::fs::remove_file(&earlier) {
+        Err(source) if source.kind() != ErrorKind::NotFound => {
+            Err(ResultsError::Io { path: earlier, source })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -77,6 +90,14 @@ impl Rows for Tables {
         };
         table.push(row)
     }
+
+    fn table_pages(&mut self, row: TablePagesRow) -> Result<(), ResultsError> {
+        let table = match &mut self.table_pages {
+            Some(table) => table,
+            none => none.insert(TableWriter::create(&self.directory)?),
+        };
+        table.push(row)
+    }
 }
 
 /// Rows kept until it is their run's turn.
@@ -86,6 +107,7 @@ pub(crate) struct Kept {
     runs: Vec<RunRow>,
     heat: Vec<HeatRow>,
     hardware: Vec<HardwareRow>,
+    table_pages: Vec<TablePagesRow>,
 }
 
 impl Kept {
@@ -94,7 +116,8 @@ impl Kept {
         self.periods.into_iter().try_for_each(|row| to.period(row))?;
         self.runs.into_iter().try_for_each(|row| to.run(row))?;
         self.heat.into_iter().try_for_each(|row| to.heat(row))?;
-        self.hardware.into_iter().try_for_each(|row| to.hardware(row))
+        self.hardware.into_iter().try_for_each(|row| to.hardware(row))?;
+        self.table_pages.into_iter().try_for_each(|row| to.table_pages(row))
     }
 }
 
@@ -116,6 +139,11 @@ impl Rows for Kept {
 
     fn hardware(&mut self, row: HardwareRow) -> Result<(), ResultsError> {
         self.hardware.push(row);
+        Ok(())
+    }
+
+    fn table_pages(&mut self, row: TablePagesRow) -> Result<(), ResultsError> {
+        self.table_pages.push(row);
         Ok(())
     }
 }

@@ -31,6 +31,15 @@ const NO_LIMIT_BYTES: u64 = 1 << 60;
 pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
     for run in runs {
         for group in &run.experiment.groups {
+            if group.tables.is_some() {
+                return Err(refuse!(
+                    "group '{}': tables: the simulated machine has page tables only with depth = \
+                     \"reference\" in [machine]; set it so, or use --machine vm with the Terrace \
+                     kernel",
+                    group.name
+                )
+                .into());
+            }
             if group.workload.kind == kinds::PROFILE {
                 profiled(&run.experiment, group)
                     .map_err(|e| refuse!("group '{}': {e}", group.name))?;

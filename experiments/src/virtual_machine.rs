@@ -10,7 +10,7 @@ use terrace_lab::{
     AccessCounts, CountedCaches, Event as LabEvent, FastShares, GuestJob, Kernel, Lab, LabConfig,
     Machine, Program,
 };
-use terrace_results::{HeatRow, PeriodRow, RunRow, path, read};
+use terrace_results::{HeatRow, PeriodRow, RunRow, TablePagesRow, path, read};
 use terrace_workloads::kinds::LiveProgram;
 
 use crate::file::{Experiment, MachineSpec};
@@ -193,6 +193,11 @@ fn adopt(
     }
     for row in read::<HeatRow>(results)? {
         tables.heat(HeatRow { run: run.name.clone(), ..row })?;
+    }
+    if path::<TablePagesRow>(results).is_file() {
+        for row in read::<TablePagesRow>(results)? {
+            tables.table_pages(TablePagesRow { run: run.name.clone(), ..row })?;
+        }
     }
     let mut rows = Vec::new();
     for row in read::<RunRow>(results)? {

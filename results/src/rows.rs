@@ -282,6 +282,25 @@ table! {
 }
 
 table! {
+    /// Page-table pages of one group on one node, at the end of a period: on live machines whose
+    /// kernel counts them.
+    pub struct TablePagesRow in "page-tables" {
+        /// Identifies the run within the results directory.
+        run: String,
+        /// Name of the group.
+        group: String,
+        /// Number of the period, from 0.
+        period: u64,
+        /// Level, from 1, whose entries map base pages, to the root.
+        level: u64,
+        /// Number of the node.
+        node: u64,
+        /// Pages of that level there.
+        pages: u64,
+    }
+}
+
+table! {
     /// A bin of the heat map of one group in one run.
     pub struct HeatRow in "heat" {
         /// Identifies the run within the results directory.

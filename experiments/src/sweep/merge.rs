@@ -8,7 +8,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use terrace_results::{
-    HardwareRow, HeatRow, PeriodRow, RunRow, Table, Value, WideColumn, WideWriter, path, read,
+    HardwareRow, HeatRow, PeriodRow, RunRow, Table, TablePagesRow, Value, WideColumn, WideWriter,
+    path, read,
 };
 
 use super::grid::Grid;
@@ -90,6 +91,11 @@ pub fn merge(grid: &Grid, out: &Path) -> anyhow::Result<Merged> {
         if path::<HardwareRow>(&from).is_file() {
             for row in read::<HardwareRow>(&from)? {
                 tables.hardware(HardwareRow { run: name.clone(), ..row })?;
+            }
+        }
+        if path::<TablePagesRow>(&from).is_file() {
+            for row in read::<TablePagesRow>(&from)? {
+                tables.table_pages(TablePagesRow { run: name.clone(), ..row })?;
             }
         }
         merged.cells.push(MergedCell {

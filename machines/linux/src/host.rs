@@ -15,10 +15,11 @@ use crate::files::FileError;
 use crate::guard::GuardCommand;
 use crate::means::{Means, Mechanisms};
 use crate::mover::{MoverOptions, Notices, PageMover, TierNodes};
+use crate::page_tables::{self, Inherited, TableKeeper};
 use crate::roots::Roots;
 use crate::session::{Session, SessionError};
 use crate::shape::{Shaper, Source};
-use crate::tiermem::TiermemError;
+use crate::tiermem::{TablePolicy, TiermemError};
 use crate::tiers::{self, Topology};
 use crate::tracker::{GroupTracker, TrackerOptions};
 
@@ -87,6 +88,8 @@ pub struct GroupSpec {
     /// Whether translations are flushed as each period begins: costs one move of a base page for
     /// each process, and without it pages that stay in a TLB look unused.
     pub flush: bool,
+    /// Where its page tables go, on the Terrace kernel.
+    pub tables: Option<TablePolicy>,
     /// Ends this group alone when it is set; the host's own flag where it is `None`.
     pub stop: Option<Arc<AtomicBool>>,
 }
@@ -109,6 +112,7 @@ impl GroupSpec {
             move_share: 0.5,
             keep_empty: false,
             flush: true,
+            tables: None,
             stop: None,
         }
     }
@@ -282,6 +286,10 @@ impl Host {
                     cap_pages: group.cap_pages,
                     keep_empty: group.keep_empty,
                     flush: group.flush,
+                    tables: group
+                        .tables
+                        .zip(self.means.device())
+                        .map(|(policy, device)| TableKeeper::new(Arc::clone(device), policy)),
                     stop: group.stop.or_else(|| self.options.stop.clone()),
                 },
                 self.means.sampler(roots, &self.session, slot, period),
@@ -307,6 +315,29 @@ impl Host {
             self.slots[slot] = true;
         }
         Ok(attached)
+    }
+
+    /// Lets what is started while the answer lives place its page tables so. Fails where the kernel
+    /// cannot.
+    pub fn tables_of_children(
+        &self,
+        name: &str,
+        policy: TablePolicy,
+    ) -> Result<Inherited, HostError> {
+        let refuse = |message| HostError::Group { name: name.to_owned(), message };
+        let device = self.means.device();
+        if let Some(message) = page_tables::hindrance(device.map(AsRef::as_ref), policy) {
+            return Err(refuse(message));
+        }
+        let device = device.ok_or(TiermemError::Absent)?;
+        Ok(Inherited::new(Arc::clone(device), policy)?)
+    }
+
+    /// Page-table pages of a group by level, from the one that maps base pages, and by node; nothing
+    /// where the kernel does not count them.
+    pub fn table_pages(&self, source: &Source) -> Option<[Vec<u64>; 5]> {
+        let device = self.means.device().filter(|d| d.features().page_table_policy())?;
+        Some(page_tables::count(device, &self.options.roots, source))
     }
 
     /// Groups that have a kernel thread.
@@ -342,6 +373,12 @@ impl Host {
                 "a share of {} for moves, expected 0 to 1: correct move_share",
                 group.move_share
             )));
+        }
+        if let Some(policy) = group.tables {
+            let device = self.means.device().map(AsRef::as_ref);
+            if let Some(message) = page_tables::hindrance(device, policy) {
+                return Err(refuse(message));
+            }
         }
         let roots = &self.options.roots;
         match &group.source {

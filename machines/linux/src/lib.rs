@@ -39,6 +39,7 @@ pub mod means;
 pub mod mover;
 pub mod numa;
 pub mod pace;
+pub mod page_tables;
 pub mod pagemap;
 pub mod process;
 pub mod raw;

@@ -64,6 +64,11 @@ impl Means {
         Ok(Means { device: device.map(Arc::new) })
     }
 
+    /// The device, if there is one and it is wanted.
+    pub(crate) fn device(&self) -> Option<&Arc<Device>> {
+        self.device.as_ref()
+    }
+
     /// The device, if it reads accessed bits.
     fn scanner(&self) -> Option<&Arc<Device>> {
         self.device.as_ref().filter(|d| d.features().scan())

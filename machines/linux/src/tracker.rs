@@ -32,6 +32,7 @@ use crate::files::FileError;
 use crate::flush::Flusher;
 use crate::kernel::PageKernel;
 use crate::mover::{Notices, TierNodes};
+use crate::page_tables::TableKeeper;
 use crate::process;
 use crate::roots::Roots;
 use crate::sampler::{Sampler, StepError, Waited};
@@ -49,7 +50,7 @@ const START_ATTEMPTS: u32 = 3;
 const SLICE: Duration = Duration::from_millis(200);
 
 /// How one group is tracked.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct TrackerOptions {
     /// Length of a period.
     pub period: Duration,
@@ -61,6 +62,8 @@ pub struct TrackerOptions {
     pub keep_empty: bool,
     /// Whether translations are flushed as each period begins.
     pub flush: bool,
+    /// Places the page tables of its processes, if they are to be placed.
+    pub(crate) tables: Option<TableKeeper>,
     /// Ends the group when it is set.
     pub stop: Option<Arc<AtomicBool>>,
 }
@@ -267,8 +270,11 @@ impl GroupTracker {
         let shape = self.shaper.shape(Some(&watch.shape))?;
         self.costs.truncated_pages().set(shape.truncated_pages);
         let same_processes = shape.processes == watch.shape.processes;
-        if !same_processes && let Ok(mut notice) = self.notices.write() {
-            notice.members.clone_from(&shape.processes);
+        if !same_processes {
+            self.options.tables.iter_mut().for_each(|t| t.keep(&shape.processes));
+            if let Ok(mut notice) = self.notices.write() {
+                notice.members.clone_from(&shape.processes);
+            }
         }
         if Arc::ptr_eq(&shape.layout, &watch.shape.layout) && same_processes {
             self.missed_page_periods = 0.0;
@@ -317,6 +323,7 @@ impl GroupTracker {
         let begin = Instant::now();
         self.turn_off()?;
         let mut shape = shape;
+        self.options.tables.iter_mut().for_each(|t| t.keep(&shape.processes));
         for attempt in 1.. {
             if let Ok(mut notice) = self.notices.write() {
                 notice.members.clone_from(&shape.processes);

@@ -1,0 +1,135 @@
+//! Page tables of live groups on the Terrace kernel: where an experiment wants them, and where they
+//! are at the end of each period.
+
+use terrace_linux::files;
+use terrace_linux::roots::Roots;
+use terrace_linux::tiermem::{Levels, TablePlace, TablePolicy};
+use terrace_linux::{Host, Source};
+use terrace_results::{RunRow, TablePagesRow};
+use terrace_simulated::os::TablePlacement;
+
+use crate::file::GroupSpec;
+use crate::refusal::{Refusal, refuse};
+
+/// The kernel's policy for what the experiment wants, if it wants any.
+pub(crate) fn policy(group: &GroupSpec) -> Result<Option<TablePolicy>, Refusal> {
+    let Some(wanted) = group.tables else { return Ok(None) };
+    let (place, levels) = match wanted.placement {
+        TablePlacement::FollowData => (TablePlace::Default, Levels::UPPER),
+        TablePlacement::BindHighLevels => (TablePlace::Fast, Levels::UPPER),
+        TablePlacement::BindAll => (TablePlace::Fast, Levels::ALL),
+        TablePlacement::FirstTouch | TablePlacement::Interleave => {
+            return Err(refuse!(
+                "tables: a live machine places page tables as data, or binds them: expected \
+                 placement = \"follow_data\", \"bind_high_levels\" or \"bind_all\""
+            ));
+        }
+    };
+    Ok(Some(TablePolicy { place, levels, hard: wanted.hard, follow: wanted.migrate }))
+}
+
+/// What the kernel did with tables whose data moved (Radiant paper, table 5), on the whole machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Moves([u64; 6]);
+
+/// Lines of `/proc/vmstat`, in the order of [`Moves::fill`].
+const MOVES: [&str; 6] = [
+    "pt_migrate_success",
+    "pt_migrate_same_node",
+    "pt_migrate_same_tier",
+    "pt_migrate_has_fast",
+    "pt_migrate_busy",
+    "pt_migrate_fail",
+];
+
+impl Moves {
+    /// From the text of `/proc/vmstat`; nothing where the kernel has no such counters.
+    fn parse(text: &str) -> Option<Self> {
+        let value = |name: &str| {
+            let mut lines = text.lines().filter_map(|l| l.split_once(' '));
+            lines.find(|(n, _)| *n == name)?.1.trim().parse().ok()
+        };
+        let mut all = [0; 6];
+        for (number, name) in all.iter_mut().zip(MOVES) {
+            *number = value(name)?;
+        }
+        Some(Self(all))
+    }
+
+    fn now() -> Option<Self> {
+        let path = Roots::default().proc.join("vmstat");
+        Self::parse(&files::read(&path).ok().flatten()?)
+    }
+
+    fn since(self, before: Self) -> Self {
+        let mut all = self.0;
+        all.iter_mut().zip(before.0).for_each(|(now, before)| *now = now.saturating_sub(before));
+        Self(all)
+    }
+
+    /// Into the columns of the one group of a run.
+    pub(crate) fn fill(self, row: &mut RunRow) {
+        let [moved, same_node, same_tier, has_fast, busy, failed] = self.0.map(Some);
+        row.table_moves = moved;
+        row.table_already_there = same_node;
+        row.table_within_tier = same_tier;
+        row.table_maps_fast = has_fast;
+        row.table_lock_contended = busy;
+        row.table_no_room = failed;
+    }
+}
+
+/// Counts the groups' page tables, period by period.
+pub(crate) struct TableCounts {
+    run: String,
+    groups: Vec<(String, Source)>,
+    period: u64,
+    before: Option<Moves>,
+    /// What was counted.
+    pub rows: Vec<TablePagesRow>,
+}
+
+impl TableCounts {
+    /// Of these groups, from now on.
+    pub(crate) fn new(run: &str, groups: Vec<(String, Source)>) -> Self {
+        Self { run: run.to_owned(), groups, period: 0, before: Moves::now(), rows: Vec::new() }
+    }
+
+    /// Counts at the end of a period. Nodes without a page of a level have no row.
+    pub(crate) fn count(&mut self, host: &Host) {
+        for (group, source) in &self.groups {
+            let Some(levels) = host.table_pages(source) else { return };
+            for (level, nodes) in (1..).zip(levels) {
+                for (node, pages) in (0..).zip(nodes).filter(|(_, pages)| *pages > 0) {
+                    let (run, group, period) = (self.run.clone(), group.clone(), self.period);
+                    self.rows.push(TablePagesRow { run, group, period, level, node, pages });
+                }
+            }
+        }
+        self.period += 1;
+    }
+
+    /// What the kernel did since the beginning, where one group alone can have caused it.
+    pub(crate) fn moves(&self) -> Option<Moves> {
+        (self.groups.len() == 1).then(|| Some(Moves::now()?.since(self.before?)))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_the_kernel_are_read_by_name() {
+        let text = |from: u64| {
+            let lines = MOVES.iter().zip(from..).map(|(n, v)| format!("{n} {v}\n"));
+            format!("nr_free_pages 7\n{}pgfault 9\n", lines.collect::<String>())
+        };
+        let (before, after) = (Moves::parse(&text(10)).unwrap(), Moves::parse(&text(110)).unwrap());
+        assert_eq!(before.0, [10, 11, 12, 13, 14, 15]);
+        let mut row = RunRow::default();
+        after.since(before).fill(&mut row);
+        assert_eq!((row.table_moves, row.table_no_room), (Some(100), Some(100)));
+        assert_eq!(Moves::parse("nr_free_pages 7\n"), None);
+    }
+}
