@@ -28,6 +28,7 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   fast_latency_ns = 80        # as the firmware of vm tells it (80)
   slow_latency_ns = 300       # (300)
   kernel = "bzImage"          # of vm (Debian's packaged kernel)
+  clock = "host"              # of vm: or "instructions", one a ns (host)
   depth = "period"            # of sim: or "reference", see below (period)
   sample_reads = 0            # of "profile": one read in so many (0: none)
 

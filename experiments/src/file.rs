@@ -103,6 +103,9 @@ pub struct MachineSpec {
     /// the kernel has them), "stock", or "terrace".
     #[serde(skip_serializing_if = "Mechanisms::is_auto")]
     pub mechanisms: Mechanisms,
+    /// What the clocks of a virtual machine count.
+    #[serde(skip_serializing_if = "Clock::is_host")]
+    pub clock: Clock,
     /// How deep the simulated machine goes.
     #[serde(skip_serializing_if = "Depth::is_period")]
     pub depth: Depth,
@@ -138,6 +141,24 @@ impl Depth {
     }
 }
 
+/// What the clocks of a virtual machine count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Clock {
+    /// The host's time: what the guest gets done in a period depends on how busy the host is.
+    #[default]
+    Host,
+    /// Its instructions, one a nanosecond, of all processors together, with the time skipped in
+    /// which none runs: the same however busy the host is.
+    Instructions,
+}
+
+impl Clock {
+    fn is_host(&self) -> bool {
+        *self == Clock::Host
+    }
+}
+
 impl Default for MachineSpec {
     fn default() -> Self {
         // Local DRAM beside a CXL expander, rounded.
@@ -151,6 +172,7 @@ impl Default for MachineSpec {
             slow_nodes: Vec::new(),
             kernel: None,
             mechanisms: Mechanisms::Auto,
+            clock: Clock::Host,
             depth: Depth::Period,
             sample_reads: 0,
             hardware: None,

@@ -13,7 +13,7 @@ use terrace_lab::{
 use terrace_results::{HeatRow, PeriodRow, RunRow, TablePagesRow, path, read};
 use terrace_workloads::kinds::LiveProgram;
 
-use crate::file::{Experiment, MachineSpec};
+use crate::file::{Clock, Experiment, MachineSpec};
 use crate::refusal::{Refusal, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, MachineKind, Run, write_whole};
@@ -25,11 +25,14 @@ const RESULTS: &str = "/srv/results";
 /// Added to the time that a run's periods take: boot, filling the program's memory under
 /// emulation, its verification.
 const OVERHEAD: Duration = Duration::from_secs(420);
+/// How much longer than its own seconds a guest takes whose clocks count instructions and that is
+/// never idle: some ten million a second while accesses are counted.
+const BUSIEST: u32 = 100;
 
 /// Refuses what cannot be run.
 pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
     for run in runs {
-        let machine = machine(run)?;
+        let machine = machine(&run.experiment, run.request.count_accesses)?;
         machine.check().map_err(Refusal::new)?;
         if let Some(missing) = terrace_lab::missing_requirements(&machine).into_iter().next() {
             return Err(Refusal::new(terrace_lab::LabError::from(missing)).into());
@@ -39,17 +42,18 @@ pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn machine(run: &Run<'_>) -> anyhow::Result<Machine> {
-    let experiment = &run.experiment;
+fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Machine> {
     let wanted = &experiment.machine;
+    let instructions_as_time = wanted.clock == Clock::Instructions;
     let mut machine = Machine {
         cpus: wanted.cpus,
         fast_latency_ns: wanted.fast_latency_ns,
         slow_latency_ns: wanted.slow_latency_ns,
         timeout: Duration::from_millis(experiment.period_ms.saturating_mul(experiment.periods))
-            .saturating_mul(2)
+            .saturating_mul(if instructions_as_time { BUSIEST } else { 2 })
             .saturating_add(OVERHEAD),
-        count_accesses: run.request.count_accesses.then(CountedCaches::default),
+        instructions_as_time,
+        count_accesses: count_accesses.then(CountedCaches::default),
         ..Machine::default()
     };
     if let Some(size) = wanted.fast {
@@ -80,7 +84,10 @@ pub(crate) fn run(
     events: &mut dyn Events,
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
-    let lab = Lab::new(LabConfig { machine: machine(run)?, ..LabConfig::default() })?;
+    let lab = Lab::new(LabConfig {
+        machine: machine(experiment, run.request.count_accesses)?,
+        ..LabConfig::default()
+    })?;
     let text = toml::to_string(&in_guest(experiment)).context("writing the experiment")?;
     let exe = std::env::current_exe().context("finding this program for the guest")?;
     let mut job = GuestJob::new("terrace")
@@ -212,4 +219,30 @@ fn adopt(
         write_whole(&target, &bytes)?;
     }
     Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn the_guests_clock_is_the_one_that_was_asked_for() {
+        let machine_of = |clock: &str| {
+            let text = format!(
+                "name = \"e\"\nperiod_ms = 1000\nperiods = 60\n[machine]\n{clock}\n[[groups]]\n\
+                 name = \"a\"\nfast_ratio = 0.5\nworkload = {{ kind = \"zipf\" }}\n"
+            );
+            Experiment::parse(&text, PathBuf::from("."))
+                .map_err(|refusal| refusal.to_string())
+                .map(|experiment| machine(&experiment, false).unwrap())
+        };
+        let [host, instructions] =
+            ["", "clock = \"instructions\""].map(|clock| machine_of(clock).unwrap());
+        assert!(!host.instructions_as_time && instructions.instructions_as_time);
+        assert!(instructions.timeout > host.timeout);
+        let refused = machine_of("clock = \"sundial\"").unwrap_err();
+        assert!(refused.contains("sundial") && refused.contains("instructions"), "{refused}");
+    }
 }
