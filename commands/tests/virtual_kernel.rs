@@ -9,7 +9,7 @@ use serde_json::Value;
 use terrace_lab::Kernel;
 use terrace_lab::cache::Cache;
 use terrace_recordings::period::{PeriodReader, Record};
-use terrace_results::{RunRow, read};
+use terrace_results::{RunRow, TablePagesRow, read};
 
 /// Whether there is an image, and the right to boot a machine now: one after the other.
 fn machine() -> Option<MutexGuard<'static, ()>> {
@@ -120,4 +120,59 @@ fn the_stock_mechanisms_of_the_same_kernel_can_be_had_for_comparison() {
     let means = (row.tracker.as_deref(), row.mover.as_deref());
     assert_eq!(means, (Some("damon"), Some("move_pages")), "{row:?}");
     assert_eq!((row.checksum_ok, row.exchanged_pairs), (Some(true), 0), "{row:?}");
+}
+
+/// Page-table pages on the fast and on the slow node, summed over a run.
+fn table_pages(out: &Path) -> (u64, u64) {
+    let rows = read::<TablePagesRow>(out).unwrap();
+    assert!(!rows.is_empty() && rows.iter().any(|r| r.level == 5 || r.level == 4), "{rows:?}");
+    let pages = |node| rows.iter().filter(|r| r.node == node).map(|r| r.pages).sum();
+    (pages(0), pages(1))
+}
+
+#[test]
+fn a_live_groups_page_tables_go_where_its_key_says_and_are_counted() {
+    let Some(_machine) = machine() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let experiment = |name: &str, machine: &str, group: &str| {
+        let file = folder.path().join(format!("{name}.toml"));
+        let text = format!(
+            "name = \"{name}\"\nperiod_ms = 500\nperiods = 3\n{machine}\n\
+             [[groups]]\nname = \"program\"\npolicy = \"lru\"\nfast_ratio = 0.5\n{group}\n\
+             [groups.workload]\nkind = \"hotcold\"\nfootprint_mib = 16\nhot_ratio = 0.25\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        format!("{}:/{name}.toml", file.display())
+    };
+    let tables = "tables = { placement = \"bind_all\" }";
+    let files = [
+        experiment("as-ever", "", ""),
+        experiment("bound", "", tables),
+        experiment("stock", "[machine]\nmechanisms = \"stock\"", tables),
+    ];
+    // Whoever runs them has tables in slow memory: what is not told otherwise inherits that.
+    let script = "cd / && for e in as-ever bound; do
+        terrace run $e.toml --machine host --fix-conflicts --out /out/$e || exit 1; done
+        terrace run stock.toml --machine host --fix-conflicts --out /out/stock; [ $? = 2 ]";
+    let program = env!("CARGO_BIN_EXE_terrace");
+    let workload = Path::new(program).with_file_name("terrace-workload");
+    let mut arguments = vec!["lab", "--kernel", "terrace", "--threads", "each", "--timeout", "600"];
+    arguments.extend(["--program", program, "--program", workload.to_str().unwrap()]);
+    files.iter().for_each(|file| arguments.extend(["--file", file]));
+    arguments.extend(["--result", "/out/as-ever", "--result", "/out/bound"]);
+    let results = folder.path().join("results");
+    arguments.extend(["--out", results.to_str().unwrap(), "--"]);
+    arguments.extend(["terrace", "numactl", "--page-tables", "1", "--levels", "all", "--"]);
+    arguments.extend(["sh", "-c", script]);
+    let output = terrace(&arguments);
+    let said = said(&output);
+    assert!(output.status.success(), "{said}");
+    let refusal = said.lines().find(|l| l.contains("its page tables are to be placed"));
+    assert!(refusal.is_some_and(|l| l.contains("group 'program'")), "{said}");
+    let (fast, slow) = table_pages(&results.join("out/as-ever"));
+    assert!(slow > 0 && fast == 0, "as ever: {fast} in fast memory, {slow} in slow");
+    let (fast, slow) = table_pages(&results.join("out/bound"));
+    assert!(fast > 0 && slow == 0, "bound: {fast} in fast memory, {slow} in slow");
+    let row = read::<RunRow>(&results.join("out/bound")).unwrap().remove(0);
+    assert!(row.table_moves.is_some() && row.table_already_there.is_some(), "{row:?}");
 }
