@@ -19,13 +19,14 @@ use crate::recording::Recording;
 
 /// Share of fast memory, and how far 95 % of predictions are off there, as a part of the slowdown.
 /// At 25 and 50 % (`docs/performance.md`, ten programs, three policies, 60 predictions) 57 are off by
-/// at most 5.0 % and none by more than 7.0 %. At 80 % the worst are 6.9 % (`kv` under AMP) and 5.4 %
-/// (`gups`), and near all memory fast `gups` is off by 6.7 % at 93 % of it and by 0.4 % at 99.9 %
-/// (`docs/planner.md`): what little is slow holds up more than the profile's run with half of the
+/// at most 5.0 % and none by more than 7.0 %. At 20 to 80 % (the same place, ten programs, two
+/// policies, 80 predictions) 79 are off by at most 6.9 % and one, `canneal` at 80 %, by 15.2 %. Of
+/// ten answers with 82 to 97 % of memory fast seven are off by at most 1.6 % and `gups`, `canneal`
+/// and `mcf` by 7 to 9 %: what little is slow holds up more than the profile's run with half of the
 /// memory fast can tell. With all memory slow the profile has measured it, and with all of it fast
 /// there is nothing to be wrong about.
 const MODEL_ERROR: [(f64, f64); 7] =
-    [(0.0, 0.02), (0.2, 0.05), (0.4, 0.06), (0.6, 0.06), (0.8, 0.07), (0.95, 0.07), (1.0, 0.01)];
+    [(0.0, 0.02), (0.2, 0.05), (0.4, 0.06), (0.6, 0.06), (0.8, 0.07), (0.95, 0.1), (1.0, 0.01)];
 
 /// The error of one predicted slowdown, as halves of intervals, in slowdown (0.01 is a point).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
