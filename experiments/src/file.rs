@@ -149,7 +149,8 @@ pub enum Clock {
     #[default]
     Host,
     /// Its instructions, one a nanosecond, of all processors together, with the time skipped in
-    /// which none runs: the same however busy the host is.
+    /// which none runs: how busy the host is changes how long a run takes, not what the guest gets
+    /// done in a period.
     Instructions,
 }
 

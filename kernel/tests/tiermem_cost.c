@@ -465,15 +465,21 @@ static void steps(void)
 
 /* --- exchange ------------------------------------------------------------- */
 
+/* Pages of the one list on node 0, those of the other on node 1. */
+static void apart(uint64_t *a, char *p, uint64_t *b, char *q, unsigned long n, unsigned long size)
+{
+	addresses(a, p, n, size);
+	addresses(b, q, n, size);
+	by_move_pages(a, n, 0);
+	by_move_pages(b, n, 1);
+}
+
 static double cost_of_exchanges(char *p, char *q, unsigned long n, unsigned long size)
 {
 	static uint64_t a[1024], b[1024];
 	double cost[ROUNDS];
 
-	addresses(a, p, n, size);
-	addresses(b, q, n, size);
-	by_move_pages(a, n, 0);
-	by_move_pages(b, n, 1);
+	apart(a, p, b, q, n, size);
 	for (int round = 0; round < ROUNDS; round++) {
 		struct tm_exchange arg = {
 			.size = sizeof(arg), .pidfd = TM_SELF, .count = n, .a = (uintptr_t)a,
@@ -493,10 +499,7 @@ static double cost_of_two_moves(mover move, char *p, char *q, unsigned long n, u
 	static uint64_t a[1024], b[1024];
 	double cost[ROUNDS];
 
-	addresses(a, p, n, size);
-	addresses(b, q, n, size);
-	by_move_pages(a, n, 0);
-	by_move_pages(b, n, 1);
+	apart(a, p, b, q, n, size);
 	for (int round = 0; round < ROUNDS; round++) {
 		uint64_t begun = now();
 
