@@ -3,9 +3,9 @@
 usage: python python/ray_check.py GRID.toml DIR
 
 Prints how many cells there are, whether all bytes are those of the serial run, and how efficient it
-was, by two figures that other load on the machine does not change much: processor time of the serial
-run over that of Ray's processes and this one together, and the share of the time in which the two
-workers had a cell to run.
+was: processor time of the serial run over that of Ray's processes and this one together, which other
+load on the machine does not change much; the share of the time in which the two workers had a cell to
+run; and the serial run's time over the two processors' time, with Ray up already.
 """
 
 import os
@@ -45,8 +45,9 @@ def cpu_s(process):
 
 def main(grid, folder):
     folder = Path(folder)
-    begun = own_cpu_s()
+    begun, begun_at = own_cpu_s(), time.monotonic()
     serial = terrace.sweep(grid, folder / "serial", jobs=1)
+    serial_s = time.monotonic() - begun_at
     serial_cpu_s = own_cpu_s() - begun
     print(f"serial: {serial.done} of {serial.cells} cells, {serial_cpu_s:.1f} s of processor time")
 
@@ -64,8 +65,8 @@ def main(grid, folder):
         if progress.finished % 50 == 0:
             memory.append(here.memory_info().rss >> 20)
         if progress.finished == progress.of // 2:
-            workers = [p for p in here.children(recursive=True) if "_run_elsewhere" in p.name()
-                       or "_run_elsewhere" in " ".join(p.cmdline())]
+            workers = [p for p in here.children(recursive=True) if "_run_several" in p.name()
+                       or "_run_several" in " ".join(p.cmdline())]
             os.kill(workers[0].pid, signal.SIGKILL)
             killed.append(workers[0].pid)
 
@@ -79,7 +80,8 @@ def main(grid, folder):
     print(f"all files byte-identical to the serial run: {'yes' if alike else 'NO'}")
     print(f"processor time: {ray_cpu_s:.1f} s, and {started:.1f} s to start Ray; "
           f"serial over it {serial_cpu_s / ray_cpu_s:.2f}")
-    print(f"workers busy: {100 * busy_s / (2 * elapsed_s):.0f} % of {elapsed_s:.0f} s")
+    print(f"elapsed: {elapsed_s:.1f} s, of which workers had cells {100 * busy_s / (2 * elapsed_s):.0f} %; "
+          f"{100 * serial_s / (2 * elapsed_s):.0f} % of two cores' worth of the serial run's {serial_s:.1f} s")
     print(f"memory of this process every 50 cells, MiB: {memory}")
     return 0 if alike and killed and done.failed == done.missing == 0 else 1
 

@@ -194,8 +194,8 @@ pub(crate) enum Share {
     AllFast,
     /// Nothing.
     AllSlow,
-    /// The half that is touched first.
-    Half,
+    /// Everything but one in so many pages, the last that are touched.
+    LastSlow(u64),
 }
 
 /// A group whose pages stay where they were first touched.
@@ -219,7 +219,7 @@ fn group(
             Share::Given(share) => share.pages(layout),
             Share::AllFast => layout.pages() as u64,
             Share::AllSlow => 0,
-            Share::Half => layout.pages().div_ceil(2) as u64,
+            Share::LastSlow(part) => layout.pages() as u64 - layout.pages() as u64 / part,
         }),
         start_ns: spec.start_ms.unwrap_or(0) * 1_000_000,
         stop_ns: spec.stop_ms.map(|ms| ms * 1_000_000),

@@ -110,10 +110,6 @@ impl Machine {
         }
         let (fast_ps, slow_ps) = (interval.fast_ps as f64, interval.slow_ps as f64);
         let extra_ps = slow_ps - fast_ps;
-        let mixed_part = match extra_ps {
-            0.0 => 0.0,
-            extra => (interval.mixed_ps as f64 - fast_ps) / extra,
-        };
         let apart_ns = recorded.slow.latency_ns - recorded.fast.latency_ns;
         // Leading loads; a machine without a difference in latency tells nothing of them.
         let loads = if apart_ns.abs() < 1e-9 { 0.0 } else { extra_ps.max(0.0) / apart_ns };
@@ -125,12 +121,16 @@ impl Machine {
         let least_ps = |bytes: f64, tier: &Memory| bytes / tier.gb_per_s.max(1e-9) * 1e3;
         let near = at(self.fast.latency_ns);
         let far = at(self.slow.latency_ns);
-        let mixed = near + mixed_part * (far - near);
-        let mixed_share = interval.mixed_slow_ppm as f64 / 1e6;
+        for run in &mut interval.mixed {
+            // As far between the two as it was measured.
+            let part =
+                if extra_ps == 0.0 { 0.0 } else { (run.took_ps as f64 - fast_ps) / extra_ps };
+            let slow_bytes = read_bytes * run.slow_ppm as f64 / 1e6;
+            let took_ps = (near + part * (far - near)).max(least_ps(slow_bytes, &self.slow));
+            run.took_ps = took_ps.max(0.0).round() as u64;
+        }
         interval.fast_ps = near.max(least_ps(read_bytes, &self.fast)).round() as u64;
         interval.slow_ps = far.max(least_ps(read_bytes, &self.slow)).round() as u64;
-        interval.mixed_ps =
-            mixed.max(least_ps(read_bytes * mixed_share, &self.slow)).max(0.0).round() as u64;
         interval
     }
 }
@@ -141,6 +141,7 @@ mod tests {
     use std::sync::Arc;
     use terrace_core::bits::PageBits;
     use terrace_core::page::{Layout, PageSize};
+    use terrace_recordings::mixed::MixedRun;
 
     fn machine(fast_ns: f64, slow_ns: f64, slow_gb_per_s: f64) -> Machine {
         let memory = |latency_ns, gb_per_s| Memory { name: "m".into(), latency_ns, gb_per_s };
@@ -159,8 +160,7 @@ mod tests {
             references: 100,
             fast_ps: 1_000_000,
             slow_ps: 2_000_000,
-            mixed_ps: 1_600_000,
-            mixed_slow_ppm: 500_000,
+            mixed: vec![MixedRun { slow_ppm: 500_000, took_ps: 1_600_000 }],
             scan_ps: 0,
             layout: Arc::new(Layout::contiguous(PageSize::Base, 2)),
             accessed: PageBits::ones(2),
@@ -176,7 +176,7 @@ mod tests {
         let twice = machine(80.0, 280.0, 40.0).retime(interval(), &recorded);
         assert_eq!((twice.fast_ps, twice.slow_ps), (1_000_000, 3_000_000));
         // 60 % of the way, as it was measured.
-        assert_eq!(twice.mixed_ps, 2_200_000);
+        assert_eq!(twice.mixed[0].took_ps, 2_200_000);
         let nearer = machine(40.0, 180.0, 40.0).retime(interval(), &recorded);
         assert_eq!((nearer.fast_ps, nearer.slow_ps), (600_000, 2_000_000));
     }
@@ -186,7 +186,7 @@ mod tests {
         let recorded = machine(80.0, 180.0, 40.0);
         // 640 bytes at 0.1 GB/s are 6.4 us; the half of them 3.2 us.
         let narrow = machine(80.0, 180.0, 0.1).retime(interval(), &recorded);
-        assert_eq!((narrow.slow_ps, narrow.mixed_ps), (6_400_000, 3_200_000));
+        assert_eq!((narrow.slow_ps, narrow.mixed[0].took_ps), (6_400_000, 3_200_000));
         assert_eq!(narrow.fast_ps, 1_000_000);
     }
 

@@ -245,8 +245,7 @@ impl IntervalSource for Retimed {
         Ok(interval.map(|interval| {
             let mut interval = self.machine.retime(interval, &self.recorded);
             if self.in_proportion {
-                interval.mixed_ps = u64::midpoint(interval.fast_ps, interval.slow_ps);
-                interval.mixed_slow_ppm = 500_000;
+                interval.mixed.clear();
             }
             interval
         }))
@@ -387,8 +386,7 @@ impl IntervalSource for PeriodIntervals {
             references: (period.accessed.count() as u64).saturating_mul(fast_ps / 1_000_000),
             fast_ps,
             slow_ps,
-            mixed_ps: u64::midpoint(fast_ps, slow_ps),
-            mixed_slow_ppm: 500_000,
+            mixed: Vec::new(),
             scan_ps: 0,
             layout: period.layout,
             accessed: period.accessed,
@@ -524,8 +522,7 @@ fn references(
             references: all.iter().sum::<u64>().saturating_mul(one_in),
             fast_ps,
             slow_ps,
-            mixed_ps: u64::midpoint(fast_ps, slow_ps),
-            mixed_slow_ppm: 500_000,
+            mixed: Vec::new(),
             scan_ps: 0,
             layout: layout.clone(),
             accessed,

@@ -11,6 +11,7 @@ use terrace_planner::memory::Machine;
 use terrace_planner::recording::{Evidence, Open, Recording, Waiting};
 use terrace_planner::tables::Tables;
 use terrace_planner::{Plan, Request, config, plan, words};
+use terrace_recordings::mixed::MixedRun;
 use terrace_recordings::period::{GroupHeader, Header as PeriodHeader, PeriodWriter};
 use terrace_recordings::profile::{Header, Interval, ProfileWriter, TierSpeed};
 
@@ -48,8 +49,7 @@ fn profile(path: &Path, machine: &str, hot: usize) {
             references: 100_000,
             fast_ps: 10_000_000_000,
             slow_ps: 15_000_000_000,
-            mixed_ps: 12_500_000_000,
-            mixed_slow_ppm: 500_000,
+            mixed: vec![MixedRun { slow_ppm: 500_000, took_ps: 12_500_000_000 }],
             scan_ps: 0,
             layout: layout.clone(),
             accessed,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import os
 import sys
 import time
@@ -24,6 +25,10 @@ PathLike = str | os.PathLike[str]
 # Tasks that wait for a processor, by processor: enough that none waits for the next, few enough
 # that memory does not grow with the grid.
 _AHEAD = 2
+# A task has as many cells as take about so long: handing out and taking in is little beside it, and
+# little is run again when a worker dies.
+_TASK_S = 1.0
+_MOST_CELLS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +153,29 @@ def _run_elsewhere(
         return "failed", str(error) or type(error).__name__, time.monotonic() - begun
 
 
+def _run_several(
+    cells: list[tuple[str, str, str, list[str]]], full: list[str], *contents: bytes
+) -> list[tuple[str, Any, float]]:
+    """Runs cells in a worker, one after the other: for each its experiment, its folder, its hash and
+    the files that it needs, which came along under their full paths."""
+    files = dict(zip(full, contents, strict=True))
+    return [
+        _run_elsewhere(experiment, folder, hash, paths, *(files[os.path.join(folder, p)] for p in paths))
+        for experiment, folder, hash, paths in cells
+    ]
+
+
+@dataclasses.dataclass
+class _Cell:
+    """A cell that is to be run on Ray."""
+
+    index: int
+    hash: str
+    attempt: int
+    what: tuple[str, str, str, list[str]]
+    """As a worker takes it."""
+
+
 def _on_ray(
     grid: _terrace.Grid,
     out: str,
@@ -161,61 +189,74 @@ def _on_ray(
         ray.init(address=address, log_to_driver=False, include_dashboard=False)
     try:
         # A worker or node that dies takes its tasks along, not the cells that are finished: they
-        # are here. Ray runs such a task again; a cell that itself fails is told, and tried again
-        # below.
-        task = ray.remote(max_retries=-1, num_cpus=1)(_run_elsewhere)
+        # are here. Ray runs such a task again, unless its workers die of it each time.
+        task = ray.remote(max_retries=3, num_cpus=1)(_run_several)
         stored: dict[str, Any] = {}
-        running: dict[Any, tuple[int, str, int]] = {}
-        again: list[tuple[int, int]] = []
-        following = iter(range(len(grid)))
+        running: dict[Any, list[_Cell]] = {}
+        # Cells that failed, each to be tried alone.
+        again: list[_Cell] = []
+        following = (cell for index in range(len(grid)) if (cell := described(index)))
+        left = len(grid)
+        cells, seconds = 0, 0.0
 
-        def submit(index: int, attempt: int) -> None:
-            described = grid.describe(index)
-            if attempt == 1 and _terrace.Grid.is_done(out, described["hash"]):
+        def described(index: int) -> _Cell | None:
+            nonlocal left
+            d = grid.describe(index)
+            if _terrace.Grid.is_done(out, d["hash"]):
+                left -= 1
                 told(index, "skipped", None, None)
-                return
-            folder = os.path.abspath(described["folder"])
+                return None
+            folder = os.path.abspath(d["folder"])
             # Files travel with the task through Ray's store, where each is once; absolute paths
             # must be the same everywhere.
-            paths = [path for path in _files(described) if not os.path.isabs(path)]
-            for path in paths:
-                full = os.path.join(folder, path)
-                if full not in stored:
-                    with open(full, "rb") as file:
-                        stored[full] = ray.put(file.read())
-            contents = [stored[os.path.join(folder, path)] for path in paths]
-            reference = task.remote(
-                described["experiment"], folder, described["hash"], paths, *contents
-            )
-            running[reference] = (index, described["hash"], attempt)
+            paths = [path for path in _files(d) if not os.path.isabs(path)]
+            return _Cell(index, d["hash"], 1, (d["experiment"], folder, d["hash"], paths))
+
+        def submit(some: list[_Cell]) -> None:
+            full = sorted({os.path.join(c.what[1], path) for c in some for path in c.what[3]})
+            for path in full:
+                if path not in stored:
+                    with open(path, "rb") as file:
+                        stored[path] = ray.put(file.read())
+            reference = task.remote([c.what for c in some], full, *(stored[path] for path in full))
+            running[reference] = some
 
         while True:
             ahead = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
             while len(running) < ahead:
-                if again:
-                    submit(*again.pop(0))
-                elif (index := next(following, None)) is not None:
-                    submit(index, 1)
-                else:
+                # Small tasks until it is known how long a cell takes, and towards the end.
+                size = int(_TASK_S * cells / seconds) if seconds > 0 else 1
+                size = max(1, min(size, _MOST_CELLS, left // (2 * ahead)))
+                some = [again.pop(0)] if again else list(itertools.islice(following, size))
+                if not some:
                     break
+                left -= len(some)
+                submit(some)
             if not running:
                 return
             ready, _ = ray.wait(list(running), num_returns=1)
             for reference in ready:
-                index, hash, attempt = running.pop(reference)
+                some = running.pop(reference)
                 try:
-                    outcome, what, elapsed_s = ray.get(reference)
+                    results = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    outcome, what, elapsed_s = "failed", f"{type(error).__name__}: {error}", None
+                    if len(some) > 1:
+                        # One of them may be why; the others are not to pay for it.
+                        again.extend(some)
+                        continue
+                    results = [("failed", f"{type(error).__name__}: {error}", None)]
                 del reference
-                if outcome == "done":
-                    _terrace.Grid.take_in(out, hash, what)
-                    told(index, "done", None, elapsed_s)
-                elif outcome == "failed" and attempt <= retries:
-                    again.append((index, attempt + 1))
-                else:
-                    grid.note(out, index, attempt, what)
-                    told(index, "failed", what, elapsed_s)
+                for cell, (outcome, what, elapsed_s) in zip(some, results, strict=True):
+                    if elapsed_s is not None:
+                        cells, seconds = cells + 1, seconds + elapsed_s
+                    if outcome == "done":
+                        _terrace.Grid.take_in(out, cell.hash, what)
+                        told(cell.index, "done", None, elapsed_s)
+                    elif outcome == "failed" and cell.attempt <= retries:
+                        again.append(dataclasses.replace(cell, attempt=cell.attempt + 1))
+                    else:
+                        grid.note(out, cell.index, cell.attempt, what)
+                        told(cell.index, "failed", what, elapsed_s)
     finally:
         if started:
             ray.shutdown()

@@ -24,6 +24,7 @@ pub mod container;
 pub mod error;
 pub mod export;
 pub mod import;
+pub mod mixed;
 pub mod period;
 pub mod profile;
 pub mod reference;

@@ -22,12 +22,17 @@ use terrace_core::page::{Layout, PageSize};
 use crate::codec::{Cursor, Malformed, put_bits, put_number, put_signed};
 use crate::container::{ChunkKind, ContainerReader, ContainerWriter, Truncation};
 use crate::error::RecordingError;
+use crate::mixed::{Curve, MixedRun};
 use crate::period::{put_layout, take_layout};
 
 /// The content's name in the container.
 pub const CONTENT: &str = "profile";
-/// The version of the content that this module writes and reads.
-pub const CONTENT_VERSION: u32 = 1;
+/// The version of the content that this module writes; it reads the one before too.
+pub const CONTENT_VERSION: u32 = 2;
+/// The first version had one mixed run, with half of all pages fast.
+const ONE_MIXED_RUN: u32 = 1;
+/// Mixed runs of an interval, at most.
+const MOST_MIXED_RUNS: usize = 16;
 
 const INTERVAL: ChunkKind = ChunkKind::new(b"INTV");
 
@@ -74,10 +79,9 @@ pub struct Interval {
     pub fast_ps: u64,
     /// What it took with all memory slow.
     pub slow_ps: u64,
-    /// What it took with the half of all pages fast that is touched first.
-    pub mixed_ps: u64,
-    /// Then: lines read from slow memory, of a million lines read.
-    pub mixed_slow_ppm: u64,
+    /// What it took in runs with a part of all pages slow, those that are touched last. None where
+    /// time is in proportion to the share of slow reads.
+    pub mixed: Vec<MixedRun>,
     /// What it costs the program when its accessed bits are read and cleared at the end of it:
     /// translations are walked for anew.
     pub scan_ps: u64,
@@ -106,26 +110,16 @@ impl Interval {
         }
         let pages = self.reads.iter().enumerate();
         let slow: u64 = pages.filter(|(page, _)| !fast.get(*page)).map(|(_, ns)| ns).sum();
-        let share = (slow as f64 / all as f64).clamp(0.0, 1.0);
         let extra = self.slow_ps as f64 - self.fast_ps as f64;
-        let part = 1.0 - (1.0 - share).powf(self.overlap());
+        let part = self.curve().part(slow as f64 / all as f64);
         (self.fast_ps as f64 + extra * part).max(0.0).round() as u64
     }
 
-    /// How many reads are waited for together, as far as one number can say it: a group is as slow
-    /// as its slowest, so of a share `s` of slow reads a part `1 - (1 - s)^overlap` of the time
-    /// comes from slow memory. 1: each alone, or with others of its tier. Below 1: the two tiers'
-    /// bandwidths add up. From the run with half of the pages fast; 1 where that tells nothing.
-    /// Which pages are read together is not known: that run had them split as first touch does, and
-    /// another placement may split them otherwise.
-    pub fn overlap(&self) -> f64 {
-        let extra = self.slow_ps as f64 - self.fast_ps as f64;
-        let share = self.mixed_slow_ppm as f64 / 1e6;
-        if extra < 0.01 * self.fast_ps as f64 || !(0.05..=0.95).contains(&share) {
-            return 1.0;
-        }
-        let part = (self.mixed_ps as f64 - self.fast_ps as f64) / extra;
-        ((1.0 - part.clamp(0.01, 0.99)).ln() / (1.0 - share).ln()).clamp(0.5, 4.0)
+    /// What part of the extra time comes with what share of slow reads. Which pages are read
+    /// together is not known: the mixed runs had them split as first touch does, and another
+    /// placement may split them otherwise.
+    pub fn curve(&self) -> Curve {
+        Curve::new(self.fast_ps, self.slow_ps, &self.mixed)
     }
 }
 
@@ -148,10 +142,14 @@ impl<W: Write> ProfileWriter<W> {
         let out = &mut self.payload;
         out.clear();
         let i = interval;
-        for number in [i.references, i.fast_ps, i.slow_ps, i.mixed_ps, i.mixed_slow_ppm, i.scan_ps]
-        {
+        for number in [i.references, i.fast_ps, i.slow_ps, i.mixed.len() as u64] {
             put_number(out, number);
         }
+        for run in &i.mixed {
+            put_number(out, run.took_ps);
+            put_number(out, run.slow_ppm);
+        }
+        put_number(out, i.scan_ps);
         put_layout(out, &interval.layout);
         put_bits(out, &interval.accessed, None);
         put_number(out, interval.fresh.len() as u64);
@@ -198,7 +196,8 @@ impl ProfileReader<BufReader<File>> {
 impl<R: Read> ProfileReader<R> {
     /// Reads a profile from any stream; `name` stands in error messages.
     pub fn new(from: R, name: &str) -> Result<Self, RecordingError> {
-        let (container, header) = ContainerReader::new(from, name, CONTENT, CONTENT_VERSION)?;
+        let versions = ONE_MIXED_RUN..=CONTENT_VERSION;
+        let (container, header) = ContainerReader::of_versions(from, name, CONTENT, versions)?;
         Ok(ProfileReader { container, header })
     }
 
@@ -218,7 +217,8 @@ impl<R: Read> ProfileReader<R> {
             if chunk.kind != INTERVAL {
                 continue;
             }
-            let interval = decode(&chunk.payload, self.header.page_size);
+            let interval =
+                decode(&chunk.payload, self.header.page_size, self.container.content_version());
             return interval.map(Some).map_err(|malformed| RecordingError::Damaged {
                 file: self.container.name().to_owned(),
                 offset: chunk.offset,
@@ -229,11 +229,23 @@ impl<R: Read> ProfileReader<R> {
     }
 }
 
-fn decode(payload: &[u8], page_size: PageSize) -> Result<Interval, Malformed> {
+fn decode(payload: &[u8], page_size: PageSize, version: u32) -> Result<Interval, Malformed> {
     let mut from = Cursor::new(payload);
     let (references, fast_ps) = (from.number()?, from.number()?);
-    let (slow_ps, mixed_ps) = (from.number()?, from.number()?);
-    let mixed_slow_ppm = from.number_below(1_000_001, "a share in millionths")?;
+    let slow_ps = from.number()?;
+    let runs = match version {
+        ONE_MIXED_RUN => 1,
+        _ => from.count("mixed runs")?,
+    };
+    if runs > MOST_MIXED_RUNS {
+        return Err(Malformed(format!("{runs} mixed runs, expected {MOST_MIXED_RUNS} at most")));
+    }
+    let mut mixed = Vec::with_capacity(runs);
+    for _ in 0..runs {
+        let took_ps = from.number()?;
+        let slow_ppm = from.number_below(1_000_001, "a share in millionths")?;
+        mixed.push(MixedRun { slow_ppm, took_ps });
+    }
     let scan_ps = from.number()?;
     let layout = take_layout(&mut from, page_size)?;
     let accessed = from.bits(layout.pages(), None)?;
@@ -259,8 +271,7 @@ fn decode(payload: &[u8], page_size: PageSize) -> Result<Interval, Malformed> {
         references,
         fast_ps,
         slow_ps,
-        mixed_ps,
-        mixed_slow_ppm,
+        mixed,
         scan_ps,
         layout: Arc::new(layout),
         accessed,
@@ -298,8 +309,10 @@ mod tests {
             references: 1000,
             fast_ps: costs.0,
             slow_ps: costs.1,
-            mixed_ps: (costs.0 / 2).saturating_add(costs.1 / 2),
-            mixed_slow_ppm: 500_000,
+            mixed: vec![MixedRun {
+                slow_ppm: 500_000,
+                took_ps: (costs.0 / 2).saturating_add(costs.1 / 2),
+            }],
             scan_ps: 9,
             layout: Arc::new(Layout::contiguous(PageSize::Base, reads.len() as u64)),
             accessed,
@@ -336,13 +349,33 @@ mod tests {
         assert_eq!(with(&[0]), 1500);
         assert_eq!(with(&[1, 2]), 2500);
         // Two reads at a time: the mixed run came to three quarters of the way.
-        let paired = Interval { mixed_ps: 2500, ..i.clone() };
+        let took_ps = 2500;
+        let paired = Interval { mixed: vec![MixedRun { slow_ppm: 500_000, took_ps }], ..i.clone() };
         let mut half = PageBits::new(3);
         half.set(0, true);
         // A quarter of the reads is slow: 1 - 0.75^2 of the way.
         assert_eq!(paired.time_ps(&half), 1000 + 875);
         let idle = interval(&[0, 0], (700, 900));
         assert_eq!(idle.time_ps(&PageBits::new(2)), 700);
+    }
+
+    #[test]
+    fn profiles_of_the_first_version_have_one_mixed_run() {
+        let mut old = interval(&[30, 0, 10], (1000, 3000));
+        let mut payload = Vec::new();
+        for number in [old.references, old.fast_ps, old.slow_ps, 2500, 400_000, old.scan_ps] {
+            put_number(&mut payload, number);
+        }
+        put_layout(&mut payload, &old.layout);
+        put_bits(&mut payload, &old.accessed, None);
+        // Fresh pages 2, 1, 0 and the reads of pages 0 and 2.
+        put_number(&mut payload, 3);
+        [2, -2, -2].into_iter().for_each(|step| put_signed(&mut payload, step));
+        [30, 10].into_iter().for_each(|reads| put_number(&mut payload, reads));
+        let mut writer = ContainerWriter::new(Vec::new(), "t", CONTENT, 1, &header()).unwrap();
+        writer.chunk(INTERVAL, 1, &payload).unwrap();
+        old.mixed = vec![MixedRun { slow_ppm: 400_000, took_ps: 2500 }];
+        assert_eq!(read(&writer.finish().unwrap()).unwrap(), [old]);
     }
 
     proptest! {
@@ -373,8 +406,10 @@ mod tests {
         }
 
         #[test]
-        fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = decode(&bytes, PageSize::Huge);
+        fn garbage_never_panics(
+            bytes in prop::collection::vec(any::<u8>(), 0..300), version in 1u32..=2,
+        ) {
+            let _ = decode(&bytes, PageSize::Huge, version);
         }
     }
 }

@@ -39,7 +39,7 @@ pub fn of_intervals(
             reads: reads.collect(),
             fast_ns: interval.fast_ps as f64 / 1000.0,
             extra_ns: interval.slow_ps.saturating_sub(interval.fast_ps) as f64 / 1000.0,
-            overlap: interval.overlap(),
+            overlap: interval.curve().least_exponent(),
         });
     }
     Ok(foresight)
