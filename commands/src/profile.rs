@@ -16,8 +16,8 @@ use crate::show::say;
 /// Simulate a workload with all its memory fast and with all of it slow, and write its profile.
 ///
 /// The experiment must have one group, of kind "program" or "recording". It is run at reference
-/// depth six times at once: with fast memory, with slow, with a half, an eighth and a thirty-second
-/// of it slow, and looked at. The profile tells what each interval of the program costs and which pages the cost is due to; as a
+/// depth seven times at once: with fast memory, with slow, with a half, an 8th, a 32nd and a 128th of
+/// it slow, and looked at. The profile tells what each interval of the program costs and which pages the cost is due to; as a
 /// workload of kind "profile" it gives run times at period depth, thousands of times faster, under
 /// any policy and any share of fast memory.
 #[derive(Args)]

@@ -19,9 +19,9 @@ use crate::reference;
 use crate::refusal::refuse;
 use crate::run::{Event, Events};
 
-/// Mixed runs have one in so many pages slow: half of them, an eighth, and one in 32. The first slow
-/// reads cost most (`docs/performance.md`), so that is where measuring pays.
-const SLOW_PARTS: [u64; 3] = [32, 8, 2];
+/// Mixed runs have one in so many pages slow. The first slow reads cost most (`docs/performance.md`),
+/// so that is where measuring pays.
+const SLOW_PARTS: [u64; 4] = [128, 32, 8, 2];
 
 /// What a profile came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
