@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs in the virtual machine: terraced over two programs in control groups of their own, with
-# opposite preferences: reload, status, explanations, kill -9 and restore, groups that come and go.
+# opposite preferences, and one in base pages: reload, status, explanations, kill -9 and restore, groups that come and go.
 # Says "all held" at the end.
 . /srv/daemon_common.sh
 
@@ -10,7 +10,10 @@ exec 3>/tmp/few.control
 program many 32
 many=$!
 exec 4>/tmp/many.control
-for name in few many; do
+program small 256 1024 base
+small=$!
+exec 6>/tmp/small.control
+for name in few many small; do
     until_true 120 grep -q '"ready"' /tmp/$name.jsonl || fail "$name is not ready" /tmp/$name.jsonl
 done
 
@@ -19,10 +22,10 @@ config() {
 [daemon]
 period_ms = 1000
 discover_ms = 300
-max_groups = 3
+max_groups = 4
 metrics = "127.0.0.1:9464"
 [sharing]
-fast = "96M"
+fast = "98M"
 every_ms = 2000
 max_loss = 1.0
 [[groups]]
@@ -36,6 +39,12 @@ cgroup = "/many"
 policy = "lfu"
 share = { min = "8M" }
 [[groups]]
+name = "small"
+cgroup = "/small"
+policy = "granularity"
+page_size = "4K"
+fast = "2M"
+[[groups]]
 name = "short"
 cgroup = "/short-*"
 policy = "lru"
@@ -46,15 +55,20 @@ EOF
 snapshot >/tmp/before
 config lru
 terraced check /srv/terraced.toml --host || fail "the configuration"
-terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- &
+terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- &
 daemon=$!
 
-# Fast memory by benefit: 96 MB are 48 pages, 8 and 32 of them wanted.
+# Fast memory by benefit: 96 MB of it are 48 pages, 8 and 32 of them wanted.
 settled() { at_least few scans 6 && at_least many scans 6 && at_least few hit_ratio 1 && at_least many hit_ratio 1; }
 until_true 150 settled || fail "the hot pages are not in fast memory" /tmp/daemon.log /tmp/status.json
 terrace status
 echo "hot pages of both are fast: few $(value few granted_bytes), many $(value many granted_bytes) bytes granted"
 [ "$(value many granted_bytes)" -ge $((32 * 2097152)) ] || fail "too small a share" /tmp/status.json
+# In base pages, at the granularity that each address space does best with: half of them must go.
+small_settled() { at_least small scans 6 && at_least small hit_ratio 1 && at_least small demoted_pages 512; }
+until_true 150 small_settled || fail "the hot base pages are not in fast memory" /tmp/daemon.log /tmp/status.json
+[ "$(value small fast_bytes)" -le 2097152 ] || fail "more than its share" /tmp/status.json
+echo "base pages: $(value small demoted_pages) went in $(value small operations) operations"
 terrace explain many | head -n 12 || fail "no explanation"
 terrace top --once >/dev/null || fail "no top"
 terrace heatmap many --out /tmp/many.svg && grep -q '<image' /tmp/many.svg || fail "no picture"
@@ -101,14 +115,14 @@ terraced restore || fail "restore"
 echo "killed: every setting is as it was"
 
 # Started again and ended in good order: state is kept.
-terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- &
+terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- &
 daemon=$!
 until_true 90 at_least few scans 3 || fail "it does not begin again" /tmp/daemon.log
 kill $daemon
 wait $daemon || fail "it did not end well" /tmp/daemon.log
 until_true 60 as_before || { snapshot | diff /tmp/before -; fail "not as before" /tmp/daemon.log; }
 ls /var/lib/terrace/*.trec >/dev/null || fail "no state was kept"
-terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- &
+terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- &
 daemon=$!
 until_true 90 at_least few restored_scans 3 || fail "no history came back" /tmp/daemon.log /tmp/status.json
 echo "rss_bytes $(awk '/"rss_bytes"/ { gsub(/[^0-9]/, "", $2); print $2 }' /tmp/status.json)"
@@ -118,10 +132,12 @@ wait $daemon
 # The programs' data is whole.
 echo stop >&3
 echo stop >&4
-exec 3>&- 4>&-
+echo stop >&6
+exec 3>&- 4>&- 6>&-
+wait $small || fail "small" /tmp/small.jsonl
 wait $few || fail "few" /tmp/few.jsonl
 wait $many || fail "many" /tmp/many.jsonl
-for name in few many; do
+for name in few many small; do
     grep -q '"checksum_ok":true' /tmp/$name.jsonl || fail "$name was harmed" /tmp/$name.jsonl
 done
 echo "all held"

@@ -30,14 +30,14 @@ snapshot() {
 
 as_before() { snapshot | cmp -s - /tmp/before && ! pidof terraced; }
 
-# program NAME HOT [PAGES]: so many huge pages (48) of which so many are hot, in a group of its own.
-# A pipe is its life line, kept open by the descriptor that the caller opens on it.
+# program NAME HOT [PAGES [SIZE]]: so many pages (48, huge) of which so many are hot, in a group of its
+# own. A pipe is its life line, kept open by the descriptor that the caller opens on it.
 program() {
     mkdir -p "/sys/fs/cgroup/$1"
     mkfifo "/tmp/$1.control"
     sh -c "echo \$\$ >/sys/fs/cgroup/$1/cgroup.procs; exec terrace-workload hotcold --pages ${3:-48} \
-        --hot $2 --pause-ms 100 --duration-ms 3600000" \
-        <"/tmp/$1.control" >"/tmp/$1.jsonl" 2>&1 3>&- 4>&- 5>&- &
+        --page-size ${4:-huge} --hot $2 --pause-ms 100 --duration-ms 3600000" \
+        <"/tmp/$1.control" >"/tmp/$1.jsonl" 2>&1 3>&- 4>&- 5>&- 6>&- &
 }
 
 # value GROUP KEY: a number of the status.

@@ -56,7 +56,8 @@ fn in_guest(
 
 #[test]
 fn the_daemon_serves_two_groups_reloads_survives_a_kill_and_harms_nothing() {
-    let lines = ["reloads 20", "groups came and went", "killed: every setting", "all held"];
+    let lines =
+        ["reloads 20", "groups came and went", "base pages:", "killed: every setting", "all held"];
     in_guest("debian", "daemon.sh", &[], 900, &lines);
 }
 
@@ -77,12 +78,24 @@ fn a_hundred_kills_two_hundred_groups_and_two_thousand_periods() {
     println!("{}", in_guest("debian", "daemon_soak.sh", &LONG, 5400, &LONG_LINES));
 }
 
+/// Whether the Terrace kernel has been built.
+fn has_terrace_kernel() -> bool {
+    let cache = Cache::of_user().expect("a cache");
+    let image = Kernel::Terrace.image(&cache, &mut |_| {});
+    image.inspect_err(|error| eprintln!("skipped: {error}")).is_ok()
+}
+
+#[test]
+fn page_tables_of_a_group_go_where_the_daemons_key_says() {
+    if has_terrace_kernel() {
+        in_guest("terrace", "daemon_tables.sh", &[], 900, &["all held"]);
+    }
+}
+
 #[test]
 #[ignore = "half an hour"]
 fn the_same_on_the_terrace_kernel() {
-    let cache = Cache::of_user().expect("a cache");
-    if let Err(error) = Kernel::Terrace.image(&cache, &mut |_| {}) {
-        eprintln!("skipped: {error}");
+    if !has_terrace_kernel() {
         return;
     }
     println!("{}", in_guest("terrace", "daemon_soak.sh", &LONG, 5400, &LONG_LINES));
