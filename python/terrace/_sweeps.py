@@ -195,7 +195,6 @@ def _on_ray(
         running: dict[Any, list[_Cell]] = {}
         # Cells that failed, each to be tried alone.
         again: list[_Cell] = []
-        following = (cell for index in range(len(grid)) if (cell := described(index)))
         left = len(grid)
         cells, seconds = 0, 0.0
 
@@ -212,6 +211,8 @@ def _on_ray(
             paths = [path for path in _files(d) if not os.path.isabs(path)]
             return _Cell(index, d["hash"], 1, (d["experiment"], folder, d["hash"], paths))
 
+        following = filter(None, map(described, range(len(grid))))
+
         def submit(some: list[_Cell]) -> None:
             full = sorted({os.path.join(c.what[1], path) for c in some for path in c.what[3]})
             for path in full:
@@ -227,10 +228,13 @@ def _on_ray(
                 # Small tasks until it is known how long a cell takes, and towards the end.
                 size = int(_TASK_S * cells / seconds) if seconds > 0 else 1
                 size = max(1, min(size, _MOST_CELLS, left // (2 * ahead)))
-                some = [again.pop(0)] if again else list(itertools.islice(following, size))
+                if again:
+                    some = [again.pop(0)]
+                else:
+                    some = list(itertools.islice(following, size))
+                    left -= len(some)
                 if not some:
                     break
-                left -= len(some)
                 submit(some)
             if not running:
                 return
