@@ -17,6 +17,10 @@ use super::copy::Transfer;
 use super::machine::{State, Until};
 use super::program::Phase;
 
+/// The largest operation that is moved as one even where batches are smaller: a huge page's region,
+/// the largest granularity of the granularity paper.
+pub(crate) const MOST_OPERATION_BYTES: u64 = 2 << 20;
+
 /// A plan being carried out for one group.
 pub(super) struct Carrying {
     group: usize,
@@ -115,8 +119,8 @@ impl State {
         Carrying { group, page_size, deadline, outcome: Outcome::default() }
     }
 
-    /// The largest operation: what the plan says, within what a batch may have under way; else one
-    /// page.
+    /// The largest operation: what the plan says, up to what a batch may have under way or 2 MB; else
+    /// one page.
     fn operation_bytes(
         &self,
         plan: &Plan,
@@ -129,11 +133,8 @@ impl State {
             PageSize::Base => migration.batch_base_pages,
             PageSize::Huge => migration.batch_huge_pages,
         };
-        let batch = u64::from(pages.max(1)) * page_size.bytes();
-        match plan.operation_bytes(space, direction) {
-            Some(bytes) => bytes.clamp(page_size.bytes(), batch),
-            None => page_size.bytes(),
-        }
+        let most = (u64::from(pages) * page_size.bytes()).max(MOST_OPERATION_BYTES);
+        plan.operation_bytes(space, direction).unwrap_or(0).clamp(page_size.bytes(), most)
     }
 
     pub(super) fn one_way(

@@ -31,6 +31,7 @@ pub use config::{BackgroundDemotion, Options, ReferenceConfig, ReferenceGroup};
 pub use counts::{Counts, TIERS};
 pub use group::{PeriodCost, ReferenceMover, ReferenceTracker, Work};
 pub use machine::{Killed, ReferenceMachine};
+pub(crate) use migrate::MOST_OPERATION_BYTES;
 pub use program_source::program;
 pub use recording_source::{RecordingChoice, recording};
 pub use source::{Access, AccessKind, Piped, ReferenceSource, Step};
