@@ -84,6 +84,10 @@ pub struct Arguments {
     /// Pages moved in a period at most; as the recording's experiment has it if not given.
     #[arg(long, value_name = "PAGES")]
     moved_pages: Option<u64>,
+    /// Periods at the beginning of each recording that are played and not counted: for programs that
+    /// run for long after they have settled.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = ["check", "check_with", "refine", "what_if"])]
+    settle_periods: u64,
     /// Seeds that policies are tried with: their spread is part of the error.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
@@ -267,6 +271,7 @@ impl Arguments {
             seeds: self.seeds,
             period_ms: self.period_ms,
             moved_pages: self.moved_pages,
+            settle_periods: self.settle_periods,
             resolution: 0.005,
             jobs: self.jobs.map_or(processors, usize::from),
         })

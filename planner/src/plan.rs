@@ -53,6 +53,9 @@ pub struct Request {
     pub period_ms: Option<u64>,
     /// Pages moved in a period at most; as the recording's experiment has it if `None`.
     pub moved_pages: Option<u64>,
+    /// Periods at the beginning of each recording that are played and not counted: what a program
+    /// that has run for long has behind it.
+    pub settle_periods: u64,
     /// How near the least share is looked for.
     pub resolution: f64,
     /// Runs at the same time. The answer is the same.
@@ -216,6 +219,7 @@ pub struct Plan {
 pub(crate) struct Fixed {
     pub(crate) period_ms: u64,
     pub(crate) moved_pages: u64,
+    pub(crate) settle_periods: u64,
     pub(crate) os: OsConfig,
 }
 
@@ -229,6 +233,7 @@ impl Fixed {
         Fixed {
             period_ms: request.period_ms.or(recording.period_ms).unwrap_or(derived).max(1),
             moved_pages: limit.unwrap_or(u64::MAX),
+            settle_periods: request.settle_periods,
             os: os.unwrap_or_default(),
         }
     }
@@ -284,6 +289,7 @@ impl<'a> Player<'a> {
             seed,
             period_ms: self.fixed.period_ms,
             moved_pages: self.fixed.moved_pages,
+            settle_periods: self.fixed.settle_periods,
             os: &self.fixed.os,
             machine: self.machine,
             in_proportion,

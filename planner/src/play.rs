@@ -34,6 +34,8 @@ pub struct Setup<'a> {
     pub period_ms: u64,
     /// Pages that may be moved in a period.
     pub moved_pages: u64,
+    /// Periods at the beginning that are played and not counted.
+    pub settle_periods: u64,
     /// What moves cost.
     pub os: &'a OsConfig,
     /// The memory.
@@ -61,6 +63,7 @@ pub struct Played {
 
 #[derive(Default)]
 struct Watch {
+    settle_periods: u64,
     accessed: u64,
     hits: u64,
     moved: u64,
@@ -71,6 +74,9 @@ struct Watch {
 impl Observer for Watch {
     fn period(&mut self, report: &PeriodReport<'_>) -> Result<(), MachineError> {
         self.periods += 1;
+        if self.periods <= self.settle_periods {
+            return Ok(());
+        }
         self.accessed += report.scan.accessed.count() as u64;
         self.hits += report.scan.accessed.count_and(&report.scan.fast) as u64;
         self.moved += report.outcome.promoted_pages + report.outcome.demoted_pages;
@@ -115,14 +121,31 @@ pub fn play(recording: &Recording, setup: &Setup<'_>) -> anyhow::Result<Played> 
         share,
         moved_pages: setup.moved_pages,
     };
-    let mut watch = Watch { heat: setup.heat.then(|| Heat::new(page_size)), ..Watch::default() };
+    let heat = setup.heat.then(|| Heat::new(page_size));
+    let mut watch = Watch { settle_periods: setup.settle_periods, heat, ..Watch::default() };
     let mut engine = Engine::new(vec![group], Options::default());
+    // Asked before each period.
     let mut periods = 0;
+    let mut settled = None;
     engine.run(&mut watch, || {
+        if periods == setup.settle_periods {
+            settled = machine.so_far_ps(0);
+        }
         periods += 1;
         periods > MOST_PERIODS
     })?;
-    let Some((took, fast)) = machine.duration_ps(0).filter(|(_, fast)| *fast > 0) else {
+    let counted = |(took, fast): (u64, u64)| {
+        let (before, fast_before) = settled?;
+        Some((took - before, fast - fast_before)).filter(|(_, fast)| *fast > 0)
+    };
+    if watch.periods <= setup.settle_periods && setup.settle_periods > 0 {
+        return Err(Refusal::new(format_args!(
+            "{} is over after {} periods, of which {} are not to be counted: expected fewer",
+            recording.name, watch.periods, setup.settle_periods
+        ))
+        .into());
+    }
+    let Some((took, fast)) = machine.duration_ps(0).and_then(counted) else {
         anyhow::bail!(
             "{} did not end within {MOST_PERIODS} periods under {}; give a longer --period-ms",
             recording.name,

@@ -77,6 +77,7 @@ fn request(recordings: Vec<Recording>, target: f64, policies: &[&str]) -> Reques
         seeds: 2,
         period_ms: Some(50),
         moved_pages: None,
+        settle_periods: 0,
         resolution: 0.005,
         jobs: 2,
     }
@@ -131,6 +132,26 @@ fn the_least_fast_memory_is_what_the_program_reads() {
     assert_eq!(daemon.groups[0].get_ref().policy, chosen.policy);
     let unknown = text.replace("fast_ratio", "fast_ration");
     assert!(terrace_daemon::config::Config::parse(&unknown, "terraced.toml").is_err());
+}
+
+#[test]
+fn what_a_program_needs_to_settle_can_be_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |settle_periods| {
+        let recordings = vec![made_up(folder.path(), 60)];
+        plan(&Request { settle_periods, ..request(recordings, 1.05, &["lru"]) }, &|_, _| {})
+    };
+    let at_half = |plan: Plan| {
+        let curve = plan.curves.into_iter().next().unwrap();
+        curve.points.into_iter().find(|p| (p.share - 0.5).abs() < 1e-9).unwrap()
+    };
+    // All that is read was touched last and begins in slow memory.
+    let whole = at_half(of(0).unwrap());
+    assert!(whole.hit_ratio < 1.0 && whole.slowdown > 1.0, "{whole:?}");
+    let settled = at_half(of(5).unwrap());
+    assert_eq!((settled.hit_ratio, settled.slowdown), (1.0, 1.0));
+    let refused = of(1_000_000).unwrap_err().to_string();
+    assert!(refused.contains("are not to be counted: expected fewer"), "{refused}");
 }
 
 #[test]

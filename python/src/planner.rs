@@ -95,7 +95,7 @@ impl Plan {
 #[pyo3(signature = (
     recordings, slowdown, *, policies=None, machines=Vec::new(), slow_latencies_ns=Vec::new(),
     price_fast=None, price_slow=None, fast_at_most=1.0, period_ms=None, moved_pages=None,
-    memory_share=0.4, memory_share_error=0.2, seeds=3, jobs=1
+    settle_periods=0, memory_share=0.4, memory_share_error=0.2, seeds=3, jobs=1
 ))]
 #[expect(clippy::too_many_arguments, reason = "keywords of a function of Python")]
 pub fn plan(
@@ -110,6 +110,7 @@ pub fn plan(
     fast_at_most: f64,
     period_ms: Option<u64>,
     moved_pages: Option<u64>,
+    settle_periods: u64,
     memory_share: f64,
     memory_share_error: f64,
     seeds: u64,
@@ -157,6 +158,7 @@ pub fn plan(
             seeds: seeds.max(1),
             period_ms,
             moved_pages,
+            settle_periods,
             resolution: 0.005,
             jobs: jobs.max(1),
         };

@@ -219,6 +219,7 @@ def plan(
     fast_at_most: float = 1.0,
     period_ms: int | None = None,
     moved_pages: int | None = None,
+    settle_periods: int = 0,
     memory_share: float = 0.4,
     memory_share_error: float = 0.2,
     seeds: int = 3,

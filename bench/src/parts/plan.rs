@@ -127,6 +127,7 @@ fn predict(
                 seed: reference.seed,
                 period_ms: reference.period_ms,
                 moved_pages: reference.groups[0].moved_pages_per_period.unwrap_or(u64::MAX),
+                settle_periods: 0,
                 os: &reference.machine.os.clone().unwrap_or_default(),
                 machine: &recording.machine,
                 in_proportion: false,
@@ -163,6 +164,7 @@ fn answer(
         seeds: 1,
         period_ms: None,
         moved_pages: None,
+        settle_periods: 0,
         resolution: 0.005,
         jobs: 2,
     };

@@ -149,6 +149,14 @@ impl Machine {
         }
     }
 
+    /// The same as far as it has come.
+    pub fn so_far_ps(&self, group: usize) -> Option<(u64, u64)> {
+        match &lock(&self.state).groups[group].source {
+            Source::Timed(timed) => Some(timed.so_far_ps()),
+            Source::Periods(_) => None,
+        }
+    }
+
     fn add(
         &self,
         config: GroupConfig,

@@ -86,7 +86,12 @@ impl Timed {
     /// How long the program took, once it has ended, and what it would have taken with all
     /// memory fast.
     pub(crate) fn duration_ps(&self) -> Option<(u64, u64)> {
-        self.ended.then_some((self.clock_ps, self.fast_ps))
+        self.ended.then_some(self.so_far_ps())
+    }
+
+    /// The same of what there has been of it.
+    pub(crate) fn so_far_ps(&self) -> (u64, u64) {
+        (self.clock_ps, self.fast_ps)
     }
 
     /// What the program accesses until the period is over. `place` brings its pages up to an
