@@ -6,6 +6,7 @@
 
 use anyhow::Context;
 use terrace_core::bits::PageBits;
+use terrace_core::carry::Carry;
 use terrace_core::page::Layout;
 use terrace_experiments::run::Events;
 use terrace_recordings::profile::ProfileReader;
@@ -40,17 +41,15 @@ fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
         let mut ratios = Ratios::default();
         let mut seen: Option<(Layout, PageBits, i64)> = None;
         while let Some(interval) = reader.next_interval()? {
-            seen = match seen {
-                // A window does not span a change of the layout.
-                Some((layout, mut bits, n)) if layout == *interval.layout => {
+            seen = Some(match seen {
+                // Programs map memory as they go: what stays keeps its bits.
+                Some((layout, bits, n)) => {
+                    let mut bits = Carry::between(&layout, &interval.layout).bits(&bits);
                     bits.or_with(&interval.accessed);
-                    Some((layout, bits, n + 1))
+                    ((*interval.layout).clone(), bits, n + 1)
                 }
-                before => {
-                    before.iter().for_each(|(layout, bits, _)| ratios.window(layout, bits));
-                    Some(((*interval.layout).clone(), interval.accessed.clone(), 1))
-                }
-            };
+                None => ((*interval.layout).clone(), interval.accessed.clone(), 1),
+            });
             if let Some((layout, bits, _)) = seen.take_if(|(_, _, n)| *n >= window) {
                 ratios.window(&layout, &bits);
             }
