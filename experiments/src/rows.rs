@@ -70,6 +70,13 @@ fn forget<T: Table>(directory: &Path) -> Result<(), ResultsError> {
     }
 }
 
+impl Tables {
+    /// Adds the heat map of another results directory as that of the run of this name.
+    pub(crate) fn heat_of(&mut self, directory: &Path, run: &str) -> Result<(), ResultsError> {
+        self.heat.append(directory, "run", run)
+    }
+}
+
 impl Rows for Tables {
     fn period(&mut self, row: PeriodRow) -> Result<(), ResultsError> {
         self.periods.push(row)

@@ -15,6 +15,7 @@ use parquet::record::Field;
 use parquet::schema::types::Type;
 
 use crate::cell::{Kind, Value};
+use crate::copy::{CopyError, append};
 use crate::quiet::quietly;
 use crate::table::Table;
 use crate::wide::WideColumn;
@@ -98,6 +99,30 @@ impl<T: Table> TableWriter<T> {
     pub fn push(&mut self, row: T) -> Result<(), ResultsError> {
         self.rows.push(row);
         if self.rows.len() >= ROWS_PER_GROUP { self.flush() } else { Ok(()) }
+    }
+
+    /// Adds all rows that the table of another results directory has, with `text` in their column
+    /// `replaced`.
+    pub fn append(
+        &mut self,
+        directory: &Path,
+        replaced: &'static str,
+        text: &str,
+    ) -> Result<(), ResultsError> {
+        self.flush()?;
+        let path = path::<T>(directory);
+        let file = open(&path)?;
+        let Some(to) = self.writer.as_mut() else { return Ok(()) };
+        let copied = quietly(|| {
+            let from = SerializedFileReader::new(file)?;
+            append::<T>(&from, to, replaced, text)
+        });
+        match copied {
+            Some(Ok(())) => Ok(()),
+            Some(Err(CopyError::Parquet(source))) => Err(ResultsError::Parquet { path, source }),
+            Some(Err(CopyError::Column(column))) => Err(ResultsError::Column { path, column }),
+            None => Err(ResultsError::Damaged { path }),
+        }
     }
 
     /// Writes what is left and gives the file its name.
@@ -225,12 +250,16 @@ fn write_column<D: DataType>(
 /// Reads table `T` of a results directory, columns by name; others are ignored.
 pub fn read<T: Table>(directory: &Path) -> Result<Vec<T>, ResultsError> {
     let path = path::<T>(directory);
-    let file = File::open(&path).map_err(|source| match source.kind() {
-        std::io::ErrorKind::NotFound => ResultsError::Missing { path: path.clone() },
-        _ => ResultsError::Io { path: path.clone(), source },
-    })?;
+    let file = open(&path)?;
     // The library asserts some of what it reads, and so panics on certain damage.
     quietly(|| rows_of(file, &path)).unwrap_or(Err(ResultsError::Damaged { path: path.clone() }))
+}
+
+fn open(path: &Path) -> Result<File, ResultsError> {
+    File::open(path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => ResultsError::Missing { path: path.to_owned() },
+        _ => ResultsError::Io { path: path.to_owned(), source },
+    })
 }
 
 fn rows_of<T: Table>(file: File, path: &Path) -> Result<Vec<T>, ResultsError> {
@@ -296,6 +325,44 @@ mod tests {
         for number in [0, 1, 2, 3, count - 1] {
             assert_eq!(rows[number as usize], row(number));
         }
+    }
+
+    #[test]
+    fn tables_are_put_together_with_one_column_replaced() {
+        let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let count = ROWS_PER_GROUP as u64 + 3;
+        write(directories[0].path(), count);
+        let together = directories[1].path();
+        let mut writer = TableWriter::create(together).unwrap();
+        writer.push(row(7)).unwrap();
+        writer.append(directories[0].path(), "run", "first").unwrap();
+        writer.push(row(8)).unwrap();
+        writer.append(directories[0].path(), "run", "second").unwrap();
+        writer.finish().unwrap();
+        let expected = |name: &str| {
+            let name = name.to_owned();
+            (0..count).map(move |n| RunRow { run: name.clone(), ..row(n) })
+        };
+        let rows: Vec<RunRow> = read(together).unwrap();
+        let all = [row(7)].into_iter().chain(expected("first"));
+        let all: Vec<_> = all.chain([row(8)]).chain(expected("second")).collect();
+        assert!(rows == all, "{} rows of {}", rows.len(), all.len());
+        // What is missing, damaged or another table is said.
+        let says = |directory: &Path| {
+            let mut writer = TableWriter::<RunRow>::create(together).unwrap();
+            writer.append(directory, "run", "x").unwrap_err().to_string()
+        };
+        let other = tempfile::tempdir().unwrap();
+        assert!(says(other.path()).contains("no such file"));
+        std::fs::write(path::<RunRow>(other.path()), b"PAR1\0\0\0\0PAR1").unwrap();
+        assert!(says(other.path()).contains("expected a Parquet file"));
+        let mut heat = TableWriter::create(other.path()).unwrap();
+        heat.push(crate::HeatRow::default()).unwrap();
+        heat.finish().unwrap();
+        std::fs::rename(path::<crate::HeatRow>(other.path()), path::<RunRow>(other.path()))
+            .unwrap();
+        assert!(says(other.path()).contains("is missing or of another kind"));
+        assert_eq!(read::<RunRow>(together).unwrap().len(), all.len(), "the table stays");
     }
 
     #[test]

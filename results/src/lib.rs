@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod cell;
+mod copy;
 #[macro_use]
 mod table;
 // After the macro that it uses.

@@ -8,8 +8,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use terrace_results::{
-    HardwareRow, HeatRow, PeriodRow, RunRow, Table, TablePagesRow, Value, WideColumn, WideWriter,
-    path, read,
+    HardwareRow, PeriodRow, RunRow, Table, TablePagesRow, Value, WideColumn, WideWriter, path, read,
 };
 
 use super::grid::Grid;
@@ -85,9 +84,8 @@ pub fn merge(grid: &Grid, out: &Path) -> anyhow::Result<Merged> {
         for row in read::<PeriodRow>(&from)? {
             tables.period(PeriodRow { run: name.clone(), ..row })?;
         }
-        for row in read::<HeatRow>(&from)? {
-            tables.heat(HeatRow { run: name.clone(), ..row })?;
-        }
+        // By far the most rows.
+        tables.heat_of(&from, &name)?;
         if path::<HardwareRow>(&from).is_file() {
             for row in read::<HardwareRow>(&from)? {
                 tables.hardware(HardwareRow { run: name.clone(), ..row })?;
