@@ -165,7 +165,7 @@ impl Recording {
     }
 
     /// Its intervals, as they would be on this machine. With `in_proportion` the time follows the
-    /// share of reads that are slow, whatever the run with half of the memory fast told.
+    /// share of reads that are slow, whatever the runs with a part of the memory slow told.
     pub fn play_on(
         &self,
         machine: &Machine,
