@@ -4,17 +4,20 @@
 //! Cells are read one after the other in the order of the grid, so that memory does not grow with
 //! them and the bytes do not depend on how they came about.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use terrace_results::{
     HardwareRow, PeriodRow, RunRow, Table, TablePagesRow, Value, WideColumn, WideWriter, path, read,
 };
 
-use super::grid::Grid;
+use super::grid::{Cell, Grid};
 use super::work::{Failed, failed, folder, is_done};
 use crate::rows::{Rows, Tables};
 use crate::run::write_whole;
+
+/// Cells that are read before they are written.
+const AHEAD: usize = 4;
 
 /// What was merged.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -46,6 +49,57 @@ fn column_name(axis: &str) -> String {
     format!("axis_{}", axis.chars().map(fit).collect::<String>())
 }
 
+/// What a cell's run is called in the tables of all.
+fn name(index: usize) -> String {
+    format!("cell-{index:06}")
+}
+
+/// What there is of a cell.
+enum Found {
+    Done(Box<Part>),
+    Failed(Failed),
+    Missing,
+}
+
+/// A finished cell's rows, under the name that they have among others.
+struct Part {
+    index: usize,
+    cell: Cell,
+    folder: PathBuf,
+    runs: Vec<RunRow>,
+    periods: Vec<PeriodRow>,
+    hardware: Vec<HardwareRow>,
+    table_pages: Vec<TablePagesRow>,
+}
+
+impl Part {
+    fn read(grid: &Grid, out: &Path, index: usize) -> anyhow::Result<Found> {
+        let cell = grid.cell(index)?;
+        if !is_done(out, &cell.hash) {
+            return Ok(match failed(out, &cell.hash) {
+                Some(why) => Found::Failed(Failed { cell: index, ..why }),
+                None => Found::Missing,
+            });
+        }
+        let folder = folder(out, &cell.hash);
+        let name = name(index);
+        let (mut runs, mut periods) = (read::<RunRow>(&folder)?, read::<PeriodRow>(&folder)?);
+        let mut hardware = read_if_there::<HardwareRow>(&folder)?;
+        let mut table_pages = read_if_there::<TablePagesRow>(&folder)?;
+        runs.iter_mut().for_each(|row| row.run.clone_from(&name));
+        periods.iter_mut().for_each(|row| row.run.clone_from(&name));
+        hardware.iter_mut().for_each(|row| row.run.clone_from(&name));
+        table_pages.iter_mut().for_each(|row| row.run.clone_from(&name));
+        let part = Part { index, cell, folder, runs, periods, hardware, table_pages };
+        Ok(Found::Done(Box::new(part)))
+    }
+}
+
+/// Rows of a table that not every machine fills.
+fn read_if_there<T: Table>(folder: &Path) -> anyhow::Result<Vec<T>> {
+    if path::<T>(folder).is_file() { Ok(read(folder)?) } else { Ok(Vec::new()) }
+}
+
 /// Merges what is there into the sweep's folder.
 pub fn merge(grid: &Grid, out: &Path) -> anyhow::Result<Merged> {
     let mut merged = Merged::default();
@@ -59,49 +113,54 @@ pub fn merge(grid: &Grid, out: &Path) -> anyhow::Result<Merged> {
     columns.extend(grid.axes.iter().map(|a| column(&column_name(&a.name), text, false)));
     columns.extend(RunRow::columns().iter().map(|c| column(c.name, c.kind, c.nullable)));
     let mut wide = WideWriter::create(out, "sweep", columns)?;
-    for index in 0..grid.len() {
-        let cell = grid.cell(index)?;
-        if !is_done(out, &cell.hash) {
-            match failed(out, &cell.hash) {
-                Some(why) => merged.failed.push(Failed { cell: index, ..why }),
-                None => merged.missing += 1,
+    // One thread reads what the other writes.
+    std::thread::scope(|scope| -> anyhow::Result<()> {
+        let (found, cells) = std::sync::mpsc::sync_channel(AHEAD);
+        scope.spawn(move || {
+            for index in 0..grid.len() {
+                let part = Part::read(grid, out, index);
+                let last = part.is_err();
+                // Nobody takes it any more: an error has ended the merging.
+                if found.send(part).is_err() || last {
+                    break;
+                }
             }
-            continue;
-        }
-        merged.done += 1;
-        let from = folder(out, &cell.hash);
-        let name = format!("cell-{index:06}");
-        let mut runs: Vec<RunRow> = read(&from)?;
-        for row in &mut runs {
-            row.run.clone_from(&name);
-            tables.run(row.clone())?;
-            let mut values =
-                vec![Some(Value::Integer(index as i64)), Some(Value::Text(cell.hash.clone()))];
-            values.extend(cell.values.iter().map(|(_, v)| Some(Value::Text(v.clone()))));
-            values.extend(row.values());
-            wide.push(values)?;
-        }
-        for row in read::<PeriodRow>(&from)? {
-            tables.period(PeriodRow { run: name.clone(), ..row })?;
-        }
-        // By far the most rows.
-        tables.heat_of(&from, &name)?;
-        if path::<HardwareRow>(&from).is_file() {
-            for row in read::<HardwareRow>(&from)? {
-                tables.hardware(HardwareRow { run: name.clone(), ..row })?;
-            }
-        }
-        if path::<TablePagesRow>(&from).is_file() {
-            for row in read::<TablePagesRow>(&from)? {
-                tables.table_pages(TablePagesRow { run: name.clone(), ..row })?;
-            }
-        }
-        merged.cells.push(MergedCell {
-            cell: index,
-            values: cell.values.iter().map(|(_, v)| v.clone()).collect(),
-            rows: runs,
         });
-    }
+        for part in cells {
+            let Part { index, cell, folder: from, runs, periods, hardware, table_pages } =
+                match part? {
+                    Found::Done(part) => *part,
+                    Found::Failed(failed) => {
+                        merged.failed.push(failed);
+                        continue;
+                    }
+                    Found::Missing => {
+                        merged.missing += 1;
+                        continue;
+                    }
+                };
+            merged.done += 1;
+            for row in &runs {
+                tables.run(row.clone())?;
+                let mut values =
+                    vec![Some(Value::Integer(index as i64)), Some(Value::Text(cell.hash.clone()))];
+                values.extend(cell.values.iter().map(|(_, v)| Some(Value::Text(v.clone()))));
+                values.extend(row.values());
+                wide.push(values)?;
+            }
+            periods.into_iter().try_for_each(|row| tables.period(row))?;
+            // By far the most rows.
+            tables.heat_of(&from, &name(index))?;
+            hardware.into_iter().try_for_each(|row| tables.hardware(row))?;
+            table_pages.into_iter().try_for_each(|row| tables.table_pages(row))?;
+            merged.cells.push(MergedCell {
+                cell: index,
+                values: cell.values.iter().map(|(_, v)| v.clone()).collect(),
+                rows: runs,
+            });
+        }
+        Ok(())
+    })?;
     tables.finish()?;
     wide.finish()?;
     let mut lines = String::new();
