@@ -17,9 +17,9 @@ use crate::show::say;
 ///
 /// The experiment must have one group, of kind "program" or "recording". It is run at reference
 /// depth seven times at once: with fast memory, with slow, with a half, an 8th, a 32nd and a 128th of
-/// it slow, and looked at. The profile tells what each interval of the program costs and which pages the cost is due to; as a
-/// workload of kind "profile" it gives run times at period depth, thousands of times faster, under
-/// any policy and any share of fast memory.
+/// it slow, and looked at. The profile tells what each interval of the program costs and which pages
+/// the cost is due to; as a workload of kind "profile" it gives run times at period depth, thousands
+/// of times faster, under any policy and any share of fast memory.
 #[derive(Args)]
 pub struct Arguments {
     /// The experiment file.

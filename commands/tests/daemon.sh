@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs in the virtual machine: terraced over two programs in control groups of their own, with
-# opposite preferences, and one in base pages: reload, status, explanations, kill -9 and restore, groups that come and go.
-# Says "all held" at the end.
+# opposite preferences, and one in base pages: reload, status, explanations, kill -9 and restore,
+# groups that come and go. Says "all held" at the end.
 . /srv/daemon_common.sh
 
 program few 8
@@ -118,9 +118,7 @@ echo "killed: every setting is as it was"
 terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- &
 daemon=$!
 until_true 90 at_least few scans 3 || fail "it does not begin again" /tmp/daemon.log
-kill $daemon
-wait $daemon || fail "it did not end well" /tmp/daemon.log
-until_true 60 as_before || { snapshot | diff /tmp/before -; fail "not as before" /tmp/daemon.log; }
+end_daemon
 ls /var/lib/terrace/*.trec >/dev/null || fail "no state was kept"
 terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- &
 daemon=$!
@@ -134,10 +132,7 @@ echo stop >&3
 echo stop >&4
 echo stop >&6
 exec 3>&- 4>&- 6>&-
-wait $small || fail "small" /tmp/small.jsonl
-wait $few || fail "few" /tmp/few.jsonl
-wait $many || fail "many" /tmp/many.jsonl
-for name in few many small; do
-    grep -q '"checksum_ok":true' /tmp/$name.jsonl || fail "$name was harmed" /tmp/$name.jsonl
-done
+whole small $small
+whole few $few
+whole many $many
 echo "all held"

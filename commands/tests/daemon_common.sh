@@ -40,6 +40,19 @@ program() {
         <"/tmp/$1.control" >"/tmp/$1.jsonl" 2>&1 3>&- 4>&- 5>&- 6>&- &
 }
 
+# The daemon ends in good order, and every setting is as it was.
+end_daemon() {
+    kill $daemon
+    wait $daemon || fail "it did not end well" /tmp/daemon.log
+    until_true 60 as_before || { snapshot | diff /tmp/before -; fail "not as before" /tmp/daemon.log; }
+}
+
+# whole NAME PROCESS: a program that was told to stop ended well, with its data as it was.
+whole() {
+    wait "$2" || fail "$1" "/tmp/$1.jsonl"
+    grep -q '"checksum_ok":true' "/tmp/$1.jsonl" || fail "$1 was harmed" "/tmp/$1.jsonl"
+}
+
 # value GROUP KEY: a number of the status.
 value() {
     terrace status --format json >/tmp/status.json || return 1

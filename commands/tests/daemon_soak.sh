@@ -110,9 +110,7 @@ scans=$(value long scans)
 until_true 90 more || fail "memory off line stopped it" /tmp/daemon.log
 [ $gone = 0 ] || while read -r block; do echo online_movable >"$block/state" || echo online >"$block/state"; done </tmp/blocks
 echo "memory blocks off line $gone"
-kill $daemon
-wait $daemon || fail "it did not end well" /tmp/daemon.log
-until_true 60 as_before || { snapshot | diff /tmp/before -; fail "not as before" /tmp/daemon.log; }
+end_daemon
 
 # Thousands of periods: its memory stays.
 config 50
@@ -123,12 +121,9 @@ until_true $((periods / 2 + 120)) at_least long scans "$periods" || fail "too sl
 late=$(number rss_bytes)
 echo "periods $periods: rss_bytes $early after a tenth, $late at the end; cpu_ns $(number cpu_ns)"
 [ "$late" -le $((early + 1048576)) ] || fail "its memory grew" /tmp/status.json
-kill $daemon
-wait $daemon || fail "it did not end well" /tmp/daemon.log
-until_true 60 as_before || { snapshot | diff /tmp/before -; fail "not as before" /tmp/daemon.log; }
+end_daemon
 
 echo stop >&3
 exec 3>&-
-wait $long || fail "long" /tmp/long.jsonl
-grep -q '"checksum_ok":true' /tmp/long.jsonl || fail "long was harmed" /tmp/long.jsonl
+whole long $long
 echo "all held"

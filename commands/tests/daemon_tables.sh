@@ -89,17 +89,12 @@ done
 [ "$(tables free 1)" -ge 20480 ] && [ "$(tables free 0)" -eq 0 ] || fail "free" /tmp/status.json
 [ "$(tables followed 1)" -ge 12288 ] || fail "followed" /tmp/status.json
 
-kill $daemon
-wait $daemon || fail "it did not end well" /tmp/daemon.log
-until_true 60 as_before || { snapshot | diff /tmp/before -; fail "not as before" /tmp/daemon.log; }
+end_daemon
 echo stop >&3
 echo stop >&4
 echo stop >&5
 exec 3>&- 4>&- 5>&-
-wait $followed || fail "followed" /tmp/followed.jsonl
-wait $bound || fail "bound" /tmp/bound.jsonl
-wait $free || fail "free" /tmp/free.jsonl
-for name in bound free followed; do
-    grep -q '"checksum_ok":true' /tmp/$name.jsonl || fail "$name was harmed" /tmp/$name.jsonl
-done
+whole followed $followed
+whole bound $bound
+whole free $free
 echo "all held"

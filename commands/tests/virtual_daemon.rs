@@ -14,8 +14,8 @@ fn beside(name: &str) -> PathBuf {
     path
 }
 
-/// Runs a script of this folder in a guest with these options that has all programs, and gives what it said; fails
-/// where the script does, or where it does not say these lines.
+/// Runs a script of this folder in a guest with these options that has all programs, and gives what
+/// it said; fails where the script does, or where it does not say these lines.
 fn in_guest(
     kernel: &str,
     options: &[&str],
