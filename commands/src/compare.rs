@@ -1,8 +1,10 @@
-//! `terrace compare`: an experiment under several policies.
+//! `terrace compare`: an experiment under several policies, on several kernels.
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Args;
+use terrace_lab::Kernel;
 
 /// Run an experiment once under each of several policies and compare them.
 ///
@@ -13,6 +15,10 @@ pub struct Arguments {
     /// The policies, separated by commas; see 'terrace policies'.
     #[arg(long, value_delimiter = ',', required = true, value_name = "A,B,C")]
     policies: Vec<String>,
+    /// On the virtual machine: each policy on each of these kernels, 'debian', 'terrace' (built by
+    /// 'make kernel') or the path of an image, instead of the one in the file.
+    #[arg(long, value_delimiter = ',', value_name = "A,B")]
+    kernels: Vec<String>,
     #[command(flatten)]
     common: crate::run::Common,
 }
@@ -21,6 +27,18 @@ impl Arguments {
     /// Runs them.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         let policies = self.policies.iter().map(|p| p.trim().to_owned()).collect();
-        self.common.execute(Some(policies))
+        let kernels = self.kernels.iter().map(|k| kernel(k.trim())).collect::<Result<_, _>>()?;
+        self.common.execute(Some(policies), kernels)
     }
+}
+
+/// A path of the command line is none from the experiment's folder.
+fn kernel(given: &str) -> anyhow::Result<String> {
+    Ok(match Kernel::named(given) {
+        Kernel::Path(path) => {
+            let path = std::path::absolute(&path).context(path.display().to_string())?;
+            path.display().to_string()
+        }
+        _ => given.to_owned(),
+    })
 }

@@ -135,13 +135,18 @@ pub enum DepthArgument {
 impl Arguments {
     /// Runs it.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
-        self.common.execute(None)
+        self.common.execute(None, Vec::new())
     }
 }
 
 impl Common {
-    /// Runs the experiment, once under each of these policies where they are given.
-    pub fn execute(self, policies: Option<Vec<String>>) -> anyhow::Result<ExitCode> {
+    /// Runs the experiment, once under each of these policies where they are given, and that on each
+    /// of these kernels.
+    pub fn execute(
+        self,
+        policies: Option<Vec<String>>,
+        kernels: Vec<String>,
+    ) -> anyhow::Result<ExitCode> {
         let mut experiment = Experiment::read(&self.experiment)?;
         if let Some(depth) = self.depth {
             experiment = experiment.at_depth(match depth {
@@ -153,6 +158,7 @@ impl Common {
         let request = Request {
             experiment,
             policies,
+            kernels,
             machine: match self.machine {
                 Machine::Sim => MachineKind::Simulated,
                 Machine::Vm => MachineKind::Virtual,

@@ -129,6 +129,13 @@ fn policies_to_compare_must_exist_and_stand_once() {
     ] {
         place.run(&format!("compare e.toml --policies {policies} --out out")).refused(words);
     }
+    for (rest, words) in [
+        ("--kernels debian", &["kernels are chosen for a virtual machine", "use --machine vm"][..]),
+        ("--machine vm --kernels debian,debian", &["kernel 'debian' is named twice"]),
+        ("--machine vm --kernels none", &["machine.kernel", "none", "expected a kernel image"]),
+    ] {
+        place.run(&format!("compare e.toml --policies lru --out out {rest}")).refused(words);
+    }
     assert_eq!(place.names(), ["e.toml"]);
     let mut command = place.command("compare e.toml --out out");
     let output = command.args(["--policies", "lru, lfu"]).output().unwrap();

@@ -1,7 +1,7 @@
 //! The whole of Terrace on the Terrace kernel, in a virtual machine: where `make kernel` has built
 //! an image. Elsewhere these tests say that they did nothing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -53,8 +53,9 @@ fn page_tables_are_placed_for_a_command_and_what_it_executes() {
     }
 }
 
-/// Runs a program with hot and cold pages, of which the hot ones change, under LRU.
-fn run(folder: &Path, mechanisms: &str) -> RunRow {
+/// The file of an experiment with a program of hot and cold pages, of which the hot ones change,
+/// under LRU.
+fn experiment(folder: &Path, mechanisms: &str) -> PathBuf {
     let file = folder.join(format!("{mechanisms}.toml"));
     let experiment = format!(
         "name = \"hot-and-cold\"\nperiod_ms = 1000\nperiods = 10\n\
@@ -64,6 +65,11 @@ fn run(folder: &Path, mechanisms: &str) -> RunRow {
          shift_every_ms = 3000\n"
     );
     std::fs::write(&file, experiment).unwrap();
+    file
+}
+
+fn run(folder: &Path, mechanisms: &str) -> RunRow {
+    let file = experiment(folder, mechanisms);
     let out = folder.join(mechanisms);
     let output = terrace(&[
         "run",
@@ -120,6 +126,48 @@ fn the_stock_mechanisms_of_the_same_kernel_can_be_had_for_comparison() {
     let means = (row.tracker.as_deref(), row.mover.as_deref());
     assert_eq!(means, (Some("damon"), Some("move_pages")), "{row:?}");
     assert_eq!((row.checksum_ok, row.exchanged_pairs), (Some(true), 0), "{row:?}");
+}
+
+#[test]
+fn a_policy_is_compared_on_two_kernels_by_one_command() {
+    let Some(_machine) = machine() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = experiment(folder.path(), "auto");
+    let out = folder.path().join("both");
+    let output = terrace(&[
+        "compare",
+        file.to_str().unwrap(),
+        "--machine",
+        "vm",
+        "--policies",
+        "lru",
+        "--kernels",
+        "debian,terrace",
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    let said = said(&output);
+    assert!(output.status.success(), "{said}");
+    let rows = read::<RunRow>(&out).unwrap();
+    let what: Vec<_> = rows
+        .iter()
+        .map(|r| (r.run.as_str(), r.tracker.as_deref().unwrap(), r.mover.as_deref().unwrap()))
+        .collect();
+    let expected = [
+        ("lru-debian", "damon", "move_pages"),
+        // The file's word for the kernel is not the command's.
+        ("lru-terrace", "tiermem", "tiermem"),
+    ];
+    assert_eq!(what, expected);
+    assert!(rows.iter().all(|r| r.checksum_ok == Some(true)), "{rows:?}");
+    // The report names both kernels beside each other.
+    for row in &rows {
+        let kernel = row.kernel.as_deref().unwrap();
+        let line = said.lines().find(|l| l.contains(row.tracker.as_deref().unwrap()));
+        let line = line.unwrap_or_else(|| panic!("{said}"));
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert!(kernel.starts_with(words[0]) && words.contains(&"lru"), "{kernel}: {said}");
+    }
 }
 
 /// Page-table pages on the fast and on the slow node, summed over a run.

@@ -86,6 +86,7 @@ mod tests {
             machine: MachineKind::Simulated,
             out: out.path().to_owned(),
             fix_conflicts: false,
+            kernels: Vec::new(),
             count_accesses: false,
             jobs: 1,
         };

@@ -41,6 +41,9 @@ pub struct Request {
     pub experiment: Experiment,
     /// Run it under each of these policies instead of the ones in the file.
     pub policies: Option<Vec<String>>,
+    /// On a virtual machine: run it on each of these kernels, as `[machine] kernel` names them,
+    /// instead of the one in the file. None: on that one.
+    pub kernels: Vec<String>,
     /// Where.
     pub machine: MachineKind,
     /// The results directory.
@@ -157,6 +160,13 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
         )
         .into());
     }
+    if !request.kernels.is_empty() && request.machine != MachineKind::Virtual {
+        return Err(refuse!(
+            "kernels are chosen for a virtual machine, and this is to run on {}; use --machine vm",
+            request.machine.name()
+        )
+        .into());
+    }
     let checked = match request.machine {
         MachineKind::Simulated => match request.experiment.machine.depth {
             Depth::Period => simulated::check(&runs),
@@ -211,7 +221,31 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
+/// Each policy on the first kernel, then each on the next.
 fn runs(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
+    let policies = under_policies(request)?;
+    if request.kernels.is_empty() {
+        return Ok(policies);
+    }
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    for (index, kernel) in request.kernels.iter().enumerate() {
+        if request.kernels[..index].contains(kernel) {
+            return Err(refuse!("kernel '{kernel}' is named twice: expected each once").into());
+        }
+        // A path is of no use as a name; its last part is, where no other image is called so.
+        let word = Path::new(kernel).file_name().and_then(|n| n.to_str()).unwrap_or(kernel);
+        let taken = runs.iter().any(|r| r.name == format!("{}-{word}", policies[0].name));
+        let number = if taken { format!("-{}", index + 1) } else { String::new() };
+        for run in &policies {
+            let mut experiment = run.experiment.clone();
+            experiment.machine.kernel = Some(PathBuf::from(kernel));
+            runs.push(Run { name: format!("{}-{word}{number}", run.name), experiment, request });
+        }
+    }
+    Ok(runs)
+}
+
+fn under_policies(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
     let experiment = &request.experiment;
     let Some(policies) = &request.policies else {
         let policy = &experiment.groups[0].policy;

@@ -207,14 +207,18 @@ fn adopt(
         }
     }
     let mut rows = Vec::new();
+    // What the guest calls its run, and its files: it knows of no other kernel.
+    let mut name = String::new();
     for row in read::<RunRow>(results)? {
+        name.clone_from(&row.run);
         let (run, machine, kernel) = (run.name.clone(), machine.to_owned(), kernel.clone());
         let row = RunRow { run, machine, emulated, kernel, ..row };
         tables.run(row.clone())?;
         rows.push(row);
     }
     for (folder, target) in [("recordings", run.recording()), ("details", run.details())] {
-        let from = results.join(folder).join(target.file_name().context("a file name")?);
+        let extension = target.extension().and_then(|e| e.to_str()).context("a file name")?;
+        let from = results.join(folder).join(format!("{name}.{extension}"));
         let bytes = std::fs::read(&from).with_context(|| from.display().to_string())?;
         write_whole(&target, &bytes)?;
     }

@@ -134,6 +134,7 @@ fn measure(experiment: Experiment) -> anyhow::Result<RunRow> {
         machine: MachineKind::Simulated,
         out: folder.path().to_owned(),
         fix_conflicts: false,
+        kernels: Vec::new(),
         count_accesses: false,
         jobs: 1,
     };

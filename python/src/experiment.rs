@@ -107,6 +107,7 @@ impl Experiment {
             machine: MachineKind::Simulated,
             out: path.clone(),
             fix_conflicts: false,
+            kernels: Vec::new(),
             count_accesses: false,
             jobs,
         };

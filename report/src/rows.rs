@@ -9,6 +9,7 @@ use terrace_results::RunRow;
 pub(crate) enum Particular {
     Experiment,
     Machine,
+    Kernel,
     Mechanisms,
     FastRatio,
     Group,
@@ -19,9 +20,10 @@ pub(crate) enum Particular {
 
 impl Particular {
     /// All, in the order in which they are shown.
-    const ALL: [Particular; 8] = [
+    const ALL: [Particular; 9] = [
         Particular::Experiment,
         Particular::Machine,
+        Particular::Kernel,
         Particular::Mechanisms,
         Particular::FastRatio,
         Particular::Group,
@@ -35,6 +37,7 @@ impl Particular {
         match self {
             Particular::Experiment => "experiment",
             Particular::Machine => "machine",
+            Particular::Kernel => "kernel",
             Particular::Mechanisms => "tracked and moved by",
             Particular::FastRatio => "fast memory",
             Particular::Group => "group",
@@ -49,6 +52,7 @@ impl Particular {
         match self {
             Particular::Experiment => clean(&run.experiment),
             Particular::Machine => clean(&run.machine),
+            Particular::Kernel => clean(run.kernel.as_deref().unwrap_or("")),
             Particular::Mechanisms => {
                 let mut all: Vec<String> =
                     [&run.tracker, &run.mover].into_iter().flatten().map(|m| clean(m)).collect();
@@ -251,6 +255,21 @@ mod tests {
         assert_eq!(rows.panels[0].title, "tracked and moved by tiermem");
         let values: Vec<_> = mixed.iter().map(|r| Particular::Mechanisms.value(r)).collect();
         assert_eq!(values, ["tiermem", "damon, tiermem", ""]);
+    }
+
+    #[test]
+    fn kernels_are_told_apart_where_they_differ() {
+        let on = |kernel: &str| RunRow {
+            kernel: Some(kernel.to_owned()),
+            ..run("1", "lru", "g", "zipf", 1)
+        };
+        assert!(
+            Rows::new(&[on("6.12.1"), on("6.12.1")]).shown.iter().all(|p| *p != Particular::Kernel)
+        );
+        let both = [on("6.12.1"), on("6.12.1-terrace")];
+        let rows = Rows::new(&both);
+        assert_eq!(rows.shown, [Particular::Kernel]);
+        assert_eq!(rows.panels[1].title, "kernel 6.12.1-terrace");
     }
 
     #[test]

@@ -90,6 +90,7 @@ fn compare(program: &str, options: &str, folder: &Path) -> anyhow::Result<Vec<f6
                     machine: MachineKind::Simulated,
                     out: out.clone(),
                     fix_conflicts: false,
+                    kernels: Vec::new(),
                     count_accesses: false,
                     jobs: 2,
                 },

@@ -114,6 +114,7 @@ fn predict(
             machine: MachineKind::Simulated,
             out: out.clone(),
             fix_conflicts: false,
+            kernels: Vec::new(),
             count_accesses: false,
             jobs: 2,
         };

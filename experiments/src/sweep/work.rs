@@ -152,6 +152,7 @@ pub fn run_into(experiment: &Experiment, folder: &Path) -> anyhow::Result<()> {
         machine: MachineKind::Simulated,
         out: folder.to_owned(),
         fix_conflicts: false,
+        kernels: Vec::new(),
         count_accesses: false,
         jobs: 1,
     };

@@ -249,6 +249,7 @@ pub(super) fn run_cell(
             machine: MachineKind::Simulated,
             out: out.clone(),
             fix_conflicts: false,
+            kernels: Vec::new(),
             count_accesses: false,
             jobs: 1,
         },
