@@ -84,6 +84,9 @@ pub struct Arguments {
     /// Bound on the whole run in s, after which the machine is switched off.
     #[arg(long, default_value_t = 300, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
+    /// Bound on the boot in s; three times that where accesses or instructions are counted.
+    #[arg(long, default_value_t = 120, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    boot_timeout: u64,
     /// Count the loads and stores that go to each node while the command runs, and write the
     /// counts to this file, as JSON.
     ///
@@ -147,6 +150,7 @@ impl Arguments {
                 .map(str::to_owned)
                 .collect(),
             timeout: Duration::from_secs(self.timeout),
+            boot_timeout: Duration::from_secs(self.boot_timeout),
             count_accesses: self.count_accesses.is_some().then_some(CountedCaches {
                 l1: self.l1,
                 l2: self.l2,
