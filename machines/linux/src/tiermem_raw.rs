@@ -140,7 +140,7 @@ unsafe trait Argument {
 
 macro_rules! arguments {
     ($($name:ident = $number:literal, $bytes:literal;)*) => { $(
-        // The layouts have no room between fields; `tiermem_test.c` holds the header to these sizes.
+        // The layouts have no room between fields; `kernel/tests` holds the header to these sizes.
         const _: () = assert!(size_of::<$name>() == $bytes);
         // SAFETY: as the header has it. Pointers are set by the functions below, each from a slice
         // that it borrows for the length of the call.

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Pages: exchange, and migration of lists that are copied together. */
+#include "tiermem_test.h"
+
+/* --- exchange ------------------------------------------------------------ */
+
+static void check_exchange(bool huge)
+{
+	const unsigned long n = huge ? 8 : 512, step = huge ? HUGE : PAGE;
+	char *p = map(2 * n * step, huge), *q = p + n * step;
+	long done = vmstat("pgexchange_success");
+	uint64_t a[512], b[512];
+	int32_t status[512];
+	unsigned long i, bad = 0, at;
+	int exchanged;
+
+	for (i = 0; i < 2 * n; i++)
+		for (at = 0; at < step; at += 512)
+			*(uint64_t *)(p + i * step + at) = i << 32 | at;
+	move_range(p, n * step, step, 0);
+	move_range(q, n * step, step, 1);
+	for (i = 0; i < n; i++) {
+		a[i] = (uintptr_t)p + i * step;
+		b[i] = (uintptr_t)q + i * step;
+	}
+	exchanged = exchange(a, b, n, status);
+	CHECK(exchanged == (int)n, "%d of %lu pairs exchanged, the first says %d", exchanged, n,
+	      status[0]);
+	for (i = 0; i < n; i++) {
+		CHECK(node_of((void *)a[i]) == 1, "page %lu is on node %d", i, node_of((void *)a[i]));
+		CHECK(node_of((void *)b[i]) == 0, "page %lu is on node %d", i, node_of((void *)b[i]));
+	}
+	for (i = 0; i < 2 * n; i++)
+		for (at = 0; at < step; at += 512)
+			bad += *(uint64_t *)(p + i * step + at) != (i << 32 | at);
+	CHECK(!bad, "%lu words are wrong", bad);
+	CHECK(vmstat("pgexchange_success") - done == (long)(n * step / PAGE), "pgexchange_success");
+	/* They can still be written to, shared, and given back. */
+	memset(p, 3, 2 * n * step);
+	munmap(p, 2 * n * step);
+}
+
+void test_exchange(void)
+{
+	check_exchange(false);
+}
+
+void test_exchange_huge(void)
+{
+	check_exchange(true);
+}
+
+void test_exchange_refusals(void)
+{
+	char *p = map(2 * HUGE, false), *huge = map(2 * HUGE, true), *file;
+	uint64_t a[5], b[5];
+	int32_t status[5] = {};
+	int fd = memfd_create("tiermem", 0);
+
+	if (ftruncate(fd, PAGE))
+		fail("ftruncate");
+	file = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	file[0] = 1;
+	memset(p, 1, HUGE);
+	memset(huge, 1, HUGE);
+	move_range(p, 64 * PAGE, PAGE, 0);
+	move_range(p + 64 * PAGE, 64 * PAGE, PAGE, 1);
+	a[0] = (uintptr_t)p;
+	b[0] = (uintptr_t)p + PAGE;		/* one node */
+	a[1] = (uintptr_t)p + 2 * PAGE;
+	b[1] = (uintptr_t)file;			/* not anonymous */
+	a[2] = (uintptr_t)p + 3 * PAGE;
+	b[2] = 0x1000;				/* no mapping */
+	a[3] = (uintptr_t)p + 4 * PAGE;
+	b[3] = (uintptr_t)p + HUGE;		/* nothing there */
+	a[4] = (uintptr_t)p + 70 * PAGE;
+	b[4] = (uintptr_t)huge;			/* another size */
+	CHECK(exchange(a, b, 5, status) == 0, "some were exchanged");
+	CHECK(status[0] == -EINVAL, "one node: %d", status[0]);
+	CHECK(status[1] == -EOPNOTSUPP, "a file: %d", status[1]);
+	CHECK(status[2] == -EFAULT, "no mapping: %d", status[2]);
+	CHECK(status[3] == -ENOENT, "nothing there: %d", status[3]);
+	CHECK(status[4] == -EOPNOTSUPP, "two sizes: %d", status[4]);
+	/* The same page twice in a call: the second comes too late. */
+	a[0] = a[1] = (uintptr_t)p;
+	b[0] = (uintptr_t)p + 64 * PAGE;
+	b[1] = (uintptr_t)p + 65 * PAGE;
+	CHECK(exchange(a, b, 2, status) == 1 && status[1] == -EBUSY, "twice: %d %d", status[0],
+	      status[1]);
+	close(fd);
+	munmap(file, PAGE);
+	munmap(p, 2 * HUGE);
+	munmap(huge, 2 * HUGE);
+}
+
+static unsigned long exchange_randomly(unsigned long wanted)
+{
+	double begun = now();
+	unsigned long done = 0;
+	uint64_t seed = 9, a[128], b[128];
+	int32_t status[128];
+
+	/* Of threads enough to starve it, the one that the test is about goes first. */
+	setpriority(PRIO_PROCESS, gettid(), -10);
+	/* Half of the pages on either node, as far as the others let them. */
+	move_range(st.p, st.pages / 2 * PAGE, PAGE, 0);
+	move_range(st.p + st.pages / 2 * PAGE, st.pages / 2 * PAGE, PAGE, 1);
+	while (done < wanted && failures < 20 && now() - begun < seconds) {
+		int err;
+
+		for (int i = 0; i < 128; i++) {
+			a[i] = (uintptr_t)st.p + next(&seed) % (st.pages / 2) * PAGE;
+			b[i] = (uintptr_t)st.p + (st.pages / 2 + next(&seed) % (st.pages / 2)) * PAGE;
+		}
+		err = exchange(a, b, 128, status);
+		if (err < 0) {
+			fail("TM_EXCHANGE: %s", strerror(-err));
+			break;
+		}
+		done += err;
+		usleep(1000);
+	}
+	setpriority(PRIO_PROCESS, gettid(), 0);
+	return done;
+}
+
+void test_exchange_stress(void)
+{
+	const unsigned long wanted = count ? count : 5000;
+	unsigned long done;
+	double begun = now();
+
+	debug("delay_exchange_us", "50");
+	begin_stress(4096, true);
+	done = exchange_randomly(wanted);
+	end_stress();
+	debug("delay_exchange_us", "0");
+	printf("# %lu pairs, %lu checks, %lu data moves, %lu forks, %lu page-outs in %.0f s\n", done,
+	       st.checks, st.moves, st.forks, st.pageouts, now() - begun);
+	CHECK(done >= wanted, "only %lu exchanges in time", done);
+}
+
+void test_fault_exchange(void)
+{
+	unsigned long done;
+
+	if (!debug("fault_exchange_copy", "1")) {
+		fail("is CONFIG_TIERMEM_DEBUG on?");
+		return;
+	}
+	begin_stress(4096, false);
+	done = exchange_randomly(count ? count : 1000);
+	end_stress();
+	debug("fault_exchange_copy", "0");
+	printf("# the stress noticed %u times, after %lu pairs\n", failures, done);
+	if (failures)
+		failures = 0;
+	else
+		fail("the stress did not notice");
+}
+
+/* --- migration ----------------------------------------------------------- */
+
+int migrate(uint64_t *addrs, unsigned int n, int node, int32_t *status)
+{
+	struct tm_migrate arg = {
+		.size = sizeof(arg), .pidfd = TM_SELF, .count = n, .node = node,
+		.addrs = (uintptr_t)addrs, .status = (uintptr_t)status,
+	};
+	int err = ioctl(device, TM_MIGRATE, &arg);
+
+	return err ? -errno : (int)arg.moved;
+}
+
+static void copying(const char *threads, const char *min_kb, const char *batch)
+{
+	CHECK(put("/sys/kernel/mm/tiermem/copy_min_kb", min_kb) &&
+	      put("/sys/kernel/mm/tiermem/copy_batch_pages", batch) &&
+	      put("/sys/kernel/mm/tiermem/copy_threads", threads), "copy settings");
+}
+
+static void check_migrate(bool huge, const char *threads)
+{
+	const unsigned long n = huge ? 16 : 4096, step = huge ? HUGE : PAGE;
+	char *p = map(n * step, huge);
+	uint64_t *addrs = malloc(n * sizeof(*addrs));
+	int32_t *status = malloc(n * sizeof(*status));
+	long early = vmstat("migrate_batch_copy"), helped = vmstat("migrate_copy_helped");
+	long split = vmstat("thp_migration_split");
+	unsigned long i, at, bad = 0;
+	int moved;
+
+	copying(threads, "64", "4096");
+	for (i = 0; i < n; i++) {
+		addrs[i] = (uintptr_t)p + i * step;
+		for (at = 0; at < step; at += 1024)
+			*(uint64_t *)(p + i * step + at) = i << 32 | at;
+	}
+	for (int node = 1; node >= 0; node--) {
+		moved = migrate(addrs, n, node, status);
+		CHECK(moved == (int)n, "%d of %lu to node %d", moved, n, node);
+		for (i = 0; i < n; i++)
+			if (status[i] || node_of((void *)addrs[i]) != node) {
+				fail("page %lu: status %d, on node %d", i, status[i],
+				     node_of((void *)addrs[i]));
+				break;
+			}
+	}
+	for (i = 0; i < n; i++)
+		for (at = 0; at < step; at += 1024)
+			bad += *(uint64_t *)(p + i * step + at) != (i << 32 | at);
+	CHECK(!bad, "%lu words are wrong", bad);
+	early = vmstat("migrate_batch_copy") - early;
+	helped = vmstat("migrate_copy_helped") - helped;
+	if (atoi(threads)) {
+		/* The first move may have found some pages there already. */
+		CHECK(early >= (long)(n * step / PAGE), "%ld pages copied in batches", early);
+		CHECK(!helped == (atoi(threads) == 1), "%ld pages copied by helpers", helped);
+	} else {
+		CHECK(!early, "%ld pages copied in batches although that is off", early);
+	}
+	CHECK(vmstat("thp_migration_split") == split, "huge pages were split");
+	copying("0", "1024", "512");
+	free(addrs);
+	free(status);
+	munmap(p, n * step);
+}
+
+void test_migrate(void)
+{
+	static const char * const threads[] = { "0", "1", "4" };
+
+	for (int i = 0; i < 3; i++) {
+		check_migrate(false, threads[i]);
+		check_migrate(true, threads[i]);
+	}
+}
+
+void test_migrate_stress(void)
+{
+	const unsigned long wanted = count ? count : 20000;
+	uint64_t addrs[1024], seed = 10;
+	int32_t status[1024];
+	unsigned long done = 0;
+	double begun = now();
+
+	copying("4", "16", "2048");
+	begin_stress(4096, true);
+	while (done < wanted && failures < 20 && now() - begun < seconds) {
+		int err, node = next(&seed) & 1;
+
+		for (int i = 0; i < 1024; i++)
+			addrs[i] = (uintptr_t)st.p + next(&seed) % st.pages * PAGE;
+		/* Those that were there already are not counted. */
+		for (int i = 0; i < 1024; i++)
+			done += node_of((void *)addrs[i]) == !node;
+		err = migrate(addrs, 1024, node, status);
+		if (err < 0) {
+			fail("TM_MIGRATE: %s", strerror(-err));
+			break;
+		}
+		usleep(1000);
+	}
+	end_stress();
+	copying("0", "1024", "512");
+	printf("# %lu pages, %ld copied in batches, %ld by helpers, %lu checks in %.0f s\n", done,
+	       vmstat("migrate_batch_copy"), vmstat("migrate_copy_helped"), st.checks,
+	       now() - begun);
+	CHECK(done >= wanted, "only %lu pages in time", done);
+}
