@@ -92,20 +92,19 @@ impl Foresight {
 /// Spans as one, with the pages of the last.
 fn merged(spans: &[&Span]) -> Option<Span> {
     let last = spans.last()?;
-    let mut reads: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut reads = vec![0u32; last.layout.pages()];
     for span in spans {
         let same = Arc::ptr_eq(&span.layout, &last.layout) || span.layout == last.layout;
         for &(page, count) in &span.reads {
             let page = match same {
-                true => Some(page),
+                true => Some(page as usize),
                 false => {
                     let (space, address) = span.layout.address(page as usize);
-                    last.layout.index(space, address).map(|page| page as u32)
+                    last.layout.index(space, address)
                 }
             };
             if let Some(page) = page {
-                let sum = reads.entry(page).or_default();
-                *sum = sum.saturating_add(count);
+                reads[page] = reads[page].saturating_add(count);
             }
         }
     }
@@ -115,7 +114,10 @@ fn merged(spans: &[&Span]) -> Option<Span> {
     Some(Span {
         end: last.end,
         layout: last.layout.clone(),
-        reads: reads.into_iter().collect(),
+        reads: (reads.into_iter().enumerate())
+            .filter(|(_, count)| *count > 0)
+            .map(|(page, count)| (page as u32, count))
+            .collect(),
         fast_ns: sum(|s| s.fast_ns),
         extra_ns,
         overlap: if extra_ns > 0.0 { weighed / extra_ns } else { 1.0 },

@@ -104,12 +104,17 @@ impl Interval {
     /// When `fast` has not a bit for every page.
     pub fn time_ps(&self, fast: &PageBits) -> u64 {
         assert_eq!(fast.len(), self.reads.len(), "a bit for every page");
-        let all: u64 = self.reads.iter().sum();
+        let (mut all, mut near) = (0u64, 0u64);
+        for (reads, &word) in self.reads.chunks(64).zip(fast.words()) {
+            for (page, &reads) in reads.iter().enumerate() {
+                all += reads;
+                near += reads & (word >> page & 1).wrapping_neg();
+            }
+        }
         if all == 0 {
             return self.fast_ps;
         }
-        let pages = self.reads.iter().enumerate();
-        let slow: u64 = pages.filter(|(page, _)| !fast.get(*page)).map(|(_, ns)| ns).sum();
+        let slow = all - near;
         let extra = self.slow_ps as f64 - self.fast_ps as f64;
         let part = self.curve().part(slow as f64 / all as f64);
         (self.fast_ps as f64 + extra * part).max(0.0).round() as u64

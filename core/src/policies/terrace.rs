@@ -1,17 +1,18 @@
 //! Terrace's own policy: everything together, and no move that does not pay.
 //!
 //! **What it knows.** How often each page is read: sampled reads where the machine has them, else
-//! one for each accessed bit. Three moving averages of different length remember it (`rates`).
-//! Pages of a region that differ by no more than chance are taken as alike, so that a region moves
-//! whole where it is used alike and page by page where it is not: the granularity is each region's
-//! own, where the migration-granularity paper has one for each process.
+//! one for each accessed bit. Reads count by what slow reads of their period cost (`prices`): a
+//! read that is waited for with others costs little. Three moving averages of different length
+//! remember it (`rates`). Pages of a region that differ by no more than chance are taken as alike,
+//! so that a region moves whole where it is used alike and page by page where it is not: the
+//! granularity is each region's own, where the migration-granularity paper has one for each
+//! process. Pages of a region that go the same way at once share one shootdown.
 //!
-//! **When a move pays.** The reads that a page in fast memory saves until its memory fades, times
-//! what a slow read costs more, must exceed the cost of the moves (`ledger`). Both are measured
-//! where the machine measures them: stalls by slow reads, and the time that the program stood still
-//! for the moves before. Of the reads, only what exceeds the page that must make way counts, less a
-//! margin for chance. Exchange or two moves: each is tried twice, then the cheaper one is taken;
-//! where nothing is measured, exchange.
+//! **When a move pays.** What a page in fast memory saves until its memory fades must exceed the
+//! cost of the moves (`ledger`). Both are measured where the machine measures them: stalls by slow
+//! reads, and the time that the program stood still for the moves before. Of the reads, only what
+//! exceeds the page that must make way counts, less a margin for chance. Exchange or two moves: each
+//! is tried twice, then the cheaper one is taken; where nothing is measured, exchange.
 //!
 //! **Which memory to trust.** As in AMP (adaptive-migration-policy paper, section 4) each memory
 //! moves pages between shadow places; but it is judged by what its places bring less what its moves
@@ -19,23 +20,28 @@
 //! first placed. The best is applied, once it has won `trust` of a period's time.
 //!
 //! **A new phase.** When what is read is suddenly less like what was expected than it was
-//! before, the long memories take over what the shortest knows, and past scores count little. So
-//! it takes some periods, not a window of 36 (AMP), to follow.
+//! before, the middle memory takes over what the shortest knows, and past scores count little. So
+//! it takes some periods, not a window of 36 (AMP), to follow. The long memory, of some 200 periods,
+//! keeps what it knows: of a program that goes through the same phases again and again it knows
+//! which pages are worth most over all of them.
 //!
 //! **How long it will last.** A move must pay within the length of the memory, but also within the
-//! age of the phase (`lindy`): what has been so for long will be so for long. A phase begins when
-//! memories are emptied and while the program still allocates in quantity, so that what a program
-//! does to set itself up moves little.
+//! age of what it is based on (`lindy`): what has been so for long will be so for long. For the
+//! long memory that is the time since the program last allocated in quantity, for the others the
+//! age of the phase, too; so what a program does to set itself up moves little.
 //!
 //! **A brake.** The real placement is compared with the first one, what moves cost is taken off,
 //! and what it would cost to move everything back (`exposure`). When the sum is below the
-//! allowance nothing moves until it recovers, or until a memory's shadow has won `conviction`
-//! periods. So little is displaced before it has paid for more.
+//! allowance, a share of the time that has passed, nothing moves until it recovers, or, within an
+//! overdraft, until a memory's shadow has won `conviction` periods. If the placement goes on losing
+//! meanwhile, pages go back to where they were first placed (`retreat`): an error costs what it
+//! has cost and the way back, and no more.
 //!
 //! Each part can be switched off by a parameter; `docs/policies.md` has what each one adds, how the
 //! defaults were found, and on which workloads.
 
 mod ledger;
+mod prices;
 mod rates;
 
 use serde::Deserialize;
@@ -43,11 +49,12 @@ use serde::Deserialize;
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
 use crate::features::FeatureCounter;
-use crate::plan::Decision;
+use crate::operations::OperationSize;
+use crate::plan::{Decision, Plan};
 use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 use crate::select::{KeyCounts, Selection};
-use ledger::Ledger;
+use ledger::{Ledger, Reads};
 use rates::{COLDEST, MEMORIES, Rates, key, rate_of};
 
 #[derive(Debug, Deserialize)]
@@ -55,9 +62,13 @@ use rates::{COLDEST, MEMORIES, Rates, key, rate_of};
 struct Parameters {
     memory: String,
     regions: bool,
+    operation_bytes: u64,
+    weigh_reads: bool,
     exchange: String,
     weigh_costs: bool,
     follow_phases: bool,
+    keep_long: bool,
+    retreat: bool,
     lindy: f64,
     exposure: f64,
     allowance: f64,
@@ -65,6 +76,7 @@ struct Parameters {
     patience: f64,
     trust: f64,
     conviction: f64,
+    overdraft: f64,
     margin: f64,
     score_keep: f64,
     pair_accesses: f64,
@@ -75,9 +87,13 @@ impl Default for Parameters {
         Parameters {
             memory: "adaptive".to_owned(),
             regions: true,
+            operation_bytes: REGION_BYTES,
+            weigh_reads: true,
             exchange: "measured".to_owned(),
             weigh_costs: true,
             follow_phases: true,
+            keep_long: true,
+            retreat: true,
             lindy: 0.7,
             exposure: 1.0,
             allowance: 0.01,
@@ -85,6 +101,7 @@ impl Default for Parameters {
             patience: 2.0,
             trust: 0.1,
             conviction: 2.0,
+            overdraft: 0.006,
             margin: 1.0,
             score_keep: 0.95,
             pair_accesses: 1.2,
@@ -108,6 +125,16 @@ pub(super) const KIND: PolicyKind = PolicyKind {
             meaning: "pages of a 64 KB region are believed to be alike as far as they look it",
         },
         ParameterDoc {
+            name: "operation_bytes",
+            default: "65536",
+            meaning: "pages of a region of this size that go the same way have one shootdown",
+        },
+        ParameterDoc {
+            name: "weigh_reads",
+            default: "true",
+            meaning: "reads count by what slow reads of their period cost; false: all alike",
+        },
+        ParameterDoc {
             name: "exchange",
             default: "\"measured\"",
             meaning: "\"measured\": whichever costs less; \"always\" or \"never\"",
@@ -121,6 +148,16 @@ pub(super) const KIND: PolicyKind = PolicyKind {
             name: "follow_phases",
             default: "true",
             meaning: "forgets when what is read is suddenly unlike what was expected",
+        },
+        ParameterDoc {
+            name: "keep_long",
+            default: "true",
+            meaning: "the long memory keeps what it knows over phases",
+        },
+        ParameterDoc {
+            name: "retreat",
+            default: "true",
+            meaning: "goes back to the first placement when moves have lost and go on losing",
         },
         ParameterDoc {
             name: "lindy",
@@ -158,6 +195,11 @@ pub(super) const KIND: PolicyKind = PolicyKind {
             meaning: "periods that it must have won to go on when the allowance is spent (0 to 1000)",
         },
         ParameterDoc {
+            name: "overdraft",
+            default: "0.006",
+            meaning: "share of the time passed that may be lost then, besides the allowance (0 to 1)",
+        },
+        ParameterDoc {
             name: "margin",
             default: "1.0",
             meaning: "standard deviations of chance that a difference of rates must exceed (0 to 10)",
@@ -185,11 +227,15 @@ impl Parameters {
 }
 
 /// What is left of each memory after a period.
-const KEEP: [f32; MEMORIES] = [0.5, 0.8, 0.95];
+const KEEP: [f32; MEMORIES] = [0.6, 0.95, 0.995];
+/// The long one.
+const LONG: usize = MEMORIES - 1;
 /// Their names, where decisions name what was applied.
 const APPLIED: [&str; MEMORIES] = ["terrace-short", "terrace-middle", "terrace-long"];
 /// A program that allocates more than one page in so many in a period is still setting itself up.
 const GROWTH: usize = 64;
+/// What is left after a period of how the placement did.
+const STANDING_KEEP: f64 = 0.98;
 /// Region that is believed to be alike.
 const REGION_BYTES: u64 = 64 << 10;
 
@@ -220,6 +266,10 @@ struct Terrace {
     settled: u32,
     /// Periods since the last of these or since memory was last allocated in quantity.
     age: u32,
+    /// Periods since memory was last allocated in quantity.
+    life: u32,
+    /// What the placement brought against the first one lately, moves not counted.
+    standing: f64,
     applied: usize,
     reads: Vec<f32>,
     /// Whether they are samples.
@@ -255,6 +305,7 @@ impl Terrace {
             ("lindy", p.lindy, 0.01, 1e6),
             ("exposure", p.exposure, 0.0, 10.0),
             ("conviction", p.conviction, 0.0, 1000.0),
+            ("overdraft", p.overdraft, 0.0, 1.0),
             ("margin", p.margin, 0.0, 10.0),
             ("score_keep", p.score_keep, 0.0, 0.999),
             ("pair_accesses", p.pair_accesses, 0.0, 1000.0),
@@ -269,10 +320,12 @@ impl Terrace {
             rates: Rates::new(KEEP),
             shadows: Default::default(),
             home: PageBits::default(),
-            ledger: Ledger::new(p.pair_accesses),
+            ledger: Ledger::new(p.pair_accesses, p.weigh_reads),
             likeness: 0.0,
             settled: 0,
             age: 0,
+            life: 0,
+            standing: 0.0,
             applied: 2,
             reads: Vec::new(),
             sampled: false,
@@ -305,8 +358,9 @@ impl Terrace {
         self.rates.observe(&self.reads);
         self.settled = self.settled.saturating_add(1);
         self.age = self.age.saturating_add(1);
+        self.life = self.life.saturating_add(1);
         if new {
-            self.rates.forget();
+            self.rates.forget(if self.parameters.keep_long { LONG } else { MEMORIES });
             self.shadows.iter_mut().for_each(|shadow| shadow.score *= 0.25);
             (self.settled, self.age) = (0, 0);
         } else {
@@ -315,14 +369,17 @@ impl Terrace {
     }
 
     /// Periods within which a move by a memory must pay: what has been so for long will be so for
-    /// long, what began just now may end as soon. Accessed bits alone say too little of costs to
+    /// long, what began just now may end as soon. The long memory looks over phases, so that its
+    /// age is the program's. Accessed bits alone say too little of costs to
     /// wait for that.
     fn horizon_periods(&self, memory: usize) -> f64 {
         let patience = self.parameters.patience_periods(memory);
         if !self.ledger.measured() {
             return patience;
         }
-        patience.min((self.parameters.lindy * (f64::from(self.age) + 1.0)).max(1.0))
+        let kept = memory == LONG && self.parameters.keep_long;
+        let age = f64::from(if kept { self.life } else { self.age });
+        patience.min((self.parameters.lindy * (age + 1.0)).max(1.0))
     }
 
     /// What to move by what a memory knows, from this placement.
@@ -366,8 +423,58 @@ impl Terrace {
         // Going back would cost as much as what was moved; a cost that is a guess is not added.
         let back = if self.ledger.measured() { self.pairs_from_home(scan) } else { 0.0 };
         let exposed = p.exposure * back * self.ledger.pair();
-        let affordable = self.ledger.balance - exposed > -least || score > p.conviction * period;
+        let left = self.ledger.balance - exposed;
+        let overdraft = p.overdraft * self.ledger.elapsed;
+        let convinced = score > p.conviction * period;
+        let affordable = left > -least || (convinced && left > -least - overdraft);
         (memory, affordable && score > p.trust * period)
+    }
+
+    /// Whether pages had better go back to where they were first placed: they lose where they are,
+    /// and going back pays within the time that the long memory is good for.
+    fn retreats(&self, scan: &Scan) -> bool {
+        let p = &self.parameters;
+        if !(p.retreat && p.weigh_costs && self.ledger.measured() && self.standing < 0.0) {
+            return false;
+        }
+        let loss = -self.standing * (1.0 - STANDING_KEEP);
+        let pairs = self.pairs_from_home(scan);
+        pairs >= 1.0 && loss * self.horizon_periods(LONG) > pairs * self.ledger.pair()
+    }
+
+    /// Pages that go back up and back down, as many as may.
+    fn back_home(&self, scan: &Scan, budget: &Budget) -> (PageBits, PageBits) {
+        let (mut ups, mut downs) = (PageBits::new(scan.pages()), PageBits::new(scan.pages()));
+        let most = usize::try_from(budget.moved_pages / 2).unwrap_or(usize::MAX);
+        let up = |&page: &usize| !scan.fast.get(page);
+        self.home.iter_ones().filter(up).take(most).for_each(|page| ups.set(page, true));
+        let down = |&page: &usize| !self.home.get(page);
+        scan.fast.iter_ones().filter(down).take(most).for_each(|page| downs.set(page, true));
+        (ups, downs)
+    }
+
+    /// A plan of moves, in operations of regions.
+    fn plan(&self, scan: &Scan, ups: &PageBits, downs: &PageBits) -> Plan {
+        let exchange = match self.parameters.exchange.as_str() {
+            "always" => true,
+            "never" => false,
+            _ => self.ledger.exchanges(),
+        };
+        let mut plan = if exchange {
+            let mut plan = PlanBuilder::new(&scan.layout);
+            let words = ups.words().iter().zip(downs.words()).enumerate();
+            words.for_each(|(word, (&up, &down))| plan.word(word, up, down));
+            plan.finish()
+        } else {
+            PlanBuilder::apart(&scan.layout, ups, downs)
+        };
+        if !plan.is_empty() {
+            let mut spaces: Vec<_> = scan.layout.extents().iter().map(|e| e.space).collect();
+            spaces.dedup();
+            let of = |space| OperationSize::both_ways(space, self.parameters.operation_bytes);
+            plan.operation_sizes = spaces.into_iter().map(of).collect();
+        }
+        plan
     }
 
     /// Pairs of pages that are not where they were first placed.
@@ -385,7 +492,7 @@ impl Policy for Terrace {
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
         if let Some(carry) = self.features.follow(scan) {
             if carry.new_pages() * GROWTH > scan.pages() {
-                self.age = 0;
+                (self.age, self.life) = (0, 0);
             }
             self.rates.carry(&carry);
             self.home = carry.bits_or(&self.home, &scan.fast);
@@ -399,17 +506,24 @@ impl Policy for Terrace {
         // What the period says of the moves before it.
         let all: f64 = self.reads.iter().map(|&r| f64::from(r)).sum();
         let hits = self.hits(&scan.fast);
-        let page_bytes = scan.layout.page_size().bytes();
-        let spent = self.ledger.period(scan, all - hits, all, page_bytes);
-        let gain = self.ledger.gain;
         let at_home = self.hits(&self.home);
-        self.ledger.balance += (hits - at_home) * gain - spent;
-        for memory in 0..MEMORIES {
-            let brought = (self.hits(&self.shadows[memory].fast) - at_home) * gain;
+        let of_shadows = [0, 1, 2].map(|memory: usize| self.hits(&self.shadows[memory].fast));
+        let reads = Reads { all, slow: all - hits, slow_at_home: all - at_home };
+        let spent = self.ledger.period(scan, reads);
+        let price = self.ledger.price();
+        let brought = (hits - at_home) * price;
+        self.ledger.balance += brought - spent;
+        self.standing = self.standing * STANDING_KEEP + brought;
+        for (memory, hits) in of_shadows.into_iter().enumerate() {
             let shadow = &mut self.shadows[memory];
             let charge = shadow.debt / self.parameters.patience_periods(memory).max(1.0);
             shadow.debt -= charge;
+            let brought = (hits - at_home) * price;
             shadow.score = shadow.score * self.parameters.score_keep + brought - charge;
+        }
+        let weight = self.ledger.weight as f32;
+        if weight != 1.0 {
+            self.reads.iter_mut().for_each(|reads| *reads *= weight);
         }
         self.follow_phase();
 
@@ -436,23 +550,26 @@ impl Policy for Terrace {
             }
         }
         let (selection, keys) = real.expect("the applied memory is one of them");
-        let exchange = match self.parameters.exchange.as_str() {
-            "always" => true,
-            "never" => false,
-            _ => self.ledger.exchanges(),
-        };
-        let fast = scan.fast.words();
-        let plan = if exchange {
-            let mut plan = PlanBuilder::new(&scan.layout);
-            selection.moves(&keys, fast, |word, up, down| plan.word(word, up, down));
-            plan.finish()
+        let back = !may_move && selection.is_empty() && self.retreats(scan);
+        let (ups, downs) = if back {
+            self.back_home(scan, budget)
         } else {
-            PlanBuilder::selected(&scan.layout, &selection, &keys, fast)
+            let mut moves = (PageBits::new(scan.pages()), PageBits::new(scan.pages()));
+            selection.moves(&keys, scan.fast.words(), |word, up, down| {
+                moves.0.words_mut()[word] = up;
+                moves.1.words_mut()[word] = down;
+            });
+            moves
         };
-        self.ledger.plans(&plan, selection.ups(), selection.downs());
+        let plan = self.plan(scan, &ups, &downs);
+        self.ledger.plans(&plan, ups.count() as u64, downs.count() as u64);
         // No need to keep them until the next scan.
         self.reads = Vec::new();
-        let applied = if selection.is_empty() { "terrace-stay" } else { APPLIED[applied] };
+        let applied = match plan.is_empty() {
+            _ if back => "terrace-back",
+            true => "terrace-stay",
+            false => APPLIED[applied],
+        };
         Decision { plan, applied, features }
     }
 

@@ -1,13 +1,31 @@
 //! What moves cost and bring, in one unit: nanoseconds where the machine measures, else accesses.
 
+use super::prices::Prices;
 use crate::plan::Plan;
 use crate::scan::{Measures, Scan};
+
+/// Units of reads of a period.
+#[derive(Debug, Clone, Copy)]
+pub struct Reads {
+    pub all: f64,
+    /// Of them, those from slow memory.
+    pub slow: f64,
+    /// Those that would have been from slow memory under the first placement.
+    pub slow_at_home: f64,
+}
 
 /// Prices, kept up to date by what is measured.
 #[derive(Debug)]
 pub struct Ledger {
-    /// What a read that is slow costs more than a fast one, for each unit of reads.
+    /// What a read that is slow costs more than a fast one, for each unit of reads, on average.
     pub gain: f64,
+    /// The same in the last period, over what it is on average.
+    pub weight: f64,
+    prices: Prices,
+    /// Whether reads count by the price of their period.
+    weigh_reads: bool,
+    /// Sums of prices by reads, and of reads: their mean is the gain.
+    sums: [f64; 2],
     /// What a pair of moves costs: as two moves, and as an exchange.
     pair: [f64; 2],
     tried: [u32; 2],
@@ -22,14 +40,22 @@ pub struct Ledger {
     pub balance: f64,
 }
 
-/// Weight of the newest in moving averages of prices.
+/// Weight of the newest in moving averages.
 const NEWEST: f64 = 0.25;
+/// What is left of the sums of prices after a period: the unit that rates are kept in should hardly
+/// change.
+const KEEP: f64 = 0.98;
 
 impl Ledger {
     /// `pair` is taken as the cost of a pair, in accesses, until one is measured.
-    pub fn new(pair: f64) -> Self {
+    /// `weigh_reads`: reads count by the price of their period.
+    pub fn new(pair: f64, weigh_reads: bool) -> Self {
         Ledger {
             gain: 1.0,
+            weight: 1.0,
+            prices: Prices::default(),
+            weigh_reads,
+            sums: [0.0; 2],
             pair: [pair; 2],
             tried: [0; 2],
             last: None,
@@ -40,22 +66,33 @@ impl Ledger {
         }
     }
 
-    /// Takes in a period: `slow_reads` and `all_reads` are units of reads from slow memory and from
-    /// both. Says what the moves before it cost.
-    pub fn period(&mut self, scan: &Scan, slow_reads: f64, all_reads: f64, page_bytes: u64) -> f64 {
+    /// Takes in a period. Says what the moves before it cost.
+    pub fn period(&mut self, scan: &Scan, reads: Reads) -> f64 {
+        let Reads { all, slow, slow_at_home } = reads;
         let Some(measures) = scan.measures.as_deref().filter(|m| m.elapsed_ns > 0) else {
-            self.period = all_reads;
-            self.elapsed += all_reads;
+            self.period = all;
+            self.elapsed += all;
             return self.spent(None);
         };
         if !self.measured {
             // Steps of some microseconds, and a copy at 2.5 GB/s each way, until one is measured.
+            let page_bytes = scan.layout.page_size().bytes();
             self.pair = [8_000.0 + page_bytes as f64 * 0.4; 2];
             self.gain = 0.0;
         }
         let extra = measures.slow_stall_ns as f64 * share_that_slowness_adds(measures);
-        if slow_reads >= 1.0 {
-            let now = extra / slow_reads;
+        let seen = slow >= 1.0;
+        if self.weigh_reads {
+            self.prices.period(all, slow, slow_at_home, extra);
+            let now = self.prices.now();
+            self.sums = [self.sums[0] * KEEP + now * all, self.sums[1] * KEEP + all];
+            self.measured |= seen;
+            if self.measured {
+                self.gain = self.sums[0] / self.sums[1].max(1e-9);
+            }
+            self.weight = if self.gain > 0.0 { now / self.gain } else { 1.0 };
+        } else if seen {
+            let now = extra / slow;
             self.gain = if self.measured { average(self.gain, now) } else { now };
             self.measured = true;
         }
@@ -72,6 +109,11 @@ impl Ledger {
         let first = self.tried[form] == 1;
         self.pair[form] = if first { each } else { average(self.pair[form], each) };
         cost
+    }
+
+    /// What a unit of reads of the last period costs when it is slow.
+    pub fn price(&self) -> f64 {
+        self.gain * self.weight
     }
 
     /// Whether costs are measured, and not a guess in accesses.

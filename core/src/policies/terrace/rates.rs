@@ -68,13 +68,15 @@ impl Rates {
         }
     }
 
-    /// Every memory takes over what the shortest knows: what was before is another program.
-    pub fn forget(&mut self) {
+    /// The first so many memories take over what the shortest knows: what was before is another
+    /// phase.
+    pub fn forget(&mut self, memories: usize) {
+        let seen = self.seen[0];
         let [first, others @ ..] = &mut self.averages;
-        for averages in others {
+        for averages in others.iter_mut().take(memories.saturating_sub(1)) {
             averages.clone_from(first);
         }
-        self.seen = [self.seen[0]; MEMORIES];
+        self.seen[..memories].fill(seen);
     }
 
     /// How like each other these reads and what a memory expected are: the part of the larger of
@@ -191,7 +193,7 @@ mod tests {
             rates.observe(&[0.0, 4.0]);
         }
         assert!(rates.likeness(2, &[4.0, 0.0]) < 0.5);
-        rates.forget();
+        rates.forget(MEMORIES);
         rates.rates(2, &layout, 0, &mut got);
         assert!(got[0] < 1e-3 && got[1] > 3.9, "{got:?}");
     }
