@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use terrace_core::foresight::{Outlook, Purpose};
+use terrace_core::foresight::{Foresight, Outlook, Purpose};
 use terrace_core::page::PageSize;
 use terrace_core::policy::Policy;
 use terrace_core::seams::MachineError;
@@ -27,51 +27,99 @@ pub struct Setup {
     pub seed: u64,
 }
 
-/// A profile in memory.
+/// A loop is at least such a part of a program.
+const LEAST_LOOP: f64 = 0.1;
+
+/// A profile in memory, and how often its loop is played.
 pub struct Workload {
     pub name: String,
     page_size: PageSize,
     footprint_bytes: u64,
     intervals: Arc<Vec<Interval>>,
+    /// Where the loop begins; it goes to the end.
+    loop_from: usize,
+    passes: usize,
 }
 
 impl Workload {
     pub fn read(name: &str, path: &Path) -> anyhow::Result<Self> {
         let mut reader = ProfileReader::open(path)?;
         let page_size = reader.header().page_size;
-        let mut intervals = Vec::new();
-        while let Some(interval) = reader.next_interval()? {
+        let mut intervals: Vec<Interval> = Vec::new();
+        while let Some(mut interval) = reader.next_interval()? {
+            // One layout is kept once: nothing is carried over from it to itself.
+            if let Some(last) = intervals.last().filter(|last| last.layout == interval.layout) {
+                interval.layout = last.layout.clone();
+            }
             intervals.push(interval);
         }
         let pages = intervals.iter().map(|i| i.layout.pages() as u64).max().unwrap_or(0);
         let footprint_bytes = reader.header().footprint_bytes.unwrap_or(pages * page_size.bytes());
+        // The loop is what comes once all memory has been touched.
+        let growth = |i: &Interval| i.layout != intervals[intervals.len() - 1].layout;
+        let grown = intervals.iter().rposition(|i| growth(i) || !i.fresh.is_empty());
+        let loop_from = grown.map_or(0, |last| last + 1);
+        // A program whose memory grows until near its end has none.
+        let sum = |part: &[Interval]| part.iter().map(|i| i.fast_ps).sum::<u64>();
+        let loops = sum(&intervals[loop_from..]) as f64 >= LEAST_LOOP * sum(&intervals) as f64;
+        let loop_from = if loops { loop_from } else { intervals.len() };
         let intervals = Arc::new(intervals);
-        Ok(Workload { name: name.to_owned(), page_size, footprint_bytes, intervals })
+        let name = name.to_owned();
+        Ok(Workload { name, page_size, footprint_bytes, intervals, loop_from, passes: 1 })
+    }
+
+    /// The same program with its loop played as often as it takes for it to live at least so long
+    /// with all memory fast.
+    pub fn lengthened(self, least_ms: u64) -> Self {
+        let sum = |from: usize| self.intervals[from..].iter().map(|i| i.fast_ps).sum::<u64>();
+        let (once, again) = (sum(0), sum(self.loop_from));
+        let lacking = (least_ms * 1_000_000_000).saturating_sub(once);
+        let passes = 1 + lacking.checked_div(again).map_or(0, |_| lacking.div_ceil(again));
+        Workload { passes: passes as usize, ..self }
     }
 
     /// Time with all memory fast, and with all of it slow, in ps.
     pub fn times_ps(&self) -> (u64, u64) {
-        let sum = |of: fn(&Interval) -> u64| self.intervals.iter().map(of).sum();
+        let sum = |of: fn(&Interval) -> u64| {
+            let part = |from: usize| self.intervals[from..].iter().map(of).sum::<u64>();
+            part(0) + (self.passes - 1) as u64 * part(self.loop_from)
+        };
         (sum(|i| i.fast_ps), sum(|i| i.slow_ps))
     }
 
-    fn source(&self) -> Played {
-        Played { intervals: self.intervals.clone(), next: 0 }
+    /// How often the loop is played.
+    pub fn passes(&self) -> usize {
+        self.passes
     }
 
-    /// The slowdown that no policy can be below.
+    fn source(&self) -> Played {
+        self.part(0, self.passes)
+    }
+
+    /// The program from an interval on, with so many passes of its loop.
+    fn part(&self, from: usize, passes: usize) -> Played {
+        let (intervals, loop_from) = (self.intervals.clone(), self.loop_from);
+        Played { intervals, loop_from, passes, next: from }
+    }
+
+    /// The slowdown that no policy can be below. The program is cut before each further pass, and
+    /// pages lie wherever is best there for nothing: that makes the bound lower, and still one.
     pub fn bound(&self, ratio: f64, setup: &Setup) -> anyhow::Result<f64> {
-        let foresight = self.future(setup)?;
         let pages = self.footprint_bytes.div_ceil(self.page_size.bytes());
         let fast_pages = (pages as f64 * ratio).floor() as u64;
-        let outlook = Outlook::solve(&foresight, fast_pages, Purpose::Bound);
-        Ok(1.0 + outlook.bound_ns() / (self.times_ps().0 as f64 / 1000.0))
+        let of = |from: usize| -> anyhow::Result<f64> {
+            let foresight = self.future(&mut self.part(from, 1), setup)?;
+            Ok(Outlook::solve(&foresight, fast_pages, Purpose::Bound).bound_ns())
+        };
+        let again = if self.passes > 1 { of(self.loop_from)? } else { 0.0 };
+        let least_ns = of(0)? + (self.passes - 1) as f64 * again;
+        Ok(1.0 + least_ns / (self.times_ps().0 as f64 / 1000.0))
     }
 
-    fn future(&self, setup: &Setup) -> anyhow::Result<terrace_core::foresight::Foresight> {
+    fn future(&self, source: &mut Played, setup: &Setup) -> anyhow::Result<Foresight> {
         let os = OsConfig::default();
         let batch = setup.moved_pages / 2;
-        future::of_intervals(&mut self.source(), &os, self.page_size, batch, setup.period_ms)
+        future::of_intervals(source, &os, self.page_size, batch, setup.period_ms)
             .map_err(|e| anyhow!("{e}"))
     }
 
@@ -99,7 +147,7 @@ impl Workload {
         };
         let os = OsConfig::default();
         if policy.needs_future() {
-            policy.foresee(Arc::new(self.future(setup)?));
+            policy.foresee(Arc::new(self.future(&mut self.source(), setup)?));
         }
         let (mut tracker, mover) = machine.add_timed_group(group, Box::new(self.source()), &os)?;
         if policy.needs_frames() {
@@ -134,11 +182,17 @@ impl Observer for Nobody {
 
 struct Played {
     intervals: Arc<Vec<Interval>>,
+    loop_from: usize,
+    /// Passes of the loop that are left, this one among them.
+    passes: usize,
     next: usize,
 }
 
 impl IntervalSource for Played {
     fn next_interval(&mut self) -> Result<Option<Interval>, SourceError> {
+        if self.next == self.intervals.len() && self.passes > 1 {
+            (self.next, self.passes) = (self.loop_from, self.passes - 1);
+        }
         self.next += 1;
         Ok(self.intervals.get(self.next - 1).cloned())
     }
