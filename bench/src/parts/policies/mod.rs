@@ -34,6 +34,22 @@ pub const PART: Part = Part {
 type Set = (&'static str, u64, u32, &'static [(&'static str, &'static str)]);
 
 const SETS: [Set; 6] = [
+    ("new_programs", 23, 8, &[("xsbench", "{}"), ("hashjoin", "{}")]),
+    (
+        "new_inputs",
+        23,
+        12,
+        &[
+            ("mcf", "{}"),
+            ("kv", "{ requests_per_item = 20, theta = 0.8, read_percent = 50, value_bytes = 256 }"),
+            ("lu", "{ iterations = 2 }"),
+            ("canneal", "{ temperatures = 8 }"),
+            ("bwaves", "{ iterations = 1, sweeps = 20 }"),
+            ("btree", "{ absent_percent = 50 }"),
+            ("bfs", "{ searches = 2 }"),
+            ("als", "{ iterations = 1, ratings_per_user = 50 }"),
+        ],
+    ),
     (
         "design",
         1,
@@ -76,22 +92,6 @@ const SETS: [Set; 6] = [
             ("deepsjeng", "{ depth = 11 }"),
             ("bwaves", "{ iterations = 2 }"),
             ("ft", "{ iterations = 1 }"),
-        ],
-    ),
-    ("new_programs", 23, 8, &[("xsbench", "{}"), ("hashjoin", "{}")]),
-    (
-        "new_inputs",
-        23,
-        12,
-        &[
-            ("mcf", "{}"),
-            ("kv", "{ requests_per_item = 20, theta = 0.8, read_percent = 50, value_bytes = 256 }"),
-            ("lu", "{ iterations = 2 }"),
-            ("canneal", "{ temperatures = 8 }"),
-            ("bwaves", "{ iterations = 1, sweeps = 20 }"),
-            ("btree", "{ absent_percent = 50 }"),
-            ("bfs", "{ searches = 2 }"),
-            ("als", "{ iterations = 1, ratings_per_user = 50 }"),
         ],
     ),
 ];
@@ -173,10 +173,11 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
             }
             eprintln!("{set}: {program}");
         }
-        cases += &table(set, &rows);
+        let table = table(set, &rows);
+        eprintln!("{table}");
+        cases += &table;
         tell(report, set, &rows)?;
     }
-    eprintln!("\n{cases}");
     if let Some(path) = std::env::var_os("TERRACE_CASES") {
         std::fs::write(&path, cases).context("writing the table of cases")?;
     }
