@@ -214,3 +214,54 @@ fn what_a_program_does_to_set_itself_up_moves_little() {
     let (more, worse) = set_up_then_run(&json!({"lindy": 1e6, "exposure": 0.0}));
     assert!(worse > 0.03, "{more} pairs moved, {worse} of the time lost");
 }
+
+/// Two halves of memory are read in turn. Slow reads of the first half, which lies fast, cost
+/// nothing until much of it is slow, and then all at once: so it looks as if moving pays. How many
+/// of the first pages are fast at the end, and at the least.
+fn deceived(parameters: &serde_json::Value) -> (usize, usize) {
+    let mut policy = build("terrace", parameters, 1).unwrap();
+    let layout = Arc::new(Layout::contiguous(PageSize::Base, 512));
+    let mut fast: PageBits = (0..512).map(|page| page < 256).collect();
+    let (mut least, mut moving_ns) = (256, 0);
+    for number in 0..1200u64 {
+        let first = number / 10 % 2 == 0;
+        let read = |page: usize| (page < 256) == first;
+        let samples: Vec<u16> = (0..512).map(|page| if read(page) { 2 } else { 0 }).collect();
+        let samples: Vec<u16> = samples
+            .iter()
+            .enumerate()
+            .map(|(page, &s)| if page >= 256 && page % 2 == 0 { s * 2 } else { s })
+            .collect();
+        let slow: u64 = (0..512).filter(|&p| !fast.get(p)).map(|p| u64::from(samples[p])).sum();
+        // A slow read of the first half costs much, of the second half all cost the same whatever
+        // of it is slow.
+        let cost_ns = if first { slow * 3_000 } else { 400_000 };
+        let measures = Measures {
+            elapsed_ns: 1_000_000 + cost_ns + moving_ns,
+            moving_ns,
+            slow_stall_ns: cost_ns * 4 / 3,
+            read_latency_ps: [80_000, 320_000],
+            samples: Some(samples[..].into()),
+            reads_per_sample: 16,
+            ..Measures::default()
+        };
+        let accessed = samples.iter().map(|&s| s > 0).collect();
+        let scan = Scan::new(number, layout.clone(), accessed, fast.clone())
+            .with_measures(Arc::new(measures));
+        let plan = policy.decide(&scan, &Budget { fast_pages: 256, moved_pages: 32 }).plan;
+        moving_ns = plan.pages(PageSize::Base).0 * 7_000;
+        plan.apply(&layout, &mut fast);
+        least = least.min(fast.count_range(0..256));
+    }
+    (fast.count_range(0..256), least)
+}
+
+#[test]
+fn a_placement_that_goes_on_losing_is_left() {
+    let (at_end, least) = deceived(&json!(null));
+    eprintln!("{at_end} {least}");
+    assert!(least < 250, "it was not deceived: {least}");
+    assert!(at_end > 250, "{at_end} of 256 pages are back, {least} were left");
+    let (at_end, _) = deceived(&json!({"retreat": false}));
+    assert!(at_end < 250, "{at_end}");
+}
