@@ -39,7 +39,7 @@ use crate::plan::Decision;
 use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 
-pub(super) use choose::{Granule, plan};
+pub(super) use choose::{Granule, Trade, plan};
 use regions::Space;
 use scan::{Scanned, Tier};
 use thresholds::{Level, Thresholds};
@@ -58,6 +58,12 @@ const SCANS_PER_PERIOD: ParameterDoc = ParameterDoc {
     meaning: "scans of each tier in a period (1 to 1000000); each counts its regions anew",
 };
 
+const TRADE: ParameterDoc = ParameterDoc {
+    name: "trade",
+    default: "\"more-used\"",
+    meaning: "\"more-used\": a region goes up for one that is used less; \"any\": for any with idle pages",
+};
+
 pub(super) const DYNAMIC: PolicyKind = PolicyKind {
     name: "granularity",
     summary: "moves contiguous virtual memory in steps of 4 KB, 64 KB or 2 MB, as densely as it is used",
@@ -70,6 +76,7 @@ pub(super) const DYNAMIC: PolicyKind = PolicyKind {
         },
         SCAN_PAGES,
         SCANS_PER_PERIOD,
+        TRADE,
         ParameterDoc {
             name: "thr_high_2mb",
             default: "480",
@@ -128,7 +135,7 @@ pub(super) const DYNAMIC: PolicyKind = PolicyKind {
             })?),
         };
         let scans = Scans { scan_pages: p.scan_pages, scans_per_period: p.scans_per_period };
-        Ok(Box::new(Granularity::new(DYNAMIC.name, fixed, scans, p.thresholds())?))
+        Ok(Box::new(Granularity::new(DYNAMIC.name, fixed, scans, p.trade, p.thresholds())?))
     },
 };
 
@@ -136,7 +143,7 @@ pub(super) const STATIC_4K: PolicyKind = PolicyKind {
     name: "granularity-4k",
     summary: "scans contiguous virtual memory and moves always 4 KB at once",
     source: SOURCE,
-    parameters: &[SCAN_PAGES, SCANS_PER_PERIOD],
+    parameters: &[SCAN_PAGES, SCANS_PER_PERIOD, TRADE],
     build: |value, _seed| always(STATIC_4K.name, Level::Base, value),
 };
 
@@ -144,7 +151,7 @@ pub(super) const STATIC_64K: PolicyKind = PolicyKind {
     name: "granularity-64k",
     summary: "scans contiguous virtual memory and moves always 64 KB at once",
     source: SOURCE,
-    parameters: &[SCAN_PAGES, SCANS_PER_PERIOD],
+    parameters: &[SCAN_PAGES, SCANS_PER_PERIOD, TRADE],
     build: |value, _seed| always(STATIC_64K.name, Level::Medium, value),
 };
 
@@ -152,13 +159,15 @@ pub(super) const STATIC_2M: PolicyKind = PolicyKind {
     name: "granularity-2m",
     summary: "scans contiguous virtual memory and moves always 2 MB at once",
     source: SOURCE,
-    parameters: &[SCAN_PAGES, SCANS_PER_PERIOD],
+    parameters: &[SCAN_PAGES, SCANS_PER_PERIOD, TRADE],
     build: |value, _seed| always(STATIC_2M.name, Level::Large, value),
 };
 
 fn always(name: &'static str, level: Level, value: &Value) -> Result<Box<dyn Policy>, PolicyError> {
-    let scans: Scans = parameters(name, value)?;
-    let policy = Granularity::new(name, Some(level.bytes()), scans, Thresholds::default())?;
+    let p: StaticParameters = parameters(name, value)?;
+    let scans = Scans { scan_pages: p.scan_pages, scans_per_period: p.scans_per_period };
+    let bytes = Some(level.bytes());
+    let policy = Granularity::new(name, bytes, scans, p.trade, Thresholds::default())?;
     Ok(Box::new(policy))
 }
 
@@ -202,12 +211,29 @@ impl Scans {
     }
 }
 
+/// Of a static granularity.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct StaticParameters {
+    scan_pages: u32,
+    scans_per_period: u32,
+    trade: Trade,
+}
+
+impl Default for StaticParameters {
+    fn default() -> Self {
+        let Scans { scan_pages, scans_per_period } = Scans::default();
+        StaticParameters { scan_pages, scans_per_period, trade: Trade::default() }
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Parameters {
     granularity: String,
     scan_pages: u32,
     scans_per_period: u32,
+    trade: Trade,
     thr_high_2mb: u32,
     thr_high_64kb: u32,
     thr_high_num_reg_2mb: u32,
@@ -226,6 +252,7 @@ impl Default for Parameters {
             granularity: "dynamic".to_owned(),
             scan_pages: scans.scan_pages,
             scans_per_period: scans.scans_per_period,
+            trade: Trade::default(),
             thr_high_2mb: t.thr_high_2mb,
             thr_high_64kb: t.thr_high_64kb,
             thr_high_num_reg_2mb: t.thr_high_num_reg_2mb,
@@ -270,6 +297,7 @@ struct Granularity {
     /// The granularity of a static one.
     fixed_bytes: Option<u64>,
     scans: Scans,
+    trade: Trade,
     thresholds: Thresholds,
     features: FeatureCounter,
     /// Accessed since a scan last saw the page.
@@ -291,12 +319,14 @@ impl Granularity {
         name: &'static str,
         fixed_bytes: Option<u64>,
         scans: Scans,
+        trade: Trade,
         thresholds: Thresholds,
     ) -> Result<Self, PolicyError> {
         Ok(Granularity {
             name,
             fixed_bytes,
             scans: scans.check(name)?,
+            trade,
             thresholds,
             features: FeatureCounter::default(),
             accessed: PageBits::default(),
@@ -425,7 +455,7 @@ impl Policy for Granularity {
                 largest = (pages, found.level);
             }
         }
-        let mut plan = plan(scan, budget, resident, &self.accessed, ups, downs);
+        let mut plan = plan(scan, budget, resident, &self.accessed, ups, downs, self.trade);
         if !plan.is_empty() {
             plan.operation_sizes = sizes;
         }

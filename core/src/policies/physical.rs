@@ -15,7 +15,7 @@ use crate::bits::PageBits;
 use crate::features::FeatureCounter;
 use crate::operations::OperationSize;
 use crate::plan::Decision;
-use crate::policies::granularity::{Granule, Scans, plan};
+use crate::policies::granularity::{Granule, Scans, Trade, plan};
 use crate::policy::{ParameterDoc, Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 
@@ -107,7 +107,7 @@ impl Policy for Physical {
         for page in slow.into_iter().chain(fast) {
             self.accessed.set(page, false);
         }
-        let mut plan = plan(scan, budget, resident, &self.accessed, ups, downs);
+        let mut plan = plan(scan, budget, resident, &self.accessed, ups, downs, Trade::MoreUsed);
         if !plan.is_empty() {
             let mut sizes: Vec<OperationSize> = Vec::new();
             for extent in scan.layout.extents() {

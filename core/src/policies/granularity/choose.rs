@@ -5,13 +5,16 @@
 //! accessed may go down (migration-granularity paper, section 5). Where the paper is silent:
 //! - The most used granules go up first and the least used go down first; of equals those with
 //!   the smallest addresses.
-//! - Granules trade places only when the one that goes up has the larger share of accessed pages.
-//!   Of single pages that is always so. Without it, a region in fast memory with one idle page of
-//!   512 would make way for one with a single accessed page.
+//! - Granules trade places only when the one that goes up has the larger share of accessed pages,
+//!   unless `Trade::Any` is asked for. Of single pages that is always so. With `Trade::Any` a region
+//!   in fast memory of which a 64th is idle makes way for one with a single accessed page, which is
+//!   what the paper's words say of pages: they are candidates by their own accessed bits.
 //! - Pages that exceed the budget leave even when the scan found too few: those that were not
 //!   accessed before those that were.
 
 use std::ops::Range;
+
+use serde::Deserialize;
 
 use super::scan::Tier;
 use crate::bits::PageBits;
@@ -19,6 +22,17 @@ use crate::builder::PlanBuilder;
 use crate::plan::Plan;
 use crate::scan::{Budget, Scan};
 use crate::select::Allowance;
+
+/// Which granules trade places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::policies) enum Trade {
+    /// One with an accessed page for one that a smaller share of was accessed.
+    #[default]
+    MoreUsed,
+    /// One with an accessed page for one with idle pages, a 64th of it at least.
+    Any,
+}
 
 /// Steps of the share of accessed pages: rounded up, so that 0 means none.
 pub(in crate::policies) const SHARES: u64 = 64;
@@ -101,6 +115,7 @@ pub(in crate::policies) fn plan(
     accessed: &PageBits,
     mut ups: Vec<Granule>,
     mut downs: Vec<Granule>,
+    trade: Trade,
 ) -> Plan {
     let pages = |granules: &[Granule]| granules.iter().map(|g| g.in_tier).sum::<u64>();
     let (risers, yielders) = (pages(&ups), pages(&downs));
@@ -113,7 +128,7 @@ pub(in crate::policies) fn plan(
     let mut pairs = allowed.exchanges;
     while pairs > 0 {
         let (Some((up, rising)), Some((down, sinking))) = (rise.next(), sink.next()) else { break };
-        if up <= down {
+        if trade == Trade::MoreUsed && up <= down {
             break;
         }
         let step = pairs.min(rising).min(sinking);

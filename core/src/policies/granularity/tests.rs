@@ -245,10 +245,19 @@ fn a_region_moves_whole_for_one_accessed_page() {
 
 #[test]
 fn a_region_does_not_make_way_for_one_that_is_used_less() {
-    // All of fast memory but one page is accessed; one page of slow memory.
+    // All of fast memory but eight pages is accessed; one page of slow memory.
     let mut group = Group::new("granularity-2m", json!(null), 2 * LARGE, LARGE);
-    assert!(group.period(|p| p < LARGE - 1 || p == LARGE + 9).plan.is_empty());
+    let accessed = |p: usize| p < LARGE - MEDIUM / 2 || p == LARGE + 9;
+    assert!(group.period(accessed).plan.is_empty());
     assert!(!group.period(|p| p >= LARGE).plan.is_empty());
+    // Unless any that has an idle page is to make way.
+    let any = json!({"trade": "any"});
+    for (name, pages) in [("granularity-2m", LARGE), ("granularity-64k", MEDIUM)] {
+        let mut group = Group::new(name, any.clone(), 2 * LARGE, LARGE);
+        assert_eq!(group.period(accessed).plan.pages(PageSize::Base), (pages as u64, pages as u64));
+        let mut group = Group::new(name, any.clone(), 2 * LARGE, LARGE);
+        assert!(group.period(|p| p <= LARGE).plan.is_empty(), "none is idle");
+    }
 }
 
 #[test]
