@@ -123,6 +123,17 @@ pub(super) fn words(
     ))
 }
 
+/// Puts words upright, from a place upwards.
+pub(super) fn upward(
+    ground: &Ground,
+    (x, y): (f64, f64),
+    text: &str,
+    lettering: Lettering,
+) -> Result<(), Fault> {
+    let style = lettering.style(HPos::Left, VPos::Center).transform(FontTransform::Rotate270);
+    ground.draw(&Text::new(text.to_owned(), (px(x), px(y)), style))
+}
+
 /// A line of some width in shown pixels.
 pub(super) fn stroke(colour: Colour, width: f64) -> ShapeStyle {
     colour.light.stroke_width((width * f64::from(SCALE)).round().max(1.0) as u32)

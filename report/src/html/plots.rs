@@ -4,7 +4,7 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::picture::{AXIS_WORDS, Fault, Ground, LABEL, picture, px, stroke, words};
+use super::picture::{AXIS_WORDS, Fault, Ground, LABEL, picture, px, stroke, upward, words};
 use super::theme::{AXIS, Colour, GRID, INK, series_colour};
 use crate::format::{axis_number, shorten};
 
@@ -16,6 +16,9 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 14.0;
 const LEGEND_LINE: f64 = 20.0;
 const CHAR: f64 = 6.9;
+/// What a digit of a number above a bar takes, and a line of it.
+const DIGIT: f64 = 6.2;
+const NUMBER_LINE: f64 = 10.0;
 
 /// What is common to all charts.
 pub struct Chart<'a> {
@@ -44,6 +47,8 @@ pub struct Series {
 /// A group of bars for each row, one for each series.
 pub fn bars(chart: &Chart<'_>, rows: &[String], series: &[Series]) -> String {
     let top = highest(chart, series.iter().flat_map(|s| s.values.iter().flatten().copied()));
+    // Room for a number along the highest bar.
+    let top = top * 1.06;
     upright(chart, rows, series, top, |ground, frame| {
         let group = frame.width() / rows.len().max(1) as f64;
         let bar = (group * 0.84 / series.len().max(1) as f64).min(34.0);
@@ -55,9 +60,14 @@ pub fn bars(chart: &Chart<'_>, rows: &[String], series: &[Series]) -> String {
                     let ends = [(x + 0.5, frame.y(value, top)), (x + bar - 0.5, frame.bottom)];
                     rectangle(ground, ends, series_colour(&one.name, index))?;
                     let text = (chart.number)(value);
-                    if bar > CHAR * 0.62 * text.chars().count() as f64 {
-                        let at = (x + bar / 2.0, frame.y(value, top) - 8.0);
+                    let wide = DIGIT * text.chars().count() as f64;
+                    let above = frame.y(value, top);
+                    if bar > wide + 4.0 {
+                        let at = (x + bar / 2.0, above - 8.0);
                         words(ground, at, &text, AXIS_WORDS, HPos::Center)?;
+                    } else if bar >= NUMBER_LINE {
+                        // Along the bar: numbers of neighbours do not touch.
+                        upward(ground, (x + bar / 2.0, above - 4.0), &text, AXIS_WORDS)?;
                     }
                 }
                 x += bar;
