@@ -6,7 +6,7 @@
 //! | `value(row, column)` | one value |
 //! | `mean(column)`, `geomean(column)`, `max_of(column)`, `min_of(column)`, `sum_of(column)` | over the rows |
 //! | `gain(a, b)` | geometric mean over the rows of column `a` over column `b`, less one |
-//! | `rows_where(text)` | in how many rows an expression holds, in which `c` has the row's values by column |
+//! | `rows_where(text)` | in how many rows an expression holds, in which `c` has the row's values by column, and `lowest(measure, columns)` is the one among columns with the row's lowest value of a measure |
 //! | `favours(row, column)` | the row's value in that column over the best of its others, less one |
 //! | `spread()` | the largest of the rows' best value over their worst |
 //! | `best_columns()`, `least_columns()` | how many columns are the highest, or the lowest, of a row |
@@ -139,10 +139,21 @@ fn environment(data: &Data) -> Environment<'static> {
         "rows_where",
         move |text: String, measure: Rest<String>| -> Result<u64, Error> {
             let measure = measure_of(&shared, &measure)?;
-            let inner = Environment::new();
-            let expression = inner.compile_expression(&text)?;
             let mut count = 0;
             for row in &shared.rows {
+                let mut inner = Environment::new();
+                let (own, of) = (shared.clone(), row.clone());
+                inner.add_function(
+                    "lowest",
+                    move |measure: String, columns: Vec<String>| -> Result<String, Error> {
+                        let measure = measure_of(&own, &Rest(vec![measure]))?;
+                        let value = |c: &String| Some((c.clone(), own.get(&of, c, &measure)?));
+                        let lowest = columns.iter().filter_map(value);
+                        let lowest = lowest.min_by(|a, b| a.1.total_cmp(&b.1));
+                        lowest.map(|(column, _)| column).ok_or_else(|| missing(&of))
+                    },
+                );
+                let expression = inner.compile_expression(&text)?;
                 let values: BTreeMap<&str, f64> = shared
                     .columns
                     .iter()
@@ -333,6 +344,12 @@ mod tests {
                 "rows_where('c.amp >= 0.9 * ([c.lru, 1]|max)') == rows",
                 "1",
                 Some(false),
+            ),
+            (
+                "rows_where('c[lowest(\"speed\", [\"lru\", \"amp\"])] < 2')",
+                "rows_where('lowest(\"speed\", [\"lru\"]) == \"lru\"') == rows",
+                "1",
+                Some(true),
             ),
             ("value('cg', 'amp', 'hits')", "value('cg', 'amp', 'hits') > 0", "not run", None),
             ("best_columns()", "least_columns() == 2", "2", Some(true)),

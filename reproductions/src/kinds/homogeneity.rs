@@ -1,8 +1,8 @@
 //! Kind "homogeneity": of the base pages of a huge page that is accessed within a window, the
 //! share that is accessed too, from profiles. Nothing is run but the profiles.
 //!
-//! Rows are programs (groups of one); columns set `window_intervals`, the window in intervals of the
-//! profile. The measure is `huge_page_access_ratio`, a mean over windows and accessed huge pages.
+//! Rows are programs (groups of one); columns set `window_ms`, the window in time with all memory
+//! fast, which ends with an interval of the profile. The measure is `huge_page_access_ratio`, a mean over windows and accessed huge pages.
 
 use anyhow::Context;
 use terrace_core::bits::PageBits;
@@ -29,7 +29,12 @@ fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
     let wanted = job.figure.profile.as_ref().context("kind 'homogeneity': expected a profile")?;
     for cell in job.cells() {
         let mut settings = cell.settings.clone();
-        let window = settings.remove("window_intervals").and_then(|v| v.as_integer()).unwrap_or(1);
+        let window_ms = settings
+            .remove("window_ms")
+            .and_then(|v| v.as_integer())
+            .and_then(|ms| u64::try_from(ms).ok().filter(|&ms| ms > 0))
+            .with_context(|| format!("column '{}': expected window_ms from 1 on", cell.column))?;
+        let window_ps = window_ms.saturating_mul(1_000_000_000);
         profiled(job, &mut settings, wanted.interval_references, events)
             .with_context(|| format!("row '{}'", cell.row))?;
         let path = settings
@@ -39,18 +44,18 @@ fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
             .with_context(|| format!("row '{}': expected a group with a program", cell.row))?;
         let mut reader = ProfileReader::open(std::path::Path::new(path))?;
         let mut ratios = Ratios::default();
-        let mut seen: Option<(Layout, PageBits, i64)> = None;
+        let mut seen: Option<(Layout, PageBits, u64)> = None;
         while let Some(interval) = reader.next_interval()? {
             seen = Some(match seen {
                 // Programs map memory as they go: what stays keeps its bits.
-                Some((layout, bits, n)) => {
+                Some((layout, bits, ps)) => {
                     let mut bits = Carry::between(&layout, &interval.layout).bits(&bits);
                     bits.or_with(&interval.accessed);
-                    ((*interval.layout).clone(), bits, n + 1)
+                    ((*interval.layout).clone(), bits, ps + interval.fast_ps)
                 }
-                None => ((*interval.layout).clone(), interval.accessed.clone(), 1),
+                None => ((*interval.layout).clone(), interval.accessed.clone(), interval.fast_ps),
             });
-            if let Some((layout, bits, _)) = seen.take_if(|(_, _, n)| *n >= window) {
+            if let Some((layout, bits, _)) = seen.take_if(|(_, _, ps)| *ps >= window_ps) {
                 ratios.window(&layout, &bits);
             }
         }
