@@ -123,6 +123,13 @@ fn contents(entries: &[Entry], size: Size) -> String {
             writeln!(out, "| [{name}]({file}.md) | {} | {words} |", entry.figure.title)
                 .expect("writing to a string");
         }
+        let left_out = library::NOT_SHOWN.iter().filter(|(paper, ..)| paper == short);
+        let left_out: Vec<String> =
+            left_out.map(|(_, what, why)| format!("- {what}: {why}.\n")).collect();
+        if !left_out.is_empty() {
+            write!(out, "\nNot in the book:\n\n{}", left_out.concat())
+                .expect("writing to a string");
+        }
     }
     out
 }

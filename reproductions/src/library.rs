@@ -62,6 +62,49 @@ pub const PAPERS: &[(&str, &str)] = &[
     ("amp", "Adaptive Page Migration Policy with Huge Pages in Tiered Memory Systems"),
 ];
 
+/// What the papers show of results and no figure here does, and why. Drawings of mechanisms, lists
+/// of machines and programs, and comparisons in words report no result and are left out here.
+pub const NOT_SHOWN: &[(&str, &str, &str)] = &[
+    ("nimble", "table 2, platforms other than the first", "their machines are not modelled"),
+    (
+        "radiant",
+        "figure 4",
+        "misses of translations a thousand instructions, of the paper's programs at their full size: no policy is compared",
+    ),
+    (
+        "radiant",
+        "figure 5",
+        "a snapshot of where page tables lie; results of any run at reference depth have it over time",
+    ),
+    (
+        "radiant",
+        "figure 7",
+        "time to allocate one page-table page in Linux; it is an entry of the table of costs, put in and not found out",
+    ),
+    ("radiant", "figure 12", "shown with radiant/fig11"),
+    (
+        "radiant",
+        "figure 14",
+        "hardware counters of BFS; radiant/fig9 has walks and stalls, of the key-value store",
+    ),
+    (
+        "radiant",
+        "table 4",
+        "a summary of figures 9, 11 and 13 over all of the paper's programs, of which one is run here",
+    ),
+    (
+        "amp",
+        "figure 3",
+        "access frequencies of pages over time: what `terrace heatmap` draws of any run; it has no numbers to compare with",
+    ),
+    ("amp", "figure 17 and table 1", "shown with amp/table6 and amp/fig6"),
+    (
+        "amp",
+        "table 3",
+        "the share of memory that Linux gave out as huge pages; the simulated machine gives what is asked for",
+    ),
+];
+
 /// The file of the figure of this name.
 pub fn text_of(name: &str) -> Option<&'static str> {
     FIGURES.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
