@@ -12,7 +12,7 @@ use terrace_experiments::run::Events;
 use terrace_recordings::profile::ProfileReader;
 use toml::Value;
 
-use super::runs::profiled;
+use super::runs::with_profiles;
 use super::{Job, Kind};
 use crate::data::Data;
 
@@ -26,17 +26,22 @@ const HUGE: u64 = 2 << 20;
 
 fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
     let mut data = job.empty();
-    let wanted = job.figure.profile.as_ref().context("kind 'homogeneity': expected a profile")?;
-    for cell in job.cells() {
+    anyhow::ensure!(job.figure.profile.is_some(), "kind 'homogeneity': expected a profile");
+    let cells = job.cells();
+    let mut windows_ps = Vec::new();
+    let mut tables = Vec::new();
+    for cell in &cells {
         let mut settings = cell.settings.clone();
         let window_ms = settings
             .remove("window_ms")
             .and_then(|v| v.as_integer())
             .and_then(|ms| u64::try_from(ms).ok().filter(|&ms| ms > 0))
             .with_context(|| format!("column '{}': expected window_ms from 1 on", cell.column))?;
-        let window_ps = window_ms.saturating_mul(1_000_000_000);
-        profiled(job, &mut settings, wanted.interval_references, events)
-            .with_context(|| format!("row '{}'", cell.row))?;
+        windows_ps.push(window_ms.saturating_mul(1_000_000_000));
+        tables.push(settings);
+    }
+    let tables = with_profiles(job, tables.into_iter(), events)?;
+    for ((cell, settings), window_ps) in cells.iter().zip(tables).zip(windows_ps) {
         let path = settings
             .get("groups")
             .and_then(|groups| groups.get(0)?.get("workload")?.get("path"))

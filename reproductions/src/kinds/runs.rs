@@ -38,23 +38,40 @@ fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
     let mut data = job.empty();
     let cells = job.cells();
     let experiments = prepare(job, &cells, events)?;
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, Measured)>> = Mutex::new(Vec::new());
-    let fault: Mutex<Option<anyhow::Error>> = Mutex::new(None);
     events.event(Event::Stage(&format!("{}: {} runs", job.figure.name, cells.len())));
+    let one = |index: usize| measure(job, &cells[index], experiments[index].clone());
+    for (cell, measured) in cells.iter().zip(side_by_side(job.jobs, cells.len(), &one)?) {
+        for name in &job.figure.measures {
+            if let Some(value) = measured.value(name) {
+                data.put(&cell.row, &cell.column, name, value);
+            }
+        }
+    }
+    Ok(data)
+}
+
+/// What `one` gives of each of `count` numbers, in their order, `jobs` at a time. After an error no
+/// other is begun.
+fn side_by_side<T: Send>(
+    jobs: usize,
+    count: usize,
+    one: &(dyn Fn(usize) -> anyhow::Result<T> + Sync),
+) -> anyhow::Result<Vec<T>> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::new());
+    let fault: Mutex<Option<anyhow::Error>> = Mutex::new(None);
     std::thread::scope(|scope| {
-        for _ in 0..job.jobs.clamp(1, cells.len()) {
+        for _ in 0..jobs.clamp(1, count.max(1)) {
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    let (Some(cell), Some(experiment)) = (cells.get(index), experiments.get(index))
-                    else {
+                    if index >= count {
                         return;
-                    };
-                    match measure(job, cell, experiment.clone()) {
-                        Ok(measured) => done.lock().expect("no one panics").push((index, measured)),
+                    }
+                    match one(index) {
+                        Ok(made) => done.lock().expect("no one panics").push((index, made)),
                         Err(e) => {
-                            next.store(cells.len(), Ordering::Relaxed);
+                            next.store(count, Ordering::Relaxed);
                             *fault.lock().expect("no one panics") = Some(e);
                             return;
                         }
@@ -66,15 +83,9 @@ fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
     if let Some(fault) = fault.into_inner().expect("no one panics") {
         return Err(fault);
     }
-    for (index, measured) in done.into_inner().expect("no one panics") {
-        let cell = &cells[index];
-        for name in &job.figure.measures {
-            if let Some(value) = measured.value(name) {
-                data.put(&cell.row, &cell.column, name, value);
-            }
-        }
-    }
-    Ok(data)
+    let mut done = done.into_inner().expect("no one panics");
+    done.sort_by_key(|(index, _)| *index);
+    Ok(done.into_iter().map(|(_, made)| made).collect())
 }
 
 /// The experiments of the cells, with profiles in the place of programs where the figure has it so.
@@ -84,13 +95,9 @@ pub(super) fn prepare(
     events: &mut dyn Events,
 ) -> anyhow::Result<Vec<Experiment>> {
     let mut experiments = Vec::new();
-    for cell in cells {
-        let mut settings = cell.settings.clone();
+    let tables = with_profiles(job, cells.iter().map(|cell| cell.settings.clone()), events)?;
+    for (cell, mut settings) in cells.iter().zip(tables) {
         settings.insert("name".to_owned(), job.figure.name.replace('/', "-").into());
-        if let Some(wanted) = &job.figure.profile {
-            profiled(job, &mut settings, wanted.interval_references, events)
-                .with_context(|| format!("row '{}'", cell.row))?;
-        }
         let text = toml::to_string(&settings)?;
         let mut experiment = Experiment::parse(&text, PathBuf::from("."))
             .with_context(|| format!("row '{}', column '{}'", cell.row, cell.column))?;
@@ -105,15 +112,54 @@ fn needs_slowdown(measure: &str) -> bool {
     ["slowdown", "performance", "projection", "projected"].iter().any(|part| measure.contains(part))
 }
 
-/// Puts profiles in the place of an experiment's programs, and makes those that are not there.
-pub(super) fn profiled(
+/// A profile that is to be made: where, of which program by its name, and the experiment with it.
+struct ToProfile {
+    path: PathBuf,
+    name: String,
+    alone: Table,
+}
+
+/// Experiments with profiles in the place of their programs, where the figure has it so. Profiles
+/// that are not there are made, several at a time: every one is a file of its own.
+pub(super) fn with_profiles(
+    job: &Job<'_>,
+    tables: impl Iterator<Item = Table>,
+    events: &mut dyn Events,
+) -> anyhow::Result<Vec<Table>> {
+    let mut tables: Vec<Table> = tables.collect();
+    let Some(wanted) = &job.figure.profile else { return Ok(tables) };
+    let mut missing: Vec<ToProfile> = Vec::new();
+    for table in &mut tables {
+        for one in profiled(job, table, wanted.interval_references)? {
+            if !one.path.exists() && missing.iter().all(|m| m.path != one.path) {
+                events
+                    .event(Event::Stage(&format!("{}: profile of {}", job.figure.name, one.name)));
+                missing.push(one);
+            }
+        }
+    }
+    let profiles = job.profiles();
+    std::fs::create_dir_all(&profiles).with_context(|| format!("making {}", profiles.display()))?;
+    let make = |index: usize| {
+        let one = &missing[index];
+        let experiment = Experiment::parse(&toml::to_string(&one.alone)?, PathBuf::from("."))?
+            .at_depth(Depth::Reference)?;
+        profile(&experiment, &one.path, wanted.interval_references, &mut Quiet)
+            .with_context(|| format!("profile of {}", one.name))
+    };
+    side_by_side(job.jobs, missing.len(), &make)?;
+    Ok(tables)
+}
+
+/// Puts profiles in the place of an experiment's programs, and says which.
+fn profiled(
     job: &Job<'_>,
     settings: &mut Table,
     interval_references: u64,
-    events: &mut dyn Events,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<ToProfile>> {
     let whole = settings.clone();
-    let Some(Value::Array(groups)) = settings.get_mut("groups") else { return Ok(()) };
+    let mut profiles = Vec::new();
+    let Some(Value::Array(groups)) = settings.get_mut("groups") else { return Ok(profiles) };
     for group in groups.iter_mut().filter_map(Value::as_table_mut) {
         if !is_program(group) {
             continue;
@@ -122,22 +168,14 @@ pub(super) fn profiled(
         alone.insert("groups".to_owned(), Value::Array(vec![unmanaged(group)]));
         alone.remove("policies");
         same_costs(&mut alone, &job.figure.experiment);
-        let profiles = job.profiles();
-        let path = profiles.join(format!("{:016x}.tprof", key(&alone, interval_references)?));
-        if !path.exists() {
-            let experiment = Experiment::parse(&toml::to_string(&alone)?, PathBuf::from("."))?
-                .at_depth(Depth::Reference)?;
-            let name = group["workload"].get("name").and_then(Value::as_str).unwrap_or("program");
-            events.event(Event::Stage(&format!("{}: profile of {name}", job.figure.name)));
-            std::fs::create_dir_all(&profiles)
-                .with_context(|| format!("making {}", profiles.display()))?;
-            profile(&experiment, &path, interval_references, &mut Quiet)?;
-        }
-        let path = std::path::absolute(&path)?;
+        let name = format!("{:016x}.tprof", key(&alone, interval_references)?);
+        let path = std::path::absolute(job.profiles().join(name))?;
         let mut workload = Table::new();
         workload.insert("kind".to_owned(), "profile".into());
         workload.insert("path".to_owned(), path.display().to_string().into());
-        group.insert("workload".to_owned(), Value::Table(workload));
+        let program = group.insert("workload".to_owned(), Value::Table(workload));
+        let name = program.as_ref().and_then(|w| w.get("name")?.as_str()).unwrap_or("program");
+        profiles.push(ToProfile { path, name: name.to_owned(), alone });
     }
     if let Some(machine) = settings.get_mut("machine").and_then(Value::as_table_mut) {
         for key in ["depth", "hardware", "simulation"] {
@@ -146,7 +184,7 @@ pub(super) fn profiled(
         // What the operating system costs is kept: moves are played at period depth too, and an
         // experiment says so by its own name for it.
     }
-    Ok(())
+    Ok(profiles)
 }
 
 /// What moves cost says nothing of a program whose pages nobody moves: it is the figure's own, so
