@@ -167,6 +167,7 @@ fn profiled(
         let mut alone = whole.clone();
         alone.insert("groups".to_owned(), Value::Array(vec![unmanaged(group)]));
         alone.remove("policies");
+        alone.insert("name".to_owned(), "profiled".into());
         same_costs(&mut alone, &job.figure.experiment);
         let name = format!("{:016x}.tprof", key(&alone, interval_references)?);
         let path = std::path::absolute(job.profiles().join(name))?;
