@@ -254,12 +254,16 @@ static void scan_beats(unsigned int flags, uint64_t accessed[BEATS][8], bool unk
 	}
 }
 
-/* Reads and scans until enough were read; says how many reads no scan reported. */
+/*
+ * Reads and scans until enough were read and, where bits are kept from reclaim, it has tried to
+ * take one; says how many reads no scan reported.
+ */
 static unsigned long read_and_scan(unsigned long wanted, unsigned int watch, unsigned long *reads)
 {
 	const uint64_t tag = 0x5ca0000;
-	double begun = now();
+	long saved = vmstat("tiermem_scan_saved");
 	unsigned long lost = 0, changes;
+	double begun = now();
 	uint64_t seed = 14;
 
 	beats.changes = 0;
@@ -271,7 +275,8 @@ static unsigned long read_and_scan(unsigned long wanted, unsigned int watch, uns
 		*(uint64_t *)(beats.p + i * PAGE) = tag + i;
 	*reads = 0;
 	start(shaker, NULL);
-	while (*reads < wanted && failures < 20 && now() - begun < seconds) {
+	while ((*reads < wanted || (watch && vmstat("tiermem_scan_saved") == saved)) &&
+	       failures < 20 && now() - begun < seconds) {
 		uint64_t before[BEATS][8] = {}, after[BEATS][8] = {}, chosen[BEATS][8] = {};
 		bool unknown[BEATS] = {}, late[BEATS] = {};
 
