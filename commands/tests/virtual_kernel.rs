@@ -224,3 +224,82 @@ fn a_live_groups_page_tables_go_where_its_key_says_and_are_counted() {
     let row = read::<RunRow>(&results.join("out/bound")).unwrap().remove(0);
     assert!(row.table_moves.is_some() && row.table_already_there.is_some(), "{row:?}");
 }
+
+/// Ages the lists of reclaim twice a second, as a shortage of memory would.
+const AGING: &str = r#"ageing() {
+    while sleep 0.5; do
+        awk '/memcg/ { group = $2; next }
+            / node/ { tell(); node = $2; of = group; newest = ""; next }
+            { newest = $1 }
+            END { tell() }
+            function tell() { if (newest != "") print "+", of, node, newest, 1, 1 }' \
+            /sys/kernel/debug/lru_gen | while read -r order; do
+            echo "$order" 2>/dev/null >/sys/kernel/debug/lru_gen
+        done
+    done
+}"#;
+
+#[test]
+fn the_kernels_lists_decide_what_is_hot_where_a_policy_goes_by_them() {
+    let Some(_machine) = machine() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let experiment = |name: &str, mechanisms: &str| {
+        let file = folder.path().join(format!("{name}.toml"));
+        let text = format!(
+            "name = \"{name}\"\nperiod_ms = 1000\nperiods = 10\n\
+             [machine]\nmechanisms = \"{mechanisms}\"\n\
+             [policies.lists]\nmembership = \"kernel\"\n\
+             [[groups]]\nname = \"program\"\npolicy = \"lists\"\nfast_ratio = 0.5\n\
+             [groups.workload]\nkind = \"hotcold\"\nfootprint_mib = 64\nhot_ratio = 0.25\n\
+             shift_every_ms = 4000\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        format!("{}:/{name}.toml", file.display())
+    };
+    let names = ["idle", "aged", "stock"];
+    let files = names.map(|n| experiment(n, if n == "stock" { "stock" } else { "terrace" }));
+    let script = format!(
+        "{AGING}; mount -t debugfs none /sys/kernel/debug 2>/dev/null; cd /
+        terrace run idle.toml --machine host --fix-conflicts --out /out/idle || exit 1
+        terrace run stock.toml --machine host --fix-conflicts --out /out/stock || exit 1
+        ageing & terrace run aged.toml --machine host --fix-conflicts --out /out/aged"
+    );
+    let program = env!("CARGO_BIN_EXE_terrace");
+    let workload = Path::new(program).with_file_name("terrace-workload");
+    let mut arguments = vec!["lab", "--kernel", "terrace", "--threads", "each", "--timeout", "600"];
+    arguments.extend(["--program", program, "--program", workload.to_str().unwrap()]);
+    files.iter().for_each(|file| arguments.extend(["--file", file]));
+    let outs = names.map(|name| format!("/out/{name}"));
+    outs.iter().for_each(|out| arguments.extend(["--result", out]));
+    let results = folder.path().join("results");
+    arguments.extend(["--out", results.to_str().unwrap(), "--", "sh", "-c", &script]);
+    let output = terrace(&arguments);
+    assert!(output.status.success(), "{}", said(&output));
+
+    // Shares of pages that the kernel has on active lists, by period.
+    let active = |name: &str| -> Vec<Option<f64>> {
+        let folder = results.join(format!("out/{name}/recordings"));
+        let recording = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+        let records = PeriodReader::open(&recording).unwrap().records();
+        let scans = records.filter_map(|r| match r.unwrap() {
+            Record::Period(period) => Some(period.scan),
+            _ => None,
+        });
+        scans.map(|s| s.active.as_ref().map(|a| a.count() as f64 / s.pages() as f64)).collect()
+    };
+    let row = |name: &str| read::<RunRow>(&results.join(format!("out/{name}"))).unwrap().remove(0);
+    // Nothing is short of memory: the kernel holds all for active, and full of that nothing moves.
+    let idle = row("idle");
+    assert_eq!((idle.applied_main.as_str(), idle.applied_main_share), ("lists", 1.0), "{idle:?}");
+    assert!(active("idle").iter().all(|&a| a > Some(0.9)), "{:?}", active("idle"));
+    assert_eq!((idle.promoted_pages, idle.exchanged_pairs), (0, 0), "{idle:?}");
+    // As lists age, what is idle leaves the active ones, and hot pages take its place.
+    let aged = row("aged");
+    assert_eq!(aged.applied_main, "lists", "{aged:?}");
+    assert!(active("aged").iter().any(|&a| a < Some(0.5)), "{:?}", active("aged"));
+    assert!(aged.exchanged_pairs > 0 && aged.checksum_ok == Some(true), "{aged:?}");
+    assert!(aged.hit_ratio > idle.hit_ratio, "{} and {}", aged.hit_ratio, idle.hit_ratio);
+    // Where the kernel does not tell, the policy keeps its own, and says so.
+    assert_eq!(row("stock").applied_main, "lists-own");
+    assert!(active("stock").iter().all(Option::is_none));
+}

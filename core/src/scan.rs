@@ -23,6 +23,9 @@ pub struct Scan {
     /// Number of each page's physical frame, in frames of the page's size, where the machine
     /// tells. Frames of the two tiers do not overlap.
     pub frames: Option<Arc<[u64]>>,
+    /// One bit per page: the kernel has it on an active list, where the machine tells. A page that
+    /// is on no list is not active.
+    pub active: Option<PageBits>,
     /// What was measured besides, where the machine measures it.
     pub measures: Option<Arc<Measures>>,
 }
@@ -60,7 +63,8 @@ impl Scan {
         assert_eq!(accessed.len(), layout.pages(), "accessed bits for every page");
         assert_eq!(fast.len(), layout.pages(), "fast bits for every page");
         let lost_periods = 0;
-        Scan { period, lost_periods, layout, accessed, fast, frames: None, measures: None }
+        let (frames, active, measures) = (None, None, None);
+        Scan { period, lost_periods, layout, accessed, fast, frames, active, measures }
     }
 
     /// The same scan with the frame of every page.
@@ -70,6 +74,15 @@ impl Scan {
     pub fn with_frames(self, frames: Arc<[u64]>) -> Self {
         assert_eq!(frames.len(), self.pages(), "a frame for every page");
         Scan { frames: Some(frames), ..self }
+    }
+
+    /// The same scan with the pages that the kernel holds for active.
+    ///
+    /// # Panics
+    /// When there are more or fewer bits than pages.
+    pub fn with_active(self, active: PageBits) -> Self {
+        assert_eq!(active.len(), self.pages(), "active bits for every page");
+        Scan { active: Some(active), ..self }
     }
 
     /// The same scan with what was measured.

@@ -577,7 +577,7 @@ static void scan_of(const char *name, unsigned long n, unsigned long size)
 		struct tm_scan arg = {
 			.size = sizeof(arg), .pidfd = TM_SELF, .start = (uintptr_t)p,
 			.len = n * size, .entries = (uintptr_t)entries, .nr_entries = 64,
-			.flags = TM_SCAN_CLEAR,
+			.flags = TM_SCAN_CLEAR, .entry_size = sizeof(*entries),
 		};
 		uint64_t begun = now();
 

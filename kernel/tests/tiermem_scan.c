@@ -8,6 +8,7 @@ int scan(void *start, unsigned long len, unsigned int flags,
 	struct tm_scan arg = {
 		.size = sizeof(arg), .pidfd = TM_SELF, .start = (uintptr_t)start, .len = len,
 		.entries = (uintptr_t)entries, .nr_entries = n, .flags = flags,
+		.entry_size = sizeof(*entries),
 	};
 	int err = ioctl(device, TM_SCAN, &arg);
 
@@ -21,6 +22,16 @@ static void forget(char *p, unsigned long len)
 {
 	mprotect(p, len, PROT_READ);
 	mprotect(p, len, PROT_READ | PROT_WRITE);
+}
+
+/* Lets all folios that wait for it join their lists. */
+static void drain(char *p)
+{
+	void *page = p;
+	int node = -1, status;
+
+	/* Moves nothing, for there is no such node. */
+	syscall(SYS_move_pages, 0, 1, &page, &node, &status, MOVE);
 }
 
 /* Lets multi-gen LRU look at, and clear, all accessed bits. */
@@ -58,6 +69,65 @@ static bool age(void)
 	return any;
 }
 
+static bool is_set(const __u64 *bits, unsigned long i)
+{
+	return bits[i / 64] >> i % 64 & 1;
+}
+
+static unsigned int nr_active(const struct tm_scan_entry *entry)
+{
+	unsigned int n = 0;
+
+	for (int k = 0; k < 8; k++)
+		n += __builtin_popcountll(entry->active[k]);
+	return n;
+}
+
+/* Entries of any size are filled as far as both sides know them, and no further. */
+static void entries_of_other_sizes(char *p)
+{
+	struct {
+		struct tm_scan_entry known;
+		uint64_t later[3], guard;
+	} e[2];
+	struct tm_scan arg = {
+		.size = sizeof(arg), .pidfd = TM_SELF, .start = (uintptr_t)p, .len = 2 * HUGE,
+		.entries = (uintptr_t)e, .nr_entries = 2, .entry_size = sizeof(e[0]),
+	};
+
+	memset(e, 0xff, sizeof(e));
+	CHECK(!ioctl(device, TM_SCAN, &arg) && arg.filled == 2, "larger entries: %s",
+	      strerror(errno));
+	for (int i = 0; i < 2; i++)
+		CHECK(e[i].known.addr == (uintptr_t)p + i * HUGE && e[i].known.present == 512 &&
+		      !e[i].later[0] && !e[i].guard, "entry %d is not in its place", i);
+	arg.start = (uintptr_t)p;
+	arg.entry_size = TM_SCAN_ENTRY_SIZE_VER0 - 8;
+	CHECK(ioctl(device, TM_SCAN, &arg) && errno == EINVAL, "entries that are too small");
+	arg.entry_size = 2 * PAGE;
+	CHECK(ioctl(device, TM_SCAN, &arg) && errno == EINVAL, "entries that are too large");
+}
+
+/* On the lists of before multi-gen LRU, too. Every fifth page is active to begin with. */
+static void classic_lists(char *p)
+{
+	static const char *enabled = "/sys/kernel/mm/lru_gen/enabled";
+	struct tm_scan_entry e[2];
+	unsigned long wrong = 0;
+
+	if (!put(enabled, "0"))
+		return;
+	if (madvise(p, HUGE, MADV_COLD))
+		fail("MADV_COLD: %s", strerror(errno));
+	drain(p);
+	CHECK(scan(p, 2 * HUGE, 0, e, 2) == 2, "entries");
+	CHECK(!nr_active(&e[0]), "%u pages are active that were made cold", nr_active(&e[0]));
+	for (unsigned long i = 0; i < 512; i++)
+		wrong += is_set(e[1].active, i) != ((i + 512) % 5 == 0);
+	CHECK(!wrong, "%lu pages are on the wrong list", wrong);
+	put(enabled, "y");
+}
+
 void test_scan(void)
 {
 	const unsigned long windows = 4, pages = windows * 512;
@@ -82,7 +152,7 @@ void test_scan(void)
 		CHECK(scan(p, windows * HUGE, round ? TM_SCAN_CLEAR : 0, e, 8) == (int)windows,
 		      "entries");
 		for (i = 0; i < pages; i++)
-			wrong += (e[i / 512].bits[i % 512 / 64] >> i % 64 & 1) != (i % 5 == 0);
+			wrong += is_set(e[i / 512].bits, i % 512) != (i % 5 == 0);
 		CHECK(!wrong, "%lu bits are wrong", wrong);
 		for (i = 0; i < windows; i++) {
 			unsigned int sum = 0;
@@ -101,25 +171,36 @@ void test_scan(void)
 	CHECK(scan(huge, 2 * HUGE, 0, e, 8) == 1 && !e[0].accessed, "huge: not cleared");
 	CHECK(scan(p, windows * HUGE, 0, e, 2) == 2, "as many as there is room for");
 
-	/* Reclaim clears the bits first; under watch they are not lost. */
+	/*
+	 * Reclaim clears the bits first; under watch they are not lost.  What it finds
+	 * accessed stays in the second youngest generation, where its first look left all.
+	 */
 	CHECK(scan(p, windows * HUGE, TM_SCAN_CLEAR | TM_SCAN_WATCH, e, 8) == (int)windows, "watch");
-	forget(p, windows * HUGE);
-	for (i = 0; i < pages; i += 5)
-		((volatile char *)p)[i * PAGE]++;
-	saved = vmstat("tiermem_scan_saved");
+	drain(p);
 	if (!age()) {
 		printf("# no multi-gen LRU to compete with\n");
 	} else {
+		scan(p, windows * HUGE, TM_SCAN_CLEAR, e, 8);
+		forget(p, windows * HUGE);
+		for (i = 0; i < pages; i += 5)
+			((volatile char *)p)[i * PAGE]++;
+		saved = vmstat("tiermem_scan_saved");
 		age();
 		wrong = 0;
 		scan(p, windows * HUGE, TM_SCAN_CLEAR, e, 8);
 		for (i = 0; i < pages; i++)
-			wrong += (e[i / 512].bits[i % 512 / 64] >> i % 64 & 1) != (i % 5 == 0);
+			wrong += is_set(e[i / 512].bits, i % 512) != (i % 5 == 0);
 		CHECK(!wrong, "%lu bits are wrong after reclaim has looked at them", wrong);
+		wrong = 0;
+		for (i = 0; i < pages; i++)
+			wrong += is_set(e[i / 512].active, i % 512) != (i % 5 == 0);
+		CHECK(!wrong, "%lu pages are on the wrong list", wrong);
 		CHECK(vmstat("tiermem_scan_saved") > saved, "reclaim took none: the test is void");
 		printf("# %ld bits were kept from reclaim\n", vmstat("tiermem_scan_saved") - saved);
+		classic_lists(p);
 	}
 	CHECK(scan(p, windows * HUGE, TM_SCAN_UNWATCH, e, 0) == 0, "unwatch");
+	entries_of_other_sizes(p);
 	munmap(p, windows * HUGE);
 	munmap(huge, 2 * HUGE);
 }
@@ -198,6 +279,7 @@ static void *scanner(void *arg)
 		scan.len = st.pages * PAGE;
 		scan.entries = (uintptr_t)e;
 		scan.nr_entries = 64;
+		scan.entry_size = sizeof(e[0]);
 		scan.flags = TM_SCAN_CLEAR;
 		if (ioctl(device, TM_SCAN, &scan))
 			fail("TM_SCAN: %s", strerror(errno));
@@ -209,7 +291,8 @@ static void *scanner(void *arg)
 			for (int k = 0; k < 8; k++)
 				bits += __builtin_popcountll(e[i].bits[k]);
 			CHECK(sum == e[i].accessed && bits == sum && e[i].accessed <= 512 &&
-			      e[i].fast <= e[i].present && e[i].present <= 512,
+			      e[i].fast <= e[i].present && e[i].present <= 512 &&
+			      nr_active(&e[i]) <= e[i].present,
 			      "of %u pages %u accessed, %u by 64 KB, %u by bits, %u fast",
 			      e[i].present, e[i].accessed, sum, bits, e[i].fast);
 		}

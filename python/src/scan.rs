@@ -99,6 +99,13 @@ impl Scan {
         Values::Truth(bytes.clone()).array(py)
     }
 
+    /// Which pages the kernel has on its active lists (bool); None where the machine does not tell.
+    #[getter]
+    fn active<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let bits = self.scan.active.as_ref();
+        bits.map(|bits| Values::Truth(unpacked(bits)).array(py)).transpose()
+    }
+
     /// `accessed` as bits, 64 pages a word (uint64); bits past the last page are 0.
     #[getter]
     fn accessed_words<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -20,9 +20,16 @@
 //! for pages of fast memory's inactive list. When fast memory is full of active pages nothing
 //! moves.
 //!
+//! With `membership = "kernel"` the lists are those that the kernel has, as the paper's
+//! implementation has it, where the machine tells which pages are active (`Scan::active`): a page
+//! whose kind has changed there joins the head of its new list, nothing is scanned, and how lists
+//! age is the kernel's business. Linux ages them when memory is short. Where the machine does not
+//! tell, the lists kept here are used, and the policy applied says so.
+//!
 //! Where the paper is silent:
 //! - Pages join the head of the active list when they come, as anonymous pages do in Linux 4.14
-//!   that it builds on, in the order of their addresses.
+//!   that it builds on, in the order of their addresses; where the machine tells which pages are
+//!   active, they join the list on which the kernel has them.
 //! - Moved pages keep their list's kind and join the head of the list of the other tier, as
 //!   Linux's migration does.
 //! - Pages to promote are taken from the head of the active list, the most recently found hot;
@@ -48,11 +55,23 @@ use crate::select::Allowance;
 struct Parameters {
     active_scan_ratio: f64,
     inactive_scan_ratio: f64,
+    membership: Membership,
+}
+
+/// Whose lists the pages are on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Membership {
+    /// Those kept here.
+    Own,
+    /// The kernel's.
+    Kernel,
 }
 
 impl Default for Parameters {
     fn default() -> Self {
-        Parameters { active_scan_ratio: 0.5, inactive_scan_ratio: 0.5 }
+        let membership = Membership::Own;
+        Parameters { active_scan_ratio: 0.5, inactive_scan_ratio: 0.5, membership }
     }
 }
 
@@ -71,6 +90,12 @@ pub(super) const KIND: PolicyKind = PolicyKind {
             default: "0.5",
             meaning: "share of each inactive list that is scanned in a period (0 to 1)",
         },
+        ParameterDoc {
+            name: "membership",
+            default: "own",
+            meaning: "whose lists pages are on: own, or kernel where the machine tells (live, on \
+                      the Terrace kernel)",
+        },
     ],
     build: |value, _seed| {
         let p: Parameters = parameters(KIND.name, value)?;
@@ -86,6 +111,9 @@ pub(super) const KIND: PolicyKind = PolicyKind {
         Ok(Box::new(Lists::new(p)))
     },
 };
+
+/// What the decision says where the kernel's lists are wanted and not known.
+const UNTOLD: &str = "lists-own";
 
 /// No page: the end of a list.
 const END: u32 = u32::MAX;
@@ -243,7 +271,9 @@ impl Lists {
         self.hardware = carry.bits(&self.hardware);
         self.software = carry.bits(&self.software);
         for page in carry.fresh().flatten() {
-            let list = if scan.fast.get(page) { FAST_ACTIVE } else { SLOW_ACTIVE };
+            let tier = if scan.fast.get(page) { FAST_ACTIVE } else { SLOW_ACTIVE };
+            let active = scan.active.as_ref().is_none_or(|a| a.get(page));
+            let list = if active { tier } else { tier | INACTIVE };
             self.lists.push_head(list, page as u32);
         }
     }
@@ -274,7 +304,7 @@ impl Lists {
         let share = |lists: &PageLists, list: u8, ratio: f64| {
             (list, (lists.length(list) as f64 * ratio).ceil() as u64)
         };
-        let Parameters { active_scan_ratio, inactive_scan_ratio } = self.parameters;
+        let Parameters { active_scan_ratio, inactive_scan_ratio, .. } = self.parameters;
         let active =
             [FAST_ACTIVE, SLOW_ACTIVE].map(|list| share(&self.lists, list, active_scan_ratio));
         let inactive = [FAST_INACTIVE, SLOW_INACTIVE]
@@ -296,6 +326,16 @@ impl Lists {
                 }
                 let to = if accessed && again { list & !INACTIVE } else { list };
                 self.lists.move_to_head(to, page);
+            }
+        }
+    }
+
+    /// Takes over the lists that the kernel has its pages on.
+    fn adopt(&mut self, active: &PageBits) {
+        for page in 0..active.len() {
+            let list = self.lists.list[page];
+            if (list & INACTIVE == 0) != active.get(page) {
+                self.lists.move_to_head(list ^ INACTIVE, page as u32);
             }
         }
     }
@@ -345,9 +385,18 @@ impl Policy for Lists {
         self.follow_moves(scan);
         let (features, resident) = self.features.count(scan);
         self.touch(scan);
-        self.scan_lists();
+        let applied = match (self.parameters.membership, &scan.active) {
+            (Membership::Kernel, Some(active)) => {
+                self.adopt(active);
+                KIND.name
+            }
+            (membership, _) => {
+                self.scan_lists();
+                if membership == Membership::Own { KIND.name } else { UNTOLD }
+            }
+        };
         let plan = self.plan(scan, budget, resident);
-        Decision { plan, applied: KIND.name, features }
+        Decision { plan, applied, features }
     }
 
     fn metadata_bytes(&self) -> usize {
@@ -379,9 +428,27 @@ mod tests {
     impl Case {
         fn new(fast: &str, fast_pages: u64, ratio: f64) -> Self {
             let layout = Arc::new(Layout::contiguous(PageSize::Huge, fast.len() as u64));
-            let policy =
-                Lists::new(Parameters { active_scan_ratio: ratio, inactive_scan_ratio: ratio });
+            let policy = Lists::new(Parameters {
+                active_scan_ratio: ratio,
+                inactive_scan_ratio: ratio,
+                ..Parameters::default()
+            });
             Case { policy, layout, fast: bits(fast), budget: Budget::fast(fast_pages) }
+        }
+
+        /// A policy that takes the kernel's lists.
+        fn on_the_kernels_lists(fast: &str, fast_pages: u64) -> Self {
+            let mut case = Case::new(fast, fast_pages, 1.0);
+            case.policy.parameters.membership = Membership::Kernel;
+            case
+        }
+
+        /// A period of a machine that tells which pages its kernel has on active lists.
+        fn period_told(&mut self, accessed: &str, active: &str) -> (u64, u64) {
+            let scan = Scan::new(0, Arc::clone(&self.layout), bits(accessed), self.fast.clone());
+            let plan = self.policy.decide(&scan.with_active(bits(active)), &self.budget).plan;
+            plan.apply(&self.layout, &mut self.fast);
+            plan.pages(PageSize::Huge)
         }
 
         fn period(&mut self, accessed: &str) -> (u64, u64) {
@@ -452,6 +519,40 @@ mod tests {
         assert_eq!(case.list(2), SLOW_ACTIVE);
         assert!(!case.policy.hardware.get(2));
         assert!(case.policy.hardware.get(3));
+    }
+
+    #[test]
+    fn the_kernels_lists_decide_where_they_are_known_whatever_was_accessed() {
+        let mut case = Case::on_the_kernels_lists("1100", 2);
+        // Seen from here pages 0 and 1 are hot; the kernel holds 1 and 2 for active.
+        assert_eq!(case.period_told("1100", "0110"), (1, 1));
+        assert_eq!(case.fast, bits("0110"));
+        assert_eq!(case.list(0), FAST_INACTIVE);
+        // All that is active is in fast memory now, until the kernel thinks otherwise.
+        assert_eq!(case.period_told("1001", "0110"), (0, 0));
+        assert_eq!(case.period_told("1001", "0011"), (1, 1));
+        assert_eq!(case.fast, bits("0011"));
+    }
+
+    #[test]
+    fn where_the_kernels_lists_are_not_known_its_own_are_used_and_that_is_said() {
+        let mut case = Case::on_the_kernels_lists("1100", 2);
+        let mut own = Case::new("1100", 2, 1.0);
+        for accessed in ["0011", "0111", "1001"] {
+            assert_eq!(case.period(accessed), own.period(accessed));
+        }
+        let scan = Scan::new(0, case.layout.clone(), bits("0000"), case.fast.clone());
+        assert_eq!(case.policy.decide(&scan, &case.budget).applied, "lists-own");
+        let told = scan.with_active(bits("1111"));
+        assert_eq!(case.policy.decide(&told, &case.budget).applied, "lists");
+    }
+
+    #[test]
+    fn pages_that_come_join_the_list_on_which_the_kernel_has_them() {
+        let mut case = Case::new("1000", 1, 0.0);
+        // Nothing is scanned: where pages were put at first is all that counts.
+        assert_eq!(case.period_told("1111", "0010"), (1, 1));
+        assert_eq!(case.fast, bits("0010"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::numa;
 use crate::process;
 use crate::ring::Record;
 use crate::roots::Roots;
-use crate::sampler::{Sampler, StepError, Waited};
+use crate::sampler::{Sampler, Seen, StepError, Waited};
 use crate::session::Session;
 use crate::trace::TraceInstance;
 
@@ -120,7 +120,8 @@ impl Sampler for DamonSampler {
                 }
             }
             if let Some(accessed) = newest {
-                return Ok(Waited::Complete { accessed, superseded });
+                let seen = Seen { accessed, active: None };
+                return Ok(Waited::Complete { seen, superseded });
             }
             if stopped() {
                 return Ok(Waited::Stopped);

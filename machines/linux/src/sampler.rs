@@ -20,12 +20,20 @@ pub(crate) enum StepError {
     NoTrace,
 }
 
+/// What was seen of a layout's pages in a period.
+pub(crate) struct Seen {
+    /// Which were accessed in it.
+    pub accessed: PageBits,
+    /// Which are on an active list of the kernel's as it ends, where that can be known.
+    pub active: Option<PageBits>,
+}
+
 /// How a period ended.
 pub(crate) enum Waited {
-    /// The pages that were accessed in it.
+    /// As it should.
     Complete {
         /// By page of the layout.
-        accessed: PageBits,
+        seen: Seen,
         /// Periods before it that went by without being told on their own.
         superseded: u32,
     },

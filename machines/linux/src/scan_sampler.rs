@@ -2,7 +2,8 @@
 //!
 //! A scan reads and clears the bits of a range in one walk over its page table, and the kernel
 //! keeps for it those that reclaim clears meanwhile. So multi-generational LRU may stay on, nothing
-//! is set up for a new layout, and no kernel thread or trace instance is needed.
+//! is set up for a new layout, and no kernel thread or trace instance is needed. It says as well
+//! which pages are on the kernel's active lists.
 //!
 //! The watch over a process ends with this sampler or with the process. Should a run be killed, it
 //! stays until the process ends: 64 bytes for each 2 MB in use.
@@ -16,7 +17,7 @@ use terrace_core::bits::PageBits;
 use terrace_core::page::{Layout, PageSize, SpaceId};
 
 use crate::files::FileError;
-use crate::sampler::{Sampler, StepError, Waited};
+use crate::sampler::{Sampler, Seen, StepError, Waited};
 use crate::tiermem::{self, Device, ScanEntry, Target};
 
 /// The longest sleep between two looks at the stop flag.
@@ -40,14 +41,15 @@ impl ScanSampler {
     }
 
     /// Reads and clears all bits. `None` when no process of the layout is left.
-    fn harvest(&mut self) -> Option<PageBits> {
+    fn harvest(&mut self) -> Option<Seen> {
         let layout = self.layout.as_ref()?;
         let mut accessed = PageBits::new(layout.pages());
+        let mut active = PageBits::new(layout.pages());
         let mut alive = false;
         for (space, range) in spans(layout) {
             let Some(process) = self.processes.get(&space.0) else { continue };
             let target = Target::Process(process.as_fd());
-            let take = |entry: &ScanEntry| note(layout, space, entry, &mut accessed);
+            let take = |entry: &ScanEntry| note(layout, space, entry, &mut accessed, &mut active);
             match self.device.harvest(target, range, take) {
                 Ok(()) => alive = true,
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
@@ -55,7 +57,7 @@ impl ScanSampler {
                 Err(error) => tracing::warn!(pid = space.0, %error, "a scan failed"),
             }
         }
-        alive.then_some(accessed)
+        alive.then_some(Seen { accessed, active: Some(active) })
     }
 }
 
@@ -73,23 +75,32 @@ fn spans(layout: &Layout) -> Vec<(SpaceId, std::ops::Range<u64>)> {
     spans
 }
 
-/// Sets the bits of the pages that an entry says were accessed.
-fn note(layout: &Layout, space: SpaceId, entry: &ScanEntry, accessed: &mut PageBits) {
-    let mut set = |address: u64| {
-        if let Some(index) = layout.index(space, address) {
-            accessed.set(index, true);
-        }
-    };
-    match layout.page_size() {
-        PageSize::Huge if entry.accessed > 0 => set(entry.addr),
-        PageSize::Huge => {}
-        PageSize::Base => {
-            for (word, &bits) in entry.bits.iter().enumerate() {
-                let mut bits = bits;
-                while bits != 0 {
-                    let page = word as u64 * 64 + u64::from(bits.trailing_zeros());
-                    set(entry.addr + page * PageSize::Base.bytes());
-                    bits &= bits - 1;
+/// Sets the bits of the pages that an entry says were accessed, and of those that are active. A
+/// huge page is what one of its base pages is, where it is mapped by those.
+fn note(
+    layout: &Layout,
+    space: SpaceId,
+    entry: &ScanEntry,
+    accessed: &mut PageBits,
+    active: &mut PageBits,
+) {
+    for (of_entry, of_layout) in [(&entry.bits, accessed), (&entry.active, active)] {
+        let mut set = |address: u64| {
+            if let Some(index) = layout.index(space, address) {
+                of_layout.set(index, true);
+            }
+        };
+        match layout.page_size() {
+            PageSize::Huge if of_entry.iter().any(|&bits| bits != 0) => set(entry.addr),
+            PageSize::Huge => {}
+            PageSize::Base => {
+                for (word, &bits) in of_entry.iter().enumerate() {
+                    let mut bits = bits;
+                    while bits != 0 {
+                        let page = word as u64 * 64 + u64::from(bits.trailing_zeros());
+                        set(entry.addr + page * PageSize::Base.bytes());
+                        bits &= bits - 1;
+                    }
                 }
             }
         }
@@ -135,8 +146,8 @@ impl Sampler for ScanSampler {
         // Asked for late, the bits of several periods come as one.
         let late = since.elapsed().as_secs_f64() / self.period.as_secs_f64();
         match self.harvest() {
-            Some(accessed) => {
-                Ok(Waited::Complete { accessed, superseded: (late as u32).saturating_sub(1) })
+            Some(seen) => {
+                Ok(Waited::Complete { seen, superseded: (late as u32).saturating_sub(1) })
             }
             None => Ok(Waited::Lost {
                 periods: 1,
@@ -186,21 +197,27 @@ mod tests {
     fn bits_find_their_pages_and_no_others() {
         let base = layout(PageSize::Base, &[(4, BLOCK + 0x5000, 2), (4, BLOCK + 65 * 0x1000, 1)]);
         let mut accessed = PageBits::new(base.pages());
+        let mut active = PageBits::new(base.pages());
         let mut entry = ScanEntry { addr: BLOCK, ..ScanEntry::default() };
         // Pages 4 and 511 of the block are not of the layout.
         entry.bits[0] = 1 << 4 | 1 << 6;
         entry.bits[1] = 1 << 1;
         entry.bits[7] = 1 << 63;
-        note(&base, SpaceId(4), &entry, &mut accessed);
+        entry.active[0] = 1 << 5;
+        note(&base, SpaceId(4), &entry, &mut accessed, &mut active);
         assert_eq!(accessed.iter_ones().collect::<Vec<_>>(), [1, 2]);
-        note(&base, SpaceId(5), &ScanEntry { bits: [u64::MAX; 8], ..entry }, &mut accessed);
-        assert_eq!(accessed.count(), 2);
+        assert_eq!(active.iter_ones().collect::<Vec<_>>(), [0]);
+        let all = ScanEntry { bits: [u64::MAX; 8], active: [u64::MAX; 8], ..entry };
+        note(&base, SpaceId(5), &all, &mut accessed, &mut active);
+        assert_eq!((accessed.count(), active.count()), (2, 1));
 
         let huge = layout(PageSize::Huge, &[(4, BLOCK, 2)]);
         let mut accessed = PageBits::new(huge.pages());
-        note(&huge, SpaceId(4), &entry, &mut accessed);
-        assert_eq!(accessed.count(), 0);
-        note(&huge, SpaceId(4), &ScanEntry { accessed: 512, ..entry }, &mut accessed);
+        let mut active = PageBits::new(huge.pages());
+        let idle = ScanEntry { bits: [0; 8], ..entry };
+        note(&huge, SpaceId(4), &idle, &mut accessed, &mut active);
+        assert_eq!((accessed.count(), active.count()), (0, 1));
+        note(&huge, SpaceId(4), &entry, &mut accessed, &mut active);
         assert_eq!(accessed.iter_ones().collect::<Vec<_>>(), [0]);
     }
 }

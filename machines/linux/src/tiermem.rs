@@ -169,7 +169,7 @@ pub struct TablePolicy {
     pub follow: bool,
 }
 
-/// 2 MB of addresses that one call of a scan tells of: 16 KB of answers.
+/// 2 MB of addresses that one call of a scan tells of: 22 KB of answers.
 const SCAN_ENTRIES: usize = 128;
 const SCAN_CLEAR: u32 = 1;
 const SCAN_WATCH: u32 = 1 << 1;

@@ -110,7 +110,12 @@ pub struct ScanEntry {
     pub by_64k: [u8; 32],
     /// Accessed pages, a bit each.
     pub bits: [u64; 8],
+    /// Pages on an active list of the kernel's, a bit each.
+    pub active: [u64; 8],
 }
+
+// `TM_SCAN_ENTRY_SIZE_VER0` of the header.
+const _: () = assert!(size_of::<ScanEntry>() == 176);
 
 /// `struct tm_scan`.
 #[repr(C)]
@@ -125,7 +130,7 @@ pub struct Scan {
     pub flags: u32,
     pub next: u64,
     pub filled: u32,
-    pub reserved: u32,
+    pub entry_size: u32,
 }
 
 /// An argument of the device: a C structure of integers that begins with its size.
@@ -271,6 +276,7 @@ pub fn scan(
 ) -> io::Result<()> {
     argument.entries = entries.as_mut_ptr() as u64;
     argument.nr_entries = count(entries.len())?;
+    argument.entry_size = size_of::<ScanEntry>() as u32;
     let done = call(device, argument);
     argument.entries = 0;
     done

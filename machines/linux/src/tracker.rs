@@ -35,7 +35,7 @@ use crate::mover::{Notices, TierNodes};
 use crate::page_tables::TableKeeper;
 use crate::process;
 use crate::roots::Roots;
-use crate::sampler::{Sampler, StepError, Waited};
+use crate::sampler::{Sampler, Seen, StepError, Waited};
 use crate::shape::{Shape, Shaper, Source, difference};
 
 /// Time that looking for changes may take, as a share of the period.
@@ -201,22 +201,23 @@ impl GroupTracker {
                 }
                 self.lose(periods, reason)
             }
-            Waited::Complete { accessed, superseded } => {
+            Waited::Complete { seen, superseded } => {
                 // A scan of long ago has no place any more; it counts as lost with the newer one.
                 self.lost += superseded;
                 self.period += u64::from(superseded);
                 self.costs.lost_periods().add(superseded.into());
-                self.scan(accessed)
+                self.scan(seen)
             }
         }
     }
 
     /// Makes a scan of the period that has just ended.
-    fn scan(&mut self, accessed: PageBits) -> Result<Observation, StepError> {
+    fn scan(&mut self, seen: Seen) -> Result<Observation, StepError> {
         let Some(watch) = &self.watch else { return Ok(self.end()?) };
         let layout = Arc::clone(&watch.shape.layout);
         let (fast, present) = self.locate(&layout);
-        let mut scan = Scan::new(self.period, layout, accessed, fast);
+        let mut scan = Scan::new(self.period, layout, seen.accessed, fast);
+        scan.active = seen.active;
         scan.lost_periods = std::mem::take(&mut self.lost);
         self.period += 1;
         self.costs.tracked_pages().set(present);

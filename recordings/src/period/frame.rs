@@ -32,6 +32,8 @@ const WITH_FRAMES: u8 = 4;
 const SAME_FRAMES: u8 = 8;
 /// What was measured follows.
 const WITH_MEASURES: u8 = 16;
+/// The pages on the kernel's active lists follow.
+const WITH_ACTIVE: u8 = 32;
 
 /// A decision read back: the name of the policy applied is no longer static.
 #[derive(Debug, Clone, PartialEq)]
@@ -118,6 +120,7 @@ struct Before {
     accessed: PageBits,
     fast: PageBits,
     frames: Option<Arc<[u64]>>,
+    active: Option<PageBits>,
 }
 
 fn frame_head(out: &mut Vec<u8>, code: u8, group: usize, numbers: &[u64]) {
@@ -157,7 +160,9 @@ impl Encoder {
             (Some(_), _) => WITH_FRAMES,
         };
         let measures = if scan.measures.is_some() { WITH_MEASURES } else { 0 };
-        out.push(measures | frames | if same.is_some() { CHANGED_BITS } else { WITH_LAYOUT });
+        let active = if scan.active.is_some() { WITH_ACTIVE } else { 0 };
+        let bits = if same.is_some() { CHANGED_BITS } else { WITH_LAYOUT };
+        out.push(active | measures | frames | bits);
         if same.is_none() {
             put_layout(out, &scan.layout);
         }
@@ -165,6 +170,9 @@ impl Encoder {
         put_bits(out, &scan.fast, same.map(|b| &b.fast));
         if frames == WITH_FRAMES {
             put_frames(out, scan.frames.as_deref().unwrap_or_default());
+        }
+        if let Some(active) = &scan.active {
+            put_bits(out, active, same.and_then(|b| b.active.as_ref()));
         }
         if let Some(measures) = &scan.measures {
             put_measures(out, measures);
@@ -174,6 +182,7 @@ impl Encoder {
             accessed: scan.accessed.clone(),
             fast: scan.fast.clone(),
             frames: scan.frames.clone(),
+            active: scan.active.clone(),
         });
     }
 
@@ -372,9 +381,9 @@ impl Decoder {
         let before = self.before[group].as_ref();
         let flags = from.byte()?;
         let frames = flags & (WITH_FRAMES | SAME_FRAMES);
-        let measures = flags & WITH_MEASURES;
+        let (measures, active) = (flags & WITH_MEASURES, flags & WITH_ACTIVE);
         let before_here = before.filter(|_| self.in_chunk[group]);
-        let (layout, base) = match (flags & !frames & !measures, before_here) {
+        let (layout, base) = match (flags & !frames & !measures & !active, before_here) {
             (CHANGED_BITS, Some(before)) => (before.layout.clone(), Some(before)),
             (WITH_LAYOUT, _) => {
                 let layout = take_layout(from, self.page_sizes[group])?;
@@ -399,6 +408,13 @@ impl Decoder {
                 )));
             }
         };
+        let active = match active {
+            0 => None,
+            _ => {
+                let base = base.and_then(|b| b.active.as_ref());
+                Some(from.bits(layout.pages(), base)?)
+            }
+        };
         let measures = match measures {
             0 => None,
             _ => Some(Arc::new(take_measures(from, layout.pages())?)),
@@ -409,9 +425,10 @@ impl Decoder {
             accessed: accessed.clone(),
             fast: fast.clone(),
             frames: frames.clone(),
+            active: active.clone(),
         });
         let scan = Scan::new(period, layout, accessed, fast);
-        Ok(Scan { lost_periods, frames, measures, ..scan })
+        Ok(Scan { lost_periods, frames, active, measures, ..scan })
     }
 }
 

@@ -74,6 +74,7 @@ prop_compose! {
         fast_pages: u64,
         reason in 0..FailureReason::ALL.len(),
         frames in prop::option::of(prop::collection::vec(any::<u64>(), 210)),
+        active in prop::option::of(prop::collection::vec(any::<bool>(), 210)),
         sizes in prop::collection::btree_map(any::<u32>(), (1u64.., 1u64..), 0..3),
         measured in prop::option::of((
             any::<[u64; 8]>(), any::<u32>(),
@@ -109,6 +110,13 @@ prop_compose! {
                     samples: samples.map(of),
                     reads_per_sample,
                 }))
+            }
+        };
+        let scan = match active {
+            None => scan,
+            Some(active) => {
+                let active = active[..scan.pages()].iter().copied().collect();
+                scan.with_active(active)
             }
         };
         Period {
@@ -207,6 +215,7 @@ fn same_scan(a: &Scan, b: &Scan) -> bool {
         && a.accessed == b.accessed
         && a.fast == b.fast
         && a.frames == b.frames
+        && a.active == b.active
         && a.measures == b.measures
 }
 
@@ -475,7 +484,7 @@ fn a_recording_of_the_version_before_is_read_without_what_it_had_not() {
     let newer = ContainerWriter::new(Vec::new(), "t", CONTENT, CONTENT_VERSION + 1, &header());
     let newer = newer.unwrap().finish().unwrap();
     let error = PeriodReader::new(&newer[..], "t").unwrap_err().to_string();
-    assert!(error.contains("version 4, expected 3"), "{error}");
+    assert!(error.contains("version 5, expected 4"), "{error}");
 }
 
 #[test]
