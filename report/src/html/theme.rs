@@ -74,15 +74,17 @@ const KNOWN: [(&str, Colour); 7] = [
     ("amp", colour(0xD6293E, 0xFA5F6E)),
 ];
 
-/// Colours for all other policies, in the order of their names.
-const OTHERS: [Colour; 7] = [
-    colour(0x5E4FC4, 0x9B8FF2),
-    colour(0x5C8A1E, 0x8FBF4A),
-    colour(0x1289A7, 0x3DB8D6),
-    colour(0xC2417E, 0xE879AC),
-    colour(0x8C6D1F, 0xC4A24A),
-    colour(0x3D5A80, 0x7FA3D1),
-    colour(0x7A5230, 0xB98A62),
+/// Colours for all other policies, in the order of their names, and for the series of charts. They
+/// differ in lightness too, neighbours most: a print without colours still tells them apart.
+const OTHERS: [Colour; 8] = [
+    colour(0x2E2A78, 0x8F86F2),
+    colour(0x22A0B8, 0x3DB8D6),
+    colour(0x7A3B12, 0xB98A62),
+    colour(0xDC90BC, 0xF2B8D8),
+    colour(0xA02C6A, 0xD9568F),
+    colour(0x4E8F2F, 0x8FBF4A),
+    colour(0x3D6FB5, 0x7FA3D1),
+    colour(0xD6BF45, 0xD8C45A),
 ];
 
 /// The colour of this number, for what is not a policy.
@@ -192,6 +194,28 @@ mod tests {
         all.sort();
         all.dedup();
         assert_eq!(all.len(), before, "the dark theme could not tell two roles apart");
+    }
+
+    /// Lightness as it is perceived, 0 to 100 (CIE 1976).
+    fn lightness(RGBColor(r, g, b): RGBColor) -> f64 {
+        let linear = |part: u8| {
+            let part = f64::from(part) / 255.0;
+            if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+        };
+        let light = 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+        116.0 * light.cbrt() - 16.0
+    }
+
+    #[test]
+    fn eight_series_differ_in_a_print_without_colours() {
+        let names: Vec<String> = (0..8).map(|n| format!("series {n}")).collect();
+        let of = |n: usize| lightness(series_colour(&names[n], n).light);
+        for (a, b) in (0..8).flat_map(|a| (0..a).map(move |b| (a, b))) {
+            let apart = (of(a) - of(b)).abs();
+            assert!(apart >= 5.0, "series {a} and {b} are {apart:.1} steps of lightness apart");
+            assert!(a - b > 1 || apart >= 12.0, "{a} and {b} stand side by side: {apart:.1}");
+        }
+        assert!((0..8).all(|n| of(n) < 80.0), "too pale for white paper");
     }
 
     #[test]
