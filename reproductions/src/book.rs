@@ -154,7 +154,8 @@ fn page(entry: &Entry, size: Size) -> String {
         write!(out, "\n## Deviations\n\n{}\n", deviations.trim()).expect("writing to a string");
     }
     let data = &outcome.data;
-    for measure in &data.measures {
+    // A table that no run gives a value for says nothing.
+    for measure in data.measures.iter().filter(|m| data.has(m)) {
         write!(out, "\n## {measure}\n\n| {} |", figure.row).expect("writing to a string");
         data.columns.iter().for_each(|c| write!(out, " {c} |").expect("writing to a string"));
         out.push_str("\n|---|");

@@ -46,6 +46,12 @@ impl Data {
         self.values.get(&[r, c, m]).copied()
     }
 
+    /// Whether any cell has a value of this measure.
+    pub fn has(&self, measure: &str) -> bool {
+        let m = Self::place(&self.measures, measure);
+        m.is_some_and(|m| self.values.keys().any(|&[_, _, of]| of == m))
+    }
+
     /// A column's values, in the order of rows.
     pub fn column(&self, column: &str, measure: &str) -> Vec<f64> {
         self.rows.iter().filter_map(|r| self.get(r, column, measure)).collect()
