@@ -9,6 +9,9 @@
 //!   unless `Trade::Any` is asked for. Of single pages that is always so. With `Trade::Any` a region
 //!   in fast memory of which a 64th is idle makes way for one with a single accessed page, which is
 //!   what the paper's words say of pages: they are candidates by their own accessed bits.
+//! - A granule goes as a whole or not at all, and whole ones make way for it: an operation migrates
+//!   a region (section 3). So a region that is larger than what made way for it waits, room that is
+//!   left over stays free for the next one, and fast memory is not cut into parts of regions.
 //! - Pages that exceed the budget leave even when the scan found too few: those that were not
 //!   accessed before those that were.
 
@@ -91,6 +94,25 @@ impl<'a> Queue<'a> {
         }
     }
 
+    /// Pages of the next whole granules that have `pages` at least, if there are such and `may`
+    /// says yes to the share of each.
+    fn whole(&self, pages: u64, may: impl Fn(u8) -> bool) -> Option<u64> {
+        let left = |number: usize| {
+            let granule = &self.granules[number];
+            (granule.share, granule.in_tier - granule.take)
+        };
+        let mut sum = 0;
+        let mut coming = self.now.iter().chain(self.order.as_slice()).map(|&n| left(n));
+        while sum < pages {
+            let (share, left) = coming.next()?;
+            if left > 0 && !may(share) {
+                return None;
+            }
+            sum += left;
+        }
+        Some(sum)
+    }
+
     /// Takes so many pages, granule by granule; returns how many there were.
     fn take(&mut self, pages: u64) -> u64 {
         let mut taken = 0;
@@ -124,17 +146,18 @@ pub(in crate::policies) fn plan(
     let mut builder = PlanBuilder::new(&scan.layout);
     let (mut rise, mut sink) = (Queue::new(&mut ups, true), Queue::new(&mut downs, false));
     let missing = allowed.demotions - sink.take(allowed.demotions);
-    rise.take(allowed.promotions);
-    let mut pairs = allowed.exchanges;
-    while pairs > 0 {
-        let (Some((up, rising)), Some((down, sinking))) = (rise.next(), sink.next()) else { break };
-        if trade == Trade::MoreUsed && up <= down {
+    let mut room = budget.fast_pages.saturating_sub(resident);
+    let mut may_move = budget.moved_pages - allowed.demotions;
+    while let Some((share, rising)) = rise.next() {
+        let yields = |down: u8| trade == Trade::Any || share > down;
+        let Some(sinking) = sink.whole(rising.saturating_sub(room), yields) else { break };
+        if rising + sinking > may_move {
             break;
         }
-        let step = pairs.min(rising).min(sinking);
-        rise.take(step);
-        sink.take(step);
-        pairs -= step;
+        rise.take(rising);
+        sink.take(sinking);
+        may_move -= rising + sinking;
+        room = room + sinking - rising;
     }
     let taken = |tier: Tier<'_>, granules: &[Granule]| {
         let mut stretches = Vec::new();

@@ -356,3 +356,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_region_moves_as_a_whole_or_waits() {
+    // Fast memory holds half of one region of 2 MB and all of the next, idle; the two regions of
+    // slow memory behind them are used.
+    let any = json!({"trade": "any"});
+    let layout = Layout::contiguous(PageSize::Base, 4 * LARGE as u64);
+    let fast: PageBits = (0..4 * LARGE).map(|p| p < LARGE / 2 || p / LARGE == 1).collect();
+    let budget = Budget::fast(fast.count() as u64);
+    let mut group = Group::placed("granularity-2m", any.clone(), layout, fast, budget);
+    let plan = group.period(|p| p >= 2 * LARGE).plan;
+    let (one, both) = (LARGE as u64, (LARGE + LARGE / 2) as u64);
+    assert_eq!(plan.pages(PageSize::Base), (one, both), "half a region alone is too little");
+    assert!(group.fast_pages().iter().all(|page| page / LARGE == 2));
+    // Room for half a region is left, and stays: no region is cut to fill it.
+    group.period(|_| true);
+    assert_eq!(group.fast_pages().len(), LARGE);
+    // Where only half a region makes way, a whole one waits.
+    let mut group = Group::new("granularity-2m", any, 2 * LARGE, LARGE / 2);
+    assert!(group.period(|p| p >= LARGE).plan.is_empty());
+}
