@@ -30,7 +30,8 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   kernel = "bzImage"          # of vm (Debian's packaged kernel)
   clock = "host"              # of vm: or "instructions", one a ns (host)
   depth = "period"            # of sim: or "reference", see below (period)
-  sample_reads = 0            # of "profile": one read in so many (0: none)
+  sample_reads = 0            # one read in so many is told to policies, of
+                              # "profile" and at reference depth (0: none)
 
   [[groups]]                  # one or more, run at the same time
   name = "first"

@@ -109,7 +109,8 @@ pub struct MachineSpec {
     /// How deep the simulated machine goes.
     #[serde(skip_serializing_if = "Depth::is_period")]
     pub depth: Depth,
-    /// Of a workload of kind "profile", one read in so many is sampled; 0: none is.
+    /// Of a workload of kind "profile", and of any at reference depth, one read from memory in so
+    /// many is sampled and told to policies; 0: none is.
     #[serde(skip_serializing_if = "is_zero")]
     pub sample_reads: u32,
     /// At reference depth: the machine's hardware, a preset by name and what to change of it.

@@ -85,6 +85,8 @@ pub(crate) fn config(experiment: &Experiment) -> Result<ReferenceConfig, Refusal
         hardware,
         os: spec.os.clone().unwrap_or_default(),
         period_ns: experiment.period_ms * 1_000_000,
+        reads_per_sample: spec.sample_reads,
+        sample_seed: experiment.seed,
         options: spec.simulation.clone().unwrap_or_default(),
     })
 }

@@ -211,6 +211,8 @@ fn simulate(kind: &Kind, path: &Path) -> anyhow::Result<(Duration, u64)> {
         hardware,
         os: OsConfig::default(),
         period_ns: kind.period_ns,
+        reads_per_sample: 0,
+        sample_seed: 0,
         options: Options::default(),
     })?;
     let mut policy = policy::build("amp", &serde_json::Value::Null, 1)?;

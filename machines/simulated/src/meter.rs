@@ -1,4 +1,5 @@
-//! What a processor's counters and samples would show of a program that is played by intervals.
+//! What a processor's counters and samples would show of a program that is played by intervals, and
+//! the drawing of samples, which reference depth shares.
 //!
 //! Counters are exact. Samples are one read in so many, as PEBS and IBS take them: the distance from
 //! one to the next is drawn anew each time, from half to one and a half of the mean, so that no
@@ -32,12 +33,62 @@ impl Default for Sampling {
     }
 }
 
-/// Counts.
-pub(crate) struct Meter {
-    sampling: Sampling,
+/// Picks one read in so many.
+pub(crate) struct Sampler {
+    reads_per_sample: u32,
     random: Pcg64,
     /// Reads until the next sample.
     left: u64,
+}
+
+impl Sampler {
+    /// One in so many; 0: none. `seed` is what the distances are drawn from.
+    pub(crate) fn new(reads_per_sample: u32, seed: u64) -> Self {
+        let random = Pcg64::new(seed.into(), 0x5a);
+        let mut sampler = Sampler { reads_per_sample, random, left: 0 };
+        sampler.left = sampler.distance();
+        sampler
+    }
+
+    /// Whether any read is picked.
+    pub(crate) fn is_on(&self) -> bool {
+        self.reads_per_sample > 0
+    }
+
+    /// Reads for each sample; 0: there are none.
+    pub(crate) fn reads_per_sample(&self) -> u32 {
+        self.reads_per_sample
+    }
+
+    /// How many of the next so many reads are picked.
+    #[inline]
+    pub(crate) fn pick(&mut self, mut reads: u64) -> u64 {
+        if !self.is_on() {
+            return 0;
+        }
+        let mut picked = 0;
+        while reads >= self.left {
+            reads -= self.left;
+            self.left = self.distance();
+            picked += 1;
+        }
+        self.left -= reads;
+        picked
+    }
+
+    /// Reads from one sample to the next.
+    fn distance(&mut self) -> u64 {
+        let mean = u64::from(self.reads_per_sample);
+        let below = mean.max(1);
+        let drawn = (u128::from(self.random.next_u64()) * u128::from(below)) >> 64;
+        (mean / 2 + drawn as u64).max(1)
+    }
+}
+
+/// Counts.
+pub(crate) struct Meter {
+    sampling: Sampling,
+    sampler: Sampler,
     samples: Vec<u16>,
     layout: Option<Arc<Layout>>,
     references: u64,
@@ -50,10 +101,9 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub(crate) fn new(sampling: Sampling) -> Self {
-        let mut meter = Meter {
+        Meter {
             sampling,
-            random: Pcg64::new(sampling.seed.into(), 0x5a),
-            left: 0,
+            sampler: Sampler::new(sampling.reads_per_sample, sampling.seed),
             samples: Vec::new(),
             layout: None,
             references: 0,
@@ -61,17 +111,7 @@ impl Meter {
             extra_ps: 0,
             moving_ps: 0,
             read_at_ps: 0,
-        };
-        meter.left = meter.distance();
-        meter
-    }
-
-    /// Reads from one sample to the next.
-    fn distance(&mut self) -> u64 {
-        let mean = u64::from(self.sampling.reads_per_sample);
-        let below = mean.max(1);
-        let drawn = (u128::from(self.random.next_u64()) * u128::from(below)) >> 64;
-        (mean / 2 + drawn as u64).max(1)
+        }
     }
 
     /// An interval that took so long with these pages fast.
@@ -90,17 +130,10 @@ impl Meter {
             self.layout = Some(interval.layout.clone());
         }
         for page in interval.accessed.iter_ones() {
-            let mut reads = interval.reads[page];
+            let reads = interval.reads[page];
             self.reads[usize::from(!fast.get(page))] += reads;
-            if self.sampling.reads_per_sample == 0 {
-                continue;
-            }
-            while reads >= self.left {
-                reads -= self.left;
-                self.left = self.distance();
-                self.samples[page] = self.samples[page].saturating_add(1);
-            }
-            self.left -= reads;
+            let picked = self.sampler.pick(reads).min(u16::MAX.into()) as u16;
+            self.samples[page] = self.samples[page].saturating_add(picked);
         }
     }
 
@@ -109,7 +142,7 @@ impl Meter {
         let [fast_ns, slow_ns] = self.sampling.latency_ns;
         // What slow memory adds is its wait less what fast memory would have taken.
         let whole = if slow_ns > fast_ns { slow_ns / (slow_ns - fast_ns) } else { 1.0 };
-        let sampled = self.sampling.reads_per_sample > 0 && self.samples.len() == layout.pages();
+        let sampled = self.sampler.is_on() && self.samples.len() == layout.pages();
         let samples = sampled.then(|| Arc::from(&self.samples[..]));
         let elapsed_ps = clock_ps.saturating_sub(self.read_at_ps);
         let measures = Measures {
@@ -120,7 +153,7 @@ impl Meter {
             reads: self.reads,
             read_latency_ps: self.sampling.latency_ns.map(|ns| (ns * 1000.0) as u64),
             samples,
-            reads_per_sample: self.sampling.reads_per_sample,
+            reads_per_sample: self.sampler.reads_per_sample(),
         };
         (self.reads, self.extra_ps, self.moving_ps) = ([0; 2], 0, 0);
         self.samples.fill(0);

@@ -73,6 +73,8 @@ fn config(fast: u64, slow: u64) -> ReferenceConfig {
         hardware,
         os: OsConfig::default(),
         period_ns: 1_000_000,
+        reads_per_sample: 0,
+        sample_seed: 1,
         options: Options::default(),
     }
 }
@@ -445,4 +447,79 @@ fn base_pages_of_a_whole_region_are_collapsed_where_that_is_asked_for() {
     let (collapses, pages, fewer_walks) = run(4);
     assert_eq!((collapses, pages), (1, 1));
     assert!(fewer_walks < walks, "{fewer_walks} against {walks}");
+}
+
+/// A program on two cores whose first pages are exchanged for its last ones: its scans, and the
+/// machine after it.
+fn measured(reads_per_sample: u32) -> (Vec<Scan>, ReferenceMachine) {
+    let params = Params { threads: 2, ..Params::new(4 << 20, 7) };
+    let source = program("gups", &params, false).unwrap();
+    let config = ReferenceConfig { reads_per_sample, ..config(64 << 20, 64 << 20) };
+    let machine = ReferenceMachine::new(config).unwrap();
+    let (mut tracker, mut mover) =
+        machine.add_group(group(PageSize::Base, 0.5), Box::new(source)).unwrap();
+    let mut scans = Vec::new();
+    while let Observation::Period(scan) = tracker.observe().unwrap() {
+        let range = |page: usize| scan.layout.ranges([page]).remove(0);
+        let slow: Vec<usize> = (0..scan.pages()).filter(|&page| !scan.fast.get(page)).collect();
+        let pairs = slow.into_iter().zip(scan.fast.iter_ones()).take(8);
+        let exchanges = pairs.map(|(up, down)| Exchange { up: range(up), down: range(down) });
+        let plan = Plan { exchanges: exchanges.collect(), ..Plan::default() };
+        scans.push(scan);
+        mover.apply(&plan).unwrap();
+    }
+    machine.check().unwrap();
+    (scans, machine)
+}
+
+#[test]
+fn what_is_measured_adds_up_to_what_the_run_cost() {
+    let (scans, machine) = measured(0);
+    let measures: Vec<_> = scans.iter().map(|s| s.measures.as_deref().unwrap()).collect();
+    let sum = |of: fn(&terrace_core::scan::Measures) -> u64| -> u64 {
+        measures.iter().map(|m| of(m)).sum()
+    };
+    let (counts, cores) = (machine.counts(0), machine.cores(0) as u64);
+    assert!(scans.len() > 3 && cores == 2, "{} scans, {cores} cores", scans.len());
+    assert_eq!(sum(|m| m.elapsed_ns), machine.duration(0).unwrap().0 / 1000);
+    assert_eq!(sum(|m| m.moving_ns), counts.migration_ps / 1000 / cores);
+    let slow_ps: u64 = counts.memory_stall_ps[1..].iter().sum();
+    assert_eq!(sum(|m| m.slow_stall_ns), slow_ps / 1000 / cores);
+    assert_eq!(sum(|m| m.reads[0]), counts.reads[0]);
+    assert_eq!(sum(|m| m.reads[1]), counts.reads[1..].iter().sum::<u64>());
+    assert_eq!(measures.last().unwrap().references, counts.references);
+    // Something was moved, and something was slow: the sums are not of nothing.
+    assert!(counts.migration_ps > 0 && slow_ps > 0 && counts.reads[1] > 0);
+    // Reads take what an idle tier takes, or more.
+    let tiers = &presets::by_name("server-ddr5-cxl").unwrap().tiers;
+    for m in measures {
+        for tier in 0..2 {
+            let idle_ps = (tiers[tier].idle_read_ns() * 1000.0) as u64;
+            let told = m.read_latency_ps[tier];
+            assert!(m.reads[tier] == 0 || told + 1000 >= idle_ps, "{told} {idle_ps}");
+        }
+    }
+}
+
+#[test]
+fn sampling_changes_nothing_and_shows_where_reads_go() {
+    let (scans, machine) = measured(0);
+    let (sampled_scans, sampled) = measured(16);
+    assert_eq!(machine.counts(0), sampled.counts(0));
+    assert_eq!(machine.total_cost(0), sampled.total_cost(0));
+    assert_eq!(machine.duration(0), sampled.duration(0));
+    assert_eq!(scans.len(), sampled_scans.len());
+    let mut samples = 0;
+    for (scan, with) in scans.iter().zip(&sampled_scans) {
+        assert_eq!((&scan.accessed, &scan.fast), (&with.accessed, &with.fast));
+        assert_eq!(scan.samples(), None);
+        for (page, &n) in with.samples().unwrap().iter().enumerate() {
+            assert!(n == 0 || with.accessed.get(page), "page {page} was sampled, not accessed");
+            samples += u64::from(n);
+        }
+    }
+    // Walks read memory, too, and are not sampled.
+    let reads: u64 = sampled.counts(0).reads.iter().sum();
+    let told = samples * 16;
+    assert!(told > reads * 8 / 10 && told <= reads + 16, "{told} of {reads}");
 }

@@ -16,6 +16,10 @@ pub struct ReferenceConfig {
     pub os: OsConfig,
     /// Length of a period, in nanoseconds of simulated time.
     pub period_ns: u64,
+    /// Of so many lines that are read from memory one is a sample, told to policies; 0: none is.
+    pub reads_per_sample: u32,
+    /// What the distances between samples are drawn from.
+    pub sample_seed: u64,
     /// How it is played.
     pub options: Options,
 }

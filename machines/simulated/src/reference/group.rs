@@ -125,6 +125,9 @@ impl State {
             self.members[group].page_reads = reads.collect();
             scan = scan.with_frames(frames);
         }
+        let progress = self.progress(group);
+        let measures = self.meters[group].tell(progress, space, &scan.layout);
+        let scan = scan.with_measures(Arc::new(measures));
         Taken { scan, untracked_bytes: harvest.untracked_bytes }
     }
 

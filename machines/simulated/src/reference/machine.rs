@@ -22,9 +22,11 @@ use super::config::{ReferenceConfig, ReferenceGroup};
 use super::copy::{Copier, Rates};
 use super::counts::Counts;
 use super::group::{Member, ReferenceMover, ReferenceTracker};
+use super::meter::{Progress, ReadMeter};
 use super::port::{FrameReads, Port};
 use super::program::{Phase, Program, Stop};
 use super::source::{ReferenceSource, Step};
+use crate::meter::Sampler;
 
 /// A machine at reference depth. Clones are the same machine.
 #[derive(Clone)]
@@ -40,6 +42,8 @@ pub(super) struct State {
     pub(super) frames: FrameReads,
     pub(super) os: Os,
     pub(super) programs: Vec<Program>,
+    /// What is measured of each.
+    pub(super) meters: Vec<ReadMeter>,
     pub(super) members: Vec<Member>,
     pub(super) copiers: Vec<Copier>,
     /// The address space whose translations a core holds, as a program's number.
@@ -107,6 +111,7 @@ impl ReferenceMachine {
             period_end: Picoseconds::ZERO,
             frames: FrameReads::default(),
             programs: Vec::new(),
+            meters: Vec::new(),
             members: Vec::new(),
             config,
             node,
@@ -159,6 +164,10 @@ impl ReferenceMachine {
         let (start, stop) = (at(group.start_ns), group.stop_ns.map(at));
         let name = group.name.clone();
         state.programs.push(Program::new(name, space, source, cores, start, stop));
+        // Programs are not sampled in step.
+        let seed = state.config.sample_seed.wrapping_add(number as u64);
+        let sampler = Sampler::new(state.config.reads_per_sample, seed);
+        state.meters.push(ReadMeter::new(sampler));
         state.members.push(Member::new(group, fast_limit_bytes.unwrap_or(0)));
         let state = self.state.clone();
         Ok((ReferenceTracker::new(state.clone(), number), ReferenceMover::new(state, number)))
@@ -302,6 +311,19 @@ impl State {
         first.map(|(agent, at)| (agent, at, second))
     }
 
+    /// How far a program has come.
+    pub(super) fn progress(&self, number: usize) -> Progress {
+        let program = &self.programs[number];
+        let started = Picoseconds::from_ns(self.members[number].start_ns());
+        let now = match program.phase {
+            Phase::Before(_) => started,
+            Phase::Ended(at) => at,
+            _ => program.latest(&self.node).max(started),
+        };
+        let cores = program.own_cores.len() as u64;
+        Progress { ran: now.since(started), counts: program.counts, cores }
+    }
+
     fn run_copier(&mut self, number: usize, horizon: Picoseconds) {
         let mut port = Port::new(&mut self.memory, &mut self.frames);
         let copier = &mut self.copiers[number];
@@ -335,8 +357,11 @@ impl State {
         let horizon = horizon.min(stop_at);
         loop {
             let program = &mut self.programs[number];
-            let mut port = Port::new(&mut self.memory, &mut self.frames);
-            match program.run(horizon, &mut self.node, &mut self.os, &mut port) {
+            let meter = &mut self.meters[number];
+            let mut port = Port::new(&mut self.memory, &mut self.frames).measured(meter);
+            let stop = program.run(horizon, &mut self.node, &mut self.os, &mut port);
+            self.meters[number].find_pages(program.space, &self.os);
+            match stop {
                 Stop::Horizon => return Ok(()),
                 Stop::Fault(core, fault) => {
                     self.fault(number, core, &fault)?;
@@ -434,7 +459,8 @@ impl State {
     fn end(&mut self, number: usize) -> Result<(), MachineError> {
         let program = &mut self.programs[number];
         for &core in &program.own_cores {
-            let mut port = Port::new(&mut self.memory, &mut self.frames);
+            let meter = &mut self.meters[number];
+            let mut port = Port::new(&mut self.memory, &mut self.frames).measured(meter);
             self.node.drain(core, &mut port);
             port.give(&mut program.counts);
         }

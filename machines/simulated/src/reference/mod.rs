@@ -12,6 +12,7 @@
 //! - `background`: what the kernel does without being asked;
 //! - `copy`: threads that copy pages;
 //! - `port`: the way to memory, counted;
+//! - `meter`: what counters and samples show of a program;
 //! - [`counts`]: what a program cost.
 
 mod background;
@@ -20,6 +21,7 @@ mod copy;
 pub mod counts;
 mod group;
 pub mod machine;
+mod meter;
 mod migrate;
 mod port;
 mod program;

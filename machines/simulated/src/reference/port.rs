@@ -8,6 +8,7 @@ use terrace_hardware::tier::memory::TieredMemory;
 use terrace_hardware::units::Picoseconds;
 
 use super::counts::{Counts, TIERS};
+use super::meter::ReadMeter;
 
 /// Lines read by base-page frame.
 #[derive(Debug, Clone, Default)]
@@ -45,13 +46,19 @@ impl FrameReads {
 pub(super) struct Port<'a> {
     memory: &'a mut TieredMemory,
     frames: &'a mut FrameReads,
+    meter: Option<&'a mut ReadMeter>,
     reads: [u64; TIERS],
     writes: [u64; TIERS],
 }
 
 impl<'a> Port<'a> {
     pub(super) fn new(memory: &'a mut TieredMemory, frames: &'a mut FrameReads) -> Self {
-        Port { memory, frames, reads: [0; TIERS], writes: [0; TIERS] }
+        Port { memory, frames, meter: None, reads: [0; TIERS], writes: [0; TIERS] }
+    }
+
+    /// The same, with what is measured of reads.
+    pub(super) fn measured(self, meter: &'a mut ReadMeter) -> Self {
+        Port { meter: Some(meter), ..self }
     }
 
     /// Adds what went by since the last time.
@@ -71,6 +78,9 @@ impl MemoryPort for Port<'_> {
             Kind::Read => {
                 self.reads[tier.min(TIERS - 1)] += 1;
                 self.frames.add(&request);
+                if let Some(meter) = &mut self.meter {
+                    meter.read(at, request.address, when, tier);
+                }
             }
             Kind::Write => self.writes[tier.min(TIERS - 1)] += 1,
         }
