@@ -8,7 +8,8 @@ use anyhow::{Context, anyhow};
 use terrace_core::foresight::{Foresight, Outlook, Purpose};
 use terrace_core::page::PageSize;
 use terrace_core::policy::Policy;
-use terrace_core::seams::MachineError;
+use terrace_core::scan::Scan;
+use terrace_core::seams::{MachineError, Observation, Tracker};
 use terrace_engine::{Engine, FastShare, Group, Observer, Options, PeriodReport};
 use terrace_recordings::profile::{Interval, ProfileReader};
 use terrace_recordings::source::SourceError;
@@ -22,9 +23,48 @@ pub struct Setup {
     pub period_ms: u64,
     /// Pages that may be moved in a period.
     pub moved_pages: u64,
-    /// Of so many reads one is sampled; 0: none.
+    /// Of so many reads one is sampled, where policies are told samples.
     pub reads_per_sample: u32,
     pub seed: u64,
+}
+
+/// What policies are told of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Accessed bits, counters, and sampled reads.
+    Samples,
+    /// Accessed bits and counters.
+    Counters,
+    /// Accessed bits alone, as on live Linux.
+    Bits,
+}
+
+impl Told {
+    pub const ALL: [Told; 3] = [Told::Samples, Told::Counters, Told::Bits];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Told::Samples => "samples",
+            Told::Counters => "counters",
+            Told::Bits => "bits",
+        }
+    }
+}
+
+/// A tracker that tells nothing but accessed bits.
+struct BitsOnly<T>(T);
+
+impl<T: Tracker> Tracker for BitsOnly<T> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn observe(&mut self) -> Result<Observation, MachineError> {
+        Ok(match self.0.observe()? {
+            Observation::Period(scan) => Observation::Period(Scan { measures: None, ..scan }),
+            other => other,
+        })
+    }
 }
 
 /// A loop is at least such a part of a program.
@@ -129,9 +169,10 @@ impl Workload {
         mut policy: Box<dyn Policy>,
         ratio: f64,
         setup: &Setup,
+        told: Told,
     ) -> anyhow::Result<f64> {
         let sampling = Sampling {
-            reads_per_sample: setup.reads_per_sample,
+            reads_per_sample: if told == Told::Samples { setup.reads_per_sample } else { 0 },
             seed: setup.seed,
             ..Sampling::default()
         };
@@ -153,9 +194,13 @@ impl Workload {
         if policy.needs_frames() {
             tracker.tell_frames();
         }
+        let tracker: Box<dyn Tracker> = match told {
+            Told::Bits => Box::new(BitsOnly(tracker)),
+            _ => Box::new(tracker),
+        };
         let groups = vec![Group {
             name: self.name.clone(),
-            tracker: Box::new(tracker),
+            tracker,
             policy,
             mover: Box::new(mover),
             share,

@@ -6,10 +6,14 @@
 //! why programs live as long as they do here.
 //!
 //! `TERRACE_PROFILES` names a folder that profiles are kept in and taken from; `TERRACE_CASES` a
-//! file for the table of all cases.
+//! file for the table of all cases. It runs in pieces, too: [`choice`] says by which variables, and
+//! [`known`] where figures are kept from one piece to the next.
 
+mod choice;
 mod evaluate;
+mod known;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -21,7 +25,9 @@ use terrace_experiments::run::{Event, Events};
 
 use super::Part;
 use crate::measure::Report;
-use evaluate::{Setup, Workload};
+use choice::Choice;
+use evaluate::{Setup, Told, Workload};
+use known::Known;
 
 pub const PART: Part = Part {
     name: "policies",
@@ -143,33 +149,72 @@ impl Events for Quiet {
     fn event(&mut self, _: Event<'_>) {}
 }
 
+/// What is run: a policy with parameters, and what it is told.
+struct Column {
+    /// What its figures are called in the tables.
+    name: String,
+    policy: &'static str,
+    parameters: Value,
+    told: Told,
+}
+
+/// The bound's place among the figures.
+const BOUND: &str = "bound";
+
+/// Everything that is run of a case, the bound apart.
+fn columns() -> Vec<Column> {
+    let of = |name: String, policy, parameters, told| Column { name, policy, parameters, told };
+    let policies = POLICIES.iter().map(|&p| of(p.to_owned(), p, Value::Null, Told::Samples));
+    let parts = ablations().into_iter().map(|(name, parameters)| {
+        of(format!("terrace {name}"), "terrace", parameters, Told::Samples)
+    });
+    let less = |told: Told| POLICIES.into_iter().map(move |p| (p, told));
+    let less = [Told::Counters, Told::Bits].into_iter().flat_map(less);
+    // Staying, and the future, are the same whatever is measured.
+    let less = less.filter(|(p, _)| !["first-touch", "optimum"].contains(p));
+    let less = less.map(|(p, told)| of(format!("{p}, {}", told.name()), p, Value::Null, told));
+    policies.chain(parts).chain(less).collect()
+}
+
 /// Slowdowns of one program at one share of fast memory.
 struct Row {
     name: String,
     ratio: f64,
     passes: usize,
-    of_policy: Vec<f64>,
-    bound: f64,
-    ablated: Vec<f64>,
-    without_samples: f64,
+    of: BTreeMap<String, f64>,
+}
+
+impl Row {
+    fn get(&self, column: &str) -> Option<f64> {
+        self.of.get(column).copied()
+    }
+
+    fn cell(&self, column: &str) -> String {
+        self.get(column).map_or_else(|| "-".to_owned(), |slowdown| format!("{slowdown:.3}"))
+    }
 }
 
 fn run(report: &mut Report) -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("a folder for profiles")?;
     let kept = std::env::var_os("TERRACE_PROFILES").map(PathBuf::from);
     let folder = kept.as_deref().unwrap_or(folder.path());
+    std::fs::create_dir_all(folder).context("the folder for profiles")?;
+    let choice = Choice::from_environment()?;
+    let mut known = Known::open(std::env::var_os("TERRACE_FIGURES").map(PathBuf::from))?;
+    let columns = columns();
     let mut cases = String::from(
         "# Policies, case by case\n\nWritten by `make bench BENCH=policies` with `TERRACE_CASES` \
          naming this file: slowdowns. `policies.md` says what they mean.\n",
     );
-    for (set, seed, footprint_mib, programs) in SETS {
+    for (set, seed, footprint_mib, programs) in SETS.iter().filter(|set| choice.has_set(set.0)) {
         let mut rows = Vec::new();
-        for (program, options) in programs {
-            let path = profiled(program, options, seed, footprint_mib, folder)
+        for (program, options) in programs.iter().filter(|p| choice.has_program(p.0)) {
+            let path = profiled(program, options, *seed, *footprint_mib, folder)
                 .with_context(|| format!("the profile of {program}"))?;
             let workload = Workload::read(program, &path)?.lengthened(LEAST_LIFE_MS);
-            for ratio in RATIOS {
-                rows.push(measure(&workload, ratio)?);
+            for ratio in RATIOS.into_iter().filter(|&ratio| choice.has_share(ratio)) {
+                let case = format!("{set} {program} {:.0}", ratio * 100.0);
+                rows.push(measure(&workload, ratio, &case, &columns, &choice, &mut known)?);
             }
             eprintln!("{set}: {program}");
         }
@@ -186,106 +231,128 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
 
 /// All cases of a set.
 fn table(set: &str, rows: &[Row]) -> String {
-    let ablations = ablations().map(|(name, _)| name).join(" | ");
-    let head = format!("| program | fast | bound | {} | passes |", POLICIES.join(" | "));
-    let mut policies = format!("{head}\n|---|---|---|{}---|\n", "---|".repeat(POLICIES.len()));
-    let mut parts = format!("| program | fast | terrace | {ablations} | without samples |\n");
-    parts += &format!("|---|---|---|{}---|\n", "---|".repeat(self::ablations().len()));
-    for row in rows {
-        let cells = |of: &[f64]| of.iter().map(|s| format!("{s:.3} | ")).collect::<String>();
-        let first = format!("| {} | {:.0} % |", row.name, row.ratio * 100.0);
-        let (bound, passes) = (row.bound, row.passes);
-        policies += &format!("{first} {bound:.3} | {}{passes} |\n", cells(&row.of_policy));
-        let (own, blind) = (row.of_policy[1], row.without_samples);
-        parts += &format!("{first} {own:.3} | {}{blind:.3} |\n", cells(&row.ablated));
+    let part = |title: &str, columns: &[(String, String)]| {
+        let any = |column: &&(String, String)| rows.iter().any(|r| r.get(&column.1).is_some());
+        let columns: Vec<_> = columns.iter().filter(any).collect();
+        if columns.is_empty() {
+            return String::new();
+        }
+        let heads = columns.iter().map(|c| c.0.as_str()).collect::<Vec<_>>().join(" | ");
+        let mut text = format!("{title}| program | fast | {heads} | passes |\n");
+        text += &format!("|---|---|{}---|\n", "---|".repeat(columns.len()));
+        for row in rows {
+            let cells = columns.iter().map(|c| row.cell(&c.1)).collect::<Vec<_>>().join(" | ");
+            let (name, passes) = (&row.name, row.passes);
+            text += &format!("| {name} | {:.0} % | {cells} | {passes} |\n", row.ratio * 100.0);
+        }
+        text
+    };
+    let same = |name: &str| (name.to_owned(), name.to_owned());
+    let of = |told: Told| columns().into_iter().filter(move |column| column.told == told);
+    let policies: Vec<_> = [BOUND].into_iter().chain(POLICIES).map(same).collect();
+    let parts = ablations().map(|(name, _)| (name.to_owned(), format!("terrace {name}")));
+    let parts: Vec<_> = [same("terrace")].into_iter().chain(parts).collect();
+    let mut text = format!("\n## `{set}`\n\n") + &part("", &policies);
+    text += &part("\nTerrace's policy without its parts:\n\n", &parts);
+    for (told, title) in [
+        (Told::Counters, "\nWith accessed bits and counters, no samples:\n\n"),
+        (Told::Bits, "\nWith accessed bits alone:\n\n"),
+    ] {
+        let columns = of(told).map(|column| (column.policy.to_owned(), column.name));
+        text += &part(title, &[same("first-touch")].into_iter().chain(columns).collect::<Vec<_>>());
     }
-    format!("\n## `{set}`\n\n{policies}\nTerrace's policy without its parts:\n\n{parts}")
+    text
 }
 
-/// One program at one share of fast memory under everything.
-fn measure(workload: &Workload, ratio: f64) -> anyhow::Result<Row> {
-    let slowdown = |name: &str, parameters: &Value, setup: &Setup| -> anyhow::Result<f64> {
-        let policy = policy::build(name, parameters, setup.seed)?;
-        workload.run(policy, ratio, setup)
-    };
-    let of_policy = POLICIES.iter().map(|name| slowdown(name, &Value::Null, &SETUP));
-    let ablated = ablations().map(|(_, parameters)| slowdown("terrace", &parameters, &SETUP));
-    let blind = Setup { reads_per_sample: 0, ..SETUP };
-    Ok(Row {
-        name: workload.name.clone(),
-        ratio,
-        passes: workload.passes(),
-        of_policy: of_policy.collect::<anyhow::Result<_>>()?,
-        bound: workload.bound(ratio, &SETUP)?,
-        ablated: ablated.into_iter().collect::<anyhow::Result<_>>()?,
-        without_samples: slowdown("terrace", &Value::Null, &blind)?,
-    })
+/// One program at one share of fast memory under what is chosen. What is known already is not run.
+fn measure(
+    workload: &Workload,
+    ratio: f64,
+    case: &str,
+    columns: &[Column],
+    choice: &Choice,
+    known: &mut Known,
+) -> anyhow::Result<Row> {
+    let mut of = BTreeMap::new();
+    for Column { name, policy, parameters, told } in columns {
+        if choice.has(policy, *told) {
+            let slowdown = known.or_run(case, name, || {
+                let policy = policy::build(policy, parameters, SETUP.seed)?;
+                workload.run(policy, ratio, &SETUP, *told)
+            })?;
+            of.insert(name.clone(), slowdown);
+        }
+    }
+    if choice.has(BOUND, Told::Samples) {
+        let bound = known.or_run(case, BOUND, || workload.bound(ratio, &SETUP))?;
+        of.insert(BOUND.to_owned(), bound);
+    }
+    Ok(Row { name: workload.name.clone(), ratio, passes: workload.passes(), of })
 }
 
-/// The means of a set.
+/// The means of a set, as far as all of its chosen cases have been run.
 fn tell(report: &mut Report, set: &str, rows: &[Row]) -> anyhow::Result<()> {
-    let mean = |of: &dyn Fn(&Row) -> f64| {
-        (rows.iter().map(|row| of(row).ln()).sum::<f64>() / rows.len().max(1) as f64).exp()
+    let all = rows.len();
+    let values = |column: &str| -> Option<Vec<f64>> {
+        rows.iter().map(|row| row.get(column)).collect::<Option<Vec<_>>>().filter(|v| !v.is_empty())
     };
-    let conditions = |of: &str| {
-        format!("{of}; geometric mean over the programs of the set at 10, 30, 50 and 70 % fast")
+    let mean = |column: &str| {
+        let values = values(column)?;
+        Some((values.iter().map(|v| v.ln()).sum::<f64>() / values.len() as f64).exp())
     };
-    let optimum = POLICIES.len() - 1;
-    let (stay, best) = (mean(&|row| row.of_policy[0]), mean(&|row| row.of_policy[optimum]));
-    let low = mean(&|row| row.bound);
-    for (number, name) in POLICIES.iter().enumerate() {
-        let slowdown = mean(&|row| row.of_policy[number]);
-        let key = format!("policies.{set}.{}", name.replace('-', "_"));
-        report.add(&format!("{key}_slowdown"), slowdown, "x", &conditions("slowdown"))?;
+    let most_lost = |column: &str| -> Option<f64> {
+        let (own, stay) = (values(column)?, values("first-touch")?);
+        Some(own.iter().zip(stay).map(|(own, stay)| own / stay - 1.0).fold(0.0, f64::max) * 100.0)
+    };
+    let conditions = |of: &str| format!("{of}; geometric mean over {all} cases of the set");
+    let key =
+        |what: &str| format!("policies.{set}.{}", what.replace(", ", "_").replace([' ', '-'], "_"));
+    let (stay, best, low) = (mean("first-touch"), mean("optimum"), mean(BOUND));
+    for name in POLICIES {
+        let Some(slowdown) = mean(name) else { continue };
+        report.add(&key(&format!("{name}_slowdown")), slowdown, "x", &conditions("slowdown"))?;
         for (to, end, of) in
             [("share", best, "run of the offline optimum"), ("bound", low, "bound")]
         {
+            let (Some(stay), Some(end)) = (stay, end) else { continue };
             let way = 100.0 * (stay - slowdown) / (stay - end);
             let what = format!("share of the way from first touch to the {of}, of the means");
-            report.add(&format!("{key}_{to}_percent"), way, "%", &what)?;
+            report.add(&key(&format!("{name}_{to}_percent")), way, "%", &what)?;
         }
     }
-    let own = POLICIES.iter().position(|name| *name == "terrace").unwrap_or(0);
-    let key = |what: &str| format!("policies.{set}.{what}");
-    report.add(&key("bound_slowdown"), low, "x", &conditions("bound"))?;
-    for (number, (name, _)) in ablations().iter().enumerate() {
-        let name = format!("terrace_{}_slowdown", name.replace(' ', "_"));
-        let slowdown = mean(&|row| row.ablated[number]);
-        report.add(&key(&name), slowdown, "x", &conditions("slowdown"))?;
-        let loss = |row: &Row| row.ablated[number] / row.of_policy[0] - 1.0;
-        let most = rows.iter().map(loss).fold(0.0, f64::max) * 100.0;
-        let name = name.replace("_slowdown", "_loss_percent");
-        report.add(&key(&name), most, "%", "what it loses against first touch, at worst")?;
+    if let Some(low) = low {
+        report.add(&key("bound_slowdown"), low, "x", &conditions("bound"))?;
     }
-    let blind = mean(&|row| row.without_samples);
-    report.add(
-        &key("terrace_without_samples_slowdown"),
-        blind,
-        "x",
-        &conditions("slowdown with accessed bits and counters only"),
-    )?;
+    for Column { name, told, .. } in columns().into_iter().skip(POLICIES.len()) {
+        let what = conditions(&format!("slowdown with {}", told.name()));
+        if let Some(slowdown) = mean(&name) {
+            report.add(&key(&format!("{name}_slowdown")), slowdown, "x", &what)?;
+        }
+        if let Some(lost) = most_lost(&name) {
+            let what = "what it loses against first touch, at worst";
+            report.add(&key(&format!("{name}_loss_percent")), lost, "%", what)?;
+        }
+    }
     // How far from the best policy that knows no future, and from staying put, at worst.
-    let worst = |of: &dyn Fn(&Row) -> f64| rows.iter().map(of).fold(0.0, f64::max) * 100.0;
-    let behind = |row: &Row| {
-        let best = row.of_policy[..optimum].iter().copied().fold(f64::INFINITY, f64::min);
-        row.of_policy[own] / best - 1.0
-    };
-    let near = rows.iter().filter(|row| behind(row) <= 0.02).count() as f64;
-    let all = rows.len();
-    let what = format!("of {all}, Terrace's policy is the best or within 2 % of it");
-    report.add(&key("terrace_within_2_percent"), near, "cases", &what)?;
-    report.add(
-        &key("terrace_behind_best_percent"),
-        worst(&behind),
-        "%",
-        "how far Terrace's policy is behind the best of the others, at worst",
-    )?;
-    report.add(
-        &key("terrace_loss_percent"),
-        worst(&|row| row.of_policy[own] / row.of_policy[0] - 1.0),
-        "%",
-        "what Terrace's policy loses against first touch, at worst",
-    )
+    let rivals: Option<Vec<_>> =
+        POLICIES.into_iter().filter(|&name| name != "optimum").map(values).collect();
+    if let (Some(own), Some(rivals)) = (values("terrace"), rivals) {
+        let best = |row: usize| rivals.iter().map(|of| of[row]).fold(f64::INFINITY, f64::min);
+        let behind = |row: usize| own[row] / best(row) - 1.0;
+        let near = (0..all).filter(|&row| behind(row) <= 0.02).count() as f64;
+        let what = format!("of {all}, Terrace's policy is the best or within 2 % of it");
+        report.add(&key("terrace_within_2_percent"), near, "cases", &what)?;
+        let worst = (0..all).map(behind).fold(0.0, f64::max) * 100.0;
+        let what = "how far Terrace's policy is behind the best of the others, at worst";
+        report.add(&key("terrace_behind_best_percent"), worst, "%", what)?;
+    }
+    match most_lost("terrace") {
+        Some(lost) => {
+            let what = "what Terrace's policy loses against first touch, at worst";
+            report.add(&key("terrace_loss_percent"), lost, "%", what)
+        }
+        None => Ok(()),
+    }
 }
 
 /// The profile of a program in a folder; one that is there is taken.

@@ -1,0 +1,83 @@
+//! Which piece of the experiment is run: all of it, unless variables name what is wanted, as lists
+//! with commas.
+//!
+//! `TERRACE_SETS`: sets; `TERRACE_PROGRAMS`: programs; `TERRACE_SHARES`: percents of fast memory;
+//! `TERRACE_TOLD`: what policies are told, of samples, counters and bits; `TERRACE_POLICIES`: policies,
+//! and the bound. With less than samples only Terrace's policy is run where no policies are named.
+
+use anyhow::{Context, bail};
+
+use super::evaluate::Told;
+use super::{BOUND, POLICIES, RATIOS, SETS};
+
+/// What is wanted; `None`: everything.
+pub struct Choice {
+    sets: Option<Vec<String>>,
+    programs: Option<Vec<String>>,
+    shares: Option<Vec<f64>>,
+    told: Option<Vec<Told>>,
+    policies: Option<Vec<String>>,
+}
+
+impl Choice {
+    pub fn from_environment() -> anyhow::Result<Self> {
+        let programs = SETS.iter().flat_map(|set| set.3.iter().map(|program| program.0));
+        let told = |name: String| Told::ALL.into_iter().find(|told| told.name() == name);
+        let share = |text: String| Some(text.parse::<f64>().ok()? / 100.0);
+        Ok(Choice {
+            sets: list("TERRACE_SETS", SETS.iter().map(|set| set.0.to_owned()))?,
+            programs: list("TERRACE_PROGRAMS", programs.map(str::to_owned))?,
+            shares: list("TERRACE_SHARES", RATIOS.map(|r| format!("{:.0}", r * 100.0)))?
+                .map(|shares| shares.into_iter().filter_map(share).collect()),
+            told: list("TERRACE_TOLD", Told::ALL.map(|told| told.name().to_owned()))?
+                .map(|names| names.into_iter().filter_map(told).collect()),
+            policies: list(
+                "TERRACE_POLICIES",
+                POLICIES.into_iter().chain([BOUND]).map(str::to_owned),
+            )?,
+        })
+    }
+
+    pub fn has_set(&self, name: &str) -> bool {
+        has(&self.sets, name)
+    }
+
+    pub fn has_program(&self, name: &str) -> bool {
+        has(&self.programs, name)
+    }
+
+    pub fn has_share(&self, ratio: f64) -> bool {
+        let near = |share: &f64| (share - ratio).abs() < 1e-6;
+        self.shares.as_ref().is_none_or(|shares| shares.iter().any(near))
+    }
+
+    /// Whether a policy is run with what it is told. Staying where one is is run with everything:
+    /// losses are counted from it.
+    pub fn has(&self, policy: &str, told: Told) -> bool {
+        let chosen = match &self.policies {
+            None => told == Told::Samples || policy == "terrace",
+            Some(_) => has(&self.policies, policy),
+        };
+        let with = self.told.as_ref().is_none_or(|all| all.contains(&told));
+        policy == "first-touch" || (chosen && with)
+    }
+}
+
+fn has(chosen: &Option<Vec<String>>, name: &str) -> bool {
+    chosen.as_ref().is_none_or(|names| names.iter().any(|n| n == name))
+}
+
+/// The names that a variable lists, all of which must be known.
+fn list(
+    variable: &str,
+    known: impl IntoIterator<Item = String>,
+) -> anyhow::Result<Option<Vec<String>>> {
+    let Some(value) = std::env::var_os(variable) else { return Ok(None) };
+    let value = value.into_string().ok().with_context(|| format!("{variable} is not text"))?;
+    let known: Vec<String> = known.into_iter().collect();
+    let names: Vec<String> = value.split(',').map(|name| name.trim().to_owned()).collect();
+    match names.iter().find(|name| !known.contains(name)) {
+        Some(got) => bail!("{variable} has '{got}'; expected some of {}", known.join(",")),
+        None => Ok(Some(names)),
+    }
+}
