@@ -518,8 +518,9 @@ fn sampling_changes_nothing_and_shows_where_reads_go() {
             samples += u64::from(n);
         }
     }
-    // Walks read memory, too, and are not sampled.
+    // Whole reads from 8 to 23 lie between samples, 15.5 on average; that of 25,000 distances is
+    // within a percent of it. Walks read memory, too, and are not sampled.
     let reads: u64 = sampled.counts(0).reads.iter().sum();
-    let told = samples * 16;
-    assert!(told > reads * 8 / 10 && told <= reads + 16, "{told} of {reads}");
+    let told = samples * 31 / 2;
+    assert!(told > reads * 8 / 10 && told <= reads * 101 / 100, "{told} of {reads}");
 }
