@@ -493,10 +493,9 @@ fn what_is_measured_adds_up_to_what_the_run_cost() {
     // Reads take what an idle tier takes, or more.
     let tiers = &presets::by_name("server-ddr5-cxl").unwrap().tiers;
     for m in measures {
-        for tier in 0..2 {
-            let idle_ps = (tiers[tier].idle_read_ns() * 1000.0) as u64;
-            let told = m.read_latency_ps[tier];
-            assert!(m.reads[tier] == 0 || told + 1000 >= idle_ps, "{told} {idle_ps}");
+        for (tier, (reads, told)) in tiers.iter().zip(m.reads.iter().zip(m.read_latency_ps)) {
+            let idle_ps = (tier.idle_read_ns() * 1000.0) as u64;
+            assert!(*reads == 0 || told + 1000 >= idle_ps, "{told} {idle_ps}");
         }
     }
 }
