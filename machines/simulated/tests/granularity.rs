@@ -85,17 +85,17 @@ fn run(workload: &str, parameters: &Value, fast_ratio: f64, policy: &str, of: &V
     counts
 }
 
-/// Four working sets in turn, each a quarter of 64 MiB, dealt out in runs of so many pages; fast
-/// memory holds a fifth.
+/// Four working sets in turn, each a quarter of 256 MiB, dealt out in runs of so many pages; fast
+/// memory holds 28 of the 128 regions of 2 MB, whole ones, for a region is moved whole or not at all.
 fn turns(run_pages: u64, policy: &str) -> Counts {
     let parameters = json!({
-        "footprint_mib": 64,
+        "footprint_mib": 256,
         "startup_ms": 0,
         "run_pages": run_pages,
         "dwell_ms": 4000,
         "sweep_ms": 50,
     });
-    run("lru-favor", &parameters, 0.2, policy, &Value::Null)
+    run("lru-favor", &parameters, 28.0 / 128.0, policy, &Value::Null)
 }
 
 const STATIC: [&str; 3] = ["granularity-4k", "granularity-64k", "granularity-2m"];
