@@ -92,7 +92,7 @@ pub(super) const KIND: PolicyKind = PolicyKind {
         },
         ParameterDoc {
             name: "membership",
-            default: "own",
+            default: "\"own\"",
             meaning: "whose lists pages are on: own, or kernel where the machine tells (live, on \
                       the Terrace kernel)",
         },
