@@ -1,7 +1,8 @@
 //! Terrace's own policy: everything together, and no move that does not pay.
 //!
 //! **What it knows.** How often each page is read: sampled reads where the machine has them, else
-//! one for each accessed bit. Reads count by what slow reads of their period cost (`prices`): a
+//! what accessed bits and the counts of reads by tier together say of it (`estimate`), else one for
+//! each accessed bit. Reads count by what slow reads of their period cost (`prices`): a
 //! read that is waited for with others costs little. Three moving averages of different length
 //! remember it (`rates`). Pages of a region that differ by no more than chance are taken as alike,
 //! so that a region moves whole where it is used alike and page by page where it is not: the
@@ -35,11 +36,13 @@
 //! allowance, a share of the time that has passed, nothing moves until it recovers, or, within an
 //! overdraft, until a memory's shadow has won `conviction` periods. If the placement goes on losing
 //! meanwhile, pages go back to where they were first placed (`retreat`): an error costs what it
-//! has cost and the way back, and no more.
+//! has cost and the way back, and no more. Where reads are counted and not sampled, what a
+//! placement seems to bring counts in part only (`doubt`).
 //!
 //! Each part can be switched off by a parameter; `docs/policies.md` has what each one adds, how the
 //! defaults were found, and on which workloads.
 
+mod estimate;
 mod ledger;
 mod prices;
 mod rates;
@@ -54,6 +57,7 @@ use crate::plan::{Decision, Plan};
 use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 use crate::select::{KeyCounts, Selection};
+use estimate::Estimate;
 use ledger::{Ledger, Reads};
 use rates::{COLDEST, MEMORIES, Rates, key, rate_of};
 
@@ -64,6 +68,8 @@ struct Parameters {
     regions: bool,
     operation_bytes: u64,
     weigh_reads: bool,
+    count_reads: bool,
+    doubt: f64,
     exchange: String,
     weigh_costs: bool,
     follow_phases: bool,
@@ -89,6 +95,8 @@ impl Default for Parameters {
             regions: true,
             operation_bytes: REGION_BYTES,
             weigh_reads: true,
+            count_reads: true,
+            doubt: 0.6,
             exchange: "measured".to_owned(),
             weigh_costs: true,
             follow_phases: true,
@@ -133,6 +141,16 @@ pub(super) const KIND: PolicyKind = PolicyKind {
             name: "weigh_reads",
             default: "true",
             meaning: "reads count by what slow reads of their period cost; false: all alike",
+        },
+        ParameterDoc {
+            name: "count_reads",
+            default: "true",
+            meaning: "without samples, counts of reads by tier say how often pages are read",
+        },
+        ParameterDoc {
+            name: "doubt",
+            default: "0.6",
+            meaning: "share of what places seem to bring that counts, by counters without samples (0 to 1)",
         },
         ParameterDoc {
             name: "exchange",
@@ -256,6 +274,7 @@ struct Terrace {
     fixed: Option<usize>,
     features: FeatureCounter,
     rates: Rates,
+    estimate: Estimate,
     shadows: [Shadow; MEMORIES],
     /// Where pages were first placed.
     home: PageBits,
@@ -300,6 +319,7 @@ impl Terrace {
         for (name, got, least, most) in [
             ("allowance", p.allowance, 0.0, 1.0),
             ("allowance_periods", p.allowance_periods, 0.0, 1000.0),
+            ("doubt", p.doubt, 0.0, 1.0),
             ("patience", p.patience, 0.01, 1000.0),
             ("trust", p.trust, 0.0, 1000.0),
             ("lindy", p.lindy, 0.01, 1e6),
@@ -318,6 +338,7 @@ impl Terrace {
             fixed,
             features: FeatureCounter::default(),
             rates: Rates::new(KEEP),
+            estimate: Estimate::default(),
             shadows: Default::default(),
             home: PageBits::default(),
             ledger: Ledger::new(p.pair_accesses, p.weigh_reads),
@@ -335,17 +356,30 @@ impl Terrace {
 
     /// Units of reads of each page in the period.
     fn take_reads(&mut self, scan: &Scan) {
-        self.reads = vec![0.0; scan.pages()];
         let samples = scan.samples();
         self.sampled = samples.is_some();
+        let Some(samples) = samples else {
+            self.reads = self.estimate.reads(scan, self.parameters.count_reads);
+            return;
+        };
+        self.reads = vec![0.0; scan.pages()];
         for page in scan.accessed.iter_ones() {
-            self.reads[page] = samples.map_or(1.0, |s| f32::from(s[page]));
+            self.reads[page] = f32::from(samples[page]);
         }
     }
 
     /// Reads of the pages that are fast in a placement.
     fn hits(&self, fast: &PageBits) -> f64 {
         fast.iter_ones().map(|page| f64::from(self.reads[page])).sum()
+    }
+
+    /// What counts of what places seem to bring or to lose. How often pages are read is a guess
+    /// where reads are counted and not sampled, and a guess that moves are based on errs to their
+    /// advantage: what they bring is less. Of accessed bits alone all is a guess, costs as well;
+    /// there it would only make the policy slow.
+    fn believed(&self, brought: f64) -> f64 {
+        let guessed = !self.sampled && self.ledger.measured();
+        if guessed && brought > 0.0 { self.parameters.doubt * brought } else { brought }
     }
 
     /// Notices a new phase.
@@ -495,6 +529,7 @@ impl Policy for Terrace {
                 (self.age, self.life) = (0, 0);
             }
             self.rates.carry(&carry);
+            self.estimate.carry(&carry);
             self.home = carry.bits_or(&self.home, &scan.fast);
             for shadow in &mut self.shadows {
                 shadow.fast = carry.bits_or(&shadow.fast, &scan.fast);
@@ -511,14 +546,14 @@ impl Policy for Terrace {
         let reads = Reads { all, slow: all - hits, slow_at_home: all - at_home };
         let spent = self.ledger.period(scan, reads);
         let price = self.ledger.price();
-        let brought = (hits - at_home) * price;
+        let brought = self.believed((hits - at_home) * price);
         self.ledger.balance += brought - spent;
         self.standing = self.standing * STANDING_KEEP + brought;
         for (memory, hits) in of_shadows.into_iter().enumerate() {
+            let brought = self.believed((hits - at_home) * price);
             let shadow = &mut self.shadows[memory];
             let charge = shadow.debt / self.parameters.patience_periods(memory).max(1.0);
             shadow.debt -= charge;
-            let brought = (hits - at_home) * price;
             shadow.score = shadow.score * self.parameters.score_keep + brought - charge;
         }
         let weight = self.ledger.weight as f32;
@@ -575,6 +610,7 @@ impl Policy for Terrace {
 
     fn metadata_bytes(&self) -> usize {
         let shadows: usize = self.shadows.iter().map(|s| s.fast.size_bytes()).sum();
-        self.features.size_bytes() + self.rates.size_bytes() + self.home.size_bytes() + shadows
+        let rates = self.rates.size_bytes() + self.estimate.size_bytes();
+        self.features.size_bytes() + rates + self.home.size_bytes() + shadows
     }
 }

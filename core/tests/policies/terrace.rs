@@ -265,3 +265,50 @@ fn a_placement_that_goes_on_losing_is_left() {
     let (at_end, _) = deceived(&json!({"retreat": false}));
     assert!(at_end < 250, "{at_end}");
 }
+
+/// Of the first half of memory, which lies fast, one part is read a hundred times in every other
+/// period, the other never; the second half is read once in each. Nothing samples reads, so that the
+/// second half looks busiest. Which part of the time is lost against staying, and how many of the
+/// first part's 192 pages are fast at the end.
+fn misled(parameters: &serde_json::Value) -> (f64, usize) {
+    let mut policy = build("terrace", parameters, 1).unwrap();
+    let layout = Arc::new(Layout::contiguous(PageSize::Base, 512));
+    let mut fast: PageBits = (0..512).map(|page| page < 256).collect();
+    let (mut moving_ns, mut lost_ns, mut elapsed_ns) = (0, 0.0, 0.0);
+    for number in 0..600u64 {
+        let read = |page: usize| match page {
+            0..192 if (number + page as u64).is_multiple_of(2) => 100u64,
+            0..256 => 0,
+            _ => 1,
+        };
+        let reads_of = |want: bool| (0..512).filter(|&p| fast.get(p) == want).map(read).sum();
+        let reads: [u64; 2] = [reads_of(true), reads_of(false)];
+        let stall_ns = reads[1] * 400;
+        lost_ns += stall_ns as f64 - 256.0 * 400.0 + moving_ns as f64;
+        let measures = Measures {
+            elapsed_ns: 2_000_000 + stall_ns + moving_ns,
+            moving_ns,
+            slow_stall_ns: stall_ns * 4 / 3,
+            reads,
+            read_latency_ps: [80_000, 320_000],
+            ..Measures::default()
+        };
+        elapsed_ns += measures.elapsed_ns as f64;
+        let accessed = (0..512).map(|page| read(page) > 0).collect();
+        let scan = Scan::new(number, layout.clone(), accessed, fast.clone())
+            .with_measures(Arc::new(measures));
+        let plan = policy.decide(&scan, &Budget { fast_pages: 256, moved_pages: 32 }).plan;
+        moving_ns = plan.pages(PageSize::Base).0 * 7_000;
+        plan.apply(&layout, &mut fast);
+    }
+    (lost_ns / elapsed_ns, fast.count_range(0..192))
+}
+
+#[test]
+fn counts_of_reads_contradict_bits_that_mislead() {
+    let (lost, left) = misled(&json!(null));
+    assert!(lost < 0.01, "{lost} of the time lost, {left} of 192 pages are where they were");
+    assert!(left > 180, "{left} of 192 pages, {lost} lost");
+    let (worse, left) = misled(&json!({"count_reads": false}));
+    assert!(worse > 0.1, "{worse}, with counts {lost}; {left} pages");
+}
