@@ -119,9 +119,10 @@ const POLICIES: [&str; 11] = [
     "optimum",
 ];
 
-/// Terrace's policy without one of its parts.
-fn ablations() -> [(&'static str, Value); 10] {
-    [
+/// Terrace's policy without one of its parts, and what it is told: some parts are for machines that
+/// do not sample reads.
+fn ablations() -> impl Iterator<Item = (&'static str, Value, Told)> {
+    let sampled = [
         ("without the price of reads", json!({"weigh_reads": false})),
         ("without a memory over phases", json!({"keep_long": false})),
         ("without going back", json!({"retreat": false})),
@@ -132,7 +133,13 @@ fn ablations() -> [(&'static str, Value); 10] {
         ("without weighing costs", json!({"weigh_costs": false})),
         ("without following phases", json!({"follow_phases": false})),
         ("long memory only", json!({"memory": "long"})),
-    ]
+    ];
+    let counted = [
+        ("without counting reads", json!({"count_reads": false})),
+        ("without doubt", json!({"doubt": 1})),
+    ];
+    let sampled = sampled.into_iter().map(|(name, of)| (name, of, Told::Samples));
+    sampled.chain(counted.into_iter().map(|(name, of)| (name, of, Told::Counters)))
 }
 
 /// A program lives for so long at least with all memory fast: some 40 times what it costs to move a
@@ -165,9 +172,8 @@ const BOUND: &str = "bound";
 fn columns() -> Vec<Column> {
     let of = |name: String, policy, parameters, told| Column { name, policy, parameters, told };
     let policies = POLICIES.iter().map(|&p| of(p.to_owned(), p, Value::Null, Told::Samples));
-    let parts = ablations().into_iter().map(|(name, parameters)| {
-        of(format!("terrace {name}"), "terrace", parameters, Told::Samples)
-    });
+    let parts = ablations()
+        .map(|(name, parameters, told)| of(format!("terrace {name}"), "terrace", parameters, told));
     let less = |told: Told| POLICIES.into_iter().map(move |p| (p, told));
     let less = [Told::Counters, Told::Bits].into_iter().flat_map(less);
     // Staying, and the future, are the same whatever is measured.
@@ -249,8 +255,13 @@ fn table(set: &str, rows: &[Row]) -> String {
     };
     let same = |name: &str| (name.to_owned(), name.to_owned());
     let of = |told: Told| columns().into_iter().filter(move |column| column.told == told);
+    let is_part = |column: &Column| column.parameters != Value::Null;
     let policies: Vec<_> = [BOUND].into_iter().chain(POLICIES).map(same).collect();
-    let parts = ablations().map(|(name, _)| (name.to_owned(), format!("terrace {name}")));
+    let part_of = |column: Column| {
+        let name = column.name.strip_prefix("terrace ").unwrap_or(&column.name);
+        (name.to_owned(), column.name.clone())
+    };
+    let parts = of(Told::Samples).filter(is_part).map(part_of);
     let parts: Vec<_> = [same("terrace")].into_iter().chain(parts).collect();
     let mut text = format!("\n## `{set}`\n\n") + &part("", &policies);
     text += &part("\nTerrace's policy without its parts:\n\n", &parts);
@@ -258,7 +269,10 @@ fn table(set: &str, rows: &[Row]) -> String {
         (Told::Counters, "\nWith accessed bits and counters, no samples:\n\n"),
         (Told::Bits, "\nWith accessed bits alone:\n\n"),
     ] {
-        let columns = of(told).map(|column| (column.policy.to_owned(), column.name));
+        let columns = of(told).map(|column| match is_part(&column) {
+            true => part_of(column),
+            false => (column.policy.to_owned(), column.name),
+        });
         text += &part(title, &[same("first-touch")].into_iter().chain(columns).collect::<Vec<_>>());
     }
     text
