@@ -109,10 +109,14 @@ pub fn profile(
             reads: looked_at.page_reads,
         })?;
         sum.intervals += 1;
+        let millions = sum.references / 1_000_000;
         sum.references += near.references;
         sum.fast += near.took;
         sum.slow += far.took;
-        events.event(Event::Stage(&format!("{} million references", sum.references / 1_000_000)));
+        if sum.references / 1_000_000 > millions {
+            let text = format!("{} million references", sum.references / 1_000_000);
+            events.event(Event::Stage(&text));
+        }
         if near.ended || far.ended {
             break;
         }
