@@ -180,10 +180,17 @@ fn nothing_is_left_behind_by_a_finished_or_a_dropped_session() {
             drop(session);
         }
         assert!(!alive(main_pid));
-        // Its parent is gone: whoever collects it now is not us, so it may still be listed,
-        // but no longer run.
-        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-        assert!(stat.is_empty() || stat.contains(") Z") || stat.contains(") X"), "{stat}");
+        // It has been killed, and dies when it runs next. Its parent is gone: whoever collects it
+        // is not us, so it may stay listed.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            if stat.is_empty() || stat.contains(") Z") || stat.contains(") X") {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{stat}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
