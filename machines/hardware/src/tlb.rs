@@ -12,6 +12,7 @@ use crate::address::{BASE_PAGE_BITS, HUGE_PAGE_BITS, PhysicalAddress, VirtualAdd
 use crate::error::{ConfigError, check_range};
 use crate::sets::packed::Packed;
 use crate::sets::recency::Recency;
+use crate::sets::ways::Ways;
 use crate::sets::words::{Words, words};
 
 /// The size and shape of one TLB.

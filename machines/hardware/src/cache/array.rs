@@ -8,6 +8,7 @@ use crate::cache::config::{CacheConfig, Replacement};
 use crate::error::ConfigError;
 use crate::sets::packed::Packed;
 use crate::sets::recency::Recency;
+use crate::sets::ways::Ways;
 use crate::sets::words::{Words, words};
 
 /// A line that had to leave.

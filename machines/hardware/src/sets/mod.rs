@@ -9,4 +9,5 @@ pub(crate) mod packed;
 pub(crate) mod recency;
 #[cfg(target_arch = "x86_64")]
 mod sse2;
+pub(crate) mod ways;
 pub(crate) mod words;

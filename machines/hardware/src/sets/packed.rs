@@ -1,6 +1,7 @@
 //! The common case, made fast: up to 16 ways with tags of up to 31 bits. A set is compared as 16
 //! words at once, whatever its ways; words of the sets that follow are masked away.
 
+use super::ways::Ways;
 use super::words::Word;
 use crate::host::array::Array;
 use crate::host::prefetch::prefetch;
@@ -24,11 +25,6 @@ impl Packed {
         let stride_bits = ways.next_power_of_two().trailing_zeros();
         let words = Array::new((sets << stride_bits) + WINDOW, u32::EMPTY);
         Packed { words, stride_bits, ways: ((1u64 << ways) - 1) as u32 }
-    }
-
-    #[inline(always)]
-    fn at(&self, set: usize, way: usize) -> usize {
-        (set << self.stride_bits) + way
     }
 
     /// Whether words of this width can hold a tag.
@@ -81,51 +77,6 @@ impl Packed {
         Self::find_in(window, self.ways, tag)
     }
 
-    /// An empty way.
-    pub(crate) fn find_empty(&self, set: usize, ways: usize) -> Option<usize> {
-        let first = self.at(set, 0);
-        self.words[first..first + ways].iter().position(|&w| w == u32::EMPTY)
-    }
-
-    /// Whether a way is dirty.
-    #[inline(always)]
-    pub(crate) fn dirty(&self, set: usize, way: usize) -> bool {
-        self.words[self.at(set, way)].dirty()
-    }
-
-    /// Marks a way dirty, if `dirty`.
-    #[inline(always)]
-    pub(crate) fn or_dirty(&mut self, set: usize, way: usize, dirty: bool) {
-        let at = self.at(set, way);
-        self.words[at] = self.words[at].or_dirty(dirty);
-    }
-
-    /// Puts a tag, which must fit, in a way; the tag and dirty bit of what was there.
-    #[inline(always)]
-    pub(crate) fn replace(
-        &mut self,
-        set: usize,
-        way: usize,
-        tag: u64,
-        dirty: bool,
-    ) -> Option<(u64, bool)> {
-        let at = self.at(set, way);
-        let old = std::mem::replace(&mut self.words[at], u32::new(tag, dirty));
-        (old != u32::EMPTY).then(|| (old.tag(), old.dirty()))
-    }
-
-    /// Empties a way; whether it was dirty.
-    #[inline(always)]
-    pub(crate) fn empty(&mut self, set: usize, way: usize) -> bool {
-        let at = self.at(set, way);
-        std::mem::replace(&mut self.words[at], u32::EMPTY).dirty()
-    }
-
-    /// Empties everything.
-    pub(crate) fn clear(&mut self) {
-        self.words.fill(u32::EMPTY);
-    }
-
     /// Everything there is: set, way, tag, dirty.
     pub(crate) fn all(&self) -> Vec<(usize, usize, u64, bool)> {
         super::words::all(&self.words, self.stride_bits)
@@ -134,5 +85,24 @@ impl Packed {
     /// How many sets, and how many words each takes.
     pub(super) fn shape(&self) -> (usize, usize) {
         ((self.words.len() - WINDOW) >> self.stride_bits, 1 << self.stride_bits)
+    }
+}
+
+impl Ways for Packed {
+    type Word = u32;
+
+    #[inline(always)]
+    fn at(&self, set: usize, way: usize) -> usize {
+        (set << self.stride_bits) + way
+    }
+
+    #[inline(always)]
+    fn words(&self) -> &[u32] {
+        &self.words
+    }
+
+    #[inline(always)]
+    fn words_mut(&mut self) -> &mut [u32] {
+        &mut self.words
     }
 }

@@ -3,6 +3,7 @@
 //! A set takes a power-of-two number of words, those past its ways empty for ever.
 
 use super::packed::Packed;
+use super::ways::Ways;
 
 /// A word: the tag above, the dirty bit lowest; all ones where there is none.
 pub(crate) trait Word: Copy + Eq + std::fmt::Debug {
@@ -90,11 +91,6 @@ impl<W: Word> Sets<W> {
         Sets { skip: (line - misplaced) % line, words, stride_bits }
     }
 
-    #[inline(always)]
-    fn at(&self, set: usize, way: usize) -> usize {
-        self.skip + (set << self.stride_bits) + way
-    }
-
     /// The way that holds a tag.
     #[inline(always)]
     pub(crate) fn find(&self, set: usize, tag: u64) -> Option<usize> {
@@ -115,54 +111,28 @@ impl<W: Word> Sets<W> {
         None
     }
 
-    /// An empty way.
-    pub(crate) fn find_empty(&self, set: usize, ways: usize) -> Option<usize> {
-        let first = self.at(set, 0);
-        self.words[first..first + ways].iter().position(|&w| w == W::EMPTY)
-    }
-
-    /// Whether a way is dirty.
-    #[inline(always)]
-    pub(crate) fn dirty(&self, set: usize, way: usize) -> bool {
-        self.words[self.at(set, way)].dirty()
-    }
-
-    /// Marks a way dirty, if `dirty`.
-    #[inline(always)]
-    pub(crate) fn or_dirty(&mut self, set: usize, way: usize, dirty: bool) {
-        let at = self.at(set, way);
-        self.words[at] = self.words[at].or_dirty(dirty);
-    }
-
-    /// Puts a tag, which must fit, in a way; the tag and dirty bit of what was there.
-    #[inline(always)]
-    pub(crate) fn replace(
-        &mut self,
-        set: usize,
-        way: usize,
-        tag: u64,
-        dirty: bool,
-    ) -> Option<(u64, bool)> {
-        let at = self.at(set, way);
-        let old = std::mem::replace(&mut self.words[at], W::new(tag, dirty));
-        (old != W::EMPTY).then(|| (old.tag(), old.dirty()))
-    }
-
-    /// Empties a way; whether it was dirty.
-    #[inline(always)]
-    pub(crate) fn empty(&mut self, set: usize, way: usize) -> bool {
-        let at = self.at(set, way);
-        std::mem::replace(&mut self.words[at], W::EMPTY).dirty()
-    }
-
-    /// Empties everything.
-    pub(crate) fn clear(&mut self) {
-        self.words.fill(W::EMPTY);
-    }
-
     /// Everything there is: set, way, tag, dirty.
     pub(crate) fn all(&self) -> Vec<(usize, usize, u64, bool)> {
         all(&self.words[self.skip..], self.stride_bits)
+    }
+}
+
+impl<W: Word> Ways for Sets<W> {
+    type Word = W;
+
+    #[inline(always)]
+    fn at(&self, set: usize, way: usize) -> usize {
+        self.skip + (set << self.stride_bits) + way
+    }
+
+    #[inline(always)]
+    fn words(&self) -> &[W] {
+        &self.words
+    }
+
+    #[inline(always)]
+    fn words_mut(&mut self) -> &mut [W] {
+        &mut self.words
     }
 }
 
