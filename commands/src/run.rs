@@ -52,7 +52,7 @@ At reference depth workloads are of kind "program" or "recording", periods
 are of simulated time, and there are these besides:
   [machine.hardware]          # see 'terrace machines'
   preset = "server-ddr5-cxl"  # and what to change of it: node.cores = 4
-  [machine.os]                # huge_pages, watermarks, levels
+  [machine.os]                # huge_pages, watermarks, levels, page_cache
   migration.threads = 4       # exchange, batches, splitting, shootdowns
   costs.preset = "nimble"     # what each step costs
   [machine.simulation]        # how time is played: quantum_ns = 1000

@@ -119,6 +119,37 @@ fn page_tables_bound_to_full_memory_end_in_a_kill_that_is_told() {
 }
 
 #[test]
+fn bound_page_tables_wait_for_reclaim_before_the_program_is_killed() {
+    // Few pages to a leaf table, so that tables are what fills memory.
+    let bound = |tables: &str| {
+        let place = place(|text| {
+            text.replacen("fast = \"16M\"", "fast = \"2M\"", 1)
+                .replacen(
+                    "[[groups]]",
+                    "[machine.os]\nwatermarks = [{ min = 0.02, low = 0.02, high = 0.02 }]\n\
+                     page_cache = [0.1]\n\n[[groups]]",
+                    1,
+                )
+                .replacen(
+                    "page_size",
+                    &format!("sparse = {{ pte = 4, pmd = 64 }}\ntables = {tables}\npage_size"),
+                    1,
+                )
+        });
+        place.run("run e.toml --out out").good();
+        let runs: Vec<RunRow> = read(&place.path("out")).unwrap();
+        let periods: Vec<HardwareRow> = read(&place.path("out")).unwrap();
+        let most = periods.iter().filter(|row| row.table_faults > 0);
+        let most = most.map(|row| row.table_allocation_ms / row.table_faults as f64);
+        (runs[0].killed == Some(true), most.fold(0.0, f64::max))
+    };
+    let (killed, soft_ms) = bound("{ placement = \"follow_data\" }");
+    assert!(!killed && soft_ms > 0.0, "{soft_ms}");
+    let (killed, hard_ms) = bound("{ placement = \"bind_all\", hard = true }");
+    assert!(killed && hard_ms > 2.0 * soft_ms, "{hard_ms} {soft_ms}");
+}
+
+#[test]
 fn a_run_that_fails_leaves_nothing_half_written() {
     // Data fits, but its page tables do not.
     let place = place(|text| {

@@ -150,6 +150,7 @@ pub(crate) fn roomy(mut config: ReferenceConfig) -> ReferenceConfig {
         tier.capacity = Bytes(all);
     }
     config.os.watermarks.clear();
+    config.os.page_cache.clear();
     config
 }
 
@@ -349,8 +350,10 @@ fn hardware_row(run: &str, group: &str, period: u64, cost: &PeriodCost) -> Hardw
         slow_stall_ms: ms(slow(&c.memory_stall_ps)),
         store_stall_ms: ms(c.store_stall_ps),
         fault_ms: ms(c.fault_ps),
+        table_allocation_ms: ms(c.table_allocation_ps),
         migration_ms: ms(c.migration_ps),
         faults: c.faults,
+        table_faults: c.table_faults,
         walks: c.walks,
         walk_ms: ms(c.walk_ps),
         fast_reads: c.reads[0],

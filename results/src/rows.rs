@@ -239,10 +239,14 @@ table! {
         store_stall_ms: f64,
         /// Page faults, in ms.
         fault_ms: f64,
+        /// Of that, allocating page-table pages, in ms.
+        table_allocation_ms: f64,
         /// Standing still for migration, in ms.
         migration_ms: f64,
         /// Page faults.
         faults: u64,
+        /// Page faults in which page-table pages were allocated.
+        table_faults: u64,
         /// Page walks.
         walks: u64,
         /// Time of page walks, which overlap with other work, in ms.

@@ -162,6 +162,9 @@ pub struct OsConfig {
     pub huge_pages: HugePages,
     /// By tier; a tier without an entry has Linux's own (see [`linux_watermarks`]).
     pub watermarks: Vec<Watermarks>,
+    /// By tier: the share of each node that clean page cache takes at the start, at most down to
+    /// the high watermark. Reclaim drops it when memory is short. None without an entry.
+    pub page_cache: Vec<f64>,
     /// What steps cost.
     pub costs: CostConfig,
     /// How pages move.
@@ -179,6 +182,7 @@ impl Default for OsConfig {
             levels: 4,
             huge_pages: HugePages::default(),
             watermarks: Vec::new(),
+            page_cache: Vec::new(),
             costs: CostConfig::default(),
             migration: MigrationConfig::default(),
             reclaim_retries: 16,
@@ -202,6 +206,14 @@ impl OsConfig {
                         "min {}, low {}, high {}; expected shares below 1 that do not fall",
                         w.min, w.low, w.high
                     ),
+                );
+            }
+        }
+        for (tier, share) in self.page_cache.iter().enumerate() {
+            if !(0.0..=1.0).contains(share) {
+                return refuse(
+                    &format!("os.page_cache[{tier}]"),
+                    format!("{share}; expected a share of the tier, 0 to 1"),
                 );
             }
         }

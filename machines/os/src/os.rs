@@ -154,7 +154,7 @@ impl Os {
     /// An operating system with no process on these nodes, fastest tier first.
     pub fn new(config: &OsConfig, nodes: &[NodeMemory]) -> Result<Os, ConfigError> {
         config.check(nodes)?;
-        Ok(Os {
+        let mut os = Os {
             config: config.clone(),
             costs: config.costs.table()?,
             memory: Memory::new(config, nodes),
@@ -167,7 +167,12 @@ impl Os {
             counters: Counters::default(),
             #[cfg(test)]
             sabotage: None,
-        })
+        };
+        for (index, node) in (0..).zip(nodes) {
+            let share = config.page_cache.get(usize::from(node.tier.0)).copied().unwrap_or(0.0);
+            os.fill_page_cache(Node(index), (share * node.capacity_bytes as f64) as u64);
+        }
+        Ok(os)
     }
 
     /// The costs in force.

@@ -167,6 +167,24 @@ fn first_touch_stops_at_the_low_watermark_and_reserves_nothing_below_the_minimum
 }
 
 #[test]
+fn page_cache_is_there_from_the_start_and_makes_way_when_memory_is_short() {
+    let config = OsConfig {
+        huge_pages: HugePages::Never,
+        watermarks: vec![Watermarks { min: 0.0, low: 0.0, high: 0.125 }; 2],
+        page_cache: vec![0.25, 1.0],
+        ..OsConfig::default()
+    };
+    let mut os = os_with(&config, 8 * MIB, 8 * MIB);
+    assert_eq!(os.free_bytes(Node::FAST), 6 * MIB);
+    assert_eq!(os.free_bytes(Node::SLOW), MIB, "down to the high watermark");
+    let p = os.create_process(ProcessSpec::default()).unwrap();
+    os.map(p, 0, 14 * MIB, false).unwrap();
+    touch_all(&mut os, range(p, 0, 14 * MIB));
+    assert_eq!(os.counters().oom_kills, 0);
+    os.check().unwrap();
+}
+
+#[test]
 fn impossible_configurations_are_refused_in_one_line() {
     let good = [
         NodeMemory { tier: Tier::FAST, start: PhysicalAddress(0), capacity_bytes: 4 * MIB },
@@ -192,6 +210,8 @@ fn impossible_configurations_are_refused_in_one_line() {
     refused(&levels, &good, "levels is 3");
     let marks = vec![Watermarks { min: 0.5, low: 0.1, high: 0.2 }];
     refused(&OsConfig { watermarks: marks, ..OsConfig::default() }, &good, "min 0.5");
+    let cache = OsConfig { page_cache: vec![0.1, 1.5], ..OsConfig::default() };
+    refused(&cache, &good, "os.page_cache[1]");
     let mut threads = OsConfig::default();
     threads.migration.threads = 0;
     refused(&threads, &good, "threads is 0");

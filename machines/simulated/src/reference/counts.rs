@@ -28,10 +28,14 @@ pub struct Counts {
     pub store_stall_ps: u64,
     /// Page faults: the operating system's time for them.
     pub fault_ps: u64,
+    /// Of that, allocating page-table pages.
+    pub table_allocation_ps: u64,
     /// Standing still for migration: shootdowns, cores taken away, pages under way.
     pub migration_ps: u64,
     /// Page faults.
     pub faults: u64,
+    /// Faults in which page-table pages were allocated.
+    pub table_faults: u64,
     /// Faults that waited for a page under way.
     pub waits: u64,
     /// Page walks.
@@ -128,6 +132,6 @@ macro_rules! each_field {
 }
 each_field!(
     references, instructions, compute_ps, walk_stall_ps, cache_stall_ps, store_stall_ps, fault_ps,
-    migration_ps, faults, waits, walks, walk_ps, leading_loads, leading_load_ps;
+    table_allocation_ps, migration_ps, faults, table_faults, waits, walks, walk_ps, leading_loads, leading_load_ps;
     memory_stall_ps, reads, writes
 );

@@ -518,6 +518,8 @@ impl State {
         let counts = &mut self.programs[number].counts;
         counts.faults += 1;
         counts.fault_ps += resumed.since(fault.done).0;
+        counts.table_faults += u64::from(outcome.table_allocation > Picoseconds::ZERO);
+        counts.table_allocation_ps += outcome.table_allocation.0;
         if let FaultKind::WaitFor(id) = outcome.kind {
             counts.waits += 1;
             self.programs[number].phase = Phase::Waiting(id, core, resumed);
