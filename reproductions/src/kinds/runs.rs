@@ -6,8 +6,8 @@
 //! Measures are the columns of the run's tables that are numbers (`runs`; of `hardware` the sums
 //! over the run), and these: `performance` (1 over `slowdown`), `pair_performance` and
 //! `geomean_performance` (of two groups, of all), `chose_POLICY_share` and `operations_POLICY_share`
-//! (of periods, and of operations of migration, in which an adaptive policy applied it), `walk_ns`
-//! (time of a page walk), `settled_periods`.
+//! (of periods, and of operations of migration, in which an adaptive policy applied it),
+//! `settled_periods`, and what [`super::ratios`] makes of others.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,6 +24,7 @@ use terrace_experiments::run::{Event, Events, MachineKind, Request, run};
 use terrace_results::{HardwareRow, PeriodRow, RunRow, read};
 use toml::{Table, Value};
 
+use super::ratios::made;
 use super::{Cell, Job, Kind};
 use crate::claims::geomean;
 use crate::data::Data;
@@ -256,10 +257,10 @@ impl Measured {
                 let inverse: Vec<f64> = slowdowns.map(|(_, s)| 1.0 / s).collect();
                 (!inverse.is_empty()).then(|| geomean(&inverse))
             }
-            "walk_ns" => {
-                Some(1e6 * self.columns.get("walk_ms")? / self.columns.get("walks")?.max(1.0))
+            other => {
+                let column = |name: &str| self.columns.get(name).copied();
+                column(other).or_else(|| made(other, &column))
             }
-            other => self.columns.get(other).copied(),
         }
     }
 }

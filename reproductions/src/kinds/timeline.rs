@@ -2,7 +2,7 @@
 //! percentage of the run's periods at which it ends, from where the row before it ends.
 //!
 //! Measures are means over the row's periods of the columns of the tables `periods` and
-//! `hardware`, and `walk_ns`, the time of a page walk.
+//! `hardware`, and what [`super::ratios`] makes of their sums.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use terrace_experiments::run::{Event, Events};
 use terrace_results::{HardwareRow, PeriodRow, read};
 
+use super::ratios::made;
 use super::runs::{prepare, run_cell};
 use super::{Cell, Job, Kind};
 use crate::data::Data;
@@ -82,11 +83,8 @@ fn mean(periods: &[Columns], measure: &str) -> Option<f64> {
         let values: Vec<f64> = periods.iter().filter_map(|p| p.get(name).copied()).collect();
         (!values.is_empty()).then(|| (values.iter().sum(), values.len() as f64))
     };
-    if measure == "walk_ns" {
-        let (ms, walks) = (sum("walk_ms")?.0, sum("walks")?.0);
-        return (walks > 0.0).then(|| 1e6 * ms / walks);
-    }
-    sum(measure).map(|(sum, count)| sum / count)
+    let mean = sum(measure).map(|(sum, count)| sum / count);
+    mean.or_else(|| made(measure, &|name| sum(name).map(|(sum, _)| sum)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,82 @@
+//! Measures that are made of other measures: sums, and ratios of sums.
+
+/// A measure made of others: their sum, divided by that of the divisors where there are any.
+struct Made {
+    name: &'static str,
+    factor: f64,
+    of: &'static [&'static str],
+    by: &'static [&'static str],
+}
+
+const MADE: &[Made] = &[
+    // Time of a page walk.
+    Made { name: "walk_ns", factor: 1e6, of: &["walk_ms"], by: &["walks"] },
+    // Page walks beside instructions: misses of the last TLB.
+    Made { name: "walks_per_1000", factor: 1e3, of: &["walks"], by: &["instructions"] },
+    // Time of page walks, which overlap with other work, beside the run's.
+    Made { name: "walk_share", factor: 1.0, of: &["walk_ms"], by: &["duration_ms"] },
+    // Time that a fault takes to allocate page-table pages, where it has to.
+    Made {
+        name: "table_allocation_ns",
+        factor: 1e6,
+        of: &["table_allocation_ms"],
+        by: &["table_faults"],
+    },
+    // All that cores wait for.
+    Made {
+        name: "stall_ms",
+        factor: 1.0,
+        of: &[
+            "walk_stall_ms",
+            "cache_stall_ms",
+            "fast_stall_ms",
+            "slow_stall_ms",
+            "store_stall_ms",
+        ],
+        by: &[],
+    },
+    // Lines read from memory: misses of the last cache.
+    Made { name: "memory_reads", factor: 1.0, of: &["fast_reads", "slow_reads"], by: &[] },
+    // Page-table pages in slow memory, of all of them.
+    Made {
+        name: "slow_table_share",
+        factor: 1.0,
+        of: &["slow_table_pages"],
+        by: &["slow_table_pages", "fast_table_pages"],
+    },
+];
+
+/// What a measure made of others comes to, from what those come to; none where `measure` is no such
+/// measure, where one of the others is missing, or where there is nothing to divide by.
+pub(super) fn made(measure: &str, value: &dyn Fn(&str) -> Option<f64>) -> Option<f64> {
+    let made = MADE.iter().find(|made| made.name == measure)?;
+    let sum = |names: &[&str]| names.iter().map(|name| value(name)).sum::<Option<f64>>();
+    let (of, by) = (sum(made.of)?, sum(made.by)?);
+    match made.by {
+        [] => Some(made.factor * of),
+        _ => (by > 0.0).then(|| made.factor * of / by),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_and_ratios_of_sums_need_all_that_they_are_made_of() {
+        let value = |name: &str| match name {
+            "walk_ms" | "fast_reads" | "slow_table_pages" => Some(1.0),
+            "walks" => Some(4.0),
+            "slow_reads" => Some(2.0),
+            "fast_table_pages" => Some(3.0),
+            "instructions" => Some(0.0),
+            _ => None,
+        };
+        assert_eq!(made("walk_ns", &value), Some(2.5e5));
+        assert_eq!(made("memory_reads", &value), Some(3.0));
+        assert_eq!(made("slow_table_share", &value), Some(0.25));
+        assert_eq!(made("walks_per_1000", &value), None, "nothing to divide by");
+        assert_eq!(made("table_allocation_ns", &value), None, "of what is not known");
+        assert_eq!(made("walks", &value), None, "not made of others");
+    }
+}
