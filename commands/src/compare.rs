@@ -15,8 +15,9 @@ pub struct Arguments {
     /// The policies, separated by commas; see 'terrace policies'.
     #[arg(long, value_delimiter = ',', required = true, value_name = "A,B,C")]
     policies: Vec<String>,
-    /// On the virtual machine: each policy on each of these kernels, 'debian', 'terrace' (built by
-    /// 'make kernel') or the path of an image, instead of the one in the file.
+    /// On the virtual machine: each policy on each of these kernels, 'debian', 'debian-7.3' (that
+    /// series, of Debian 13's backports), 'terrace' (built by 'make kernel') or the path of an
+    /// image, instead of the one in the file.
     #[arg(long, value_delimiter = ',', value_name = "A,B")]
     kernels: Vec<String>,
     #[command(flatten)]

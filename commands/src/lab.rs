@@ -8,7 +8,8 @@ use clap::{Args, ValueEnum};
 use terrace_experiments::run::write_whole;
 use terrace_experiments::{Refusal, size::Size};
 use terrace_lab::{
-    CountedCaches, Event, GuestJob, Kernel, Lab, LabConfig, LabError, Machine, Program, TcgThreads,
+    CountedCaches, Event, GuestJob, Kernel, Lab, LabConfig, LabError, Machine, Program, Qemu,
+    TcgThreads,
 };
 use terrace_recordings::reference::CacheShape;
 
@@ -47,10 +48,14 @@ pub struct Arguments {
     /// Latency of the slow tier in ns.
     #[arg(long, default_value_t = 300, value_name = "NS")]
     slow_latency_ns: u32,
-    /// Kernel to boot: 'debian' (its package, fetched), 'terrace' (built by 'make kernel'), or
-    /// the path of an image.
+    /// Kernel to boot: 'debian' (its package, fetched), 'debian-7.3' (that series, of Debian 13's
+    /// backports), 'terrace' (built by 'make kernel'), or the path of an image.
     #[arg(long, value_name = "KERNEL", default_value = "debian")]
     kernel: String,
+    /// QEMU to emulate with: a path, a name on PATH, or a major version of Debian's packages for
+    /// this host's release, such as '10', which is fetched and not installed.
+    #[arg(long, value_name = "QEMU", default_value = "qemu-system-x86_64")]
+    qemu: String,
     /// How many threads emulate the processors in software: 'each' has one of its own, which is
     /// faster and needs a QEMU that does it rightly (8.1), or a kernel that does not change its
     /// own code while it runs: the Terrace kernel, as long as nobody switches tracepoints.
@@ -137,6 +142,7 @@ impl Arguments {
             fast_latency_ns: self.fast_latency_ns,
             slow_latency_ns: self.slow_latency_ns,
             kernel: Kernel::named(&self.kernel),
+            qemu: Qemu::named(&self.qemu),
             tcg_threads: match self.threads {
                 Threads::Auto => TcgThreads::Auto,
                 Threads::One => TcgThreads::Single,

@@ -95,8 +95,9 @@ pub struct MachineSpec {
     /// Nodes of its slow tier.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slow_nodes: Vec<u32>,
-    /// Kernel of the virtual machine: "debian" (its package, the default), "terrace" (what `make
-    /// kernel` built), or the path of an image.
+    /// Kernel of the virtual machine: "debian" (its package, the default), "debian-7.3" (that
+    /// series, of Debian 13's backports), "terrace" (what `make kernel` built), or the path of an
+    /// image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<PathBuf>,
     /// By what a live machine tracks and moves pages: "auto" (the Terrace kernel's mechanisms where

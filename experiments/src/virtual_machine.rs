@@ -62,17 +62,23 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Mach
     if let Some(size) = wanted.slow {
         machine.slow_bytes = size.0;
     }
-    if let Some(word) = wanted.kernel.as_deref().and_then(Path::to_str)
-        && let kernel @ (Kernel::Debian | Kernel::Terrace) = Kernel::named(word)
-    {
-        machine.kernel = kernel;
-    } else if let Some(kernel) = &wanted.kernel {
-        let kernel = experiment.folder.join(kernel);
-        if !kernel.is_file() {
-            let kernel = kernel.display();
-            return Err(refuse!("machine.kernel = {kernel}: expected a kernel image").into());
-        }
-        machine.kernel = Kernel::Path(kernel);
+    if let Some(wanted) = &wanted.kernel {
+        machine.kernel = match wanted.to_str().map(Kernel::named) {
+            None | Some(Kernel::Path(_)) => {
+                // A path is one from the experiment's folder.
+                let kernel = experiment.folder.join(wanted);
+                if !kernel.is_file() {
+                    let kernel = kernel.display();
+                    return Err(refuse!(
+                        "machine.kernel = {kernel}: expected a kernel image, 'debian', \
+                         'debian-7.3' or 'terrace'"
+                    )
+                    .into());
+                }
+                Kernel::Path(kernel)
+            }
+            Some(packaged) => packaged,
+        };
     }
     Ok(machine)
 }

@@ -38,12 +38,16 @@ impl Cache {
 
     /// Holds off other processes that fill the cache, until the file is dropped.
     pub(crate) fn lock(&self) -> Result<File, LabError> {
-        let path = self.root.join("lock");
-        let file = File::create(&path).doing(format!("make {}", path.display()))?;
-        rustix::fs::flock(&file, FlockOperation::LockExclusive)
-            .doing(format!("lock {}", path.display()))?;
-        Ok(file)
+        lock(&self.root.join("lock"))
     }
+}
+
+/// Holds this file's lock until it is dropped.
+pub(crate) fn lock(path: &Path) -> Result<File, LabError> {
+    let file = File::create(path).doing(format!("make {}", path.display()))?;
+    rustix::fs::flock(&file, FlockOperation::LockExclusive)
+        .doing(format!("lock {}", path.display()))?;
+    Ok(file)
 }
 
 /// Writes a file that others see whole or not at all.

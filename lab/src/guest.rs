@@ -9,7 +9,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::error::{Doing, LabError, Phase};
 use crate::job::Event;
 use crate::lines::{LineSplitter, Tail, TrailerFilter};
+use crate::qemu::QemuProgram;
 use crate::spawn::bind_to_parent;
 
 /// How much of each of the command's two outputs is kept; all of it goes past as [`Event`]s.
@@ -28,7 +29,7 @@ const OUTPUT_TAIL_LINES: usize = 20;
 
 /// What a guest is started with.
 pub(crate) struct GuestStart<'a> {
-    pub qemu: &'a Path,
+    pub qemu: &'a QemuProgram,
     pub qemu_args: Vec<String>,
     pub extra_qemu_args: &'a [String],
     pub kernel: &'a Path,
@@ -108,7 +109,7 @@ pub(crate) fn run(
 ) -> Result<GuestEnd, LabError> {
     let mut ours: Vec<(Port, Option<Box<dyn PortStream>>)> = Vec::new();
     let mut theirs: Vec<OwnedFd> = Vec::new();
-    let mut command = Command::new(start.qemu);
+    let mut command = start.qemu.command();
     command.args(&start.qemu_args);
     command.arg("-kernel").arg(start.kernel);
     command.arg("-append").arg(kernel_command_line(start.kernel_args));
@@ -136,7 +137,7 @@ pub(crate) fn run(
     bind_to_parent(&mut command, theirs);
 
     let started = Instant::now();
-    let mut qemu = Qemu(command.spawn().doing(format!("start {}", start.qemu.display()))?);
+    let mut qemu = Qemu(command.spawn().doing(format!("start {}", start.qemu.path.display()))?);
     // With the command go our copies of QEMU's ends, so that its end is the end of the streams.
     drop(command);
     let errors = qemu.0.stderr.take().map(|stderr| Box::new(stderr) as Box<dyn PortStream>);

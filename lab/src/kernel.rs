@@ -1,7 +1,9 @@
 //! The guest's kernel: Debian's own package, or any image.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
+use crate::apt::Suite;
 use crate::cache::{Cache, write_whole};
 use crate::error::{Doing, LabError};
 use crate::packages::{Package, Packages};
@@ -14,6 +16,9 @@ pub enum Kernel {
     /// cache or, if that has none, the newest that apt knows.
     #[default]
     Debian,
+    /// Debian's packaged kernel for clouds of a newer series, such as 7.3, from Debian 13's
+    /// backports: the newest in the cache or, if that has none, the newest of the mirror.
+    DebianSeries(Series),
     /// An image that QEMU's `-kernel` takes: a bzImage, or a vmlinux with the PVH entry point
     /// (CONFIG_PVH), which starts sooner. It has to have devtmpfs, virtio-pci, virtio-console
     /// and the 8250 serial console built in.
@@ -22,17 +27,59 @@ pub enum Kernel {
     Terrace,
 }
 
-/// The packages that have such a kernel. Those with debugging symbols (`-dbg`) do not match.
-const PATTERN: &str = r"^linux-image-6\.12\.[0-9]+.*-cloud-amd64(-unsigned)?$";
+/// A series of kernels: 7.3 of 7.3.4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Series {
+    /// 7 of 7.3.
+    pub major: u32,
+    /// 3 of 7.3.
+    pub minor: u32,
+}
+
+/// That of Debian 12 and 13 themselves.
+const STABLE: Series = Series { major: 6, minor: 12 };
+
+/// Where newer ones come from.
+const NEWER: Suite = Suite::TrixieBackports;
+
+impl Series {
+    /// From `7.3`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (major, minor) = text.split_once('.')?;
+        Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    }
+
+    /// What the packages' names begin with that have an image: since 7.0 that is a package of
+    /// its own, and `linux-image` but names it.
+    fn prefix(self) -> &'static str {
+        if self.major < 7 { "linux-image-" } else { "linux-binary-" }
+    }
+
+    /// The packages that have such a kernel. Those with debugging symbols (`-dbg`) do not match.
+    fn pattern(self) -> String {
+        let Self { major, minor } = self;
+        let prefix = self.prefix();
+        format!(r"^{prefix}{major}\.{minor}\.[0-9]+.*-cloud-amd64(-unsigned)?$")
+    }
+}
+
+impl fmt::Display for Series {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
 
 impl Kernel {
-    /// The kernel that people mean by this word: 'debian', 'terrace', or the path of an image.
+    /// The kernel that people mean by this word: 'debian', 'debian-7.3' or another series,
+    /// 'terrace', or the path of an image.
     #[must_use]
     pub fn named(word: &str) -> Self {
-        match word {
-            "debian" => Self::Debian,
-            "terrace" => Self::Terrace,
-            path => Self::Path(path.into()),
+        match (word, word.strip_prefix("debian-").and_then(Series::parse)) {
+            ("debian", _) | (_, Some(STABLE)) => Self::Debian,
+            (_, Some(series)) => Self::DebianSeries(series),
+            ("terrace", _) => Self::Terrace,
+            (path, None) => Self::Path(path.into()),
         }
     }
 
@@ -44,7 +91,8 @@ impl Kernel {
                 reason: format!("{} is not a file", path.display()),
                 remedy: "give the path of a bzImage, or use Debian's kernel".to_owned(),
             }),
-            Self::Debian => debian(cache, say),
+            Self::Debian => debian(&Packages::new(cache), STABLE, say),
+            Self::DebianSeries(series) => debian(&Packages::of_suite(cache, NEWER), *series, say),
             Self::Terrace => terrace(cache),
         }
     }
@@ -62,16 +110,26 @@ fn terrace(cache: &Cache) -> Result<PathBuf, LabError> {
     )
 }
 
-fn debian(cache: &Cache, say: &mut dyn FnMut(String)) -> Result<PathBuf, LabError> {
-    let packages = Packages::new(cache);
-    let name = match newest(packages.cached()) {
+fn debian(
+    packages: &Packages<'_>,
+    series: Series,
+    say: &mut dyn FnMut(String),
+) -> Result<PathBuf, LabError> {
+    let name = match newest(packages.cached(), series) {
         Some(name) => name,
-        None => newest(packages.search(PATTERN)?).ok_or_else(|| LabError::KernelMissing {
-            reason: "apt knows no linux-image-6.12.*-cloud-amd64".to_owned(),
-            remedy: "run `apt-get update` with Debian 12's main and security in the sources, or \
+        None => {
+            let found = packages.search(&series.pattern(), say)?;
+            newest(found, series).ok_or_else(|| LabError::KernelMissing {
+                reason: format!("apt knows no {}{series}.*-cloud-amd64", series.prefix()),
+                remedy: if series == STABLE {
+                    "run `apt-get update` with Debian 12's main and security in the sources, or \
                      give the path of a kernel"
-                .to_owned(),
-        })?,
+                        .to_owned()
+                } else {
+                    format!("ask for a series that {NEWER} has, or give the path of a kernel")
+                },
+            })?
+        }
     };
     let package = packages.get(&name, say)?;
     // Beside the package's files, made once.
@@ -93,30 +151,36 @@ fn debian(cache: &Cache, say: &mut dyn FnMut(String)) -> Result<PathBuf, LabErro
     }
 }
 
+/// In `boot`, or, since 7.0, beside the modules.
 fn packaged_image(package: &Package) -> Result<PathBuf, LabError> {
-    let boot = package.root.join("boot");
-    let images = std::fs::read_dir(&boot).into_iter().flatten().flatten();
-    images
-        .map(|entry| entry.path())
-        .find(|path| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
-        })
-        .ok_or_else(|| LabError::KernelMissing {
-            reason: format!("{} has no vmlinuz", boot.display()),
-            remedy: format!("delete {} and try again", package.root.display()),
-        })
+    let entries = |directory: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.path()).collect()
+    };
+    let modules = entries(&package.root.join("usr/lib/modules"));
+    let images = entries(&package.root.join("boot"))
+        .into_iter()
+        .chain(modules.into_iter().map(|directory| directory.join("vmlinuz")));
+    let is_image = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        (name == "vmlinuz" || name.starts_with("vmlinuz-")) && path.is_file()
+    };
+    images.into_iter().find(is_image).ok_or_else(|| LabError::KernelMissing {
+        reason: format!("the package {} has no vmlinuz", package.name),
+        remedy: format!("delete {} and try again", package.root.display()),
+    })
 }
 
-/// The newest of these packages that has such a kernel; of the same version the signed one, which
-/// is what Debian installs.
-fn newest(names: Vec<String>) -> Option<String> {
+/// The newest of these packages that has a kernel of this series; of the same version the signed
+/// one, which is what Debian installs.
+fn newest(names: Vec<String>, series: Series) -> Option<String> {
+    let version = |name: &str| version(name, series);
     names.into_iter().filter_map(|name| Some((version(&name)?, name))).max().map(|(_, name)| name)
 }
 
 /// `linux-image-6.12.117+deb12-cloud-amd64` gives 117 and, as the later key, whether it is
 /// signed.
-fn version(name: &str) -> Option<(u32, bool)> {
-    let rest = name.strip_prefix("linux-image-6.12.")?;
+fn version(name: &str, series: Series) -> Option<(u32, bool)> {
+    let rest = name.strip_prefix(series.prefix())?.strip_prefix(&format!("{series}."))?;
     let digits = rest.find(|c: char| !c.is_ascii_digit())?;
     let number = rest[..digits].parse().ok()?;
     let signed = rest.ends_with("-cloud-amd64");
@@ -139,9 +203,59 @@ mod tests {
             "linux-image-6.12.",
             "redis-server",
         ];
-        let found = newest(names.map(str::to_owned).to_vec());
+        let found = newest(names.map(str::to_owned).to_vec(), STABLE);
         assert_eq!(found.as_deref(), Some("linux-image-6.12.107+deb12-cloud-amd64"));
-        assert_eq!(newest(Vec::new()), None);
+        assert_eq!(newest(Vec::new(), STABLE), None);
+    }
+
+    #[test]
+    fn a_newer_series_is_in_the_package_that_has_the_image() {
+        let names = [
+            "linux-image-7.3.4+deb13-cloud-amd64",
+            "linux-binary-7.3.4+deb13-cloud-amd64",
+            "linux-binary-7.3.10+deb13-cloud-amd64",
+            "linux-binary-7.30.11+deb13-cloud-amd64",
+            "linux-binary-7.2.12+deb13-cloud-amd64",
+            "linux-binary-7.3.12+deb13-amd64",
+        ];
+        let series = Series::parse("7.3").unwrap();
+        let found = newest(names.map(str::to_owned).to_vec(), series);
+        assert_eq!(found.as_deref(), Some("linux-binary-7.3.10+deb13-cloud-amd64"));
+    }
+
+    #[test]
+    fn kernels_have_words() {
+        let series = |major, minor| Kernel::DebianSeries(Series { major, minor });
+        for (word, kernel) in [
+            ("debian", Kernel::Debian),
+            ("debian-6.12", Kernel::Debian),
+            ("debian-7.3", series(7, 3)),
+            ("terrace", Kernel::Terrace),
+            ("debian-7", Kernel::Path("debian-7".into())),
+            ("debian-7.x", Kernel::Path("debian-7.x".into())),
+            ("./bzImage", Kernel::Path("./bzImage".into())),
+        ] {
+            assert_eq!(Kernel::named(word), kernel, "{word}");
+        }
+    }
+
+    /// Debian's image is beside the modules since 7.0; it is booted from the cache without apt.
+    #[test]
+    fn a_cached_kernel_is_found_where_its_package_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        let name = "linux-binary-7.3.4+deb13-cloud-amd64";
+        let package = cache.root().join("suites/trixie-backports/packages").join(name);
+        let modules = package.join("root/usr/lib/modules/7.3.4+deb13-cloud-amd64");
+        std::fs::create_dir_all(&modules).unwrap();
+        std::fs::write(modules.join("vmlinuz"), "image").unwrap();
+        std::fs::write(package.join("version"), "7.3.4-1\n").unwrap();
+        std::fs::write(package.join("depends"), "\n").unwrap();
+        let found = Kernel::named("debian-7.3").image(&cache, &mut |_| {}).unwrap();
+        assert_eq!(found, modules.join("vmlinuz"));
+        std::fs::remove_file(modules.join("vmlinuz")).unwrap();
+        let error = Kernel::named("debian-7.3").image(&cache, &mut |_| {}).unwrap_err();
+        assert!(error.to_string().contains("has no vmlinuz"), "{error}");
     }
 
     #[test]

@@ -14,8 +14,9 @@ use crate::error::{Doing, LabError, Phase};
 use crate::guest::{self, GuestEnd, GuestStart};
 use crate::initramfs::Initramfs;
 use crate::job::{Event, GuestFile, GuestJob, GuestResult, Program, ResultsDir};
-use crate::machine::{Machine, QemuVersion};
+use crate::machine::Machine;
 use crate::packages::Packages;
+use crate::qemu::{Qemu, QemuProgram};
 use crate::requirements::{find_program, missing_requirements};
 use terrace_recorder::nodes::Mark;
 
@@ -39,8 +40,8 @@ pub struct LabConfig {
 pub struct Lab {
     machine: Machine,
     cache: Cache,
-    qemu: PathBuf,
-    qemu_version: QemuVersion,
+    /// That of the host; a packaged one may have to be fetched first.
+    host_qemu: Option<QemuProgram>,
 }
 
 impl Lab {
@@ -52,10 +53,12 @@ impl Lab {
         if let Some(missing) = missing_requirements(&machine).into_iter().next() {
             return Err(missing.into());
         }
-        let qemu = find_program(&machine.qemu).unwrap_or_else(|| machine.qemu.clone());
-        let qemu_version = qemu_version(&qemu)?;
         let cache = config.cache_dir.map_or_else(Cache::of_user, Cache::at)?;
-        Ok(Self { machine, cache, qemu, qemu_version })
+        let host_qemu = match &machine.qemu {
+            qemu @ Qemu::Host(_) => Some(qemu.program(&cache, &mut |_| {})?),
+            Qemu::Packaged { .. } => None,
+        };
+        Ok(Self { machine, cache, host_qemu })
     }
 
     /// The machine.
@@ -80,16 +83,22 @@ impl Lab {
         }
         let kernel =
             self.machine.kernel.image(&self.cache, &mut |text| event(Event::Preparing(text)))?;
-        let accel = self.choose_accel(&kernel, &mut event)?;
+        let qemu = match &self.host_qemu {
+            Some(qemu) => qemu.clone(),
+            None => {
+                self.machine.qemu.program(&self.cache, &mut |text| event(Event::Preparing(text)))?
+            }
+        };
+        let accel = self.choose_accel(&qemu, &kernel, &mut event)?;
         let counted = self.machine.count_accesses.as_ref();
-        let counting =
-            counted.map(|caches| Counting::new(&self.machine, caches, self.qemu_version));
+        let counting = counted.map(|caches| Counting::new(&self.machine, caches, qemu.version));
         let counting = counting.transpose()?;
         // Every load and store of the boot calls the plug-in; or every instruction is counted.
         let slow = counting.is_some() || self.machine.instructions_as_time;
         let times = if slow { 3 } else { 1 };
         let bound = self.machine.boot_timeout.saturating_mul(times);
-        let end = self.run_guest(job, &kernel, &accel, bound, counting.as_ref(), &mut event)?;
+        let end =
+            self.run_guest(job, (&qemu, &kernel), &accel, bound, counting.as_ref(), &mut event)?;
         let accesses = counting.zip(counted).map(|(counting, caches)| counting.finish(caches));
         let accesses = accesses.transpose()?;
         let results = results.fill(end.results)?;
@@ -111,7 +120,7 @@ impl Lab {
     fn run_guest(
         &self,
         job: &GuestJob,
-        kernel: &Path,
+        (qemu, kernel): (&QemuProgram, &Path),
         accel: &AccelChoice,
         boot_bound: Duration,
         counting: Option<&Counting>,
@@ -140,8 +149,8 @@ impl Lab {
         }
         event(Event::Starting { accel: accel.clone(), initramfs_bytes });
         let start = GuestStart {
-            qemu: &self.qemu,
-            qemu_args: self.machine.qemu_args(accel.kvm, self.qemu_version),
+            qemu,
+            qemu_args: self.machine.qemu_args(accel.kvm, qemu.version),
             extra_qemu_args: &extra_qemu_args,
             kernel,
             kernel_args: &self.machine.kernel_args,
@@ -167,6 +176,7 @@ impl Lab {
     /// What the machine's `accel` comes to on this host.
     fn choose_accel(
         &self,
+        qemu: &QemuProgram,
         kernel: &Path,
         event: &mut dyn FnMut(Event),
     ) -> Result<AccelChoice, LabError> {
@@ -185,7 +195,7 @@ impl Lab {
         if let Some(reason) = accel::kvm_absent() {
             return Ok(choice(false, &reason));
         }
-        let key = ProbeKey::new(kernel, &self.qemu);
+        let key = ProbeKey::new(kernel, &qemu.path);
         if let Some(verdict) = accel::remembered(&self.cache, &key) {
             return Ok(choice(verdict.works, &verdict.reason));
         }
@@ -193,7 +203,7 @@ impl Lab {
         let kvm = choice(true, "being tried");
         let probe = GuestJob::new("true").timeout(2 * PROBE_BOUND);
         let (works, reason) =
-            match self.run_guest(&probe, kernel, &kvm, PROBE_BOUND, None, &mut |_| {}) {
+            match self.run_guest(&probe, (qemu, kernel), &kvm, PROBE_BOUND, None, &mut |_| {}) {
                 Ok(end) => (true, format!("a guest came up under KVM in {} ms", end.boot_ms)),
                 Err(error) => match probe_failure(&error) {
                     Some(reason) => (false, reason),
@@ -291,19 +301,6 @@ impl Lab {
         }
         Ok(())
     }
-}
-
-fn qemu_version(qemu: &Path) -> Result<QemuVersion, LabError> {
-    let output = Command::new(qemu)
-        .arg("--version")
-        .output()
-        .doing(format!("run {} --version", qemu.display()))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    QemuVersion::parse(&text).ok_or_else(|| LabError::Invalid {
-        what: "the answer of QEMU's --version",
-        got: format!("{:?}", text.lines().next().unwrap_or_default()),
-        expected: "a version of QEMU; check the machine's `qemu`".to_owned(),
-    })
 }
 
 /// Where a program of this host is.

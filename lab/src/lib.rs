@@ -16,7 +16,9 @@
 //! A run goes through these files, in this order:
 //! - [`machine`]: the machine that is wanted, as QEMU arguments;
 //! - [`job`]: what shall run in it, and what comes back;
-//! - [`cache`], [`packages`], [`kernel`]: Debian packages, fetched once and never installed;
+//! - [`cache`], [`apt`], [`packages`]: Debian packages, of the host's suite or another, fetched
+//!   once and never installed;
+//! - [`kernel`], [`qemu`]: what the machine boots and what emulates it;
 //! - [`closure`]: the shared libraries that a program needs;
 //! - [`initramfs`]: the guest's root file system, as an archive (its first process is `init.sh`);
 //! - [`accesses`]: what went to which node, counted while software emulates;
@@ -27,6 +29,7 @@
 
 pub mod accel;
 pub mod accesses;
+pub mod apt;
 pub mod cache;
 pub mod closure;
 pub mod error;
@@ -38,15 +41,18 @@ pub mod lab;
 mod lines;
 pub mod machine;
 pub mod packages;
+pub mod qemu;
 pub mod requirements;
 mod spawn;
 mod vmlinux;
 
 pub use accel::{Accel, AccelChoice};
 pub use accesses::{AccessCounts, CountedCaches, FastShares};
+pub use apt::Suite;
 pub use error::{LabError, Phase};
 pub use job::{Event, GuestFile, GuestJob, GuestResult, Program};
-pub use kernel::Kernel;
+pub use kernel::{Kernel, Series};
 pub use lab::{Lab, LabConfig};
 pub use machine::{Machine, QemuVersion, TcgThreads};
+pub use qemu::{Qemu, QemuProgram};
 pub use requirements::{MissingRequirement, find_program, missing_requirements};

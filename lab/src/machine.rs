@@ -7,6 +7,7 @@ use crate::accel::Accel;
 use crate::accesses::CountedCaches;
 use crate::error::LabError;
 use crate::kernel::Kernel;
+use crate::qemu::Qemu;
 
 const MIB: u64 = 1 << 20;
 
@@ -99,8 +100,8 @@ pub struct Machine {
     pub timeout: Duration,
     /// Added to QEMU's arguments, such as `-plugin`.
     pub extra_qemu_args: Vec<String>,
-    /// The QEMU to use: a path, or a name on `PATH`.
-    pub qemu: PathBuf,
+    /// The QEMU to use.
+    pub qemu: Qemu,
 }
 
 impl Default for Machine {
@@ -125,7 +126,7 @@ impl Default for Machine {
             boot_timeout: Duration::from_secs(120),
             timeout: Duration::from_secs(300),
             extra_qemu_args: Vec::new(),
-            qemu: PathBuf::from("qemu-system-x86_64"),
+            qemu: Qemu::default(),
         }
     }
 }

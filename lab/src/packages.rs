@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::apt::{Apt, Suite, failed, run};
 use crate::cache::Cache;
 use crate::closure::{Closure, Sources, closure};
 use crate::error::{Doing, LabError};
@@ -36,21 +37,35 @@ pub struct PackagedProgram {
 const PROGRAM_DIRECTORIES: [&str; 7] =
     ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/games", "/usr/local/bin", "/usr/lib"];
 
-/// Packages in a cache.
+/// Packages in a cache, of one suite.
 #[derive(Debug, Clone)]
 pub struct Packages<'a> {
     cache: &'a Cache,
+    suite: Option<Suite>,
 }
 
 impl<'a> Packages<'a> {
-    /// The packages of this cache.
+    /// The packages of the host's own suite.
     #[must_use]
     pub fn new(cache: &'a Cache) -> Self {
-        Self { cache }
+        Self { cache, suite: None }
+    }
+
+    /// The packages of another suite, kept apart from those of the host's.
+    #[must_use]
+    pub fn of_suite(cache: &'a Cache, suite: Suite) -> Self {
+        Self { cache, suite: Some(suite) }
     }
 
     fn directory(&self) -> PathBuf {
-        self.cache.root().join("packages")
+        match self.suite {
+            None => self.cache.root().join("packages"),
+            Some(suite) => self.cache.root().join("suites").join(suite.name()).join("packages"),
+        }
+    }
+
+    fn apt(&self) -> Apt {
+        Apt::new(self.cache, self.suite)
     }
 
     /// The names of the packages that need no fetching.
@@ -73,8 +88,11 @@ impl<'a> Packages<'a> {
         if let Some(package) = self.read(name)? {
             return Ok(package);
         }
-        say(format!("fetching the Debian package {name}"));
-        self.fetch(name)?;
+        match self.suite {
+            None => say(format!("fetching the Debian package {name}")),
+            Some(suite) => say(format!("fetching the Debian package {name} of {suite}")),
+        }
+        self.fetch(name, say)?;
         self.read(name)?.ok_or_else(|| failed(name, "it vanished from the cache", "try again"))
     }
 
@@ -97,24 +115,21 @@ impl<'a> Packages<'a> {
     }
 
     /// Fetches into a directory of its own, renamed when it is whole.
-    fn fetch(&self, name: &str) -> Result<(), LabError> {
+    fn fetch(&self, name: &str, say: &mut dyn FnMut(String)) -> Result<(), LabError> {
         let packages = self.directory();
         fs::create_dir_all(&packages).doing(format!("make {}", packages.display()))?;
         let work = tempfile::Builder::new()
             .prefix("fetching-")
             .tempdir_in(self.cache.root())
             .doing("make a directory in the cache")?;
-        let mut apt = Command::new("apt-get");
-        apt.args(["download", "--quiet", name]).current_dir(work.path());
-        let remedy = "run `apt-get update`, check the network and that Debian's sources list has \
-                      it (bookworm, main and security)";
-        run(apt, name, remedy)?;
+        let apt = self.apt();
+        apt.download(name, work.path(), say)?;
         let archive = fs::read_dir(work.path())
             .doing("read the directory of a fetched package")?
             .flatten()
             .map(|entry| entry.path())
             .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-            .ok_or_else(|| failed(name, "apt-get fetched no .deb file", remedy))?;
+            .ok_or_else(|| failed(name, "apt-get fetched no .deb file", &apt.remedy()))?;
         let whole = work.path().join("whole");
         let root = whole.join("root");
         fs::create_dir_all(&root).doing("make a directory in the cache")?;
@@ -132,12 +147,25 @@ impl<'a> Packages<'a> {
         fs::rename(&whole, &to).doing(format!("make {}", to.display()))
     }
 
-    /// Runs `apt-cache` for the names of packages that match a regular expression.
-    pub(crate) fn search(&self, pattern: &str) -> Result<Vec<String>, LabError> {
-        let mut apt = Command::new("apt-cache");
-        apt.args(["search", "--names-only", pattern]);
-        let text = run(apt, pattern, "run `apt-get update`")?;
-        Ok(text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect())
+    /// The names of packages that match a regular expression.
+    pub(crate) fn search(
+        &self,
+        pattern: &str,
+        say: &mut dyn FnMut(String),
+    ) -> Result<Vec<String>, LabError> {
+        self.apt().search(pattern, say)
+    }
+
+    /// The version of a package: that of the cache, or else the one that would be fetched.
+    pub(crate) fn version(
+        &self,
+        name: &str,
+        say: &mut dyn FnMut(String),
+    ) -> Result<Option<String>, LabError> {
+        match self.read(name)? {
+            Some(package) => Ok(Some(package.version)),
+            None => self.apt().candidate(name, say),
+        }
     }
 
     /// A program of a package and all that it needs, from the host where that has it and from the
@@ -278,38 +306,6 @@ fn check_name(name: &str) -> Result<(), LabError> {
         got: format!("{name:?}"),
         expected: "lower-case letters, digits, + - and .".to_owned(),
     })
-}
-
-fn failed(package: &str, reason: impl Into<String>, remedy: &str) -> LabError {
-    LabError::Package {
-        package: package.to_owned(),
-        reason: reason.into(),
-        remedy: remedy.to_owned(),
-    }
-}
-
-/// Runs a program of Debian and gives what it wrote; if it fails, its last line of errors.
-fn run(mut command: Command, package: &str, remedy: &str) -> Result<String, LabError> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    command.env("LC_ALL", "C").stdin(std::process::Stdio::null());
-    let output = command.output().map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => failed(
-            package,
-            format!("this host has no {name}"),
-            "use Debian or Ubuntu, or give paths of a kernel and programs instead of packages",
-        ),
-        _ => failed(package, format!("{name}: {e}"), remedy),
-    })?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let reason = errors
-        .lines()
-        .find(|line| line.starts_with("E:") || line.contains("error"))
-        .or_else(|| errors.lines().last())
-        .unwrap_or("no reason given");
-    Err(failed(package, format!("{name} failed ({reason})"), remedy))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::error::LabError;
 use crate::kernel::Kernel;
 use crate::machine::Machine;
+use crate::qemu::Qemu;
 
 /// Something that the host lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,8 +28,13 @@ impl From<MissingRequirement> for LabError {
 pub fn missing_requirements(machine: &Machine) -> Vec<MissingRequirement> {
     let qemu = "apt-get install --no-install-recommends qemu-system-x86";
     let debian = "use Debian or Ubuntu, or give the machine the path of a kernel";
-    let mut programs = vec![(machine.qemu.as_path(), qemu)];
-    if machine.kernel == Kernel::Debian {
+    let host_qemu = match &machine.qemu {
+        Qemu::Host(path) => Some((path.as_path(), qemu)),
+        Qemu::Packaged { .. } => None,
+    };
+    let mut programs: Vec<_> = host_qemu.into_iter().collect();
+    let packaged_kernel = matches!(machine.kernel, Kernel::Debian | Kernel::DebianSeries(_));
+    if packaged_kernel || host_qemu.is_none() {
         programs.extend(["apt-get", "apt-cache", "dpkg-deb"].map(|name| (Path::new(name), debian)));
     }
     programs
@@ -60,7 +66,7 @@ mod tests {
 
     #[test]
     fn an_absent_qemu_is_named_with_its_remedy() {
-        let machine = Machine { qemu: "no-such-qemu".into(), ..Machine::default() };
+        let machine = Machine { qemu: Qemu::Host("no-such-qemu".into()), ..Machine::default() };
         let missing = missing_requirements(&machine);
         assert_eq!(missing.len(), 1, "{missing:?}");
         assert_eq!(missing[0].what, "no-such-qemu");
