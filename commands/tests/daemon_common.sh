@@ -21,8 +21,10 @@ until_true() {
 snapshot() {
     for file in /proc/sys/kernel/numa_balancing /sys/kernel/mm/lru_gen/enabled \
         /sys/kernel/mm/numa/demotion_enabled /sys/kernel/mm/transparent_hugepage/enabled \
-        /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds; do
-        echo "$file: $(cat $file)"
+        /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds \
+        /sys/module/damon_stat/parameters/enabled; do
+        # The last is absent before Linux 6.17.
+        [ ! -e $file ] || echo "$file: $(cat $file)"
     done
     ls /sys/kernel/tracing/instances /sys/kernel/mm/damon/admin/kdamonds
     cut -d ' ' -f 2,3 /proc/mounts | sort

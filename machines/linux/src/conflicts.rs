@@ -172,7 +172,8 @@ pub fn find(
             format!("stop that user, then: echo 0 > {}", nr_kdamonds.display()),
         ),
     }
-    for module in ["damon_reclaim", "damon_lru_sort"] {
+    // The last is there since Linux 6.17, and on by default in Debian's kernels.
+    for module in ["damon_reclaim", "damon_lru_sort", "damon_stat"] {
         let path = roots.sys.join(format!("module/{module}/parameters/enabled"));
         if files::read(&path)?.is_some_and(|v| v.trim() == "Y") {
             add(
@@ -379,6 +380,7 @@ mod tests {
             ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", Some("1\n"), "damon_user", "fatal"),
             ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", None, "damon_missing", "fatal"),
             ("sys/module/damon_reclaim/parameters/enabled", Some("Y\n"), "damon_module", "fixable"),
+            ("sys/module/damon_stat/parameters/enabled", Some("Y\n"), "damon_module", "fixable"),
             ("sys/kernel/tracing", None, "tracefs_missing", "fatal"),
             ("sys/kernel/tracing/instances", None, "tracefs_unmounted", "fixable"),
             ("sys/kernel/tracing/events", None, "tracepoint_missing", "fatal"),

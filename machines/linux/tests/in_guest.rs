@@ -294,6 +294,8 @@ fn host_state() -> Vec<(String, String)> {
     let mut files: Vec<PathBuf> =
         vec![roots.lru_gen(), roots.numa_balancing(), roots.demotion(), roots.huge_pages()];
     files.push(roots.kdamonds().join("nr_kdamonds"));
+    // Absent on 6.12, on by default on 7.3.
+    files.push(roots.sys.join("module/damon_stat/parameters/enabled"));
     files.push(roots.cgroup().join("cgroup.subtree_control"));
     let mut state: Vec<(String, String)> = files
         .iter()
