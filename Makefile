@@ -7,7 +7,7 @@ OUT ?= target/demo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BENCH ?=
 
-.PHONY: demo test bench build install deb clean kernel kernel-deb kernel-test wheel chart
+.PHONY: demo test audit bench build install deb clean kernel kernel-deb kernel-test wheel chart
 
 # Redis under six policies on a virtual two-tier machine: one table, one report.
 demo:
@@ -20,6 +20,11 @@ demo:
 test:
 	tools/setup test
 	tools/test
+
+# Known faults, licences, bans and sources of all dependencies, by cargo-deny; needs the network.
+# 'make test' checks licences and the oldest compiler without it.
+audit:
+	tools/audit
 
 # Figures of speed and memory, one JSON object a line, in target/bench.json;
 # one part of them with BENCH=policy.

@@ -25,7 +25,9 @@ fn run(program: &str, arguments: &[&str]) -> String {
 #[test]
 fn the_debian_package_has_what_it_should_and_the_same_bytes_each_time() {
     let binaries = Path::new(common::TERRACE).parent().unwrap();
-    for program in ["terraced", "terrace-workload", "libterrace_recorder_plugin.so"] {
+    for program in
+        ["terraced", "terrace-workload", "libterrace_recorder_plugin.so", "terrace-supply"]
+    {
         assert!(binaries.join(program).is_file(), "{program}: run 'cargo build --workspace' first");
     }
     let out = tempfile::tempdir().unwrap();
@@ -48,6 +50,10 @@ fn the_debian_package_has_what_it_should_and_the_same_bytes_each_time() {
         "./lib/systemd/system/terraced.service",
         "./etc/terrace/terraced.toml",
         "./usr/share/doc/terrace/operator.md",
+        // What the licences of the linked crates ask for, and the list of them.
+        "./usr/share/doc/terrace/THIRD-PARTY.gz",
+        "./usr/share/doc/terrace/rust-library.html.gz",
+        "./usr/share/doc/terrace/terrace.cdx.json",
     ] {
         let line = files.lines().find(|l| l.ends_with(file));
         assert!(line.is_some_and(|l| l.contains(" root/root ")), "{file}: {files}");
@@ -57,6 +63,8 @@ fn the_debian_package_has_what_it_should_and_the_same_bytes_each_time() {
     run("dpkg-deb", &["--raw-extract", package.to_str().unwrap(), unpacked.to_str().unwrap()]);
     let conffiles = std::fs::read_to_string(unpacked.join("DEBIAN/conffiles")).unwrap();
     assert_eq!(conffiles, "/etc/terrace/terraced.toml\n");
+    let notices = unpacked.join("usr/share/doc/terrace/THIRD-PARTY.gz");
+    assert!(run("gzip", &["-dc", notices.to_str().unwrap()]).contains("clap "), "no notices");
     let terraced = unpacked.join("usr/bin/terraced");
     let config = unpacked.join("etc/terrace/terraced.toml");
     run(terraced.to_str().unwrap(), &["check", config.to_str().unwrap()]);
