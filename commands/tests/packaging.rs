@@ -81,10 +81,19 @@ fn the_unit_gives_no_more_than_it_needs() {
     let value = |key: &str| {
         unit.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
     };
+    // DAC_READ_SEARCH: page maps of programs are their users'. Without it no service that is not
+    // root's can be tracked.
     assert_eq!(
         value("CapabilityBoundingSet"),
-        "CAP_SYS_ADMIN CAP_SYS_PTRACE CAP_SYS_NICE CAP_CHOWN"
+        "CAP_SYS_ADMIN CAP_SYS_PTRACE CAP_SYS_NICE CAP_DAC_READ_SEARCH CAP_CHOWN"
     );
+    // No device but the Terrace kernel's, which PrivateDevices would hide.
+    assert_eq!(value("PrivateDevices"), "");
+    assert_eq!(value("DevicePolicy"), "closed");
+    assert_eq!(value("DeviceAllow"), "/dev/tiermem rw");
+    // What cannot work is not tried again every few seconds.
+    assert_eq!(value("RestartPreventExitStatus"), "2");
+    assert_eq!(value("ExecStartPre"), "");
     for key in ["NoNewPrivileges", "ProtectHome", "MemoryDenyWriteExecute", "ProtectControlGroups"]
     {
         assert_eq!(value(key), "yes", "{key}");
