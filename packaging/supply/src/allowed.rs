@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-use spdx::{Expression, ParseMode};
 
 use crate::crates::{Crate, Crates};
 
@@ -43,12 +42,10 @@ impl Allowed {
         let Some(license) = &package.license else {
             bail!("{name} {version} names no licence, expected one of deny.toml's");
         };
-        let expression = expression(license)
+        let is_allowed = |one: &str| self.0.iter().any(|allowed| allowed == one);
+        let good = evaluate(license, &is_allowed)
             .with_context(|| format!("the licence of {name} {version}: '{license}'"))?;
-        let allowed = |requirement: &spdx::LicenseReq| {
-            self.0.iter().any(|allowed| *allowed == requirement.to_string())
-        };
-        if expression.evaluate(allowed) {
+        if good {
             return Ok(());
         }
         bail!(
@@ -58,9 +55,56 @@ impl Allowed {
     }
 }
 
-/// The expression, in the older form with a slash too.
-fn expression(license: &str) -> Result<Expression> {
-    Ok(Expression::parse_mode(license, ParseMode::LAX)?)
+/// Whether an SPDX expression holds with these licences; the older form with a slash for OR too.
+/// AND binds more tightly than OR, and a licence WITH an exception is one of its own.
+fn evaluate(expression: &str, is_allowed: &dyn Fn(&str) -> bool) -> Result<bool> {
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let mut rest = &words[..];
+    let good = any(&mut rest, is_allowed)?;
+    match rest {
+        [] => Ok(good),
+        [word, ..] => bail!("got '{word}', expected AND, OR, WITH or the end"),
+    }
+}
+
+fn any(words: &mut &[&str], is_allowed: &dyn Fn(&str) -> bool) -> Result<bool> {
+    let mut good = all(words, is_allowed)?;
+    while let ["OR", rest @ ..] = *words {
+        *words = rest;
+        good |= all(words, is_allowed)?;
+    }
+    Ok(good)
+}
+
+fn all(words: &mut &[&str], is_allowed: &dyn Fn(&str) -> bool) -> Result<bool> {
+    let mut good = one(words, is_allowed)?;
+    while let ["AND", rest @ ..] = *words {
+        *words = rest;
+        good &= one(words, is_allowed)?;
+    }
+    Ok(good)
+}
+
+fn one(words: &mut &[&str], is_allowed: &dyn Fn(&str) -> bool) -> Result<bool> {
+    match *words {
+        ["(", rest @ ..] => {
+            *words = rest;
+            let good = any(words, is_allowed)?;
+            let [")", rest @ ..] = *words else { bail!("expected a closing bracket") };
+            *words = rest;
+            Ok(good)
+        }
+        [] | [")" | "AND" | "OR" | "WITH", ..] => bail!("expected a licence"),
+        [license, "WITH", exception, rest @ ..] => {
+            *words = rest;
+            Ok(is_allowed(&format!("{license} WITH {exception}")))
+        }
+        [license, rest @ ..] => {
+            *words = rest;
+            Ok(is_allowed(license))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -81,10 +125,12 @@ mod tests {
     #[test]
     fn a_licence_is_allowed_as_its_expression_says() {
         let allowed = Allowed(vec!["MIT".to_owned(), "Unicode-3.0".to_owned()]);
-        for good in ["MIT", "GPL-2.0-only OR MIT", "MIT/Apache-2.0", "MIT AND Unicode-3.0"] {
+        for good in ["MIT", "GPL-2.0-only OR MIT", "MIT/Apache-2.0", "(MIT OR X) AND Unicode-3.0"] {
             allowed.check(&crates(&format!("\"{good}\""))).unwrap();
         }
-        for bad in ["GPL-2.0-only", "MIT AND OpenSSL", "MIT WITH LLVM-exception", "nonsense"] {
+        for bad in
+            ["GPL-2.0-only", "MIT AND OpenSSL", "MIT WITH LLVM-exception", "(MIT", "MIT X", "X"]
+        {
             let error = format!("{:#}", allowed.check(&crates(&format!("\"{bad}\""))).unwrap_err());
             assert!(error.contains("a 1.0.0") && error.contains(bad), "{error}");
         }
