@@ -27,8 +27,10 @@ static void check_exchange(bool huge)
 	CHECK(exchanged == (int)n, "%d of %lu pairs exchanged, the first says %d", exchanged, n,
 	      status[0]);
 	for (i = 0; i < n; i++) {
-		CHECK(node_of((void *)a[i]) == 1, "page %lu is on node %d", i, node_of((void *)a[i]));
-		CHECK(node_of((void *)b[i]) == 0, "page %lu is on node %d", i, node_of((void *)b[i]));
+		CHECK(node_of((void *)a[i]) == 1, "page %lu is on node %d", i,
+		      node_of((void *)a[i]));
+		CHECK(node_of((void *)b[i]) == 0, "page %lu is on node %d", i,
+		      node_of((void *)b[i]));
 	}
 	for (i = 0; i < 2 * n; i++)
 		for (at = 0; at < step; at += 512)
@@ -82,7 +84,8 @@ void test_exchange_refusals(void)
 	CHECK(status[3] == -ENOENT, "nothing there: %d", status[3]);
 	CHECK(status[4] == -EOPNOTSUPP, "two sizes: %d", status[4]);
 	/* The same page twice in a call: the second comes too late. */
-	a[0] = a[1] = (uintptr_t)p;
+	a[0] = (uintptr_t)p;
+	a[1] = a[0];
 	b[0] = (uintptr_t)p + 64 * PAGE;
 	b[1] = (uintptr_t)p + 65 * PAGE;
 	CHECK(exchange(a, b, 2, status) == 1 && status[1] == -EBUSY, "twice: %d %d", status[0],
@@ -93,7 +96,7 @@ void test_exchange_refusals(void)
 	munmap(huge, 2 * HUGE);
 }
 
-static unsigned long exchange_randomly(unsigned long wanted)
+unsigned long exchange_randomly(unsigned long wanted)
 {
 	double begun = now();
 	unsigned long done = 0;
@@ -110,7 +113,8 @@ static unsigned long exchange_randomly(unsigned long wanted)
 
 		for (int i = 0; i < 128; i++) {
 			a[i] = (uintptr_t)st.p + next(&seed) % (st.pages / 2) * PAGE;
-			b[i] = (uintptr_t)st.p + (st.pages / 2 + next(&seed) % (st.pages / 2)) * PAGE;
+			b[i] = (uintptr_t)st.p + st.pages / 2 * PAGE +
+			       next(&seed) % (st.pages / 2) * PAGE;
 		}
 		err = exchange(a, b, 128, status);
 		if (err < 0) {
@@ -135,28 +139,9 @@ void test_exchange_stress(void)
 	done = exchange_randomly(wanted);
 	end_stress();
 	debug("delay_exchange_us", "0");
-	printf("# %lu pairs, %lu checks, %lu data moves, %lu forks, %lu page-outs in %.0f s\n", done,
-	       st.checks, st.moves, st.forks, st.pageouts, now() - begun);
+	printf("# %lu pairs, %lu checks, %lu data moves, %lu forks, %lu page-outs in %.0f s\n",
+	       done, st.checks, st.moves, st.forks, st.pageouts, now() - begun);
 	CHECK(done >= wanted, "only %lu exchanges in time", done);
-}
-
-void test_fault_exchange(void)
-{
-	unsigned long done;
-
-	if (!debug("fault_exchange_copy", "1")) {
-		fail("is CONFIG_TIERMEM_DEBUG on?");
-		return;
-	}
-	begin_stress(4096, false);
-	done = exchange_randomly(count ? count : 1000);
-	end_stress();
-	debug("fault_exchange_copy", "0");
-	printf("# the stress noticed %u times, after %lu pairs\n", failures, done);
-	if (failures)
-		failures = 0;
-	else
-		fail("the stress did not notice");
 }
 
 /* --- migration ----------------------------------------------------------- */

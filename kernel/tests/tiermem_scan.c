@@ -143,7 +143,8 @@ void test_scan(void)
 	CHECK(scan(p, windows * HUGE, TM_SCAN_CLEAR, e, 8) == (int)windows, "entries");
 	CHECK(e[0].present == 512 && e[0].fast == 512 && !e[0].flags, "%u present, %u fast",
 	      e[0].present, e[0].fast);
-	CHECK(e[1].present == 512 && e[1].fast == 0, "%u present, %u fast", e[1].present, e[1].fast);
+	CHECK(e[1].present == 512 && e[1].fast == 0, "%u present, %u fast", e[1].present,
+	      e[1].fast);
 	forget(p, windows * HUGE);
 	for (i = 0; i < pages; i += 5)
 		((volatile char *)p)[i * PAGE]++;
@@ -175,7 +176,8 @@ void test_scan(void)
 	 * Reclaim clears the bits first; under watch they are not lost.  What it finds
 	 * accessed stays in the second youngest generation, where its first look left all.
 	 */
-	CHECK(scan(p, windows * HUGE, TM_SCAN_CLEAR | TM_SCAN_WATCH, e, 8) == (int)windows, "watch");
+	CHECK(scan(p, windows * HUGE, TM_SCAN_CLEAR | TM_SCAN_WATCH, e, 8) == (int)windows,
+	      "watch");
 	drain(p);
 	if (!age()) {
 		printf("# no multi-gen LRU to compete with\n");
@@ -341,7 +343,7 @@ static void scan_beats(unsigned int flags, uint64_t accessed[BEATS][8], bool unk
  * Reads and scans until enough were read and, where bits are kept from reclaim, it has tried to
  * take one; says how many reads no scan reported.
  */
-static unsigned long read_and_scan(unsigned long wanted, unsigned int watch, unsigned long *reads)
+unsigned long read_and_scan(unsigned long wanted, unsigned int watch, unsigned long *reads)
 {
 	const uint64_t tag = 0x5ca0000;
 	long saved = vmstat("tiermem_scan_saved");
@@ -416,17 +418,4 @@ void test_scan_stress(void)
 	CHECK(!lost, "%lu of %lu reads were reported by no scan", lost, reads);
 	CHECK(reads >= wanted, "only %lu reads in time", reads);
 	CHECK(saved > 0, "reclaim took no bit: the test is void");
-}
-
-/* Without the watch, reclaim's clearing has to be noticed. */
-void test_fault_scan(void)
-{
-	unsigned long reads, lost;
-
-	begin_stress(512, false);
-	lost = read_and_scan(count ? count : 5000, 0, &reads);
-	end_stress();
-	munmap(beats.p, BEATS * HUGE);
-	printf("# the stress noticed %lu of %lu\n", lost, reads);
-	CHECK(lost, "the stress did not notice");
 }

@@ -55,7 +55,8 @@ static bool inject(const char *percent)
 
 	for (int i = 0; i < 2; i++) {
 		for (int k = 0; k < 6; k++) {
-			snprintf(path, sizeof(path), "/sys/kernel/debug/%s/%s", kinds[i], keys[k][0]);
+			snprintf(path, sizeof(path), "/sys/kernel/debug/%s/%s", kinds[i],
+				 keys[k][0]);
 			if (!put(path, keys[k][1]))
 				return false;
 		}
@@ -301,7 +302,8 @@ static void becomes(const char *file, const char *name, int node, long expected)
 
 	while ((is = group_value(file, name, node)) != expected && now() - begun < 20)
 		usleep(50000);
-	CHECK(is == expected, "%s of node %d: %ld bytes charged, not %ld", name, node, is, expected);
+	CHECK(is == expected, "%s of node %d: %ld bytes charged, not %ld", name, node, is,
+	      expected);
 }
 
 /* A stack that grows later is charged, too. */

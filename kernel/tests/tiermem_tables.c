@@ -169,7 +169,8 @@ static const char * const r3_names[] = {
 	"pt_migrate_data_pages", "pt_migrate_success", "pt_migrate_same_node",
 	"pt_migrate_same_tier", "pt_migrate_has_fast", "pt_migrate_busy", "pt_migrate_fail",
 };
-#define R3_NAMES (sizeof(r3_names) / sizeof(r3_names[0]))
+
+#define R3_NAMES ARRAY_SIZE(r3_names)
 
 pid_t fill_node(int node)
 {
@@ -291,7 +292,7 @@ static unsigned long move_tables(unsigned long wanted)
 }
 
 /* Only pages freed lazily, in one table: for what a Dirty bit that is lost does. */
-static void begin_lazy(void)
+void begin_lazy(void)
 {
 	memset(&st, 0, sizeof(st));
 	st.pages = 512;
@@ -301,7 +302,7 @@ static void begin_lazy(void)
 		usleep(1000);
 }
 
-static unsigned long move_lazy_table(unsigned long wanted)
+unsigned long move_lazy_table(unsigned long wanted)
 {
 	double begun = now();
 	unsigned long moved = 0;
@@ -338,7 +339,7 @@ static void *pusher(void *arg)
 }
 
 /* Moves the table until something is wrong or time is up. */
-static unsigned long move_stale_table(unsigned long wanted, unsigned int most)
+unsigned long move_stale_table(unsigned long wanted, unsigned int most)
 {
 	unsigned long moved = 0, page, round = 0;
 	double begun = now();
@@ -429,59 +430,4 @@ void test_pt_stress(void)
 	printf("# %lu table moves, %lu checks, %lu data moves, %lu forks, %lu page-outs in %.0f s\n",
 	       moved, st.checks, st.moves, st.forks, st.pageouts, now() - begun);
 	CHECK(moved >= (count ? count : 2000), "only %lu table moves in time", moved);
-}
-
-enum scenario { LAZY, STALE };
-
-/* With these faults, the same stress must fail. */
-static void faulty(const char *fault, const char *other, const char *delay, const char *us,
-		   enum scenario scenario)
-{
-	unsigned long moved;
-	double begun = now();
-
-	if (!debug(fault, "1") || (other && !debug(other, "1"))) {
-		fail("no /sys/kernel/debug/tiermem/%s: is CONFIG_TIERMEM_DEBUG on?", fault);
-		return;
-	}
-	debug(delay, us);
-	if (scenario == LAZY) {
-		begin_lazy();
-		moved = move_lazy_table(count ? count : 100000);
-		end_stress();
-	} else {
-		moved = move_stale_table(count ? count : 100000, seconds);
-	}
-	debug(delay, "0");
-	debug(fault, "0");
-	if (other)
-		debug(other, "0");
-	printf("# the stress noticed %u times, after %lu table moves and %.0f s\n", failures, moved,
-	       now() - begun);
-	if (failures)
-		failures = 0;
-	else
-		fail("the stress did not notice %s", fault);
-}
-
-void test_fault_order(void)
-{
-	faulty("fault_pt_order", NULL, "delay_pt_switch_us", "3000", LAZY);
-}
-
-void test_fault_merge(void)
-{
-	faulty("fault_pt_merge", NULL, "delay_pt_switch_us", "3000", LAZY);
-}
-
-/* A walk that does not look again edits the table that has gone. */
-void test_fault_poison(void)
-{
-	faulty("fault_pt_poison", "fault_map_pte", "delay_map_pte_us", "2000", STALE);
-}
-
-/* A walk reads a table that has been freed: this one the kernel notices. */
-void test_fault_free(void)
-{
-	faulty("fault_pt_free", NULL, "delay_pt_lookup_us", "2000", STALE);
 }

@@ -14,12 +14,14 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/swap.h>
@@ -30,6 +32,9 @@
 #include <unistd.h>
 #include <linux/tiermem.h>
 
+#ifndef ARRAY_SIZE
+#define ARRAY_SIZE(a)	(sizeof(a) / sizeof((a)[0]))
+#endif
 #define PAGE		4096UL
 #define HUGE		(2UL << 20)
 #define NR_NODES	2
@@ -45,6 +50,7 @@ extern int device;
 extern unsigned long count;		/* operations of a stress; 0: its own */
 extern unsigned int seconds;		/* the most that a stress may take */
 extern unsigned int failures;
+extern bool control;			/* faults are left off */
 extern const char *self;
 
 #define CHECK(condition, ...)				\
@@ -71,6 +77,8 @@ int exchange(uint64_t *a, uint64_t *b, unsigned int n, int32_t *status);
 int policy(unsigned int mode, unsigned int levels, int node, unsigned int flags);
 /* What the kernel complained of since the last time that this was called: a failure, too. */
 void check_log(void);
+/* In a process of its own, of which nothing is left; whether it failed is counted. */
+void run_apart(void (*run)(void));
 pid_t fill_node(int node);
 int migrate(uint64_t *addrs, unsigned int n, int node, int32_t *status);
 int scan(void *start, unsigned long len, unsigned int flags,
@@ -100,9 +108,29 @@ void check_page(unsigned long page, uint32_t version, const char *who);
 void begin_stress(unsigned long pages, bool all);
 void end_stress(void);
 
+/* --- parts of stresses, which the faults use too ------------------------- */
+
+/* Only pages freed lazily, in one table: for what a Dirty bit that is lost does. */
+void begin_lazy(void);
+unsigned long move_lazy_table(unsigned long wanted);
+/* Moves one table beside a thread that moves its pages. */
+unsigned long move_stale_table(unsigned long wanted, unsigned int most);
+unsigned long exchange_randomly(unsigned long wanted);
+/* How many of the reads no scan reported. */
+unsigned long read_and_scan(unsigned long wanted, unsigned int watch, unsigned long *reads);
+
+/* --- UFFDIO_MOVE ---------------------------------------------------------- */
+
+bool is_mapped(void *p);
+unsigned long uffd_move_round(int uffd, char *from, char *hole, unsigned long pages,
+			      uint64_t version);
+/* Whether so many table moves were made beside it. */
+bool uffd_stress(unsigned long wanted);
+
 /* --- the tests ----------------------------------------------------------- */
 
 void test_abi(void);
+void test_access(void);
 void test_policy(void);
 void test_pt_move(void);
 void test_pt_follow(void);
@@ -119,15 +147,20 @@ void test_pt_late(void);
 void test_pt_stale(void);
 void test_pt_stress(void);
 void test_exchange_stress(void);
-void test_fault_order(void);
-void test_fault_merge(void);
-void test_fault_poison(void);
-void test_fault_free(void);
-void test_fault_exchange(void);
-void test_fault_scan(void);
 void test_no_memory(void);
 void test_offline(void);
 void test_memcg(void);
+void test_kinds(void);
+void test_fault_policy(void);
+void test_fault_order(void);
+void test_fault_merge(void);
+void test_fault_free(void);
+void test_fault_follow(void);
+void test_fault_stale(void);
+void test_fault_uffd(void);
+void test_fault_exchange(void);
+void test_fault_scan(void);
+void test_uffd_stress(void);
 /* What the program does when it is executed by the test of placement. */
 int entry_tables(int node);
 
