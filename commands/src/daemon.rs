@@ -78,8 +78,8 @@ pub fn show(status: &Status) -> anyhow::Result<()> {
             say!("{}: {line}", shown(&g.name))?;
         }
     }
-    for left in &status.left {
-        say!("left alone: {} ({}): {}", shown(&left.cgroup), left.entry, shown(&left.reason))?;
+    for group in &status.unmanaged {
+        say!("unmanaged: {} ({}): {}", shown(&group.cgroup), group.entry, shown(&group.reason))?;
     }
     Ok(())
 }

@@ -172,7 +172,7 @@ fn screen(status: &Status, chosen: usize, (width, height): (u16, u16)) -> Vec<St
     lines.push(String::new());
     match status.groups.get(chosen) {
         Some(g) => lines.extend(detail(g).into_iter().map(|l| cut(&l, width))),
-        None => lines.push("no group is looked after; see 'terrace status'".to_owned()),
+        None => lines.push("no group is managed; see 'terrace status'".to_owned()),
     }
     lines.truncate(usize::from(height.max(2)) - 1);
     lines.push(cut("up, down: choose a group   q: end", width));

@@ -77,11 +77,7 @@ impl Board {
                 Err(format!(
                     "no group is named '{}'; expected one of: {}",
                     crate::discover::shown(name),
-                    if names.is_empty() {
-                        "(none is looked after)".into()
-                    } else {
-                        names.join(", ")
-                    }
+                    if names.is_empty() { "(none is managed)".into() } else { names.join(", ") }
                 ))
             }
         }

@@ -24,7 +24,7 @@ Environment:
 
 See also 'terrace status', 'terrace top' and docs/operator.md.";
 
-/// Looks after control groups: keeps the pages they use in fast memory and moves the rest away.
+/// Manages control groups: keeps the pages they use in fast memory and moves the rest away.
 #[derive(Parser)]
 #[command(name = "terraced", version, arg_required_else_help = true, after_long_help = MORE)]
 pub struct Cli {
@@ -50,7 +50,7 @@ pub enum Command {
         /// The configuration.
         #[arg(default_value = CONFIG)]
         config: PathBuf,
-        /// Look also whether this host can be looked after.
+        /// Check also whether this host can be managed.
         #[arg(long)]
         host: bool,
     },

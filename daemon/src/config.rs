@@ -22,7 +22,7 @@ use crate::discover::Pattern;
 const MOST_BYTES: u64 = 1 << 20;
 /// Most `[[groups]]` entries.
 const MOST_ENTRIES: usize = 256;
-/// Most groups looked after at a time: each has a kernel thread and a thread of the daemon.
+/// Most groups managed at a time: each has a kernel thread and a thread of the daemon.
 const MOST_GROUPS: u32 = 128;
 
 /// Why a configuration cannot be used: one line with the file and, where it is known, the line.
@@ -60,7 +60,7 @@ pub struct DaemonConfig {
     pub discover_ms: u64,
     /// Most groups at a time.
     pub max_groups: u32,
-    /// Most processes of one group; a group with more is left alone.
+    /// Most processes of one group; a group with more is not managed.
     pub max_processes: usize,
     /// Leave to change kernel settings that conflict, journaled, for as long as the daemon runs.
     pub fix_conflicts: bool,

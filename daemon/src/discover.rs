@@ -1,4 +1,4 @@
-//! Which control groups there are, and which of them are looked after: patterns over paths, and
+//! Which control groups there are, and which of them are managed: patterns over paths, and
 //! the rule that no process belongs to two groups.
 //!
 //! Names of control groups are their owners' words: they are matched and shown, never opened as
@@ -7,9 +7,9 @@
 
 use globset::{GlobBuilder, GlobMatcher};
 
-/// Deepest control group that is looked at.
+/// Deepest control group that is visited.
 pub const DEEPEST: usize = 16;
-/// Most control groups that are looked at in one round.
+/// Most control groups that are visited in one round.
 pub const MOST_SEEN: usize = 20_000;
 
 /// A pattern over paths of control groups.
@@ -64,9 +64,9 @@ impl Wanted {
     }
 }
 
-/// A control group that matches and is not looked after.
+/// A control group that matches and is not managed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Left {
+pub struct Unmanaged {
     /// Its path.
     pub path: String,
     /// The entry that matches.
@@ -75,8 +75,8 @@ pub struct Left {
     pub reason: String,
 }
 
-/// Which control groups are looked after, each with the entry that claims it. `paths` are those
-/// that have processes, `held` those that are looked after already. At most `most` are chosen.
+/// Which control groups are managed, each with the entry that claims it. `paths` are those
+/// that have processes, `held` those that are managed already. At most `most` are chosen.
 ///
 /// The first entry that matches a path claims it. A group contains the groups below it, so of two
 /// of which one contains the other only one is chosen: the one that is held, else that of the
@@ -86,7 +86,7 @@ pub fn choose(
     wanted: &[Wanted],
     held: &[String],
     most: usize,
-) -> (Vec<(String, usize)>, Vec<Left>) {
+) -> (Vec<(String, usize)>, Vec<Unmanaged>) {
     let mut candidates: Vec<(bool, usize, &String)> = paths
         .iter()
         .filter_map(|path| {
@@ -97,21 +97,21 @@ pub fn choose(
     candidates.sort();
     candidates.dedup();
     let mut chosen: Vec<(String, usize)> = Vec::new();
-    let mut left = Vec::new();
+    let mut unmanaged = Vec::new();
     for (_, entry, path) in candidates {
         let overlap =
             chosen.iter().find(|(other, _)| contains(other, path) || contains(path, other));
         let reason = match overlap {
             Some((other, _)) => format!("it has processes in common with {}", shown(other)),
-            None if chosen.len() >= most => format!("{most} groups are looked after: max_groups"),
+            None if chosen.len() >= most => format!("{most} groups are managed: max_groups"),
             None => {
                 chosen.push((path.clone(), entry));
                 continue;
             }
         };
-        left.push(Left { path: path.clone(), entry, reason });
+        unmanaged.push(Unmanaged { path: path.clone(), entry, reason });
     }
-    (chosen, left)
+    (chosen, unmanaged)
 }
 
 /// Whether a control group is another or contains it.
@@ -183,16 +183,16 @@ mod tests {
         let paths: Vec<String> =
             ["/a", "/a/b", "/a/c", "/ab", "/d"].iter().map(|p| p.to_string()).collect();
         let entries = [wanted("/a/b", &[]), wanted("/**", &["/d"])];
-        let (chosen, left) = choose(&paths, &entries, &[], 10);
+        let (chosen, unmanaged) = choose(&paths, &entries, &[], 10);
         assert_eq!(names(&chosen), [("/a/b", 0), ("/a/c", 1), ("/ab", 1)]);
-        assert_eq!(left.len(), 1);
-        assert!(left[0].path == "/a" && left[0].reason.contains("/a/b"), "{left:?}");
-        // Who is looked after already stays.
+        assert_eq!(unmanaged.len(), 1);
+        assert!(unmanaged[0].path == "/a" && unmanaged[0].reason.contains("/a/b"), "{unmanaged:?}");
+        // Who is managed already stays.
         let (chosen, _) = choose(&paths, &entries, &["/a".into()], 10);
         assert_eq!(names(&chosen), [("/a", 1), ("/ab", 1)]);
-        let (chosen, left) = choose(&paths, &entries, &["/ab".into()], 1);
+        let (chosen, unmanaged) = choose(&paths, &entries, &["/ab".into()], 1);
         assert_eq!(names(&chosen), [("/ab", 1)]);
-        assert!(left.iter().all(|l| l.reason.contains("max_groups")), "{left:?}");
+        assert!(unmanaged.iter().all(|l| l.reason.contains("max_groups")), "{unmanaged:?}");
     }
 
     #[test]
@@ -217,14 +217,14 @@ mod tests {
             most in 0usize..6,
         ) {
             let paths: Vec<String> = paths.into_iter().collect();
-            let (chosen, left) =
+            let (chosen, unmanaged) =
                 choose(&paths, &[wanted("/*/a", &[]), wanted("/**", &["/b/b"])], &held, most);
             prop_assert!(chosen.len() <= most);
             for (i, (a, _)) in chosen.iter().enumerate() {
                 prop_assert!(chosen[i + 1..].iter().all(|(b, _)| !contains(a, b) && !contains(b, a)));
             }
             let excluded = paths.iter().filter(|p| *p == "/b/b").count();
-            prop_assert_eq!(chosen.len() + left.len() + excluded, paths.len());
+            prop_assert_eq!(chosen.len() + unmanaged.len() + excluded, paths.len());
         }
     }
 }

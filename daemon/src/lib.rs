@@ -1,4 +1,4 @@
-//! `terraced`: looks after control groups on a live host, for as long as it runs.
+//! `terraced`: manages control groups on a live host, for as long as it runs.
 //!
 //! **Knows** the engine, live Linux and files of its own: configuration, state, sockets. **Must
 //! not know** how policies decide or how the kernel tracks and moves: those are the core's and

@@ -86,7 +86,7 @@ impl Live {
                 any |= self.walk(&below, &format!("{path}/{name}"), depth + 1, found);
             }
         }
-        // A group without a process, in itself or below, has nothing to look after.
+        // A group without a process, in itself or below, has nothing to manage.
         if !any {
             found.truncate(at);
         }

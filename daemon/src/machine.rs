@@ -48,7 +48,7 @@ pub trait Machine {
     /// All its control groups that have processes, in themselves or below.
     fn groups(&mut self) -> Result<Vec<Found>, String>;
 
-    /// Begins to look after a group. `stop` ends it.
+    /// Begins to manage a group. `stop` ends it.
     fn attach(
         &mut self,
         cgroup: &str,

@@ -50,13 +50,12 @@ pub fn render(status: &Status) -> String {
         "Configurations refused at a reload.",
         status.failed_reloads as f64,
     );
-    out.plain("terrace_groups", "gauge", "Groups looked after.", status.groups.len() as f64);
-    out.plain(
-        "terrace_left_groups",
-        "gauge",
-        "Control groups that match and are left alone.",
-        status.left.len() as f64,
-    );
+    out.plain("terrace_groups", "gauge", "Managed groups.", status.groups.len() as f64);
+    // The second is the old name of the first, kept for one release.
+    for name in ["terrace_unmanaged_groups", "terrace_left_groups"] {
+        let help = "Control groups that match and are not managed.";
+        out.plain(name, "gauge", help, status.unmanaged.len() as f64);
+    }
     out.family("terrace_memory_bytes", "gauge", "Memory of the machine by tier.");
     out.sample("terrace_memory_bytes", &[("tier", "fast")], m.fast_bytes as f64);
     out.sample("terrace_memory_bytes", &[("tier", "slow")], m.slow_bytes as f64);

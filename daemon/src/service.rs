@@ -22,7 +22,7 @@ use crate::group::{Carryover, Running, Shared};
 use crate::history::History;
 use crate::machine::Machine;
 use crate::slowdown::Assumed;
-use crate::status::{LeftStatus, SharingStatus};
+use crate::status::{SharingStatus, UnmanagedStatus};
 
 /// The longest that an order or a signal waits.
 const SLICE: Duration = Duration::from_millis(200);
@@ -30,14 +30,14 @@ const SLICE: Duration = Duration::from_millis(200);
 const STATUS_EVERY: Duration = Duration::from_secs(2);
 /// How often histories are written.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
-/// How long a group whose thread failed is left alone: doubled each time, up to the second.
+/// How long a group whose thread failed is left unmanaged: doubled each time, up to the second.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 /// See `FIRST_RETRY`.
 const LAST_RETRY: Duration = Duration::from_secs(600);
 /// Control groups whose failures are remembered.
 const MOST_FAILURES: usize = 1024;
-/// What is told of groups that are left alone.
-const MOST_LEFT: usize = 200;
+/// Unmanaged groups that are reported.
+const MOST_UNMANAGED: usize = 200;
 
 /// The service over a machine.
 pub struct Service<M: Machine> {
@@ -50,7 +50,7 @@ pub struct Service<M: Machine> {
     waiting: BTreeMap<String, Carryover>,
     failures: BTreeMap<String, Failure>,
     targets: BTreeMap<String, u64>,
-    next_look: Instant,
+    next_discovery: Instant,
     next_division: Instant,
     next_save: Instant,
     next_status: Instant,
@@ -80,7 +80,7 @@ impl<M: Machine> Service<M> {
             waiting: BTreeMap::new(),
             failures: BTreeMap::new(),
             targets: BTreeMap::new(),
-            next_look: now,
+            next_discovery: now,
             next_division: now,
             next_save: now + SAVE_EVERY,
             next_status: now,
@@ -125,9 +125,9 @@ impl<M: Machine> Service<M> {
     pub fn round(&mut self) {
         self.reap();
         let now = Instant::now();
-        if now >= self.next_look {
-            self.next_look = now + Duration::from_millis(self.config.daemon.discover_ms);
-            self.look();
+        if now >= self.next_discovery {
+            self.next_discovery = now + Duration::from_millis(self.config.daemon.discover_ms);
+            self.discover();
             self.limit();
         }
         self.share(now);
@@ -174,7 +174,7 @@ impl<M: Machine> Service<M> {
             self.board.remove(&cgroup);
             match finished.error {
                 Some(reason) => {
-                    tracing::warn!(group = shown(&cgroup), reason, "no longer looked after");
+                    tracing::warn!(group = shown(&cgroup), reason, "no longer managed");
                     self.note_failure(&cgroup, reason);
                     // What it knew is kept for the next attempt, as long as the group is there.
                     self.waiting.insert(cgroup, finished.carryover);
@@ -217,8 +217,8 @@ impl<M: Machine> Service<M> {
         config.groups.iter().filter_map(|g| wanted(g.get_ref())).collect()
     }
 
-    /// Looks for groups and starts what is new.
-    fn look(&mut self) {
+    /// Finds groups and starts what is new.
+    fn discover(&mut self) {
         let found = match self.machine.groups() {
             Ok(found) => found,
             Err(error) => {
@@ -230,14 +230,14 @@ impl<M: Machine> Service<M> {
         self.waiting.retain(|cgroup, _| paths.contains(cgroup));
         let held: Vec<String> = self.running.keys().cloned().collect();
         let most = self.config.daemon.max_groups as usize;
-        let (chosen, left) = discover::choose(&paths, &Self::wanted(&self.config), &held, most);
+        let (chosen, refused) = discover::choose(&paths, &Self::wanted(&self.config), &held, most);
         let names: Vec<String> =
             self.config.groups.iter().map(|g| g.get_ref().name.clone()).collect();
         let entry = |index: usize| names[index].clone();
-        let mut alone: Vec<LeftStatus> = left
+        let mut unmanaged: Vec<UnmanagedStatus> = refused
             .iter()
-            .take(MOST_LEFT)
-            .map(|l| LeftStatus {
+            .take(MOST_UNMANAGED)
+            .map(|l| UnmanagedStatus {
                 cgroup: shown(&l.path),
                 entry: entry(l.entry),
                 reason: l.reason.clone(),
@@ -251,17 +251,21 @@ impl<M: Machine> Service<M> {
                 && Instant::now() < failure.until
             {
                 let (entry, reason) = (entry(index), failure.reason.clone());
-                alone.push(LeftStatus { cgroup: shown(&cgroup), entry, reason });
+                unmanaged.push(UnmanagedStatus { cgroup: shown(&cgroup), entry, reason });
                 continue;
             }
             if let Err(reason) = self.start(&cgroup, index) {
-                tracing::warn!(group = shown(&cgroup), reason, "not looked after");
+                tracing::warn!(group = shown(&cgroup), reason, "not managed");
                 let entry = entry(index);
-                alone.push(LeftStatus { cgroup: shown(&cgroup), entry, reason: reason.clone() });
+                unmanaged.push(UnmanagedStatus {
+                    cgroup: shown(&cgroup),
+                    entry,
+                    reason: reason.clone(),
+                });
                 self.note_failure(&cgroup, reason);
             }
         }
-        self.board.frame().left = alone;
+        self.board.frame().unmanaged = unmanaged;
     }
 
     fn start(&mut self, cgroup: &str, index: usize) -> Result<(), String> {
@@ -303,7 +307,7 @@ impl<M: Machine> Service<M> {
         );
         match started {
             Ok(running) => {
-                tracing::info!(group = name, "looked after");
+                tracing::info!(group = name, "managed");
                 self.board.add(cgroup, shared);
                 self.running.insert(cgroup.to_owned(), running);
                 Ok(())
@@ -443,7 +447,7 @@ impl<M: Machine> Service<M> {
         self.config = new;
         self.failures.clear();
         self.apply();
-        self.next_look = Instant::now();
+        self.next_discovery = Instant::now();
         self.next_division = Instant::now();
         let mut frame = self.board.frame();
         frame.reloads += 1;

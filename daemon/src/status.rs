@@ -32,8 +32,9 @@ pub struct Status {
     pub sharing: Option<SharingStatus>,
     /// The groups, by control group.
     pub groups: Vec<GroupStatus>,
-    /// Control groups that match and are left alone.
-    pub left: Vec<LeftStatus>,
+    /// Control groups that match and are not managed.
+    #[serde(alias = "left")]
+    pub unmanaged: Vec<UnmanagedStatus>,
 }
 
 /// The machine.
@@ -72,9 +73,9 @@ pub struct SharingStatus {
     pub max_loss: f64,
 }
 
-/// A control group that matches and is left alone.
+/// A control group that matches and is not managed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct LeftStatus {
+pub struct UnmanagedStatus {
     /// Its path.
     pub cgroup: String,
     /// Name of the entry that matches.

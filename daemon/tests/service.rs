@@ -375,7 +375,7 @@ fn a_reload_changes_policies_and_shares_and_forgets_nothing() {
     let status = run.until("refused", |s| s.failed_reloads == 1);
     assert!(status.groups.len() == 2 && status.reload_error.is_some(), "{status:?}");
 
-    // An entry that is gone: its group is left alone.
+    // An entry that is gone: its group is not managed.
     run.reload(&changed[..changed.find("[[groups]]\nname = \"b\"").unwrap()]).unwrap();
     run.until("one group", |s| s.groups.len() == 1 && s.groups[0].name == "a");
 }
@@ -416,8 +416,8 @@ fn a_group_that_fails_is_told_left_alone_and_tried_again_without_harm_to_others(
     run.program("/b", 32, LOW);
     run.until("both", |s| s.groups.len() == 2 && s.groups.iter().all(|g| g.scans > 3));
     run.world(|w| w.programs.get_mut("/a").unwrap().fault = Some("the kernel said no".into()));
-    let status = run.until("failed", |s| s.groups.len() == 1 && !s.left.is_empty());
-    assert!(status.left[0].reason.contains("the kernel said no"), "{:?}", status.left);
+    let status = run.until("failed", |s| s.groups.len() == 1 && !s.unmanaged.is_empty());
+    assert!(status.unmanaged[0].reason.contains("the kernel said no"), "{:?}", status.unmanaged);
     let scans = group(&status, "b").unwrap().scans;
     run.until("the other goes on", |s| group(s, "b").is_some_and(|g| g.scans > scans + 5));
     let status = run.until("tried again", |s| group(s, "a").is_some_and(|g| g.scans > 0));

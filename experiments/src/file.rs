@@ -9,7 +9,7 @@ use terrace_core::page::PageSize;
 use terrace_core::parameters::in_plain_words;
 use terrace_core::policy::{self, Policy, PolicyError};
 use terrace_engine::FastShare;
-use terrace_linux::means::Mechanisms;
+use terrace_linux::backend::Mechanisms;
 use terrace_simulated::os::{OsConfig, TablePolicy};
 use terrace_simulated::reference::Options;
 use terrace_workloads::kinds;

@@ -1,4 +1,4 @@
-//! What looking after one group costs, and what is left out of sight: counters that the tracker
+//! What managing one group costs, and what is left out of sight: counters that the tracker
 //! and the mover add to and anybody may read meanwhile.
 
 use std::sync::Arc;

@@ -7,8 +7,8 @@
 //! one thread must be equal, so each group of processes has a thread of its own: groups of 2 MB
 //! and of 4 KB pages cannot share one, and one group's rebuild does not cost the others a period.
 //!
-//! `sample_us = aggr_us = period`: each region is prepared (accessed bit cleared) once, looked
-//! at once a period later, and told once.
+//! `sample_us = aggr_us = period`: each region is prepared (accessed bit cleared) once, checked
+//! once a period later, and reported once.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -36,8 +36,8 @@ pub struct Target {
 #[derive(Debug)]
 pub struct Kdamond {
     folder: PathBuf,
-    /// What the kernel was told last; `None` before the first time.
-    told: Option<Vec<Target>>,
+    /// The last configuration; `None` before the first time.
+    configured: Option<Vec<Target>>,
     region_bytes: u64,
 }
 
@@ -45,10 +45,10 @@ impl Kdamond {
     /// The thread of this number; `nr_kdamonds` must be larger already.
     pub fn new(roots: &Roots, number: usize) -> Self {
         let folder = roots.kdamonds().join(number.to_string());
-        Kdamond { folder, told: None, region_bytes: 0 }
+        Kdamond { folder, configured: None, region_bytes: 0 }
     }
 
-    /// Tells the kernel what to watch: regions of `region_bytes` each. The thread must be off.
+    /// Configures what the kernel watches: regions of `region_bytes` each. The thread must be off.
     /// Writes only what changed since the last time.
     pub fn configure(
         &mut self,
@@ -58,7 +58,7 @@ impl Kdamond {
     ) -> Result<(), FileError> {
         let regions: usize = targets.iter().map(|t| t.starts.len()).sum();
         let context = self.folder.join("contexts/0");
-        if self.told.is_none() {
+        if self.configured.is_none() {
             self.set("contexts/nr_contexts", 1)?;
             self.set_text("contexts/0/operations", "fvaddr")?;
             // Nothing to update: an interval that never comes.
@@ -74,41 +74,46 @@ impl Kdamond {
         self.set("contexts/0/monitoring_attrs/nr_regions/max", limit)?;
 
         // Taken, so that a failure half-way leaves nothing believed.
-        let mut told = self.told.take().unwrap_or_default();
+        let mut before = self.configured.take().unwrap_or_default();
         if region_bytes != self.region_bytes {
-            told.clear();
+            before.clear();
         }
         self.region_bytes = region_bytes;
-        if told.len() != targets.len() {
+        if before.len() != targets.len() {
             self.set("contexts/0/targets/nr_targets", 0)?;
             self.set("contexts/0/targets/nr_targets", targets.len() as u64)?;
-            told = vec![Target { pid: 0, starts: Vec::new() }; targets.len()];
+            before = vec![Target { pid: 0, starts: Vec::new() }; targets.len()];
         }
-        for (number, (target, told)) in targets.iter().zip(&told).enumerate() {
+        for (number, (target, before)) in targets.iter().zip(&before).enumerate() {
             let folder = context.join(format!("targets/{number}"));
-            if target.pid != told.pid {
+            if target.pid != before.pid {
                 patiently(|| files::write(&folder.join("pid_target"), &target.pid.to_string()))?;
             }
-            self.tell_regions(&folder.join("regions"), target, &told.starts)?;
+            self.write_regions(&folder.join("regions"), target, &before.starts)?;
         }
-        self.told = Some(targets.to_vec());
+        self.configured = Some(targets.to_vec());
         Ok(())
     }
 
-    fn tell_regions(&self, folder: &Path, target: &Target, told: &[u64]) -> Result<(), FileError> {
-        let mut told = told;
-        if told.len() != target.starts.len() {
+    fn write_regions(
+        &self,
+        folder: &Path,
+        target: &Target,
+        before: &[u64],
+    ) -> Result<(), FileError> {
+        let mut before = before;
+        if before.len() != target.starts.len() {
             // The kernel drops all regions and makes new ones, which are empty.
             let number = target.starts.len().to_string();
             patiently(|| files::write(&folder.join("nr_regions"), &number))?;
-            told = &[];
+            before = &[];
         }
         // Tens of thousands of files: looked up from their own folder, not from the root.
         let open = openat(CWD, folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let folder_fd =
             open.map_err(|e| FileError::Read { path: folder.to_owned(), source: e.into() })?;
         for (number, &start) in target.starts.iter().enumerate() {
-            if told.get(number) != Some(&start) {
+            if before.get(number) != Some(&start) {
                 let end = start + self.region_bytes;
                 put_at(&folder_fd, folder, &format!("{number}/start"), start)?;
                 put_at(&folder_fd, folder, &format!("{number}/end"), end)?;
@@ -128,7 +133,7 @@ impl Kdamond {
         })
     }
 
-    /// Turns the thread off; one that is off, or was never on, is fine. It tells what it has seen
+    /// Turns the thread off; one that is off, or was never on, is fine. It reports what it has sampled
     /// so far before it ends.
     pub fn off(&self) -> Result<(), FileError> {
         turn_off(&self.folder)
@@ -197,7 +202,7 @@ pub fn threads(roots: &Roots) -> Result<Option<u32>, FileError> {
     patiently(|| files::read_number(&roots.kdamonds().join("nr_kdamonds")))
 }
 
-/// Sets the number of threads; all must be off. What they were told is forgotten by the kernel.
+/// Sets the number of threads; all must be off. Their configuration is forgotten by the kernel.
 pub fn set_threads(kdamonds: &Path, number: u32) -> Result<(), FileError> {
     patiently(|| files::write(&kdamonds.join("nr_kdamonds"), &number.to_string()))
 }
@@ -251,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_told_frozen_and_only_changes_are_written() {
+    fn regions_are_written_frozen_and_only_changes_are_written() {
         let (keep, roots) = tree();
         let mut kdamond = Kdamond::new(&roots, 0);
         let period = Duration::from_millis(1500);

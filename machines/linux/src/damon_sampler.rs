@@ -15,11 +15,11 @@ use crate::numa;
 use crate::process;
 use crate::ring::Record;
 use crate::roots::Roots;
-use crate::sampler::{Sampler, Seen, StepError, Waited};
+use crate::sampler::{Observed, Sampler, StepError, Waited};
 use crate::session::Session;
 use crate::trace::TraceInstance;
 
-/// The longest sleep between two looks at the stop flag.
+/// The longest sleep between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// One of DAMON's kernel threads.
@@ -120,8 +120,8 @@ impl Sampler for DamonSampler {
                 }
             }
             if let Some(accessed) = newest {
-                let seen = Seen { accessed, active: None };
-                return Ok(Waited::Complete { seen, superseded });
+                let observed = Observed { accessed, active: None };
+                return Ok(Waited::Complete { observed, superseded });
             }
             if stopped() {
                 return Ok(Waited::Stopped);

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use terrace_core::page::PageSize;
 
+use crate::backend::{Backend, Mechanisms};
 use crate::cgroup::Cgroup;
 use crate::conflicts::{self, Conflict, Intent, PagemapScan, Severity};
 use crate::costs::Costs;
 use crate::files::FileError;
+use crate::group_layout::{LayoutReader, Source};
 use crate::guard::GuardCommand;
-use crate::means::{Means, Mechanisms};
 use crate::mover::{MoverOptions, Notices, PageMover, TierNodes};
 use crate::page_tables::{self, Inherited, TableKeeper};
 use crate::roots::Roots;
 use crate::session::{Session, SessionError};
-use crate::shape::{Shaper, Source};
 use crate::tiermem::{TablePolicy, TiermemError};
 use crate::tiers::{self, Topology};
 use crate::tracker::{GroupTracker, TrackerOptions};
@@ -64,7 +64,7 @@ impl HostOptions {
     }
 }
 
-/// A group to be looked after.
+/// A group to be managed.
 #[derive(Debug, Clone)]
 pub struct GroupSpec {
     /// Its name, for messages.
@@ -118,7 +118,7 @@ impl GroupSpec {
     }
 }
 
-/// A group that is looked after. Tracker and mover may go to a thread of their own.
+/// A managed group. Tracker and mover may go to a thread of their own.
 pub struct AttachedGroup {
     /// Its name.
     pub name: String,
@@ -150,7 +150,7 @@ pub enum HostError {
     /// The mechanisms that were asked for are not there.
     #[error(transparent)]
     Mechanisms(#[from] TiermemError),
-    /// A group cannot be looked after.
+    /// A group cannot be managed.
     #[error("group '{name}': {message}")]
     Group {
         /// Its name.
@@ -171,7 +171,7 @@ fn one_line(conflicts: &[Conflict]) -> String {
 pub struct Host {
     options: HostOptions,
     topology: Topology,
-    means: Means,
+    backend: Backend,
     conflicts: Vec<Conflict>,
     session: Arc<Session>,
     /// For each kernel thread, whether a group has it.
@@ -183,10 +183,13 @@ pub struct Host {
 impl Host {
     /// Finds out what this host is and what stands in the way, without changing anything.
     pub fn inspect(options: &HostOptions) -> Result<(Topology, Vec<Conflict>), HostError> {
-        Self::look(options, &Means::find(&options.roots, options.mechanisms)?)
+        Self::examine(options, &Backend::find(&options.roots, options.mechanisms)?)
     }
 
-    fn look(options: &HostOptions, means: &Means) -> Result<(Topology, Vec<Conflict>), HostError> {
+    fn examine(
+        options: &HostOptions,
+        backend: &Backend,
+    ) -> Result<(Topology, Vec<Conflict>), HostError> {
         let roots = &options.roots;
         let topology = match &options.nodes {
             Some((fast, slow)) => tiers::given(roots, fast, slow).map_err(HostError::Nodes)?,
@@ -194,10 +197,10 @@ impl Host {
         };
         let probe = PagemapScan::probe(roots);
         let conflicts = conflicts::find(roots, &topology, options.intent, probe)?;
-        Ok((topology, means.hindrances(conflicts)))
+        Ok((topology, backend.conflicts_among(conflicts)))
     }
 
-    /// Opens the host: what an earlier run left behind is taken back, conflicts are looked for and
+    /// Opens the host: what an earlier run left behind is taken back, conflicts are found and
     /// fixed if there is leave to, and nothing is changed when one remains.
     pub fn open(options: HostOptions) -> Result<Self, HostError> {
         let lacking = conflicts::privileges(&options.roots)?;
@@ -205,8 +208,8 @@ impl Host {
             return Err(HostError::Conflicts(lacking));
         }
         let session = Arc::new(Session::open(&options.roots, options.guard.clone())?);
-        let means = Means::find(&options.roots, options.mechanisms)?;
-        let (topology, conflicts) = Self::look(&options, &means)?;
+        let backend = Backend::find(&options.roots, options.mechanisms)?;
+        let (topology, conflicts) = Self::examine(&options, &backend)?;
         let fatal: Vec<Conflict> =
             conflicts.iter().filter(|c| c.severity == Severity::Fatal).cloned().collect();
         if !fatal.is_empty() {
@@ -225,7 +228,7 @@ impl Host {
             return Err(HostError::Conflicts(fixable.into_iter().cloned().collect()));
         }
         let slots = vec![false; options.max_groups as usize];
-        Ok(Host { options, topology, means, conflicts, session, slots, taken: false })
+        Ok(Host { options, topology, backend, conflicts, session, slots, taken: false })
     }
 
     /// The tiers.
@@ -243,7 +246,7 @@ impl Host {
         Ok(self.session.make_cgroup(name)?)
     }
 
-    /// Begins to look after groups. Tracking starts with the first call of each tracker's
+    /// Begins to manage groups. Tracking starts with the first call of each tracker's
     /// `observe`.
     pub fn attach(&mut self, groups: Vec<GroupSpec>) -> Result<Vec<AttachedGroup>, HostError> {
         for group in &groups {
@@ -260,10 +263,10 @@ impl Host {
             });
         }
         if !self.taken {
-            if self.means.needs_damon() {
+            if self.backend.needs_damon() {
                 self.session.take_kdamonds(self.options.max_groups)?;
             }
-            self.means.set_up(&self.options.roots, &self.session)?;
+            self.backend.set_up(&self.options.roots, &self.session)?;
             self.taken = true;
         }
         let move_shared = conflicts::may_move_shared(&self.options.roots);
@@ -273,7 +276,7 @@ impl Host {
         for group in groups {
             let Some(slot) = self.slots.iter().position(|taken| !taken) else { break };
             let roots = &self.options.roots;
-            let kernel = || self.means.kernel(roots, move_shared);
+            let kernel = || self.backend.kernel(roots, move_shared);
             let notices = Notices::default();
             let costs = Costs::default();
             let period = Duration::from_millis(group.period_ms);
@@ -288,11 +291,11 @@ impl Host {
                     flush: group.flush,
                     tables: group
                         .tables
-                        .zip(self.means.device())
+                        .zip(self.backend.device())
                         .map(|(policy, device)| TableKeeper::new(Arc::clone(device), policy)),
                     stop: group.stop.or_else(|| self.options.stop.clone()),
                 },
-                self.means.sampler(roots, &self.session, slot, period),
+                self.backend.sampler(roots, &self.session, slot, period),
                 kernel(),
                 nodes.clone(),
                 Arc::clone(&notices),
@@ -325,8 +328,8 @@ impl Host {
         policy: TablePolicy,
     ) -> Result<Inherited, HostError> {
         let refuse = |message| HostError::Group { name: name.to_owned(), message };
-        let device = self.means.device();
-        if let Some(message) = page_tables::hindrance(device.map(AsRef::as_ref), policy) {
+        let device = self.backend.device();
+        if let Some(message) = page_tables::conflict(device.map(AsRef::as_ref), policy) {
             return Err(refuse(message));
         }
         let device = device.ok_or(TiermemError::Absent)?;
@@ -336,7 +339,7 @@ impl Host {
     /// Page-table pages of a group by level, from the one that maps base pages, and by node; nothing
     /// where the kernel does not count them.
     pub fn table_pages(&self, source: &Source) -> Option<[Vec<u64>; 5]> {
-        let device = self.means.device().filter(|d| d.features().page_table_policy())?;
+        let device = self.backend.device().filter(|d| d.features().page_table_policy())?;
         Some(page_tables::count(device, &self.options.roots, source))
     }
 
@@ -375,8 +378,8 @@ impl Host {
             )));
         }
         if let Some(policy) = group.tables {
-            let device = self.means.device().map(AsRef::as_ref);
-            if let Some(message) = page_tables::hindrance(device, policy) {
+            let device = self.backend.device().map(AsRef::as_ref);
+            if let Some(message) = page_tables::conflict(device, policy) {
                 return Err(refuse(message));
             }
         }
@@ -393,8 +396,9 @@ impl Host {
             }
             Source::Pids(pids) => {
                 let source = group.source.clone();
-                let mut shaper = Shaper::new(roots.clone(), source, group.page_size, 1);
-                if shaper.processes()?.is_empty() && !group.keep_empty {
+                let mut layout_reader =
+                    LayoutReader::new(roots.clone(), source, group.page_size, 1);
+                if layout_reader.processes()?.is_empty() && !group.keep_empty {
                     return Err(refuse(format!(
                         "none of the processes {pids:?} lives, expected at least one: correct the list"
                     )));

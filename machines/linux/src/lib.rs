@@ -7,14 +7,14 @@
 //!
 //! In reading order:
 //! - asking: [`roots`] (every path, so that tests hand in a folder), [`files`], [`numa`],
-//!   [`tiers`], [`cgroup`], [`process`], [`pagemap`], [`shape`] (a group's processes and pages);
+//!   [`tiers`], [`cgroup`], [`process`], [`pagemap`], [`group_layout`] (a group's processes and pages);
 //! - tracking: [`damon`] (frozen regions), [`ring`] and [`trace`] (its records), [`collect`]
 //!   (records to periods); `sampler` (what reads accessed bits, a trait), `damon_sampler`,
 //!   `scan_sampler` (the Terrace kernel's scan); [`flush`] (what stays in a TLB shows no use),
 //!   [`tracker`];
 //! - moving: [`kernel`] (the calls, as a trait that tests replace), [`mover`],
 //!   [`pace`] (how many pages a call), [`costs`];
-//! - the Terrace kernel's device: [`tiermem`], `tiermem_kernel` (moves with it); [`means`] (which
+//! - the Terrace kernel's device: [`tiermem`], `tiermem_kernel` (moves with it); [`backend`] (which
 //!   mechanisms a host has);
 //! - leaving the host as it was: [`lock`], [`journal`] (every change, before it is made),
 //!   [`guard`] (restores when the run is killed), [`session`] (the three together), [`signals`];
@@ -22,6 +22,7 @@
 //!
 //! Everything unsafe is in [`raw`] and `tiermem_raw`.
 
+pub mod backend;
 pub mod cgroup;
 pub mod collect;
 pub mod conflicts;
@@ -30,12 +31,12 @@ pub mod damon;
 mod damon_sampler;
 pub mod files;
 pub mod flush;
+pub mod group_layout;
 pub mod guard;
 pub mod host;
 pub mod journal;
 pub mod kernel;
 pub mod lock;
-pub mod means;
 pub mod mover;
 pub mod numa;
 pub mod pace;
@@ -48,7 +49,6 @@ pub mod roots;
 mod sampler;
 mod scan_sampler;
 pub mod session;
-pub mod shape;
 pub mod signals;
 #[cfg(test)]
 mod testing;
@@ -59,6 +59,6 @@ pub mod tiers;
 pub mod trace;
 pub mod tracker;
 
+pub use group_layout::Source;
 pub use guard::{GuardCommand, guard_main};
 pub use host::{AttachedGroup, GroupSpec, Host, HostError, HostOptions};
-pub use shape::Source;

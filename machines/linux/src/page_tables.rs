@@ -8,9 +8,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Cgroup;
+use crate::group_layout::Source;
 use crate::process::Process;
 use crate::roots::Roots;
-use crate::shape::Source;
 use crate::tiermem::{self, Device, Levels, TablePlace, TablePolicy, Target, TiermemError};
 
 /// What a configuration may want of a group's page tables (Radiant paper, section 4).
@@ -37,7 +37,7 @@ impl From<GroupTables> for TablePolicy {
 }
 
 /// Why this kernel cannot do what is wanted of page tables, or nothing.
-pub(crate) fn hindrance(device: Option<&Device>, policy: TablePolicy) -> Option<String> {
+pub(crate) fn conflict(device: Option<&Device>, policy: TablePolicy) -> Option<String> {
     let Some(device) = device else {
         return Some(
             "its page tables are to be placed, expected the Terrace kernel's /dev/tiermem: boot \
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn without_the_device_it_is_refused_in_a_line() {
-        let message = hindrance(None, GroupTables::Fast.into()).expect("refused");
+        let message = conflict(None, GroupTables::Fast.into()).expect("refused");
         assert!(message.contains("/dev/tiermem") && !message.contains('\n'), "{message}");
     }
 }

@@ -20,8 +20,8 @@ pub(crate) enum StepError {
     NoTrace,
 }
 
-/// What was seen of a layout's pages in a period.
-pub(crate) struct Seen {
+/// What was observed of a layout's pages in a period.
+pub(crate) struct Observed {
     /// Which were accessed in it.
     pub accessed: PageBits,
     /// Which are on an active list of the kernel's as it ends, where that can be known.
@@ -33,7 +33,7 @@ pub(crate) enum Waited {
     /// As it should.
     Complete {
         /// By page of the layout.
-        seen: Seen,
+        observed: Observed,
         /// Periods before it that went by without being told on their own.
         superseded: u32,
     },

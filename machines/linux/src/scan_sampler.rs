@@ -17,10 +17,10 @@ use terrace_core::bits::PageBits;
 use terrace_core::page::{Layout, PageSize, SpaceId};
 
 use crate::files::FileError;
-use crate::sampler::{Sampler, Seen, StepError, Waited};
+use crate::sampler::{Observed, Sampler, StepError, Waited};
 use crate::tiermem::{self, Device, ScanEntry, Target};
 
-/// The longest sleep between two looks at the stop flag.
+/// The longest sleep between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(200);
 /// What a scan's entry is about.
 const BLOCK: u64 = PageSize::Huge.bytes();
@@ -41,7 +41,7 @@ impl ScanSampler {
     }
 
     /// Reads and clears all bits. `None` when no process of the layout is left.
-    fn harvest(&mut self) -> Option<Seen> {
+    fn scan(&mut self) -> Option<Observed> {
         let layout = self.layout.as_ref()?;
         let mut accessed = PageBits::new(layout.pages());
         let mut active = PageBits::new(layout.pages());
@@ -50,14 +50,14 @@ impl ScanSampler {
             let Some(process) = self.processes.get(&space.0) else { continue };
             let target = Target::Process(process.as_fd());
             let take = |entry: &ScanEntry| note(layout, space, entry, &mut accessed, &mut active);
-            match self.device.harvest(target, range, take) {
+            match self.device.scan(target, range, take) {
                 Ok(()) => alive = true,
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-                // What was not seen looks unused: as with a process that is ending.
+                // What was not observed looks unused: as with a process that is ending.
                 Err(error) => tracing::warn!(pid = space.0, %error, "a scan failed"),
             }
         }
-        alive.then_some(Seen { accessed, active: Some(active) })
+        alive.then_some(Observed { accessed, active: Some(active) })
     }
 }
 
@@ -131,7 +131,7 @@ impl Sampler for ScanSampler {
         }
         self.layout = Some(layout.clone());
         // What was accessed before the first period is nobody's.
-        let _ = self.harvest();
+        let _ = self.scan();
         Ok(())
     }
 
@@ -145,9 +145,9 @@ impl Sampler for ScanSampler {
         }
         // Asked for late, the bits of several periods come as one.
         let late = since.elapsed().as_secs_f64() / self.period.as_secs_f64();
-        match self.harvest() {
-            Some(seen) => {
-                Ok(Waited::Complete { seen, superseded: (late as u32).saturating_sub(1) })
+        match self.scan() {
+            Some(observed) => {
+                Ok(Waited::Complete { observed, superseded: (late as u32).saturating_sub(1) })
             }
             None => Ok(Waited::Lost {
                 periods: 1,

@@ -333,7 +333,7 @@ impl Device {
     /// Reads and clears the accessed bits of a range whose ends are multiples of 2 MB, and keeps
     /// watch over those that reclaim clears until the next call. `take` is called for each 2 MB that
     /// has anything, ascending.
-    pub fn harvest(
+    pub fn scan(
         &self,
         target: Target<'_>,
         range: std::ops::Range<u64>,
@@ -359,7 +359,7 @@ impl Device {
         Ok(())
     }
 
-    /// Ends the watch that [`Device::harvest`] keeps over a process.
+    /// Ends the watch that [`Device::scan`] keeps over a process.
     pub fn unwatch(&self, target: Target<'_>) -> std::io::Result<()> {
         let mut scan =
             raw::Scan { pidfd: target.pidfd(), flags: SCAN_UNWATCH, ..raw::Scan::default() };

@@ -1,14 +1,14 @@
 //! Finds out which pages of a group are used, period after period.
 //!
 //! What reads accessed bits is a [`Sampler`]: DAMON on a stock kernel, the Terrace kernel's own
-//! scan where there is one. The tracker gives it the group's shape and makes scans of what it saw.
+//! scan where there is one. The tracker gives it the layout of the group and makes scans of its answers.
 //!
 //! One round of [`GroupTracker::observe`]: wait for the period to end; ask where the pages lie;
 //! look whether the group's pages have changed and, if that is worth it, set the sampler up anew
-//! at once, so that the time in which nothing is seen lies at the beginning of a period and is
+//! at once, so that the time in which nothing is observed lies at the beginning of a period and is
 //! short.
 //!
-//! What is not seen is told: records that are missing, periods that did not come, time spent on
+//! What is not observed is told: records that are missing, periods that did not come, time spent on
 //! setting up. Nothing is guessed.
 //!
 //! Then the programs' translations are flushed (see [`crate::flush`]), or pages that stay in a TLB
@@ -30,13 +30,13 @@ use terrace_core::seams::{MachineError, Observation, Tracker};
 use crate::costs::{Costs, thread_cpu_ns};
 use crate::files::FileError;
 use crate::flush::Flusher;
+use crate::group_layout::{GroupLayout, LayoutReader, Source, difference};
 use crate::kernel::PageKernel;
 use crate::mover::{Notices, TierNodes};
 use crate::page_tables::TableKeeper;
 use crate::process;
 use crate::roots::Roots;
-use crate::sampler::{Sampler, Seen, StepError, Waited};
-use crate::shape::{Shape, Shaper, Source, difference};
+use crate::sampler::{Observed, Sampler, StepError, Waited};
 
 /// Time that looking for changes may take, as a share of the period.
 const CHECK_SHARE: f64 = 0.02;
@@ -46,7 +46,7 @@ const MOST_SKIPPED: u32 = 8;
 const COUNT_EVERY: u32 = 8;
 /// How often starting DAMON is tried when processes come and go meanwhile.
 const START_ATTEMPTS: u32 = 3;
-/// The longest sleep between two looks at the stop flag.
+/// The longest sleep between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// How one group is tracked.
@@ -72,7 +72,7 @@ pub struct TrackerOptions {
 pub struct GroupTracker {
     roots: Roots,
     options: TrackerOptions,
-    shaper: Shaper,
+    layout_reader: LayoutReader,
     sampler: Box<dyn Sampler>,
     watch: Option<Watch>,
     kernel: Box<dyn PageKernel>,
@@ -94,9 +94,9 @@ pub struct GroupTracker {
     own_ns: u64,
 }
 
-/// The sampler at work on one shape.
+/// The sampler at work on one layout.
 struct Watch {
-    shape: Shape,
+    group: GroupLayout,
     /// When the period that runs now began.
     since: Instant,
 }
@@ -140,10 +140,11 @@ impl GroupTracker {
         notices: Notices,
         costs: Costs,
     ) -> Self {
-        let shaper = Shaper::new(roots.clone(), source, options.page_size, options.cap_pages);
+        let layout_reader =
+            LayoutReader::new(roots.clone(), source, options.page_size, options.cap_pages);
         GroupTracker {
             roots: roots.clone(),
-            shaper,
+            layout_reader,
             sampler,
             watch: None,
             kernel,
@@ -175,14 +176,14 @@ impl GroupTracker {
             return Ok(self.end()?);
         }
         if self.watch.is_none() {
-            let shape = self.shaper.shape(None)?;
-            if shape.processes.is_empty() && !self.options.keep_empty {
+            let group = self.layout_reader.read(None)?;
+            if group.processes.is_empty() && !self.options.keep_empty {
                 return Ok(self.end()?);
             }
-            if shape.layout.pages() == 0 {
-                return self.empty_period(shape);
+            if group.layout.pages() == 0 {
+                return self.empty_period(group);
             }
-            self.start(shape)?;
+            self.start(group)?;
             if self.watch.is_none() {
                 let reason = "the group's processes ended as it was begun with";
                 return self.lose(1, reason.into());
@@ -201,23 +202,23 @@ impl GroupTracker {
                 }
                 self.lose(periods, reason)
             }
-            Waited::Complete { seen, superseded } => {
+            Waited::Complete { observed, superseded } => {
                 // A scan of long ago has no place any more; it counts as lost with the newer one.
                 self.lost += superseded;
                 self.period += u64::from(superseded);
                 self.costs.lost_periods().add(superseded.into());
-                self.scan(seen)
+                self.scan(observed)
             }
         }
     }
 
     /// Makes a scan of the period that has just ended.
-    fn scan(&mut self, seen: Seen) -> Result<Observation, StepError> {
+    fn scan(&mut self, observed: Observed) -> Result<Observation, StepError> {
         let Some(watch) = &self.watch else { return Ok(self.end()?) };
-        let layout = Arc::clone(&watch.shape.layout);
+        let layout = Arc::clone(&watch.group.layout);
         let (fast, present) = self.locate(&layout);
-        let mut scan = Scan::new(self.period, layout, seen.accessed, fast);
-        scan.active = seen.active;
+        let mut scan = Scan::new(self.period, layout, observed.accessed, fast);
+        scan.active = observed.active;
         scan.lost_periods = std::mem::take(&mut self.lost);
         self.period += 1;
         self.costs.tracked_pages().set(present);
@@ -268,23 +269,23 @@ impl GroupTracker {
     /// Looks whether the group's pages have changed, and begins anew if that is worth it.
     fn follow_changes(&mut self) -> Result<bool, StepError> {
         let Some(watch) = &mut self.watch else { return Ok(false) };
-        let shape = self.shaper.shape(Some(&watch.shape))?;
-        self.costs.truncated_pages().set(shape.truncated_pages);
-        let same_processes = shape.processes == watch.shape.processes;
+        let group = self.layout_reader.read(Some(&watch.group))?;
+        self.costs.truncated_pages().set(group.truncated_pages);
+        let same_processes = group.processes == watch.group.processes;
         if !same_processes {
-            self.options.tables.iter_mut().for_each(|t| t.keep(&shape.processes));
+            self.options.tables.iter_mut().for_each(|t| t.keep(&group.processes));
             if let Ok(mut notice) = self.notices.write() {
-                notice.members.clone_from(&shape.processes);
+                notice.members.clone_from(&group.processes);
             }
         }
-        if Arc::ptr_eq(&shape.layout, &watch.shape.layout) && same_processes {
+        if Arc::ptr_eq(&group.layout, &watch.group.layout) && same_processes {
             self.missed_page_periods = 0.0;
             return Ok(false);
         }
-        let (added, removed) = difference(&watch.shape.layout, &shape.layout);
-        if added + removed == 0 && same_spaces(&watch.shape, &shape) {
+        let (added, removed) = difference(&watch.group.layout, &group.layout);
+        if added + removed == 0 && same_spaces(&watch.group, &group) {
             // Processes without pages of this size came or went.
-            watch.shape.processes = shape.processes;
+            watch.group.processes = group.processes;
             self.missed_page_periods = 0.0;
             return Ok(false);
         }
@@ -293,20 +294,20 @@ impl GroupTracker {
         // first: never worse than twice the best choice, whatever comes next.
         self.missed_page_periods += (added + removed) as f64 * f64::from(self.check.every());
         let took = self.rebuild_took.unwrap_or_default().as_secs_f64();
-        let pages = shape.layout.pages() as f64;
+        let pages = group.layout.pages() as f64;
         if self.missed_page_periods < pages * took / self.options.period.as_secs_f64() {
             return Ok(false);
         }
         tracing::debug!(added, removed, "the group's pages changed");
         self.missed_page_periods = 0.0;
         let begin = watch.since;
-        self.start(shape)?;
+        self.start(group)?;
         self.costs.rebuilds().add(1);
         self.unseen(begin);
         Ok(true)
     }
 
-    /// Accounts for the time since `begin`, in which nothing was seen.
+    /// Accounts for the time since `begin`, in which nothing was observed.
     fn unseen(&mut self, begin: Instant) {
         let took = begin.elapsed();
         self.costs.unseen_ns().add(took.as_nanos() as u64);
@@ -319,22 +320,22 @@ impl GroupTracker {
         }
     }
 
-    /// Sets the sampler up for this shape. A group without pages leaves it off.
-    fn start(&mut self, shape: Shape) -> Result<(), StepError> {
+    /// Sets the sampler up for this layout. A group without pages leaves it off.
+    fn start(&mut self, group: GroupLayout) -> Result<(), StepError> {
         let begin = Instant::now();
         self.turn_off()?;
-        let mut shape = shape;
-        self.options.tables.iter_mut().for_each(|t| t.keep(&shape.processes));
+        let mut group = group;
+        self.options.tables.iter_mut().for_each(|t| t.keep(&group.processes));
         for attempt in 1.. {
             if let Ok(mut notice) = self.notices.write() {
-                notice.members.clone_from(&shape.processes);
+                notice.members.clone_from(&group.processes);
             }
-            if shape.layout.pages() == 0 {
+            if group.layout.pages() == 0 {
                 return Ok(());
             }
-            match self.sampler.start(&shape.layout) {
+            match self.sampler.start(&group.layout) {
                 Ok(()) => {
-                    self.watch = Some(Watch { shape, since: Instant::now() });
+                    self.watch = Some(Watch { group, since: Instant::now() });
                     self.begin_period()?;
                     let took = begin.elapsed();
                     self.rebuild_took = Some(took);
@@ -346,7 +347,7 @@ impl GroupTracker {
                     if matches!(e.errno(), Some(libc::EINVAL | libc::ESRCH))
                         && attempt < START_ATTEMPTS =>
                 {
-                    shape = self.shaper.shape(None)?;
+                    group = self.layout_reader.read(None)?;
                 }
                 Err(e) => return Err(e),
             }
@@ -362,9 +363,9 @@ impl GroupTracker {
     }
 
     /// A period of a group that has no pages of its size yet.
-    fn empty_period(&mut self, shape: Shape) -> Result<Observation, StepError> {
+    fn empty_period(&mut self, group: GroupLayout) -> Result<Observation, StepError> {
         if let Ok(mut notice) = self.notices.write() {
-            notice.members.clone_from(&shape.processes);
+            notice.members.clone_from(&group.processes);
             notice.boundary = None;
         }
         let end = Instant::now() + self.options.period;
@@ -375,7 +376,7 @@ impl GroupTracker {
             std::thread::sleep(left.min(SLICE));
         }
         let none = PageBits::new(0);
-        let mut scan = Scan::new(self.period, Arc::clone(&shape.layout), none.clone(), none);
+        let mut scan = Scan::new(self.period, Arc::clone(&group.layout), none.clone(), none);
         scan.lost_periods = std::mem::take(&mut self.lost);
         self.period += 1;
         self.costs.tracked_pages().set(0);
@@ -397,7 +398,7 @@ impl GroupTracker {
                 &self.roots,
                 self.kernel.as_mut(),
                 &self.nodes,
-                &watch.shape.processes,
+                &watch.group.processes,
             )?;
             self.costs.failed_flushes().add(failed);
         }
@@ -406,7 +407,8 @@ impl GroupTracker {
 
     /// Counts the group's memory that is not in the layout, by tier.
     fn count_untracked(&mut self, scan: &Scan, present: u64) -> Result<(), FileError> {
-        let per_node = match self.shaper.cgroup().map(|g| g.memory()).transpose()?.flatten() {
+        let per_node = match self.layout_reader.cgroup().map(|g| g.memory()).transpose()?.flatten()
+        {
             Some(memory) => {
                 let mut sum = memory.anon_bytes.unwrap_or_default();
                 for (node, bytes) in memory.file_bytes.unwrap_or_default().iter().enumerate() {
@@ -424,7 +426,7 @@ impl GroupTracker {
                     return Ok(());
                 }
                 let mut sum: Vec<u64> = Vec::new();
-                for process in self.shaper.processes()? {
+                for process in self.layout_reader.processes()? {
                     let nodes = process::bytes_per_node(&self.roots, process.pid)?;
                     if sum.len() < nodes.len() {
                         sum.resize(nodes.len(), 0);
@@ -464,16 +466,16 @@ impl GroupTracker {
 }
 
 /// Whether the address spaces that have pages belong to the same processes.
-fn same_spaces(old: &Shape, new: &Shape) -> bool {
-    let spaces = |shape: &Shape| -> Vec<SpaceId> {
-        let mut spaces: Vec<SpaceId> = shape.layout.extents().iter().map(|e| e.space).collect();
+fn same_spaces(old: &GroupLayout, new: &GroupLayout) -> bool {
+    let spaces = |group: &GroupLayout| -> Vec<SpaceId> {
+        let mut spaces: Vec<SpaceId> = group.layout.extents().iter().map(|e| e.space).collect();
         spaces.dedup();
         spaces
     };
     let with_pages = spaces(new);
-    let of = |shape: &Shape| -> Vec<process::Process> {
+    let of = |group: &GroupLayout| -> Vec<process::Process> {
         let has = |p: &&process::Process| with_pages.contains(&SpaceId(p.pid));
-        shape.processes.iter().filter(has).copied().collect()
+        group.processes.iter().filter(has).copied().collect()
     };
     spaces(old) == with_pages && of(old) == of(new)
 }

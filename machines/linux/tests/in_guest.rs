@@ -28,7 +28,7 @@ use terrace_linux::journal::Journal;
 use terrace_linux::mover::PageMover;
 use terrace_linux::process::bytes_per_node;
 use terrace_linux::roots::Roots;
-use terrace_linux::shape::Shaper;
+use terrace_linux::group_layout::LayoutReader;
 use terrace_linux::tracker::GroupTracker;
 use terrace_linux::{GroupSpec, Host, HostOptions, Source, guard_main};
 
@@ -628,9 +628,9 @@ fn shared_pages_of_a_forked_child_are_counted_once() {
     let mut shell = shell.spawn().unwrap();
     BufReader::new(shell.stdout.take().unwrap()).lines().next().unwrap().unwrap();
     let pages = |source: Source| {
-        let mut shaper = Shaper::new(roots.clone(), source, PageSize::Base, 1 << 20);
-        let shape = shaper.shape(None).unwrap();
-        (shape.processes.len(), shape.layout.pages())
+        let mut layout_reader = LayoutReader::new(roots.clone(), source, PageSize::Base, 1 << 20);
+        let group = layout_reader.read(None).unwrap();
+        (group.processes.len(), group.layout.pages())
     };
     let (_, parent) = pages(Source::Pids(vec![shell.id()]));
     let mut both = (0, 0);

@@ -42,11 +42,11 @@ impl Mechanisms {
 const COPY_THREADS: usize = 4;
 
 /// What was found.
-pub(crate) struct Means {
+pub(crate) struct Backend {
     device: Option<Arc<Device>>,
 }
 
-impl Means {
+impl Backend {
     /// Looks for what is wanted.
     pub(crate) fn find(roots: &Roots, wanted: Mechanisms) -> Result<Self, TiermemError> {
         let device = match wanted {
@@ -61,7 +61,7 @@ impl Means {
                 }
             },
         };
-        Ok(Means { device: device.map(Arc::new) })
+        Ok(Backend { device: device.map(Arc::new) })
     }
 
     /// The device, if there is one and it is wanted.
@@ -80,7 +80,7 @@ impl Means {
     }
 
     /// Of what stands in a stock kernel's way, what stands in the way of these.
-    pub(crate) fn hindrances(&self, found: Vec<Conflict>) -> Vec<Conflict> {
+    pub(crate) fn conflicts_among(&self, found: Vec<Conflict>) -> Vec<Conflict> {
         if self.needs_damon() { found } else { conflicts::of_scans(found) }
     }
 

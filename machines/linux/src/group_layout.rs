@@ -1,5 +1,5 @@
-//! The shape of a group: which processes it has and which pages, as the layout that scans are
-//! about. Told anew every period at bounded cost; what changed is weighed by the tracker.
+//! The address-space layout of a group: its processes and its pages, as scans are about them. Read
+//! anew every period at bounded cost; the tracker decides which changes are worth following.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -23,9 +23,9 @@ pub enum Source {
     Pids(Vec<u32>),
 }
 
-/// The shape of a group at one moment.
+/// The layout of a group at one moment.
 #[derive(Debug, Clone)]
-pub struct Shape {
+pub struct GroupLayout {
     /// Its living processes, ascending by identifier.
     pub processes: Vec<Process>,
     /// Its pages: one address space per process, named by the process identifier.
@@ -34,9 +34,9 @@ pub struct Shape {
     pub truncated_pages: u64,
 }
 
-/// Finds out the shape of one group, again and again.
+/// Reads the layout of one group, again and again.
 #[derive(Debug)]
-pub struct Shaper {
+pub struct LayoutReader {
     roots: Roots,
     source: Source,
     page_size: PageSize,
@@ -47,10 +47,10 @@ pub struct Shaper {
     pagemaps: BTreeMap<u32, Pagemap>,
 }
 
-impl Shaper {
+impl LayoutReader {
     /// For this group; at most `cap_pages` pages are tracked.
     pub fn new(roots: Roots, source: Source, page_size: PageSize, cap_pages: u64) -> Self {
-        Shaper {
+        LayoutReader {
             roots,
             source,
             page_size,
@@ -90,8 +90,8 @@ impl Shaper {
         Ok(processes)
     }
 
-    /// The shape now. The layout is `before`'s own when nothing changed.
-    pub fn shape(&mut self, before: Option<&Shape>) -> Result<Shape, FileError> {
+    /// The layout now. The layout is `before`'s own when nothing changed.
+    pub fn read(&mut self, before: Option<&GroupLayout>) -> Result<GroupLayout, FileError> {
         let processes = self.processes()?;
         self.pagemaps.retain(|_, p| processes.binary_search(&p.process()).is_ok());
         // A child that has just been forked shares all its pages with its parent.
@@ -121,7 +121,7 @@ impl Shaper {
                 )
             })?),
         };
-        Ok(Shape { processes, layout, truncated_pages })
+        Ok(GroupLayout { processes, layout, truncated_pages })
     }
 
     fn runs(
@@ -226,23 +226,23 @@ mod tests {
             ("proc/6/stat", &format!("6 (b{}200 0\n", STAT.replace(") S", ") Z"))),
         ]);
         let source = Source::Pids(vec![6, 5, 5, 7]);
-        let mut shaper = Shaper::new(roots, source, PageSize::Base, 10);
+        let mut layout_reader = LayoutReader::new(roots, source, PageSize::Base, 10);
         let five = Process { pid: 5, start_ticks: 100 };
-        assert_eq!(shaper.processes().unwrap(), [five]);
+        assert_eq!(layout_reader.processes().unwrap(), [five]);
         crate::testing::put(keep.path(), "proc/5/stat", &format!("5 (a{STAT}101 0\n"));
-        assert_eq!(shaper.processes().unwrap(), []);
+        assert_eq!(layout_reader.processes().unwrap(), []);
     }
 
     #[test]
-    fn this_process_has_a_shape_whose_cap_holds() {
+    fn this_process_has_a_layout_whose_cap_holds() {
         let roots = Roots::default();
         let source = Source::Pids(vec![std::process::id()]);
-        let mut shaper = Shaper::new(roots, source, PageSize::Base, 16);
-        match shaper.shape(None) {
-            Ok(shape) => {
-                assert_eq!(shape.layout.pages(), 16);
-                assert!(shape.truncated_pages > 0);
-                assert_eq!(shape.layout.extents()[0].space, SpaceId(std::process::id()));
+        let mut layout_reader = LayoutReader::new(roots, source, PageSize::Base, 16);
+        match layout_reader.read(None) {
+            Ok(group) => {
+                assert_eq!(group.layout.pages(), 16);
+                assert!(group.truncated_pages > 0);
+                assert_eq!(group.layout.extents()[0].space, SpaceId(std::process::id()));
             }
             Err(e) => assert!(matches!(e.errno(), Some(libc::ENOTTY | libc::EPERM)), "{e}"),
         }
