@@ -44,24 +44,58 @@ const COPY_THREADS: usize = 4;
 /// What was found.
 pub(crate) struct Backend {
     device: Option<Arc<Device>>,
+    /// Which it is and why.
+    reason: String,
 }
 
 impl Backend {
     /// Looks for what is wanted.
     pub(crate) fn find(roots: &Roots, wanted: Mechanisms) -> Result<Self, TiermemError> {
-        let device = match wanted {
+        let path = roots.tiermem();
+        let opened = match wanted {
             Mechanisms::Stock => None,
-            Mechanisms::Terrace => Some(Device::open_at(&roots.tiermem())?),
-            Mechanisms::Auto => match Device::open_at(&roots.tiermem()) {
-                Ok(device) => Some(device),
-                Err(TiermemError::Absent) => None,
-                Err(error) => {
-                    tracing::warn!(%error, "the kernel's stock mechanisms are used");
-                    None
-                }
-            },
+            Mechanisms::Terrace => Some(Ok(Device::open_at(&path)?)),
+            Mechanisms::Auto => Some(Device::open_at(&path)),
         };
-        Ok(Backend { device: device.map(Arc::new) })
+        let (device, reason) = match opened {
+            None => (None, "a stock kernel's, as asked for".to_owned()),
+            Some(Ok(device)) => {
+                let names: Vec<&str> = device
+                    .features()
+                    .all()
+                    .filter(|(_, _, is_there)| *is_there)
+                    .map(|(name, ..)| name)
+                    .collect();
+                let reason = format!("the Terrace kernel's ({})", names.join(", "));
+                (Some(Arc::new(device)), reason)
+            }
+            // The kernel has it, and this process cannot see it: a service manager's doing.
+            Some(Err(TiermemError::Absent)) if roots.tiermem_class().exists() => {
+                let reason = format!(
+                    "a stock kernel's: this kernel has tiermem, but {} is not there; let the service see it (no PrivateDevices, DeviceAllow={} rw)",
+                    path.display(),
+                    path.display()
+                );
+                tracing::warn!("{reason}");
+                (None, reason)
+            }
+            Some(Err(TiermemError::Absent)) => {
+                (None, format!("a stock kernel's: there is no {}", path.display()))
+            }
+            Some(Err(error)) => {
+                let reason =
+                    format!("a stock kernel's: {} cannot be used: {error}", path.display());
+                tracing::warn!("{reason}");
+                (None, reason)
+            }
+        };
+        tracing::info!(mechanisms = reason, "found");
+        Ok(Backend { device, reason })
+    }
+
+    /// Which mechanisms these are and why.
+    pub(crate) fn reason(&self) -> &str {
+        &self.reason
     }
 
     /// The device, if there is one and it is wanted.
@@ -93,7 +127,7 @@ impl Backend {
         period: Duration,
     ) -> Box<dyn Sampler> {
         match self.scanner() {
-            Some(device) => Box::new(ScanSampler::new(Arc::clone(device), period)),
+            Some(device) => Box::new(ScanSampler::new(Arc::<Device>::clone(device), period)),
             None => Box::new(DamonSampler::new(roots, Arc::clone(session), slot, period)),
         }
     }
@@ -117,5 +151,27 @@ impl Backend {
         }
         let threads = numa::online_cpus(roots)?.len().clamp(1, COPY_THREADS);
         session.set(&roots.copy_threads(), &threads.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{folder, put};
+
+    #[test]
+    fn which_mechanism_is_used_and_why_is_said() {
+        let (keep, roots) = folder(&[]);
+        let reason = |wanted| Backend::find(&roots, wanted).unwrap().reason().to_owned();
+        assert!(reason(Mechanisms::Auto).contains("there is no"), "{}", reason(Mechanisms::Auto));
+        assert!(reason(Mechanisms::Stock).contains("as asked for"));
+        // A kernel that has it and a service that does not see it.
+        put(keep.path(), "sys/class/misc/tiermem/dev", "10:126\n");
+        assert!(reason(Mechanisms::Auto).contains("PrivateDevices"));
+        // There, and no device of ours.
+        put(keep.path(), "dev/tiermem", "");
+        let message = reason(Mechanisms::Auto);
+        assert!(message.contains("dev/tiermem cannot be used"), "{message}");
+        assert!(Backend::find(&roots, Mechanisms::Terrace).is_err());
     }
 }

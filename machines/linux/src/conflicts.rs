@@ -11,7 +11,7 @@ use crate::files::{self, FileError};
 use crate::journal::setting_value;
 use crate::pagemap;
 use crate::process;
-use crate::roots::Roots;
+use crate::roots::{DAMON_MODULES, Roots};
 use crate::session::{Session, SessionError};
 use crate::tiers::Topology;
 
@@ -62,6 +62,14 @@ pub struct Conflict {
     pub found: String,
     /// What to do.
     pub remedy: String,
+}
+
+impl Conflict {
+    /// Whether nothing can be tracked as long as it is there: a dry run is refused for it, and
+    /// starts with what only spoils results.
+    pub fn prevents_tracking(&self) -> bool {
+        ["damon_module", "tracefs_unmounted"].contains(&self.name)
+    }
 }
 
 impl fmt::Display for Conflict {
@@ -172,17 +180,19 @@ pub fn find(
             format!("stop that user, then: echo 0 > {}", nr_kdamonds.display()),
         ),
     }
-    // The last is there since Linux 6.17, and on by default in Debian's kernels.
-    for module in ["damon_reclaim", "damon_lru_sort", "damon_stat"] {
-        let path = roots.sys.join(format!("module/{module}/parameters/enabled"));
-        if files::read(&path)?.is_some_and(|v| v.trim() == "Y") {
-            add(
-                "damon_module",
-                Severity::Fixable(Fix::Set { path: path.clone(), value: "N" }),
-                format!("{module} runs and shuts other users of DAMON out, expected it off"),
-                format!("echo N > {}", path.display()),
-            );
+    for module in DAMON_MODULES {
+        let path = roots.damon_module(module);
+        if files::read(&path)?.is_none_or(|v| v.trim() != "Y") {
+            continue;
         }
+        let remedy = format!("echo N > {}", path.display());
+        // Kernels begin with it on, for nobody's sake; the others somebody has turned on.
+        let severity = match module {
+            "damon_stat" => Severity::Fixable(Fix::Set { path, value: "N" }),
+            _ => Severity::Fatal,
+        };
+        let message = format!("{module} runs and keeps other users from DAMON, expected it off");
+        add("damon_module", severity, message, remedy);
     }
     let tracing = roots.tracing();
     if !tracing.exists() {
@@ -266,7 +276,7 @@ fn settings(roots: &Roots, intent: Intent, found: &mut Vec<Conflict>) -> Result<
         if on & 1 != 0 {
             let message = "multi-generational LRU is on, and its aging clears accessed bits \
                            before they are read";
-            fixable("mglru", path, "n", message);
+            fixable("mglru", path, "0x0000", message);
         }
     }
     let path = roots.numa_balancing();
@@ -379,7 +389,7 @@ mod tests {
             (thp, None, "thp_missing", "fatal"),
             ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", Some("1\n"), "damon_user", "fatal"),
             ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", None, "damon_missing", "fatal"),
-            ("sys/module/damon_reclaim/parameters/enabled", Some("Y\n"), "damon_module", "fixable"),
+            ("sys/module/damon_reclaim/parameters/enabled", Some("Y\n"), "damon_module", "fatal"),
             ("sys/module/damon_stat/parameters/enabled", Some("Y\n"), "damon_module", "fixable"),
             ("sys/kernel/tracing", None, "tracefs_missing", "fatal"),
             ("sys/kernel/tracing/instances", None, "tracefs_unmounted", "fixable"),
@@ -449,7 +459,7 @@ mod tests {
         let session = Session::open(&roots, None).unwrap();
         let Severity::Fixable(fix) = &found[0].severity else { panic!("{found:?}") };
         fix.apply(&session).unwrap();
-        assert_eq!(fs::read_to_string(roots.lru_gen()).unwrap(), "n");
+        assert_eq!(fs::read_to_string(roots.lru_gen()).unwrap(), "0x0000");
         assert!(session.restore().is_empty());
         assert_eq!(fs::read_to_string(roots.lru_gen()).unwrap(), "0x0007");
     }

@@ -44,6 +44,9 @@ counters! {
     /// Processes whose translations could not be flushed at the start of a period: pages that
     /// stayed in a TLB may have been taken for unused.
     failed_flushes,
+    /// Processes whose turn to be flushed did not come in a period, because the host's budget of
+    /// flushes was used.
+    skipped_flushes,
     /// How often the tracker was set up anew because the group's pages changed.
     rebuilds,
     /// Time that the last setting up took.

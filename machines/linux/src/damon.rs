@@ -16,10 +16,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
 
+use crate::faults;
 use crate::files::{self, FileError};
 use crate::roots::Roots;
 
+/// What our threads watch: virtual addresses in regions that are given.
+const OPERATIONS: &str = "fvaddr";
 /// How long the kernel may keep refusing because another writer holds DAMON's lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -60,7 +64,7 @@ impl Kdamond {
         let context = self.folder.join("contexts/0");
         if self.configured.is_none() {
             self.set("contexts/nr_contexts", 1)?;
-            self.set_text("contexts/0/operations", "fvaddr")?;
+            self.set_text("contexts/0/operations", OPERATIONS)?;
             // Nothing to update: an interval that never comes.
             self.set("contexts/0/monitoring_attrs/intervals/update_us", 1 << 50)?;
         }
@@ -155,7 +159,11 @@ impl Kdamond {
 
 fn put_at(folder: &OwnedFd, path: &Path, name: &str, value: u64) -> Result<(), FileError> {
     let text = value.to_string();
-    let written = openat(folder, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+    let check = || {
+        faults::check(&path.join(name)).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    };
+    let written = check()
+        .and_then(|()| openat(folder, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()))
         .and_then(|file| rustix::io::write(&file, text.as_bytes()));
     match written {
         Ok(bytes) if bytes == text.len() => Ok(()),
@@ -207,6 +215,21 @@ pub fn set_threads(kdamonds: &Path, number: u32) -> Result<(), FileError> {
     patiently(|| files::write(&kdamonds.join("nr_kdamonds"), &number.to_string()))
 }
 
+/// Whether a thread runs that is none of Terrace's, by what it watches.
+pub fn has_threads_of_others(kdamonds: &Path) -> Result<bool, FileError> {
+    for name in files::list(kdamonds)? {
+        let folder = kdamonds.join(&name);
+        if name.parse::<u32>().is_err() || !is_on(&folder)? {
+            continue;
+        }
+        let operations = patiently(|| files::read(&folder.join("contexts/0/operations")))?;
+        if operations.is_some_and(|o| o.trim() != OPERATIONS) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Turns every thread below `kdamonds` off.
 pub fn turn_all_off(kdamonds: &Path) -> Result<(), FileError> {
     for name in files::list(kdamonds)? {
@@ -220,34 +243,11 @@ pub fn turn_all_off(kdamonds: &Path) -> Result<(), FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{folder, put};
+    use crate::testing::{folder, put, put_kdamond};
 
-    /// A sysfs tree that has the files of one thread with one target of three regions.
     fn tree() -> (tempfile::TempDir, Roots) {
         let (keep, roots) = folder(&[]);
-        let base = "sys/kernel/mm/damon/admin/kdamonds";
-        put(keep.path(), &format!("{base}/nr_kdamonds"), "1\n");
-        let context = format!("{base}/0/contexts/0");
-        for file in [
-            "monitoring_attrs/intervals/update_us",
-            "monitoring_attrs/intervals/sample_us",
-            "monitoring_attrs/intervals/aggr_us",
-            "monitoring_attrs/nr_regions/min",
-            "monitoring_attrs/nr_regions/max",
-            "operations",
-            "targets/nr_targets",
-            "targets/0/pid_target",
-            "targets/0/regions/nr_regions",
-        ] {
-            put(keep.path(), &format!("{context}/{file}"), "");
-        }
-        put(keep.path(), &format!("{base}/0/contexts/nr_contexts"), "");
-        put(keep.path(), &format!("{base}/0/state"), "off\n");
-        put(keep.path(), &format!("{base}/0/pid"), "-1\n");
-        for region in 0..3 {
-            put(keep.path(), &format!("{context}/targets/0/regions/{region}/start"), "");
-            put(keep.path(), &format!("{context}/targets/0/regions/{region}/end"), "");
-        }
+        put_kdamond(keep.path(), 3);
         (keep, roots)
     }
 

@@ -22,6 +22,9 @@ use crate::trace::TraceInstance;
 /// The longest sleep between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(200);
 
+/// How often it is checked which processors are online.
+const CPU_CHECK: Duration = Duration::from_millis(100);
+
 /// One of DAMON's kernel threads.
 pub(crate) struct DamonSampler {
     roots: Roots,
@@ -31,6 +34,8 @@ pub(crate) struct DamonSampler {
     /// Before the session in this order, so that its files are closed when the session removes it.
     trace: Option<TraceInstance>,
     collector: Option<Collector>,
+    /// The kernel thread was turned on, or that was tried.
+    is_on: bool,
     records: Vec<Record>,
     /// Processor time of kernel threads that have ended.
     ended_ns: u64,
@@ -52,10 +57,47 @@ impl DamonSampler {
             kdamond: Kdamond::new(roots, number),
             trace: None,
             collector: None,
+            is_on: false,
             records: Vec::new(),
             ended_ns: 0,
             session,
         }
+    }
+}
+
+impl DamonSampler {
+    fn begin(&mut self, layout: &Layout) -> Result<(), StepError> {
+        let regions = Regions::new(layout);
+        let online = numa::online_cpus(&self.roots)?;
+        if let Some(trace) = &mut self.trace {
+            trace.follow_cpus(&online)?;
+        } else {
+            self.trace = Some(self.open_trace(&online)?);
+        }
+        let Some(trace) = &mut self.trace else { return Err(StepError::NoTrace) };
+        trace.reserve(regions.count())?;
+        self.kdamond.configure(&regions.targets, regions.region_bytes, self.period)?;
+        // What the thread reported as it was turned off is of no whole period.
+        self.records.clear();
+        trace.drain(&mut self.records)?;
+        self.is_on = true;
+        let pid = self.kdamond.on()?;
+        // In time: the first record comes a period later.
+        trace.follow(pid)?;
+        self.collector = Some(Collector::new(regions, pid, self.period.as_nanos() as u64));
+        Ok(())
+    }
+
+    /// A trace instance; one that cannot be opened does not stay.
+    fn open_trace(&self, online: &[u32]) -> Result<TraceInstance, StepError> {
+        let name = format!("terrace-{}-{}", std::process::id(), self.number);
+        let path = self.session.make_trace_instance(&name)?;
+        TraceInstance::open(&path, online).map_err(|error| {
+            if let Err(error) = self.session.remove_trace_instance(&path) {
+                tracing::warn!(%error, "the trace instance stays until the next attempt");
+            }
+            error.into()
+        })
     }
 }
 
@@ -65,23 +107,17 @@ impl Sampler for DamonSampler {
     }
 
     fn start(&mut self, layout: &Layout) -> Result<(), StepError> {
-        let regions = Regions::new(layout);
-        if self.trace.is_none() {
-            let name = format!("terrace-{}-{}", std::process::id(), self.number);
-            let path = self.session.make_trace_instance(&name)?;
-            self.trace = Some(TraceInstance::open(&path, &numa::online_cpus(&self.roots)?)?);
+        // The thread may be on since an attempt that failed, of this sampler or of the one before
+        // it in this place.
+        self.stop()?;
+        self.kdamond.off()?;
+        let begun = self.begin(layout);
+        if begun.is_err()
+            && let Err(error) = self.stop()
+        {
+            tracing::warn!(%error, "DAMON stays on until the next attempt");
         }
-        let Some(trace) = &mut self.trace else { return Err(StepError::NoTrace) };
-        trace.reserve(regions.count())?;
-        self.kdamond.configure(&regions.targets, regions.region_bytes, self.period)?;
-        // What the thread told as it was turned off is of no whole period.
-        self.records.clear();
-        trace.drain(&mut self.records)?;
-        let pid = self.kdamond.on()?;
-        // In time: the first record comes a period later.
-        trace.follow(pid)?;
-        self.collector = Some(Collector::new(regions, pid, self.period.as_nanos() as u64));
-        Ok(())
+        begun
     }
 
     fn wait(&mut self, since: Instant, stopped: &dyn Fn() -> bool) -> Result<Waited, StepError> {
@@ -97,9 +133,18 @@ impl Sampler for DamonSampler {
         let mut newest = None;
         let mut superseded = 0u32;
         let mut missed = false;
+        let mut next_check = since;
         loop {
             self.records.clear();
-            let drained = trace.drain(&mut self.records)?;
+            let mut drained = trace.drain(&mut self.records)?;
+            if Instant::now() >= next_check {
+                next_check = Instant::now() + CPU_CHECK;
+                if trace.follow_cpus(&numa::online_cpus(&self.roots)?)? {
+                    // Those that came may hold records already.
+                    missed |= drained.missed;
+                    drained = trace.drain(&mut self.records)?;
+                }
+            }
             missed |= drained.missed;
             if drained.malformed {
                 tracing::warn!(
@@ -178,7 +223,10 @@ impl Sampler for DamonSampler {
     fn stop(&mut self) -> Result<(), FileError> {
         if let Some(collector) = self.collector.take() {
             self.ended_ns += process::cpu_ns(&self.roots, collector.pid()).unwrap_or(0);
+        }
+        if self.is_on {
             self.kdamond.off()?;
+            self.is_on = false;
         }
         Ok(())
     }
@@ -205,5 +253,179 @@ impl Drop for DamonSampler {
                 tracing::warn!(%error, "the trace instance stays until the end");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faults;
+    use crate::ring::tests::{FORMAT, HEADER_PAGE, body, header, page};
+    use crate::testing::{folder, put, put_kdamond};
+    use std::fs;
+    use std::io::Write;
+    use std::path::Path;
+    use terrace_core::page::{Extent, PageSize, SpaceId};
+
+    const HUGE: u64 = PageSize::Huge.bytes();
+    const KDAMOND: u32 = 77;
+    const PERIOD: Duration = Duration::from_millis(50);
+
+    /// A kernel with one DAMON thread and two processors, of which the first is online.
+    fn kernel() -> (tempfile::TempDir, Roots) {
+        let (keep, roots) = folder(&[
+            ("sys/devices/system/cpu/online", "0\n"),
+            ("sys/kernel/tracing/instances/.keep", ""),
+            ("proc/77/stat", "77 (kdamond.0) I 2 0 0 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0\n"),
+        ]);
+        put_kdamond(keep.path(), 3);
+        put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/0/pid", &format!("{KDAMOND}\n"));
+        faults::on_new_folder(|path| {
+            if path.parent().is_some_and(|p| p.ends_with("instances")) {
+                let event = "events/damon/damon_aggregated";
+                put(path, &format!("{event}/format"), FORMAT);
+                put(path, "events/header_page", HEADER_PAGE);
+                for file in ["buffer_size_kb", "trace_clock", "buffer_percent", "tracing_on"] {
+                    put(path, file, "");
+                }
+                for file in ["enable", "filter"] {
+                    put(path, &format!("{event}/{file}"), "");
+                }
+                for cpu in 0..2 {
+                    put(path, &format!("per_cpu/cpu{cpu}/trace_pipe_raw"), "");
+                    put(path, &format!("per_cpu/cpu{cpu}/buffer_size_kb"), "");
+                }
+            }
+        });
+        (keep, roots)
+    }
+
+    fn layout() -> Layout {
+        let extents = vec![Extent { space: SpaceId(4), start: HUGE, pages: 3 }];
+        Layout::new(PageSize::Huge, extents).unwrap()
+    }
+
+    fn instances(roots: &Roots) -> Vec<String> {
+        let mut names = crate::files::list(&roots.tracing().join("instances")).unwrap();
+        names.retain(|name| name != ".keep");
+        names
+    }
+
+    fn state(roots: &Roots) -> String {
+        fs::read_to_string(roots.kdamonds().join("0/state")).unwrap().trim().to_owned()
+    }
+
+    /// The records of a period of the three pages of [`layout`], of which the second is accessed,
+    /// as a page of a processor's buffer.
+    fn put_period(root: &Path, instance: &str, cpu: u32, time_ns: u64) {
+        let mut data = Vec::new();
+        for nth in 0..3 {
+            let start = HUGE * (1 + nth);
+            data.extend(header(12, 1));
+            let accesses = u64::from(nth == 1);
+            let end = start + HUGE;
+            data.extend(body(&Record { time_ns, pid: KDAMOND, target: 0, start, end, accesses }));
+        }
+        let path = format!("sys/kernel/tracing/instances/{instance}/per_cpu/cpu{cpu}");
+        let mut pipe =
+            fs::File::options().append(true).open(root.join(path).join("trace_pipe_raw")).unwrap();
+        pipe.write_all(&page(time_ns, &data, 0)).unwrap();
+    }
+
+    #[test]
+    fn an_error_of_any_step_leaves_nothing_on_and_the_next_attempt_succeeds() {
+        let (_keep, roots) = kernel();
+        let session = Arc::new(Session::open(&roots, None).unwrap());
+        let new = || DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD);
+        let (steps, begun) = faults::count(|| {
+            let mut sampler = new();
+            sampler.start(&layout()).map(|()| sampler)
+        });
+        let mut sampler = begun.unwrap();
+        assert_eq!(state(&roots), "on");
+        let (stopping, stopped) = faults::count(|| sampler.stop());
+        stopped.unwrap();
+        drop(sampler);
+        assert_eq!((state(&roots).as_str(), instances(&roots).len()), ("off", 0));
+        assert!(steps > 20 && stopping > 1, "{steps} and {stopping} steps");
+        let mut injected = 0;
+        for errno in [libc::EMFILE, libc::ENOMEM, libc::EIO] {
+            for at in 0..steps {
+                let mut sampler = new();
+                let begun = faults::inject(at, errno, || sampler.start(&layout()));
+                if begun.is_err() {
+                    assert_eq!(state(&roots), "off", "step {at}, error {errno}");
+                }
+                injected += 1;
+                sampler.start(&layout()).unwrap_or_else(|e| panic!("step {at}: {e}"));
+                assert_eq!(state(&roots), "on");
+                drop(sampler);
+                assert_eq!(state(&roots), "off", "step {at}, error {errno}");
+                assert_eq!(instances(&roots).len(), 0, "step {at}, error {errno}");
+            }
+            // Where stopping fails the thread stays on, and the next in its place turns it off.
+            for at in 0..stopping {
+                let mut sampler = new();
+                sampler.start(&layout()).unwrap();
+                let stopped = faults::inject(at, errno, || sampler.stop());
+                assert!(stopped.is_err() || state(&roots) == "off", "step {at}");
+                injected += 1;
+                // As if its process had ended here.
+                std::mem::forget(sampler);
+                let mut next = new();
+                next.start(&layout()).unwrap_or_else(|e| panic!("step {at}: {e}"));
+                next.stop().unwrap();
+                assert_eq!(state(&roots), "off", "step {at}, error {errno}");
+            }
+        }
+        assert_eq!(injected, 3 * (steps + stopping));
+        assert!(session.restore().is_empty());
+        assert_eq!(instances(&roots).len(), 0);
+    }
+
+    #[test]
+    fn an_error_in_a_period_is_one_and_stopping_turns_the_thread_off() {
+        let (_keep, roots) = kernel();
+        let session = Arc::new(Session::open(&roots, None).unwrap());
+        for errno in [libc::EMFILE, libc::ENOMEM, libc::EIO] {
+            let mut sampler = DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD);
+            sampler.start(&layout()).unwrap();
+            // Reading a processor's buffer, and which processors there are.
+            for at in 0..2 {
+                let waited = faults::inject(at, errno, || sampler.wait(Instant::now(), &|| false));
+                assert!(waited.is_err(), "step {at}, error {errno}");
+            }
+            sampler.stop().unwrap();
+            assert_eq!(state(&roots), "off");
+        }
+    }
+
+    #[test]
+    fn a_processor_that_comes_online_is_heard_and_one_that_goes_does_no_harm() {
+        let (keep, roots) = kernel();
+        let session = Arc::new(Session::open(&roots, None).unwrap());
+        let mut sampler = DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD);
+        sampler.start(&layout()).unwrap();
+        let instance = instances(&roots)[0].clone();
+        let complete =
+            |sampler: &mut DamonSampler| match sampler.wait(Instant::now(), &|| false).unwrap() {
+                Waited::Complete { observed, .. } => {
+                    assert_eq!(observed.accessed.iter_ones().collect::<Vec<_>>(), [1]);
+                }
+                Waited::Lost { reason, .. } => panic!("lost: {reason}"),
+                Waited::Stopped => panic!("stopped"),
+            };
+        put_period(keep.path(), &instance, 0, 1_000_000_000);
+        complete(&mut sampler);
+        // The kernel thread is on the processor that has just come.
+        put(keep.path(), "sys/devices/system/cpu/online", "0-1\n");
+        put_period(keep.path(), &instance, 1, 2_000_000_000);
+        complete(&mut sampler);
+        // The first goes.
+        put(keep.path(), "sys/devices/system/cpu/online", "1\n");
+        sampler.stop().unwrap();
+        sampler.start(&layout()).unwrap();
+        put_period(keep.path(), &instance, 1, 3_000_000_000);
+        complete(&mut sampler);
     }
 }

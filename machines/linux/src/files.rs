@@ -5,6 +5,8 @@ use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use crate::faults;
+
 /// Why a kernel file could not be read, understood or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
@@ -92,6 +94,7 @@ pub fn read(path: &Path) -> Result<Option<String>, FileError> {
 /// (`events/header_page`) give nothing from the second call on; `fs::read` would begin with a
 /// call for 32 bytes.
 fn read_bytes(path: &Path) -> std::io::Result<Vec<u8>> {
+    faults::check(path)?;
     let mut file = fs::File::open(path)?;
     let mut bytes = vec![0; 16 << 10];
     let mut filled = 0;
@@ -122,7 +125,7 @@ pub fn read_number<T: std::str::FromStr>(path: &Path) -> Result<Option<T>, FileE
 /// The names in a directory, sorted; empty when there is none.
 pub fn list(path: &Path) -> Result<Vec<String>, FileError> {
     let error = |source| FileError::Read { path: path.to_owned(), source };
-    let entries = match fs::read_dir(path) {
+    let entries = match faults::check(path).and_then(|()| fs::read_dir(path)) {
         Ok(entries) => entries,
         Err(e) if is_gone(&e) || e.kind() == ErrorKind::NotADirectory => return Ok(Vec::new()),
         Err(e) => return Err(error(e)),
@@ -139,7 +142,8 @@ pub fn list(path: &Path) -> Result<Vec<String>, FileError> {
 
 /// Writes to a kernel file, which must exist: it is never created.
 pub fn write(path: &Path, value: &str) -> Result<(), FileError> {
-    let result = OpenOptions::new().write(true).truncate(true).open(path).and_then(|mut file| {
+    let open = |()| OpenOptions::new().write(true).truncate(true).open(path);
+    let result = faults::check(path).and_then(open).and_then(|mut file| {
         // One system call: a kernel file takes each write as a whole command.
         let written = file.write(value.as_bytes())?;
         if written == value.len() { Ok(()) } else { Err(ErrorKind::WriteZero.into()) }
@@ -149,6 +153,28 @@ pub fn write(path: &Path, value: &str) -> Result<(), FileError> {
         value: value.to_owned(),
         source,
     })
+}
+
+/// Makes a folder, which must not exist.
+pub fn make_folder(path: &Path) -> Result<(), FileError> {
+    let made = faults::check(path).and_then(|()| fs::create_dir(path));
+    made.map_err(|source| FileError::Write {
+        path: path.to_owned(),
+        value: "a new folder".to_owned(),
+        source,
+    })?;
+    faults::made_folder(path);
+    Ok(())
+}
+
+/// Removes a folder of the kernel's; one that is gone already is fine.
+pub fn remove_folder(path: &Path) -> Result<(), FileError> {
+    match faults::check(path).and_then(|()| faults::remove_folder(path)) {
+        Err(source) if !is_gone(&source) => {
+            Err(FileError::Write { path: path.to_owned(), value: "removal".to_owned(), source })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A list of numbers as the kernel writes them, `0-3,8`; `None` when it is not one. A range that

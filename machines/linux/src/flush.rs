@@ -11,9 +11,13 @@
 //! everything on each processor that runs the program (`arch_tlbbatch_flush`), and a program that
 //! does not run at the moment finds its translations out of date when it does. So once a period,
 //! when DAMON has cleared the bits, the topmost page of the program's stack, which holds its
-//! environment and little else, goes to the other tier; the next period it comes back.
+//! environment and little else, goes to the other tier; the next period it comes back. How many
+//! processes of a host are flushed in a second is bounded; those that have to wait take turns, and
+//! a dry run flushes none.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::files::FileError;
 use crate::kernel::PageKernel;
@@ -21,26 +25,78 @@ use crate::mover::TierNodes;
 use crate::process::{self, Process};
 use crate::roots::Roots;
 
+/// Flushes that all groups of a host may make in a second. Each is a call of `move_pages`, which
+/// empties the lists of pages that every processor keeps (`lru_add_drain_all`) and interrupts
+/// those that run the program: with a thousand processes in a group, no call of it may come for
+/// each in every period.
+const FLUSHES_PER_S: f64 = 16.0;
+
+/// The flushes that all groups of a host may still make. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct FlushBudget(Arc<Mutex<Bucket>>);
+
+#[derive(Debug, Default)]
+struct Bucket {
+    /// When it was last filled; `None` before the first time, when it is full.
+    filled: Option<Duration>,
+    flushes: f64,
+}
+
+impl FlushBudget {
+    /// Takes a flush, at this time, if there is one.
+    fn take(&self, now: Duration) -> bool {
+        let mut bucket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let gained = match bucket.filled {
+            Some(filled) => now.saturating_sub(filled).as_secs_f64() * FLUSHES_PER_S,
+            None => FLUSHES_PER_S,
+        };
+        bucket.filled = Some(now);
+        bucket.flushes = (bucket.flushes + gained).min(FLUSHES_PER_S);
+        let is_there = bucket.flushes >= 1.0;
+        bucket.flushes -= f64::from(u8::from(is_there));
+        is_there
+    }
+}
+
+/// What came of a period's flushes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flushed {
+    /// Processes for which it did not work.
+    pub failed: u64,
+    /// Processes whose turn did not come: the budget was used. Theirs comes first the next time.
+    pub skipped: u64,
+}
+
 /// Flushes the translations of some processes.
 #[derive(Debug, Default)]
 pub struct Flusher {
     /// The page to move, for each process that has one.
     pages: BTreeMap<Process, Option<u64>>,
+    /// Whose turn is next: the first process after this one.
+    last: Option<Process>,
 }
 
 impl Flusher {
-    /// Flushes the translations of these processes; gives the number of those for which it did
-    /// not work.
+    /// Flushes the translations of these processes, ascending, as far as the budget lasts.
     pub fn flush(
         &mut self,
         roots: &Roots,
         kernel: &mut dyn PageKernel,
         nodes: &TierNodes,
+        budget: &FlushBudget,
         processes: &[Process],
-    ) -> Result<u64, FileError> {
-        self.pages.retain(|p, _| processes.contains(p));
-        let mut failed = 0;
-        for &process in processes {
+    ) -> Result<Flushed, FileError> {
+        self.pages.retain(|p, _| processes.binary_search(p).is_ok());
+        let mut flushed = Flushed::default();
+        let first = self.last.map_or(0, |last| processes.partition_point(|p| *p <= last));
+        let (later, sooner) = processes.split_at(first);
+        let in_turn = sooner.iter().chain(later);
+        for (nth, &process) in in_turn.enumerate() {
+            if !budget.take(kernel.now()) {
+                flushed.skipped = (processes.len() - nth) as u64;
+                break;
+            }
+            self.last = Some(process);
             let page = match self.pages.get(&process) {
                 Some(page) => *page,
                 None => {
@@ -51,12 +107,12 @@ impl Flusher {
             };
             let moved = page.is_some_and(|page| move_over(kernel, nodes, process.pid, page));
             if !moved {
-                failed += 1;
+                flushed.failed += 1;
                 // Another program may run in the process by now, with another stack.
                 self.pages.remove(&process);
             }
         }
-        Ok(failed)
+        Ok(flushed)
     }
 }
 
@@ -80,13 +136,15 @@ mod tests {
     use super::*;
     use crate::testing::folder;
     use std::io;
-    use std::time::Duration;
 
     /// A kernel with one page.
+    #[derive(Default)]
     struct OnePage {
         address: u64,
         node: i32,
         moves: u32,
+        moved: Vec<u32>,
+        time: Duration,
     }
 
     impl PageKernel for OnePage {
@@ -94,7 +152,14 @@ mod tests {
             status[0] = if addresses[0] == self.address { self.node } else { -libc::ENOENT };
             Ok(())
         }
-        fn migrate(&mut self, _: u32, _: &[u64], node: u32, status: &mut [i32]) -> io::Result<u64> {
+        fn migrate(
+            &mut self,
+            pid: u32,
+            _: &[u64],
+            node: u32,
+            status: &mut [i32],
+        ) -> io::Result<u64> {
+            self.moved.push(pid);
             self.node = node as i32;
             status[0] = self.node;
             self.moves += 1;
@@ -110,7 +175,7 @@ mod tests {
             Some(Process { pid, start_ticks: 0 })
         }
         fn now(&mut self) -> Duration {
-            Duration::ZERO
+            self.time
         }
         fn sleep(&mut self, _: Duration) {}
     }
@@ -122,13 +187,48 @@ mod tests {
             ("proc/6/maps", "1000-3000 rw-p 0 00:00 0\n"),
         ]);
         let nodes = TierNodes { fast: vec![0], slow: vec![1] };
-        let mut kernel = OnePage { address: 0x8000, node: 0, moves: 0 };
+        let mut kernel = OnePage { address: 0x8000, ..OnePage::default() };
         let mut flusher = Flusher::default();
+        let budget = FlushBudget::default();
         let processes = [5, 6].map(|pid| Process { pid, start_ticks: 0 });
         // The second has no stack that is known as such.
-        assert_eq!(flusher.flush(&roots, &mut kernel, &nodes, &processes).unwrap(), 1);
+        let flushed = flusher.flush(&roots, &mut kernel, &nodes, &budget, &processes).unwrap();
+        assert_eq!(flushed, Flushed { failed: 1, skipped: 0 });
         assert_eq!((kernel.node, kernel.moves), (1, 1));
-        assert_eq!(flusher.flush(&roots, &mut kernel, &nodes, &processes[..1]).unwrap(), 0);
+        let flushed = flusher.flush(&roots, &mut kernel, &nodes, &budget, &processes[..1]).unwrap();
+        assert_eq!(flushed, Flushed::default());
         assert_eq!((kernel.node, kernel.moves), (0, 2));
+    }
+
+    #[test]
+    fn flushes_of_many_processes_in_many_groups_are_paced_and_everyones_turn_comes() {
+        let (keep, roots) = folder(&[]);
+        let processes: Vec<Process> =
+            (1..=1024).map(|pid| Process { pid, start_ticks: 0 }).collect();
+        for p in &processes {
+            let maps = "7000-9000 rw-p 0 00:00 0 [stack]\n";
+            crate::testing::put(keep.path(), &format!("proc/{}/maps", p.pid), maps);
+        }
+        let nodes = TierNodes { fast: vec![0], slow: vec![1] };
+        let mut kernel = OnePage { address: 0x8000, ..OnePage::default() };
+        let budget = FlushBudget::default();
+        // Two groups with a period of a second share the host's budget.
+        let mut groups = [Flusher::default(), Flusher::default()];
+        let mut flushed = [std::collections::BTreeSet::new(), Default::default()];
+        for second in 0..140 {
+            kernel.time = Duration::from_secs(second);
+            for (nth, (flusher, flushed)) in groups.iter_mut().zip(&mut flushed).enumerate() {
+                // Who is first in a period has all of it: they take turns here.
+                if (second + nth as u64) % 2 == 0 {
+                    kernel.moved.clear();
+                    let done =
+                        flusher.flush(&roots, &mut kernel, &nodes, &budget, &processes).unwrap();
+                    flushed.extend(kernel.moved.iter().copied());
+                    assert_eq!((done.failed, done.skipped), (0, 1024 - 16));
+                }
+            }
+        }
+        assert_eq!(kernel.moves, 140 * 16);
+        assert_eq!((flushed[0].len(), flushed[1].len()), (1024, 1024));
     }
 }

@@ -60,6 +60,10 @@ impl Guard {
     pub fn start(command: &GuardCommand, journal: &Path, run: &str) -> Result<Self, GuardError> {
         let mut process = Command::new(&command.program);
         process.args(&command.arguments).arg(journal).arg(run);
+        // The guard speaks to no service manager in the name of the run.
+        for variable in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
+            process.env_remove(variable);
+        }
         // The standard library marks its pipes close-on-exec: no other child keeps ours open.
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let program = command.program.display().to_string();
@@ -81,6 +85,11 @@ impl Guard {
             let _ = tell.send(ready);
         });
         told.recv_timeout(START).unwrap_or(false)
+    }
+
+    /// Whether it is still on duty.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
     }
 
     /// The guard's process identifier.

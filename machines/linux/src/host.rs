@@ -13,12 +13,14 @@ use crate::cgroup::Cgroup;
 use crate::conflicts::{self, Conflict, Intent, PagemapScan, Severity};
 use crate::costs::Costs;
 use crate::files::FileError;
+use crate::flush::FlushBudget;
 use crate::group_layout::{LayoutReader, Source};
 use crate::guard::GuardCommand;
 use crate::mover::{MoverOptions, Notices, PageMover, TierNodes};
+use crate::numa;
 use crate::page_tables::{self, Inherited, TableKeeper};
 use crate::roots::Roots;
-use crate::session::{Session, SessionError};
+use crate::session::{GuardHealth, Session, SessionError};
 use crate::tiermem::{TablePolicy, TiermemError};
 use crate::tiers::{self, Topology};
 use crate::tracker::{GroupTracker, TrackerOptions};
@@ -37,6 +39,9 @@ pub struct HostOptions {
     pub fix_conflicts: bool,
     /// Start although settings conflict that were not changed.
     pub accept_conflicts: bool,
+    /// Nothing on the host is changed but what only tracking itself needs: DAMON's threads and
+    /// trace instances. Settings that conflict stay as they are, whatever leave there is.
+    pub dry_run: bool,
     /// Fast and slow nodes, where the firmware says nothing or the wrong thing.
     pub nodes: Option<(Vec<u32>, Vec<u32>)>,
     /// By what pages are tracked and moved.
@@ -56,6 +61,7 @@ impl HostOptions {
             intent,
             fix_conflicts: false,
             accept_conflicts: false,
+            dry_run: false,
             nodes: None,
             mechanisms: Mechanisms::Auto,
             max_groups: 8,
@@ -86,7 +92,8 @@ pub struct GroupSpec {
     /// Whether the group goes on when it has no process.
     pub keep_empty: bool,
     /// Whether translations are flushed as each period begins: costs one move of a base page for
-    /// each process, and without it pages that stay in a TLB look unused.
+    /// each process, and without it pages that stay in a TLB look unused. All groups together make
+    /// a bounded number of flushes a second.
     pub flush: bool,
     /// Where its page tables go, on the Terrace kernel.
     pub tables: Option<TablePolicy>,
@@ -163,6 +170,29 @@ pub enum HostError {
     Restore(FileError),
 }
 
+impl HostError {
+    /// Whether a new start fails likewise until somebody changes the configuration or the host.
+    /// Another run or another user of DAMON may go away by itself.
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            HostError::Conflicts(conflicts) => conflicts.iter().any(|c| c.name != "damon_user"),
+            HostError::Nodes(_) | HostError::Mechanisms(_) | HostError::Group { .. } => true,
+            HostError::Session(_) | HostError::File(_) | HostError::Restore(_) => false,
+        }
+    }
+}
+
+/// Changes what conflicts, until the end of the run.
+fn fix(session: &Session, conflicts: &[Conflict]) -> Result<(), HostError> {
+    for conflict in conflicts {
+        if let Severity::Fixable(fix) = &conflict.severity {
+            tracing::info!(conflict = %conflict.found, "changed until the end of the run");
+            fix.apply(session)?;
+        }
+    }
+    Ok(())
+}
+
 fn one_line(conflicts: &[Conflict]) -> String {
     conflicts.iter().map(Conflict::to_string).collect::<Vec<_>>().join("; ")
 }
@@ -176,6 +206,8 @@ pub struct Host {
     session: Arc<Session>,
     /// For each kernel thread, whether a group has it.
     slots: Vec<bool>,
+    /// Flushes that all groups together may make.
+    flushes: FlushBudget,
     /// Whether what groups share was taken and set.
     taken: bool,
 }
@@ -217,18 +249,93 @@ impl Host {
         }
         let fixable: Vec<&Conflict> =
             conflicts.iter().filter(|c| matches!(c.severity, Severity::Fixable(_))).collect();
-        if options.fix_conflicts {
-            for conflict in fixable {
-                if let Severity::Fixable(fix) = &conflict.severity {
-                    tracing::info!(conflict = %conflict.found, "changed until the end of the run");
-                    fix.apply(&session)?;
-                }
+        if options.dry_run {
+            let needed: Vec<Conflict> =
+                fixable.into_iter().filter(|c| c.prevents_tracking()).cloned().collect();
+            if !needed.is_empty() {
+                return Err(HostError::Conflicts(needed));
             }
+        } else if options.fix_conflicts {
+            fix(&session, &conflicts)?;
         } else if !fixable.is_empty() && !options.accept_conflicts {
             return Err(HostError::Conflicts(fixable.into_iter().cloned().collect()));
         }
         let slots = vec![false; options.max_groups as usize];
-        Ok(Host { options, topology, backend, conflicts, session, slots, taken: false })
+        let flushes = FlushBudget::default();
+        Ok(Host { options, topology, backend, conflicts, session, slots, flushes, taken: false })
+    }
+
+    /// Ends a dry run: changes what the start would have changed. Nothing where it is none.
+    pub fn end_dry_run(&mut self) -> Result<(), HostError> {
+        if !std::mem::take(&mut self.options.dry_run) {
+            return Ok(());
+        }
+        let changed = self.change();
+        // Tried anew at the next call.
+        self.options.dry_run = changed.is_err();
+        changed
+    }
+
+    fn change(&mut self) -> Result<(), HostError> {
+        let (_, conflicts) = Self::examine(&self.options, &self.backend)?;
+        // DAMON's threads are ours by now.
+        let conflicts: Vec<Conflict> =
+            conflicts.into_iter().filter(|c| c.name != "damon_user").collect();
+        if self.options.fix_conflicts {
+            fix(&self.session, &conflicts)?;
+        } else if !self.options.accept_conflicts {
+            let fixable = |c: &&Conflict| matches!(c.severity, Severity::Fixable(_));
+            let fixable: Vec<Conflict> = conflicts.iter().filter(fixable).cloned().collect();
+            if !fixable.is_empty() {
+                return Err(HostError::Conflicts(fixable));
+            }
+        }
+        self.conflicts = conflicts;
+        if self.taken {
+            self.backend.set_up(&self.options.roots, &self.session)?;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is to be changed.
+    pub fn is_dry_run(&self) -> bool {
+        self.options.dry_run
+    }
+
+    /// By what pages are tracked and moved, and why, in a line.
+    pub fn mechanism(&self) -> &str {
+        self.backend.reason()
+    }
+
+    /// Whether what was changed is guarded; a guard that has died is replaced. To be called again
+    /// and again.
+    pub fn watch_guard(&self) -> GuardHealth {
+        self.session.watch_guard()
+    }
+
+    /// Finds the tiers anew, for memory comes and goes. Where they have changed, gives how: groups
+    /// that are attached have the old ones and are to be attached anew.
+    pub fn follow_nodes(&mut self) -> Result<Option<String>, HostError> {
+        let roots = &self.options.roots;
+        let found = match &self.options.nodes {
+            Some((fast, slow)) => {
+                let present = numa::nodes_with_memory(roots)?;
+                let of = |nodes: &[u32]| -> Vec<u32> {
+                    nodes.iter().copied().filter(|n| present.contains(n)).collect()
+                };
+                tiers::given(roots, &of(fast), &of(slow)).or_else(|_| tiers::discover(roots))?
+            }
+            None => tiers::discover(roots)?,
+        };
+        let nodes = |t: &Topology| (t.fast_nodes(), t.slow_nodes());
+        let (old, new) = (nodes(&self.topology), nodes(&found));
+        self.topology = found;
+        Ok((old != new).then(|| {
+            format!(
+                "nodes with memory have changed: fast {:?}, slow {:?}, before {:?} and {:?}",
+                new.0, new.1, old.0, old.1
+            )
+        }))
     }
 
     /// The tiers.
@@ -252,6 +359,15 @@ impl Host {
         for group in &groups {
             self.check(group)?;
         }
+        if !self.topology.is_tiered() {
+            return Err(HostError::Group {
+                name: groups.first().map_or_else(String::new, |g| g.name.clone()),
+                message: format!(
+                    "all memory nodes ({:?}) are of one tier now, expected two or more: bring the memory of the other back",
+                    self.topology.fast_nodes()
+                ),
+            });
+        }
         let wanted = self.attached() + groups.len() as u32;
         if wanted > self.options.max_groups {
             return Err(HostError::Group {
@@ -266,7 +382,9 @@ impl Host {
             if self.backend.needs_damon() {
                 self.session.take_kdamonds(self.options.max_groups)?;
             }
-            self.backend.set_up(&self.options.roots, &self.session)?;
+            if !self.options.dry_run {
+                self.backend.set_up(&self.options.roots, &self.session)?;
+            }
             self.taken = true;
         }
         let move_shared = conflicts::may_move_shared(&self.options.roots);
@@ -288,7 +406,7 @@ impl Host {
                     page_size: group.page_size,
                     cap_pages: group.cap_pages,
                     keep_empty: group.keep_empty,
-                    flush: group.flush,
+                    flush: group.flush.then(|| self.flushes.clone()),
                     tables: group
                         .tables
                         .zip(self.backend.device())
@@ -461,10 +579,73 @@ mod tests {
 
         let fixed = HostOptions { fix_conflicts: true, ..options(&roots) };
         let host = Host::open(fixed).unwrap();
-        assert_eq!((get(&roots.lru_gen()), get(&roots.numa_balancing())), ("n".into(), "0".into()));
+        assert_eq!(
+            (get(&roots.lru_gen()), get(&roots.numa_balancing())),
+            ("0x0000".into(), "0".into())
+        );
         host.close().unwrap();
         assert_eq!(get(&roots.lru_gen()), "0x0007");
         assert_eq!(get(&roots.numa_balancing()), "1");
+    }
+
+    #[test]
+    fn a_dry_run_changes_no_setting_and_its_end_does() {
+        let (keep, roots) = clean_host();
+        put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+        put(keep.path(), "proc/sys/kernel/numa_balancing", "1\n");
+        put(keep.path(), "sys/fs/cgroup/app/cgroup.procs", "");
+        let dry = || HostOptions { fix_conflicts: true, dry_run: true, ..options(&roots) };
+        let mut host = Host::open(dry()).unwrap();
+        let app = Source::Cgroup("app".into());
+        let group = GroupSpec::new("g", app, PageSize::Huge, 1000);
+        let attached = host.attach(vec![group]).unwrap();
+        assert_eq!(get(&roots.lru_gen()), "0x0007\n");
+        assert_eq!(get(&roots.numa_balancing()), "1\n");
+        assert_eq!(host.conflicts().len(), 2);
+        host.end_dry_run().unwrap();
+        assert_eq!(get(&roots.lru_gen()), "0x0000");
+        assert_eq!(get(&roots.numa_balancing()), "0");
+        drop(attached);
+        host.close().unwrap();
+        assert_eq!(get(&roots.lru_gen()), "0x0007");
+
+        // What keeps others from DAMON has to be off: said, not changed.
+        put(keep.path(), "sys/module/damon_stat/parameters/enabled", "Y\n");
+        let message = refusal(Host::open(dry()));
+        assert!(message.contains("damon_stat runs") && message.contains("echo N"), "{message}");
+        assert_eq!(get(&roots.damon_module("damon_stat")), "Y\n");
+    }
+
+    #[test]
+    fn nodes_that_come_and_go_are_followed() {
+        let (keep, roots) = clean_host();
+        put(keep.path(), "sys/fs/cgroup/app/cgroup.procs", "");
+        let third = "sys/devices/virtual/memory_tiering/memory_tier90/nodelist";
+        let app = || GroupSpec::new("g", Source::Cgroup("app".into()), PageSize::Huge, 1000);
+        let mut host = Host::open(options(&roots)).unwrap();
+        assert_eq!(host.follow_nodes().unwrap(), None);
+        put(keep.path(), "sys/devices/system/node/has_memory", "0-2\n");
+        put(keep.path(), third, "2\n");
+        let change = host.follow_nodes().unwrap().unwrap();
+        assert!(change.contains("slow [1, 2], before [0] and [1]"), "{change}");
+        assert_eq!(host.follow_nodes().unwrap(), None);
+        // All slow memory goes: groups are refused, not the run; and taken again as it is back.
+        put(keep.path(), "sys/devices/system/node/has_memory", "0\n");
+        assert!(host.follow_nodes().unwrap().is_some());
+        let Err(error) = host.attach(vec![app()]) else { panic!("attached") };
+        assert!(error.to_string().contains("of one tier now"), "{error}");
+        put(keep.path(), "sys/devices/system/node/has_memory", "0-1\n");
+        assert!(host.follow_nodes().unwrap().is_some());
+        assert_eq!(host.attach(vec![app()]).unwrap().len(), 1);
+
+        // Of nodes that were named, those that are there.
+        let nodes = Some((vec![0], vec![1, 2]));
+        put(keep.path(), "sys/devices/system/node/has_memory", "0-2\n");
+        drop(host);
+        let mut host = Host::open(HostOptions { nodes, ..options(&roots) }).unwrap();
+        put(keep.path(), "sys/devices/system/node/has_memory", "0-1\n");
+        let change = host.follow_nodes().unwrap().unwrap();
+        assert!(change.contains("slow [1], before"), "{change}");
     }
 
     #[test]

@@ -2,13 +2,17 @@
 //! that whoever finds the journal can restore the host: the run itself, its guard, or the next
 //! start.
 //!
+//! Only what is still as the run has set it is taken back: a setting that an administrator has
+//! changed meanwhile stays, and so do DAMON's threads once somebody else has them. And only what
+//! Terrace ever changes ([`Roots::settings`]): a journal that names anything else is refused.
+//!
 //! A journal is one small JSON file, replaced as a whole (written beside, synced, renamed). Taking
 //! back goes through it from the last entry to the first; each step is harmless when done twice
 //! or when the change itself was never made.
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Cgroup;
 use crate::damon;
 use crate::files::{self, FileError};
+use crate::roots::Roots;
 use crate::trace;
 
 /// One change.
@@ -28,6 +33,10 @@ pub enum Change {
         path: PathBuf,
         /// What it held and will hold again.
         old: String,
+        /// What it was set to: where it holds something else by then, somebody has changed it
+        /// meanwhile, and it stays. Journals of before this was noted have none.
+        #[serde(default)]
+        new: Option<String>,
     },
     /// DAMON's threads were taken.
     Kdamonds {
@@ -35,6 +44,9 @@ pub enum Change {
         path: PathBuf,
         /// Their number before.
         old: u32,
+        /// The number that was taken.
+        #[serde(default)]
+        new: Option<u32>,
     },
     /// A trace instance was made.
     TraceInstance {
@@ -108,13 +120,20 @@ impl Journal {
         })
     }
 
-    /// Takes back all changes, the last first. What cannot be taken back stays in the journal,
+    /// Takes back all changes that are still in force, the last first. What cannot be taken back stays in the journal,
     /// which is kept; otherwise it is removed. Gives what failed.
     pub fn restore(mut self, path: &Path) -> Vec<FileError> {
+        let roots = Roots::of_run(path.parent().unwrap_or(Path::new("/")));
         let mut failed = Vec::new();
         let mut kept = Vec::new();
         while let Some(change) = self.changes.pop() {
-            if let Err(e) = take_back(&change) {
+            let taken_back = if is_ours(&roots, &change) {
+                take_back(&change)
+            } else {
+                let got = serde_json::to_string(&change).unwrap_or_default();
+                Err(FileError::malformed(path, &got, "only what Terrace changes on a host"))
+            };
+            if let Err(e) = taken_back {
                 failed.push(e);
                 kept.push(change);
             }
@@ -138,18 +157,66 @@ impl Journal {
     }
 }
 
+/// Whether a change is one that Terrace makes.
+fn is_ours(roots: &Roots, change: &Change) -> bool {
+    let below = |path: &Path, root: &Path| {
+        let plain =
+            path.components().all(|c| matches!(c, Component::Normal(_) | Component::RootDir));
+        plain && path.starts_with(root)
+    };
+    match change {
+        Change::Setting { path, .. } => {
+            let of_groups = path.ends_with(SUBTREE_CONTROL) && below(path, &roots.cgroup());
+            of_groups || roots.settings().contains(path)
+        }
+        Change::Kdamonds { path, .. } => *path == roots.kdamonds(),
+        Change::TraceInstance { path } => {
+            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            path.parent() == Some(&roots.tracing().join("instances")) && name.starts_with("terrace")
+        }
+        Change::Cgroup { path, home } => {
+            let root = roots.cgroup();
+            path != &root && below(path, &root) && below(home, &root)
+        }
+        Change::Mount { path } => *path == roots.tracing(),
+    }
+}
+
+/// The file by which a control group gives controllers to those below it. It takes commands.
+pub(crate) const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
+
+/// Whether a setting that reads so still holds what it was set to.
+fn holds(path: &Path, now: &str, new: &str) -> bool {
+    if path.ends_with(SUBTREE_CONTROL) {
+        let controller = new.trim_start_matches('+');
+        return now.split_whitespace().any(|c| c == controller);
+    }
+    setting_value(now) == new
+}
+
 fn take_back(change: &Change) -> Result<(), FileError> {
     match change {
-        Change::Setting { path, old } => match files::read(path)? {
+        Change::Setting { path, old, new } => match files::read(path)? {
             // Gone with its feature or never there: nothing to put right.
             None => Ok(()),
             Some(now) if setting_value(&now) == old => Ok(()),
+            Some(now) if new.as_ref().is_some_and(|new| !holds(path, &now, new)) => {
+                let (path, now) = (path.display(), setting_value(&now).to_owned());
+                tracing::warn!(%path, now, "somebody has changed this setting: it stays");
+                Ok(())
+            }
             Some(_) => files::write(path, old),
         },
-        Change::Kdamonds { path, old } => {
-            damon::turn_all_off(path)?;
+        Change::Kdamonds { path, old, new } => {
             let number: Option<u32> = files::read_number(&path.join("nr_kdamonds"))?;
-            if number.is_some_and(|n| n != *old) { damon::set_threads(path, *old) } else { Ok(()) }
+            let Some(number) = number.filter(|n| n != old) else { return Ok(()) };
+            let changed = new.is_some_and(|new| new != number);
+            if changed || damon::has_threads_of_others(path)? {
+                tracing::warn!(number, "somebody else has DAMON's threads now: they stay");
+                return Ok(());
+            }
+            damon::turn_all_off(path)?;
+            damon::set_threads(path, *old)
         }
         Change::TraceInstance { path } => while_busy(|| trace::remove(path)),
         Change::Cgroup { path, home } => {
@@ -202,20 +269,24 @@ mod tests {
     use crate::testing::folder;
     use proptest::prelude::*;
 
-    fn setting(path: &Path, old: &str) -> Change {
-        Change::Setting { path: path.to_owned(), old: old.to_owned() }
+    fn setting(path: &Path, old: &str, new: &str) -> Change {
+        Change::Setting { path: path.to_owned(), old: old.to_owned(), new: Some(new.to_owned()) }
+    }
+
+    fn get(path: &Path) -> String {
+        fs::read_to_string(path).unwrap()
     }
 
     #[test]
     fn changes_are_taken_back_from_the_last_to_the_first() {
-        let (keep, roots) = folder(&[
-            ("sys/a", "2"),
-            ("sys/thp", "[always] madvise never\n"),
+        let (_keep, roots) = folder(&[
+            ("proc/sys/kernel/numa_balancing", "2"),
+            ("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n"),
             ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "2\n"),
             ("sys/kernel/mm/damon/admin/kdamonds/0/state", "on\n"),
             ("sys/fs/cgroup/cgroup.procs", ""),
         ]);
-        let a = roots.sys.join("a");
+        let a = roots.numa_balancing();
         let instance = roots.tracing().join("instances/terrace");
         let group = roots.cgroup().join("terrace");
         for made in [&instance, &group] {
@@ -224,26 +295,26 @@ mod tests {
         let journal = Journal {
             run: "1".into(),
             changes: vec![
-                setting(&a, "0"),
-                setting(&a, "1"),
-                setting(&roots.sys.join("thp"), "madvise"),
-                setting(&roots.sys.join("gone"), "1"),
-                Change::Kdamonds { path: roots.kdamonds(), old: 0 },
+                setting(&a, "0", "1"),
+                setting(&a, "1", "2"),
+                setting(&roots.huge_pages(), "madvise", "always"),
+                setting(&roots.demotion(), "true", "false"),
+                Change::Kdamonds { path: roots.kdamonds(), old: 0, new: Some(2) },
                 Change::TraceInstance { path: instance.clone() },
                 Change::Cgroup { path: group.clone(), home: roots.cgroup() },
             ],
         };
-        let path = keep.path().join("journal.json");
+        fs::create_dir_all(&roots.run).unwrap();
+        let path = Journal::path(&roots.run);
         journal.save(&path).unwrap();
         let found = Journal::load(&path).unwrap().unwrap();
         assert_eq!(found, journal);
         let failed = found.restore(&path);
         assert!(failed.is_empty(), "{failed:?}");
-        let get = |file: &str| fs::read_to_string(roots.sys.join(file)).unwrap();
-        assert_eq!(get("a"), "0");
-        assert_eq!(get("thp"), "madvise");
-        assert_eq!(get("kernel/mm/damon/admin/kdamonds/0/state"), "off");
-        assert_eq!(get("kernel/mm/damon/admin/kdamonds/nr_kdamonds"), "0");
+        assert_eq!(get(&a), "0");
+        assert_eq!(get(&roots.huge_pages()), "madvise");
+        assert_eq!(get(&roots.kdamonds().join("0/state")), "off");
+        assert_eq!(get(&roots.kdamonds().join("nr_kdamonds")), "0");
         assert!(!instance.exists() && !group.exists() && !path.exists());
         // Once more, as when a guard was killed after its work: nothing to do, nothing wrong.
         assert!(journal.restore(&path).is_empty());
@@ -251,20 +322,92 @@ mod tests {
 
     #[test]
     fn what_cannot_be_taken_back_stays_in_the_journal() {
-        let (keep, roots) = folder(&[("sys/dir/file", ""), ("sys/a", "2")]);
-        let path = keep.path().join("journal.json");
+        let (_keep, roots) = folder(&[
+            ("sys/kernel/tracing/instances/terrace-1/file", ""),
+            ("proc/sys/kernel/numa_balancing", "2"),
+            ("run/.keep", ""),
+        ]);
+        let path = Journal::path(&roots.run);
         // A directory with something in it is not removed.
-        let stuck = Change::TraceInstance { path: roots.sys.join("dir") };
+        let stuck = Change::TraceInstance { path: roots.tracing().join("instances/terrace-1") };
         let journal = Journal {
             run: "1".into(),
-            changes: vec![stuck.clone(), setting(&roots.sys.join("a"), "1")],
+            changes: vec![stuck.clone(), setting(&roots.numa_balancing(), "1", "2")],
         };
         journal.save(&path).unwrap();
         let failed = journal.restore(&path);
         assert_eq!(failed.len(), 1);
-        assert!(failed[0].to_string().contains("sys/dir"));
+        assert!(failed[0].to_string().contains("terrace-1"));
         assert_eq!(Journal::load(&path).unwrap().unwrap().changes, [stuck]);
-        assert_eq!(fs::read_to_string(roots.sys.join("a")).unwrap(), "1");
+        assert_eq!(get(&roots.numa_balancing()), "1");
+    }
+
+    #[test]
+    fn what_somebody_has_changed_meanwhile_stays() {
+        let base = "sys/kernel/mm/damon/admin/kdamonds";
+        let (_keep, roots) = folder(&[
+            ("proc/sys/kernel/numa_balancing", "2\n"),
+            ("sys/kernel/mm/numa/demotion_enabled", "false\n"),
+            ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
+            ("sys/fs/cgroup/cgroup.subtree_control", "cpu\n"),
+            // The administrator's own thread, one of one and not one of ours.
+            (&format!("{base}/nr_kdamonds"), "1\n"),
+            (&format!("{base}/0/state"), "on\n"),
+            ("run/.keep", ""),
+        ]);
+        let path = Journal::path(&roots.run);
+        let control = roots.cgroup().join(SUBTREE_CONTROL);
+        let changes = vec![
+            setting(&roots.numa_balancing(), "1", "0"),
+            setting(&roots.demotion(), "true", "false"),
+            setting(&roots.huge_pages(), "never", "always"),
+            setting(&control, "-memory", "+memory"),
+            Change::Kdamonds { path: roots.kdamonds(), old: 0, new: Some(16) },
+        ];
+        let journal = Journal { run: "1".into(), changes };
+        journal.save(&path).unwrap();
+        assert!(journal.clone().restore(&path).is_empty());
+        assert_eq!(get(&roots.numa_balancing()), "2\n");
+        assert_eq!(get(&roots.demotion()), "true");
+        assert_eq!(get(&roots.huge_pages()), "always [madvise] never\n");
+        assert_eq!(get(&control), "cpu\n");
+        assert_eq!(get(&roots.kdamonds().join("0/state")), "on\n");
+        assert_eq!(get(&roots.kdamonds().join("nr_kdamonds")), "1\n");
+        assert!(!path.exists());
+
+        // As many as ours were, and of another kind.
+        fs::write(roots.kdamonds().join("nr_kdamonds"), "16\n").unwrap();
+        fs::create_dir_all(roots.kdamonds().join("0/contexts/0")).unwrap();
+        fs::write(roots.kdamonds().join("0/contexts/0/operations"), "paddr\n").unwrap();
+        assert!(journal.restore(&path).is_empty());
+        assert_eq!(get(&roots.kdamonds().join("0/state")), "on\n");
+    }
+
+    #[test]
+    fn a_journal_that_names_what_terrace_never_changes_is_refused() {
+        let (_keep, roots) = folder(&[
+            ("sys/kernel/precious", "1"),
+            ("sys/kernel/tracing/instances/perf/file", ""),
+            ("run/.keep", ""),
+        ]);
+        let path = Journal::path(&roots.run);
+        let precious = roots.sys.join("kernel/precious");
+        let changes = vec![
+            setting(&precious, "0", "1"),
+            setting(&roots.cgroup().join("../../kernel").join(SUBTREE_CONTROL), "0", "1"),
+            Change::TraceInstance { path: roots.tracing().join("instances/perf") },
+            Change::Cgroup { path: roots.cgroup(), home: roots.cgroup() },
+            Change::Mount { path: roots.proc.clone() },
+            Change::Kdamonds { path: roots.sys.clone(), old: 0, new: None },
+        ];
+        let journal = Journal { run: "1".into(), changes: changes.clone() };
+        journal.save(&path).unwrap();
+        let failed = journal.restore(&path);
+        assert_eq!(failed.len(), changes.len());
+        assert!(failed[0].to_string().contains("only what Terrace changes"), "{}", failed[0]);
+        assert_eq!(get(&precious), "1");
+        assert!(roots.tracing().join("instances/perf").exists());
+        assert_eq!(Journal::load(&path).unwrap().unwrap().changes, changes);
     }
 
     #[test]

@@ -267,7 +267,7 @@ pub(crate) mod tests {
         (page, EventFormat::parse(path, FORMAT).unwrap())
     }
 
-    fn body(record: &Record) -> Vec<u8> {
+    pub fn body(record: &Record) -> Vec<u8> {
         let mut b = vec![0; 48];
         b[0..2].copy_from_slice(&555u16.to_ne_bytes());
         b[4..8].copy_from_slice(&record.pid.to_ne_bytes());
@@ -278,11 +278,11 @@ pub(crate) mod tests {
         b
     }
 
-    fn header(kind: u32, delta: u32) -> [u8; 4] {
+    pub fn header(kind: u32, delta: u32) -> [u8; 4] {
         (kind | delta << 5).to_ne_bytes()
     }
 
-    fn page(time_ns: u64, data: &[u8], flags: u64) -> Vec<u8> {
+    pub fn page(time_ns: u64, data: &[u8], flags: u64) -> Vec<u8> {
         let mut page = Vec::new();
         page.extend(time_ns.to_ne_bytes());
         page.extend((data.len() as u64 | flags).to_ne_bytes());

@@ -3,6 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+/// Parts of the kernel that use DAMON by themselves, and keep others from it.
+pub const DAMON_MODULES: [&str; 3] = ["damon_reclaim", "damon_lru_sort", "damon_stat"];
+
 /// Root directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roots {
@@ -32,6 +35,13 @@ impl Roots {
     pub fn below(folder: &Path) -> Self {
         let [proc, sys, dev, run] = ["proc", "sys", "dev", "run"].map(|name| folder.join(name));
         Roots { proc, sys, dev, run }
+    }
+
+    /// The roots of a run whose journal stands in this folder: those of the system where it is the
+    /// system's, else those beside it.
+    pub fn of_run(run: &Path) -> Self {
+        let system = Roots::default();
+        if run == system.run { system } else { Roots::below(run.parent().unwrap_or(run)) }
     }
 
     /// The folder of a process.
@@ -64,6 +74,11 @@ impl Roots {
         self.dev.join("tiermem")
     }
 
+    /// Where the kernel registers that device, whether or not its node can be seen.
+    pub fn tiermem_class(&self) -> PathBuf {
+        self.sys.join("class/misc/tiermem")
+    }
+
     /// How many threads copy a batch of migrated pages; the Terrace kernel's.
     pub fn copy_threads(&self) -> PathBuf {
         self.sys.join("kernel/mm/tiermem/copy_threads")
@@ -87,5 +102,23 @@ impl Roots {
     /// Switch of transparent huge pages.
     pub fn huge_pages(&self) -> PathBuf {
         self.sys.join("kernel/mm/transparent_hugepage/enabled")
+    }
+
+    /// Switch of a part of the kernel that uses DAMON by itself.
+    pub fn damon_module(&self, name: &str) -> PathBuf {
+        self.sys.join(format!("module/{name}/parameters/enabled"))
+    }
+
+    /// The settings that Terrace ever changes, but for those of control groups.
+    pub fn settings(&self) -> Vec<PathBuf> {
+        let mut settings = vec![
+            self.copy_threads(),
+            self.lru_gen(),
+            self.numa_balancing(),
+            self.demotion(),
+            self.huge_pages(),
+        ];
+        settings.extend(DAMON_MODULES.iter().map(|name| self.damon_module(name)));
+        settings
     }
 }

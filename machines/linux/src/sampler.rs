@@ -1,5 +1,5 @@
 //! What reads the accessed bits of a group's pages: the seam between the tracker, which knows the
-//! group, and the kernel's means.
+//! group, and the kernel's mechanism.
 
 use std::time::Instant;
 
@@ -16,6 +16,8 @@ pub(crate) enum StepError {
     File(#[from] FileError),
     #[error(transparent)]
     Session(#[from] SessionError),
+    #[error("process {pid} cannot be scanned: {source}")]
+    Process { pid: u32, source: std::io::Error },
     #[error("the trace instance is gone; this is a defect of Terrace, please report it")]
     NoTrace,
 }
@@ -55,7 +57,8 @@ pub(crate) trait Sampler: Send {
     /// The name it has in results.
     fn name(&self) -> &'static str;
 
-    /// Begins with this layout, which has pages. The first period begins as this returns.
+    /// Begins with this layout, which has pages. The first period begins as this returns. An error
+    /// leaves nothing on.
     fn start(&mut self, layout: &Layout) -> Result<(), StepError>;
 
     /// Waits for the end of the period that began at `since`, while `stopped` says no. The next
@@ -65,7 +68,7 @@ pub(crate) trait Sampler: Send {
     /// Waits until no bit is being read or cleared, for a short while at most.
     fn settle(&mut self) {}
 
-    /// Ends the watch.
+    /// Ends the watch, and all that a start which failed may have left on.
     fn stop(&mut self) -> Result<(), FileError>;
 
     /// Processor time of kernel threads that work for it alone, in ns.

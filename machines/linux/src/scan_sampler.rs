@@ -9,6 +9,8 @@
 //! stays until the process ends: 64 bytes for each 2 MB in use.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,39 +27,103 @@ const SLICE: Duration = Duration::from_millis(200);
 /// What a scan's entry is about.
 const BLOCK: u64 = PageSize::Huge.bytes();
 
+/// What reads accessed bits: the device, or that of a test.
+pub(crate) trait BitReader: Send + Sync {
+    /// A descriptor of a process.
+    fn process(&self, pid: u32) -> io::Result<OwnedFd>;
+
+    /// Reads and clears the bits of a range: see [`Device::scan`].
+    fn scan(
+        &self,
+        target: Target<'_>,
+        range: Range<u64>,
+        take: &mut dyn FnMut(&ScanEntry),
+    ) -> io::Result<()>;
+
+    /// Ends the watch over a process.
+    fn unwatch(&self, target: Target<'_>) -> io::Result<()>;
+}
+
+impl BitReader for Device {
+    fn process(&self, pid: u32) -> io::Result<OwnedFd> {
+        tiermem::process(pid)
+    }
+
+    fn scan(
+        &self,
+        target: Target<'_>,
+        range: Range<u64>,
+        take: &mut dyn FnMut(&ScanEntry),
+    ) -> io::Result<()> {
+        Device::scan(self, target, range, take)
+    }
+
+    fn unwatch(&self, target: Target<'_>) -> io::Result<()> {
+        Device::unwatch(self, target)
+    }
+}
+
 /// The scan of some processes.
 pub(crate) struct ScanSampler {
-    device: Arc<Device>,
+    reader: Arc<dyn BitReader>,
     period: Duration,
     layout: Option<Layout>,
     /// The processes under watch.
     processes: BTreeMap<u32, OwnedFd>,
 }
 
+fn ended(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ESRCH)
+}
+
 impl ScanSampler {
     /// With a device that can scan.
-    pub(crate) fn new(device: Arc<Device>, period: Duration) -> Self {
-        ScanSampler { device, period, layout: None, processes: BTreeMap::new() }
+    pub(crate) fn new(reader: Arc<dyn BitReader>, period: Duration) -> Self {
+        ScanSampler { reader, period, layout: None, processes: BTreeMap::new() }
     }
 
-    /// Reads and clears all bits. `None` when no process of the layout is left.
-    fn scan(&mut self) -> Option<Observed> {
-        let layout = self.layout.as_ref()?;
+    /// Reads and clears all bits. `Ok(None)` when no process of the layout is left. Where one
+    /// cannot be read nothing is known of the group: its pages would look unused.
+    fn scan(&mut self) -> Result<Option<Observed>, StepError> {
+        let Some(layout) = self.layout.as_ref() else { return Ok(None) };
         let mut accessed = PageBits::new(layout.pages());
         let mut active = PageBits::new(layout.pages());
         let mut alive = false;
         for (space, range) in spans(layout) {
             let Some(process) = self.processes.get(&space.0) else { continue };
             let target = Target::Process(process.as_fd());
-            let take = |entry: &ScanEntry| note(layout, space, entry, &mut accessed, &mut active);
-            match self.device.scan(target, range, take) {
+            let mut take =
+                |entry: &ScanEntry| note(layout, space, entry, &mut accessed, &mut active);
+            match self.reader.scan(target, range, &mut take) {
                 Ok(()) => alive = true,
-                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-                // What was not observed looks unused: as with a process that is ending.
-                Err(error) => tracing::warn!(pid = space.0, %error, "a scan failed"),
+                Err(e) if ended(&e) => {}
+                Err(source) => return Err(StepError::Process { pid: space.0, source }),
             }
         }
-        alive.then_some(Observed { accessed, active: Some(active) })
+        Ok(alive.then_some(Observed { accessed, active: Some(active) }))
+    }
+
+    fn begin(&mut self, layout: &Layout) -> Result<(), StepError> {
+        let spaces: Vec<u32> = spans(layout).into_iter().map(|(space, _)| space.0).collect();
+        // Those that left the group are let go of; the tracker asks again for those that died.
+        self.processes.retain(|pid, process| {
+            let stays = spaces.contains(pid);
+            if !stays {
+                let _ = self.reader.unwatch(Target::Process(process.as_fd()));
+            }
+            stays
+        });
+        for pid in spaces {
+            // Anew each time: a number may have got another process.
+            match self.reader.process(pid) {
+                Ok(process) => self.processes.insert(pid, process),
+                Err(e) if ended(&e) => self.processes.remove(&pid),
+                Err(source) => return Err(StepError::Process { pid, source }),
+            };
+        }
+        self.layout = Some(layout.clone());
+        // What was accessed before the first period is nobody's.
+        self.scan().map(drop)
     }
 }
 
@@ -113,26 +179,11 @@ impl Sampler for ScanSampler {
     }
 
     fn start(&mut self, layout: &Layout) -> Result<(), StepError> {
-        let spaces: Vec<u32> = spans(layout).into_iter().map(|(space, _)| space.0).collect();
-        // Those that left the group are let go of; the tracker asks again for those that died.
-        self.processes.retain(|pid, process| {
-            let stays = spaces.contains(pid);
-            if !stays {
-                let _ = self.device.unwatch(Target::Process(process.as_fd()));
-            }
-            stays
-        });
-        for pid in spaces {
-            // Anew each time: a number may have got another process.
-            match tiermem::process(pid) {
-                Ok(process) => self.processes.insert(pid, process),
-                Err(_) => self.processes.remove(&pid),
-            };
+        let begun = self.begin(layout);
+        if begun.is_err() {
+            self.stop()?;
         }
-        self.layout = Some(layout.clone());
-        // What was accessed before the first period is nobody's.
-        let _ = self.scan();
-        Ok(())
+        begun
     }
 
     fn wait(&mut self, since: Instant, stopped: &dyn Fn() -> bool) -> Result<Waited, StepError> {
@@ -145,22 +196,21 @@ impl Sampler for ScanSampler {
         }
         // Asked for late, the bits of several periods come as one.
         let late = since.elapsed().as_secs_f64() / self.period.as_secs_f64();
+        let lost = |reason, is_over| Ok(Waited::Lost { periods: 1, reason, is_over });
         match self.scan() {
-            Some(observed) => {
+            Ok(Some(observed)) => {
                 Ok(Waited::Complete { observed, superseded: (late as u32).saturating_sub(1) })
             }
-            None => Ok(Waited::Lost {
-                periods: 1,
-                reason: "the group's processes ended".to_owned(),
-                is_over: true,
-            }),
+            Ok(None) => lost("the group's processes ended".to_owned(), true),
+            // The next scan has the bits of this period too.
+            Err(error) => lost(error.to_string(), false),
         }
     }
 
     fn stop(&mut self) -> Result<(), FileError> {
         for process in std::mem::take(&mut self.processes).into_values() {
             // A process that has ended is not watched any more.
-            let _ = self.device.unwatch(Target::Process(process.as_fd()));
+            let _ = self.reader.unwatch(Target::Process(process.as_fd()));
         }
         self.layout = None;
         Ok(())
@@ -176,11 +226,119 @@ impl Drop for ScanSampler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+    use std::os::fd::AsRawFd;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use terrace_core::page::Extent;
 
     fn layout(page_size: PageSize, extents: &[(u32, u64, u64)]) -> Layout {
         let extent = |&(space, start, pages): &_| Extent { space: SpaceId(space), start, pages };
         Layout::new(page_size, extents.iter().map(extent).collect()).unwrap()
+    }
+
+    /// A device that watches, and whose call number `fail_at` fails.
+    #[derive(Default)]
+    struct Faulty {
+        calls: AtomicUsize,
+        fail_at: Mutex<Option<(usize, i32)>>,
+        watched: Mutex<BTreeSet<i32>>,
+    }
+
+    impl Faulty {
+        fn call(&self) -> io::Result<()> {
+            let number = self.calls.fetch_add(1, Ordering::Relaxed);
+            match *self.fail_at.lock().unwrap() {
+                Some((at, errno)) if at == number => Err(io::Error::from_raw_os_error(errno)),
+                _ => Ok(()),
+            }
+        }
+
+        fn arm(&self, fault: Option<(usize, i32)>) {
+            self.calls.store(0, Ordering::Relaxed);
+            *self.fail_at.lock().unwrap() = fault;
+        }
+
+        fn number(target: Target<'_>) -> i32 {
+            let Target::Process(fd) = target else { panic!("no process") };
+            fd.as_raw_fd()
+        }
+    }
+
+    impl BitReader for Faulty {
+        fn process(&self, _: u32) -> io::Result<OwnedFd> {
+            self.call()?;
+            Ok(std::fs::File::open("/dev/null")?.into())
+        }
+
+        fn scan(
+            &self,
+            target: Target<'_>,
+            _: Range<u64>,
+            _: &mut dyn FnMut(&ScanEntry),
+        ) -> io::Result<()> {
+            self.call()?;
+            self.watched.lock().unwrap().insert(Self::number(target));
+            Ok(())
+        }
+
+        fn unwatch(&self, target: Target<'_>) -> io::Result<()> {
+            self.watched.lock().unwrap().remove(&Self::number(target));
+            Ok(())
+        }
+    }
+
+    /// Each call of the device with each error: nothing stays watched, the next attempt succeeds,
+    /// and no page is ever called unused that was not read.
+    #[test]
+    fn an_error_of_any_call_leaves_no_process_watched_and_no_page_looking_unused() {
+        let two = layout(PageSize::Huge, &[(4, 3 * BLOCK, 2), (7, BLOCK, 1)]);
+        let reader = Arc::new(Faulty::default());
+        let mut sampler =
+            ScanSampler::new(Arc::clone(&reader) as Arc<dyn BitReader>, Duration::ZERO);
+        let mut injected = 0;
+        for errno in [libc::EMFILE, libc::ENOMEM, libc::EIO] {
+            // Two descriptors and two scans at the start, two scans in a period.
+            for at in 0..4 {
+                reader.arm(Some((at, errno)));
+                assert!(sampler.start(&two).is_err(), "call {at}");
+                assert!(reader.watched.lock().unwrap().is_empty(), "call {at}");
+                reader.arm(None);
+                sampler.start(&two).unwrap();
+                sampler.stop().unwrap();
+                injected += 1;
+            }
+            reader.arm(None);
+            sampler.start(&two).unwrap();
+            for at in 0..2 {
+                reader.arm(Some((at, errno)));
+                let waited = sampler.wait(Instant::now(), &|| false).unwrap();
+                assert!(matches!(waited, Waited::Lost { is_over: false, .. }), "call {at}");
+                reader.arm(None);
+                let waited = sampler.wait(Instant::now(), &|| false).unwrap();
+                assert!(matches!(waited, Waited::Complete { .. }), "call {at}");
+                injected += 1;
+            }
+            sampler.stop().unwrap();
+        }
+        assert_eq!(injected, 18);
+        assert!(reader.watched.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_no_error() {
+        let two = layout(PageSize::Huge, &[(4, 3 * BLOCK, 2), (7, BLOCK, 1)]);
+        let reader = Arc::new(Faulty::default());
+        let mut sampler =
+            ScanSampler::new(Arc::clone(&reader) as Arc<dyn BitReader>, Duration::ZERO);
+        reader.arm(Some((0, libc::ESRCH)));
+        sampler.start(&two).unwrap();
+        reader.arm(None);
+        let waited = sampler.wait(Instant::now(), &|| false).unwrap();
+        assert!(matches!(waited, Waited::Complete { .. }));
+        reader.arm(Some((0, libc::ESRCH)));
+        let waited = sampler.wait(Instant::now(), &|| false).unwrap();
+        assert!(matches!(waited, Waited::Lost { is_over: true, .. }));
     }
 
     #[test]

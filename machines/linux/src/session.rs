@@ -2,14 +2,15 @@
 //! into the journal before it is made, keeps a guard, and takes everything back at the end.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cgroup::{self, Cgroup};
 use crate::damon;
 use crate::files::{self, FileError};
 use crate::guard::{Guard, GuardCommand, GuardError};
-use crate::journal::{Change, Journal, setting_value};
+use crate::journal::{Change, Journal, SUBTREE_CONTROL, setting_value};
 use crate::lock::{Lock, LockError};
 use crate::roots::Roots;
 use crate::trace;
@@ -42,6 +43,8 @@ pub enum SessionError {
     Ended,
 }
 
+/// How long it takes until another guard is tried after one that did not come on duty.
+const RESTART: Duration = Duration::from_secs(5);
 /// How long a start waits for the guard of a run that has just ended.
 const GUARD_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -58,7 +61,22 @@ struct State {
     journal: Journal,
     path: PathBuf,
     guard: Option<Guard>,
+    /// Another guard that is being started, after one has died.
+    successor: Option<Receiver<Result<Guard, GuardError>>>,
+    /// Guards that have died while the run lived.
+    guard_deaths: u64,
+    /// Not before then is the next successor started.
+    next_start: Option<Instant>,
     _lock: Lock,
+}
+
+/// How the guard fares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GuardHealth {
+    /// Guards that have died while the run lived.
+    pub deaths: u64,
+    /// What was changed is guarded, or nothing was changed, or no guard was asked for.
+    pub is_guarded: bool,
 }
 
 impl Session {
@@ -77,7 +95,15 @@ impl Session {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let run = format!("{}-{}", std::process::id(), since.as_nanos());
         let journal = Journal { run, changes: Vec::new() };
-        let state = State { journal, path, guard: None, _lock: lock };
+        let state = State {
+            journal,
+            path,
+            guard: None,
+            successor: None,
+            guard_deaths: 0,
+            next_start: None,
+            _lock: lock,
+        };
         Ok(Session { roots: roots.clone(), guard, state: Mutex::new(Some(state)) })
     }
 
@@ -89,6 +115,9 @@ impl Session {
     fn announce(&self, change: Change) -> Result<(), SessionError> {
         let mut state = self.state();
         let state = state.as_mut().ok_or(SessionError::Ended)?;
+        if let Some(successor) = state.successor.take() {
+            state.guard = successor.recv().ok().and_then(Result::ok);
+        }
         if let (None, Some(command)) = (&state.guard, &self.guard) {
             state.guard = Some(Guard::start(command, &state.path, &state.journal.run)?);
         }
@@ -98,6 +127,15 @@ impl Session {
             return Err(e.into());
         }
         Ok(())
+    }
+
+    /// Writes a change down that is the same however often it is made.
+    fn announce_once(&self, change: &Change) -> Result<(), SessionError> {
+        let known = |state: &State| state.journal.changes.contains(change);
+        if self.state().as_ref().is_some_and(known) {
+            return Ok(());
+        }
+        self.announce(change.clone())
     }
 
     /// Forgets a change that is taken back already.
@@ -111,6 +149,51 @@ impl Session {
         Ok(())
     }
 
+    /// Whether the guard is on duty. One that has died is replaced, without waiting for it: a run
+    /// calls this again and again.
+    pub fn watch_guard(&self) -> GuardHealth {
+        let mut state = self.state();
+        let (Some(state), Some(command)) = (state.as_mut(), &self.guard) else {
+            return GuardHealth { deaths: 0, is_guarded: true };
+        };
+        if let Some(successor) = &state.successor {
+            match successor.try_recv() {
+                Ok(Ok(guard)) => {
+                    tracing::info!(pid = guard.pid(), "another guard is on duty");
+                    (state.guard, state.successor) = (Some(guard), None);
+                }
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "no guard: a run that is killed now is taken back at the next start");
+                    (state.successor, state.next_start) = (None, Some(Instant::now() + RESTART));
+                }
+                Err(TryRecvError::Disconnected) => state.successor = None,
+                Err(TryRecvError::Empty) => {}
+            }
+        }
+        if let Some(dead) = state.guard.take_if(|guard| !guard.is_alive()) {
+            state.guard_deaths += 1;
+            let deaths = state.guard_deaths;
+            tracing::error!(pid = dead.pid(), deaths, "the guard has died; another is started");
+        }
+        let is_needed = state.guard.is_none() && !state.journal.changes.is_empty();
+        let is_due = state.next_start.is_none_or(|due| Instant::now() >= due);
+        if is_needed && is_due && state.successor.is_none() {
+            let (give, successor) = mpsc::channel();
+            let (command, path, run) =
+                (command.clone(), state.path.clone(), state.journal.run.clone());
+            // A thread, because a guard takes a while to come on duty; if the run ends first, the
+            // guard is dropped there and ends.
+            let started = std::thread::Builder::new().name("guard".to_owned()).spawn(move || {
+                let _ = give.send(Guard::start(&command, &path, &run));
+            });
+            match started {
+                Ok(_) => state.successor = Some(successor),
+                Err(_) => state.next_start = Some(Instant::now() + RESTART),
+            }
+        }
+        GuardHealth { deaths: state.guard_deaths, is_guarded: !is_needed }
+    }
+
     /// Sets a kernel setting. One that has the value already is left alone.
     pub fn set(&self, path: &Path, value: &str) -> Result<(), SessionError> {
         let text = files::read(path)?.ok_or_else(|| FileError::Missing {
@@ -121,7 +204,11 @@ impl Session {
         if old == value {
             return Ok(());
         }
-        self.announce(Change::Setting { path: path.to_owned(), old: old.to_owned() })?;
+        self.announce(Change::Setting {
+            path: path.to_owned(),
+            old: old.to_owned(),
+            new: Some(value.to_owned()),
+        })?;
         Ok(files::write(path, value)?)
     }
 
@@ -132,19 +219,30 @@ impl Session {
             path: path.join("nr_kdamonds"),
             remedy: "expected a kernel with CONFIG_DAMON_SYSFS; boot one",
         })?;
-        self.announce(Change::Kdamonds { path: path.clone(), old })?;
+        if old != 0 {
+            // They came between the search for conflicts and now.
+            return Err(FileError::Malformed {
+                path: path.join("nr_kdamonds"),
+                got: old.to_string(),
+                expected: "0: stop the other user of DAMON",
+            }
+            .into());
+        }
+        self.announce(Change::Kdamonds { path: path.clone(), old, new: Some(threads) })?;
         Ok(damon::set_threads(&path, threads)?)
     }
 
-    /// Makes a trace instance.
+    /// Makes a trace instance. One of this name is what an attempt of this run has left that
+    /// failed, and goes first.
     pub fn make_trace_instance(&self, name: &str) -> Result<PathBuf, SessionError> {
         let path = self.roots.tracing().join("instances").join(name);
-        self.announce(Change::TraceInstance { path: path.clone() })?;
-        std::fs::create_dir(&path).map_err(|source| FileError::Write {
-            path: path.clone(),
-            value: "a new trace instance".to_owned(),
-            source,
-        })?;
+        let change = Change::TraceInstance { path: path.clone() };
+        self.announce_once(&change)?;
+        trace::remove(&path)?;
+        if let Err(e) = files::make_folder(&path) {
+            self.forget(&change)?;
+            return Err(e.into());
+        }
         Ok(path)
     }
 
@@ -179,12 +277,16 @@ impl Session {
             let text = files::read(&parent.join(file))?.unwrap_or_default();
             Ok(text.split_whitespace().any(|c| c == "memory"))
         };
-        if !has("cgroup.controllers")? || has("cgroup.subtree_control")? {
+        if !has("cgroup.controllers")? || has(SUBTREE_CONTROL)? {
             return Ok(());
         }
         // The file takes commands: the opposite command takes this one back.
-        let path = parent.join("cgroup.subtree_control");
-        self.announce(Change::Setting { path: path.clone(), old: "-memory".to_owned() })?;
+        let path = parent.join(SUBTREE_CONTROL);
+        self.announce(Change::Setting {
+            path: path.clone(),
+            old: "-memory".to_owned(),
+            new: Some("+memory".to_owned()),
+        })?;
         Ok(files::write(&path, "+memory")?)
     }
 
@@ -205,7 +307,7 @@ impl Session {
     /// the next start. The second time there is nothing to do.
     pub fn restore(&self) -> Vec<FileError> {
         let Some(state) = self.state().take() else { return Vec::new() };
-        let State { journal, path, guard, _lock } = state;
+        let State { journal, path, guard, _lock, .. } = state;
         let failed = if journal.changes.is_empty() { Vec::new() } else { journal.restore(&path) };
         // The guard goes while the lock is held: it finds nothing to do.
         drop(guard);
@@ -252,10 +354,14 @@ mod tests {
         let (_keep, roots) = folder(&[("sys/kernel/mm/lru_gen/enabled", "0x0007\n")]);
         let session = Session::open(&roots, None).unwrap();
         let setting = roots.lru_gen();
-        session.set(&setting, "n").unwrap();
-        assert_eq!(get(&setting), "n");
+        session.set(&setting, "0x0000").unwrap();
+        assert_eq!(get(&setting), "0x0000");
         let journal = Journal::load(&Journal::path(&roots.run)).unwrap().unwrap();
-        let change = Change::Setting { path: setting.clone(), old: "0x0007".into() };
+        let change = Change::Setting {
+            path: setting.clone(),
+            old: "0x0007".into(),
+            new: Some("0x0000".into()),
+        };
         assert_eq!(journal.changes, [change]);
         drop(session);
         assert_eq!(get(&setting), "0x0007");
@@ -274,40 +380,40 @@ mod tests {
 
     #[test]
     fn a_second_run_is_refused_and_changes_nothing() {
-        let (_keep, roots) = folder(&[("sys/a", "1")]);
+        let (_keep, roots) = folder(&[("proc/sys/kernel/numa_balancing", "1")]);
         let first = Session::open(&roots, None).unwrap();
-        first.set(&roots.sys.join("a"), "2").unwrap();
+        first.set(&roots.numa_balancing(), "2").unwrap();
         let message = Session::open(&roots, None).unwrap_err().to_string();
         assert!(message.contains("another run of Terrace"), "{message}");
         assert!(restore_leftover(&roots).is_err());
-        assert_eq!(get(&roots.sys.join("a")), "2");
+        assert_eq!(get(&roots.numa_balancing()), "2");
     }
 
     #[test]
     fn what_a_dead_run_left_is_taken_back_at_the_next_start_or_by_hand() {
-        let (_keep, roots) = folder(&[("sys/a", "2")]);
+        let (_keep, roots) = folder(&[("proc/sys/kernel/numa_balancing", "2")]);
         fs::create_dir_all(&roots.run).unwrap();
-        let change = Change::Setting { path: roots.sys.join("a"), old: "1".into() };
+        let change = Change::Setting { path: roots.numa_balancing(), old: "1".into(), new: None };
         let journal = Journal { run: "dead".into(), changes: vec![change] };
         journal.save(&Journal::path(&roots.run)).unwrap();
         assert_eq!(restore_leftover(&roots).unwrap(), 1);
-        assert_eq!(get(&roots.sys.join("a")), "1");
+        assert_eq!(get(&roots.numa_balancing()), "1");
         assert_eq!(restore_leftover(&roots).unwrap(), 0);
 
-        fs::write(roots.sys.join("a"), "2").unwrap();
+        fs::write(roots.numa_balancing(), "2").unwrap();
         journal.save(&Journal::path(&roots.run)).unwrap();
         drop(Session::open(&roots, None).unwrap());
-        assert_eq!(get(&roots.sys.join("a")), "1");
+        assert_eq!(get(&roots.numa_balancing()), "1");
     }
 
     #[test]
     fn without_a_guard_that_works_nothing_is_changed() {
-        let (_keep, roots) = folder(&[("sys/a", "1")]);
+        let (_keep, roots) = folder(&[("proc/sys/kernel/numa_balancing", "1")]);
         let guard = GuardCommand { program: "/bin/false".into(), arguments: Vec::new() };
         let session = Session::open(&roots, Some(guard)).unwrap();
-        let message = session.set(&roots.sys.join("a"), "2").unwrap_err().to_string();
+        let message = session.set(&roots.numa_balancing(), "2").unwrap_err().to_string();
         assert!(message.contains("guard"), "{message}");
-        assert_eq!(get(&roots.sys.join("a")), "1");
+        assert_eq!(get(&roots.numa_balancing()), "1");
         assert!(!Journal::path(&roots.run).exists());
     }
 

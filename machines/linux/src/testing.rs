@@ -45,3 +45,30 @@ pub fn clean_host() -> (TempDir, Roots) {
         ("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n"),
     ])
 }
+
+/// The sysfs files of one of DAMON's threads with one target of so many regions, below a folder.
+pub fn put_kdamond(root: &Path, regions: usize) {
+    let base = "sys/kernel/mm/damon/admin/kdamonds";
+    put(root, &format!("{base}/nr_kdamonds"), "1\n");
+    let context = format!("{base}/0/contexts/0");
+    for file in [
+        "monitoring_attrs/intervals/update_us",
+        "monitoring_attrs/intervals/sample_us",
+        "monitoring_attrs/intervals/aggr_us",
+        "monitoring_attrs/nr_regions/min",
+        "monitoring_attrs/nr_regions/max",
+        "operations",
+        "targets/nr_targets",
+        "targets/0/pid_target",
+        "targets/0/regions/nr_regions",
+    ] {
+        put(root, &format!("{context}/{file}"), "");
+    }
+    put(root, &format!("{base}/0/contexts/nr_contexts"), "");
+    put(root, &format!("{base}/0/state"), "off\n");
+    put(root, &format!("{base}/0/pid"), "-1\n");
+    for region in 0..regions {
+        put(root, &format!("{context}/targets/0/regions/{region}/start"), "");
+        put(root, &format!("{context}/targets/0/regions/{region}/end"), "");
+    }
+}

@@ -4,7 +4,7 @@
 //! Bounded: the buffer holds two periods of records; where that times the number of processors
 //! passes the limit, the kernel thread is kept to as many processors as fit.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use rustix::time::Timespec;
 
+use crate::faults;
 use crate::files::{self, FileError};
 use crate::ring::{EventFormat, PageFormat, Record, parse_page};
 
@@ -38,8 +39,12 @@ pub struct TraceInstance {
     page_format: PageFormat,
     event: EventFormat,
     page: Vec<u8>,
+    /// Records of a period that the buffers are made for.
+    records: usize,
     /// Size of each processor's buffer as last set.
     buffer_kib: u64,
+    /// The kernel thread whose records come in.
+    followed: Option<u32>,
     /// Processors to which the kernel thread is kept; all when empty.
     kept_to: Vec<u32>,
 }
@@ -73,17 +78,7 @@ impl TraceInstance {
 
         let mut pipes = Vec::new();
         for &cpu in cpus {
-            let pipe = path.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
-            let opened = OpenOptions::new()
-                .read(true)
-                .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
-                .open(&pipe);
-            match opened {
-                Ok(file) => pipes.push((cpu, file)),
-                // A processor that went offline meanwhile.
-                Err(e) if files::is_gone(&e) => {}
-                Err(source) => return Err(FileError::Read { path: pipe, source }),
-            }
+            pipes.extend(open_pipe(path, cpu)?.map(|pipe| (cpu, pipe)));
         }
         let page = vec![0; page_format.page_bytes()];
         Ok(TraceInstance {
@@ -92,7 +87,9 @@ impl TraceInstance {
             page_format,
             event,
             page,
+            records: 0,
             buffer_kib: 0,
+            followed: None,
             kept_to: Vec::new(),
         })
     }
@@ -104,6 +101,7 @@ impl TraceInstance {
 
     /// Makes the buffers large enough for two periods of `records` records.
     pub fn reserve(&mut self, records: usize) -> Result<(), FileError> {
+        self.records = self.records.max(records);
         let per_page = ((self.page.len() - 16) / self.event.record_bytes()).max(1);
         // One more page each for the writer's and the reader's.
         let pages = 2 * records.div_ceil(per_page) as u64 + 2;
@@ -129,20 +127,55 @@ impl TraceInstance {
     /// Lets only the records of this kernel thread in.
     pub fn follow(&mut self, pid: u32) -> Result<(), FileError> {
         files::write(&self.path.join(EVENT).join("filter"), &format!("common_pid == {pid}"))?;
+        self.followed = Some(pid);
         if !self.kept_to.is_empty() {
-            let mut set = CpuSet::new();
-            for &cpu in self.kept_to.iter().filter(|c| (**c as usize) < CpuSet::MAX_CPU) {
-                set.set(cpu as usize);
-            }
-            // A thread that may not be kept to processors can overrun a small buffer: that is
-            // seen as missed records, so a refusal is no error here.
-            if let Some(Err(e)) =
-                Pid::from_raw(pid as i32).map(|p| sched_setaffinity(Some(p), &set))
-            {
-                tracing::debug!(pid, error = %e, "the kernel thread keeps to all processors");
-            }
+            self.keep(pid, &self.kept_to);
         }
         Ok(())
+    }
+
+    /// Keeps the kernel thread to some processors.
+    fn keep(&self, pid: u32, cpus: &[u32]) {
+        let mut set = CpuSet::new();
+        for &cpu in cpus.iter().filter(|c| (**c as usize) < CpuSet::MAX_CPU) {
+            set.set(cpu as usize);
+        }
+        // A thread that may not be kept to processors can overrun a small buffer: that shows as
+        // missed records, so a refusal is no error here.
+        if let Some(Err(e)) = Pid::from_raw(pid as i32).map(|p| sched_setaffinity(Some(p), &set)) {
+            tracing::debug!(pid, error = %e, "the kernel thread keeps to all processors");
+        }
+    }
+
+    /// Reads from these processors from now on: the kernel thread writes wherever it runs, on a
+    /// processor that has just come online too. What those that went have left must have been
+    /// drained. Gives whether anything changed.
+    pub fn follow_cpus(&mut self, online: &[u32]) -> Result<bool, FileError> {
+        let has = |pipes: &[(u32, File)], cpu: u32| pipes.iter().any(|(c, _)| *c == cpu);
+        let mut came = Vec::new();
+        for &cpu in online.iter().filter(|cpu| !has(&self.pipes, **cpu)) {
+            came.extend(open_pipe(&self.path, cpu)?.map(|pipe| (cpu, pipe)));
+        }
+        let before = self.pipes.len();
+        self.pipes.retain(|(cpu, _)| online.contains(cpu));
+        if came.is_empty() && self.pipes.len() == before {
+            return Ok(false);
+        }
+        self.pipes.extend(came);
+        self.pipes.sort_by_key(|(cpu, _)| *cpu);
+        // The limit is on all buffers together, and a processor that the thread was kept to may
+        // have gone.
+        let was_kept = !self.kept_to.is_empty();
+        self.buffer_kib = 0;
+        self.reserve(self.records)?;
+        if let Some(pid) = self.followed {
+            match self.kept_to.is_empty() {
+                false => self.keep(pid, &self.kept_to),
+                true if was_kept => self.keep(pid, online),
+                true => {}
+            }
+        }
+        Ok(true)
     }
 
     /// Waits for a record, no longer than `limit`. True when there may be one. A signal ends the
@@ -164,7 +197,8 @@ impl TraceInstance {
         let old = records.len();
         for (cpu, pipe) in &mut self.pipes {
             loop {
-                match pipe.read(&mut self.page) {
+                let raw = self.path.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
+                match faults::check(&raw).and_then(|()| pipe.read(&mut self.page)) {
                     Ok(0) => break,
                     Ok(bytes) => {
                         let page = &self.page[..bytes];
@@ -174,10 +208,7 @@ impl TraceInstance {
                     }
                     Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                    Err(source) => {
-                        let path = self.path.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
-                        return Err(FileError::Read { path, source });
-                    }
+                    Err(source) => return Err(FileError::Read { path: raw, source }),
                 }
             }
         }
@@ -186,12 +217,19 @@ impl TraceInstance {
     }
 }
 
+/// The records of a processor; `None` for one that went offline meanwhile.
+fn open_pipe(instance: &Path, cpu: u32) -> Result<Option<File>, FileError> {
+    let path = instance.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    match faults::check(&path).and_then(|()| options.open(&path)) {
+        Ok(file) => Ok(Some(file)),
+        Err(e) if files::is_gone(&e) => Ok(None),
+        Err(source) => Err(FileError::Read { path, source }),
+    }
+}
+
 /// Removes an instance. Its files must be closed; one that is gone already is fine.
 pub fn remove(path: &Path) -> Result<(), FileError> {
-    match fs::remove_dir(path) {
-        Err(e) if !files::is_gone(&e) => {
-            Err(FileError::Write { path: path.to_owned(), value: "removal".to_owned(), source: e })
-        }
-        _ => Ok(()),
-    }
+    files::remove_folder(path)
 }

@@ -29,7 +29,7 @@ use terrace_core::seams::{MachineError, Observation, Tracker};
 
 use crate::costs::{Costs, thread_cpu_ns};
 use crate::files::FileError;
-use crate::flush::Flusher;
+use crate::flush::{FlushBudget, Flusher};
 use crate::group_layout::{GroupLayout, LayoutReader, Source, difference};
 use crate::kernel::PageKernel;
 use crate::mover::{Notices, TierNodes};
@@ -60,8 +60,8 @@ pub struct TrackerOptions {
     pub cap_pages: u64,
     /// Whether the group goes on when it has no process.
     pub keep_empty: bool,
-    /// Whether translations are flushed as each period begins.
-    pub flush: bool,
+    /// Flushes of translations that may be made as periods begin; none where it is `None`.
+    pub flush: Option<FlushBudget>,
     /// Places the page tables of its processes, if they are to be placed.
     pub(crate) tables: Option<TableKeeper>,
     /// Ends the group when it is set.
@@ -356,10 +356,9 @@ impl GroupTracker {
     }
 
     fn turn_off(&mut self) -> Result<(), FileError> {
-        match self.watch.take() {
-            Some(_) => self.sampler.stop(),
-            None => Ok(()),
-        }
+        self.watch = None;
+        // Without a watch too: an attempt to begin may have failed half-way.
+        self.sampler.stop()
     }
 
     /// A period of a group that has no pages of its size yet.
@@ -393,14 +392,16 @@ impl GroupTracker {
                 (watch.since + self.options.period).saturating_duration_since(Instant::now());
             notice.boundary = Some((self.kernel.now() + left, self.options.period));
         }
-        if self.options.flush {
-            let failed = self.flusher.flush(
+        if let Some(budget) = &self.options.flush {
+            let flushed = self.flusher.flush(
                 &self.roots,
                 self.kernel.as_mut(),
                 &self.nodes,
+                budget,
                 &watch.group.processes,
             )?;
-            self.costs.failed_flushes().add(failed);
+            self.costs.failed_flushes().add(flushed.failed);
+            self.costs.skipped_flushes().add(flushed.skipped);
         }
         Ok(())
     }

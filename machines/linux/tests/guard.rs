@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,8 @@ use terrace_linux::roots::Roots;
 use terrace_linux::session::{Session, restore_leftover};
 
 const FOLDER: &str = "TERRACE_TEST_FOLDER";
-const SETTINGS: [(&str, &str); 3] = [("a", "0x0007"), ("b", "1"), ("c", "true")];
+const SETTINGS: [(fn(&Roots) -> PathBuf, &str); 3] =
+    [(Roots::lru_gen, "0x0007"), (Roots::numa_balancing, "1"), (Roots::demotion, "true")];
 
 /// Signals act on it whatever the one who started the tests ignores, as nohup does hang-ups.
 fn entry(name: &str) -> Command {
@@ -56,9 +57,10 @@ fn victim_process() {
     session.take_kdamonds(2).unwrap();
     session.make_cgroup(Path::new("terrace")).unwrap();
     for round in 0u64.. {
-        for (name, _) in SETTINGS {
-            session.set(&roots.sys.join(name), &format!("changed {}", round % 7)).unwrap();
+        for (setting, _) in SETTINGS {
+            session.set(&setting(&roots), &format!("changed {}", round % 7)).unwrap();
         }
+        session.watch_guard();
         let instance = session.make_trace_instance(&format!("terrace-{round}")).unwrap();
         if round == 0 {
             println!("changed");
@@ -77,15 +79,17 @@ fn host() -> (TempDir, Roots) {
     fs::write(roots.proc.join("self/cgroup"), "0::/\n").unwrap();
     fs::write(roots.cgroup().join("cgroup.procs"), "").unwrap();
     fs::write(roots.kdamonds().join("nr_kdamonds"), "0").unwrap();
-    for (name, value) in SETTINGS {
-        fs::write(roots.sys.join(name), value).unwrap();
+    for (setting, value) in SETTINGS {
+        fs::create_dir_all(setting(&roots).parent().unwrap()).unwrap();
+        fs::write(setting(&roots), value).unwrap();
     }
     (keep, roots)
 }
 
 fn assert_as_it_was(roots: &Roots) {
-    for (name, value) in SETTINGS {
-        assert_eq!(fs::read_to_string(roots.sys.join(name)).unwrap(), value, "setting {name}");
+    for (setting, value) in SETTINGS {
+        let path = setting(roots);
+        assert_eq!(fs::read_to_string(&path).unwrap(), value, "setting {}", path.display());
     }
     assert_eq!(fs::read_to_string(roots.kdamonds().join("nr_kdamonds")).unwrap().trim(), "0");
     assert!(!roots.cgroup().join("terrace").exists());
@@ -118,23 +122,27 @@ fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-/// The identifier of the guard that a run has, by its parent and its name.
-fn guard_of(victim: u32) -> Pid {
-    let mut found = None;
-    wait_for("the guard", || {
-        for entry in fs::read_dir("/proc").unwrap().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
-                continue;
-            };
-            let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
-            let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-            if status.contains(&format!("\nPPid:\t{victim}\n")) && line.contains("guard_process") {
-                found = Pid::from_raw(pid);
-            }
+/// The guards that a run has, by their parent and their name. One that is dead and not yet waited
+/// for is none.
+fn guards_of(victim: u32) -> Vec<Pid> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
+            continue;
+        };
+        let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+        let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        if status.contains(&format!("\nPPid:\t{victim}\n")) && line.contains("guard_process") {
+            found.extend(Pid::from_raw(pid));
         }
-        found.is_some()
-    });
-    found.unwrap()
+    }
+    found
+}
+
+/// The guard of a run, once it has one.
+fn guard_of(victim: u32) -> Pid {
+    wait_for("the guard", || !guards_of(victim).is_empty());
+    guards_of(victim)[0]
 }
 
 #[test]
@@ -187,15 +195,44 @@ fn a_guard_that_is_told_to_end_stays_until_its_run_ends() {
 }
 
 #[test]
+fn a_guard_that_dies_is_replaced_and_the_other_restores() {
+    let (keep, roots) = host();
+    let mut victim = start(keep.path());
+    wait_until_changed(&mut victim);
+    for _ in 0..3 {
+        let first = guard_of(victim.id());
+        kill_process(first, Signal::KILL).unwrap();
+        wait_for("another guard", || guards_of(victim.id()).iter().any(|pid| *pid != first));
+    }
+    // One that is being started is not on duty: as long as it is none, the journal is there for
+    // the next start.
+    let guard = guard_of(victim.id());
+    wait_for("the guard's duty", || {
+        let ignored = fs::read_to_string(format!("/proc/{}/status", guard.as_raw_nonzero()));
+        ignored.unwrap_or_default().lines().any(|l| {
+            let mask = l.strip_prefix("SigCgt:").map(|m| u64::from_str_radix(m.trim(), 16));
+            // It has handlers for what would end it: SIGTERM is 15.
+            mask.is_some_and(|m| m.is_ok_and(|m| m >> 14 & 1 != 0))
+        })
+    });
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    wait_for("the end of the journal", || !Journal::path(&roots.run).exists());
+    assert_as_it_was(&roots);
+}
+
+#[test]
 fn with_the_guard_killed_too_the_journal_stays_for_the_next_start() {
     let (keep, roots) = host();
     let mut victim = start(keep.path());
     wait_until_changed(&mut victim);
+    // Stopped, it cannot replace its guard.
+    kill_process(pid(&victim), Signal::STOP).unwrap();
     kill_process(guard_of(victim.id()), Signal::KILL).unwrap();
     victim.kill().unwrap();
     victim.wait().unwrap();
     assert!(Journal::path(&roots.run).exists());
-    assert_ne!(fs::read_to_string(roots.sys.join("a")).unwrap(), SETTINGS[0].1);
+    assert_ne!(fs::read_to_string(roots.lru_gen()).unwrap(), SETTINGS[0].1);
     assert!(restore_leftover(&roots).unwrap() > 0);
     assert_as_it_was(&roots);
 }

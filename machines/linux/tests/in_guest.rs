@@ -23,12 +23,12 @@ use terrace_core::plan::{Exchange, FailureReason, Plan};
 use terrace_core::scan::Scan;
 use terrace_core::seams::{Mover, Observation, Tracker};
 use terrace_linux::conflicts::Intent;
+use terrace_linux::group_layout::LayoutReader;
 use terrace_linux::guard::GuardCommand;
 use terrace_linux::journal::Journal;
 use terrace_linux::mover::PageMover;
 use terrace_linux::process::bytes_per_node;
 use terrace_linux::roots::Roots;
-use terrace_linux::group_layout::LayoutReader;
 use terrace_linux::tracker::GroupTracker;
 use terrace_linux::{GroupSpec, Host, HostOptions, Source, guard_main};
 
