@@ -15,9 +15,10 @@ Signals:
 
 Exit codes:
   0  done
-  1  it failed
+  1  it failed; a new start may help
   2  it was asked in a way that cannot be done (arguments, configuration,
-     rights); nothing was changed
+     rights, a host without two tiers or without what tracking needs); nothing
+     was changed, and a new start fails likewise
 
 Environment:
   TERRACE_LOG=info (or debug, trace) tells more on standard error

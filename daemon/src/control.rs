@@ -100,12 +100,7 @@ pub struct SocketError(pub String);
 /// Makes the socket: readable by root and this group (name or number; root alone where empty).
 pub fn bind(path: &Path, group: &str) -> Result<UnixListener, SocketError> {
     let error = |what: &dyn std::fmt::Display| SocketError(format!("{}: {what}", path.display()));
-    let gid = match group {
-        "" => None,
-        name => Some(group_id(Path::new("/etc/group"), name).ok_or_else(|| {
-            SocketError(format!("control_group = '{name}': expected a group of /etc/group"))
-        })?),
-    };
+    let gid = group_of(Path::new(GROUPS), group).map_err(SocketError)?;
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|e| error(&e))?;
     }
@@ -138,6 +133,19 @@ pub fn bind(path: &Path, group: &str) -> Result<UnixListener, SocketError> {
         error(&e)
     })?;
     Ok(listener)
+}
+
+/// The groups of this system.
+pub const GROUPS: &str = "/etc/group";
+
+/// The number of the group that `control_group` names in this file; `None` where it is empty.
+pub fn group_of(file: &Path, name: &str) -> Result<Option<u32>, String> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    group_id(file, name)
+        .map(Some)
+        .ok_or_else(|| format!("control_group = '{name}': expected a group of {}", file.display()))
 }
 
 /// The number of a group.

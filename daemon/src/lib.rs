@@ -8,7 +8,8 @@
 //! - what is wanted: [`config`] (`terraced.toml`), [`discover`] (patterns over control groups);
 //! - a group: [`group`] (its thread over the engine's loop), [`manners`] (what holds moves back),
 //!   [`history`] (what outlives a policy and a restart), [`slowdown`] (an estimate);
-//! - all groups: [`service`], over a [`machine`], which is [`live`] or a test's;
+//! - all groups: [`service`], over a [`machine`], which is [`live`] or a test's; [`preflight`]
+//!   (what is wrong before anything is changed), [`notify`] (the service manager);
 //! - what is shown: [`status`] (plain data), [`board`], [`explain`](mod@explain), [`control`] (the
 //!   socket, both ends), [`metrics`]; [`cli`]: arguments.
 #![forbid(unsafe_code)]
@@ -25,6 +26,8 @@ pub mod live;
 pub mod machine;
 pub mod manners;
 pub mod metrics;
+pub mod notify;
+pub mod preflight;
 pub mod service;
 pub mod slowdown;
 pub mod status;

@@ -12,7 +12,7 @@ use terrace_linux::numa;
 use terrace_linux::process;
 use terrace_linux::roots::Roots;
 use terrace_linux::tiers::Topology;
-use terrace_linux::{GroupSpec, GuardCommand, Host, HostOptions, Source};
+use terrace_linux::{GroupSpec, GuardCommand, Host, HostError, HostOptions, Source};
 
 use crate::config::{Config, Settings};
 use crate::discover::{DEEPEST, MOST_SEEN};
@@ -43,7 +43,7 @@ impl Live {
         config: &Config,
         roots: Roots,
         guard: Option<GuardCommand>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, HostError> {
         let d = &config.daemon;
         let options = HostOptions {
             roots: roots.clone(),
@@ -53,7 +53,7 @@ impl Live {
             max_groups: d.max_groups,
             ..HostOptions::new(intent(config))
         };
-        let host = Host::open(options).map_err(|e| e.to_string())?;
+        let host = Host::open(options)?;
         let notes = host
             .conflicts()
             .iter()

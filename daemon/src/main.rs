@@ -1,13 +1,14 @@
 //! `terraced`: the daemon's program.
 //!
-//! Exit codes as of `terrace`: 0 done, 1 failed, 2 asked in a way that cannot be done.
+//! Exit codes as of `terrace`: 0 done, 1 failed, 2 asked in a way that cannot be done. The unit
+//! starts it anew after 1 and not after 2, which only somebody's change can help.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::fmt::Display;
 use std::io::Write;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,8 @@ use signal_hook::consts::SIGHUP;
 use terrace_daemon::board::Board;
 use terrace_daemon::cli::{Cli, Command};
 use terrace_daemon::live::Live;
-use terrace_daemon::{Config, Service, control, metrics};
+use terrace_daemon::notify::Notifier;
+use terrace_daemon::{Config, Service, control, metrics, preflight};
 use terrace_linux::conflicts::{self, Severity};
 use terrace_linux::roots::Roots;
 use terrace_linux::{GuardCommand, Host, HostOptions, session, signals};
@@ -73,7 +75,7 @@ fn main() -> ExitCode {
 }
 
 fn check(path: PathBuf, host: bool) -> Result<(), Failed> {
-    let config = Config::read(&path).map_err(refuse)?;
+    let config = read(&path)?;
     if host {
         privileged()?;
         let options = HostOptions {
@@ -99,6 +101,14 @@ fn check(path: PathBuf, host: bool) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Reads a configuration and checks it against the files of this system.
+fn read(path: &Path) -> Result<Config, Failed> {
+    let config = Config::read(path).map_err(refuse)?;
+    preflight::check(&config, Path::new(control::GROUPS))
+        .map_err(|e| refuse(format!("{}: {e}", path.display())))?;
+    Ok(config)
+}
+
 fn privileged() -> Result<(), Failed> {
     let lacking = conflicts::privileges(&Roots::default()).map_err(refuse)?;
     match lacking.iter().find(|c| c.severity == Severity::Fatal) {
@@ -120,8 +130,10 @@ fn restore() -> Result<(), Failed> {
 fn run(path: PathBuf, dry_run: bool) -> Result<(), Failed> {
     // A reload reads it again, from wherever the daemon then stands.
     let path = std::path::absolute(&path).map_err(refuse)?;
-    let config = Config::read(&path).map_err(refuse)?;
+    let config = read(&path)?;
     privileged()?;
+    let notifier = Notifier::from_environment()
+        .map_err(|e| refuse(format!("NOTIFY_SOCKET: {e}; expected a Unix socket")))?;
     let stop = signals::stop_flag().map_err(fail)?;
     let reload = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGHUP, Arc::clone(&reload)).map_err(fail)?;
@@ -131,18 +143,21 @@ fn run(path: PathBuf, dry_run: bool) -> Result<(), Failed> {
         "" => None,
         address => Some(
             TcpListener::bind(address)
-                .map_err(|e| refuse(format!("daemon.metrics = '{address}': {e}")))?,
+                .map_err(|e| fail(format!("daemon.metrics = '{address}': {e}")))?,
         ),
     };
+    let open_files = terrace_linux::limits::raise_open_files();
+    tracing::debug!(open_files, "the limit on open files");
     let guard = GuardCommand::this_program(["guard"]).map_err(fail)?;
     let socket_path = daemon.control.clone();
     // The host's lock comes first: of two daemons one is refused before it takes the other's socket.
-    let machine = Live::open(&config, Roots::default(), Some(guard)).map_err(refuse)?;
+    let machine = Live::open(&config, Roots::default(), Some(guard))
+        .map_err(|e| if e.is_permanent() { refuse(e) } else { fail(e) })?;
     let socket = match control::bind(&socket_path, &daemon.control_group) {
         Ok(socket) => socket,
         Err(e) => {
             machine.close().map_err(fail)?;
-            return Err(refuse(e));
+            return Err(fail(e));
         }
     };
     let (orders, ordered) = mpsc::channel();
@@ -155,7 +170,7 @@ fn run(path: PathBuf, dry_run: bool) -> Result<(), Failed> {
         servers.push(std::thread::spawn(move || metrics::serve(listener, shared, end)));
     }
     tracing::info!(config = %path.display(), control = %socket_path.display(), "terraced runs");
-    let service = Service::new(machine, &path, config, board);
+    let service = Service::new(machine, &path, config, board).notifying(notifier);
     let service = if dry_run { service.dry() } else { service };
     let machine = service.run(&ordered, &stop, &reload);
     ending.store(true, Ordering::Relaxed);

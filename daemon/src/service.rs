@@ -18,14 +18,17 @@ use crate::board::Board;
 use crate::config::{Config, GroupConfig, Quota, Settings};
 use crate::control::{Order, Request};
 use crate::discover::{self, Pattern, Wanted, shown};
-use crate::group::{Carryover, Running, Shared};
+use crate::group::{Carryover, Finished, Running, Shared};
 use crate::history::History;
 use crate::machine::Machine;
+use crate::notify::Notifier;
 use crate::slowdown::Assumed;
 use crate::status::{SharingStatus, UnmanagedStatus};
 
 /// The longest that an order or a signal waits.
 const SLICE: Duration = Duration::from_millis(200);
+/// The longest that the end of a group's thread goes unnoticed by who waits for it.
+const JOIN_SLICE: Duration = Duration::from_millis(5);
 /// How often the machine is asked what is free.
 const STATUS_EVERY: Duration = Duration::from_secs(2);
 /// How often histories are written.
@@ -57,6 +60,7 @@ pub struct Service<M: Machine> {
     sharing: SharingStatus,
     /// Nothing is moved, whatever a configuration says.
     dry_run: bool,
+    notifier: Notifier,
 }
 
 /// A group whose thread failed.
@@ -74,6 +78,7 @@ impl<M: Machine> Service<M> {
             machine,
             path: path.to_owned(),
             dry_run: false,
+            notifier: Notifier::default(),
             config,
             board,
             running: BTreeMap::new(),
@@ -95,11 +100,24 @@ impl<M: Machine> Service<M> {
         self
     }
 
+    /// Notifies the service manager: after the first round that the service is ready, and from
+    /// then on that it is alive.
+    pub fn notifying(mut self, notifier: Notifier) -> Self {
+        self.notifier = notifier;
+        self
+    }
+
     /// Runs until `stop` is set or asked for; `reload` is set by SIGHUP. Gives the machine back,
     /// with no group left.
     pub fn run(mut self, orders: &Receiver<Order>, stop: &AtomicBool, reload: &AtomicBool) -> M {
+        let mut is_ready = false;
         while !stop.load(Ordering::Relaxed) {
             self.round();
+            if !is_ready {
+                self.notifier.ready();
+                is_ready = true;
+            }
+            self.notifier.alive();
             match orders.recv_timeout(SLICE) {
                 Ok(order) => {
                     if order.request == (Request::Stop {}) {
@@ -118,7 +136,18 @@ impl<M: Machine> Service<M> {
                 tracing::error!(error, "the configuration was not reloaded");
             }
         }
+        self.notifier.stopping();
         self.end()
+    }
+
+    /// Waits for the end of a group's thread, which may be setting up what takes long, and stays
+    /// alive for the service manager meanwhile.
+    fn join(&mut self, running: Running) -> Finished {
+        while !running.is_finished() {
+            self.notifier.alive();
+            std::thread::sleep(JOIN_SLICE);
+        }
+        running.join()
     }
 
     /// What is due.
@@ -169,7 +198,7 @@ impl<M: Machine> Service<M> {
         for cgroup in ended {
             let Some(running) = self.running.remove(&cgroup) else { continue };
             let slot = running.slot;
-            let finished = running.join();
+            let finished = self.join(running);
             self.machine.release(slot);
             self.board.remove(&cgroup);
             match finished.error {
@@ -484,7 +513,7 @@ impl<M: Machine> Service<M> {
         for cgroup in anew {
             let Some(running) = self.running.remove(&cgroup) else { continue };
             let slot = running.slot;
-            let finished = running.join();
+            let finished = self.join(running);
             self.machine.release(slot);
             self.board.remove(&cgroup);
             self.waiting.insert(cgroup, finished.carryover);
@@ -497,7 +526,7 @@ impl<M: Machine> Service<M> {
         for (cgroup, running) in std::mem::take(&mut self.running) {
             let (slot, period_ms) = (running.slot, running.settings.period_ms);
             let identity = self.machine.identity(&cgroup, period_ms);
-            let finished = running.join();
+            let finished = self.join(running);
             self.machine.release(slot);
             self.board.remove(&cgroup);
             if let Some(folder) = state(&self.config)

@@ -63,7 +63,7 @@ fn the_host_is_opened_groups_are_found_and_everything_is_put_back() {
     let (keep, roots) = host();
     let config = Config::parse(CONFIG, "c").unwrap();
     let mut live = Live::open(&config, roots, None).unwrap();
-    assert_eq!(get(keep.path(), "sys/kernel/mm/lru_gen/enabled"), "n");
+    assert_eq!(get(keep.path(), "sys/kernel/mm/lru_gen/enabled"), "0x0000");
     let status = live.status();
     assert_eq!((status.fast_nodes, status.slow_nodes), (vec![0], vec![1]));
     assert_eq!((status.fast_bytes, status.slow_bytes), (1 << 20, 2 << 20));
@@ -106,12 +106,14 @@ fn groups_with_too_many_processes_and_hosts_in_the_way_are_refused() {
     assert!(error.contains("100 processes, expected at most 64"), "{error}");
     // A second daemon on the same host.
     let Err(error) = Live::open(&config, roots.clone(), None) else { panic!("opened") };
+    let error = error.to_string();
     assert!(error.contains("another run of Terrace"), "{error}");
     live.close().unwrap();
 
     let text = format!("[daemon]\nfix_conflicts = false\n{CONFIG}");
     let config = Config::parse(&text, "c").unwrap();
     let Err(error) = Live::open(&config, roots, None) else { panic!("opened") };
+    let error = error.to_string();
     assert!(error.contains("multi-generational LRU"), "{error}");
     assert_eq!(get(keep.path(), "sys/kernel/mm/lru_gen/enabled"), "0x0007");
 }
