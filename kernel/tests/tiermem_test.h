@@ -60,6 +60,8 @@ extern const char *self;
 	} while (0)
 
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The test cannot be made here, and why. */
+void skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 double now(void);
 uint64_t next(uint64_t *state);
 long vmstat(const char *name);
@@ -135,6 +137,15 @@ void test_policy(void);
 void test_pt_move(void);
 void test_pt_follow(void);
 void test_pt_tenants(void);
+void test_pt_notes(void);
+void test_pt_many(void);
+void test_pt_try(void);
+void test_pt_trace(void);
+void test_pt_stat(void);
+void test_pt_collapse(void);
+void test_pt_dax(void);
+void test_hard_movable(void);
+void test_hard_cpuset(void);
 void test_exchange(void);
 void test_exchange_huge(void);
 void test_exchange_refusals(void);

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Tables that follow data: what is counted of it, that none is left behind, that locks
+ * which are contended are not waited for, and what a trace tells.
+ */
+#include "tiermem_test.h"
+
+/* How many of the tables of a range are on a node. */
+static unsigned long tables_on(void *p, unsigned long bytes, int node)
+{
+	uint64_t counts[TM_PT_NR_LEVELS][NR_NODES] = {};
+
+	tables(p, bytes, counts);
+	return counts[0][node];
+}
+
+/* Only pages that have migrated are counted as such. */
+void test_pt_notes(void)
+{
+	const unsigned long n = 64;
+	void *pages[64];
+	int nodes[64], status[64], ends[2], refused = 0;
+	struct iovec iov;
+	char *p, *huge;
+	long before;
+
+	CHECK(!policy(TM_PT_MODE_DEFAULT, 0, 0, TM_PT_POLICY_FOLLOW), "set follow");
+	p = map(HUGE, false);
+	memset(p, 1, HUGE);
+	move_range(p, HUGE, PAGE, 0);
+
+	before = vmstat("pt_migrate_data_pages");
+	move_range(p, n * PAGE, PAGE, 1);
+	CHECK(vmstat("pt_migrate_data_pages") == before + (long)n, "%ld data pages of %lu are counted",
+	      vmstat("pt_migrate_data_pages") - before, n);
+
+	/* What is held by a pipe is unmapped, cannot be moved, and is mapped again. */
+	if (pipe(ends) || fcntl(ends[1], F_SETPIPE_SZ, (int)(n * PAGE)) < 0) {
+		fail("pipe: %s", strerror(errno));
+		return;
+	}
+	iov = (struct iovec){ .iov_base = p + 128 * PAGE, .iov_len = n * PAGE };
+	if (syscall(SYS_vmsplice, ends[1], &iov, 1UL, 0) != (long)(n * PAGE))
+		fail("vmsplice: %s", strerror(errno));
+	for (unsigned long i = 0; i < n; i++) {
+		pages[i] = p + (128 + i) * PAGE;
+		nodes[i] = 1;
+	}
+	before = vmstat("pt_migrate_data_pages");
+	syscall(SYS_move_pages, 0, n, pages, nodes, status, MOVE);
+	for (unsigned long i = 0; i < n; i++)
+		refused += node_of(pages[i]) == 0;
+	CHECK(refused == (int)n, "%d of %lu pages that are pinned stay", refused, n);
+	CHECK(vmstat("pt_migrate_data_pages") == before,
+	      "%ld data pages are counted, of %lu that could not be moved",
+	      vmstat("pt_migrate_data_pages") - before, n);
+	close(ends[0]);
+	close(ends[1]);
+
+	/* Nor is a huge page that is split a migration. */
+	huge = map(HUGE, true);
+	memset(huge, 1, HUGE);
+	before = vmstat("pt_migrate_data_pages");
+	madvise(huge, HUGE / 2, MADV_COLD);
+	CHECK(vmstat("pt_migrate_data_pages") == before, "a split is counted as %ld data pages",
+	      vmstat("pt_migrate_data_pages") - before);
+	policy(TM_PT_MODE_DEFAULT, 0, 0, 0);
+	munmap(huge, HUGE);
+	munmap(p, HUGE);
+}
+
+/*
+ * More tables are to follow than can be noted, each for its only page: no other will ask
+ * again.
+ */
+void test_pt_many(void)
+{
+	const unsigned long n = 700, bytes = n * HUGE;
+	long no_room = vmstat("pt_migrate_no_room");
+	double begun;
+	char *p;
+
+	CHECK(!policy(TM_PT_MODE_DEFAULT, 0, 0, TM_PT_POLICY_FOLLOW), "set follow");
+	p = map(bytes, false);
+	for (unsigned long at = 0; at < bytes; at += HUGE)
+		*(unsigned long *)(p + at) = at + 1;
+	move_range(p, bytes, HUGE, 1);
+	CHECK(!tables_to(p, bytes, 1, 0, NULL), "tables to node 1");
+	CHECK(tables_on(p, bytes, 1) == n, "%lu of %lu tables on node 1", tables_on(p, bytes, 1), n);
+
+	/* The worker is slower than the data. */
+	debug("delay_pt_switch_us", "10000");
+	move_range(p, bytes, HUGE, 0);
+	debug("delay_pt_switch_us", "0");
+	for (begun = now(); tables_on(p, bytes, 0) < n && now() - begun < 60;)
+		usleep(100000);
+	printf("# %lu of %lu tables followed, %ld could not be noted\n", tables_on(p, bytes, 0), n,
+	       vmstat("pt_migrate_no_room") - no_room);
+	CHECK(tables_on(p, bytes, 0) == n, "%lu of %lu tables are left behind",
+	      n - tables_on(p, bytes, 0), n);
+	for (unsigned long at = 0; at < bytes; at += HUGE)
+		if (*(unsigned long *)(p + at) != at + 1)
+			fail("page %lu is wrong", at / HUGE);
+	policy(TM_PT_MODE_DEFAULT, 0, 0, 0);
+	munmap(p, bytes);
+}
+
+/* --- locks that are contended --------------------------------------------- */
+
+/* Holds the lock of the table, again and again, and no other. */
+static void *cold(void *arg)
+{
+	while (!st.stop)
+		madvise(arg, HUGE, MADV_COLD);
+	return NULL;
+}
+
+/* Wants the mmap_lock for itself. */
+static void *writer(void *arg)
+{
+	(void)arg;
+	while (!st.stop)
+		munmap(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), PAGE);
+	return NULL;
+}
+
+void test_pt_try(void)
+{
+	unsigned long busy = 0, again = 0, calls = 0;
+	struct tm_pt_migrate out;
+	double begun;
+	char *p;
+
+	memset(&st, 0, sizeof(st));
+	p = map(HUGE, false);
+	memset(p, 1, HUGE);
+	start(cold, p);
+	start(cold, p);
+	for (begun = now(); !busy && now() - begun < 60; calls++) {
+		tables_to(p, HUGE, calls & 1, TM_PT_MIGRATE_TRY, &out);
+		busy += out.busy;
+	}
+	finish();
+	printf("# the lock of the table was contended in call %lu\n", calls);
+	CHECK(busy, "of %lu calls all waited for the lock of the table", calls);
+
+	start(writer, NULL);
+	start(writer, NULL);
+	calls = 0;
+	for (begun = now(); !again && now() - begun < 60; calls++)
+		again += tables_to(p, HUGE, calls & 1, TM_PT_MIGRATE_TRY, &out) == -EAGAIN;
+	finish();
+	printf("# the mmap_lock was contended in call %lu\n", calls);
+	CHECK(again, "of %lu calls all waited for the mmap_lock", calls);
+	munmap(p, HUGE);
+}
+
+/* --- what else is seen of it ---------------------------------------------- */
+
+#define TRACING	"/sys/kernel/tracing/"
+
+void test_pt_trace(void)
+{
+	const unsigned long n = 8;
+	unsigned long told = 0, wrong = 0;
+	struct tm_pt_migrate out;
+	char line[512];
+	FILE *f;
+	char *p;
+
+	if (access(TRACING "trace", W_OK)) {
+		skip("no " TRACING);
+		return;
+	}
+	p = map(n * HUGE, false);
+	for (unsigned long at = 0; at < n * HUGE; at += HUGE)
+		p[at] = 1;
+	tables_to(p, n * HUGE, 0, 0, NULL);
+	put(TRACING "trace", "\n");
+	if (!put(TRACING "events/tiermem/tiermem_pt_migrate/enable", "1")) {
+		fail("no tracepoint tiermem_pt_migrate");
+		return;
+	}
+	tables_to(p, n * HUGE, 1, 0, &out);
+	put(TRACING "events/tiermem/tiermem_pt_migrate/enable", "0");
+	f = fopen(TRACING "trace", "r");
+	while (f && fgets(line, sizeof(line), f)) {
+		char *at = strstr(line, " addr=");
+		unsigned long addr;
+		int from, to;
+
+		if (!strstr(line, "tiermem_pt_migrate: ") || !at)
+			continue;
+		if (sscanf(at, " addr=%lx from=%d to=%d", &addr, &from, &to) != 3 || from != 0 ||
+		    to != 1 || addr < (uintptr_t)p || addr >= (uintptr_t)p + n * HUGE)
+			wrong++;
+		told++;
+	}
+	if (f)
+		fclose(f);
+	CHECK(out.moved == n && told == n && !wrong, "%u moves, %lu in the trace, %lu of them wrong",
+	      out.moved, told, wrong);
+	munmap(p, n * HUGE);
+}
+
+static unsigned long mapped;
+
+static void *mapper(void *arg)
+{
+	(void)arg;
+	while (!st.stop) {
+		munmap(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), PAGE);
+		__atomic_add_fetch(&mapped, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+/* A count of all tables lets others at the mmap_lock on its way. */
+void test_pt_stat(void)
+{
+	const unsigned long gb = 1UL << 30, n = 128, rounds = 8;
+	uint64_t counts[TM_PT_NR_LEVELS][NR_NODES];
+	unsigned long in_between;
+	char *p;
+
+	memset(&st, 0, sizeof(st));
+	p = mmap(NULL, (n + 1) * gb, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (p == MAP_FAILED) {
+		fail("mmap: %s", strerror(errno));
+		return;
+	}
+	p = (char *)(((uintptr_t)p + gb - 1) & ~(gb - 1));
+	madvise(p, n * gb, MADV_NOHUGEPAGE);
+	/* 64 tables in each GB: enough to walk that others come to wait. */
+	for (unsigned long i = 0; i < n; i++)
+		for (unsigned long k = 0; k < 64; k++)
+			p[i * gb + k * HUGE] = 1;
+	mapped = 0;
+	start(mapper, NULL);
+	while (!__atomic_load_n(&mapped, __ATOMIC_RELAXED))
+		usleep(1000);
+	in_between = __atomic_load_n(&mapped, __ATOMIC_RELAXED);
+	for (unsigned long i = 0; i < rounds; i++) {
+		memset(counts, 0, sizeof(counts));
+		tables(p, n * gb, counts);
+		CHECK(counts[0][0] + counts[0][1] == n * 64 && counts[1][0] + counts[1][1] == n &&
+		      counts[4][0] + counts[4][1] == 1, "%lu tables, %lu above them, %lu roots",
+		      (long)(counts[0][0] + counts[0][1]), (long)(counts[1][0] + counts[1][1]),
+		      (long)(counts[4][0] + counts[4][1]));
+	}
+	in_between = __atomic_load_n(&mapped, __ATOMIC_RELAXED) - in_between;
+	finish();
+	printf("# %lu mappings made during %lu counts of %lu tables\n", in_between, rounds, n * 64);
+	CHECK(in_between >= rounds * 8, "%lu mappings made during %lu counts, expected %lu at least",
+	      in_between, rounds, rounds * 8);
+	munmap(p, n * gb);
+}
