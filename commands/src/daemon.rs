@@ -62,6 +62,9 @@ impl StatusArguments {
 /// Prints a status for people.
 pub fn show(status: &Status) -> anyhow::Result<()> {
     say!("{}", headline(status))?;
+    if !status.machine.mechanism.is_empty() {
+        say!("mechanisms: {}", shown(&status.machine.mechanism))?;
+    }
     status.machine.notes.iter().try_for_each(|note| say!("note: {}", shown(note)))?;
     if let Some(error) = &status.reload_error {
         say!("the last reload was refused: {}", shown(error))?;
@@ -171,7 +174,7 @@ pub fn remarks(g: &GroupStatus) -> Vec<String> {
         lines.push(format!("{} periods lost", g.lost_periods));
     }
     let untracked = g.untracked_fast_bytes + g.untracked_slow_bytes;
-    if untracked > g.bytes / 4 && untracked > 64 << 20 {
+    if untracked > g.bytes / 8 && untracked > 8 << 20 {
         lines.push(format!("{} is not in pages of its size and is not tracked", bytes(untracked)));
     }
     lines

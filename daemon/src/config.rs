@@ -339,6 +339,8 @@ impl Settings {
     pub fn tracks_like(&self, other: &Settings) -> bool {
         (self.page_size, self.period_ms, self.cap_pages, self.tables)
             == (other.page_size, other.period_ms, other.cap_pages, other.tables)
+            // A dry run flushes no translations.
+            && self.dry_run == other.dry_run
             && self.manners.stall_ms == other.manners.stall_ms
             && self.manners.move_share == other.manners.move_share
     }
@@ -507,6 +509,11 @@ impl Config {
             ));
         }
         Ok(())
+    }
+
+    /// Whether nothing is moved, for no group: then no setting of the host is changed either.
+    pub fn is_dry(&self) -> bool {
+        self.daemon.dry_run || self.groups.iter().all(|g| g.get_ref().dry_run)
     }
 
     fn parameters_of(&self, policy: &str) -> Value {

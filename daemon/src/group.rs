@@ -523,6 +523,8 @@ impl Observer for Watching<'_> {
         let (fast, slow) = by_heat(scan, &keeper.hotness, scans);
         let s = &mut keeper.status;
         s.state = "tracking".into();
+        // What was wrong is over: the counters keep it.
+        s.error = None;
         s.applied = report.decision.applied.to_owned();
         s.scans += 1;
         s.bytes = scan.pages() as u64 * size.bytes();

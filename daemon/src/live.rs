@@ -3,14 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use terrace_core::page::{PageSize, SpaceId};
 use terrace_linux::cgroup::Cgroup;
-use terrace_linux::conflicts::{Intent, Severity};
+use terrace_linux::conflicts::{Conflict, Intent, Severity};
 use terrace_linux::files;
 use terrace_linux::numa;
 use terrace_linux::process;
 use terrace_linux::roots::Roots;
+use terrace_linux::session::GuardHealth;
 use terrace_linux::tiers::Topology;
 use terrace_linux::{GroupSpec, GuardCommand, Host, HostError, HostOptions, Source};
 
@@ -19,6 +21,9 @@ use crate::discover::{DEEPEST, MOST_SEEN};
 use crate::history::Identity;
 use crate::machine::{Attached, Found, Machine, Probe};
 use crate::status::MachineStatus;
+
+/// How often it is checked which nodes have memory.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// What a configuration asks of a host: pages of the sizes that its groups have.
 #[must_use]
@@ -34,6 +39,9 @@ pub struct Live {
     notes: Vec<String>,
     latency_ratio: f64,
     max_processes: usize,
+    guard: GuardHealth,
+    /// When nodes are checked next.
+    next_check: Instant,
 }
 
 impl Live {
@@ -49,21 +57,36 @@ impl Live {
             roots: roots.clone(),
             guard,
             fix_conflicts: d.fix_conflicts,
+            dry_run: config.is_dry(),
             nodes: (!d.fast_nodes.is_empty()).then(|| (d.fast_nodes.clone(), d.slow_nodes.clone())),
             max_groups: d.max_groups,
             ..HostOptions::new(intent(config))
         };
         let host = Host::open(options)?;
-        let notes = host
-            .conflicts()
-            .iter()
-            .map(|c| match c.severity {
-                Severity::Fixable(_) => format!("{}; changed until the end", c.found),
-                _ => c.to_string(),
-            })
-            .collect();
         let latency_ratio = d.latency_ratio;
-        Ok(Live { roots, host, notes, latency_ratio, max_processes: d.max_processes })
+        let mut live = Live {
+            roots,
+            host,
+            notes: Vec::new(),
+            latency_ratio,
+            max_processes: d.max_processes,
+            guard: GuardHealth { deaths: 0, is_guarded: true },
+            next_check: Instant::now(),
+        };
+        live.note_conflicts();
+        Ok(live)
+    }
+
+    fn note_conflicts(&mut self) {
+        let done = match self.host.is_dry_run() {
+            true => "not changed in a dry run",
+            false => "changed until the end",
+        };
+        let note = |c: &Conflict| match c.severity {
+            Severity::Fixable(_) => format!("{}; {done}", c.found),
+            _ => c.to_string(),
+        };
+        self.notes = self.host.conflicts().iter().map(note).collect();
     }
 
     /// Puts everything back. Groups must have been released.
@@ -138,7 +161,9 @@ impl Machine for Live {
             settings.period_ms,
         );
         spec.cap_pages = settings.cap_pages;
-        spec.tables = settings.tables.map(Into::into);
+        // What changes nothing moves no page for a flush and places no page table.
+        spec.flush = !settings.dry_run;
+        spec.tables = settings.tables.filter(|_| !settings.dry_run).map(Into::into);
         spec.stall_ms = settings.manners.stall_ms;
         spec.move_share = settings.manners.move_share;
         spec.stop = Some(stop);
@@ -174,9 +199,31 @@ impl Machine for Live {
             source: topology.source.to_string(),
             latency_ratio: given.or_else(|| stated_ratio(topology)),
             notes: self.notes.clone(),
+            mechanism: self.host.mechanism().to_owned(),
+            guard_deaths: self.guard.deaths,
+            is_guarded: self.guard.is_guarded,
             fast_nodes,
             slow_nodes,
         }
+    }
+
+    fn watch(&mut self) -> Option<String> {
+        self.guard = self.host.watch_guard();
+        let now = Instant::now();
+        if now < self.next_check {
+            return None;
+        }
+        self.next_check = now + CHECK_EVERY;
+        self.host.follow_nodes().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the nodes with memory are not known; the old ones hold");
+            None
+        })
+    }
+
+    fn end_dry_run(&mut self) -> Result<(), String> {
+        let ended = self.host.end_dry_run().map_err(|e| e.to_string());
+        self.note_conflicts();
+        ended
     }
 
     fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity {

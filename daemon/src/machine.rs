@@ -62,6 +62,17 @@ pub trait Machine {
     /// What it is, with what is free now.
     fn status(&mut self) -> MachineStatus;
 
+    /// Sees to what may change under a machine's feet, such as its guard and its nodes: called again
+    /// and again. Gives why all groups have to be attached anew, if they have to.
+    fn watch(&mut self) -> Option<String> {
+        None
+    }
+
+    /// From now on pages are moved: changes what a dry run has left as it was.
+    fn end_dry_run(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// What keeps a history from being taken for another's, the processes left out.
     fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity;
 }

@@ -130,7 +130,8 @@ fn restore() -> Result<(), Failed> {
 fn run(path: PathBuf, dry_run: bool) -> Result<(), Failed> {
     // A reload reads it again, from wherever the daemon then stands.
     let path = std::path::absolute(&path).map_err(refuse)?;
-    let config = read(&path)?;
+    let mut config = read(&path)?;
+    config.daemon.dry_run |= dry_run;
     privileged()?;
     let notifier = Notifier::from_environment()
         .map_err(|e| refuse(format!("NOTIFY_SOCKET: {e}; expected a Unix socket")))?;

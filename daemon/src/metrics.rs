@@ -65,6 +65,12 @@ pub fn render(status: &Status) -> String {
         "Fast memory free above the kernel's reserve.",
         m.fast_free_bytes as f64,
     );
+    out.plain(
+        "terrace_guard_deaths_total",
+        "counter",
+        "Guard processes that died and were replaced.",
+        m.guard_deaths as f64,
+    );
     if let Some(ratio) = m.latency_ratio {
         out.plain("terrace_latency_ratio", "gauge", "Latency of slow over fast memory.", ratio);
     }

@@ -159,6 +159,13 @@ impl<M: Machine> Service<M> {
             self.discover();
             self.limit();
         }
+        if let Some(change) = self.machine.watch() {
+            tracing::warn!(change, "all groups are begun anew");
+            self.failures.clear();
+            let all: Vec<String> = self.running.keys().cloned().collect();
+            self.begin_anew(all);
+            self.next_discovery = now;
+        }
         self.share(now);
         if now >= self.next_save {
             self.next_save = now + SAVE_EVERY;
@@ -473,6 +480,12 @@ impl<M: Machine> Service<M> {
         // Kernel threads were taken for so many groups, once.
         new.daemon.max_groups = old.daemon.max_groups;
         new.daemon.dry_run |= self.dry_run;
+        if !new.is_dry()
+            && let Err(error) = self.machine.end_dry_run()
+        {
+            notes.push(format!("it stays a dry run: {error}"));
+            new.daemon.dry_run = true;
+        }
         self.config = new;
         self.failures.clear();
         self.apply();
@@ -509,8 +522,14 @@ impl<M: Machine> Service<M> {
                 anew.push(cgroup.clone());
             }
         }
-        // Another period, page size or name: the same group, from a new thread on.
-        for cgroup in anew {
+        // Another period, page size or name.
+        self.begin_anew(anew);
+    }
+
+    /// Ends the threads of groups, which go on from a new one with all they know.
+    fn begin_anew(&mut self, groups: Vec<String>) {
+        groups.iter().filter_map(|g| self.running.get(g)).for_each(Running::stop);
+        for cgroup in groups {
             let Some(running) = self.running.remove(&cgroup) else { continue };
             let slot = running.slot;
             let finished = self.join(running);

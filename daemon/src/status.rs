@@ -56,6 +56,15 @@ pub struct MachineStatus {
     pub latency_ratio: Option<f64>,
     /// What was found in the way at the start, and changed where it could be.
     pub notes: Vec<String>,
+    /// By what pages are tracked and moved, and why.
+    #[serde(default)]
+    pub mechanism: String,
+    /// Guard processes that died and were replaced.
+    #[serde(default)]
+    pub guard_deaths: u64,
+    /// Settings would be put back if the daemon were killed now.
+    #[serde(default)]
+    pub is_guarded: bool,
 }
 
 /// How fast memory is divided.

@@ -137,3 +137,30 @@ fn a_tree_of_control_groups_that_is_too_deep_is_not_followed_for_ever() {
     let deep = found.iter().filter(|f| f.path.starts_with("/deep")).count();
     assert_eq!(deep, terrace_daemon::discover::DEEPEST);
 }
+
+#[test]
+fn a_dry_run_changes_no_setting_until_a_reload_ends_it() {
+    let (keep, roots) = host();
+    let setting = |path: &str| get(keep.path(), path);
+    let lru = "sys/kernel/mm/lru_gen/enabled";
+    // For the daemon, and for each of its groups.
+    for text in [format!("[daemon]\ndry_run = true\n{CONFIG}"), format!("{CONFIG}dry_run = true\n")]
+    {
+        let config = Config::parse(&text, "c").unwrap();
+        assert!(config.is_dry());
+        let mut live = Live::open(&config, roots.clone(), None).unwrap();
+        let settings = config.settings(config.groups[0].get_ref());
+        let attached = live.attach("/a", &settings, Arc::default()).unwrap();
+        assert_eq!(setting(lru).trim(), "0x0007");
+        assert_eq!(setting("proc/sys/kernel/numa_balancing").trim(), "1");
+        let notes = live.status().notes;
+        assert!(notes.iter().any(|n| n.contains("not changed in a dry run")), "{notes:?}");
+        live.end_dry_run().unwrap();
+        assert_eq!(setting(lru), "0x0000");
+        drop(attached);
+        live.release(0);
+        live.close().unwrap();
+        assert_eq!(setting(lru), "0x0007");
+        assert_eq!(setting("proc/sys/kernel/numa_balancing").trim(), "1");
+    }
+}

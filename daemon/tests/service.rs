@@ -2,6 +2,7 @@
 //! restarted. Time is real and short; everything is waited for, never slept for.
 
 use std::collections::BTreeMap;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -17,6 +18,7 @@ use terrace_daemon::config::Settings;
 use terrace_daemon::control::{Order, Request};
 use terrace_daemon::history::Identity;
 use terrace_daemon::machine::{Attached, Found, Machine, Probe};
+use terrace_daemon::notify::Notifier;
 use terrace_daemon::status::{GroupStatus, MachineStatus, Status};
 use terrace_daemon::{Config, Service};
 use terrace_linux::costs::Costs;
@@ -42,6 +44,10 @@ struct World {
     slots: Vec<bool>,
     most_attached: usize,
     attaches: u64,
+    /// The kernel does not answer the question which groups there are.
+    hangs: bool,
+    /// Why groups have to be attached anew, once.
+    change: Option<String>,
 }
 
 impl World {
@@ -138,6 +144,9 @@ impl Probe for FakeProbe {
 
 impl Machine for Fake {
     fn groups(&mut self) -> Result<Vec<Found>, String> {
+        while self.world.lock().unwrap().hangs {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let world = self.world.lock().unwrap();
         Ok(world.programs.keys().map(|p| Found { path: p.clone(), processes: 1 }).collect())
     }
@@ -193,6 +202,10 @@ impl Machine for Fake {
         }
     }
 
+    fn watch(&mut self) -> Option<String> {
+        self.world.lock().unwrap().change.take()
+    }
+
     fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity {
         let world = self.world.lock().unwrap();
         let processes = world.programs.get(cgroup).map(|p| (p.pid, 1)).into_iter().collect();
@@ -220,6 +233,15 @@ impl Run {
     }
 
     fn start_on(fake: Fake, folder: Arc<tempfile::TempDir>, groups: &str) -> Self {
+        Self::start_notifying(fake, folder, groups, Notifier::default())
+    }
+
+    fn start_notifying(
+        fake: Fake,
+        folder: Arc<tempfile::TempDir>,
+        groups: &str,
+        notifier: Notifier,
+    ) -> Self {
         let config = folder.path().join("terraced.toml");
         std::fs::write(&config, text(folder.path(), groups)).unwrap();
         let board = Arc::new(Board::default());
@@ -229,7 +251,7 @@ impl Run {
         let service = (fake.clone(), config.clone(), Arc::clone(&board), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             let (machine, config, board, stop) = service;
-            let service = Service::new(machine, &config, read, board);
+            let service = Service::new(machine, &config, read, board).notifying(notifier);
             service.run(&ordered, &stop, &AtomicBool::new(false));
         });
         Run { fake, board, orders, stop, thread: Some(thread), config, folder }
@@ -480,4 +502,61 @@ fn a_bandwidth_budget_bounds_every_period() {
     assert_eq!((b.promoted_pages, b.demoted_pages), (16, 16));
     assert!(b.manners.bound_periods[3] >= 16, "{:?}", b.manners);
     assert!(b.scans >= 16, "{b:?}");
+}
+
+#[test]
+fn a_loop_that_hangs_falls_silent_for_the_service_manager() {
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let receive = || {
+        let mut bytes = [0; 256];
+        manager.recv(&mut bytes).map(|n| String::from_utf8_lossy(&bytes[..n]).into_owned())
+    };
+    let watchdog = Duration::from_millis(600);
+    let address = SocketAddr::from_pathname(&path).unwrap();
+    let notifier = Notifier::to(&address, Some(watchdog)).unwrap();
+    let world = Arc::new(Mutex::new(World::default()));
+    let fake = Fake { world, fast_pages: 32, peak: Arc::default() };
+    let run = Run::start_notifying(fake, folder, TWO, notifier);
+    assert_eq!(receive().unwrap(), "READY=1\n");
+    for _ in 0..3 {
+        assert_eq!(receive().unwrap(), "WATCHDOG=1\n");
+    }
+    run.world(|w| w.hangs = true);
+    // What was on its way comes; then nothing, for longer than the watchdog waits.
+    manager.set_read_timeout(Some(2 * watchdog)).unwrap();
+    let mut late = 0;
+    while receive().is_ok() {
+        late += 1;
+        assert!(late < 10, "it notifies on while it hangs");
+    }
+    run.world(|w| w.hangs = false);
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(receive().unwrap(), "WATCHDOG=1\n");
+    run.end();
+    let mut last = String::new();
+    manager.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    while let Ok(text) = receive() {
+        last = text;
+    }
+    assert!(["STOPPING=1\n", "WATCHDOG=1\n"].contains(&last.as_str()), "{last}");
+}
+
+#[test]
+fn nodes_that_change_begin_groups_anew_and_nothing_is_forgotten() {
+    let run = Run::start(TWO, 64);
+    run.program("/a", 32, LOW);
+    run.program("/b", 32, LOW);
+    run.until("both", |s| s.groups.len() == 2 && s.groups.iter().all(|g| g.scans > 5));
+    let attaches = run.world(|w| {
+        w.change = Some("node 1 has gone".into());
+        w.attaches
+    });
+    let status = run.until("anew", |s| {
+        s.groups.len() == 2 && s.groups.iter().all(|g| g.restored_scans > 5 && g.error.is_none())
+    });
+    assert!(status.unmanaged.is_empty(), "{:?}", status.unmanaged);
+    assert_eq!(run.world(|w| w.attaches), attaches + 2);
 }
