@@ -157,7 +157,7 @@ int migrate(uint64_t *addrs, unsigned int n, int node, int32_t *status)
 	return err ? -errno : (int)arg.moved;
 }
 
-static void copying(const char *threads, const char *min_kb, const char *batch)
+void copying(const char *threads, const char *min_kb, const char *batch)
 {
 	CHECK(put("/sys/kernel/mm/tiermem/copy_min_kb", min_kb) &&
 	      put("/sys/kernel/mm/tiermem/copy_batch_pages", batch) &&

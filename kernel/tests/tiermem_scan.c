@@ -18,14 +18,14 @@ int scan(void *start, unsigned long len, unsigned int flags,
 }
 
 /* Bits are set by those who miss in the TLB: let everybody miss. */
-static void forget(char *p, unsigned long len)
+void forget(char *p, unsigned long len)
 {
 	mprotect(p, len, PROT_READ);
 	mprotect(p, len, PROT_READ | PROT_WRITE);
 }
 
 /* Lets all folios that wait for it join their lists. */
-static void drain(char *p)
+void drain(char *p)
 {
 	void *page = p;
 	int node = -1, status;
@@ -35,7 +35,7 @@ static void drain(char *p)
 }
 
 /* Lets multi-gen LRU look at, and clear, all accessed bits. */
-static bool age(void)
+bool age(void)
 {
 	static char text[1 << 16];
 	int fd = open("/sys/kernel/debug/lru_gen", O_RDWR), node = -1;
@@ -69,7 +69,7 @@ static bool age(void)
 	return any;
 }
 
-static bool is_set(const __u64 *bits, unsigned long i)
+bool is_set(const __u64 *bits, unsigned long i)
 {
 	return bits[i / 64] >> i % 64 & 1;
 }

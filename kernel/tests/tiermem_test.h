@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -77,11 +78,20 @@ int tables_to(void *start, unsigned long len, int node, unsigned int flags,
 void tables(void *start, unsigned long len, uint64_t counts[TM_PT_NR_LEVELS][NR_NODES]);
 int exchange(uint64_t *a, uint64_t *b, unsigned int n, int32_t *status);
 int policy(unsigned int mode, unsigned int levels, int node, unsigned int flags);
+/* Lets multi-gen LRU look at, and clear, all accessed bits; false where there is none. */
+bool age(void);
+/* Lets all translations of a range be forgotten: bits are set by those who miss in the TLB. */
+void forget(char *p, unsigned long len);
+/* Lets all folios that wait for it join their lists. */
+void drain(char *p);
+bool is_set(const __u64 *bits, unsigned long i);
 /* What the kernel complained of since the last time that this was called: a failure, too. */
 void check_log(void);
 /* In a process of its own, of which nothing is left; whether it failed is counted. */
 void run_apart(void (*run)(void));
 pid_t fill_node(int node);
+/* The settings of copying, for calls that do not ask for threads. */
+void copying(const char *threads, const char *min_kb, const char *batch);
 int migrate(uint64_t *addrs, unsigned int n, int node, int32_t *status);
 int scan(void *start, unsigned long len, unsigned int flags,
 	 struct tm_scan_entry *entries, unsigned int n);
@@ -149,8 +159,18 @@ void test_hard_cpuset(void);
 void test_exchange(void);
 void test_exchange_huge(void);
 void test_exchange_refusals(void);
+void test_exchange_bounded(void);
+void test_exchange_broken(void);
 void test_migrate(void);
+void test_migrate_whole(void);
+void test_batch_flush(void);
+void test_batch_protect(void);
+void test_threads(void);
 void test_scan(void);
+void test_scan_secondary(void);
+void test_scan_flush(void);
+void test_scan_watch(void);
+void test_scan_stuck(void);
 void test_scan_stress(void);
 void test_control(void);
 void test_migrate_stress(void);
