@@ -9,7 +9,7 @@ use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
 
 use crate::cgroup::Cgroup;
 use crate::files::FileError;
-use crate::pagemap::{Pagemap, Run};
+use crate::pagemap::{Answers, Pagemap, Run};
 use crate::process::{self, Process};
 use crate::roots::Roots;
 
@@ -45,6 +45,7 @@ pub struct LayoutReader {
     /// is not taken for them.
     known: BTreeMap<u32, Process>,
     pagemaps: BTreeMap<u32, Pagemap>,
+    answers: Answers,
 }
 
 impl LayoutReader {
@@ -57,6 +58,7 @@ impl LayoutReader {
             cap_pages,
             known: BTreeMap::new(),
             pagemaps: BTreeMap::new(),
+            answers: Answers::default(),
         }
     }
 
@@ -100,7 +102,7 @@ impl LayoutReader {
         let mut room = self.cap_pages;
         let mut truncated_pages = 0;
         for &process in &processes {
-            for Run { start, pages } in self.runs(process, seen.as_mut())? {
+            for Run { start, pages } in self.runs(process, seen.as_mut(), room)? {
                 let taken = pages.min(room);
                 room -= taken;
                 truncated_pages += pages - taken;
@@ -128,6 +130,7 @@ impl LayoutReader {
         &mut self,
         process: Process,
         seen: Option<&mut HashSet<u64>>,
+        most: u64,
     ) -> Result<Vec<Run>, FileError> {
         // A file opened before the process called exec(2) is of memory that is gone: once more.
         for _ in 0..2 {
@@ -137,11 +140,11 @@ impl LayoutReader {
                     None => break,
                 };
             }
-            let Some(pagemap) = self.pagemaps.get_mut(&process.pid) else { break };
-            match pagemap.runs(&self.roots, self.page_size)? {
+            let Some(pagemap) = self.pagemaps.get(&process.pid) else { break };
+            match pagemap.runs(&self.roots, self.page_size, &mut self.answers)? {
                 Some(runs) => {
                     return match seen {
-                        Some(seen) => pagemap.leave_out_seen(runs, self.page_size, seen),
+                        Some(seen) => pagemap.leave_out_seen(runs, self.page_size, seen, most),
                         None => Ok(runs),
                     };
                 }

@@ -36,7 +36,16 @@ pub struct Pagemap {
     process: Process,
     path: PathBuf,
     file: File,
-    regions: Vec<PageRegion>,
+}
+
+/// Room for the kernel's answers to one call: 24 KB, shared by all processes of a group.
+#[derive(Debug)]
+pub struct Answers(Vec<PageRegion>);
+
+impl Default for Answers {
+    fn default() -> Self {
+        Answers(vec![PageRegion::default(); 1024])
+    }
 }
 
 impl Pagemap {
@@ -44,10 +53,7 @@ impl Pagemap {
     pub fn open(roots: &Roots, process: Process) -> Result<Option<Self>, FileError> {
         let path = roots.process(process.pid).join("pagemap");
         match File::open(&path) {
-            Ok(file) => {
-                let regions = vec![PageRegion::default(); 1024];
-                Ok(Some(Pagemap { process, path, file, regions }))
-            }
+            Ok(file) => Ok(Some(Pagemap { process, path, file })),
             Err(e) if is_gone(&e) => Ok(None),
             Err(source) => Err(FileError::Read { path, source }),
         }
@@ -63,7 +69,12 @@ impl Pagemap {
     /// Pages of files are left out unless they are shared memory (a mapping that is shared and
     /// may be written): a library's text belongs to everybody. The shared page of zeros is no
     /// memory. Huge pages count as huge only where one page-middle-directory entry maps them.
-    pub fn runs(&mut self, roots: &Roots, size: PageSize) -> Result<Option<Vec<Run>>, FileError> {
+    pub fn runs(
+        &self,
+        roots: &Roots,
+        size: PageSize,
+        answers: &mut Answers,
+    ) -> Result<Option<Vec<Run>>, FileError> {
         let categories = match size {
             PageSize::Huge => Categories {
                 set: PAGE_IS_PRESENT | PAGE_IS_HUGE,
@@ -78,28 +89,29 @@ impl Pagemap {
         };
         let mut runs = Vec::new();
         // Mappings are read only when there is a file page to judge.
-        let mut shared: Option<Vec<(u64, u64)>> = None;
+        let mut shared: Option<Shared> = None;
         let mut start = 0;
         while start < ADDRESS_END {
             let scan =
-                pagemap_scan(self.file.as_fd(), start, ADDRESS_END, categories, &mut self.regions);
+                pagemap_scan(self.file.as_fd(), start, ADDRESS_END, categories, &mut answers.0);
             let (filled, reached) = match scan {
                 Ok(done) => done,
                 Err(e) if is_gone(&e) => return Ok(None),
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => continue,
                 Err(source) => return Err(FileError::Read { path: self.path.clone(), source }),
             };
-            for region in &self.regions[..filled] {
+            for region in &answers.0[..filled] {
                 if region.categories & PAGE_IS_FILE == 0 {
                     push(&mut runs, size, region.start, region.end);
                     continue;
                 }
-                if shared.is_none() {
-                    shared = Some(shared_mappings(roots, self.process.pid)?);
-                }
-                for &(from, to) in shared.iter().flatten() {
-                    push(&mut runs, size, region.start.max(from), region.end.min(to));
-                }
+                let shared = match &mut shared {
+                    Some(shared) => shared,
+                    none => none.insert(Shared::of(shared_mappings(roots, self.process.pid)?)),
+                };
+                shared.overlaps(region.start, region.end, |from, to| {
+                    push(&mut runs, size, from, to);
+                });
             }
             if reached <= start {
                 break;
@@ -110,21 +122,30 @@ impl Pagemap {
     }
 
     /// Takes out of `runs` the pages whose frame is in `seen` already, and puts the others there.
-    /// Without the right to see frame numbers (CAP_SYS_ADMIN) nothing is taken out.
+    /// Without the right to see frame numbers (CAP_SYS_ADMIN) nothing is taken out. What comes after
+    /// `most` pages that were kept is kept unread: no more than that are tracked, and no more
+    /// frames are remembered.
     pub fn leave_out_seen(
         &self,
         runs: Vec<Run>,
         size: PageSize,
         seen: &mut HashSet<u64>,
+        most: u64,
     ) -> Result<Vec<Run>, FileError> {
         let mut kept = Vec::with_capacity(runs.len());
+        let mut left = most;
         let mut entries = [0u8; 512 * 8];
         for run in runs {
             let mut page = 0;
             while page < run.pages {
+                if left == 0 {
+                    let start = run.start + page * size.bytes();
+                    push(&mut kept, size, start, run.start + run.pages * size.bytes());
+                    break;
+                }
                 // Base pages in stretches; of a huge page the first entry tells.
                 let stretch = match size {
-                    PageSize::Base => (run.pages - page).min(512),
+                    PageSize::Base => (run.pages - page).min(512).min(left),
                     PageSize::Huge => 1,
                 };
                 let address = run.start + page * size.bytes();
@@ -143,6 +164,7 @@ impl Pagemap {
                     let frame = entry & ((1 << 55) - 1);
                     let known = entry >> 63 != 0 && frame != 0;
                     if !known || seen.insert(frame) {
+                        left -= 1;
                         let start = address + nth as u64 * size.bytes();
                         push(&mut kept, size, start, start + size.bytes());
                     }
@@ -151,6 +173,49 @@ impl Pagemap {
             }
         }
         Ok(kept)
+    }
+}
+
+/// Shared mappings, gone through once as regions come by address: a process may have tens of
+/// thousands of both.
+struct Shared {
+    mappings: Vec<(u64, u64)>,
+    /// The first that may reach into a region to come.
+    next: usize,
+    /// Mappings compared so far.
+    #[cfg(test)]
+    steps: u64,
+}
+
+impl Shared {
+    fn of(mappings: Vec<(u64, u64)>) -> Self {
+        Shared {
+            mappings,
+            next: 0,
+            #[cfg(test)]
+            steps: 0,
+        }
+    }
+
+    /// Calls `take` for each part of `start..end` that is shared. Regions come by address.
+    fn overlaps(&mut self, start: u64, end: u64, mut take: impl FnMut(u64, u64)) {
+        while let Some(&(from, to)) = self.mappings.get(self.next) {
+            #[cfg(test)]
+            {
+                self.steps += 1;
+            }
+            if to > start {
+                if from >= end {
+                    return;
+                }
+                take(start.max(from), end.min(to));
+                // It may reach into the next region.
+                if to > end {
+                    return;
+                }
+            }
+            self.next += 1;
+        }
     }
 }
 
@@ -188,7 +253,7 @@ mod tests {
 
     /// The kernel of the machine that runs the tests may be older than 6.7.
     fn scan(pagemap: &mut Pagemap, roots: &Roots, size: PageSize) -> Option<Vec<Run>> {
-        match pagemap.runs(roots, size) {
+        match pagemap.runs(roots, size, &mut Answers::default()) {
             Ok(runs) => runs,
             Err(e) if matches!(e.errno(), Some(libc::ENOTTY | libc::EPERM)) => None,
             Err(e) => panic!("{e}"),
@@ -225,12 +290,63 @@ mod tests {
         let Some(runs) = scan(&mut pagemap, &roots, PageSize::Base) else { return };
         let mut seen = HashSet::new();
         let pages = |runs: &[Run]| runs.iter().map(|r| r.pages).sum::<u64>();
-        let first = pagemap.leave_out_seen(runs.clone(), PageSize::Base, &mut seen).unwrap();
+        let first =
+            pagemap.leave_out_seen(runs.clone(), PageSize::Base, &mut seen, u64::MAX).unwrap();
         assert!(pages(&first) <= pages(&runs));
         if !seen.is_empty() {
-            let again = pagemap.leave_out_seen(runs, PageSize::Base, &mut seen).unwrap();
+            let again =
+                pagemap.leave_out_seen(runs.clone(), PageSize::Base, &mut seen, u64::MAX).unwrap();
             // Only pages that this test itself has allocated meanwhile.
             assert!(pages(&again) < pages(&first) / 2);
+            // No more frames are remembered than pages are tracked; all pages are still counted.
+            let mut few = HashSet::new();
+            let kept = pagemap.leave_out_seen(runs.clone(), PageSize::Base, &mut few, 8).unwrap();
+            assert!(few.len() <= 8, "{} frames", few.len());
+            assert!(pages(&kept) > 8);
+        }
+    }
+
+    #[test]
+    fn many_regions_and_many_mappings_take_as_many_steps_as_there_are_of_both() {
+        let mappings: Vec<(u64, u64)> =
+            (0..100_000u64).map(|n| (n * 0x10000, n * 0x10000 + 0x8000)).collect();
+        let mut shared = Shared::of(mappings.clone());
+        let mut pages = 0;
+        let regions = 65_536u64;
+        for n in 0..regions {
+            let (start, end) = (n * 0x10000 + 0x4000, n * 0x10000 + 0xc000);
+            shared.overlaps(start, end, |from, to| pages += (to - from) >> 12);
+        }
+        assert_eq!(pages, regions * 4);
+        let both = regions + mappings.len() as u64;
+        assert!(shared.steps <= 2 * both, "{} steps for {both}", shared.steps);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn overlaps_are_those_of_every_pair(
+            cuts in proptest::collection::btree_set(0u64..200, 0..20),
+            others in proptest::collection::btree_set(0u64..200, 0..20),
+        ) {
+            let pairs = |cuts: &std::collections::BTreeSet<u64>| -> Vec<(u64, u64)> {
+                let cuts: Vec<u64> = cuts.iter().copied().collect();
+                cuts.chunks_exact(2).map(|c| (c[0], c[1])).collect()
+            };
+            let (regions, mappings) = (pairs(&cuts), pairs(&others));
+            let mut expected = Vec::new();
+            for &(start, end) in &regions {
+                for &(from, to) in &mappings {
+                    if start.max(from) < end.min(to) {
+                        expected.push((start.max(from), end.min(to)));
+                    }
+                }
+            }
+            let mut got = Vec::new();
+            let mut shared = Shared::of(mappings);
+            for &(start, end) in &regions {
+                shared.overlaps(start, end, |from, to| got.push((from, to)));
+            }
+            proptest::prop_assert_eq!(got, expected);
         }
     }
 
