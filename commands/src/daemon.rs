@@ -141,7 +141,7 @@ pub fn row(g: &GroupStatus) -> Vec<String> {
         applied => format!("{} ({applied})", g.policy),
     };
     let state = match () {
-        () if g.manners.pause_left > 0 => "paused",
+        () if g.throttle.pause_left > 0 => "paused",
         () if g.dry_run => "dry run",
         () => &g.state,
     };
@@ -163,7 +163,7 @@ pub fn row(g: &GroupStatus) -> Vec<String> {
 
 /// What else is to be said of a group.
 pub fn remarks(g: &GroupStatus) -> Vec<String> {
-    let mut lines: Vec<String> = g.manners.said.iter().map(|s| shown(s)).collect();
+    let mut lines: Vec<String> = g.throttle.message.iter().map(|s| shown(s)).collect();
     lines.extend(g.error.iter().map(|e| format!("fault: {}", shown(e))));
     if !g.failed.is_empty() {
         let failed: Vec<String> =

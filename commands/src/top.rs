@@ -221,7 +221,7 @@ fn detail(g: &GroupStatus) -> Vec<String> {
             "moved {} up, {} down, {} to and fro; longest batch {:.1} ms",
             g.promoted_pages,
             g.demoted_pages,
-            g.manners.thrashed_pages,
+            g.throttle.thrashed_pages,
             g.longest_move_ns as f64 / 1e6
         ),
         format!("page tables: {tables}"),

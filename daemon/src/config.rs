@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -40,9 +41,9 @@ pub struct Config {
     /// How fast memory is divided between groups with a `share`.
     #[serde(default)]
     pub sharing: SharingConfig,
-    /// When moves are held back.
-    #[serde(default)]
-    pub manners: MannersConfig,
+    /// When moves are throttled. `[manners]` is its old name, read for one release.
+    #[serde(default, alias = "manners")]
+    pub throttle: ThrottleConfig,
     /// The groups, in the order in which they claim control groups.
     pub groups: Vec<Spanned<GroupConfig>>,
     /// Parameters of policies, by policy.
@@ -136,10 +137,10 @@ impl Default for SharingConfig {
     }
 }
 
-/// `[manners]`.
+/// `[throttle]`.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct MannersConfig {
+pub struct ThrottleConfig {
     /// Periods of hits that a promoted page must have yielded on average for moving to go on.
     pub payback_periods: f64,
     /// Periods in which promotions are counted, and half of those in which their hits are.
@@ -156,9 +157,9 @@ pub struct MannersConfig {
     pub move_share: f64,
 }
 
-impl Default for MannersConfig {
+impl Default for ThrottleConfig {
     fn default() -> Self {
-        MannersConfig {
+        ThrottleConfig {
             payback_periods: 1.0,
             settle_periods: 8,
             least_moved: 0.1,
@@ -269,6 +270,15 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
+/// The line of a table of the throttle's old name.
+fn old_throttle_line(text: &str) -> Option<usize> {
+    let table = toml::Table::from_str(text).ok()?;
+    let is_old = |line: &str| {
+        line.trim_start().starts_with("[manners]") || line.trim_start().starts_with("manners")
+    };
+    table.contains_key("manners").then(|| text.lines().position(is_old).map_or(1, |nth| nth + 1))
+}
+
 fn amp() -> String {
     "amp".to_owned()
 }
@@ -287,13 +297,13 @@ fn page_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PageSize, D::
 
 /// How much fast memory a group may use.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Quota {
+pub enum GroupLimit {
     /// A part of its own pages.
     Ratio(f64),
     /// A size in bytes.
     Bytes(u64),
-    /// What the division gives it.
-    Share {
+    /// What partitioning gives it.
+    Partitioned {
         /// At least.
         min_bytes: u64,
         /// At most.
@@ -319,7 +329,7 @@ pub struct Settings {
     /// Length of a period.
     pub period_ms: u64,
     /// Its fast memory.
-    pub quota: Quota,
+    pub limit: GroupLimit,
     /// Bytes it may move in a second.
     pub bandwidth_bytes_per_s: Option<u64>,
     /// Processor time, in percent of one processor.
@@ -330,8 +340,8 @@ pub struct Settings {
     pub tables: Option<GroupTables>,
     /// Most pages that are tracked.
     pub cap_pages: u64,
-    /// When moves are held back.
-    pub manners: MannersConfig,
+    /// When moves are throttled.
+    pub throttle: ThrottleConfig,
 }
 
 impl Settings {
@@ -341,8 +351,8 @@ impl Settings {
             == (other.page_size, other.period_ms, other.cap_pages, other.tables)
             // A dry run flushes no translations.
             && self.dry_run == other.dry_run
-            && self.manners.stall_ms == other.manners.stall_ms
-            && self.manners.move_share == other.manners.move_share
+            && self.throttle.stall_ms == other.throttle.stall_ms
+            && self.throttle.move_share == other.throttle.move_share
     }
 
     /// Whether the policy is the same.
@@ -375,6 +385,11 @@ impl Config {
             let message = in_plain_words(e.message()).replace('\n', " ");
             ConfigError(format!("{name}{line}: {message}"))
         })?;
+        if let Some(line) = old_throttle_line(text) {
+            tracing::warn!(
+                "{name}:{line}: [manners] is now [throttle]; rename it, the next release refuses it"
+            );
+        }
         config.check().map_err(|(at, message)| {
             let line = at.map_or(String::new(), |at| format!(":{}", line_of(text, at)));
             ConfigError(format!("{name}{line}: {message}"))
@@ -404,14 +419,14 @@ impl Config {
         in_range("daemon.memory_share_error", d.memory_share_error, 0.0, 1.0)?;
         in_range("sharing.max_loss", self.sharing.max_loss, 0.0, 1.0)?;
         in_range("sharing.every_ms", self.sharing.every_ms as f64, 50.0, 86_400_000.0)?;
-        let m = &self.manners;
-        in_range("manners.payback_periods", m.payback_periods, 0.0, 1e6)?;
-        in_range("manners.settle_periods", m.settle_periods.into(), 1.0, 10_000.0)?;
-        in_range("manners.least_moved", m.least_moved, 0.0, 1e6)?;
-        in_range("manners.pause_periods", m.pause_periods.into(), 0.0, 1e6)?;
-        in_range("manners.longest_pause_periods", m.longest_pause_periods.into(), 0.0, 1e6)?;
-        in_range("manners.stall_ms", m.stall_ms as f64, 1.0, 10_000.0)?;
-        in_range("manners.move_share", m.move_share, 0.0, 0.9)?;
+        let m = &self.throttle;
+        in_range("throttle.payback_periods", m.payback_periods, 0.0, 1e6)?;
+        in_range("throttle.settle_periods", m.settle_periods.into(), 1.0, 10_000.0)?;
+        in_range("throttle.least_moved", m.least_moved, 0.0, 1e6)?;
+        in_range("throttle.pause_periods", m.pause_periods.into(), 0.0, 1e6)?;
+        in_range("throttle.longest_pause_periods", m.longest_pause_periods.into(), 0.0, 1e6)?;
+        in_range("throttle.stall_ms", m.stall_ms as f64, 1.0, 10_000.0)?;
+        in_range("throttle.move_share", m.move_share, 0.0, 0.9)?;
         if d.fast_nodes.is_empty() != d.slow_nodes.is_empty() {
             return general("fast_nodes and slow_nodes: expected both or none".to_owned());
         }
@@ -463,8 +478,8 @@ impl Config {
         for pattern in std::iter::once(&group.cgroup).chain(&group.exclude) {
             Pattern::new(pattern)?;
         }
-        let quotas = [group.fast_ratio.is_some(), group.fast.is_some(), group.share.is_some()];
-        if quotas.iter().filter(|q| **q).count() != 1 {
+        let limits = [group.fast_ratio.is_some(), group.fast.is_some(), group.share.is_some()];
+        if limits.iter().filter(|q| **q).count() != 1 {
             return Err("expected one of fast_ratio = 0.5, fast = \"8G\" and share = {}".to_owned());
         }
         if let Some(ratio) = group.fast_ratio
@@ -529,10 +544,10 @@ impl Config {
             seed: self.daemon.seed,
             page_size: group.page_size,
             period_ms: group.period_ms.unwrap_or(self.daemon.period_ms),
-            quota: match (group.fast_ratio, group.fast, group.share.unwrap_or_default()) {
-                (Some(ratio), ..) => Quota::Ratio(ratio),
-                (_, Some(bytes), _) => Quota::Bytes(bytes.0),
-                (.., share) => Quota::Share {
+            limit: match (group.fast_ratio, group.fast, group.share.unwrap_or_default()) {
+                (Some(ratio), ..) => GroupLimit::Ratio(ratio),
+                (_, Some(bytes), _) => GroupLimit::Bytes(bytes.0),
+                (.., share) => GroupLimit::Partitioned {
                     min_bytes: share.min.0,
                     max_bytes: share.max.map_or(u64::MAX, |s| s.0),
                     weight: share.weight,
@@ -543,7 +558,7 @@ impl Config {
             dry_run: group.dry_run || self.daemon.dry_run,
             tables: group.tables,
             cap_pages: cap_pages(group),
-            manners: self.manners,
+            throttle: self.throttle,
         }
     }
 }
@@ -581,11 +596,21 @@ mod tests {
         assert!(config.groups.len() >= 3);
         let small = Config::parse(SMALL, "small").unwrap();
         assert_eq!(config.daemon.period_ms, small.daemon.period_ms);
-        assert_eq!(config.manners, small.manners);
+        assert_eq!(config.throttle, small.throttle);
         assert_eq!(config.sharing, small.sharing);
         let settings = small.settings(small.groups[0].get_ref());
         assert_eq!((settings.policy.as_str(), settings.period_ms), ("amp", 5000));
-        assert_eq!(settings.quota, Quota::Ratio(0.5));
+        assert_eq!(settings.limit, GroupLimit::Ratio(0.5));
+    }
+
+    #[test]
+    fn the_old_name_of_the_throttle_is_read_and_its_line_named() {
+        let old = format!("# manners\n{SMALL}[manners]\nstall_ms = 7\n");
+        assert_eq!(Config::parse(&old, "t.toml").unwrap().throttle.stall_ms, 7);
+        assert_eq!(old_throttle_line(&old), Some(6));
+        let new = format!("# manners\n{SMALL}[throttle]\nstall_ms = 7\n");
+        assert_eq!(Config::parse(&new, "t.toml").unwrap().throttle.stall_ms, 7);
+        assert_eq!(old_throttle_line(&new), None);
     }
 
     #[test]

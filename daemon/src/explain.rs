@@ -89,7 +89,7 @@ fn facts(view: &View, scan: &Scan) -> Vec<String> {
         },
         view.budget_pages.min(scan.pages() as u64),
         scan.pages(),
-        s.quota,
+        s.limit,
         scan.fast.count(),
     )];
     if let (Some(entitled), Some(loss)) = (s.entitled_bytes, s.loss) {
@@ -105,11 +105,11 @@ fn facts(view: &View, scan: &Scan) -> Vec<String> {
         "64 MiB more of fast memory would be worth {:.1} points of hit ratio, best placed",
         100.0 * gain
     ));
-    if let Some(said) = &s.manners.said {
-        facts.push(format!("moves are held back: {said}"));
+    if let Some(message) = &s.throttle.message {
+        facts.push(format!("moves are throttled: {message}"));
     }
-    if s.manners.thrashed_pages > 0 {
-        facts.push(format!("{} pages went to and fro so far", s.manners.thrashed_pages));
+    if s.throttle.thrashed_pages > 0 {
+        facts.push(format!("{} pages went to and fro so far", s.throttle.thrashed_pages));
     }
     if s.untracked_fast_bytes + s.untracked_slow_bytes > 0 {
         facts.push(format!(
@@ -212,9 +212,9 @@ fn reason(view: &View, scan: &Scan, range: &RangeExplanation, used: Use) -> (Str
             ("not used in any scan that is remembered".into(), "use of it".into())
         }
         (false, _) if s.dry_run => ("dry run: nothing is moved".into(), "dry_run = false".into()),
-        (false, _) if s.manners.pause_left > 0 => (
+        (false, _) if s.throttle.pause_left > 0 => (
             "moving is paused, because moves did not pay".into(),
-            format!("the end of the pause, in {} periods", s.manners.pause_left),
+            format!("the end of the pause, in {} periods", s.throttle.pause_left),
         ),
         (false, _) if view.budget_pages == 0 => {
             ("the group has no fast memory".into(), "a larger share".into())
@@ -316,7 +316,7 @@ mod tests {
         view.budget_pages = 5;
         assert!(at(&view, 1).why.contains("there is room"));
         assert!(at(&view, 7).why.contains("not full"));
-        view.status.manners.pause_left = 6;
+        view.status.throttle.pause_left = 6;
         assert!(at(&view, 1).would_change.contains("in 6 periods"));
         let range = VirtualRange { space: SpaceId(9), start: 2 * HUGE, size_bytes: HUGE };
         view.failures = vec![(range, Direction::Promotion, FailureReason::NotAllowed)];

@@ -1,4 +1,4 @@
-//! One group, looked after by a thread of its own: the engine's loop over it, its gate, its
+//! One group, looked after by a thread of its own: the engine's loop over it, its throttle, its
 //! history, and what it shows of itself.
 //!
 //! A thread a group, because groups come, go and fail each by itself, and their periods differ.
@@ -20,16 +20,16 @@ use terrace_core::plan::{Direction, FailureReason};
 use terrace_core::policy::{self, Policy};
 use terrace_core::scan::Scan;
 use terrace_core::seams::MachineError;
-use terrace_engine::{Engine, FastShare, Group, Observer, Options, PeriodReport};
+use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
 use terrace_linux::costs::{Costs, thread_cpu_ns};
 
-use crate::config::{Quota, Settings};
+use crate::config::{GroupLimit, Settings};
 use crate::history::{History, Identity};
 use crate::machine::{Attached, Probe};
-use crate::manners::{Bounds, Gate, Gated, SharedPolicy};
 use crate::service::NOT_DIVIDED;
 use crate::slowdown::{self, Assumed, Facts};
 use crate::status::{FailureCount, GroupStatus, Heat, ProcessStatus};
+use crate::throttle::{Bounds, SharedPolicy, Throttle, ThrottledPolicy};
 
 /// Processes that a status lists.
 const LISTED_PROCESSES: usize = 32;
@@ -124,7 +124,7 @@ pub struct Carryover {
     pub history: History,
     /// The policy, with what settings it was built.
     policy: Option<(Settings, SharedPolicy)>,
-    gate: Option<Arc<Mutex<Gate>>>,
+    throttle: Option<Arc<Mutex<Throttle>>>,
     /// Counters of its status.
     status: Option<GroupStatus>,
     heat: Option<Arc<Mutex<HeatMap>>>,
@@ -204,7 +204,7 @@ impl Running {
 /// Turns reports of the engine into a view.
 struct Keeper {
     shared: Arc<Shared>,
-    gate: Arc<Mutex<Gate>>,
+    throttle: Arc<Mutex<Throttle>>,
     status: GroupStatus,
     failed: BTreeMap<FailureReason, u64>,
     features: FeatureCounter,
@@ -241,7 +241,7 @@ impl Keeper {
         let status = GroupStatus { name, cgroup, state: "starting".into(), ..Default::default() };
         Keeper {
             shared: Arc::clone(shared),
-            gate: Arc::new(Mutex::new(Gate::new(settings.manners, settings.dry_run))),
+            throttle: Arc::new(Mutex::new(Throttle::new(settings.throttle, settings.dry_run))),
             status,
             failed: BTreeMap::new(),
             features: FeatureCounter::default(),
@@ -267,13 +267,14 @@ impl Keeper {
                 return Finished { error: Some(error), carryover };
             }
         };
-        let gated = Gated { policy: Arc::clone(&policy), gate: Arc::clone(&self.gate) };
+        let gated =
+            ThrottledPolicy { policy: Arc::clone(&policy), throttle: Arc::clone(&self.throttle) };
         let group = Group {
             name: self.status.name.clone(),
             tracker,
             policy: Box::new(gated),
             mover,
-            share: FastShare::Bytes(0),
+            share: FastLimit::Bytes(0),
             moved_pages: u64::MAX,
         };
         let options = Options { cpu_clock: || Some(thread_cpu_ns()), ..Options::default() };
@@ -289,17 +290,17 @@ impl Keeper {
                 self.status.error = Some(error);
             }
             if let Some(group) = engine.group_mut(0) {
-                group.share = match self.settings.quota {
-                    Quota::Ratio(ratio) => FastShare::Ratio(ratio),
-                    Quota::Bytes(bytes) => FastShare::Bytes(bytes),
-                    Quota::Share { .. } => FastShare::Bytes(self.shared.granted()),
+                group.share = match self.settings.limit {
+                    GroupLimit::Ratio(ratio) => FastLimit::Ratio(ratio),
+                    GroupLimit::Bytes(bytes) => FastLimit::Bytes(bytes),
+                    GroupLimit::Partitioned { .. } => FastLimit::Bytes(self.shared.granted()),
                 };
                 // Before its first division a group with a share moves nothing: what it may have
                 // is not known.
-                let is_divided = !matches!(group.share, FastShare::Bytes(NOT_DIVIDED));
+                let is_divided = !matches!(group.share, FastLimit::Bytes(NOT_DIVIDED));
                 group.moved_pages = if is_divided { u64::MAX } else { 0 };
             }
-            lock(&self.gate).bound(self.bounds());
+            lock(&self.throttle).bound(self.bounds());
             let mut watching = Watching { keeper: &mut self, probe: probe.as_mut() };
             match engine.step(&mut watching) {
                 Ok(true) => {}
@@ -318,7 +319,7 @@ impl Keeper {
             carryover: Carryover {
                 history: self.history,
                 policy: Some((self.settings, policy)),
-                gate: Some(self.gate),
+                throttle: Some(self.throttle),
                 status: Some(self.status),
                 heat: Some(self.heat),
             },
@@ -327,10 +328,10 @@ impl Keeper {
 
     /// Goes on where another thread of the same group, or the daemon before, stopped.
     fn take_over(&mut self, carryover: Carryover) -> Result<SharedPolicy, String> {
-        let Carryover { history, policy, gate, status, heat } = carryover;
-        if let Some(gate) = gate {
-            lock(&gate).configure(self.settings.manners, self.settings.dry_run);
-            self.gate = gate;
+        let Carryover { history, policy, throttle, status, heat } = carryover;
+        if let Some(throttle) = throttle {
+            lock(&throttle).configure(self.settings.throttle, self.settings.dry_run);
+            self.throttle = throttle;
         }
         if let Some(old) = status {
             let (name, cgroup) = (self.status.name.clone(), self.status.cgroup.clone());
@@ -391,7 +392,7 @@ impl Keeper {
         if let Some(settings) = settings {
             let same_policy = settings.decides_like(&self.settings);
             self.settings = settings;
-            lock(&self.gate).configure(self.settings.manners, self.settings.dry_run);
+            lock(&self.throttle).configure(self.settings.throttle, self.settings.dry_run);
             if !same_policy {
                 *lock(policy) = self.build()?;
             }
@@ -445,17 +446,17 @@ impl Keeper {
     }
 
     fn publish(&mut self, seen: Option<(&PeriodReport<'_>, HitCurve)>) {
-        let manners = lock(&self.gate).status().clone();
+        let throttle = lock(&self.throttle).status().clone();
         let status = &mut self.status;
-        status.manners = manners;
+        status.throttle = throttle;
         status.policy = self.settings.policy.clone();
         status.dry_run = self.settings.dry_run;
         status.page_size_bytes = self.settings.page_size.bytes();
         status.period_ms = self.settings.period_ms;
-        status.quota = match self.settings.quota {
-            Quota::Ratio(_) => "ratio",
-            Quota::Bytes(_) => "fixed",
-            Quota::Share { .. } => "share",
+        status.limit = match self.settings.limit {
+            GroupLimit::Ratio(_) => "ratio",
+            GroupLimit::Bytes(_) => "fixed",
+            GroupLimit::Partitioned { .. } => "share",
         }
         .to_owned();
         status.failed = self
@@ -493,7 +494,7 @@ impl Observer for Watching<'_> {
         let features = keeper.learn(scan);
         keeper.history.push(scan, report.budget);
         lock(&keeper.heat).add(scan);
-        lock(&keeper.gate).outcome(report.outcome, size);
+        lock(&keeper.throttle).outcome(report.outcome, size);
         for failure in &report.outcome.failures {
             *keeper.failed.entry(failure.reason).or_default() += failure.range.pages(size);
         }

@@ -6,7 +6,7 @@
 //!
 //! In reading order:
 //! - what is wanted: [`config`] (`terraced.toml`), [`discover`] (patterns over control groups);
-//! - a group: [`group`] (its thread over the engine's loop), [`manners`] (what holds moves back),
+//! - a group: [`group`] (its thread over the engine's loop), [`throttle`] (what holds moves back),
 //!   [`history`] (what outlives a policy and a restart), [`slowdown`] (an estimate);
 //! - all groups: [`service`], over a [`machine`], which is [`live`] or a test's; [`preflight`]
 //!   (what is wrong before anything is changed), [`notify`] (the service manager);
@@ -24,13 +24,13 @@ pub mod group;
 pub mod history;
 pub mod live;
 pub mod machine;
-pub mod manners;
 pub mod metrics;
 pub mod notify;
 pub mod preflight;
 pub mod service;
 pub mod slowdown;
 pub mod status;
+pub mod throttle;
 
 pub use config::{Config, ConfigError};
 pub use service::Service;

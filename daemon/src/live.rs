@@ -164,8 +164,8 @@ impl Machine for Live {
         // What changes nothing moves no page for a flush and places no page table.
         spec.flush = !settings.dry_run;
         spec.tables = settings.tables.filter(|_| !settings.dry_run).map(Into::into);
-        spec.stall_ms = settings.manners.stall_ms;
-        spec.move_share = settings.manners.move_share;
+        spec.stall_ms = settings.throttle.stall_ms;
+        spec.move_share = settings.throttle.move_share;
         spec.stop = Some(stop);
         let attached = self.host.attach(vec![spec]).map_err(|e| e.to_string())?;
         let attached = attached.into_iter().next().ok_or("no kernel thread is free")?;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::board::Board;
 use crate::discover::shown;
-use crate::manners::Held;
 use crate::status::{GroupStatus, Status};
+use crate::throttle::ThrottleReason;
 
 /// Largest request.
 const MOST_BYTES: usize = 8 << 10;
@@ -139,13 +139,13 @@ pub fn render(status: &Status) -> String {
             g.process_count as f64
         }),
         ("terrace_group_thrashed_pages_total", "counter", "Pages moved to and fro.", |g| {
-            g.manners.thrashed_pages as f64
+            g.throttle.thrashed_pages as f64
         }),
         ("terrace_group_pauses_total", "counter", "Pauses because moves did not pay.", |g| {
-            g.manners.pauses as f64
+            g.throttle.pauses as f64
         }),
         ("terrace_group_paused", "gauge", "1 while moves are paused.", |g| {
-            f64::from(u8::from(g.manners.pause_left > 0))
+            f64::from(u8::from(g.throttle.pause_left > 0))
         }),
         ("terrace_group_operations_total", "counter", "Calls that moved pages.", |g| {
             g.operations as f64
@@ -193,18 +193,17 @@ pub fn render(status: &Status) -> String {
             );
         }
     }
-    out.family(
-        "terrace_group_held_pages_total",
-        "counter",
-        "Pages of plans that were held back, by reason.",
-    );
-    for g in groups {
-        for held in Held::ALL {
-            out.sample(
-                "terrace_group_held_pages_total",
-                &with(g, "reason", held.name()),
-                g.manners.held_pages[held as usize] as f64,
-            );
+    // The second is the name that it had; it goes with the next release.
+    for (name, help) in [
+        ("terrace_group_throttled_pages_total", "Pages of plans that were throttled, by reason."),
+        ("terrace_group_held_pages_total", "The old name of terrace_group_throttled_pages_total."),
+    ] {
+        out.family(name, "counter", help);
+        for g in groups {
+            for reason in ThrottleReason::ALL {
+                let pages = g.throttle.throttled_pages[reason as usize];
+                out.sample(name, &with(g, "reason", reason.name()), pages as f64);
+            }
         }
     }
     out.family(
@@ -213,11 +212,11 @@ pub fn render(status: &Status) -> String {
         "Periods in which a budget bound moves, by reason.",
     );
     for g in groups {
-        for held in Held::ALL {
+        for reason in ThrottleReason::ALL {
             out.sample(
                 "terrace_group_bound_periods_total",
-                &with(g, "reason", held.name()),
-                g.manners.bound_periods[held as usize] as f64,
+                &with(g, "reason", reason.name()),
+                g.throttle.bound_periods[reason as usize] as f64,
             );
         }
     }

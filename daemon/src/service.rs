@@ -12,10 +12,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use terrace_core::division::{self, Claim};
+use terrace_core::partitioning::{self, FastMemoryClaim};
 
 use crate::board::Board;
-use crate::config::{Config, GroupConfig, Quota, Settings};
+use crate::config::{Config, GroupConfig, GroupLimit, Settings};
 use crate::control::{Order, Request};
 use crate::discover::{self, Pattern, Wanted, shown};
 use crate::group::{Carryover, Finished, Running, Shared};
@@ -179,7 +179,7 @@ impl<M: Machine> Service<M> {
             frame.machine = machine;
         }
         frame.config = self.path.display().to_string();
-        let has_share = |r: &Running| matches!(r.settings.quota, Quota::Share { .. });
+        let has_share = |r: &Running| matches!(r.settings.limit, GroupLimit::Partitioned { .. });
         frame.sharing = self.running.values().any(has_share).then(|| self.sharing.clone());
     }
 
@@ -386,10 +386,10 @@ impl<M: Machine> Service<M> {
         for (cgroup, running) in &self.running {
             let view = running.shared.view();
             let s = &view.status;
-            match running.settings.quota {
-                Quota::Ratio(ratio) => fixed += (s.bytes as f64 * ratio) as u64,
-                Quota::Bytes(bytes) => fixed += bytes.min(s.bytes),
-                Quota::Share { min_bytes, max_bytes, weight } => {
+            match running.settings.limit {
+                GroupLimit::Ratio(ratio) => fixed += (s.bytes as f64 * ratio) as u64,
+                GroupLimit::Bytes(bytes) => fixed += bytes.min(s.bytes),
+                GroupLimit::Partitioned { min_bytes, max_bytes, weight } => {
                     // Until its first scan nothing is known of it, and it moves nothing.
                     if view.scan.is_none() {
                         continue;
@@ -398,7 +398,7 @@ impl<M: Machine> Service<M> {
                     newcomer |= before == NOT_DIVIDED;
                     names.push(cgroup.clone());
                     let curve = view.curve.clone();
-                    claims.push(Claim { curve, min_bytes, max_bytes, weight });
+                    claims.push(FastMemoryClaim { curve, min_bytes, max_bytes, weight });
                     used.push(s.fast_bytes);
                     granted.push(if before == NOT_DIVIDED { s.fast_bytes } else { before });
                 }
@@ -415,9 +415,9 @@ impl<M: Machine> Service<M> {
             let total = configured.min(there);
             self.next_division = now + Duration::from_millis(self.config.sharing.every_ms);
             let max_loss = self.config.sharing.max_loss;
-            let division = division::divide(total, &claims, max_loss);
+            let partitioning = partitioning::partition(total, &claims, max_loss);
             self.targets.clear();
-            for (name, share) in names.iter().zip(&division.shares) {
+            for (name, share) in names.iter().zip(&partitioning.shares) {
                 self.targets.insert(name.clone(), share.bytes);
                 if let Some(running) = self.running.get(name) {
                     let mut view = running.shared.view();
@@ -425,18 +425,18 @@ impl<M: Machine> Service<M> {
                     view.status.loss = Some(share.loss);
                 }
             }
-            let losses = division.shares.iter().map(|s| s.loss);
+            let losses = partitioning.shares.iter().map(|s| s.loss);
             self.sharing = SharingStatus {
                 total_bytes: total,
                 divisions: self.sharing.divisions + 1,
-                minimums_cut: division.minimums_cut,
+                minimums_cut: partitioning.minimums_cut,
                 largest_loss: losses.fold(0.0, f64::max),
                 max_loss,
             };
         }
         let target = |name: &String| self.targets.get(name).copied().unwrap_or(0);
         let targets: Vec<u64> = names.iter().map(target).collect();
-        let next = division::phase_in(self.sharing.total_bytes, &targets, &granted, &used);
+        let next = partitioning::phase_in(self.sharing.total_bytes, &targets, &granted, &used);
         for (name, bytes) in names.iter().zip(next) {
             if let Some(running) = self.running.get(name) {
                 running.shared.grant(bytes);

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::manners::MannersStatus;
+use crate::throttle::ThrottleStatus;
 
 /// The daemon and its groups.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -173,7 +173,8 @@ pub struct GroupStatus {
     /// What it may have there.
     pub granted_bytes: u64,
     /// How the grant came about: "ratio", "fixed" or "share".
-    pub quota: String,
+    #[serde(alias = "quota")]
+    pub limit: String,
     /// What it would have got by weight alone, of groups with a share.
     pub entitled_bytes: Option<u64>,
     /// Loss of hit ratio against that.
@@ -210,8 +211,9 @@ pub struct GroupStatus {
     pub operations: u64,
     /// Failed moves.
     pub failed: Vec<FailureCount>,
-    /// What held moves back.
-    pub manners: MannersStatus,
+    /// What throttled moves.
+    #[serde(alias = "manners")]
+    pub throttle: ThrottleStatus,
     /// Time that moves took, and the longest batch.
     pub move_ns: u64,
     /// See `move_ns`.

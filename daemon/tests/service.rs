@@ -423,11 +423,11 @@ fn a_dry_run_moves_nothing_and_counts() {
     run.program("/b", 32, HIGH);
     let placed = run.world(|w| w.programs["/b"].fast.clone());
     let status = run.until("counted", |s| {
-        group(s, "b").is_some_and(|g| g.scans > 10 && g.manners.held_pages[0] > 0)
+        group(s, "b").is_some_and(|g| g.scans > 10 && g.throttle.throttled_pages[0] > 0)
     });
     let b = group(&status, "b").unwrap();
     assert_eq!((b.promoted_pages, b.demoted_pages), (0, 0));
-    assert!(b.dry_run && b.manners.said.as_ref().is_some_and(|s| s.contains("dry run")));
+    assert!(b.dry_run && b.throttle.message.as_ref().is_some_and(|s| s.contains("dry run")));
     assert_eq!(run.world(|w| w.programs["/b"].fast.clone()), placed);
 }
 
@@ -481,9 +481,9 @@ fn moving_pauses_where_doing_nothing_is_better() {
     let run = Run::start(one, 16);
     run.program("/l", 32, |period, page| (period * 4) % 32 <= page && page < (period * 4) % 32 + 4);
     let status =
-        run.until("paused", |s| group(s, "loop").is_some_and(|g| g.manners.pause_left > 0));
+        run.until("paused", |s| group(s, "loop").is_some_and(|g| g.throttle.pause_left > 0));
     let g = group(&status, "loop").unwrap();
-    assert!(g.manners.thrashed_pages > 0 && (g.manners.gain as f64) < g.manners.cost, "{g:?}");
+    assert!(g.throttle.thrashed_pages > 0 && (g.throttle.gain as f64) < g.throttle.cost, "{g:?}");
     let moved = g.promoted_pages;
     let status = run
         .until("still paused, later", |s| group(s, "loop").is_some_and(|n| n.scans > g.scans + 4));
@@ -500,7 +500,7 @@ fn a_bandwidth_budget_bounds_every_period() {
     let status = run.until("moved", |s| group(s, "b").is_some_and(|g| g.hit_ratio == 1.0));
     let b = group(&status, "b").unwrap();
     assert_eq!((b.promoted_pages, b.demoted_pages), (16, 16));
-    assert!(b.manners.bound_periods[3] >= 16, "{:?}", b.manners);
+    assert!(b.throttle.bound_periods[3] >= 16, "{:?}", b.throttle);
     assert!(b.scans >= 16, "{b:?}");
 }
 

@@ -4,15 +4,15 @@
 //! [`Policy`](terrace_core::policy::Policy), [`Mover`](terrace_core::seams::Mover). **Must not
 //! know** which machine it runs on, where time comes from, or what becomes of its reports.
 //!
-//! - [`share`]: how much fast memory a group may use;
+//! - [`limit`]: how much fast memory a group may use;
 //! - [`report`]: what the engine tells an observer about each period;
 //! - [`run`]: the loop itself.
 #![forbid(unsafe_code)]
 
+pub mod limit;
 pub mod report;
 pub mod run;
-pub mod share;
 
+pub use limit::FastLimit;
 pub use report::{Observer, PeriodReport};
 pub use run::{Engine, EngineError, Group, Options};
-pub use share::FastShare;

@@ -6,8 +6,8 @@ use terrace_core::policy::Policy;
 use terrace_core::scan::{Budget, Scan};
 use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
 
+use crate::limit::FastLimit;
 use crate::report::{Cpu, Observer, PeriodReport};
-use crate::share::FastShare;
 
 /// A group under the engine's care.
 pub struct Group {
@@ -20,7 +20,7 @@ pub struct Group {
     /// Moves its pages.
     pub mover: Box<dyn Mover>,
     /// Fast memory it may use.
-    pub share: FastShare,
+    pub share: FastLimit,
     /// Pages that may be moved for it in one period.
     pub moved_pages: u64,
 }

@@ -11,7 +11,7 @@ use terrace_core::plan::{Decision, Direction, Failure, FailureReason, Features, 
 use terrace_core::policy::Policy;
 use terrace_core::scan::{Budget, Scan};
 use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
-use terrace_engine::{Engine, EngineError, FastShare, Group, Observer, Options, PeriodReport};
+use terrace_engine::{Engine, EngineError, FastLimit, Group, Observer, Options, PeriodReport};
 
 const PAGE: u64 = 4096;
 
@@ -113,7 +113,7 @@ fn bench(observations: Vec<Observation>, plan: Plan, answers: Vec<Answer>) -> Be
         tracker: Box::new(Script(observations.into())),
         policy: Box::new(Always(plan, Arc::clone(&budgets))),
         mover: Box::new(Answers(answers.into(), Rc::clone(&plans))),
-        share: FastShare::Ratio(0.5),
+        share: FastLimit::Ratio(0.5),
         moved_pages: 7,
     };
     Bench { engine: Engine::new(vec![group], Options::default()), plans, budgets }
@@ -192,7 +192,7 @@ fn a_group_that_ends_leaves_the_others_running() {
         tracker: Box::new(Script((0..count).map(|n| period(n, 4)).collect())),
         policy: Box::new(Always(Plan::default(), Arc::default())),
         mover: Box::new(Answers(VecDeque::new(), Rc::default())),
-        share: FastShare::Bytes(2 * PAGE),
+        share: FastLimit::Bytes(2 * PAGE),
         moved_pages: u64::MAX,
     };
     let mut engine = Engine::new(vec![group("short", 1), group("long", 3)], Options::default());

@@ -8,7 +8,7 @@ use serde_json::Value;
 use terrace_core::page::PageSize;
 use terrace_core::parameters::in_plain_words;
 use terrace_core::policy::{self, Policy, PolicyError};
-use terrace_engine::FastShare;
+use terrace_engine::FastLimit;
 use terrace_linux::backend::Mechanisms;
 use terrace_simulated::os::{OsConfig, TablePolicy};
 use terrace_simulated::reference::Options;
@@ -250,11 +250,11 @@ impl WorkloadSpec {
 
 impl GroupSpec {
     /// The group's share of fast memory.
-    pub fn share(&self) -> FastShare {
+    pub fn share(&self) -> FastLimit {
         match (self.fast_ratio, self.fast) {
-            (Some(ratio), _) => FastShare::Ratio(ratio),
-            (None, Some(size)) => FastShare::Bytes(size.0),
-            (None, None) => FastShare::Ratio(1.0),
+            (Some(ratio), _) => FastLimit::Ratio(ratio),
+            (None, Some(size)) => FastLimit::Bytes(size.0),
+            (None, None) => FastLimit::Ratio(1.0),
         }
     }
 }

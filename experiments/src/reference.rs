@@ -5,7 +5,7 @@ use terrace_core::parameters;
 use terrace_core::policy;
 use terrace_core::projection::{HitRatio, ThreadTime};
 use terrace_core::seams::MachineError;
-use terrace_engine::{Engine, FastShare, Group, Observer, Options, PeriodReport};
+use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
 use terrace_results::{HardwareRow, RunRow};
 use terrace_simulated::hardware::address::Kind;
 use terrace_simulated::hardware::node::MemoryPort;
@@ -192,7 +192,7 @@ fn latency(hardware: &MachineConfig, tier: usize) -> anyhow::Result<Picoseconds>
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Share {
     /// This much.
-    Given(FastShare),
+    Given(FastLimit),
     /// Everything.
     AllFast,
     /// Nothing.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use terrace_core::policy;
 use terrace_core::seams::MachineError;
-use terrace_engine::{Engine, FastShare, Group, Observer, Options, PeriodReport};
+use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
 use terrace_experiments::Refusal;
 use terrace_experiments::heat::{self, Heat};
 use terrace_results::HeatRow;
@@ -100,7 +100,7 @@ pub fn play(recording: &Recording, setup: &Setup<'_>) -> anyhow::Result<Played> 
     };
     let machine = SimulatedMachine::new(config)?;
     let page_size = recording.page_size;
-    let share = FastShare::Ratio(setup.share).of_whole(page_size, recording.footprint_bytes);
+    let share = FastLimit::Ratio(setup.share).of_whole(page_size, recording.footprint_bytes);
     let group = GroupConfig {
         name: recording.name.clone(),
         page_size,

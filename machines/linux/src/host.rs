@@ -16,7 +16,7 @@ use crate::files::FileError;
 use crate::flush::FlushBudget;
 use crate::group_layout::{LayoutReader, Source};
 use crate::guard::GuardCommand;
-use crate::mover::{MoverOptions, Notices, PageMover, TierNodes};
+use crate::mover::{MoverOptions, PageMover, SharedTrackerState, TierNodes};
 use crate::numa;
 use crate::page_tables::{self, Inherited, TableKeeper};
 use crate::roots::Roots;
@@ -395,7 +395,7 @@ impl Host {
             let Some(slot) = self.slots.iter().position(|taken| !taken) else { break };
             let roots = &self.options.roots;
             let kernel = || self.backend.kernel(roots, move_shared);
-            let notices = Notices::default();
+            let tracker_state = SharedTrackerState::default();
             let costs = Costs::default();
             let period = Duration::from_millis(group.period_ms);
             let tracker = GroupTracker::new(
@@ -416,7 +416,7 @@ impl Host {
                 self.backend.sampler(roots, &self.session, slot, period),
                 kernel(),
                 nodes.clone(),
-                Arc::clone(&notices),
+                Arc::clone(&tracker_state),
                 costs.clone(),
             );
             let bounds = MoverOptions {
@@ -428,7 +428,7 @@ impl Host {
                 nodes.clone(),
                 group.page_size,
                 bounds,
-                notices,
+                tracker_state,
                 costs.clone(),
             );
             let (name, number) = (group.name, slot as u32);

@@ -13,7 +13,7 @@
 //!   `scan_sampler` (the Terrace kernel's scan); [`flush`] (what stays in a TLB shows no use),
 //!   [`tracker`];
 //! - moving: [`kernel`] (the calls, as a trait that tests replace), [`mover`],
-//!   [`pace`] (how many pages a call), [`costs`];
+//!   [`batch_size`] (how many pages a call), [`costs`];
 //! - the Terrace kernel's device: [`tiermem`], `tiermem_kernel` (moves with it); [`backend`] (which
 //!   mechanisms a host has);
 //! - leaving the host as it was: [`lock`], [`journal`] (every change, before it is made),
@@ -23,6 +23,7 @@
 //! Everything unsafe is in [`raw`] and `tiermem_raw`.
 
 pub mod backend;
+pub mod batch_size;
 pub mod cgroup;
 pub mod collect;
 pub mod conflicts;
@@ -41,7 +42,6 @@ pub mod limits;
 pub mod lock;
 pub mod mover;
 pub mod numa;
-pub mod pace;
 pub mod page_tables;
 pub mod pagemap;
 pub mod process;

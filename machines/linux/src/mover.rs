@@ -3,7 +3,7 @@
 //! What `move_pages` is like (mm/migrate.c, Linux 6.12) and what follows from it:
 //! - each call drains every processor's LRU caches first, so a call should carry many pages; but
 //!   whoever touches a page that is being moved waits for it to arrive. So pages go in batches
-//!   whose size follows the measured time per page ([`crate::pace`]).
+//!   whose size follows the measured time per page ([`crate::batch_size`]).
 //! - one address names a whole folio. Base addresses of one huge page would be refused as busy,
 //!   because the first of them took it off its list.
 //! - when a page fails to move, the call ends early and leaves `status` unwritten for the pages
@@ -26,9 +26,9 @@ use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Direction, Failure, FailureReason, Outcome, Plan};
 use terrace_core::seams::{MachineError, Mover};
 
+use crate::batch_size::BatchSizer;
 use crate::costs::{Costs, thread_cpu_ns};
 use crate::kernel::PageKernel;
-use crate::pace::Pace;
 use crate::process::Process;
 
 /// A status that the kernel never writes.
@@ -64,7 +64,7 @@ impl TierNodes {
 
 /// What the tracker of a group lets its mover know.
 #[derive(Debug, Default)]
-pub struct Notice {
+pub struct TrackerState {
     /// The processes that the group has now: the mover touches no other.
     pub members: Vec<Process>,
     /// The end of the period that runs, on the clock of [`PageKernel::now`], and the length of a
@@ -73,7 +73,7 @@ pub struct Notice {
 }
 
 /// Shared by a group's tracker and mover.
-pub type Notices = Arc<RwLock<Notice>>;
+pub type SharedTrackerState = Arc<RwLock<TrackerState>>;
 
 /// A page on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,16 +88,16 @@ pub struct PageMover {
     nodes: TierNodes,
     page_size: PageSize,
     options: MoverOptions,
-    notices: Notices,
+    tracker_state: SharedTrackerState,
     costs: Costs,
-    pace: Pace,
+    batch_sizer: BatchSizer,
 }
 
 /// What is known while one plan is carried out, so that it is asked once and not per call.
 #[derive(Default)]
-struct Trip {
+struct MigrationContext {
     /// For each process: may it be touched, and which nodes may it use.
-    processes: BTreeMap<u32, Option<Passport>>,
+    processes: BTreeMap<u32, Option<TargetCheck>>,
     /// Free bytes of nodes that may be filled, as of a few calls ago.
     room: BTreeMap<u32, u64>,
     calls: u32,
@@ -107,9 +107,12 @@ struct Trip {
     operations: u64,
 }
 
-impl Trip {
+impl MigrationContext {
     fn new(plan: &Plan) -> Self {
-        Trip { operation_sizes: plan.operation_sizes.clone(), ..Trip::default() }
+        MigrationContext {
+            operation_sizes: plan.operation_sizes.clone(),
+            ..MigrationContext::default()
+        }
     }
 
     /// The region of a page that an operation keeps to; all memory where the plan says nothing.
@@ -120,7 +123,7 @@ impl Trip {
 }
 
 #[derive(Clone)]
-struct Passport {
+struct TargetCheck {
     /// `None` when that cannot be known.
     nodes: Option<Vec<u32>>,
 }
@@ -135,7 +138,7 @@ impl PageMover {
         nodes: TierNodes,
         page_size: PageSize,
         options: MoverOptions,
-        notices: Notices,
+        tracker_state: SharedTrackerState,
         costs: Costs,
     ) -> Self {
         // Small at first: 2 MB or 32 KB; at most 128 MB or 16 MB.
@@ -143,17 +146,17 @@ impl PageMover {
             PageSize::Huge => (1, 64),
             PageSize::Base => (8, 4096),
         };
-        let pace = Pace::new(options.stall, first, most);
-        PageMover { kernel, nodes, page_size, options, notices, costs, pace }
+        let batch_sizer = BatchSizer::new(options.stall, first, most);
+        PageMover { kernel, nodes, page_size, options, tracker_state, costs, batch_sizer }
     }
 
     /// Moves these pages one way until the deadline. Says what became of each.
-    fn go(
+    fn migrate_pages(
         &mut self,
         direction: Direction,
         pages: &[Page],
         deadline: Duration,
-        trip: &mut Trip,
+        context: &mut MigrationContext,
         account: &mut Account,
     ) -> Vec<Result<(), FailureReason>> {
         let mut done = Vec::with_capacity(pages.len());
@@ -163,7 +166,14 @@ impl PageMover {
             let pages = &rest[..same_space];
             let mut results = vec![Err(FailureReason::OutOfTime); pages.len()];
             if self.kernel.now() < deadline {
-                self.go_in_space(first.space.0, direction, pages, deadline, trip, &mut results);
+                self.migrate_in_space(
+                    first.space.0,
+                    direction,
+                    pages,
+                    deadline,
+                    context,
+                    &mut results,
+                );
             }
             for (page, result) in pages.iter().zip(&results) {
                 account.page(direction, *page, *result);
@@ -174,16 +184,16 @@ impl PageMover {
     }
 
     /// Moves pages of one process.
-    fn go_in_space(
+    fn migrate_in_space(
         &mut self,
         pid: u32,
         direction: Direction,
         pages: &[Page],
         deadline: Duration,
-        trip: &mut Trip,
+        context: &mut MigrationContext,
         results: &mut [Result<(), FailureReason>],
     ) {
-        let Some(passport) = self.passport(pid, trip) else {
+        let Some(target) = self.check_target(pid, context) else {
             return results.fill(Err(FailureReason::ProcessGone));
         };
         let addresses: Vec<u64> = pages.iter().map(|p| p.address).collect();
@@ -207,7 +217,7 @@ impl PageMover {
                 _ => going.push(index),
             }
         }
-        let may = |n: &&u32| passport.nodes.as_ref().is_none_or(|a| a.contains(n));
+        let may = |n: &&u32| target.nodes.as_ref().is_none_or(|a| a.contains(n));
         let goal: Vec<u32> = goal.iter().filter(may).copied().collect();
         let mut going = going.as_slice();
         while !going.is_empty() {
@@ -215,42 +225,48 @@ impl PageMover {
                 // These were set to `OutOfTime` at the start.
                 return;
             }
-            let region = |index: usize| trip.region(direction, pages[index], self.page_size);
+            let region = |index: usize| context.region(direction, pages[index], self.page_size);
             let first = region(going[0]);
-            let batch = going.iter().take(self.pace.batch()).take_while(|&&i| region(i) == first);
+            let batch =
+                going.iter().take(self.batch_sizer.batch()).take_while(|&&i| region(i) == first);
             let (batch, rest) = going.split_at(batch.count());
-            self.send(pid, &goal, &addresses, batch, trip, results);
+            self.migrate_batch(pid, &goal, &addresses, batch, context, results);
             going = rest;
         }
     }
 
     /// Whether a process may be touched: it lives and is the one that the tracker means. Another
     /// may have got its identifier since the scan.
-    fn passport(&mut self, pid: u32, trip: &mut Trip) -> Option<Passport> {
-        if let Some(known) = trip.processes.get(&pid) {
+    fn check_target(&mut self, pid: u32, context: &mut MigrationContext) -> Option<TargetCheck> {
+        if let Some(known) = context.processes.get(&pid) {
             return known.clone();
         }
         let process = self.kernel.alive(pid);
-        let member =
-            process.is_some_and(|p| self.notices.read().is_ok_and(|n| n.members.contains(&p)));
-        let passport = member.then(|| Passport { nodes: self.kernel.allowed_nodes(pid) });
-        trip.processes.insert(pid, passport.clone());
-        passport
+        let member = process
+            .is_some_and(|p| self.tracker_state.read().is_ok_and(|n| n.members.contains(&p)));
+        let target = member.then(|| TargetCheck { nodes: self.kernel.allowed_nodes(pid) });
+        context.processes.insert(pid, target.clone());
+        target
     }
 
     /// The first node with room for so many bytes, or the one with the most room.
-    fn choose_node(&mut self, goal: &[u32], wanted: u64, trip: &mut Trip) -> Option<(u32, u64)> {
-        if trip.calls.is_multiple_of(ROOM_CALLS) {
-            trip.room.clear();
+    fn choose_node(
+        &mut self,
+        goal: &[u32],
+        wanted: u64,
+        context: &mut MigrationContext,
+    ) -> Option<(u32, u64)> {
+        if context.calls.is_multiple_of(ROOM_CALLS) {
+            context.room.clear();
         }
-        trip.calls += 1;
+        context.calls += 1;
         let mut best: Option<(u32, u64)> = None;
         for &node in goal {
-            let room = match trip.room.get(&node) {
+            let room = match context.room.get(&node) {
                 Some(room) if *room >= wanted => *room,
                 _ => {
                     let room = self.kernel.room_bytes(node);
-                    trip.room.insert(node, room);
+                    context.room.insert(node, room);
                     room
                 }
             };
@@ -265,36 +281,36 @@ impl PageMover {
     }
 
     /// Moves the pages of these indices, none of which is there yet.
-    fn send(
+    fn migrate_batch(
         &mut self,
         pid: u32,
         goal: &[u32],
         addresses: &[u64],
         going: &[usize],
-        trip: &mut Trip,
+        context: &mut MigrationContext,
         results: &mut [Result<(), FailureReason>],
     ) {
         let page_bytes = self.page_size.bytes();
         let wanted = going.len() as u64 * page_bytes;
-        let Some((node, room)) = self.choose_node(goal, wanted, trip) else {
+        let Some((node, room)) = self.choose_node(goal, wanted, context) else {
             going.iter().for_each(|&i| results[i] = Err(FailureReason::NotAllowed));
             return;
         };
         let (fit, over) = going.split_at(going.len().min((room / page_bytes) as usize));
         over.iter().for_each(|&i| results[i] = Err(FailureReason::NoRoom));
-        trip.room.insert(node, room - fit.len() as u64 * page_bytes);
+        context.room.insert(node, room - fit.len() as u64 * page_bytes);
 
         let mut left = fit.to_vec();
         for _ in 0..ATTEMPTS {
             if left.is_empty() {
                 break;
             }
-            let (told, answer) = self.call(pid, node, addresses, &left);
+            let (reported, answer) = self.call(pid, node, addresses, &left);
             let mut place = vec![UNWRITTEN; left.len()];
             let sent: Vec<u64> = left.iter().map(|&i| addresses[i]).collect();
             let located = self.kernel.locate(pid, &sent, &mut place);
             let (mut again, mut moved) = (Vec::new(), false);
-            for ((&index, &told), &place) in left.iter().zip(&told).zip(&place) {
+            for ((&index, &reported), &place) in left.iter().zip(&reported).zip(&place) {
                 let arrived = u32::try_from(place).is_ok_and(|n| goal.contains(&n));
                 moved |= arrived && located.is_ok();
                 results[index] = match (&located, &answer) {
@@ -302,8 +318,8 @@ impl PageMover {
                     _ if arrived => Ok(()),
                     _ if place < 0 => Err(of_page(place)),
                     // Said to be moved, and found elsewhere.
-                    _ if told >= 0 => Err(FailureReason::StayedPut),
-                    _ if told != UNWRITTEN => Err(of_page(told)),
+                    _ if reported >= 0 => Err(FailureReason::StayedPut),
+                    _ if reported != UNWRITTEN => Err(of_page(reported)),
                     (_, Err(e)) => Err(of_call(e)),
                     (_, Ok(_)) => {
                         again.push(index);
@@ -311,7 +327,7 @@ impl PageMover {
                     }
                 };
             }
-            trip.operations += u64::from(moved);
+            context.operations += u64::from(moved);
             // The other way round, so that those behind the page that ended the call come first.
             // A page alone has no other behind it.
             again.reverse();
@@ -328,11 +344,11 @@ impl PageMover {
         indices: &[usize],
     ) -> (Vec<i32>, std::io::Result<u64>) {
         let sent: Vec<u64> = indices.iter().map(|&i| addresses[i]).collect();
-        let mut told = vec![UNWRITTEN; sent.len()];
+        let mut reported = vec![UNWRITTEN; sent.len()];
         let begin = self.kernel.now();
-        let answer = self.kernel.migrate(pid, &sent, node, &mut told);
+        let answer = self.kernel.migrate(pid, &sent, node, &mut reported);
         self.timed(sent.len(), begin);
-        (told, answer)
+        (reported, answer)
     }
 
     /// Accounts for a call that moved so many pages.
@@ -342,7 +358,7 @@ impl PageMover {
         self.costs.move_calls().add(1);
         self.costs.move_ns().add(took_ns);
         self.costs.longest_move_ns().raise_to(took_ns);
-        self.pace.took(pages, took);
+        self.batch_sizer.took(pages, took);
     }
 
     fn pages(&self, ranges: impl IntoIterator<Item = VirtualRange>) -> Vec<Page> {
@@ -361,7 +377,7 @@ impl PageMover {
     /// again. Close to that moment it is waited for, so that moves have their time after it.
     fn deadline(&mut self) -> Duration {
         let now = self.kernel.now();
-        let boundary = self.notices.read().ok().and_then(|n| n.boundary);
+        let boundary = self.tracker_state.read().ok().and_then(|n| n.boundary);
         let Some((mut end, period)) = boundary.filter(|(_, period)| !period.is_zero()) else {
             return now + self.options.total;
         };
@@ -385,16 +401,16 @@ impl PageMover {
         }
         let deadline = self.deadline();
         let mut account = Account::new(self.page_size);
-        let mut trip = Trip::new(plan);
+        let mut context = MigrationContext::new(plan);
 
         let demotions = self.pages(plan.demotions.iter().copied());
-        self.go(Direction::Demotion, &demotions, deadline, &mut trip, &mut account);
+        self.migrate_pages(Direction::Demotion, &demotions, deadline, &mut context, &mut account);
 
-        self.exchange(plan, deadline, &mut trip, &mut account);
+        self.exchange(plan, deadline, &mut context, &mut account);
 
         let promotions = self.pages(plan.promotions.iter().copied());
-        self.go(Direction::Promotion, &promotions, deadline, &mut trip, &mut account);
-        account.outcome.operations = trip.operations;
+        self.migrate_pages(Direction::Promotion, &promotions, deadline, &mut context, &mut account);
+        account.outcome.operations = context.operations;
         account.outcome
     }
 }
@@ -618,7 +634,7 @@ mod tests {
             TierNodes { fast: vec![0], slow: vec![1] },
             PageSize::Huge,
             MoverOptions { stall: Duration::from_millis(20), total },
-            Arc::new(RwLock::new(Notice {
+            Arc::new(RwLock::new(TrackerState {
                 members: vec![Process { pid: 7, start_ticks: 1 }],
                 boundary: None,
             })),
@@ -750,7 +766,7 @@ mod tests {
             ..World::default()
         };
         let (mut mover, world, _) = mover(world, Duration::from_secs(1));
-        mover.pace = Pace::new(Duration::from_millis(20), 4, 4);
+        mover.batch_sizer = BatchSizer::new(Duration::from_millis(20), 4, 4);
         let plan = Plan {
             exchanges: vec![Exchange { up: range(10, 4), down: range(0, 4) }],
             ..Plan::default()
@@ -825,7 +841,7 @@ mod tests {
                 ..World::default()
             };
             let (mut mover, world, _) = mover(world, ms(200));
-            mover.notices.write().unwrap().boundary = Some((ms(100), ms(800)));
+            mover.tracker_state.write().unwrap().boundary = Some((ms(100), ms(800)));
             let plan = Plan { promotions: vec![range(0, 40)], ..Plan::default() };
             let outcome = mover.apply(&plan).unwrap();
             let end = world.lock().unwrap().now;
@@ -844,7 +860,7 @@ mod tests {
     fn a_stranger_with_a_members_number_is_left_alone() {
         let world = World { place: placed(0..0, 0..1), ..World::default() };
         let (mut mover, world, _) = mover(world, Duration::from_secs(1));
-        mover.notices.write().unwrap().members = vec![Process { pid: 7, start_ticks: 99 }];
+        mover.tracker_state.write().unwrap().members = vec![Process { pid: 7, start_ticks: 99 }];
         let plan = Plan { promotions: vec![range(0, 1)], ..Plan::default() };
         let outcome = mover.apply(&plan).unwrap();
         assert_eq!(outcome.failures[0].reason, FailureReason::ProcessGone);

@@ -32,7 +32,7 @@ use crate::files::FileError;
 use crate::flush::{FlushBudget, Flusher};
 use crate::group_layout::{GroupLayout, LayoutReader, Source, difference};
 use crate::kernel::PageKernel;
-use crate::mover::{Notices, TierNodes};
+use crate::mover::{SharedTrackerState, TierNodes};
 use crate::page_tables::TableKeeper;
 use crate::process;
 use crate::roots::Roots;
@@ -78,7 +78,7 @@ pub struct GroupTracker {
     kernel: Box<dyn PageKernel>,
     flusher: Flusher,
     nodes: TierNodes,
-    notices: Notices,
+    tracker_state: SharedTrackerState,
     costs: Costs,
     /// Number of the next period.
     period: u64,
@@ -137,7 +137,7 @@ impl GroupTracker {
         sampler: Box<dyn Sampler>,
         kernel: Box<dyn PageKernel>,
         nodes: TierNodes,
-        notices: Notices,
+        tracker_state: SharedTrackerState,
         costs: Costs,
     ) -> Self {
         let layout_reader =
@@ -150,7 +150,7 @@ impl GroupTracker {
             kernel,
             flusher: Flusher::default(),
             nodes,
-            notices,
+            tracker_state,
             costs,
             period: 0,
             lost: 0,
@@ -274,8 +274,8 @@ impl GroupTracker {
         let same_processes = group.processes == watch.group.processes;
         if !same_processes {
             self.options.tables.iter_mut().for_each(|t| t.keep(&group.processes));
-            if let Ok(mut notice) = self.notices.write() {
-                notice.members.clone_from(&group.processes);
+            if let Ok(mut state) = self.tracker_state.write() {
+                state.members.clone_from(&group.processes);
             }
         }
         if Arc::ptr_eq(&group.layout, &watch.group.layout) && same_processes {
@@ -327,8 +327,8 @@ impl GroupTracker {
         let mut group = group;
         self.options.tables.iter_mut().for_each(|t| t.keep(&group.processes));
         for attempt in 1.. {
-            if let Ok(mut notice) = self.notices.write() {
-                notice.members.clone_from(&group.processes);
+            if let Ok(mut state) = self.tracker_state.write() {
+                state.members.clone_from(&group.processes);
             }
             if group.layout.pages() == 0 {
                 return Ok(());
@@ -363,9 +363,9 @@ impl GroupTracker {
 
     /// A period of a group that has no pages of its size yet.
     fn empty_period(&mut self, group: GroupLayout) -> Result<Observation, StepError> {
-        if let Ok(mut notice) = self.notices.write() {
-            notice.members.clone_from(&group.processes);
-            notice.boundary = None;
+        if let Ok(mut state) = self.tracker_state.write() {
+            state.members.clone_from(&group.processes);
+            state.boundary = None;
         }
         let end = Instant::now() + self.options.period;
         while let Some(left) = end.checked_duration_since(Instant::now()).filter(|l| !l.is_zero()) {
@@ -387,10 +387,10 @@ impl GroupTracker {
     fn begin_period(&mut self) -> Result<(), FileError> {
         self.sampler.settle();
         let Some(watch) = &self.watch else { return Ok(()) };
-        if let Ok(mut notice) = self.notices.write() {
+        if let Ok(mut state) = self.tracker_state.write() {
             let left =
                 (watch.since + self.options.period).saturating_duration_since(Instant::now());
-            notice.boundary = Some((self.kernel.now() + left, self.options.period));
+            state.boundary = Some((self.kernel.now() + left, self.options.period));
         }
         if let Some(budget) = &self.options.flush {
             let flushed = self.flusher.flush(

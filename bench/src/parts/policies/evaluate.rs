@@ -10,7 +10,7 @@ use terrace_core::page::PageSize;
 use terrace_core::policy::Policy;
 use terrace_core::scan::Scan;
 use terrace_core::seams::{MachineError, Observation, Tracker};
-use terrace_engine::{Engine, FastShare, Group, Observer, Options, PeriodReport};
+use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
 use terrace_recordings::profile::{Interval, ProfileReader};
 use terrace_recordings::source::SourceError;
 use terrace_simulated::os::OsConfig;
@@ -178,7 +178,7 @@ impl Workload {
         };
         let config = MachineConfig::new(1 << 60, 1 << 60, setup.period_ms);
         let machine = Machine::new(MachineConfig { sampling, ..config })?;
-        let share = FastShare::Ratio(ratio).of_whole(self.page_size, self.footprint_bytes);
+        let share = FastLimit::Ratio(ratio).of_whole(self.page_size, self.footprint_bytes);
         let group = GroupConfig {
             name: self.name.clone(),
             page_size: self.page_size,

@@ -6,7 +6,7 @@
 
 use terrace_core::plan::{Direction, FailureReason, Plan};
 
-use super::{Account, Page, PageMover, Trip, UNWRITTEN};
+use super::{Account, MigrationContext, Page, PageMover, UNWRITTEN};
 use std::time::Duration;
 
 impl PageMover {
@@ -16,7 +16,7 @@ impl PageMover {
         &mut self,
         plan: &Plan,
         deadline: Duration,
-        trip: &mut Trip,
+        context: &mut MigrationContext,
         account: &mut Account,
     ) {
         let downs = self.pages(plan.exchanges.iter().map(|e| e.down));
@@ -24,11 +24,11 @@ impl PageMover {
         let mut next = 0;
         let pairs = downs.len().min(ups.len());
         while next < pairs {
-            let until = (next + self.pace.batch()).min(pairs);
+            let until = (next + self.batch_sizer.batch()).min(pairs);
             let batch: Vec<(Page, Page)> =
                 downs[next..until].iter().copied().zip(ups[next..until].iter().copied()).collect();
-            let left = self.trade(batch, deadline, trip, account);
-            self.one_by_one(&left, deadline, trip, account);
+            let left = self.trade(batch, deadline, context, account);
+            self.one_by_one(&left, deadline, context, account);
             next = until;
         }
         // Ranges of a pair are equally long; should they not be, the rest is still accounted for.
@@ -45,11 +45,11 @@ impl PageMover {
         &mut self,
         pairs: &[(Page, Page)],
         deadline: Duration,
-        trip: &mut Trip,
+        context: &mut MigrationContext,
         account: &mut Account,
     ) {
         let downs: Vec<Page> = pairs.iter().map(|p| p.0).collect();
-        let went = self.go(Direction::Demotion, &downs, deadline, trip, account);
+        let went = self.migrate_pages(Direction::Demotion, &downs, deadline, context, account);
         let mut free = Vec::with_capacity(pairs.len());
         for (&(_, up), went) in pairs.iter().zip(went) {
             match went {
@@ -63,7 +63,7 @@ impl PageMover {
         }
         // Past the deadline too: the places were freed for these. One batch more at most.
         let deadline = deadline + self.options.stall;
-        self.go(Direction::Promotion, &free, deadline, trip, account);
+        self.migrate_pages(Direction::Promotion, &free, deadline, context, account);
     }
 
     /// Lets these pairs trade places, where the kernel can. Gives those that did not. A trade of
@@ -72,11 +72,11 @@ impl PageMover {
         &mut self,
         pairs: Vec<(Page, Page)>,
         deadline: Duration,
-        trip: &mut Trip,
+        context: &mut MigrationContext,
         account: &mut Account,
     ) -> Vec<(Page, Page)> {
         // An operation of a given size is a move of its own.
-        if !self.kernel.trades() || !trip.operation_sizes.is_empty() {
+        if !self.kernel.trades() || !context.operation_sizes.is_empty() {
             return pairs;
         }
         let mut left = Vec::new();
@@ -92,9 +92,9 @@ impl PageMover {
             }
             rest = after;
             let in_time = self.kernel.now() < deadline;
-            match self.passport(first.space.0, trip) {
+            match self.check_target(first.space.0, context) {
                 Some(_) if in_time => {
-                    self.trade_in_space(first.space.0, together, trip, account, &mut left);
+                    self.trade_in_space(first.space.0, together, context, account, &mut left);
                 }
                 _ => left.extend_from_slice(together),
             }
@@ -106,7 +106,7 @@ impl PageMover {
         &mut self,
         pid: u32,
         pairs: &[(Page, Page)],
-        trip: &mut Trip,
+        context: &mut MigrationContext,
         account: &mut Account,
         left: &mut Vec<(Page, Page)>,
     ) {
@@ -152,6 +152,6 @@ impl PageMover {
             }
         }
         account.outcome.exchanged_pairs += traded;
-        trip.operations += u64::from(traded > 0);
+        context.operations += u64::from(traded > 0);
     }
 }

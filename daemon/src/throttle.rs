@@ -1,12 +1,12 @@
-//! The gate between a group's policy and its mover: what may be moved this period, and why not
+//! The throttle between a group's policy and its mover: what may be moved this period, and why not
 //! more. Pure: no clock, no I/O; periods are its only time.
 //!
-//! # What holds moves back
+//! # What throttles moves
 //! - **Budgets**: pages per period that bandwidth and processor time allow. A policy is told the
 //!   number, so it asks for its best moves first.
 //! - **Failures**: when half of the moves of a period fail, the number is halved, and doubled
 //!   again with each period in which nine in ten succeed.
-//! - **No use**: moves that yield too little. See below.
+//! - **Not beneficial**: moves that yield too little. See below.
 //! - **Dry run**: everything; what would be moved is counted.
 //!
 //! # Is moving worth it?
@@ -17,7 +17,7 @@
 //! periods, each worth `payback_periods` of hits (later ones have had no time to yield; their hits
 //! count nevertheless, in favour of moving). When the gain is below the cost, moving pauses: first
 //! for `pause_periods`, then twice as long each time, until it pays again. In a pause the group is
-//! still brought back within its share, and free room is still filled.
+//! still brought back within its limit, and free room is still filled.
 //!
 //! Pages that are promoted and demoted within one such span are counted as thrashed.
 
@@ -32,19 +32,19 @@ use terrace_core::plan::{Decision, Outcome, Plan};
 use terrace_core::policy::Policy;
 use terrace_core::scan::{Budget, Scan};
 
-use crate::config::MannersConfig;
+use crate::config::ThrottleConfig;
 
-/// Moves in a period of which half may fail before they are held back: below this, chance.
+/// Moves in a period of which half may fail before they are throttled: below this, chance.
 const FEW: u64 = 8;
 
-/// Why moves were held back.
+/// Why moves were throttled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Held {
+pub enum ThrottleReason {
     /// Nothing is moved at all.
     DryRun,
     /// Moving did not pay.
-    NoUse,
+    NotBeneficial,
     /// Many moves failed.
     Failures,
     /// The budget of bandwidth.
@@ -53,29 +53,35 @@ pub enum Held {
     Cpu,
 }
 
-impl Held {
+impl ThrottleReason {
     /// Every reason.
-    pub const ALL: [Held; 5] =
-        [Held::DryRun, Held::NoUse, Held::Failures, Held::Bandwidth, Held::Cpu];
+    pub const ALL: [ThrottleReason; 5] = [
+        ThrottleReason::DryRun,
+        ThrottleReason::NotBeneficial,
+        ThrottleReason::Failures,
+        ThrottleReason::Bandwidth,
+        ThrottleReason::Cpu,
+    ];
 
     /// Its name in status and metrics.
     pub fn name(self) -> &'static str {
         match self {
-            Held::DryRun => "dry_run",
-            Held::NoUse => "no_use",
-            Held::Failures => "failures",
-            Held::Bandwidth => "bandwidth",
-            Held::Cpu => "cpu",
+            ThrottleReason::DryRun => "dry_run",
+            ThrottleReason::NotBeneficial => "not_beneficial",
+            ThrottleReason::Failures => "failures",
+            ThrottleReason::Bandwidth => "bandwidth",
+            ThrottleReason::Cpu => "cpu",
         }
     }
 }
 
 /// What was counted.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct MannersStatus {
-    /// Pages of plans that were held back, by reason of [`Held::ALL`]: only plans that were cut
+pub struct ThrottleStatus {
+    /// Pages of plans that were throttled, by reason of [`ThrottleReason::ALL`]: only plans that were cut
     /// as they came out count, not what a policy left out because its budget told it to.
-    pub held_pages: [u64; 5],
+    #[serde(alias = "held_pages")]
+    pub throttled_pages: [u64; 5],
     /// Periods in which a budget of pages was in force, by the same reasons.
     pub bound_periods: [u64; 5],
     /// Pages promoted and demoted again, or the other way round, within one span.
@@ -90,8 +96,9 @@ pub struct MannersStatus {
     pub pause_left: u32,
     /// Pages that may be moved in a period because moves failed; `None` without a bound.
     pub failure_bound: Option<u64>,
-    /// The reason in force, said to people.
-    pub said: Option<String>,
+    /// The reason in force, for people.
+    #[serde(alias = "said")]
+    pub message: Option<String>,
 }
 
 /// Pages that may be moved in a period.
@@ -103,13 +110,13 @@ pub struct Bounds {
     pub cpu_pages: Option<u64>,
 }
 
-/// The gate of one group.
+/// The throttle of one group.
 #[derive(Debug)]
-pub struct Gate {
-    config: MannersConfig,
+pub struct Throttle {
+    config: ThrottleConfig,
     dry_run: bool,
     bounds: Bounds,
-    status: MannersStatus,
+    status: ThrottleStatus,
     follower: LayoutFollower,
     /// Where pages would lie without the moves of this span.
     shadow: PageBits,
@@ -125,15 +132,15 @@ pub struct Gate {
     asked: u64,
 }
 
-impl Gate {
-    /// A gate with these manners.
-    pub fn new(config: MannersConfig, dry_run: bool) -> Self {
-        Gate {
+impl Throttle {
+    /// A throttle with this configuration.
+    pub fn new(config: ThrottleConfig, dry_run: bool) -> Self {
+        Throttle {
             next_pause: config.pause_periods,
             config,
             dry_run,
             bounds: Bounds::default(),
-            status: MannersStatus::default(),
+            status: ThrottleStatus::default(),
             follower: LayoutFollower::default(),
             shadow: PageBits::default(),
             before: PageBits::default(),
@@ -147,7 +154,7 @@ impl Gate {
     }
 
     /// Changes what it goes by and keeps what it counted.
-    pub fn configure(&mut self, config: MannersConfig, dry_run: bool) {
+    pub fn configure(&mut self, config: ThrottleConfig, dry_run: bool) {
         if self.config != config {
             self.next_pause = config.pause_periods;
         }
@@ -160,7 +167,7 @@ impl Gate {
     }
 
     /// What was counted so far.
-    pub fn status(&self) -> &MannersStatus {
+    pub fn status(&self) -> &ThrottleStatus {
         &self.status
     }
 
@@ -169,26 +176,26 @@ impl Gate {
         self.judge(scan);
         let mut moved_pages = budget.moved_pages;
         let mut tightest = None;
-        for (held, bound) in [
-            (Held::Failures, self.status.failure_bound),
-            (Held::Bandwidth, self.bounds.bandwidth_pages),
-            (Held::Cpu, self.bounds.cpu_pages),
+        for (reason, bound) in [
+            (ThrottleReason::Failures, self.status.failure_bound),
+            (ThrottleReason::Bandwidth, self.bounds.bandwidth_pages),
+            (ThrottleReason::Cpu, self.bounds.cpu_pages),
         ] {
             if let Some(pages) = bound.filter(|pages| *pages < moved_pages) {
                 moved_pages = pages;
-                tightest = Some(held);
+                tightest = Some(reason);
             }
         }
-        if let Some(held) = tightest {
-            self.status.bound_periods[held as usize] += 1;
+        if let Some(reason) = tightest {
+            self.status.bound_periods[reason as usize] += 1;
         }
-        self.say(tightest, moved_pages);
+        self.explain(tightest, moved_pages);
         Budget { moved_pages, ..*budget }
     }
 
-    fn say(&mut self, tightest: Option<Held>, pages: u64) {
+    fn explain(&mut self, tightest: Option<ThrottleReason>, pages: u64) {
         let status = &mut self.status;
-        status.said = if self.dry_run {
+        status.message = if self.dry_run {
             Some("dry run: nothing is moved".to_owned())
         } else if status.pause_left > 0 {
             Some(format!(
@@ -196,9 +203,11 @@ impl Gate {
                 status.pause_left, status.gain, status.cost
             ))
         } else {
-            tightest.map(|held| match held {
-                Held::Failures => format!("at most {pages} pages a period: many moves failed"),
-                Held::Bandwidth => format!("at most {pages} pages a period: bandwidth"),
+            tightest.map(|reason| match reason {
+                ThrottleReason::Failures => {
+                    format!("at most {pages} pages a period: many moves failed")
+                }
+                ThrottleReason::Bandwidth => format!("at most {pages} pages a period: bandwidth"),
                 _ => format!("at most {pages} pages a period: processor time"),
             })
         };
@@ -287,8 +296,9 @@ impl Gate {
             return plan;
         };
         let (kept_up, kept_down) = passed.pages(size);
-        let held = if self.dry_run { Held::DryRun } else { Held::NoUse };
-        self.status.held_pages[held as usize] += self.asked - kept_up - kept_down;
+        let reason =
+            if self.dry_run { ThrottleReason::DryRun } else { ThrottleReason::NotBeneficial };
+        self.status.throttled_pages[reason as usize] += self.asked - kept_up - kept_down;
         self.asked = kept_up + kept_down;
         passed
     }
@@ -335,28 +345,28 @@ fn first_pages(ranges: &[VirtualRange], pages: u64, size: PageSize) -> Vec<Virtu
 /// A policy that the engine asks and others replace.
 pub type SharedPolicy = Arc<Mutex<Box<dyn Policy>>>;
 
-/// A policy behind a gate, as the engine sees it.
-pub struct Gated {
+/// A policy behind a throttle, as the engine sees it.
+pub struct ThrottledPolicy {
     /// Decides.
     pub policy: SharedPolicy,
     /// Lets pass.
-    pub gate: Arc<Mutex<Gate>>,
+    pub throttle: Arc<Mutex<Throttle>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Policy for Gated {
+impl Policy for ThrottledPolicy {
     fn name(&self) -> &'static str {
         lock(&self.policy).name()
     }
 
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
-        let mut gate = lock(&self.gate);
-        let bounded = gate.before(scan, budget);
+        let mut throttle = lock(&self.throttle);
+        let bounded = throttle.before(scan, budget);
         let mut decision = lock(&self.policy).decide(scan, &bounded);
-        decision.plan = gate.pass(decision.plan, scan, &bounded);
+        decision.plan = throttle.pass(decision.plan, scan, &bounded);
         decision
     }
 
@@ -374,8 +384,8 @@ mod tests {
 
     const HUGE: u64 = PageSize::Huge.bytes();
 
-    fn manners() -> MannersConfig {
-        MannersConfig {
+    fn small_spans() -> ThrottleConfig {
+        ThrottleConfig {
             settle_periods: 2,
             pause_periods: 3,
             longest_pause_periods: 12,
@@ -398,7 +408,7 @@ mod tests {
 
     /// Runs periods in which `place` says what is fast and `accessed` what is used.
     fn periods(
-        gate: &mut Gate,
+        throttle: &mut Throttle,
         number: u64,
         place: impl Fn(u64, usize) -> bool,
         accessed: impl Fn(u64, usize) -> bool,
@@ -406,40 +416,41 @@ mod tests {
         let layout = layout(8);
         for period in 0..number {
             let fast = (0..8).map(|p| place(period, p)).collect();
-            gate.before(&scan(&layout, |p| accessed(period, p), &fast), &Budget::fast(4));
+            throttle.before(&scan(&layout, |p| accessed(period, p), &fast), &Budget::fast(4));
         }
     }
 
     #[test]
     fn moves_that_yield_go_on_and_moves_that_do_not_pause_for_longer_each_time() {
         // Pages 4 to 7 are used throughout and come up after the first period.
-        let mut gate = Gate::new(manners(), false);
-        periods(&mut gate, 4, |t, p| if t == 0 { p < 4 } else { p >= 4 }, |_, p| p >= 4);
-        assert_eq!((gate.status().pause_left, gate.status().gain), (0, 12));
-        assert_eq!(gate.status().cost, 4.0);
+        let mut throttle = Throttle::new(small_spans(), false);
+        periods(&mut throttle, 4, |t, p| if t == 0 { p < 4 } else { p >= 4 }, |_, p| p >= 4);
+        assert_eq!((throttle.status().pause_left, throttle.status().gain), (0, 12));
+        assert_eq!(throttle.status().cost, 4.0);
 
         // They come up and are not used.
-        let mut gate = Gate::new(manners(), false);
+        let mut throttle = Throttle::new(small_spans(), false);
         let mut pauses = Vec::new();
         for _ in 0..4 {
-            periods(&mut gate, 4, |t, p| if t == 0 { p < 4 } else { p >= 4 }, |_, p| p < 4);
-            pauses.push(gate.status().pause_left);
+            periods(&mut throttle, 4, |t, p| if t == 0 { p < 4 } else { p >= 4 }, |_, p| p < 4);
+            pauses.push(throttle.status().pause_left);
         }
-        assert!(gate.status().said.is_some());
+        assert!(throttle.status().message.is_some());
         assert_eq!(pauses, [3, 6, 12, 12]);
-        assert!((gate.status().gain as f64) < gate.status().cost);
+        assert!((throttle.status().gain as f64) < throttle.status().cost);
         // Once it pays, the next pause begins short again.
-        periods(&mut gate, 4, |t, p| (t == 0) == (p >= 4), |_, p| p < 4);
-        assert_eq!(gate.next_pause, 3);
+        periods(&mut throttle, 4, |t, p| (t == 0) == (p >= 4), |_, p| p < 4);
+        assert_eq!(throttle.next_pause, 3);
     }
 
     #[test]
     fn few_moves_are_not_judged_and_pages_to_and_fro_are_counted() {
-        let mut gate = Gate::new(MannersConfig { least_moved: 0.5, ..manners() }, false);
+        let mut throttle =
+            Throttle::new(ThrottleConfig { least_moved: 0.5, ..small_spans() }, false);
         // One of four resident pages comes and goes unused.
-        periods(&mut gate, 4, |t, p| p < 3 || p == 3 + (t % 2) as usize, |_, _| false);
-        assert_eq!(gate.status().pause_left, 0);
-        assert_eq!(gate.status().thrashed_pages, 4);
+        periods(&mut throttle, 4, |t, p| p < 3 || p == 3 + (t % 2) as usize, |_, _| false);
+        assert_eq!(throttle.status().pause_left, 0);
+        assert_eq!(throttle.status().thrashed_pages, 4);
     }
 
     #[test]
@@ -451,63 +462,66 @@ mod tests {
             exchanges: vec![Exchange { up: range(4, 1), down: range(1, 1) }],
             ..Plan::default()
         };
-        let mut gate = Gate::new(manners(), false);
-        gate.status.pause_left = 5;
+        let mut throttle = Throttle::new(small_spans(), false);
+        throttle.status.pause_left = 5;
         let fast = (0..8).map(|p| p < 4).collect();
         let at = scan(&layout, |_| true, &fast);
-        let passed = gate.pass(plan.clone(), &at, &Budget::fast(2));
+        let passed = throttle.pass(plan.clone(), &at, &Budget::fast(2));
         assert_eq!(passed.demotions, [range(0, 1), range(2, 1)]);
         assert!(passed.promotions.is_empty() && passed.exchanges.is_empty());
-        let passed = gate.pass(plan.clone(), &at, &Budget::fast(5));
+        let passed = throttle.pass(plan.clone(), &at, &Budget::fast(5));
         assert_eq!((passed.promotions.clone(), passed.demotions.len()), (vec![range(6, 1)], 0));
-        assert_eq!(gate.status().held_pages[Held::NoUse as usize], 5 + 6);
+        assert_eq!(
+            throttle.status().throttled_pages[ThrottleReason::NotBeneficial as usize],
+            5 + 6
+        );
 
-        gate.configure(manners(), true);
-        assert!(gate.pass(plan.clone(), &at, &Budget::fast(2)).is_empty());
-        assert_eq!(gate.status().held_pages[Held::DryRun as usize], 7);
-        gate.configure(manners(), false);
-        gate.status.pause_left = 0;
-        assert_eq!(gate.pass(plan.clone(), &at, &Budget::fast(2)), plan);
+        throttle.configure(small_spans(), true);
+        assert!(throttle.pass(plan.clone(), &at, &Budget::fast(2)).is_empty());
+        assert_eq!(throttle.status().throttled_pages[ThrottleReason::DryRun as usize], 7);
+        throttle.configure(small_spans(), false);
+        throttle.status.pause_left = 0;
+        assert_eq!(throttle.pass(plan.clone(), &at, &Budget::fast(2)), plan);
     }
 
     #[test]
     fn failures_halve_what_is_asked_for_and_success_takes_it_back() {
         let layout = layout(100);
         let at = scan(&layout, |_| true, &PageBits::new(100));
-        let mut gate = Gate::new(manners(), false);
-        let bound = |gate: &mut Gate, asked: u64, failed: u64| {
+        let mut throttle = Throttle::new(small_spans(), false);
+        let bound = |throttle: &mut Throttle, asked: u64, failed: u64| {
             let plan = Plan { promotions: vec![range(0, asked)], ..Plan::default() };
-            gate.pass(plan, &at, &Budget::fast(100));
+            throttle.pass(plan, &at, &Budget::fast(100));
             let reason = FailureReason::Busy;
             let failure =
                 Failure { range: range(0, failed.max(1)), direction: Direction::Promotion, reason };
             let failures = if failed > 0 { vec![failure] } else { Vec::new() };
-            gate.outcome(&Outcome { failures, ..Outcome::default() }, PageSize::Huge);
-            gate.before(&at, &Budget::fast(100)).moved_pages
+            throttle.outcome(&Outcome { failures, ..Outcome::default() }, PageSize::Huge);
+            throttle.before(&at, &Budget::fast(100)).moved_pages
         };
-        assert_eq!(bound(&mut gate, 64, 10), u64::MAX);
-        assert_eq!(bound(&mut gate, 64, 40), 32);
-        assert_eq!(bound(&mut gate, 32, 30), 16);
-        assert!(gate.status().said.as_ref().is_some_and(|s| s.contains("16 pages")));
-        assert_eq!(bound(&mut gate, 16, 4), 16);
-        assert_eq!(bound(&mut gate, 16, 0), 32);
+        assert_eq!(bound(&mut throttle, 64, 10), u64::MAX);
+        assert_eq!(bound(&mut throttle, 64, 40), 32);
+        assert_eq!(bound(&mut throttle, 32, 30), 16);
+        assert!(throttle.status().message.as_ref().is_some_and(|s| s.contains("16 pages")));
+        assert_eq!(bound(&mut throttle, 16, 4), 16);
+        assert_eq!(bound(&mut throttle, 16, 0), 32);
         // A few pages say nothing, and a bound that nobody comes near goes.
-        assert_eq!(bound(&mut gate, 4, 4), 32);
-        assert_eq!(bound(&mut gate, 8, 0), u64::MAX);
-        assert_eq!(gate.status().bound_periods[Held::Failures as usize], 5);
+        assert_eq!(bound(&mut throttle, 4, 4), 32);
+        assert_eq!(bound(&mut throttle, 8, 0), u64::MAX);
+        assert_eq!(throttle.status().bound_periods[ThrottleReason::Failures as usize], 5);
     }
 
     #[test]
     fn the_tightest_budget_counts() {
         let layout = layout(8);
         let at = scan(&layout, |_| false, &PageBits::new(8));
-        let mut gate = Gate::new(manners(), false);
-        gate.bound(Bounds { bandwidth_pages: Some(7), cpu_pages: Some(3) });
-        assert_eq!(gate.before(&at, &Budget::fast(8)).moved_pages, 3);
-        assert_eq!(gate.status().bound_periods, [0, 0, 0, 0, 1]);
+        let mut throttle = Throttle::new(small_spans(), false);
+        throttle.bound(Bounds { bandwidth_pages: Some(7), cpu_pages: Some(3) });
+        assert_eq!(throttle.before(&at, &Budget::fast(8)).moved_pages, 3);
+        assert_eq!(throttle.status().bound_periods, [0, 0, 0, 0, 1]);
         let own = Budget { moved_pages: 2, ..Budget::fast(8) };
-        assert_eq!(gate.before(&at, &own).moved_pages, 2);
-        assert_eq!(gate.status().bound_periods, [0, 0, 0, 0, 1]);
+        assert_eq!(throttle.before(&at, &own).moved_pages, 2);
+        assert_eq!(throttle.status().bound_periods, [0, 0, 0, 0, 1]);
     }
 
     proptest! {
@@ -524,9 +538,9 @@ mod tests {
             let pages = |value: bool| (0..16u64).filter(|p| at.fast.get(*p as usize) == value).collect::<Vec<_>>();
             let ranges = |value| pages(value).into_iter().map(|p| range(p, 1)).collect::<Vec<_>>();
             let plan = Plan { promotions: ranges(false), demotions: ranges(true), ..Plan::default() };
-            let mut gate = Gate::new(manners(), dry_run);
-            gate.status.pause_left = pause;
-            let passed = gate.pass(plan.clone(), &at, &Budget::fast(fast_pages));
+            let mut throttle = Throttle::new(small_spans(), dry_run);
+            throttle.status.pause_left = pause;
+            let passed = throttle.pass(plan.clone(), &at, &Budget::fast(fast_pages));
             prop_assert!(passed.promotions.iter().all(|r| plan.promotions.contains(r)));
             prop_assert!(passed.demotions.iter().all(|r| plan.demotions.contains(r)));
             if dry_run {
@@ -545,13 +559,13 @@ mod tests {
         fn any_life_of_a_group_is_judged_without_fault(
             scans in prop::collection::vec((0u64..40, any::<u64>(), any::<u64>()), 1..60),
         ) {
-            let mut gate = Gate::new(manners(), false);
+            let mut throttle = Throttle::new(small_spans(), false);
             for (pages, accessed, fast) in scans {
                 let layout = layout(pages);
                 let fast = (0..pages).map(|p| fast >> p & 1 != 0).collect();
                 let at = scan(&layout, |p| accessed >> p & 1 != 0, &fast);
-                gate.before(&at, &Budget::fast(pages / 2));
-                prop_assert!(gate.status().pause_left <= 12);
+                throttle.before(&at, &Budget::fast(pages / 2));
+                prop_assert!(throttle.status().pause_left <= 12);
             }
         }
     }

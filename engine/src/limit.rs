@@ -2,29 +2,29 @@
 
 use terrace_core::page::{Layout, PageSize};
 
-/// A group's share of the fast tier.
+/// A group's limit in the fast tier.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum FastShare {
+pub enum FastLimit {
     /// A part of the group's own pages, 0 to 1: the papers' fast-memory ratio.
     Ratio(f64),
     /// A fixed size in bytes.
     Bytes(u64),
 }
 
-impl FastShare {
-    /// The share of a group whose footprint is known before it has touched all of it: the part of
+impl FastLimit {
+    /// The limit of a group whose footprint is known before it has touched all of it: the part of
     /// the whole, from the start.
-    pub fn of_whole(self, page_size: PageSize, footprint_bytes: u64) -> FastShare {
+    pub fn of_whole(self, page_size: PageSize, footprint_bytes: u64) -> FastLimit {
         let pages = footprint_bytes.div_ceil(page_size.bytes());
         let pages = self.pages(&Layout::contiguous(page_size, pages));
-        FastShare::Bytes(pages * page_size.bytes())
+        FastLimit::Bytes(pages * page_size.bytes())
     }
 
-    /// The share in whole pages of this layout, rounded down.
+    /// The limit in whole pages of this layout, rounded down.
     pub fn pages(&self, layout: &Layout) -> u64 {
         match *self {
-            FastShare::Ratio(ratio) => (layout.pages() as f64 * ratio).floor() as u64,
-            FastShare::Bytes(bytes) => bytes / layout.page_size().bytes(),
+            FastLimit::Ratio(ratio) => (layout.pages() as f64 * ratio).floor() as u64,
+            FastLimit::Bytes(bytes) => bytes / layout.page_size().bytes(),
         }
     }
 }

@@ -32,7 +32,7 @@ const GRAIN_BYTES: u64 = 2 << 20;
 
 /// What one group asks for.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Claim {
+pub struct FastMemoryClaim {
     /// What fast memory is worth to it.
     pub curve: HitCurve,
     /// It gets at least this, as far as it has pages.
@@ -45,7 +45,7 @@ pub struct Claim {
 
 /// What one group gets.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Share {
+pub struct Partition {
     /// Its fast memory.
     pub bytes: u64,
     /// What it would have got by weight alone.
@@ -54,17 +54,17 @@ pub struct Share {
     pub loss: f64,
 }
 
-/// A division.
+/// A partitioning.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Division {
+pub struct Partitioning {
     /// In the order of the claims.
-    pub shares: Vec<Share>,
+    pub shares: Vec<Partition>,
     /// Minimums did not fit into the total and were cut in proportion.
     pub minimums_cut: bool,
 }
 
 /// Divides. The shares together are at most `total_bytes`.
-pub fn divide(total_bytes: u64, claims: &[Claim], max_loss: f64) -> Division {
+pub fn partition(total_bytes: u64, claims: &[FastMemoryClaim], max_loss: f64) -> Partitioning {
     let highs: Vec<u64> =
         claims.iter().map(|c| c.max_bytes.min(whole_grains(c.curve.footprint_bytes()))).collect();
     let mut lows: Vec<u64> =
@@ -97,13 +97,13 @@ pub fn divide(total_bytes: u64, claims: &[Claim], max_loss: f64) -> Division {
         bytes[poorest] += more;
         left -= more;
     }
-    let share = |((bytes, entitled_bytes), claim): ((u64, u64), &Claim)| Share {
+    let share = |((bytes, entitled_bytes), claim): ((u64, u64), &FastMemoryClaim)| Partition {
         bytes,
         entitled_bytes,
         loss: (claim.curve.hit_ratio(entitled_bytes) - claim.curve.hit_ratio(bytes)).max(0.0),
     };
     let shares = bytes.into_iter().zip(entitled).zip(claims).map(share).collect();
-    Division { shares, minimums_cut }
+    Partitioning { shares, minimums_cut }
 }
 
 fn whole_grains(bytes: u64) -> u64 {
@@ -111,10 +111,15 @@ fn whole_grains(bytes: u64) -> u64 {
 }
 
 /// What each gets in proportion to its weight, within its bounds: the level at which it fits.
-fn by_weight(total_bytes: u64, claims: &[Claim], lows: &[u64], highs: &[u64]) -> Vec<u64> {
+fn by_weight(
+    total_bytes: u64,
+    claims: &[FastMemoryClaim],
+    lows: &[u64],
+    highs: &[u64],
+) -> Vec<u64> {
     let at = |level: f64| -> Vec<u64> {
         let bounds = lows.iter().zip(highs);
-        let share = |(claim, (&low, &high)): (&Claim, (&u64, &u64))| {
+        let share = |(claim, (&low, &high)): (&FastMemoryClaim, (&u64, &u64))| {
             ((level * claim.weight) as u64).clamp(low, high.max(low))
         };
         claims.iter().zip(bounds).map(share).collect()
@@ -132,7 +137,13 @@ fn by_weight(total_bytes: u64, claims: &[Claim], lows: &[u64], highs: &[u64]) ->
 }
 
 /// Beyond the low bounds, the number of chunks for each with the largest sum of weighted hits.
-fn best(claims: &[Claim], lows: &[u64], highs: &[u64], chunk: u64, chunks: usize) -> Vec<u64> {
+fn best(
+    claims: &[FastMemoryClaim],
+    lows: &[u64],
+    highs: &[u64],
+    chunk: u64,
+    chunks: usize,
+) -> Vec<u64> {
     let size = |i: usize, k: usize| lows[i].saturating_add(k as u64 * chunk).min(highs[i]);
     // worth[n]: the best sum with n chunks for the groups so far; taken[i][n]: chunks that group i
     // has in it.
@@ -169,7 +180,7 @@ fn best(claims: &[Claim], lows: &[u64], highs: &[u64], chunk: u64, chunks: usize
 }
 
 /// What groups may use next: `granted` so far, `used` at the moment, `targets` of the new
-/// division. Those that shrink are cut at once; the others grow into what has come free. The
+/// partitioning. Those that shrink are cut at once; the others grow into what has come free. The
 /// larger of grant and use, summed over groups, is at most `total_bytes`, or where more is in use
 /// already, not more than before.
 pub fn phase_in(total_bytes: u64, targets: &[u64], granted: &[u64], used: &[u64]) -> Vec<u64> {
@@ -195,13 +206,13 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn claim(points: &[(u64, f64)]) -> Claim {
+    fn claim(points: &[(u64, f64)]) -> FastMemoryClaim {
         let curve = HitCurve::through(points.iter().map(|&(m, h)| (m * MIB, h)).collect());
-        Claim { curve, min_bytes: 0, max_bytes: u64::MAX, weight: 1.0 }
+        FastMemoryClaim { curve, min_bytes: 0, max_bytes: u64::MAX, weight: 1.0 }
     }
 
-    fn bytes(division: &Division) -> Vec<u64> {
-        division.shares.iter().map(|s| (s.bytes + MIB / 2) / MIB).collect()
+    fn bytes(partitioning: &Partitioning) -> Vec<u64> {
+        partitioning.shares.iter().map(|s| (s.bytes + MIB / 2) / MIB).collect()
     }
 
     #[test]
@@ -209,22 +220,28 @@ mod tests {
         let hot = claim(&[(100, 1000.0), (400, 1100.0)]);
         let warm = claim(&[(200, 400.0), (400, 500.0)]);
         // 100 MB are worth 10 a MB to the first, then 1/3; 2 a MB to the second for 200, then 1/2.
-        let division = divide(300 * MIB, &[hot.clone(), warm.clone()], 1.0);
-        assert_eq!(bytes(&division), [100, 200]);
-        assert_eq!(bytes(&divide(500 * MIB, &[hot, warm], 1.0)), [100, 400]);
+        let partitioning = partition(300 * MIB, &[hot.clone(), warm.clone()], 1.0);
+        assert_eq!(bytes(&partitioning), [100, 200]);
+        assert_eq!(bytes(&partition(500 * MIB, &[hot, warm], 1.0)), [100, 400]);
     }
 
     #[test]
     fn guarantees_weights_and_the_bound_on_losses_hold() {
         let hot = claim(&[(400, 4000.0)]);
         let warm = claim(&[(400, 400.0)]);
-        let of = |hot: &Claim, warm: &Claim, loss| {
-            bytes(&divide(400 * MIB, &[hot.clone(), warm.clone()], loss))
+        let of = |hot: &FastMemoryClaim, warm: &FastMemoryClaim, loss| {
+            bytes(&partition(400 * MIB, &[hot.clone(), warm.clone()], loss))
         };
         assert_eq!(of(&hot, &warm, 1.0), [400, 0]);
-        assert_eq!(of(&hot, &Claim { min_bytes: 150 * MIB, ..warm.clone() }, 1.0), [250, 150]);
-        assert_eq!(of(&Claim { max_bytes: 90 * MIB, ..hot.clone() }, &warm, 1.0), [90, 310]);
-        assert_eq!(of(&hot, &Claim { weight: 100.0, ..warm.clone() }, 1.0), [0, 400]);
+        assert_eq!(
+            of(&hot, &FastMemoryClaim { min_bytes: 150 * MIB, ..warm.clone() }, 1.0),
+            [250, 150]
+        );
+        assert_eq!(
+            of(&FastMemoryClaim { max_bytes: 90 * MIB, ..hot.clone() }, &warm, 1.0),
+            [90, 310]
+        );
+        assert_eq!(of(&hot, &FastMemoryClaim { weight: 100.0, ..warm.clone() }, 1.0), [0, 400]);
         // By weight each would have 200 MB, a hit ratio of 50 %: at most 10 points may be lost.
         assert_eq!(of(&hot, &warm, 0.1), [240, 160]);
         assert_eq!(of(&hot, &warm, 0.0), [200, 200]);
@@ -233,18 +250,18 @@ mod tests {
     #[test]
     fn what_nobody_wants_goes_by_weight_and_never_beyond_a_footprint() {
         let idle = claim(&[(300, 0.0)]);
-        let heavy = Claim { weight: 2.0, ..idle.clone() };
-        assert_eq!(bytes(&divide(300 * MIB, &[idle.clone(), heavy], 1.0)), [100, 200]);
-        assert_eq!(bytes(&divide(900 * MIB, &[idle.clone(), idle], 1.0)), [300, 300]);
-        assert_eq!(divide(5, &[], 1.0), Division::default());
+        let heavy = FastMemoryClaim { weight: 2.0, ..idle.clone() };
+        assert_eq!(bytes(&partition(300 * MIB, &[idle.clone(), heavy], 1.0)), [100, 200]);
+        assert_eq!(bytes(&partition(900 * MIB, &[idle.clone(), idle], 1.0)), [300, 300]);
+        assert_eq!(partition(5, &[], 1.0), Partitioning::default());
     }
 
     #[test]
     fn minimums_that_do_not_fit_are_cut_alike_and_that_is_told() {
-        let wants = |mib| Claim { min_bytes: mib * MIB, ..claim(&[(1000, 1.0)]) };
-        let division = divide(300 * MIB, &[wants(400), wants(200)], 1.0);
-        assert!(division.minimums_cut);
-        assert_eq!(bytes(&division), [200, 100]);
+        let wants = |mib| FastMemoryClaim { min_bytes: mib * MIB, ..claim(&[(1000, 1.0)]) };
+        let partitioning = partition(300 * MIB, &[wants(400), wants(200)], 1.0);
+        assert!(partitioning.minimums_cut);
+        assert_eq!(bytes(&partitioning), [200, 100]);
     }
 
     #[test]
@@ -257,20 +274,22 @@ mod tests {
         assert_eq!(phase_in(400, &[200], &[0], &[400]), [200]);
     }
 
-    fn any_claim(footprint_chunks: std::ops::Range<u64>) -> impl Strategy<Value = Claim> {
+    fn any_claim(footprint_chunks: std::ops::Range<u64>) -> impl Strategy<Value = FastMemoryClaim> {
         let points = prop::collection::vec((footprint_chunks, 0.0f64..1000.0), 1..6);
-        (points, 0u64..12, 0u64..40, 0.1f64..10.0).prop_map(|(points, min, max, weight)| Claim {
-            curve: HitCurve::through(
-                points.into_iter().map(|(c, h)| (c * GRAIN_BYTES, h)).collect(),
-            ),
-            min_bytes: min * GRAIN_BYTES,
-            max_bytes: (min + max) * GRAIN_BYTES,
-            weight,
+        (points, 0u64..12, 0u64..40, 0.1f64..10.0).prop_map(|(points, min, max, weight)| {
+            FastMemoryClaim {
+                curve: HitCurve::through(
+                    points.into_iter().map(|(c, h)| (c * GRAIN_BYTES, h)).collect(),
+                ),
+                min_bytes: min * GRAIN_BYTES,
+                max_bytes: (min + max) * GRAIN_BYTES,
+                weight,
+            }
         })
     }
 
     /// The best sum there is over whole grains, by trying all.
-    fn brute(claims: &[Claim], grains: u64) -> f64 {
+    fn brute(claims: &[FastMemoryClaim], grains: u64) -> f64 {
         let Some((claim, rest)) = claims.split_first() else { return 0.0 };
         let high = claim.max_bytes.min(whole_grains(claim.curve.footprint_bytes())) / GRAIN_BYTES;
         let low = (claim.min_bytes / GRAIN_BYTES).min(high);
@@ -279,9 +298,9 @@ mod tests {
             .fold(f64::NEG_INFINITY, f64::max)
     }
 
-    fn worth(claims: &[Claim], division: &Division) -> f64 {
-        let worth = |(c, s): (&Claim, &Share)| c.weight * c.curve.hits(s.bytes);
-        claims.iter().zip(&division.shares).map(worth).sum()
+    fn worth(claims: &[FastMemoryClaim], partitioning: &Partitioning) -> f64 {
+        let worth = |(c, s): (&FastMemoryClaim, &Partition)| c.weight * c.curve.hits(s.bytes);
+        claims.iter().zip(&partitioning.shares).map(worth).sum()
     }
 
     proptest! {
@@ -291,12 +310,12 @@ mod tests {
             total in 0u64..4000 * GRAIN_BYTES,
             max_loss in 0.0f64..1.0,
         ) {
-            let division = divide(total, &claims, max_loss);
-            prop_assert!(division.shares.iter().map(|s| s.bytes).sum::<u64>() <= total);
-            for (claim, share) in claims.iter().zip(&division.shares) {
+            let partitioning = partition(total, &claims, max_loss);
+            prop_assert!(partitioning.shares.iter().map(|s| s.bytes).sum::<u64>() <= total);
+            for (claim, share) in claims.iter().zip(&partitioning.shares) {
                 prop_assert!(share.bytes <= claim.max_bytes);
                 let able = claim.min_bytes.min(claim.curve.footprint_bytes());
-                prop_assert!(division.minimums_cut || share.bytes >= able);
+                prop_assert!(partitioning.minimums_cut || share.bytes >= able);
                 prop_assert!(share.loss <= max_loss + 1e-6, "{share:?}");
             }
         }
@@ -306,10 +325,10 @@ mod tests {
             claims in prop::collection::vec(any_claim(1..24), 1..4),
             grains in 1u64..40,
         ) {
-            let division = divide(grains * GRAIN_BYTES, &claims, 1.0);
-            prop_assume!(!division.minimums_cut);
-            let (got, best) = (worth(&claims, &division), brute(&claims, grains));
-            prop_assert!(got >= 0.95 * best - 1e-6, "{got} of {best}: {division:?}");
+            let partitioning = partition(grains * GRAIN_BYTES, &claims, 1.0);
+            prop_assume!(!partitioning.minimums_cut);
+            let (got, best) = (worth(&claims, &partitioning), brute(&claims, grains));
+            prop_assert!(got >= 0.95 * best - 1e-6, "{got} of {best}: {partitioning:?}");
         }
 
         #[test]

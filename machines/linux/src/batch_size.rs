@@ -21,7 +21,7 @@ const PATIENCE: u32 = 16;
 
 /// Sizes of batches.
 #[derive(Debug)]
-pub struct Pace {
+pub struct BatchSizer {
     /// Time for which the pages of a batch should be away at most.
     stall_s: f64,
     most: usize,
@@ -32,10 +32,10 @@ pub struct Pace {
     alike: u32,
 }
 
-impl Pace {
+impl BatchSizer {
     /// Starts with `first` pages; never more than `most`.
     pub fn new(stall: Duration, first: usize, most: usize) -> Self {
-        Pace { stall_s: stall.as_secs_f64(), most, batch: first, sums: [0.0; 5], alike: 0 }
+        BatchSizer { stall_s: stall.as_secs_f64(), most, batch: first, sums: [0.0; 5], alike: 0 }
     }
 
     /// Pages for the next call.
@@ -86,11 +86,11 @@ mod tests {
 
     /// Sizes of batches when a call takes so long of its own and per page.
     fn sizes(own_us: u64, page_us: u64, calls: usize) -> Vec<usize> {
-        let mut pace = Pace::new(Duration::from_millis(20), 2, 64);
+        let mut batch_sizer = BatchSizer::new(Duration::from_millis(20), 2, 64);
         (0..calls)
             .map(|_| {
-                let batch = pace.batch();
-                pace.took(batch, Duration::from_micros(own_us + page_us * batch as u64));
+                let batch = batch_sizer.batch();
+                batch_sizer.took(batch, Duration::from_micros(own_us + page_us * batch as u64));
                 batch
             })
             .collect()
@@ -117,14 +117,14 @@ mod tests {
 
     /// The same when a call's own time is now this and now that, by up to so much.
     fn sizes_in_noise(own_us: u64, noise_us: u64, page_us: u64, calls: usize) -> Vec<usize> {
-        let mut pace = Pace::new(Duration::from_millis(20), 2, 64);
+        let mut batch_sizer = BatchSizer::new(Duration::from_millis(20), 2, 64);
         let mut state = 1u64;
         (0..calls)
             .map(|_| {
-                let batch = pace.batch();
+                let batch = batch_sizer.batch();
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let own_us = own_us + (state >> 33) % noise_us;
-                pace.took(batch, Duration::from_micros(own_us + page_us * batch as u64));
+                batch_sizer.took(batch, Duration::from_micros(own_us + page_us * batch as u64));
                 batch
             })
             .collect()
