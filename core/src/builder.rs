@@ -67,6 +67,7 @@ impl<'a> PlanBuilder<'a> {
             demotions: downs.into(),
             exchanges: self.exchanges,
             operation_sizes: Vec::new(),
+            victims: Vec::new(),
         }
     }
 

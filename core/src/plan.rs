@@ -30,6 +30,10 @@ pub struct Plan {
     /// sorted by space. In the others that is the mover's own affair.
     #[serde(default)]
     pub operation_sizes: Vec<OperationSize>,
+    /// Promotions of this plan, each with a range in fast memory that may give up its place where
+    /// the promotion finds no room. Those in fast memory are no part of what is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub victims: Vec<Exchange>,
 }
 
 impl Plan {
@@ -133,7 +137,7 @@ pub enum FailureReason {
     ProcessGone,
     /// Reported as moved, but read back in its old place.
     StayedPut,
-    /// Not attempted: the time allowed for this period's moves was spent.
+    /// Not attempted: the time allowed for this period's moves was spent, or the run is to stop.
     OutOfTime,
     /// The machine cannot move such a page at all.
     Unsupported,
@@ -201,8 +205,9 @@ pub struct Failure {
     pub reason: FailureReason,
 }
 
-/// What became of a plan. Nothing is lost: the pages of the plan going one way are the pages
-/// moved that way plus the pages of the failures that way.
+/// What became of a plan. Nothing is lost: the pages of the plan going up are the pages promoted
+/// plus the failures that way; those going down are the pages demoted, less the victims, plus
+/// those kept and the failures that way.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Pages that went up, by an exchange or alone.
@@ -215,6 +220,14 @@ pub struct Outcome {
     /// as [`crate::operations`] counts them, by a live one calls of the kernel.
     #[serde(default)]
     pub operations: u64,
+    /// Of the demoted pages, victims: pages that the plan did not ask to demote and whose place a
+    /// promoted page has.
+    #[serde(default)]
+    pub victim_pages: u64,
+    /// Pages that the plan gave another page's place to and that keep their own, because the other
+    /// page is there already or cannot come.
+    #[serde(default)]
+    pub kept_pages: u64,
     /// What was not moved.
     pub failures: Vec<Failure>,
 }

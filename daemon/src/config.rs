@@ -71,8 +71,10 @@ pub struct DaemonConfig {
     pub slow_nodes: Vec<u32>,
     /// Nothing is moved; what would be is counted.
     pub dry_run: bool,
-    /// Bytes moved per second by all groups together, at most.
-    pub bandwidth: Option<Size>,
+    /// Bytes moved per second by all groups together, at most; 0 for no bound. 200 MB/s where it is
+    /// left out: what the authors of DAMON's tiering recipe give the same work, and twice what
+    /// memtierd does. A tier's bandwidth is some hundred times that.
+    pub bandwidth: Size,
     /// Processor time of the daemon and its kernel threads, in percent of one processor.
     pub cpu_percent: Option<f64>,
     /// The control socket.
@@ -105,7 +107,7 @@ impl Default for DaemonConfig {
             fast_nodes: Vec::new(),
             slow_nodes: Vec::new(),
             dry_run: false,
-            bandwidth: None,
+            bandwidth: Size(200_000_000),
             cpu_percent: None,
             control: "/run/terrace/control.sock".into(),
             control_group: String::new(),
@@ -155,6 +157,8 @@ pub struct ThrottleConfig {
     pub stall_ms: u64,
     /// Share of a period that moves may take.
     pub move_share: f64,
+    /// Share of a period that the group or the host may wait for memory, whatever moves gain.
+    pub stall_share: f64,
 }
 
 impl Default for ThrottleConfig {
@@ -167,6 +171,7 @@ impl Default for ThrottleConfig {
             longest_pause_periods: 512,
             stall_ms: 20,
             move_share: 0.5,
+            stall_share: 0.05,
         }
     }
 }
@@ -427,6 +432,7 @@ impl Config {
         in_range("throttle.longest_pause_periods", m.longest_pause_periods.into(), 0.0, 1e6)?;
         in_range("throttle.stall_ms", m.stall_ms as f64, 1.0, 10_000.0)?;
         in_range("throttle.move_share", m.move_share, 0.0, 0.9)?;
+        in_range("throttle.stall_share", m.stall_share, 0.0, 1.0)?;
         if d.fast_nodes.is_empty() != d.slow_nodes.is_empty() {
             return general("fast_nodes and slow_nodes: expected both or none".to_owned());
         }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use terrace_core::curve::HitCurve;
 use terrace_core::features::FeatureCounter;
@@ -29,6 +29,8 @@ use crate::machine::{Attached, Probe};
 use crate::service::NOT_DIVIDED;
 use crate::slowdown::{self, Assumed, Facts};
 use crate::status::{FailureCount, GroupStatus, Heat, ProcessStatus};
+use crate::throttle::allowance::Allowance;
+use crate::throttle::pressure::{HitWorth, StallClock};
 use crate::throttle::{Bounds, SharedPolicy, Throttle, ThrottledPolicy};
 
 /// Processes that a status lists.
@@ -220,6 +222,8 @@ struct Keeper {
     page_cpu_ns: f64,
     /// Processor time of tracking and deciding in the last period, in ns.
     fixed_cpu_ns: f64,
+    bandwidth: Allowance,
+    stall_clock: StallClock,
 }
 
 /// An observer of the engine that asks the keeper, and can be had from it between periods.
@@ -255,6 +259,8 @@ impl Keeper {
             identity,
             page_cpu_ns: 0.0,
             fixed_cpu_ns: 0.0,
+            bandwidth: Allowance::default(),
+            stall_clock: StallClock::default(),
         }
     }
 
@@ -300,7 +306,8 @@ impl Keeper {
                 let is_divided = !matches!(group.share, FastLimit::Bytes(NOT_DIVIDED));
                 group.moved_pages = if is_divided { u64::MAX } else { 0 };
             }
-            lock(&self.throttle).bound(self.bounds());
+            let bounds = self.bounds(probe.as_mut());
+            lock(&self.throttle).bound(bounds);
             let mut watching = Watching { keeper: &mut self, probe: probe.as_mut() };
             match engine.step(&mut watching) {
                 Ok(true) => {}
@@ -414,8 +421,8 @@ impl Keeper {
         self.identity.period_ms = self.settings.period_ms;
     }
 
-    /// Pages that may be moved in the next period.
-    fn bounds(&self) -> Bounds {
+    /// What moves in the next period are bound by.
+    fn bounds(&mut self, probe: &mut dyn Probe) -> Bounds {
         let period_s = self.settings.period_ms as f64 / 1000.0;
         let least = |a: Option<f64>, b: Option<f64>| match (a, b) {
             (Some(a), Some(b)) => Some(f64::min(a, b)),
@@ -432,7 +439,7 @@ impl Keeper {
         );
         let page_bytes = self.settings.page_size.bytes() as f64;
         Bounds {
-            bandwidth_pages: bandwidth.map(|b| (b * period_s / page_bytes) as u64),
+            bandwidth_pages: bandwidth.map(|b| self.bandwidth.pages(b * period_s / page_bytes)),
             cpu_pages: percent.map(|percent| {
                 let budget_ns = percent / 100.0 * period_s * 1e9;
                 // Tracking and deciding come first; moves get what they leave.
@@ -441,6 +448,11 @@ impl Keeper {
                 let page_ns =
                     if self.page_cpu_ns > 0.0 { self.page_cpu_ns } else { budget_ns / 16.0 };
                 ((budget_ns - fixed_ns).max(0.0) / page_ns.max(1.0)) as u64
+            }),
+            stall: self.stall_clock.since_last(Instant::now(), probe.stalls_us()),
+            hit_worth: self.assumed.as_ref().map_or_else(HitWorth::default, |assumed| HitWorth {
+                memory_share: assumed.memory_share,
+                latency_ratio: assumed.latency_ratio,
             }),
         }
     }
@@ -512,6 +524,7 @@ impl Observer for Watching<'_> {
         let costs = keeper.costs.snapshot();
         let before = std::mem::replace(&mut keeper.costs_before, costs);
         let moved = report.outcome.promoted_pages + report.outcome.demoted_pages;
+        keeper.bandwidth.spend(moved);
         let mover_ns = report.cpu.mover_ns.unwrap_or(0);
         if moved > 0 {
             let page_ns = mover_ns as f64 / moved as f64;

@@ -10,6 +10,7 @@ use terrace_linux::cgroup::Cgroup;
 use terrace_linux::conflicts::{Conflict, Intent, Severity};
 use terrace_linux::files;
 use terrace_linux::numa;
+use terrace_linux::pressure;
 use terrace_linux::process;
 use terrace_linux::roots::Roots;
 use terrace_linux::session::GuardHealth;
@@ -190,7 +191,7 @@ impl Machine for Live {
         };
         let fast_nodes = topology.fast_nodes();
         let slow_nodes = topology.slow_nodes();
-        let free = |n: &u32| numa::room_bytes(&self.roots, *n).unwrap_or(0);
+        let free = |n: &u32| numa::room(&self.roots, *n).unwrap_or_default().bytes();
         let given = Some(self.latency_ratio).filter(|r| *r > 0.0);
         MachineStatus {
             fast_bytes: total(&fast_nodes),
@@ -245,6 +246,12 @@ struct LiveProbe {
 impl Probe for LiveProbe {
     fn pagetable_bytes(&mut self) -> Vec<u64> {
         self.group.memory().ok().flatten().and_then(|m| m.pagetables_bytes).unwrap_or_default()
+    }
+
+    fn stalls_us(&mut self) -> Option<(u64, u64)> {
+        let group = pressure::of_group(&self.group).ok().flatten()?;
+        let host = pressure::of_host(&self.roots).ok().flatten()?;
+        Some((group.some_us, host.full_us))
     }
 
     fn identity(&mut self, spaces: &[SpaceId]) -> Vec<(u32, u64)> {

@@ -39,6 +39,12 @@ pub trait Probe: Send {
     /// Page tables by node, in bytes; empty where they are not counted.
     fn pagetable_bytes(&mut self) -> Vec<u64>;
 
+    /// Time in which some task of the group waited for memory, and in which all tasks of the host did,
+    /// since some moment; `None` where the kernel does not say.
+    fn stalls_us(&mut self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// The processes with these identifiers as they are now, with their start times.
     fn identity(&mut self, spaces: &[SpaceId]) -> Vec<(u32, u64)>;
 }

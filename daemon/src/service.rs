@@ -368,7 +368,7 @@ impl<M: Machine> Service<M> {
         let groups = self.running.len().max(1) as u64;
         for running in self.running.values() {
             running.shared.limit(
-                d.bandwidth.map(|b| (b.0 / groups).max(1)),
+                Some(d.bandwidth.0).filter(|b| *b > 0).map(|b| (b / groups).max(1)),
                 d.cpu_percent.map(|p| p / groups as f64),
             );
         }

@@ -200,6 +200,7 @@ impl Member {
                 promotions: going(Direction::Promotion),
                 demotions: going(Direction::Demotion),
                 operation_sizes: plan.operation_sizes.clone(),
+                victims: plan.victims.clone(),
                 ..Plan::default()
             };
             let second = self.apply(&retry, scan)?;
@@ -207,6 +208,8 @@ impl Member {
             outcome.demoted_pages += second.demoted_pages;
             outcome.exchanged_pairs += second.exchanged_pairs;
             outcome.operations += second.operations;
+            outcome.victim_pages += second.victim_pages;
+            outcome.kept_pages += second.kept_pages;
             outcome.failures = settled;
             outcome.failures.extend(second.failures);
         }
@@ -218,9 +221,12 @@ impl Member {
         let outcome = self.group.mover.apply(plan).map_err(|e| self.error("mover", e))?;
         let page_size = scan.layout.page_size();
         let (up, down) = plan.pages(page_size);
+        // Victims come on top of the plan, and no more than it names.
+        let named: u64 = plan.victims.iter().map(|v| v.down.pages(page_size)).sum();
+        let asked_down = down + outcome.victim_pages.min(named);
         for (direction, asked, moved) in [
             (Direction::Promotion, up, outcome.promoted_pages),
-            (Direction::Demotion, down, outcome.demoted_pages),
+            (Direction::Demotion, asked_down, outcome.demoted_pages + outcome.kept_pages),
         ] {
             let failures = outcome.failures.iter().filter(|f| f.direction == direction);
             let got = moved + failures.map(|f| f.range.pages(page_size)).sum::<u64>();

@@ -398,6 +398,7 @@ impl Host {
             let tracker_state = SharedTrackerState::default();
             let costs = Costs::default();
             let period = Duration::from_millis(group.period_ms);
+            let stop = group.stop.or_else(|| self.options.stop.clone());
             let tracker = GroupTracker::new(
                 roots,
                 group.source,
@@ -411,7 +412,7 @@ impl Host {
                         .tables
                         .zip(self.backend.device())
                         .map(|(policy, device)| TableKeeper::new(Arc::clone(device), policy)),
-                    stop: group.stop.or_else(|| self.options.stop.clone()),
+                    stop: stop.clone(),
                 },
                 self.backend.sampler(roots, &self.session, slot, period),
                 kernel(),
@@ -430,7 +431,8 @@ impl Host {
                 bounds,
                 tracker_state,
                 costs.clone(),
-            );
+            )
+            .stopping(stop);
             let (name, number) = (group.name, slot as u32);
             attached.push(AttachedGroup { name, slot: number, tracker, mover, costs });
             self.slots[slot] = true;

@@ -30,18 +30,24 @@ pub trait PageKernel: Send {
         status: &mut [i32],
     ) -> io::Result<u64>;
 
-    /// Whether pages can trade places.
-    fn trades(&self) -> bool {
+    /// Whether pages can exchange places in one step.
+    fn exchanges(&self) -> bool {
         false
     }
 
-    /// Lets the pages at `a[i]` and `b[i]` of a process trade places: 0 or a negated errno each.
-    /// Only where [`PageKernel::trades`].
-    fn trade(&mut self, _pid: u32, _a: &[u64], _b: &[u64], _status: &mut [i32]) -> io::Result<()> {
+    /// Exchanges the pages at `a[i]` and `b[i]` of a process: 0 or a negated errno each.
+    /// Only where [`PageKernel::exchanges`].
+    fn exchange(
+        &mut self,
+        _pid: u32,
+        _a: &[u64],
+        _b: &[u64],
+        _status: &mut [i32],
+    ) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Free bytes of a node above what the kernel keeps in reserve.
+    /// Bytes that a node can take: see [`numa::Room`].
     fn room_bytes(&mut self, node: u32) -> u64;
 
     /// Nodes that a process may use; `None` when that cannot be known.
@@ -107,7 +113,7 @@ impl PageKernel for LiveKernel {
     }
 
     fn room_bytes(&mut self, node: u32) -> u64 {
-        numa::room_bytes(&self.roots, node).unwrap_or(0)
+        numa::room(&self.roots, node).unwrap_or_default().bytes()
     }
 
     fn allowed_nodes(&mut self, pid: u32) -> Option<Vec<u32>> {

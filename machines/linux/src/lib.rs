@@ -44,6 +44,7 @@ pub mod mover;
 pub mod numa;
 pub mod page_tables;
 pub mod pagemap;
+pub mod pressure;
 pub mod process;
 pub mod raw;
 pub mod ring;

@@ -57,36 +57,108 @@ pub fn memory(roots: &Roots, node: u32) -> Result<Option<NodeMemory>, FileError>
     }))
 }
 
-/// Bytes of a node that the kernel wants to keep free: the sum of its zones' high watermarks.
-/// Filling a node beyond this wakes reclaim, which pages out or demotes behind our back.
-pub fn reserve_bytes(roots: &Roots, node: u32) -> Result<u64, FileError> {
-    let path = roots.proc.join("zoneinfo");
-    Ok(files::read(&path)?.map_or(0, |text| parse_reserve(&text, node)))
+/// How much more a node can take before the kernel would have to take memory away that is in use.
+///
+/// A page that moves is allocated with `GFP_HIGHUSER_MOVABLE | __GFP_THISNODE` (mm/migrate.c,
+/// `alloc_migration_target`), so:
+/// - the node's zones count and no other's, each down to its *low* watermark plus what it holds
+///   back from allocations that may also use higher zones (`protection`, `__zone_watermark_ok`).
+///   That is how far any allocation fills a node. The high watermark, to which kswapd frees, lies
+///   above: on a node in use nothing is free beyond it. Between low and min the kernel would grant
+///   the page, too, but wake kswapd with it;
+/// - below the watermark the call reclaims on the node, clean page cache that nobody maps first.
+///   That is cheap, and reading a file must not keep a program's hot pages out. It counts as room
+///   but for a reserve ([`CACHE_RESERVE`]).
+///
+/// No such allocation ends in the out-of-memory killer: `__GFP_THISNODE` excludes that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Room {
+    /// Free bytes above the low watermarks.
+    pub free_bytes: u64,
+    /// Bytes of clean page cache that nobody maps, beyond what is left to it.
+    pub cache_bytes: u64,
 }
 
-fn parse_reserve(text: &str, node: u32) -> u64 {
+impl Room {
+    /// Both.
+    pub fn bytes(&self) -> u64 {
+        self.free_bytes.saturating_add(self.cache_bytes)
+    }
+}
+
+/// Part of a node that is left to page cache: as much as the kernel's own reclaim on one node leaves
+/// to it (`min_unmapped_ratio`, 1 %), and as much again for what is read at the moment.
+pub const CACHE_RESERVE: f64 = 0.02;
+
+/// Room on a node.
+pub fn room(roots: &Roots, node: u32) -> Result<Room, FileError> {
+    let path = roots.proc.join("zoneinfo");
+    Ok(files::read(&path)?.map_or(Room::default(), |text| parse_room(&text, node)))
+}
+
+/// Pages of one zone, as far as they are read yet.
+#[derive(Default)]
+struct Zone {
+    free: u64,
+    low: u64,
+    managed: u64,
+    protection: u64,
+}
+
+fn parse_room(text: &str, node: u32) -> Room {
     let mut ours = false;
-    let mut pages = 0u64;
+    let mut zone = Zone::default();
+    let (mut free, mut managed) = (0u64, 0u64);
+    let mut end_zone = |zone: &mut Zone| {
+        let zone = std::mem::take(zone);
+        free += zone.free.saturating_sub(zone.low.saturating_add(zone.protection));
+        managed += zone.managed;
+    };
+    // File pages of the node that are on a list of the kernel's, and those of them that are not to
+    // be had cheaply: mapped, dirty or on their way to disk.
+    let (mut cache, mut dear) = (0u64, 0u64);
     for line in text.lines() {
         let mut words = line.split_whitespace();
-        match (words.next(), words.next()) {
-            // "Node 0, zone   Normal"
-            (Some("Node"), Some(id)) => ours = id.trim_end_matches(',').parse() == Ok(node),
-            (Some("high"), Some(n)) if ours => {
-                // Zones also have "high:" lines for their per-processor lists; those have a colon.
-                pages = pages.saturating_add(n.parse().unwrap_or(0));
+        let (Some(key), Some(value)) = (words.next(), words.next()) else { continue };
+        // "Node 0, zone   Normal"
+        if key == "Node" {
+            end_zone(&mut zone);
+            ours = value.trim_end_matches(',').parse() == Ok(node);
+            continue;
+        }
+        if !ours {
+            continue;
+        }
+        let pages = || value.parse::<u32>().map_or(0, u64::from);
+        match key {
+            // "  pages free     3840"
+            "pages" if value == "free" => {
+                zone.free = words.next().and_then(|n| n.parse::<u32>().ok()).map_or(0, u64::from);
             }
+            // Zones also have "high:" lines for their per-processor lists; those have a colon.
+            "low" => zone.low = pages(),
+            "managed" => zone.managed = pages(),
+            // "protection: (0, 2927, 7897, 7897, 7897)": the last is for allocations that may use
+            // every zone.
+            "protection:" => {
+                let last = line.rsplit([',', '(']).next().unwrap_or_default();
+                zone.protection = last.trim_matches([' ', ')']).parse::<u32>().map_or(0, u64::from);
+            }
+            "nr_inactive_file" | "nr_active_file" => cache += pages(),
+            "nr_dirty" | "nr_writeback" | "nr_mapped" => dear += pages(),
             _ => {}
         }
     }
-    pages.saturating_mul(4096)
+    end_zone(&mut zone);
+    let reserve = (managed as f64 * CACHE_RESERVE) as u64;
+    Room {
+        free_bytes: free * PAGE_BYTES,
+        cache_bytes: cache.saturating_sub(dear.saturating_add(reserve)) * PAGE_BYTES,
+    }
 }
 
-/// Free bytes of a node above its reserve.
-pub fn room_bytes(roots: &Roots, node: u32) -> Result<u64, FileError> {
-    let free = memory(roots, node)?.unwrap_or_default().free_bytes;
-    Ok(free.saturating_sub(reserve_bytes(roots, node)?))
-}
+/// Pages that the kernel counts in.
+const PAGE_BYTES: u64 = 4096;
 
 /// Processors that are online; processor 0 where the kernel does not say.
 pub fn online_cpus(roots: &Roots) -> Result<Vec<u32>, FileError> {
@@ -99,24 +171,42 @@ mod tests {
     use crate::testing::folder;
     use proptest::prelude::*;
 
+    /// Node 1 as Debian's 6.12 shows a node of a machine in use: free memory is between the low and
+    /// the high watermark.
+    const FULL: &str = "Node 0, zone   Normal\n  pages free     99999\n        low      1\n\
+        \x20       high     2\n        managed  99999\n        protection: (0, 0, 0, 0)\n\
+        Node 1, zone    DMA32\n  per-node stats\n      nr_inactive_file 30000\n\
+        \x20     nr_active_file 5000\n      nr_file_pages 45000\n      nr_dirty     1000\n\
+        \x20     nr_writeback 500\n      nr_shmem     9000\n      nr_mapped    2500\n\
+        \x20 pages free     1500\n        boost    0\n        min      400\n        low      500\n\
+        \x20       high     600\n        spanned  100000\n        managed  60000\n\
+        \x20       protection: (0, 0, 900, 900)\n      nr_free_pages 1500\n  pagesets\n\
+        \x20   cpu: 0\n              count: 10\n              high:  62\n              low:  9\n\
+        Node 1, zone  Movable\n  pages free     1100\n        min      800\n        low      1000\n\
+        \x20       high     1200\n        managed  40000\n        protection: (0, 0, 0, 0)\n";
+
     #[test]
-    fn free_memory_and_the_reserve_are_read_per_node() {
-        let (_keep, roots) = folder(&[
-            (
-                "sys/devices/system/node/node1/meminfo",
-                "Node 1 MemTotal:       1048576 kB\nNode 1 MemFree:          524288 kB\n",
-            ),
-            (
-                "proc/zoneinfo",
-                "Node 0, zone   Normal\n  pages free 5\n        high     999\n\
-                 Node 1, zone   DMA32\n        high     100\n    cpu: 0\n      high:  62\n\
-                 Node 1, zone   Movable\n        high     28\n",
-            ),
-        ]);
+    fn a_node_in_use_has_room_down_to_the_low_watermark_and_for_clean_cache() {
+        let (_keep, roots) = folder(&[("proc/zoneinfo", FULL)]);
+        let room = room(&roots, 1).unwrap();
+        // DMA32 keeps its free pages for those who can use nothing else; below the high watermark
+        // of Movable 100 pages are free above the low one.
+        assert_eq!(room.free_bytes, (100 + 100) * 4096);
+        assert_eq!(room.cache_bytes, (35_000 - 4_000 - 2_000) * 4096);
+        assert_eq!(room.bytes(), room.free_bytes + room.cache_bytes);
+        assert_eq!(super::room(&roots, 7).unwrap(), Room::default());
+        let (_keep, roots) = folder(&[]);
+        assert_eq!(super::room(&roots, 1).unwrap(), Room::default());
+    }
+
+    #[test]
+    fn memory_of_a_node_is_read() {
+        let (_keep, roots) = folder(&[(
+            "sys/devices/system/node/node1/meminfo",
+            "Node 1 MemTotal:       1048576 kB\nNode 1 MemFree:          524288 kB\n",
+        )]);
         let memory = memory(&roots, 1).unwrap().unwrap();
         assert_eq!(memory, NodeMemory { total_bytes: 1 << 30, free_bytes: 512 << 20 });
-        assert_eq!(reserve_bytes(&roots, 1).unwrap(), 128 * 4096);
-        assert_eq!(room_bytes(&roots, 1).unwrap(), (512 << 20) - 128 * 4096);
         assert_eq!(super::memory(&roots, 7).unwrap(), None);
     }
 
@@ -129,8 +219,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_zoneinfo_gives_some_reserve(text in "(Node|high|[0-9]{1,20}|,| |\n){0,40}") {
-            parse_reserve(&text, 0);
+        fn any_zoneinfo_gives_some_room(
+            text in "(Node|low|pages free|managed|protection:|nr_active_file|nr_dirty|[0-9]{1,20}|,|\\(| |\n){0,60}",
+        ) {
+            parse_room(&text, 0);
         }
     }
 }

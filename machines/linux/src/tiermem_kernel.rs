@@ -57,11 +57,11 @@ impl PageKernel for TiermemKernel {
         Ok(left)
     }
 
-    fn trades(&self) -> bool {
+    fn exchanges(&self) -> bool {
         self.device.features().exchange()
     }
 
-    fn trade(&mut self, pid: u32, a: &[u64], b: &[u64], status: &mut [i32]) -> io::Result<()> {
+    fn exchange(&mut self, pid: u32, a: &[u64], b: &[u64], status: &mut [i32]) -> io::Result<()> {
         let process = tiermem::process(pid)?;
         let target = Target::Process(process.as_fd());
         self.device.exchange(target, a, b, self.shared, status).map(drop)

@@ -214,8 +214,9 @@ impl Encoder {
     }
 
     pub(super) fn outcome(&self, out: &mut Vec<u8>, group: usize, period: u64, outcome: &Outcome) {
-        let Outcome { promoted_pages, demoted_pages, exchanged_pairs, operations, failures } =
-            outcome;
+        let Outcome {
+            promoted_pages, demoted_pages, exchanged_pairs, operations, failures, ..
+        } = outcome;
         let numbers = [period, *promoted_pages, *demoted_pages, *exchanged_pairs, *operations];
         frame_head(out, OUTCOME, group, &numbers);
         put_ranges(out, failures.len(), failures.iter().map(|f| &f.range));
@@ -523,7 +524,7 @@ fn take_decision(from: &mut Cursor<'_>, version: u32) -> Result<RecordedDecision
     }
     let exchanges = up.into_iter().zip(down).map(|(up, down)| Exchange { up, down }).collect();
     let operation_sizes = if version >= 2 { take_operation_sizes(from)? } else { Vec::new() };
-    let plan = Plan { promotions, demotions, exchanges, operation_sizes };
+    let plan = Plan { promotions, demotions, exchanges, operation_sizes, ..Plan::default() };
     Ok(RecordedDecision { plan, applied, features })
 }
 
@@ -545,5 +546,12 @@ fn take_outcome(from: &mut Cursor<'_>, version: u32) -> Result<Outcome, Malforme
             .ok_or_else(|| Malformed(format!("failure reason '{name}' is not known")))?;
         failures.push(Failure { range, direction, reason });
     }
-    Ok(Outcome { promoted_pages, demoted_pages, exchanged_pairs, operations, failures })
+    Ok(Outcome {
+        promoted_pages,
+        demoted_pages,
+        exchanged_pairs,
+        operations,
+        failures,
+        ..Outcome::default()
+    })
 }

@@ -142,6 +142,7 @@ prop_compose! {
                             demotion_bytes,
                         })
                         .collect(),
+                    ..Plan::default()
                 },
                 applied: "lfu",
                 features: Features {
@@ -159,6 +160,7 @@ prop_compose! {
                 exchanged_pairs: 1,
                 operations: fast_pages / 3,
                 failures: ranges[..reason].iter().map(failure).collect(),
+                ..Outcome::default()
             },
         }
     }

@@ -1,157 +1,312 @@
 //! Exchanges: a page goes up, and another down in its place.
 //!
-//! Where the kernel lets pages trade places (`TM_EXCHANGE`), a pair of one process goes in one step
-//! and needs no free memory. What it refuses, and everything on a stock kernel, goes as two moves,
-//! the page down first.
+//! The page that is to come is looked at first: where it cannot come, or is there already, the
+//! other keeps its place. Where the kernel exchanges pages (`TM_EXCHANGE`), a pair of one process
+//! goes in one step and needs no free memory. What it refuses, and everything on a stock kernel,
+//! goes as two moves, the page down first.
+//!
+//! On a full node others may take the freed memory before the page up has it. Then no further pair
+//! of the plan is tried: the group would lose a page with each.
 
+use std::collections::BTreeMap;
+
+use terrace_core::page::SpaceId;
 use terrace_core::plan::{Direction, FailureReason, Plan};
 
-use super::{Account, MigrationContext, Page, PageMover, UNWRITTEN};
-use std::time::Duration;
+use super::account::{Account, of_call, of_page};
+use super::{MigrationContext, Page, PageMover, PageResult, UNWRITTEN};
+
+/// A page that goes down and one that comes up.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    down: Page,
+    up: Page,
+    /// The plan did not ask for the page to go down.
+    is_victim: bool,
+}
+
+impl Pair {
+    fn settle(&self, account: &mut Account, up: PageResult, down: Option<PageResult>) {
+        account.page(Direction::Promotion, self.up, up);
+        match down {
+            Some(Ok(())) => {
+                account.page(Direction::Demotion, self.down, Ok(()));
+                account.outcome.victim_pages += u64::from(self.is_victim);
+            }
+            // Nobody asked for a victim to go.
+            _ if self.is_victim => {}
+            Some(Err(reason)) => account.page(Direction::Demotion, self.down, Err(reason)),
+            None => account.outcome.kept_pages += 1,
+        }
+    }
+}
 
 impl PageMover {
-    /// Carries out the exchanges of a plan: a few go down, as many go up in their place, so that
-    /// fast memory is never short of more than a batch and a deadline in between leaves it full.
+    /// Carries out exchanges of the plan: a few go down, as many go up in their place, so that fast
+    /// memory is never short of more than a batch and a deadline in between leaves it full.
     pub(super) fn exchange(
         &mut self,
-        plan: &Plan,
-        deadline: Duration,
+        downs: &[Page],
+        ups: &[Page],
         context: &mut MigrationContext,
         account: &mut Account,
     ) {
-        let downs = self.pages(plan.exchanges.iter().map(|e| e.down));
-        let ups = self.pages(plan.exchanges.iter().map(|e| e.up));
-        let mut next = 0;
-        let pairs = downs.len().min(ups.len());
-        while next < pairs {
-            let until = (next + self.batch_sizer.batch()).min(pairs);
-            let batch: Vec<(Page, Page)> =
-                downs[next..until].iter().copied().zip(ups[next..until].iter().copied()).collect();
-            let left = self.trade(batch, deadline, context, account);
-            self.one_by_one(&left, deadline, context, account);
-            next = until;
-        }
+        let pair = |(&down, &up): (&Page, &Page)| Pair { down, up, is_victim: false };
+        let pairs: Vec<Pair> = downs.iter().zip(ups).map(pair).collect();
+        self.exchange_pairs(&pairs, context, account);
         // Ranges of a pair are equally long; should they not be, the rest is still accounted for.
-        for &page in &downs[pairs..] {
+        for &page in &downs[pairs.len()..] {
             account.page(Direction::Demotion, page, Err(FailureReason::Unsupported));
         }
-        for &page in &ups[pairs..] {
+        for &page in &ups[pairs.len()..] {
             account.page(Direction::Promotion, page, Err(FailureReason::Unsupported));
         }
+    }
+
+    /// Settles promotions of a plan; brings those up that found no room, each in the place of its
+    /// victim. Those without one stay.
+    pub(super) fn replace_victims(
+        &mut self,
+        plan: &Plan,
+        promotions: &[Page],
+        results: &[PageResult],
+        context: &mut MigrationContext,
+        account: &mut Account,
+    ) {
+        let downs = self.pages(plan.victims.iter().map(|v| v.down));
+        let ups = self.pages(plan.victims.iter().map(|v| v.up));
+        let place_of: BTreeMap<(SpaceId, u64), Page> =
+            ups.iter().zip(downs).map(|(up, down)| ((up.space, up.address), down)).collect();
+        let mut pairs = Vec::new();
+        for (&up, &result) in promotions.iter().zip(results) {
+            match place_of.get(&(up.space, up.address)) {
+                Some(&down) if result == Err(FailureReason::NoRoom) => {
+                    pairs.push(Pair { down, up, is_victim: true });
+                }
+                _ => account.page(Direction::Promotion, up, result),
+            }
+        }
+        // A victim that is in slow memory already has no place to give.
+        let downs: Vec<Page> = pairs.iter().map(|p| p.down).collect();
+        let mut places = self.locate_pages(&downs).into_iter();
+        pairs.retain(|pair| {
+            let is_fast = places.next().and_then(Result::ok).is_some_and(|n| self.nodes.is_fast(n));
+            if !is_fast {
+                account.page(Direction::Promotion, pair.up, Err(FailureReason::NoRoom));
+            }
+            is_fast
+        });
+        self.exchange_pairs(&pairs, context, account);
+    }
+
+    fn exchange_pairs(
+        &mut self,
+        pairs: &[Pair],
+        context: &mut MigrationContext,
+        account: &mut Account,
+    ) {
+        let mut rest = pairs;
+        while !rest.is_empty() {
+            let (batch, after) = rest.split_at(self.batch_sizer.batch().min(rest.len()));
+            rest = after;
+            if !self.may_go_on(context) {
+                for pair in batch {
+                    let late = Err(FailureReason::OutOfTime);
+                    pair.settle(account, late, Some(late));
+                }
+                continue;
+            }
+            if context.places_are_lost {
+                for pair in batch {
+                    pair.settle(account, Err(FailureReason::NoRoom), None);
+                }
+                continue;
+            }
+            let able = self.check_pairs(batch, account);
+            let left = self.swap(&able, context, account);
+            self.one_by_one(&left, context, account);
+        }
+    }
+
+    /// Where these pages are: a node, or why that cannot be known.
+    fn locate_pages(&mut self, pages: &[Page]) -> Vec<Result<i32, FailureReason>> {
+        let mut places = Vec::with_capacity(pages.len());
+        while let Some(first) = pages.get(places.len()) {
+            let rest = &pages[places.len()..];
+            let same_space = rest.iter().take_while(|p| p.space == first.space).count();
+            let addresses: Vec<u64> = rest[..same_space].iter().map(|p| p.address).collect();
+            let mut status = vec![UNWRITTEN; same_space];
+            match self.kernel.locate(first.space.0, &addresses, &mut status) {
+                Ok(()) => {
+                    let place = |s: i32| if s < 0 { Err(of_page(s)) } else { Ok(s) };
+                    places.extend(status.into_iter().map(place));
+                }
+                Err(e) => places.extend(std::iter::repeat_n(Err(of_call(&e)), same_space)),
+            }
+        }
+        places
+    }
+
+    /// The pairs of which both pages can go; settles the others. The page that is to come is looked
+    /// at before the other loses its place.
+    fn check_pairs(&mut self, pairs: &[Pair], account: &mut Account) -> Vec<Pair> {
+        let ups: Vec<Page> = pairs.iter().map(|p| p.up).collect();
+        let downs: Vec<Page> = pairs.iter().map(|p| p.down).collect();
+        let (up_places, down_places) = (self.locate_pages(&ups), self.locate_pages(&downs));
+        let mut able = Vec::with_capacity(pairs.len());
+        let mut checked = None;
+        for ((pair, up_place), down_place) in pairs.iter().zip(up_places).zip(down_places) {
+            let space = pair.up.space;
+            let target = match checked {
+                Some((known, target)) if known == space => target,
+                _ => {
+                    let target = match self.check_target(space.0, Direction::Promotion) {
+                        None => Err(FailureReason::ProcessGone),
+                        Some(target) if target.nodes.is_empty() => Err(FailureReason::NotAllowed),
+                        Some(_) => Ok(()),
+                    };
+                    checked = Some((space, target));
+                    target
+                }
+            };
+            match (target.and(up_place), down_place) {
+                (Err(reason), _) => pair.settle(account, Err(reason), None),
+                (Ok(up), _) if self.nodes.is_fast(up) => {
+                    self.costs.already_there_pages().add(1);
+                    pair.settle(account, Ok(()), None);
+                }
+                // Its place cannot be had: the group would pass its limit.
+                (Ok(_), Err(reason)) => {
+                    pair.settle(account, Err(FailureReason::NoRoom), Some(Err(reason)));
+                }
+                _ => able.push(*pair),
+            }
+        }
+        able
     }
 
     /// Two moves for each of these pairs.
     fn one_by_one(
         &mut self,
-        pairs: &[(Page, Page)],
-        deadline: Duration,
+        pairs: &[Pair],
         context: &mut MigrationContext,
         account: &mut Account,
     ) {
-        let downs: Vec<Page> = pairs.iter().map(|p| p.0).collect();
-        let went = self.migrate_pages(Direction::Demotion, &downs, deadline, context, account);
-        let mut free = Vec::with_capacity(pairs.len());
-        for (&(_, up), went) in pairs.iter().zip(went) {
-            match went {
-                Ok(()) => free.push(up),
-                Err(FailureReason::OutOfTime) => {
-                    account.page(Direction::Promotion, up, Err(FailureReason::OutOfTime));
-                }
-                // Its place was not freed: the group would pass its share.
-                Err(_) => account.page(Direction::Promotion, up, Err(FailureReason::NoRoom)),
-            }
-        }
+        let downs: Vec<Page> = pairs.iter().map(|p| p.down).collect();
+        let went = self.migrate_pages(Direction::Demotion, &downs, context);
+        let free: Vec<Page> =
+            pairs.iter().zip(&went).filter(|(_, went)| went.is_ok()).map(|(p, _)| p.up).collect();
         // Past the deadline too: the places were freed for these. One batch more at most.
-        let deadline = deadline + self.options.stall;
-        self.migrate_pages(Direction::Promotion, &free, deadline, context, account);
+        let deadline = context.deadline;
+        context.deadline += self.options.stall;
+        let mut came = self.migrate_pages(Direction::Promotion, &free, context).into_iter();
+        context.deadline = deadline;
+        for (pair, went) in pairs.iter().zip(went) {
+            let up = match went {
+                Ok(()) => came.next().unwrap_or(Err(FailureReason::OutOfTime)),
+                Err(FailureReason::OutOfTime) => Err(FailureReason::OutOfTime),
+                // Its place was not freed: the group would pass its limit.
+                Err(_) => Err(FailureReason::NoRoom),
+            };
+            context.places_are_lost |= went.is_ok() && up == Err(FailureReason::NoRoom);
+            pair.settle(account, up, Some(went));
+        }
     }
 
-    /// Lets these pairs trade places, where the kernel can. Gives those that did not. A trade of
-    /// the pages of one process is one call, and one operation: its pages are unmapped together.
-    fn trade(
+    /// Exchanges these pairs in one step, where the kernel can. Gives those that it did not. Pairs
+    /// of one process go in one call, an operation: their pages are unmapped together. Where the
+    /// plan bounds operations, a call keeps to one region each way.
+    fn swap(
         &mut self,
-        pairs: Vec<(Page, Page)>,
-        deadline: Duration,
+        pairs: &[Pair],
         context: &mut MigrationContext,
         account: &mut Account,
-    ) -> Vec<(Page, Page)> {
-        // An operation of a given size is a move of its own.
-        if !self.kernel.trades() || !context.operation_sizes.is_empty() {
-            return pairs;
+    ) -> Vec<Pair> {
+        if !self.kernel.exchanges() {
+            return pairs.to_vec();
         }
         let mut left = Vec::new();
-        let mut rest = pairs.as_slice();
-        while let Some(&(first, _)) = rest.first() {
-            let same = |p: &&(Page, Page)| p.0.space == first.space && p.1.space == first.space;
+        let mut rest = pairs;
+        while let Some(first) = rest.first() {
+            let space = first.up.space;
+            let regions = |p: &Pair| {
+                let region = |direction, page| context.region(direction, page, self.page_size);
+                (region(Direction::Demotion, p.down), region(Direction::Promotion, p.up))
+            };
+            let wanted = regions(first);
+            let same =
+                |p: &&Pair| p.up.space == space && p.down.space == space && regions(p) == wanted;
             // A pair of two processes has no call.
-            let (together, after) = rest.split_at(rest.iter().take_while(same).count());
-            if together.is_empty() {
-                left.push(rest[0]);
+            let together = rest.iter().take_while(same).count();
+            if together == 0 {
+                left.push(*first);
                 rest = &rest[1..];
                 continue;
             }
+            let (batch, after) = rest.split_at(together);
             rest = after;
-            let in_time = self.kernel.now() < deadline;
-            match self.check_target(first.space.0, context) {
-                Some(_) if in_time => {
-                    self.trade_in_space(first.space.0, together, context, account, &mut left);
-                }
-                _ => left.extend_from_slice(together),
+            let ways = [Direction::Promotion, Direction::Demotion];
+            let able = self.may_go_on(context)
+                && ways.into_iter().all(|way| {
+                    self.check_target(space.0, way).is_some_and(|t| !t.nodes.is_empty())
+                });
+            if able {
+                self.swap_in_space(space.0, batch, context, account, &mut left);
+            } else {
+                left.extend_from_slice(batch);
             }
         }
         left
     }
 
-    fn trade_in_space(
+    fn swap_in_space(
         &mut self,
         pid: u32,
-        pairs: &[(Page, Page)],
+        pairs: &[Pair],
         context: &mut MigrationContext,
         account: &mut Account,
-        left: &mut Vec<(Page, Page)>,
+        left: &mut Vec<Pair>,
     ) {
+        // Down in fast memory and up in slow, or the other way round.
         let locate = |mover: &mut Self| -> Vec<(bool, bool)> {
-            let all: Vec<u64> =
-                pairs.iter().flat_map(|(down, up)| [down.address, up.address]).collect();
+            let all: Vec<u64> = pairs.iter().flat_map(|p| [p.down.address, p.up.address]).collect();
             let mut place = vec![UNWRITTEN; all.len()];
             let answer = mover.kernel.locate(pid, &all, &mut place);
             let nodes = &mover.nodes;
-            let is_slow = |s: i32| u32::try_from(s).is_ok_and(|node| nodes.slow.contains(&node));
             let of = |p: &[i32]| match answer {
-                Ok(()) if nodes.is_fast(p[0]) && is_slow(p[1]) => (true, false),
-                Ok(()) if is_slow(p[0]) && nodes.is_fast(p[1]) => (false, true),
+                Ok(()) if nodes.is_fast(p[0]) && nodes.is_slow(p[1]) => (true, false),
+                Ok(()) if nodes.is_slow(p[0]) && nodes.is_fast(p[1]) => (false, true),
                 _ => (false, false),
             };
             place.chunks_exact(2).map(of).collect()
         };
         let before = locate(self);
         let (mut a, mut b) = (Vec::new(), Vec::new());
-        for ((down, up), (wrong_way, _)) in pairs.iter().zip(&before) {
+        for (pair, (wrong_way, _)) in pairs.iter().zip(&before) {
             if *wrong_way {
-                a.push(down.address);
-                b.push(up.address);
+                a.push(pair.down.address);
+                b.push(pair.up.address);
             }
         }
         if !a.is_empty() {
             let begin = self.kernel.now();
             let mut status = vec![UNWRITTEN; a.len()];
-            if let Err(error) = self.kernel.trade(pid, &a, &b, &mut status) {
+            if let Err(error) = self.kernel.exchange(pid, &a, &b, &mut status) {
                 tracing::debug!(pid, %error, "an exchange was refused");
             }
             self.timed(2 * a.len(), begin);
         }
-        // What counts is where the pages lie now.
-        let mut traded = 0;
+        // What counts is where the pages are now.
+        let mut exchanged = 0;
         for ((pair, before), after) in pairs.iter().zip(before).zip(locate(self)) {
             if before.0 && after.1 {
-                account.page(Direction::Demotion, pair.0, Ok(()));
-                account.page(Direction::Promotion, pair.1, Ok(()));
-                traded += 1;
+                pair.settle(account, Ok(()), Some(Ok(())));
+                exchanged += 1;
             } else {
                 left.push(*pair);
             }
         }
-        account.outcome.exchanged_pairs += traded;
-        context.operations += u64::from(traded > 0);
+        account.outcome.exchanged_pairs += exchanged;
+        context.operations += u64::from(exchanged > 0);
     }
 }

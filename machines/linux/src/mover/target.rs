@@ -1,0 +1,77 @@
+//! Whether a process may be touched, and which nodes have room: asked before each call, because
+//! processes end, their identifiers and cpusets change, and others allocate.
+
+use terrace_core::plan::Direction;
+
+use super::{MigrationContext, PageMover};
+use crate::process::Process;
+
+/// Calls after which the room of nodes is asked anew: others allocate too.
+const ROOM_CALLS: u32 = 16;
+
+/// A process that may be touched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TargetCheck {
+    pub(super) process: Process,
+    /// The nodes of this direction's tier that its pages may go to.
+    pub(super) nodes: Vec<u32>,
+}
+
+impl PageMover {
+    /// Whether a process may be touched: it lives and is the one that the tracker means. Another
+    /// may have got its identifier since the scan, or since the call before.
+    pub(super) fn check_target(&mut self, pid: u32, direction: Direction) -> Option<TargetCheck> {
+        let process = self.kernel.alive(pid)?;
+        let state = self.tracker_state.read().ok()?;
+        if !state.members.contains(&process) {
+            return None;
+        }
+        drop(state);
+        let mut nodes = self.nodes.targets(direction).to_vec();
+        if let Some(allowed) = self.kernel.allowed_nodes(pid) {
+            nodes.retain(|n| allowed.contains(n));
+        }
+        Some(TargetCheck { process, nodes })
+    }
+
+    /// Whether fast memory has room for so many pages, by what the kernel would do for them.
+    pub(super) fn has_room(&mut self, pages: usize) -> bool {
+        let wanted = pages as u64 * self.page_size.bytes();
+        let mut room = 0u64;
+        for node in self.nodes.fast.clone() {
+            room = room.saturating_add(self.kernel.room_bytes(node));
+        }
+        room >= wanted
+    }
+
+    /// The first node with room for so many bytes, or the one with the most room.
+    pub(super) fn choose_node(
+        &mut self,
+        nodes: &[u32],
+        wanted: u64,
+        context: &mut MigrationContext,
+    ) -> Option<(u32, u64)> {
+        if context.calls.is_multiple_of(ROOM_CALLS) {
+            context.room.clear();
+        }
+        context.calls += 1;
+        let mut best: Option<(u32, u64)> = None;
+        for &node in nodes {
+            let room = match context.room.get(&node) {
+                Some(room) if *room >= wanted => *room,
+                _ => {
+                    let room = self.kernel.room_bytes(node);
+                    context.room.insert(node, room);
+                    room
+                }
+            };
+            if best.is_none_or(|(_, most)| room > most) {
+                best = Some((node, room));
+            }
+            if room >= wanted {
+                break;
+            }
+        }
+        best
+    }
+}

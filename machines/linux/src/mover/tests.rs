@@ -1,0 +1,665 @@
+//! The mover over a kernel that behaves as `do_pages_move` does.
+
+use super::batches::ATTEMPTS;
+use super::*;
+use proptest::prelude::*;
+use std::io;
+use std::sync::Mutex;
+use terrace_core::plan::{Exchange, Failure};
+
+const HUGE: u64 = 2 << 20;
+/// Stands for a node in calls that exchange.
+const EXCHANGE: u32 = 99;
+
+/// A kernel of two nodes, 0 fast and 1 slow, that behaves as do_pages_move does.
+#[derive(Default)]
+struct World {
+    place: BTreeMap<u64, i32>,
+    /// Pages whose move fails inside the call, which ends the call early.
+    stuck: Vec<u64>,
+    /// Pages that are refused with this errno in their status.
+    refused: BTreeMap<u64, i32>,
+    /// Pages that are said to be moved and are not.
+    liars: Vec<u64>,
+    room_bytes: BTreeMap<u32, u64>,
+    call_error: Option<i32>,
+    allowed: Option<Vec<u32>>,
+    gone: bool,
+    /// Whether pages can be exchanged; pairs with a refused page cannot.
+    exchanges: bool,
+    now: Duration,
+    per_page: Duration,
+    calls: Vec<(u32, Vec<u64>)>,
+    /// Others take at once what a page leaves free.
+    thief: bool,
+    /// What happens after so many calls.
+    later: Option<(usize, Later)>,
+}
+
+/// Something that happens in the middle of a plan.
+enum Later {
+    /// The run is to stop.
+    Stop(Arc<AtomicBool>),
+    /// The process ends and another gets its identifier.
+    Reused,
+    /// Its cpuset is changed to these nodes.
+    Cpuset(Vec<u32>),
+}
+
+impl World {
+    fn called(&mut self, node: u32, addresses: Vec<u64>) {
+        self.calls.push((node, addresses));
+        match &self.later {
+            Some((after, Later::Stop(stop))) if self.calls.len() >= *after => {
+                stop.store(true, Ordering::Relaxed);
+            }
+            Some((after, Later::Cpuset(nodes))) if self.calls.len() >= *after => {
+                self.allowed = Some(nodes.clone());
+            }
+            _ => {}
+        }
+    }
+
+    fn is_reused(&self) -> bool {
+        matches!(self.later, Some((after, Later::Reused)) if self.calls.len() >= after)
+    }
+
+    fn room(&mut self, node: u32) -> &mut u64 {
+        self.room_bytes.entry(node).or_insert(u64::MAX)
+    }
+}
+
+#[derive(Clone, Default)]
+struct Fake(Arc<Mutex<World>>);
+
+impl PageKernel for Fake {
+    fn locate(&mut self, _: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()> {
+        let world = self.0.lock().unwrap();
+        for (a, s) in addresses.iter().zip(status) {
+            *s = world.place.get(a).copied().unwrap_or(-libc::ENOENT);
+        }
+        Ok(())
+    }
+
+    fn migrate(
+        &mut self,
+        _: u32,
+        addresses: &[u64],
+        node: u32,
+        status: &mut [i32],
+    ) -> io::Result<u64> {
+        let mut world = self.0.lock().unwrap();
+        world.called(node, addresses.to_vec());
+        let time = world.per_page * addresses.len() as u32;
+        world.now += time;
+        if let Some(errno) = world.call_error {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        // Pages gather until one is refused, then they are moved together.
+        let mut begin = 0;
+        for i in 0..=addresses.len() {
+            let refused = addresses.get(i).and_then(|a| world.refused.get(a).copied());
+            if i < addresses.len() && refused.is_none() {
+                continue;
+            }
+            let mut failed = 0;
+            for a in &addresses[begin..i] {
+                if world.stuck.contains(a) {
+                    failed += 1;
+                } else if !world.liars.contains(a) {
+                    if *world.room(node) < HUGE {
+                        // The first page without memory ends the call.
+                        return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+                    }
+                    let left = world.place.insert(*a, node as i32);
+                    let room = world.room(node);
+                    *room = room.saturating_sub(HUGE);
+                    if let Some(left) = left.filter(|_| !world.thief) {
+                        let room = world.room(left as u32);
+                        *room = room.saturating_add(HUGE);
+                    }
+                }
+            }
+            if failed > 0 {
+                return Ok(failed + (addresses.len() - i) as u64);
+            }
+            status[begin..i].fill(node as i32);
+            if let Some(errno) = refused {
+                status[i] = -errno;
+            }
+            begin = i + 1;
+        }
+        Ok(0)
+    }
+
+    fn exchanges(&self) -> bool {
+        self.0.lock().unwrap().exchanges
+    }
+
+    fn exchange(&mut self, _: u32, a: &[u64], b: &[u64], status: &mut [i32]) -> io::Result<()> {
+        let mut world = self.0.lock().unwrap();
+        let world = &mut *world;
+        world.called(EXCHANGE, [a, b].concat());
+        world.now += world.per_page * (2 * a.len()) as u32;
+        if let Some(errno) = world.call_error {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        for ((a, b), status) in a.iter().zip(b).zip(status) {
+            let refused = world.refused.get(a).or(world.refused.get(b));
+            *status = refused.map_or(0, |errno| -errno);
+            if refused.is_none() && !world.stuck.contains(a) && !world.liars.contains(b) {
+                let of_a = world.place[a];
+                let of_b = world.place.insert(*b, of_a).unwrap();
+                world.place.insert(*a, of_b);
+            }
+        }
+        Ok(())
+    }
+
+    fn room_bytes(&mut self, node: u32) -> u64 {
+        self.0.lock().unwrap().room_bytes.get(&node).copied().unwrap_or(u64::MAX)
+    }
+
+    fn allowed_nodes(&mut self, _: u32) -> Option<Vec<u32>> {
+        self.0.lock().unwrap().allowed.clone()
+    }
+
+    fn alive(&mut self, pid: u32) -> Option<Process> {
+        let world = self.0.lock().unwrap();
+        let start_ticks = if world.is_reused() { 2 } else { 1 };
+        (!world.gone).then_some(Process { pid, start_ticks })
+    }
+
+    fn now(&mut self) -> Duration {
+        self.0.lock().unwrap().now
+    }
+
+    fn sleep(&mut self, time: Duration) {
+        self.0.lock().unwrap().now += time;
+    }
+}
+
+/// A mover of huge pages over this world, for process 7.
+fn mover(world: World, total: Duration) -> (PageMover, Arc<Mutex<World>>, Costs) {
+    let fake = Fake(Arc::new(Mutex::new(world)));
+    let shared = Arc::clone(&fake.0);
+    let costs = Costs::default();
+    let mover = PageMover::new(
+        Box::new(fake),
+        TierNodes { fast: vec![0], slow: vec![1] },
+        PageSize::Huge,
+        MoverOptions { stall: Duration::from_millis(20), total },
+        Arc::new(RwLock::new(TrackerState {
+            members: vec![Process { pid: 7, start_ticks: 1 }],
+            boundary: None,
+        })),
+        costs.clone(),
+    );
+    (mover, shared, costs)
+}
+
+fn range(first: u64, pages: u64) -> VirtualRange {
+    VirtualRange { space: SpaceId(7), start: first * HUGE, size_bytes: pages * HUGE }
+}
+
+fn placed(fast: std::ops::Range<u64>, slow: std::ops::Range<u64>) -> BTreeMap<u64, i32> {
+    fast.map(|p| (p * HUGE, 0)).chain(slow.map(|p| (p * HUGE, 1))).collect()
+}
+
+fn failures(outcome: &Outcome) -> Vec<(u64, u64, Direction, FailureReason)> {
+    let page =
+        |f: &Failure| (f.range.start / HUGE, f.range.size_bytes / HUGE, f.direction, f.reason);
+    outcome.failures.iter().map(page).collect()
+}
+
+#[test]
+fn demotions_go_before_promotions_and_exchanges_pairwise_between() {
+    let world = World { place: placed(0..4, 10..14), ..World::default() };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    let plan = Plan {
+        promotions: vec![range(10, 1)],
+        demotions: vec![range(0, 1)],
+        exchanges: vec![Exchange { up: range(11, 3), down: range(1, 3) }],
+        ..Plan::default()
+    };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (4, 4));
+    assert_eq!((outcome.exchanged_pairs, outcome.failures.len()), (0, 0));
+    let world = world.lock().unwrap();
+    assert_eq!(world.place, placed(10..14, 0..4));
+    let nodes: Vec<u32> = world.calls.iter().map(|(node, _)| *node).collect();
+    assert_eq!(nodes, [1, 1, 0, 1, 0, 0]);
+}
+
+#[test]
+fn without_room_each_page_that_comes_up_goes_with_one_that_goes_down() {
+    let room_bytes = [(0, 0)].into();
+    let world = World { place: placed(0..6, 10..14), room_bytes, ..World::default() };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    mover.batch_sizer = BatchSizer::new(Duration::from_millis(20), 2, 2);
+    // Two more go down than come up: those go first.
+    let plan =
+        Plan { promotions: vec![range(10, 4)], demotions: vec![range(0, 6)], ..Plan::default() };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (4, 6));
+    assert!(outcome.failures.is_empty(), "{outcome:?}");
+    let nodes: Vec<u32> = world.lock().unwrap().calls.iter().map(|(node, _)| *node).collect();
+    assert_eq!(nodes, [1, 1, 0, 1, 0]);
+}
+
+#[test]
+fn a_promotion_that_finds_no_room_gets_the_place_of_a_victim() {
+    let room_bytes = [(0, HUGE)].into();
+    let world = World { place: placed(0..6, 10..16), room_bytes, ..World::default() };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    // One page fits; the victim of another is in slow memory already, and one has none.
+    let victim = |up, down| Exchange { up: range(up, 1), down: range(down, 1) };
+    let victims = vec![victim(10, 0), victim(11, 3), victim(12, 15), victim(13, 1)];
+    let plan = Plan { promotions: vec![range(10, 5)], victims, ..Plan::default() };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!((outcome.promoted_pages, outcome.demoted_pages, outcome.victim_pages), (3, 2, 2));
+    let mut failed = failures(&outcome);
+    failed.sort_unstable();
+    use Direction::Promotion;
+    let no_room = FailureReason::NoRoom;
+    assert_eq!(failed, [(12, 1, Promotion, no_room), (14, 1, Promotion, no_room)]);
+    let world = world.lock().unwrap();
+    assert!([10, 11, 13].iter().all(|p| world.place[&(p * HUGE)] == 0));
+    assert!([1, 3].iter().all(|p| world.place[&(p * HUGE)] == 1));
+    assert!([0, 2, 4, 5].iter().all(|p| world.place[&(p * HUGE)] == 0));
+}
+
+#[test]
+fn victims_stay_where_there_is_room_and_where_no_page_comes() {
+    // Pages 10 and 11 fit; pages 20 and 21 are not there at all.
+    for (promotions, room, promoted) in [(range(10, 2), 9, 2), (range(20, 2), 0, 0)] {
+        let room_bytes = [(0, room * HUGE)].into();
+        let world = World { place: placed(0..4, 10..12), room_bytes, ..World::default() };
+        let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+        let victims = vec![Exchange { up: promotions, down: range(0, 2) }];
+        let plan = Plan { promotions: vec![promotions], victims, ..Plan::default() };
+        let outcome = mover.apply(&plan).unwrap();
+        assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (promoted, 0));
+        assert!((0..4).all(|p| world.lock().unwrap().place[&(p * HUGE)] == 0));
+    }
+}
+
+#[test]
+fn a_page_keeps_its_place_when_the_one_that_is_to_have_it_cannot_come() {
+    let world = World { place: placed(0..4, 10..11), ..World::default() };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    // Pages 20 and 21 are absent, page 3 is in fast memory already.
+    let exchange = |up, down, pages| Exchange { up: range(up, pages), down: range(down, pages) };
+    let plan = Plan { exchanges: vec![exchange(20, 0, 2), exchange(3, 2, 1)], ..Plan::default() };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!((outcome.promoted_pages, outcome.demoted_pages, outcome.kept_pages), (1, 0, 3));
+    assert_eq!(failures(&outcome), [(20, 2, Direction::Promotion, FailureReason::Absent)]);
+    assert!(world.lock().unwrap().calls.is_empty());
+}
+
+#[test]
+fn no_further_pair_is_tried_once_others_took_the_memory_that_a_page_left() {
+    let room_bytes = [(0, 0)].into();
+    let world = World { place: placed(0..4, 10..14), room_bytes, thief: true, ..World::default() };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    let plan = Plan {
+        exchanges: vec![Exchange { up: range(10, 4), down: range(0, 4) }],
+        ..Plan::default()
+    };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!((outcome.promoted_pages, outcome.demoted_pages, outcome.kept_pages), (0, 1, 3));
+    assert_eq!(failures(&outcome), [(10, 4, Direction::Promotion, FailureReason::NoRoom)]);
+    assert_eq!(world.lock().unwrap().place.values().filter(|n| **n == 0).count(), 3);
+}
+
+#[test]
+fn a_run_that_is_to_stop_makes_no_further_call() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let world = World {
+        place: placed(0..4, 10..20),
+        later: Some((2, Later::Stop(Arc::clone(&stop)))),
+        ..World::default()
+    };
+    let (mover, world, _) = mover(world, Duration::from_secs(1));
+    let mut mover = mover.stopping(Some(Arc::clone(&stop)));
+    mover.batch_sizer = BatchSizer::new(Duration::from_millis(20), 1, 1);
+    let exchanges = vec![Exchange { up: range(14, 4), down: range(0, 4) }];
+    let plan = Plan { promotions: vec![range(10, 4)], exchanges, ..Plan::default() };
+    let outcome = mover.apply(&plan).unwrap();
+    // The first pair has gone both ways.
+    assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (1, 1));
+    let rest: u64 = failures(&outcome).iter().map(|f| f.1).sum();
+    assert_eq!(rest, 3 + 3 + 4);
+    assert!(outcome.failures.iter().all(|f| f.reason == FailureReason::OutOfTime));
+    assert_eq!(world.lock().unwrap().calls.len(), 2);
+
+    // In the wait for the end of a period, too.
+    let (mover, world, _) = self::mover(World::default(), Duration::from_secs(1));
+    let mut mover = mover.stopping(Some(stop));
+    mover.tracker_state.write().unwrap().boundary =
+        Some((Duration::from_millis(10), Duration::from_secs(500)));
+    mover.apply(&Plan { promotions: vec![range(10, 4)], ..Plan::default() }).unwrap();
+    assert!(world.lock().unwrap().now < Duration::from_secs(1));
+}
+
+#[test]
+fn a_process_that_takes_over_an_identifier_in_the_midst_of_a_plan_is_not_touched() {
+    let later = Some((3, Later::Reused));
+    let world = World { place: placed(0..0, 10..20), later, ..World::default() };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    mover.batch_sizer = BatchSizer::new(Duration::from_millis(20), 1, 1);
+    let plan = Plan { promotions: vec![range(10, 10)], ..Plan::default() };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!(world.lock().unwrap().calls.len(), 3);
+    assert_eq!(failures(&outcome), [(13, 7, Direction::Promotion, FailureReason::ProcessGone)]);
+}
+
+#[test]
+fn a_cpuset_that_changes_in_the_midst_of_a_plan_is_obeyed() {
+    let later = Some((3, Later::Cpuset(vec![1])));
+    let world = World { place: placed(0..0, 10..20), later, ..World::default() };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    mover.batch_sizer = BatchSizer::new(Duration::from_millis(20), 1, 1);
+    let plan = Plan { promotions: vec![range(10, 10)], ..Plan::default() };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!(world.lock().unwrap().calls.len(), 3);
+    assert_eq!(failures(&outcome), [(13, 7, Direction::Promotion, FailureReason::NotAllowed)]);
+}
+
+#[test]
+fn pairs_are_exchanged_in_one_step_where_the_plan_bounds_operations_too() {
+    let world = World {
+        place: placed(0..4, 10..14),
+        room_bytes: [(0, 0)].into(),
+        exchanges: true,
+        ..World::default()
+    };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    mover.batch_sizer = BatchSizer::new(Duration::from_millis(20), 4, 4);
+    let plan = Plan {
+        exchanges: vec![Exchange { up: range(10, 4), down: range(0, 4) }],
+        operation_sizes: vec![OperationSize::both_ways(SpaceId(7), 2 * HUGE)],
+        ..Plan::default()
+    };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!((outcome.exchanged_pairs, outcome.operations), (4, 2));
+    let calls = &world.lock().unwrap().calls;
+    let pages = |pages: [u64; 4]| (EXCHANGE, pages.map(|p| p * HUGE).to_vec());
+    assert_eq!(*calls, [pages([0, 1, 10, 11]), pages([2, 3, 12, 13])]);
+}
+
+#[test]
+fn each_failure_has_its_reason() {
+    let world = World {
+        place: placed(0..2, 10..16),
+        stuck: vec![10 * HUGE],
+        refused: [(11 * HUGE, libc::EACCES)].into(),
+        liars: vec![12 * HUGE],
+        ..World::default()
+    };
+    let (mut mover, world, costs) = mover(world, Duration::from_secs(1));
+    // Pages 10 to 15 and one that does not exist; 0 is in fast memory already.
+    let plan = Plan { promotions: vec![range(10, 7), range(0, 1)], ..Plan::default() };
+    let outcome = mover.apply(&plan).unwrap();
+    use Direction::Promotion;
+    assert_eq!(
+        failures(&outcome),
+        [
+            (10, 1, Promotion, FailureReason::Busy),
+            (11, 1, Promotion, FailureReason::Denied),
+            (12, 1, Promotion, FailureReason::StayedPut),
+            (16, 1, Promotion, FailureReason::Absent),
+        ]
+    );
+    assert_eq!(outcome.promoted_pages, 4);
+    assert_eq!(costs.snapshot().already_there_pages, 1);
+    assert_eq!(world.lock().unwrap().place[&(15 * HUGE)], 0);
+}
+
+#[test]
+fn a_page_that_fails_does_not_stop_those_the_kernel_did_not_come_to() {
+    let world = World {
+        place: placed(0..0, 0..2),
+        stuck: vec![0],
+        refused: [(HUGE, libc::EBUSY)].into(),
+        ..World::default()
+    };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    let plan = Plan { promotions: vec![range(0, 2)], ..Plan::default() };
+    // Page 0 ends the first call before page 1 is told: page 1 gets its own status later.
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!(failures(&outcome)[0].1, 2);
+    assert!(world.lock().unwrap().calls.len() <= ATTEMPTS);
+}
+
+#[test]
+fn a_full_node_is_not_filled_into_its_reserve() {
+    let world = World {
+        place: placed(0..0, 0..5),
+        room_bytes: [(0, 3 * HUGE + 5)].into(),
+        ..World::default()
+    };
+    let (mut mover, _, _) = mover(world, Duration::from_secs(1));
+    let plan = Plan { promotions: vec![range(0, 5)], ..Plan::default() };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!(outcome.promoted_pages, 3);
+    assert_eq!(failures(&outcome), [(3, 2, Direction::Promotion, FailureReason::NoRoom)]);
+}
+
+#[test]
+fn an_exchange_whose_page_stays_down_there_leaves_its_partner() {
+    let world = World { place: placed(0..2, 10..12), stuck: vec![0], ..World::default() };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    let plan = Plan {
+        exchanges: vec![Exchange { up: range(10, 2), down: range(0, 2) }],
+        ..Plan::default()
+    };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (1, 1));
+    let mut got = failures(&outcome);
+    got.sort_by_key(|f| f.0);
+    assert_eq!(
+        got,
+        [
+            (0, 1, Direction::Demotion, FailureReason::Busy),
+            (10, 1, Direction::Promotion, FailureReason::NoRoom)
+        ]
+    );
+    assert_eq!(world.lock().unwrap().place[&(10 * HUGE)], 1);
+}
+
+#[test]
+fn pairs_trade_places_where_the_kernel_can_and_move_where_it_refuses() {
+    let world = World {
+        place: placed(0..4, 10..14),
+        room_bytes: [(0, 0)].into(),
+        refused: [(12 * HUGE, libc::EBUSY)].into(),
+        exchanges: true,
+        ..World::default()
+    };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    mover.batch_sizer = BatchSizer::new(Duration::from_millis(20), 4, 4);
+    let plan = Plan {
+        exchanges: vec![Exchange { up: range(10, 4), down: range(0, 4) }],
+        ..Plan::default()
+    };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!(outcome.exchanged_pairs, 3);
+    // The fourth pair went as two moves, of which that up was refused, too; its partner is
+    // down, as it would be on a stock kernel.
+    assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (3, 4));
+    assert_eq!(failures(&outcome).len(), 1);
+    let world = world.lock().unwrap();
+    assert_eq!(world.calls[0], (EXCHANGE, [0, 1, 2, 3, 10, 11, 12, 13].map(|p| p * HUGE).to_vec()));
+    assert_eq!([0, 1, 3].map(|p| world.place[&(p * HUGE)]), [1; 3]);
+    assert_eq!([10, 11, 13].map(|p| world.place[&(p * HUGE)]), [0; 3]);
+}
+
+#[test]
+fn batches_shrink_to_the_stall_allowed_and_time_runs_out_at_the_bound() {
+    let world = World {
+        place: placed(0..0, 0..100),
+        per_page: Duration::from_millis(7),
+        ..World::default()
+    };
+    let (mut mover, world, costs) = mover(world, Duration::from_millis(300));
+    let plan = Plan { promotions: vec![range(0, 100)], ..Plan::default() };
+    let outcome = mover.apply(&plan).unwrap();
+    assert!(costs.snapshot().longest_move_ns <= 28_000_000);
+    assert!(world.lock().unwrap().now <= Duration::from_millis(330));
+    let left = 100 - outcome.promoted_pages;
+    assert!((50..70).contains(&left), "{left} pages left");
+    assert_eq!(
+        failures(&outcome),
+        [(100 - left, left, Direction::Promotion, FailureReason::OutOfTime)]
+    );
+}
+
+#[test]
+fn a_process_that_went_or_may_not_is_told_apart() {
+    let plan = Plan { promotions: vec![range(0, 1)], ..Plan::default() };
+    let place = placed(0..0, 0..1);
+    let reason = |world: World| {
+        let outcome = mover(world, Duration::from_secs(1)).0.apply(&plan).unwrap();
+        outcome.failures[0].reason
+    };
+    let base = || World { place: place.clone(), ..World::default() };
+    assert_eq!(reason(World { gone: true, ..base() }), FailureReason::ProcessGone);
+    let cpuset = World { allowed: Some(vec![1]), ..base() };
+    assert_eq!(reason(cpuset), FailureReason::NotAllowed);
+    for (errno, expected) in [
+        (libc::EACCES, FailureReason::NotAllowed),
+        (libc::EPERM, FailureReason::Denied),
+        (libc::ESRCH, FailureReason::ProcessGone),
+        (libc::ENOMEM, FailureReason::NoRoom),
+    ] {
+        assert_eq!(reason(World { call_error: Some(errno), ..base() }), expected);
+    }
+}
+
+#[test]
+fn no_page_is_on_its_way_when_a_period_ends() {
+    let ms = Duration::from_millis;
+    // The period ends at 100 ms, and the margin is 40 ms: a plan in the early part is cut
+    // short, one shortly before or after the end waits.
+    for (now, expected) in [(0, 58), (50, 140), (90, 140), (120, 140), (150, 1040)] {
+        let world =
+            World { place: placed(0..0, 0..40), per_page: ms(2), now: ms(now), ..World::default() };
+        let (mut mover, world, _) = mover(world, ms(200));
+        mover.tracker_state.write().unwrap().boundary = Some((ms(100), ms(800)));
+        let plan = Plan { promotions: vec![range(0, 40)], ..Plan::default() };
+        let outcome = mover.apply(&plan).unwrap();
+        let end = world.lock().unwrap().now;
+        if now == 0 {
+            assert!(end <= ms(60 + 20), "{end:?}");
+            assert!(!outcome.failures.is_empty());
+        } else {
+            assert_eq!(outcome.promoted_pages, 40);
+            let begin = if now == 150 { 150 } else { expected };
+            assert_eq!(end, ms(begin + 80), "from {now} ms");
+        }
+    }
+}
+
+#[test]
+fn a_stranger_with_a_members_number_is_left_alone() {
+    let world = World { place: placed(0..0, 0..1), ..World::default() };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    mover.tracker_state.write().unwrap().members = vec![Process { pid: 7, start_ticks: 99 }];
+    let plan = Plan { promotions: vec![range(0, 1)], ..Plan::default() };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!(outcome.failures[0].reason, FailureReason::ProcessGone);
+    assert!(world.lock().unwrap().calls.is_empty());
+}
+
+proptest! {
+    #[test]
+    fn every_page_of_a_plan_is_accounted_for_and_placed_as_told(
+        slow in prop::collection::btree_set(0u64..40, 0..40),
+        stuck in prop::collection::vec(0u64..40, 0..6),
+        liars in prop::collection::vec(0u64..40, 0..4),
+        refused in prop::collection::btree_map(0u64..40, 1i32..40, 0..6),
+        absent in prop::collection::vec(0u64..40, 0..4),
+        room in 0u64..40,
+        call_error in prop::option::weighted(0.1, 1i32..40),
+        total_ms in 0u64..600,
+        per_page_ms in 0u32..30,
+        pairs in 0u64..10,
+        region in 0u64..5,
+        can_exchange in any::<bool>(),
+        spare in 0usize..8,
+    ) {
+        let mut place = placed(0..40, 0..0);
+        for page in &slow { place.insert(page * HUGE, 1); }
+        for page in &absent { place.remove(&(page * HUGE)); }
+        let world = World {
+            place,
+            stuck: stuck.iter().map(|p| p * HUGE).collect(),
+            liars: liars.iter().map(|p| p * HUGE).collect(),
+            refused: refused.iter().map(|(p, e)| (p * HUGE, *e)).collect(),
+            room_bytes: [(0, room * HUGE)].into(),
+            call_error,
+            per_page: Duration::from_millis(per_page_ms.into()),
+            exchanges: can_exchange,
+            ..World::default()
+        };
+        let (mut mover, world, _) = mover(world, Duration::from_millis(total_ms));
+        let mut ups: Vec<u64> = slow.iter().copied().collect();
+        let mut downs: Vec<u64> = (0..40).filter(|p| !slow.contains(p)).collect();
+        let pairs = pairs.min(ups.len() as u64).min(downs.len() as u64) as usize;
+        let victims = downs.split_off(downs.len().saturating_sub(spare));
+        let pairs = pairs.min(downs.len());
+        let exchanges = ups.drain(..pairs).zip(downs.drain(..pairs))
+            .map(|(up, down)| Exchange { up: range(up, 1), down: range(down, 1) })
+            .collect();
+        let plan = Plan {
+            promotions: ups.iter().map(|&p| range(p, 1)).collect(),
+            demotions: downs.iter().map(|&p| range(p, 1)).collect(),
+            exchanges,
+            // Without a size, one operation takes what there is.
+            operation_sizes: (region > 0)
+                .then(|| OperationSize::both_ways(SpaceId(7), region * HUGE))
+                .into_iter()
+                .collect(),
+            victims: ups.iter().zip(&victims)
+                .map(|(&up, &down)| Exchange { up: range(up, 1), down: range(down, 1) })
+                .collect(),
+        };
+        let before = world.lock().unwrap().place.clone();
+        let outcome = mover.apply(&plan).unwrap();
+        let failed = |direction| -> u64 {
+            outcome.failures.iter().filter(|f| f.direction == direction)
+                .map(|f| f.range.size_bytes / HUGE).sum()
+        };
+        let (up, down) = plan.pages(PageSize::Huge);
+        prop_assert_eq!(outcome.promoted_pages + failed(Direction::Promotion), up);
+        prop_assert_eq!(
+            outcome.demoted_pages - outcome.victim_pages
+                + outcome.kept_pages
+                + failed(Direction::Demotion),
+            down
+        );
+        prop_assert!(outcome.victim_pages <= victims.len() as u64);
+        // What is said to have moved is what lies elsewhere now.
+        let after = &world.lock().unwrap().place.clone();
+        let went = |to: i32| before.iter().filter(|(a, n)| **n != to && after[*a] == to).count();
+        prop_assert_eq!(went(0) as u64, outcome.promoted_pages);
+        prop_assert_eq!(went(1) as u64, outcome.demoted_pages);
+        // No call leaves a region, and no operation moves nothing.
+        let calls = &world.lock().unwrap().calls;
+        let region_of = |address: &u64| address.checked_div(region * HUGE);
+        for (node, pages) in calls {
+            let ways = if *node == EXCHANGE { 2 } else { 1 };
+            for pages in pages.chunks(pages.len() / ways) {
+                prop_assert!(pages.iter().all(|a| region_of(a) == region_of(&pages[0])));
+            }
+        }
+        let exchanged = calls.iter().any(|(node, _)| *node == EXCHANGE);
+        prop_assert!(outcome.exchanged_pairs == 0 || exchanged);
+        prop_assert!(!exchanged || can_exchange);
+        prop_assert!(outcome.exchanged_pairs <= outcome.demoted_pages);
+        prop_assert!(outcome.operations <= calls.len() as u64);
+        prop_assert!(outcome.operations <= outcome.promoted_pages + outcome.demoted_pages);
+        prop_assert_eq!(outcome.operations == 0, outcome.promoted_pages + outcome.demoted_pages == 0);
+    }
+}
