@@ -46,7 +46,8 @@ impl Coldness {
         let mut going = PageBits::new(scan.pages());
         let downs = plan.demotions.iter().chain(plan.exchanges.iter().map(|e| &e.down));
         downs.for_each(|range| going.set_range(pages(range), true));
-        let idle = |page: usize| usize::from(self.idle_periods[page]);
+        // Of a page that no scan had yet nothing is known: it counts as in use.
+        let idle = |page: usize| self.idle_periods.get(page).map_or(0, |&idle| usize::from(idle));
         let mut coming: Vec<usize> = plan.promotions.iter().flat_map(pages).collect();
         coming.sort_by_key(|&page| (idle(page), page));
 
