@@ -200,6 +200,8 @@ fn take_back(change: &Change) -> Result<(), FileError> {
             // Gone with its feature or never there: nothing to put right.
             None => Ok(()),
             Some(now) if setting_value(&now) == old => Ok(()),
+            // Nobody sets a setting to nothing: it was cut off in the midst of a write.
+            Some(now) if now.trim().is_empty() => files::write(path, old),
             Some(now) if new.as_ref().is_some_and(|new| !holds(path, &now, new)) => {
                 let (path, now) = (path.display(), setting_value(&now).to_owned());
                 tracing::warn!(%path, now, "somebody has changed this setting: it stays");
