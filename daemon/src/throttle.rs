@@ -731,15 +731,18 @@ mod tests {
 
     #[test]
     fn failures_halve_what_is_asked_for_and_success_takes_it_back() {
-        let layout = layout(100);
-        let at = scan(&layout, |_| true, &PageBits::new(100));
+        let layout = layout(1000);
+        let at = scan(&layout, |_| true, &PageBits::new(1000));
         let mut throttle = Throttle::new(small_spans(), false);
-        let bound = |throttle: &mut Throttle, asked: u64, failed: u64| {
-            let plan = Plan { promotions: vec![range(0, asked)], ..Plan::default() };
+        // Other pages each time: those that failed are left out for a while.
+        let mut next = 0;
+        let mut bound = |throttle: &mut Throttle, asked: u64, failed: u64| {
+            let first = next;
+            next += asked;
+            let plan = Plan { promotions: vec![range(first, asked)], ..Plan::default() };
             throttle.pass(plan, &at, &Budget::fast(100));
-            let reason = FailureReason::Busy;
-            let failure =
-                Failure { range: range(0, failed.max(1)), direction: Direction::Promotion, reason };
+            let (reason, range) = (FailureReason::Busy, range(first, failed.max(1)));
+            let failure = Failure { range, direction: Direction::Promotion, reason };
             let failures = if failed > 0 { vec![failure] } else { Vec::new() };
             throttle.outcome(&Outcome { failures, ..Outcome::default() }, PageSize::Huge);
             throttle.before(&at, &Budget::fast(100)).moved_pages

@@ -310,9 +310,10 @@ impl Drop for Run {
     }
 }
 
+/// Periods of milliseconds: by the default bandwidth a huge page would take several.
 fn text(folder: &Path, groups: &str) -> String {
     format!(
-        "[daemon]\nperiod_ms = {}\ndiscover_ms = 50\nmax_groups = 4\nstate = \"{}\"\n\
+        "[daemon]\nperiod_ms = {}\nbandwidth = 0\ndiscover_ms = 50\nmax_groups = 4\nstate = \"{}\"\n\
          [sharing]\nfast = \"100%\"\nevery_ms = 50\nmax_loss = 1.0\n{groups}",
         PERIOD.as_millis(),
         folder.join("state").display()
