@@ -612,7 +612,7 @@ mod tests {
         // Pages 0 to 3 are in fast memory, of which 2 and 3 go unused; 6 and 7 are hot and slow.
         let layout = layout(8);
         let fast = (0..8).map(|p| p < 4).collect();
-        let at = scan(&layout, |p| p < 2 || p > 5, &fast);
+        let at = scan(&layout, |p| !(2..=5).contains(&p), &fast);
         let mut throttle = Throttle::new(small_spans(), false);
         throttle.before(&at, &Budget::fast(6));
         let plan = Plan { promotions: vec![range(5, 3)], ..Plan::default() };
