@@ -64,6 +64,8 @@ pub enum Dependence {
     None,
     /// Its address is what the load before it loaded.
     PreviousLoad,
+    /// Its address is known from this time on: somebody else follows what it is made of.
+    Until(Picoseconds),
 }
 
 /// What one core counted. Times in picoseconds.
@@ -298,7 +300,20 @@ impl Core {
         match dependence {
             Dependence::None => self.now,
             Dependence::PreviousLoad => self.now.max(Picoseconds(self.last_load.time)),
+            Dependence::Until(known) => self.now.max(known),
         }
+    }
+
+    /// When the last load was or will be served; the largest time as long as memory does not know.
+    #[inline]
+    pub fn last_load(&self) -> Picoseconds {
+        Picoseconds(self.last_load.time)
+    }
+
+    /// How long so many instructions take to be dispatched when nothing is waited for.
+    #[inline]
+    pub fn dispatch_time(&self, instructions: u64) -> Picoseconds {
+        Picoseconds(instructions * self.instruction_fs / 1000)
     }
 
     /// A load served by the first level at `done`: nobody waits for it but the next load, perhaps.
@@ -431,6 +446,24 @@ impl Core {
         if self.leading.resolve(id, done) {
             self.counts.leading_load_ps += done.0.saturating_sub(self.leading_start);
         }
+    }
+
+    /// A reference waits until `known`, and the core has gone on without it: lets it go on by no more
+    /// than `most` of time, as if its window were full then. Completions must be known.
+    pub fn keep_up(&mut self, known: Picoseconds, most: Picoseconds) {
+        let until = known.0.saturating_sub(most.0);
+        while let Some(oldest) = self.loads.front()
+            && oldest.finish.time <= until
+        {
+            if oldest.finish.time > self.now.0 {
+                self.counts.stall_ps[usize::from(oldest.cause)] += oldest.finish.time - self.now.0;
+                self.now = Picoseconds(oldest.finish.time);
+            }
+            self.loads.pop_front();
+            self.loads_gone += 1;
+        }
+        self.full_at = self.loads.front().map_or(u64::MAX, |l| l.instruction + self.window);
+        self.queue_full_at = self.loads.front().map_or(u64::MAX, |l| l.reference + self.queue);
     }
 
     /// The core does something else until `time`: a page fault, an interrupt. No stall is counted.

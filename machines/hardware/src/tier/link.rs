@@ -56,6 +56,13 @@ pub struct Link {
 }
 
 impl Link {
+    /// The same for askers that run far ahead of each other.
+    #[must_use]
+    pub fn far_out_of_order(mut self) -> Self {
+        (self.out, self.back) = (Server::far_out_of_order(), Server::far_out_of_order());
+        self
+    }
+
     /// An idle link for lines of `line_bytes`.
     pub fn new(config: &LinkConfig, line_bytes: u32) -> Result<Self, ConfigError> {
         let part = "link";

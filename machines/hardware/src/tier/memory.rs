@@ -37,6 +37,18 @@ impl TieredMemory {
         Ok(TieredMemory { tiers: configs.iter().map(Tier::new).collect::<Result<_, _>>()?, ends })
     }
 
+    /// The same for processors that run far ahead of each other: tiers as queues then remember long
+    /// what time they had left.
+    #[must_use]
+    pub fn far_out_of_order(mut self) -> Self {
+        let tiers = self.tiers.into_iter().map(|tier| match tier {
+            Tier::Queueing(tier) => Tier::Queueing(tier.far_out_of_order()),
+            Tier::Dram(tier) => Tier::Dram(tier),
+        });
+        self.tiers = tiers.collect();
+        self
+    }
+
     /// The tier an address lies in; one past the end counts to the last.
     #[inline]
     pub fn tier_of(&self, address: PhysicalAddress) -> usize {

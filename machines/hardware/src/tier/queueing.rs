@@ -188,6 +188,14 @@ impl QueueingTier {
         })
     }
 
+    /// The same for askers that run far ahead of each other.
+    #[must_use]
+    pub fn far_out_of_order(mut self) -> Self {
+        self.media.iter_mut().for_each(|server| *server = Server::far_out_of_order());
+        self.link = self.link.map(Link::far_out_of_order);
+        self
+    }
+
     /// What it counted.
     pub fn counts(&self) -> TierCounts {
         self.counts

@@ -5,10 +5,14 @@
 //! that later ones left before them, of which the last few gaps are remembered. So a core that ran
 //! ahead does not make another wait for the future.
 
+use std::collections::VecDeque;
+
 use crate::units::Picoseconds;
 
 /// Idle gaps remembered.
 const GAPS: usize = 8;
+/// Idle gaps remembered where askers run far ahead of each other.
+const MANY_GAPS: usize = 4096;
 
 /// A resource that serves one transfer after the other.
 #[derive(Debug, Clone)]
@@ -21,21 +25,36 @@ pub struct Server {
     /// The end of the latest gap: transfers asked for after it need not search.
     last_gap_end: u64,
     busy: u64,
+    /// Instead of `gaps`, many of them, in the order of time.
+    many: Option<VecDeque<(u64, u64)>>,
 }
 
 impl Default for Server {
     fn default() -> Self {
-        Server { free: 0, gaps: [(0, 0); GAPS], next_gap: 0, last_gap_end: 0, busy: 0 }
+        Server { free: 0, gaps: [(0, 0); GAPS], next_gap: 0, last_gap_end: 0, busy: 0, many: None }
     }
 }
 
 impl Server {
+    /// A resource whose askers may run so far ahead of each other that a few gaps do not reach back.
+    pub fn far_out_of_order() -> Self {
+        Server { many: Some(VecDeque::with_capacity(MANY_GAPS + 1)), ..Self::default() }
+    }
+
     /// A transfer of length `time` is asked for at `at`; when it starts.
     #[inline]
     pub fn serve(&mut self, at: Picoseconds, time: Picoseconds) -> Picoseconds {
         self.busy += time.0;
         if at.0 >= self.free {
-            if at.0 > self.free {
+            if at.0 > self.free
+                && let Some(many) = &mut self.many
+            {
+                many.push_back((self.free, at.0));
+                if many.len() > MANY_GAPS {
+                    many.pop_front();
+                }
+                self.last_gap_end = at.0;
+            } else if at.0 > self.free {
                 self.gaps[self.next_gap] = (self.free, at.0);
                 self.next_gap = (self.next_gap + 1) % GAPS;
                 self.last_gap_end = at.0;
@@ -55,6 +74,9 @@ impl Server {
 
     /// The first gap, in time, that has room.
     fn in_a_gap(&mut self, at: u64, time: u64) -> Option<u64> {
+        if let Some(many) = &mut self.many {
+            return in_one_of_many(many, at, time);
+        }
         let fits = |&(from, to): &(u64, u64)| at.max(from) + time <= to;
         let gap = self.gaps.iter_mut().filter(|g| fits(g)).min_by_key(|g| g.0)?;
         let start = at.max(gap.0);
@@ -68,6 +90,32 @@ impl Server {
     pub fn busy(&self) -> Picoseconds {
         Picoseconds(self.busy)
     }
+}
+
+fn in_one_of_many(gaps: &mut VecDeque<(u64, u64)>, at: u64, time: u64) -> Option<u64> {
+    let first = gaps.partition_point(|gap| gap.1 < at + time);
+    let (place, start) = gaps.iter().enumerate().skip(first).find_map(|(place, gap)| {
+        let start = at.max(gap.0);
+        (start + time <= gap.1).then_some((place, start))
+    })?;
+    let (from, to) = gaps[place];
+    // What is too short for such a transfer is forgotten.
+    let before = (start - from >= time).then_some((from, start));
+    let after = (to - start >= 2 * time).then_some((start + time, to));
+    match (before, after) {
+        (Some(before), Some(after)) => {
+            gaps[place] = after;
+            gaps.insert(place, before);
+            if gaps.len() > MANY_GAPS {
+                gaps.pop_front();
+            }
+        }
+        (Some(one), None) | (None, Some(one)) => gaps[place] = one,
+        (None, None) => {
+            gaps.remove(place);
+        }
+    }
+    Some(start)
 }
 
 #[cfg(test)]
@@ -98,9 +146,28 @@ mod tests {
     }
 
     #[test]
+    fn askers_far_behind_find_the_idle_time_that_those_ahead_left() {
+        // One asks every 300 for 10; the other runs as far behind as a hundred of them.
+        let mut s = Server::far_out_of_order();
+        for slice in 0..20u64 {
+            for asker in 0..2u64 {
+                for n in 0..100 {
+                    let at = Picoseconds((slice * 100 + n) * 300 + asker * 150);
+                    assert_eq!(s.serve(at, Picoseconds(10)), at, "{slice} {asker} {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn no_two_transfers_overlap_whatever_the_order() {
+        for s in [Server::default(), Server::far_out_of_order()] {
+            no_two_overlap(s);
+        }
+    }
+
+    fn no_two_overlap(mut s: Server) {
         let mut random = Random::new(3);
-        let mut s = Server::default();
         let mut spans: Vec<(u64, u64)> = (0..20_000u64)
             .map(|n| {
                 let at = n * 15 + random.below(400);
