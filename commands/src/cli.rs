@@ -53,7 +53,7 @@ pub enum Command {
     Rack(rack::Arguments),
     Report(report::Arguments),
     Reproduce(reproduce::Arguments),
-    Lab(lab::Arguments),
+    Lab(Box<lab::Arguments>),
     Numactl(numactl::Arguments),
     Policies(policies::Arguments),
     Workloads(workloads::Arguments),

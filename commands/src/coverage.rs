@@ -21,7 +21,8 @@ pub struct Arguments {
 }
 
 /// Identifiers: a letter for each system and how many rows it has.
-const SYSTEMS: [(&str, u32); 6] = [("N", 7), ("R", 7), ("G", 7), ("A", 8), ("C", 10), ("B", 7)];
+const SYSTEMS: [(&str, u32); 7] =
+    [("N", 7), ("R", 7), ("G", 7), ("A", 8), ("C", 10), ("B", 7), ("T", 5)];
 
 /// States a row can have.
 const STATES: [&str; 3] = ["works", "partly", "not yet"];

@@ -7,11 +7,13 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use terrace_experiments::run::write_whole;
 use terrace_experiments::{Refusal, size::Size};
+use terrace_hardware::presets;
 use terrace_lab::{
     CountedCaches, Event, GuestJob, Kernel, Lab, LabConfig, LabError, Machine, Program, Qemu,
     TcgThreads,
 };
 use terrace_recordings::reference::CacheShape;
+use terrace_timed::config::{TierSpeed, TimedConfig};
 
 use crate::record::shape;
 use crate::show::{say, tell};
@@ -68,6 +70,27 @@ pub struct Arguments {
     /// thread.
     #[arg(long)]
     instructions_as_time: bool,
+    /// What the guest's clocks count: the host's time, instructions ('--instructions-as-time'), or
+    /// what instructions and accesses take on hardware with these tiers.
+    ///
+    /// With 'memory' a program measures times in the guest as on a machine whose slow memory is
+    /// slow: the processor, caches and TLBs are those of reference depth. Software emulation in one
+    /// thread; a boot runs at full speed, the command at some ten million instructions a second.
+    #[arg(long, value_enum, value_name = "CLOCK", default_value = "host")]
+    clock: ClockKind,
+    /// Of a clock that knows the memory: a machine of 'terrace machines', for its processor and its
+    /// tiers; latencies and bandwidths are then those of the machine.
+    #[arg(long, value_name = "MACHINE")]
+    hardware: Option<String>,
+    /// Bandwidth of the fast tier in GB/s [default: 107.4].
+    #[arg(long, value_name = "GB/S")]
+    fast_gb_per_s: Option<f64>,
+    /// Bandwidth of the slow tier in GB/s [default: 21.5].
+    #[arg(long, value_name = "GB/S")]
+    slow_gb_per_s: Option<f64>,
+    /// Of a clock that knows the memory: write what it counted to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    clock_figures: Option<PathBuf>,
     /// Words added to the kernel's command line.
     #[arg(long, value_name = "WORDS")]
     append: Option<String>,
@@ -121,6 +144,17 @@ pub struct Arguments {
     command: Vec<String>,
 }
 
+/// What the guest's clocks count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ClockKind {
+    /// The host's time.
+    Host,
+    /// Instructions.
+    Instructions,
+    /// What instructions and accesses of memory take.
+    Memory,
+}
+
 /// Threads of the emulation.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Threads {
@@ -135,6 +169,8 @@ enum Threads {
 impl Arguments {
     /// Boots and runs.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
+        let [fast_mib_per_s, slow_mib_per_s] = self.mib_per_s();
+        let memory_clock = self.memory_clock().map_err(Refusal::new)?;
         let machine = Machine {
             cpus: self.cpus,
             fast_bytes: self.fast.0,
@@ -148,7 +184,11 @@ impl Arguments {
                 Threads::One => TcgThreads::Single,
                 Threads::Each => TcgThreads::Multi,
             },
-            instructions_as_time: self.instructions_as_time,
+            instructions_as_time: self.instructions_as_time
+                || self.clock == ClockKind::Instructions,
+            memory_clock: memory_clock.map(Box::new),
+            fast_bandwidth_mib_per_s: fast_mib_per_s,
+            slow_bandwidth_mib_per_s: slow_mib_per_s,
             kernel_args: self
                 .append
                 .iter()
@@ -193,10 +233,53 @@ impl Arguments {
             write_whole(path, &bytes)?;
             tell!("{}; all counts in {}", counts.line(), path.display());
         }
+        if let Some(figures) = &result.clock {
+            tell!("{}", figures.line());
+            if let Some(path) = &self.clock_figures {
+                write_whole(path, &serde_json::to_vec_pretty(figures)?)?;
+            }
+        }
         for path in &result.missing_results {
             tell!("terrace: {}: the guest has no such file", path.display());
         }
         Ok(ExitCode::from(u8::try_from(result.exit_code).unwrap_or(1)))
+    }
+
+    /// The hardware of a clock that knows the memory, if that is asked for.
+    fn memory_clock(&self) -> anyhow::Result<Option<TimedConfig>> {
+        if self.clock != ClockKind::Memory {
+            let only = |given, option| match given {
+                true => Err(anyhow::anyhow!(
+                    "{option} without '--clock memory'; expected both or neither"
+                )),
+                false => Ok(()),
+            };
+            only(self.hardware.is_some(), "--hardware")?;
+            only(self.clock_figures.is_some(), "--clock-figures")?;
+            return Ok(None);
+        }
+        if let Some(name) = &self.hardware {
+            return Ok(Some(TimedConfig::of(presets::by_name(name)?)));
+        }
+        let usual = self.mib_per_s().map(|mib| f64::from(mib) * f64::from(1 << 20) / 1e9);
+        let tier =
+            |latency_ns: u32, gb_per_s| TierSpeed { latency_ns: latency_ns.into(), gb_per_s };
+        Ok(Some(TimedConfig::with_tiers(&[
+            tier(self.fast_latency_ns, self.fast_gb_per_s.unwrap_or(usual[0])),
+            tier(self.slow_latency_ns, self.slow_gb_per_s.unwrap_or(usual[1])),
+        ])?))
+    }
+
+    /// The tiers' bandwidths as the firmware tells them; what cannot be becomes 0, which is refused.
+    fn mib_per_s(&self) -> [u32; 2] {
+        let usual = Machine::default();
+        let of = |gb_per_s: Option<f64>, usual| {
+            gb_per_s.map_or(usual, |gb| (gb * 1e9 / f64::from(1 << 20)).round() as u32)
+        };
+        [
+            of(self.fast_gb_per_s, usual.fast_bandwidth_mib_per_s),
+            of(self.slow_gb_per_s, usual.slow_bandwidth_mib_per_s),
+        ]
     }
 
     fn job(&self) -> anyhow::Result<GuestJob> {

@@ -380,6 +380,15 @@ fn a_guest_that_cannot_be_is_refused_before_it_is_booted() {
             "lab --instructions-as-time --threads each",
             &["a clock of instructions", "a thread for each processor, expected one thread"],
         ),
+        (
+            "lab --clock memory --threads each",
+            &["a clock of instructions", "a thread for each processor, expected one thread"],
+        ),
+        ("lab --clock memory --instructions-as-time", &["the machine's clock", "one of them"]),
+        ("lab --clock memory --slow-gb-per-s 0", &["slow tier's bandwidth is 0 GB/s"]),
+        ("lab --clock memory --slow-latency-ns 5", &["slow tier's latency is 5 ns", "caches"]),
+        ("lab --clock memory --hardware nothing", &["nothing", "server-ddr5-cxl"]),
+        ("lab --hardware server-ddr5-cxl", &["--hardware without '--clock memory'"]),
         ("lab --file somewhere", &["--file somewhere: expected FROM:TO"]),
         ("lab --file absent:/x", &["--file absent:/x: No such file", "expected a file of this"]),
     ] {

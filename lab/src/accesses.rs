@@ -49,7 +49,7 @@ impl CountedCaches {
 /// among all blocks of memory, plus its place in the region around it (`qemu_plugin_hwaddr_phys_addr`
 /// in QEMU 7.2's plugins/api.c). The machine's blocks come first, in the order of its arguments,
 /// and the unused one behind them ([`Machine::qemu_args`]) keeps others out of the second's range.
-fn ranges(machine: &Machine) -> [NodeRange; 2] {
+pub(crate) fn ranges(machine: &Machine) -> [NodeRange; 2] {
     let (fast, slow) = (machine.fast_bytes, machine.slow_bytes);
     [NodeRange { start: 0, bytes: fast }, NodeRange { start: 2 * fast, bytes: slow }]
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::accel::AccelChoice;
 use crate::accesses::AccessCounts;
+use crate::timed::ClockFigures;
 
 /// A program to carry into the guest, with the shared libraries it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -218,6 +219,8 @@ pub struct GuestResult {
     pub console_tail: Vec<String>,
     /// What went to which node while the command ran, if that was to be counted.
     pub accesses: Option<AccessCounts>,
+    /// What the command took, if the machine's clock knows the memory.
+    pub clock: Option<ClockFigures>,
     pub(crate) results: ResultsDir,
 }
 

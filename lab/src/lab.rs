@@ -18,6 +18,7 @@ use crate::machine::Machine;
 use crate::packages::Packages;
 use crate::qemu::{Qemu, QemuProgram};
 use crate::requirements::{find_program, missing_requirements};
+use crate::timed::Timing;
 use terrace_recorder::nodes::Mark;
 
 const INIT: &str = include_str!("init.sh");
@@ -93,14 +94,19 @@ impl Lab {
         let counted = self.machine.count_accesses.as_ref();
         let counting = counted.map(|caches| Counting::new(&self.machine, caches, qemu.version));
         let counting = counting.transpose()?;
+        let timing = self.machine.memory_clock.as_ref();
+        let timing = timing.map(|config| Timing::new(&self.machine, config, qemu.version));
+        let timing = timing.transpose()?;
         // Every load and store of the boot calls the plug-in; or every instruction is counted.
-        let slow = counting.is_some() || self.machine.instructions_as_time;
+        let slow = counting.is_some() || self.machine.counts_instructions();
         let times = if slow { 3 } else { 1 };
         let bound = self.machine.boot_timeout.saturating_mul(times);
-        let end =
-            self.run_guest(job, (&qemu, &kernel), &accel, bound, counting.as_ref(), &mut event)?;
+        let plugin = counting.as_ref().map(Counting::plugin_argument);
+        let plugin = plugin.or_else(|| timing.as_ref().map(Timing::plugin_argument));
+        let end = self.run_guest(job, (&qemu, &kernel), &accel, bound, plugin, &mut event)?;
         let accesses = counting.zip(counted).map(|(counting, caches)| counting.finish(caches));
         let accesses = accesses.transpose()?;
+        let clock = timing.map(Timing::finish).transpose()?;
         let results = results.fill(end.results)?;
         Ok(GuestResult {
             exit_code: end.exit_code,
@@ -113,6 +119,7 @@ impl Lab {
             run_ms: end.run_ms,
             console_tail: end.console_tail,
             accesses,
+            clock,
             results,
         })
     }
@@ -123,7 +130,7 @@ impl Lab {
         (qemu, kernel): (&QemuProgram, &Path),
         accel: &AccelChoice,
         boot_bound: Duration,
-        counting: Option<&Counting>,
+        plugin: Option<String>,
         event: &mut dyn FnMut(Event),
     ) -> Result<GuestEnd, LabError> {
         let trailer = random_trailer()?;
@@ -131,10 +138,16 @@ impl Lab {
         // For commands that divide their counts into windows; without counting it does nothing.
         root.bytes("/usr/bin/count-period", Mark::Period.program(), 0o755)?;
         let mut extra_qemu_args = self.machine.extra_qemu_args.clone();
-        if let Some(counting) = counting {
+        let mut kernel_args = self.machine.kernel_args.clone();
+        if let Some(plugin) = plugin {
             root.bytes("/.lab/begin-counting", Mark::Begin.program(), 0o700)?;
             root.bytes("/.lab/end-counting", Mark::End.program(), 0o700)?;
-            extra_qemu_args.extend(["-plugin".to_owned(), counting.plugin_argument()]);
+            extra_qemu_args.extend(["-plugin".to_owned(), plugin]);
+        }
+        if self.machine.memory_clock.is_some() {
+            // The kernel measures the processor's clock again while the guest runs: it is to believe
+            // what is known.
+            kernel_args.push("tsc_early_khz=1000000".to_owned());
         }
         let (initramfs, initramfs_bytes) = root.write_to_memory()?;
         // The archive and what is unpacked from it are in fast memory at the same time.
@@ -153,7 +166,7 @@ impl Lab {
             qemu_args: self.machine.qemu_args(accel.kvm, qemu.version),
             extra_qemu_args: &extra_qemu_args,
             kernel,
-            kernel_args: &self.machine.kernel_args,
+            kernel_args: &kernel_args,
             initramfs: &initramfs,
             trailer: &trailer,
             begun: Instant::now(),
@@ -189,6 +202,9 @@ impl Lab {
             }
             Accel::Auto if self.machine.instructions_as_time => {
                 return Ok(choice(false, "instructions are the clock"));
+            }
+            Accel::Auto if self.machine.memory_clock.is_some() => {
+                return Ok(choice(false, "the clock knows the memory"));
             }
             Accel::Auto => {}
         }

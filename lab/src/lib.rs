@@ -22,6 +22,7 @@
 //! - [`closure`]: the shared libraries that a program needs;
 //! - [`initramfs`]: the guest's root file system, as an archive (its first process is `init.sh`);
 //! - [`accesses`]: what went to which node, counted while software emulates;
+//! - [`timed`]: a clock that knows the memory, and what it has counted;
 //! - [`accel`]: whether KVM really works here;
 //! - [`guest`]: one running guest, from start to end;
 //! - [`lab`]: the call that puts these together;
@@ -44,6 +45,7 @@ pub mod packages;
 pub mod qemu;
 pub mod requirements;
 mod spawn;
+pub mod timed;
 mod vmlinux;
 
 pub use accel::{Accel, AccelChoice};
@@ -56,3 +58,4 @@ pub use lab::{Lab, LabConfig};
 pub use machine::{Machine, QemuVersion, TcgThreads};
 pub use qemu::{Qemu, QemuProgram};
 pub use requirements::{MissingRequirement, find_program, missing_requirements};
+pub use timed::ClockFigures;

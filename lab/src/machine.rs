@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use terrace_timed::config::TimedConfig;
+
 use crate::accel::Accel;
 use crate::accesses::CountedCaches;
 use crate::error::LabError;
@@ -57,8 +59,8 @@ pub enum TcgThreads {
 /// 1 the slow memory only; the firmware's HMAT table tells the kernel the latencies and
 /// bandwidths, from which it makes its memory tiers.
 ///
-/// The emulation has no such latencies: they are what the guest is told, not what it will feel.
-/// A virtual machine proves function and counts, never speed.
+/// The emulation has no such latencies: they are what the guest is told, not what it will feel,
+/// unless its clock knows the memory (`memory_clock`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
     /// Processors.
@@ -87,6 +89,11 @@ pub struct Machine {
     /// and the time in which none runs is skipped: a program measures what it costs by any clock,
     /// the same on every host. Needs software emulation, which it asks for, in one thread.
     pub instructions_as_time: bool,
+    /// The guest's clocks know what its instructions and its accesses of memory take on hardware of
+    /// this speed: times that a program measures are those of a machine with two tiers. Needs
+    /// software emulation, which it asks for, in one thread. How many processors there are and how
+    /// large the tiers are is said above.
+    pub memory_clock: Option<Box<TimedConfig>>,
     /// Count what goes to which node, behind these caches. Needs software emulation, which it
     /// asks for.
     pub count_accesses: Option<CountedCaches>,
@@ -120,6 +127,7 @@ impl Default for Machine {
             accel: Accel::Auto,
             tcg_threads: TcgThreads::Auto,
             instructions_as_time: false,
+            memory_clock: None,
             count_accesses: None,
             count_pages: None,
             // Fifty times what it takes in software emulation on an idle host.
@@ -166,11 +174,28 @@ impl Machine {
         if self.instructions_as_time && self.accel == Accel::Kvm {
             return invalid("a clock of instructions", "KVM".into(), "software emulation (TCG)");
         }
-        if self.instructions_as_time && self.tcg_threads == TcgThreads::Multi {
+        if self.memory_clock.is_some() && self.accel == Accel::Kvm {
+            return invalid(
+                "a clock that knows the memory",
+                "KVM".into(),
+                "software emulation (TCG)",
+            );
+        }
+        if self.counts_instructions() && self.tcg_threads == TcgThreads::Multi {
             return invalid(
                 "a clock of instructions",
                 "a thread for each processor".into(),
                 "one thread, for the instructions of all are counted in their order",
+            );
+        }
+        if self.memory_clock.is_some() && self.instructions_as_time {
+            return invalid("the machine's clock", "instructions and memory".into(), "one of them");
+        }
+        if self.memory_clock.is_some() && self.count_accesses.is_some() {
+            return invalid(
+                "counting accesses",
+                "a clock that knows the memory, which counts them behind its own caches".into(),
+                "one of them",
             );
         }
         for (what, value) in [
@@ -190,12 +215,24 @@ impl Machine {
                 return invalid(what, "0 MiB/s".into(), "more than nothing");
             }
         }
+        if let Some(config) = &self.memory_clock {
+            crate::timed::sized(self, config).check().map_err(|e| LabError::Invalid {
+                what: "the hardware of the clock",
+                got: e.to_string(),
+                expected: "hardware that can be".to_owned(),
+            })?;
+        }
         Ok(())
+    }
+
+    /// Whether the emulator's clock counts instructions, by themselves or as what they take.
+    pub(crate) fn counts_instructions(&self) -> bool {
+        self.instructions_as_time || self.memory_clock.is_some()
     }
 
     /// Whether each processor is emulated by a thread of its own.
     fn multithreaded(&self, qemu_version: QemuVersion) -> bool {
-        if self.instructions_as_time {
+        if self.counts_instructions() {
             return false;
         }
         match self.tcg_threads {
@@ -220,14 +257,17 @@ impl Machine {
             add(&["-accel", "kvm", "-cpu", "host,la57=off"]);
         } else {
             let thread = if self.multithreaded(qemu_version) { "multi" } else { "single" };
+            // A processor that waits must halt, for then its time is skipped, and not wait in a loop;
+            // and a change of address spaces drops translations, as the model of the TLBs has it.
+            let waits = if self.memory_clock.is_some() { ",monitor=off,pcid=off" } else { "" };
             add(&[
                 "-accel",
                 &format!("tcg,thread={thread}"),
                 "-cpu",
-                "max,la57=off,erms=off,fsrm=off",
+                &format!("max,la57=off,erms=off,fsrm=off{waits}"),
             ]);
         }
-        if self.instructions_as_time {
+        if self.counts_instructions() {
             add(&["-icount", "shift=0,align=off,sleep=off"]);
         }
         let (cpus, last_cpu) = (self.cpus.to_string(), self.cpus - 1);
@@ -235,7 +275,7 @@ impl Machine {
         for (id, bytes) in [("fast", self.fast_bytes), ("slow", self.slow_bytes)] {
             add(&["-object", &format!("memory-backend-ram,id={id},size={bytes}")]);
         }
-        if self.count_accesses.is_some() {
+        if self.count_accesses.is_some() || self.memory_clock.is_some() {
             // Never used, and takes no memory: see `accesses`.
             let bytes = self.fast_bytes;
             add(&["-object", &format!("memory-backend-ram,id=apart,size={bytes},reserve=off")]);

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_recorder::nodes::NodeCounts;
 use terrace_recorder::shared::Shared;
+use terrace_timed::config::ClockPlan;
 
 use crate::nodes;
 use crate::qemu::{self, Block, Id, Info, MemInfo};
@@ -13,6 +14,7 @@ use crate::system_calls;
 use crate::thread::{
     COUNTED_INLINE, Process, SEVERAL_THREADS, end_all, forked, known_thread, thread,
 };
+use crate::timed;
 
 /// The plug-in interface that this was written for.
 #[unsafe(no_mangle)]
@@ -34,9 +36,10 @@ pub extern "C" fn qemu_plugin_install(
     let target = unsafe { CStr::from_ptr((*info).target_name) };
     let arguments: Vec<_> = arguments.collect();
     let path = |name| arguments.iter().find_map(|a| a.strip_prefix(name)).map(str::to_owned);
-    let installed = match path("counts=") {
-        Some(counts) => install_counts(id, target, &counts, path("pages=")),
-        None => install(id, target, path("memory=")),
+    let installed = match (path("clock="), path("counts=")) {
+        (Some(clock), _) => install_clock(id, target, &clock, path("results=")),
+        (_, Some(counts)) => install_counts(id, target, &counts, path("pages=")),
+        _ => install(id, target, path("memory=")),
     };
     match installed {
         Ok(()) => 0,
@@ -70,6 +73,20 @@ fn install_counts(id: Id, target: &CStr, path: &str, pages: Option<String>) -> R
     }
     // SAFETY: a function of QEMU with the signature that it documents.
     unsafe { qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, nodes::on_translate) };
+    Ok(())
+}
+
+/// In a whole emulated machine: has its clock know the memory.
+fn install_clock(id: Id, target: &CStr, path: &str, results: Option<String>) -> Result<(), String> {
+    check(target)?;
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+    let plan = ClockPlan::from_toml(&text).map_err(|e| format!("{path}: {e}"))?;
+    let results = results.ok_or("no results=PATH; start it with 'terrace lab --clock memory'")?;
+    let file = OpenOptions::new().append(true).create(true).open(&results);
+    let file = file.map_err(|e| format!("{results}: {e}"))?;
+    timed::begin(id, plan.config, plan.ranges, file)?;
+    // SAFETY: a function of QEMU with the signature that it documents.
+    unsafe { qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, timed::on_translate) };
     Ok(())
 }
 

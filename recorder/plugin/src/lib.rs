@@ -11,14 +11,17 @@
 //! - [`thread`]: what is kept per thread, and the path that each reference takes;
 //! - [`callbacks`]: the functions that QEMU calls;
 //! - [`nodes`]: in a whole emulated machine instead, accesses by memory node;
+//! - [`timed`]: in one whose clock knows the memory, what everything takes; and [`clock`], QEMU's;
 //! - [`system_calls`]: events from system calls;
 //! - [`exec`]: goes on recording in a program that the process executes;
 //! - [`maps`]: the process's memory map and command line.
 
 mod callbacks;
+mod clock;
 mod exec;
 mod maps;
 mod nodes;
 mod qemu;
 mod system_calls;
 mod thread;
+mod timed;

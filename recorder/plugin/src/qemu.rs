@@ -60,6 +60,11 @@ unsafe extern "C" {
         number: u64,
     );
     pub fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
+    /// The virtual address of its first instruction.
+    pub fn qemu_plugin_tb_vaddr(block: *const Block) -> u64;
+    /// Takes back everything that was registered, throws away what was translated, and calls back
+    /// while no processor runs.
+    pub fn qemu_plugin_reset(id: Id, cb: extern "C" fn(Id));
     pub fn qemu_plugin_tb_get_insn(block: *const Block, index: usize) -> *mut Instruction;
     pub fn qemu_plugin_register_vcpu_mem_cb(
         instruction: *mut Instruction,

@@ -1,0 +1,122 @@
+/* How fast memory is, by the clock of the machine that this runs on.
+ *
+ *   memory-speed chase|stream NODE MIB ACCESSES [PROCESSES]
+ *   memory-speed compute - - INSTRUCTIONS [PROCESSES]
+ *   memory-speed sleep - - MICROSECONDS
+ *
+ * Memory is bound to the node and in huge pages where there are any. All of it is read once before
+ * what is measured, so that caches that are smaller hold nothing of it that was written or that is
+ * needed again soon. Each process is pinned to a processor of its own and prints nanoseconds an
+ * access (of a stream: GB/s); at the end comes the time from the first fork to the last wait, in
+ * microseconds. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+static uint64_t *bound_memory(int node, size_t bytes) {
+    size_t huge = 2ul << 20;
+    char *memory = mmap(0, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) exit(2);
+    memory = (char *)(((uintptr_t)memory + huge - 1) & ~(huge - 1));
+    unsigned long nodes = 1ul << node;
+    if (syscall(SYS_mbind, memory, bytes, 2, &nodes, 64, 0)) exit(3);
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    return (uint64_t *)memory;
+}
+
+/* One cycle through all lines, in an order without a pattern (Sattolo). */
+static void cycle(uint64_t *memory, uint64_t lines) {
+    for (uint64_t i = 0; i < lines; i++) memory[i * 8] = i;
+    uint64_t state = 88172645463325252ull;
+    for (uint64_t i = lines - 1; i > 0; i--) {
+        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+        uint64_t j = state % i, t = memory[i * 8];
+        memory[i * 8] = memory[j * 8];
+        memory[j * 8] = t;
+    }
+    for (uint64_t i = 0; i < lines; i++) memory[i * 8] = (uint64_t)&memory[memory[i * 8] * 8];
+}
+
+static volatile uint64_t sink;
+
+static double chase(uint64_t *memory, uint64_t accesses) {
+    uint64_t *at = memory;
+    double start = now_ns();
+    for (uint64_t i = 0; i < accesses; i++) at = (uint64_t *)*at;
+    double end = now_ns();
+    sink = (uint64_t)at;
+    return (end - start) / accesses;
+}
+
+static double stream(uint64_t *memory, uint64_t lines, uint64_t accesses) {
+    uint64_t sum = 0;
+    double start = now_ns();
+    for (uint64_t i = 0; i < accesses; i++) sum += memory[i % lines * 8];
+    double end = now_ns();
+    sink = sum;
+    return 64.0 * accesses / (end - start);
+}
+
+static double compute(uint64_t instructions) {
+    double start = now_ns();
+    for (uint64_t i = 0; i < instructions / 4; i++)
+        __asm__ volatile("xor %%eax, %%eax\n\tnop" ::: "eax");
+    return (now_ns() - start) / instructions;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 5) return 64;
+    const char *kind = argv[1];
+    uint64_t accesses = strtoull(argv[4], 0, 0);
+    int processes = argc > 5 ? atoi(argv[5]) : 1;
+    if (!strcmp(kind, "sleep")) {
+        double start = now_ns();
+        usleep(accesses);
+        printf("sleep %.0f\n", (now_ns() - start) / 1000);
+        return 0;
+    }
+    double begin = now_ns();
+    for (int p = 0; p < processes; p++) {
+        if (fork()) continue;
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET(p, &set);
+        if (sched_setaffinity(0, sizeof set, &set)) exit(4);
+        double result;
+        if (!strcmp(kind, "compute")) {
+            result = compute(accesses);
+        } else {
+            uint64_t bytes = strtoull(argv[3], 0, 0) << 20, lines = bytes / 64;
+            uint64_t *memory = bound_memory(atoi(argv[2]), bytes);
+            cycle(memory, lines);
+            if (!strcmp(kind, "chase")) {
+                chase(memory, lines);
+                result = chase(memory, accesses);
+            } else {
+                stream(memory, lines, lines);
+                result = stream(memory, lines, accesses);
+            }
+        }
+        printf("%s %.3f\n", kind, result);
+        fflush(stdout);
+        _exit(0);
+    }
+    int failed = 0, status;
+    while (wait(&status) > 0) failed |= status;
+    printf("elapsed_us %.0f\n", (now_ns() - begin) / 1000);
+    return failed != 0;
+}

@@ -1,0 +1,219 @@
+//! What a timed machine is made of, as it is handed to the emulator's plug-in.
+
+use serde::{Deserialize, Serialize};
+use terrace_hardware::error::ConfigError;
+use terrace_hardware::node::NodeConfig;
+use terrace_hardware::presets::{self, MachineConfig};
+use terrace_hardware::tier::queueing::QueueingConfig;
+use terrace_hardware::tier::{TierConfig, TierModel};
+use terrace_hardware::units::Bytes;
+
+use crate::tables::TABLES_BYTES;
+
+/// The machine whose processor is taken where none is named.
+pub const DEFAULT_PRESET: &str = "server-ddr5-cxl";
+
+/// What cannot be about a timed machine: one line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TimedError(pub String);
+
+impl From<ConfigError> for TimedError {
+    fn from(error: ConfigError) -> Self {
+        TimedError(error.to_string())
+    }
+}
+
+/// How fast the parts of a timed machine are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimedConfig {
+    /// Processors get ahead of each other by so much, and the emulator's timers are late by so
+    /// much, at most about.
+    pub quantum_ns: u64,
+    /// What a processor's access to a device takes.
+    pub device_ns: u64,
+    /// What an instruction takes with which a waiting loop yields.
+    pub pause_ns: u64,
+    /// The tier in which page tables are assumed to lie, from 0.
+    pub tables_tier: usize,
+    /// Bytes of each tier's memory.
+    pub tier_bytes: Vec<u64>,
+    /// Processor and tiers; how large the tiers are is the emulated machine's to say.
+    pub hardware: MachineConfig,
+}
+
+/// What the plug-in is handed: the machine, and where the emulator has its memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClockPlan {
+    /// Where each tier's memory is, as the emulator tells addresses: start and bytes.
+    pub ranges: Vec<(u64, u64)>,
+    /// The machine.
+    pub config: TimedConfig,
+}
+
+impl ClockPlan {
+    /// As the plug-in reads it.
+    pub fn to_toml(&self) -> Result<String, TimedError> {
+        toml::to_string(self).map_err(|e| TimedError(format!("the timed machine: {e}")))
+    }
+
+    /// As it was written.
+    pub fn from_toml(text: &str) -> Result<Self, TimedError> {
+        toml::from_str(text).map_err(|e| TimedError(format!("the timed machine: {}", e.message())))
+    }
+}
+
+/// A tier by what one reads of it in data sheets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TierSpeed {
+    /// What a program waits for a load that no cache has.
+    pub latency_ns: f64,
+    /// What it can read or write.
+    pub gb_per_s: f64,
+}
+
+impl TimedConfig {
+    /// A machine of a preset, tiers included.
+    pub fn of(hardware: MachineConfig) -> Self {
+        TimedConfig {
+            hardware,
+            quantum_ns: 10_000,
+            device_ns: 100,
+            pause_ns: 40,
+            tables_tier: 0,
+            tier_bytes: Vec::new(),
+        }
+    }
+
+    /// The default preset's processor before two tiers of these speeds.
+    pub fn with_tiers(tiers: &[TierSpeed]) -> Result<Self, TimedError> {
+        let mut hardware = presets::by_name(DEFAULT_PRESET)?;
+        hardware.tiers = tiers
+            .iter()
+            .zip(["fast", "slow", "third", "fourth"])
+            .map(|(tier, name)| tier_of(name, *tier, &hardware.node))
+            .collect::<Result<_, _>>()?;
+        Ok(TimedConfig::of(hardware))
+    }
+
+    /// The same with so many processors and tiers of this size.
+    #[must_use]
+    pub fn sized(mut self, processors: u32, tier_bytes: &[u64]) -> Self {
+        self.hardware.node.cores = processors;
+        self.tier_bytes = tier_bytes.to_vec();
+        for (tier, bytes) in self.hardware.tiers.iter_mut().zip(tier_bytes) {
+            // Behind the memory, the page tables that are assumed.
+            tier.capacity = Bytes(bytes + TABLES_BYTES);
+        }
+        self
+    }
+
+    /// Says what cannot be.
+    pub fn check(&self) -> Result<(), TimedError> {
+        let tiers = self.hardware.tiers.len();
+        if tiers != self.tier_bytes.len() {
+            return Err(TimedError(format!(
+                "the hardware has {tiers} tiers; expected {}, as the machine has",
+                self.tier_bytes.len()
+            )));
+        }
+        if self.tables_tier >= tiers {
+            return Err(TimedError(format!(
+                "page tables in tier {}; expected 0 to {}",
+                self.tables_tier,
+                tiers.saturating_sub(1)
+            )));
+        }
+        if !(100..=1_000_000).contains(&self.quantum_ns) {
+            return Err(TimedError(format!(
+                "a quantum of {} ns; expected 100 to 1000000",
+                self.quantum_ns
+            )));
+        }
+        if let Some(tier) =
+            self.hardware.tiers.iter().find(|t| !matches!(t.model, TierModel::Queueing(_)))
+        {
+            return Err(TimedError(format!(
+                "tier {} by DRAM command; expected tiers as queues, which answer at once",
+                tier.name
+            )));
+        }
+        crate::machine::TimedMachine::new(self, 0).map(drop)
+    }
+}
+
+/// A symmetric tier of this speed behind a processor.
+fn tier_of(name: &str, speed: TierSpeed, node: &NodeConfig) -> Result<TierConfig, TimedError> {
+    // The look-ups down to the last level come on top.
+    let lookup_ns =
+        f64::from(node.caches.llc.latency_cycles) * 1000.0 / f64::from(node.core.clock_mhz);
+    let TierSpeed { latency_ns, gb_per_s } = speed;
+    if !(lookup_ns < latency_ns && latency_ns <= 65_534.0) {
+        return Err(TimedError(format!(
+            "the {name} tier's latency is {latency_ns} ns; expected more than the {lookup_ns:.1} ns \
+             that the caches before it take"
+        )));
+    }
+    if !(0.001..=100_000.0).contains(&gb_per_s) {
+        return Err(TimedError(format!(
+            "the {name} tier's bandwidth is {gb_per_s} GB/s; expected 0.001 to 100000"
+        )));
+    }
+    let model = QueueingConfig::dram(latency_ns - lookup_ns, gb_per_s, 1);
+    Ok(TierConfig {
+        name: name.into(),
+        capacity: Bytes(TABLES_BYTES),
+        model: TierModel::Queueing(model),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIERS: [TierSpeed; 2] = [
+        TierSpeed { latency_ns: 80.0, gb_per_s: 100.0 },
+        TierSpeed { latency_ns: 300.0, gb_per_s: 20.0 },
+    ];
+
+    #[test]
+    fn it_goes_to_the_plug_in_and_comes_back() {
+        let config = TimedConfig::with_tiers(&TIERS).unwrap().sized(2, &[1 << 30, 2 << 30]);
+        config.check().unwrap();
+        let plan = ClockPlan { ranges: vec![(0, 1 << 30), (2 << 30, 2 << 30)], config };
+        assert_eq!(ClockPlan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
+    }
+
+    #[test]
+    fn machines_that_cannot_be_are_refused_in_one_line() {
+        let good = || TimedConfig::with_tiers(&TIERS).unwrap().sized(1, &[1 << 30; 2]);
+        let mut caches = good();
+        caches.hardware.node.caches.l1.ways = 0;
+        let mut quantum = good();
+        quantum.quantum_ns = 1;
+        let mut tables = good();
+        tables.tables_tier = 2;
+        let sizes = good().sized(1, &[1 << 30]);
+        let dram = TimedConfig::of(presets::by_name("server-ddr5-cxl-timing").unwrap())
+            .sized(1, &[1 << 30; 2]);
+        for (bad, named) in [
+            (caches, "ways"),
+            (quantum, "quantum"),
+            (tables, "page tables in tier 2"),
+            (sizes, "2 tiers"),
+            (dram, "as queues"),
+        ] {
+            let error = bad.check().unwrap_err().to_string();
+            assert!(error.contains(named) && error.lines().count() == 1, "{error}");
+        }
+        for (latency_ns, gb_per_s, named) in
+            [(10.0, 1.0, "latency"), (f64::NAN, 1.0, "latency"), (80.0, 0.0, "bandwidth")]
+        {
+            let tier = TierSpeed { latency_ns, gb_per_s };
+            let error = TimedConfig::with_tiers(&[tier]).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}

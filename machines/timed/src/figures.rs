@@ -1,0 +1,104 @@
+//! What a timed machine has counted, as it stands at a mark.
+
+use serde::{Deserialize, Serialize};
+
+/// What one tier did.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct TierFigures {
+    /// Its name.
+    pub tier: String,
+    /// Lines read.
+    pub reads: u64,
+    /// Lines written.
+    pub writes: u64,
+    /// From request to answer, of all reads.
+    pub read_ns: f64,
+    /// That processors stood still for loads from it.
+    pub stall_ns: f64,
+}
+
+impl TierFigures {
+    /// Mean latency of a read beyond the caches, as loaded; nothing without reads.
+    #[must_use]
+    pub fn loaded_latency_ns(&self) -> Option<f64> {
+        (self.reads > 0).then(|| self.read_ns / self.reads as f64)
+    }
+}
+
+/// What was counted since the clock began to know the memory. Of all processors together where
+/// nothing else is said.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Figures {
+    /// The guest's time.
+    pub time_ns: u64,
+    /// Instructions, those of programs and of the kernel.
+    pub instructions: [u64; 2],
+    /// Time of processors that ran, in programs and in the kernel.
+    pub busy_ns: [u64; 2],
+    /// Loads and stores of memory.
+    pub references: u64,
+    /// Accesses to devices.
+    pub devices: u64,
+    /// Time of dispatching instructions.
+    pub compute_ns: f64,
+    /// Stalls for page walks.
+    pub walk_stall_ns: f64,
+    /// Stalls for the second and the last level.
+    pub cache_stall_ns: [f64; 2],
+    /// Stalls for a store buffer that was full.
+    pub store_stall_ns: f64,
+    /// Walks, and the entries of page tables that they read.
+    pub walks: u64,
+    /// Entries read.
+    pub walk_reads: u64,
+    /// From the start of each walk to its end.
+    pub walk_ns: f64,
+    /// Uses and misses of the first, second and last level.
+    pub caches: [[u64; 2]; 3],
+    /// Loads that had to wait for an earlier one that was under way.
+    pub dependent_loads: u64,
+    /// Loads that found no other load from memory under way.
+    pub leading_loads: u64,
+    /// The tiers, fastest first.
+    pub tiers: Vec<TierFigures>,
+}
+
+impl Figures {
+    /// What came since.
+    #[must_use]
+    pub fn since(&self, before: &Figures) -> Figures {
+        let two = |a: [u64; 2], b: [u64; 2]| [a[0].saturating_sub(b[0]), a[1].saturating_sub(b[1])];
+        let tier = |(at, tier): (usize, &TierFigures)| {
+            let none = TierFigures::default();
+            let before = before.tiers.get(at).unwrap_or(&none);
+            TierFigures {
+                tier: tier.tier.clone(),
+                reads: tier.reads.saturating_sub(before.reads),
+                writes: tier.writes.saturating_sub(before.writes),
+                read_ns: tier.read_ns - before.read_ns,
+                stall_ns: tier.stall_ns - before.stall_ns,
+            }
+        };
+        Figures {
+            time_ns: self.time_ns.saturating_sub(before.time_ns),
+            instructions: two(self.instructions, before.instructions),
+            busy_ns: two(self.busy_ns, before.busy_ns),
+            references: self.references.saturating_sub(before.references),
+            devices: self.devices.saturating_sub(before.devices),
+            compute_ns: self.compute_ns - before.compute_ns,
+            walk_stall_ns: self.walk_stall_ns - before.walk_stall_ns,
+            cache_stall_ns: [
+                self.cache_stall_ns[0] - before.cache_stall_ns[0],
+                self.cache_stall_ns[1] - before.cache_stall_ns[1],
+            ],
+            store_stall_ns: self.store_stall_ns - before.store_stall_ns,
+            walks: self.walks.saturating_sub(before.walks),
+            walk_reads: self.walk_reads.saturating_sub(before.walk_reads),
+            walk_ns: self.walk_ns - before.walk_ns,
+            caches: std::array::from_fn(|level| two(self.caches[level], before.caches[level])),
+            dependent_loads: self.dependent_loads.saturating_sub(before.dependent_loads),
+            leading_loads: self.leading_loads.saturating_sub(before.leading_loads),
+            tiers: self.tiers.iter().enumerate().map(tier).collect(),
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! The processors of an emulated machine in time.
+//!
+//! The emulator runs one processor after the other and says what happens: blocks that begin,
+//! accesses, waits. Each processor keeps a time of its own, that of the project's own core, caches,
+//! TLBs and tiers, which are those of reference depth. The guest's clock is that of the processor
+//! that is furthest ahead ([`Clock`]); one that is ahead of the others by more than a quantum lets
+//! them catch up.
+
+use terrace_hardware::address::{Kind, PhysicalAddress, VirtualAddress};
+use terrace_hardware::cache::hierarchy::Level;
+use terrace_hardware::cpu::Dependence;
+use terrace_hardware::node::{CAUSE_L2, CAUSE_LLC, CAUSE_MEMORY, CAUSE_WALK, Node, Reference};
+use terrace_hardware::tier::memory::TieredMemory;
+use terrace_hardware::units::Picoseconds;
+
+use crate::clock::Clock;
+use crate::config::{TimedConfig, TimedError};
+use crate::figures::{Figures, TierFigures};
+use crate::flow::{Block, LOADS, NO_LOAD, REGISTERS, Site, Sources};
+use crate::tables::{TABLES_BYTES, Tables};
+
+/// Lines of a processor that may be under way, by their low bits.
+const LINES: usize = 32;
+/// A load that is served sooner delays nobody who is worth following.
+const NEAR: u64 = 3;
+
+/// A core goes on by so much beyond a load that another waits for, so that its time, and the clock,
+/// are not far behind what it does: a window's instructions take less where they are not loads.
+const MOST_AHEAD_PS: u64 = 2_000_000;
+
+/// What the emulator has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Step {
+    /// To be added to the clock's bias.
+    pub add_ns: i64,
+    /// The processor's slice ends: another is behind, or timers may be due.
+    pub yields: bool,
+}
+
+/// An access of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Virtual address.
+    pub address: u64,
+    /// Bytes.
+    pub size: u32,
+    /// Whether it is a store.
+    pub store: bool,
+}
+
+/// What one processor is at.
+#[derive(Debug, Clone)]
+struct Processor {
+    /// Whether it has run, and does not wait for an interrupt.
+    runs: bool,
+    /// Instructions before the block that it runs, and those given to its core.
+    begun: u64,
+    dispatched: u64,
+    block: &'static Block,
+    /// When each register's value is there, and each load of the block.
+    ready: [u64; REGISTERS],
+    loads: [u64; LOADS],
+    /// The latest of them.
+    latest: u64,
+    /// Lines under way and when they are there.
+    lines: [(u64, u64); LINES],
+    /// Where the block's time is counted from.
+    counted: u64,
+    /// Time in programs and in the kernel.
+    busy_ps: [u64; 2],
+    instructions: [u64; 2],
+    references: u64,
+    devices: u64,
+    dependent_loads: u64,
+}
+
+static NO_BLOCK: Block = Block { instructions: 0, kernel: false, changes: Vec::new() };
+
+impl Processor {
+    fn new() -> Self {
+        Processor {
+            runs: false,
+            begun: 0,
+            dispatched: 0,
+            block: &NO_BLOCK,
+            ready: [0; REGISTERS],
+            loads: [0; LOADS],
+            latest: 0,
+            lines: [(u64::MAX, 0); LINES],
+            counted: 0,
+            busy_ps: [0; 2],
+            instructions: [0; 2],
+            references: 0,
+            devices: 0,
+            dependent_loads: 0,
+        }
+    }
+
+    /// The latest of what these are made of.
+    fn known(&self, sources: Sources) -> u64 {
+        let (mut latest, mut registers, mut loads) = (0, sources.registers, sources.loads);
+        while registers != 0 {
+            latest = latest.max(self.ready[registers.trailing_zeros() as usize % REGISTERS]);
+            registers &= registers - 1;
+        }
+        while loads != 0 {
+            latest = latest.max(self.loads[loads.trailing_zeros() as usize % LOADS]);
+            loads &= loads - 1;
+        }
+        latest
+    }
+
+    /// The block before is over: what its registers hold now.
+    fn carry(&mut self) {
+        let before = self.ready;
+        let mut after = before;
+        for (register, sources) in &self.block.changes {
+            after[usize::from(*register) % REGISTERS] = self.known(*sources);
+        }
+        self.ready = after;
+    }
+}
+
+/// The processors of an emulated machine, its memory and its clock.
+#[derive(Debug, Clone)]
+pub struct TimedMachine {
+    node: Node,
+    memory: TieredMemory,
+    tables: Tables,
+    processors: Vec<Processor>,
+    clock: Clock,
+    /// What the clock showed when the processors' own times were 0.
+    start_ns: u64,
+    /// The processor that runs; none before the first.
+    running: usize,
+    /// When its slice ends, in its own time.
+    slice_end: u64,
+    quantum: u64,
+    device: u64,
+    pause: u64,
+    /// Where each tier's memory begins among physical addresses, as the caches see them.
+    starts: Vec<u64>,
+    names: Vec<String>,
+    line_bits: u32,
+    near: u64,
+}
+
+impl TimedMachine {
+    /// A machine whose clock shows `now_ns`, with nothing cached.
+    pub fn new(config: &TimedConfig, now_ns: u64) -> Result<Self, TimedError> {
+        let node = Node::new(&config.hardware.node)?;
+        let memory = TieredMemory::new(&config.hardware.tiers)?.far_out_of_order();
+        let starts: Vec<u64> =
+            (0..config.hardware.tiers.len()).map(|tier| memory.start(tier).0).collect();
+        let tables = starts.get(config.tables_tier).zip(config.tier_bytes.get(config.tables_tier));
+        let tables = tables.map_or(0, |(start, bytes)| start + bytes);
+        let l1_cycles = config.hardware.node.caches.l1.latency_cycles;
+        Ok(TimedMachine {
+            processors: vec![Processor::new(); node.cores()],
+            line_bits: node.caches().line_bits(),
+            near: NEAR * node.core(0).cycles(l1_cycles).0,
+            node,
+            memory,
+            tables: Tables::new(PhysicalAddress(tables)),
+            clock: Clock::at(now_ns),
+            start_ns: now_ns,
+            running: usize::MAX,
+            slice_end: 0,
+            quantum: config.quantum_ns * 1000,
+            device: config.device_ns * 1000,
+            pause: config.pause_ns * 1000,
+            starts,
+            names: config.hardware.tiers.iter().map(|tier| tier.name.clone()).collect(),
+        })
+    }
+
+    /// How many processors.
+    pub fn processors(&self) -> usize {
+        self.processors.len()
+    }
+
+    /// A processor's own time, that of all instructions begun.
+    fn time(&self, cpu: usize) -> u64 {
+        let processor = &self.processors[cpu];
+        let core = self.node.core(cpu);
+        core.now().0 + core.dispatch_time(processor.begun - processor.dispatched).0
+    }
+
+    fn shown(&self, time_ps: u64) -> u64 {
+        self.start_ns + time_ps / 1000
+    }
+
+    /// Whether the emulator's clock has to be given with the next block of this processor.
+    #[inline]
+    pub fn is_switch(&self, cpu: usize) -> bool {
+        self.running != cpu || !self.processors[cpu].runs
+    }
+
+    /// Another processor runs than before, or one that waited; the emulator's clock shows
+    /// `actual_ns`. To be called before the block. Returns what is to be added to the bias.
+    #[cold]
+    pub fn switch(&mut self, cpu: usize, actual_ns: u64) -> i64 {
+        let add = self.clock.settle(actual_ns);
+        self.running = cpu;
+        if !self.processors[cpu].runs {
+            self.processors[cpu].runs = true;
+            let now = (self.clock.shown_ns() - self.start_ns) * 1000;
+            self.wait_until(cpu, now);
+            // Waiting is not being busy.
+            self.processors[cpu].counted = self.time(cpu);
+        }
+        let own = self.time(cpu);
+        let behind = self.furthest_behind_but(cpu).map_or(own, |other| other.max(own));
+        self.slice_end = behind + self.quantum;
+        add
+    }
+
+    /// The time of the processor furthest behind of those that run, this one left out.
+    fn furthest_behind_but(&self, cpu: usize) -> Option<u64> {
+        let others = (0..self.processors.len()).filter(|&n| n != cpu && self.processors[n].runs);
+        others.map(|n| self.time(n)).min()
+    }
+
+    /// Its core does nothing until then; what it has begun is done first.
+    fn wait_until(&mut self, cpu: usize, time: u64) {
+        let processor = &self.processors[cpu];
+        let pending = processor.begun - processor.dispatched;
+        let pending = self.node.core(cpu).dispatch_time(pending).0;
+        self.node.core_mut(cpu).wait_until(Picoseconds(time.saturating_sub(pending)));
+    }
+
+    /// A block begins. The processor's slice ends where the step says so, after the block.
+    #[inline]
+    pub fn block(&mut self, cpu: usize, block: &'static Block) -> Step {
+        let processor = &mut self.processors[cpu];
+        let core = self.node.core(cpu);
+        if processor.latest > core.now().0 {
+            processor.carry();
+        }
+        let before = core.now().0 + core.dispatch_time(processor.begun - processor.dispatched).0;
+        // The time since the last block began is that block's.
+        let side = usize::from(processor.block.kernel);
+        processor.busy_ps[side] += before.saturating_sub(processor.counted);
+        processor.counted = processor.counted.max(before);
+        let instructions = u64::from(block.instructions);
+        processor.instructions[usize::from(block.kernel)] += instructions;
+        processor.begun += instructions;
+        processor.block = block;
+        let until = core.now().0 + core.dispatch_time(processor.begun - processor.dispatched).0;
+        let add_ns = self.clock.block(instructions, self.start_ns + until / 1000);
+        let yields = before >= self.slice_end;
+        if yields {
+            self.slice_end = before + self.quantum;
+        }
+        Step { add_ns, yields }
+    }
+
+    /// An access at a site of the block that runs. `place` says in which tier it was and where in
+    /// it, where it was memory. Returns whether it was.
+    #[inline]
+    pub fn access(
+        &mut self,
+        cpu: usize,
+        site: &Site,
+        access: Access,
+        place: impl Fn() -> Option<(usize, u64)>,
+    ) -> bool {
+        let processor = &mut self.processors[cpu];
+        let of_block = u64::from(processor.block.instructions.saturating_sub(site.position));
+        let at = (processor.begun - of_block).max(processor.dispatched);
+        let instructions = at - processor.dispatched;
+        processor.dispatched = at;
+        let now = self.node.core(cpu).now().0;
+        let waits = processor.latest > now;
+        let mut dependence = Dependence::None;
+        if waits && !access.store {
+            let known = processor.known(site.address);
+            if known > now + self.near {
+                processor.dependent_loads += 1;
+                let (known, most) = (Picoseconds(known), Picoseconds(MOST_AHEAD_PS));
+                self.node.core_mut(cpu).keep_up(known, most);
+            }
+            dependence = Dependence::Until(Picoseconds(known));
+        }
+        processor.references += 1;
+        let starts = &self.starts;
+        let mut table = self.tables.of_access(|| place().map(|(tier, at)| starts[tier] + at));
+        // What follows in the next page is in the same line's time.
+        let room = 4096 - access.address % 4096;
+        let reference = Reference {
+            address: VirtualAddress(access.address),
+            size: access.size.min(room as u32),
+            kind: if access.store { Kind::Write } else { Kind::Read },
+            instructions: instructions.min(u64::from(u32::MAX)) as u32,
+            dependence,
+        };
+        let Ok(level) = self.node.reference(cpu, &reference, &mut table, &mut self.memory) else {
+            processor.references -= 1;
+            processor.devices += 1;
+            let core = self.node.core_mut(cpu);
+            core.wait_until(core.now() + Picoseconds(self.device));
+            return false;
+        };
+        if access.store {
+            return true;
+        }
+        let mut done = self.node.core(cpu).last_load().0;
+        let line = access.address >> self.line_bits;
+        let entry = &mut processor.lines[line as usize % LINES];
+        if level != Level::L1 {
+            *entry = (line, done);
+        } else if waits && entry.0 == line {
+            // The first level has it as soon as it is asked for; in truth it is on its way.
+            done = done.max(entry.1);
+        }
+        if site.load != NO_LOAD {
+            processor.loads[usize::from(site.load) % LOADS] = done;
+            if done > now + self.near {
+                processor.latest = processor.latest.max(done);
+            }
+        }
+        true
+    }
+
+    /// A clock is read by the last instruction of the block that runs: what is under way is waited
+    /// for first.
+    pub fn read_clock(&mut self, cpu: usize) -> i64 {
+        self.node.drain(cpu, &mut self.memory);
+        let until = self.time(cpu);
+        self.clock.extend(self.shown(until))
+    }
+
+    /// The processor waits for an interrupt.
+    pub fn halt(&mut self, cpu: usize) -> i64 {
+        let add = self.read_clock(cpu);
+        let (now, processor) = (self.time(cpu), &mut self.processors[cpu]);
+        let side = usize::from(processor.block.kernel);
+        processor.busy_ps[side] += now.saturating_sub(processor.counted);
+        processor.counted = now;
+        processor.runs = false;
+        add
+    }
+
+    /// The processor waits in a loop: it does not run ahead of the others, and need not catch up.
+    pub fn pause(&mut self, cpu: usize) {
+        let now = self.time(cpu) + self.pause;
+        let other = self.furthest_behind_but(cpu).unwrap_or(0);
+        self.wait_until(cpu, now.max(other));
+    }
+
+    /// The processor drops translations.
+    pub fn flush_translations(&mut self, cpu: usize) {
+        self.node.flush_translations(cpu);
+    }
+
+    /// What was counted so far.
+    pub fn figures(&self) -> Figures {
+        let ns = |ps: u64| ps as f64 / 1000.0;
+        let mut figures =
+            Figures { time_ns: self.clock.shown_ns() - self.start_ns, ..Figures::default() };
+        let tiers = self.names.iter().enumerate().map(|(at, name)| {
+            let counts = self.memory.counts(at);
+            TierFigures {
+                tier: name.clone(),
+                reads: counts.reads,
+                writes: counts.writes,
+                read_ns: ns(counts.read_ps),
+                stall_ns: 0.0,
+            }
+        });
+        figures.tiers = tiers.collect();
+        for (cpu, processor) in self.processors.iter().enumerate() {
+            let (core, walks) = (self.node.core(cpu).counts(), self.node.walker(cpu).counts());
+            for side in 0..2 {
+                figures.instructions[side] += processor.instructions[side];
+                figures.busy_ns[side] += processor.busy_ps[side] / 1000;
+            }
+            figures.references += processor.references;
+            figures.devices += processor.devices;
+            figures.dependent_loads += processor.dependent_loads;
+            figures.leading_loads += core.leading_loads;
+            figures.compute_ns += ns(core.compute_ps);
+            figures.walk_stall_ns += ns(core.stall_ps[usize::from(CAUSE_WALK)]);
+            figures.cache_stall_ns[0] += ns(core.stall_ps[usize::from(CAUSE_L2)]);
+            figures.cache_stall_ns[1] += ns(core.stall_ps[usize::from(CAUSE_LLC)]);
+            figures.store_stall_ns += ns(core.store_stall_ps);
+            figures.walks += walks.walks;
+            figures.walk_reads += walks.accesses.iter().sum::<u64>();
+            figures.walk_ns += ns(walks.walk_ps);
+            for (at, tier) in figures.tiers.iter_mut().enumerate() {
+                let stall = core.stall_ps.get(usize::from(CAUSE_MEMORY) + at);
+                tier.stall_ns += ns(stall.copied().unwrap_or(0));
+            }
+        }
+        for (level, counts) in self.node.caches().counts().iter().enumerate() {
+            figures.caches[level] = [counts.references(), counts.read_misses + counts.write_misses];
+        }
+        figures
+    }
+}
+
+/// Bytes of physical addresses that a machine takes beyond its memory.
+pub const BEYOND_BYTES: u64 = TABLES_BYTES;
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

@@ -1,0 +1,278 @@
+//! In a whole emulated machine: says to a [`TimedMachine`] what the processors do, and moves QEMU's
+//! clock as it says.
+//!
+//! QEMU emulates all processors in one thread where its clock counts instructions, so there is one
+//! caller at a time. Until the guest marks the beginning, nothing but the mark is looked for: a boot
+//! runs at full speed. Then QEMU is asked to translate everything anew.
+
+use std::collections::HashSet;
+use std::ffi::{c_uint, c_void};
+use std::fs::File;
+use std::hash::Hash;
+use std::io::Write;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use terrace_recorder::nodes::Mark;
+use terrace_timed::config::TimedConfig;
+use terrace_timed::flow::{self, Block, Effect, Site};
+use terrace_timed::machine::{Access, TimedMachine};
+
+use crate::clock::QemuClock;
+use crate::qemu::{self, Block as QemuBlock, Id, MemInfo};
+
+/// Accesses and blocks are told to the machine.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+static TIMED: AtomicPtr<Timed> = AtomicPtr::new(ptr::null_mut());
+static ID: AtomicU64 = AtomicU64::new(0);
+
+struct Timed {
+    config: TimedConfig,
+    /// Nothing until it begins.
+    machine: Option<TimedMachine>,
+    clock: QemuClock,
+    /// Where each tier's memory is, as this QEMU tells addresses: start and bytes.
+    ranges: Vec<(u64, u64)>,
+    results: File,
+    blocks: HashSet<&'static Block>,
+    sites: HashSet<&'static Site>,
+}
+
+/// What one plug-in instance has.
+///
+/// # Safety
+/// To be called from QEMU's callbacks only, and the result dropped before the callback returns.
+unsafe fn timed() -> Option<&'static mut Timed> {
+    // SAFETY: made in `begin` and never freed; callbacks come from the one thread that runs all
+    // processors, one at a time (the caller's promise).
+    unsafe { TIMED.load(Ordering::Relaxed).as_mut() }
+}
+
+/// Makes ready what [`on_translate`] needs. A machine with this configuration, whose figures go to
+/// this file, a line at each mark.
+pub fn begin(
+    id: Id,
+    config: TimedConfig,
+    ranges: Vec<(u64, u64)>,
+    results: File,
+) -> Result<(), String> {
+    TimedMachine::new(&config, 0).map_err(|e| e.to_string())?;
+    let timed = Timed {
+        config,
+        machine: None,
+        clock: QemuClock::find()?,
+        ranges,
+        results,
+        blocks: HashSet::new(),
+        sites: HashSet::new(),
+    };
+    ID.store(id, Ordering::Relaxed);
+    TIMED.store(Box::into_raw(Box::new(timed)), Ordering::Release);
+    Ok(())
+}
+
+/// One of each value, for good: blocks are translated again and again.
+fn kept<T: Hash + Eq>(values: &mut HashSet<&'static T>, value: T) -> &'static T {
+    if let Some(kept) = values.get(&value) {
+        return kept;
+    }
+    let kept: &'static T = Box::leak(Box::new(value));
+    values.insert(kept);
+    kept
+}
+
+/// What is called for a block that QEMU translates.
+pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
+    let active = ACTIVE.load(Ordering::Relaxed);
+    // SAFETY: QEMU's block is valid during this call, and so are its instructions and their bytes;
+    // what is registered are numbers, and values that are never freed.
+    unsafe {
+        let count = qemu::qemu_plugin_tb_n_insns(block);
+        let instruction = |at| qemu::qemu_plugin_tb_get_insn(block, at);
+        let bytes = |at: usize| -> &[u8] {
+            let instruction = instruction(at);
+            let data = qemu::qemu_plugin_insn_data(instruction).cast();
+            std::slice::from_raw_parts(data, qemu::qemu_plugin_insn_size(instruction))
+        };
+        for at in 0..count {
+            if let Ok(eight) = <&[u8; 8]>::try_from(bytes(at))
+                && let Some(mark) = Mark::of(eight)
+            {
+                let mark = mark as usize as *mut c_void;
+                let flags = qemu::NO_REGISTERS;
+                qemu::qemu_plugin_register_vcpu_insn_exec_cb(instruction(at), on_mark, flags, mark);
+            }
+        }
+        if !active {
+            return;
+        }
+        let Some(timed) = timed() else { return };
+        let kernel = qemu::qemu_plugin_tb_vaddr(block) >> 63 != 0;
+        let flow = flow::analyse((0..count).map(bytes), kernel);
+        let kept_block = kept(&mut timed.blocks, flow.block);
+        let data = ptr::from_ref(kept_block).cast_mut().cast();
+        qemu::qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, qemu::NO_REGISTERS, data);
+        for (at, (site, effect)) in flow.sites.into_iter().zip(flow.effects).enumerate() {
+            let data = ptr::from_ref(kept(&mut timed.sites, site)).cast_mut().cast();
+            let (flags, kinds) = (qemu::NO_REGISTERS, qemu::LOADS_AND_STORES);
+            qemu::qemu_plugin_register_vcpu_mem_cb(instruction(at), on_access, flags, kinds, data);
+            let on_effect = match effect {
+                Effect::None => continue,
+                Effect::Halt => on_halt,
+                Effect::Pause => on_pause,
+                Effect::ReadClock => on_read_clock,
+                Effect::FlushTranslations => on_flush,
+            };
+            let none = ptr::null_mut();
+            qemu::qemu_plugin_register_vcpu_insn_exec_cb(instruction(at), on_effect, flags, none);
+        }
+    }
+}
+
+/// Calls with the machine and QEMU's clock, where there is such a processor and time is kept.
+#[inline(always)]
+fn with(index: c_uint, call: impl FnOnce(&mut TimedMachine, &QemuClock, usize)) {
+    if !ACTIVE.load(Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: in a callback.
+    let Some(timed) = (unsafe { timed() }) else { return };
+    let Some(machine) = &mut timed.machine else { return };
+    let cpu = index as usize;
+    if cpu < machine.processors() {
+        call(machine, &timed.clock, cpu);
+    }
+}
+
+extern "C" fn on_block(index: c_uint, block: *mut c_void) {
+    with(index, |machine, clock, cpu| {
+        if machine.is_switch(cpu) {
+            clock.add(machine.switch(cpu, clock.at_slice_ns()));
+        }
+        // SAFETY: what `on_translate` registered, which is never freed.
+        let step = machine.block(cpu, unsafe { &*block.cast::<Block>() });
+        clock.add(step.add_ns);
+        if step.yields {
+            clock.end_slice(index);
+        }
+    });
+}
+
+extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, site: *mut c_void) {
+    if !ACTIVE.load(Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: in a callback.
+    let Some(timed) = (unsafe { timed() }) else { return };
+    let (Some(machine), cpu) = (&mut timed.machine, index as usize) else { return };
+    if cpu >= machine.processors() {
+        return;
+    }
+    let ranges = &timed.ranges;
+    let place = || {
+        // SAFETY: asked in the callback of the access, with what QEMU gave it.
+        let physical = unsafe {
+            let place = qemu::qemu_plugin_get_hwaddr(info, address);
+            if place.is_null() || qemu::qemu_plugin_hwaddr_is_io(place) {
+                return None;
+            }
+            qemu::qemu_plugin_hwaddr_phys_addr(place)
+        };
+        ranges.iter().enumerate().find_map(|(tier, &(start, bytes))| {
+            let at = physical.wrapping_sub(start);
+            (at < bytes).then_some((tier, at))
+        })
+    };
+    let access = Access { address, size: 1 << qemu::size_log2(info), store: qemu::is_store(info) };
+    // SAFETY: what `on_translate` registered, which is never freed.
+    let site = unsafe { &*site.cast::<Site>() };
+    // Through a device one processor wakes another.
+    if !machine.access(cpu, site, access, place) && machine.processors() > 1 {
+        timed.clock.end_slice(index);
+    }
+}
+
+extern "C" fn on_halt(index: c_uint, _data: *mut c_void) {
+    with(index, |machine, clock, cpu| clock.add(machine.halt(cpu)));
+}
+
+extern "C" fn on_pause(index: c_uint, _data: *mut c_void) {
+    with(index, |machine, _, cpu| machine.pause(cpu));
+}
+
+extern "C" fn on_read_clock(index: c_uint, _data: *mut c_void) {
+    with(index, |machine, clock, cpu| clock.add(machine.read_clock(cpu)));
+}
+
+extern "C" fn on_flush(index: c_uint, _data: *mut c_void) {
+    with(index, |machine, _, cpu| machine.flush_translations(cpu));
+}
+
+extern "C" fn on_mark(_index: c_uint, mark: *mut c_void) {
+    let mark = match mark as usize {
+        1 => Mark::Begin,
+        2 => Mark::Period,
+        _ => Mark::End,
+    };
+    // SAFETY: in a callback.
+    let Some(timed) = (unsafe { timed() }) else { return };
+    if mark != Mark::Begin {
+        timed.note(mark);
+    }
+    match mark {
+        Mark::Begin if timed.machine.is_none() => {
+            // SAFETY: QEMU's function; what it calls then lives as long as QEMU.
+            unsafe { qemu::qemu_plugin_reset(ID.load(Ordering::Relaxed), on_begin) };
+        }
+        // What is translated stays. QEMU before 8.0 keeps a pointer to the callbacks of accesses of
+        // the block that ran last and uses it for an interrupt's own, also once they are freed.
+        Mark::End => ACTIVE.store(false, Ordering::Relaxed),
+        _ => {}
+    }
+}
+
+/// No processor runs, and all that was translated is thrown away.
+extern "C" fn on_begin(id: Id) {
+    // SAFETY: in a callback.
+    if let Some(timed) = unsafe { timed() } {
+        timed.start();
+    }
+    // SAFETY: a function of QEMU with the signature that it documents.
+    unsafe { qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate) };
+}
+
+impl Timed {
+    fn start(&mut self) {
+        if !self.clock.counts_instructions() {
+            return fail(
+                "the clock of this machine counts no instructions; start it with 'terrace lab --clock memory'",
+            );
+        }
+        match TimedMachine::new(&self.config, self.clock.now_ns()) {
+            Ok(machine) => self.machine = Some(machine),
+            Err(error) => return fail(&error.to_string()),
+        }
+        self.note(Mark::Begin);
+        ACTIVE.store(true, Ordering::Relaxed);
+    }
+
+    /// Writes a line of figures.
+    fn note(&mut self, mark: Mark) {
+        let Some(machine) = &self.machine else { return };
+        let name = match mark {
+            Mark::Begin => "begin",
+            Mark::Period => "period",
+            Mark::End => "end",
+        };
+        let line = serde_json::json!({ "mark": name, "figures": machine.figures() });
+        if let Err(error) = self.results.write_all(format!("{line}\n").as_bytes()) {
+            eprintln!("terrace recorder: the clock's figures were not written: {error}");
+        }
+    }
+}
+
+/// Ends QEMU: a machine whose clock is wrong is worse than none.
+fn fail(message: &str) {
+    eprintln!("terrace recorder: {message}");
+    std::process::exit(1);
+}
