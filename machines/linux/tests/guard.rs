@@ -18,7 +18,10 @@ use terrace_linux::roots::Roots;
 use terrace_linux::session::{Session, restore_leftover};
 
 const FOLDER: &str = "TERRACE_TEST_FOLDER";
-const SETTINGS: [(fn(&Roots) -> PathBuf, &str); 3] =
+/// The file of a setting.
+type Setting = fn(&Roots) -> PathBuf;
+
+const SETTINGS: [(Setting, &str); 3] =
     [(Roots::lru_gen, "0x0007"), (Roots::numa_balancing, "1"), (Roots::demotion, "true")];
 
 /// Signals act on it whatever the one who started the tests ignores, as nohup does hang-ups.
