@@ -219,7 +219,7 @@ mod tests {
             kernel.time = Duration::from_secs(second);
             for (nth, (flusher, flushed)) in groups.iter_mut().zip(&mut flushed).enumerate() {
                 // Who is first in a period has all of it: they take turns here.
-                if (second + nth as u64) % 2 == 0 {
+                if (second + nth as u64).is_multiple_of(2) {
                     kernel.moved.clear();
                     let done =
                         flusher.flush(&roots, &mut kernel, &nodes, &budget, &processes).unwrap();
