@@ -1,4 +1,4 @@
-//! One group, looked after by a thread of its own: the engine's loop over it, its throttle, its
+//! One group, managed by a thread of its own: the engine's loop over it, its throttle, its
 //! history, and what it shows of itself.
 //!
 //! A thread a group, because groups come, go and fail each by itself, and their periods differ.

@@ -2,8 +2,8 @@
 //! more. Pure: no clock, no I/O; periods are its only time.
 //!
 //! # What throttles moves
-//! - **Budgets**: pages per period that bandwidth and processor time allow. A policy is told the
-//!   number, so it asks for its best moves first.
+//! - **Budgets**: pages per period that bandwidth and processor time allow. The budget of a
+//!   policy holds the number, so it asks for its best moves first.
 //! - **Failures**: when half of the moves of a period fail, the number is halved, and doubled
 //!   again with each period in which nine in ten succeed.
 //! - **Not beneficial**: moves that yield too little. See below.
