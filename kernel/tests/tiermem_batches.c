@@ -51,7 +51,8 @@ static pid_t crumble_node(int node)
 		close(ready[0]);
 		do {
 			taken[n] = map(HUGE, false);
-			syscall(SYS_mbind, taken[n], HUGE, 1 /* MPOL_PREFERRED */, &mask, 64UL, 0UL);
+			syscall(SYS_mbind, taken[n], HUGE, 1 /* MPOL_PREFERRED */, &mask, 64UL,
+				0UL);
 			memset(taken[n], 1, HUGE);
 		} while (node_of(taken[n++] + HUGE - PAGE) == node && n < 4096);
 		for (i = 0; i < n; i++) {
@@ -130,7 +131,8 @@ void test_migrate_whole(void)
 	CHECK(!gone, "%lu pages are wrong", gone);
 	CHECK(whole < n, "all huge pages found room: the test is void");
 	/* There is room for smaller ones, also behind those in the list. */
-	CHECK(pages_at(p, base, 1) == base, "%lu of %lu base pages moved", pages_at(p, base, 1), base);
+	CHECK(pages_at(p, base, 1) == base, "%lu of %lu base pages moved", pages_at(p, base, 1),
+	      base);
 	kill(tenant, SIGKILL);
 	waitpid(tenant, NULL, 0);
 	if (swap)
@@ -294,7 +296,8 @@ void test_batch_flush(void)
 	CPU_ZERO(&cpus);
 	CPU_SET(0, &cpus);
 	sched_setaffinity(0, sizeof(cpus), &cpus);
-	spinning = stop_spinning = false;
+	spinning = false;
+	stop_spinning = false;
 	pthread_create(&other, NULL, spin, NULL);
 	while (!__atomic_load_n(&spinning, __ATOMIC_ACQUIRE))
 		usleep(1000);
@@ -460,7 +463,7 @@ void test_threads(void)
 		fail("no trace event of a batch");
 		return;
 	}
-	for (unsigned int i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+	for (unsigned int i = 0; i < ARRAY_SIZE(rows); i++) {
 		CHECK(put(SETTING "copy_threads", rows[i].by_default) &&
 		      put(SETTING "copy_threads_max", rows[i].most), "settings");
 		move_range(p, n * HUGE, HUGE, 0);

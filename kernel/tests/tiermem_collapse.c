@@ -98,8 +98,8 @@ void test_pt_collapse(void)
 	debug("delay_collapse_us", "0");
 	kill(reuser, SIGKILL);
 	waitpid(reuser, NULL, 0);
-	printf("# %lu rounds, %lu collapsed, %lu table moves, %lu of them during a collapse\n", rounds,
-	       collapsed, tables_moved, st.moves);
+	printf("# %lu rounds, %lu collapsed, %lu table moves, %lu of them during a collapse\n",
+	       rounds, collapsed, tables_moved, st.moves);
 	CHECK(rounds >= wanted, "only %lu rounds in time", rounds);
 	CHECK(collapsed, "nothing was collapsed: the race was not met");
 	CHECK(st.moves, "no table was moved during a collapse: the race was not met");

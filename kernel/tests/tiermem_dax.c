@@ -115,8 +115,8 @@ void test_pt_dax(void)
 	/* The whole process, and back, with the device's memory in it. */
 	for (int node = 1; node >= 0; node--) {
 		CHECK(!tables_to(NULL, 0, node, 0, &out), "TM_PT_MIGRATE: %s", strerror(errno));
-		CHECK(out.moved && out.refused >= GB / HUGE, "to node %d: %u moved, %u refused", node,
-		      out.moved, out.refused);
+		CHECK(out.moved && out.refused >= GB / HUGE, "to node %d: %u moved, %u refused",
+		      node, out.moved, out.refused);
 	}
 	CHECK(vmstat("thp_split_pud") == split, "a move of tables splits 1 GB of device memory");
 	CHECK(((uint64_t *)p)[at] == word && *(uint64_t *)(p + GB - 8) == 0x77,

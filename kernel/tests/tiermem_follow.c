@@ -86,7 +86,8 @@ void test_pt_many(void)
 		*(unsigned long *)(p + at) = at + 1;
 	move_range(p, bytes, HUGE, 1);
 	CHECK(!tables_to(p, bytes, 1, 0, NULL), "tables to node 1");
-	CHECK(tables_on(p, bytes, 1) == n, "%lu of %lu tables on node 1", tables_on(p, bytes, 1), n);
+	CHECK(tables_on(p, bytes, 1) == n, "%lu of %lu tables on node 1", tables_on(p, bytes, 1),
+	      n);
 
 	/* The worker is slower than the data. */
 	debug("delay_pt_switch_us", "10000");
@@ -239,7 +240,7 @@ void test_pt_stat(void)
 	put(TRACING LOCKED, "0");
 	f = fopen(TRACING "trace", "r");
 	while (f && fgets(line, sizeof(line), f))
-		locked += strstr(line, "mmap_lock_acquire_returned: ") != NULL;
+		locked += !!strstr(line, "mmap_lock_acquire_returned: ");
 	if (f)
 		fclose(f);
 	f = fopen(TRACING "set_event_pid", "w");

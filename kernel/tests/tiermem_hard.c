@@ -118,12 +118,12 @@ static bool make_group(void)
 	mkdir("/tmp/cpuset", 0755);
 	if (!mount("cpuset", "/tmp/cpuset", "cgroup", 0, "cpuset")) {
 		walled = true;
-		strcpy(group, "/tmp/cpuset/tiermem");
+		snprintf(group, sizeof(group), "/tmp/cpuset/tiermem");
 		return !mkdir(group, 0755) && group_put("cpuset.cpus", "0") &&
 		       group_put("cpuset.mems", "0-1") && group_put("cpuset.mem_hardwall", "1");
 	}
 	walled = false;
-	strcpy(group, "/sys/fs/cgroup/tiermem-cpuset");
+	snprintf(group, sizeof(group), "/sys/fs/cgroup/tiermem-cpuset");
 	return put("/sys/fs/cgroup/cgroup.subtree_control", "+cpuset") && !mkdir(group, 0755) &&
 	       group_put("cpuset.mems", "0-1");
 }

@@ -227,7 +227,7 @@ static void check_sizes(void)
 	} arg;
 	unsigned int wrong;
 
-	for (unsigned int i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+	for (unsigned int i = 0; i < ARRAY_SIZE(known); i++) {
 		CHECK(known[i].size >= known[i].least, "command %u has lost fields", i);
 		memset(&arg, 0xee, sizeof(arg));
 		arg.size = known[i].least - 4;

@@ -205,7 +205,8 @@ static void no_leak(void)
 			char *p = mmap(NULL, windows * HUGE, PROT_READ,
 				       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 			struct tm_scan scan = {
-				.size = sizeof(scan), .pidfd = TM_SELF, .start = (uintptr_t)p & ~(HUGE - 1),
+				.size = sizeof(scan), .pidfd = TM_SELF,
+				.start = (uintptr_t)p & ~(HUGE - 1),
 				.len = windows * HUGE, .nr_entries = 64, .flags = TM_SCAN_WATCH,
 				.entry_size = sizeof(struct tm_scan_entry),
 				.entries = (uintptr_t)malloc(64 * sizeof(struct tm_scan_entry)),
@@ -317,7 +318,8 @@ void test_scan_stuck(void)
 	struct uffdio_api api = { .api = UFFD_API };
 	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
 	struct uffdio_zeropage zero = {};
-	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK), self_fd = syscall(SYS_pidfd_open, getpid(), 0);
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	int self_fd = syscall(SYS_pidfd_open, getpid(), 0);
 	struct pollfd fault = { .fd = fd, .events = POLLIN };
 	char *p = map(HUGE, false);
 	pthread_t caller;
