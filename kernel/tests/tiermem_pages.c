@@ -221,6 +221,63 @@ void test_migrate(void)
 	}
 }
 
+/*
+ * A page of hugetlb keeps flags of its own where the copying of batches keeps its mark: also
+ * one that the kernel allocates for the move, as the pool of the other node is empty.
+ */
+void test_migrate_hugetlb(void)
+{
+	static const char *pool =
+		"/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages";
+	enum { PAGES = 2 };
+	uint64_t addrs[PAGES], version = 0;
+	int32_t status[PAGES];
+	void *pages[PAGES];
+	char path[128], *p;
+
+	for (int node = 0; node < NR_NODES; node++) {
+		snprintf(path, sizeof(path), pool, node);
+		put(path, node ? "0" : "2");
+	}
+	p = mmap(NULL, PAGES * HUGE, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	if (p == MAP_FAILED) {
+		skip("no pages of hugetlb: %s", strerror(errno));
+		return;
+	}
+	/* By either call, with and without threads. */
+	for (int turn = 0; turn < 6; turn++) {
+		unsigned long at, bad = 0;
+		int node = !(turn & 1), moved = 0;
+
+		version++;
+		copying(turn < 4 ? "0" : "4", "64", "4096");
+		for (at = 0; at < PAGES * HUGE; at += 1024)
+			*(uint64_t *)(p + at) = version << 32 | at;
+		for (int i = 0; i < PAGES; i++) {
+			addrs[i] = (uintptr_t)p + i * HUGE;
+			pages[i] = p + i * HUGE;
+		}
+		if (turn < 2) {
+			CHECK(!move_to(pages, PAGES, node), "move_pages: %s", strerror(errno));
+		} else {
+			moved = migrate(addrs, PAGES, node, status);
+			CHECK(moved == PAGES, "TM_MIGRATE: %d, status %d", moved, status[0]);
+		}
+		for (int i = 0; i < PAGES; i++)
+			CHECK(node_of(pages[i]) == node, "page %d is on node %d, not %d", i,
+			      node_of(pages[i]), node);
+		for (at = 0; at < PAGES * HUGE; at += 1024)
+			bad += *(uint64_t *)(p + at) != (version << 32 | at);
+		CHECK(!bad, "after the %s to node %d %lu of %lu words are wrong",
+		      turn < 2 ? "move_pages" : "TM_MIGRATE", node, bad, PAGES * HUGE / 1024);
+	}
+	copying("0", "1024", "512");
+	munmap(p, PAGES * HUGE);
+	snprintf(path, sizeof(path), pool, 0);
+	put(path, "0");
+}
+
 void test_migrate_stress(void)
 {
 	const unsigned long wanted = count ? count : 20000;

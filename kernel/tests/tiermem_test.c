@@ -355,6 +355,7 @@ static const struct {
 	{ "exchange-broken", test_exchange_broken, EXCHANGE | DEBUG, false },
 	{ "migrate", test_migrate, MIGRATE, false },
 	{ "migrate-whole", test_migrate_whole, MIGRATE, false },
+	{ "migrate-hugetlb", test_migrate_hugetlb, MIGRATE, false },
 	{ "batch-flush", test_batch_flush, MIGRATE | EXCHANGE, false },
 	{ "batch-protect", test_batch_protect, MIGRATE, false },
 	{ "threads", test_threads, MIGRATE | EXCHANGE, false },

@@ -163,6 +163,7 @@ void test_exchange_bounded(void);
 void test_exchange_broken(void);
 void test_migrate(void);
 void test_migrate_whole(void);
+void test_migrate_hugetlb(void);
 void test_batch_flush(void);
 void test_batch_protect(void);
 void test_threads(void);
