@@ -278,16 +278,14 @@ void test_migrate_hugetlb(void)
 	put(path, "0");
 }
 
-void test_migrate_stress(void)
+/* Of the stress's pages, until so many have gone to the other node. */
+unsigned long migrate_randomly(unsigned long wanted)
 {
-	const unsigned long wanted = count ? count : 20000;
 	uint64_t addrs[1024], seed = 10;
 	int32_t status[1024];
 	unsigned long done = 0;
 	double begun = now();
 
-	copying("4", "16", "2048");
-	begin_stress(4096, true);
 	while (done < wanted && failures < 20 && now() - begun < seconds) {
 		int err, node = next(&seed) & 1;
 
@@ -303,6 +301,18 @@ void test_migrate_stress(void)
 		}
 		usleep(1000);
 	}
+	return done;
+}
+
+void test_migrate_stress(void)
+{
+	const unsigned long wanted = count ? count : 20000;
+	unsigned long done;
+	double begun = now();
+
+	copying("4", "16", "2048");
+	begin_stress(4096, true);
+	done = migrate_randomly(wanted);
 	end_stress();
 	copying("0", "1024", "512");
 	printf("# %lu pages, %ld copied in batches, %ld by helpers, %lu checks in %.0f s\n", done,

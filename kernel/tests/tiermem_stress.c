@@ -180,6 +180,21 @@ static void *churner(void *arg)
 	return NULL;
 }
 
+void *table_mover(void *arg)
+{
+	struct tm_pt_migrate out;
+	int node = 1;
+
+	while (!st.stop) {
+		tables_to(arg, HUGE, node, 0, &out);
+		__atomic_add_fetch(&st.tables, out.moved, __ATOMIC_RELAXED);
+		node = !node;
+		if (st.pause_us)
+			usleep(st.pause_us);
+	}
+	return NULL;
+}
+
 /*
  * A page freed lazily and then written is dirty, and only a Dirty bit says so.  If
  * it is lost, reclaim drops the page.
@@ -211,7 +226,7 @@ void *lazy(void *arg)
 		if (lost)
 			fail("lazy: %lu of %lu writes lost", lost, n);
 		version += n;
-		usleep(1000);
+		usleep(st.pause_us ? st.pause_us : 1000);
 	}
 	return NULL;
 }

@@ -417,6 +417,44 @@ void test_pt_late(void)
 	CHECK(late > 0, "no bit came late: the race was not met");
 }
 
+/*
+ * A read that misses in the TLB sets the Accessed bit, and one that hits does not.  A scan
+ * clears the bit and leaves the TLB alone; the move of the table behind it flushes the entry of
+ * the table: its first page, whose address stands for it, has to be looked up again.
+ */
+unsigned long stale_translations(unsigned long rounds)
+{
+	char *p = map(HUGE, false);
+	volatile char *first = p;
+	struct tm_scan_entry e[1];
+	struct tm_pt_migrate out;
+	unsigned long stale = 0;
+
+	*first = 1;
+	for (unsigned long round = 0; round < rounds && failures < 8; round++) {
+		int err;
+
+		(void)*first;
+		err = scan(p, HUGE, TM_SCAN_CLEAR, e, 1);
+		CHECK(err == 1, "scan: %s", strerror(-err));
+		err = tables_to(p, HUGE, !(round & 1), 0, &out);
+		CHECK(!err && out.moved == 1, "round %lu: %s, %u tables moved", round,
+		      strerror(-err), out.moved);
+		(void)*first;
+		scan(p, HUGE, 0, e, 1);
+		stale += !is_set(e[0].bits, 0);
+	}
+	munmap(p, HUGE);
+	return stale;
+}
+
+void test_pt_flush(void)
+{
+	unsigned long stale = stale_translations(200);
+
+	CHECK(!stale, "%lu of 200 reads used a translation from before the move", stale);
+}
+
 void test_pt_stress(void)
 {
 	unsigned long moved;

@@ -106,12 +106,15 @@ struct stress {
 	bool stop;
 	unsigned int written;		/* owners that have written all their pages */
 	char *lazy;
-	unsigned long checks, forks, moves, pageouts;
+	unsigned int pause_us;		/* of lazy() and table_mover(); 0: their own */
+	unsigned long checks, forks, moves, pageouts, tables;
 };
 
 extern struct stress st;
 
 void *lazy(void *arg);
+/* Moves the table of the 2 MB from @arg to and fro. */
+void *table_mover(void *arg);
 void start(void *(*function)(void *), void *arg);
 void finish(void);
 uint64_t *words(unsigned long page);
@@ -127,6 +130,11 @@ void begin_lazy(void);
 unsigned long move_lazy_table(unsigned long wanted);
 /* Moves one table beside a thread that moves its pages. */
 unsigned long move_stale_table(unsigned long wanted, unsigned int most);
+/* Collapses memory of a file whose table is moved meanwhile: how often that came to an end. */
+unsigned long collapse_beside_moves(unsigned long wanted);
+/* Reads, behind moves of its table, that used a translation from before. */
+unsigned long stale_translations(unsigned long rounds);
+unsigned long migrate_randomly(unsigned long wanted);
 unsigned long exchange_randomly(unsigned long wanted);
 /* How many of the reads no scan reported. */
 unsigned long read_and_scan(unsigned long wanted, unsigned int watch, unsigned long *reads);
@@ -175,6 +183,7 @@ void test_scan_stuck(void);
 void test_scan_stress(void);
 void test_control(void);
 void test_migrate_stress(void);
+void test_pt_flush(void);
 void test_pt_late(void);
 void test_pt_stale(void);
 void test_pt_stress(void);
@@ -186,10 +195,15 @@ void test_kinds(void);
 void test_fault_policy(void);
 void test_fault_order(void);
 void test_fault_merge(void);
+void test_fault_flush(void);
 void test_fault_free(void);
 void test_fault_follow(void);
 void test_fault_stale(void);
+void test_fault_recheck(void);
+void test_fault_poison(void);
+void test_fault_collapse(void);
 void test_fault_uffd(void);
+void test_fault_copy(void);
 void test_fault_exchange(void);
 void test_fault_scan(void);
 void test_uffd_stress(void);
