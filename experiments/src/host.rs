@@ -300,7 +300,7 @@ pub(crate) fn run(
         if let Some(result) = &results[index] {
             row.operations = result.operations;
             row.operations_per_s = result.operations_per_s;
-            row.duration_ms = Some(result.duration_ms as f64);
+            row.duration_ms = Some(result.duration_ms);
             row.checksum_ok = result.checksum_ok;
         }
         if let Some(moves) = &moves {

@@ -185,8 +185,9 @@ pub struct WorkloadResult {
     pub operations: Option<u64>,
     /// Operations per second.
     pub operations_per_s: Option<f64>,
-    /// From the begin of the periods to the end of what ends the run.
-    pub duration_ms: u64,
+    /// From the begin of the periods, or of a program that waits for nothing its own, to the end of
+    /// what ends the run.
+    pub duration_ms: f64,
     /// Whether everything that was read was what had been written; `None` when the workload
     /// does not look.
     pub checksum_ok: Option<bool>,

@@ -196,7 +196,11 @@ impl Session {
 
     /// Begins the periods: tells `main`, starts `drive`.
     pub fn begin(&mut self) -> Result<(), SessionError> {
-        self.begun = Some(Instant::now());
+        // What nothing tells to begin has done so when it was started.
+        let by_itself = matches!(self.workload.ready, Ready::Started)
+            && self.workload.begin_line.is_none()
+            && self.workload.drive.is_none();
+        self.begun = Some(if by_itself { self.main.started() } else { Instant::now() });
         if let Some(line) = self.workload.begin_line.clone() {
             self.main.write_line(&line);
         }
@@ -228,7 +232,8 @@ impl Session {
             }
         };
         if ended {
-            self.ended = Some(Instant::now());
+            let process = self.drive.as_ref().unwrap_or(&self.main);
+            self.ended = Some(process.ended().unwrap_or_else(Instant::now));
         }
         Ok(ended)
     }
@@ -257,7 +262,7 @@ impl Session {
                 }
             }
             let told = Instant::now();
-            let ended_by_itself = self.main.ends_within(Duration::ZERO);
+            let ended_by_itself = self.ended(Duration::ZERO)?;
             match &self.workload.end {
                 End::Terminate if !ended_by_itself => {
                     self.ended.get_or_insert(told);
@@ -285,12 +290,11 @@ impl Session {
             .collect();
         let number = |key: &str| result.as_ref().and_then(|r| r.get(key));
         let duration = self.ended.map_or_else(|| begun.elapsed(), |ended| ended - begun);
+        let duration_ms = duration.as_nanos() as f64 / 1e6;
         Ok(WorkloadResult {
             operations: number("operations").and_then(Value::as_u64),
             operations_per_s: number("operations_per_s").and_then(Value::as_f64),
-            duration_ms: number("duration_ms")
-                .and_then(Value::as_u64)
-                .unwrap_or(duration.as_millis() as u64),
+            duration_ms: number("duration_ms").and_then(Value::as_f64).unwrap_or(duration_ms),
             checksum_ok: (!looks.is_empty()).then(|| looks.iter().all(|&ok| ok)),
             details: Value::Object(self.details),
         })

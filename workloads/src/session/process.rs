@@ -36,6 +36,8 @@ struct Said {
     tail: VecDeque<String>,
     /// Outputs still open.
     open: usize,
+    /// When the process ended.
+    ended: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -82,6 +84,29 @@ impl Output {
             }
             output.change(|said| said.open -= 1);
         });
+    }
+
+    /// Notes when a process ends, on a thread of its own: whoever asks whether it has may do so
+    /// late.
+    fn note_end(self: &Arc<Self>, pidfd: OwnedFd) {
+        let output = Arc::clone(self);
+        std::thread::spawn(move || {
+            if is_over(&pidfd) {
+                let now = Instant::now();
+                output.change(|said| said.ended = Some(now));
+            }
+        });
+    }
+}
+
+/// Waits for the end of a process. False where that cannot be.
+fn is_over(pidfd: &OwnedFd) -> bool {
+    loop {
+        match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], None) {
+            Ok(_) => return true,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
     }
 }
 
@@ -135,6 +160,7 @@ impl Process {
             // Its own group, so that what it starts can be ended with it.
             .process_group(0);
         before_exec(&mut prepared, place.cgroup_procs, place.interleave_mask);
+        let started = Instant::now();
         let mut child = prepared.spawn().map_err(|e| failed(format!("{e}{entering}")))?;
         let pid = Pid::from_child(&child);
         let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
@@ -152,13 +178,16 @@ impl Process {
         if let Some(stderr) = child.stderr.take() {
             output.follow(stderr, false);
         }
+        if let Ok(pidfd) = pidfd.try_clone() {
+            output.note_end(pidfd);
+        }
         Ok(Process {
             role,
             name,
             child,
             pid,
             pidfd,
-            started: Instant::now(),
+            started,
             within: Duration::from_millis(command.within_ms),
             output,
             status: None,
@@ -167,6 +196,16 @@ impl Process {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// When it was started.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// When it ended, where that is known.
+    pub fn ended(&self) -> Option<Instant> {
+        self.output.read(|said| said.ended)
     }
 
     pub fn events(&self) -> Vec<Value> {
