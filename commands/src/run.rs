@@ -28,7 +28,8 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   fast_latency_ns = 80        # as the firmware of vm tells it (80)
   slow_latency_ns = 300       # (300)
   kernel = "bzImage"          # of vm (Debian's packaged kernel)
-  clock = "host"              # of vm: or "instructions", one a ns (host)
+  clock = "host"              # of vm: or "instructions", one a ns, or
+                              # "memory", see below (host)
   depth = "period"            # of sim: or "reference", see below (period)
   sample_reads = 0            # one read in so many is told to policies, of
                               # "profile" and at reference depth (0: none)
@@ -61,7 +62,12 @@ are of simulated time, and there are these besides:
   start_ms = 0                # when the program starts and is ended
   stop_ms = 500
   sparse = { pte = 64, pmd = 8 } # used of 512 entries: more page-table pages
-and before the tables slowdown = false, for no run with all memory fast."#;
+and before the tables slowdown = false, for no run with all memory fast.
+
+With clock = "memory" the virtual machine's time is simulated: what its
+instructions and accesses of memory take on two tiers of fast_latency_ns and
+slow_latency_ns, or on [machine.hardware] as above. A millisecond of a busy
+guest takes a second or less; choose short periods. slowdown = false as above."#;
 
 /// Run an experiment as its file says and write its results.
 #[derive(Args)]

@@ -92,6 +92,44 @@ fn experiments_that_cannot_be_are_refused_and_leave_nothing() {
 }
 
 #[test]
+fn hardware_of_a_clock_that_cannot_be_is_refused_before_a_machine_is_booted() {
+    let place = Place::new();
+    let clock = "[machine]\nclock = \"memory\"\n";
+    let tier = |name: &str, gb_per_s: f64| {
+        format!(
+            "[[machine.hardware.tiers]]\nname = \"{name}\"\ncapacity = \"1G\"\n\
+             [machine.hardware.tiers.model.queueing]\nread_latency_ns = 70.0\n\
+             write_latency_ns = 70.0\nread_gb_per_s = {gb_per_s:?}\nwrite_gb_per_s = 26.0\n\
+             channels = 2\nline_bytes = 64\n"
+        )
+    };
+    let bandwidth = format!(
+        "preset = \"granularity-amd-a10-6800k\"\n{}{}",
+        tier("fast", 26.0),
+        tier("slow", 0.0)
+    );
+    for (machine, words) in [
+        (format!("{clock}slow_latency_ns = 5\n"), &["slow tier's latency is 5 ns", "caches"][..]),
+        (format!("{clock}[machine.hardware]\nnode.caches.l1.ways = 0\n"), &["ways"]),
+        (
+            format!("{clock}[machine.hardware]\npreset = \"abacus\"\n"),
+            &["abacus", "server-ddr5-cxl"],
+        ),
+        (
+            format!("{clock}[machine.hardware]\npreset = \"server-ddr5-cxl-timing\"\n"),
+            &["as queues"],
+        ),
+        (format!("{clock}[machine.hardware]\n{bandwidth}"), &["gb_per_s"]),
+        ("[machine]\nhardware = {}\n".to_owned(), &["clock = \"memory\""]),
+        ("[machine]\nclock = \"sundial\"\n".to_owned(), &["sundial", "memory"]),
+    ] {
+        place.write("e.toml", SMALL.replacen("[[groups]]", &format!("{machine}[[groups]]"), 1));
+        place.run("run e.toml --machine vm --out out").refused(words);
+    }
+    assert_eq!(place.names(), ["e.toml"]);
+}
+
+#[test]
 fn files_that_are_no_experiments_are_refused() {
     let place = Place::new();
     place.write("empty.toml", "");

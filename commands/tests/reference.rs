@@ -139,8 +139,9 @@ fn bound_page_tables_wait_for_reclaim_before_the_program_is_killed() {
         place.run("run e.toml --out out").good();
         let runs: Vec<RunRow> = read(&place.path("out")).unwrap();
         let periods: Vec<HardwareRow> = read(&place.path("out")).unwrap();
-        let most = periods.iter().filter(|row| row.table_faults > 0);
-        let most = most.map(|row| row.table_allocation_ms / row.table_faults as f64);
+        let most = periods.iter().filter(|row| row.table_faults > Some(0));
+        let most =
+            most.map(|row| row.table_allocation_ms.unwrap() / row.table_faults.unwrap() as f64);
         (runs[0].killed == Some(true), most.fold(0.0, f64::max))
     };
     let (killed, soft_ms) = bound("{ placement = \"follow_data\" }");

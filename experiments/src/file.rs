@@ -35,7 +35,8 @@ pub struct Experiment {
     pub period_ms: u64,
     /// Periods to run; it ends before when all its workloads have ended.
     pub periods: u64,
-    /// At reference depth: whether it is also run with all memory fast, for slowdowns.
+    /// At reference depth, and where a virtual machine's clock knows the memory: whether it is also
+    /// run with all memory fast, for slowdowns.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub slowdown: bool,
     /// The machine, where it is Terrace that makes it.
@@ -114,7 +115,8 @@ pub struct MachineSpec {
     /// many is sampled and told to policies; 0: none is.
     #[serde(skip_serializing_if = "is_zero")]
     pub sample_reads: u32,
-    /// At reference depth: the machine's hardware, a preset by name and what to change of it.
+    /// At reference depth, and where a virtual machine's clock knows the memory: the machine's
+    /// hardware, a preset by name and what to change of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware: Option<toml::Table>,
     /// At reference depth, and of it what moving pages costs where a workload is a profile: its
@@ -154,11 +156,23 @@ pub enum Clock {
     /// which none runs: how busy the host is changes how long a run takes, not what the guest gets
     /// done in a period.
     Instructions,
+    /// What its instructions and accesses of memory take on hardware with these tiers, processor by
+    /// processor: times are those of a machine whose slow memory is slow.
+    Memory,
 }
 
 impl Clock {
     fn is_host(&self) -> bool {
         *self == Clock::Host
+    }
+
+    /// Its name in result tables, which those of the host have none of.
+    pub(crate) fn column(self) -> Option<&'static str> {
+        match self {
+            Clock::Host => None,
+            Clock::Instructions => Some("instructions"),
+            Clock::Memory => Some("memory"),
+        }
     }
 }
 
@@ -385,13 +399,14 @@ impl Experiment {
         // What moves cost is played at period depth too, for programs whose time is known.
         let profiled = self.groups.iter().any(|g| g.workload.kind == kinds::PROFILE);
         if machine.depth == Depth::Period
-            && (machine.hardware.is_some()
+            && ((machine.hardware.is_some() && machine.clock != Clock::Memory)
                 || machine.simulation.is_some()
                 || (machine.os.is_some() && !profiled))
         {
             return Err(refuse!(
                 "machine.hardware, machine.os and machine.simulation: expected only with \
-                 depth = \"reference\" (machine.os with profiles too); set it so"
+                 depth = \"reference\" (machine.hardware with clock = \"memory\" and machine.os \
+                 with profiles too); set it so"
             ));
         }
         if self.groups.is_empty() {

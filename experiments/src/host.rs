@@ -210,6 +210,8 @@ pub(crate) fn run(
         }));
     }
 
+    // Where the machine is emulated and its accesses are counted; nothing elsewhere.
+    mark(Mark::Period);
     let mut sessions = Vec::new();
     let mut attach = Vec::new();
     let mut counted = Vec::new();
@@ -269,7 +271,6 @@ pub(crate) fn run(
     engine.run(&mut collector, || {
         periods += 1;
         counts.count(&host);
-        // Where the machine is emulated and its accesses are counted; nothing elsewhere.
         mark(Mark::Period);
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
         // All of them are asked, so that each notes when its program ended.

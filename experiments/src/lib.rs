@@ -33,6 +33,7 @@ pub mod run;
 mod simulated;
 pub mod sparse;
 pub mod sweep;
+mod timed;
 mod virtual_machine;
 
 pub use file::Experiment;

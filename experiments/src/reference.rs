@@ -349,28 +349,31 @@ fn hardware_row(run: &str, group: &str, period: u64, cost: &PeriodCost) -> Hardw
         fast_stall_ms: ms(c.memory_stall_ps[0]),
         slow_stall_ms: ms(slow(&c.memory_stall_ps)),
         store_stall_ms: ms(c.store_stall_ps),
-        fault_ms: ms(c.fault_ps),
-        table_allocation_ms: ms(c.table_allocation_ps),
-        migration_ms: ms(c.migration_ps),
-        faults: c.faults,
-        table_faults: c.table_faults,
+        kernel_ms: None,
+        fault_ms: Some(ms(c.fault_ps)),
+        table_allocation_ms: Some(ms(c.table_allocation_ps)),
+        migration_ms: Some(ms(c.migration_ps)),
+        faults: Some(c.faults),
+        table_faults: Some(c.table_faults),
         walks: c.walks,
         walk_ms: ms(c.walk_ps),
         fast_reads: c.reads[0],
         slow_reads: slow(&c.reads),
+        fast_loaded_ns: None,
+        slow_loaded_ns: None,
         fast_writes: c.writes[0],
         slow_writes: slow(&c.writes),
         reference_hit_ratio: c.reference_hit_ratio(),
-        migrated_bytes: cost.migrated_bytes,
-        shootdowns: cost.shootdowns,
-        fast_table_pages: cost.fast_table_pages,
-        slow_table_pages: cost.slow_table_pages,
-        table_moves: cost.table_moves.successful,
-        table_already_there: cost.table_moves.already_there,
-        table_within_tier: cost.table_moves.within_tier,
-        table_maps_fast: cost.table_moves.maps_fast,
-        table_lock_contended: cost.table_moves.lock_contended,
-        table_no_room: cost.table_moves.no_room,
+        migrated_bytes: Some(cost.migrated_bytes),
+        shootdowns: Some(cost.shootdowns),
+        fast_table_pages: Some(cost.fast_table_pages),
+        slow_table_pages: Some(cost.slow_table_pages),
+        table_moves: Some(cost.table_moves.successful),
+        table_already_there: Some(cost.table_moves.already_there),
+        table_within_tier: Some(cost.table_moves.within_tier),
+        table_maps_fast: Some(cost.table_moves.maps_fast),
+        table_lock_contended: Some(cost.table_moves.lock_contended),
+        table_no_room: Some(cost.table_moves.no_room),
     }
 }
 
@@ -381,6 +384,9 @@ fn complete(row: &mut RunRow, machine: &ReferenceMachine, group: usize) {
     row.reference_hit_ratio = Some(counts.reference_hit_ratio());
     row.references = Some(counts.references);
     row.walk_ms = Some(ms(counts.walk_ps));
+    row.walk_stall_ms = Some(ms(counts.walk_stall_ps));
+    row.fast_stall_ms = Some(ms(counts.memory_stall_ps[0]));
+    row.slow_stall_ms = Some(ms(slow(&counts.memory_stall_ps)));
     row.migration_ms = Some(ms(counts.migration_ps));
     row.migrated_bytes = Some(total.migrated_bytes);
     row.shootdowns = Some(total.shootdowns);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use terrace_results::RunRow;
 
-use crate::file::{Depth, Experiment};
+use crate::file::{Clock, Depth, Experiment};
 use crate::parallel;
 use crate::refusal::{Refusal, refuse};
 use crate::rows::Tables;
@@ -123,6 +123,11 @@ impl Run<'_> {
         self.request.out.join("accesses").join(format!("{}.json", self.name))
     }
 
+    /// Where what its clock counted goes, if it knows the memory.
+    pub fn clock(&self) -> PathBuf {
+        self.request.out.join("clock").join(format!("{}.json", self.name))
+    }
+
     /// What is known of its groups before it runs.
     pub fn rows(&self, kernel: Option<&str>, emulated: bool) -> Vec<RunRow> {
         let experiment = &self.experiment;
@@ -183,7 +188,10 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
     // What programs say of themselves: simulated ones say nothing.
     let details = (request.machine != MachineKind::Simulated).then_some("details");
     let accesses = request.count_accesses.then_some("accesses");
-    for folder in ["recordings"].into_iter().chain(details).chain(accesses) {
+    let timed = request.machine == MachineKind::Virtual
+        && request.experiment.machine.clock == Clock::Memory;
+    let clock = timed.then_some("clock");
+    for folder in ["recordings"].into_iter().chain(details).chain(accesses).chain(clock) {
         std::fs::create_dir_all(out.join(folder)).map_err(|e| {
             refuse!("{}: {e}; expected a folder for results that can be written to", out.display())
         })?;
@@ -193,11 +201,18 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
     if request.machine == MachineKind::Simulated {
         parallel::run(&runs, request.jobs, &mut tables, events)?;
     } else {
+        // By kernel: what all memory fast comes to.
+        let mut all_fast = std::collections::BTreeMap::new();
         for (index, run) in runs.iter().enumerate() {
+            let kernel = run.experiment.machine.kernel.clone();
+            if request.machine == MachineKind::Virtual && !all_fast.contains_key(&kernel) {
+                all_fast.insert(kernel.clone(), virtual_machine::all_fast(run, events)?);
+            }
+            let all_fast = all_fast.get(&kernel).and_then(Option::as_ref);
             events.event(starts(run, index, runs.len()));
             let rows = match request.machine {
                 MachineKind::Host => host::run(run, &mut tables, events),
-                _ => virtual_machine::run(run, &mut tables, events),
+                _ => virtual_machine::run(run, all_fast, &mut tables, events),
             };
             let rows = rows.with_context(|| format!("run '{}'", run.name))?;
             events.event(Event::RunEnds);

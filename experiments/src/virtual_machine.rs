@@ -1,14 +1,14 @@
 //! Runs on a virtual two-tier machine: boots one for each run and has it run the same
 //! experiment on *its* host, so that there is one live implementation.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::json;
 use terrace_lab::{
-    AccessCounts, CountedCaches, Event as LabEvent, FastShares, GuestJob, Kernel, Lab, LabConfig,
-    Machine, Program,
+    AccessCounts, CountedCaches, Event as LabEvent, FastShares, GuestJob, GuestResult, Kernel, Lab,
+    LabConfig, Machine, Program,
 };
 use terrace_results::{HeatRow, PeriodRow, RunRow, TablePagesRow, path, read};
 use terrace_workloads::kinds::LiveProgram;
@@ -17,6 +17,7 @@ use crate::file::{Clock, Experiment, MachineSpec};
 use crate::refusal::{Refusal, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, MachineKind, Run, write_whole};
+use crate::timed::{self, AllFast};
 
 /// Where things lie in the guest.
 const EXPERIMENT: &str = "/srv/experiment.toml";
@@ -28,6 +29,9 @@ const OVERHEAD: Duration = Duration::from_secs(420);
 /// How much longer than its own seconds a guest takes whose clocks count instructions and that is
 /// never idle: some ten million a second while accesses are counted.
 const BUSIEST: u32 = 100;
+/// The same of one whose clock knows the memory: its processors may be through with several
+/// instructions a nanosecond.
+const BUSIEST_TIMED: u32 = 2000;
 
 /// Refuses what cannot be run.
 pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
@@ -45,14 +49,23 @@ pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
 fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Machine> {
     let wanted = &experiment.machine;
     let instructions_as_time = wanted.clock == Clock::Instructions;
+    let memory_clock = match wanted.clock {
+        Clock::Memory => Some(Box::new(timed::hardware(wanted)?)),
+        Clock::Host | Clock::Instructions => None,
+    };
     let mut machine = Machine {
         cpus: wanted.cpus,
         fast_latency_ns: wanted.fast_latency_ns,
         slow_latency_ns: wanted.slow_latency_ns,
         timeout: Duration::from_millis(experiment.period_ms.saturating_mul(experiment.periods))
-            .saturating_mul(if instructions_as_time { BUSIEST } else { 2 })
+            .saturating_mul(match wanted.clock {
+                Clock::Host => 2,
+                Clock::Instructions => BUSIEST,
+                Clock::Memory => BUSIEST_TIMED,
+            })
             .saturating_add(OVERHEAD),
         instructions_as_time,
+        memory_clock,
         count_accesses: count_accesses.then(CountedCaches::default),
         ..Machine::default()
     };
@@ -83,12 +96,49 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Mach
     Ok(machine)
 }
 
+/// What a guest left.
+struct Guest {
+    result: GuestResult,
+    /// The folder of its tables.
+    results: PathBuf,
+    emulated: bool,
+    kernel: Option<String>,
+}
+
 /// Runs it and adds the guest's tables to these.
 pub(crate) fn run(
     run: &Run<'_>,
+    all_fast: Option<&AllFast>,
     tables: &mut dyn Rows,
     events: &mut dyn Events,
 ) -> anyhow::Result<Vec<RunRow>> {
+    let guest = boot(run, events)?;
+    let rows = adopt(run, &guest, all_fast, tables)?;
+    if let Some(counts) = &guest.result.accesses {
+        compare(run, counts, &rows, events)?;
+    }
+    if let Some(clock) = &guest.result.clock {
+        timed::write(run, clock, all_fast, tables, events)?;
+    }
+    Ok(rows)
+}
+
+/// Runs it with all memory fast and nothing moved, where slowdowns are measured against that.
+pub(crate) fn all_fast(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Option<AllFast>> {
+    let experiment = &run.experiment;
+    if experiment.machine.clock != Clock::Memory || !experiment.slowdown {
+        return Ok(None);
+    }
+    events.event(Event::Stage("running with all memory fast, for comparison"));
+    let experiment = timed::with_all_memory_fast(experiment)?;
+    let run = Run { name: "all-fast".to_owned(), experiment, request: run.request };
+    let guest = boot(&run, events).context("run with all memory fast")?;
+    let rows = read::<RunRow>(&guest.results)?;
+    Ok(Some(AllFast { rows, clock: guest.result.clock }))
+}
+
+/// Boots a machine and has it run the experiment.
+fn boot(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Guest> {
     let experiment = &run.experiment;
     let lab = Lab::new(LabConfig {
         machine: machine(experiment, run.request.count_accesses)?,
@@ -138,11 +188,7 @@ pub(crate) fn run(
         let said = said.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("nothing");
         anyhow::bail!("the guest ended with exit code {} and said: {said}", result.exit_code);
     };
-    let rows = adopt(run, &results, emulated, kernel, tables)?;
-    if let Some(counts) = &result.accesses {
-        compare(run, counts, &rows, events)?;
-    }
-    Ok(rows)
+    Ok(Guest { results, result, emulated, kernel })
 }
 
 /// Writes what was counted, and puts it beside what the trackers said.
@@ -152,9 +198,8 @@ fn compare(
     rows: &[RunRow],
     events: &mut dyn Events,
 ) -> anyhow::Result<()> {
-    // The first window lasts until the first period begins, the last one begins when the last
-    // period is over.
-    let periods = counts.periods.get(1..counts.periods.len().saturating_sub(1));
+    // The last window begins when the last period is over.
+    let periods = counts.periods.get(timed::BEFORE_PERIODS..counts.periods.len().saturating_sub(1));
     let exact = FastShares::of(periods.unwrap_or_default());
     let tracker = |row: &RunRow| {
         json!({
@@ -194,11 +239,14 @@ fn in_guest(experiment: &Experiment) -> Experiment {
 /// Takes over the guest's tables and recording: the same rows, of a run on a virtual machine.
 fn adopt(
     run: &Run<'_>,
-    results: &Path,
-    emulated: bool,
-    kernel: Option<String>,
+    guest: &Guest,
+    all_fast: Option<&AllFast>,
     tables: &mut dyn Rows,
 ) -> anyhow::Result<Vec<RunRow>> {
+    let results = guest.results.as_path();
+    let clock = run.experiment.machine.clock;
+    // Where the clock knows the memory, times are simulated.
+    let emulated = guest.emulated && clock != Clock::Memory;
     let machine = MachineKind::Virtual.name();
     for row in read::<PeriodRow>(results)? {
         let (run, machine) = (run.name.clone(), machine.to_owned());
@@ -217,8 +265,20 @@ fn adopt(
     let mut name = String::new();
     for row in read::<RunRow>(results)? {
         name.clone_from(&row.run);
-        let (run, machine, kernel) = (run.name.clone(), machine.to_owned(), kernel.clone());
-        let row = RunRow { run, machine, emulated, kernel, ..row };
+        let mut row = RunRow {
+            run: run.name.clone(),
+            machine: machine.to_owned(),
+            kernel: guest.kernel.clone(),
+            clock: clock.column().map(str::to_owned),
+            emulated,
+            ..row
+        };
+        if let Some(clock) = &guest.result.clock {
+            timed::fill(&mut row, clock, &run.experiment);
+        }
+        if let Some(all_fast) = all_fast {
+            row.slowdown = all_fast.slowdown(&row, &run.experiment);
+        }
         tables.run(row.clone())?;
         rows.push(row);
     }

@@ -24,6 +24,10 @@
 //! | `failed_pages` | an object: `total`, then a key per reason ([`FAILURE_REASONS`]), integers |
 //! | `tracker_cpu_ms`, `daemon_cpu_ms`, `operations_per_s`, `duration_ms` | number or null |
 //! | `operations` | integer or null |
+//! | `slowdown` | run time over that with all memory fast and nothing moved, or null |
+//! | `stalls` | `{walk_ms, fast_ms, slow_ms, kernel_ms}`: what processors waited for, and were busy in the kernel; numbers or null |
+//! | `loaded_latency_ns` | `{fast, slow}`: mean latency of a line beyond the caches; numbers or null |
+//! | `clock` | what a virtual machine's clocks counted, or null for the host's time |
 //! | `checksum_ok` | whether the program's data was intact, or null where it was not checked |
 //! | `emulated` | whether times are those of emulation and not of hardware |
 
@@ -79,6 +83,15 @@ fn run(run: &RunRow) -> Value {
         "operations": run.operations,
         "operations_per_s": run.operations_per_s,
         "duration_ms": run.duration_ms,
+        "slowdown": run.slowdown,
+        "stalls": {
+            "walk_ms": run.walk_stall_ms,
+            "fast_ms": run.fast_stall_ms,
+            "slow_ms": run.slow_stall_ms,
+            "kernel_ms": run.kernel_ms,
+        },
+        "loaded_latency_ns": { "fast": run.fast_loaded_ns, "slow": run.slow_loaded_ns },
+        "clock": run.clock,
         "checksum_ok": run.checksum_ok,
         "emulated": run.emulated,
         "notes": run.notes,

@@ -13,6 +13,9 @@ const LINES: &str = "  ── ──      ──    ";
 /// Words are not broken up to this length.
 const WORD_MAX: usize = 24;
 
+/// What a run's clock is called that knows the memory.
+pub(crate) const MEMORY_CLOCK: &str = "memory";
+
 /// Columns of characters between two columns of the table.
 const BETWEEN: usize = 2;
 
@@ -127,7 +130,9 @@ struct Measured {
     run_time: bool,
     slowdown: bool,
     projected: bool,
+    shootdowns: bool,
     table_moves: bool,
+    kernel: bool,
 }
 
 impl Measured {
@@ -143,12 +148,19 @@ impl Measured {
             throughput: runs.iter().any(|r| r.operations_per_s.is_some()),
             data: runs.iter().any(|r| r.checksum_ok.is_some()),
             references: runs.iter().any(|r| r.references.is_some()),
-            run_time: runs.iter().any(|r| r.references.is_some() && r.duration_ms.is_some()),
+            run_time: runs.iter().any(|r| has_simulated_time(r) && r.duration_ms.is_some()),
             slowdown: runs.iter().any(|r| r.slowdown.is_some()),
             projected: runs.iter().any(|r| r.projected_slowdown.is_some()),
+            shootdowns: runs.iter().any(|r| r.shootdowns.is_some()),
             table_moves: runs.iter().any(has_table_moves),
+            kernel: runs.iter().any(|r| r.kernel_ms.is_some()),
         }
     }
+}
+
+/// Whether its time is that of memory with two speeds, and not the host's or an emulator's.
+fn has_simulated_time(run: &RunRow) -> bool {
+    run.references.is_some() || run.clock.as_deref() == Some(MEMORY_CLOCK)
 }
 
 /// Whether page tables followed its data, or might have.
@@ -172,7 +184,7 @@ struct Column {
     value: Option<fn(&RunRow) -> String>,
 }
 
-const COLUMNS: [Column; 18] = [
+const COLUMNS: [Column; 20] = [
     Column { heading: "policy\nchosen", right: false, shown: |m| m.adaptive, value: Some(chosen) },
     Column {
         heading: "hit\nratio",
@@ -205,6 +217,18 @@ const COLUMNS: [Column; 18] = [
         value: Some(|run| run.projected_slowdown.map_or(MISSING.to_owned(), |s| format!("{s:.3}"))),
     },
     Column {
+        heading: "stalled\nslow ms",
+        right: true,
+        shown: |m| m.kernel,
+        value: Some(|run| timed(run, run.slow_stall_ms)),
+    },
+    Column {
+        heading: "kernel\nms",
+        right: true,
+        shown: |m| m.kernel,
+        value: Some(|run| timed(run, run.kernel_ms)),
+    },
+    Column {
         heading: "walks\nms",
         right: true,
         shown: |m| m.references,
@@ -213,7 +237,7 @@ const COLUMNS: [Column; 18] = [
     Column {
         heading: "shoot-\ndowns",
         right: true,
-        shown: |m| m.references,
+        shown: |m| m.shootdowns,
         value: Some(|run| run.shootdowns.map_or(MISSING.to_owned(), count)),
     },
     Column {
@@ -352,6 +376,24 @@ fn notes(runs: &[RunRow], measured: &Measured) -> Vec<String> {
             "By reads: of the lines read from memory, the share that came from fast memory. \
              Slowdown: run time over that with all memory fast and nothing moved. Walks: time of \
              page walks, which overlap with other work."
+                .to_owned(),
+        );
+    } else if measured.slowdown {
+        notes.push(
+            "Slowdown: run time over that with all memory fast and nothing moved.".to_owned(),
+        );
+    }
+    if measured.kernel {
+        notes.push(
+            "Stalled slow, kernel: time that processors waited for slow memory and were busy in \
+             the kernel, all processors and programs together."
+                .to_owned(),
+        );
+    }
+    if runs.iter().any(|r| r.clock.as_deref() == Some(MEMORY_CLOCK)) {
+        notes.push(
+            "Time is simulated: the machine's clock knows what its instructions and accesses of \
+             memory take."
                 .to_owned(),
         );
     }

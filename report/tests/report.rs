@@ -106,6 +106,31 @@ fn groups_stand_apart() {
 }
 
 #[test]
+fn simulated_time_of_a_virtual_machine_is_said_with_what_it_went_for() {
+    let mut results = six_policies();
+    for row in &mut results.runs {
+        (row.emulated, row.clock) = (false, Some("memory".to_owned()));
+        (row.slowdown, row.kernel_ms) = (Some(1.375), Some(61.5));
+        (row.fast_stall_ms, row.slow_stall_ms) = (Some(210.0), Some(345.0));
+        (row.fast_loaded_ns, row.slow_loaded_ns) = (Some(81.0), Some(312.0));
+    }
+    let page = html(&results, &meta());
+    assert_sound(&page);
+    for said in ["Slowdown", "simulated time", "1.375", "210, 345", "81, 312", "61.5"] {
+        assert!(page.contains(said), "'{said}' is not in the report");
+    }
+    assert!(!page.contains("emulated time"), "times of memory are not those of emulation");
+    let table = text_table(&results, 130);
+    for said in ["Time is simulated", "1.375", "345", "61.5", "run", "kernel"] {
+        assert!(table.contains(said), "'{said}' is not in\n{table}");
+    }
+    assert!(!table.contains('~'), "{table}");
+    let run = &json(&results)["runs"][0];
+    assert_eq!((&run["clock"], &run["slowdown"]), (&"memory".into(), &1.375.into()));
+    assert_eq!(run["stalls"]["slow_ms"], 345.0);
+}
+
+#[test]
 fn shares_of_fast_memory_are_swept() {
     let mut results = Results::default();
     for (i, ratio) in [0.25, 0.5, 0.75].into_iter().enumerate() {

@@ -168,12 +168,27 @@ table! {
         /// moved; where that was run too.
         slowdown: Option<f64>,
         /// Lines read from fast memory over lines read from memory: what `hit_ratio` estimates by
-        /// pages. Where references are known, as are the columns that follow.
+        /// pages. Where references are known, as are the columns that follow; on a virtual machine
+        /// whose clock knows the memory those of all that ran in it, where there is one group.
         reference_hit_ratio: Option<f64>,
         /// Loads and stores of the program.
         references: Option<u64>,
         /// Time of its page walks, which overlap with other work, in ms.
         walk_ms: Option<f64>,
+        /// Time that its cores waited for page walks, in ms, all cores together, as are the two
+        /// columns that follow.
+        walk_stall_ms: Option<f64>,
+        /// Waiting for lines of fast memory, in ms.
+        fast_stall_ms: Option<f64>,
+        /// Waiting for lines of slow memory, in ms.
+        slow_stall_ms: Option<f64>,
+        /// Mean latency of a line of fast memory beyond the caches, queues included, in ns.
+        fast_loaded_ns: Option<f64>,
+        /// The same of slow memory.
+        slow_loaded_ns: Option<f64>,
+        /// Time that processors were busy in the kernel, in ms, all processors together; on a virtual
+        /// machine whose clock knows the memory.
+        kernel_ms: Option<f64>,
         /// Time that it stood still for migration, in ms.
         migration_ms: Option<f64>,
         /// Bytes copied for it.
@@ -204,6 +219,9 @@ table! {
         killed: Option<bool>,
         /// Whether the program's data was found intact at the end.
         checksum_ok: Option<bool>,
+        /// What the clocks of a virtual machine counted: "instructions", or "memory" (what
+        /// instructions and accesses of memory take); null where it was the host's time.
+        clock: Option<String>,
         /// Whether times come from software emulation: counts hold, times do not.
         emulated: bool,
         /// What else is to be known.
@@ -213,7 +231,8 @@ table! {
 
 table! {
     /// What one period of one group cost the hardware, on a machine that knows references. Times
-    /// are summed over the group's cores.
+    /// are summed over the group's cores. On a virtual machine whose clock knows the memory: of all
+    /// that ran in it, and the group is "all" where there are several.
     pub struct HardwareRow in "hardware" {
         /// Identifies the run within the results directory.
         run: String,
@@ -237,16 +256,18 @@ table! {
         slow_stall_ms: f64,
         /// Waiting for room in the store buffer, in ms.
         store_stall_ms: f64,
-        /// Page faults, in ms.
-        fault_ms: f64,
+        /// Busy in the kernel, in ms; on a virtual machine whose clock knows the memory.
+        kernel_ms: Option<f64>,
+        /// Page faults, in ms. Of the simulated machine alone, as are all counts that may be null.
+        fault_ms: Option<f64>,
         /// Of that, allocating page-table pages, in ms.
-        table_allocation_ms: f64,
+        table_allocation_ms: Option<f64>,
         /// Standing still for migration, in ms.
-        migration_ms: f64,
+        migration_ms: Option<f64>,
         /// Page faults.
-        faults: u64,
+        faults: Option<u64>,
         /// Page faults in which page-table pages were allocated.
-        table_faults: u64,
+        table_faults: Option<u64>,
         /// Page walks.
         walks: u64,
         /// Time of page walks, which overlap with other work, in ms.
@@ -255,6 +276,11 @@ table! {
         fast_reads: u64,
         /// Lines read from slow memory.
         slow_reads: u64,
+        /// Mean latency of a line of fast memory beyond the caches, queues included, in ns; on a
+        /// virtual machine whose clock knows the memory.
+        fast_loaded_ns: Option<f64>,
+        /// The same of slow memory.
+        slow_loaded_ns: Option<f64>,
         /// Lines written back to fast memory.
         fast_writes: u64,
         /// Lines written back to slow memory.
@@ -262,26 +288,26 @@ table! {
         /// `fast_reads / (fast_reads + slow_reads)`, 0 when nothing was read.
         reference_hit_ratio: f64,
         /// Bytes copied to move its pages.
-        migrated_bytes: u64,
+        migrated_bytes: Option<u64>,
         /// TLB shootdowns for its moves.
-        shootdowns: u64,
+        shootdowns: Option<u64>,
         /// Its page-table pages in fast memory, at the end of the period.
-        fast_table_pages: u64,
+        fast_table_pages: Option<u64>,
         /// Its page-table pages in slow memory, at the end of the period.
-        slow_table_pages: u64,
+        slow_table_pages: Option<u64>,
         /// Of its pages that moved, those whose leaf table moved with them (Radiant paper,
         /// algorithm 1, as are the columns that follow).
-        table_moves: u64,
+        table_moves: Option<u64>,
         /// Leaf table already where the page went.
-        table_already_there: u64,
+        table_already_there: Option<u64>,
         /// Leaf table in the tier that the page went to.
-        table_within_tier: u64,
+        table_within_tier: Option<u64>,
         /// Leaf table that still maps fast pages.
-        table_maps_fast: u64,
+        table_maps_fast: Option<u64>,
         /// Leaf table, or the one above it, locked by somebody else.
-        table_lock_contended: u64,
+        table_lock_contended: Option<u64>,
         /// No frame for the leaf table.
-        table_no_room: u64,
+        table_no_room: Option<u64>,
     }
 }
 

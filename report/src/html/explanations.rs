@@ -10,6 +10,7 @@ use crate::format::{MISSING, bytes, clean, count, duration, list, percent_round}
 use crate::json::parameters;
 use crate::results::{Results, is_adaptive};
 use crate::rows::values;
+use crate::text::MEMORY_CLOCK;
 
 pub(super) fn subtitle(runs: &[RunRow]) -> String {
     let mut parts = vec![
@@ -221,6 +222,15 @@ pub(super) fn notes(results: &Results) -> Vec<Term> {
             "CPU time",
             "Of the tracker alone, and of the daemon: tracker, policy and mover together, over \
              the whole run.",
+        ));
+    }
+    if runs.iter().any(|r| r.clock.as_deref() == Some(MEMORY_CLOCK)) {
+        notes.push(term(
+            "simulated time",
+            "The machine is emulated, and its clock knows what instructions and accesses of memory \
+             take: caches, translations, each tier's latency and bandwidth. Run times, CPU times \
+             and throughput are those of such a machine. Stalls, latencies and the kernel's time \
+             are of all programs together.",
         ));
     }
     if runs.iter().any(|r| r.emulated) {

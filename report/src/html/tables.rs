@@ -50,6 +50,8 @@ pub(super) fn table(rows: &Rows, by_run: &PeriodsByRun, palette: &Palette) -> Ta
     let has_duration = any(|r| r.duration_ms.is_some());
     let has_tracker = any(|r| r.tracker_cpu_ms.is_some());
     let has_daemon = any(|r| r.daemon_cpu_ms.is_some());
+    let has_slowdown = any(|r| r.slowdown.is_some());
+    let has_stalls = any(|r| r.kernel_ms.is_some());
     let has_data = any(|r| r.checksum_ok.is_some());
     let adaptive = any(is_adaptive);
 
@@ -73,6 +75,14 @@ pub(super) fn table(rows: &Rows, by_run: &PeriodsByRun, palette: &Palette) -> Ta
     column(has_daemon, "daemon CPU", "ms", "CPU time of tracker, policy and mover", true);
     column(has_throughput, "throughput", "operations/s", "What the program achieved", true);
     column(has_duration, "run time", "", "How long the program ran", true);
+    let loaded = "Mean latency of a line beyond the caches, as loaded";
+    let kernel = "Processors busy in the kernel, all together";
+    let stalled = "Processors waiting for lines of memory, fast and slow";
+    column(has_slowdown, "slowdown", "", "Run time over that with all memory fast", true);
+    column(has_stalls, "stalled", "ms fast, slow", stalled, true);
+    column(has_stalls, "latency", "ns fast, slow", loaded, true);
+    column(has_stalls, "page walks", "ms", "Waiting for page walks", true);
+    column(has_stalls, "kernel", "ms", kernel, true);
     column(has_data, "data", "", "Whether the program's data was intact at the end", false);
 
     let mut out = Vec::new();
@@ -133,6 +143,17 @@ pub(super) fn table(rows: &Rows, by_run: &PeriodsByRun, palette: &Palette) -> Ta
                     None => MISSING.to_owned(),
                 };
                 cells.push(number_cell(text));
+            }
+            if has_slowdown {
+                let text = run.slowdown.map_or(MISSING.to_owned(), |s| format!("{s:.3}"));
+                cells.push(number_cell(text));
+            }
+            if has_stalls {
+                let both = |fast, slow| format!("{}, {}", timed(run, fast), timed(run, slow));
+                cells.push(number_cell(both(run.fast_stall_ms, run.slow_stall_ms)));
+                cells.push(number_cell(both(run.fast_loaded_ns, run.slow_loaded_ns)));
+                cells.push(number_cell(timed(run, run.walk_stall_ms)));
+                cells.push(number_cell(timed(run, run.kernel_ms)));
             }
             if has_data {
                 let class = if run.checksum_ok == Some(false) { "wrong" } else { "" };
