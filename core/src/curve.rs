@@ -6,7 +6,8 @@
 //! frequently accessed pages first, that is the best that any placement which stands still can
 //! reach, and a concave curve: the marginal benefit falls. A hit is *a page that was accessed in
 //! a period and lay in fast memory*; how often it was accessed in the period, an accessed bit
-//! does not tell.
+//! does not tell. Where bits are sampled several times a period, it is an access, as far as samples
+//! tell.
 
 use crate::hotness::{HISTORY_PERIODS, Hotness};
 use crate::page::PageSize;
@@ -26,13 +27,13 @@ impl HitCurve {
         for &idle in &hotness.idle_counts()[..hotness.pages()] {
             pages[HISTORY_PERIODS - usize::from(idle).min(HISTORY_PERIODS)] += 1;
         }
-        let per_access = 1.0 / (f64::from(scans.clamp(1, HISTORY_PERIODS as u32)) * period_s);
         let mut points = vec![(0, 0.0)];
         let (mut bytes, mut hits) = (0, 0.0);
         for (frequency, &pages) in pages.iter().enumerate().rev() {
             if pages > 0 {
                 bytes += pages * page_size.bytes();
-                hits += pages as f64 * frequency as f64 * per_access;
+                let idle = (HISTORY_PERIODS - frequency) as u8;
+                hits += pages as f64 * hotness.accesses_per_s(idle, scans, period_s);
                 points.push((bytes, hits));
             }
         }

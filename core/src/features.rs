@@ -30,7 +30,9 @@ impl FeatureCounter {
         &self.previous
     }
 
-    /// The features of this scan, and how many pages are in fast memory.
+    /// The features of this scan, and how many pages are in fast memory. Where accessed bits were
+    /// sampled several times, a page counts by the share of samples in which it had been accessed:
+    /// the features are the mean of those that the samples would have as periods.
     pub fn count(&mut self, scan: &Scan) -> (Features, u64) {
         let (mut accessed, mut hits, mut moved, mut resident) = (0u64, 0u64, 0u64, 0u64);
         let words = scan.accessed.words().iter().zip(scan.fast.words());
@@ -42,11 +44,15 @@ impl FeatureCounter {
             *previous = f;
         }
         let pages = scan.pages() as u64;
+        let (mut accesses, mut fast_accesses) = (accessed as f64, hits as f64);
+        if scan.counts.is_some() {
+            (accesses, fast_accesses) = (scan.accesses(), scan.accesses_in(&scan.fast));
+        }
         let features = Features {
-            hit_ratio: ratio(hits, accessed),
-            hit_ratio_of_all: ratio(hits, pages),
+            hit_ratio: part_of(fast_accesses, accesses),
+            hit_ratio_of_all: part_of(fast_accesses, pages as f64),
             stability: ratio(pages - moved, pages),
-            accessed_ratio: ratio(accessed, pages),
+            accessed_ratio: part_of(accesses, pages as f64),
             lru_hit_average: None,
             lfu_hit_average: None,
         };
@@ -61,7 +67,12 @@ impl FeatureCounter {
 
 /// `part` over `whole`, 0 of nothing.
 pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+    part_of(part as f64, whole as f64)
+}
+
+/// `part` over `whole`, 0 of nothing.
+pub(crate) fn part_of(part: f64, whole: f64) -> f64 {
+    if whole == 0.0 { 0.0 } else { part / whole }
 }
 
 /// The mean of the last values, as many as the window holds.

@@ -17,12 +17,17 @@
 //! smaller for hotter pages, which is what [`crate::select`] chooses by. Eight keys are worked on
 //! at once as the bytes of a word; no carry ever leaves its byte.
 //!
+//! **Samples.** Where accessed bits were sampled several times a period ([`crate::counts`]), the idle
+//! count of a page is its rank by the moving average of the share of samples in which it had been
+//! accessed, in the same 64 steps; 2 bytes a page more.
+//!
 //! **Lost periods.** What was accessed in them is unknown. Histories stand still, or a busy group
 //! would look idle after a hiccup of its tracker; ages grow by the periods lost, since that much
 //! time has passed since the last access known of.
 
 use crate::bits::PageBits;
 use crate::carry::Carry;
+use crate::counts::{self, SampledShares};
 use crate::scan::Scan;
 
 /// Periods that the history holds.
@@ -40,6 +45,9 @@ const STEP_SIZES: u8 = 7;
 const OLDEST: u8 = EXACT_AGES + CLASSES_PER_STEP * STEP_SIZES;
 /// Lost periods beyond this many change no age class any more.
 const OLDEST_PERIODS: u32 = 2096;
+
+/// A greater share of samples says no more about how often a page is accessed.
+const MOST_SHARE: f64 = 0.98;
 
 /// The idle count of a page with no access in its history.
 pub const IDLE: u8 = HISTORY_PERIODS as u8;
@@ -103,6 +111,8 @@ pub struct Hotness {
     /// Keys, a multiple of 64 of them; those past the last page are the coldest there are.
     age: Vec<u8>,
     idle: Vec<u8>,
+    /// How often pages are accessed, where bits are sampled; idle counts follow from it then.
+    shares: SampledShares,
     /// Periods passed, lost ones too.
     clock: u64,
 }
@@ -115,6 +125,7 @@ impl Default for Hotness {
             newest: 0,
             age: Vec::new(),
             idle: Vec::new(),
+            shares: SampledShares::default(),
             clock: 0,
         }
     }
@@ -136,6 +147,7 @@ impl Hotness {
         }
         self.age = carry.values(&self.age, NEVER, length);
         self.idle = carry.values(&self.idle, IDLE, length);
+        self.shares.remap(carry);
     }
 
     /// Takes in the accessed bits of a period. The scan's layout must be the one last carried to.
@@ -158,6 +170,11 @@ impl Hotness {
         self.clock += 1;
         let bound = aging_bound(self.clock);
         self.newest = (self.newest + 1) % HISTORY_PERIODS;
+        if let Some(counts) = &scan.counts {
+            self.shares.observe(counts);
+        }
+        let by_shares = !self.shares.is_empty();
+        let shares = &self.shares;
         let history = self.history[self.newest].words_mut();
         let ages = self.age.as_chunks_mut::<64>().0;
         let idles = self.idle.as_chunks_mut::<64>().0;
@@ -165,7 +182,11 @@ impl Hotness {
         for (word, (((oldest, &accessed), ages), idles)) in words.enumerate() {
             let gone = std::mem::replace(oldest, accessed);
             advance(ages, accessed, bound);
-            if (accessed ^ gone) != 0 {
+            if by_shares {
+                for (nth, idle) in idles.iter_mut().enumerate() {
+                    *idle = shares.rank(64 * word + nth);
+                }
+            } else if (accessed ^ gone) != 0 {
                 recount(idles, accessed, gone);
             }
             visit(word, ages, idles);
@@ -217,7 +238,27 @@ impl Hotness {
     /// # Panics
     /// When there is no such page.
     pub fn frequency(&self, page: usize) -> u8 {
-        IDLE - self.idle[..self.pages][page]
+        if self.shares.is_empty() {
+            IDLE - self.idle[..self.pages][page]
+        } else {
+            self.history(page).count_ones() as u8
+        }
+    }
+
+    /// Whether accessed bits are sampled several times a period.
+    pub fn is_sampled(&self) -> bool {
+        !self.shares.is_empty()
+    }
+
+    /// Accesses a second of pages with this idle count, where `scans` scans of `period_s` seconds
+    /// have filled the history.
+    pub fn accesses_per_s(&self, idle: u8, scans: u32, period_s: f64) -> f64 {
+        if self.shares.is_empty() {
+            let scans = scans.clamp(1, HISTORY_PERIODS as u32);
+            return f64::from(IDLE - idle.min(IDLE)) / (f64::from(scans) * period_s);
+        }
+        // Of a page that is always accessed nobody knows how often.
+        -(1.0 - counts::share_of(idle).min(MOST_SHARE)).ln() / self.shares.interval_s()
     }
 
     /// The age class of each page, padded with [`NEVER`] to a multiple of 64.
@@ -226,7 +267,7 @@ impl Hotness {
     }
 
     /// In how many of the last 64 scans each page had *not* been accessed, padded with [`IDLE`]
-    /// to a multiple of 64.
+    /// to a multiple of 64; where bits are sampled, the page's rank by share of samples.
     pub fn idle_counts(&self) -> &[u8] {
         &self.idle
     }
@@ -234,7 +275,7 @@ impl Hotness {
     /// Bytes of memory held.
     pub fn size_bytes(&self) -> usize {
         let history: usize = self.history.iter().map(PageBits::size_bytes).sum();
-        history + self.age.capacity() + self.idle.capacity()
+        history + self.age.capacity() + self.idle.capacity() + self.shares.size_bytes()
     }
 }
 

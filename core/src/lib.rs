@@ -8,7 +8,7 @@
 //! A guided tour, in reading order:
 //! - [`page`]: page sizes, virtual ranges, and the [`page::Layout`] that numbers a group's pages;
 //! - [`bits`]: one bit per page;
-//! - [`scan`]: what a tracker saw in one period;
+//! - [`scan`]: what a tracker saw in one period; [`counts`]: how often pages were accessed in it;
 //! - [`plan`]: what a policy wants moved, and what became of it; [`operations`]: in how many
 //!   steps;
 //! - [`policy`]: the [`policy::Policy`] trait and how one is built by name;
@@ -27,6 +27,7 @@
 pub mod bits;
 pub mod builder;
 pub mod carry;
+pub mod counts;
 pub mod curve;
 pub mod features;
 pub mod foresight;

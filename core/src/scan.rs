@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::bits::PageBits;
+use crate::counts::AccessCounts;
 use crate::page::Layout;
 
 /// The accessed pages of one group in one period, with the place of each.
@@ -26,6 +27,9 @@ pub struct Scan {
     /// One bit per page: the kernel has it on an active list, where the machine tells. A page that
     /// is on no list is not active.
     pub active: Option<PageBits>,
+    /// In how many samples of the period each page had been accessed, where its accessed bit was
+    /// sampled several times. A page has a count where it has a bit in `accessed`, and no other.
+    pub counts: Option<AccessCounts>,
     /// What was measured besides, where the machine measures it.
     pub measures: Option<Arc<Measures>>,
 }
@@ -63,8 +67,8 @@ impl Scan {
         assert_eq!(accessed.len(), layout.pages(), "accessed bits for every page");
         assert_eq!(fast.len(), layout.pages(), "fast bits for every page");
         let lost_periods = 0;
-        let (frames, active, measures) = (None, None, None);
-        Scan { period, lost_periods, layout, accessed, fast, frames, active, measures }
+        let (frames, active, counts, measures) = (None, None, None, None);
+        Scan { period, lost_periods, layout, accessed, fast, frames, active, counts, measures }
     }
 
     /// The same scan with the frame of every page.
@@ -83,6 +87,42 @@ impl Scan {
     pub fn with_active(self, active: PageBits) -> Self {
         assert_eq!(active.len(), self.pages(), "active bits for every page");
         Scan { active: Some(active), ..self }
+    }
+
+    /// The same scan with how often pages were accessed.
+    ///
+    /// # Panics
+    /// When there are more or fewer counts than pages.
+    pub fn with_counts(self, counts: AccessCounts) -> Self {
+        assert_eq!(counts.counts.len(), self.pages(), "a count for every page");
+        Scan { counts: Some(counts), ..self }
+    }
+
+    /// Accesses to the pages of `places`, in page-periods: a page that was accessed in all samples of
+    /// the period, or of which only that is known, counts as 1, one that was accessed in half of them
+    /// as a half.
+    ///
+    /// # Panics
+    /// When there are more or fewer bits than pages.
+    pub fn accesses_in(&self, places: &PageBits) -> f64 {
+        let Some(counts) = &self.counts else {
+            return self.accessed.count_and(places) as f64;
+        };
+        let words = self.accessed.words().iter().zip(places.words());
+        let mut sum = 0u64;
+        for ((&accessed, &places), counts) in words.zip(counts.counts.chunks(64)) {
+            let mut bits = accessed & places;
+            while bits != 0 {
+                sum += u64::from(counts[bits.trailing_zeros() as usize]);
+                bits &= bits - 1;
+            }
+        }
+        sum as f64 / f64::from(counts.samples.max(1))
+    }
+
+    /// Accesses to all pages, as [`Scan::accesses_in`].
+    pub fn accesses(&self) -> f64 {
+        self.accesses_in(&self.accessed)
     }
 
     /// The same scan with what was measured.

@@ -23,6 +23,8 @@
 //!   applied, its shadow starts from the real placement that it leaves; when it is applied, it
 //!   takes over the real placement as it finds it.
 //! - *Lost periods* enter no average.
+//! - *Samples.* Where accessed bits are sampled several times a period, a page counts in both
+//!   ratios by the share of samples in which it had been accessed, and LFU goes by that share.
 
 use serde::Deserialize;
 
@@ -30,7 +32,7 @@ use super::random::RandomFill;
 use super::ranked::Rank;
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
-use crate::features::{FeatureCounter, MovingAverage, ratio};
+use crate::features::{FeatureCounter, MovingAverage, part_of, ratio};
 use crate::hotness::Hotness;
 use crate::plan::{Decision, Features};
 use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
@@ -171,8 +173,7 @@ impl Amp {
             let hit_ratio = if self.applied == Choice::By(candidate.rank) {
                 features.hit_ratio_of_all
             } else {
-                let hits = scan.accessed.count_and(&candidate.shadow);
-                ratio(hits as u64, scan.pages() as u64)
+                part_of(scan.accesses_in(&candidate.shadow), scan.pages() as f64)
             };
             candidate.hit_ratios.push(hit_ratio);
         }

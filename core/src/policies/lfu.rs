@@ -7,6 +7,8 @@
 //!   often at different times differ by one at most, and do not make them trade places.
 //! - A page without an access in its history is not promoted, not even into free room; one in
 //!   fast memory has no bonus.
+//! - Where accessed bits are sampled several times a period, frequency is the share of samples in
+//!   which a page had been accessed, averaged over periods ([`crate::counts`]).
 
 use serde::Deserialize;
 

@@ -1,6 +1,7 @@
 //! Counts of sampled accesses with cooling: what MEMTIS and, under Colloid, HeMem rank pages by.
 //!
-//! Where the machine samples reads, they are counted; else each accessed bit is one sample. After
+//! Where the machine samples reads, they are counted; else each accessed bit is one sample, several a
+//! period where bits are sampled several times. After
 //! so many samples a page all counts are halved, so that what was hot cools.
 
 use crate::carry::Carry;
@@ -47,7 +48,11 @@ impl SampleCounts {
         let (mut all, mut hits) = (0u64, 0u64);
         let samples = scan.samples();
         for page in scan.accessed.iter_ones() {
-            let here = samples.map_or(1, |s| s[page]);
+            let here = match (samples, &scan.counts) {
+                (Some(samples), _) => samples[page],
+                (None, Some(counts)) => counts.counts[page].into(),
+                (None, None) => 1,
+            };
             let count = &mut self.counts[page];
             *count = count.saturating_add(here.saturating_mul(SAMPLE));
             all += u64::from(here);

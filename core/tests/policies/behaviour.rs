@@ -69,6 +69,37 @@ fn equally_hot_pages_stay_where_they_are() {
 }
 
 #[test]
+fn pages_that_are_all_accessed_in_every_period_are_told_apart_by_samples() {
+    const PAGES: usize = 120;
+    let hot = |page: usize| page % 3 == 2;
+    // Of 20 samples the hot ones are in 11 to 17, the others in 2 to 8.
+    let count = |period: usize, page: usize| {
+        let chance = (page * 7 + period * 13 + page * period) % 7;
+        (if hot(page) { 11 } else { 2 }) + chance as u8
+    };
+    for name in ["lfu", "amp", "memtis", "terrace"] {
+        let mut model = Model::new(name, PAGES, 40);
+        let mut promoted = 0;
+        let mut hit_ratio = 0.0;
+        for period in 0..60 {
+            let decision = model.sampled_period(20, |page| count(period, page));
+            if period >= 10 {
+                promoted += decision.plan.pages(PageSize::Huge).0;
+            }
+            hit_ratio = decision.features.hit_ratio;
+        }
+        let fast = (0..PAGES).filter(|&page| hot(page) && model.fast.get(page)).count();
+        assert!(fast >= 38, "{name}: {fast} of 40 hot pages in fast memory");
+        assert!(promoted <= 40, "{name}: {promoted} moves of pages that go on as they did");
+        // Of the accesses, not of the pages.
+        assert!((0.5..0.7).contains(&hit_ratio), "{name}: {hit_ratio}");
+    }
+    // Bits alone say nothing.
+    let mut model = Model::new("lfu", PAGES, 40);
+    assert_eq!(moves(&mut model, 60, |_, _| true), [0; 60]);
+}
+
+#[test]
 fn two_pages_accessed_in_turn_do_not_trade_one_place_for_ever() {
     // Those of the migration-granularity paper look back one scan and no further.
     let looks_back = |name: &&str| !name.starts_with("granularity") && *name != "physical-4k";

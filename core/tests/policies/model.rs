@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use terrace_core::bits::PageBits;
+use terrace_core::counts::AccessCounts;
 use terrace_core::page::{Layout, PageSize, VirtualRange};
 use terrace_core::plan::{Decision, Plan};
 use terrace_core::policy::{self, Policy};
@@ -64,11 +65,27 @@ impl Model {
         decision
     }
 
+    /// A period of so many samples, of each page in so many of which it was accessed; carries out the
+    /// plan.
+    pub fn sampled_period(&mut self, samples: u8, count: impl Fn(usize) -> u8) -> Decision {
+        let counts: Arc<[u8]> = (0..self.layout.pages()).map(count).collect();
+        let accessed = counts.iter().map(|&count| count > 0).collect();
+        let scan = Scan::new(self.period, Arc::clone(&self.layout), accessed, self.fast.clone());
+        let scan = scan.with_counts(AccessCounts { samples, interval_us: 50_000, counts });
+        let decision = self.decide(scan);
+        decision.plan.apply(&self.layout, &mut self.fast);
+        decision
+    }
+
     /// A period whose plan is not carried out, only checked.
     pub fn observe(&mut self, accessed: impl Fn(usize) -> bool) -> Decision {
         let accessed = (0..self.layout.pages()).map(accessed).collect();
-        let mut scan =
-            Scan::new(self.period, Arc::clone(&self.layout), accessed, self.fast.clone());
+        let scan = Scan::new(self.period, Arc::clone(&self.layout), accessed, self.fast.clone());
+        self.decide(scan)
+    }
+
+    fn decide(&mut self, scan: Scan) -> Decision {
+        let mut scan = scan;
         scan.lost_periods = self.lost_periods;
         self.period += 1;
         let decision = self.policy.decide(&scan, &self.budget);

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use terrace_core::bits::PageBits;
+use terrace_core::counts::AccessCounts;
 use terrace_core::operations::OperationSize;
 use terrace_core::page::{Extent, Layout, PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{
@@ -34,6 +35,8 @@ const SAME_FRAMES: u8 = 8;
 const WITH_MEASURES: u8 = 16;
 /// The pages on the kernel's active lists follow.
 const WITH_ACTIVE: u8 = 32;
+/// How often accessed bits were set follows.
+const WITH_COUNTS: u8 = 64;
 
 /// A decision read back: the name of the policy applied is no longer static.
 #[derive(Debug, Clone, PartialEq)]
@@ -161,8 +164,9 @@ impl Encoder {
         };
         let measures = if scan.measures.is_some() { WITH_MEASURES } else { 0 };
         let active = if scan.active.is_some() { WITH_ACTIVE } else { 0 };
+        let counts = if scan.counts.is_some() { WITH_COUNTS } else { 0 };
         let bits = if same.is_some() { CHANGED_BITS } else { WITH_LAYOUT };
-        out.push(active | measures | frames | bits);
+        out.push(counts | active | measures | frames | bits);
         if same.is_none() {
             put_layout(out, &scan.layout);
         }
@@ -173,6 +177,9 @@ impl Encoder {
         }
         if let Some(active) = &scan.active {
             put_bits(out, active, same.and_then(|b| b.active.as_ref()));
+        }
+        if let Some(counts) = &scan.counts {
+            put_counts(out, counts, &scan.accessed);
         }
         if let Some(measures) = &scan.measures {
             put_measures(out, measures);
@@ -306,6 +313,29 @@ fn take_measures(from: &mut Cursor<'_>, pages: usize) -> Result<Measures, Malfor
     Ok(measures)
 }
 
+/// The counts of the accessed pages; the others have none.
+fn put_counts(out: &mut Vec<u8>, counts: &AccessCounts, accessed: &PageBits) {
+    put_number(out, counts.samples.into());
+    put_number(out, counts.interval_us.into());
+    out.extend(accessed.iter_ones().map(|page| counts.counts[page]));
+}
+
+fn take_counts(from: &mut Cursor<'_>, accessed: &PageBits) -> Result<AccessCounts, Malformed> {
+    let samples = from.number_below(1 << 8, "samples of a period")? as u8;
+    let interval_us = from.number_below(1 << 32, "interval of samples")? as u32;
+    let mut counts = vec![0u8; accessed.len()];
+    for page in accessed.iter_ones() {
+        let count = from.byte()?;
+        if count == 0 || count > samples {
+            return Err(Malformed(format!(
+                "an accessed page in {count} of {samples} samples, expected 1 to {samples}"
+            )));
+        }
+        counts[page] = count;
+    }
+    Ok(AccessCounts { samples, interval_us, counts: counts.into() })
+}
+
 fn put_ranges<'a>(out: &mut Vec<u8>, count: usize, ranges: impl Iterator<Item = &'a VirtualRange>) {
     put_number(out, count as u64);
     let mut writer = RangeWriter::new();
@@ -383,8 +413,9 @@ impl Decoder {
         let flags = from.byte()?;
         let frames = flags & (WITH_FRAMES | SAME_FRAMES);
         let (measures, active) = (flags & WITH_MEASURES, flags & WITH_ACTIVE);
+        let counts = flags & WITH_COUNTS;
         let before_here = before.filter(|_| self.in_chunk[group]);
-        let (layout, base) = match (flags & !frames & !measures & !active, before_here) {
+        let (layout, base) = match (flags & !frames & !measures & !active & !counts, before_here) {
             (CHANGED_BITS, Some(before)) => (before.layout.clone(), Some(before)),
             (WITH_LAYOUT, _) => {
                 let layout = take_layout(from, self.page_sizes[group])?;
@@ -416,6 +447,10 @@ impl Decoder {
                 Some(from.bits(layout.pages(), base)?)
             }
         };
+        let counts = match counts {
+            0 => None,
+            _ => Some(take_counts(from, &accessed)?),
+        };
         let measures = match measures {
             0 => None,
             _ => Some(Arc::new(take_measures(from, layout.pages())?)),
@@ -429,7 +464,7 @@ impl Decoder {
             active: active.clone(),
         });
         let scan = Scan::new(period, layout, accessed, fast);
-        Ok(Scan { lost_periods, frames, active, measures, ..scan })
+        Ok(Scan { lost_periods, frames, active, counts, measures, ..scan })
     }
 }
 

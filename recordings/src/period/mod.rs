@@ -2,7 +2,7 @@
 //! period by period. One recording serves every policy: its accessed bits drive the simulated
 //! machine ([`RecordingSource`]), its decisions are what a policy must decide again.
 //!
-//! On the [`container`](crate::container), content `period`, version 4. Chunks of kind `PERD`
+//! On the [`container`](crate::container), content `period`, version 5. Chunks of kind `PERD`
 //! hold frames; each begins afresh, so that any of them can be read without those before it:
 //! the first scan of a group in a chunk states its layout and its bits, those after it state
 //! the layout only when it changed and the bits as what changed since the scan before.
@@ -13,7 +13,7 @@
 //! frame    = code:byte group:number rest
 //! lost     = 1 group periods reason:text
 //! scan     = 2 group period lost_periods flags:byte [layout] accessed:bits fast:bits [frames]
-//!            [active:bits] [measures]
+//!            [active:bits] [counts] [measures]
 //! budget   = 3 group period fast_pages moved_pages
 //! decision = 4 group period applied:text features promotions demotions exchanges sizes
 //! outcome  = 5 group period promoted demoted exchanged operations failures
@@ -22,10 +22,11 @@
 //!
 //! `number` is in 7-bit groups, `text` has its length before it, ranges stand by their distance
 //! from the end of the one before, failure reasons by name, frames of physical memory by their
-//! distance from the one that follows the frame before.
+//! distance from the one that follows the frame before. Counts are those of the samples of accessed
+//! bits in the period: their number and interval, then one for each accessed page.
 //!
 //! Version 1 had no frames, no sizes of operations and no count of them, version 2 no measures,
-//! version 3 no active pages; they are still read.
+//! version 3 no active pages, version 4 no counts; they are still read.
 
 mod frame;
 mod read;
@@ -54,7 +55,7 @@ pub const CHUNK_BYTES: usize = 4 << 20;
 /// The content's name in the container.
 pub const CONTENT: &str = "period";
 /// The version of the content that this module writes and reads.
-pub const CONTENT_VERSION: u32 = 4;
+pub const CONTENT_VERSION: u32 = 5;
 const CHUNK: ChunkKind = ChunkKind::new(b"PERD");
 
 /// What a recording says of itself.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrace_core::bits::PageBits;
+use terrace_core::counts::AccessCounts;
 use terrace_core::operations::OperationSize;
 use terrace_core::page::{Extent, Layout, PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{
@@ -75,6 +76,7 @@ prop_compose! {
         reason in 0..FailureReason::ALL.len(),
         frames in prop::option::of(prop::collection::vec(any::<u64>(), 210)),
         active in prop::option::of(prop::collection::vec(any::<bool>(), 210)),
+        sampled in prop::option::of((1u8.., any::<u32>(), prop::collection::vec(any::<u8>(), 210))),
         sizes in prop::collection::btree_map(any::<u32>(), (1u64.., 1u64..), 0..3),
         measured in prop::option::of((
             any::<[u64; 8]>(), any::<u32>(),
@@ -117,6 +119,17 @@ prop_compose! {
             Some(active) => {
                 let active = active[..scan.pages()].iter().copied().collect();
                 scan.with_active(active)
+            }
+        };
+        let scan = match sampled {
+            None => scan,
+            Some((samples, interval_us, any)) => {
+                let count = |page: usize| match scan.accessed.get(page) {
+                    true => 1 + any[page] % samples,
+                    false => 0,
+                };
+                let counts = (0..scan.pages()).map(count).collect();
+                scan.with_counts(AccessCounts { samples, interval_us, counts })
             }
         };
         Period {
@@ -218,6 +231,7 @@ fn same_scan(a: &Scan, b: &Scan) -> bool {
         && a.fast == b.fast
         && a.frames == b.frames
         && a.active == b.active
+        && a.counts == b.counts
         && a.measures == b.measures
 }
 
@@ -486,7 +500,7 @@ fn a_recording_of_the_version_before_is_read_without_what_it_had_not() {
     let newer = ContainerWriter::new(Vec::new(), "t", CONTENT, CONTENT_VERSION + 1, &header());
     let newer = newer.unwrap().finish().unwrap();
     let error = PeriodReader::new(&newer[..], "t").unwrap_err().to_string();
-    assert!(error.contains("version 5, expected 4"), "{error}");
+    assert!(error.contains("version 6, expected 5"), "{error}");
 }
 
 #[test]

@@ -9,6 +9,9 @@
 //! places, the weights become those of the pages. When a page that is read often has been moved to
 //! slow memory, the next period's count shows it.
 //!
+//! Where accessed bits were sampled several times in the period, the samples say how often each page
+//! was accessed, and no weight is needed.
+//!
 //! The reads of a period sum up to the number of accessed pages, as bits alone would have it, so
 //! that a unit of reads is the same whatever is told.
 
@@ -40,6 +43,19 @@ impl Estimate {
     /// Units of reads of each page in the period.
     pub fn reads(&mut self, scan: &Scan, count_reads: bool) -> Vec<f32> {
         let mut reads = vec![0.0; scan.pages()];
+        if let Some(counts) = &scan.counts {
+            let accesses = counts.accesses_per_sample();
+            let of = |page: usize| accesses[usize::from(counts.counts[page].min(counts.samples))];
+            let (mut sum, mut accessed) = (0.0f64, 0.0f64);
+            for page in scan.accessed.iter_ones() {
+                reads[page] = of(page);
+                sum += f64::from(reads[page]);
+                accessed += 1.0;
+            }
+            let unit = (accessed / sum.max(1e-9)) as f32;
+            scan.accessed.iter_ones().for_each(|page| reads[page] *= unit);
+            return reads;
+        }
         let counted = scan.measures.as_ref().map(|m| m.reads).filter(|r| r[0] + r[1] > 0);
         let Some(counted) = counted.filter(|_| count_reads) else {
             scan.accessed.iter_ones().for_each(|page| reads[page] = 1.0);

@@ -1,0 +1,200 @@
+//! How often accessed bits were set: a bit once a period says *whether* a page was accessed, samples
+//! of it within the period say *how often*.
+//!
+//! A page that was accessed in `m` of `n` samples, each of length `d`, has about
+//! `-ln(1 - m/n) / d` accesses a second, if they come independently of each other. Where pages are
+//! compared with each other, the share `m/n` is enough: it has the same order. [`SampledShares`]
+//! keeps a moving average of it and ranks pages by it.
+
+use std::sync::{Arc, LazyLock};
+
+use crate::carry::Carry;
+
+/// The samples of a period.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessCounts {
+    /// Samples of each page in the period, not 0.
+    pub samples: u8,
+    /// Time between two of them, in microseconds.
+    pub interval_us: u32,
+    /// In how many of them each page had been accessed.
+    pub counts: Arc<[u8]>,
+}
+
+impl AccessCounts {
+    /// The share of the samples in which a page had been accessed, 0 to 1.
+    pub fn share(&self, page: usize) -> f64 {
+        f64::from(self.counts[page]) / f64::from(self.samples)
+    }
+
+    /// For each count from 0 to the number of samples, accesses per sample. A page that was
+    /// accessed in every sample may have any number: it counts as if half a sample had been
+    /// without.
+    pub fn accesses_per_sample(&self) -> Vec<f32> {
+        let samples = f64::from(self.samples);
+        let of = |count: u8| -(1.0 - f64::from(count).min(samples - 0.5) / samples).ln();
+        (0..=self.samples).map(|count| of(count) as f32).collect()
+    }
+}
+
+/// The rank of a page that is hardly ever accessed; 0 is that of pages accessed in every sample.
+pub const COLDEST: u8 = 64;
+
+/// A share of 1.
+const WHOLE: u16 = 0xfffe;
+/// No share yet: the page is new.
+const NONE: u16 = u16::MAX;
+/// Weight of a period's share in the average: 1 over this. Half of what is known is of the last 5
+/// periods.
+const PERIODS: i32 = 8;
+/// Bits of a share that the rank does not go by.
+const COARSE: u32 = 4;
+
+/// Ranks by share. Their steps are equal where chance is: the variance of the arcsine of the root of
+/// a share hardly depends on the share, so that pages alike differ by as many ranks wherever they
+/// are.
+static RANKS: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let rank = |coarse: u32| {
+        // The least of them is next to nothing, the greatest is all.
+        let most = if coarse == 0 { 0 } else { (coarse << COARSE) + (1 << COARSE) - 1 };
+        let share = f64::from(most) / f64::from(WHOLE);
+        let angle = share.min(1.0).sqrt().asin() / std::f64::consts::FRAC_PI_2;
+        COLDEST - (angle * f64::from(COLDEST)).round() as u8
+    };
+    (0..=u32::from(WHOLE) >> COARSE).map(rank).collect()
+});
+
+/// The share that pages of a rank have, 0 to 1.
+pub fn share_of(rank: u8) -> f64 {
+    let angle = f64::from(COLDEST - rank.min(COLDEST)) / f64::from(COLDEST);
+    (angle * std::f64::consts::FRAC_PI_2).sin().powi(2)
+}
+
+/// Moving averages of the shares of samples in which pages were accessed, 2 bytes a page. Empty until
+/// samples come.
+#[derive(Debug, Clone, Default)]
+pub struct SampledShares {
+    shares: Vec<u16>,
+    interval_us: u32,
+}
+
+impl SampledShares {
+    /// Whether there are any.
+    pub fn is_empty(&self) -> bool {
+        self.shares.is_empty()
+    }
+
+    /// Time between the samples that they are of, in seconds.
+    pub fn interval_s(&self) -> f64 {
+        f64::from(self.interval_us) / 1e6
+    }
+
+    /// Follows a change of layout.
+    pub fn remap(&mut self, carry: &Carry) {
+        if !self.shares.is_empty() {
+            self.shares = carry.values(&self.shares, NONE, carry.new_pages());
+        }
+    }
+
+    /// Takes in the samples of a period.
+    pub fn observe(&mut self, counts: &AccessCounts) {
+        self.shares.resize(counts.counts.len(), NONE);
+        let interval_us = counts.interval_us.max(1);
+        if self.interval_us != 0 && interval_us != self.interval_us {
+            self.convert(f64::from(interval_us) / f64::from(self.interval_us));
+        }
+        self.interval_us = interval_us;
+        let samples = u32::from(counts.samples.max(1));
+        for (share, &count) in self.shares.iter_mut().zip(counts.counts.iter()) {
+            let now = u32::from(count).min(samples) * u32::from(WHOLE) / samples;
+            *share = match *share {
+                NONE => now as u16,
+                before => {
+                    let step = (now as i32 - i32::from(before)) / PERIODS;
+                    // What is less than a step would stay for ever.
+                    let step =
+                        if step == 0 { (now as i32 - i32::from(before)).signum() } else { step };
+                    (i32::from(before) + step) as u16
+                }
+            };
+        }
+    }
+
+    /// Samples that are longer by this factor find more pages accessed.
+    fn convert(&mut self, factor: f64) {
+        for share in self.shares.iter_mut().filter(|share| **share != NONE) {
+            let idle = 1.0 - f64::from(*share) / f64::from(WHOLE);
+            *share = ((1.0 - idle.powf(factor)) * f64::from(WHOLE)).round() as u16;
+        }
+    }
+
+    /// The rank of a page, 0 to [`COLDEST`]; the coldest of one that is new.
+    pub fn rank(&self, page: usize) -> u8 {
+        match self.shares.get(page) {
+            None | Some(&NONE) => COLDEST,
+            Some(&share) => RANKS[usize::from(share >> COARSE)],
+        }
+    }
+
+    /// Bytes of memory held.
+    pub fn size_bytes(&self) -> usize {
+        self.shares.capacity() * size_of::<u16>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn period(samples: u8, interval_us: u32, counts: &[u8]) -> AccessCounts {
+        AccessCounts { samples, interval_us, counts: counts.into() }
+    }
+
+    #[test]
+    fn accesses_a_sample_are_those_of_independent_accesses_and_finite() {
+        let counts = period(20, 50_000, &[0, 10, 20]);
+        assert_eq!(counts.share(1), 0.5);
+        let of = counts.accesses_per_sample();
+        assert_eq!((of.len(), of[0]), (21, 0.0));
+        assert!(
+            (of[10] - std::f32::consts::LN_2).abs() < 1e-3 && of[20] > of[19] && of[20] < 4.0,
+            "{of:?}"
+        );
+    }
+
+    #[test]
+    fn pages_are_ranked_by_how_often_they_are_accessed_and_the_average_follows() {
+        let mut shares = SampledShares::default();
+        assert_eq!(shares.rank(0), COLDEST);
+        for _ in 0..20 {
+            shares.observe(&period(20, 50_000, &[20, 10, 5, 1, 0]));
+        }
+        let ranks: Vec<u8> = (0..5).map(|page| shares.rank(page)).collect();
+        assert!(ranks.is_sorted_by(|a, b| a + 2 <= *b), "{ranks:?}");
+        assert_eq!((ranks[0], ranks[1], ranks[4]), (0, 32, COLDEST));
+        assert!((share_of(ranks[2]) - 0.25).abs() < 0.02);
+        // The first and the fourth change their parts: within six periods the order is the other.
+        for _ in 0..6 {
+            shares.observe(&period(20, 50_000, &[1, 10, 5, 20, 0]));
+        }
+        assert!(shares.rank(3) < shares.rank(0), "{} {}", shares.rank(3), shares.rank(0));
+        // What is not accessed any more is cold in the end.
+        for _ in 0..400 {
+            shares.observe(&period(20, 50_000, &[0, 0, 0, 0, 0]));
+        }
+        assert_eq!(shares.rank(1), COLDEST);
+    }
+
+    #[test]
+    fn another_interval_changes_no_rank_of_pages_that_go_on_as_they_did() {
+        let (mut shares, mut steady) = (SampledShares::default(), SampledShares::default());
+        // 10 accesses a second: in samples of 100 ms 63 % are with one, in those of 50 ms 39 %.
+        for _ in 0..30 {
+            shares.observe(&period(100, 100_000, &[63]));
+            steady.observe(&period(100, 50_000, &[39]));
+        }
+        shares.observe(&period(100, 50_000, &[39]));
+        assert!(shares.rank(0).abs_diff(steady.rank(0)) <= 1);
+        assert_eq!(shares.interval_s(), 0.05);
+    }
+}
