@@ -136,6 +136,10 @@ struct MigrationContext {
     operation_sizes: Vec<OperationSize>,
     /// Calls that moved some page.
     operations: u64,
+    /// Bytes of fast memory that pages of the plan have just left for those that come in their places.
+    /// They are room although the node may have none: a node that others have filled is below the
+    /// watermark that room is counted from, and stays as far below it.
+    freed_bytes: u64,
     /// A page gave up its place and the page that was to have it found none: somebody else took
     /// the memory. More such pairs would only drain the group.
     places_are_lost: bool,

@@ -5,6 +5,9 @@
 //! goes in one step and needs no free memory. What it refuses, and everything on a stock kernel,
 //! goes as two moves, the page down first.
 //!
+//! What a page leaves is room for the other whatever the node's watermarks say: on a node that others
+//! have filled there is none besides.
+//!
 //! On a full node others may take the freed memory before the page up has it. Then no further pair
 //! of the plan is tried: the group would lose a page with each.
 
@@ -199,8 +202,10 @@ impl PageMover {
         // Past the deadline too: the places were freed for these. One batch more at most.
         let deadline = context.deadline;
         context.deadline += self.options.stall;
+        context.freed_bytes = free.len() as u64 * self.page_size.bytes();
         let mut came = self.migrate_pages(Direction::Promotion, &free, context).into_iter();
         context.deadline = deadline;
+        context.freed_bytes = 0;
         for (pair, went) in pairs.iter().zip(went) {
             let up = match went {
                 Ok(()) => came.next().unwrap_or(Err(FailureReason::OutOfTime)),

@@ -30,6 +30,8 @@ struct World {
     now: Duration,
     per_page: Duration,
     calls: Vec<(u32, Vec<u64>)>,
+    /// By so much free memory is below the watermark that room is counted from.
+    deficit_bytes: u64,
     /// Others take at once what a page leaves free.
     thief: bool,
     /// What happens after so many calls.
@@ -157,7 +159,9 @@ impl PageKernel for Fake {
     }
 
     fn room_bytes(&mut self, node: u32) -> u64 {
-        self.0.lock().unwrap().room_bytes.get(&node).copied().unwrap_or(u64::MAX)
+        let world = self.0.lock().unwrap();
+        let room = world.room_bytes.get(&node).copied().unwrap_or(u64::MAX);
+        room.saturating_sub(world.deficit_bytes)
     }
 
     fn allowed_nodes(&mut self, _: u32) -> Option<Vec<u32>> {
@@ -310,6 +314,34 @@ fn no_further_pair_is_tried_once_others_took_the_memory_that_a_page_left() {
     assert_eq!((outcome.promoted_pages, outcome.demoted_pages, outcome.kept_pages), (0, 1, 3));
     assert_eq!(failures(&outcome), [(10, 4, Direction::Promotion, FailureReason::NoRoom)]);
     assert_eq!(world.lock().unwrap().place.values().filter(|n| **n == 0).count(), 3);
+}
+
+#[test]
+fn what_a_page_leaves_is_room_for_another_on_a_node_below_its_watermark() {
+    // The kernel would take eight pages more; by the watermark there is no room for any.
+    let room_bytes = [(0, 8 * HUGE)].into();
+    let deficit_bytes = 9 * HUGE;
+    let place = placed(0..4, 10..14);
+    let world = World { place, room_bytes, deficit_bytes, ..World::default() };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    let plan = Plan {
+        exchanges: vec![Exchange { up: range(10, 3), down: range(0, 3) }],
+        promotions: vec![range(13, 1)],
+        victims: vec![Exchange { up: range(13, 1), down: range(3, 1) }],
+        ..Plan::default()
+    };
+    let outcome = mover.apply(&plan).unwrap();
+    assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (4, 4), "{outcome:?}");
+    assert!(outcome.failures.is_empty());
+    let fast: Vec<u64> = {
+        let world = world.lock().unwrap();
+        world.place.iter().filter(|(_, n)| **n == 0).map(|(a, _)| a / HUGE).collect()
+    };
+    assert_eq!(fast, [10, 11, 12, 13]);
+    // What nothing left room for still finds none.
+    let more = Plan { promotions: vec![range(0, 1)], ..Plan::default() };
+    let outcome = mover.apply(&more).unwrap();
+    assert_eq!(failures(&outcome), [(0, 1, Direction::Promotion, FailureReason::NoRoom)]);
 }
 
 #[test]
