@@ -71,6 +71,14 @@ fn kills_groups_and_full_memory_leave_nothing_behind() {
     in_guest("debian", &[], "daemon_soak.sh", &["3", "12", "60", "1"], 900, &lines);
 }
 
+/// A control group and a limit are configured, nothing else. Others fill the fast node, where the
+/// program has 10 of its 24 hot pages at the start.
+#[test]
+fn hot_pages_come_to_a_full_node_with_default_settings() {
+    let lines = ["full node:", "all held"];
+    println!("{}", in_guest("debian", &CLOCK, "daemon_live.sh", &["full_node"], 900, &lines));
+}
+
 /// Time passes with the guest's instructions: nothing waits for a pause to be over.
 const CLOCK: [&str; 1] = ["--instructions-as-time"];
 const LONG: [&str; 4] = ["100", "200", "2000", "1"];

@@ -99,7 +99,7 @@ pub struct DaemonConfig {
 impl Default for DaemonConfig {
     fn default() -> Self {
         DaemonConfig {
-            period_ms: 5000,
+            period_ms: 1000,
             discover_ms: 2000,
             max_groups: 16,
             max_processes: 1024,
@@ -190,9 +190,9 @@ pub struct GroupConfig {
     /// Name of a policy.
     #[serde(default = "amp")]
     pub policy: String,
-    /// Size of the pages that are tracked and moved.
-    #[serde(default = "huge", deserialize_with = "page_size")]
-    pub page_size: PageSize,
+    /// What is tracked and moved as a page.
+    #[serde(default)]
+    pub page_size: GroupPages,
     /// Fast memory over the group's own pages, 0 to 1.
     pub fast_ratio: Option<f64>,
     /// Fast memory as a size.
@@ -288,15 +288,38 @@ fn amp() -> String {
     "amp".to_owned()
 }
 
-fn huge() -> PageSize {
-    PageSize::Huge
+/// What is tracked and moved as a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GroupPages {
+    /// "auto": ranges of 2 MB, whatever maps them.
+    #[default]
+    Ranges,
+    /// "2M": huge pages; memory in base pages is left alone.
+    Huge,
+    /// "4K": base pages; memory in huge pages is left alone.
+    Base,
 }
 
-fn page_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PageSize, D::Error> {
-    match String::deserialize(deserializer)?.as_str() {
-        "2M" => Ok(PageSize::Huge),
-        "4K" => Ok(PageSize::Base),
-        other => Err(serde::de::Error::custom(format!("got '{other}', expected \"2M\" or \"4K\""))),
+impl GroupPages {
+    /// Size of what counts as a page.
+    pub fn size(self) -> PageSize {
+        match self {
+            GroupPages::Ranges | GroupPages::Huge => PageSize::Huge,
+            GroupPages::Base => PageSize::Base,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for GroupPages {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match String::deserialize(deserializer)?.as_str() {
+            "auto" => Ok(GroupPages::Ranges),
+            "2M" => Ok(GroupPages::Huge),
+            "4K" => Ok(GroupPages::Base),
+            other => Err(serde::de::Error::custom(format!(
+                "got '{other}', expected \"auto\", \"2M\" or \"4K\""
+            ))),
+        }
     }
 }
 
@@ -331,6 +354,8 @@ pub struct Settings {
     pub seed: u64,
     /// Size of its pages.
     pub page_size: PageSize,
+    /// Ranges of that size are pages, whatever maps them.
+    pub by_range: bool,
     /// Length of a period.
     pub period_ms: u64,
     /// Its fast memory.
@@ -352,8 +377,8 @@ pub struct Settings {
 impl Settings {
     /// Whether a tracker for `self` serves `other` too.
     pub fn tracks_like(&self, other: &Settings) -> bool {
-        (self.page_size, self.period_ms, self.cap_pages, self.tables)
-            == (other.page_size, other.period_ms, other.cap_pages, other.tables)
+        (self.page_size, self.by_range, self.period_ms, self.cap_pages, self.tables)
+            == (other.page_size, other.by_range, other.period_ms, other.cap_pages, other.tables)
             // A dry run flushes no translations.
             && self.dry_run == other.dry_run
             && self.throttle.stall_ms == other.throttle.stall_ms
@@ -548,7 +573,8 @@ impl Config {
             policy: group.policy.clone(),
             parameters: self.parameters_of(&group.policy),
             seed: self.daemon.seed,
-            page_size: group.page_size,
+            page_size: group.page_size.size(),
+            by_range: group.page_size == GroupPages::Ranges,
             period_ms: group.period_ms.unwrap_or(self.daemon.period_ms),
             limit: match (group.fast_ratio, group.fast, group.share.unwrap_or_default()) {
                 (Some(ratio), ..) => GroupLimit::Ratio(ratio),
@@ -571,11 +597,11 @@ impl Config {
 
 /// The bounds of [`terrace_linux::GroupSpec::new`], where the configuration says nothing.
 fn cap_pages(group: &GroupConfig) -> u64 {
-    let usual = match group.page_size {
+    let usual = match group.page_size.size() {
         PageSize::Huge => 65_536,
         PageSize::Base => 16_384,
     };
-    group.tracked.map_or(usual, |size| size.0.div_ceil(group.page_size.bytes()))
+    group.tracked.map_or(usual, |size| size.0.div_ceil(group.page_size.size().bytes()))
 }
 
 fn line_of(text: &str, at: usize) -> usize {
@@ -605,7 +631,7 @@ mod tests {
         assert_eq!(config.throttle, small.throttle);
         assert_eq!(config.sharing, small.sharing);
         let settings = small.settings(small.groups[0].get_ref());
-        assert_eq!((settings.policy.as_str(), settings.period_ms), ("amp", 5000));
+        assert_eq!((settings.policy.as_str(), settings.period_ms), ("amp", 1000));
         assert_eq!(settings.limit, GroupLimit::Ratio(0.5));
     }
 
@@ -627,7 +653,10 @@ mod tests {
             (SMALL.replace("0.5", "1.5"), "t.toml:1: group 'g': fast_ratio = 1.5: expected 0 to 1"),
             (format!("{SMALL}fast = \"1G\"\n"), "t.toml:1: group 'g': expected one of fast_ratio"),
             (format!("{SMALL}policy = \"mru\"\n"), "no policy is named 'mru'; expected one of"),
-            (format!("{SMALL}page_size = \"1G\"\n"), "t.toml:5: got '1G', expected \"2M\" or"),
+            (
+                format!("{SMALL}page_size = \"1G\"\n"),
+                "t.toml:5: got '1G', expected \"auto\", \"2M\" or",
+            ),
             (format!("{SMALL}policy = \"physical-4k\"\n"), "only the simulated machine tells"),
             (format!("{SMALL}[policies.amp]\nwindow = 3\n"), "unknown field `window`"),
             (format!("{SMALL}[policies.nosuch]\n"), "no policy is named 'nosuch'"),

@@ -3,7 +3,6 @@
 //! Answered from what the group's thread saw last. The order of pages is told by frequency, then
 //! age; a policy may rank otherwise, and the answer says which policy decides.
 
-use terrace_core::hotness::IDLE;
 use terrace_core::page::SpaceId;
 use terrace_core::plan::{Direction, FailureReason};
 use terrace_core::scan::Scan;
@@ -127,14 +126,13 @@ fn facts(view: &View, scan: &Scan) -> Vec<String> {
 /// All ranges of neighbours that are used alike and lie in the same tier.
 fn ranges(view: &View, scan: &Scan) -> Vec<RangeExplanation> {
     let size = scan.layout.page_size().bytes();
-    let idle = view.hotness.idle_counts();
     let known = view.hotness.pages() == scan.pages();
     let mut ranges: Vec<(RangeExplanation, Use)> = Vec::new();
     for (number, extent) in scan.layout.extents().iter().enumerate() {
         let first = scan.layout.first_index(number);
         for nth in 0..extent.pages {
             let index = first + nth as usize;
-            let frequency = if known { IDLE - idle[index].min(IDLE) } else { 0 };
+            let frequency = if known { view.hotness.frequency(index) } else { 0 };
             let age = if known { view.hotness.age(index) } else { None };
             let is_fast = scan.fast.get(index);
             let used = use_of(frequency, view.status.scans + view.status.restored_scans);

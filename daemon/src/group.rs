@@ -224,6 +224,8 @@ struct Keeper {
     fixed_cpu_ns: f64,
     bandwidth: Allowance,
     stall_clock: StallClock,
+    /// Accesses, and those to fast memory, that are not counted yet: parts of page-periods.
+    accesses: [f64; 2],
 }
 
 /// An observer of the engine that asks the keeper, and can be had from it between periods.
@@ -261,6 +263,7 @@ impl Keeper {
             fixed_cpu_ns: 0.0,
             bandwidth: Allowance::default(),
             stall_clock: StallClock::default(),
+            accesses: [0.0; 2],
         }
     }
 
@@ -510,14 +513,11 @@ impl Observer for Watching<'_> {
         for failure in &report.outcome.failures {
             *keeper.failed.entry(failure.reason).or_default() += failure.range.pages(size);
         }
-        let accessed = scan.accessed.count() as u64;
-        let hits: u64 = scan
-            .accessed
-            .words()
-            .iter()
-            .zip(scan.fast.words())
-            .map(|(a, f)| u64::from((a & f).count_ones()))
-            .sum();
+        // Whole page-periods are counted, what is left of them with the next period.
+        keeper.accesses[0] += scan.accesses();
+        keeper.accesses[1] += scan.accesses_in(&scan.fast);
+        let [accessed, hits] = keeper.accesses.map(|pages| pages as u64);
+        keeper.accesses = keeper.accesses.map(f64::fract);
         let scans = (keeper.history.len() as u32).min(HISTORY_PERIODS as u32);
         let period_s = keeper.settings.period_ms as f64 / 1000.0;
         let curve = HitCurve::of(&keeper.hotness, size, scans, period_s);
@@ -600,6 +600,12 @@ impl Observer for Watching<'_> {
 fn by_heat(scan: &Scan, hotness: &Hotness, scans: u32) -> (Heat, Heat) {
     let size = scan.layout.page_size().bytes();
     let half = (scans.div_ceil(2)).max(1);
+    // Where bits are sampled, hot pages are those with more accesses than pages in use have on average.
+    let mean = hotness.is_sampled().then(|| {
+        let in_use = hotness.idle_counts().iter().take(scan.pages()).filter(|&&idle| idle < IDLE);
+        let rates: Vec<f64> = in_use.map(|&idle| hotness.accesses_per_s(idle, 1, 1.0)).collect();
+        rates.iter().sum::<f64>() / (rates.len() as f64).max(1.0)
+    });
     let (mut fast, mut slow) = (Heat::default(), Heat::default());
     let idle = hotness.idle_counts();
     for (page, &idle) in idle.iter().enumerate().take(scan.pages()) {
@@ -607,7 +613,10 @@ fn by_heat(scan: &Scan, hotness: &Hotness, scans: u32) -> (Heat, Heat) {
         let frequency = u32::from(IDLE - idle.min(IDLE));
         let cell = match frequency {
             0 => &mut tier.cold_bytes,
-            f if f >= half => &mut tier.hot_bytes,
+            _ if mean.is_some_and(|mean| hotness.accesses_per_s(idle, 1, 1.0) < mean) => {
+                &mut tier.warm_bytes
+            }
+            f if mean.is_some() || f >= half => &mut tier.hot_bytes,
             _ => &mut tier.warm_bytes,
         };
         *cell += size;

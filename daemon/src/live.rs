@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use terrace_core::page::{PageSize, SpaceId};
+use terrace_core::page::SpaceId;
 use terrace_linux::cgroup::Cgroup;
 use terrace_linux::conflicts::{Conflict, Intent, Severity};
 use terrace_linux::files;
@@ -13,11 +13,12 @@ use terrace_linux::numa;
 use terrace_linux::pressure;
 use terrace_linux::process;
 use terrace_linux::roots::Roots;
+use terrace_linux::sampling::Samples;
 use terrace_linux::session::GuardHealth;
 use terrace_linux::tiers::Topology;
 use terrace_linux::{GroupSpec, GuardCommand, Host, HostError, HostOptions, Source};
 
-use crate::config::{Config, Settings};
+use crate::config::{Config, GroupPages, Settings};
 use crate::discover::{DEEPEST, MOST_SEEN};
 use crate::history::Identity;
 use crate::machine::{Attached, Found, Machine, Probe};
@@ -29,8 +30,9 @@ const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// What a configuration asks of a host: pages of the sizes that its groups have.
 #[must_use]
 pub fn intent(config: &Config) -> Intent {
-    let any = |size| config.groups.iter().any(|g| g.get_ref().page_size == size);
-    Intent { huge: any(PageSize::Huge), base: any(PageSize::Base), cgroups: true }
+    let any = |pages| config.groups.iter().any(|g| g.get_ref().page_size == pages);
+    // Ranges are tracked whatever maps them: no setting of huge pages is in the way.
+    Intent { huge: any(GroupPages::Huge), base: any(GroupPages::Base), cgroups: true }
 }
 
 /// This host, opened.
@@ -161,7 +163,9 @@ impl Machine for Live {
             settings.page_size,
             settings.period_ms,
         );
+        spec.by_range = settings.by_range;
         spec.cap_pages = settings.cap_pages;
+        spec.samples = Samples::Several;
         // What changes nothing moves no page for a flush and places no page table.
         spec.flush = !settings.dry_run;
         spec.tables = settings.tables.filter(|_| !settings.dry_run).map(Into::into);

@@ -16,13 +16,14 @@
 //! # Without room
 //! On a full node a promotion finds no room although the group is below its limit. So each goes with
 //! the coldest page of the group's own that may give up its place (`coldness.rs`), as long as that
-//! went unused for longer.
+//! went unused for longer, or is accessed less often where bits are sampled.
 //!
 //! # Is moving worth it?
 //! Compared with doing nothing, and measured, not modelled. A *shadow* placement is frozen every
 //! `2 * settle_periods` periods: where pages would lie if nothing were moved from then on. Each
 //! period gives the hits of the real placement and those of the shadow. The difference, summed,
-//! is the *gain* in page-periods; the *cost* is the promotions of the first `settle_periods`
+//! is the *gain* in page-periods (where accessed bits are sampled several times a period, a page
+//! counts by the share of samples in which it had been accessed); the *cost* is the promotions of the first `settle_periods`
 //! periods, each worth `payback_periods` of hits (later ones have had no time to yield; their hits
 //! count nevertheless, in favour of moving). When the gain is below the cost, moving pauses: first
 //! for `pause_periods`, then twice as long each time, until it pays again. In a pause the group is
@@ -167,7 +168,7 @@ pub struct Throttle {
     went_down: PageBits,
     /// Periods of this span that have passed.
     age: u32,
-    gain: i64,
+    gain: f64,
     promoted: u64,
     next_pause: u32,
     /// Pages asked for in the period that runs.
@@ -195,7 +196,7 @@ impl Throttle {
             went_up: PageBits::default(),
             went_down: PageBits::default(),
             age: 0,
-            gain: 0,
+            gain: 0.0,
             promoted: 0,
             asked: 0,
             moved: 0,
@@ -253,9 +254,9 @@ impl Throttle {
     /// Sets the bound by memory pressure.
     fn watch_pressure(&mut self, scan: &Scan) {
         let Some(stall) = self.bounds.stall else { return };
-        let accessed = scan.accessed.count() as f64;
-        let hits = scan.accessed.count_and(&scan.fast) as f64;
-        let without = scan.accessed.count_and(&self.shadow) as f64;
+        let accessed = scan.accesses();
+        let hits = scan.accesses_in(&scan.fast);
+        let without = scan.accesses_in(&self.shadow);
         let hit_ratio_gain = if accessed > 0.0 { (hits - without) / accessed } else { 0.0 };
         let gained = pressure::gained_share(hit_ratio_gain, &self.bounds.hit_worth);
         self.status.stall_share = stall.worst();
@@ -304,15 +305,11 @@ impl Throttle {
             self.coldness.remap(&carry);
         }
         self.coldness.observe(scan);
+        self.gain += scan.accesses_in(&scan.fast) - scan.accesses_in(&self.shadow);
         let (mut up, mut down) = (Vec::new(), Vec::new());
-        let words = scan.accessed.words().iter().zip(scan.fast.words());
-        let others = self.shadow.words().iter().zip(self.before.words());
+        let places = scan.fast.words().iter().zip(self.before.words());
         let gone = self.went_up.words().iter().zip(self.went_down.words());
-        for (((&accessed, &fast), (&shadow, &before)), (&went_up, &went_down)) in
-            words.zip(others).zip(gone)
-        {
-            self.gain += i64::from((accessed & fast).count_ones());
-            self.gain -= i64::from((accessed & shadow).count_ones());
+        for ((&fast, &before), (&went_up, &went_down)) in places.zip(gone) {
             let (rose, fell) = (fast & !before, before & !fast);
             self.promoted += if self.age < self.config.settle_periods {
                 u64::from(rose.count_ones())
@@ -337,11 +334,11 @@ impl Throttle {
 
     fn end_span(&mut self, scan: &Scan) {
         let cost = self.promoted as f64 * self.config.payback_periods;
-        self.status.gain = self.gain;
+        self.status.gain = self.gain.round() as i64;
         self.status.cost = cost;
         let many = self.config.least_moved * scan.fast.count() as f64;
         let judged = self.promoted > 0 && self.promoted as f64 >= many;
-        if judged && (self.gain as f64) < cost {
+        if judged && self.gain < cost {
             self.status.pause_left = self.next_pause;
             self.status.pauses += u64::from(self.next_pause > 0);
             self.next_pause = self
@@ -354,7 +351,7 @@ impl Throttle {
         self.shadow = scan.fast.clone();
         let pages = scan.pages();
         (self.went_up, self.went_down) = (PageBits::new(pages), PageBits::new(pages));
-        (self.age, self.gain, self.promoted) = (0, 0, 0);
+        (self.age, self.gain, self.promoted) = (0, 0.0, 0);
     }
 
     /// The scan as the policy is to see it, and its budget: pages that cannot be moved for now are

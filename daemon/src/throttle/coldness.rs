@@ -1,30 +1,43 @@
-//! How long each page has gone unused, and which pages of fast memory can best give up their place.
+//! How long each page has gone unused, or how seldom it is accessed, and which pages of fast memory
+//! can best give up their place.
+//!
+//! Accessed bits tell periods without use. Where bits are sampled several times a period, nearly every
+//! page of a busy program is used in each; there pages are told apart by their share of samples.
 
 use std::cmp::Reverse;
 
 use terrace_core::bits::PageBits;
 use terrace_core::carry::Carry;
+use terrace_core::counts::SampledShares;
 use terrace_core::page::VirtualRange;
 use terrace_core::plan::{Exchange, Plan};
 use terrace_core::scan::Scan;
 
 /// Ages that are told apart: the last is for all that are older.
 const AGES: usize = 256;
+/// Ranks by which a page must be colder than the one that gets its place, where pages are ranked by
+/// share of samples: what chance makes of pages alike.
+const CHANCE_RANKS: usize = 4;
 
-/// Periods since each page was last used, up to 255: a byte a page.
+/// Periods since each page was last used, up to 255: a byte a page, and the shares of samples.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Coldness {
     idle_periods: Vec<u8>,
+    shares: SampledShares,
 }
 
 impl Coldness {
     /// Pages have new indices.
     pub(super) fn remap(&mut self, carry: &Carry) {
         self.idle_periods = carry.values(&self.idle_periods, 0, carry.new_pages());
+        self.shares.remap(carry);
     }
 
     /// Takes in a scan.
     pub(super) fn observe(&mut self, scan: &Scan) {
+        if let Some(counts) = &scan.counts {
+            self.shares.observe(counts);
+        }
         self.idle_periods.resize(scan.pages(), 0);
         for (pages, &accessed) in self.idle_periods.chunks_mut(64).zip(scan.accessed.words()) {
             for (nth, idle) in pages.iter_mut().enumerate() {
@@ -35,7 +48,7 @@ impl Coldness {
 
     /// For promotions of a plan the pages of fast memory that may give up their places: the hottest
     /// that comes with the coldest that the plan leaves where it is, as long as the first was used
-    /// more lately.
+    /// more lately, or more often.
     pub(super) fn victims(&self, scan: &Scan, plan: &Plan) -> Vec<Exchange> {
         let size = scan.layout.page_size();
         let pages = |range: &VirtualRange| {
@@ -46,8 +59,13 @@ impl Coldness {
         let mut going = PageBits::new(scan.pages());
         let downs = plan.demotions.iter().chain(plan.exchanges.iter().map(|e| &e.down));
         downs.for_each(|range| going.set_range(pages(range), true));
+        let sampled = !self.shares.is_empty();
+        let least_difference = if sampled { CHANCE_RANKS } else { 1 };
         // Of a page that no scan had yet nothing is known: it counts as in use.
-        let idle = |page: usize| self.idle_periods.get(page).map_or(0, |&idle| usize::from(idle));
+        let idle = |page: usize| match sampled {
+            true => usize::from(self.shares.rank(page)),
+            false => self.idle_periods.get(page).map_or(0, |&idle| usize::from(idle)),
+        };
         let mut coming: Vec<usize> = plan.promotions.iter().flat_map(pages).collect();
         coming.sort_by_key(|&page| (idle(page), page));
 
@@ -69,7 +87,7 @@ impl Coldness {
         };
         let pairs = coming.iter().zip(&coldest);
         pairs
-            .take_while(|&(&up, &down)| idle(up) < idle(down))
+            .take_while(|&(&up, &down)| idle(up) + least_difference <= idle(down))
             .map(|(&up, &down)| Exchange { up: range(up), down: range(down) })
             .collect()
     }
@@ -80,6 +98,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use terrace_core::carry::LayoutFollower;
+    use terrace_core::counts::AccessCounts;
     use terrace_core::page::{Layout, PageSize};
 
     const HUGE: u64 = PageSize::Huge.bytes();
@@ -118,6 +137,20 @@ mod tests {
         assert_eq!(pairs(&coldness, &plan), [(6, 5), (8, 3)]);
         let none = Plan { promotions: Vec::new(), ..plan.clone() };
         assert!(pairs(&coldness, &none).is_empty());
+
+        // Where bits are sampled: all are used in every period, and pages 7, 9 and 3 most often.
+        let mut sampled = Coldness::default();
+        let counts = AccessCounts {
+            samples: 20,
+            interval_us: 50_000,
+            counts: [6, 5, 1, 18, 3, 9, 6, 20, 2, 15].into(),
+        };
+        let every = Scan::new(0, Arc::clone(&layout), PageBits::ones(10), fast.clone());
+        let every = every.with_counts(counts);
+        (0..8).for_each(|_| sampled.observe(&every));
+        // The busiest gets the place of the most idle but for page 4, which goes anyway; page 6 and
+        // page 0 are alike, and page 8 is colder than any that may go.
+        assert_eq!(pairs(&sampled, &plan), [(7, 2), (9, 1)]);
 
         // The last page goes.
         let mut follower = LayoutFollower::default();

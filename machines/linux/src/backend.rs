@@ -12,6 +12,7 @@ use crate::kernel::{LiveKernel, PageKernel};
 use crate::numa;
 use crate::roots::Roots;
 use crate::sampler::Sampler;
+use crate::sampling::Samples;
 use crate::scan_sampler::ScanSampler;
 use crate::session::{Session, SessionError};
 use crate::tiermem::{Device, TiermemError};
@@ -125,10 +126,13 @@ impl Backend {
         session: &Arc<Session>,
         slot: usize,
         period: Duration,
+        samples: Samples,
     ) -> Box<dyn Sampler> {
         match self.scanner() {
-            Some(device) => Box::new(ScanSampler::new(Arc::<Device>::clone(device), period)),
-            None => Box::new(DamonSampler::new(roots, Arc::clone(session), slot, period)),
+            Some(device) => {
+                Box::new(ScanSampler::new(Arc::<Device>::clone(device), period, samples))
+            }
+            None => Box::new(DamonSampler::new(roots, Arc::clone(session), slot, period, samples)),
         }
     }
 

@@ -71,11 +71,36 @@ impl Regions {
     }
 }
 
+/// The accesses of a period, by page.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Accesses {
+    /// Which pages were accessed.
+    pub accessed: PageBits,
+    /// In how many samples of the period each was.
+    pub counts: Vec<u8>,
+}
+
+impl Accesses {
+    fn new(pages: usize) -> Self {
+        Accesses { accessed: PageBits::new(pages), counts: vec![0; pages] }
+    }
+
+    /// A page was accessed in so many of so many samples. Parts of a page that are reported apart
+    /// have one accessed bit: the greatest count is the page's.
+    fn note(&mut self, page: usize, accesses: u64, samples: u8) {
+        if accesses > 0 {
+            self.accessed.set(page, true);
+            let count = accesses.min(samples.into()) as u8;
+            self.counts[page] = self.counts[page].max(count);
+        }
+    }
+}
+
 /// The end of a period, as far as records tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeriodEnd {
     /// Every region was told.
-    Complete(PageBits),
+    Complete(Accesses),
     /// Some were not.
     Incomplete {
         /// Regions that were.
@@ -93,8 +118,10 @@ pub struct Collector {
     pid: u32,
     /// Records of one period lie closer together than this, those of the next farther away.
     gap_ns: u64,
+    /// Samples of a period.
+    samples: u8,
     seen: PageBits,
-    accessed: PageBits,
+    accesses: Accesses,
     told: usize,
     first_ns: u64,
     /// Records of our thread that were about no region of ours.
@@ -102,20 +129,26 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// For the records of kernel thread `pid`, one period every `period_ns`.
-    pub fn new(regions: Regions, pid: u32, period_ns: u64) -> Self {
+    /// For the records of kernel thread `pid`, one period of so many samples every `period_ns`.
+    pub fn new(regions: Regions, pid: u32, period_ns: u64, samples: u8) -> Self {
         let seen = PageBits::new(regions.count());
-        let accessed = PageBits::new(regions.pages());
+        let accesses = Accesses::new(regions.pages());
         Collector {
             regions,
             pid,
             gap_ns: period_ns / 2,
+            samples,
             seen,
-            accessed,
+            accesses,
             told: 0,
             first_ns: 0,
             foreign: 0,
         }
+    }
+
+    /// The regions, for a collector to come.
+    pub fn into_regions(self) -> Regions {
+        self.regions
     }
 
     /// The kernel thread.
@@ -154,15 +187,13 @@ impl Collector {
         }
         self.seen.set(region, true);
         self.told += 1;
-        if record.accesses > 0 {
-            self.accessed.set(region / self.regions.per_page, true);
-        }
+        self.accesses.note(region / self.regions.per_page, record.accesses, self.samples);
         if self.told == self.expected() {
             // A period that ends here and one that was given up cannot both come from one record
             // unless there is a single region.
-            let accessed = self.accessed.clone();
+            let accesses = std::mem::take(&mut self.accesses);
             self.reset();
-            return Some(PeriodEnd::Complete(accessed));
+            return Some(PeriodEnd::Complete(accesses));
         }
         ended
     }
@@ -176,7 +207,7 @@ impl Collector {
 
     fn reset(&mut self) {
         self.seen = PageBits::new(self.regions.count());
-        self.accessed = PageBits::new(self.regions.pages());
+        self.accesses = Accesses::new(self.regions.pages());
         self.told = 0;
     }
 }
@@ -210,12 +241,12 @@ mod tests {
     fn collector() -> Collector {
         // Space 4: pages 1, 2 and 8; space 6: page 3.
         let layout = layout(&[(4, 1, 2), (4, 8, 1), (6, 3, 1)]);
-        Collector::new(Regions::new(&layout), 9, PERIOD)
+        Collector::new(Regions::new(&layout), 9, PERIOD, 4)
     }
 
     fn ones(end: &PeriodEnd) -> Vec<usize> {
         match end {
-            PeriodEnd::Complete(bits) => bits.iter_ones().collect(),
+            PeriodEnd::Complete(accesses) => accesses.accessed.iter_ones().collect(),
             PeriodEnd::Incomplete { .. } => panic!("incomplete"),
         }
     }
@@ -229,7 +260,10 @@ mod tests {
         assert_eq!(c.take(&Record { pid: 8, ..record(2, 0, 8, 1) }), None);
         assert_eq!(c.take(&record(2, 1, 8, 1)), None);
         assert_eq!(c.take(&record(3, 0, 8, 0)), None);
-        assert_eq!(ones(&c.take(&record(4, 1, 3, 5)).unwrap()), [1, 3]);
+        let end = c.take(&record(4, 1, 3, 5)).unwrap();
+        assert_eq!(ones(&end), [1, 3]);
+        // Never in more samples than there were.
+        assert!(matches!(end, PeriodEnd::Complete(accesses) if accesses.counts == [0, 1, 0, 4]));
         assert_eq!(c.foreign(), 1);
         assert_eq!(c.told(), 0);
     }
@@ -252,7 +286,7 @@ mod tests {
     fn a_lone_huge_page_is_told_in_halves() {
         let regions = Regions::new(&layout(&[(4, 7, 1)]));
         assert_eq!(regions.targets[0].starts, [7 * HUGE, 7 * HUGE + HUGE / 2]);
-        let mut c = Collector::new(regions, 9, PERIOD);
+        let mut c = Collector::new(regions, 9, PERIOD, 1);
         let half = |nth: u64, accesses| Record {
             end: 7 * HUGE + (nth + 1) * HUGE / 2,
             ..record(nth, 0, 7, accesses)
@@ -279,7 +313,7 @@ mod tests {
             periods in prop::collection::vec(prop::collection::vec(any::<bool>(), 40), 1..5),
         ) {
             let layout = layout(&[(4, 0, pages.div_ceil(2)), (5, 0, pages / 2 + 1)]);
-            let mut c = Collector::new(Regions::new(&layout), 9, PERIOD);
+            let mut c = Collector::new(Regions::new(&layout), 9, PERIOD, 4);
             for (number, accessed) in periods.iter().enumerate() {
                 let mut ends = Vec::new();
                 for index in 0..layout.pages() {

@@ -7,8 +7,9 @@
 //! one thread must be equal, so each group of processes has a thread of its own: groups of 2 MB
 //! and of 4 KB pages cannot share one, and one group's rebuild does not cost the others a period.
 //!
-//! `sample_us = aggr_us = period`: each region is prepared (accessed bit cleared) once, checked
-//! once a period later, and reported once.
+//! In each sampling interval every region is prepared (accessed bit of a page of it, taken at random,
+//! cleared) and checked at its end. `aggr_us` is the period and a multiple of `sample_us`: each region
+//! is reported once a period, with the number of samples in which it had been accessed.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -52,13 +53,15 @@ impl Kdamond {
         Kdamond { folder, configured: None, region_bytes: 0 }
     }
 
-    /// Configures what the kernel watches: regions of `region_bytes` each. The thread must be off.
+    /// Configures what the kernel watches: regions of `region_bytes` each, sampled so many times a
+    /// period. The thread must be off.
     /// Writes only what changed since the last time.
     pub fn configure(
         &mut self,
         targets: &[Target],
         region_bytes: u64,
-        period: Duration,
+        interval: Duration,
+        samples: u8,
     ) -> Result<(), FileError> {
         let regions: usize = targets.iter().map(|t| t.starts.len()).sum();
         let context = self.folder.join("contexts/0");
@@ -68,9 +71,10 @@ impl Kdamond {
             // Nothing to update: an interval that never comes.
             self.set("contexts/0/monitoring_attrs/intervals/update_us", 1 << 50)?;
         }
-        let period_us = period.as_micros() as u64;
-        self.set("contexts/0/monitoring_attrs/intervals/sample_us", period_us)?;
-        self.set("contexts/0/monitoring_attrs/intervals/aggr_us", period_us)?;
+        let sample_us = interval.as_micros() as u64;
+        let aggr_us = sample_us * u64::from(samples);
+        self.set("contexts/0/monitoring_attrs/intervals/sample_us", sample_us)?;
+        self.set("contexts/0/monitoring_attrs/intervals/aggr_us", aggr_us)?;
         // The kernel wants at least 3; fewer regions than that neither merge nor split, as long
         // as there are two.
         let limit = regions.max(3) as u64;
@@ -261,7 +265,7 @@ mod tests {
         let mut kdamond = Kdamond::new(&roots, 0);
         let period = Duration::from_millis(1500);
         let target = |starts: &[u64]| vec![Target { pid: 42, starts: starts.to_vec() }];
-        kdamond.configure(&target(&[0x1000, 0x2000, 0x9000]), 0x1000, period).unwrap();
+        kdamond.configure(&target(&[0x1000, 0x2000, 0x9000]), 0x1000, period, 1).unwrap();
         let attrs = "contexts/0/monitoring_attrs";
         assert_eq!(get(&roots, "contexts/0/operations"), "fvaddr");
         assert_eq!(get(&roots, &format!("{attrs}/intervals/sample_us")), "1500000");
@@ -276,7 +280,7 @@ mod tests {
 
         let mark = roots.kdamonds().join("0").join(regions).join("0/start");
         put(keep.path(), mark.strip_prefix(keep.path()).unwrap().to_str().unwrap(), "untouched");
-        kdamond.configure(&target(&[0x1000, 0x3000, 0x9000]), 0x1000, period).unwrap();
+        kdamond.configure(&target(&[0x1000, 0x3000, 0x9000]), 0x1000, period, 1).unwrap();
         assert_eq!(get(&roots, &format!("{regions}/0/start")), "untouched");
         assert_eq!(get(&roots, &format!("{regions}/1/start")), 0x3000.to_string());
     }

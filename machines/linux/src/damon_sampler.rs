@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use terrace_core::counts::AccessCounts;
 use terrace_core::page::Layout;
 
-use crate::collect::{Collector, PeriodEnd, Regions};
+use crate::collect::{Accesses, Collector, PeriodEnd, Regions};
 use crate::damon::Kdamond;
 use crate::files::FileError;
 use crate::numa;
@@ -16,6 +17,7 @@ use crate::process;
 use crate::ring::Record;
 use crate::roots::Roots;
 use crate::sampler::{Observed, Sampler, StepError, Waited};
+use crate::sampling::{Samples, Sampling};
 use crate::session::Session;
 use crate::trace::TraceInstance;
 
@@ -29,6 +31,7 @@ const CPU_CHECK: Duration = Duration::from_millis(100);
 pub(crate) struct DamonSampler {
     roots: Roots,
     period: Duration,
+    sampling: Sampling,
     number: usize,
     kdamond: Kdamond,
     /// Before the session in this order, so that its files are closed when the session removes it.
@@ -49,10 +52,12 @@ impl DamonSampler {
         session: Arc<Session>,
         number: usize,
         period: Duration,
+        samples: Samples,
     ) -> Self {
         DamonSampler {
             roots: roots.clone(),
             period,
+            sampling: Sampling::new(period, samples),
             number,
             kdamond: Kdamond::new(roots, number),
             trace: None,
@@ -68,6 +73,11 @@ impl DamonSampler {
 impl DamonSampler {
     fn begin(&mut self, layout: &Layout) -> Result<(), StepError> {
         let regions = Regions::new(layout);
+        self.sampling.set_pages(regions.pages());
+        self.turn_on(regions)
+    }
+
+    fn turn_on(&mut self, regions: Regions) -> Result<(), StepError> {
         let online = numa::online_cpus(&self.roots)?;
         if let Some(trace) = &mut self.trace {
             trace.follow_cpus(&online)?;
@@ -76,7 +86,8 @@ impl DamonSampler {
         }
         let Some(trace) = &mut self.trace else { return Err(StepError::NoTrace) };
         trace.reserve(regions.count())?;
-        self.kdamond.configure(&regions.targets, regions.region_bytes, self.period)?;
+        let (interval, samples) = (self.sampling.interval(), self.sampling.samples());
+        self.kdamond.configure(&regions.targets, regions.region_bytes, interval, samples)?;
         // What the thread reported as it was turned off is of no whole period.
         self.records.clear();
         trace.drain(&mut self.records)?;
@@ -84,8 +95,26 @@ impl DamonSampler {
         let pid = self.kdamond.on()?;
         // In time: the first record comes a period later.
         trace.follow(pid)?;
-        self.collector = Some(Collector::new(regions, pid, self.period.as_nanos() as u64));
+        let period_ns = self.period.as_nanos() as u64;
+        self.collector = Some(Collector::new(regions, pid, period_ns, samples));
         Ok(())
+    }
+
+    /// Goes on with the same regions and another interval.
+    fn resample(&mut self) -> Result<(), StepError> {
+        let Some(collector) = self.collector.take() else { return Ok(()) };
+        self.ended_ns += process::cpu_ns(&self.roots, collector.pid()).unwrap_or(0);
+        tracing::debug!(
+            group = self.number,
+            interval_us = self.sampling.interval().as_micros() as u64,
+            "the interval between samples changes"
+        );
+        self.stop()?;
+        let begun = self.turn_on(collector.into_regions());
+        if begun.is_err() {
+            self.stop()?;
+        }
+        begun
     }
 
     /// A trace instance; one that cannot be opened does not stay.
@@ -120,8 +149,13 @@ impl Sampler for DamonSampler {
         begun
     }
 
-    fn wait(&mut self, since: Instant, stopped: &dyn Fn() -> bool) -> Result<Waited, StepError> {
+    fn wait(
+        &mut self,
+        since: Instant,
+        stopped: &mut dyn FnMut() -> bool,
+    ) -> Result<Waited, StepError> {
         let period = self.period;
+        let slice = SLICE.min(self.sampling.interval());
         let (Some(collector), Some(trace)) = (&mut self.collector, &mut self.trace) else {
             return Ok(Waited::Stopped);
         };
@@ -154,8 +188,8 @@ impl Sampler for DamonSampler {
             }
             for record in &self.records {
                 match collector.take(record) {
-                    Some(PeriodEnd::Complete(bits)) => {
-                        superseded += u32::from(newest.replace(bits).is_some());
+                    Some(PeriodEnd::Complete(accesses)) => {
+                        superseded += u32::from(newest.replace(accesses).is_some());
                     }
                     Some(PeriodEnd::Incomplete { told, expected }) => {
                         tracing::warn!(told, expected, missed, "records of a period are missing");
@@ -164,8 +198,18 @@ impl Sampler for DamonSampler {
                     None => {}
                 }
             }
-            if let Some(accessed) = newest {
-                let observed = Observed { accessed, active: None };
+            if let Some(Accesses { accessed, counts }) = newest {
+                let samples = self.sampling.samples();
+                let interval_us = self.sampling.interval().as_micros() as u32;
+                if self.sampling.follow(&counts) {
+                    self.resample()?;
+                }
+                let counts = (samples > 1).then(|| AccessCounts {
+                    samples,
+                    interval_us,
+                    counts: counts.into(),
+                });
+                let observed = Observed { accessed, counts, active: None };
                 return Ok(Waited::Complete { observed, superseded });
             }
             if stopped() {
@@ -198,11 +242,15 @@ impl Sampler for DamonSampler {
                 // Records come in a burst: give it time instead of waking for each.
                 std::thread::sleep(Duration::from_millis(2));
             } else if now < due {
-                trace.wait(SLICE.min(due - now));
+                trace.wait(slice.min(due - now));
             } else {
                 trace.wait(Duration::from_millis(20));
             }
         }
+    }
+
+    fn interval(&self) -> Duration {
+        self.sampling.interval()
     }
 
     /// Until the kernel thread has cleared all accessed bits and sleeps.
@@ -336,7 +384,7 @@ mod tests {
     fn an_error_of_any_step_leaves_nothing_on_and_the_next_attempt_succeeds() {
         let (_keep, roots) = kernel();
         let session = Arc::new(Session::open(&roots, None).unwrap());
-        let new = || DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD);
+        let new = || DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD, Samples::One);
         let (steps, begun) = faults::count(|| {
             let mut sampler = new();
             sampler.start(&layout()).map(|()| sampler)
@@ -388,11 +436,13 @@ mod tests {
         let (_keep, roots) = kernel();
         let session = Arc::new(Session::open(&roots, None).unwrap());
         for errno in [libc::EMFILE, libc::ENOMEM, libc::EIO] {
-            let mut sampler = DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD);
+            let mut sampler =
+                DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD, Samples::One);
             sampler.start(&layout()).unwrap();
             // Reading a processor's buffer, and which processors there are.
             for at in 0..2 {
-                let waited = faults::inject(at, errno, || sampler.wait(Instant::now(), &|| false));
+                let waited =
+                    faults::inject(at, errno, || sampler.wait(Instant::now(), &mut || false));
                 assert!(waited.is_err(), "step {at}, error {errno}");
             }
             sampler.stop().unwrap();
@@ -404,11 +454,12 @@ mod tests {
     fn a_processor_that_comes_online_is_heard_and_one_that_goes_does_no_harm() {
         let (keep, roots) = kernel();
         let session = Arc::new(Session::open(&roots, None).unwrap());
-        let mut sampler = DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD);
+        let mut sampler = DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD, Samples::One);
         sampler.start(&layout()).unwrap();
         let instance = instances(&roots)[0].clone();
         let complete =
-            |sampler: &mut DamonSampler| match sampler.wait(Instant::now(), &|| false).unwrap() {
+            |sampler: &mut DamonSampler| match sampler.wait(Instant::now(), &mut || false).unwrap()
+            {
                 Waited::Complete { observed, .. } => {
                     assert_eq!(observed.accessed.iter_ones().collect::<Vec<_>>(), [1]);
                 }

@@ -40,6 +40,8 @@ pub struct LayoutReader {
     roots: Roots,
     source: Source,
     page_size: PageSize,
+    /// Ranges of 2 MB are pages, whatever maps them.
+    by_range: bool,
     cap_pages: u64,
     /// Processes of `Source::Pids` as first seen, so that a new process with an old identifier
     /// is not taken for them.
@@ -55,11 +57,18 @@ impl LayoutReader {
             roots,
             source,
             page_size,
+            by_range: false,
             cap_pages,
             known: BTreeMap::new(),
             pagemaps: BTreeMap::new(),
             answers: Answers::default(),
         }
+    }
+
+    /// Ranges of 2 MB are the pages of the layout, whatever maps them.
+    #[must_use]
+    pub fn by_range(self, by_range: bool) -> Self {
+        LayoutReader { by_range, ..self }
     }
 
     /// The group as a control group, when it is one.
@@ -141,7 +150,12 @@ impl LayoutReader {
                 };
             }
             let Some(pagemap) = self.pagemaps.get(&process.pid) else { break };
-            match pagemap.runs(&self.roots, self.page_size, &mut self.answers)? {
+            let runs = if self.by_range {
+                pagemap.ranges(&self.roots, &mut self.answers)?
+            } else {
+                pagemap.runs(&self.roots, self.page_size, &mut self.answers)?
+            };
+            match runs {
                 Some(runs) => {
                     return match seen {
                         Some(seen) => pagemap.leave_out_seen(runs, self.page_size, seen, most),

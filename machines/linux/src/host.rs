@@ -16,10 +16,13 @@ use crate::files::FileError;
 use crate::flush::FlushBudget;
 use crate::group_layout::{LayoutReader, Source};
 use crate::guard::GuardCommand;
+use crate::kernel::PageKernel;
 use crate::mover::{MoverOptions, PageMover, SharedTrackerState, TierNodes};
 use crate::numa;
 use crate::page_tables::{self, Inherited, TableKeeper};
+use crate::ranges::{PagemapFolios, RangeKernel};
 use crate::roots::Roots;
+use crate::sampling::Samples;
 use crate::session::{GuardHealth, Session, SessionError};
 use crate::tiermem::{TablePolicy, TiermemError};
 use crate::tiers::{self, Topology};
@@ -80,6 +83,9 @@ pub struct GroupSpec {
     /// Size of the pages that are tracked and moved; memory in pages of the other size is counted
     /// as untracked.
     pub page_size: PageSize,
+    /// Ranges of 2 MB are tracked and moved as pages, whatever maps them: huge or base pages.
+    /// `page_size` is 2 MB then.
+    pub by_range: bool,
     /// Length of a period.
     pub period_ms: u64,
     /// Most pages that are tracked. A region of DAMON costs 3.4 KB of kernel memory and about a
@@ -95,6 +101,8 @@ pub struct GroupSpec {
     /// each process, and without it pages that stay in a TLB look unused. All groups together make
     /// a bounded number of flushes a second.
     pub flush: bool,
+    /// How often a page's accessed bit is sampled in a period.
+    pub samples: Samples,
     /// Where its page tables go, on the Terrace kernel.
     pub tables: Option<TablePolicy>,
     /// Ends this group alone when it is set; the host's own flag where it is `None`.
@@ -113,12 +121,14 @@ impl GroupSpec {
             name: name.to_owned(),
             source,
             page_size,
+            by_range: false,
             period_ms,
             cap_pages,
             stall_ms: 20,
             move_share: 0.5,
             keep_empty: false,
             flush: true,
+            samples: Samples::One,
             tables: None,
             stop: None,
         }
@@ -405,6 +415,7 @@ impl Host {
                 TrackerOptions {
                     period,
                     page_size: group.page_size,
+                    by_range: group.by_range,
                     cap_pages: group.cap_pages,
                     keep_empty: group.keep_empty,
                     flush: group.flush.then(|| self.flushes.clone()),
@@ -414,7 +425,7 @@ impl Host {
                         .map(|(policy, device)| TableKeeper::new(Arc::clone(device), policy)),
                     stop: stop.clone(),
                 },
-                self.backend.sampler(roots, &self.session, slot, period),
+                self.backend.sampler(roots, &self.session, slot, period, group.samples),
                 kernel(),
                 nodes.clone(),
                 Arc::clone(&tracker_state),
@@ -424,8 +435,15 @@ impl Host {
                 stall: Duration::from_millis(group.stall_ms),
                 total: period.mul_f64(group.move_share),
             };
+            let mover_kernel: Box<dyn PageKernel> = match group.by_range {
+                true => Box::new(RangeKernel::new(
+                    kernel(),
+                    Box::new(PagemapFolios::new(roots.clone())),
+                )),
+                false => kernel(),
+            };
             let mover = PageMover::new(
-                kernel(),
+                mover_kernel,
                 nodes.clone(),
                 group.page_size,
                 bounds,

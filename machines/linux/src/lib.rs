@@ -10,9 +10,10 @@
 //!   [`tiers`], [`cgroup`], [`process`], [`pagemap`], [`group_layout`] (a group's processes and pages);
 //! - tracking: [`damon`] (frozen regions), [`ring`] and [`trace`] (its records), [`collect`]
 //!   (records to periods); `sampler` (what reads accessed bits, a trait), `damon_sampler`,
-//!   `scan_sampler` (the Terrace kernel's scan); [`flush`] (what stays in a TLB shows no use),
+//!   [`sampling`] (how often), `scan_sampler` (the Terrace kernel's scan); [`flush`] (what stays in a TLB shows no use),
 //!   [`tracker`];
-//! - moving: [`kernel`] (the calls, as a trait that tests replace), [`mover`],
+//! - moving: [`kernel`] (the calls, as a trait that tests replace), `ranges` (2 MB whatever maps
+//!   them), [`mover`],
 //!   [`batch_size`] (how many pages a call), [`costs`];
 //! - the Terrace kernel's device: [`tiermem`], `tiermem_kernel` (moves with it); [`backend`] (which
 //!   mechanisms a host has);
@@ -46,10 +47,12 @@ pub mod page_tables;
 pub mod pagemap;
 pub mod pressure;
 pub mod process;
+mod ranges;
 pub mod raw;
 pub mod ring;
 pub mod roots;
 mod sampler;
+pub mod sampling;
 mod scan_sampler;
 pub mod session;
 pub mod signals;

@@ -64,6 +64,59 @@ impl Pagemap {
         self.process
     }
 
+    /// Calls `take` with the parts of `start..end` that have present pages, and whether each is a
+    /// huge page.
+    pub fn present(
+        &self,
+        start: u64,
+        end: u64,
+        mut take: impl FnMut(u64, u64, bool),
+    ) -> std::io::Result<()> {
+        // No more regions than base pages.
+        let mut regions = vec![PageRegion::default(); 512];
+        let categories = Categories {
+            set: PAGE_IS_PRESENT,
+            clear: PAGE_IS_PFNZERO,
+            told: PAGE_IS_HUGE | PAGE_IS_PRESENT,
+        };
+        let mut from = start;
+        while from < end {
+            let scan = pagemap_scan(self.file.as_fd(), from, end, categories, &mut regions);
+            let (filled, reached) = match scan {
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => continue,
+                scan => scan?,
+            };
+            for region in &regions[..filled] {
+                take(region.start, region.end, region.categories & PAGE_IS_HUGE != 0);
+            }
+            if reached <= from {
+                break;
+            }
+            from = reached;
+        }
+        Ok(())
+    }
+
+    /// Ranges of 2 MB that hold present pages, whatever maps them, by address: those of a huge page
+    /// and those with at least [`LEAST_PAGES`] base pages. `None` when the process is gone. Pages of
+    /// files count as for [`Pagemap::runs`].
+    pub fn ranges(
+        &self,
+        roots: &Roots,
+        answers: &mut Answers,
+    ) -> Result<Option<Vec<Run>>, FileError> {
+        let mut counter = RangeCounter::default();
+        let categories = Categories {
+            set: PAGE_IS_PRESENT,
+            clear: PAGE_IS_PFNZERO,
+            told: PAGE_IS_FILE | PAGE_IS_HUGE,
+        };
+        let read = self.regions(roots, categories, answers, |start, end, _| {
+            counter.add(start, end);
+        })?;
+        Ok(read.then(|| counter.finish()))
+    }
+
     /// Runs of present pages of this size, by address; `None` when the process is gone.
     ///
     /// Pages of files are left out unless they are shared memory (a mapping that is shared and
@@ -88,6 +141,21 @@ impl Pagemap {
             },
         };
         let mut runs = Vec::new();
+        let read = self.regions(roots, categories, answers, |start, end, _| {
+            push(&mut runs, size, start, end)
+        })?;
+        Ok(read.then_some(runs))
+    }
+
+    /// Calls `take` with each region of these categories, by address, that is the process's own: not
+    /// with pages of files that are not shared memory. Says whether the process is still there.
+    fn regions(
+        &self,
+        roots: &Roots,
+        categories: Categories,
+        answers: &mut Answers,
+        mut take: impl FnMut(u64, u64, u64),
+    ) -> Result<bool, FileError> {
         // Mappings are read only when there is a file page to judge.
         let mut shared: Option<Shared> = None;
         let mut start = 0;
@@ -96,13 +164,13 @@ impl Pagemap {
                 pagemap_scan(self.file.as_fd(), start, ADDRESS_END, categories, &mut answers.0);
             let (filled, reached) = match scan {
                 Ok(done) => done,
-                Err(e) if is_gone(&e) => return Ok(None),
+                Err(e) if is_gone(&e) => return Ok(false),
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => continue,
                 Err(source) => return Err(FileError::Read { path: self.path.clone(), source }),
             };
             for region in &answers.0[..filled] {
                 if region.categories & PAGE_IS_FILE == 0 {
-                    push(&mut runs, size, region.start, region.end);
+                    take(region.start, region.end, region.categories);
                     continue;
                 }
                 let shared = match &mut shared {
@@ -110,7 +178,7 @@ impl Pagemap {
                     none => none.insert(Shared::of(shared_mappings(roots, self.process.pid)?)),
                 };
                 shared.overlaps(region.start, region.end, |from, to| {
-                    push(&mut runs, size, from, to);
+                    take(from, to, region.categories);
                 });
             }
             if reached <= start {
@@ -118,7 +186,7 @@ impl Pagemap {
             }
             start = reached;
         }
-        Ok(Some(runs))
+        Ok(true)
     }
 
     /// Takes out of `runs` the pages whose frame is in `seen` already, and puts the others there.
@@ -143,13 +211,13 @@ impl Pagemap {
                     push(&mut kept, size, start, run.start + run.pages * size.bytes());
                     break;
                 }
-                // Base pages in stretches; of a huge page the first entry tells.
-                let stretch = match size {
-                    PageSize::Base => (run.pages - page).min(512).min(left),
-                    PageSize::Huge => 1,
+                // Base pages in stretches; of a range of 2 MB the first page that is there tells.
+                let (stretch, entries_of_each) = match size {
+                    PageSize::Base => ((run.pages - page).min(512).min(left), 1),
+                    PageSize::Huge => (1, 512),
                 };
                 let address = run.start + page * size.bytes();
-                let buffer = &mut entries[..stretch as usize * 8];
+                let buffer = &mut entries[..stretch as usize * entries_of_each * 8];
                 match self.file.read_exact_at(buffer, address / BASE_BYTES * 8) {
                     Ok(()) => {}
                     Err(e) if is_gone(&e) || e.kind() == std::io::ErrorKind::UnexpectedEof => {
@@ -157,10 +225,12 @@ impl Pagemap {
                     }
                     Err(source) => return Err(FileError::Read { path: self.path.clone(), source }),
                 }
-                for (nth, entry) in buffer.as_chunks::<8>().0.iter().enumerate() {
+                let entries = buffer.as_chunks::<8>().0;
+                for (nth, entries) in entries.chunks(entries_of_each).enumerate() {
                     // Bits 0-54 are the frame number, bit 63 says that the page is present
                     // (Documentation/admin-guide/mm/pagemap.rst).
-                    let entry = u64::from_ne_bytes(*entry);
+                    let mut of_page = entries.iter().map(|entry| u64::from_ne_bytes(*entry));
+                    let entry = of_page.find(|entry| entry >> 63 != 0).unwrap_or_default();
                     let frame = entry & ((1 << 55) - 1);
                     let known = entry >> 63 != 0 && frame != 0;
                     if !known || seen.insert(frame) {
@@ -173,6 +243,53 @@ impl Pagemap {
             }
         }
         Ok(kept)
+    }
+}
+
+/// Base pages of a range of 2 MB from which on it is tracked: a range with a few costs as much to track
+/// and counts as much against a limit as a full one.
+pub const LEAST_PAGES: u64 = 128;
+
+/// Counts the pages of ranges of 2 MB, as their regions come by address.
+#[derive(Debug, Default)]
+struct RangeCounter {
+    runs: Vec<Run>,
+    /// The range that is counted, and its base pages so far.
+    range: u64,
+    pages: u64,
+}
+
+impl RangeCounter {
+    fn add(&mut self, start: u64, end: u64) {
+        let bytes = PageSize::Huge.bytes();
+        let mut start = start;
+        while start < end {
+            let range = start / bytes * bytes;
+            let to = end.min(range + bytes);
+            if range != self.range {
+                self.close();
+                self.range = range;
+            }
+            self.pages += (to - start) / BASE_BYTES;
+            // Whole ranges of a long region need no counting each.
+            let whole = (end - to) / bytes * bytes;
+            if whole > 0 {
+                self.close();
+                push(&mut self.runs, PageSize::Huge, to, to + whole);
+            }
+            start = to + whole;
+        }
+    }
+
+    fn close(&mut self) {
+        if std::mem::take(&mut self.pages) >= LEAST_PAGES {
+            push(&mut self.runs, PageSize::Huge, self.range, self.range + PageSize::Huge.bytes());
+        }
+    }
+
+    fn finish(mut self) -> Vec<Run> {
+        self.close();
+        self.runs
     }
 }
 
@@ -348,6 +465,21 @@ mod tests {
             }
             proptest::prop_assert_eq!(got, expected);
         }
+    }
+
+    #[test]
+    fn ranges_with_enough_pages_are_tracked_whatever_maps_them() {
+        const MB2: u64 = 2 << 20;
+        let mut counter = RangeCounter::default();
+        // A huge page; a range of which a quarter is there, in two parts; one with too little; then a
+        // region that begins and ends within ranges.
+        counter.add(MB2, 2 * MB2);
+        counter.add(2 * MB2, 2 * MB2 + 64 * 4096);
+        counter.add(2 * MB2 + 100 * 4096, 2 * MB2 + 164 * 4096);
+        counter.add(5 * MB2, 5 * MB2 + 127 * 4096);
+        counter.add(7 * MB2 + 500 * 4096, 10 * MB2 + 128 * 4096);
+        let runs = counter.finish();
+        assert_eq!(runs, [Run { start: MB2, pages: 2 }, Run { start: 8 * MB2, pages: 3 }]);
     }
 
     #[test]

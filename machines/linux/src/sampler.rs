@@ -1,9 +1,10 @@
 //! What reads the accessed bits of a group's pages: the seam between the tracker, which knows the
 //! group, and the kernel's mechanism.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use terrace_core::bits::PageBits;
+use terrace_core::counts::AccessCounts;
 use terrace_core::page::Layout;
 
 use crate::files::FileError;
@@ -26,6 +27,8 @@ pub(crate) enum StepError {
 pub(crate) struct Observed {
     /// Which were accessed in it.
     pub accessed: PageBits,
+    /// In how many samples of it each was, where there were several.
+    pub counts: Option<AccessCounts>,
     /// Which are on an active list of the kernel's as it ends, where that can be known.
     pub active: Option<PageBits>,
 }
@@ -61,9 +64,17 @@ pub(crate) trait Sampler: Send {
     /// leaves nothing on.
     fn start(&mut self, layout: &Layout) -> Result<(), StepError>;
 
-    /// Waits for the end of the period that began at `since`, while `stopped` says no. The next
-    /// period begins as this returns.
-    fn wait(&mut self, since: Instant, stopped: &dyn Fn() -> bool) -> Result<Waited, StepError>;
+    /// Waits for the end of the period that began at `since`, while `stopped` says no: it is asked
+    /// several times, at least once in each interval between samples, but not more often than is of
+    /// use. The next period begins as this returns.
+    fn wait(
+        &mut self,
+        since: Instant,
+        stopped: &mut dyn FnMut() -> bool,
+    ) -> Result<Waited, StepError>;
+
+    /// The time between two samples of a page's accessed bit.
+    fn interval(&self) -> Duration;
 
     /// Waits until no bit is being read or cleared, for a short while at most.
     fn settle(&mut self) {}

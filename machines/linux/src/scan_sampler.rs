@@ -16,10 +16,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use terrace_core::bits::PageBits;
+use terrace_core::counts::AccessCounts;
 use terrace_core::page::{Layout, PageSize, SpaceId};
 
 use crate::files::FileError;
 use crate::sampler::{Observed, Sampler, StepError, Waited};
+use crate::sampling::{Samples, Sampling};
 use crate::tiermem::{self, Device, ScanEntry, Target};
 
 /// The longest sleep between two checks of the stop flag.
@@ -67,6 +69,7 @@ impl BitReader for Device {
 pub(crate) struct ScanSampler {
     reader: Arc<dyn BitReader>,
     period: Duration,
+    sampling: Sampling,
     layout: Option<Layout>,
     /// The processes under watch.
     processes: BTreeMap<u32, OwnedFd>,
@@ -78,8 +81,9 @@ fn ended(error: &io::Error) -> bool {
 
 impl ScanSampler {
     /// With a device that can scan.
-    pub(crate) fn new(reader: Arc<dyn BitReader>, period: Duration) -> Self {
-        ScanSampler { reader, period, layout: None, processes: BTreeMap::new() }
+    pub(crate) fn new(reader: Arc<dyn BitReader>, period: Duration, samples: Samples) -> Self {
+        let sampling = Sampling::new(period, samples);
+        ScanSampler { reader, period, sampling, layout: None, processes: BTreeMap::new() }
     }
 
     /// Reads and clears all bits. `Ok(None)` when no process of the layout is left. Where one
@@ -100,7 +104,7 @@ impl ScanSampler {
                 Err(source) => return Err(StepError::Process { pid: space.0, source }),
             }
         }
-        Ok(alive.then_some(Observed { accessed, active: Some(active) }))
+        Ok(alive.then_some(Observed { accessed, counts: None, active: Some(active) }))
     }
 
     fn begin(&mut self, layout: &Layout) -> Result<(), StepError> {
@@ -121,9 +125,35 @@ impl ScanSampler {
                 Err(source) => return Err(StepError::Process { pid, source }),
             };
         }
+        self.sampling.set_pages(layout.pages());
         self.layout = Some(layout.clone());
         // What was accessed before the first period is nobody's.
         self.scan().map(drop)
+    }
+}
+
+/// The samples of a period.
+#[derive(Default)]
+struct Tally {
+    samples: u8,
+    counts: Vec<u8>,
+}
+
+impl Tally {
+    fn add(&mut self, accessed: &PageBits) {
+        self.counts.resize(accessed.len(), 0);
+        self.samples = self.samples.saturating_add(1);
+        accessed
+            .iter_ones()
+            .for_each(|page| self.counts[page] = self.counts[page].saturating_add(1));
+    }
+
+    /// What was accessed, and how often.
+    fn counts(self, interval: Duration) -> (PageBits, Option<AccessCounts>) {
+        let accessed = self.counts.iter().map(|&count| count > 0).collect();
+        let interval_us = interval.as_micros() as u32;
+        let counts = self.counts.into();
+        (accessed, Some(AccessCounts { samples: self.samples, interval_us, counts }))
     }
 }
 
@@ -186,25 +216,57 @@ impl Sampler for ScanSampler {
         begun
     }
 
-    fn wait(&mut self, since: Instant, stopped: &dyn Fn() -> bool) -> Result<Waited, StepError> {
-        let due = since + self.period;
-        while let Some(left) = due.checked_duration_since(Instant::now()).filter(|l| !l.is_zero()) {
-            if stopped() {
-                return Ok(Waited::Stopped);
+    fn wait(
+        &mut self,
+        since: Instant,
+        stopped: &mut dyn FnMut() -> bool,
+    ) -> Result<Waited, StepError> {
+        let (samples, interval) = (self.sampling.samples(), self.sampling.interval());
+        let mut tally = Tally::default();
+        // Those that came due while pages were moved are part of the first.
+        let missed = (since.elapsed().as_nanos() / interval.as_nanos().max(1)) as u32;
+        let first = (missed + 1).min(samples.into());
+        for sample in first..=u32::from(samples) {
+            let due = since + interval * sample;
+            while let Some(left) =
+                due.checked_duration_since(Instant::now()).filter(|l| !l.is_zero())
+            {
+                if stopped() {
+                    return Ok(Waited::Stopped);
+                }
+                std::thread::sleep(left.min(SLICE));
             }
-            std::thread::sleep(left.min(SLICE));
+            if sample == u32::from(samples) {
+                break;
+            }
+            match self.scan() {
+                Ok(Some(observed)) => tally.add(&observed.accessed),
+                // The last sample says what is wrong.
+                Ok(None) | Err(_) => {}
+            }
         }
         // Asked for late, the bits of several periods come as one.
         let late = since.elapsed().as_secs_f64() / self.period.as_secs_f64();
         let lost = |reason, is_over| Ok(Waited::Lost { periods: 1, reason, is_over });
         match self.scan() {
-            Ok(Some(observed)) => {
+            Ok(Some(mut observed)) => {
+                if samples > 1 {
+                    tally.add(&observed.accessed);
+                    (observed.accessed, observed.counts) = tally.counts(interval);
+                    if let Some(counts) = &observed.counts {
+                        self.sampling.follow(&counts.counts);
+                    }
+                }
                 Ok(Waited::Complete { observed, superseded: (late as u32).saturating_sub(1) })
             }
             Ok(None) => lost("the group's processes ended".to_owned(), true),
             // The next scan has the bits of this period too.
             Err(error) => lost(error.to_string(), false),
         }
+    }
+
+    fn interval(&self) -> Duration {
+        self.sampling.interval()
     }
 
     fn stop(&mut self) -> Result<(), FileError> {
@@ -294,8 +356,11 @@ mod tests {
     fn an_error_of_any_call_leaves_no_process_watched_and_no_page_looking_unused() {
         let two = layout(PageSize::Huge, &[(4, 3 * BLOCK, 2), (7, BLOCK, 1)]);
         let reader = Arc::new(Faulty::default());
-        let mut sampler =
-            ScanSampler::new(Arc::clone(&reader) as Arc<dyn BitReader>, Duration::ZERO);
+        let mut sampler = ScanSampler::new(
+            Arc::clone(&reader) as Arc<dyn BitReader>,
+            Duration::ZERO,
+            Samples::One,
+        );
         let mut injected = 0;
         for errno in [libc::EMFILE, libc::ENOMEM, libc::EIO] {
             // Two descriptors and two scans at the start, two scans in a period.
@@ -312,10 +377,10 @@ mod tests {
             sampler.start(&two).unwrap();
             for at in 0..2 {
                 reader.arm(Some((at, errno)));
-                let waited = sampler.wait(Instant::now(), &|| false).unwrap();
+                let waited = sampler.wait(Instant::now(), &mut || false).unwrap();
                 assert!(matches!(waited, Waited::Lost { is_over: false, .. }), "call {at}");
                 reader.arm(None);
-                let waited = sampler.wait(Instant::now(), &|| false).unwrap();
+                let waited = sampler.wait(Instant::now(), &mut || false).unwrap();
                 assert!(matches!(waited, Waited::Complete { .. }), "call {at}");
                 injected += 1;
             }
@@ -329,15 +394,18 @@ mod tests {
     fn a_process_that_has_ended_is_no_error() {
         let two = layout(PageSize::Huge, &[(4, 3 * BLOCK, 2), (7, BLOCK, 1)]);
         let reader = Arc::new(Faulty::default());
-        let mut sampler =
-            ScanSampler::new(Arc::clone(&reader) as Arc<dyn BitReader>, Duration::ZERO);
+        let mut sampler = ScanSampler::new(
+            Arc::clone(&reader) as Arc<dyn BitReader>,
+            Duration::ZERO,
+            Samples::One,
+        );
         reader.arm(Some((0, libc::ESRCH)));
         sampler.start(&two).unwrap();
         reader.arm(None);
-        let waited = sampler.wait(Instant::now(), &|| false).unwrap();
+        let waited = sampler.wait(Instant::now(), &mut || false).unwrap();
         assert!(matches!(waited, Waited::Complete { .. }));
         reader.arm(Some((0, libc::ESRCH)));
-        let waited = sampler.wait(Instant::now(), &|| false).unwrap();
+        let waited = sampler.wait(Instant::now(), &mut || false).unwrap();
         assert!(matches!(waited, Waited::Lost { is_over: true, .. }));
     }
 

@@ -35,6 +35,7 @@ use crate::kernel::PageKernel;
 use crate::mover::{SharedTrackerState, TierNodes};
 use crate::page_tables::TableKeeper;
 use crate::process;
+use crate::ranges;
 use crate::roots::Roots;
 use crate::sampler::{Observed, Sampler, StepError, Waited};
 
@@ -56,6 +57,8 @@ pub struct TrackerOptions {
     pub period: Duration,
     /// Size of the pages that are tracked.
     pub page_size: PageSize,
+    /// Ranges of 2 MB are tracked as pages, whatever maps them.
+    pub by_range: bool,
     /// Most pages that are tracked; with DAMON a region costs 3.4 KB of kernel memory.
     pub cap_pages: u64,
     /// Whether the group goes on when it has no process.
@@ -141,7 +144,8 @@ impl GroupTracker {
         costs: Costs,
     ) -> Self {
         let layout_reader =
-            LayoutReader::new(roots.clone(), source, options.page_size, options.cap_pages);
+            LayoutReader::new(roots.clone(), source, options.page_size, options.cap_pages)
+                .by_range(options.by_range);
         GroupTracker {
             roots: roots.clone(),
             layout_reader,
@@ -191,8 +195,31 @@ impl GroupTracker {
         }
         let Some(watch) = &mut self.watch else { return Ok(self.end()?) };
         let stop = self.options.stop.as_ref();
-        let stopped = || stop.is_some_and(|s| s.load(Ordering::Relaxed));
-        let waited = self.sampler.wait(watch.since, &stopped)?;
+        let interval = self.sampler.interval();
+        let mut flushed = Instant::now();
+        let mut tick = || {
+            // Once a sample, or pages that stay in a TLB would look unused in all but the first.
+            if interval < self.options.period && flushed.elapsed() >= interval {
+                flushed = Instant::now();
+                if let Some(budget) = &self.options.flush {
+                    let processes = &watch.group.processes;
+                    let made = self.flusher.flush(
+                        &self.roots,
+                        self.kernel.as_mut(),
+                        &self.nodes,
+                        budget,
+                        processes,
+                    );
+                    // What went wrong for good shows as the period begins.
+                    if let Ok(made) = made {
+                        self.costs.failed_flushes().add(made.failed);
+                        self.costs.skipped_flushes().add(made.skipped);
+                    }
+                }
+            }
+            stop.is_some_and(|s| s.load(Ordering::Relaxed))
+        };
+        let waited = self.sampler.wait(watch.since, &mut tick)?;
         watch.since = Instant::now();
         match waited {
             Waited::Stopped => Ok(self.end()?),
@@ -219,6 +246,7 @@ impl GroupTracker {
         let (fast, present) = self.locate(&layout);
         let mut scan = Scan::new(self.period, layout, observed.accessed, fast);
         scan.active = observed.active;
+        scan.counts = observed.counts;
         scan.lost_periods = std::mem::take(&mut self.lost);
         self.period += 1;
         self.costs.tracked_pages().set(present);
@@ -251,7 +279,13 @@ impl GroupTracker {
             status.clear();
             status.resize(addresses.len(), -libc::ENOENT);
             // A process that has ended has no pages: all stay absent.
-            if let Err(e) = self.kernel.locate(extent.space.0, &addresses, &mut status) {
+            let (pid, kernel) = (extent.space.0, self.kernel.as_mut());
+            let located = if self.options.by_range {
+                ranges::locate(kernel, pid, &addresses, &mut status, self.period)
+            } else {
+                kernel.locate(pid, &addresses, &mut status)
+            };
+            if let Err(e) = located {
                 tracing::debug!(pid = extent.space.0, error = %e, "placement is not known");
                 continue;
             }

@@ -1,0 +1,383 @@
+//! Ranges of 2 MB, whatever maps them, as if each were a page: most programs have base pages for some
+//! of their memory, and some for all of it.
+//!
+//! Bits are sampled of a range as of a page, and the mover sends ranges. This kernel stands between
+//! the mover and the real one. Where a range lies, a few of its base pages say; where it is sent, all
+//! of its pages that are not there go in one call: a huge page by one address, base pages each by its
+//! own. A range is where more than half of it is. Pages of it that cannot be moved stay behind.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use terrace_core::page::PageSize;
+
+use crate::kernel::PageKernel;
+use crate::pagemap::Pagemap;
+use crate::process::Process;
+use crate::roots::Roots;
+
+/// Size of a range.
+const RANGE: u64 = PageSize::Huge.bytes();
+const BASE: u64 = PageSize::Base.bytes();
+/// Base pages of a range that are asked where they lie.
+const ASKED: u64 = 16;
+/// How often the pages that the kernel did not come to are tried again.
+const ATTEMPTS: usize = 3;
+/// A status that the kernel never writes.
+const UNWRITTEN: i32 = i32::MIN;
+
+/// The pages of a range, as a call names them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Folios {
+    /// One huge page.
+    Huge,
+    /// Base pages at these addresses.
+    Base(Vec<u64>),
+}
+
+/// Which pages a range of a process has.
+pub(crate) trait FolioReader: Send {
+    /// The pages of the range that begins at this address.
+    fn folios(&mut self, process: Process, start: u64) -> io::Result<Folios>;
+}
+
+/// From `/proc/PID/pagemap`.
+#[derive(Debug)]
+pub(crate) struct PagemapFolios {
+    roots: Roots,
+    last: Option<Pagemap>,
+}
+
+impl PagemapFolios {
+    pub(crate) fn new(roots: Roots) -> Self {
+        PagemapFolios { roots, last: None }
+    }
+}
+
+impl FolioReader for PagemapFolios {
+    fn folios(&mut self, process: Process, start: u64) -> io::Result<Folios> {
+        if self.last.as_ref().is_none_or(|p| p.process() != process) {
+            self.last = Pagemap::open(&self.roots, process).map_err(io::Error::other)?;
+        }
+        let Some(pagemap) = &self.last else {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        };
+        let mut base = Vec::new();
+        let mut is_huge = false;
+        let answer = pagemap.present(start, start + RANGE, |from, to, huge| {
+            is_huge |= huge;
+            base.extend((from..to).step_by(BASE as usize));
+        });
+        match answer {
+            Ok(()) if is_huge => Ok(Folios::Huge),
+            Ok(()) => Ok(Folios::Base(base)),
+            Err(e) => {
+                // Of memory that is gone, after exec(2) too: opened anew the next time.
+                self.last = None;
+                Err(e)
+            }
+        }
+    }
+}
+
+/// Where ranges lie: the node of most of the pages asked of each, or a negated errno. Other pages are
+/// asked at each `turn`, so that no error lasts.
+pub(crate) fn locate(
+    kernel: &mut dyn PageKernel,
+    pid: u32,
+    starts: &[u64],
+    status: &mut [i32],
+    turn: u64,
+) -> io::Result<()> {
+    let stride = RANGE / ASKED;
+    let offset = turn * 7 * BASE % stride;
+    let asked: Vec<u64> = starts
+        .iter()
+        .flat_map(|start| (0..ASKED).map(move |nth| start + nth * stride + offset))
+        .collect();
+    let mut places = vec![-libc::ENOENT; asked.len()];
+    kernel.locate(pid, &asked, &mut places)?;
+    for (status, places) in status.iter_mut().zip(places.chunks(ASKED as usize)) {
+        *status = most(places).unwrap_or(-libc::ENOENT);
+    }
+    Ok(())
+}
+
+/// The node that most of these are on; the lowest of equals.
+fn most(places: &[i32]) -> Option<i32> {
+    let mut counts: BTreeMap<i32, usize> = BTreeMap::new();
+    places.iter().filter(|&&place| place >= 0).for_each(|&p| *counts.entry(p).or_default() += 1);
+    counts.into_iter().rev().max_by_key(|&(_, count)| count).map(|(node, _)| node)
+}
+
+/// A kernel whose pages are ranges.
+pub(crate) struct RangeKernel {
+    inner: Box<dyn PageKernel>,
+    folios: Box<dyn FolioReader>,
+    turn: u64,
+}
+
+impl RangeKernel {
+    pub(crate) fn new(inner: Box<dyn PageKernel>, folios: Box<dyn FolioReader>) -> Self {
+        RangeKernel { inner, folios, turn: 0 }
+    }
+
+    /// The folios of some ranges of a living process.
+    fn folios_of(&mut self, pid: u32, starts: &[u64]) -> io::Result<Vec<Folios>> {
+        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+        let process = self.inner.alive(pid).ok_or_else(gone)?;
+        starts.iter().map(|&start| self.folios.folios(process, start)).collect()
+    }
+
+    /// Sends pages to a node; gives where each is at the end, or why it is not there.
+    fn send(&mut self, pid: u32, pages: &[u64], node: u32) -> io::Result<Vec<i32>> {
+        let mut places = vec![-libc::ENOENT; pages.len()];
+        self.inner.locate(pid, pages, &mut places)?;
+        let is_away = |place: i32| place >= 0 && place != node as i32;
+        let mut going: Vec<usize> = (0..pages.len()).filter(|&i| is_away(places[i])).collect();
+        for _ in 0..ATTEMPTS {
+            if going.is_empty() {
+                break;
+            }
+            let sent: Vec<u64> = going.iter().map(|&i| pages[i]).collect();
+            let mut reported = vec![UNWRITTEN; sent.len()];
+            let answer = self.inner.migrate(pid, &sent, node, &mut reported);
+            let mut now = vec![-libc::ENOENT; sent.len()];
+            self.inner.locate(pid, &sent, &mut now)?;
+            let mut again = Vec::new();
+            for ((&index, &reported), &now) in going.iter().zip(&reported).zip(&now) {
+                // Where it is counts; where it stays, why.
+                let refused = is_away(now) && reported < 0 && reported != UNWRITTEN;
+                places[index] = if refused { reported } else { now };
+                if is_away(now) && (reported == UNWRITTEN || reported == -libc::EBUSY) {
+                    again.push(index);
+                }
+            }
+            if let Err(error) = answer {
+                // Nothing moved at all: the whole call was refused.
+                if again.len() == going.len() {
+                    return Err(error);
+                }
+            }
+            // So that those behind the page that ended the call come first.
+            again.reverse();
+            going = again;
+        }
+        Ok(places)
+    }
+}
+
+impl PageKernel for RangeKernel {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn locate(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()> {
+        self.turn += 1;
+        locate(self.inner.as_mut(), pid, addresses, status, self.turn)
+    }
+
+    fn migrate(
+        &mut self,
+        pid: u32,
+        addresses: &[u64],
+        node: u32,
+        status: &mut [i32],
+    ) -> io::Result<u64> {
+        let folios = self.folios_of(pid, addresses)?;
+        let mut pages = Vec::new();
+        let mut ends = Vec::with_capacity(addresses.len());
+        for (&start, folios) in addresses.iter().zip(&folios) {
+            match folios {
+                Folios::Huge => pages.push(start),
+                Folios::Base(base) => pages.extend_from_slice(base),
+            }
+            ends.push(pages.len());
+        }
+        let places = self.send(pid, &pages, node)?;
+        let mut left = 0;
+        let mut first = 0;
+        for (status, end) in status.iter_mut().zip(ends) {
+            let places = &places[first..end];
+            first = end;
+            let there = places.iter().filter(|&&place| place == node as i32).count();
+            *status = if places.is_empty() {
+                -libc::ENOENT
+            } else if 2 * there > places.len() {
+                node as i32
+            } else {
+                // Why most of the others stay.
+                let reasons: Vec<i32> =
+                    places.iter().filter(|&&p| p < 0).map(|&errno| -errno).collect();
+                most(&reasons).map_or(-libc::EBUSY, |errno| -errno)
+            };
+            left += u64::from(*status < 0);
+        }
+        Ok(left)
+    }
+
+    fn exchanges(&self) -> bool {
+        self.inner.exchanges()
+    }
+
+    /// Pairs of huge pages trade places; others are refused, and go as two moves.
+    fn exchange(&mut self, pid: u32, a: &[u64], b: &[u64], status: &mut [i32]) -> io::Result<()> {
+        let (of_a, of_b) = (self.folios_of(pid, a)?, self.folios_of(pid, b)?);
+        let is_able = |nth: &usize| of_a[*nth] == Folios::Huge && of_b[*nth] == Folios::Huge;
+        let able: Vec<usize> = (0..a.len()).filter(is_able).collect();
+        status.fill(-libc::EOPNOTSUPP);
+        if able.is_empty() {
+            return Ok(());
+        }
+        let pick = |from: &[u64]| -> Vec<u64> { able.iter().map(|&nth| from[nth]).collect() };
+        let mut answers = vec![UNWRITTEN; able.len()];
+        self.inner.exchange(pid, &pick(a), &pick(b), &mut answers)?;
+        able.iter().zip(answers).for_each(|(&nth, answer)| status[nth] = answer);
+        Ok(())
+    }
+
+    fn room_bytes(&mut self, node: u32) -> u64 {
+        self.inner.room_bytes(node)
+    }
+
+    fn allowed_nodes(&mut self, pid: u32) -> Option<Vec<u32>> {
+        self.inner.allowed_nodes(pid)
+    }
+
+    fn alive(&mut self, pid: u32) -> Option<Process> {
+        self.inner.alive(pid)
+    }
+
+    fn now(&mut self) -> Duration {
+        self.inner.now()
+    }
+
+    fn sleep(&mut self, time: Duration) {
+        self.inner.sleep(time);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// Base pages by address, each on a node; calls of so many pages at most are finished.
+    #[derive(Default)]
+    struct State {
+        nodes: BTreeMap<u64, i32>,
+        pinned: Vec<u64>,
+        /// Pages of a call after which it ends early, as the real one does.
+        most: usize,
+        moved: usize,
+    }
+
+    #[derive(Clone, Default)]
+    struct Small(Arc<Mutex<State>>);
+
+    impl PageKernel for Small {
+        fn locate(&mut self, _: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()> {
+            let state = self.0.lock().unwrap();
+            for (address, status) in addresses.iter().zip(status) {
+                *status = state.nodes.get(address).copied().unwrap_or(-libc::ENOENT);
+            }
+            Ok(())
+        }
+        fn migrate(
+            &mut self,
+            _: u32,
+            addresses: &[u64],
+            node: u32,
+            status: &mut [i32],
+        ) -> io::Result<u64> {
+            let mut state = self.0.lock().unwrap();
+            for (address, status) in addresses.iter().zip(status).take(state.most) {
+                *status = if state.pinned.contains(address) {
+                    -libc::EBUSY
+                } else {
+                    state.moved += 1;
+                    state.nodes.insert(*address, node as i32);
+                    node as i32
+                };
+            }
+            Ok(addresses.len().saturating_sub(state.most) as u64)
+        }
+        fn room_bytes(&mut self, _: u32) -> u64 {
+            u64::MAX
+        }
+        fn allowed_nodes(&mut self, _: u32) -> Option<Vec<u32>> {
+            None
+        }
+        fn alive(&mut self, pid: u32) -> Option<Process> {
+            Some(Process { pid, start_ticks: 1 })
+        }
+        fn now(&mut self) -> Duration {
+            Duration::ZERO
+        }
+        fn sleep(&mut self, _: Duration) {}
+    }
+
+    impl FolioReader for Small {
+        fn folios(&mut self, _: Process, start: u64) -> io::Result<Folios> {
+            let state = self.0.lock().unwrap();
+            let pages: Vec<u64> =
+                state.nodes.range(start..start + RANGE).map(|(a, _)| *a).collect();
+            // A huge page is known by its first address alone here.
+            Ok(if pages == [start] { Folios::Huge } else { Folios::Base(pages) })
+        }
+    }
+
+    fn kernel(most: usize) -> (Small, RangeKernel) {
+        let small = Small::default();
+        small.0.lock().unwrap().most = most;
+        let kernel = RangeKernel::new(Box::new(small.clone()), Box::new(small.clone()));
+        (small, kernel)
+    }
+
+    fn put(small: &Small, start: u64, pages: std::ops::Range<u64>, node: i32) {
+        let mut state = small.0.lock().unwrap();
+        state.nodes.extend(pages.map(|page| (start + page * BASE, node)));
+    }
+
+    #[test]
+    fn a_range_is_where_most_of_it_is_and_only_what_is_elsewhere_moves() {
+        let (small, mut kernel) = kernel(1000);
+        put(&small, RANGE, 0..400, 1);
+        put(&small, RANGE, 400..512, 0);
+        put(&small, 5 * RANGE, 100..400, 0);
+        let mut status = [0; 3];
+        kernel.locate(7, &[RANGE, 5 * RANGE, 9 * RANGE], &mut status).unwrap();
+        assert_eq!(status, [1, 0, -libc::ENOENT]);
+        let mut status = [UNWRITTEN; 2];
+        assert_eq!(kernel.migrate(7, &[RANGE, 9 * RANGE], 0, &mut status).unwrap(), 1);
+        assert_eq!(status, [0, -libc::ENOENT]);
+        assert_eq!(small.0.lock().unwrap().moved, 400, "the other pages were there");
+    }
+
+    #[test]
+    fn a_call_that_ends_early_is_gone_on_with_and_pinned_pages_stay_behind() {
+        let (small, mut kernel) = kernel(200);
+        put(&small, RANGE, 0..512, 1);
+        small.0.lock().unwrap().pinned = (0..5).map(|page| RANGE + page * BASE).collect();
+        let mut status = [UNWRITTEN];
+        kernel.migrate(7, &[RANGE], 0, &mut status).unwrap();
+        assert_eq!(status, [0]);
+        assert!(small.0.lock().unwrap().moved > 480, "{}", small.0.lock().unwrap().moved);
+        // Where most pages cannot go, the range has not gone, and says why.
+        put(&small, 3 * RANGE, 0..100, 1);
+        small.0.lock().unwrap().pinned = (0..80).map(|page| 3 * RANGE + page * BASE).collect();
+        let mut status = [UNWRITTEN];
+        assert_eq!(kernel.migrate(7, &[3 * RANGE], 0, &mut status).unwrap(), 1);
+        assert_eq!(status, [-libc::EBUSY]);
+    }
+
+    #[test]
+    fn a_huge_page_goes_by_one_address() {
+        let (small, mut kernel) = kernel(1000);
+        put(&small, RANGE, 0..1, 1);
+        let mut status = [UNWRITTEN];
+        assert_eq!(kernel.migrate(7, &[RANGE], 0, &mut status).unwrap(), 0);
+        assert_eq!((status, small.0.lock().unwrap().moved), ([0], 1));
+    }
+}
