@@ -58,6 +58,10 @@ pub struct Arguments {
     /// this host's release, such as '10', which is fetched and not installed.
     #[arg(long, value_name = "QEMU", default_value = "qemu-system-x86_64")]
     qemu: String,
+    /// Disk with a root file system (ext4) whose own init, such as systemd, the guest starts; the
+    /// command runs there as a service, after everything else. The file is not changed.
+    #[arg(long, value_name = "FILE", conflicts_with = "programs")]
+    root: Option<PathBuf>,
     /// How many threads emulate the processors in software: 'each' has one of its own, which is
     /// faster and needs a QEMU that does it rightly (8.1), or a kernel that does not change its
     /// own code while it runs: the Terrace kernel, as long as nobody switches tracepoints.
@@ -179,6 +183,7 @@ impl Arguments {
             slow_latency_ns: self.slow_latency_ns,
             kernel: Kernel::named(&self.kernel),
             qemu: Qemu::named(&self.qemu),
+            root: self.root.clone(),
             tcg_threads: match self.threads {
                 Threads::Auto => TcgThreads::Auto,
                 Threads::One => TcgThreads::Single,
@@ -287,10 +292,11 @@ impl Arguments {
             None => GuestJob::shell(SHOW_TIERS),
             Some((command, arguments)) => {
                 let job = GuestJob::new(command).args(arguments);
-                // A program of this host is carried in; anything else is the guest's own.
+                // A program of this host is carried in; anything else, and all that is on a disk
+                // of its own, is the guest's.
                 match terrace_lab::find_program(command.as_ref()) {
-                    Some(path) => job.program(Program::host(path)),
-                    None => job,
+                    Some(path) if self.root.is_none() => job.program(Program::host(path)),
+                    _ => job,
                 }
             }
         };

@@ -96,6 +96,29 @@ impl Kernel {
             Self::Terrace => terrace(cache),
         }
     }
+
+    /// The files of the package that has the modules of this packaged image: its own, or, since
+    /// 7.0, another, which is fetched. Nothing for an image that is not packaged.
+    pub(crate) fn modules(
+        image: &Path,
+        cache: &Cache,
+        say: &mut dyn FnMut(String),
+    ) -> Result<Option<PathBuf>, LabError> {
+        let Some(package) = image
+            .ancestors()
+            .find(|folder| folder.join("root").is_dir() && folder.join("version").is_file())
+        else {
+            return Ok(None);
+        };
+        let name = package.file_name().unwrap_or_default().to_string_lossy();
+        match name.strip_prefix("linux-binary-") {
+            None => Ok(Some(package.join("root"))),
+            Some(version) => {
+                let packages = Packages::of_suite(cache, NEWER);
+                Ok(Some(packages.get(&format!("linux-modules-{version}"), say)?.root))
+            }
+        }
+    }
 }
 
 /// `make kernel` keeps images by content, and a link to the one that it made or found last.

@@ -14,14 +14,17 @@ use crate::error::{Doing, LabError, Phase};
 use crate::guest::{self, GuestEnd, GuestStart};
 use crate::initramfs::Initramfs;
 use crate::job::{Event, GuestFile, GuestJob, GuestResult, Program, ResultsDir};
+use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::packages::Packages;
 use crate::qemu::{Qemu, QemuProgram};
 use crate::requirements::{find_program, missing_requirements};
+use crate::root;
 use crate::timed::Timing;
 use terrace_recorder::nodes::Mark;
 
 const INIT: &str = include_str!("init.sh");
+const SERVE: &str = include_str!("serve.sh");
 
 /// A guest under software emulation on a busy host sometimes dies while it boots; one in a
 /// hundred of QEMU 7.2's did. The bound on the boot holds for all attempts together.
@@ -76,6 +79,13 @@ impl Lab {
         mut event: impl FnMut(Event),
     ) -> Result<GuestResult, LabError> {
         let results = results_target(job)?;
+        if self.machine.root.is_some() && !job.programs.is_empty() {
+            return Err(LabError::Invalid {
+                what: "the programs to carry in",
+                got: format!("{} beside a root disk", job.programs.len()),
+                expected: "none: install them on the disk, or carry them in as files".to_owned(),
+            });
+        }
         // Before a kernel is fetched for nothing.
         for program in &job.programs {
             if let Program::Host(path) = program {
@@ -135,10 +145,17 @@ impl Lab {
     ) -> Result<GuestEnd, LabError> {
         let trailer = random_trailer()?;
         let mut root = self.root_file_system(job, &trailer, event)?;
+        if self.machine.root.is_some() {
+            let modules =
+                Kernel::modules(kernel, &self.cache, &mut |text| event(Event::Preparing(text)))?;
+            root::put(&mut root, job, modules.as_deref())?;
+        }
         // For commands that divide their counts into windows; without counting it does nothing.
         root.bytes("/usr/bin/count-period", Mark::Period.program(), 0o755)?;
         let mut extra_qemu_args = self.machine.extra_qemu_args.clone();
         let mut kernel_args = self.machine.kernel_args.clone();
+        // Behind the ports, whose names in the guest have the number of their virtio device.
+        extra_qemu_args.extend(self.machine.root.iter().flat_map(|disk| root::qemu_args(disk)));
         if let Some(plugin) = plugin {
             root.bytes("/.lab/begin-counting", Mark::Begin.program(), 0o700)?;
             root.bytes("/.lab/end-counting", Mark::End.program(), 0o700)?;
@@ -218,8 +235,10 @@ impl Lab {
         event(Event::Preparing("trying whether a guest runs under KVM".to_owned()));
         let kvm = choice(true, "being tried");
         let probe = GuestJob::new("true").timeout(2 * PROBE_BOUND);
+        // A system of its own takes longer to start than the bound.
+        let bare = Self { machine: Machine { root: None, ..self.machine.clone() }, ..self.clone() };
         let (works, reason) =
-            match self.run_guest(&probe, (qemu, kernel), &kvm, PROBE_BOUND, None, &mut |_| {}) {
+            match bare.run_guest(&probe, (qemu, kernel), &kvm, PROBE_BOUND, None, &mut |_| {}) {
                 Ok(end) => (true, format!("a guest came up under KVM in {} ms", end.boot_ms)),
                 Err(error) => match probe_failure(&error) {
                     Some(reason) => (false, reason),
@@ -264,6 +283,7 @@ impl Lab {
             }
         }
         root.bytes("/init", INIT, 0o755)?;
+        root.bytes("/.lab/serve", SERVE, 0o600)?;
         root.bytes("/.lab/trailer", format!("{trailer}\n"), 0o600)?;
         root.bytes("/.lab/stdin", job.stdin.clone(), 0o600)?;
         root.bytes("/.lab/command", command_script(job, &command)?, 0o600)?;

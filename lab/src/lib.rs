@@ -20,7 +20,9 @@
 //!   once and never installed;
 //! - [`kernel`], [`qemu`]: what the machine boots and what emulates it;
 //! - [`closure`]: the shared libraries that a program needs;
-//! - [`initramfs`]: the guest's root file system, as an archive (its first process is `init.sh`);
+//! - [`initramfs`]: the guest's root file system, as an archive (its first process is `init.sh`, which
+//!   runs the command by `serve.sh`);
+//! - `root`: a root file system and an init of its own instead, on a disk (`root.sh`);
 //! - [`accesses`]: what went to which node, counted while software emulates;
 //! - [`timed`]: a clock that knows the memory, and what it has counted;
 //! - [`accel`]: whether KVM really works here;
@@ -44,6 +46,7 @@ pub mod machine;
 pub mod packages;
 pub mod qemu;
 pub mod requirements;
+mod root;
 mod spawn;
 pub mod timed;
 mod vmlinux;

@@ -79,6 +79,10 @@ pub struct Machine {
     pub slow_bandwidth_mib_per_s: u32,
     /// The kernel.
     pub kernel: Kernel,
+    /// A disk's image (ext4) with a root file system and an init of its own, such as systemd: the
+    /// command then runs there as a service, when everything else has started. The image is not
+    /// changed. Without one the guest has busybox and what is carried in.
+    pub root: Option<PathBuf>,
     /// Added to the kernel's command line.
     pub kernel_args: Vec<String>,
     /// How the processor is emulated.
@@ -123,6 +127,7 @@ impl Default for Machine {
             fast_bandwidth_mib_per_s: 100 * 1024,
             slow_bandwidth_mib_per_s: 20 * 1024,
             kernel: Kernel::Debian,
+            root: None,
             kernel_args: Vec::new(),
             accel: Accel::Auto,
             tcg_threads: TcgThreads::Auto,
@@ -167,6 +172,9 @@ impl Machine {
             if bytes % (2 * MIB) != 0 {
                 return invalid(what, format!("{bytes} bytes"), "a multiple of 2 MiB");
             }
+        }
+        if let Some(root) = self.root.as_ref().filter(|root| !root.is_file()) {
+            return invalid("the machine's root disk", root.display().to_string(), "a file");
         }
         if self.count_accesses.is_some() && self.accel == Accel::Kvm {
             return invalid("counting accesses", "KVM".into(), "software emulation (TCG)");

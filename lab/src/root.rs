@@ -1,0 +1,98 @@
+//! A guest with a root file system and an init of its own, on a disk.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Doing, LabError};
+use crate::initramfs::Initramfs;
+use crate::job::{GuestFile, GuestJob};
+
+const SWITCH: &str = include_str!("root.sh");
+
+/// Modules that the guest needs to reach its disk, where its kernel has them not built in.
+const MODULES: [&str; 1] = ["virtio_blk"];
+
+/// The arguments by which QEMU has this disk, writable for the guest and unchanged by it.
+pub(crate) fn qemu_args(disk: &Path) -> Vec<String> {
+    // A comma is what parts QEMU's options.
+    let file = disk.display().to_string().replace(',', ",,");
+    vec![
+        "-drive".to_owned(),
+        format!("if=none,id=root,format=raw,snapshot=on,file={file}"),
+        "-device".to_owned(),
+        "virtio-blk-pci,drive=root".to_owned(),
+    ]
+}
+
+/// Puts what hands over to the disk into the first root file system.
+pub(crate) fn put(
+    root: &mut Initramfs,
+    job: &GuestJob,
+    modules_root: Option<&Path>,
+) -> Result<(), LabError> {
+    root.bytes("/.lab/root", SWITCH, 0o600)?;
+    // The lab's own files are read by the service.
+    let mut carried = String::from(".lab\n");
+    for file in &job.files {
+        let (GuestFile::Host { to, .. } | GuestFile::Bytes { to, .. }) = file;
+        carried.push_str(&format!("{}\n", to.display().to_string().trim_start_matches('/')));
+    }
+    root.bytes("/.lab/carried", carried, 0o600)?;
+    let found = modules_root.map(modules).transpose()?;
+    for (name, path) in found.unwrap_or_default() {
+        root.host_file(&path, Path::new("/.lab/modules").join(name))?;
+    }
+    Ok(())
+}
+
+/// Those of [`MODULES`] that are in this package.
+fn modules(package: &Path) -> Result<Vec<(String, PathBuf)>, LabError> {
+    let mut found = Vec::new();
+    // Packages since Linux 7 have them where /lib leads.
+    let folders = ["lib/modules", "usr/lib/modules"].map(|folder| package.join(folder));
+    if let Some(folder) = folders.iter().find(|folder| folder.is_dir()) {
+        search(folder, &mut found)?;
+    }
+    Ok(found)
+}
+
+fn search(folder: &Path, found: &mut Vec<(String, PathBuf)>) -> Result<(), LabError> {
+    let reading = || format!("read {}", folder.display());
+    for entry in std::fs::read_dir(folder).doing(reading())? {
+        let entry = entry.doing(reading())?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kind = entry.file_type().doing(reading())?;
+        if kind.is_dir() {
+            search(&entry.path(), found)?;
+        } else if name.split_once(".ko").is_some_and(|(stem, _)| MODULES.contains(&stem)) {
+            found.push((name, entry.path()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernels_modules_are_found_where_its_release_has_them() {
+        for folder in ["lib/modules", "usr/lib/modules"] {
+            let package = tempfile::tempdir().unwrap();
+            let drivers = package.path().join(folder).join("6.12/kernel/drivers");
+            std::fs::create_dir_all(&drivers).unwrap();
+            for name in ["virtio_blk.ko.xz", "virtio_blk_other.ko", "ext4.ko"] {
+                std::fs::write(drivers.join(name), "").unwrap();
+            }
+            let names: Vec<String> =
+                modules(package.path()).unwrap().into_iter().map(|(name, _)| name).collect();
+            assert_eq!(names, ["virtio_blk.ko.xz"], "{folder}");
+        }
+        assert!(modules(Path::new("/nowhere")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_disk_is_not_written_to_whatever_its_name() {
+        let args = qemu_args(Path::new("/a,b.ext4")).join(" ");
+        assert!(args.contains("snapshot=on,file=/a,,b.ext4"), "{args}");
+    }
+}
