@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag;
 
 /// A flag that the first SIGINT or SIGTERM raises. The second one ends the program at once, as it
@@ -22,7 +22,8 @@ pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
 /// For the guard, which ends when its run does and not before.
 pub(crate) fn ignore_terminal() {
     let unused = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
+    // SIGABRT is what systemd's watchdog sends to all processes of a service that hangs.
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGABRT] {
         // Without a handler the guard is only less hard to kill.
         let _ = flag::register(signal, Arc::clone(&unused));
     }

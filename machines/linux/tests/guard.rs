@@ -197,6 +197,24 @@ fn a_guard_that_is_told_to_end_stays_until_its_run_ends() {
     assert_as_it_was(&roots);
 }
 
+/// The watchdog of systemd aborts every process of a service that hangs.
+#[test]
+fn a_run_that_hangs_and_is_aborted_with_its_guard_leaves_the_host_as_it_was() {
+    let (keep, roots) = host();
+    let mut victim = start(keep.path());
+    wait_until_changed(&mut victim);
+    let guard = guard_of(victim.id());
+    // Stopped, it cannot replace its guard.
+    kill_process(pid(&victim), Signal::STOP).unwrap();
+    for process in [guard, pid(&victim)] {
+        kill_process(process, Signal::ABORT).unwrap();
+    }
+    kill_process(pid(&victim), Signal::CONT).unwrap();
+    victim.wait().unwrap();
+    wait_for("the end of the journal", || !Journal::path(&roots.run).exists());
+    assert_as_it_was(&roots);
+}
+
 #[test]
 fn a_guard_that_dies_is_replaced_and_the_other_restores() {
     let (keep, roots) = host();
