@@ -47,7 +47,7 @@ fn the_debian_package_has_what_it_should_and_the_same_bytes_each_time() {
         "./usr/bin/terraced",
         "./usr/share/man/man8/terraced.8.gz",
         "./usr/share/man/man1/terrace-status.1.gz",
-        "./lib/systemd/system/terraced.service",
+        "./usr/lib/systemd/system/terraced.service",
         "./etc/terrace/terraced.toml",
         "./usr/share/doc/terrace/operator.md",
         // What the licences of the linked crates ask for, and the list of them.
@@ -91,6 +91,10 @@ fn the_unit_gives_no_more_than_it_needs() {
     assert_eq!(value("PrivateDevices"), "");
     assert_eq!(value("DevicePolicy"), "closed");
     assert_eq!(value("DeviceAllow"), "/dev/tiermem rw");
+    // A daemon that hangs is noticed, by what its own process says and not the guard's.
+    assert_eq!(value("Type"), "notify");
+    assert_eq!(value("NotifyAccess"), "main");
+    assert_eq!(value("WatchdogSec"), "30");
     // What cannot work is not tried again every few seconds.
     assert_eq!(value("RestartPreventExitStatus"), "2");
     assert_eq!(value("ExecStartPre"), "");
