@@ -45,6 +45,10 @@ pub enum Command {
         /// Move nothing, whatever the configuration says.
         #[arg(long)]
         dry_run: bool,
+        /// Where the host cannot be managed (one memory tier, a kernel without what tracking
+        /// needs), wait until it can instead of ending: for a cluster whose nodes differ.
+        #[arg(long)]
+        wait: bool,
     },
     /// Read a configuration and say what is wrong with it; changes nothing.
     Check {

@@ -31,6 +31,7 @@ pub mod service;
 pub mod slowdown;
 pub mod status;
 pub mod throttle;
+pub mod waiting;
 
 pub use config::{Config, ConfigError};
 pub use service::Service;

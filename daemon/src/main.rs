@@ -20,6 +20,7 @@ use terrace_daemon::board::Board;
 use terrace_daemon::cli::{Cli, Command};
 use terrace_daemon::live::Live;
 use terrace_daemon::notify::Notifier;
+use terrace_daemon::waiting::{self, CannotOpen};
 use terrace_daemon::{Config, Service, control, metrics, preflight};
 use terrace_linux::conflicts::{self, Severity};
 use terrace_linux::roots::Roots;
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
         .log_internal_errors(false)
         .init();
     let done = match cli.command {
-        Command::Run { config, dry_run } => run(config, dry_run),
+        Command::Run { config, dry_run, wait } => run(config, dry_run, wait),
         Command::Check { config, host } => check(config, host),
         Command::Restore => restore(),
         Command::Guard { journal, run } => {
@@ -127,13 +128,13 @@ fn restore() -> Result<(), Failed> {
     Ok(())
 }
 
-fn run(path: PathBuf, dry_run: bool) -> Result<(), Failed> {
+fn run(path: PathBuf, dry_run: bool, wait: bool) -> Result<(), Failed> {
     // A reload reads it again, from wherever the daemon then stands.
     let path = std::path::absolute(&path).map_err(refuse)?;
     let mut config = read(&path)?;
     config.daemon.dry_run |= dry_run;
     privileged()?;
-    let notifier = Notifier::from_environment()
+    let mut notifier = Notifier::from_environment()
         .map_err(|e| refuse(format!("NOTIFY_SOCKET: {e}; expected a Unix socket")))?;
     let stop = signals::stop_flag().map_err(fail)?;
     let reload = Arc::new(AtomicBool::new(false));
@@ -151,9 +152,29 @@ fn run(path: PathBuf, dry_run: bool) -> Result<(), Failed> {
     tracing::debug!(open_files, "the limit on open files");
     let guard = GuardCommand::this_program(["guard"]).map_err(fail)?;
     let socket_path = daemon.control.clone();
+    let ending = Arc::new(AtomicBool::new(false));
+    let mut servers = Vec::new();
+    if let Some(listener) = metrics {
+        let (shared, end) = (Arc::clone(&board), Arc::clone(&ending));
+        servers.push(std::thread::spawn(move || metrics::serve(listener, shared, end)));
+    }
     // The host's lock comes first: of two daemons one is refused before it takes the other's socket.
-    let machine = Live::open(&config, Roots::default(), Some(guard))
-        .map_err(|e| if e.is_permanent() { refuse(e) } else { fail(e) })?;
+    let open = || Live::open(&config, Roots::default(), Some(guard.clone()));
+    let machine = if wait {
+        let open = || {
+            open().map_err(|e| match e.is_permanent() {
+                true => CannotOpen::Permanent(e.to_string()),
+                false => CannotOpen::Passing(e.to_string()),
+            })
+        };
+        match waiting::until_open(open, waiting::ASK_EVERY, &board, &mut notifier, &stop) {
+            Ok(Some(machine)) => machine,
+            Ok(None) => return Ok(()),
+            Err(e) => return Err(fail(e)),
+        }
+    } else {
+        open().map_err(|e| if e.is_permanent() { refuse(e) } else { fail(e) })?
+    };
     let socket = match control::bind(&socket_path, &daemon.control_group) {
         Ok(socket) => socket,
         Err(e) => {
@@ -162,14 +183,8 @@ fn run(path: PathBuf, dry_run: bool) -> Result<(), Failed> {
         }
     };
     let (orders, ordered) = mpsc::channel();
-    let mut servers = Vec::new();
-    let ending = Arc::new(AtomicBool::new(false));
     let (shared, end) = (Arc::clone(&board), Arc::clone(&ending));
     servers.push(std::thread::spawn(move || control::serve(socket, shared, orders, end)));
-    if let Some(listener) = metrics {
-        let (shared, end) = (Arc::clone(&board), Arc::clone(&ending));
-        servers.push(std::thread::spawn(move || metrics::serve(listener, shared, end)));
-    }
     tracing::info!(config = %path.display(), control = %socket_path.display(), "terraced runs");
     let service = Service::new(machine, &path, config, board).notifying(notifier);
     let service = if dry_run { service.dry() } else { service };

@@ -50,6 +50,12 @@ pub fn render(status: &Status) -> String {
         "Configurations refused at a reload.",
         status.failed_reloads as f64,
     );
+    out.plain(
+        "terrace_waiting",
+        "gauge",
+        "1 while the host cannot be managed and terraced waits until it can.",
+        f64::from(u8::from(status.waiting.is_some())),
+    );
     out.plain("terrace_groups", "gauge", "Managed groups.", status.groups.len() as f64);
     // The second is the old name of the first, kept for one release.
     for name in ["terrace_unmanaged_groups", "terrace_left_groups"] {

@@ -22,6 +22,9 @@ pub struct Status {
     pub failed_reloads: u64,
     /// Why the last reload was refused, until one is done.
     pub reload_error: Option<String>,
+    /// Why the host cannot be managed, while `terraced run --wait` waits until it can.
+    #[serde(default)]
+    pub waiting: Option<String>,
     /// Processor time of the daemon's own process.
     pub cpu_ns: u64,
     /// Memory of the daemon's own process.

@@ -1,0 +1,108 @@
+//! `terraced run --wait`: a host that cannot be managed is asked again until it can.
+//!
+//! A node of one memory tier is no fault of a cluster in which the daemon runs on every node, and
+//! memory of a second tier may come online later. The daemon then stays, says why in its log and
+//! its metrics, changes nothing, and answers the service manager.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::board::Board;
+use crate::notify::Notifier;
+
+/// How often a host that cannot be managed is asked again.
+pub const ASK_EVERY: Duration = Duration::from_secs(60);
+/// The longest that a signal waits.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// Why a host could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CannotOpen {
+    /// It is as it is: only somebody's change helps.
+    Permanent(String),
+    /// Another attempt may do.
+    Passing(String),
+}
+
+/// Asks every so often until the host opens. Nothing where `stop` was raised first; what only
+/// passes is for the service manager, which starts the daemon anew.
+pub fn until_open<M>(
+    mut open: impl FnMut() -> Result<M, CannotOpen>,
+    every: Duration,
+    board: &Board,
+    notifier: &mut Notifier,
+    stop: &AtomicBool,
+) -> Result<Option<M>, String> {
+    let mut is_ready = false;
+    loop {
+        let reason = match open() {
+            Ok(machine) => {
+                board.frame().waiting = None;
+                return Ok(Some(machine));
+            }
+            Err(CannotOpen::Passing(reason)) => return Err(reason),
+            Err(CannotOpen::Permanent(reason)) => reason,
+        };
+        if board.frame().waiting.as_ref() != Some(&reason) {
+            tracing::warn!(reason, "this host cannot be managed; waiting until it can");
+        }
+        board.frame().waiting = Some(reason);
+        if !is_ready {
+            notifier.ready();
+            is_ready = true;
+        }
+        let asked = Instant::now();
+        while asked.elapsed() < every {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            notifier.alive();
+            std::thread::sleep(SLICE.min(every));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(1);
+
+    fn wait(
+        stop: &AtomicBool,
+        open: impl FnMut() -> Result<u8, CannotOpen>,
+    ) -> (Result<Option<u8>, String>, Option<String>) {
+        let board = Board::default();
+        let got = until_open(open, SHORT, &board, &mut Notifier::default(), stop);
+        let waiting = board.frame().waiting.clone();
+        (got, waiting)
+    }
+
+    #[test]
+    fn a_host_that_comes_to_have_two_tiers_is_opened_then() {
+        let mut asked = 0;
+        let got = wait(&AtomicBool::new(false), || {
+            asked += 1;
+            if asked < 3 { Err(CannotOpen::Permanent("one tier".into())) } else { Ok(7) }
+        });
+        assert_eq!(got, (Ok(Some(7)), None));
+    }
+
+    #[test]
+    fn the_reason_is_shown_while_it_waits_and_a_signal_ends_it() {
+        let stop = AtomicBool::new(false);
+        let mut asked = 0;
+        let got = wait(&stop, || {
+            asked += 1;
+            stop.store(asked == 3, Ordering::Relaxed);
+            Err(CannotOpen::Permanent("one tier".into()))
+        });
+        assert_eq!(got, (Ok(None), Some("one tier".to_owned())));
+    }
+
+    #[test]
+    fn what_only_passes_is_not_waited_for() {
+        let got = wait(&AtomicBool::new(false), || Err(CannotOpen::Passing("busy".into())));
+        assert_eq!(got.0, Err("busy".to_owned()));
+    }
+}
