@@ -76,6 +76,8 @@ deb:
 chart:
 	@command -v go >/dev/null || { echo "chart: no 'go' on the PATH; install Go 1.24 or later" >&2; exit 2; }
 	cd packaging/helm/check && go run . ../terrace ../../kubernetes/terrace.yaml >/dev/null
+	cd packaging/helm/check && echo 'restoreOnly: true' | \
+	    go run . ../terrace ../../kubernetes/restore.yaml /dev/stdin >/dev/null
 	@echo "the chart renders, and every field is one that Kubernetes knows"
 
 # The Python package as a wheel for Python 3.11 and later, in target/wheels.

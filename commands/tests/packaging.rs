@@ -191,6 +191,35 @@ fn manifests_and_chart_say_the_same_and_their_configuration_is_one() {
         let is_optional = optional.iter().any(|o| key.ends_with(o));
         assert!(is_optional || in_plain.contains(&key), "{key} is in the chart alone");
     }
+    // A container has what the unit has, and no more; the init container puts settings back first.
+    let unit = read("packaging/systemd/terraced.service");
+    let unit_rights = unit.lines().find_map(|l| l.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let restore_only = read("packaging/kubernetes/restore.yaml");
+    let init = |text: &str| -> String {
+        let begin = text.find("      initContainers:").unwrap();
+        text[begin..begin + text[begin..].find("\n      containers:").unwrap()].to_owned()
+    };
+    for (text, what) in [(&plain, "manifest"), (&chart, "chart"), (&restore_only, "restore.yaml")] {
+        assert!(!text.contains("privileged:"), "{what}");
+        assert!(init(text).contains("exec /usr/bin/terraced restore\""), "{what}");
+        let added: Vec<&str> =
+            text.lines().filter_map(|l| l.trim().strip_prefix("add: ")).collect();
+        assert!(!added.is_empty(), "{what}");
+        for rights in added {
+            let names = rights.trim_matches(['[', ']']).split(", ");
+            let names: Vec<String> =
+                names.map(|n| format!("CAP_{}", n.trim_matches('"'))).collect();
+            let mut of_unit: Vec<&str> = unit_rights.split(' ').collect();
+            let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+            of_unit.sort_unstable();
+            names.sort_unstable();
+            assert_eq!(names, of_unit, "{what}");
+        }
+        let drops = text.matches("drop: [\"ALL\"]").count();
+        let contexts = text.matches("securityContext:").count();
+        assert_eq!(drops, contexts, "{what}: a container keeps rights that it was not given");
+    }
+    assert_eq!(init(&plain), init(&restore_only));
     // Every value that the templates ask for is there.
     let known: Vec<String> = keys(&values).into_iter().map(|(k, _)| k).collect();
     for template in ["daemonset", "configmap"] {
