@@ -7,7 +7,7 @@ OUT ?= target/demo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BENCH ?=
 
-.PHONY: demo test audit bench build install deb clean kernel kernel-deb kernel-test wheel chart
+.PHONY: demo test audit bench build install install-built uninstall deb clean kernel kernel-deb kernel-test wheel chart
 
 # Redis under six policies on a virtual two-tier machine: one table, one report.
 demo:
@@ -51,21 +51,44 @@ kernel-test: kernel
 build:
 	$(CARGO) build --release --locked --workspace
 
-# Programs, the recorder's plug-in (in lib/terrace, where bin/terrace looks for it), man pages and
-# shell completions, under PREFIX.
+# Programs, the recorder's plug-in (in lib/terrace, where bin/terrace looks for it), man pages, shell
+# completions and the systemd unit, under PREFIX; a configuration that moves nothing in SYSCONFDIR,
+# unless there is one. 'make uninstall' takes away all but that. As root afterwards:
+# 'systemctl daemon-reload'.
 PREFIX ?= /usr/local
-install: build
-	install -D -m 755 $(TARGET)/release/terrace $(DESTDIR)$(PREFIX)/bin/terrace
-	install -D -m 755 $(TARGET)/release/terraced $(DESTDIR)$(PREFIX)/sbin/terraced
-	install -D -m 755 $(TARGET)/release/terrace-workload $(DESTDIR)$(PREFIX)/bin/terrace-workload
-	install -D -m 755 $(TARGET)/release/libterrace_recorder_plugin.so \
+SYSCONFDIR ?= /etc
+BINARIES ?= $(TARGET)/release
+install: build install-built
+
+# The same with programs that are built already, in BINARIES.
+install-built:
+	install -D -m 755 $(BINARIES)/terrace $(DESTDIR)$(PREFIX)/bin/terrace
+	install -D -m 755 $(BINARIES)/terraced $(DESTDIR)$(PREFIX)/sbin/terraced
+	install -D -m 755 $(BINARIES)/terrace-workload $(DESTDIR)$(PREFIX)/bin/terrace-workload
+	install -D -m 755 $(BINARIES)/libterrace_recorder_plugin.so \
 	    $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_recorder_plugin.so
-	$(TARGET)/release/terrace man --out $(DESTDIR)$(PREFIX)/share/man/man1
+	$(BINARIES)/terrace man --out $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/share/man/man8
 	mv $(DESTDIR)$(PREFIX)/share/man/man1/terraced.8 $(DESTDIR)$(PREFIX)/share/man/man8/
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	$(TARGET)/release/terrace completions bash \
+	$(BINARIES)/terrace completions bash \
 	    > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/terrace
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed -e 's|/usr/bin/terraced|$(PREFIX)/sbin/terraced|; s|/usr/bin/terrace|$(PREFIX)/bin/terrace|' \
+	    -e 's|/etc/terrace/|$(SYSCONFDIR)/terrace/|' \
+	    -e 's|/usr/share/doc/terrace/|$(PREFIX)/share/doc/terrace/|' \
+	    packaging/systemd/terraced.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/terraced.service
+	install -D -m 644 docs/operator.md $(DESTDIR)$(PREFIX)/share/doc/terrace/operator.md
+	[ -e $(DESTDIR)$(SYSCONFDIR)/terrace/terraced.toml ] || install -D -m 644 \
+	    packaging/debian/terraced.toml $(DESTDIR)$(SYSCONFDIR)/terrace/terraced.toml
+
+# What 'make install' put there with the same PREFIX and DESTDIR, but for the configuration. A daemon
+# that runs must be stopped first.
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/, bin/terrace sbin/terraced bin/terrace-workload \
+	    lib/systemd/system/terraced.service share/bash-completion/completions/terrace \
+	    share/man/man8/terraced.8 share/man/man1/terrace.1 share/man/man1/terrace-*.1)
+	rm -rf $(DESTDIR)$(PREFIX)/lib/terrace $(DESTDIR)$(PREFIX)/share/doc/terrace
 
 # A Debian package of it all, in target/deb.
 deb:

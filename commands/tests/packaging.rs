@@ -125,6 +125,45 @@ fn the_unit_gives_no_more_than_it_needs() {
     }
 }
 
+#[test]
+fn make_install_brings_a_unit_that_works_and_uninstall_takes_all_of_it_away() {
+    let place = tempfile::tempdir().unwrap();
+    let binaries = Path::new(common::TERRACE).parent().unwrap();
+    let make = |target: &str| {
+        let destination = format!("DESTDIR={}", place.path().display());
+        let binaries = format!("BINARIES={}", binaries.display());
+        let tree = tree(".");
+        let tree = tree.to_str().unwrap();
+        run("make", &["-s", "-C", tree, target, &destination, &binaries, "PREFIX=/opt/terrace"]);
+    };
+    let installed = || {
+        let output = run("find", &[place.path().to_str().unwrap(), "-type", "f"]);
+        let at = place.path().to_str().unwrap().to_owned();
+        output.lines().map(|l| l.replace(&at, "")).collect::<Vec<_>>()
+    };
+    make("install-built");
+    // The unit starts what is there, by the configuration that is there.
+    let unit = place.path().join("opt/terrace/lib/systemd/system/terraced.service");
+    let unit = std::fs::read_to_string(unit).unwrap();
+    let files = installed();
+    let mut commands = 0;
+    for line in unit.lines().filter(|l| l.starts_with("Exec")) {
+        for path in line.split(['=', ' ']).filter(|word| word.starts_with('/')) {
+            assert!(files.contains(&path.to_owned()), "{line}: nothing at {path} in {files:?}");
+            commands += 1;
+        }
+    }
+    assert!(commands >= 4, "{unit}");
+    assert!(!unit.contains("/usr/"), "{unit}");
+    // What somebody has written stays, at another installation and at the end.
+    let config = place.path().join("etc/terrace/terraced.toml");
+    std::fs::write(&config, "# mine\n").unwrap();
+    make("install-built");
+    assert_eq!(std::fs::read_to_string(&config).unwrap(), "# mine\n");
+    make("uninstall");
+    assert_eq!(installed(), ["/etc/terrace/terraced.toml"]);
+}
+
 /// Keys of a YAML text by their path, as far as our manifests use YAML: maps, lists of maps and
 /// block texts, indented by two.
 fn keys(text: &str) -> Vec<(String, String)> {
