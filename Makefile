@@ -7,7 +7,7 @@ OUT ?= target/demo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BENCH ?=
 
-.PHONY: demo test audit bench build install install-built uninstall deb clean kernel kernel-deb kernel-test wheel chart
+.PHONY: demo test system-test audit bench build install install-built uninstall deb clean kernel kernel-deb kernel-test wheel chart
 
 # Redis under six policies on a virtual two-tier machine: one table, one report.
 demo:
@@ -20,6 +20,17 @@ demo:
 test:
 	tools/setup test
 	tools/test
+
+# The package under the systemd of Debian 12 and of Debian 13, and the Kubernetes manifests under
+# podman, each in a virtual machine with Debian's own userland: some 15 minutes each under software
+# emulation, and root, for the disks. QEMU 10 has a thread for each processor, which is faster.
+SYSTEM_TEST ?= --qemu 10
+system-test:
+	tools/setup system
+	$(CARGO) build --release --locked --workspace
+	tools/systemd-guest --suite bookworm --binaries $(TARGET)/release $(SYSTEM_TEST)
+	tools/systemd-guest --suite trixie --binaries $(TARGET)/release $(SYSTEM_TEST)
+	tools/pod-guest --binaries $(TARGET)/release $(SYSTEM_TEST)
 
 # Known faults, licences, bans and sources of all dependencies, by cargo-deny; needs the network.
 # 'make test' checks licences and the oldest compiler without it.
