@@ -9,7 +9,8 @@
 //! - a group: [`group`] (its thread over the engine's loop), [`throttle`] (what holds moves back),
 //!   [`history`] (what outlives a policy and a restart), [`slowdown`] (an estimate);
 //! - all groups: [`service`], over a [`machine`], which is [`live`] or a test's; [`preflight`]
-//!   (what is wrong before anything is changed), [`notify`] (the service manager);
+//!   (what is wrong before anything is changed), [`waiting`] (for a host that can be managed),
+//!   [`notify`] (the service manager);
 //! - what is shown: [`status`] (plain data), [`board`], [`explain`](mod@explain), [`control`] (the
 //!   socket, both ends), [`metrics`]; [`cli`]: arguments.
 #![forbid(unsafe_code)]
