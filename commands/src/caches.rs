@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_hardware::cache::config::CacheConfig;
 use terrace_hardware::cache::counting::LevelCounts;
 use terrace_recordings::reference::{Level, ReferenceReader};
@@ -49,14 +49,14 @@ impl Arguments {
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         let cache = |name: &str, text: &str| {
             CacheConfig::parse(text, self.line)
-                .map_err(|e| Refusal::new(e.within(&format!("--{name}"))))
+                .map_err(|e| InputError::new(e.within(&format!("--{name}"))))
         };
         let (i1, d1, ll) = (cache("i1", &self.i1)?, cache("d1", &self.d1)?, cache("ll", &self.ll)?);
-        let counter = CacheCounter::new(&i1, &d1, &ll).map_err(Refusal::new)?;
-        let mut reader = ReferenceReader::open(&self.recording).map_err(Refusal::new)?;
+        let counter = CacheCounter::new(&i1, &d1, &ll).map_err(InputError::new)?;
+        let mut reader = ReferenceReader::open(&self.recording).map_err(InputError::new)?;
         let filter = &reader.header().filter;
         if filter.level != Level::None || filter.sample_one_in > 1 {
-            return Err(Refusal::new(format_args!(
+            return Err(InputError::new(format_args!(
                 "{}: taken after cache '{}', one in {}; expected every reference, record with --level none and without --sample",
                 self.recording.display(),
                 filter.level.name(),
@@ -64,7 +64,7 @@ impl Arguments {
             ))
             .into());
         }
-        let counts = count(&mut reader, counter).map_err(Refusal::new)?;
+        let counts = count(&mut reader, counter).map_err(InputError::new)?;
         if let Some(cut) = reader.truncation() {
             tell!("{cut}");
         }

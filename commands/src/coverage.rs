@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 
 use crate::show::{say, tell};
 
@@ -40,7 +40,7 @@ impl Arguments {
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         let path = self.tree.join("docs/coverage.md");
         let text = std::fs::read_to_string(&path).map_err(|e| {
-            Refusal::new(format_args!(
+            InputError::new(format_args!(
                 "{}: {e}; expected the root of a Terrace source tree, give it with --tree",
                 path.display()
             ))
@@ -144,7 +144,7 @@ fn command_is_wrong(command: &str, tree: &Path, makefile: &str) -> Option<String
         ["terrace", ..] => {
             let parsed = crate::cli::Cli::command().try_get_matches_from(&words);
             let refused = parsed.err().filter(|e| e.use_stderr());
-            refused.map(|e| Refusal::new(e.to_string().lines().next().unwrap_or("")).0).or_else(
+            refused.map(|e| InputError::new(e.to_string().lines().next().unwrap_or("")).0).or_else(
                 || {
                     let file = words.iter().find(|w| w.ends_with(".toml"))?;
                     (!tree.join(file).is_file()).then(|| format!("there is no file '{file}'"))

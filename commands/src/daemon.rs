@@ -8,7 +8,7 @@ use serde_json::Value;
 use terrace_daemon::control::{self, Request};
 use terrace_daemon::discover::shown;
 use terrace_daemon::status::{Explanation, GroupStatus, Status};
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 
 use crate::cli::Format;
 use crate::show::{self, say};
@@ -24,14 +24,14 @@ pub struct Socket {
 impl Socket {
     /// Asks; what prevents it is a refusal.
     pub fn ask(&self, request: &Request) -> anyhow::Result<Value> {
-        Ok(control::ask(&self.socket, request).map_err(Refusal::new)?)
+        Ok(control::ask(&self.socket, request).map_err(InputError::new)?)
     }
 
     /// The whole status.
     pub fn status(&self) -> anyhow::Result<Status> {
         let value = self.ask(&Request::Status {})?;
         Ok(serde_json::from_value(value).map_err(|e| {
-            Refusal::new(format_args!("the daemon is of another version than this command: {e}"))
+            InputError::new(format_args!("the daemon is of another version than this command: {e}"))
         })?)
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_hardware::dram::config::DramConfig;
 use terrace_hardware::dram::presets;
 use terrace_hardware::dram::traffic::{Latency, Load, Pattern, Traffic, TrafficReport, dram_run};
@@ -113,7 +113,7 @@ impl Arguments {
             footprint: self.footprint,
             seed: self.seed,
         };
-        let report = dram_run(&config, &traffic).map_err(Refusal::new)?;
+        let report = dram_run(&config, &traffic).map_err(InputError::new)?;
         match self.format {
             Format::Json => {
                 let mut answer = serde_json::to_value(&report)?;
@@ -129,10 +129,10 @@ impl Arguments {
     fn read(&self) -> anyhow::Result<DramConfig> {
         let Some(path) = &self.config else {
             let name = self.preset.as_deref().unwrap_or(presets::DEFAULT);
-            return Ok(presets::by_name(name).map_err(Refusal::new)?);
+            return Ok(presets::by_name(name).map_err(InputError::new)?);
         };
         let refuse = |problem: &dyn std::fmt::Display, what: &str| {
-            Refusal::new(format_args!("{}: {problem}{what}", path.display()))
+            InputError::new(format_args!("{}: {problem}{what}", path.display()))
         };
         let text = std::fs::read_to_string(path).map_err(|e| {
             refuse(&e, "; expected a DRAM configuration, 'terrace dram --preset ddr4-2400 --print-config' prints one")

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, json};
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::export::{self, ExportError, ExportOptions, FORMATS};
 
@@ -43,7 +43,7 @@ impl Arguments {
             self.list()?;
             return Ok(ExitCode::SUCCESS);
         };
-        let format = export::find(name).map_err(Refusal::new)?;
+        let format = export::find(name).map_err(InputError::new)?;
         let options = ExportOptions { stream: self.stream };
         let to_stdout = out.as_os_str() == "-";
         let exported = if to_stdout {
@@ -67,7 +67,7 @@ impl Arguments {
             {
                 anyhow::Error::from(error)
             }
-            error => Refusal::new(error).into(),
+            error => InputError::new(error).into(),
         })?;
         for note in &exported.notes {
             tell!("{note}");

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use terrace_daemon::control::{Request, SentBin};
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_results::HeatRow;
 
 use crate::daemon::Socket;
@@ -38,14 +38,15 @@ impl Arguments {
         let kind = self.out.extension().and_then(|e| e.to_str()).unwrap_or_default().to_owned();
         if kind != "svg" && kind != "png" {
             let out = self.out.display();
-            return Err(
-                Refusal::new(format_args!("--out {out}: expected a name in .svg or .png")).into()
-            );
+            return Err(InputError::new(format_args!(
+                "--out {out}: expected a name in .svg or .png"
+            ))
+            .into());
         }
         let folder = Path::new(&self.of);
         let (rows, label) =
             if folder.is_dir() { self.of_results(folder)? } else { self.of_daemon()? };
-        let nothing = || Refusal::new(format_args!("{}: nothing was seen yet", self.of));
+        let nothing = || InputError::new(format_args!("{}: nothing was seen yet", self.of));
         let picture = match kind.as_str() {
             "svg" => terrace_report::heat_svg(&rows, &label).ok_or_else(nothing)?.into_bytes(),
             _ => terrace_report::heat_png(&rows).ok_or_else(nothing)?,
@@ -80,7 +81,7 @@ impl Arguments {
     }
 
     fn of_results(&self, folder: &Path) -> anyhow::Result<(Vec<HeatRow>, String)> {
-        let all = terrace_results::read::<HeatRow>(folder).map_err(Refusal::new)?;
+        let all = terrace_results::read::<HeatRow>(folder).map_err(InputError::new)?;
         let mut names: Vec<(String, String)> =
             all.iter().map(|r| (r.run.clone(), r.group.clone())).collect();
         names.sort();
@@ -91,7 +92,7 @@ impl Arguments {
         });
         let [(run, group)] = names.as_slice() else {
             let found: Vec<String> = names.iter().map(|(r, g)| format!("{r}/{g}")).collect();
-            return Err(Refusal::new(format_args!(
+            return Err(InputError::new(format_args!(
                 "{}: {} heat maps fit ({}); expected one: name it with --run and --group",
                 folder.display(),
                 names.len(),

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, json};
 use terrace_core::page::PageSize;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_recordings::import::{self, FORMATS, ImportError, ImportOptions, Imported, Input};
 
 use crate::cli::Format;
@@ -59,7 +59,7 @@ impl Arguments {
             self.list()?;
             return Ok(ExitCode::SUCCESS);
         };
-        let format = import::find(name).map_err(Refusal::new)?;
+        let format = import::find(name).map_err(InputError::new)?;
         let options = ImportOptions {
             page_size: self.page_size.map(|size| match size {
                 Pages::Base => PageSize::Base,
@@ -69,8 +69,8 @@ impl Arguments {
             sample_one_in: self.sample,
             created_by: format!("terrace {}", env!("CARGO_PKG_VERSION")),
         };
-        format.check(&options).map_err(Refusal::new)?;
-        let mut input = Input::open(file).map_err(Refusal::new)?;
+        format.check(&options).map_err(InputError::new)?;
+        let mut input = Input::open(file).map_err(InputError::new)?;
         let to_stdout = out.as_os_str() == "-";
         let imported = if to_stdout {
             format.import(&mut input, &mut std::io::stdout().lock(), "standard output", &options)
@@ -79,7 +79,7 @@ impl Arguments {
         };
         let imported = imported.map_err(|error| match error {
             ImportError::Recording(_) => anyhow::Error::from(error),
-            error => Refusal::new(error).into(),
+            error => InputError::new(error).into(),
         })?;
         if let Some(place) = imported.cut {
             tell!("{}: cut off at {place}; what precedes it is imported", input.name());

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use comfy_table::Table;
 use indicatif::{HumanBytes, HumanCount};
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_recordings::survey::{PeriodSurvey, ReferenceSurvey, Survey, survey};
 
 use crate::cli::Format;
@@ -29,7 +29,7 @@ pub struct Arguments {
 impl Arguments {
     /// Tells.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
-        let survey = survey(&self.recording).map_err(Refusal::new)?;
+        let survey = survey(&self.recording).map_err(InputError::new)?;
         match (self.format, &survey) {
             (Format::Json, survey) => say!("{}", serde_json::to_string_pretty(survey)?)?,
             (Format::Text, Survey::References(s)) => say!("{}", references(s))?,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use terrace_experiments::run::write_whole;
-use terrace_experiments::{Refusal, size::Size};
+use terrace_experiments::{InputError, size::Size};
 use terrace_hardware::presets;
 use terrace_lab::{
     CountedCaches, Event, GuestJob, Kernel, Lab, LabConfig, LabError, Machine, Program, Qemu,
@@ -78,7 +78,7 @@ pub struct Arguments {
     /// what instructions and accesses take on hardware with these tiers.
     ///
     /// With 'memory' a program measures times in the guest as on a machine whose slow memory is
-    /// slow: the processor, caches and TLBs are those of reference depth. Software emulation in one
+    /// slow: the processor, caches and TLBs are those of trace-driven simulation. Software emulation in one
     /// thread; a boot runs at full speed, the command at some ten million instructions a second.
     #[arg(long, value_enum, value_name = "CLOCK", default_value = "host")]
     clock: ClockKind,
@@ -174,7 +174,7 @@ impl Arguments {
     /// Boots and runs.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         let [fast_mib_per_s, slow_mib_per_s] = self.mib_per_s();
-        let memory_clock = self.memory_clock().map_err(Refusal::new)?;
+        let memory_clock = self.memory_clock().map_err(InputError::new)?;
         let machine = Machine {
             cpus: self.cpus,
             fast_bytes: self.fast.0,
@@ -210,7 +210,8 @@ impl Arguments {
             count_pages: self.count_pages.clone(),
             ..Machine::default()
         };
-        let lab = Lab::new(LabConfig { machine, ..LabConfig::default() }).map_err(Refusal::new)?;
+        let lab =
+            Lab::new(LabConfig { machine, ..LabConfig::default() }).map_err(InputError::new)?;
         let job = self.job()?;
         let console = self.console;
         let result = lab.run(&job, |event| match event {
@@ -308,12 +309,12 @@ impl Arguments {
         }
         for file in &self.files {
             let (from, to) = file.split_once(':').ok_or_else(|| {
-                Refusal::new(format_args!(
+                InputError::new(format_args!(
                     "--file {file}: expected FROM:TO, as in data.bin:/tmp/data.bin"
                 ))
             })?;
             std::fs::metadata(from).map_err(|e| {
-                Refusal::new(format_args!("--file {file}: {e}; expected a file of this host"))
+                InputError::new(format_args!("--file {file}: {e}; expected a file of this host"))
             })?;
             job = job.file(from, to);
         }
@@ -334,7 +335,7 @@ fn refused(error: LabError) -> anyhow::Error {
         | LabError::HostProgramMissing { .. }
         | LabError::KernelMissing { .. }
         | LabError::ProgramMissing { .. }
-        | LabError::LibraryMissing { .. } => Refusal::new(error).into(),
+        | LabError::LibraryMissing { .. } => InputError::new(error).into(),
         _ => error.into(),
     }
 }

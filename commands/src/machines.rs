@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use comfy_table::ColumnConstraint;
 use serde_json::json;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_hardware::presets::{self, MachineConfig};
 use terrace_hardware::tier::{TierConfig, TierModel};
 
@@ -33,7 +33,7 @@ impl Arguments {
             self.show_all()?;
             return Ok(ExitCode::SUCCESS);
         };
-        let machine = presets::by_name(name).map_err(Refusal::new)?;
+        let machine = presets::by_name(name).map_err(InputError::new)?;
         match self.format {
             _ if self.print_config => show::line(toml::to_string(&machine)?.trim_end())?,
             Format::Json => say!("{}", serde_json::to_string_pretty(&document(name, &machine))?)?,

@@ -45,7 +45,7 @@ mod workloads;
 use std::process::ExitCode;
 
 use clap::Parser;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             show::tell!("terrace: {}", one_line(&error));
-            ExitCode::from(if error.chain().any(|e| e.is::<Refusal>()) { 2 } else { 1 })
+            ExitCode::from(if error.chain().any(|e| e.is::<InputError>()) { 2 } else { 1 })
         }
     }
 }
@@ -75,7 +75,7 @@ fn one_line(error: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
-    Refusal::new(text).0
+    InputError::new(text).0
 }
 
 #[cfg(test)]

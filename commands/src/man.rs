@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 
 use crate::show;
 
@@ -27,7 +27,7 @@ impl Arguments {
             None => show::line(page(&command)?.trim_end())?,
             Some(folder) => {
                 write(&command, folder).and_then(|()| write_daemon(folder)).map_err(|e| {
-                    Refusal::new(format_args!(
+                    InputError::new(format_args!(
                         "{}: {e}; expected a folder for manual pages that can be written to",
                         folder.display()
                     ))

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_linux::roots::Roots;
 use terrace_linux::tiermem::{Device, Levels, TablePlace, TablePolicy, Target, TiermemError};
 use terrace_linux::{numa, tiers};
@@ -69,11 +69,11 @@ impl Arguments {
             return Ok(ExitCode::SUCCESS);
         };
         let place = self.page_tables.ok_or_else(|| {
-            Refusal::new("expected --page-tables with 'fast', 'default', or a node's number")
+            InputError::new("expected --page-tables with 'fast', 'default', or a node's number")
         })?;
-        let device = Device::open().map_err(Refusal::new)?;
+        let device = Device::open().map_err(InputError::new)?;
         if !device.features().page_table_policy() {
-            return Err(Refusal::new(
+            return Err(InputError::new(
                 "this kernel places no page tables; build one with CONFIG_TIERMEM_PT_POLICY",
             )
             .into());
@@ -83,10 +83,10 @@ impl Arguments {
             Which::All => Levels::ALL,
         };
         let policy = TablePolicy { place, levels, hard: self.hard, follow: self.follow };
-        device.set_table_policy(Target::This, policy).map_err(Refusal::new)?;
+        device.set_table_policy(Target::This, policy).map_err(InputError::new)?;
         // Comes back only when there is no such program.
         let error = Command::new(program).args(arguments).exec();
-        Err(Refusal::new(format_args!("{program}: {error}")).into())
+        Err(InputError::new(format_args!("{program}: {error}")).into())
     }
 }
 

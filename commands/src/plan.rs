@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use terrace_core::page::PageSize;
-use terrace_experiments::{Experiment, Refusal};
+use terrace_experiments::{Experiment, InputError};
 use terrace_planner::check::{self, Checked, WhatIf};
 use terrace_planner::memory::Machine;
 use terrace_planner::plan::{DEFAULT_POLICIES, Plan, Request, plan};
@@ -106,7 +106,7 @@ pub struct Arguments {
     /// perf: one in N references was sampled (perf record -c N).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     sample: Option<u64>,
-    /// Run the answer at reference depth, and say how far off it is.
+    /// Run the answer at trace fidelity, and say how far off it is.
     #[arg(long)]
     check: bool,
     /// The same with this experiment, for a recording that does not tell how it was made.
@@ -115,7 +115,7 @@ pub struct Arguments {
     /// Correct the answer by its check up to N times, each of which runs it again.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10))]
     refine: u64,
-    /// Run at reference depth what page tables in fast memory and huge pages would add.
+    /// Run at trace fidelity what page tables in fast memory and huge pages would add.
     #[arg(long)]
     what_if: bool,
     /// Folder for the answer: Parquet tables, report.html, plan.json and terraced.toml.
@@ -278,7 +278,7 @@ impl Arguments {
     }
 
     /// Machines by name, then those of the slow latencies; the recording's own where there are none.
-    fn machines(&self, recordings: &[Recording]) -> Result<Vec<Machine>, Refusal> {
+    fn machines(&self, recordings: &[Recording]) -> Result<Vec<Machine>, InputError> {
         let own = match recordings.first() {
             Some(recording) => recording.machine.clone(),
             None => Machine::preset(ASSUMED_MACHINE)?,
@@ -291,7 +291,7 @@ impl Arguments {
         let slow_tiers = latencies.len().max(bandwidths.len());
         for (name, given) in [("slow-latency-ns", latencies), ("slow-bandwidth-gbps", bandwidths)] {
             if given.len() > 1 && given.len() != slow_tiers {
-                return Err(Refusal::new(format_args!(
+                return Err(InputError::new(format_args!(
                     "--{name} has {} values and there are {slow_tiers} slow tiers: expected one, \
                      or one for each",
                     given.len()
@@ -307,7 +307,7 @@ impl Arguments {
             machines.push(own);
         }
         if self.price_slow.len() > 1 && self.price_slow.len() != machines.len() {
-            return Err(Refusal::new(format_args!(
+            return Err(InputError::new(format_args!(
                 "--price-slow has {} prices and there are {} machines: expected one, or one for \
                  each",
                 self.price_slow.len(),
@@ -336,7 +336,7 @@ impl Found {
 
     fn write(&self, out: &std::path::Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(out).map_err(|e| {
-            Refusal::new(format_args!(
+            InputError::new(format_args!(
                 "{}: {e}; expected a folder for the answer that can be written to",
                 out.display()
             ))

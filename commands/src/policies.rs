@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 use terrace_core::policies::REGISTRY;
 use terrace_core::policy::{self, PolicyKind};
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 
 use crate::cli::Format;
 use crate::show::{self, say};
@@ -30,7 +30,7 @@ impl Arguments {
             return Ok(ExitCode::SUCCESS);
         };
         // Of a name that is none, the error lists those there are.
-        policy::build(name, &serde_json::Value::Null, 0).map_err(Refusal::new)?;
+        policy::build(name, &serde_json::Value::Null, 0).map_err(InputError::new)?;
         for kind in REGISTRY.iter().filter(|k| k.name == name) {
             self.show(kind)?;
         }

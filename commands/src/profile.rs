@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use terrace_experiments::Experiment;
-use terrace_experiments::file::Depth;
+use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
 
 use crate::cli::Format;
@@ -18,7 +18,7 @@ use crate::show::say;
 /// The experiment must have one group, of kind "program" or "recording". It is run at reference
 /// depth seven times at once: with fast memory, with slow, with a half, an 8th, a 32nd and a 128th of
 /// it slow, and looked at. The profile tells what each interval of the program costs and which pages
-/// the cost is due to; as a workload of kind "profile" it gives run times at period depth, thousands
+/// the cost is due to; as a workload of kind "profile" it gives run times at interval fidelity, thousands
 /// of times faster, under any policy and any share of fast memory.
 #[derive(Args)]
 pub struct Arguments {
@@ -39,7 +39,7 @@ pub struct Arguments {
 impl Arguments {
     /// Makes the profile.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
-        let experiment = Experiment::read(&self.experiment)?.at_depth(Depth::Reference)?;
+        let experiment = Experiment::read(&self.experiment)?.at_fidelity(Fidelity::Trace)?;
         let done = profile(&experiment, &self.out, self.interval, &mut Screen::new(false))?;
         let (fast, slow) = (done.fast.as_seconds() * 1e3, done.slow.as_seconds() * 1e3);
         let slowdown = if fast > 0.0 { slow / fast } else { 1.0 };

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use terrace_experiments::claims::Verdict;
-use terrace_experiments::{Refusal, rack};
+use terrace_experiments::{InputError, rack};
 use terrace_rack::config::{MechanismConfig, RackConfig};
 use terrace_rack::experiment::Placement;
 use terrace_rack::mechanism::overhead;
@@ -81,7 +81,7 @@ impl Arguments {
 
     fn run(&self) -> anyhow::Result<()> {
         let Some(file) = &self.file else {
-            return Err(Refusal::new("no experiment; expected 'terrace rack RUN.toml'").into());
+            return Err(InputError::new("no experiment; expected 'terrace rack RUN.toml'").into());
         };
         let mut experiment = rack::read(file, self.full, &self.schemes)?;
         if let Some(span) = &self.trace {
@@ -162,7 +162,7 @@ fn span_of(text: &str) -> anyhow::Result<TraceConfig> {
         }
         _ => {
             let bad = format!("--trace {text}: expected a span in microseconds, such as 100..120");
-            Err(Refusal::new(bad).into())
+            Err(InputError::new(bad).into())
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use serde_json::json;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_recorder::{Options, Progress, RecordError, Recorder, Signals, Summary};
 use terrace_recordings::reference::{CacheShape, Filter, Level};
 
@@ -122,7 +122,7 @@ impl Arguments {
         }
         let summary = summary.map_err(|error| match error {
             RecordError::Write(_) | RecordError::System { .. } => anyhow::Error::from(error),
-            error => Refusal::new(error).into(),
+            error => InputError::new(error).into(),
         })?;
         match self.format {
             Format::Json => say!("{}", serde_json::to_string_pretty(&document(&summary))?)?,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_recordings::period::PeriodReader;
 use terrace_simulated::replay::{InitialPlacement, replay_placement, replay_plans};
 
@@ -37,22 +37,22 @@ pub struct Arguments {
 impl Arguments {
     /// Replays.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
-        let mut reader = PeriodReader::open(&self.recording).map_err(Refusal::new)?;
-        if !reader.is_whole().map_err(Refusal::new)? {
-            return Err(Refusal::new(format_args!(
+        let mut reader = PeriodReader::open(&self.recording).map_err(InputError::new)?;
+        if !reader.is_whole().map_err(InputError::new)? {
+            return Err(InputError::new(format_args!(
                 "{}: the recording was cut off; expected a finished one, run the experiment again",
                 self.recording.display()
             ))
             .into());
         }
         let header = reader.header().clone();
-        let plans = replay_plans(reader.records()).map_err(Refusal::new)?;
+        let plans = replay_plans(reader.records()).map_err(InputError::new)?;
         let mut placements = Vec::new();
         if self.placement {
             for group in &header.groups {
                 let initial = InitialPlacement::Recorded;
                 let replay = replay_placement(&self.recording, &group.name, initial)
-                    .map_err(Refusal::new)?;
+                    .map_err(InputError::new)?;
                 placements.push((group.name.clone(), replay));
             }
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_report::{RackResults, ReportMeta, Results};
 
 use crate::cli::Format;
@@ -25,12 +25,12 @@ impl Arguments {
     /// Shows them.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         if RackResults::are_in(&self.results) {
-            let report = write_rack(&self.results).map_err(Refusal::new)?;
+            let report = write_rack(&self.results).map_err(InputError::new)?;
             say!("report: {}", report.display())?;
             return Ok(ExitCode::SUCCESS);
         }
-        let results = Results::read(&self.results).map_err(Refusal::new)?;
-        let report = write(&self.results, &results).map_err(Refusal::new)?;
+        let results = Results::read(&self.results).map_err(InputError::new)?;
+        let report = write(&self.results, &results).map_err(InputError::new)?;
         show(&results, self.format, &report)?;
         Ok(ExitCode::SUCCESS)
     }

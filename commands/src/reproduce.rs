@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_reproductions::book::{self, Entry, Tally};
 use terrace_reproductions::library;
-use terrace_reproductions::{Figure, Outcome, Size, Workshop, from_results, reproduce};
+use terrace_reproductions::{Figure, Outcome, RunCache, Size, from_results, reproduce};
 
 use crate::cli::Format;
 use crate::progress::Screen;
@@ -65,25 +65,25 @@ impl Arguments {
         if self.figures == ["list"] {
             return list(self.format);
         }
-        let figures = self.chosen().map_err(Refusal::new)?;
+        let figures = self.chosen().map_err(InputError::new)?;
         let size = match (self.quick, self.full) {
             (true, _) => Size::Quick,
             (_, true) => Size::Full,
             _ => Size::Standard,
         };
         // What is there is read as it is; what is made needs the folder for itself.
-        let workshop = match self.from_results {
+        let run_cache = match self.from_results {
             true => None,
-            false => Some(Workshop::open(&self.out)?),
+            false => Some(RunCache::open(&self.out)?),
         };
         let mut entries = Vec::new();
         let mut shown = Vec::new();
         for figure in figures {
             let begun = Instant::now();
             let jobs = usize::from(self.jobs);
-            let outcome = match &workshop {
-                Some(workshop) => {
-                    reproduce(&figure, size, workshop, jobs, &mut Screen::new(false))?
+            let outcome = match &run_cache {
+                Some(run_cache) => {
+                    reproduce(&figure, size, run_cache, jobs, &mut Screen::new(false))?
                 }
                 None => match from_results(&figure, size, &self.out)? {
                     Some(outcome) => outcome,

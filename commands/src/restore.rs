@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_linux::conflicts::{self, Severity};
 use terrace_linux::roots::Roots;
 use terrace_linux::session;
@@ -20,7 +20,7 @@ impl Arguments {
         let roots = Roots::default();
         let lacking = conflicts::privileges(&roots)?;
         if let Some(conflict) = lacking.iter().find(|c| c.severity == Severity::Fatal) {
-            return Err(Refusal::new(conflict).into());
+            return Err(InputError::new(conflict).into());
         }
         match session::restore_leftover(&roots)? {
             0 => say!("nothing to restore"),

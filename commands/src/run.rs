@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use terrace_experiments::Experiment;
-use terrace_experiments::file::Depth;
+use terrace_experiments::file::Fidelity;
 use terrace_experiments::run::{MachineKind, Request};
 use terrace_report::Results;
 
@@ -30,9 +30,9 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   kernel = "bzImage"          # of vm (Debian's packaged kernel)
   clock = "host"              # of vm: or "instructions", one a ns, or
                               # "memory", see below (host)
-  depth = "period"            # of sim: or "reference", see below (period)
+  fidelity = "interval"            # of sim: or "reference", see below (period)
   sample_reads = 0            # one read in so many is told to policies, of
-                              # "profile" and at reference depth (0: none)
+                              # "profile" and at trace fidelity (0: none)
 
   [[groups]]                  # one or more, run at the same time
   name = "first"
@@ -49,7 +49,7 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   [policies.amp]              # optional: parameters of a policy
   window_periods = 36
 
-At reference depth workloads are of kind "program" or "recording", periods
+At trace fidelity workloads are of kind "program" or "recording", periods
 are of simulated time, and there are these besides:
   [machine.hardware]          # see 'terrace machines'
   preset = "server-ddr5-cxl"  # and what to change of it: node.cores = 4
@@ -106,9 +106,10 @@ pub struct Common {
     /// period by period, to accesses/RUN.json. Of all programs in the guest together; slower.
     #[arg(long)]
     count_accesses: bool,
-    /// How deep the simulated machine goes, instead of what the file says.
+    /// How closely the simulated machine looks, instead of what the file says.
     #[arg(long, value_enum)]
-    depth: Option<DepthArgument>,
+    #[arg(alias = "depth")]
+    fidelity: Option<FidelityArgument>,
     /// Simulated runs at the same time; as many as there are processors by default.
     ///
     /// The results are the same bytes, whatever it is.
@@ -130,13 +131,15 @@ pub enum Machine {
     Host,
 }
 
-/// Depths by their names on the command line.
+/// Fidelities by their names on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DepthArgument {
+pub enum FidelityArgument {
     /// Which pages are accessed in each period.
-    Period,
+    #[value(alias = "period")]
+    Interval,
     /// Every reference, on hardware with an operating system: run time comes out.
-    Reference,
+    #[value(alias = "reference")]
+    Trace,
 }
 
 impl Arguments {
@@ -155,10 +158,10 @@ impl Common {
         kernels: Vec<String>,
     ) -> anyhow::Result<ExitCode> {
         let mut experiment = Experiment::read(&self.experiment)?;
-        if let Some(depth) = self.depth {
-            experiment = experiment.at_depth(match depth {
-                DepthArgument::Period => Depth::Period,
-                DepthArgument::Reference => Depth::Reference,
+        if let Some(fidelity) = self.fidelity {
+            experiment = experiment.at_fidelity(match fidelity {
+                FidelityArgument::Interval => Fidelity::Interval,
+                FidelityArgument::Trace => Fidelity::Trace,
             })?;
         }
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());

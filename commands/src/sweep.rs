@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_experiments::sweep::{Cell, Grid, Merged, Outcome, Work, is_done, merge, work};
 use terrace_results::{Kind, RunRow, Table, Value};
 
@@ -150,14 +150,14 @@ impl Arguments {
     }
 
     /// The columns to show; refuses unknown ones.
-    fn columns(&self) -> Result<Vec<&'static str>, Refusal> {
+    fn columns(&self) -> Result<Vec<&'static str>, InputError> {
         let numeric = |c: &terrace_results::Column| matches!(c.kind, Kind::Real | Kind::Integer);
         let known: Vec<_> = RunRow::columns().into_iter().filter(numeric).collect();
         let column = |name: &String| {
             let name = name.trim();
             known.iter().find(|c| c.name == name).map(|c| c.name).ok_or_else(|| {
                 let names: Vec<_> = known.iter().map(|c| c.name).collect();
-                Refusal::new(format_args!(
+                InputError::new(format_args!(
                     "no column '{name}' of numbers in the run table; expected one of {}",
                     names.join(", ")
                 ))
@@ -173,7 +173,7 @@ impl Arguments {
             });
             let Some((i, n)) = numbers.filter(|(i, n)| (1..=*n).contains(i)) else {
                 let text = format!("--shard {shard}: expected a part of a whole, such as 2/8");
-                return Err(Refusal::new(text).into());
+                return Err(InputError::new(text).into());
             };
             return Ok((0..grid.len()).filter(|cell| cell % n == i - 1).collect());
         }

@@ -14,7 +14,7 @@ use crossterm::{cursor, execute, queue, style, terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_daemon::discover::shown;
 use terrace_daemon::status::{GroupStatus, Heat, Status};
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 
 use crate::daemon::{self, HEADER, Socket, bytes};
 
@@ -39,7 +39,9 @@ impl Arguments {
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         if !(0.1..=3600.0).contains(&self.every) {
             let every = self.every;
-            return Err(Refusal::new(format_args!("--every {every}: expected 0.1 to 3600")).into());
+            return Err(
+                InputError::new(format_args!("--every {every}: expected 0.1 to 3600")).into()
+            );
         }
         let status = self.socket.status()?;
         if self.once {
@@ -51,7 +53,7 @@ impl Arguments {
             return Ok(ExitCode::SUCCESS);
         }
         if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-            return Err(Refusal::new(
+            return Err(InputError::new(
                 "standard input or output is no terminal; expected one, or use --once",
             )
             .into());

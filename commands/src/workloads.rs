@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_workloads::kinds::{self, WorkloadKind};
 
 use crate::cli::Format;
@@ -25,7 +25,7 @@ impl Arguments {
     /// Shows them.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         match &self.name {
-            Some(name) => self.show(&kinds::find(name).map_err(Refusal::new)?)?,
+            Some(name) => self.show(&kinds::find(name).map_err(InputError::new)?)?,
             None => self.show_all()?,
         }
         Ok(ExitCode::SUCCESS)

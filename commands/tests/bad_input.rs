@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use common::{Place, SMALL, Said, TERRACE, is_root, with_results};
+use common::{Place, Printed, SMALL, TERRACE, is_root, with_results};
 use terrace_results::{ResultsError, RunRow, path, read};
 
 #[test]
@@ -147,9 +147,9 @@ fn files_that_are_no_experiments_are_refused() {
     ] {
         let before = place.names();
         for command in ["run", "compare --policies lru"] {
-            let said = place.run(&format!("{command} {file} --out out"));
-            said.refused(words);
-            said.refused(&[file]);
+            let printed = place.run(&format!("{command} {file} --out out"));
+            printed.refused(words);
+            printed.refused(&[file]);
         }
         assert_eq!(place.names(), before);
     }
@@ -177,8 +177,8 @@ fn policies_to_compare_must_exist_and_stand_once() {
     assert_eq!(place.names(), ["e.toml"]);
     let mut command = place.command("compare e.toml --out out");
     let output = command.args(["--policies", "lru, lfu"]).output().unwrap();
-    let said = Said::new("compare e.toml --out out --policies 'lru, lfu'", output).good();
-    assert!(said.out.contains("\nlru ") && said.out.contains("\nlfu "), "{said}");
+    let printed = Printed::new("compare e.toml --out out --policies 'lru, lfu'", output).good();
+    assert!(printed.out.contains("\nlru ") && printed.out.contains("\nlfu "), "{printed}");
 }
 
 #[test]
@@ -246,9 +246,9 @@ fn a_damaged_recording_is_not_replayed_as_if_it_were_sound() {
         let mut bytes = whole.clone();
         bytes[position] ^= 0x10;
         place.write("damaged.trec", bytes);
-        let said = place.run("replay damaged.trec");
-        if said.code != Some(0) {
-            said.refused(&["damaged.trec"]);
+        let printed = place.run("replay damaged.trec");
+        if printed.code != Some(0) {
+            printed.refused(&["damaged.trec"]);
             refused += 1;
         }
     }
@@ -261,8 +261,8 @@ fn results_go_only_where_they_can_be_written() {
     let place = Place::new();
     place.write("e.toml", SMALL);
     for out in ["e.toml", "e.toml/out", "/proc/out", "/dev/null/out"] {
-        let said = place.run(&format!("run e.toml --out {out}"));
-        said.refused(&[out, "expected a folder for results that can be written to"]);
+        let printed = place.run(&format!("run e.toml --out {out}"));
+        printed.refused(&[out, "expected a folder for results that can be written to"]);
     }
     let output = place.command("run e.toml --out").arg("").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
@@ -275,8 +275,8 @@ fn results_that_are_absent_or_damaged_are_said_in_one_line() {
     let place = with_results();
     std::fs::create_dir(place.path("empty")).unwrap();
     for folder in ["empty", "absent"] {
-        let said = place.run(&format!("report {folder}"));
-        said.refused(&["runs.parquet: no such file; expected a results directory", "--out DIR"]);
+        let printed = place.run(&format!("report {folder}"));
+        printed.refused(&["runs.parquet: no such file; expected a results directory", "--out DIR"]);
     }
     place.run("report e.toml").refused(&["e.toml/runs.parquet", "expected a results directory"]);
 
@@ -351,25 +351,25 @@ fn a_host_that_cannot_be_used_is_left_as_it_was() {
     let place = Place::new();
     place.write("live.toml", NOBODY);
     let before = host_settings();
-    let said = place.run("run live.toml --machine host --out out");
-    said.refused(&["expected"]);
+    let printed = place.run("run live.toml --machine host --out out");
+    printed.refused(&["expected"]);
     let nodes = std::fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
     let is_node = |name: &str| name.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok());
     if nodes.filter(|e| is_node(&e.file_name().to_string_lossy())).count() == 1 {
-        said.refused(&["one tier, expected two or more", "run in the virtual machine"]);
+        printed.refused(&["one tier, expected two or more", "run in the virtual machine"]);
     }
     place.write("live.toml", SMALL.replace("lru-favor", "mix"));
     for machine in ["host", "vm"] {
-        let said = place.run(&format!("run live.toml --machine {machine} --out out"));
-        said.refused(&["workload 'mix' has no live program", "--machine sim"]);
+        let printed = place.run(&format!("run live.toml --machine {machine} --out out"));
+        printed.refused(&["workload 'mix' has no live program", "--machine sim"]);
     }
     place.write("live.toml", NOBODY.replace("cgroup =", "control_group ="));
     place.run("run live.toml --machine host --out out").refused(&["unknown field", "`cgroup`"]);
     assert_eq!(host_settings(), before);
     assert_eq!(place.names(), ["live.toml"]);
 
-    let said = place.run("restore").good();
-    assert_eq!(said.out, "nothing to restore\n");
+    let printed = place.run("restore").good();
+    assert_eq!(printed.out, "nothing to restore\n");
     assert_eq!(host_settings(), before);
 }
 
@@ -391,11 +391,11 @@ fn without_root_a_live_run_is_refused_and_a_simulated_one_works() {
         if is_root() {
             command.uid(65534).gid(65534);
         }
-        Said::new(arguments, command.output().unwrap())
+        Printed::new(arguments, command.output().unwrap())
     };
     let before = (host_settings(), place.names());
-    let said = nobody("run live.toml --machine host --out results/live");
-    said.refused(&["expected a privileged process: run it as root"]);
+    let printed = nobody("run live.toml --machine host --out results/live");
+    printed.refused(&["expected a privileged process: run it as root"]);
     nobody("restore").refused(&["run it as root"]);
     nobody("run e.toml --out /forbidden").refused(&["/forbidden", "that can be written to"]);
     assert_eq!((host_settings(), place.names()), before);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Place, Said, with_results};
+use common::{Place, Printed, with_results};
 use terrace_core::policies::REGISTRY;
 use terrace_results::{RunRow, read};
 
@@ -34,8 +34,8 @@ fn every_command_has_a_help_that_shows_its_usage() {
     let all = place.run("--help").good();
     for command in COMMANDS {
         assert!(all.out.lines().any(|l| l.trim_start().starts_with(command)), "{command}: {all}");
-        let said = place.run(&format!("{command} --help")).good();
-        assert!(said.out.contains(&format!("Usage: terrace {command}")), "{said}");
+        let printed = place.run(&format!("{command} --help")).good();
+        assert!(printed.out.contains(&format!("Usage: terrace {command}")), "{printed}");
         let short = place.run(&format!("{command} -h")).good();
         assert!(short.out.lines().all(|l| l.chars().count() <= 100), "{short}");
     }
@@ -84,10 +84,10 @@ fn wrong_arguments_exit_with_2_and_say_what_was_expected() {
         ("completions tcsh", "[possible values: bash"),
         ("man --out", "--out <DIR>"),
     ] {
-        let said = place.run(arguments);
-        assert_eq!(said.code, Some(2), "{said}");
-        assert_eq!(said.out, "", "{said}");
-        assert!(said.err.contains(expected), "nothing of '{expected}': {said}");
+        let printed = place.run(arguments);
+        assert_eq!(printed.code, Some(2), "{printed}");
+        assert_eq!(printed.out, "", "{printed}");
+        assert!(printed.err.contains(expected), "nothing of '{expected}': {printed}");
     }
     assert_eq!(place.names(), [""; 0]);
 }
@@ -124,9 +124,9 @@ fn policies_and_workloads_are_listed_for_people_and_programs() {
 fn completions_and_manual_pages_have_every_command() {
     let place = Place::new();
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        let said = place.run(&format!("completions {shell}")).good();
+        let printed = place.run(&format!("completions {shell}")).good();
         for command in COMMANDS {
-            assert!(said.out.contains(command), "{shell} knows nothing of {command}");
+            assert!(printed.out.contains(command), "{shell} knows nothing of {command}");
         }
     }
     let page = place.run("man").good();
@@ -169,10 +169,10 @@ fn a_reader_who_goes_away_ends_the_output_and_not_the_command() {
         "compare e.toml --policies lru,lfu --out out",
     ] {
         let output = place.command(arguments).stdout(closed()).output().unwrap();
-        let said = Said::new(arguments, output).good();
-        assert!(said.err.lines().all(|l| l.starts_with("run ")), "{said}");
+        let printed = Printed::new(arguments, output).good();
+        assert!(printed.err.lines().all(|l| l.starts_with("run ")), "{printed}");
         let output = place.command(arguments).stderr(closed()).output().unwrap();
-        Said::new(arguments, output).good();
+        Printed::new(arguments, output).good();
     }
     assert_eq!(read::<RunRow>(&place.path("out")).unwrap().len(), 2);
     // A refusal keeps its exit code when nobody reads it.
@@ -186,6 +186,6 @@ fn output_that_cannot_be_written_is_an_error() {
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     for arguments in ["policies", "workloads --format json", "completions zsh", "man"] {
         let output = place.command(arguments).stdout(full()).output().unwrap();
-        Said::new(arguments, output).failed(1, &["writing to standard output"]);
+        Printed::new(arguments, output).failed(1, &["writing to standard output"]);
     }
 }

@@ -18,8 +18,8 @@ fn a_printed_configuration_can_be_changed_and_run() {
     place.write("same.toml", &printed);
     assert_eq!(place.run("dram same.toml --print-config").good().out, printed);
     let idle = |file: &str| {
-        let said = place.run(&format!("dram {file} --outstanding 1 {QUICK}")).good().json();
-        said["read"]["p50_ns"].as_f64().unwrap()
+        let printed = place.run(&format!("dram {file} --outstanding 1 {QUICK}")).good().json();
+        printed["read"]["p50_ns"].as_f64().unwrap()
     };
     place.write("slow.toml", printed.replace("rcd = 17", "rcd = 27"));
     // One read at a time, another row open: tRP + tRCD + CL + burst = 55 cycles of 833 ps.

@@ -5,7 +5,7 @@ mod common;
 
 use std::process::{Command, Stdio};
 
-use common::{Place, Said, tree};
+use common::{Place, Printed, tree};
 use serde_json::Value;
 
 /// A program and its arguments, and I1, D1 and LL.
@@ -90,8 +90,8 @@ fn imported_programs_have_cachegrinds_counts() {
             ["--tool=lackey", "--trace-mem=yes", "--detailed-counts=yes", "--log-file=trace"];
         valgrind(&place, &tool.map(str::to_owned), program);
         let log = std::fs::read_to_string(place.path("trace")).unwrap();
-        let said = place.run("import lackey trace --out r.tref --format json").good();
-        let imported = said.json();
+        let printed = place.run("import lackey trace --out r.tref --format json").good();
+        let imported = printed.json();
         // Every line, and Valgrind's own summary: instructions exactly, loads and stores but for
         // those of helper functions (x87, xsave), which its summary leaves out: some dozens.
         let lines = |kinds: [&str; 2]| {
@@ -100,7 +100,7 @@ fn imported_programs_have_cachegrinds_counts() {
         assert_eq!(imported["instructions"], lines(["I  ", "I  "]), "{name}");
         assert_eq!(imported["loads"], lines([" L ", " M "]), "{name}");
         assert_eq!(imported["stores"], lines([" S ", " M "]), "{name}");
-        assert_eq!(imported["file_says"], serde_json::json!({}), "{name}: {said}");
+        assert_eq!(imported["file_says"], serde_json::json!({}), "{name}: {printed}");
         let own = |kind: usize| -> u64 {
             let table = log.lines().filter(|l| l.contains("==   ") && l.contains("     "));
             let row = |l: &str| -> Option<u64> {
@@ -170,12 +170,12 @@ fn recorded_programs_have_cachegrinds_data_counts() {
         .status()
         .unwrap();
     assert!(compiled.success());
-    let said = place.run("record --level none --out p.tref ./p");
-    if said.err.contains("cannot find the recorder's plug-in") {
+    let printed = place.run("record --level none --out p.tref ./p");
+    if printed.err.contains("cannot find the recorder's plug-in") {
         eprintln!("the recorder's plug-in is not built; nothing is tested");
         return;
     }
-    said.good();
+    printed.good();
     for shapes in [["32K,8", "32K,8", "8M,16"], ["8K,1", "8K,1", "64K,4"]] {
         let expected = cachegrind(&place, &["./p"], shapes);
         let answer = caches(&place, "p.tref", shapes);
@@ -260,12 +260,12 @@ fn files_that_make_no_sense_are_refused_and_leave_nothing() {
         place.run(arguments).refused(words);
         assert_eq!(place.names(), before, "{arguments}");
     }
-    let said: Said = place.run("import lackey cut --out cut.tref").good();
-    assert!(said.err.contains("cut: cut off at line 3"), "{said}");
+    let printed: Printed = place.run("import lackey cut --out cut.tref").good();
+    assert!(printed.err.contains("cut: cut off at line 3"), "{printed}");
     let info = place.run("info cut.tref").good().out;
     assert!(info.contains("a file that was cut off"), "{info}");
     place.run("export csv cut.tref --out /dev/full/x").failed(2, &["cannot create"]);
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = place.command("export csv cut.tref --out -").stdout(full).output().unwrap();
-    Said::new("export csv", output).failed(1, &["standard output", "No space"]);
+    Printed::new("export csv", output).failed(1, &["standard output", "No space"]);
 }

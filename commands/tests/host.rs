@@ -18,25 +18,25 @@ fn refusal(machine: &str, workload: &str) -> String {
         .args(["--machine", "host", "--fix-conflicts"])
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert_eq!(printed.lines().count(), 1, "{printed}");
     assert!(!out.exists(), "a refusal made {}", out.display());
-    said
+    printed
 }
 
 const ATTACH: &str = "kind = \"attach\"\npids = [1]";
 
 #[test]
 fn nodes_that_the_host_does_not_have_are_refused() {
-    let said = refusal("fast_nodes = [0]\nslow_nodes = [777]", ATTACH);
-    assert!(said.contains("777"), "{said}");
+    let printed = refusal("fast_nodes = [0]\nslow_nodes = [777]", ATTACH);
+    assert!(printed.contains("777"), "{printed}");
 }
 
 #[test]
 fn fast_nodes_without_slow_nodes_are_refused() {
-    let said = refusal("fast_nodes = [0]", ATTACH);
-    assert!(said.contains("both or none"), "{said}");
+    let printed = refusal("fast_nodes = [0]", ATTACH);
+    assert!(printed.contains("both or none"), "{printed}");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn attaching_to_nothing_or_to_two_things_is_refused() {
     for workload in
         ["kind = \"attach\"", "kind = \"attach\"\npids = [1]\ncgroup = \"/system.slice\""]
     {
-        let said = refusal("", workload);
-        assert!(said.contains("expected one of cgroup"), "{said}");
+        let printed = refusal("", workload);
+        assert!(printed.contains("expected one of cgroup"), "{printed}");
     }
 }

@@ -17,9 +17,9 @@ fn read(path: &str) -> String {
 fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {said}");
-    said
+    let printed = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {printed}");
+    printed
 }
 
 #[test]
@@ -34,9 +34,9 @@ fn the_debian_package_has_what_it_should_and_the_same_bytes_each_time() {
     let build = |folder: &str| {
         let out = out.path().join(folder);
         let (binaries, out) = (binaries.to_str().unwrap(), out.to_str().unwrap());
-        let said =
+        let printed =
             run(tree("tools/deb").to_str().unwrap(), &["--binaries", binaries, "--out", out]);
-        PathBuf::from(said.lines().last().unwrap())
+        PathBuf::from(printed.lines().last().unwrap())
     };
     let package = build("a");
     let fields = run("dpkg-deb", &["--field", package.to_str().unwrap()]);
@@ -119,9 +119,9 @@ fn the_unit_gives_no_more_than_it_needs() {
             .args(["verify", copy.to_str().unwrap()])
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let faults: Vec<_> = said.lines().filter(|l| l.contains("terraced.service")).collect();
-        assert!(faults.iter().all(|l| l.contains("man terraced")), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        let faults: Vec<_> = printed.lines().filter(|l| l.contains("terraced.service")).collect();
+        assert!(faults.iter().all(|l| l.contains("man terraced")), "{printed}");
     }
 }
 

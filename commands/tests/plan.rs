@@ -12,7 +12,7 @@ period_ms = 1
 periods = 100000
 
 [machine]
-depth = "reference"
+fidelity = "trace"
 fast = "16M"
 slow = "16M"
 
@@ -47,9 +47,9 @@ fn a_profile_has_an_answer_that_holds_when_it_is_run() {
     let place = profiled();
     let arguments = "plan p.tprof --slowdown 20% --policies first-touch,lfu --check --refine 2 \
                      --what-if --price-fast 4 --price-slow 1.5 --out answer";
-    let said = place.run(arguments).good();
-    assert!(said.out.contains("Checked at reference depth"), "{}", said.out);
-    assert!(said.out.contains("huge pages"), "{}", said.out);
+    let printed = place.run(arguments).good();
+    assert!(printed.out.contains("Checked at trace fidelity"), "{}", printed.out);
+    assert!(printed.out.contains("huge pages"), "{}", printed.out);
     let answers: Vec<PlanAnswerRow> = read(&place.path("answer")).unwrap();
     let chosen = answers.iter().find(|a| a.recommended).unwrap();
     let measured = chosen.measured_slowdown.unwrap();
@@ -92,8 +92,8 @@ fn other_recordings_are_planned_from_and_said_to_be_weaker() {
     let place = Place::new();
     place.write("e.toml", common::SMALL);
     place.run("run e.toml --out out").good();
-    let said = place.run("plan out/recordings/amp.trec --slowdown 5% --out answer").good();
-    assert!(said.out.contains("weaker than a profile's"), "{}", said.out);
+    let printed = place.run("plan out/recordings/amp.trec --slowdown 5% --out answer").good();
+    assert!(printed.out.contains("weaker than a profile's"), "{}", printed.out);
     assert!(place.path("answer/report.html").is_file());
     // It does not tell how it was made.
     let refused = place.run("plan out/recordings/amp.trec --slowdown 5% --check");
@@ -106,8 +106,8 @@ fn other_recordings_are_planned_from_and_said_to_be_weaker() {
         samples.push_str(&format!("prog 12/12 {seconds:.6}: cpu/mem-loads/: {address:x} 401000\n"));
     }
     place.write("perf.txt", samples);
-    let said = place.run("plan perf.txt --slowdown 5% --sample 1000 --format json").good();
-    let json = said.json();
+    let printed = place.run("plan perf.txt --slowdown 5% --sample 1000 --format json").good();
+    let json = printed.json();
     assert_eq!(json["plan"]["programs"][0]["format"], "memory samples");
     assert_eq!(json["plan"]["programs"][0]["name"], "prog");
     let share = json["plan"]["recommended"][0]["point"]["share"].as_f64().unwrap();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, Said, TERRACE, tree};
+use common::{Place, Printed, TERRACE, tree};
 use terrace_results::{RackRunRow, RackSampleRow, read};
 
 const TINY: &str = r#"
@@ -26,8 +26,8 @@ footprint = "2M"
 fn an_experiment_gives_tables_with_the_base_as_one() {
     let place = Place::new();
     place.write("tiny.toml", TINY);
-    let said = place.run("rack tiny.toml --out results --format json").good();
-    let rows = said.json();
+    let printed = place.run("rack tiny.toml --out results --format json").good();
+    let rows = printed.json();
     assert_eq!(rows.as_array().unwrap().len(), 3);
     let runs: Vec<RackRunRow> = read(&place.path("results")).unwrap();
     let base = &runs[0];
@@ -109,9 +109,9 @@ fn the_papers_experiments_can_be_read_and_the_overhead_is_its_own() {
         let file = tree(&format!("examples/rack/fig{n}.toml"));
         place.run(&format!("rack overhead {} --format json", file.display())).good();
     }
-    let said = place.run("rack overhead --format json").good();
+    let printed = place.run("rack overhead --format json").good();
     let bytes: Vec<u64> =
-        said.json().as_array().unwrap().iter().map(|s| s["bytes"].as_u64().unwrap()).collect();
+        printed.json().as_array().unwrap().iter().map(|s| s["bytes"].as_u64().unwrap()).collect();
     // 13.9 KB; 256 + 4,864 = 5 KB; 8,064 + 1,344 + 17,728 = 26.5 KB; 6.26 MB.
     assert_eq!(bytes, [14200, 256, 4864, 8064, 1344, 17728, 6_560_000]);
     let schemes = place.run("rack schemes --format json").good().json();
@@ -196,5 +196,5 @@ fn racks_that_cannot_work_are_refused_before_anything_runs() {
     place.run("rack overhead missing.toml").refused(&["missing.toml"]);
     let nothing = std::process::Command::new(TERRACE).arg("rack").output().unwrap();
     assert_eq!(nothing.status.code(), Some(2));
-    let _: Option<Said> = None;
+    let _: Option<Printed> = None;
 }

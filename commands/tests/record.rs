@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use common::{Place, Said, TERRACE, tree};
+use common::{Place, Printed, TERRACE, tree};
 use serde_json::Value;
 use terrace_recordings::reference::{Ending, ReferenceReader};
 
@@ -61,12 +61,12 @@ impl Running {
         assert!(sent.success());
     }
 
-    fn end(self) -> (Said, Value) {
-        let said = Said::new("record", self.child.wait_with_output().unwrap());
-        let json = said.out.find("\n{").map_or(0, |at| at + 1);
+    fn end(self) -> (Printed, Value) {
+        let printed = Printed::new("record", self.child.wait_with_output().unwrap());
+        let json = printed.out.find("\n{").map_or(0, |at| at + 1);
         let json =
-            serde_json::from_str(&said.out[json..]).unwrap_or_else(|e| panic!("{e}: {said}"));
-        (said, json)
+            serde_json::from_str(&printed.out[json..]).unwrap_or_else(|e| panic!("{e}: {printed}"));
+        (printed, json)
     }
 }
 
@@ -94,9 +94,9 @@ fn an_interrupted_program_ends_as_it_wants_to_and_its_recording_is_whole() {
     let script = "trap 'echo interrupted; exit 5' INT; echo ready; while :; do :; done";
     let running = Running::start(&place, "l1", script);
     running.signal("INT");
-    let (said, json) = running.end();
-    assert_eq!(said.code, Some(130), "{said}");
-    assert!(said.out.contains("interrupted"), "{said}");
+    let (printed, json) = running.end();
+    assert_eq!(printed.code, Some(130), "{printed}");
+    assert!(printed.out.contains("interrupted"), "{printed}");
     assert_eq!((&json["exit_code"], &json["cut_off"]), (&5.into(), &false.into()), "{json}");
     assert_eq!(ending(&place), Ending { exit_code: Some(5), ..Ending::default() });
 }
@@ -109,8 +109,8 @@ fn a_program_that_a_signal_ends_leaves_a_recording_that_says_so() {
     let place = Place::new();
     let running = Running::start(&place, "l1", "echo ready; while :; do :; done");
     running.signal("TERM");
-    let (said, json) = running.end();
-    assert_eq!(said.code, Some(143), "{said}");
+    let (printed, json) = running.end();
+    assert_eq!(printed.code, Some(143), "{printed}");
     assert_eq!((&json["signal"], &json["cut_off"]), (&15.into(), &true.into()), "{json}");
     let ending = ending(&place);
     assert_eq!(ending, Ending { signal: Some(15), killed: 1, ..Ending::default() });
@@ -135,8 +135,8 @@ fn a_second_signal_stops_a_program_that_does_not_mind_and_all_its_processes() {
     let child = std::fs::read_to_string(place.path("child")).unwrap();
     assert!(!runs(&child), "the child runs on");
     std::fs::remove_file(place.path("child")).unwrap();
-    let (said, json) = running.end();
-    assert_eq!(said.code, Some(130), "{said}");
+    let (printed, json) = running.end();
+    assert_eq!(printed.code, Some(130), "{printed}");
     assert_eq!((&json["stopped"], &json["cut_off"]), (&true.into(), &true.into()), "{json}");
     assert_eq!(
         ending(&place),
@@ -160,8 +160,8 @@ fn a_full_disk_is_told_and_leaves_nothing() {
         .status()
         .unwrap();
     assert!(limited.success());
-    let said = Said::new("record", running.child.wait_with_output().unwrap());
-    said.failed(1, &["cannot write recording 'r.tref'", "File too large", "give a path"]);
+    let printed = Printed::new("record", running.child.wait_with_output().unwrap());
+    printed.failed(1, &["cannot write recording 'r.tref'", "File too large", "give a path"]);
     assert!(!runs(&id), "the program runs on");
     assert_eq!(place.names(), [""; 0]);
 }
@@ -175,7 +175,7 @@ fn what_is_missing_is_told_in_one_line() {
         let mut command = Command::new(program);
         command.arg("record").args(arguments).args(["--", "/bin/true"]);
         command.current_dir(place.path(".")).env("PATH", path);
-        Said::new("record", command.output().unwrap())
+        Printed::new("record", command.output().unwrap())
     };
     run(Path::new(TERRACE), &[], "/none").refused(&["'qemu-x86_64'", "apt-get install qemu-user"]);
     run(Path::new(TERRACE), &["--qemu", "/none"], "/bin").refused(&["'/none'"]);
@@ -210,6 +210,6 @@ fn what_make_installs_records() {
         .args(["--", "/bin/true"])
         .output()
         .unwrap();
-    Said::new("record", output).good();
+    Printed::new("record", output).good();
     assert!(ReferenceReader::open(&place.path("r.tref")).unwrap().references() > 0);
 }

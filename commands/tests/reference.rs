@@ -1,4 +1,4 @@
-//! Experiments at reference depth from the command line to the tables: run time and slowdown come
+//! Experiments at trace fidelity from the command line to the tables: run time and slowdown come
 //! out, profiles predict them, and the bytes do not hang on how many runs go on at once.
 
 mod common;
@@ -13,7 +13,7 @@ period_ms = 1
 periods = 100000
 
 [machine]
-depth = "reference"
+fidelity = "trace"
 fast = "16M"
 slow = "16M"
 
@@ -44,8 +44,8 @@ fn place(change: impl Fn(String) -> String) -> Place {
 #[test]
 fn run_time_slowdown_and_exact_hits_come_out() {
     let place = place(|text| text);
-    let said = place.run("compare e.toml --policies first-touch,lfu --out out").good();
-    assert!(said.out.contains("slow-"), "{}", said.out);
+    let printed = place.run("compare e.toml --policies first-touch,lfu --out out").good();
+    assert!(printed.out.contains("slow-"), "{}", printed.out);
     let runs: Vec<RunRow> = read(&place.path("out")).unwrap();
     let hardware: Vec<HardwareRow> = read(&place.path("out")).unwrap();
     assert_eq!(runs.len(), 2);
@@ -65,7 +65,7 @@ fn run_time_slowdown_and_exact_hits_come_out() {
         assert!(periods.clone().all(|h| h.fast_table_pages + h.slow_table_pages > 0));
     }
     assert_eq!(runs[0].references, runs[1].references, "the same program under both");
-    // A run at period depth into the same folder has no such table, and leaves none behind.
+    // A run at interval fidelity into the same folder has no such table, and leaves none behind.
     place.write("s.toml", common::SMALL);
     place.run("run s.toml --out out").good();
     assert!(!place.path("out/hardware.parquet").exists());
@@ -75,7 +75,7 @@ fn run_time_slowdown_and_exact_hits_come_out() {
 fn outcomes_of_tables_that_follow_their_data_are_counted_and_told() {
     let tables = "page_size = \"4K\"\ntables = { migrate = true }";
     let place = place(|text| text.replacen("page_size = \"4K\"", tables, 1));
-    let said = place.run("compare e.toml --policies first-touch,lfu --out out").good();
+    let printed = place.run("compare e.toml --policies first-touch,lfu --out out").good();
     let runs: Vec<RunRow> = read(&place.path("out")).unwrap();
     let hardware: Vec<HardwareRow> = read(&place.path("out")).unwrap();
     for run in &runs {
@@ -96,15 +96,15 @@ fn outcomes_of_tables_that_follow_their_data_are_counted_and_told() {
         assert_eq!(outcomes, run.promoted_pages + run.demoted_pages, "{}", run.policy);
         assert_eq!(outcomes > 0, run.policy == "lfu");
     }
-    assert!(said.out.contains("Leaf tables of g under lfu"), "{}", said.out);
-    assert!(!said.out.contains("Leaf tables of g under first-touch"), "{}", said.out);
+    assert!(printed.out.contains("Leaf tables of g under lfu"), "{}", printed.out);
+    assert!(!printed.out.contains("Leaf tables of g under first-touch"), "{}", printed.out);
 }
 
 #[test]
 fn page_tables_bound_to_full_memory_end_in_a_kill_that_is_told() {
     let place = Place::new();
     let file = common::tree("examples/reference/bind-all.toml");
-    let said = place.run(&format!("run {} --out out", file.display())).good();
+    let printed = place.run(&format!("run {} --out out", file.display())).good();
     let runs: Vec<RunRow> = read(&place.path("out")).unwrap();
     let [bound, soft] = &runs[..] else { panic!("{runs:?}") };
     assert_eq!((bound.killed, soft.killed), (Some(true), Some(false)));
@@ -114,7 +114,7 @@ fn page_tables_bound_to_full_memory_end_in_a_kill_that_is_told() {
         assert!(notes.contains(words), "{notes}");
     }
     assert!(!notes.contains(" 0 MB"), "{notes}");
-    let told = said.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    let told = printed.out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains("Killed: group 'bound'"), "{told}");
 }
 
@@ -160,8 +160,8 @@ fn a_run_that_fails_leaves_nothing_half_written() {
             1,
         )
     });
-    let said = place.run("run e.toml --out out");
-    assert!(said.code == Some(1) && said.err.contains("out of memory"), "{said}");
+    let printed = place.run("run e.toml --out out");
+    assert!(printed.code == Some(1) && printed.err.contains("out of memory"), "{printed}");
     let left: Vec<_> = std::fs::read_dir(place.path("out/recordings")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
     assert!(!place.path("out/runs.parquet").exists());
@@ -191,11 +191,11 @@ fn results_do_not_hang_on_how_many_runs_go_on_at_once() {
 #[test]
 fn a_profile_tells_run_times_at_period_depth() {
     let place = place(|text| text);
-    let said = place.run("profile e.toml --out p.tprof --interval 20000 --format json").good();
-    let profile = said.json();
+    let printed = place.run("profile e.toml --out p.tprof --interval 20000 --format json").good();
+    let profile = printed.json();
     let all_slow = profile["all_slow_slowdown"].as_f64().unwrap();
     assert!(all_slow > 1.3, "{profile}");
-    let period = EXPERIMENT.replace("depth = \"reference\"", "depth = \"period\"").replace(
+    let period = EXPERIMENT.replace("fidelity = \"trace\"", "fidelity = \"interval\"").replace(
         "kind = \"program\"\nname = \"mcf\"\nfootprint_mib = 4",
         "kind = \"profile\"\npath = \"p.tprof\"",
     );
@@ -226,7 +226,7 @@ fn machines_and_workloads_that_cannot_be_are_refused_before_anything_runs() {
         (("footprint_mib = 4", "footprint_mib = 64"), &["all tiers together have 33554432 bytes"]),
         (("name = \"mcf\"", "name = \"mfc\""), &["no program is named 'mfc'", "mcf"]),
         (("kind = \"program\"", "kind = \"zipf\""), &["has no references"]),
-        (("depth = \"reference\"", "depth = \"period\""), &["expected only with depth"]),
+        (("fidelity = \"trace\"", "fidelity = \"interval\""), &["expected only with fidelity"]),
     ] {
         let place = place(|text| text.replacen(change.0, change.1, 1));
         place.run("run e.toml --out out").refused(&[words, &["e.toml: "]].concat());

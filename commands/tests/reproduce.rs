@@ -8,9 +8,9 @@ use terrace_results::{FigureRow, read};
 #[test]
 fn the_list_names_figures_of_each_paper() {
     let place = Place::new();
-    let said = place.run("reproduce list").good();
+    let printed = place.run("reproduce list").good();
     for name in ["nimble/fig8", "radiant/fig9", "granularity/fig8", "amp/fig10", "amp/table6"] {
-        assert!(said.out.contains(name), "{}", said.out);
+        assert!(printed.out.contains(name), "{}", printed.out);
     }
     let rows = place.run("reproduce list --format json").good().json();
     assert!(rows.as_array().unwrap().iter().all(|r| r["claims"].as_u64().unwrap() > 0));
@@ -19,8 +19,9 @@ fn the_list_names_figures_of_each_paper() {
 #[test]
 fn a_figure_says_what_the_paper_says_and_what_comes_out_here() {
     let place = Place::new();
-    let said = place.run("reproduce nimble/table2 --out results --book book --format json").good();
-    let shown = said.json();
+    let printed =
+        place.run("reproduce nimble/table2 --out results --book book --format json").good();
+    let shown = printed.json();
     let claims = shown[0]["claims"].as_array().unwrap();
     assert!(claims.iter().any(|c| c["paper"] == "15x" && c["agrees"] == true), "{claims:?}");
     // The picture, the values and the claims stand in files too.
@@ -70,11 +71,11 @@ here = "value('1', 'm')"
 holds = "value('1', 'm') > value('8', 'm')"
 "#,
     );
-    let said = place.run("reproduce --file own.toml --out results").good();
+    let printed = place.run("reproduce --file own.toml --out results").good();
     assert!(
-        said.out.contains("DIFFERS") && said.out.contains("0 of 1 claims agree"),
+        printed.out.contains("DIFFERS") && printed.out.contains("0 of 1 claims agree"),
         "{}",
-        said.out
+        printed.out
     );
 }
 

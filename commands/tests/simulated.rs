@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::{Place, SMALL, Said, tree, with_results};
+use common::{Place, Printed, SMALL, tree, with_results};
 use serde_json::Value;
 use terrace_core::plan::Decision;
 use terrace_core::policies::REGISTRY;
@@ -22,8 +22,9 @@ const AMONG: &str = "lru,lfu,random";
 fn example(command: &str, name: &str) -> (Place, Value) {
     let place = Place::new();
     let file = tree(&format!("examples/amp/{name}.toml"));
-    let said = place.run(&format!("{command} {} --out out --format json", file.display())).good();
-    let json = said.json();
+    let printed =
+        place.run(&format!("{command} {} --out out --format json", file.display())).good();
+    let json = printed.json();
     (place, json)
 }
 
@@ -182,14 +183,14 @@ fn groups_of_both_page_sizes_and_with_a_size_of_fast_memory_run_at_once() {
     let second = "\n[[groups]]\nname = \"base\"\npolicy = \"lfu\"\nfast = \"16M\"\n\
                   page_size = \"4K\"\n[groups.workload]\nkind = \"zipf\"\nfootprint_mib = 48\n";
     place.write("e.toml", small("", second).replace("fast_ratio = 0.5", "fast = \"24M\""));
-    let said = place.run("run e.toml --out out").good();
+    let printed = place.run("run e.toml --out out").good();
     let rows = runs(&place);
     assert_eq!(rows.iter().map(|r| r.run.as_str()).collect::<Vec<_>>(), ["as-written"; 2]);
     assert_eq!((rows[0].page_size_bytes, rows[1].page_size_bytes), (2 << 20, 4 << 10));
     assert_eq!((rows[0].pages_max, rows[1].pages_max), (32, 12288));
     // A size is shown as the share that it is, in the table and to people.
     assert_eq!((rows[0].fast_ratio, rows[1].fast_ratio), (0.375, 1.0 / 3.0));
-    assert!(said.out.contains("37.5 %") && said.out.contains("33.3 %"), "{said}");
+    assert!(printed.out.contains("37.5 %") && printed.out.contains("33.3 %"), "{printed}");
     for p in periods(&place) {
         let bound = if p.group == "base" { 4096 } else { 12 };
         assert!(p.fast_pages <= bound, "{p:?}");
@@ -229,8 +230,8 @@ fn the_same_seed_gives_the_same_bytes() {
         let place = Place::new();
         let text = format!("seed = {seed}\n{SMALL}").replace("lru-favor", "zipf");
         place.write("e.toml", text);
-        let said = place.run("compare e.toml --policies amp,random,lists --out out").good();
-        let mut files = BTreeMap::from([("output".to_owned(), said.out.into_bytes())]);
+        let printed = place.run("compare e.toml --policies amp,random,lists --out out").good();
+        let mut files = BTreeMap::from([("output".to_owned(), printed.out.into_bytes())]);
         contents(&place.path("out"), "", &mut files);
         files
     };
@@ -305,9 +306,9 @@ fn a_recording_with_other_decisions_is_found_out() {
     place.write("e.toml", SMALL);
     place.run("compare e.toml --policies lru --out out").good();
     let recording = place.path("out/recordings/lru.trec");
-    let differing = |said: &Said| {
-        assert_eq!(said.code, Some(1), "{said}");
-        said.out.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    let differing = |printed: &Printed| {
+        assert_eq!(printed.code, Some(1), "{printed}");
+        printed.out.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
     };
 
     tampered(&recording, &place.path("same.trec"), |_| {}, |_| {});
@@ -316,9 +317,12 @@ fn a_recording_with_other_decisions_is_found_out() {
     // The decisions of LRU as if they were those of LFU.
     let header = |h: &mut Header| h.groups[0].policy = "lfu".to_owned();
     tampered(&recording, &place.path("lfu.trec"), header, |_| {});
-    let said = place.run("replay lfu.trec");
-    assert!(differing(&said).len() >= 10, "{said}");
-    assert!(said.out.contains("under lfu") && !said.out.contains(" 0 decisions differ"), "{said}");
+    let printed = place.run("replay lfu.trec");
+    assert!(differing(&printed).len() >= 10, "{printed}");
+    assert!(
+        printed.out.contains("under lfu") && !printed.out.contains(" 0 decisions differ"),
+        "{printed}"
+    );
 
     // One page of one plan.
     let periods = periods(&place);
@@ -333,9 +337,9 @@ fn a_recording_with_other_decisions_is_found_out() {
         }
     };
     tampered(&recording, &place.path("one.trec"), |_| {}, period);
-    let said = place.run("replay one.trec");
-    let lines = differing(&said);
-    assert!(lines.len() == 1 && lines[0].contains(&format!("period {moving}:")), "{said}");
+    let printed = place.run("replay one.trec");
+    let lines = differing(&printed);
+    assert!(lines.len() == 1 && lines[0].contains(&format!("period {moving}:")), "{printed}");
     let json = place.run("replay one.trec --format json").json();
     assert_eq!(json["mismatches"].as_array().unwrap().len(), 1, "{json:#}");
 
@@ -375,12 +379,15 @@ fn a_run_that_fails_leaves_no_tables() {
     let text = SMALL.replace("kind = \"lru-favor\"", "kind = \"recording\"");
     let text = text.replace("footprint_mib = 64", "path = \"good/recordings/amp.trec\"");
     place.write("e.toml", text + "[machine]\nfast = \"16M\"\nslow = \"16M\"\n");
-    let said = place.run("run e.toml --out out");
-    assert_eq!(said.code, Some(1), "{said}");
-    let last = said.err.lines().last().unwrap();
+    let printed = place.run("run e.toml --out out");
+    assert_eq!(printed.code, Some(1), "{printed}");
+    let last = printed.err.lines().last().unwrap();
     let cause = "no memory for 13 pages of 2097152 bytes";
-    assert!(last.starts_with("terrace: run 'amp'") && last.matches(cause).count() <= 1, "{said}");
-    assert!(last.contains("give the machine more slow memory"), "{said}");
+    assert!(
+        last.starts_with("terrace: run 'amp'") && last.matches(cause).count() <= 1,
+        "{printed}"
+    );
+    assert!(last.contains("give the machine more slow memory"), "{printed}");
     let mut files = BTreeMap::new();
     contents(&place.path("out"), "", &mut files);
     let files: Vec<_> = files.into_keys().collect();

@@ -109,8 +109,8 @@ fn cells_run_one_by_one_anywhere_come_together_to_the_same_bytes() {
     place.run("sweep grid.toml --out parts --cell 3,40..48").good();
     place.run("sweep grid.toml --out parts --shard 2/2").good();
     let part = place.run("sweep grid.toml --out parts --shard 1/2 --format json").good();
-    let said: serde_json::Value = serde_json::from_str(&part.out).unwrap();
-    assert_eq!((said["done"].as_u64(), said["of"].as_u64()), (Some(24), Some(48)));
+    let printed: serde_json::Value = serde_json::from_str(&part.out).unwrap();
+    assert_eq!((printed["done"].as_u64(), printed["of"].as_u64()), (Some(24), Some(48)));
     assert!(!place.path("parts/runs.parquet").exists(), "parts are not merged");
     let listed = place.run("sweep grid.toml --list --out parts").good();
     assert!(listed.out.lines().all(|l| l.contains("\"done\":true")), "{}", listed.out);
@@ -145,18 +145,18 @@ key = "seed"
 values = [1, 2]
 "#;
     place.write("grid.toml", grid);
-    let said = place.run("sweep grid.toml --out out --retries 2");
-    assert_eq!(said.code, Some(1), "{}", said.err);
-    assert!(said.err.contains("2 of 4 cells failed"), "{}", said.err);
-    assert!(said.err.contains("bad.trec"), "{}", said.err);
+    let printed = place.run("sweep grid.toml --out out --retries 2");
+    assert_eq!(printed.code, Some(1), "{}", printed.err);
+    assert!(printed.err.contains("2 of 4 cells failed"), "{}", printed.err);
+    assert!(printed.err.contains("bad.trec"), "{}", printed.err);
     let failures = std::fs::read_to_string(place.path("out/failures.jsonl")).unwrap();
     assert_eq!(failures.lines().count(), 2);
     // A refusal is not tried again: it would be refused again.
     assert!(failures.lines().all(|l| l.contains("\"attempts\":1")), "{failures}");
     // Mended, only they are run again, and nothing of the failure is left.
     std::fs::copy(place.path("good.trec"), place.path("bad.trec")).unwrap();
-    let said = place.run("sweep grid.toml --out out").good();
-    assert!(said.err.contains("2 of 4 cells were there before"), "{}", said.err);
+    let printed = place.run("sweep grid.toml --out out").good();
+    assert!(printed.err.contains("2 of 4 cells were there before"), "{}", printed.err);
     assert_eq!(std::fs::read_to_string(place.path("out/failures.jsonl")).unwrap(), "");
 }
 
@@ -164,7 +164,7 @@ values = [1, 2]
 fn what_cannot_be_swept_is_refused_in_one_line() {
     let place = Place::new();
     place.write("grid.toml", GRID);
-    for (arguments, said) in [
+    for (arguments, printed) in [
         ("sweep none.toml --out o", "none.toml"),
         ("sweep grid.toml --out o --columns slowness", "no column 'slowness'"),
         ("sweep grid.toml --out o --cell 48", "expected a number from 0 to 47"),
@@ -173,7 +173,7 @@ fn what_cannot_be_swept_is_refused_in_one_line() {
     ] {
         let answer = place.run(arguments);
         assert_eq!(answer.code, Some(2), "{arguments}: {}", answer.err);
-        assert!(answer.err.contains(said), "{arguments}: {}", answer.err);
+        assert!(answer.err.contains(printed), "{arguments}: {}", answer.err);
         assert_eq!(answer.err.trim().lines().count(), 1, "{arguments}: {}", answer.err);
         assert!(!place.path("o").exists(), "{arguments} left something");
     }

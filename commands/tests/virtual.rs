@@ -20,7 +20,7 @@ fn terrace(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_terrace")).args(arguments).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     format!("{}{}", text(&output.stdout), text(&output.stderr))
 }
@@ -41,7 +41,7 @@ fn compare(folder: &Path, experiment: &str, policies: &str) -> PathBuf {
     let (file, out_text) = (file.to_str().unwrap(), out.to_str().unwrap());
     let arguments = ["compare", file, "--policies", policies, "--machine", "vm", "--out", out_text];
     let output = terrace(&arguments);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", printed(&output));
     out
 }
 
@@ -75,12 +75,12 @@ hot_ratio = 0.25
 fn two_tiers_are_seen_in_the_guest() {
     let _machine = one_machine_at_a_time();
     let output = terrace(&["lab", "--fast", "768M", "--slow", "512M"]);
-    let said = said(&output);
-    assert!(output.status.success(), "{said}");
-    let tiers: Vec<_> = said.lines().filter(|l| l.starts_with("memory_tier")).collect();
-    assert_eq!(tiers.len(), 2, "{said}");
-    assert!(tiers[0].ends_with("nodes 0") && tiers[1].ends_with("nodes 1"), "{said}");
-    assert!(said.contains(" 80 ns") && said.contains(" 300 ns"), "{said}");
+    let printed = printed(&output);
+    assert!(output.status.success(), "{printed}");
+    let tiers: Vec<_> = printed.lines().filter(|l| l.starts_with("memory_tier")).collect();
+    assert_eq!(tiers.len(), 2, "{printed}");
+    assert!(tiers[0].ends_with("nodes 0") && tiers[1].ends_with("nodes 1"), "{printed}");
+    assert!(printed.contains(" 80 ns") && printed.contains(" 300 ns"), "{printed}");
 }
 
 #[test]
@@ -92,9 +92,9 @@ fn a_guest_in_which_something_is_missing_is_left_as_it_was() {
         &["--file", &script, "--", "sh", "/srv/refusals.sh"],
     ];
     let output = terrace(&arguments.concat());
-    let said = said(&output);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("all refused, nothing changed"), "{said}");
+    let printed = printed(&output);
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.contains("all refused, nothing changed"), "{printed}");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn two_groups_have_their_own_policies_at_the_same_time() {
     let out = folder.path().join("out");
     let arguments = ["run", file.to_str().unwrap(), "--machine", "vm", "--out"];
     let output = terrace(&[&arguments[..], &[out.to_str().unwrap()]].concat());
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", printed(&output));
     let rows = read::<RunRow>(&out).unwrap();
     let names: Vec<_> = rows.iter().map(|r| (r.group.as_str(), r.policy.as_str())).collect();
     assert_eq!(names, [("young", "lru"), ("often", "lfu")]);
@@ -220,14 +220,14 @@ fn killing_the_engine_at_any_moment_harms_nothing() {
         &["--file", &script, "--", "sh", "/srv/kill.sh", "50", "7"],
     ];
     let output = terrace(&arguments.concat());
-    let said = said(&output);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("kills 50,") && said.contains("\"checksum_ok\":true"), "{said}");
+    let printed = printed(&output);
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.contains("kills 50,") && printed.contains("\"checksum_ok\":true"), "{printed}");
     // Kills that only hit the start of the program would prove little.
     let number = |after: &str| -> u64 {
-        let (_, rest) = said.split_once(after).unwrap();
+        let (_, rest) = printed.split_once(after).unwrap();
         rest.trim_start().split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
     };
-    assert!(number("in the middle of a run") >= 20, "{said}");
-    assert!(number("pages migrated") > 0, "{said}");
+    assert!(number("in the middle of a run") >= 20, "{printed}");
+    assert!(number("pages migrated") > 0, "{printed}");
 }

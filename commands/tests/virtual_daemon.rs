@@ -48,12 +48,12 @@ fn in_guest(
         .output()
         .unwrap();
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let printed = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{printed}");
     for line in lines {
-        assert!(said.contains(line), "nothing of '{line}': {said}");
+        assert!(printed.contains(line), "nothing of '{line}': {printed}");
     }
-    said
+    printed
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn terrace(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_terrace")).args(arguments).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     format!("{}{}", text(&output.stdout), text(&output.stderr))
 }
@@ -38,18 +38,19 @@ fn page_tables_are_placed_for_a_command_and_what_it_executes() {
     let arguments = ["lab", "--kernel", "terrace", "--threads", "each", "--program", program, "--"];
     let inner = ["terrace", "numactl", "--page-tables", "1", "--levels", "all", "--follow", "--"];
     let output = terrace(&[&arguments[..], &inner, &["sh", "-c", "terrace numactl"]].concat());
-    let said = said(&output);
-    assert!(output.status.success(), "{said}");
+    let printed = printed(&output);
+    assert!(output.status.success(), "{printed}");
     assert!(
-        said.contains("page tables of this process: all levels in node 1; the last level follows"),
-        "{said}"
+        printed
+            .contains("page tables of this process: all levels in node 1; the last level follows"),
+        "{printed}"
     );
     for mechanism in ["page-table-policy", "page-table-migration", "migrate", "exchange", "scan"] {
-        let has = said.lines().any(|l| {
+        let has = printed.lines().any(|l| {
             let mut words = l.split_whitespace();
             words.next() == Some(mechanism) && words.collect::<Vec<_>>().starts_with(&["has", "it"])
         });
-        assert!(has, "{mechanism}: {said}");
+        assert!(has, "{mechanism}: {printed}");
     }
 }
 
@@ -79,7 +80,7 @@ fn run(folder: &Path, mechanisms: &str) -> RunRow {
         "--out",
         out.to_str().unwrap(),
     ]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", printed(&output));
     read::<RunRow>(&out).unwrap().remove(0)
 }
 
@@ -115,7 +116,7 @@ fn a_live_run_uses_the_terrace_kernels_mechanisms_and_says_so() {
     assert!(exact > 0, "no period shows exactly the hot pages {hot:x?}");
 
     let report = terrace(&["report", out.to_str().unwrap()]);
-    assert!(said(&report).contains("tiermem"), "{}", said(&report));
+    assert!(printed(&report).contains("tiermem"), "{}", printed(&report));
 }
 
 #[test]
@@ -146,8 +147,8 @@ fn a_policy_is_compared_on_two_kernels_by_one_command() {
         "--out",
         out.to_str().unwrap(),
     ]);
-    let said = said(&output);
-    assert!(output.status.success(), "{said}");
+    let printed = printed(&output);
+    assert!(output.status.success(), "{printed}");
     let rows = read::<RunRow>(&out).unwrap();
     let what: Vec<_> = rows
         .iter()
@@ -163,10 +164,10 @@ fn a_policy_is_compared_on_two_kernels_by_one_command() {
     // The report names both kernels beside each other.
     for row in &rows {
         let kernel = row.kernel.as_deref().unwrap();
-        let line = said.lines().find(|l| l.contains(row.tracker.as_deref().unwrap()));
-        let line = line.unwrap_or_else(|| panic!("{said}"));
+        let line = printed.lines().find(|l| l.contains(row.tracker.as_deref().unwrap()));
+        let line = line.unwrap_or_else(|| panic!("{printed}"));
         let words: Vec<_> = line.split_whitespace().collect();
-        assert!(kernel.starts_with(words[0]) && words.contains(&"lru"), "{kernel}: {said}");
+        assert!(kernel.starts_with(words[0]) && words.contains(&"lru"), "{kernel}: {printed}");
     }
 }
 
@@ -213,10 +214,10 @@ fn a_live_groups_page_tables_go_where_its_key_says_and_are_counted() {
     arguments.extend(["terrace", "numactl", "--page-tables", "1", "--levels", "all", "--"]);
     arguments.extend(["sh", "-c", script]);
     let output = terrace(&arguments);
-    let said = said(&output);
-    assert!(output.status.success(), "{said}");
-    let refusal = said.lines().find(|l| l.contains("its page tables are to be placed"));
-    assert!(refusal.is_some_and(|l| l.contains("group 'program'")), "{said}");
+    let printed = printed(&output);
+    assert!(output.status.success(), "{printed}");
+    let refusal = printed.lines().find(|l| l.contains("its page tables are to be placed"));
+    assert!(refusal.is_some_and(|l| l.contains("group 'program'")), "{printed}");
     let (fast, slow) = table_pages(&results.join("out/as-ever"));
     assert!(slow > 0 && fast == 0, "as ever: {fast} in fast memory, {slow} in slow");
     let (fast, slow) = table_pages(&results.join("out/bound"));
@@ -274,7 +275,7 @@ fn the_kernels_lists_decide_what_is_hot_where_a_policy_goes_by_them() {
     let results = folder.path().join("results");
     arguments.extend(["--out", results.to_str().unwrap(), "--", "sh", "-c", &script]);
     let output = terrace(&arguments);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", printed(&output));
 
     // Shares of pages that the kernel has on active lists, by period.
     let active = |name: &str| -> Vec<Option<f64>> {

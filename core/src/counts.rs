@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use crate::carry::Carry;
+use crate::remap::Remap;
 
 /// The samples of a period.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,9 +90,9 @@ impl SampledShares {
     }
 
     /// Follows a change of layout.
-    pub fn remap(&mut self, carry: &Carry) {
+    pub fn remap(&mut self, remap: &Remap) {
         if !self.shares.is_empty() {
-            self.shares = carry.values(&self.shares, NONE, carry.new_pages());
+            self.shares = remap.values(&self.shares, NONE, remap.new_pages());
         }
     }
 

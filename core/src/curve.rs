@@ -113,8 +113,8 @@ impl HitCurve {
 mod tests {
     use super::*;
     use crate::bits::PageBits;
-    use crate::carry::Carry;
     use crate::page::Layout;
+    use crate::remap::Remap;
     use crate::scan::Scan;
     use std::sync::Arc;
 
@@ -122,7 +122,7 @@ mod tests {
     fn the_hottest_pages_come_first_and_each_yields_its_frequency() {
         let layout = Arc::new(Layout::contiguous(PageSize::Huge, 4));
         let mut hotness = Hotness::new();
-        hotness.carry(&Carry::from_nothing(&layout));
+        hotness.remap(&Remap::from_nothing(&layout));
         for period in 0..4u64 {
             let mut accessed = PageBits::new(4);
             accessed.set(1, true);

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use crate::bits::PageBits;
-use crate::carry::{Carry, LayoutFollower};
 use crate::plan::Features;
+use crate::remap::{LayoutFollower, Remap};
 use crate::scan::Scan;
 
 /// Counts features; remembers the pages of the scan before and where they were.
@@ -19,10 +19,10 @@ impl FeatureCounter {
     /// To be called first with every scan: follows a change of layout, and says how it changed
     /// so that the caller can follow it too. Fresh pages count as stable: the paper compares a
     /// page's place with its last, and they had none.
-    pub fn follow(&mut self, scan: &Scan) -> Option<Carry> {
-        let carry = self.layout.follow(&scan.layout)?;
-        self.previous = carry.bits_or(&self.previous, &scan.fast);
-        Some(carry)
+    pub fn follow(&mut self, scan: &Scan) -> Option<Remap> {
+        let remap = self.layout.follow(&scan.layout)?;
+        self.previous = remap.bits_or(&self.previous, &scan.fast);
+        Some(remap)
     }
 
     /// Where every page was in the scan before; fresh pages where they are now.

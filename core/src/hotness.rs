@@ -26,8 +26,8 @@
 //! time has passed since the last access known of.
 
 use crate::bits::PageBits;
-use crate::carry::Carry;
 use crate::counts::{self, SampledShares};
+use crate::remap::Remap;
 use crate::scan::Scan;
 
 /// Periods that the history holds.
@@ -139,15 +139,15 @@ impl Hotness {
 
     /// Follows a change of layout: pages keep what is known of them, fresh ones were never
     /// accessed.
-    pub fn carry(&mut self, carry: &Carry) {
-        self.pages = carry.new_pages();
+    pub fn remap(&mut self, remap: &Remap) {
+        self.pages = remap.new_pages();
         let length = self.pages.next_multiple_of(64);
         for bits in &mut self.history {
-            *bits = carry.bits(bits);
+            *bits = remap.bits(bits);
         }
-        self.age = carry.values(&self.age, NEVER, length);
-        self.idle = carry.values(&self.idle, IDLE, length);
-        self.shares.remap(carry);
+        self.age = remap.values(&self.age, NEVER, length);
+        self.idle = remap.values(&self.idle, IDLE, length);
+        self.shares.remap(remap);
     }
 
     /// Takes in the accessed bits of a period. The scan's layout must be the one last carried to.
@@ -163,7 +163,7 @@ impl Hotness {
         scan: &Scan,
         mut visit: impl FnMut(usize, &[u8; 64], &[u8; 64]),
     ) {
-        assert_eq!(scan.pages(), self.pages, "a scan of the layout last carried to");
+        assert_eq!(scan.pages(), self.pages, "a scan of the layout last remapped to");
         if scan.lost_periods > 0 {
             self.grow_older(scan.lost_periods);
         }
@@ -315,7 +315,7 @@ mod tests {
     fn fresh(pages: u64) -> (Arc<Layout>, Hotness) {
         let layout = Arc::new(Layout::contiguous(PageSize::Huge, pages));
         let mut hotness = Hotness::new();
-        hotness.carry(&Carry::from_nothing(&layout));
+        hotness.remap(&Remap::from_nothing(&layout));
         (layout, hotness)
     }
 
@@ -422,7 +422,7 @@ mod tests {
         // Pages 10..50 and 100..200 stay, 200..300 come; everything shifts.
         let e = |page: u64, pages| Extent { space: SpaceId(0), start: page * size, pages };
         let next = Layout::new(PageSize::Huge, vec![e(10, 40), e(100, 200)]).unwrap();
-        hotness.carry(&Carry::between(&layout, &next));
+        hotness.remap(&Remap::between(&layout, &next));
         for (new, old) in (0..40).map(|i| (i, i + 10)).chain((40..140).map(|i| (i, i + 60))) {
             assert_eq!(hotness.history(new), before.history(old));
             assert_eq!(hotness.age(new), before.age(old));

@@ -13,27 +13,27 @@
 //!   steps;
 //! - [`policy`]: the [`policy::Policy`] trait and how one is built by name;
 //! - what policies are made of: [`hotness`] (ages and histories), [`select`] (choosing by
-//!   counting), [`builder`] (from pages to a plan), [`features`], and [`carry`] (keeping all of
+//!   counting), [`builder`] (from pages to a plan), [`features`], and [`remap`] (keeping all of
 //!   it when pages come and go);
 //! - [`parameters`] and [`mod@size`]: how parameters of experiment files are read;
 //! - [`policies`]: one file each, and their registry;
 //! - [`curve`] and [`partitioning`]: what fast memory is worth to groups, and how it is divided;
 //! - [`heat`]: accesses by address and period, binned;
-//! - [`foresight`]: the future, and the best placement that it allows;
+//! - [`oracle`]: the future, and the best placement that it allows;
 //! - [`projection`]: run time on tiers of other latencies;
-//! - [`seams`]: the other two traits of the loop, [`seams::Tracker`] and [`seams::Mover`].
+//! - [`interfaces`]: the other two traits of the loop, [`interfaces::Tracker`] and [`interfaces::Mover`].
 #![forbid(unsafe_code)]
 
 pub mod bits;
 pub mod builder;
-pub mod carry;
 pub mod counts;
 pub mod curve;
 pub mod features;
-pub mod foresight;
 pub mod heat;
 pub mod hotness;
+pub mod interfaces;
 pub mod operations;
+pub mod oracle;
 pub mod page;
 pub mod parameters;
 pub mod partitioning;
@@ -41,7 +41,7 @@ pub mod plan;
 pub mod policies;
 pub mod policy;
 pub mod projection;
+pub mod remap;
 pub mod scan;
-pub mod seams;
 pub mod select;
 pub mod size;

@@ -1,10 +1,10 @@
-//! The policy seam: the trait that every policy implements and the registry that names them.
+//! The policy interface: the trait that every policy implements and the registry that names them.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::foresight::Foresight;
+use crate::oracle::OracleTrace;
 use crate::plan::Decision;
 use crate::scan::{Budget, Scan};
 
@@ -29,14 +29,14 @@ pub trait Policy: Send {
         false
     }
 
-    /// Whether it plans with knowledge of the future ([`Policy::foresee`]). Where that cannot be
+    /// Whether it plans with knowledge of the future ([`Policy::set_oracle`]). Where that cannot be
     /// had it should be refused beforehand.
-    fn needs_future(&self) -> bool {
+    fn needs_oracle(&self) -> bool {
         false
     }
 
     /// Tells what the group will do, before its first scan.
-    fn foresee(&mut self, _future: Arc<Foresight>) {}
+    fn set_oracle(&mut self, _future: Arc<OracleTrace>) {}
 
     /// Bytes of metadata held for the group's pages at this moment.
     fn metadata_bytes(&self) -> usize;

@@ -31,18 +31,18 @@ pub struct Scan {
     /// sampled several times. A page has a count where it has a bit in `accessed`, and no other.
     pub counts: Option<AccessCounts>,
     /// What was measured besides, where the machine measures it.
-    pub measures: Option<Arc<Measures>>,
+    pub counters: Option<Arc<PeriodCounters>>,
 }
 
 /// What a machine measured of a group's memory during a period: counters of the processor, and
 /// samples of reads as PEBS and IBS give them. Policies must do without it: live Linux has none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Measures {
+pub struct PeriodCounters {
     /// Time that the period took the program, in ns: what it waited for the moves of the plan
     /// before is in it.
     pub elapsed_ns: u64,
     /// Of it, time that it stood still for moves.
-    pub moving_ns: u64,
+    pub migration_stall_ns: u64,
     /// Of it, time that it waited for lines of slow memory.
     pub slow_stall_ns: u64,
     /// Loads and stores since the program began: how far it has come.
@@ -67,8 +67,8 @@ impl Scan {
         assert_eq!(accessed.len(), layout.pages(), "accessed bits for every page");
         assert_eq!(fast.len(), layout.pages(), "fast bits for every page");
         let lost_periods = 0;
-        let (frames, active, counts, measures) = (None, None, None, None);
-        Scan { period, lost_periods, layout, accessed, fast, frames, active, counts, measures }
+        let (frames, active, counts, counters) = (None, None, None, None);
+        Scan { period, lost_periods, layout, accessed, fast, frames, active, counts, counters }
     }
 
     /// The same scan with the frame of every page.
@@ -129,15 +129,15 @@ impl Scan {
     ///
     /// # Panics
     /// When there are samples of more or fewer pages than it has.
-    pub fn with_measures(self, measures: Arc<Measures>) -> Self {
-        let sampled = measures.samples.as_ref().is_none_or(|s| s.len() == self.pages());
+    pub fn with_counters(self, counters: Arc<PeriodCounters>) -> Self {
+        let sampled = counters.samples.as_ref().is_none_or(|s| s.len() == self.pages());
         assert!(sampled, "samples for every page");
-        Scan { measures: Some(measures), ..self }
+        Scan { counters: Some(counters), ..self }
     }
 
     /// Sampled reads of each page, where reads are sampled.
     pub fn samples(&self) -> Option<&[u16]> {
-        self.measures.as_ref()?.samples.as_deref()
+        self.counters.as_ref()?.samples.as_deref()
     }
 
     /// Number of pages.

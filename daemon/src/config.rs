@@ -542,7 +542,7 @@ impl Config {
         let built =
             policy::build(&group.policy, &self.parameters_of(&group.policy), self.daemon.seed);
         let policy = built.map_err(|e| e.to_string())?;
-        if policy.needs_future() {
+        if policy.needs_oracle() {
             return Err(format!(
                 "policy '{}' plans with the future, which nobody knows here; use terrace",
                 group.policy

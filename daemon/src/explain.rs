@@ -243,7 +243,7 @@ fn remedy(reason: FailureReason) -> &'static str {
         FailureReason::Denied => "CAP_SYS_NICE for terraced, or no sharing with other groups",
         FailureReason::ProcessGone => "nothing to do: the process has ended",
         FailureReason::StayedPut => {
-            "nothing to do: the kernel said it moved and it did not; tried again"
+            "nothing to do: the kernel printed it moved and it did not; tried again"
         }
         FailureReason::OutOfTime => "a larger move_share or a longer period",
         FailureReason::Unsupported => "nothing: this machine cannot move such pages",
@@ -256,8 +256,8 @@ mod tests {
     use crate::status::GroupStatus;
     use std::sync::Arc;
     use terrace_core::bits::PageBits;
-    use terrace_core::carry::Carry;
     use terrace_core::page::{Extent, Layout, PageSize, VirtualRange};
+    use terrace_core::remap::Remap;
 
     const HUGE: u64 = PageSize::Huge.bytes();
 
@@ -266,7 +266,7 @@ mod tests {
         let extents = vec![Extent { space: SpaceId(9), start: HUGE, pages: 8 }];
         let layout = Arc::new(Layout::new(PageSize::Huge, extents).unwrap());
         let mut view = View::default();
-        view.hotness.carry(&Carry::from_nothing(&layout));
+        view.hotness.remap(&Remap::from_nothing(&layout));
         let fast: PageBits = (0..8).map(|p| p == 0 || p == 7).collect();
         for period in 0..8 {
             let accessed: PageBits = (0..8).map(|p| p < 2 || (p == 2 && period == 3)).collect();

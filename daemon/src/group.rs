@@ -15,11 +15,11 @@ use terrace_core::curve::HitCurve;
 use terrace_core::features::FeatureCounter;
 use terrace_core::heat::Heat as HeatMap;
 use terrace_core::hotness::{HISTORY_PERIODS, Hotness, IDLE};
+use terrace_core::interfaces::MachineError;
 use terrace_core::page::{SpaceId, VirtualRange};
 use terrace_core::plan::{Direction, FailureReason};
 use terrace_core::policy::{self, Policy};
 use terrace_core::scan::Scan;
-use terrace_core::seams::MachineError;
 use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
 use terrace_linux::costs::{Costs, thread_cpu_ns};
 
@@ -386,8 +386,8 @@ impl Keeper {
     }
 
     fn learn(&mut self, scan: &Scan) -> terrace_core::plan::Features {
-        if let Some(carry) = self.features.follow(scan) {
-            self.hotness.carry(&carry);
+        if let Some(remap) = self.features.follow(scan) {
+            self.hotness.remap(&remap);
         }
         self.hotness.observe(scan);
         self.features.count(scan).0

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use terrace_core::interfaces::{Mover, Tracker};
 use terrace_core::page::SpaceId;
-use terrace_core::seams::{Mover, Tracker};
 use terrace_linux::costs::Costs;
 
 use crate::config::Settings;

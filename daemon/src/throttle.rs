@@ -40,11 +40,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use terrace_core::bits::PageBits;
-use terrace_core::carry::LayoutFollower;
 use terrace_core::page::{PageSize, VirtualRange};
 use terrace_core::plan::FailureReason::OutOfTime;
 use terrace_core::plan::{Decision, Exchange, Outcome, Plan};
 use terrace_core::policy::Policy;
+use terrace_core::remap::LayoutFollower;
 use terrace_core::scan::{Budget, Scan};
 
 use crate::config::ThrottleConfig;
@@ -136,7 +136,7 @@ pub struct ThrottleStatus {
     #[serde(default)]
     pub stall_share: f64,
     /// The reason in force, for people.
-    #[serde(alias = "said")]
+    #[serde(alias = "printed")]
     pub message: Option<String>,
 }
 
@@ -296,13 +296,13 @@ impl Throttle {
 
     /// Compares with doing nothing.
     fn judge(&mut self, scan: &Scan) {
-        if let Some(carry) = self.follower.follow(&scan.layout) {
+        if let Some(remap) = self.follower.follow(&scan.layout) {
             // Fresh pages were placed by the kernel, not by us: the shadow has them where they are.
-            self.shadow = carry.bits_or(&self.shadow, &scan.fast);
-            self.before = carry.bits_or(&self.before, &scan.fast);
-            self.went_up = carry.bits(&self.went_up);
-            self.went_down = carry.bits(&self.went_down);
-            self.coldness.remap(&carry);
+            self.shadow = remap.bits_or(&self.shadow, &scan.fast);
+            self.before = remap.bits_or(&self.before, &scan.fast);
+            self.went_up = remap.bits(&self.went_up);
+            self.went_down = remap.bits(&self.went_down);
+            self.coldness.remap(&remap);
         }
         self.coldness.observe(scan);
         self.gain += scan.accesses_in(&scan.fast) - scan.accesses_in(&self.shadow);

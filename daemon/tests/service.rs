@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use terrace_core::bits::PageBits;
+use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
 use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
 use terrace_core::plan::{Outcome, Plan};
 use terrace_core::scan::Scan;
-use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
 use terrace_daemon::board::Board;
 use terrace_daemon::config::Settings;
 use terrace_daemon::control::{Order, Request};
@@ -438,9 +438,9 @@ fn a_group_that_fails_is_told_left_alone_and_tried_again_without_harm_to_others(
     run.program("/a", 32, LOW);
     run.program("/b", 32, LOW);
     run.until("both", |s| s.groups.len() == 2 && s.groups.iter().all(|g| g.scans > 3));
-    run.world(|w| w.programs.get_mut("/a").unwrap().fault = Some("the kernel said no".into()));
+    run.world(|w| w.programs.get_mut("/a").unwrap().fault = Some("the kernel printed no".into()));
     let status = run.until("failed", |s| s.groups.len() == 1 && !s.unmanaged.is_empty());
-    assert!(status.unmanaged[0].reason.contains("the kernel said no"), "{:?}", status.unmanaged);
+    assert!(status.unmanaged[0].reason.contains("the kernel printed no"), "{:?}", status.unmanaged);
     let scans = group(&status, "b").unwrap().scans;
     run.until("the other goes on", |s| group(s, "b").is_some_and(|g| g.scans > scans + 5));
     let status = run.until("tried again", |s| group(s, "a").is_some_and(|g| g.scans > 0));

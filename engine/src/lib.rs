@@ -1,7 +1,7 @@
 //! The loop of Terrace: observe, decide, act, once a period, for each group.
 //!
-//! **Knows** the three seams of the core: [`Tracker`](terrace_core::seams::Tracker),
-//! [`Policy`](terrace_core::policy::Policy), [`Mover`](terrace_core::seams::Mover). **Must not
+//! **Knows** the three interfaces of the core: [`Tracker`](terrace_core::interfaces::Tracker),
+//! [`Policy`](terrace_core::policy::Policy), [`Mover`](terrace_core::interfaces::Mover). **Must not
 //! know** which machine it runs on, where time comes from, or what becomes of its reports.
 //!
 //! - [`limit`]: how much fast memory a group may use;

@@ -1,8 +1,8 @@
-//! What the engine tells about each period: the seam to recordings, tables and screens.
+//! What the engine tells about each period: the interface to recordings, tables and screens.
 
+use terrace_core::interfaces::MachineError;
 use terrace_core::plan::{Decision, Outcome};
 use terrace_core::scan::{Budget, Scan};
-use terrace_core::seams::MachineError;
 
 /// One period of one group, after its moves.
 #[derive(Debug)]

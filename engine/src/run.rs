@@ -1,10 +1,10 @@
 //! The loop: all groups are observed, then all decide, then all act, so that their scans speak
 //! of the same time and no group's moves delay another's scan.
 
+use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
 use terrace_core::plan::{Direction, Failure, FailureReason, Outcome, Plan};
 use terrace_core::policy::Policy;
 use terrace_core::scan::{Budget, Scan};
-use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
 
 use crate::limit::FastLimit;
 use crate::report::{Cpu, Observer, PeriodReport};

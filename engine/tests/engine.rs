@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use terrace_core::bits::PageBits;
+use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
 use terrace_core::page::{Layout, PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Decision, Direction, Failure, FailureReason, Features, Outcome, Plan};
 use terrace_core::policy::Policy;
 use terrace_core::scan::{Budget, Scan};
-use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
 use terrace_engine::{Engine, EngineError, FastLimit, Group, Observer, Options, PeriodReport};
 
 const PAGE: u64 = 4096;

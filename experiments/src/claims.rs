@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::refusal::{Refusal, refuse};
+use crate::input_error::{InputError, refuse};
 
 /// A row to check claims against: who it is of, and what was measured.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -135,8 +135,8 @@ pub fn read(
     tables: &[toml::Table],
     dimensions: &BTreeMap<&'static str, Vec<String>>,
     measures: &[&str],
-) -> Result<Vec<Claim>, Refusal> {
-    let one = |(n, table): (usize, &toml::Table)| -> Result<Claim, Refusal> {
+) -> Result<Vec<Claim>, InputError> {
+    let one = |(n, table): (usize, &toml::Table)| -> Result<Claim, InputError> {
         let claim: Claim = table
             .clone()
             .try_into()
@@ -288,7 +288,7 @@ mod tests {
         ]
     }
 
-    fn claim(text: &str) -> Result<Claim, Refusal> {
+    fn claim(text: &str) -> Result<Claim, InputError> {
         let table = toml::from_str(&format!("says = 'it'\nsource = 'here'\n{text}")).unwrap();
         let dimensions = BTreeMap::from([
             ("workload", vec!["a".to_owned(), "b".to_owned()]),
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn claims_that_could_never_be_checked_are_refused() {
-        for (text, said) in [
+        for (text, printed) in [
             ("measure = 'speed'\nof = {}\nat_most = 1", "no measure \"speed\"; expected one of"),
             ("measure = 'slowdown'\nof = {}", "expected at_least, at_most or both"),
             ("measure = 'slowdown'\nof = { plan = 'x' }\nat_most = 1", "no \"plan\""),
@@ -338,7 +338,7 @@ mod tests {
             ("measure = 'slowdown'\nof = {}\nat_mots = 1", "at_mots"),
         ] {
             let error = claim(text).unwrap_err().to_string();
-            assert!(error.contains(said) && !error.contains('\n'), "{error}");
+            assert!(error.contains(printed) && !error.contains('\n'), "{error}");
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use terrace_core::interfaces::MachineError;
 use terrace_core::plan::{Failure, FailureReason};
 use terrace_core::scan::Scan;
-use terrace_core::seams::MachineError;
 use terrace_engine::{Observer, PeriodReport};
 use terrace_recordings::container::PartialFile;
 use terrace_recordings::error::RecordingError;

@@ -14,8 +14,8 @@ use terrace_simulated::os::{OsConfig, TablePolicy};
 use terrace_simulated::reference::Options;
 use terrace_workloads::kinds;
 
-use crate::own::OwnPolicy;
-use crate::refusal::{Refusal, refuse};
+use crate::custom::CustomPolicy;
+use crate::input_error::{InputError, refuse};
 use crate::size::Size;
 use crate::sparse::Sparse;
 
@@ -35,7 +35,7 @@ pub struct Experiment {
     pub period_ms: u64,
     /// Periods to run; it ends before when all its workloads have ended.
     pub periods: u64,
-    /// At reference depth, and where a virtual machine's clock knows the memory: whether it is also
+    /// At trace fidelity, and where a virtual machine's clock knows the memory: whether it is also
     /// run with all memory fast, for slowdowns.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub slowdown: bool,
@@ -49,7 +49,7 @@ pub struct Experiment {
     pub policies: BTreeMap<String, Value>,
     /// Policies of the caller's own, which no file can have.
     #[serde(skip)]
-    pub own_policies: Vec<OwnPolicy>,
+    pub custom_policies: Vec<CustomPolicy>,
     /// The folder that paths in the file are relative to.
     #[serde(skip)]
     pub folder: PathBuf,
@@ -109,21 +109,22 @@ pub struct MachineSpec {
     #[serde(skip_serializing_if = "Clock::is_host")]
     pub clock: Clock,
     /// How deep the simulated machine goes.
-    #[serde(skip_serializing_if = "Depth::is_period")]
-    pub depth: Depth,
-    /// Of a workload of kind "profile", and of any at reference depth, one read from memory in so
+    #[serde(skip_serializing_if = "Fidelity::is_interval")]
+    #[serde(alias = "fidelity")]
+    pub fidelity: Fidelity,
+    /// Of a workload of kind "profile", and of any at trace fidelity, one read from memory in so
     /// many is sampled and told to policies; 0: none is.
     #[serde(skip_serializing_if = "is_zero")]
     pub sample_reads: u32,
-    /// At reference depth, and where a virtual machine's clock knows the memory: the machine's
+    /// At trace fidelity, and where a virtual machine's clock knows the memory: the machine's
     /// hardware, a preset by name and what to change of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware: Option<toml::Table>,
-    /// At reference depth, and of it what moving pages costs where a workload is a profile: its
+    /// At trace fidelity, and of it what moving pages costs where a workload is a profile: its
     /// operating system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub os: Option<OsConfig>,
-    /// At reference depth: how time is played.
+    /// At trace fidelity: how time is played.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulation: Option<Options>,
 }
@@ -131,17 +132,19 @@ pub struct MachineSpec {
 /// How deep a simulation goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Depth {
+pub enum Fidelity {
     /// Which pages are accessed in each period.
     #[default]
-    Period,
+    #[serde(alias = "period")]
+    Interval,
     /// Every reference, on hardware with an operating system.
-    Reference,
+    #[serde(alias = "reference")]
+    Trace,
 }
 
-impl Depth {
-    fn is_period(&self) -> bool {
-        *self == Depth::Period
+impl Fidelity {
+    fn is_interval(&self) -> bool {
+        *self == Fidelity::Interval
     }
 }
 
@@ -190,7 +193,7 @@ impl Default for MachineSpec {
             kernel: None,
             mechanisms: Mechanisms::Auto,
             clock: Clock::Host,
-            depth: Depth::Period,
+            fidelity: Fidelity::Interval,
             sample_reads: 0,
             hardware: None,
             os: None,
@@ -220,17 +223,17 @@ pub struct GroupSpec {
     /// Pages that may be moved for it in a period; no limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved_pages_per_period: Option<u64>,
-    /// Where its page-table pages go: at reference depth, and live on the Terrace kernel.
+    /// Where its page-table pages go: at trace fidelity, and live on the Terrace kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tables: Option<TablePolicy>,
-    /// At reference depth: how many entries of page-table pages are used, for page tables of a
+    /// At trace fidelity: how many entries of page-table pages are used, for page tables of a
     /// larger program's shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sparse: Option<Sparse>,
-    /// At reference depth: when it starts, in ms of simulated time.
+    /// At trace fidelity: when it starts, in ms of simulated time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_ms: Option<u64>,
-    /// At reference depth: when it is ended, if it has not ended by itself.
+    /// At trace fidelity: when it is ended, if it has not ended by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_ms: Option<u64>,
     /// What it runs.
@@ -275,7 +278,7 @@ impl GroupSpec {
 
 impl Experiment {
     /// Reads and checks an experiment file.
-    pub fn read(path: &Path) -> Result<Self, Refusal> {
+    pub fn read(path: &Path) -> Result<Self, InputError> {
         let text = std::fs::read_to_string(path).map_err(|e| {
             refuse!(
                 "{}: {e}; expected an experiment file, see 'terrace run --help'",
@@ -290,7 +293,7 @@ impl Experiment {
     }
 
     /// A refusal of what this experiment asks for, with the name of its file.
-    pub fn refusal(&self, refusal: Refusal) -> Refusal {
+    pub fn refusal(&self, refusal: InputError) -> InputError {
         match self.file.as_os_str().is_empty() {
             true => refusal,
             false => refuse!("{}: {refusal}", self.file.display()),
@@ -298,7 +301,7 @@ impl Experiment {
     }
 
     /// Reads and checks the text of an experiment file whose relative paths start at `folder`.
-    pub fn parse(text: &str, folder: PathBuf) -> Result<Self, Refusal> {
+    pub fn parse(text: &str, folder: PathBuf) -> Result<Self, InputError> {
         let mut experiment: Experiment = toml::from_str(text).map_err(|e| {
             let line = e.span().map(|s| 1 + text[..s.start.min(text.len())].matches('\n').count());
             let place = line.map(|l| format!("line {l}: ")).unwrap_or_default();
@@ -310,7 +313,7 @@ impl Experiment {
     }
 
     /// The same experiment with every group under this policy.
-    pub fn under(&self, policy: &str) -> Result<Self, Refusal> {
+    pub fn under(&self, policy: &str) -> Result<Self, InputError> {
         let mut experiment = self.clone();
         experiment.groups.iter_mut().for_each(|g| g.policy = policy.to_owned());
         experiment.check()?;
@@ -319,7 +322,7 @@ impl Experiment {
 
     /// The same experiment with a policy of the caller's own, which groups and requests can then name
     /// as they name those of the registry.
-    pub fn with_own_policy(mut self, policy: OwnPolicy) -> Result<Self, Refusal> {
+    pub fn with_custom_policy(mut self, policy: CustomPolicy) -> Result<Self, InputError> {
         let name = policy.name();
         name_is_plain("the name of a policy", name)?;
         if terrace_core::policies::REGISTRY.iter().any(|kind| kind.name == name) {
@@ -327,27 +330,27 @@ impl Experiment {
                 "a policy of your own is named '{name}' like one of Terrace's: expected another name"
             ));
         }
-        if self.own_policies.iter().any(|own| own.name() == name) {
+        if self.custom_policies.iter().any(|own| own.name() == name) {
             return Err(refuse!(
                 "two policies of your own are named '{name}': expected different names"
             ));
         }
-        self.own_policies.push(policy);
+        self.custom_policies.push(policy);
         Ok(self)
     }
 
     /// Makes the policy of a group.
     pub fn policy_of(&self, group: &GroupSpec) -> Result<Box<dyn Policy>, PolicyError> {
-        match self.own_policies.iter().find(|own| own.name() == group.policy) {
+        match self.custom_policies.iter().find(|own| own.name() == group.policy) {
             Some(own) => Ok(own.build(self.seed)),
             None => policy::build(&group.policy, &self.parameters_of(&group.policy), self.seed),
         }
     }
 
     /// The same experiment at this depth.
-    pub fn at_depth(&self, depth: Depth) -> Result<Self, Refusal> {
+    pub fn at_fidelity(&self, fidelity: Fidelity) -> Result<Self, InputError> {
         let mut experiment = self.clone();
-        experiment.machine.depth = depth;
+        experiment.machine.fidelity = fidelity;
         experiment.check().map_err(|e| self.refusal(e))?;
         Ok(experiment)
     }
@@ -358,13 +361,13 @@ impl Experiment {
     }
 
     /// Refuses policies that plan with the future, where it cannot be known.
-    pub(crate) fn future_is_unknown(&self) -> Result<(), Refusal> {
+    pub(crate) fn future_is_unknown(&self) -> Result<(), InputError> {
         for group in &self.groups {
-            let policy = self.policy_of(group).map_err(Refusal::new)?;
-            if policy.needs_future() {
+            let policy = self.policy_of(group).map_err(InputError::new)?;
+            if policy.needs_oracle() {
                 return Err(refuse!(
                     "group '{}': policy '{}' plans with the future, which is known of recordings, \
-                     profiles and generators on the simulated machine at period depth only; make a \
+                     profiles and generators on the simulated machine at interval fidelity only; make a \
                      profile with 'terrace profile' and run that",
                     group.name,
                     group.policy
@@ -374,7 +377,7 @@ impl Experiment {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), Refusal> {
+    fn check(&self) -> Result<(), InputError> {
         name_is_plain("name", &self.name)?;
         if !(1..=3_600_000).contains(&self.period_ms) {
             return Err(refuse!("period_ms = {}: expected 1 to 3600000", self.period_ms));
@@ -396,16 +399,16 @@ impl Experiment {
                 "machine.fast_nodes and machine.slow_nodes: expected both or none of them"
             ));
         }
-        // What moves cost is played at period depth too, for programs whose time is known.
+        // What moves cost is played at interval fidelity too, for programs whose time is known.
         let profiled = self.groups.iter().any(|g| g.workload.kind == kinds::PROFILE);
-        if machine.depth == Depth::Period
+        if machine.fidelity == Fidelity::Interval
             && ((machine.hardware.is_some() && machine.clock != Clock::Memory)
                 || machine.simulation.is_some()
                 || (machine.os.is_some() && !profiled))
         {
             return Err(refuse!(
                 "machine.hardware, machine.os and machine.simulation: expected only with \
-                 depth = \"reference\" (machine.hardware with clock = \"memory\" and machine.os \
+                 fidelity = \"trace\" (machine.hardware with clock = \"memory\" and machine.os \
                  with profiles too); set it so"
             ));
         }
@@ -428,12 +431,12 @@ impl Experiment {
         Ok(())
     }
 
-    fn check_group(&self, group: &GroupSpec) -> Result<(), Refusal> {
+    fn check_group(&self, group: &GroupSpec) -> Result<(), InputError> {
         name_is_plain("name", &group.name)?;
         let timed = group.start_ms.is_some() || group.stop_ms.is_some() || group.sparse.is_some();
-        if timed && self.machine.depth == Depth::Period {
+        if timed && self.machine.fidelity == Fidelity::Interval {
             return Err(refuse!(
-                "start_ms, stop_ms and sparse: expected only with depth = \"reference\" in [machine]"
+                "start_ms, stop_ms and sparse: expected only with fidelity = \"trace\" in [machine]"
             ));
         }
         group.sparse.map_or(Ok(()), |sparse| sparse.check())?;
@@ -447,15 +450,15 @@ impl Experiment {
             _ => return Err(refuse!("expected one of fast_ratio = 0.5 and fast = \"512M\"")),
         }
         // Those of the caller's own are made when they are run: making one may do anything.
-        match self.own_policies.iter().any(|own| own.name() == group.policy) {
+        match self.custom_policies.iter().any(|own| own.name() == group.policy) {
             true => Ok(()),
-            false => self.policy_of(group).map(|_| ()).map_err(Refusal::new),
+            false => self.policy_of(group).map(|_| ()).map_err(InputError::new),
         }
     }
 }
 
 /// Names become file names, control groups and table cells.
-pub(crate) fn name_is_plain(key: &str, name: &str) -> Result<(), Refusal> {
+pub(crate) fn name_is_plain(key: &str, name: &str) -> Result<(), InputError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if (1..=64).contains(&name.len()) && name.chars().all(plain) && !name.starts_with(['.', '-']) {
         Ok(())

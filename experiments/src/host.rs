@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Deserialize;
 use serde_json::json;
+use terrace_core::interfaces::{Mover as _, Tracker as _};
 use terrace_core::page::PageSize;
 use terrace_core::policy::Allocation;
-use terrace_core::seams::{Mover as _, Tracker as _};
 use terrace_engine::{Engine, Group, Options};
 use terrace_linux::cgroup::Cgroup;
 use terrace_linux::conflicts::{self, Intent, Severity};
@@ -25,8 +25,8 @@ use terrace_workloads::session::{MemoryPolicy, Session, SessionOptions};
 
 use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec};
+use crate::input_error::{InputError, refuse};
 use crate::page_tables::{self, TableCounts};
-use crate::refusal::{Refusal, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
 
@@ -54,7 +54,7 @@ struct Running {
     pids: Vec<u32>,
 }
 
-fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, Refusal> {
+fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, InputError> {
     let parameters = group.workload.parameters();
     if group.workload.kind == kinds::ATTACH {
         let Running { cgroup, pids } = serde_json::from_value(parameters)
@@ -74,18 +74,18 @@ fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, Refusal> {
         page_size: group.page_size,
         seed: experiment.seed,
     };
-    let kind = kinds::find(&group.workload.kind).map_err(Refusal::new)?;
-    let workload = kind.live(&parameters, &context).map_err(Refusal::new)?;
+    let kind = kinds::find(&group.workload.kind).map_err(InputError::new)?;
+    let workload = kind.live(&parameters, &context).map_err(InputError::new)?;
     Ok(Work::Started(Box::new(workload)))
 }
 
 /// Refuses workloads that cannot run live.
-pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), Refusal> {
+pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), InputError> {
     run.experiment.future_is_unknown()?;
     for group in &run.experiment.groups {
         page_tables::policy(group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
         work(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
-        let policy = run.experiment.policy_of(group).map_err(Refusal::new)?;
+        let policy = run.experiment.policy_of(group).map_err(InputError::new)?;
         if policy.needs_frames() {
             return Err(refuse!(
                 "group '{}': policy '{}' scans page frames, which only the simulated machine tells; \
@@ -99,7 +99,7 @@ pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), Refusal> {
 }
 
 /// The programs that a machine must have for a run.
-pub(crate) fn programs(run: &Run<'_>) -> Result<Vec<LiveProgram>, Refusal> {
+pub(crate) fn programs(run: &Run<'_>) -> Result<Vec<LiveProgram>, InputError> {
     let mut programs = Vec::new();
     for group in &run.experiment.groups {
         if let Work::Started(workload) = work(&run.experiment, group)? {
@@ -111,16 +111,16 @@ pub(crate) fn programs(run: &Run<'_>) -> Result<Vec<LiveProgram>, Refusal> {
 
 /// Refuses what cannot be run, before anything is changed.
 pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
-    let lacking = conflicts::privileges(&Roots::default()).map_err(Refusal::new)?;
+    let lacking = conflicts::privileges(&Roots::default()).map_err(InputError::new)?;
     if let Some(conflict) = lacking.iter().find(|c| c.severity == Severity::Fatal) {
-        return Err(Refusal::new(conflict).into());
+        return Err(InputError::new(conflict).into());
     }
     for run in runs {
         check_workloads(run)?;
         for program in programs(run)? {
-            program.locate().map_err(Refusal::new)?;
+            program.locate().map_err(InputError::new)?;
         }
-        let (_, found) = Host::inspect(&options(run)).map_err(Refusal::new)?;
+        let (_, found) = Host::inspect(&options(run)).map_err(InputError::new)?;
         let in_the_way: Vec<_> = found
             .iter()
             .filter(|c| match c.severity {
@@ -134,7 +134,7 @@ pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
             })
             .collect();
         if !in_the_way.is_empty() {
-            return Err(Refusal::new(in_the_way.join("; ")).into());
+            return Err(InputError::new(in_the_way.join("; ")).into());
         }
         check_running(run)?;
     }
@@ -142,7 +142,7 @@ pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
 }
 
 /// Refuses programs that should be running already and are not.
-fn check_running(run: &Run<'_>) -> Result<(), Refusal> {
+fn check_running(run: &Run<'_>) -> Result<(), InputError> {
     let roots = Roots::default();
     for group in &run.experiment.groups {
         let name = &group.name;
@@ -202,7 +202,7 @@ pub(crate) fn run(
         stop: Some(stop.clone()),
         ..options(run)
     })
-    .map_err(Refusal::new)?;
+    .map_err(InputError::new)?;
     for conflict in host.conflicts() {
         events.event(Event::Note(&match conflict.severity {
             Severity::Fixable(_) => format!("{}; changed until the end of the run", conflict.found),
@@ -219,7 +219,7 @@ pub(crate) fn run(
         let tables = page_tables::policy(spec)?;
         let inherited =
             tables.map(|policy| host.tables_of_children(&spec.name, policy)).transpose();
-        let inherited = inherited.map_err(Refusal::new)?;
+        let inherited = inherited.map_err(InputError::new)?;
         let (session, source) = start(experiment, spec, &host, events)?;
         drop(inherited);
         sessions.push(session);
@@ -228,7 +228,7 @@ pub(crate) fn run(
         attach.push(Attach { tables, ..group });
     }
     let mut counts = TableCounts::new(&run.name, counted);
-    let attached = host.attach(attach).map_err(Refusal::new)?;
+    let attached = host.attach(attach).map_err(InputError::new)?;
     let mut groups = Vec::new();
     let mut means = Vec::new();
     for (spec, attached) in experiment.groups.iter().zip(attached) {

@@ -17,17 +17,17 @@
 
 pub mod claims;
 mod collect;
+mod custom;
 pub mod file;
 pub mod heat;
 mod host;
-mod own;
+pub mod input_error;
 mod page_tables;
 mod parallel;
 pub mod pool;
 pub mod profile;
 pub mod rack;
 mod reference;
-pub mod refusal;
 mod rows;
 pub mod run;
 mod simulated;
@@ -36,7 +36,7 @@ pub mod sweep;
 mod timed;
 mod virtual_machine;
 
+pub use custom::CustomPolicy;
 pub use file::Experiment;
-pub use own::OwnPolicy;
-pub use refusal::Refusal;
+pub use input_error::InputError;
 pub use terrace_core::size;

@@ -9,10 +9,10 @@ use terrace_results::{RunRow, TablePagesRow};
 use terrace_simulated::os::TablePlacement;
 
 use crate::file::GroupSpec;
-use crate::refusal::{Refusal, refuse};
+use crate::input_error::{InputError, refuse};
 
 /// The kernel's policy for what the experiment wants, if it wants any.
-pub(crate) fn policy(group: &GroupSpec) -> Result<Option<TablePolicy>, Refusal> {
+pub(crate) fn policy(group: &GroupSpec) -> Result<Option<TablePolicy>, InputError> {
     let Some(wanted) = group.tables else { return Ok(None) };
     let (place, levels) = match wanted.placement {
         TablePlacement::FollowData => (TablePlace::Default, Levels::UPPER),

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use anyhow::Context;
 use terrace_recordings::container::PartialFile;
 
-use crate::file::Depth;
+use crate::file::Fidelity;
 use crate::reference::{self, Baseline};
 use crate::rows::{Kept, Rows};
 use crate::run::{Event, Events, Run, starts};
@@ -22,7 +22,7 @@ pub(crate) fn run(
     events: &mut dyn Events,
 ) -> anyhow::Result<()> {
     let baseline = match runs.first() {
-        Some(run) if run.experiment.machine.depth != Depth::Reference => Baseline::new(),
+        Some(run) if run.experiment.machine.fidelity != Fidelity::Trace => Baseline::new(),
         Some(run) if !run.experiment.slowdown => vec![None; run.experiment.groups.len()],
         Some(run) => {
             events.event(Event::Stage("running with all memory fast, for comparison"));
@@ -81,9 +81,9 @@ fn one(
     rows: &mut dyn Rows,
     events: &mut dyn Events,
 ) -> anyhow::Result<()> {
-    let done = match run.experiment.machine.depth {
-        Depth::Period => simulated::run(run, rows, events),
-        Depth::Reference => reference::run(run, baseline, rows, events),
+    let done = match run.experiment.machine.fidelity {
+        Fidelity::Interval => simulated::run(run, rows, events),
+        Fidelity::Trace => reference::run(run, baseline, rows, events),
     };
     if done.is_err() {
         // Half a recording of what can be run again at any time is of no use to anybody.

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use terrace_core::carry::Carry;
 use terrace_core::page::Layout;
+use terrace_core::remap::Remap;
 use terrace_recordings::container::PartialFile;
 use terrace_recordings::mixed::MixedRun;
 use terrace_recordings::profile::{Header, Interval, ProfileWriter, TierSpeed};
@@ -15,8 +15,8 @@ use terrace_simulated::hardware::units::Picoseconds;
 use terrace_simulated::reference::ReferenceMachine;
 
 use crate::file::{Experiment, GroupSpec};
+use crate::input_error::refuse;
 use crate::reference;
-use crate::refusal::refuse;
 use crate::run::{Event, Events};
 
 /// Mixed runs have one in so many pages slow. The first slow reads cost most (`docs/performance.md`),
@@ -36,7 +36,7 @@ pub struct Profiled {
     pub slow: Picoseconds,
 }
 
-/// Profiles the workload of the only group of an experiment at reference depth.
+/// Profiles the workload of the only group of an experiment at trace fidelity.
 pub fn profile(
     experiment: &Experiment,
     out: &Path,
@@ -148,11 +148,11 @@ fn speed(tier: &TierConfig) -> TierSpeed {
 /// Pages that `before` did not have, in the order in which they were touched: on a machine where
 /// nothing moves frames are given out in ascending order.
 fn touched_in_order(before: Option<&Layout>, layout: &Layout, frames: &[u64]) -> Vec<usize> {
-    let carry = match before {
-        Some(before) => Carry::between(before, layout),
-        None => Carry::from_nothing(layout),
+    let remap = match before {
+        Some(before) => Remap::between(before, layout),
+        None => Remap::from_nothing(layout),
     };
-    let mut fresh: Vec<usize> = carry.fresh().flatten().collect();
+    let mut fresh: Vec<usize> = remap.fresh().flatten().collect();
     fresh.sort_by_key(|&page| frames.get(page).copied().unwrap_or(u64::MAX));
     fresh
 }
@@ -166,6 +166,6 @@ fn machine(
     let config = reference::roomy(reference::config(experiment)?);
     let machine = ReferenceMachine::new(config)?;
     let source = reference::source(experiment, group)?;
-    let _seams = machine.add_group(reference::unmanaged(group, share), source)?;
+    let _interfaces = machine.add_group(reference::unmanaged(group, share), source)?;
     Ok(machine)
 }

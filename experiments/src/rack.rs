@@ -11,10 +11,10 @@ use terrace_results::{
 };
 
 use crate::claims::{self, Claim, Fact, Verdict};
-use crate::refusal::{Refusal, refuse};
+use crate::input_error::{InputError, refuse};
 
 /// Reads an experiment; with `full` at full size, under `schemes` unless there are none.
-pub fn read(file: &Path, full: bool, schemes: &[String]) -> Result<Experiment, Refusal> {
+pub fn read(file: &Path, full: bool, schemes: &[String]) -> Result<Experiment, InputError> {
     let text = std::fs::read_to_string(file)
         .map_err(|e| refuse!("{}: {e}; expected an experiment on the rack", file.display()))?;
     let experiment = Experiment::from_toml(&text, full, schemes)
@@ -37,7 +37,7 @@ const MEASURES: [&str; 9] = [
 ];
 
 /// The claims of an experiment.
-pub fn claims(experiment: &Experiment) -> Result<Vec<Claim>, Refusal> {
+pub fn claims(experiment: &Experiment) -> Result<Vec<Claim>, InputError> {
     let nodes = experiment.variants.iter().map(|v| v.rack.nodes).max().unwrap_or(1);
     let schemes = REGISTRY.iter().map(|s| s.name).chain([LOCAL]);
     let dimensions = [
@@ -50,7 +50,7 @@ pub fn claims(experiment: &Experiment) -> Result<Vec<Claim>, Refusal> {
 }
 
 /// Checks the claims of an experiment against what was run.
-pub fn verdicts(experiment: &Experiment, runs: &[RackRunRow]) -> Result<Vec<Verdict>, Refusal> {
+pub fn verdicts(experiment: &Experiment, runs: &[RackRunRow]) -> Result<Vec<Verdict>, InputError> {
     let fact = |r: &RackRunRow| Fact {
         dimensions: [
             ("variant", r.variant.clone()),
@@ -77,12 +77,12 @@ pub fn verdicts(experiment: &Experiment, runs: &[RackRunRow]) -> Result<Vec<Verd
 }
 
 /// Looks whether every workload can begin, and whether results can be written, before anything runs.
-pub fn check(experiment: &Experiment, out: Option<&Path>) -> Result<(), Refusal> {
-    experiment.check().map_err(Refusal::new)?;
+pub fn check(experiment: &Experiment, out: Option<&Path>) -> Result<(), InputError> {
+    experiment.check().map_err(InputError::new)?;
     out.map_or(Ok(()), make_directory)
 }
 
-fn make_directory(directory: &Path) -> Result<(), Refusal> {
+fn make_directory(directory: &Path) -> Result<(), InputError> {
     std::fs::create_dir_all(directory)
         .map_err(|e| refuse!("{}: {e}; expected a directory for results", directory.display()))
 }
@@ -94,7 +94,7 @@ pub fn run(
     done: impl Fn(&Planned) + Sync,
 ) -> anyhow::Result<Vec<Finished>> {
     experiment.run(threads, done).map_err(|error| match error {
-        RunError::Config(e) => Refusal::new(e).into(),
+        RunError::Config(e) => InputError::new(e).into(),
         other => other.into(),
     })
 }

@@ -1,10 +1,10 @@
-//! Runs on the simulated machine at reference depth.
+//! Runs on the simulated machine at trace fidelity.
 
 use anyhow::Context;
+use terrace_core::interfaces::MachineError;
 use terrace_core::parameters;
 use terrace_core::policy;
 use terrace_core::projection::{HitRatio, ThreadTime};
-use terrace_core::seams::MachineError;
 use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
 use terrace_results::{HardwareRow, RunRow};
 use terrace_simulated::hardware::address::Kind;
@@ -21,7 +21,7 @@ use terrace_workloads::kinds;
 
 use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec, WorkloadSpec};
-use crate::refusal::{Refusal, refuse};
+use crate::input_error::{InputError, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run};
 use crate::sparse::SparseSource;
@@ -45,7 +45,7 @@ pub(crate) struct AllFast {
 pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
     for run in runs {
         run.experiment.future_is_unknown()?;
-        let machine = ReferenceMachine::new(config(&run.experiment)?).map_err(Refusal::new)?;
+        let machine = ReferenceMachine::new(config(&run.experiment)?).map_err(InputError::new)?;
         drop(machine);
         let mut needed_bytes = 0u64;
         for group in &run.experiment.groups {
@@ -68,7 +68,7 @@ pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
 }
 
 /// The machine of an experiment.
-pub(crate) fn config(experiment: &Experiment) -> Result<ReferenceConfig, Refusal> {
+pub(crate) fn config(experiment: &Experiment) -> Result<ReferenceConfig, InputError> {
     let spec = &experiment.machine;
     let mut table = spec.hardware.clone().unwrap_or_default();
     if !table.contains_key("description") {
@@ -105,7 +105,7 @@ struct Recorded {
 pub(crate) fn source(
     experiment: &Experiment,
     group: &GroupSpec,
-) -> Result<Box<dyn ReferenceSource>, Refusal> {
+) -> Result<Box<dyn ReferenceSource>, InputError> {
     let source = dense_source(experiment, group)?;
     Ok(match group.sparse {
         Some(sparse) => Box::new(SparseSource::new(source, sparse)),
@@ -117,14 +117,14 @@ pub(crate) fn source(
 fn dense_source(
     experiment: &Experiment,
     group: &GroupSpec,
-) -> Result<Box<dyn ReferenceSource>, Refusal> {
+) -> Result<Box<dyn ReferenceSource>, InputError> {
     let workload = &group.workload;
     match workload.kind.as_str() {
         kinds::program::NAME => {
             let traced = kinds::program::traced(&workload.parameters(), experiment.seed)
-                .map_err(Refusal::new)?;
+                .map_err(InputError::new)?;
             let source = program(&traced.name, &traced.params, traced.dependent_loads);
-            Ok(Box::new(source.map_err(Refusal::new)?))
+            Ok(Box::new(source.map_err(InputError::new)?))
         }
         "recording" => {
             let recorded: Recorded = parameters::read(&workload.parameters())
@@ -134,11 +134,11 @@ fn dense_source(
                 process: recorded.process,
                 dependent: recorded.dependent_loads,
             };
-            Ok(Box::new(recording(&choice).map_err(Refusal::new)?))
+            Ok(Box::new(recording(&choice).map_err(InputError::new)?))
         }
         other => Err(refuse!(
             "workload '{other}' has no references; expected kind = \"program\" or \"recording\" \
-             at reference depth"
+             at trace fidelity"
         )),
     }
 }
@@ -164,7 +164,7 @@ pub(crate) fn baseline(experiment: &Experiment) -> anyhow::Result<Baseline> {
     };
     for spec in &experiment.groups {
         let group = unmanaged(spec, Share::AllFast);
-        let _seams = machine.add_group(group, source(experiment, spec)?)?;
+        let _interfaces = machine.add_group(group, source(experiment, spec)?)?;
     }
     machine.run_to_end()?;
     let all_fast = |group| {

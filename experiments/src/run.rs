@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use terrace_results::RunRow;
 
-use crate::file::{Clock, Depth, Experiment};
+use crate::file::{Clock, Experiment, Fidelity};
+use crate::input_error::{InputError, refuse};
 use crate::parallel;
-use crate::refusal::{Refusal, refuse};
 use crate::rows::Tables;
 use crate::{host, reference, simulated, virtual_machine};
 
 /// Where an experiment runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MachineKind {
-    /// The simulated machine at period depth.
+    /// The simulated machine at interval fidelity.
     Simulated,
     /// A virtual two-tier machine.
     Virtual,
@@ -173,14 +173,14 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
         .into());
     }
     let checked = match request.machine {
-        MachineKind::Simulated => match request.experiment.machine.depth {
-            Depth::Period => simulated::check(&runs),
-            Depth::Reference => reference::check(&runs),
+        MachineKind::Simulated => match request.experiment.machine.fidelity {
+            Fidelity::Interval => simulated::check(&runs),
+            Fidelity::Trace => reference::check(&runs),
         },
         MachineKind::Virtual => virtual_machine::check(&runs),
         MachineKind::Host => host::check(&runs),
     };
-    checked.map_err(|e| match e.downcast::<Refusal>() {
+    checked.map_err(|e| match e.downcast::<InputError>() {
         Ok(refusal) => request.experiment.refusal(refusal).into(),
         Err(other) => other,
     })?;

@@ -1,11 +1,11 @@
-//! Runs on the simulated machine at period depth.
+//! Runs on the simulated machine at interval fidelity.
 
 use std::fs::File;
 use std::io::BufReader;
 use std::sync::Arc;
 
 use anyhow::Context;
-use terrace_core::foresight::Foresight;
+use terrace_core::oracle::OracleTrace;
 use terrace_core::parameters;
 use terrace_engine::{Engine, Group, Options};
 use terrace_recordings::period::{Header, RecordingSource};
@@ -19,7 +19,7 @@ use terrace_workloads::kinds;
 
 use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec};
-use crate::refusal::{Refusal, refuse};
+use crate::input_error::{InputError, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run};
 
@@ -33,7 +33,7 @@ pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
         for group in &run.experiment.groups {
             if group.tables.is_some() {
                 return Err(refuse!(
-                    "group '{}': tables: the simulated machine has page tables only with depth = \
+                    "group '{}': tables: the simulated machine has page tables only with fidelity = \
                      \"reference\" in [machine]; set it so, or use --machine vm with the Terrace \
                      kernel",
                     group.name
@@ -54,14 +54,14 @@ pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
 
 /// Refuses a machine that is too small for its generators; what recordings need is not known
 /// before their end.
-fn memory_suffices(experiment: &Experiment) -> Result<(), Refusal> {
+fn memory_suffices(experiment: &Experiment) -> Result<(), InputError> {
     let machine = &experiment.machine;
     let (Some(fast), Some(slow)) = (machine.fast, machine.slow) else { return Ok(()) };
     let mut needed_bytes = 0u64;
     for workload in experiment.groups.iter().map(|g| &g.workload) {
-        let kind = terrace_workloads::kinds::find(&workload.kind).map_err(Refusal::new)?;
+        let kind = terrace_workloads::kinds::find(&workload.kind).map_err(InputError::new)?;
         let footprint = |g: &GeneratorKind| (g.footprint_bytes)(&workload.parameters());
-        let bytes = kind.generator.map_or(Ok(0), footprint).map_err(Refusal::new)?;
+        let bytes = kind.generator.map_or(Ok(0), footprint).map_err(InputError::new)?;
         needed_bytes = needed_bytes.saturating_add(bytes);
     }
     let got_bytes = fast.0.saturating_add(slow.0);
@@ -78,18 +78,18 @@ fn memory_suffices(experiment: &Experiment) -> Result<(), Refusal> {
 fn source(
     experiment: &Experiment,
     group: &GroupSpec,
-) -> Result<(Box<dyn PeriodSource>, Option<Placement>), Refusal> {
+) -> Result<(Box<dyn PeriodSource>, Option<Placement>), InputError> {
     let workload = &group.workload;
     if workload.kind == "recording" {
         return recorded(experiment, group);
     }
-    let kind = terrace_workloads::kinds::find(&workload.kind).map_err(Refusal::new)?;
+    let kind = terrace_workloads::kinds::find(&workload.kind).map_err(InputError::new)?;
     let timing = Timing {
         page_size: group.page_size,
         period_ms: experiment.period_ms,
         seed: experiment.seed,
     };
-    let source = kind.source(&workload.parameters(), timing).map_err(Refusal::new)?;
+    let source = kind.source(&workload.parameters(), timing).map_err(InputError::new)?;
     Ok((source, None))
 }
 
@@ -105,11 +105,11 @@ struct Profiled {
 fn profiled(
     experiment: &Experiment,
     group: &GroupSpec,
-) -> Result<ProfileReader<BufReader<File>>, Refusal> {
+) -> Result<ProfileReader<BufReader<File>>, InputError> {
     let Profiled { path } = parameters::read(&group.workload.parameters())
         .map_err(|e| refuse!("workload 'profile': {e}"))?;
     let path = experiment.folder.join(path);
-    let profile = ProfileReader::open(&path).map_err(Refusal::new)?;
+    let profile = ProfileReader::open(&path).map_err(InputError::new)?;
     let (got, expected) = (group.page_size.bytes(), profile.header().page_size.bytes());
     if got != expected {
         return Err(refuse!(
@@ -133,12 +133,12 @@ struct Recorded {
 fn recorded(
     experiment: &Experiment,
     group: &GroupSpec,
-) -> Result<(Box<dyn PeriodSource>, Option<Placement>), Refusal> {
+) -> Result<(Box<dyn PeriodSource>, Option<Placement>), InputError> {
     let Recorded { path, group: name } = parameters::read(&group.workload.parameters())
         .map_err(|e| refuse!("workload 'recording': {e}"))?;
     let path = experiment.folder.join(path);
     let name = name.as_deref().unwrap_or(&group.name);
-    let source = RecordingSource::open(&path, name).map_err(Refusal::new)?;
+    let source = RecordingSource::open(&path, name).map_err(InputError::new)?;
     if source.is_whole() == Some(false) {
         return Err(refuse!(
             "{}: the recording was cut off; expected a finished one, run the experiment again",
@@ -166,7 +166,7 @@ fn recorded(
 }
 
 /// What a group will do, for a policy that plans with the future.
-fn future_of(experiment: &Experiment, group: &GroupSpec) -> anyhow::Result<Foresight> {
+fn future_of(experiment: &Experiment, group: &GroupSpec) -> anyhow::Result<OracleTrace> {
     if group.workload.kind != kinds::PROFILE {
         let (mut source, _) = source(experiment, group)?;
         return Ok(future::of_periods(&mut source, experiment.periods)?);
@@ -203,8 +203,8 @@ pub(crate) fn run(
     let mut groups = Vec::new();
     for spec in &experiment.groups {
         let mut policy = experiment.policy_of(spec)?;
-        if policy.needs_future() {
-            policy.foresee(Arc::new(future_of(experiment, spec)?));
+        if policy.needs_oracle() {
+            policy.set_oracle(Arc::new(future_of(experiment, spec)?));
         }
         let mut share = spec.share();
         let page_size = spec.page_size;

@@ -19,7 +19,7 @@ use terrace_core::page::PageSize;
 use terrace_recordings::source::SourceError;
 use terrace_simulated::reference::{ReferenceSource, Step};
 
-use crate::refusal::{Refusal, refuse};
+use crate::input_error::{InputError, refuse};
 
 /// Entries of a page-table page.
 const ENTRIES: u64 = 512;
@@ -39,7 +39,7 @@ pub struct Sparse {
 
 impl Sparse {
     /// Refuses what is no number of entries.
-    pub(crate) fn check(&self) -> Result<(), Refusal> {
+    pub(crate) fn check(&self) -> Result<(), InputError> {
         for (name, used) in [("pte", self.pte), ("pmd", self.pmd)] {
             if !(1..=ENTRIES).contains(&used) {
                 return Err(refuse!("sparse.{name} = {used}: expected 1 to {ENTRIES} entries"));

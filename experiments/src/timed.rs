@@ -9,7 +9,7 @@ use terrace_timed::config::{DEFAULT_PRESET, TierSpeed, TimedConfig};
 use terrace_timed::figures::{Figures, TierFigures};
 
 use crate::file::{Experiment, MachineSpec};
-use crate::refusal::{Refusal, refuse};
+use crate::input_error::{InputError, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
 use crate::size::Size;
@@ -26,7 +26,7 @@ const NOTHING_MOVED: &str = "first-touch";
 
 /// The hardware of the clock: what is named, or the usual processor before two tiers of the
 /// latencies that the firmware tells.
-pub(crate) fn hardware(wanted: &MachineSpec) -> Result<TimedConfig, Refusal> {
+pub(crate) fn hardware(wanted: &MachineSpec) -> Result<TimedConfig, InputError> {
     if let Some(table) = &wanted.hardware {
         let mut table = table.clone();
         if !table.contains_key("description") {
@@ -44,11 +44,11 @@ pub(crate) fn hardware(wanted: &MachineSpec) -> Result<TimedConfig, Refusal> {
         tier(wanted.fast_latency_ns, usual.fast_bandwidth_mib_per_s),
         tier(wanted.slow_latency_ns, usual.slow_bandwidth_mib_per_s),
     ];
-    TimedConfig::with_tiers(&tiers).map_err(Refusal::new)
+    TimedConfig::with_tiers(&tiers).map_err(InputError::new)
 }
 
 /// The same experiment with all memory fast and nothing moved.
-pub(crate) fn with_all_memory_fast(experiment: &Experiment) -> Result<Experiment, Refusal> {
+pub(crate) fn with_all_memory_fast(experiment: &Experiment) -> Result<Experiment, InputError> {
     let mut experiment = experiment.under(NOTHING_MOVED)?;
     let usual = Machine::default();
     let size = |size: Option<Size>, usual: u64| size.map_or(usual, |size| size.0);

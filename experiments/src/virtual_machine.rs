@@ -14,7 +14,7 @@ use terrace_results::{HeatRow, PeriodRow, RunRow, TablePagesRow, path, read};
 use terrace_workloads::kinds::LiveProgram;
 
 use crate::file::{Clock, Experiment, MachineSpec};
-use crate::refusal::{Refusal, refuse};
+use crate::input_error::{InputError, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, MachineKind, Run, write_whole};
 use crate::timed::{self, AllFast};
@@ -37,9 +37,9 @@ const BUSIEST_TIMED: u32 = 2000;
 pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
     for run in runs {
         let machine = machine(&run.experiment, run.request.count_accesses)?;
-        machine.check().map_err(Refusal::new)?;
+        machine.check().map_err(InputError::new)?;
         if let Some(missing) = terrace_lab::missing_requirements(&machine).into_iter().next() {
-            return Err(Refusal::new(terrace_lab::LabError::from(missing)).into());
+            return Err(InputError::new(terrace_lab::LabError::from(missing)).into());
         }
         crate::host::check_workloads(run)?;
     }
@@ -184,9 +184,9 @@ fn boot(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Guest> {
     // A run that found a program's data damaged ends with 1, too, but with all its results.
     let results = result.result(RESULTS).filter(|r| path::<RunRow>(r).is_file());
     let Some(results) = results else {
-        let said = String::from_utf8_lossy(&result.stderr);
-        let said = said.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("nothing");
-        anyhow::bail!("the guest ended with exit code {} and said: {said}", result.exit_code);
+        let printed = String::from_utf8_lossy(&result.stderr);
+        let printed = printed.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("nothing");
+        anyhow::bail!("the guest ended with exit code {} and printed: {printed}", result.exit_code);
     };
     Ok(Guest { results, result, emulated, kernel })
 }
@@ -214,12 +214,12 @@ fn compare(
     let percent = |share: Option<f64>| {
         share.map_or_else(|| "none".to_owned(), |share| format!("{:.1} %", 100.0 * share))
     };
-    let said = rows.iter().map(|row| format!("{} {}", row.group, percent(Some(row.hit_ratio))));
+    let printed = rows.iter().map(|row| format!("{} {}", row.group, percent(Some(row.hit_ratio))));
     events.event(Event::Note(&format!(
         "fast-memory hit ratio by the tracker: {}; exact, of all programs: {} of the 2 MiB and \
          {} of the 4 KiB pages touched in a period, {} of loads and stores, {} of those that \
          reached memory ({})",
-        said.collect::<Vec<_>>().join(", "),
+        printed.collect::<Vec<_>>().join(", "),
         percent(exact.touched_2m),
         percent(exact.touched_4k),
         percent(exact.accesses),

@@ -353,7 +353,7 @@ impl State {
                 let oom_kills = numbers.next().and_then(|word| word.parse().ok());
                 self.exit = code.zip(oom_kills);
             }
-            _ => tracing::warn!("the guest's first process said {line:?}"),
+            _ => tracing::warn!("the guest's first process printed {line:?}"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The answer run at reference depth, where every load and store counts: whether the slowdown is
+//! The answer run at trace fidelity, where every load and store counts: whether the slowdown is
 //! what was predicted, and what page tables in fast memory and huge pages would add.
 //!
 //! A check can *refine*: prediction and measurement differ by some points, and they differ by about
@@ -8,9 +8,9 @@
 use anyhow::Context;
 use serde::Serialize;
 use terrace_core::page::PageSize;
-use terrace_experiments::file::Depth;
+use terrace_experiments::file::Fidelity;
 use terrace_experiments::run::{Event, Events, MachineKind, Request as RunRequest, run};
-use terrace_experiments::{Experiment, Refusal};
+use terrace_experiments::{Experiment, InputError};
 use terrace_results::{RunRow, read};
 use terrace_simulated::hardware::presets::MachineConfig;
 use terrace_simulated::hardware::tier::TierModel;
@@ -40,7 +40,7 @@ pub struct Checked {
     pub share: f64,
     /// What was predicted.
     pub predicted: f64,
-    /// What came out at reference depth.
+    /// What came out at trace fidelity.
     pub measured: f64,
 }
 
@@ -67,7 +67,7 @@ impl Events for Quiet {
 pub fn experiment(
     recording: &Recording,
     given: Option<&Experiment>,
-) -> Result<Experiment, Refusal> {
+) -> Result<Experiment, InputError> {
     let own = recording.experiment.as_ref();
     let Some(experiment) = given.or(own) else {
         return Err(refuse!(
@@ -82,7 +82,7 @@ pub fn experiment(
             experiment.groups.len()
         ));
     }
-    experiment.at_depth(Depth::Reference)
+    experiment.at_fidelity(Fidelity::Trace)
 }
 
 /// The experiment under a policy, with a share of fast memory, on a machine.
@@ -103,7 +103,7 @@ fn with(
             let preset = crate::recording::ASSUMED_MACHINE;
             table.entry("preset").or_insert_with(|| preset.into());
         }
-        let mut hardware = MachineConfig::try_from(table).map_err(Refusal::new)?;
+        let mut hardware = MachineConfig::try_from(table).map_err(InputError::new)?;
         for (tier, memory) in hardware.tiers.iter_mut().zip([&machine.fast, &machine.slow]) {
             let bandwidth = tier.read_gb_per_s();
             let latency = tier.idle_read_ns();
@@ -123,7 +123,7 @@ fn with(
         let table = toml::Table::try_from(&hardware).context("writing the machine")?;
         experiment.machine.hardware = Some(table);
     }
-    Ok(experiment.at_depth(Depth::Reference)?)
+    Ok(experiment.at_fidelity(Fidelity::Trace)?)
 }
 
 fn measure(experiment: Experiment) -> anyhow::Result<RunRow> {
@@ -142,7 +142,7 @@ fn measure(experiment: Experiment) -> anyhow::Result<RunRow> {
     read::<RunRow>(folder.path())?.into_iter().next().context("a row of the run")
 }
 
-/// Slowdown at reference depth.
+/// Slowdown at trace fidelity.
 pub fn slowdown(
     experiment: &Experiment,
     policy: &str,
@@ -159,7 +159,7 @@ pub fn slowdown(
     })
 }
 
-/// Runs what is recommended for a program at reference depth, and up to `rounds` corrections of it.
+/// Runs what is recommended for a program at trace fidelity, and up to `rounds` corrections of it.
 /// The recommendation is changed to the last of them.
 pub fn check(
     plan: &mut Plan,
@@ -173,14 +173,14 @@ pub fn check(
     let recording = &request.recordings[program];
     let fixed = Fixed::of(recording, request);
     let mut rows: Vec<Checked> = Vec::new();
-    // What period depth says of the share, without any correction.
+    // What interval simulation says of the share, without any correction.
     let mut uncorrected = plan.recommended[program].point.slowdown;
     for round in 0..=rounds {
         let chosen = &mut plan.recommended[program];
         if chosen.point.share >= 1.0 {
             break;
         }
-        told(&format!("running {} at reference depth, round {round}", chosen.program));
+        told(&format!("running {} at trace fidelity, round {round}", chosen.program));
         let policy = chosen.policy.clone();
         let share = chosen.point.share;
         let measured = slowdown(experiment, &policy, share, &machine, &recording.machine)?;
@@ -261,7 +261,7 @@ fn corrected(
     }
 }
 
-/// Runs variants of what is recommended for a program at reference depth.
+/// Runs variants of what is recommended for a program at trace fidelity.
 pub fn what_if(
     plan: &Plan,
     request: &Request,
@@ -300,7 +300,7 @@ pub fn what_if(
     }
     let mut rows: Vec<WhatIf> = Vec::new();
     for (variant, experiment) in variants {
-        told(&format!("running {} at reference depth: {variant}", chosen.program));
+        told(&format!("running {} at trace fidelity: {variant}", chosen.program));
         let row = measure(experiment)?;
         let duration_ms = row.duration_ms.context("a run that did not end")?;
         let as_planned = rows.first().map_or(duration_ms, |first| first.duration_ms);

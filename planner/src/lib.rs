@@ -11,7 +11,7 @@
 //! - [`uncertainty`]: how far a predicted slowdown may be off, and where the figures come from;
 //! - [`price`]: what memory costs, and the machines that nothing beats;
 //! - [`plan`](mod@plan): all of it together: a request and its answer;
-//! - [`check`]: the answer run at reference depth, and what page tables and huge pages add;
+//! - [`check`]: the answer run at trace fidelity, and what page tables and huge pages add;
 //! - [`words`]: the answer in plain words;
 //! - [`config`]: the answer as a configuration of the daemon;
 //! - [`tables`]: the answer as result tables.
@@ -34,6 +34,6 @@ pub use recording::Recording;
 
 /// Makes a refusal of a format string.
 macro_rules! refuse {
-    ($($arg:tt)*) => { terrace_experiments::Refusal::new(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { terrace_experiments::InputError::new(format_args!($($arg)*)) };
 }
 pub(crate) use refuse;

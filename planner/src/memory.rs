@@ -15,7 +15,7 @@ use terrace_hardware::presets;
 use terrace_hardware::tier::TierConfig;
 use terrace_recordings::profile::{Interval, TierSpeed};
 
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 
 /// Bytes of a line.
 const LINE_BYTES: f64 = 64.0;
@@ -68,8 +68,8 @@ pub struct Machine {
 
 impl Machine {
     /// The first two tiers of a machine of `terrace machines`.
-    pub fn preset(name: &str) -> Result<Self, Refusal> {
-        let machine = presets::by_name(name).map_err(Refusal::new)?;
+    pub fn preset(name: &str) -> Result<Self, InputError> {
+        let machine = presets::by_name(name).map_err(InputError::new)?;
         match &machine.tiers[..] {
             [fast, slow, ..] => Ok(Machine {
                 name: name.to_owned(),
@@ -78,7 +78,7 @@ impl Machine {
                 price_fast: None,
                 price_slow: None,
             }),
-            tiers => Err(Refusal::new(format_args!(
+            tiers => Err(InputError::new(format_args!(
                 "machine '{name}' has {} tier, expected two; see 'terrace machines'",
                 tiers.len()
             ))),

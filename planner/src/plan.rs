@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde::Serialize;
 use serde_json::Value;
 use terrace_core::policy;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_experiments::pool;
 use terrace_results::HeatRow;
 use terrace_simulated::os::OsConfig;
@@ -484,7 +484,7 @@ pub fn plan(request: &Request, done: &(dyn Fn(usize, usize) + Sync)) -> anyhow::
     answer(request, &fixed, curves)
 }
 
-fn check(request: &Request) -> Result<(), Refusal> {
+fn check(request: &Request) -> Result<(), InputError> {
     let target = request.target;
     if !target.is_finite() || !(1.0..=100.0).contains(&target) {
         return Err(refuse!(
@@ -503,8 +503,8 @@ fn check(request: &Request) -> Result<(), Refusal> {
         return Err(refuse!("no policies or no machines: expected at least one of each"));
     }
     for (index, name) in request.policies.iter().enumerate() {
-        let policy = policy::build(name, &Value::Null, 1).map_err(Refusal::new)?;
-        if policy.needs_future() {
+        let policy = policy::build(name, &Value::Null, 1).map_err(InputError::new)?;
+        if policy.needs_oracle() {
             return Err(refuse!(
                 "policy '{name}' plans with the future: expected one that can be used"
             ));
@@ -645,7 +645,7 @@ fn programs(request: &Request, fixed: &[Fixed], curves: &[Curve]) -> Vec<Program
     .collect()
 }
 
-fn impossible(request: &Request, curves: &[Curve]) -> Refusal {
+fn impossible(request: &Request, curves: &[Curve]) -> InputError {
     let points = curves.iter().flat_map(|c| c.points.iter().map(move |p| (c, p)));
     let Some((curve, point)) = points.min_by(|a, b| a.1.slowdown.total_cmp(&b.1.slowdown)) else {
         return refuse!("nothing could be looked at: expected at least one policy");

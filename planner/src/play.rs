@@ -1,10 +1,10 @@
 //! One recording under one policy with one share of fast memory.
 
 use serde_json::Value;
+use terrace_core::interfaces::MachineError;
 use terrace_core::policy;
-use terrace_core::seams::MachineError;
 use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_experiments::heat::{self, Heat};
 use terrace_results::HeatRow;
 use terrace_simulated::os::OsConfig;
@@ -93,7 +93,8 @@ impl Observer for Watch {
 
 /// Plays it.
 pub fn play(recording: &Recording, setup: &Setup<'_>) -> anyhow::Result<Played> {
-    let policy = policy::build(setup.policy, setup.parameters, setup.seed).map_err(Refusal::new)?;
+    let policy =
+        policy::build(setup.policy, setup.parameters, setup.seed).map_err(InputError::new)?;
     let config = MachineConfig {
         seed: setup.seed,
         ..MachineConfig::new(NO_LIMIT_BYTES, NO_LIMIT_BYTES, setup.period_ms)
@@ -139,7 +140,7 @@ pub fn play(recording: &Recording, setup: &Setup<'_>) -> anyhow::Result<Played> 
         Some((took - before, fast - fast_before)).filter(|(_, fast)| *fast > 0)
     };
     if watch.periods <= setup.settle_periods && setup.settle_periods > 0 {
-        return Err(Refusal::new(format_args!(
+        return Err(InputError::new(format_args!(
             "{} is over after {} periods, of which {} are not to be counted: expected fewer",
             recording.name, watch.periods, setup.settle_periods
         ))

@@ -1,7 +1,7 @@
 //! What is planned from: profiles, period recordings, reference recordings and other tools' files,
 //! each made into the intervals that the simulated machine plays.
 //!
-//! A profile was measured at reference depth: each interval's time with all memory fast and with all
+//! A profile was measured at trace fidelity: each interval's time with all memory fast and with all
 //! of it slow. Everything else knows *which* memory was used and not what that cost. There the time
 //! follows from a model that is stated: of the time with all memory fast a share is spent waiting
 //! for memory ([`Waiting`]) and grows with the latency (the leading-load model of
@@ -16,7 +16,7 @@ use serde::Serialize;
 use tempfile::TempDir;
 use terrace_core::bits::PageBits;
 use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
-use terrace_experiments::{Experiment, Refusal};
+use terrace_experiments::{Experiment, InputError};
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::import::{self, ImportError, ImportOptions, Input, Makes};
 use terrace_recordings::period::{PeriodReader, RecordingSource};
@@ -42,7 +42,7 @@ const LEAST_INTERVALS: u64 = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Evidence {
-    /// A profile: times measured at reference depth.
+    /// A profile: times measured at trace fidelity.
     Measured,
     /// Accessed pages by period: a page that was accessed once weighs as much as one in constant
     /// use. Hit ratios and a stated latency model.
@@ -57,7 +57,7 @@ impl Evidence {
     pub fn in_words(self) -> &'static str {
         match self {
             Evidence::Measured => {
-                "slowdowns follow from times measured at reference depth (a profile)"
+                "slowdowns follow from times measured at trace fidelity (a profile)"
             }
             Evidence::Pages => {
                 "the recording knows which pages were accessed, not how often nor at what cost: \
@@ -156,7 +156,7 @@ impl Recording {
             Err(RecordingError::NotARecording { .. }) if folder.is_none() => {
                 return imported(path, how);
             }
-            Err(e) => return Err(Refusal::new(e).into()),
+            Err(e) => return Err(InputError::new(e).into()),
         };
         match other.as_str() {
             terrace_recordings::period::CONTENT => periods(path, shown, folder, how),
@@ -173,7 +173,7 @@ impl Recording {
     ) -> anyhow::Result<Box<dyn IntervalSource>> {
         let source: Box<dyn IntervalSource> = match &self.stored {
             Stored::Kept(all) => Box::new(Kept { all: all.clone(), next: 0 }),
-            Stored::Profile(path) => Box::new(ProfileReader::open(path).map_err(Refusal::new)?),
+            Stored::Profile(path) => Box::new(ProfileReader::open(path).map_err(InputError::new)?),
             Stored::Periods { path, group, waiting, machine } => {
                 Box::new(PeriodIntervals::open(path, group, *waiting, machine)?)
             }
@@ -183,7 +183,7 @@ impl Recording {
     }
 
     /// Refuses recordings that cannot be planned together: of different machines or kinds.
-    pub fn check_alike(all: &[Recording]) -> Result<(), Refusal> {
+    pub fn check_alike(all: &[Recording]) -> Result<(), InputError> {
         let Some(first) = all.first() else {
             return Err(refuse!("no recordings: expected at least one"));
         };
@@ -266,7 +266,7 @@ struct Survey {
 impl Survey {
     fn of(source: &mut dyn IntervalSource) -> anyhow::Result<Self> {
         let mut survey = Survey::default();
-        while let Some(interval) = source.next_interval().map_err(Refusal::new)? {
+        while let Some(interval) = source.next_interval().map_err(InputError::new)? {
             survey.add(interval);
         }
         Ok(survey)
@@ -293,7 +293,7 @@ impl Survey {
         }
     }
 
-    fn check(&self, path: &Path) -> Result<(), Refusal> {
+    fn check(&self, path: &Path) -> Result<(), InputError> {
         if self.intervals == 0 || self.fast_ps == 0 || self.pages == 0 {
             return Err(refuse!(
                 "{}: nothing was recorded; expected a program that used memory, record it again",
@@ -361,8 +361,8 @@ impl PeriodIntervals {
         group: &str,
         waiting: Waiting,
         machine: &Machine,
-    ) -> Result<Self, Refusal> {
-        let source = RecordingSource::open(path, group).map_err(Refusal::new)?;
+    ) -> Result<Self, InputError> {
+        let source = RecordingSource::open(path, group).map_err(InputError::new)?;
         let period_ps = source.header().period_ms.max(1).saturating_mul(1_000_000_000);
         Ok(PeriodIntervals { source, period_ps, waiting, machine: machine.clone() })
     }
@@ -402,8 +402,8 @@ fn periods(
     folder: Option<TempDir>,
     how: &Open,
 ) -> anyhow::Result<Recording> {
-    let mut reader = PeriodReader::open(path).map_err(Refusal::new)?;
-    let whole = reader.is_whole().map_err(Refusal::new)?;
+    let mut reader = PeriodReader::open(path).map_err(InputError::new)?;
+    let whole = reader.is_whole().map_err(InputError::new)?;
     let header = reader.header().clone();
     let names: Vec<&str> = header.groups.iter().map(|g| g.name.as_str()).collect();
     let group = match (&how.group, &names[..]) {
@@ -418,7 +418,7 @@ fn periods(
             .into());
         }
     };
-    let number = reader.group(&group).map_err(Refusal::new)?;
+    let number = reader.group(&group).map_err(InputError::new)?;
     let page_size = header.groups[number].page_size;
     let machine = Machine::preset(ASSUMED_MACHINE)?;
     let mut source = PeriodIntervals::open(path, &group, how.waiting, &machine)?;
@@ -466,14 +466,14 @@ fn references(
     folder: Option<TempDir>,
     how: &Open,
 ) -> anyhow::Result<Recording> {
-    let mut reader = ReferenceReader::open(path).map_err(Refusal::new)?;
+    let mut reader = ReferenceReader::open(path).map_err(InputError::new)?;
     let header = reader.header().clone();
     let page_size = how.page_size.unwrap_or(PageSize::Base);
     // First what there is: pages in the order of their first touch, and how long it took.
     let mut first_touch: BTreeMap<Page, u64> = BTreeMap::new();
     let (mut end, mut count) = (0u64, 0u64);
     for placed in reader.records() {
-        let p = placed.map_err(Refusal::new)?;
+        let p = placed.map_err(InputError::new)?;
         end = end.max(p.time + 1);
         if let Record::Reference(r) = p.record {
             count += 1;
@@ -531,7 +531,7 @@ fn references(
         });
     };
     for placed in reader.records() {
-        let p = placed.map_err(Refusal::new)?;
+        let p = placed.map_err(InputError::new)?;
         while p.time >= (turn + 1) * length {
             close(turn, &mut reads, &mut survey);
             turn += 1;
@@ -606,7 +606,7 @@ fn imported(path: &Path, how: &Open) -> anyhow::Result<Recording> {
         true => "damon",
         false => "perf",
     };
-    let format = import::find(format).map_err(Refusal::new)?;
+    let format = import::find(format).map_err(InputError::new)?;
     let options = ImportOptions {
         page_size: how.page_size.filter(|_| format.choices.contains(&import::Choice::PageSize)),
         period_ms: None,
@@ -617,7 +617,7 @@ fn imported(path: &Path, how: &Open) -> anyhow::Result<Recording> {
     };
     let folder = tempfile::tempdir().context("a folder for the imported recording")?;
     let target = folder.path().join(format!("imported.{}", format.makes.suffix()));
-    let mut input = Input::open(path).map_err(Refusal::new)?;
+    let mut input = Input::open(path).map_err(InputError::new)?;
     let done = format.import_file(&mut input, &target, &options).map_err(|error| match error {
         ImportError::Recording(_) => anyhow::Error::from(error),
         error => refuse!(

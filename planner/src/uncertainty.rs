@@ -3,7 +3,7 @@
 //! Four causes, taken as independent and put together as a root of squares, each as the half of an
 //! interval that holds about 95 % of cases:
 //!
-//! - *model*: period depth against reference depth, measured (the table in `docs/performance.md`);
+//! - *model*: interval simulation against trace-driven simulation, measured (the table in `docs/performance.md`);
 //! - *seeds*: the spread of slowdowns over seeds of the policy;
 //! - *reads*: the rule by which slow reads make time. A profile says how far runs with parts of the
 //!   memory slow went from fast to slow; where a policy splits pages otherwise, the part may be
@@ -29,7 +29,7 @@ const MODEL_ERROR: [(f64, f64); 7] =
 /// The error of one predicted slowdown, as halves of intervals, in slowdown (0.01 is a point).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Uncertainty {
-    /// Period depth against reference depth.
+    /// Interval simulation against trace-driven simulation.
     pub model: f64,
     /// Spread over seeds.
     pub seeds: f64,

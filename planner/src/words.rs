@@ -130,7 +130,7 @@ pub fn checked(rows: &[Checked]) -> Vec<String> {
     let line = |c: &Checked| {
         let off = 100.0 * (c.measured - c.predicted);
         format!(
-            "Checked at reference depth: {} with {:.1} % fast under {} is slowed by {}; predicted \
+            "Checked at trace fidelity: {} with {:.1} % fast under {} is slowed by {}; predicted \
              {} ({off:+.1} points).",
             c.program,
             100.0 * c.share,

@@ -114,8 +114,8 @@ fn the_least_fast_memory_is_what_the_program_reads() {
     let curve = &plan.curves[0];
     assert!((curve.points[0].slowdown - 1.5).abs() < 1e-6, "{}", curve.points[0].slowdown);
     assert_eq!(curve.points.last().unwrap().slowdown, 1.0);
-    let said = words::recommendation(&plan).join(" ");
-    assert!(said.contains("made-up") && said.contains("within 5.0 %"), "{said}");
+    let printed = words::recommendation(&plan).join(" ");
+    assert!(printed.contains("made-up") && printed.contains("within 5.0 %"), "{printed}");
     // As a table and as a configuration it is the same answer.
     let tables = Tables::of(&plan, &[]);
     let row = tables.answers.iter().find(|a| a.recommended).unwrap();
@@ -197,7 +197,7 @@ fn what_cannot_be_is_refused_in_one_line() {
         let mut request = request(vec![made_up(folder.path(), 60)], 1.0, &["lfu"]);
         change(&mut request);
         let error = plan(&request, &|_, _| {}).unwrap_err();
-        assert!(error.is::<terrace_experiments::Refusal>(), "{error}");
+        assert!(error.is::<terrace_experiments::InputError>(), "{error}");
         let error = error.to_string();
         assert!(!error.contains('\n'), "{error}");
         error
@@ -268,8 +268,8 @@ fn accessed_pages_are_a_weaker_recording_and_say_so() {
     let least = answer(&plan, "lfu");
     assert!((0.2..=0.35).contains(&least), "{least}");
     assert!(plan.curves[0].points[2].uncertainty.waiting > 0.0);
-    let said = words::recommendation(&plan).join(" ");
-    assert!(said.contains("weaker than a profile's"), "{said}");
+    let printed = words::recommendation(&plan).join(" ");
+    assert!(printed.contains("weaker than a profile's"), "{printed}");
 }
 
 proptest! {

@@ -12,7 +12,7 @@ use terrace_core::features::FeatureCounter;
 use terrace_core::plan::{Decision, Plan};
 use terrace_core::policy::{Allocation, Policy};
 use terrace_core::scan::{Budget as CoreBudget, Scan as CoreScan};
-use terrace_experiments::OwnPolicy;
+use terrace_experiments::CustomPolicy;
 
 use crate::errors::refused;
 use crate::scan::{Budget, Moves, Scan};
@@ -45,9 +45,9 @@ fn kept(name: &str) -> &'static str {
 }
 
 /// The policy of this name, of which `make(seed)` makes one for every group and run.
-pub fn own_policy(name: &str, make: Py<PyAny>, raised: Raised) -> OwnPolicy {
+pub fn custom_policy(name: &str, make: Py<PyAny>, raised: Raised) -> CustomPolicy {
     let known = kept(name);
-    OwnPolicy::new(name, move |seed| {
+    CustomPolicy::new(name, move |seed| {
         let made = Python::attach(|py| {
             let object = make.call1(py, (seed,))?;
             let interleaves = match object.bind(py).getattr_opt("allocation")? {
@@ -92,10 +92,10 @@ impl Policy for InPython {
     }
 
     fn decide(&mut self, scan: &CoreScan, budget: &CoreBudget) -> Decision {
-        let carry = self.features.follow(scan);
+        let remap = self.features.follow(scan);
         let (features, _) = self.features.count(scan);
         let plan = Python::attach(|py| {
-            let seen = Bound::new(py, Scan::new(scan.clone(), carry))?;
+            let seen = Bound::new(py, Scan::new(scan.clone(), remap))?;
             let may_use = Bound::new(py, Budget { budget: *budget })?;
             let answer = self.decide.bind(py).call1((&seen, may_use))?;
             plan(&answer, scan, budget).map_err(|e| told(py, self.name, scan.period, e))

@@ -39,7 +39,7 @@ pub fn workloads(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     loaded(py, &terrace_workloads::kinds::all().into_iter().map(kind).collect())
 }
 
-/// The machines of reference depth: name and configuration, every key.
+/// The machines of trace-driven simulation: name and configuration, every key.
 #[pyfunction]
 pub fn machines(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let mut all = Vec::new();

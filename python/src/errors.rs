@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::{PyErr, create_exception};
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 
 create_exception!(terrace, TerraceError, PyRuntimeError, "Something went wrong while it ran.");
 create_exception!(
@@ -14,8 +14,8 @@ create_exception!(
 
 /// What cannot be used becomes `Refused`, all else `TerraceError`.
 pub fn raised(error: anyhow::Error) -> PyErr {
-    let line = Refusal::new(format!("{error:#}")).0;
-    match error.chain().any(|e| e.is::<Refusal>()) {
+    let line = InputError::new(format!("{error:#}")).0;
+    match error.chain().any(|e| e.is::<InputError>()) {
         true => Refused::new_err(line),
         false => TerraceError::new_err(line),
     }
@@ -23,5 +23,5 @@ pub fn raised(error: anyhow::Error) -> PyErr {
 
 /// A refusal of this text.
 pub fn refused(text: impl std::fmt::Display) -> PyErr {
-    Refused::new_err(Refusal::new(text).0)
+    Refused::new_err(InputError::new(text).0)
 }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use tempfile::TempDir;
-use terrace_experiments::file::Depth;
+use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
 use terrace_experiments::run::{Event, Events, MachineKind, Request, run};
 use terrace_experiments::sweep::hash;
-use terrace_experiments::{Experiment as CoreExperiment, Refusal};
+use terrace_experiments::{Experiment as CoreExperiment, InputError};
 
-use crate::bridge::{PolicyRaised, Raised, leave, own_policy};
+use crate::bridge::{PolicyRaised, Raised, custom_policy, leave};
 use crate::errors::{raised, refused};
 use crate::table::Table;
 
@@ -91,8 +91,8 @@ impl Experiment {
         // A policy in Python holds the interpreter: several at once would wait for each other.
         let jobs = if own.is_empty() { jobs.max(1) } else { 1 };
         for (name, make) in own {
-            let policy = own_policy(&name, make, exception.clone());
-            experiment = experiment.with_own_policy(policy).map_err(refused)?;
+            let policy = custom_policy(&name, make, exception.clone());
+            experiment = experiment.with_custom_policy(policy).map_err(refused)?;
         }
         let (path, folder) = match out {
             Some(path) => (path, None),
@@ -124,7 +124,7 @@ impl Experiment {
         out: PathBuf,
         interval_references: u64,
     ) -> PyResult<(u64, u64, f64, f64)> {
-        let experiment = self.experiment.at_depth(Depth::Reference).map_err(refused)?;
+        let experiment = self.experiment.at_fidelity(Fidelity::Trace).map_err(refused)?;
         let work =
             |events: &mut dyn Events| profile(&experiment, &out, interval_references, events);
         let done = guarded(py, Raised::default(), work, None)?;
@@ -206,7 +206,7 @@ impl Results {
                 "{}: no runs.parquet; expected a results directory as 'terrace run --out DIR' makes it",
                 path.display()
             );
-            return Err(refused(Refusal::new(text)));
+            return Err(refused(InputError::new(text)));
         }
         Ok(Results { path, _folder: None })
     }
@@ -235,7 +235,7 @@ impl Results {
         self.table(py, "heat")
     }
 
-    /// What periods cost the hardware; None at period depth, which knows no references.
+    /// What periods cost the hardware; None at interval fidelity, which knows no references.
     #[getter]
     fn hardware(&self, py: Python<'_>) -> PyResult<Option<Table>> {
         match self.path.join("hardware.parquet").is_file() {

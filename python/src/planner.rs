@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use tempfile::TempDir;
-use terrace_experiments::Refusal;
+use terrace_experiments::InputError;
 use terrace_planner::memory::Machine;
 use terrace_planner::plan::{DEFAULT_POLICIES, Request};
 use terrace_planner::recording::{Open, Recording, Waiting};
@@ -139,7 +139,7 @@ pub fn plan(
             all.push(Machine::preset(name)?);
         }
         let own = recordings.first().map(|r| r.machine.clone());
-        let own = own.ok_or_else(|| Refusal::new("no recordings: expected at least one"))?;
+        let own = own.ok_or_else(|| InputError::new("no recordings: expected at least one"))?;
         let base = all.first().cloned().unwrap_or_else(|| own.clone());
         all.extend(slow_latencies_ns.iter().map(|ns| base.with_slow(Some(*ns), None)));
         if all.is_empty() {

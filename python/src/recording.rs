@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use terrace_core::carry::Carry;
 use terrace_core::page::Layout;
+use terrace_core::remap::Remap;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::period::{PeriodReader, Record, Records};
 use terrace_recordings::profile::ProfileReader;
@@ -135,13 +135,13 @@ impl Scans {
                 match record.map_err(refused)? {
                     Record::Period(period) if period.group == self.group => {
                         let layout = period.scan.layout.clone();
-                        let carry = match before.replace(layout.clone()) {
+                        let remap = match before.replace(layout.clone()) {
                             Some(old) if Arc::ptr_eq(&old, &layout) => None,
-                            Some(old) => Some(Carry::between(&old, &layout)),
-                            None => Some(Carry::from_nothing(&layout)),
+                            Some(old) => Some(Remap::between(&old, &layout)),
+                            None => Some(Remap::from_nothing(&layout)),
                         };
-                        let carry = carry.filter(|c| !c.is_identity() || c.old_pages() == 0);
-                        return Ok(Some(Scan::new(period.scan, carry)));
+                        let remap = remap.filter(|c| !c.is_identity() || c.old_pages() == 0);
+                        return Ok(Some(Scan::new(period.scan, remap)));
                     }
                     _ => {}
                 }

@@ -6,8 +6,8 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use terrace_core::bits::PageBits;
 use terrace_core::builder::PlanBuilder;
-use terrace_core::carry::Carry;
 use terrace_core::plan::Plan;
+use terrace_core::remap::Remap;
 use terrace_core::scan;
 use terrace_core::select::KeyCounts;
 
@@ -23,7 +23,7 @@ const COLDEST: u8 = 127;
 pub struct Scan {
     pub scan: scan::Scan,
     /// How its pages follow from those of the scan before; `None` where they are the same.
-    carry: Option<Carry>,
+    remap: Option<Remap>,
     accessed: OnceLock<Arc<[u8]>>,
     fast: OnceLock<Arc<[u8]>>,
 }
@@ -50,8 +50,8 @@ fn unpacked(bits: &PageBits) -> Arc<[u8]> {
 
 impl Scan {
     /// A scan, and how its pages follow from those of the scan before.
-    pub fn new(scan: scan::Scan, carry: Option<Carry>) -> Self {
-        Scan { scan, carry, accessed: OnceLock::new(), fast: OnceLock::new() }
+    pub fn new(scan: scan::Scan, remap: Option<Remap>) -> Self {
+        Scan { scan, remap, accessed: OnceLock::new(), fast: OnceLock::new() }
     }
 }
 
@@ -121,7 +121,7 @@ impl Scan {
     /// Sampled reads of each page (uint16); None where reads are not sampled.
     #[getter]
     fn samples<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let samples = self.scan.measures.as_ref().and_then(|m| m.samples.clone());
+        let samples = self.scan.counters.as_ref().and_then(|m| m.samples.clone());
         samples.map(|s| Values::Short(s).array(py)).transpose()
     }
 
@@ -140,11 +140,11 @@ impl Scan {
     /// What the machine measured besides, by name; None where it measures nothing. Times are in ns,
     /// `reads` are lines read from fast and from slow memory, `read_latency_ps` what one took.
     #[getter]
-    fn measures<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some(m) = &self.scan.measures else { return Ok(None) };
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(m) = &self.scan.counters else { return Ok(None) };
         let all = pyo3::types::PyDict::new(py);
         all.set_item("elapsed_ns", m.elapsed_ns)?;
-        all.set_item("moving_ns", m.moving_ns)?;
+        all.set_item("migration_stall_ns", m.migration_stall_ns)?;
         all.set_item("slow_stall_ns", m.slow_stall_ns)?;
         all.set_item("references", m.references)?;
         all.set_item("reads", m.reads)?;
@@ -157,13 +157,13 @@ impl Scan {
     /// what is kept by page must go through `carry`.
     #[getter]
     fn pages_changed(&self) -> bool {
-        self.carry.is_some()
+        self.remap.is_some()
     }
 
     /// An array of the pages of the scan before, for the pages of this one: entries go with their
     /// pages, new pages get `fresh`. An array of no page is one of new pages only.
     #[pyo3(signature = (array, fresh=None))]
-    fn carry<'py>(
+    fn remap<'py>(
         &self,
         py: Python<'py>,
         array: Bound<'py, PyAny>,
@@ -176,7 +176,7 @@ impl Scan {
             Some(fresh) => numpy.call_method1("full", (self.scan.pages(), fresh, kind))?,
             None => numpy.call_method1("zeros", (self.scan.pages(), kind))?,
         };
-        let Some(carry) = &self.carry else {
+        let Some(remap) = &self.remap else {
             if had == self.scan.pages() {
                 return Ok(array);
             }
@@ -191,13 +191,13 @@ impl Scan {
         if had == 0 {
             return Ok(made);
         }
-        if had != carry.old_pages() {
+        if had != remap.old_pages() {
             return Err(refused(format_args!(
                 "an array of {had} entries, expected the {} pages of the scan before",
-                carry.old_pages()
+                remap.old_pages()
             )));
         }
-        for run in carry.runs() {
+        for run in remap.runs() {
             let slice = |first: usize| {
                 pyo3::types::PySlice::new(py, first as isize, (first + run.pages) as isize, 1)
             };

@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyDict};
 use terrace_experiments::sweep::{
     self, Cell, Failed, Outcome, Work, is_done, merge, note, prepare, run_into, take_in,
 };
-use terrace_experiments::{Experiment, Refusal};
+use terrace_experiments::{Experiment, InputError};
 
 use crate::bridge::Raised;
 use crate::errors::{raised, refused};
@@ -123,7 +123,7 @@ impl Grid {
             hash: cell.hash,
             values: cell.values.into_iter().collect(),
             attempts,
-            error: Refusal::new(error).0,
+            error: InputError::new(error).0,
         };
         note(&out, &failed).map_err(raised)
     }

@@ -80,16 +80,16 @@ class Machine(_Keys):
 
     @classmethod
     def preset(cls, name: str, **keys: Any) -> Machine:
-        """A machine of `terrace.machines()`, at reference depth.
+        """A machine of `terrace.machines()`, at trace fidelity.
 
-        >>> Machine.preset("server-ddr5-cxl", slow="4G").keys_of_file()["depth"]
+        >>> Machine.preset("server-ddr5-cxl", slow="4G").keys_of_file()["fidelity"]
         'reference'
         """
         known = [machine["name"] for machine in _terrace.machines()]
         if name not in known:
             raise Refused(f"machine '{name}': expected one of {', '.join(known)}")
         hardware = {"preset": name, **keys.pop("hardware", {})}
-        return cls(depth="reference", hardware=hardware, **keys)
+        return cls(fidelity="trace", hardware=hardware, **keys)
 
 
 class Workload(_Keys):
@@ -109,7 +109,7 @@ class Workload(_Keys):
 
     @classmethod
     def profile(cls, path: PathLike) -> Workload:
-        """A program by its profile: run times come out at period depth."""
+        """A program by its profile: run times come out at interval fidelity."""
         return cls("profile", path=os.path.abspath(path))
 
 
@@ -263,7 +263,7 @@ class Experiment:
         return self._inner.run(where, names, own, jobs, progress)
 
     def profile(self, out: PathLike, interval_references: int = 100_000) -> dict[str, float]:
-        """Makes a profile of its only group's program, at reference depth, in the file `out`."""
+        """Makes a profile of its only group's program, at trace fidelity, in the file `out`."""
         done = self._inner.profile(os.fspath(out), interval_references)
         return dict(zip(("intervals", "references", "all_fast_ms", "all_slow_ms"), done, strict=True))
 

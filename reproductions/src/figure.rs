@@ -32,7 +32,7 @@ pub struct Figure {
     /// The experiment that rows and columns change, or the kind's own settings.
     #[serde(default)]
     pub experiment: Table,
-    /// At period depth: workloads that are programs are profiled on the experiment's machine
+    /// At interval fidelity: workloads that are programs are profiled on the experiment's machine
     /// first.
     pub profile: Option<Profile>,
     /// Its rows, in order.

@@ -9,7 +9,7 @@
 //! - [`data`]: what came out: a value by row, column and measure;
 //! - [`claims`]: checkable statements about it;
 //! - [`reproduce`](mod@reproduce): runs a figure, draws it and writes what came of it;
-//! - [`workshop`]: the folder that a command's figures share, and their runs;
+//! - [`run_cache`]: the folder that a command's figures share, and their runs;
 //! - [`book`]: the results book of all figures.
 #![forbid(unsafe_code)]
 
@@ -21,8 +21,8 @@ pub mod kinds;
 pub mod library;
 mod merge;
 pub mod reproduce;
-pub mod workshop;
+pub mod run_cache;
 
 pub use figure::Figure;
 pub use reproduce::{Outcome, Size, from_results, reproduce};
-pub use workshop::Workshop;
+pub use run_cache::RunCache;

@@ -11,7 +11,7 @@ use crate::claims::{Verdict, check, geomean};
 use crate::data::{Data, number};
 use crate::figure::{Change, Figure, Part, PictureKind};
 use crate::kinds::Job;
-use crate::workshop::Workshop;
+use crate::run_cache::RunCache;
 
 /// How big a figure is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,15 +76,15 @@ pub struct Outcome {
 pub fn reproduce(
     figure: &Figure,
     size: Size,
-    workshop: &Workshop,
+    run_cache: &RunCache,
     jobs: usize,
     events: &mut dyn Events,
 ) -> anyhow::Result<Outcome> {
-    let folder = workshop.folder().join(&figure.name);
+    let folder = run_cache.folder().join(&figure.name);
     std::fs::create_dir_all(&folder).with_context(|| {
         format!("{}: expected a folder for results that can be written to", folder.display())
     })?;
-    let job = Job { figure, size, folder: &folder, workshop, jobs };
+    let job = Job { figure, size, folder: &folder, run_cache, jobs };
     let data = job.make(events).with_context(|| format!("figure '{}'", figure.name))?;
     let verdicts = check(&figure.claims, &data)
         .map_err(|e| anyhow::anyhow!("figure '{}': {e}", figure.name))?;

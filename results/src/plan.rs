@@ -23,7 +23,7 @@ table! {
         low: f64,
         /// Upper end.
         high: f64,
-        /// Half of the interval that is due to period depth against reference depth.
+        /// Half of the interval that is due to interval simulation against trace-driven simulation.
         model_error: f64,
         /// Due to the policy's seed.
         seed_error: f64,
@@ -73,7 +73,7 @@ table! {
         cost: Option<f64>,
         /// It is the one that is recommended for the program.
         recommended: bool,
-        /// What came out at reference depth, where it was checked.
+        /// What came out at trace fidelity, where it was checked.
         measured_slowdown: Option<f64>,
     }
 }

@@ -57,8 +57,8 @@ fn documented_parameters_are_accepted_and_others_refused() {
                 true => (json!(["wrong", "type"]), "got sequence"),
                 false => (json!({ "wrong": "type" }), "got map"),
             };
-            let said = message(json!({ parameter.name: value }));
-            assert!(said.contains(got), "{} {}: {said}", live.name, parameter.name);
+            let printed = message(json!({ parameter.name: value }));
+            assert!(printed.contains(got), "{} {}: {printed}", live.name, parameter.name);
         }
         assert!(!message(json!("text")).is_empty());
     }

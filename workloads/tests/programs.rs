@@ -122,8 +122,8 @@ fn a_slip_on_a_control_line_is_said_and_does_not_end_the_program() {
     child.stdin.take().unwrap().write_all(b"pahse 3\nphase 2\nstop\n").unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("'pahse 3'") && said.contains("expected"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(printed.contains("'pahse 3'") && printed.contains("expected"), "{printed}");
 }
 
 #[test]
@@ -171,9 +171,9 @@ fn bad_usage_says_what_was_expected_with_exit_code_2() {
     ];
     for (arguments, expected) in cases {
         let output = run(arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments}: {said}");
-        assert!(said.contains(expected), "{arguments}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {printed}");
+        assert!(printed.contains(expected), "{arguments}: {printed}");
         assert!(output.stdout.is_empty());
     }
 }

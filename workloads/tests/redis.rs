@@ -164,13 +164,13 @@ fn a_server_that_dies_ends_the_run_with_a_clear_error() {
     server.child.kill().unwrap();
     let output = client.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("closed the connection after"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(printed.contains("closed the connection after"), "{printed}");
 
     let (output, _) = server.run("verify", "");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("is redis-server running"), "{said}");
+    assert!(printed.contains("is redis-server running"), "{printed}");
 }
 
 #[test]
@@ -178,9 +178,9 @@ fn a_server_without_memory_is_an_error_and_no_corruption() {
     let server = Server::start();
     server.cli(&["config", "set", "maxmemory", "2mb"]);
     let (output, _) = server.run("load", "");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("OOM") && said.contains("SET"), "{said}");
+    assert!(printed.contains("OOM") && printed.contains("SET"), "{printed}");
 
     server.cli(&["config", "set", "maxmemory", "0"]);
     server.run("load", "");
@@ -211,14 +211,14 @@ fn a_value_that_is_rolled_back_under_the_run_is_found_by_it() {
             assert!(start.elapsed() < Duration::from_secs(20), "nothing is written");
         }
     };
-    let mut said = std::io::BufReader::new(client.stderr.take().unwrap());
+    let mut printed = std::io::BufReader::new(client.stderr.take().unwrap());
     let found = (0..50).any(|_| {
         wait_for_a_write();
         server.cli(&["copy", "key:0000000000", "old", "replace"]);
         wait_for_a_write();
         server.cli(&["copy", "old", "key:0000000000", "replace"]);
         let mut line = String::new();
-        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+        std::io::BufRead::read_line(&mut printed, &mut line).unwrap();
         !line.contains(" 0 wrong values")
     });
     client.kill().unwrap();

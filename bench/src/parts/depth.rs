@@ -1,11 +1,11 @@
-//! Period depth against reference depth: the slowdown that a profile predicts, and the one that
+//! Interval simulation against trace-driven simulation: the slowdown that a profile predicts, and the one that
 //! comes out when every reference is run.
 
 use std::path::Path;
 
 use anyhow::Context;
 use terrace_experiments::Experiment;
-use terrace_experiments::file::Depth;
+use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
 use terrace_experiments::run::{Event, Events, MachineKind, Request, run as run_experiment};
 use terrace_results::{RunRow, read};
@@ -15,7 +15,7 @@ use crate::measure::Report;
 
 pub const PART: Part = Part {
     name: "depth",
-    measures: "slowdown predicted at period depth against reference depth, by program",
+    measures: "slowdown predicted at interval fidelity against trace-driven simulation, by program",
     run,
 };
 
@@ -81,7 +81,7 @@ fn compare(program: &str, options: &str, folder: &Path) -> anyhow::Result<Vec<f6
     let mut errors = Vec::new();
     for ratio in RATIOS {
         let simulate = |workload: &str, depth| -> anyhow::Result<Vec<RunRow>> {
-            let experiment = experiment(workload, ratio)?.at_depth(depth)?;
+            let experiment = experiment(workload, ratio)?.at_fidelity(depth)?;
             let out = folder.join(format!("{depth:?}"));
             run_experiment(
                 Request {
@@ -101,9 +101,9 @@ fn compare(program: &str, options: &str, folder: &Path) -> anyhow::Result<Vec<f6
         let text = format!(
             "kind = \"program\"\nname = \"{program}\"\nfootprint_mib = 16\noptions = {options}"
         );
-        let full = simulate(&text, Depth::Reference)?;
+        let full = simulate(&text, Fidelity::Trace)?;
         let text = format!("kind = \"profile\"\npath = \"{}\"", profiled.display());
-        let short = simulate(&text, Depth::Period)?;
+        let short = simulate(&text, Fidelity::Interval)?;
         for (full, short) in full.iter().zip(&short) {
             let (Some(truth), Some(told)) = (full.slowdown, short.slowdown) else {
                 anyhow::bail!("no slowdown under {}", full.policy);
@@ -123,8 +123,8 @@ fn compare(program: &str, options: &str, folder: &Path) -> anyhow::Result<Vec<f6
 
 /// A server with CXL whose last level is to the footprint what 30 MB are to half a gigabyte.
 fn experiment(workload: &str, ratio: f64) -> anyhow::Result<Experiment> {
-    let depth = if workload.contains("profile") { "period" } else { "reference" };
-    let hardware = if depth == "reference" {
+    let fidelity = if workload.contains("profile") { "interval" } else { "trace" };
+    let hardware = if fidelity == "trace" {
         "hardware = { preset = \"server-ddr5-cxl\", node.cores = 4, node.caches.l2 = { size = \
          \"128K\", ways = 16, line_bytes = 64, latency_cycles = 15 }, node.caches.llc = { size = \
          \"1M\", ways = 16, line_bytes = 64, latency_cycles = 70 } }"
@@ -132,7 +132,7 @@ fn experiment(workload: &str, ratio: f64) -> anyhow::Result<Experiment> {
         ""
     };
     let text = format!(
-        "name = \"depth\"\nperiod_ms = 5\nperiods = 100000\n[machine]\ndepth = \"{depth}\"\nfast = \
+        "name = \"depth\"\nperiod_ms = 5\nperiods = 100000\n[machine]\nfidelity = \"{fidelity}\"\nfast = \
          \"64M\"\nslow = \"64M\"\n{hardware}\n[[groups]]\nname = \"g\"\nfast_ratio = \
          {ratio}\npage_size = \"4K\"\nmoved_pages_per_period = 128\n[groups.workload]\n{workload}\n"
     );

@@ -22,7 +22,7 @@ use crate::measure::Report;
 
 pub const PART: Part = Part {
     name: "plan",
-    measures: "slowdown predicted by the planner against reference depth, and its answer for 5 %",
+    measures: "slowdown predicted by the planner against trace-driven simulation, and its answer for 5 %",
     run,
 };
 
@@ -189,7 +189,7 @@ fn answer(
 /// A server with CXL whose last level is to the footprint what 30 MB are to half a gigabyte.
 fn experiment(program: &str, options: &str) -> anyhow::Result<Experiment> {
     let text = format!(
-        "name = \"plan\"\nperiod_ms = 5\nperiods = 100000\n[machine]\ndepth = \"reference\"\nfast = \
+        "name = \"plan\"\nperiod_ms = 5\nperiods = 100000\n[machine]\nfidelity = \"trace\"\nfast = \
          \"64M\"\nslow = \"64M\"\nhardware = {{ preset = \"server-ddr5-cxl\", node.cores = 4, \
          node.caches.l2 = {{ size = \"128K\", ways = 16, line_bytes = 64, latency_cycles = 15 }}, \
          node.caches.llc = {{ size = \"1M\", ways = 16, line_bytes = 64, latency_cycles = 70 }} }}\n\

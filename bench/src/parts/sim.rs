@@ -1,4 +1,4 @@
-//! The simulated machine at reference depth: references per second and core, with TLBs, walker,
+//! The simulated machine at trace fidelity: references per second and core, with TLBs, walker,
 //! three caches, two tiers, tracking and a policy that moves pages.
 //!
 //! The references come from a recording that is made first, so that what is timed is what a user of
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
+use terrace_core::interfaces::{Mover, Observation, Tracker};
 use terrace_core::page::{Layout, PageSize};
 use terrace_core::policy;
 use terrace_core::scan::Budget;
-use terrace_core::seams::{Mover, Observation, Tracker};
 use terrace_recordings::container::PartialFile;
 use terrace_recordings::reference::block::{Encoder, MAX_RECORD_BYTES};
 use terrace_recordings::reference::{
@@ -31,7 +31,7 @@ use crate::measure::{Report, median};
 
 pub const PART: Part = Part {
     name: "sim",
-    measures: "references per second and core of the simulated machine at reference depth",
+    measures: "references per second and core of the simulated machine at trace fidelity",
     run,
 };
 

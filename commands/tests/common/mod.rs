@@ -74,8 +74,8 @@ impl Place {
     }
 
     /// Runs it.
-    pub fn run(&self, arguments: &str) -> Said {
-        Said::new(arguments, self.command(arguments).output().unwrap())
+    pub fn run(&self, arguments: &str) -> Printed {
+        Printed::new(arguments, self.command(arguments).output().unwrap())
     }
 
     /// Names in it, those of folders with a slash, sorted.
@@ -92,7 +92,7 @@ impl Place {
 }
 
 /// What a command said and how it ended.
-pub struct Said {
+pub struct Printed {
     /// Its arguments.
     pub arguments: String,
     /// Its exit code.
@@ -103,11 +103,11 @@ pub struct Said {
     pub err: String,
 }
 
-impl Said {
+impl Printed {
     /// Of a command with these arguments.
     pub fn new(arguments: &str, output: Output) -> Self {
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        Said {
+        Printed {
             arguments: arguments.to_owned(),
             code: output.status.code(),
             out: text(&output.stdout),
@@ -148,9 +148,9 @@ impl Said {
     }
 }
 
-impl std::fmt::Display for Said {
+impl std::fmt::Display for Printed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Said { arguments, code, out, err } = self;
+        let Printed { arguments, code, out, err } = self;
         write!(f, "terrace {arguments}\nexit code {code:?}\n{out}{err}")
     }
 }

@@ -159,10 +159,10 @@ impl Amp {
     }
 
     fn follow(&mut self, scan: &Scan) {
-        if let Some(carry) = self.features.follow(scan) {
-            self.hotness.carry(&carry);
+        if let Some(remap) = self.features.follow(scan) {
+            self.hotness.remap(&remap);
             for candidate in [&mut self.lru, &mut self.lfu] {
-                candidate.shadow = carry.bits_or(&candidate.shadow, &scan.fast);
+                candidate.shadow = remap.bits_or(&candidate.shadow, &scan.fast);
             }
         }
     }

@@ -9,7 +9,7 @@
 //! are within `balance_ratio` of each other are balanced. Which pages: the hottest, by counts of
 //! samples that cool, as in HeMem, the first of the systems that the paper puts Colloid on.
 //!
-//! Latencies come with the scan ([`Measures::read_latency_ps`]). **Without them** the policy takes
+//! Latencies come with the scan ([`PeriodCounters::read_latency_ps`]). **Without them** the policy takes
 //! fast memory to be the faster one and promotes all that is hotter than what fast memory holds;
 //! decisions then name `colloid-unmeasured`.
 //!
@@ -27,7 +27,7 @@ use crate::builder::PlanBuilder;
 use crate::features::FeatureCounter;
 use crate::plan::{Decision, Plan};
 use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
-use crate::scan::{Budget, Measures, Scan};
+use crate::scan::{Budget, PeriodCounters, Scan};
 use crate::select::KeyCounts;
 
 #[derive(Debug, Deserialize)]
@@ -105,9 +105,9 @@ impl Balance {
     }
 
     /// `None` where the latencies are not known.
-    fn shift(&mut self, measures: Option<&Measures>, p: &Parameters) -> Option<Shift> {
-        let measures = measures?;
-        for (average, &now) in self.latency_ps.iter_mut().zip(&measures.read_latency_ps) {
+    fn shift(&mut self, counters: Option<&PeriodCounters>, p: &Parameters) -> Option<Shift> {
+        let counters = counters?;
+        for (average, &now) in self.latency_ps.iter_mut().zip(&counters.read_latency_ps) {
             if now > 0 {
                 let first = *average == 0.0;
                 *average = if first { now as f64 } else { (*average + now as f64) / 2.0 };
@@ -117,8 +117,8 @@ impl Balance {
         if fast == 0.0 || slow == 0.0 {
             return None;
         }
-        let reads = (measures.reads[0] + measures.reads[1]).max(1) as f64;
-        let share = measures.reads[0] as f64 / reads;
+        let reads = (counters.reads[0] + counters.reads[1]).max(1) as f64;
+        let share = counters.reads[0] as f64 / reads;
         if (fast - slow).abs() <= p.balance_ratio * fast.min(slow) {
             return Some(Shift::Stay);
         }
@@ -224,12 +224,12 @@ impl Policy for Colloid {
     }
 
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
-        if let Some(carry) = self.features.follow(scan) {
-            self.samples.carry(&carry);
+        if let Some(remap) = self.features.follow(scan) {
+            self.samples.remap(&remap);
         }
         let (features, resident) = self.features.count(scan);
         self.samples.observe(scan);
-        let shift = self.balance.shift(scan.measures.as_deref(), &self.parameters);
+        let shift = self.balance.shift(scan.counters.as_deref(), &self.parameters);
         let due = resident.saturating_sub(budget.fast_pages).min(budget.moved_pages);
         let (pairs, downs) = match shift {
             None => (u64::MAX, 0),

@@ -8,10 +8,10 @@
 use serde::Deserialize;
 
 use crate::builder::PlanBuilder;
-use crate::carry::Carry;
 use crate::features::FeatureCounter;
 use crate::plan::{Decision, Plan};
 use crate::policy::{Policy, PolicyKind, parameters};
+use crate::remap::Remap;
 use crate::scan::{Budget, Scan};
 use crate::select::Allowance;
 
@@ -40,8 +40,8 @@ struct FirstTouch {
 }
 
 impl FirstTouch {
-    fn carry(&mut self, carry: &Carry) {
-        self.arrival = carry.values(&self.arrival, self.changes, carry.new_pages());
+    fn remap(&mut self, remap: &Remap) {
+        self.arrival = remap.values(&self.arrival, self.changes, remap.new_pages());
         self.changes = self.changes.saturating_add(1);
     }
 
@@ -85,8 +85,8 @@ impl Policy for FirstTouch {
     }
 
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
-        if let Some(carry) = self.features.follow(scan) {
-            self.carry(&carry);
+        if let Some(remap) = self.features.follow(scan) {
+            self.remap(&remap);
         }
         let (features, resident) = self.features.count(scan);
         let due = Allowance::new(budget, resident, 0, 0).demotions;

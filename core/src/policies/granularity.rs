@@ -434,8 +434,8 @@ impl Policy for Granularity {
     }
 
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
-        if let Some(carry) = self.features.follow(scan) {
-            self.accessed = carry.bits(&self.accessed);
+        if let Some(remap) = self.features.follow(scan) {
+            self.accessed = remap.bits(&self.accessed);
             self.spaces = regions::spaces(&scan.layout);
             let spaces = &self.spaces;
             self.states.retain(|id, _| spaces.binary_search_by_key(id, |s| s.id).is_ok());

@@ -43,10 +43,10 @@ use serde::Deserialize;
 
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
-use crate::carry::Carry;
 use crate::features::FeatureCounter;
 use crate::plan::{Decision, Plan};
 use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
+use crate::remap::Remap;
 use crate::scan::{Budget, Scan};
 use crate::select::Allowance;
 
@@ -208,17 +208,17 @@ impl PageLists {
     }
 
     /// Follows a change of layout: what is left of each list keeps its order.
-    fn carry(&self, carry: &Carry) -> PageLists {
-        let mut index = vec![END; carry.old_pages()];
-        for run in carry.runs() {
+    fn remap(&self, remap: &Remap) -> PageLists {
+        let mut index = vec![END; remap.old_pages()];
+        for run in remap.runs() {
             for (to, new) in index[run.old..run.old + run.pages].iter_mut().zip(run.new as u32..) {
                 *to = new;
             }
         }
         let mut next = PageLists {
             ends: [EMPTY; 4],
-            links: vec![Links { newer: END, older: END }; carry.new_pages()],
-            list: vec![0; carry.new_pages()],
+            links: vec![Links { newer: END, older: END }; remap.new_pages()],
+            list: vec![0; remap.new_pages()],
         };
         for list in 0..4 {
             for page in self.oldest(list, u64::MAX) {
@@ -260,17 +260,17 @@ impl Lists {
         }
     }
 
-    fn carry(&mut self, carry: &Carry, scan: &Scan) {
-        if carry.new_pages() > self.most_pages {
+    fn remap(&mut self, remap: &Remap, scan: &Scan) {
+        if remap.new_pages() > self.most_pages {
             self.lists = PageLists::new();
             return;
         }
-        let known = self.lists.list.len() == carry.old_pages();
-        let carry = if known { carry } else { &Carry::from_nothing(&scan.layout) };
-        self.lists = self.lists.carry(carry);
-        self.hardware = carry.bits(&self.hardware);
-        self.software = carry.bits(&self.software);
-        for page in carry.fresh().flatten() {
+        let known = self.lists.list.len() == remap.old_pages();
+        let remap = if known { remap } else { &Remap::from_nothing(&scan.layout) };
+        self.lists = self.lists.remap(remap);
+        self.hardware = remap.bits(&self.hardware);
+        self.software = remap.bits(&self.software);
+        for page in remap.fresh().flatten() {
             let tier = if scan.fast.get(page) { FAST_ACTIVE } else { SLOW_ACTIVE };
             let active = scan.active.as_ref().is_none_or(|a| a.get(page));
             let list = if active { tier } else { tier | INACTIVE };
@@ -375,8 +375,8 @@ impl Policy for Lists {
     }
 
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
-        if let Some(carry) = self.features.follow(scan) {
-            self.carry(&carry, scan);
+        if let Some(remap) = self.features.follow(scan) {
+            self.remap(&remap, scan);
         }
         if scan.pages() > self.most_pages {
             let (features, _) = self.features.count(scan);
@@ -594,9 +594,9 @@ mod tests {
         let size = PageSize::Huge.bytes();
         let extent = crate::page::Extent { space: crate::page::SpaceId(0), start: size, pages: 5 };
         let next = Layout::new(PageSize::Huge, vec![extent]).unwrap();
-        let carried = case.policy.lists.carry(&Carry::between(&case.layout, &next));
-        assert_eq!(carried.newest(SLOW_ACTIVE, 9).collect::<Vec<_>>(), [1, 0, 4, 3, 2]);
-        assert_eq!(carried.oldest(SLOW_ACTIVE, 9).collect::<Vec<_>>(), [2, 3, 4, 0, 1]);
-        assert_eq!(carried.length(SLOW_ACTIVE), 5);
+        let remapped = case.policy.lists.remap(&Remap::between(&case.layout, &next));
+        assert_eq!(remapped.newest(SLOW_ACTIVE, 9).collect::<Vec<_>>(), [1, 0, 4, 3, 2]);
+        assert_eq!(remapped.oldest(SLOW_ACTIVE, 9).collect::<Vec<_>>(), [2, 3, 4, 0, 1]);
+        assert_eq!(remapped.length(SLOW_ACTIVE), 5);
     }
 }

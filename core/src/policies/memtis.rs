@@ -214,9 +214,9 @@ impl Policy for Memtis {
     }
 
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
-        if let Some(carry) = self.features.follow(scan) {
-            self.samples.carry(&carry);
-            self.split = carry.bits(&self.split);
+        if let Some(remap) = self.features.follow(scan) {
+            self.samples.remap(&remap);
+            self.split = remap.bits(&self.split);
         }
         let (features, _) = self.features.count(scan);
         let hit_ratio = self.samples.observe(scan).hit_ratio;

@@ -1,8 +1,8 @@
 //! The offline optimum: what migration could do at most, with knowledge of the future and the costs
 //! of moves counted. Not a policy for use: a ceiling to compare policies with.
 //!
-//! It is told what the program will do ([`Policy::foresee`]), puts prices on fast memory
-//! ([`crate::foresight`]), and at the end of each period moves the pages whose gain from being fast
+//! It is told what the program will do ([`Policy::set_oracle`]), puts prices on fast memory
+//! ([`crate::oracle`]), and at the end of each period moves the pages whose gain from being fast
 //! exceeds that of the page that makes room for them by more than both moves cost, the greatest
 //! difference first. It knows where the program stands by the references it has made, or by the
 //! period where nobody counts them.
@@ -19,7 +19,7 @@ use serde::Deserialize;
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
 use crate::features::FeatureCounter;
-use crate::foresight::{Foresight, Outlook, Purpose};
+use crate::oracle::{OracleTrace, Outlook, Purpose};
 use crate::plan::Decision;
 use crate::policy::{Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
@@ -43,7 +43,7 @@ pub(super) const KIND: PolicyKind = PolicyKind {
 #[derive(Debug, Default)]
 struct Optimum {
     features: FeatureCounter,
-    future: Option<Arc<Foresight>>,
+    future: Option<Arc<OracleTrace>>,
     /// The prices for so many pages of fast memory.
     outlook: Option<(u64, Outlook)>,
 }
@@ -65,11 +65,11 @@ impl Policy for Optimum {
         KIND.name
     }
 
-    fn needs_future(&self) -> bool {
+    fn needs_oracle(&self) -> bool {
         true
     }
 
-    fn foresee(&mut self, future: Arc<Foresight>) {
+    fn set_oracle(&mut self, future: Arc<OracleTrace>) {
         self.future = Some(Arc::new(future.by_periods()));
         self.outlook = None;
     }
@@ -81,7 +81,7 @@ impl Policy for Optimum {
             self.future.as_ref().map_or((0.0, 0.0), |f| (f.promotion_ns, f.demotion_ns));
         let (mut slow, mut fast) = (Vec::new(), Vec::new());
         if let Some(outlook) = self.look(budget.fast_pages) {
-            let progress = scan.measures.as_ref().map_or(scan.period + 1, |m| m.references);
+            let progress = scan.counters.as_ref().map_or(scan.period + 1, |m| m.references);
             let span = outlook.span_at(progress);
             for page in 0..scan.pages() {
                 let (space, address) = scan.layout.address(page);

@@ -92,8 +92,8 @@ impl Policy for Physical {
     }
 
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
-        if let Some(carry) = self.features.follow(scan) {
-            self.accessed = carry.bits(&self.accessed);
+        if let Some(remap) = self.features.follow(scan) {
+            self.accessed = remap.bits(&self.accessed);
         }
         let (features, resident) = self.features.count(scan);
         let words = self.accessed.words_mut().iter_mut().zip(scan.accessed.words());

@@ -69,8 +69,8 @@ impl Policy for Ranked {
     }
 
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
-        if let Some(carry) = self.features.follow(scan) {
-            self.hotness.carry(&carry);
+        if let Some(remap) = self.features.follow(scan) {
+            self.hotness.remap(&remap);
         }
         let (features, _) = self.features.count(scan);
         let fast = scan.fast.words();

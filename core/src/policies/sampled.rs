@@ -4,8 +4,8 @@
 //! period where bits are sampled several times. After
 //! so many samples a page all counts are halved, so that what was hot cools.
 
-use crate::carry::Carry;
 use crate::features::ratio;
+use crate::remap::Remap;
 use crate::scan::Scan;
 
 /// Bins of counts: a page with a count of 2^n to 2^(n+1) is in bin n, one without any in bin 0.
@@ -39,8 +39,8 @@ impl SampleCounts {
         SampleCounts { counts: Vec::new(), cooling_samples_per_page, since_cooling: 0 }
     }
 
-    pub fn carry(&mut self, carry: &Carry) {
-        self.counts = carry.values(&self.counts, 0, carry.new_pages());
+    pub fn remap(&mut self, remap: &Remap) {
+        self.counts = remap.values(&self.counts, 0, remap.new_pages());
     }
 
     /// Takes in a period, and cools when it is time.

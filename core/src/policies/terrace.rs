@@ -18,7 +18,7 @@
 //! **Which memory to trust.** As in AMP (adaptive-migration-policy paper, section 4) each memory
 //! moves pages between shadow places; but it is judged by what its places bring less what its moves
 //! cost (paid off over as long as the memory lasts), and against pages that stay where they were
-//! first placed. The best is applied, once it has won `trust` of a period's time.
+//! first placed. The best is applied, once it has won `win_threshold` of a period's time.
 //!
 //! **A new phase.** When what is read is suddenly less like what was expected than it was
 //! before, the middle memory takes over what the shortest knows, and past scores count little. So
@@ -27,17 +27,17 @@
 //! which pages are worth most over all of them.
 //!
 //! **How long it will last.** A move must pay within the length of the memory, but also within the
-//! age of what it is based on (`lindy`): what has been so for long will be so for long. For the
+//! age of what it is based on (`phase_age_factor`): what has been so for long will be so for long. For the
 //! long memory that is the time since the program last allocated in quantity, for the others the
 //! age of the phase, too; so what a program does to set itself up moves little.
 //!
 //! **A brake.** The real placement is compared with the first one, what moves cost is taken off,
-//! and what it would cost to move everything back (`exposure`). When the sum is below the
+//! and what it would cost to move everything back (`return_cost_share`). When the sum is below the
 //! allowance, a share of the time that has passed, nothing moves until it recovers, or, within an
-//! overdraft, until a memory's shadow has won `conviction` periods. If the placement goes on losing
+//! overdraft, until a memory's shadow has won `regret_reserve_threshold` periods. If the placement goes on losing
 //! meanwhile, pages go back to where they were first placed (`retreat`): an error costs what it
 //! has cost and the way back, and no more. Where reads are counted and not sampled, what a
-//! placement seems to bring counts in part only (`doubt`).
+//! placement seems to bring counts in part only (`gain_discount`).
 //!
 //! Each part can be switched off by a parameter; `docs/policies.md` has what each one adds, how the
 //! defaults were found, and on which workloads.
@@ -59,7 +59,7 @@ use crate::scan::{Budget, Scan};
 use crate::select::{KeyCounts, Selection};
 use estimate::Estimate;
 use ledger::{Ledger, Reads};
-use rates::{COLDEST, MEMORIES, Rates, key, rate_of};
+use rates::{COLDEST, HORIZONS, Rates, key, rate_of};
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -69,20 +69,20 @@ struct Parameters {
     operation_bytes: u64,
     weigh_reads: bool,
     count_reads: bool,
-    doubt: f64,
+    gain_discount: f64,
     exchange: String,
     weigh_costs: bool,
     follow_phases: bool,
     keep_long: bool,
     retreat: bool,
-    lindy: f64,
-    exposure: f64,
-    allowance: f64,
-    allowance_periods: f64,
+    phase_age_factor: f64,
+    return_cost_share: f64,
+    regret_budget: f64,
+    regret_budget_periods: f64,
     patience: f64,
-    trust: f64,
-    conviction: f64,
-    overdraft: f64,
+    win_threshold: f64,
+    regret_reserve_threshold: f64,
+    regret_reserve: f64,
     margin: f64,
     score_keep: f64,
     pair_accesses: f64,
@@ -96,20 +96,20 @@ impl Default for Parameters {
             operation_bytes: REGION_BYTES,
             weigh_reads: true,
             count_reads: true,
-            doubt: 0.6,
+            gain_discount: 0.6,
             exchange: "measured".to_owned(),
             weigh_costs: true,
             follow_phases: true,
             keep_long: true,
             retreat: true,
-            lindy: 0.7,
-            exposure: 1.0,
-            allowance: 0.01,
-            allowance_periods: 0.6,
+            phase_age_factor: 0.7,
+            return_cost_share: 1.0,
+            regret_budget: 0.01,
+            regret_budget_periods: 0.6,
             patience: 2.0,
-            trust: 0.1,
-            conviction: 2.0,
-            overdraft: 0.006,
+            win_threshold: 0.1,
+            regret_reserve_threshold: 2.0,
+            regret_reserve: 0.006,
             margin: 1.0,
             score_keep: 0.95,
             pair_accesses: 1.2,
@@ -148,7 +148,7 @@ pub(super) const KIND: PolicyKind = PolicyKind {
             meaning: "without samples, counts of reads by tier say how often pages are read",
         },
         ParameterDoc {
-            name: "doubt",
+            name: "gain_discount",
             default: "0.6",
             meaning: "share of what places seem to bring that counts, by counters without samples (0 to 1)",
         },
@@ -178,22 +178,22 @@ pub(super) const KIND: PolicyKind = PolicyKind {
             meaning: "goes back to the first placement when moves have lost and go on losing",
         },
         ParameterDoc {
-            name: "lindy",
+            name: "phase_age_factor",
             default: "0.7",
             meaning: "a move must also pay within the age of the phase times this (0.01 to 1000000)",
         },
         ParameterDoc {
-            name: "exposure",
+            name: "return_cost_share",
             default: "1.0",
             meaning: "share of what it would cost to move everything back that counts as spent (0 to 10)",
         },
         ParameterDoc {
-            name: "allowance",
+            name: "regret_budget",
             default: "0.01",
             meaning: "what moves may have cost more than they brought, over the time passed (0 to 1)",
         },
         ParameterDoc {
-            name: "allowance_periods",
+            name: "regret_budget_periods",
             default: "0.6",
             meaning: "and so many periods, while that is more (0 to 1000)",
         },
@@ -203,19 +203,19 @@ pub(super) const KIND: PolicyKind = PolicyKind {
             meaning: "a move must pay within the length of the memory times this (0.01 to 1000)",
         },
         ParameterDoc {
-            name: "trust",
+            name: "win_threshold",
             default: "0.1",
             meaning: "periods that a memory's shadow must have won before its moves are made (0 to 1000)",
         },
         ParameterDoc {
-            name: "conviction",
+            name: "regret_reserve_threshold",
             default: "2.0",
-            meaning: "periods that it must have won to go on when the allowance is spent (0 to 1000)",
+            meaning: "periods that it must have won to go on when the regret_budget is spent (0 to 1000)",
         },
         ParameterDoc {
-            name: "overdraft",
+            name: "regret_reserve",
             default: "0.006",
-            meaning: "share of the time passed that may be lost then, besides the allowance (0 to 1)",
+            meaning: "share of the time passed that may be lost then, besides the regret_budget (0 to 1)",
         },
         ParameterDoc {
             name: "margin",
@@ -245,11 +245,11 @@ impl Parameters {
 }
 
 /// What is left of each memory after a period.
-const KEEP: [f32; MEMORIES] = [0.6, 0.95, 0.995];
+const KEEP: [f32; HORIZONS] = [0.6, 0.95, 0.995];
 /// The long one.
-const LONG: usize = MEMORIES - 1;
+const LONG: usize = HORIZONS - 1;
 /// Their names, where decisions name what was applied.
-const APPLIED: [&str; MEMORIES] = ["terrace-short", "terrace-middle", "terrace-long"];
+const APPLIED: [&str; HORIZONS] = ["terrace-short", "terrace-middle", "terrace-long"];
 /// A program that allocates more than one page in so many in a period is still setting itself up.
 const GROWTH: usize = 64;
 /// What is left after a period of how the placement did.
@@ -275,9 +275,9 @@ struct Terrace {
     features: FeatureCounter,
     rates: Rates,
     estimate: Estimate,
-    shadows: [Shadow; MEMORIES],
+    shadows: [Shadow; HORIZONS],
     /// Where pages were first placed.
-    home: PageBits,
+    initial_placement: PageBits,
     ledger: Ledger,
     /// Moving average of how like what was expected the reads are.
     likeness: f32,
@@ -317,15 +317,15 @@ impl Terrace {
             )));
         }
         for (name, got, least, most) in [
-            ("allowance", p.allowance, 0.0, 1.0),
-            ("allowance_periods", p.allowance_periods, 0.0, 1000.0),
-            ("doubt", p.doubt, 0.0, 1.0),
+            ("regret_budget", p.regret_budget, 0.0, 1.0),
+            ("regret_budget_periods", p.regret_budget_periods, 0.0, 1000.0),
+            ("gain_discount", p.gain_discount, 0.0, 1.0),
             ("patience", p.patience, 0.01, 1000.0),
-            ("trust", p.trust, 0.0, 1000.0),
-            ("lindy", p.lindy, 0.01, 1e6),
-            ("exposure", p.exposure, 0.0, 10.0),
-            ("conviction", p.conviction, 0.0, 1000.0),
-            ("overdraft", p.overdraft, 0.0, 1.0),
+            ("win_threshold", p.win_threshold, 0.0, 1000.0),
+            ("phase_age_factor", p.phase_age_factor, 0.01, 1e6),
+            ("return_cost_share", p.return_cost_share, 0.0, 10.0),
+            ("regret_reserve_threshold", p.regret_reserve_threshold, 0.0, 1000.0),
+            ("regret_reserve", p.regret_reserve, 0.0, 1.0),
             ("margin", p.margin, 0.0, 10.0),
             ("score_keep", p.score_keep, 0.0, 0.999),
             ("pair_accesses", p.pair_accesses, 0.0, 1000.0),
@@ -340,7 +340,7 @@ impl Terrace {
             rates: Rates::new(KEEP),
             estimate: Estimate::default(),
             shadows: Default::default(),
-            home: PageBits::default(),
+            initial_placement: PageBits::default(),
             ledger: Ledger::new(p.pair_accesses, p.weigh_reads),
             likeness: 0.0,
             settled: 0,
@@ -379,7 +379,7 @@ impl Terrace {
     /// there it would only make the policy slow.
     fn believed(&self, brought: f64) -> f64 {
         let guessed = !self.sampled && self.ledger.measured();
-        if guessed && brought > 0.0 { self.parameters.doubt * brought } else { brought }
+        if guessed && brought > 0.0 { self.parameters.gain_discount * brought } else { brought }
     }
 
     /// Notices a new phase.
@@ -394,7 +394,7 @@ impl Terrace {
         self.age = self.age.saturating_add(1);
         self.life = self.life.saturating_add(1);
         if new {
-            self.rates.forget(if self.parameters.keep_long { LONG } else { MEMORIES });
+            self.rates.forget(if self.parameters.keep_long { LONG } else { HORIZONS });
             self.shadows.iter_mut().for_each(|shadow| shadow.score *= 0.25);
             (self.settled, self.age) = (0, 0);
         } else {
@@ -413,7 +413,7 @@ impl Terrace {
         }
         let kept = memory == LONG && self.parameters.keep_long;
         let age = f64::from(if kept { self.life } else { self.age });
-        patience.min((self.parameters.lindy * (age + 1.0)).max(1.0))
+        patience.min((self.parameters.phase_age_factor * (age + 1.0)).max(1.0))
     }
 
     /// What to move by what a memory knows, from this placement.
@@ -445,23 +445,23 @@ impl Terrace {
             if self.shadows[b].score > self.shadows[a].score { b } else { a }
         };
         // Of equals the one that is applied.
-        let memory = self.fixed.unwrap_or((0..MEMORIES).fold(self.applied, best));
+        let memory = self.fixed.unwrap_or((0..HORIZONS).fold(self.applied, best));
         if !self.parameters.weigh_costs {
             return (memory, true);
         }
         let p = &self.parameters;
-        let at_first = p.allowance_periods * self.ledger.period;
-        let least = at_first.max(p.allowance * self.ledger.elapsed);
+        let at_first = p.regret_budget_periods * self.ledger.period;
+        let least = at_first.max(p.regret_budget * self.ledger.elapsed);
         let period = self.ledger.period.max(1e-9);
         let score = self.shadows[memory].score;
         // Going back would cost as much as what was moved; a cost that is a guess is not added.
         let back = if self.ledger.measured() { self.pairs_from_home(scan) } else { 0.0 };
-        let exposed = p.exposure * back * self.ledger.pair();
+        let exposed = p.return_cost_share * back * self.ledger.pair();
         let left = self.ledger.balance - exposed;
-        let overdraft = p.overdraft * self.ledger.elapsed;
-        let convinced = score > p.conviction * period;
-        let affordable = left > -least || (convinced && left > -least - overdraft);
-        (memory, affordable && score > p.trust * period)
+        let regret_reserve = p.regret_reserve * self.ledger.elapsed;
+        let convinced = score > p.regret_reserve_threshold * period;
+        let affordable = left > -least || (convinced && left > -least - regret_reserve);
+        (memory, affordable && score > p.win_threshold * period)
     }
 
     /// Whether pages had better go back to where they were first placed: they lose where they are,
@@ -481,8 +481,12 @@ impl Terrace {
         let (mut ups, mut downs) = (PageBits::new(scan.pages()), PageBits::new(scan.pages()));
         let most = usize::try_from(budget.moved_pages / 2).unwrap_or(usize::MAX);
         let up = |&page: &usize| !scan.fast.get(page);
-        self.home.iter_ones().filter(up).take(most).for_each(|page| ups.set(page, true));
-        let down = |&page: &usize| !self.home.get(page);
+        self.initial_placement
+            .iter_ones()
+            .filter(up)
+            .take(most)
+            .for_each(|page| ups.set(page, true));
+        let down = |&page: &usize| !self.initial_placement.get(page);
         scan.fast.iter_ones().filter(down).take(most).for_each(|page| downs.set(page, true));
         (ups, downs)
     }
@@ -513,8 +517,11 @@ impl Terrace {
 
     /// Pairs of pages that are not where they were first placed.
     fn pairs_from_home(&self, scan: &Scan) -> f64 {
-        let differ = self.home.words().iter().zip(scan.fast.words());
-        differ.map(|(home, fast)| f64::from((home ^ fast).count_ones())).sum::<f64>() / 2.0
+        let differ = self.initial_placement.words().iter().zip(scan.fast.words());
+        differ
+            .map(|(initial_placement, fast)| f64::from((initial_placement ^ fast).count_ones()))
+            .sum::<f64>()
+            / 2.0
     }
 }
 
@@ -524,15 +531,15 @@ impl Policy for Terrace {
     }
 
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
-        if let Some(carry) = self.features.follow(scan) {
-            if carry.new_pages() * GROWTH > scan.pages() {
+        if let Some(remap) = self.features.follow(scan) {
+            if remap.new_pages() * GROWTH > scan.pages() {
                 (self.age, self.life) = (0, 0);
             }
-            self.rates.carry(&carry);
-            self.estimate.carry(&carry);
-            self.home = carry.bits_or(&self.home, &scan.fast);
+            self.rates.remap(&remap);
+            self.estimate.remap(&remap);
+            self.initial_placement = remap.bits_or(&self.initial_placement, &scan.fast);
             for shadow in &mut self.shadows {
-                shadow.fast = carry.bits_or(&shadow.fast, &scan.fast);
+                shadow.fast = remap.bits_or(&shadow.fast, &scan.fast);
             }
         }
         let (features, resident) = self.features.count(scan);
@@ -541,7 +548,7 @@ impl Policy for Terrace {
         // What the period says of the moves before it.
         let all: f64 = self.reads.iter().map(|&r| f64::from(r)).sum();
         let hits = self.hits(&scan.fast);
-        let at_home = self.hits(&self.home);
+        let at_home = self.hits(&self.initial_placement);
         let of_shadows = [0, 1, 2].map(|memory: usize| self.hits(&self.shadows[memory].fast));
         let reads = Reads { all, slow: all - hits, slow_at_home: all - at_home };
         let spent = self.ledger.period(scan, reads);
@@ -567,7 +574,7 @@ impl Policy for Terrace {
         let region_bytes = if self.parameters.regions { REGION_BYTES } else { 0 };
         let (mut rates, mut keys) = (Vec::new(), Vec::new());
         let mut real = None;
-        for memory in 0..MEMORIES {
+        for memory in 0..HORIZONS {
             self.rates.rates(memory, &scan.layout, region_bytes, &mut rates);
             keys.clear();
             keys.extend(rates.iter().map(|&rate| key(rate)));
@@ -611,6 +618,6 @@ impl Policy for Terrace {
     fn metadata_bytes(&self) -> usize {
         let shadows: usize = self.shadows.iter().map(|s| s.fast.size_bytes()).sum();
         let rates = self.rates.size_bytes() + self.estimate.size_bytes();
-        self.features.size_bytes() + rates + self.home.size_bytes() + shadows
+        self.features.size_bytes() + rates + self.initial_placement.size_bytes() + shadows
     }
 }

@@ -199,8 +199,8 @@ impl Policy for Tpp {
     }
 
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
-        if let Some(carry) = self.features.follow(scan) {
-            self.hotness.carry(&carry);
+        if let Some(remap) = self.features.follow(scan) {
+            self.hotness.remap(&remap);
         }
         let (features, resident) = self.features.count(scan);
         self.ages_before.clear();

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use crate::model::Model;
 use serde_json::json;
 use terrace_core::bits::PageBits;
-use terrace_core::foresight::{Foresight, Span};
+use terrace_core::oracle::{OracleTrace, Span};
 use terrace_core::page::{Layout, PageSize};
 use terrace_core::plan::{Decision, Plan};
 use terrace_core::policy::{Policy, build};
-use terrace_core::scan::{Budget, Measures, Scan};
+use terrace_core::scan::{Budget, PeriodCounters, Scan};
 
 fn places(model: &Model) -> Vec<usize> {
     model.fast.iter_ones().collect()
@@ -77,9 +77,12 @@ fn memtis_promotes_the_bins_that_fit_and_leaves_warm_pages_alone() {
 
 fn sampled(layout: &Arc<Layout>, fast: &PageBits, number: u64, samples: &[u16]) -> Scan {
     let accessed = samples.iter().map(|&s| s > 0).collect();
-    let measures =
-        Measures { samples: Some(samples.into()), reads_per_sample: 100, ..Measures::default() };
-    Scan::new(number, layout.clone(), accessed, fast.clone()).with_measures(Arc::new(measures))
+    let counters = PeriodCounters {
+        samples: Some(samples.into()),
+        reads_per_sample: 100,
+        ..PeriodCounters::default()
+    };
+    Scan::new(number, layout.clone(), accessed, fast.clone()).with_counters(Arc::new(counters))
 }
 
 #[test]
@@ -116,15 +119,15 @@ fn colloid(latency_ps: [u64; 2]) -> (Decision, PageBits) {
     };
     let mut decision = None;
     for number in 0..4 {
-        let measures = Measures {
+        let counters = PeriodCounters {
             samples: Some(samples[..].into()),
             reads: [reads(true), reads(false)],
             read_latency_ps: latency_ps,
-            ..Measures::default()
+            ..PeriodCounters::default()
         };
         let accessed = PageBits::ones(100);
         let scan = Scan::new(number, layout.clone(), accessed, fast.clone())
-            .with_measures(Arc::new(measures));
+            .with_counters(Arc::new(counters));
         decision = Some(policy.decide(&scan, &Budget::fast(40)));
     }
     (decision.unwrap(), fast)
@@ -170,7 +173,7 @@ fn the_optimum_moves_pages_before_they_are_read_and_not_when_it_does_not_pay() {
         extra_ns: 10.0,
         overlap: 1.0,
     });
-    let future = |promotion_ns| Foresight {
+    let future = |promotion_ns| OracleTrace {
         spans: spans.clone().collect(),
         promotion_ns,
         demotion_ns: 0.0,
@@ -178,7 +181,7 @@ fn the_optimum_moves_pages_before_they_are_read_and_not_when_it_does_not_pay() {
     };
     let hits = |promotion_ns| {
         let mut model = Model::new("optimum", 20, 10);
-        model.policy.foresee(Arc::new(future(promotion_ns)));
+        model.policy.set_oracle(Arc::new(future(promotion_ns)));
         let mut moved = 0;
         let hits: usize = (0..60)
             .map(|t| {

@@ -8,7 +8,7 @@ use serde_json::json;
 use terrace_core::bits::PageBits;
 use terrace_core::page::{Layout, PageSize};
 use terrace_core::policy::build;
-use terrace_core::scan::{Budget, Measures, Scan};
+use terrace_core::scan::{Budget, PeriodCounters, Scan};
 
 const PAGES: usize = 256;
 const FAST_PAGES: u64 = 128;
@@ -104,17 +104,17 @@ fn measured_costs_decide_whether_pages_move() {
         let samples: Vec<u16> = (0..256).map(|page| if page >= 224 { 20 } else { 0 }).collect();
         for number in 0..60 {
             let slow = (224..256).filter(|&p| !fast.get(p)).count() as u64;
-            let measures = Measures {
+            let counters = PeriodCounters {
                 elapsed_ns: 1_000_000,
                 slow_stall_ns: slow_stall_ns * slow / 32,
                 read_latency_ps: [80_000, 300_000],
                 samples: Some(samples[..].into()),
                 reads_per_sample: 16,
-                ..Measures::default()
+                ..PeriodCounters::default()
             };
             let accessed = samples.iter().map(|&s| s > 0).collect();
             let scan = Scan::new(number, layout.clone(), accessed, fast.clone())
-                .with_measures(Arc::new(measures));
+                .with_counters(Arc::new(counters));
             policy.decide(&scan, &Budget::fast(64)).plan.apply(&layout, &mut fast);
         }
         fast.count_range(224..256)
@@ -129,28 +129,28 @@ fn whether_to_exchange_is_measured() {
     for (exchange_ns, two_moves_ns, expected) in [(5_000, 9_000, true), (9_000, 5_000, false)] {
         let mut policy = build("terrace", &json!(null), 1).unwrap();
         let mut fast: PageBits = (0..512).map(|page| page < 128).collect();
-        let (mut moving_ns, mut exchanged) = (0, Vec::new());
+        let (mut migration_stall_ns, mut exchanged) = (0, Vec::new());
         for number in 0..40u64 {
             // Ever other pages are read, for long enough to pay.
             let hot = |page: usize| page / 64 == 2 + (number as usize / 10) % 4;
             let samples: Vec<u16> = (0..512).map(|page| if hot(page) { 50 } else { 0 }).collect();
-            let measures = Measures {
+            let counters = PeriodCounters {
                 elapsed_ns: 5_000_000,
-                moving_ns,
+                migration_stall_ns,
                 slow_stall_ns: 3_000_000,
                 read_latency_ps: [80_000, 300_000],
                 samples: Some(samples[..].into()),
                 reads_per_sample: 16,
-                ..Measures::default()
+                ..PeriodCounters::default()
             };
             let accessed = samples.iter().map(|&s| s > 0).collect();
             let scan = Scan::new(number, layout.clone(), accessed, fast.clone())
-                .with_measures(Arc::new(measures));
+                .with_counters(Arc::new(counters));
             let budget = Budget { fast_pages: 128, moved_pages: 16 };
             let plan = policy.decide(&scan, &budget).plan;
             let pairs = plan.pages(PageSize::Base).0;
             let exchanges = !plan.exchanges.is_empty();
-            moving_ns = pairs * if exchanges { exchange_ns } else { two_moves_ns };
+            migration_stall_ns = pairs * if exchanges { exchange_ns } else { two_moves_ns };
             if pairs > 0 {
                 exchanged.push(exchanges);
             }
@@ -168,7 +168,7 @@ fn set_up_then_run(parameters: &serde_json::Value) -> (u64, f64) {
     let mut policy = build("terrace", parameters, 1).unwrap();
     let layout = |pages| Arc::new(Layout::contiguous(PageSize::Base, pages));
     let mut fast: PageBits = (0..1024).map(|page| page < 700).collect();
-    let (mut moving_ns, mut moved, mut lost_ns) = (0, 0, 0.0);
+    let (mut migration_stall_ns, mut moved, mut lost_ns) = (0, 0, 0.0);
     for number in 0..60u64 {
         let layout = layout(1024);
         let setting_up = number < 10;
@@ -183,23 +183,23 @@ fn set_up_then_run(parameters: &serde_json::Value) -> (u64, f64) {
         let slow: u64 = (0..1024).filter(|&p| !fast.get(p)).map(|p| u64::from(samples[p])).sum();
         let at_home: u64 = (700..1024).map(|p| u64::from(samples[p])).sum();
         let each_ns = 400;
-        lost_ns += each_ns as f64 * (slow as f64 - at_home as f64) + moving_ns as f64;
-        let measures = Measures {
-            elapsed_ns: 1_000_000 + moving_ns,
-            moving_ns,
+        lost_ns += each_ns as f64 * (slow as f64 - at_home as f64) + migration_stall_ns as f64;
+        let counters = PeriodCounters {
+            elapsed_ns: 1_000_000 + migration_stall_ns,
+            migration_stall_ns,
             slow_stall_ns: slow * each_ns * 4 / 3,
             read_latency_ps: [80_000, 320_000],
             samples: Some(samples[..].into()),
             reads_per_sample: 16,
-            ..Measures::default()
+            ..PeriodCounters::default()
         };
         let accessed = samples.iter().map(|&s| s > 0).collect();
         let scan = Scan::new(number, layout.clone(), accessed, fast.clone())
-            .with_measures(Arc::new(measures));
+            .with_counters(Arc::new(counters));
         let budget = Budget { fast_pages: 700, moved_pages: 32 };
         let plan = policy.decide(&scan, &budget).plan;
         let pairs = plan.pages(PageSize::Base).0;
-        moving_ns = pairs * COST_NS;
+        migration_stall_ns = pairs * COST_NS;
         moved += pairs;
         plan.apply(&layout, &mut fast);
     }
@@ -211,7 +211,8 @@ fn what_a_program_does_to_set_itself_up_moves_little() {
     let (moved, lost) = set_up_then_run(&json!(null));
     assert!(lost < 0.02, "{moved} pairs moved, {lost} of the time lost");
     // Without the two parts that are for this it goes wrong.
-    let (more, worse) = set_up_then_run(&json!({"lindy": 1e6, "exposure": 0.0}));
+    let (more, worse) =
+        set_up_then_run(&json!({"phase_age_factor": 1e6, "return_cost_share": 0.0}));
     assert!(worse > 0.03, "{more} pairs moved, {worse} of the time lost");
 }
 
@@ -222,7 +223,7 @@ fn deceived(parameters: &serde_json::Value) -> (usize, usize) {
     let mut policy = build("terrace", parameters, 1).unwrap();
     let layout = Arc::new(Layout::contiguous(PageSize::Base, 512));
     let mut fast: PageBits = (0..512).map(|page| page < 256).collect();
-    let (mut least, mut moving_ns) = (256, 0);
+    let (mut least, mut migration_stall_ns) = (256, 0);
     for number in 0..1200u64 {
         let first = number / 10 % 2 == 0;
         let read = |page: usize| (page < 256) == first;
@@ -236,20 +237,20 @@ fn deceived(parameters: &serde_json::Value) -> (usize, usize) {
         // A slow read of the first half costs much, of the second half all cost the same whatever
         // of it is slow.
         let cost_ns = if first { slow * 3_000 } else { 400_000 };
-        let measures = Measures {
-            elapsed_ns: 1_000_000 + cost_ns + moving_ns,
-            moving_ns,
+        let counters = PeriodCounters {
+            elapsed_ns: 1_000_000 + cost_ns + migration_stall_ns,
+            migration_stall_ns,
             slow_stall_ns: cost_ns * 4 / 3,
             read_latency_ps: [80_000, 320_000],
             samples: Some(samples[..].into()),
             reads_per_sample: 16,
-            ..Measures::default()
+            ..PeriodCounters::default()
         };
         let accessed = samples.iter().map(|&s| s > 0).collect();
         let scan = Scan::new(number, layout.clone(), accessed, fast.clone())
-            .with_measures(Arc::new(measures));
+            .with_counters(Arc::new(counters));
         let plan = policy.decide(&scan, &Budget { fast_pages: 256, moved_pages: 32 }).plan;
-        moving_ns = plan.pages(PageSize::Base).0 * 7_000;
+        migration_stall_ns = plan.pages(PageSize::Base).0 * 7_000;
         plan.apply(&layout, &mut fast);
         least = least.min(fast.count_range(0..256));
     }
@@ -274,7 +275,7 @@ fn misled(parameters: &serde_json::Value) -> (f64, usize) {
     let mut policy = build("terrace", parameters, 1).unwrap();
     let layout = Arc::new(Layout::contiguous(PageSize::Base, 512));
     let mut fast: PageBits = (0..512).map(|page| page < 256).collect();
-    let (mut moving_ns, mut lost_ns, mut elapsed_ns) = (0, 0.0, 0.0);
+    let (mut migration_stall_ns, mut lost_ns, mut elapsed_ns) = (0, 0.0, 0.0);
     for number in 0..600u64 {
         let read = |page: usize| match page {
             0..192 if (number + page as u64).is_multiple_of(2) => 100u64,
@@ -284,21 +285,21 @@ fn misled(parameters: &serde_json::Value) -> (f64, usize) {
         let reads_of = |want: bool| (0..512).filter(|&p| fast.get(p) == want).map(read).sum();
         let reads: [u64; 2] = [reads_of(true), reads_of(false)];
         let stall_ns = reads[1] * 400;
-        lost_ns += stall_ns as f64 - 256.0 * 400.0 + moving_ns as f64;
-        let measures = Measures {
-            elapsed_ns: 2_000_000 + stall_ns + moving_ns,
-            moving_ns,
+        lost_ns += stall_ns as f64 - 256.0 * 400.0 + migration_stall_ns as f64;
+        let counters = PeriodCounters {
+            elapsed_ns: 2_000_000 + stall_ns + migration_stall_ns,
+            migration_stall_ns,
             slow_stall_ns: stall_ns * 4 / 3,
             reads,
             read_latency_ps: [80_000, 320_000],
-            ..Measures::default()
+            ..PeriodCounters::default()
         };
-        elapsed_ns += measures.elapsed_ns as f64;
+        elapsed_ns += counters.elapsed_ns as f64;
         let accessed = (0..512).map(|page| read(page) > 0).collect();
         let scan = Scan::new(number, layout.clone(), accessed, fast.clone())
-            .with_measures(Arc::new(measures));
+            .with_counters(Arc::new(counters));
         let plan = policy.decide(&scan, &Budget { fast_pages: 256, moved_pages: 32 }).plan;
-        moving_ns = plan.pages(PageSize::Base).0 * 7_000;
+        migration_stall_ns = plan.pages(PageSize::Base).0 * 7_000;
         plan.apply(&layout, &mut fast);
     }
     (lost_ns / elapsed_ns, fast.count_range(0..192))

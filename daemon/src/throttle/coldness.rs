@@ -7,10 +7,10 @@
 use std::cmp::Reverse;
 
 use terrace_core::bits::PageBits;
-use terrace_core::carry::Carry;
 use terrace_core::counts::SampledShares;
 use terrace_core::page::VirtualRange;
 use terrace_core::plan::{Exchange, Plan};
+use terrace_core::remap::Remap;
 use terrace_core::scan::Scan;
 
 /// Ages that are told apart: the last is for all that are older.
@@ -28,9 +28,9 @@ pub(super) struct Coldness {
 
 impl Coldness {
     /// Pages have new indices.
-    pub(super) fn remap(&mut self, carry: &Carry) {
-        self.idle_periods = carry.values(&self.idle_periods, 0, carry.new_pages());
-        self.shares.remap(carry);
+    pub(super) fn remap(&mut self, remap: &Remap) {
+        self.idle_periods = remap.values(&self.idle_periods, 0, remap.new_pages());
+        self.shares.remap(remap);
     }
 
     /// Takes in a scan.
@@ -97,9 +97,9 @@ impl Coldness {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use terrace_core::carry::LayoutFollower;
     use terrace_core::counts::AccessCounts;
     use terrace_core::page::{Layout, PageSize};
+    use terrace_core::remap::LayoutFollower;
 
     const HUGE: u64 = PageSize::Huge.bytes();
 

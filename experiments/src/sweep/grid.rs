@@ -8,7 +8,7 @@ use terrace_core::parameters::in_plain_words;
 use toml::{Table, Value};
 
 use crate::file::Experiment;
-use crate::refusal::{Refusal, refuse};
+use crate::input_error::{InputError, refuse};
 
 /// More cells than this are a mistake.
 const MOST_CELLS: u64 = 1_000_000;
@@ -127,7 +127,7 @@ impl Cell {
 
 impl Grid {
     /// Reads a grid file and checks every cell of it.
-    pub fn read(path: &Path) -> Result<Self, Refusal> {
+    pub fn read(path: &Path) -> Result<Self, InputError> {
         let text = std::fs::read_to_string(path).map_err(|e| {
             refuse!("{}: {e}; expected a grid file, see 'terrace sweep --help'", path.display())
         })?;
@@ -136,7 +136,7 @@ impl Grid {
     }
 
     /// Reads the text of a grid file whose relative paths start at `folder`.
-    pub fn parse(text: &str, folder: PathBuf) -> Result<Self, Refusal> {
+    pub fn parse(text: &str, folder: PathBuf) -> Result<Self, InputError> {
         let file: GridFile = toml::from_str(text).map_err(|e| {
             let line = e.span().map(|s| 1 + text[..s.start.min(text.len())].matches('\n').count());
             let place = line.map(|l| format!("line {l}: ")).unwrap_or_default();
@@ -205,8 +205,8 @@ impl Grid {
     }
 
     /// The experiment of a cell.
-    fn experiment(&self, index: usize) -> Result<Experiment, Refusal> {
-        let told = |e: Refusal| {
+    fn experiment(&self, index: usize) -> Result<Experiment, InputError> {
+        let told = |e: InputError| {
             let label: Vec<_> =
                 self.values(index).iter().map(|(a, v)| format!("{a} = {v}")).collect();
             refuse!("cell {index} ({}): {e}", label.join(", "))
@@ -217,10 +217,10 @@ impl Grid {
                 set(&mut table, key, value).map_err(told)?;
             }
         }
-        let text = toml::to_string(&table).map_err(|e| told(Refusal::new(e)))?;
+        let text = toml::to_string(&table).map_err(|e| told(InputError::new(e)))?;
         // Lines of a text that nobody wrote help nobody.
         Experiment::parse(&text, self.folder.clone()).map_err(|e| match e.0.split_once(": ") {
-            Some((line, rest)) if line.starts_with("line ") => told(Refusal::new(rest)),
+            Some((line, rest)) if line.starts_with("line ") => told(InputError::new(rest)),
             _ => told(e),
         })
     }
@@ -274,7 +274,7 @@ fn positions(mut number: u64, axes: &[Axis]) -> Vec<usize> {
     at
 }
 
-fn axis_of(axis: AxisFile) -> Result<Axis, Refusal> {
+fn axis_of(axis: AxisFile) -> Result<Axis, InputError> {
     let axis = match (axis.key, axis.values, axis.name, axis.variants) {
         (Some(key), Some(values), name, None) => {
             let value = |value: Value| (shown(&value), vec![(key.clone(), value)]);
@@ -312,7 +312,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-fn exclusion(excluded: &Table, axes: &[Axis]) -> Result<Vec<(usize, usize)>, Refusal> {
+fn exclusion(excluded: &Table, axes: &[Axis]) -> Result<Vec<(usize, usize)>, InputError> {
     let mut places = Vec::new();
     for (name, value) in excluded {
         let at = axes.iter().position(|a| &a.name == name).ok_or_else(|| {
@@ -333,7 +333,7 @@ fn exclusion(excluded: &Table, axes: &[Axis]) -> Result<Vec<(usize, usize)>, Ref
 
 /// Sets a key, given as a path of keys with dots between. One that is a key of groups and none of
 /// experiments is set for every group; `groups.0`, `groups.NAME` and `groups.*` name some.
-fn set(table: &mut Table, key: &str, value: &Value) -> Result<(), Refusal> {
+fn set(table: &mut Table, key: &str, value: &Value) -> Result<(), InputError> {
     let path: Vec<&str> = key.split('.').collect();
     if path.iter().any(|p| p.is_empty()) {
         return Err(refuse!("key '{key}': expected names with dots between"));
@@ -353,7 +353,7 @@ fn set_in_groups(
     which: &str,
     path: &[&str],
     value: &Value,
-) -> Result<(), Refusal> {
+) -> Result<(), InputError> {
     let groups = table.get_mut("groups").and_then(Value::as_array_mut);
     let groups = groups.ok_or_else(|| refuse!("key '{key}': the experiment has no groups"))?;
     let mut found = false;
@@ -378,7 +378,7 @@ fn set_in_groups(
     }
 }
 
-fn set_at(table: &mut Table, key: &str, path: &[&str], value: &Value) -> Result<(), Refusal> {
+fn set_at(table: &mut Table, key: &str, path: &[&str], value: &Value) -> Result<(), InputError> {
     let (last, folders) = path.split_last().ok_or_else(|| refuse!("an empty key"))?;
     let mut at = table;
     for folder in folders {
@@ -465,7 +465,7 @@ mod tests {
         fast_ratio = 0.7
     "#;
 
-    fn grid(text: &str) -> Result<Grid, Refusal> {
+    fn grid(text: &str) -> Result<Grid, InputError> {
         Grid::parse(text, PathBuf::from("."))
     }
 
@@ -518,7 +518,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_in_one_line() {
-        for (from, to, said) in [
+        for (from, to, printed) in [
             ("\"lru\", \"amp\"]", "\"lfo\", \"amp\"]", "no policy is named 'lfo'"),
             ("key = \"policy\"", "key = \"polizy\"", "no axis 'policy'"),
             ("key = \"fast_ratio\"", "key = \"machine.cpuz\"", "cpuz"),
@@ -532,7 +532,7 @@ mod tests {
             ("key = \"policy\"", "key = \"seed.x\"", "x"),
         ] {
             let error = grid(&GRID.replacen(from, to, 1)).unwrap_err().to_string();
-            assert!(error.contains(said) && !error.contains('\n'), "{to}: {error}");
+            assert!(error.contains(printed) && !error.contains('\n'), "{to}: {error}");
         }
     }
 }

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::grid::{Cell, Grid};
 use crate::file::Experiment;
+use crate::input_error::{InputError, refuse};
 use crate::pool;
-use crate::refusal::{Refusal, refuse};
 use crate::run::{Event, Events, MachineKind, Request, run, write_whole};
 
 /// What shall be done.
@@ -113,14 +113,14 @@ fn one(work: &Work<'_>, cell: &Cell) -> anyhow::Result<Outcome> {
                 anyhow::anyhow!("the program panicked: {text}")
             }
         };
-        let refused = error.chain().any(|e| e.is::<Refusal>());
+        let refused = error.chain().any(|e| e.is::<InputError>());
         if refused || attempts > work.retries {
             let failed = Failed {
                 cell: cell.index,
                 hash: cell.hash.clone(),
                 values: cell.values.iter().cloned().collect(),
                 attempts,
-                error: Refusal::new(format!("{error:#}")).0,
+                error: InputError::new(format!("{error:#}")).0,
             };
             note(work.out, &failed)?;
             return Ok(Outcome::Failed(failed));

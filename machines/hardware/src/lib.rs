@@ -21,7 +21,7 @@
 //! - [`node`]: cores, TLBs, walkers and caches put together, from reference to request;
 //! - [`presets`]: whole machines by name;
 //! - [`speed`]: how fast all of this runs;
-//! - [`host`] and [`look_ahead`]: what makes it fast and changes no result.
+//! - [`host`] and [`prefetch`]: what makes it fast and changes no result.
 // `sets::sse2` and `host` alone may: each unsafe line says why it is sound.
 #![deny(unsafe_code)]
 
@@ -32,8 +32,8 @@ pub mod dram;
 pub mod error;
 pub mod host;
 pub mod layered;
-pub mod look_ahead;
 pub mod node;
+pub mod prefetch;
 pub mod presets;
 pub mod random;
 pub mod request;

@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn mistakes_in_a_machine_are_named_in_one_line() {
-        for (text, said) in [
+        for (text, printed) in [
             ("preset = \"vax\"", "no preset \"vax\""),
             ("preset = \"amp-xeon-throttled-dram\"\n[node]\ncors = 3", "unknown field `cors`"),
             ("description = \"mine\"", "missing field"),
@@ -465,7 +465,7 @@ mod tests {
             ),
         ] {
             let error = MachineConfig::from_toml(text).unwrap_err().to_string();
-            assert!(error.contains(said) && !error.contains('\n'), "{text:?} gives {error:?}");
+            assert!(error.contains(printed) && !error.contains('\n'), "{text:?} gives {error:?}");
         }
         // What only the parts can see is refused when they are made.
         let text = "preset = \"server-ddr5-cxl\"\n[node.caches.l1]\nsize = \"40K\"";

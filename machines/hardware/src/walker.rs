@@ -72,7 +72,7 @@ pub struct Path {
 
 /// The entry that a walk will probably end at, for those who look ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Foreseen {
+pub struct PrefetchEntry {
     /// The page table's own number for the entry.
     pub number: usize,
     /// Its physical address.
@@ -91,13 +91,17 @@ pub trait PageTable {
     /// The entry for an address, without looking at it: the simulating machine is asked for it
     /// instead. `None` where that is not easily told.
     #[inline]
-    fn foresee(&self, _address: VirtualAddress) -> Option<Foreseen> {
+    fn prefetch(&self, _address: VirtualAddress) -> Option<PrefetchEntry> {
         None
     }
 
-    /// Where the address lies that a foreseen entry maps, if it maps it still.
+    /// Where the address lies that a prefetched entry maps, if it maps it still.
     #[inline]
-    fn foreseen(&self, _entry: Foreseen, _address: VirtualAddress) -> Option<PhysicalAddress> {
+    fn prefetched(
+        &self,
+        _entry: PrefetchEntry,
+        _address: VirtualAddress,
+    ) -> Option<PhysicalAddress> {
         None
     }
 }

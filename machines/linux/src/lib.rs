@@ -2,8 +2,8 @@
 //! uses and told what to move.
 //!
 //! **Knows** files below `/proc` and `/sys`, two system calls and an ioctl. **Must not know**
-//! policies, experiments, or the engine that drives it: it implements the core's two seams,
-//! [`Tracker`](terrace_core::seams::Tracker) and [`Mover`](terrace_core::seams::Mover).
+//! policies, experiments, or the engine that drives it: it implements the core's two interfaces,
+//! [`Tracker`](terrace_core::interfaces::Tracker) and [`Mover`](terrace_core::interfaces::Mover).
 //!
 //! In reading order:
 //! - asking: [`roots`] (every path, so that tests hand in a folder), [`files`], [`numa`],

@@ -33,10 +33,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use terrace_core::interfaces::{MachineError, Mover};
 use terrace_core::operations::{OperationSize, region_bytes};
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Direction, FailureReason, Outcome, Plan};
-use terrace_core::seams::{MachineError, Mover};
 
 use crate::batch_size::BatchSizer;
 use crate::costs::{Costs, thread_cpu_ns};

@@ -1,4 +1,4 @@
-//! What reads the accessed bits of a group's pages: the seam between the tracker, which knows the
+//! What reads the accessed bits of a group's pages: the interface between the tracker, which knows the
 //! group, and the kernel's mechanism.
 
 use std::time::{Duration, Instant};

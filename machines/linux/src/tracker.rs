@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use terrace_core::bits::PageBits;
+use terrace_core::interfaces::{MachineError, Observation, Tracker};
 use terrace_core::page::{Layout, PageSize, SpaceId};
 use terrace_core::scan::Scan;
-use terrace_core::seams::{MachineError, Observation, Tracker};
 
 use crate::costs::{Costs, thread_cpu_ns};
 use crate::files::FileError;

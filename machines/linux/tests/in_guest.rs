@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use terrace_core::interfaces::{Mover, Observation, Tracker};
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Exchange, FailureReason, Plan};
 use terrace_core::scan::Scan;
-use terrace_core::seams::{Mover, Observation, Tracker};
 use terrace_linux::conflicts::Intent;
 use terrace_linux::group_layout::LayoutReader;
 use terrace_linux::guard::GuardCommand;

@@ -21,8 +21,8 @@ use crate::config::{
     DataPolicy, HugePages, NodeMemory, ShootdownPer, TablePlacement, TablePolicy, Tier, Watermarks,
 };
 use crate::fault::FaultKind;
+use crate::fault_injection::FaultInjection;
 use crate::moves::{Copy, MoveId};
-use crate::sabotage::Sabotage;
 use crate::tables::{TableMove, TableMoveOrder};
 use crate::{Node, Os, OsConfig, OsError, ProcessSpec};
 
@@ -204,7 +204,7 @@ impl World {
                 let from = self.address();
                 self.collapse(space, from);
             }
-            215..220 => self.harvest(space),
+            215..220 => self.scan_accessed(space),
             220..222 => {
                 let node = self.node();
                 self.os.fill_page_cache(node, 64 * PAGE);
@@ -389,21 +389,21 @@ impl World {
         }
     }
 
-    fn harvest(&mut self, space: SpaceId) {
+    fn scan_accessed(&mut self, space: SpaceId) {
         let size = self.one_of(&[PageSize::Base, PageSize::Huge]);
         let moving = |world: &World, address| {
             world.os.space(space).path(VirtualAddress(address)).leaf.is_none()
         };
         let mapped = self.pages.range((space, 0)..(space, u64::MAX)).count() as u64 * PAGE;
-        let harvest = self.os.harvest(space, size, true);
-        let layout = &harvest.layout;
-        assert_eq!(layout.pages() as u64 * size.bytes() + harvest.untracked_bytes, mapped);
+        let accessed_scan = self.os.scan_accessed(space, size, true);
+        let layout = &accessed_scan.layout;
+        assert_eq!(layout.pages() as u64 * size.bytes() + accessed_scan.untracked_bytes, mapped);
         for index in 0..layout.pages() {
             let (_, address) = layout.address(index);
             let first = address / PAGE;
             let known = self.pages[&(space, first)];
             let waits = moving(self, address);
-            assert_eq!(harvest.accessed.get(index), known.accessed && !waits, "{address:#x}");
+            assert_eq!(accessed_scan.accessed.get(index), known.accessed && !waits, "{address:#x}");
             if !waits {
                 for i in 0..size.bytes() / PAGE {
                     self.pages.get_mut(&(space, first + i)).unwrap().accessed = false;
@@ -520,10 +520,10 @@ fn nothing_is_lost_or_doubled_over_long_random_lives() {
 }
 
 /// Whether a world with this mistake is found out within a short life.
-fn is_found(sabotage: Sabotage) -> bool {
+fn is_found(fault_injection: FaultInjection) -> bool {
     (0..6).any(|number| {
         let mut world = World::new(&config(number), number);
-        world.os.sabotage = Some(sabotage);
+        world.os.fault_injection = Some(fault_injection);
         // Some mistakes trip an assertion before the recount sees them.
         let life = std::panic::AssertUnwindSafe(|| world.live(5_000, 20));
         std::panic::catch_unwind(life).map_or(true, |lived| lived.is_err())
@@ -533,16 +533,16 @@ fn is_found(sabotage: Sabotage) -> bool {
 #[test]
 fn every_mistake_put_in_on_purpose_is_found() {
     let missed: Vec<_> = [
-        Sabotage::LeaksOldFrame,
-        Sabotage::MapsOldFrame,
-        Sabotage::GivesFrameTwice,
-        Sabotage::CopiesUncounted,
-        Sabotage::SetsAccessedItself,
-        Sabotage::LosesDirty,
-        Sabotage::MiscountsTables,
-        Sabotage::ForgetsFastPages,
-        Sabotage::ForgetsMovingPages,
-        Sabotage::ExchangesOneWay,
+        FaultInjection::LeaksOldFrame,
+        FaultInjection::MapsOldFrame,
+        FaultInjection::GivesFrameTwice,
+        FaultInjection::CopiesUncounted,
+        FaultInjection::SetsAccessedItself,
+        FaultInjection::LosesDirty,
+        FaultInjection::MiscountsTables,
+        FaultInjection::ForgetsFastPages,
+        FaultInjection::ForgetsMovingPages,
+        FaultInjection::ExchangesOneWay,
     ]
     .into_iter()
     .filter(|&s| !is_found(s))

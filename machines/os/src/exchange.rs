@@ -10,10 +10,10 @@ use terrace_hardware::units::Picoseconds;
 use crate::config::Node;
 use crate::costs::ns;
 use crate::entry::Entry;
+use crate::fault_injection::FaultInjection;
 use crate::frames::FRAME_BYTES;
 use crate::moves::{Copy, Move, MoveId, Moving, Refused};
 use crate::os::Os;
-use crate::sabotage::Sabotage;
 use crate::shootdown::Shootdown;
 use crate::space::At;
 
@@ -211,7 +211,7 @@ impl Os {
         for (side, from, to, from_node, to_node) in
             [(up, low, high, low_node, high_node), (down, high, low, high_node, low_node)]
         {
-            let to = if self.does(Sabotage::ExchangesOneWay) { low } else { to };
+            let to = if self.does(FaultInjection::ExchangesOneWay) { low } else { to };
             let slot = side.space.0 as usize;
             let mut process = self.processes[slot].take().expect("it has pages");
             self.count_data(&mut process, from_node, frames, false);

@@ -12,11 +12,11 @@ use terrace_hardware::walker::Fault;
 use crate::config::{DataPolicy, HugePages, Node};
 use crate::costs::ns;
 use crate::entry::Entry;
+use crate::fault_injection::FaultInjection;
 use crate::frames::{FRAME_BYTES, FRAMES_PER_HUGE, Owner};
 use crate::memory::Order;
 use crate::moves::MoveId;
 use crate::os::{Exhausted, Os, OsError, Process};
-use crate::sabotage::Sabotage;
 use crate::space::{At, Mapping, slot};
 
 /// What a fault did.
@@ -230,7 +230,7 @@ impl Os {
         let placed = placed.ok_or(Exhausted(delay))?;
         spent.cost += placed.delay;
         let mut frame = placed.frame;
-        if self.does(Sabotage::GivesFrameTwice)
+        if self.does(FaultInjection::GivesFrameTwice)
             && let Some(other) =
                 process.space.table_entries(at.table).iter().find(|e| e.is_present())
         {

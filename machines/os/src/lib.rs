@@ -13,10 +13,11 @@
 //! - [`space`]: an address space and its page table, which the hardware walks;
 //! - [`Os`]: processes and mappings; [`fault`]: demand paging; [`moves`] and [`exchange`]: migration;
 //!   [`tables`]: page tables that follow their data;
-//! - [`huge`]: collapse; [`harvest`]: what trackers and scans see;
+//! - [`huge`]: collapse; [`accessed_scan`]: what trackers and scans see;
 //! - [`shootdown`], [`counters`].
 #![forbid(unsafe_code)]
 
+pub mod accessed_scan;
 mod blockset;
 mod check;
 pub mod config;
@@ -27,13 +28,12 @@ pub mod counters;
 mod entry;
 pub mod exchange;
 pub mod fault;
+mod fault_injection;
 pub mod frames;
-pub mod harvest;
 pub mod huge;
 mod memory;
 pub mod moves;
 mod os;
-mod sabotage;
 pub mod shootdown;
 pub mod space;
 pub mod tables;

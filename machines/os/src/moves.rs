@@ -15,10 +15,10 @@ use terrace_hardware::units::Picoseconds;
 use crate::config::{MigrationConfig, Node, ShootdownPer};
 use crate::costs::ns;
 use crate::entry::Entry;
+use crate::fault_injection::FaultInjection;
 use crate::frames::{FRAME_BYTES, FRAMES_PER_HUGE, Owner};
 use crate::memory::Order;
 use crate::os::Os;
-use crate::sabotage::Sabotage;
 use crate::shootdown::Shootdown;
 use crate::space::{AddressSpace, At, ENTRIES};
 use crate::tables::{Asker, TableMove};
@@ -215,7 +215,7 @@ impl Os {
         begun.pages = batch.pages.len() as u64;
         begun.bytes = begun.copies.iter().map(|c| c.bytes).sum();
         let uncounted =
-            if self.does(Sabotage::CopiesUncounted) { begun.bytes.min(4096) } else { 0 };
+            if self.does(FaultInjection::CopiesUncounted) { begun.bytes.min(4096) } else { 0 };
         self.counters.copied_bytes += begun.bytes - uncounted;
         begun.shootdowns = self.shoot(shot, &batch.pages);
         begun.copy_threads = self.copy_threads(begun.bytes);
@@ -467,13 +467,13 @@ impl Os {
                 continue;
             };
             let mut process = self.processes[page.space.0 as usize].take().expect("it maps it");
-            let mapped = if self.does(Sabotage::MapsOldFrame) { left } else { kept };
+            let mapped = if self.does(FaultInjection::MapsOldFrame) { left } else { kept };
             let was = process.space.entry(at);
             let mut entry = Entry::leaf(mapped, page.size).with_bits_of(was);
-            if self.does(Sabotage::SetsAccessedItself) {
+            if self.does(FaultInjection::SetsAccessedItself) {
                 entry = entry.set_bits(false);
             }
-            if self.does(Sabotage::LosesDirty) && was.is_dirty() {
+            if self.does(FaultInjection::LosesDirty) && was.is_dirty() {
                 entry = Entry::leaf(mapped, page.size);
             }
             self.set_leaf(&mut process.space, at, entry);
@@ -483,7 +483,7 @@ impl Os {
                 PageSize::Huge => Owner::Huge { space, address },
             };
             self.memory.own(kept, page.size, owner);
-            if frees && !self.does(Sabotage::LeaksOldFrame) {
+            if frees && !self.does(FaultInjection::LeaksOldFrame) {
                 self.memory.give_back(left, page.size);
             }
             if !arrived {

@@ -7,15 +7,15 @@ use terrace_hardware::error::ConfigError;
 use terrace_hardware::units::Picoseconds;
 use terrace_hardware::walker::MAX_LEVELS;
 
+use crate::accessed_scan::CachedLayout;
 use crate::config::{DataPolicy, Node, NodeMemory, OsConfig, ProcessSpec, TablePlacement};
 use crate::costs::{CostTable, ns};
 use crate::counters::{Counters, TableMoveCounts};
 use crate::entry::Entry;
+use crate::fault_injection::FaultInjection;
 use crate::frames::{FRAME_BYTES, FRAMES_PER_HUGE, MAX_SPACES, Owner};
-use crate::harvest::CachedLayout;
 use crate::memory::{Memory, Order, Placed};
 use crate::moves::Move;
-use crate::sabotage::Sabotage;
 use crate::shootdown::Shootdown;
 use crate::space::{AddressSpace, At, Mapping, ROOT, Table};
 use crate::tables::Pending;
@@ -144,7 +144,7 @@ pub struct Os {
     pub(crate) next_table_move: u32,
     pub(crate) counters: Counters,
     #[cfg(test)]
-    pub(crate) sabotage: Option<Sabotage>,
+    pub(crate) fault_injection: Option<FaultInjection>,
 }
 
 /// Memory ran out; so much time went by in trying.
@@ -166,7 +166,7 @@ impl Os {
             next_table_move: 0,
             counters: Counters::default(),
             #[cfg(test)]
-            sabotage: None,
+            fault_injection: None,
         };
         for (index, node) in (0..).zip(nodes) {
             let share = config.page_cache.get(usize::from(node.tier.0)).copied().unwrap_or(0.0);
@@ -439,7 +439,7 @@ impl Os {
                 freed.bytes += size.bytes();
                 freed.pages += 1;
             } else {
-                if self.does(Sabotage::ForgetsMovingPages) {
+                if self.does(FaultInjection::ForgetsMovingPages) {
                     continue;
                 }
                 // Under migration: its frames are freed when the move ends.
@@ -507,7 +507,7 @@ impl Os {
     /// Writes a leaf, a migration entry or nothing in place of another, and keeps the leaf table's
     /// count of pages in fast memory.
     pub(crate) fn set_leaf(&self, space: &mut AddressSpace, at: At, entry: Entry) {
-        if space.tables[at.table].level == 0 && !self.does(Sabotage::ForgetsFastPages) {
+        if space.tables[at.table].level == 0 && !self.does(FaultInjection::ForgetsFastPages) {
             let weight = |e: Entry| {
                 u16::from(e.is_migration() || e.is_present() && self.memory.is_fast(e.frame()))
             };

@@ -8,7 +8,7 @@ use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_hardware::address::{PhysicalAddress, VirtualAddress};
 use terrace_hardware::host::array::Array;
 use terrace_hardware::host::prefetch::prefetch;
-use terrace_hardware::walker::{Foreseen, Leaf, MAX_LEVELS, PageTable, Path, entry_address};
+use terrace_hardware::walker::{Leaf, MAX_LEVELS, PageTable, Path, PrefetchEntry, entry_address};
 
 use crate::entry::{Entry, MAX_TABLES};
 
@@ -352,12 +352,12 @@ impl PageTable for AddressSpace {
     }
 
     #[inline]
-    fn foresee(&self, address: VirtualAddress) -> Option<Foreseen> {
+    fn prefetch(&self, address: VirtualAddress) -> Option<PrefetchEntry> {
         let (mut table, mut level) = (ROOT, self.root_level);
         let mut frame = PhysicalAddress(self.tables[ROOT].frame);
         loop {
             let number = table * ENTRIES + slot(address.0, level);
-            let found = Foreseen { number, entry: entry_address(frame, address, level) };
+            let found = PrefetchEntry { number, entry: entry_address(frame, address, level) };
             if level == 0 {
                 prefetch(&self.entries, number);
                 return Some(found);
@@ -375,7 +375,7 @@ impl PageTable for AddressSpace {
     }
 
     #[inline]
-    fn foreseen(&self, entry: Foreseen, address: VirtualAddress) -> Option<PhysicalAddress> {
+    fn prefetched(&self, entry: PrefetchEntry, address: VirtualAddress) -> Option<PhysicalAddress> {
         let leaf = self.entries.get(entry.number).filter(|e| e.is_present())?;
         let size = if leaf.is_huge() { PageSize::Huge } else { PageSize::Base };
         Some(PhysicalAddress(leaf.frame() | address.0 & (size.bytes() - 1)))

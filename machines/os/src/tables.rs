@@ -26,10 +26,10 @@ use crate::config::Tier;
 use crate::costs::ns;
 use crate::counters::TableMoveCounts;
 use crate::entry::Entry;
+use crate::fault_injection::FaultInjection;
 use crate::frames::Owner;
 use crate::memory::Order;
 use crate::os::{Os, Process};
-use crate::sabotage::Sabotage;
 use crate::shootdown::Shootdown;
 use crate::space::{At, ENTRIES};
 
@@ -211,7 +211,7 @@ impl Os {
         space.tables[t.parent as usize].held -= 1;
         let from = self.memory.give_back(t.frame, PageSize::Base);
         let to = self.memory.node_of(pending.to);
-        if !self.does(Sabotage::MiscountsTables) {
+        if !self.does(FaultInjection::MiscountsTables) {
             process.table_pages[from][0] -= 1;
             process.table_pages[to][0] += 1;
         }

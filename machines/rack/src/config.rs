@@ -298,12 +298,12 @@ pub struct RackConfig {
     pub trace: Option<TraceConfig>,
     /// For tests: what is broken on purpose.
     #[serde(skip)]
-    pub sabotage: Option<Sabotage>,
+    pub fault_injection: Option<FaultInjection>,
 }
 
 /// Faults that the checks of a run must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sabotage {
+pub enum FaultInjection {
     /// Writes that waited for their block are dropped when it comes.
     LosePendingWrites,
     /// Blocks written in a pool behind a page's read are taken from the page all the same.
@@ -349,7 +349,7 @@ impl Default for RackConfig {
             seed: 1,
             check_data: false,
             trace: None,
-            sabotage: None,
+            fault_injection: None,
         }
     }
 }

@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_run_is_refused_with_the_reason() {
-        for (change, said) in [
+        for (change, printed) in [
             ("[rack]\npools = 0", "pools is 0"),
             ("[rack]\nnetwork = { nic_gbit_per_s = 0.0 }", "nothing could move"),
             ("[rack]\nmechanism = { page_buffers = 10 }", "npm is 25 but page_buffers 10"),
@@ -421,7 +421,7 @@ mod tests {
                 "name = \"x\"\n{change}\n[[workloads]]\nname = \"a\"\nprogram = \"stream\""
             );
             let error = Experiment::from_toml(&text, false, &[]).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(printed), "{error}");
             assert!(!error.contains('\n'), "{error}");
         }
         assert!(Experiment::from_toml("name = \"x\"\nworkloads = []", false, &[]).is_err());

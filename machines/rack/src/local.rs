@@ -26,7 +26,7 @@ use terrace_hardware::units::Picoseconds;
 
 use crate::address::{RemotePage, Translation};
 use crate::background::Background;
-use crate::config::{PAGE_BYTES, RackConfig, Sabotage, ps, ps_1024_per_byte};
+use crate::config::{FaultInjection, PAGE_BYTES, RackConfig, ps, ps_1024_per_byte};
 use crate::link::transmission;
 use crate::local::migration::{Arrival, BatchState, Departure, PageCopy};
 use crate::local::requests::Queued;
@@ -122,7 +122,7 @@ pub struct LocalMemory {
     window: Time,
     /// What local and remote memory hold, where data are checked.
     check: Option<Check>,
-    sabotage: Option<Sabotage>,
+    fault_injection: Option<FaultInjection>,
     /// What it counted.
     pub counts: NodeCounts,
     /// Why it cannot go on, if it cannot.
@@ -235,7 +235,7 @@ impl LocalMemory {
             feedback_batches: m.feedback_batches,
             window: config.window_ps(),
             check: config.check_data.then(Check::default),
-            sabotage: config.sabotage,
+            fault_injection: config.fault_injection,
             counts: NodeCounts::default(),
             problem: None,
             latest: 0,

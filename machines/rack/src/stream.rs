@@ -510,8 +510,8 @@ mod tests {
         let mut options = program("stream");
         assert_eq!(options.check(2), Ok(()));
         options.options.insert("iterations".into(), "many".into());
-        let said = options.check(2).unwrap_err().to_string();
-        assert!(said.contains("workload.stream") && said.contains("iterations"), "{said}");
-        assert!(!said.contains('\n'), "{said}");
+        let printed = options.check(2).unwrap_err().to_string();
+        assert!(printed.contains("workload.stream") && printed.contains("iterations"), "{printed}");
+        assert!(!printed.contains('\n'), "{printed}");
     }
 }

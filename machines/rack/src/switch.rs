@@ -14,7 +14,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use terrace_hardware::error::ConfigError;
 
 use crate::address::RemotePage;
-use crate::config::{RackConfig, Sabotage, ps, ps_1024_per_byte};
+use crate::config::{FaultInjection, RackConfig, ps, ps_1024_per_byte};
 use crate::link::{Turns, transmission};
 use crate::manager::GlobalManager;
 use crate::mechanism::controller::Controller;
@@ -127,7 +127,7 @@ pub struct Switch {
     output_queue: usize,
     header_bytes: u32,
     unit_pages: u32,
-    sabotage: Option<Sabotage>,
+    fault_injection: Option<FaultInjection>,
     /// Packets that its outputs sent, where they are traced.
     pub tracer: Tracer,
     sent: Vec<(Time, Packet)>,
@@ -186,7 +186,7 @@ impl Switch {
                 / u64::from(m.page_weight),
             output_queue: n.output_queue as usize,
             header_bytes: n.header_bytes,
-            sabotage: config.sabotage,
+            fault_injection: config.fault_injection,
             tracer: Tracer::new(config.trace, 0),
             sent: Vec::new(),
         })
@@ -482,13 +482,13 @@ impl Switch {
             self.release(now, usize::from(holder), packet.bytes);
         }
         let message = Message::Packet(now + time + self.propagation, packet);
-        if let Some(sabotage) = self.sabotage
+        if let Some(fault_injection) = self.fault_injection
             && !to_pool
             && packets.is_multiple_of(1000)
         {
-            match sabotage {
-                Sabotage::LosePackets => return self.wake(now, port),
-                Sabotage::AnswerTwice => out.push((port, message.clone())),
+            match fault_injection {
+                FaultInjection::LosePackets => return self.wake(now, port),
+                FaultInjection::AnswerTwice => out.push((port, message.clone())),
                 _ => {}
             }
         }

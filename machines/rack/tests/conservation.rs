@@ -13,7 +13,8 @@ use terrace_hardware::cache::config::CacheConfig;
 use terrace_hardware::units::Bytes;
 use terrace_rack::background::BackgroundConfig;
 use terrace_rack::config::{
-    Allocation, MechanismConfig, NetworkConfig, Organization, RackConfig, Sabotage, VictimPolicy,
+    Allocation, FaultInjection, MechanismConfig, NetworkConfig, Organization, RackConfig,
+    VictimPolicy,
 };
 use terrace_rack::scheme::{REGISTRY, Scheme};
 use terrace_rack::simulate::{Rack, RunError};
@@ -260,34 +261,34 @@ fn demand_passes_copies_in_local_memory() {
 
 #[test]
 fn each_fault_built_in_is_found() {
-    for (sabotage, scheme) in [
-        (Sabotage::LosePendingWrites, "CPM"),
-        (Sabotage::LosePendingWrites, "PAGE"),
-        (Sabotage::IgnoreOutdated, "PB"),
-        (Sabotage::OverwriteArrivals, "CPM"),
-        (Sabotage::OverwriteArrivals, "OTF"),
-        (Sabotage::ForgetLateWrites, "E25"),
-        (Sabotage::ForgetLateWrites, "CPM"),
-        (Sabotage::PassWrites, "CPM"),
-        (Sabotage::LosePackets, "BLOCK"),
-        (Sabotage::LosePackets, "CPM"),
-        (Sabotage::AnswerTwice, "BLOCK"),
-        (Sabotage::AnswerTwice, "CPM"),
+    for (fault_injection, scheme) in [
+        (FaultInjection::LosePendingWrites, "CPM"),
+        (FaultInjection::LosePendingWrites, "PAGE"),
+        (FaultInjection::IgnoreOutdated, "PB"),
+        (FaultInjection::OverwriteArrivals, "CPM"),
+        (FaultInjection::OverwriteArrivals, "OTF"),
+        (FaultInjection::ForgetLateWrites, "E25"),
+        (FaultInjection::ForgetLateWrites, "CPM"),
+        (FaultInjection::PassWrites, "CPM"),
+        (FaultInjection::LosePackets, "BLOCK"),
+        (FaultInjection::LosePackets, "CPM"),
+        (FaultInjection::AnswerTwice, "BLOCK"),
+        (FaultInjection::AnswerTwice, "CPM"),
     ] {
         let (mut config, workload) = busy();
         // So narrow that much is under way at any time.
         config.network.nic_gbit_per_s = 20.0;
-        if sabotage == Sabotage::PassWrites {
+        if fault_injection == FaultInjection::PassWrites {
             // Writes wait long in the regular queue while pages go on.
             config.network.nic_gbit_per_s = 2.0;
             config.mechanism.page_weight = 32;
             config.mechanism.block_weight = 1;
         }
-        config.sabotage = Some(sabotage);
+        config.fault_injection = Some(fault_injection);
         let scheme = Scheme::by_name(scheme).unwrap();
         let result = rest(&config, scheme, &workload);
-        assert!(result.is_err(), "{sabotage:?} under {} was not found", scheme.name);
-        config.sabotage = None;
+        assert!(result.is_err(), "{fault_injection:?} under {} was not found", scheme.name);
+        config.fault_injection = None;
         rest(&config, scheme, &workload).unwrap();
     }
 }

@@ -1,10 +1,10 @@
 //! What the benchmarks measure here: whole periods of the simulated machine, the policy apart.
 
 use serde_json::json;
+use terrace_core::interfaces::{Mover, Observation, Tracker};
 use terrace_core::page::PageSize;
 use terrace_core::policy::{self, Policy};
 use terrace_core::scan::Budget;
-use terrace_core::seams::{Mover, Observation, Tracker};
 use terrace_workloads::generators::{self, Timing};
 
 use crate::machine::{GroupConfig, Machine, MachineConfig, SimulatedMover, SimulatedTracker};

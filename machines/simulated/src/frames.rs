@@ -1,7 +1,7 @@
 //! Which page frame each page of a group is in, for groups whose policy asks for it: policies that
 //! scan physical memory.
 //!
-//! Period depth counts memory by tier and needs no frames, so they are told apart from where pages
+//! Interval simulation counts memory by tier and needs no frames, so they are told apart from where pages
 //! are: after each change of the placement, pages that left a tier give their frames back, then
 //! pages that came take frames, in the order of their addresses. A frame that was freed last is
 //! taken first, as from Linux's per-processor lists; without any, the next that was never used.
@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use terrace_core::carry::Carry;
 use terrace_core::page::PageSize;
+use terrace_core::remap::Remap;
 
 use crate::placement::Placement;
 
@@ -69,7 +69,7 @@ impl GroupFrames {
         }
         let before = &self.placement;
         let page_size = now.layout.page_size();
-        let carry = Carry::between(&before.layout, &now.layout);
+        let remap = Remap::between(&before.layout, &now.layout);
         let mut frames = vec![None; now.layout.pages()];
         let mut gone = 0;
         let mut give_back = |pages: std::ops::Range<usize>| {
@@ -77,7 +77,7 @@ impl GroupFrames {
                 machine.give_back(page_size, before.fast.get(page), self.frames[page]);
             }
         };
-        for run in carry.runs() {
+        for run in remap.runs() {
             give_back(gone..run.old);
             gone = run.old + run.pages;
             for nth in 0..run.pages {

@@ -1,6 +1,6 @@
 //! What a program will do, read beforehand for a policy that plans with the future.
 
-use terrace_core::foresight::{Foresight, Span};
+use terrace_core::oracle::{OracleTrace, Span};
 use terrace_core::page::PageSize;
 use terrace_hardware::error::ConfigError;
 use terrace_os::OsConfig;
@@ -20,20 +20,20 @@ pub fn of_intervals(
     page_size: PageSize,
     batch_pages: u64,
     period_ms: u64,
-) -> Result<Foresight, SourceError> {
+) -> Result<OracleTrace, SourceError> {
     let told = |e: ConfigError| SourceError(e.to_string());
     let (promotion_ns, demotion_ns) =
         MoveCosts::new(os).map_err(told)?.page_ns(page_size, batch_pages);
     let period_ns = period_ms as f64 * 1e6;
     let spans = Vec::new();
-    let mut foresight = Foresight { spans, promotion_ns, demotion_ns, period_ns };
+    let mut oracle = OracleTrace { spans, promotion_ns, demotion_ns, period_ns };
     let mut references = 0;
     while let Some(interval) = source.next_interval()? {
         references += interval.references;
         let reads = (interval.reads.iter().enumerate())
             .filter(|(_, reads)| **reads > 0)
             .map(|(page, &reads)| (page as u32, u32::try_from(reads).unwrap_or(u32::MAX)));
-        foresight.spans.push(Span {
+        oracle.spans.push(Span {
             end: references,
             layout: interval.layout.clone(),
             reads: reads.collect(),
@@ -42,19 +42,19 @@ pub fn of_intervals(
             overlap: interval.curve().least_exponent(),
         });
     }
-    Ok(foresight)
+    Ok(oracle)
 }
 
 /// The future of a group of which accessed pages are known by period, up to `periods` of them.
-pub fn of_periods(source: &mut dyn PeriodSource, periods: u64) -> Result<Foresight, SourceError> {
+pub fn of_periods(source: &mut dyn PeriodSource, periods: u64) -> Result<OracleTrace, SourceError> {
     // Every period is a span already.
     let (spans, period_ns) = (Vec::new(), 0.0);
-    let mut foresight = Foresight { spans, promotion_ns: ACCESS_NS, demotion_ns: 0.0, period_ns };
+    let mut oracle = OracleTrace { spans, promotion_ns: ACCESS_NS, demotion_ns: 0.0, period_ns };
     let mut number = 0;
     for _ in 0..periods {
         let Some(period) = source.next_period()? else { break };
         number += 1 + u64::from(period.lost_periods);
-        foresight.spans.push(Span {
+        oracle.spans.push(Span {
             end: number,
             layout: period.layout,
             reads: period.accessed.iter_ones().map(|page| (page as u32, 1)).collect(),
@@ -63,5 +63,5 @@ pub fn of_periods(source: &mut dyn PeriodSource, periods: u64) -> Result<Foresig
             overlap: 1.0,
         });
     }
-    Ok(foresight)
+    Ok(oracle)
 }

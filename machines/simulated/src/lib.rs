@@ -2,12 +2,12 @@
 //!
 //! **Knows** two tiers with capacities, the pages of several groups, the rules of allocation and
 //! migration, and sources of accessed pages. **Must not know** policies: it offers the engine a
-//! [`Tracker`](terrace_core::seams::Tracker) and a [`Mover`](terrace_core::seams::Mover) for each
+//! [`Tracker`](terrace_core::interfaces::Tracker) and a [`Mover`](terrace_core::interfaces::Mover) for each
 //! group, as a live machine does. ([`replay`] builds policies by name, as the engine's users do,
 //! to compare what they decide with what was recorded.)
 //!
 //! There are two depths. [`reference`](mod@reference) runs every load and store on hardware with an operating
-//! system, and run time comes out. What follows is *period depth*: time passes in whole periods, a page is accessed in a period or not,
+//! system, and run time comes out. What follows is *interval simulation*: time passes in whole periods, a page is accessed in a period or not,
 //! a move takes no time and costs pages and bytes. The same seed gives the same bytes.
 //!
 //! - [`machine`]: the machine, its groups, their trackers and movers;

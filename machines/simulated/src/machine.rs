@@ -4,11 +4,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rand_pcg::Pcg64;
+use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
 use terrace_core::page::{Layout, PageSize, VirtualRange};
 use terrace_core::plan::{Outcome, Plan};
 use terrace_core::policy::Allocation;
 use terrace_core::scan::Scan;
-use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
 use terrace_os::OsConfig;
 use terrace_recordings::source::{PeriodAccesses, PeriodSource, SourceError};
 
@@ -290,8 +290,8 @@ impl GroupState {
             scan = scan.with_frames(group.follow(&self.placement, frames));
         }
         if let Source::Timed(timed) = &mut self.source {
-            let measures = timed.measures(&scan.layout);
-            scan = scan.with_measures(Arc::new(measures));
+            let counters = timed.counters(&scan.layout);
+            scan = scan.with_counters(Arc::new(counters));
         }
         Ok(Observation::Period(Scan { lost_periods: period.lost_periods, ..scan }))
     }

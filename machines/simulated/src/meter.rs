@@ -1,5 +1,5 @@
 //! What a processor's counters and samples would show of a program that is played by intervals, and
-//! the drawing of samples, which reference depth shares.
+//! the drawing of samples, which trace-driven simulation shares.
 //!
 //! Counters are exact. Samples are one read in so many, as PEBS and IBS take them: the distance from
 //! one to the next is drawn anew each time, from half to one and a half of the mean, so that no
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use rand_core::RngCore;
 use rand_pcg::Pcg64;
 use terrace_core::bits::PageBits;
-use terrace_core::carry::Carry;
 use terrace_core::page::Layout;
-use terrace_core::scan::Measures;
+use terrace_core::remap::Remap;
+use terrace_core::scan::PeriodCounters;
 use terrace_recordings::profile::Interval;
 
 /// What is measured of programs that are played by intervals.
@@ -122,8 +122,8 @@ impl Meter {
             let samples = match &self.layout {
                 None => vec![0; interval.layout.pages()],
                 Some(before) => {
-                    let carry = Carry::between(before, &interval.layout);
-                    carry.values(&self.samples, 0, interval.layout.pages())
+                    let remap = Remap::between(before, &interval.layout);
+                    remap.values(&self.samples, 0, interval.layout.pages())
                 }
             };
             self.samples = samples;
@@ -138,16 +138,16 @@ impl Meter {
     }
 
     /// What was counted since it was read last.
-    pub(crate) fn read(&mut self, clock_ps: u64, layout: &Layout) -> Measures {
+    pub(crate) fn read(&mut self, clock_ps: u64, layout: &Layout) -> PeriodCounters {
         let [fast_ns, slow_ns] = self.sampling.latency_ns;
         // What slow memory adds is its wait less what fast memory would have taken.
         let whole = if slow_ns > fast_ns { slow_ns / (slow_ns - fast_ns) } else { 1.0 };
         let sampled = self.sampler.is_on() && self.samples.len() == layout.pages();
         let samples = sampled.then(|| Arc::from(&self.samples[..]));
         let elapsed_ps = clock_ps.saturating_sub(self.read_at_ps);
-        let measures = Measures {
+        let counters = PeriodCounters {
             elapsed_ns: elapsed_ps / 1000,
-            moving_ns: self.moving_ps / 1000,
+            migration_stall_ns: self.moving_ps / 1000,
             slow_stall_ns: (self.extra_ps as f64 / 1000.0 * whole) as u64,
             references: self.references,
             reads: self.reads,
@@ -158,7 +158,7 @@ impl Meter {
         (self.reads, self.extra_ps, self.moving_ps) = ([0; 2], 0, 0);
         self.samples.fill(0);
         self.read_at_ps = clock_ps;
-        measures
+        counters
     }
 }
 

@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use terrace_core::bits::PageBits;
-use terrace_core::carry::Carry;
 use terrace_core::page::{Layout, PageSize};
 use terrace_core::policy::Allocation;
+use terrace_core::remap::Remap;
 
 use crate::tiers::Tiers;
 
@@ -85,9 +85,9 @@ impl Placement {
             return Ok(());
         }
         let page_size = layout.page_size();
-        let carry = Carry::between(&self.layout, layout);
-        let mut fast = carry.bits(&self.fast);
-        let kept: usize = carry.runs().iter().map(|r| r.pages).sum();
+        let remap = Remap::between(&self.layout, layout);
+        let mut fast = remap.bits(&self.fast);
+        let kept: usize = remap.runs().iter().map(|r| r.pages).sum();
         let kept_fast = fast.count();
         let gone_fast = self.fast_pages() - kept_fast as u64;
         let gone = (self.layout.pages() - kept) as u64;
@@ -104,16 +104,16 @@ impl Placement {
             Ok(pages) => pages,
             Err(e) => {
                 // What is gone is gone; what stays keeps its place.
-                self.keep(&carry);
+                self.keep(&remap);
                 return Err(e);
             }
         };
         match allocation {
             Allocation::FastFirst => match order {
-                None => fill(&mut fast, carry.fresh(), into_fast),
-                Some(order) => fill_in_order(&mut fast, &carry, order, into_fast),
+                None => fill(&mut fast, remap.fresh(), into_fast),
+                Some(order) => fill_in_order(&mut fast, &remap, order, into_fast),
             },
-            Allocation::Interleave => spread(&mut fast, carry.fresh(), into_fast, fresh.pages),
+            Allocation::Interleave => spread(&mut fast, remap.fresh(), into_fast, fresh.pages),
         }
         tiers.fast.take(into_fast, page_size);
         tiers.slow.take(fresh.pages - into_fast, page_size);
@@ -122,8 +122,8 @@ impl Placement {
     }
 
     /// Forgets the pages that do not carry over.
-    fn keep(&mut self, carry: &Carry) {
-        let kept = carry.runs().iter().flat_map(|r| r.old..r.old + r.pages);
+    fn keep(&mut self, remap: &Remap) {
+        let kept = remap.runs().iter().flat_map(|r| r.old..r.old + r.pages);
         let extents = self.layout.ranges(kept).into_iter().map(|r| terrace_core::page::Extent {
             space: r.space,
             start: r.start,
@@ -131,7 +131,7 @@ impl Placement {
         });
         let layout = Layout::new(self.layout.page_size(), extents.collect())
             .expect("ranges of a layout are sorted and apart");
-        let fast = Carry::between(&self.layout, &layout).bits(&self.fast);
+        let fast = Remap::between(&self.layout, &layout).bits(&self.fast);
         *self = Placement { layout: Arc::new(layout), fast };
     }
 }
@@ -169,10 +169,10 @@ fn fill(fast: &mut PageBits, fresh: impl Iterator<Item = Range<usize>>, mut coun
 }
 
 /// The first `count` fresh pages in this order are fast, then others by address.
-fn fill_in_order(fast: &mut PageBits, carry: &Carry, order: &[usize], mut count: u64) {
-    let mut fresh = PageBits::new(carry.new_pages());
-    carry.fresh().for_each(|range| fresh.set_range(range, true));
-    let by_address = carry.fresh().flatten();
+fn fill_in_order(fast: &mut PageBits, remap: &Remap, order: &[usize], mut count: u64) {
+    let mut fresh = PageBits::new(remap.new_pages());
+    remap.fresh().for_each(|range| fresh.set_range(range, true));
+    let by_address = remap.fresh().flatten();
     for page in order.iter().copied().chain(by_address) {
         if count == 0 {
             return;

@@ -15,9 +15,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
 use terrace_core::policy::{self, Policy, PolicyError};
 use terrace_core::scan::Scan;
-use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
 use terrace_recordings::container::Truncation;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::period::{
@@ -144,7 +144,7 @@ pub fn replay_plans<R: Read>(mut records: Records<R>) -> Result<PlanReplay, Repl
 fn build(group: &GroupHeader) -> Result<Box<dyn Policy>, ReplayError> {
     let policy = policy::build(&group.policy, &group.parameters, group.policy_seed)
         .map_err(|source| ReplayError::Policy { group: group.name.clone(), source })?;
-    if policy.needs_future() {
+    if policy.needs_oracle() {
         let (group, policy) = (group.name.clone(), group.policy.clone());
         return Err(ReplayError::Future { group, policy });
     }

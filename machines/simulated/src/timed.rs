@@ -1,4 +1,4 @@
-//! Run time at period depth: a program as the intervals of its profile, played under the placement
+//! Run time at interval fidelity: a program as the intervals of its profile, played under the placement
 //! that its pages have.
 //!
 //! Each interval takes what it took with all memory fast and with all of it slow, mixed by the share
@@ -12,11 +12,11 @@ use std::fs::File;
 use std::io::BufReader;
 
 use terrace_core::bits::PageBits;
-use terrace_core::carry::Carry;
 use terrace_core::operations::region_bytes;
 use terrace_core::page::{Layout, PageSize, VirtualRange};
 use terrace_core::plan::{Direction, Exchange, Failure, FailureReason, Outcome, Plan};
-use terrace_core::scan::Measures;
+use terrace_core::remap::Remap;
+use terrace_core::scan::PeriodCounters;
 use terrace_hardware::error::ConfigError;
 use terrace_os::OsConfig;
 use terrace_os::config::ShootdownPer;
@@ -126,7 +126,7 @@ impl Timed {
             let accessed = match period.take() {
                 None => interval.accessed.clone(),
                 Some(before) => {
-                    let mut all = Carry::between(&before.layout, &layout).bits(&before.accessed);
+                    let mut all = Remap::between(&before.layout, &layout).bits(&before.accessed);
                     all.or_with(&interval.accessed);
                     all
                 }
@@ -223,7 +223,7 @@ impl Timed {
     }
 
     /// What was measured since the last call.
-    pub(crate) fn measures(&mut self, layout: &Layout) -> Measures {
+    pub(crate) fn counters(&mut self, layout: &Layout) -> PeriodCounters {
         self.meter.read(self.clock_ps, layout)
     }
 }

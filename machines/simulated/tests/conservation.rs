@@ -10,10 +10,10 @@ use rand_core::RngCore;
 use rand_pcg::Pcg64;
 use support::{layout, range, scan};
 use terrace_core::bits::PageBits;
+use terrace_core::interfaces::Mover;
 use terrace_core::page::{Layout, PageSize, VirtualRange};
 use terrace_core::plan::{Direction, Exchange, FailureReason, Outcome, Plan};
 use terrace_core::policy::Allocation;
-use terrace_core::seams::Mover;
 use terrace_recordings::source::{PeriodAccesses, PeriodSource, SourceError};
 use terrace_simulated::{GroupConfig, Machine, MachineConfig, SimulatedMover, SimulatedTracker};
 

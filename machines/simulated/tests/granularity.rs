@@ -2,11 +2,11 @@
 //! (migration-granularity paper, sections 4 and 6; the experiments of `examples/granularity`).
 
 use serde_json::{Value, json};
+use terrace_core::interfaces::{Mover, Observation, Tracker};
 use terrace_core::page::PageSize;
 use terrace_core::policy;
 use terrace_core::projection::{HitRatio, MigrationCost, ThreadTime};
 use terrace_core::scan::Budget;
-use terrace_core::seams::{Mover, Observation, Tracker};
 use terrace_simulated::{GroupConfig, Machine, MachineConfig};
 use terrace_workloads::generators::{self, Timing};
 

@@ -2,10 +2,10 @@
 //! (adaptive-migration-policy paper, sections 4.2 and 6.6).
 
 use serde_json::{Value, json};
+use terrace_core::interfaces::{Mover, Observation, Tracker};
 use terrace_core::page::PageSize;
 use terrace_core::policy::{self, Policy};
 use terrace_core::scan::Budget;
-use terrace_core::seams::{Mover, Observation, Tracker};
 use terrace_simulated::{GroupConfig, Machine, MachineConfig, SimulatedMover, SimulatedTracker};
 use terrace_workloads::generators::{self, MIXES, Timing};
 

@@ -1,11 +1,11 @@
-//! The machine at reference depth as its users see it: what programs cost, what moves do.
+//! The machine at trace fidelity as its users see it: what programs cost, what moves do.
 
 use terrace_core::bits::PageBits;
+use terrace_core::interfaces::{Mover, Observation, Tracker};
 use terrace_core::page::{Layout, PageSize};
 use terrace_core::plan::{Exchange, Plan};
 use terrace_core::policy::Allocation;
 use terrace_core::scan::Scan;
-use terrace_core::seams::{Mover, Observation, Tracker};
 use terrace_recordings::source::SourceError;
 use terrace_simulated::hardware::presets;
 use terrace_simulated::hardware::units::Bytes;
@@ -99,7 +99,7 @@ fn alone(
     source: impl ReferenceSource + 'static,
 ) -> (f64, Counts) {
     let machine = ReferenceMachine::new(config).unwrap();
-    let _seams = machine.add_group(group, Box::new(source)).unwrap();
+    let _interfaces = machine.add_group(group, Box::new(source)).unwrap();
     machine.run_to_end().unwrap();
     machine.check().unwrap();
     (machine.duration(0).unwrap().as_ns(), machine.counts(0))
@@ -278,11 +278,11 @@ fn programs_start_and_end_at_their_times_and_share_bandwidth() {
     };
     let slow_tier = |programs: usize| {
         let machine = ReferenceMachine::new(config(512 << 20, 1 << 30)).unwrap();
-        let mut seams = Vec::new();
+        let mut interfaces = Vec::new();
         for n in 0..programs {
             let mut g = group(PageSize::Huge, 0.0);
             g.start_ns = n as u64 * 100_000;
-            seams.push(machine.add_group(g, Box::new(stream(4))).unwrap());
+            interfaces.push(machine.add_group(g, Box::new(stream(4))).unwrap());
         }
         machine.run_to_end().unwrap();
         machine.check().unwrap();
@@ -295,7 +295,7 @@ fn programs_start_and_end_at_their_times_and_share_bandwidth() {
     let machine = ReferenceMachine::new(config(512 << 20, 1 << 30)).unwrap();
     let mut g = group(PageSize::Huge, 1.0);
     (g.start_ns, g.stop_ns) = (200_000, Some(400_000));
-    let _seams = machine.add_group(g, Box::new(stream(1000))).unwrap();
+    let _interfaces = machine.add_group(g, Box::new(stream(1000))).unwrap();
     machine.run_to_end().unwrap();
     let ended = machine.ended_at(0).unwrap().as_ns();
     assert!((400_000.0..450_000.0).contains(&ended), "ended at {ended} ns");
@@ -303,8 +303,8 @@ fn programs_start_and_end_at_their_times_and_share_bandwidth() {
 
 #[test]
 fn a_translation_that_stays_in_the_tlb_sets_no_bit() {
-    let seen = |flush_on_harvest| {
-        let options = Options { flush_on_harvest, ..Options::default() };
+    let seen = |flush_on_scan| {
+        let options = Options { flush_on_scan, ..Options::default() };
         let mut c = config(64 << 20, 64 << 20);
         c.options = options;
         let machine = ReferenceMachine::new(c).unwrap();
@@ -343,7 +343,7 @@ fn a_footprint_beyond_all_memory_ends_in_one_line() {
     let machine = ReferenceMachine::new(config(8 << 20, 8 << 20)).unwrap();
     let bytes = 64 << 20;
     let source = script(bytes, (0..bytes / 4096).map(|n| load(START + n * 4096)));
-    let _seams = machine.add_group(group(PageSize::Base, 0.5), Box::new(source)).unwrap();
+    let _interfaces = machine.add_group(group(PageSize::Base, 0.5), Box::new(source)).unwrap();
     let ended = machine.run_to_end();
     let message = ended.unwrap_err().to_string();
     assert!(message.contains("group 'g'") && message.contains("out of memory"), "{message}");
@@ -395,8 +395,8 @@ fn unused_pages_go_down_in_the_background_when_free_fast_memory_is_short() {
         let all = all.map(|page| load(START + page * 4096));
         let few = (0..3_000_000).map(|n| load(START + n % 16 * 4096));
         let source = script(12 * MIB, all.chain(few));
-        let seams = machine.add_group(group(PageSize::Base, 1.0), Box::new(source)).unwrap();
-        let (mut tracker, _mover) = seams;
+        let interfaces = machine.add_group(group(PageSize::Base, 1.0), Box::new(source)).unwrap();
+        let (mut tracker, _mover) = interfaces;
         let mut fast = Vec::new();
         while let Observation::Period(scan) = tracker.observe().unwrap() {
             machine.check().unwrap();
@@ -433,8 +433,8 @@ fn base_pages_of_a_whole_region_are_collapsed_where_that_is_asked_for() {
         config.options.collapse_regions_per_period = regions;
         let machine = ReferenceMachine::new(config).unwrap();
         let source = Steps(steps.into_iter());
-        let seams = machine.add_group(group(PageSize::Huge, 1.0), Box::new(source)).unwrap();
-        let (mut tracker, _mover) = seams;
+        let interfaces = machine.add_group(group(PageSize::Huge, 1.0), Box::new(source)).unwrap();
+        let (mut tracker, _mover) = interfaces;
         let mut most = 0;
         while let Observation::Period(scan) = tracker.observe().unwrap() {
             machine.check().unwrap();
@@ -475,24 +475,24 @@ fn measured(reads_per_sample: u32) -> (Vec<Scan>, ReferenceMachine) {
 #[test]
 fn what_is_measured_adds_up_to_what_the_run_cost() {
     let (scans, machine) = measured(0);
-    let measures: Vec<_> = scans.iter().map(|s| s.measures.as_deref().unwrap()).collect();
-    let sum = |of: fn(&terrace_core::scan::Measures) -> u64| -> u64 {
-        measures.iter().map(|m| of(m)).sum()
+    let counters: Vec<_> = scans.iter().map(|s| s.counters.as_deref().unwrap()).collect();
+    let sum = |of: fn(&terrace_core::scan::PeriodCounters) -> u64| -> u64 {
+        counters.iter().map(|m| of(m)).sum()
     };
     let (counts, cores) = (machine.counts(0), machine.cores(0) as u64);
     assert!(scans.len() > 3 && cores == 2, "{} scans, {cores} cores", scans.len());
     assert_eq!(sum(|m| m.elapsed_ns), machine.duration(0).unwrap().0 / 1000);
-    assert_eq!(sum(|m| m.moving_ns), counts.migration_ps / 1000 / cores);
+    assert_eq!(sum(|m| m.migration_stall_ns), counts.migration_ps / 1000 / cores);
     let slow_ps: u64 = counts.memory_stall_ps[1..].iter().sum();
     assert_eq!(sum(|m| m.slow_stall_ns), slow_ps / 1000 / cores);
     assert_eq!(sum(|m| m.reads[0]), counts.reads[0]);
     assert_eq!(sum(|m| m.reads[1]), counts.reads[1..].iter().sum::<u64>());
-    assert_eq!(measures.last().unwrap().references, counts.references);
+    assert_eq!(counters.last().unwrap().references, counts.references);
     // Something was moved, and something was slow: the sums are not of nothing.
     assert!(counts.migration_ps > 0 && slow_ps > 0 && counts.reads[1] > 0);
     // Reads take what an idle tier takes, or more.
     let tiers = &presets::by_name("server-ddr5-cxl").unwrap().tiers;
-    for m in measures {
+    for m in counters {
         for (tier, (reads, told)) in tiers.iter().zip(m.reads.iter().zip(m.read_latency_ps)) {
             let idle_ps = (tier.idle_read_ns() * 1000.0) as u64;
             assert!(*reads == 0 || told + 1000 >= idle_ps, "{told} {idle_ps}");

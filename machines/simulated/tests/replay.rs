@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use support::scan;
+use terrace_core::interfaces::{Mover, Observation, Tracker};
 use terrace_core::page::PageSize;
 use terrace_core::policies::REGISTRY;
 use terrace_core::policy;
 use terrace_core::scan::Budget;
-use terrace_core::seams::{Mover, Observation, Tracker};
 use terrace_recordings::period::{
     GroupHeader, Header, PeriodReader, PeriodWriter, RecordingSource,
 };
@@ -104,7 +104,7 @@ fn the_same_seed_gives_the_same_bytes() {
 
 /// Whether what the policy decides hangs on what no recording of a run holds.
 fn is_told_the_future(policy: &str) -> bool {
-    policy::build(policy, &group(policy, "g").parameters, 0).unwrap().needs_future()
+    policy::build(policy, &group(policy, "g").parameters, 0).unwrap().needs_oracle()
 }
 
 #[test]

@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 
 use support::{Script, fast, group, layout, range, scan, script};
 use terrace_core::bits::PageBits;
+use terrace_core::interfaces::{Mover, Observation, Tracker};
 use terrace_core::operations::OperationSize;
 use terrace_core::page::PageSize::{Base, Huge};
 use terrace_core::plan::{Direction, Exchange, FailureReason, Plan};
 use terrace_core::policy::Allocation::{FastFirst, Interleave};
-use terrace_core::seams::{Mover, Observation, Tracker};
 use terrace_simulated::{GroupConfig, Machine, MachineConfig, Placement};
 
 const MIB: u64 = 1 << 20;

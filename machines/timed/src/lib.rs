@@ -1,7 +1,7 @@
 //! A virtual machine whose clock knows the memory: what instructions and accesses of an emulated
 //! machine take, and the clock that shows it to the guest.
 //!
-//! **Knows** the hardware parts of reference depth, x86-64 instructions, and how an emulator counts
+//! **Knows** the hardware parts of trace-driven simulation, x86-64 instructions, and how an emulator counts
 //! instructions. **Must not know** QEMU: its plug-in (`recorder/plugin`) says what the emulated
 //! processors do, and moves the emulator's clock as it is told here. Nothing here is `unsafe`.
 //!

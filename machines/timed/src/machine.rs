@@ -2,7 +2,7 @@
 //!
 //! The emulator runs one processor after the other and says what happens: blocks that begin,
 //! accesses, waits. Each processor keeps a time of its own, that of the project's own core, caches,
-//! TLBs and tiers, which are those of reference depth. The guest's clock is that of the processor
+//! TLBs and tiers, which are those of trace-driven simulation. The guest's clock is that of the processor
 //! that is furthest ahead ([`Clock`]); one that is ahead of the others by more than a quantum lets
 //! them catch up.
 

@@ -10,7 +10,7 @@ use terrace_core::page::{Extent, Layout, PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{
     Decision, Direction, Exchange, Failure, FailureReason, Features, Outcome, Plan,
 };
-use terrace_core::scan::{Budget, Measures, Scan};
+use terrace_core::scan::{Budget, PeriodCounters, Scan};
 
 use crate::codec::{
     Cursor, Malformed, RangeReader, RangeWriter, put_bits, put_number, put_signed, put_text,
@@ -32,7 +32,7 @@ const WITH_FRAMES: u8 = 4;
 /// The frames are those of the scan before.
 const SAME_FRAMES: u8 = 8;
 /// What was measured follows.
-const WITH_MEASURES: u8 = 16;
+const WITH_COUNTERS: u8 = 16;
 /// The pages on the kernel's active lists follow.
 const WITH_ACTIVE: u8 = 32;
 /// How often accessed bits were set follows.
@@ -162,11 +162,11 @@ impl Encoder {
             (Some(now), Some(before)) if Arc::ptr_eq(now, before) || now == before => SAME_FRAMES,
             (Some(_), _) => WITH_FRAMES,
         };
-        let measures = if scan.measures.is_some() { WITH_MEASURES } else { 0 };
+        let counters = if scan.counters.is_some() { WITH_COUNTERS } else { 0 };
         let active = if scan.active.is_some() { WITH_ACTIVE } else { 0 };
         let counts = if scan.counts.is_some() { WITH_COUNTS } else { 0 };
         let bits = if same.is_some() { CHANGED_BITS } else { WITH_LAYOUT };
-        out.push(counts | active | measures | frames | bits);
+        out.push(counts | active | counters | frames | bits);
         if same.is_none() {
             put_layout(out, &scan.layout);
         }
@@ -181,8 +181,8 @@ impl Encoder {
         if let Some(counts) = &scan.counts {
             put_counts(out, counts, &scan.accessed);
         }
-        if let Some(measures) = &scan.measures {
-            put_measures(out, measures);
+        if let Some(counters) = &scan.counters {
+            put_counters(out, counters);
         }
         self.before[group] = Some(Before {
             layout: scan.layout.clone(),
@@ -258,18 +258,18 @@ fn put_frames(out: &mut Vec<u8>, frames: &[u64]) {
 }
 
 /// Numbers, then the samples: of each page that has some its distance from the one before.
-fn put_measures(out: &mut Vec<u8>, measures: &Measures) {
-    let Measures {
+fn put_counters(out: &mut Vec<u8>, counters: &PeriodCounters) {
+    let PeriodCounters {
         elapsed_ns,
-        moving_ns,
+        migration_stall_ns,
         slow_stall_ns,
         references,
         reads,
         read_latency_ps,
         samples,
         reads_per_sample,
-    } = measures;
-    for number in [*elapsed_ns, *moving_ns, *slow_stall_ns, *references] {
+    } = counters;
+    for number in [*elapsed_ns, *migration_stall_ns, *slow_stall_ns, *references] {
         put_number(out, number);
     }
     for number in reads.iter().chain(read_latency_ps) {
@@ -287,10 +287,10 @@ fn put_measures(out: &mut Vec<u8>, measures: &Measures) {
     }
 }
 
-fn take_measures(from: &mut Cursor<'_>, pages: usize) -> Result<Measures, Malformed> {
-    let mut measures = Measures {
+fn take_counters(from: &mut Cursor<'_>, pages: usize) -> Result<PeriodCounters, Malformed> {
+    let mut counters = PeriodCounters {
         elapsed_ns: from.number()?,
-        moving_ns: from.number()?,
+        migration_stall_ns: from.number()?,
         slow_stall_ns: from.number()?,
         references: from.number()?,
         reads: [from.number()?, from.number()?],
@@ -299,7 +299,7 @@ fn take_measures(from: &mut Cursor<'_>, pages: usize) -> Result<Measures, Malfor
         reads_per_sample: from.number_below(1 << 32, "reads for each sample")? as u32,
     };
     if from.byte()? == 0 {
-        return Ok(measures);
+        return Ok(counters);
     }
     let mut samples = vec![0u16; pages];
     let mut next = 0usize;
@@ -309,8 +309,8 @@ fn take_measures(from: &mut Cursor<'_>, pages: usize) -> Result<Measures, Malfor
         samples[page] = from.number_below(1 << 16, "samples of a page")? as u16;
         next = page + 1;
     }
-    measures.samples = Some(samples.into());
-    Ok(measures)
+    counters.samples = Some(samples.into());
+    Ok(counters)
 }
 
 /// The counts of the accessed pages; the others have none.
@@ -412,10 +412,10 @@ impl Decoder {
         let before = self.before[group].as_ref();
         let flags = from.byte()?;
         let frames = flags & (WITH_FRAMES | SAME_FRAMES);
-        let (measures, active) = (flags & WITH_MEASURES, flags & WITH_ACTIVE);
+        let (counters, active) = (flags & WITH_COUNTERS, flags & WITH_ACTIVE);
         let counts = flags & WITH_COUNTS;
         let before_here = before.filter(|_| self.in_chunk[group]);
-        let (layout, base) = match (flags & !frames & !measures & !active & !counts, before_here) {
+        let (layout, base) = match (flags & !frames & !counters & !active & !counts, before_here) {
             (CHANGED_BITS, Some(before)) => (before.layout.clone(), Some(before)),
             (WITH_LAYOUT, _) => {
                 let layout = take_layout(from, self.page_sizes[group])?;
@@ -451,9 +451,9 @@ impl Decoder {
             0 => None,
             _ => Some(take_counts(from, &accessed)?),
         };
-        let measures = match measures {
+        let counters = match counters {
             0 => None,
-            _ => Some(Arc::new(take_measures(from, layout.pages())?)),
+            _ => Some(Arc::new(take_counters(from, layout.pages())?)),
         };
         self.in_chunk[group] = true;
         self.before[group] = Some(Before {
@@ -464,7 +464,7 @@ impl Decoder {
             active: active.clone(),
         });
         let scan = Scan::new(period, layout, accessed, fast);
-        Ok(Scan { lost_periods, frames, active, counts, measures, ..scan })
+        Ok(Scan { lost_periods, frames, active, counts, counters, ..scan })
     }
 }
 

@@ -13,7 +13,7 @@ use terrace_core::page::{Extent, Layout, PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{
     Decision, Direction, Exchange, Failure, FailureReason, Features, Outcome, Plan,
 };
-use terrace_core::scan::{Budget, Measures, Scan};
+use terrace_core::scan::{Budget, PeriodCounters, Scan};
 
 use super::*;
 use crate::container::ContainerWriter;
@@ -102,9 +102,9 @@ prop_compose! {
             Some((n, reads_per_sample, samples)) => {
                 let pages = scan.pages();
                 let of = |s: Vec<Option<u16>>| s[..pages].iter().map(|c| c.unwrap_or(0)).collect();
-                scan.with_measures(Arc::new(Measures {
+                scan.with_counters(Arc::new(PeriodCounters {
                     elapsed_ns: n[0],
-                    moving_ns: n[1],
+                    migration_stall_ns: n[1],
                     slow_stall_ns: n[2],
                     references: n[3],
                     reads: [n[4], n[5]],
@@ -232,7 +232,7 @@ fn same_scan(a: &Scan, b: &Scan) -> bool {
         && a.frames == b.frames
         && a.active == b.active
         && a.counts == b.counts
-        && a.measures == b.measures
+        && a.counters == b.counters
 }
 
 /// Whether the record is this period, complete but for what `cut` allows to be missing.

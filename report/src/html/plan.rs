@@ -42,9 +42,9 @@ pub struct PlanPage {
     pub sensitivity: Vec<PlanSensitivityRow>,
     /// Heat maps of the recommended runs: run is the policy, group the program.
     pub heat: Vec<HeatRow>,
-    /// Runs at reference depth: program, policy, round, share, predicted, measured.
+    /// Runs at trace fidelity: program, policy, round, share, predicted, measured.
     pub checked: Vec<(String, String, u64, f64, f64, f64)>,
-    /// Variants at reference depth: program, variant, run time in ms, part of it that is saved.
+    /// Variants at trace fidelity: program, variant, run time in ms, part of it that is saved.
     pub what_if: Vec<(String, String, f64, f64)>,
     /// The configuration of the daemon.
     pub configuration: String,
@@ -338,10 +338,9 @@ fn checked(plan: &PlanPage) -> Section {
     });
     Section {
         title: "Checked by running it".to_owned(),
-        note:
-            "The answer run at reference depth, where every load and store is simulated. A round \
+        note: "The answer run at trace fidelity, where every load and store is simulated. A round \
                after the first is the answer corrected by the one before."
-                .to_owned(),
+            .to_owned(),
         tables: vec![Sheet {
             columns: columns(&[
                 "program",
@@ -369,7 +368,7 @@ fn what_if(plan: &PlanPage) -> Section {
     Section {
         title: "Page tables and huge pages".to_owned(),
         note:
-            "The answer run at reference depth with its page tables elsewhere, and with huge pages."
+            "The answer run at trace fidelity with its page tables elsewhere, and with huge pages."
                 .to_owned(),
         tables: vec![Sheet {
             columns: columns(&["program", "variant", ">run time, ms", ">run time saved"]),
@@ -519,7 +518,7 @@ fn errors(plan: &PlanPage) -> Section {
         terms: vec![
             Term {
                 name: "model",
-                meaning: "period depth against reference depth, as measured by 'make bench \
+                meaning: "interval simulation against trace-driven simulation, as measured by 'make bench \
                           BENCH=plan'"
                     .to_owned(),
             },

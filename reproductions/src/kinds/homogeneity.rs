@@ -6,8 +6,8 @@
 
 use anyhow::Context;
 use terrace_core::bits::PageBits;
-use terrace_core::carry::Carry;
 use terrace_core::page::Layout;
+use terrace_core::remap::Remap;
 use terrace_experiments::run::Events;
 use terrace_recordings::profile::ProfileReader;
 use toml::Value;
@@ -54,7 +54,7 @@ fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
             seen = Some(match seen {
                 // Programs map memory as they go: what stays keeps its bits.
                 Some((layout, bits, ps)) => {
-                    let mut bits = Carry::between(&layout, &interval.layout).bits(&bits);
+                    let mut bits = Remap::between(&layout, &interval.layout).bits(&bits);
                     bits.or_with(&interval.accessed);
                     ((*interval.layout).clone(), bits, ps + interval.fast_ps)
                 }

@@ -15,7 +15,7 @@ use crate::data::Data;
 use crate::figure::Figure;
 use crate::merge::merge;
 use crate::reproduce::Size;
-use crate::workshop::Workshop;
+use crate::run_cache::RunCache;
 
 /// A way to make data.
 pub struct Kind {
@@ -47,7 +47,7 @@ pub struct Job<'a> {
     /// A folder for what its runs leave.
     pub folder: &'a Path,
     /// What figures share.
-    pub workshop: &'a Workshop,
+    pub run_cache: &'a RunCache,
     /// Runs at the same time.
     pub jobs: usize,
 }
@@ -76,7 +76,7 @@ impl Job<'_> {
 
     /// A folder for profiles, which several figures share.
     pub fn profiles(&self) -> PathBuf {
-        self.workshop.folder().join("profiles")
+        self.run_cache.folder().join("profiles")
     }
 
     /// The figure's cells, row by row: the experiment, laid over it what the size changes, then

@@ -1,7 +1,7 @@
 //! Kind "runs": every cell is an experiment on the simulated machine, at either depth.
 //!
-//! Where the figure asks for profiles, each workload that is a program is run at reference depth
-//! once for all cells that share it and its machine; the cells are run at period depth then.
+//! Where the figure asks for profiles, each workload that is a program is run at trace fidelity
+//! once for all cells that share it and its machine; the cells are run at interval fidelity then.
 //!
 //! Measures are the columns of the run's tables that are numbers (`runs`; of `hardware` the sums
 //! over the run), and these: `performance` (1 over `slowdown`), `pair_performance` and
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::Context;
 use serde_json::Value as Json;
 use terrace_experiments::Experiment;
-use terrace_experiments::file::Depth;
+use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
 use terrace_experiments::run::{Event, Events, MachineKind, Request, run};
 use terrace_results::{HardwareRow, PeriodRow, RunRow, read};
@@ -31,7 +31,7 @@ use crate::data::Data;
 
 pub(super) const KIND: Kind = Kind {
     name: "runs",
-    summary: "experiments on the simulated machine, at reference depth or, with profiles, at period depth",
+    summary: "experiments on the simulated machine, at trace fidelity or, with profiles, at interval fidelity",
     make,
 };
 
@@ -144,7 +144,7 @@ pub(super) fn with_profiles(
     let make = |index: usize| {
         let one = &missing[index];
         let experiment = Experiment::parse(&toml::to_string(&one.alone)?, PathBuf::from("."))?
-            .at_depth(Depth::Reference)?;
+            .at_fidelity(Fidelity::Trace)?;
         profile(&experiment, &one.path, wanted.interval_references, &mut Quiet)
             .with_context(|| format!("profile of {}", one.name))
     };
@@ -180,10 +180,10 @@ fn profiled(
         profiles.push(ToProfile { path, name: name.to_owned(), alone });
     }
     if let Some(machine) = settings.get_mut("machine").and_then(Value::as_table_mut) {
-        for key in ["depth", "hardware", "simulation"] {
+        for key in ["fidelity", "depth", "hardware", "simulation"] {
             machine.remove(key);
         }
-        // What the operating system costs is kept: moves are played at period depth too, and an
+        // What the operating system costs is kept: moves are played at interval fidelity too, and an
         // experiment says so by its own name for it.
     }
     Ok(profiles)
@@ -277,7 +277,7 @@ pub(super) fn run_cell(
     cell: &Cell,
     experiment: Experiment,
 ) -> anyhow::Result<PathBuf> {
-    if let Some(out) = job.workshop.run_before(&experiment) {
+    if let Some(out) = job.run_cache.run_before(&experiment) {
         return Ok(out);
     }
     let plain = |name: &str| name.replace(['/', ' '], "-");
@@ -295,7 +295,7 @@ pub(super) fn run_cell(
         },
         &mut Quiet,
     )?;
-    job.workshop.was_run(&experiment, &out);
+    job.run_cache.was_run(&experiment, &out);
     Ok(out)
 }
 

@@ -148,7 +148,7 @@ struct Bench {
 
 impl Bench {
     fn new(settings: &Settings) -> Result<Bench, String> {
-        let said = |e: &dyn std::fmt::Display| e.to_string();
+        let printed = |e: &dyn std::fmt::Display| e.to_string();
         let mut config = OsConfig {
             huge_pages: if settings.huge { HugePages::Always } else { HugePages::Never },
             watermarks: vec![terrace_os::config::Watermarks::NONE; 2],
@@ -177,7 +177,7 @@ impl Bench {
         let capacity_bytes = (4 * settings.pages * size + (16 << 20)).next_multiple_of(HUGE);
         let node = |tier, start| NodeMemory { tier, start: PhysicalAddress(start), capacity_bytes };
         let nodes = [node(Tier::FAST, 0), node(Tier::SLOW, capacity_bytes)];
-        let mut os = Os::new(&config, &nodes).map_err(|e| said(&e))?;
+        let mut os = Os::new(&config, &nodes).map_err(|e| printed(&e))?;
         let mut lists = Vec::new();
         for place in [Node::SLOW, Node::FAST] {
             let spec = ProcessSpec { data: DataPolicy::Bind(place), ..Default::default() };

@@ -175,7 +175,7 @@ pub const PROFILE: &str = "profile";
 /// Profiles are played by the layer that reads experiment files.
 const PROFILED: WorkloadKind = WorkloadKind {
     name: PROFILE,
-    summary: "the profile of a program, as 'terrace profile' makes it; run time at period depth",
+    summary: "the profile of a program, as 'terrace profile' makes it; run time at interval fidelity",
     stands_for: "any program that was profiled",
     live: None,
     generator: None,

@@ -70,7 +70,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, String> {
                     return Ok(Parsed::Needs(total));
                 }
                 if &bytes[total - 2..total] != b"\r\n" {
-                    return Err("a string longer than it said".into());
+                    return Err("a string longer than it printed".into());
                 }
                 return Ok(Parsed::Complete(Reply::Bulk(&bytes[after..total - 2]), total));
             }

@@ -88,7 +88,7 @@ pub enum SessionError {
     },
     /// The main program did not become ready.
     #[error(
-        "main program {program} is not ready after {within_ms} ms: expected {expected}; it said {said}"
+        "main program {program} is not ready after {within_ms} ms: expected {expected}; it printed {printed}"
     )]
     NotReady {
         /// Its name.
@@ -98,10 +98,10 @@ pub enum SessionError {
         /// The bound.
         within_ms: u64,
         /// The last lines of its output.
-        said: String,
+        printed: String,
     },
     /// A program ended when it should not have, or not well.
-    #[error("{role} program {program} ended with {how}; it said {said}")]
+    #[error("{role} program {program} ended with {how}; it printed {printed}")]
     Ended {
         /// What it is to the workload.
         role: &'static str,
@@ -110,11 +110,11 @@ pub enum SessionError {
         /// Exit code or signal.
         how: String,
         /// The last lines of its output.
-        said: String,
+        printed: String,
     },
     /// A program did not end within its bound and was killed.
     #[error(
-        "{role} program {program} was not done after {within_ms} ms and was killed; it said {said}"
+        "{role} program {program} was not done after {within_ms} ms and was killed; it printed {printed}"
     )]
     TooLong {
         /// What it is to the workload.
@@ -124,7 +124,7 @@ pub enum SessionError {
         /// The bound.
         within_ms: u64,
         /// The last lines of its output.
-        said: String,
+        printed: String,
     },
 }
 

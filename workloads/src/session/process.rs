@@ -42,23 +42,23 @@ struct Said {
 
 #[derive(Default)]
 struct Output {
-    said: Mutex<Said>,
+    printed: Mutex<Said>,
     changed: Condvar,
 }
 
 impl Output {
     fn change(&self, change: impl FnOnce(&mut Said)) {
-        change(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.printed.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
     }
 
     fn read<T>(&self, read: impl FnOnce(&Said) -> T) -> T {
-        read(&self.said.lock().unwrap_or_else(PoisonError::into_inner))
+        read(&self.printed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Reads an output to its end on a thread of its own.
     fn follow(self: &Arc<Self>, from: impl Read + Send + 'static, events: bool) {
-        self.change(|said| said.open += 1);
+        self.change(|printed| printed.open += 1);
         let output = Arc::clone(self);
         std::thread::spawn(move || {
             let mut reader = BufReader::new(from);
@@ -70,19 +70,19 @@ impl Output {
                     .then(|| serde_json::from_str::<Value>(&text).ok())
                     .flatten()
                     .filter(Value::is_object);
-                output.change(|said| match event {
-                    Some(event) if said.events.len() < MAX_EVENTS => said.events.push(event),
+                output.change(|printed| match event {
+                    Some(event) if printed.events.len() < MAX_EVENTS => printed.events.push(event),
                     Some(_) => {}
                     None if text.trim().is_empty() => {}
                     None => {
-                        if said.tail.len() == TAIL_LINES {
-                            said.tail.pop_front();
+                        if printed.tail.len() == TAIL_LINES {
+                            printed.tail.pop_front();
                         }
-                        said.tail.push_back(text.chars().take(TAIL_LINE_BYTES).collect());
+                        printed.tail.push_back(text.chars().take(TAIL_LINE_BYTES).collect());
                     }
                 });
             }
-            output.change(|said| said.open -= 1);
+            output.change(|printed| printed.open -= 1);
         });
     }
 
@@ -93,7 +93,7 @@ impl Output {
         std::thread::spawn(move || {
             if is_over(&pidfd) {
                 let now = Instant::now();
-                output.change(|said| said.ended = Some(now));
+                output.change(|printed| printed.ended = Some(now));
             }
         });
     }
@@ -205,20 +205,20 @@ impl Process {
 
     /// When it ended, where that is known.
     pub fn ended(&self) -> Option<Instant> {
-        self.output.read(|said| said.ended)
+        self.output.read(|printed| printed.ended)
     }
 
     pub fn events(&self) -> Vec<Value> {
-        self.output.read(|said| said.events.clone())
+        self.output.read(|printed| printed.events.clone())
     }
 
     pub fn has_event(&self, name: &str) -> bool {
-        self.output.read(|said| said.events.iter().any(|e| e["event"] == name))
+        self.output.read(|printed| printed.events.iter().any(|e| e["event"] == name))
     }
 
     /// The last `result` event.
     pub fn result(&self) -> Option<Value> {
-        self.output.read(|said| said.events.iter().rfind(|e| e["event"] == "result").cloned())
+        self.output.read(|printed| printed.events.iter().rfind(|e| e["event"] == "result").cloned())
     }
 
     /// Writes a line to its standard input. That it cannot be written shows when the end of the
@@ -247,7 +247,7 @@ impl Process {
                 role: self.role,
                 program: self.name.clone(),
                 within_ms: self.within.as_millis() as u64,
-                said: self.said(),
+                printed: self.printed(),
             });
         }
         let status = self.reap();
@@ -284,7 +284,12 @@ impl Process {
             (None, Some(signal)) => format!("signal {signal}"),
             (None, None) => status.to_string(),
         };
-        SessionError::Ended { role: self.role, program: self.name.clone(), how, said: self.said() }
+        SessionError::Ended {
+            role: self.role,
+            program: self.name.clone(),
+            how,
+            printed: self.printed(),
+        }
     }
 
     /// The error for not having become ready in time.
@@ -293,12 +298,12 @@ impl Process {
             program: self.name.clone(),
             expected,
             within_ms,
-            said: self.said(),
+            printed: self.printed(),
         }
     }
 
-    fn said(&self) -> String {
-        let tail = self.output.read(|said| Vec::from(said.tail.clone()).join(" | "));
+    fn printed(&self) -> String {
+        let tail = self.output.read(|printed| Vec::from(printed.tail.clone()).join(" | "));
         if tail.is_empty() { "nothing".to_owned() } else { format!("'{tail}'") }
     }
 
@@ -315,8 +320,11 @@ impl Process {
         drop(self.child.stdin.take());
         let status = self.child.wait().unwrap_or_else(|_| ExitStatus::from_raw(1 << 8));
         self.status = Some(status);
-        let said = self.output.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = self.output.changed.wait_timeout_while(said, LAST_OUTPUT, |said| said.open > 0);
+        let printed = self.output.printed.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = self
+            .output
+            .changed
+            .wait_timeout_while(printed, LAST_OUTPUT, |printed| printed.open > 0);
         status
     }
 }

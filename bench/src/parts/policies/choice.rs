@@ -2,12 +2,12 @@
 //! with commas.
 //!
 //! `TERRACE_SETS`: sets; `TERRACE_PROGRAMS`: programs; `TERRACE_SHARES`: percents of fast memory;
-//! `TERRACE_TOLD`: what policies are told, of samples, counters and bits; `TERRACE_POLICIES`: policies,
+//! `TERRACE_SIGNALS`: what policies are told, of samples, counters and bits; `TERRACE_POLICIES`: policies,
 //! and the bound. With less than samples only Terrace's policy is run where no policies are named.
 
 use anyhow::{Context, bail};
 
-use super::evaluate::Told;
+use super::evaluate::Signals;
 use super::{BOUND, POLICIES, RATIOS, SETS};
 
 /// What is wanted; `None`: everything.
@@ -15,22 +15,26 @@ pub struct Choice {
     sets: Option<Vec<String>>,
     programs: Option<Vec<String>>,
     shares: Option<Vec<f64>>,
-    told: Option<Vec<Told>>,
+    signals: Option<Vec<Signals>>,
     policies: Option<Vec<String>>,
 }
 
 impl Choice {
     pub fn from_environment() -> anyhow::Result<Self> {
         let programs = SETS.iter().flat_map(|set| set.3.iter().map(|program| program.0));
-        let told = |name: String| Told::ALL.into_iter().find(|told| told.name() == name);
+        let signals =
+            |name: String| Signals::ALL.into_iter().find(|signals| signals.name() == name);
         let share = |text: String| Some(text.parse::<f64>().ok()? / 100.0);
         Ok(Choice {
             sets: list("TERRACE_SETS", SETS.iter().map(|set| set.0.to_owned()))?,
             programs: list("TERRACE_PROGRAMS", programs.map(str::to_owned))?,
             shares: list("TERRACE_SHARES", RATIOS.map(|r| format!("{:.0}", r * 100.0)))?
                 .map(|shares| shares.into_iter().filter_map(share).collect()),
-            told: list("TERRACE_TOLD", Told::ALL.map(|told| told.name().to_owned()))?
-                .map(|names| names.into_iter().filter_map(told).collect()),
+            signals: list(
+                "TERRACE_SIGNALS",
+                Signals::ALL.map(|signals| signals.name().to_owned()),
+            )?
+            .map(|names| names.into_iter().filter_map(signals).collect()),
             policies: list(
                 "TERRACE_POLICIES",
                 POLICIES.into_iter().chain([BOUND]).map(str::to_owned),
@@ -53,12 +57,12 @@ impl Choice {
 
     /// Whether a policy is run with what it is told. Staying where one is is run with everything:
     /// losses are counted from it.
-    pub fn has(&self, policy: &str, told: Told) -> bool {
+    pub fn has(&self, policy: &str, signals: Signals) -> bool {
         let chosen = match &self.policies {
-            None => told == Told::Samples || policy == "terrace",
+            None => signals == Signals::Samples || policy == "terrace",
             Some(_) => has(&self.policies, policy),
         };
-        let with = self.told.as_ref().is_none_or(|all| all.contains(&told));
+        let with = self.signals.as_ref().is_none_or(|all| all.contains(&signals));
         policy == "first-touch" || (chosen && with)
     }
 }

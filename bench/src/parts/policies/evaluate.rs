@@ -1,15 +1,15 @@
-//! One workload under one policy with one share of fast memory, at period depth, from intervals that
+//! One workload under one policy with one share of fast memory, at interval fidelity, from intervals that
 //! are kept in memory.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use terrace_core::foresight::{Foresight, Outlook, Purpose};
+use terrace_core::interfaces::{MachineError, Observation, Tracker};
+use terrace_core::oracle::{OracleTrace, Outlook, Purpose};
 use terrace_core::page::PageSize;
 use terrace_core::policy::Policy;
 use terrace_core::scan::Scan;
-use terrace_core::seams::{MachineError, Observation, Tracker};
 use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
 use terrace_recordings::profile::{Interval, ProfileReader};
 use terrace_recordings::source::SourceError;
@@ -30,7 +30,7 @@ pub struct Setup {
 
 /// What policies are told of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum Signals {
     /// Accessed bits, counters, and sampled reads.
     Samples,
     /// Accessed bits and counters.
@@ -39,14 +39,14 @@ pub enum Told {
     Bits,
 }
 
-impl Told {
-    pub const ALL: [Told; 3] = [Told::Samples, Told::Counters, Told::Bits];
+impl Signals {
+    pub const ALL: [Signals; 3] = [Signals::Samples, Signals::Counters, Signals::Bits];
 
     pub fn name(self) -> &'static str {
         match self {
-            Told::Samples => "samples",
-            Told::Counters => "counters",
-            Told::Bits => "bits",
+            Signals::Samples => "samples",
+            Signals::Counters => "counters",
+            Signals::Bits => "bits",
         }
     }
 }
@@ -61,7 +61,7 @@ impl<T: Tracker> Tracker for BitsOnly<T> {
 
     fn observe(&mut self) -> Result<Observation, MachineError> {
         Ok(match self.0.observe()? {
-            Observation::Period(scan) => Observation::Period(Scan { measures: None, ..scan }),
+            Observation::Period(scan) => Observation::Period(Scan { counters: None, ..scan }),
             other => other,
         })
     }
@@ -148,15 +148,15 @@ impl Workload {
         let pages = self.footprint_bytes.div_ceil(self.page_size.bytes());
         let fast_pages = (pages as f64 * ratio).floor() as u64;
         let of = |from: usize| -> anyhow::Result<f64> {
-            let foresight = self.future(&mut self.part(from, 1), setup)?;
-            Ok(Outlook::solve(&foresight, fast_pages, Purpose::Bound).bound_ns())
+            let oracle = self.future(&mut self.part(from, 1), setup)?;
+            Ok(Outlook::solve(&oracle, fast_pages, Purpose::Bound).bound_ns())
         };
         let again = if self.passes > 1 { of(self.loop_from)? } else { 0.0 };
         let least_ns = of(0)? + (self.passes - 1) as f64 * again;
         Ok(1.0 + least_ns / (self.times_ps().0 as f64 / 1000.0))
     }
 
-    fn future(&self, source: &mut Played, setup: &Setup) -> anyhow::Result<Foresight> {
+    fn future(&self, source: &mut Played, setup: &Setup) -> anyhow::Result<OracleTrace> {
         let os = OsConfig::default();
         let batch = setup.moved_pages / 2;
         future::of_intervals(source, &os, self.page_size, batch, setup.period_ms)
@@ -169,10 +169,10 @@ impl Workload {
         mut policy: Box<dyn Policy>,
         ratio: f64,
         setup: &Setup,
-        told: Told,
+        signals: Signals,
     ) -> anyhow::Result<f64> {
         let sampling = Sampling {
-            reads_per_sample: if told == Told::Samples { setup.reads_per_sample } else { 0 },
+            reads_per_sample: if signals == Signals::Samples { setup.reads_per_sample } else { 0 },
             seed: setup.seed,
             ..Sampling::default()
         };
@@ -187,15 +187,15 @@ impl Workload {
             initial: None,
         };
         let os = OsConfig::default();
-        if policy.needs_future() {
-            policy.foresee(Arc::new(self.future(&mut self.source(), setup)?));
+        if policy.needs_oracle() {
+            policy.set_oracle(Arc::new(self.future(&mut self.source(), setup)?));
         }
         let (mut tracker, mover) = machine.add_timed_group(group, Box::new(self.source()), &os)?;
         if policy.needs_frames() {
             tracker.tell_frames();
         }
-        let tracker: Box<dyn Tracker> = match told {
-            Told::Bits => Box::new(BitsOnly(tracker)),
+        let tracker: Box<dyn Tracker> = match signals {
+            Signals::Bits => Box::new(BitsOnly(tracker)),
             _ => Box::new(tracker),
         };
         let groups = vec![Group {

@@ -21,10 +21,10 @@ impl Known {
         let Some(path) = path else {
             return Ok(Known { slowdowns: HashMap::new(), file: None });
         };
-        let told = || format!("the figures in {}", path.display());
+        let signals = || format!("the figures in {}", path.display());
         let text = match std::fs::read_to_string(&path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
-            text => text.with_context(told)?,
+            text => text.with_context(signals)?,
         };
         let mut slowdowns = HashMap::new();
         for line in text.lines() {
@@ -35,7 +35,8 @@ impl Known {
             })?;
             slowdowns.insert((fields[0].to_owned(), fields[1].to_owned()), slowdown);
         }
-        let file = OpenOptions::new().create(true).append(true).open(&path).with_context(told)?;
+        let file =
+            OpenOptions::new().create(true).append(true).open(&path).with_context(signals)?;
         Ok(Known { slowdowns, file: Some(file) })
     }
 

@@ -1,4 +1,4 @@
-//! Every policy on programs of the papers' classes: slowdown at period depth, from one profile a
+//! Every policy on programs of the papers' classes: slowdown at interval fidelity, from one profile a
 //! program, at four shares of fast memory.
 //!
 //! Terrace's own policy was designed on the first sets: they are not blind. The sets called `new`
@@ -26,7 +26,7 @@ use terrace_experiments::run::{Event, Events};
 use super::Part;
 use crate::measure::Report;
 use choice::Choice;
-use evaluate::{Setup, Told, Workload};
+use evaluate::{Setup, Signals, Workload};
 use known::Known;
 
 pub const PART: Part = Part {
@@ -121,25 +121,25 @@ const POLICIES: [&str; 11] = [
 
 /// Terrace's policy without one of its parts, and what it is told: some parts are for machines that
 /// do not sample reads.
-fn ablations() -> impl Iterator<Item = (&'static str, Value, Told)> {
+fn ablations() -> impl Iterator<Item = (&'static str, Value, Signals)> {
     let sampled = [
         ("without the price of reads", json!({"weigh_reads": false})),
         ("without a memory over phases", json!({"keep_long": false})),
         ("without going back", json!({"retreat": false})),
         ("without operations of regions", json!({"operation_bytes": 4096})),
         ("without believing regions alike", json!({"regions": false})),
-        ("without the age of phases", json!({"lindy": 1e6})),
-        ("without exposure", json!({"exposure": 0})),
+        ("without the age of phases", json!({"phase_age_factor": 1e6})),
+        ("without return_cost_share", json!({"return_cost_share": 0})),
         ("without weighing costs", json!({"weigh_costs": false})),
         ("without following phases", json!({"follow_phases": false})),
         ("long memory only", json!({"memory": "long"})),
     ];
     let counted = [
         ("without counting reads", json!({"count_reads": false})),
-        ("without doubt", json!({"doubt": 1})),
+        ("without gain_discount", json!({"gain_discount": 1})),
     ];
-    let sampled = sampled.into_iter().map(|(name, of)| (name, of, Told::Samples));
-    sampled.chain(counted.into_iter().map(|(name, of)| (name, of, Told::Counters)))
+    let sampled = sampled.into_iter().map(|(name, of)| (name, of, Signals::Samples));
+    sampled.chain(counted.into_iter().map(|(name, of)| (name, of, Signals::Counters)))
 }
 
 /// A program lives for so long at least with all memory fast: some 40 times what it costs to move a
@@ -162,7 +162,7 @@ struct Column {
     name: String,
     policy: &'static str,
     parameters: Value,
-    told: Told,
+    signals: Signals,
 }
 
 /// The bound's place among the figures.
@@ -170,15 +170,18 @@ const BOUND: &str = "bound";
 
 /// Everything that is run of a case, the bound apart.
 fn columns() -> Vec<Column> {
-    let of = |name: String, policy, parameters, told| Column { name, policy, parameters, told };
-    let policies = POLICIES.iter().map(|&p| of(p.to_owned(), p, Value::Null, Told::Samples));
-    let parts = ablations()
-        .map(|(name, parameters, told)| of(format!("terrace {name}"), "terrace", parameters, told));
-    let less = |told: Told| POLICIES.into_iter().map(move |p| (p, told));
-    let less = [Told::Counters, Told::Bits].into_iter().flat_map(less);
+    let of =
+        |name: String, policy, parameters, signals| Column { name, policy, parameters, signals };
+    let policies = POLICIES.iter().map(|&p| of(p.to_owned(), p, Value::Null, Signals::Samples));
+    let parts = ablations().map(|(name, parameters, signals)| {
+        of(format!("terrace {name}"), "terrace", parameters, signals)
+    });
+    let less = |signals: Signals| POLICIES.into_iter().map(move |p| (p, signals));
+    let less = [Signals::Counters, Signals::Bits].into_iter().flat_map(less);
     // Staying, and the future, are the same whatever is measured.
     let less = less.filter(|(p, _)| !["first-touch", "optimum"].contains(p));
-    let less = less.map(|(p, told)| of(format!("{p}, {}", told.name()), p, Value::Null, told));
+    let less =
+        less.map(|(p, signals)| of(format!("{p}, {}", signals.name()), p, Value::Null, signals));
     policies.chain(parts).chain(less).collect()
 }
 
@@ -254,22 +257,23 @@ fn table(set: &str, rows: &[Row]) -> String {
         text
     };
     let same = |name: &str| (name.to_owned(), name.to_owned());
-    let of = |told: Told| columns().into_iter().filter(move |column| column.told == told);
+    let of =
+        |signals: Signals| columns().into_iter().filter(move |column| column.signals == signals);
     let is_part = |column: &Column| column.parameters != Value::Null;
     let policies: Vec<_> = [BOUND].into_iter().chain(POLICIES).map(same).collect();
     let part_of = |column: Column| {
         let name = column.name.strip_prefix("terrace ").unwrap_or(&column.name);
         (name.to_owned(), column.name.clone())
     };
-    let parts = of(Told::Samples).filter(is_part).map(part_of);
+    let parts = of(Signals::Samples).filter(is_part).map(part_of);
     let parts: Vec<_> = [same("terrace")].into_iter().chain(parts).collect();
     let mut text = format!("\n## `{set}`\n\n") + &part("", &policies);
     text += &part("\nTerrace's policy without its parts:\n\n", &parts);
-    for (told, title) in [
-        (Told::Counters, "\nWith accessed bits and counters, no samples:\n\n"),
-        (Told::Bits, "\nWith accessed bits alone:\n\n"),
+    for (signals, title) in [
+        (Signals::Counters, "\nWith accessed bits and counters, no samples:\n\n"),
+        (Signals::Bits, "\nWith accessed bits alone:\n\n"),
     ] {
-        let columns = of(told).map(|column| match is_part(&column) {
+        let columns = of(signals).map(|column| match is_part(&column) {
             true => part_of(column),
             false => (column.policy.to_owned(), column.name),
         });
@@ -288,16 +292,16 @@ fn measure(
     known: &mut Known,
 ) -> anyhow::Result<Row> {
     let mut of = BTreeMap::new();
-    for Column { name, policy, parameters, told } in columns {
-        if choice.has(policy, *told) {
+    for Column { name, policy, parameters, signals } in columns {
+        if choice.has(policy, *signals) {
             let slowdown = known.or_run(case, name, || {
                 let policy = policy::build(policy, parameters, SETUP.seed)?;
-                workload.run(policy, ratio, &SETUP, *told)
+                workload.run(policy, ratio, &SETUP, *signals)
             })?;
             of.insert(name.clone(), slowdown);
         }
     }
-    if choice.has(BOUND, Told::Samples) {
+    if choice.has(BOUND, Signals::Samples) {
         let bound = known.or_run(case, BOUND, || workload.bound(ratio, &SETUP))?;
         of.insert(BOUND.to_owned(), bound);
     }
@@ -337,8 +341,8 @@ fn tell(report: &mut Report, set: &str, rows: &[Row]) -> anyhow::Result<()> {
     if let Some(low) = low {
         report.add(&key("bound_slowdown"), low, "x", &conditions("bound"))?;
     }
-    for Column { name, told, .. } in columns().into_iter().skip(POLICIES.len()) {
-        let what = conditions(&format!("slowdown with {}", told.name()));
+    for Column { name, signals, .. } in columns().into_iter().skip(POLICIES.len()) {
+        let what = conditions(&format!("slowdown with {}", signals.name()));
         if let Some(slowdown) = mean(&name) {
             report.add(&key(&format!("{name}_slowdown")), slowdown, "x", &what)?;
         }

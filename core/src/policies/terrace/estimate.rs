@@ -15,7 +15,7 @@
 //! The reads of a period sum up to the number of accessed pages, as bits alone would have it, so
 //! that a unit of reads is the same whatever is told.
 
-use crate::carry::Carry;
+use crate::remap::Remap;
 use crate::scan::Scan;
 
 /// How far weights follow a correction: its exponent. With 0.05 to 0.2 results hardly differ, with
@@ -34,9 +34,9 @@ pub struct Estimate {
 
 impl Estimate {
     /// Follows a change of layout.
-    pub fn carry(&mut self, carry: &Carry) {
+    pub fn remap(&mut self, remap: &Remap) {
         if !self.weights.is_empty() {
-            self.weights = carry.values(&self.weights, 1.0, carry.new_pages());
+            self.weights = remap.values(&self.weights, 1.0, remap.new_pages());
         }
     }
 
@@ -56,7 +56,7 @@ impl Estimate {
             scan.accessed.iter_ones().for_each(|page| reads[page] *= unit);
             return reads;
         }
-        let counted = scan.measures.as_ref().map(|m| m.reads).filter(|r| r[0] + r[1] > 0);
+        let counted = scan.counters.as_ref().map(|m| m.reads).filter(|r| r[0] + r[1] > 0);
         let Some(counted) = counted.filter(|_| count_reads) else {
             scan.accessed.iter_ones().for_each(|page| reads[page] = 1.0);
             return reads;

@@ -2,7 +2,7 @@
 
 use super::prices::Prices;
 use crate::plan::Plan;
-use crate::scan::{Measures, Scan};
+use crate::scan::{PeriodCounters, Scan};
 
 /// Units of reads of a period.
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +69,7 @@ impl Ledger {
     /// Takes in a period. Says what the moves before it cost.
     pub fn period(&mut self, scan: &Scan, reads: Reads) -> f64 {
         let Reads { all, slow, slow_at_home } = reads;
-        let Some(measures) = scan.measures.as_deref().filter(|m| m.elapsed_ns > 0) else {
+        let Some(counters) = scan.counters.as_deref().filter(|m| m.elapsed_ns > 0) else {
             self.period = all;
             self.elapsed += all;
             return self.spent(None);
@@ -80,7 +80,7 @@ impl Ledger {
             self.pair = [8_000.0 + page_bytes as f64 * 0.4; 2];
             self.gain = 0.0;
         }
-        let extra = measures.slow_stall_ns as f64 * share_that_slowness_adds(measures);
+        let extra = counters.slow_stall_ns as f64 * share_that_slowness_adds(counters);
         let seen = slow >= 1.0;
         if self.weigh_reads {
             self.prices.period(all, slow, slow_at_home, extra);
@@ -96,9 +96,10 @@ impl Ledger {
             self.gain = if self.measured { average(self.gain, now) } else { now };
             self.measured = true;
         }
-        self.period = (measures.elapsed_ns - measures.moving_ns.min(measures.elapsed_ns)) as f64;
-        self.elapsed += measures.elapsed_ns as f64;
-        self.spent(Some(measures.moving_ns as f64))
+        self.period =
+            (counters.elapsed_ns - counters.migration_stall_ns.min(counters.elapsed_ns)) as f64;
+        self.elapsed += counters.elapsed_ns as f64;
+        self.spent(Some(counters.migration_stall_ns as f64))
     }
 
     fn spent(&mut self, measured: Option<f64>) -> f64 {
@@ -153,8 +154,8 @@ fn average(before: f64, now: f64) -> f64 {
 }
 
 /// Of the time that a program waits for slow memory, the part that it would not wait for fast.
-fn share_that_slowness_adds(measures: &Measures) -> f64 {
-    match measures.read_latency_ps {
+fn share_that_slowness_adds(counters: &PeriodCounters) -> f64 {
+    match counters.read_latency_ps {
         [fast, slow] if fast > 0 && slow > fast => 1.0 - fast as f64 / slow as f64,
         [0, _] | [_, 0] => 0.5,
         _ => 0.0,

@@ -1,11 +1,11 @@
 //! How often each page is read, as three memories of different length see it, and keys of these
 //! rates for the selection.
 
-use crate::carry::Carry;
 use crate::page::Layout;
+use crate::remap::Remap;
 
 /// How many memories there are.
-pub const MEMORIES: usize = 3;
+pub const HORIZONS: usize = 3;
 
 /// The key of pages that are hardly read at all.
 pub const COLDEST: u8 = 127;
@@ -38,21 +38,21 @@ pub fn rate_of(key: u8) -> f32 {
 /// Moving averages of the reads of each page, 12 bytes a page.
 #[derive(Debug, Default)]
 pub struct Rates {
-    averages: [Vec<f32>; MEMORIES],
+    averages: [Vec<f32>; HORIZONS],
     /// What is left of an average after a period.
-    keep: [f32; MEMORIES],
+    keep: [f32; HORIZONS],
     /// How much of the averages is due to periods that were seen: they begin at 0.
-    seen: [f32; MEMORIES],
+    seen: [f32; HORIZONS],
 }
 
 impl Rates {
-    pub fn new(keep: [f32; MEMORIES]) -> Self {
+    pub fn new(keep: [f32; HORIZONS]) -> Self {
         Rates { keep, ..Rates::default() }
     }
 
-    pub fn carry(&mut self, carry: &Carry) {
+    pub fn remap(&mut self, remap: &Remap) {
         for averages in &mut self.averages {
-            *averages = carry.values(averages, 0.0, carry.new_pages());
+            *averages = remap.values(averages, 0.0, remap.new_pages());
         }
     }
 
@@ -160,7 +160,7 @@ mod tests {
     fn pages_that_differ_by_chance_only_are_taken_as_alike() {
         let layout = Layout::contiguous(PageSize::Base, 32);
         let mut rates = Rates::new([0.5, 0.8, 0.95]);
-        rates.carry(&Carry::from_nothing(&layout));
+        rates.remap(&Remap::from_nothing(&layout));
         // The first region: one sample here or there. The second: one page has them all.
         for period in 0..40 {
             let reads: Vec<f32> = (0..32)
@@ -182,10 +182,10 @@ mod tests {
     fn a_young_average_is_not_too_low_and_forgetting_takes_the_shortest() {
         let layout = Layout::contiguous(PageSize::Base, 2);
         let mut rates = Rates::new([0.5, 0.8, 0.95]);
-        rates.carry(&Carry::from_nothing(&layout));
+        rates.remap(&Remap::from_nothing(&layout));
         rates.observe(&[4.0, 0.0]);
         let mut got = Vec::new();
-        for memory in 0..MEMORIES {
+        for memory in 0..HORIZONS {
             rates.rates(memory, &layout, 0, &mut got);
             assert!((got[0] - 4.0).abs() < 1e-4);
         }
@@ -193,7 +193,7 @@ mod tests {
             rates.observe(&[0.0, 4.0]);
         }
         assert!(rates.likeness(2, &[4.0, 0.0]) < 0.5);
-        rates.forget(MEMORIES);
+        rates.forget(HORIZONS);
         rates.rates(2, &layout, 0, &mut got);
         assert!(got[0] < 1e-3 && got[1] > 3.9, "{got:?}");
     }

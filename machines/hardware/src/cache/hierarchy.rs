@@ -287,17 +287,17 @@ impl CacheHierarchy {
     /// Asks the host for what a reference of this core to this line will look at beyond the first
     /// level.
     #[inline]
-    pub(crate) fn foresee(&self, core: usize, line: LineAddress) {
+    pub(crate) fn prefetch(&self, core: usize, line: LineAddress) {
         if let Some(l2) = &self.cores[core].l2 {
             l2.prefetch(line);
         }
         self.llc.prefetch(line);
     }
 
-    /// The same for the lines that it will drive out, once what [`CacheHierarchy::foresee`] asked
+    /// The same for the lines that it will drive out, once what [`CacheHierarchy::prefetch`] asked
     /// for is there.
     #[inline]
-    pub(crate) fn foresee_victims(&self, core: usize, line: LineAddress) {
+    pub(crate) fn prefetch_victims(&self, core: usize, line: LineAddress) {
         let private = &self.cores[core];
         let Some(l2) = &private.l2 else { return };
         if let Some(out) = private.l1.next_victim(line)

@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        for (text, said) in [
+        for (text, printed) in [
             ("[timing]\ncas = 3", "unknown field `cas`"),
             ("channels = 3", "unknown field `channels`"),
             ("[timing]\ncl = 0", "cl is 0; expected 1 to"),
@@ -443,7 +443,7 @@ mod tests {
             ("[timing\ncl = 3", "line 1"),
         ] {
             let error = DramConfig::from_toml(text).unwrap_err().to_string();
-            assert!(error.contains(said), "{text:?} gives {error:?}");
+            assert!(error.contains(printed), "{text:?} gives {error:?}");
             assert!(!error.contains('\n'), "{error:?}");
         }
     }

@@ -326,7 +326,7 @@ mod tests {
     fn traffic_that_cannot_be_is_refused() {
         let config = presets::by_name("ddr4-2400").unwrap();
         let base = Traffic::reads(Pattern::Random, Load::Outstanding(1));
-        for (traffic, said) in [
+        for (traffic, printed) in [
             (Traffic { read_share: 1.5, ..base }, "read share is 1.5"),
             (Traffic { requests: 0, ..base }, "requests is 0"),
             (Traffic { load: Load::Outstanding(0), ..base }, "outstanding is 0"),
@@ -334,7 +334,7 @@ mod tests {
             (Traffic { footprint: Some(Bytes::gib(9)), ..base }, "footprint is"),
         ] {
             let error = dram_run(&config, &traffic).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(printed), "{error}");
         }
     }
 }

@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn tiers_that_cannot_work_are_refused() {
         let good = QueueingConfig::cxl(200.0);
-        for (bad, said) in [
+        for (bad, printed) in [
             (QueueingConfig { read_latency_ns: 0.0, ..good.clone() }, "read_latency_ns is 0"),
             (
                 QueueingConfig { read_latency_ns: f64::NAN, ..good.clone() },
@@ -409,7 +409,7 @@ mod tests {
             ),
         ] {
             let error = QueueingTier::new(&bad).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(printed), "{error}");
         }
     }
 }

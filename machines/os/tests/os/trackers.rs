@@ -25,11 +25,11 @@ fn a_harvest_has_every_page_with_its_bit_and_its_place() {
     let begun = os.begin_move(&[range(p, 8 * MIB, 10 * PAGE)], Node::SLOW);
     os.finish_move(begun.id);
 
-    let huge = os.harvest(p, PageSize::Huge, false);
+    let huge = os.scan_accessed(p, PageSize::Huge, false);
     assert_eq!((huge.layout.pages(), huge.untracked_bytes), (2, 65 * PAGE));
     assert_eq!(huge.accessed.iter_ones().collect::<Vec<_>>(), [1]);
     assert_eq!(huge.fast.count(), 2);
-    let base = os.harvest(p, PageSize::Base, true);
+    let base = os.scan_accessed(p, PageSize::Base, true);
     assert_eq!((base.layout.pages(), base.untracked_bytes), (65, 4 * MIB));
     assert_eq!(base.layout.extents().len(), 2);
     assert_eq!(base.accessed.iter_ones().collect::<Vec<_>>(), [64]);
@@ -40,14 +40,14 @@ fn a_harvest_has_every_page_with_its_bit_and_its_place() {
     let slow = |f: &u64| f * PAGE >= crate::world::SLOW_START;
     assert!(frames.iter().enumerate().all(|(i, f)| slow(f) != base.fast.get(i)));
     // Cleared in the one size, not in the other; the layouts are those of before.
-    let again = os.harvest(p, PageSize::Base, true);
+    let again = os.scan_accessed(p, PageSize::Base, true);
     assert_eq!(again.accessed.count(), 0);
     assert!(Arc::ptr_eq(&again.layout, &base.layout));
-    assert_eq!(os.harvest(p, PageSize::Huge, true).accessed.count(), 1);
+    assert_eq!(os.scan_accessed(p, PageSize::Huge, true).accessed.count(), 1);
     // A page more is another layout; of the other size, the same.
     touch(&mut os, p, 8 * MIB + 70 * PAGE).unwrap();
-    assert!(!Arc::ptr_eq(&os.harvest(p, PageSize::Base, true).layout, &base.layout));
-    assert!(Arc::ptr_eq(&os.harvest(p, PageSize::Huge, true).layout, &huge.layout));
+    assert!(!Arc::ptr_eq(&os.scan_accessed(p, PageSize::Base, true).layout, &base.layout));
+    assert!(Arc::ptr_eq(&os.scan_accessed(p, PageSize::Huge, true).layout, &huge.layout));
     // Bytes of scans are counted and cost.
     assert!(os.counters().scanned_entries > 300);
     assert!(again.cost.0 > 0);

@@ -120,7 +120,7 @@ impl Machine {
                     round.collapsed.iter().for_each(|c| self.shoot(&c.shootdown));
                 }
                 7..10 => {
-                    self.os.harvest(self.space, PageSize::Base, true);
+                    self.os.scan_accessed(self.space, PageSize::Base, true);
                 }
                 10..12 => {
                     if let Some(id) = tables.pop()
@@ -174,10 +174,10 @@ fn a_translation_that_stays_sets_no_bit() {
     };
     (0..16).for_each(|page| use_page(&mut m, page));
     let size = PageSize::Base;
-    assert_eq!(m.os.harvest(m.space, size, true).accessed.count(), 16);
+    assert_eq!(m.os.scan_accessed(m.space, size, true).accessed.count(), 16);
     (0..16).for_each(|page| use_page(&mut m, page));
-    assert_eq!(m.os.harvest(m.space, size, true).accessed.count(), 0);
+    assert_eq!(m.os.scan_accessed(m.space, size, true).accessed.count(), 0);
     m.access(3 * PAGE, false);
-    let seen = m.os.harvest(m.space, size, true).accessed;
+    let seen = m.os.scan_accessed(m.space, size, true).accessed;
     assert_eq!(seen.iter_ones().collect::<Vec<_>>(), [3]);
 }

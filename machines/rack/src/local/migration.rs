@@ -10,7 +10,7 @@ use terrace_hardware::request::RequestId;
 use super::{ARRIVED, COPY, LocalMemory, Wake};
 use crate::Time;
 use crate::address::RemotePage;
-use crate::config::{BLOCKS, Sabotage};
+use crate::config::{BLOCKS, FaultInjection};
 use crate::mechanism::feedback::Ledger;
 use crate::packet::{Kind, Packet};
 use crate::pages::Place;
@@ -261,8 +261,8 @@ impl LocalMemory {
         self.pages.set_place(page, Place::Remote(remote));
         self.pages.moved(page, false);
         self.counts.pages_out += 1;
-        let written = match self.sabotage {
-            Some(Sabotage::ForgetLateWrites) => 0,
+        let written = match self.fault_injection {
+            Some(FaultInjection::ForgetLateWrites) => 0,
             _ => written,
         };
         for block in (0..BLOCKS as u8).filter(|b| written >> b & 1 != 0) {
@@ -300,7 +300,7 @@ impl LocalMemory {
     fn block_came(&mut self, now: Time, n: u32, block: u8, value: u64) -> bool {
         let arrival = &mut self.arrivals[n as usize];
         arrival.blocks_left -= 1;
-        let overwrite = self.sabotage == Some(Sabotage::OverwriteArrivals);
+        let overwrite = self.fault_injection == Some(FaultInjection::OverwriteArrivals);
         let old = arrival.written >> block & 1 != 0 && !overwrite;
         let &mut Arrival { page, frame, remote, blocks_left, .. } = arrival;
         if !old {

@@ -6,7 +6,7 @@
 
 use crate::Time;
 use crate::address::RemotePage;
-use crate::config::{BLOCKS, RackConfig, Sabotage, ps};
+use crate::config::{BLOCKS, FaultInjection, RackConfig, ps};
 use crate::mechanism::access::{AccessController, Sizes};
 use crate::mechanism::buffer::{PageBuffers, State};
 use crate::mechanism::feedback::next_npm;
@@ -77,7 +77,7 @@ pub struct Controller {
     count_least: u16,
     /// When the last score came, or hot pages were looked for again without one.
     scored: Time,
-    sabotage: Option<Sabotage>,
+    fault_injection: Option<FaultInjection>,
     /// What it counted.
     pub counts: ControllerCounts,
 }
@@ -94,7 +94,7 @@ impl Controller {
             critical_first: scheme.own.critical_first,
             adaptive: scheme.own.adaptive_share,
             header_bytes: config.network.header_bytes,
-            pass_writes: config.sabotage == Some(Sabotage::PassWrites),
+            pass_writes: config.fault_injection == Some(FaultInjection::PassWrites),
         };
         let bound = |n: u32| if unbounded { usize::MAX } else { n as usize };
         let fixed = m.fixed_count.map(|count| Threshold {
@@ -134,7 +134,7 @@ impl Controller {
             last_score: 0,
             count_least: m.count_least.min(u32::from(u16::MAX)) as u16,
             scored: 0,
-            sabotage: config.sabotage,
+            fault_injection: config.fault_injection,
             counts: ControllerCounts::default(),
         }
     }
@@ -259,7 +259,9 @@ impl Controller {
         }
         match self.scheme.in_flight {
             InFlight::Pass => {
-                if packet.kind == Kind::Write && self.sabotage != Some(Sabotage::IgnoreOutdated) {
+                if packet.kind == Kind::Write
+                    && self.fault_injection != Some(FaultInjection::IgnoreOutdated)
+                {
                     entry.outdated |= bit;
                 }
                 self.regular(packet, out);
@@ -398,7 +400,9 @@ impl Controller {
             return;
         }
         while let Some(packet) = self.pending.pop(page, block) {
-            if packet.kind == Kind::Write && self.sabotage == Some(Sabotage::LosePendingWrites) {
+            if packet.kind == Kind::Write
+                && self.fault_injection == Some(FaultInjection::LosePendingWrites)
+            {
                 continue;
             }
             self.serve(packet, out);

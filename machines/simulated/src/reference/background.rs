@@ -6,10 +6,10 @@
 //! ASPLOS 2023, section 5.1): it begins before allocation would have to leave the fast tier, and
 //! takes pages that were not used, so that new pages find room there.
 
+use terrace_core::interfaces::MachineError;
 use terrace_core::page::VirtualRange;
 use terrace_core::plan::Direction;
 use terrace_core::scan::Scan;
-use terrace_core::seams::MachineError;
 use terrace_hardware::address::VirtualAddress;
 use terrace_hardware::units::Picoseconds;
 use terrace_hardware::walker::PageTable;

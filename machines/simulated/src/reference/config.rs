@@ -1,4 +1,4 @@
-//! What a machine at reference depth is made of.
+//! What a machine at trace fidelity is made of.
 
 use serde::{Deserialize, Serialize};
 use terrace_core::page::{Layout, PageSize};
@@ -7,7 +7,7 @@ use terrace_hardware::presets::MachineConfig;
 use terrace_os::OsConfig;
 use terrace_os::config::TablePolicy;
 
-/// A machine at reference depth.
+/// A machine at trace fidelity.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReferenceConfig {
     /// Processor and tiers. The first tier is the fast one, the second the slow one.
@@ -40,7 +40,7 @@ pub struct Options {
     pub skew_ns: u64,
     /// Whether the program's translations are flushed when accessed bits are read and cleared. If
     /// not, a page that stays in the TLB looks unused, as it does on x86 Linux.
-    pub flush_on_harvest: bool,
+    pub flush_on_scan: bool,
     /// The part of a period after which no further moves are begun, 0 to 1: what is left of a plan
     /// then has failed for want of time.
     pub move_share: f64,
@@ -76,7 +76,7 @@ impl Default for Options {
             time_slice_ns: 1_000_000,
             switch_ns: 1_500,
             skew_ns: 20_000,
-            flush_on_harvest: true,
+            flush_on_scan: true,
             move_share: 0.9,
             collapse_regions_per_period: 0,
             background_demotion: None,

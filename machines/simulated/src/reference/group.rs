@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
+use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
 use terrace_core::page::{Layout, PageSize};
 use terrace_core::plan::{Outcome, Plan};
 use terrace_core::scan::Scan;
-use terrace_core::seams::{MachineError, Mover, Observation, Tracker};
 use terrace_hardware::units::Picoseconds;
 use terrace_os::config::Node;
 use terrace_os::counters::TableMoveCounts;
@@ -105,19 +105,19 @@ impl State {
         let program = &self.programs[group];
         let space = program.space;
         let page_size = self.members[group].page_size();
-        let harvest = self.os.harvest(space, page_size, true);
-        self.charge(harvest.cost);
-        if self.config.options.flush_on_harvest {
+        let accessed_scan = self.os.scan_accessed(space, page_size, true);
+        self.charge(accessed_scan.cost);
+        if self.config.options.flush_on_scan {
             let shootdown = self.os.flush(space);
             self.forget(group, &shootdown);
         }
-        let layout = harvest.layout;
+        let layout = accessed_scan.layout;
         // A program that has touched a part of its memory has its share of the whole.
         let member = &self.members[group];
         let limit = (member.config.fast_budget)(&layout) * page_size.bytes();
         self.os.set_fast_limit(space, limit.max(member.whole_limit_bytes));
         let number = self.members[group].next_period;
-        let mut scan = Scan::new(number, layout, harvest.accessed, harvest.fast);
+        let mut scan = Scan::new(number, layout, accessed_scan.accessed, accessed_scan.fast);
         if self.members[group].config.needs_frames || self.frames.are_counted() {
             let frames = self.frames_of(group, &scan.layout);
             let base_pages = page_size.bytes() / PageSize::Base.bytes();
@@ -126,9 +126,9 @@ impl State {
             scan = scan.with_frames(frames);
         }
         let progress = self.progress(group);
-        let measures = self.meters[group].tell(progress, space, &scan.layout);
-        let scan = scan.with_measures(Arc::new(measures));
-        Taken { scan, untracked_bytes: harvest.untracked_bytes }
+        let counters = self.meters[group].tell(progress, space, &scan.layout);
+        let scan = scan.with_counters(Arc::new(counters));
+        Taken { scan, untracked_bytes: accessed_scan.untracked_bytes }
     }
 
     /// The frame of every page of a group, in frames of the page's size.

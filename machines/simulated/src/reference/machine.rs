@@ -6,9 +6,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use terrace_core::interfaces::MachineError;
 use terrace_core::page::{Layout, PageSize, SpaceId};
 use terrace_core::policy::Allocation;
-use terrace_core::seams::MachineError;
 use terrace_hardware::node::Node;
 use terrace_hardware::tier::memory::TieredMemory;
 use terrace_hardware::units::Picoseconds;
@@ -28,7 +28,7 @@ use super::program::{Phase, Program, Stop};
 use super::source::{ReferenceSource, Step};
 use crate::meter::Sampler;
 
-/// A machine at reference depth. Clones are the same machine.
+/// A machine at trace fidelity. Clones are the same machine.
 #[derive(Clone)]
 pub struct ReferenceMachine {
     pub(super) state: Arc<Mutex<State>>,

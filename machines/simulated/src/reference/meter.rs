@@ -1,4 +1,4 @@
-//! What counters and samples show of a program at reference depth: the time that its periods took,
+//! What counters and samples show of a program at trace fidelity: the time that its periods took,
 //! reads by tier and how long they took, and one read in so many by page.
 //!
 //! Counters are those of the run's own results, as differences from period to period: over a run
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use terrace_core::page::{Layout, PageSize, SpaceId};
-use terrace_core::scan::Measures;
+use terrace_core::scan::PeriodCounters;
 use terrace_hardware::address::PhysicalAddress;
 use terrace_hardware::request::When;
 use terrace_hardware::units::Picoseconds;
@@ -109,18 +109,24 @@ impl ReadMeter {
     }
 
     /// What was counted since it was told last.
-    pub(super) fn tell(&mut self, now: Progress, space: SpaceId, layout: &Layout) -> Measures {
+    pub(super) fn tell(
+        &mut self,
+        now: Progress,
+        space: SpaceId,
+        layout: &Layout,
+    ) -> PeriodCounters {
         let before = std::mem::replace(&mut self.told, now);
         let (times, old_times) = (now.times_ns(), before.times_ns());
-        let [elapsed_ns, moving_ns, slow_stall_ns] = [0, 1, 2].map(|n| times[n] - old_times[n]);
+        let [elapsed_ns, migration_stall_ns, slow_stall_ns] =
+            [0, 1, 2].map(|n| times[n] - old_times[n]);
         let (reads, old_reads) = (now.reads(), before.reads());
         let latency = [0, 1].map(|n| self.latency_ps[n].checked_div(self.timed[n]).unwrap_or(0));
         (self.latency_ps, self.timed) = ([0; 2], [0; 2]);
         let samples = self.sampler.is_on().then(|| self.by_page(space, layout));
         self.samples.clear();
-        Measures {
+        PeriodCounters {
             elapsed_ns,
-            moving_ns,
+            migration_stall_ns,
             slow_stall_ns,
             references: now.counts.references,
             reads: [0, 1].map(|n| reads[n] - old_reads[n]),

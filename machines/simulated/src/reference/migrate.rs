@@ -4,9 +4,9 @@
 //!
 //! Demotions come first, then exchanges, then promotions, as on every machine.
 
+use terrace_core::interfaces::MachineError;
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Direction, Exchange, Failure, FailureReason, Outcome, Plan};
-use terrace_core::seams::MachineError;
 use terrace_hardware::address::PhysicalAddress;
 use terrace_hardware::units::Picoseconds;
 use terrace_os::config::Node;

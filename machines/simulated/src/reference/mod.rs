@@ -1,6 +1,6 @@
-//! Reference depth: every load and store of real programs, on hardware with an operating system.
+//! Trace-driven simulation: every load and store of real programs, on hardware with an operating system.
 //!
-//! Period depth knows which pages are used; here time comes out. Cores, TLBs, walkers, caches and
+//! Interval simulation knows which pages are used; here time comes out. Cores, TLBs, walkers, caches and
 //! tiers are the hardware crate's, frames, page tables, faults and migration the operating system's;
 //! this machine plays time among them.
 //!

@@ -4,8 +4,8 @@
 use terrace_core::page::SpaceId;
 use terrace_hardware::address::{Kind, VirtualAddress};
 use terrace_hardware::cpu::Dependence;
-use terrace_hardware::look_ahead::{AHEAD, LookAhead};
 use terrace_hardware::node::{Node, Reference};
+use terrace_hardware::prefetch::{AHEAD, Prefetcher};
 use terrace_hardware::units::Picoseconds;
 use terrace_hardware::walker::Fault;
 use terrace_os::Os;
@@ -63,7 +63,7 @@ pub(super) struct Program {
     pub(super) pause_at: u64,
     /// Accesses of a block beyond the pause.
     held: Vec<Access>,
-    ahead: LookAhead,
+    ahead: Prefetcher,
     /// Whether looking ahead is worth it: the block before missed much.
     looks_ahead: bool,
     /// Misses of its cores' first levels before this block.
@@ -100,7 +100,7 @@ impl Program {
             next: 0,
             pause_at: u64::MAX,
             held: Vec::new(),
-            ahead: LookAhead::default(),
+            ahead: Prefetcher::default(),
             looks_ahead: false,
             misses_before: 0,
             counts: Counts::default(),

@@ -1,4 +1,4 @@
-//! Where a program's references come from: the stream that reference depth eats, and a pipe that
+//! Where a program's references come from: the stream that trace-driven simulation eats, and a pipe that
 //! lets its producer run ahead on a thread of its own.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use terrace_core::bits::PageBits;
+use terrace_core::interfaces::{Observation, Tracker};
 use terrace_core::page::{Extent, Layout, PageSize, SpaceId, VirtualRange};
 use terrace_core::policy::Allocation;
 use terrace_core::scan::Scan;
-use terrace_core::seams::{Observation, Tracker};
 use terrace_recordings::source::{PeriodAccesses, PeriodSource, SourceError};
 use terrace_simulated::GroupConfig;
 

@@ -11,23 +11,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
-use terrace_experiments::{Experiment, Refusal};
+use terrace_experiments::{Experiment, InputError};
 
 /// Held by the command that works in a folder.
 const LOCK: &str = ".lock";
 
 /// A folder for results, and what was run there by this command.
-pub struct Workshop {
+pub struct RunCache {
     folder: PathBuf,
     runs: Mutex<BTreeMap<u64, PathBuf>>,
     /// Given back when the command ends, however it ends.
     _lock: File,
 }
 
-impl Workshop {
+impl RunCache {
     /// Makes the folder if need be, and takes it. Profiles and results are written under names that
     /// two commands would share: a second one is refused for as long as the first is at work.
-    pub fn open(folder: &Path) -> anyhow::Result<Workshop> {
+    pub fn open(folder: &Path) -> anyhow::Result<RunCache> {
         std::fs::create_dir_all(folder).with_context(|| {
             format!("{}: expected a folder for results that can be written to", folder.display())
         })?;
@@ -36,7 +36,7 @@ impl Workshop {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(Refusal::new(format!(
+                return Err(InputError::new(format!(
                     "{}: another command is making figures in it; wait for it, or give another \
                      folder with --out",
                     folder.display()
@@ -47,7 +47,7 @@ impl Workshop {
                 return Err(e).with_context(|| format!("locking {}", path.display()));
             }
         }
-        Ok(Workshop { folder: folder.to_owned(), runs: Mutex::default(), _lock: lock })
+        Ok(RunCache { folder: folder.to_owned(), runs: Mutex::default(), _lock: lock })
     }
 
     /// The folder.
@@ -92,20 +92,20 @@ mod tests {
     #[test]
     fn a_second_command_is_refused_until_the_first_has_ended() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Workshop::open(folder.path()).unwrap();
-        let refused = Workshop::open(folder.path()).map(|_| ()).unwrap_err().to_string();
+        let first = RunCache::open(folder.path()).unwrap();
+        let refused = RunCache::open(folder.path()).map(|_| ()).unwrap_err().to_string();
         assert!(refused.contains("another command") && refused.contains("--out"), "{refused}");
         drop(first);
-        assert!(Workshop::open(folder.path()).is_ok());
+        assert!(RunCache::open(folder.path()).is_ok());
     }
 
     #[test]
     fn a_run_is_known_by_what_it_does() {
         let folder = tempfile::tempdir().unwrap();
-        let workshop = Workshop::open(folder.path()).unwrap();
+        let run_cache = RunCache::open(folder.path()).unwrap();
         let out = Path::new("there");
-        workshop.was_run(&experiment("fig2", "lru"), out);
-        let known = |e| workshop.run_before(&e);
+        run_cache.was_run(&experiment("fig2", "lru"), out);
+        let known = |e| run_cache.run_before(&e);
         assert_eq!(known(experiment("fig10", "lru")).as_deref(), Some(out));
         assert_eq!(known(experiment("fig10", "lfu")), None);
     }

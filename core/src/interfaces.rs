@@ -1,4 +1,4 @@
-//! The two seams between the engine and a machine. The third, [`crate::policy::Policy`], is the
+//! The two interfaces between the engine and a machine. The third, [`crate::policy::Policy`], is the
 //! core's own. A machine implements these; the engine knows nothing else of it.
 
 use crate::plan::{Outcome, Plan};

@@ -7,7 +7,7 @@
 
 use crate::address::{LineAddress, VirtualAddress};
 use crate::node::Node;
-use crate::walker::{Foreseen, PageTable};
+use crate::walker::{PageTable, PrefetchEntry};
 
 /// References from one step to the next. A step's answers take some 50 to 100 ns, a reference that
 /// waits for nothing about as long: a few of them are enough, and more would push each other out.
@@ -22,20 +22,20 @@ const RING: usize = 32;
 struct Coming {
     core: usize,
     address: VirtualAddress,
-    entry: Option<Foreseen>,
+    entry: Option<PrefetchEntry>,
     line: Option<LineAddress>,
 }
 
 /// What is known of the references to come.
 #[derive(Debug, Clone, Default)]
-pub struct LookAhead {
+pub struct Prefetcher {
     coming: [Coming; RING],
 }
 
-impl LookAhead {
+impl Prefetcher {
     /// Forgets everything: another sequence of references begins.
     pub fn clear(&mut self) {
-        *self = LookAhead::default();
+        *self = Prefetcher::default();
     }
 
     /// The reference of number `n` is made now, that of `n + AHEAD` will be `next`: a core and an
@@ -51,7 +51,7 @@ impl LookAhead {
         let first = &mut self.coming[(n + AHEAD) % RING];
         *first = match next {
             Some((core, address)) => {
-                Coming { core, address, entry: table.foresee(address), line: None }
+                Coming { core, address, entry: table.prefetch(address), line: None }
             }
             None => Coming::default(),
         };
@@ -59,16 +59,16 @@ impl LookAhead {
         if let Some(entry) = second.entry {
             let caches = node.caches();
             let bits = caches.line_bits();
-            caches.foresee(second.core, entry.entry.line(bits));
-            if let Some(physical) = table.foreseen(entry, second.address) {
+            caches.prefetch(second.core, entry.entry.line(bits));
+            if let Some(physical) = table.prefetched(entry, second.address) {
                 let line = physical.line(bits);
-                caches.foresee(second.core, line);
+                caches.prefetch(second.core, line);
                 second.line = Some(line);
             }
         }
         let third = &mut self.coming[(n + STEP) % RING];
         if let Some(line) = third.line {
-            node.caches().foresee_victims(third.core, line);
+            node.caches().prefetch_victims(third.core, line);
         }
     }
 }

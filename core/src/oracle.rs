@@ -38,7 +38,7 @@ const ROUNDS: usize = 80;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
     /// How far the program has come at its end: in references since it began
-    /// ([`Measures::references`](crate::scan::Measures::references)), or in periods where nobody
+    /// ([`PeriodCounters::references`](crate::scan::PeriodCounters::references)), or in periods where nobody
     /// counts references.
     pub end: u64,
     /// The pages it has then.
@@ -56,7 +56,7 @@ pub struct Span {
 
 /// The future of one group.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Foresight {
+pub struct OracleTrace {
     /// In order.
     pub spans: Vec<Span>,
     /// Time that the program loses by the promotion of a page, in ns.
@@ -67,9 +67,9 @@ pub struct Foresight {
     pub period_ns: f64,
 }
 
-impl Foresight {
+impl OracleTrace {
     /// The same future in spans of about a period each.
-    pub fn by_periods(&self) -> Foresight {
+    pub fn by_periods(&self) -> OracleTrace {
         let mut spans: Vec<Span> = Vec::new();
         let mut group: Vec<&Span> = Vec::new();
         let mut took_ns = 0.0;
@@ -84,8 +84,8 @@ impl Foresight {
             }
         }
         spans.extend(merged(&group));
-        let &Foresight { promotion_ns, demotion_ns, period_ns, .. } = self;
-        Foresight { spans, promotion_ns, demotion_ns, period_ns }
+        let &OracleTrace { promotion_ns, demotion_ns, period_ns, .. } = self;
+        OracleTrace { spans, promotion_ns, demotion_ns, period_ns }
     }
 }
 
@@ -168,10 +168,10 @@ pub struct Outlook {
 
 impl Outlook {
     /// Finds prices for so many pages of fast memory.
-    pub fn solve(foresight: &Foresight, fast_pages: u64, purpose: Purpose) -> Self {
+    pub fn solve(oracle: &OracleTrace, fast_pages: u64, purpose: Purpose) -> Self {
         let mut numbers = BTreeMap::new();
         let mut events: Vec<Vec<Event>> = Vec::new();
-        for (number, span) in foresight.spans.iter().enumerate() {
+        for (number, span) in oracle.spans.iter().enumerate() {
             for &(page, reads) in &span.reads {
                 let next = numbers.len();
                 let number_of = *numbers.entry(span.layout.address(page as usize)).or_insert(next);
@@ -186,15 +186,15 @@ impl Outlook {
         let mut outlook = Outlook {
             numbers,
             events,
-            ends: foresight.spans.iter().map(|span| span.end).collect(),
-            paid: vec![0.0; foresight.spans.len() + 1],
-            promotion_ns: foresight.promotion_ns,
-            demotion_ns: foresight.demotion_ns,
+            ends: oracle.spans.iter().map(|span| span.end).collect(),
+            paid: vec![0.0; oracle.spans.len() + 1],
+            promotion_ns: oracle.promotion_ns,
+            demotion_ns: oracle.demotion_ns,
             bound_ns: 0.0,
             static_ns: 0.0,
             rest_ns: 0.0,
         };
-        outlook.weigh(foresight, fast_pages, purpose);
+        outlook.weigh(oracle, fast_pages, purpose);
         outlook.find_prices(fast_pages);
         outlook
     }
@@ -224,12 +224,12 @@ impl Outlook {
 
     /// Turns reads into costs. Where reads are waited for together the cost of a page depends on
     /// the others: it is taken at the best placement without moves.
-    fn weigh(&mut self, foresight: &Foresight, fast_pages: u64, purpose: Purpose) {
-        let reads: Vec<f64> = (foresight.spans.iter())
+    fn weigh(&mut self, oracle: &OracleTrace, fast_pages: u64, purpose: Purpose) {
+        let reads: Vec<f64> = (oracle.spans.iter())
             .map(|span| span.reads.iter().map(|r| f64::from(r.1)).sum::<f64>().max(1.0))
             .collect();
         // First as if costs were in proportion, to find that placement.
-        let each = |span: usize| foresight.spans[span].extra_ns / reads[span];
+        let each = |span: usize| oracle.spans[span].extra_ns / reads[span];
         let counts: Vec<Vec<f32>> =
             self.events.iter().map(|e| e.iter().map(|e| e.slow_ns).collect()).collect();
         self.scale(&counts, &each);
@@ -244,7 +244,7 @@ impl Outlook {
         }
         let share = |span: usize| (slow_reads[span] / reads[span]).clamp(0.0, 0.95);
         let slope = |span: usize| {
-            let overlap = foresight.spans[span].overlap;
+            let overlap = oracle.spans[span].overlap;
             match purpose {
                 // Above 1 the time lies above the straight line from no slow read to all of them.
                 Purpose::Bound if overlap > 1.0 => 1.0,
@@ -253,7 +253,7 @@ impl Outlook {
         };
         if purpose == Purpose::Bound {
             // Below 1 it lies above every tangent, which does not go through nothing.
-            let spans = foresight.spans.iter().enumerate().filter(|(_, s)| s.overlap < 1.0);
+            let spans = oracle.spans.iter().enumerate().filter(|(_, s)| s.overlap < 1.0);
             let rest = spans.map(|(span, s)| {
                 let part = 1.0 - (1.0 - share(span)).powf(s.overlap);
                 s.extra_ns * (part - slope(span) * share(span))
@@ -436,7 +436,7 @@ mod tests {
     use crate::page::PageSize;
     use proptest::prelude::*;
 
-    fn future(reads: &[Vec<u32>], up: f64, down: f64) -> Foresight {
+    fn future(reads: &[Vec<u32>], up: f64, down: f64) -> OracleTrace {
         let pages = reads.first().map_or(0, Vec::len);
         let layout = Arc::new(Layout::contiguous(PageSize::Base, pages as u64));
         let spans = reads.iter().enumerate().map(|(number, reads)| Span {
@@ -451,7 +451,7 @@ mod tests {
             extra_ns: reads.iter().map(|&r| f64::from(r)).sum(),
             overlap: 1.0,
         });
-        Foresight { spans: spans.collect(), promotion_ns: up, demotion_ns: down, period_ns: 0.0 }
+        OracleTrace { spans: spans.collect(), promotion_ns: up, demotion_ns: down, period_ns: 0.0 }
     }
 
     /// The optimum by trying every placement in every span.

@@ -3,7 +3,7 @@
 /// A mistake that an operating system could make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code)] // Made by tests alone.
-pub(crate) enum Sabotage {
+pub(crate) enum FaultInjection {
     /// A move that has arrived does not free the frame it left.
     LeaksOldFrame,
     /// A move that has arrived maps the frame it left, which is free.
@@ -28,15 +28,15 @@ pub(crate) enum Sabotage {
 
 #[cfg(test)]
 impl crate::Os {
-    pub(crate) fn does(&self, what: Sabotage) -> bool {
-        self.sabotage == Some(what)
+    pub(crate) fn does(&self, what: FaultInjection) -> bool {
+        self.fault_injection == Some(what)
     }
 }
 
 #[cfg(not(test))]
 impl crate::Os {
     #[inline(always)]
-    pub(crate) fn does(&self, _: Sabotage) -> bool {
+    pub(crate) fn does(&self, _: FaultInjection) -> bool {
         false
     }
 }

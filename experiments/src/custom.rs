@@ -11,18 +11,18 @@ type Build = dyn Fn(u64) -> Box<dyn Policy> + Send + Sync;
 
 /// A policy of the caller's own.
 #[derive(Clone)]
-pub struct OwnPolicy {
+pub struct CustomPolicy {
     name: String,
     build: Arc<Build>,
 }
 
-impl OwnPolicy {
+impl CustomPolicy {
     /// A policy of this name, which stands in results.
     pub fn new(
         name: impl Into<String>,
         build: impl Fn(u64) -> Box<dyn Policy> + Send + Sync + 'static,
     ) -> Self {
-        OwnPolicy { name: name.into(), build: Arc::new(build) }
+        CustomPolicy { name: name.into(), build: Arc::new(build) }
     }
 
     /// Its name.
@@ -36,9 +36,9 @@ impl OwnPolicy {
     }
 }
 
-impl fmt::Debug for OwnPolicy {
+impl fmt::Debug for CustomPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OwnPolicy({})", self.name)
+        write!(f, "CustomPolicy({})", self.name)
     }
 }
 
@@ -67,21 +67,21 @@ mod tests {
         Experiment::parse(text, PathBuf::new()).unwrap()
     }
 
-    fn lru(name: &str) -> OwnPolicy {
-        OwnPolicy::new(name, |seed| policy::build("lru", &Value::Null, seed).unwrap())
+    fn lru(name: &str) -> CustomPolicy {
+        CustomPolicy::new(name, |seed| policy::build("lru", &Value::Null, seed).unwrap())
     }
 
     #[test]
     fn a_policy_of_ones_own_runs_beside_the_registrys_and_is_made_once_a_group() {
         let made = Arc::new(AtomicU64::new(0));
         let counts = made.clone();
-        let own = OwnPolicy::new("mine", move |seed| {
+        let own = CustomPolicy::new("mine", move |seed| {
             counts.fetch_add(seed, Ordering::Relaxed);
             policy::build("lru", &Value::Null, seed).unwrap()
         });
         let out = tempfile::tempdir().unwrap();
         let request = Request {
-            experiment: experiment().with_own_policy(own).unwrap(),
+            experiment: experiment().with_custom_policy(own).unwrap(),
             policies: Some(vec!["lru".to_owned(), "mine".to_owned()]),
             machine: MachineKind::Simulated,
             out: out.path().to_owned(),
@@ -99,10 +99,10 @@ mod tests {
 
     #[test]
     fn names_that_are_taken_or_no_names_are_refused() {
-        let refusal = |e: Experiment, name: &str| e.with_own_policy(lru(name)).unwrap_err().0;
+        let refusal = |e: Experiment, name: &str| e.with_custom_policy(lru(name)).unwrap_err().0;
         assert!(refusal(experiment(), "lru").contains("like one of Terrace's"));
         assert!(refusal(experiment(), "a b").contains("expected 1 to 64 letters"));
-        let one = experiment().with_own_policy(lru("mine")).unwrap();
+        let one = experiment().with_custom_policy(lru("mine")).unwrap();
         assert!(refusal(one, "mine").contains("expected different names"));
     }
 }

@@ -23,23 +23,23 @@ pub struct Run {
 
 /// How the pages of one layout map to those of the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Carry {
+pub struct Remap {
     runs: Vec<Run>,
     old_pages: usize,
     new_pages: usize,
 }
 
-impl Carry {
+impl Remap {
     /// From no layout at all: every page is fresh.
     pub fn from_nothing(new: &Layout) -> Self {
-        Carry { runs: Vec::new(), old_pages: 0, new_pages: new.pages() }
+        Remap { runs: Vec::new(), old_pages: 0, new_pages: new.pages() }
     }
 
     /// From one layout to the next, by address. Layouts of different page sizes share nothing.
     pub fn between(old: &Layout, new: &Layout) -> Self {
-        let mut carry = Carry { runs: Vec::new(), old_pages: old.pages(), new_pages: new.pages() };
+        let mut remap = Remap { runs: Vec::new(), old_pages: old.pages(), new_pages: new.pages() };
         if old.page_size() != new.page_size() {
-            return carry;
+            return remap;
         }
         let size = new.page_size().bytes();
         let (mut i, mut j) = (0, 0);
@@ -47,7 +47,7 @@ impl Carry {
             let (a_end, b_end) = (a.start + a.pages * size, b.start + b.pages * size);
             let (start, end) = (a.start.max(b.start), a_end.min(b_end));
             if a.space == b.space && start < end {
-                carry.push(Run {
+                remap.push(Run {
                     old: old.first_index(i) + ((start - a.start) / size) as usize,
                     new: new.first_index(j) + ((start - b.start) / size) as usize,
                     pages: ((end - start) / size) as usize,
@@ -59,7 +59,7 @@ impl Carry {
                 j += 1;
             }
         }
-        carry
+        remap
     }
 
     fn push(&mut self, run: Run) {
@@ -117,7 +117,7 @@ impl Carry {
         new
     }
 
-    /// As [`Carry::bits`], but fresh pages take the bit that `fresh` (of the new layout) has.
+    /// As [`Remap::bits`], but fresh pages take the bit that `fresh` (of the new layout) has.
     pub fn bits_or(&self, old: &PageBits, fresh: &PageBits) -> PageBits {
         let mut new = self.bits(old);
         for range in self.fresh() {
@@ -145,15 +145,15 @@ pub struct LayoutFollower {
 
 impl LayoutFollower {
     /// Takes in the layout of the next scan. `None` when every page kept its index.
-    pub fn follow(&mut self, layout: &Arc<Layout>) -> Option<Carry> {
-        let carry = match &self.layout {
-            None => Some(Carry::from_nothing(layout)),
+    pub fn follow(&mut self, layout: &Arc<Layout>) -> Option<Remap> {
+        let remap = match &self.layout {
+            None => Some(Remap::from_nothing(layout)),
             Some(old) if Arc::ptr_eq(old, layout) => return None,
             Some(old) if old == layout => None,
-            Some(old) => Some(Carry::between(old, layout)).filter(|c| !c.is_identity()),
+            Some(old) => Some(Remap::between(old, layout)).filter(|c| !c.is_identity()),
         };
         self.layout = Some(Arc::clone(layout));
-        carry
+        remap
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
     fn extents_cut_differently_are_the_same_pages() {
         let whole = Arc::new(layout(&[(1, 0, 10)]));
         let cut = Arc::new(layout(&[(1, 0, 3), (1, 3, 7)]));
-        assert!(Carry::between(&whole, &cut).is_identity());
+        assert!(Remap::between(&whole, &cut).is_identity());
         let mut follower = LayoutFollower::default();
         assert!(follower.follow(&whole).is_some());
         assert!(follower.follow(&cut).is_none());
@@ -190,10 +190,10 @@ mod tests {
     fn another_page_size_or_the_last_page_gone_is_a_change() {
         let base = layout(&[(0, 0, 10)]);
         let huge = Layout::contiguous(PageSize::Huge, 10);
-        assert_eq!(Carry::between(&base, &huge).runs(), []);
-        assert!(!Carry::between(&base, &layout(&[])).is_identity());
-        assert!(!Carry::between(&base, &layout(&[(0, 1, 10)])).is_identity());
-        assert!(Carry::between(&layout(&[]), &layout(&[])).is_identity());
+        assert_eq!(Remap::between(&base, &huge).runs(), []);
+        assert!(!Remap::between(&base, &layout(&[])).is_identity());
+        assert!(!Remap::between(&base, &layout(&[(0, 1, 10)])).is_identity());
+        assert!(Remap::between(&layout(&[]), &layout(&[])).is_identity());
     }
 
     /// A layout with the pages whose bit is set, cut wherever `cuts` says.
@@ -218,14 +218,14 @@ mod tests {
         ) {
             let old = of_pages(&before, &cuts[..100]);
             let new = of_pages(&after, &cuts[100..]);
-            let carry = Carry::between(&old, &new);
+            let remap = Remap::between(&old, &new);
             let names: Vec<_> = (0..old.pages()).map(|i| Some(old.address(i))).collect();
-            let carried = carry.values(&names, None, new.pages());
+            let remapped = remap.values(&names, None, new.pages());
             let mut fresh = vec![false; new.pages()];
-            for range in carry.fresh() {
+            for range in remap.fresh() {
                 fresh[range].fill(true);
             }
-            for (index, name) in carried.iter().enumerate() {
+            for (index, name) in remapped.iter().enumerate() {
                 let (space, address) = new.address(index);
                 let was = old.index(space, address).map(|_| (space, address));
                 prop_assert_eq!(*name, was);
@@ -233,7 +233,7 @@ mod tests {
             }
             let odd: PageBits = (0..old.pages()).map(|i| i % 2 == 1).collect();
             let ones = PageBits::ones(new.pages());
-            let bits = carry.bits_or(&odd, &ones);
+            let bits = remap.bits_or(&odd, &ones);
             for index in 0..new.pages() {
                 let (space, address) = new.address(index);
                 prop_assert_eq!(

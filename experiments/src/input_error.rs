@@ -3,18 +3,20 @@
 /// What was got, what was expected, and what to do, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refusal(pub String);
+pub struct InputError(pub String);
 
-impl Refusal {
+impl InputError {
     /// A refusal of this text, on one line whatever the text was.
     pub fn new(text: impl std::fmt::Display) -> Self {
         let text = text.to_string();
-        Refusal(text.lines().map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" "))
+        InputError(
+            text.lines().map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" "),
+        )
     }
 }
 
 /// Makes a refusal of a format string.
 macro_rules! refuse {
-    ($($arg:tt)*) => { $crate::refusal::Refusal::new(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::input_error::InputError::new(format_args!($($arg)*)) };
 }
 pub(crate) use refuse;

@@ -20,7 +20,7 @@ use crate::space::At;
 
 /// The accessed bits of one process.
 #[derive(Debug, Clone)]
-pub struct Harvest {
+pub struct AccessedScan {
     /// Its pages of the size asked for; the same `Arc` as before while nothing was mapped,
     /// unmapped, split or collapsed.
     pub layout: Arc<Layout>,
@@ -47,7 +47,7 @@ impl Os {
     ///
     /// # Panics
     /// When there is no such process.
-    pub fn harvest(&mut self, id: SpaceId, size: PageSize, clear: bool) -> Harvest {
+    pub fn scan_accessed(&mut self, id: SpaceId, size: PageSize, clear: bool) -> AccessedScan {
         let mut process = self.processes[id.0 as usize].take().expect("a process that lives");
         let layout = layout(&mut process, size);
         let mut accessed = PageBits::new(layout.pages());
@@ -79,10 +79,10 @@ impl Os {
         self.processes[id.0 as usize] = Some(process);
         self.counters.scanned_entries += entries;
         let cost = Picoseconds(self.costs.scan_entry_ps * entries);
-        Harvest { layout, accessed, fast, untracked_bytes, cost }
+        AccessedScan { layout, accessed, fast, untracked_bytes, cost }
     }
 
-    /// The frame of each page of [`Os::harvest`]'s layout, as its physical address over the page
+    /// The frame of each page of [`Os::scan_accessed`]'s layout, as its physical address over the page
     /// size; of a page under migration, where it goes.
     ///
     /// # Panics
