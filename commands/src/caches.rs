@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_hardware::cache::config::CacheConfig;
 use terrace_hardware::cache::counting::LevelCounts;
 use terrace_recordings::reference::{Level, ReferenceReader};

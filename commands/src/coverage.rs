@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 
 use crate::show::{say, tell};
 

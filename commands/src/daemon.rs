@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::Value;
+use terrace_core::InputError;
 use terrace_daemon::control::{self, Request};
 use terrace_daemon::discover::shown;
 use terrace_daemon::status::{Explanation, GroupStatus, Status};
-use terrace_experiments::InputError;
 
 use crate::cli::Format;
 use crate::show::{self, say};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_hardware::dram::config::DramConfig;
 use terrace_hardware::dram::presets;
 use terrace_hardware::dram::traffic::{Latency, Load, Pattern, Traffic, TrafficReport, dram_run};

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, json};
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::export::{self, ExportError, ExportOptions, FORMATS};
 

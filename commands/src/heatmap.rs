@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use terrace_core::InputError;
 use terrace_daemon::control::{Request, SentBin};
-use terrace_experiments::InputError;
 use terrace_results::HeatRow;
 
 use crate::daemon::Socket;

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, json};
+use terrace_core::InputError;
 use terrace_core::page::PageSize;
-use terrace_experiments::InputError;
 use terrace_recordings::import::{self, FORMATS, ImportError, ImportOptions, Imported, Input};
 
 use crate::cli::Format;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use comfy_table::Table;
 use indicatif::{HumanBytes, HumanCount};
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_recordings::survey::{PeriodSurvey, ReferenceSurvey, Survey, survey};
 
 use crate::cli::Format;

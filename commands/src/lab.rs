@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use terrace_core::InputError;
 use terrace_experiments::run::write_whole;
-use terrace_experiments::{InputError, size::Size};
+use terrace_experiments::size::Size;
 use terrace_hardware::presets;
 use terrace_lab::{
     CountedCaches, Event, GuestJob, Kernel, Lab, LabConfig, LabError, Machine, Program, Qemu,

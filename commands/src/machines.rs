@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use comfy_table::ColumnConstraint;
 use serde_json::json;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_hardware::presets::{self, MachineConfig};
 use terrace_hardware::tier::{TierConfig, TierModel};
 

@@ -45,7 +45,7 @@ mod workloads;
 use std::process::ExitCode;
 
 use clap::Parser;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();

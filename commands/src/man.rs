@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 
 use crate::show;
 

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_linux::roots::Roots;
 use terrace_linux::tiermem::{Device, Levels, TablePlace, TablePolicy, Target, TiermemError};
 use terrace_linux::{numa, tiers};

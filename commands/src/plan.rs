@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
+use terrace_core::InputError;
 use terrace_core::page::PageSize;
-use terrace_experiments::{Experiment, InputError};
+use terrace_experiments::Experiment;
 use terrace_planner::check::{self, Checked, WhatIf};
 use terrace_planner::memory::Machine;
 use terrace_planner::plan::{DEFAULT_POLICIES, Plan, Request, plan};

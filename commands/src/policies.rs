@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
+use terrace_core::InputError;
 use terrace_core::policies::REGISTRY;
 use terrace_core::policy::{self, PolicyKind};
-use terrace_experiments::InputError;
 
 use crate::cli::Format;
 use crate::show::{self, say};

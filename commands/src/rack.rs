@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::{Args, Subcommand};
 use serde_json::json;
+use terrace_core::InputError;
 use terrace_experiments::claims::Verdict;
-use terrace_experiments::{InputError, rack};
+use terrace_experiments::rack;
 use terrace_rack::config::{MechanismConfig, RackConfig};
 use terrace_rack::experiment::Placement;
 use terrace_rack::mechanism::overhead;

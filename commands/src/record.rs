@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use serde_json::json;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_recorder::{Options, Progress, RecordError, Recorder, Signals, Summary};
 use terrace_recordings::reference::{CacheShape, Filter, Level};
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_recordings::period::PeriodReader;
 use terrace_simulated::replay::{InitialPlacement, replay_placement, replay_plans};
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_report::{RackResults, ReportMeta, Results};
 
 use crate::cli::Format;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_reproductions::book::{self, Entry, Tally};
 use terrace_reproductions::library;
 use terrace_reproductions::{Figure, Outcome, RunCache, Size, from_results, reproduce};

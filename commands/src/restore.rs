@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_linux::conflicts::{self, Severity};
 use terrace_linux::roots::Roots;
 use terrace_linux::session;

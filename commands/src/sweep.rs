@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_experiments::sweep::{Cell, Grid, Merged, Outcome, Work, is_done, merge, work};
 use terrace_results::{Kind, RunRow, Table, Value};
 

@@ -12,9 +12,9 @@ use clap::Args;
 use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
 use crossterm::{cursor, execute, queue, style, terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use terrace_core::InputError;
 use terrace_daemon::discover::shown;
 use terrace_daemon::status::{GroupStatus, Heat, Status};
-use terrace_experiments::InputError;
 
 use crate::daemon::{self, HEADER, Socket, bytes};
 

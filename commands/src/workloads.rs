@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_workloads::kinds::{self, WorkloadKind};
 
 use crate::cli::Format;

@@ -31,6 +31,7 @@ pub mod curve;
 pub mod features;
 pub mod heat;
 pub mod hotness;
+pub mod input_error;
 pub mod interfaces;
 pub mod operations;
 pub mod oracle;
@@ -45,3 +46,5 @@ pub mod remap;
 pub mod scan;
 pub mod select;
 pub mod size;
+
+pub use input_error::InputError;

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::input_error::{InputError, refuse};
+use terrace_core::{InputError, refuse};
 
 /// A row to check claims against: who it is of, and what was measured.
 #[derive(Debug, Clone, Default, PartialEq)]

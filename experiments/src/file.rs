@@ -15,9 +15,9 @@ use terrace_simulated::reference::Options;
 use terrace_workloads::kinds;
 
 use crate::custom::CustomPolicy;
-use crate::input_error::{InputError, refuse};
 use crate::size::Size;
 use crate::sparse::Sparse;
+use terrace_core::{InputError, refuse};
 
 /// An experiment: workloads on a machine under policies.
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -110,7 +110,7 @@ pub struct MachineSpec {
     pub clock: Clock,
     /// How deep the simulated machine goes.
     #[serde(skip_serializing_if = "Fidelity::is_interval")]
-    #[serde(alias = "fidelity")]
+    #[serde(alias = "depth")]
     pub fidelity: Fidelity,
     /// Of a workload of kind "profile", and of any at trace fidelity, one read from memory in so
     /// many is sampled and told to policies; 0: none is.
@@ -288,15 +288,18 @@ impl Experiment {
         let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
         let mut experiment =
             Self::parse(&text, folder).map_err(|e| refuse!("{}: {e}", path.display()))?;
+        for warning in crate::renamed::warnings(&text) {
+            tracing::warn!("{}: {warning}", path.display());
+        }
         experiment.file = path.to_owned();
         Ok(experiment)
     }
 
-    /// A refusal of what this experiment asks for, with the name of its file.
-    pub fn refusal(&self, refusal: InputError) -> InputError {
+    /// An error of what this experiment asks for, with the name of its file.
+    pub fn named(&self, error: InputError) -> InputError {
         match self.file.as_os_str().is_empty() {
-            true => refusal,
-            false => refuse!("{}: {refusal}", self.file.display()),
+            true => error,
+            false => refuse!("{}: {error}", self.file.display()),
         }
     }
 
@@ -351,7 +354,7 @@ impl Experiment {
     pub fn at_fidelity(&self, fidelity: Fidelity) -> Result<Self, InputError> {
         let mut experiment = self.clone();
         experiment.machine.fidelity = fidelity;
-        experiment.check().map_err(|e| self.refusal(e))?;
+        experiment.check().map_err(|e| self.named(e))?;
         Ok(experiment)
     }
 

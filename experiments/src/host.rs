@@ -25,10 +25,10 @@ use terrace_workloads::session::{MemoryPolicy, Session, SessionOptions};
 
 use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec};
-use crate::input_error::{InputError, refuse};
 use crate::page_tables::{self, TableCounts};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
+use terrace_core::{InputError, refuse};
 
 /// What the names of control groups that a run makes begin with.
 const CGROUP_PREFIX: &str = "terrace-";

@@ -9,7 +9,7 @@ use terrace_results::{RunRow, TablePagesRow};
 use terrace_simulated::os::TablePlacement;
 
 use crate::file::GroupSpec;
-use crate::input_error::{InputError, refuse};
+use terrace_core::{InputError, refuse};
 
 /// The kernel's policy for what the experiment wants, if it wants any.
 pub(crate) fn policy(group: &GroupSpec) -> Result<Option<TablePolicy>, InputError> {

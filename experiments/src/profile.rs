@@ -15,9 +15,9 @@ use terrace_simulated::hardware::units::Picoseconds;
 use terrace_simulated::reference::ReferenceMachine;
 
 use crate::file::{Experiment, GroupSpec};
-use crate::input_error::refuse;
 use crate::reference;
 use crate::run::{Event, Events};
+use terrace_core::refuse;
 
 /// Mixed runs have one in so many pages slow. The first slow reads cost most (`docs/performance.md`),
 /// so that is where measuring pays.

@@ -11,7 +11,7 @@ use terrace_results::{
 };
 
 use crate::claims::{self, Claim, Fact, Verdict};
-use crate::input_error::{InputError, refuse};
+use terrace_core::{InputError, refuse};
 
 /// Reads an experiment; with `full` at full size, under `schemes` unless there are none.
 pub fn read(file: &Path, full: bool, schemes: &[String]) -> Result<Experiment, InputError> {

@@ -21,10 +21,10 @@ use terrace_workloads::kinds;
 
 use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec, WorkloadSpec};
-use crate::input_error::{InputError, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run};
 use crate::sparse::SparseSource;
+use terrace_core::{InputError, refuse};
 
 /// The machine where an experiment does not say.
 const HARDWARE: &str = "server-ddr5-cxl";

@@ -7,10 +7,10 @@ use anyhow::Context;
 use terrace_results::RunRow;
 
 use crate::file::{Clock, Experiment, Fidelity};
-use crate::input_error::{InputError, refuse};
 use crate::parallel;
 use crate::rows::Tables;
 use crate::{host, reference, simulated, virtual_machine};
+use terrace_core::{InputError, refuse};
 
 /// Where an experiment runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,7 +181,7 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
         MachineKind::Host => host::check(&runs),
     };
     checked.map_err(|e| match e.downcast::<InputError>() {
-        Ok(refusal) => request.experiment.refusal(refusal).into(),
+        Ok(error) => request.experiment.named(error).into(),
         Err(other) => other,
     })?;
     let out = &request.out;

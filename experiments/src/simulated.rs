@@ -19,9 +19,9 @@ use terrace_workloads::kinds;
 
 use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec};
-use crate::input_error::{InputError, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run};
+use terrace_core::{InputError, refuse};
 
 /// Fast memory of a machine whose size the experiment does not give: as much as there can be, so
 /// that only the groups' shares bound it.

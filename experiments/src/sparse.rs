@@ -19,7 +19,7 @@ use terrace_core::page::PageSize;
 use terrace_recordings::source::SourceError;
 use terrace_simulated::reference::{ReferenceSource, Step};
 
-use crate::input_error::{InputError, refuse};
+use terrace_core::{InputError, refuse};
 
 /// Entries of a page-table page.
 const ENTRIES: u64 = 512;

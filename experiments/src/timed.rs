@@ -9,10 +9,10 @@ use terrace_timed::config::{DEFAULT_PRESET, TierSpeed, TimedConfig};
 use terrace_timed::figures::{Figures, TierFigures};
 
 use crate::file::{Experiment, MachineSpec};
-use crate::input_error::{InputError, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
 use crate::size::Size;
+use terrace_core::{InputError, refuse};
 
 /// Windows between marks before that of the first period: until programs are started, and until the
 /// first period begins.

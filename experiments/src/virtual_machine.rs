@@ -14,10 +14,10 @@ use terrace_results::{HeatRow, PeriodRow, RunRow, TablePagesRow, path, read};
 use terrace_workloads::kinds::LiveProgram;
 
 use crate::file::{Clock, Experiment, MachineSpec};
-use crate::input_error::{InputError, refuse};
 use crate::rows::Rows;
 use crate::run::{Event, Events, MachineKind, Run, write_whole};
 use crate::timed::{self, AllFast};
+use terrace_core::{InputError, refuse};
 
 /// Where things lie in the guest.
 const EXPERIMENT: &str = "/srv/experiment.toml";

@@ -7,10 +7,11 @@
 
 use anyhow::Context;
 use serde::Serialize;
+use terrace_core::InputError;
 use terrace_core::page::PageSize;
+use terrace_experiments::Experiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::run::{Event, Events, MachineKind, Request as RunRequest, run};
-use terrace_experiments::{Experiment, InputError};
 use terrace_results::{RunRow, read};
 use terrace_simulated::hardware::presets::MachineConfig;
 use terrace_simulated::hardware::tier::TierModel;
@@ -19,7 +20,7 @@ use terrace_simulated::os::{TablePlacement, TablePolicy};
 use crate::memory::Machine;
 use crate::plan::{Fixed, Plan, Player, Recommended, Request, least_share};
 use crate::recording::Recording;
-use crate::refuse;
+use terrace_core::refuse;
 
 /// How near to the target a refined answer shall be measured, in slowdown.
 const NEAR: f64 = 0.004;

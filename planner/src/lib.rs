@@ -31,9 +31,3 @@ pub mod words;
 
 pub use plan::{Plan, Request, plan};
 pub use recording::Recording;
-
-/// Makes a refusal of a format string.
-macro_rules! refuse {
-    ($($arg:tt)*) => { terrace_experiments::InputError::new(format_args!($($arg)*)) };
-}
-pub(crate) use refuse;

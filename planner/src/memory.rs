@@ -15,7 +15,7 @@ use terrace_hardware::presets;
 use terrace_hardware::tier::TierConfig;
 use terrace_recordings::profile::{Interval, TierSpeed};
 
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 
 /// Bytes of a line.
 const LINE_BYTES: f64 = 64.0;

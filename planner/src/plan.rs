@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 use serde_json::Value;
+use terrace_core::InputError;
 use terrace_core::policy;
-use terrace_experiments::InputError;
 use terrace_experiments::pool;
 use terrace_results::HeatRow;
 use terrace_simulated::os::OsConfig;
@@ -15,9 +15,9 @@ use crate::memory::Machine;
 use crate::play::{Played, Setup, play};
 use crate::price::{self, Choice};
 use crate::recording::Recording;
-use crate::refuse;
 use crate::search::{self, Point};
 use crate::uncertainty::{Uncertainty, model_error, waiting_error};
+use terrace_core::refuse;
 
 /// Shares that every curve has.
 const GRID: [f64; 10] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];

@@ -1,10 +1,10 @@
 //! One recording under one policy with one share of fast memory.
 
 use serde_json::Value;
+use terrace_core::InputError;
 use terrace_core::interfaces::MachineError;
 use terrace_core::policy;
 use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
-use terrace_experiments::InputError;
 use terrace_experiments::heat::{self, Heat};
 use terrace_results::HeatRow;
 use terrace_simulated::os::OsConfig;

@@ -14,9 +14,10 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::Serialize;
 use tempfile::TempDir;
+use terrace_core::InputError;
 use terrace_core::bits::PageBits;
 use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
-use terrace_experiments::{Experiment, InputError};
+use terrace_experiments::Experiment;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::import::{self, ImportError, ImportOptions, Input, Makes};
 use terrace_recordings::period::{PeriodReader, RecordingSource};
@@ -26,7 +27,7 @@ use terrace_recordings::source::{PeriodSource, SourceError};
 use terrace_simulated::timed::IntervalSource;
 
 use crate::memory::Machine;
-use crate::refuse;
+use terrace_core::refuse;
 
 /// Machine whose tiers stand in where a recording does not tell its own.
 pub const ASSUMED_MACHINE: &str = "server-ddr5-cxl";

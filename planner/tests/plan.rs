@@ -197,7 +197,7 @@ fn what_cannot_be_is_refused_in_one_line() {
         let mut request = request(vec![made_up(folder.path(), 60)], 1.0, &["lfu"]);
         change(&mut request);
         let error = plan(&request, &|_, _| {}).unwrap_err();
-        assert!(error.is::<terrace_experiments::InputError>(), "{error}");
+        assert!(error.is::<terrace_core::InputError>(), "{error}");
         let error = error.to_string();
         assert!(!error.contains('\n'), "{error}");
         error

@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::{PyErr, create_exception};
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 
 create_exception!(terrace, TerraceError, PyRuntimeError, "Something went wrong while it ran.");
 create_exception!(

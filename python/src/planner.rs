@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use tempfile::TempDir;
-use terrace_experiments::InputError;
+use terrace_core::InputError;
 use terrace_planner::memory::Machine;
 use terrace_planner::plan::{DEFAULT_POLICIES, Request};
 use terrace_planner::recording::{Open, Recording, Waiting};

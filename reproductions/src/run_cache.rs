@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
-use terrace_experiments::{Experiment, InputError};
+use terrace_core::InputError;
+use terrace_experiments::Experiment;
 
 /// Held by the command that works in a folder.
 const LOCK: &str = ".lock";

@@ -20,6 +20,12 @@ mod tpp;
 
 use crate::policy::PolicyKind;
 
+/// Parameters that have another name since the last release: policy, old name and new name. Old
+/// names are read until the next one.
+pub fn renamed_parameters() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    terrace::RENAMED.iter().map(|&(old, new)| (terrace::KIND.name, old, new))
+}
+
 /// Every policy there is.
 pub static REGISTRY: &[PolicyKind] = &[
     first_touch::KIND,

@@ -1,46 +1,46 @@
-//! Terrace's own policy: everything together, and no move that does not pay.
+//! Terrace's own policy: all signals together, and no move that does not pay.
 //!
-//! **What it knows.** How often each page is read: sampled reads where the machine has them, else
-//! what accessed bits and the counts of reads by tier together say of it (`estimate`), else one for
-//! each accessed bit. Reads count by what slow reads of their period cost (`prices`): a
-//! read that is waited for with others costs little. Three moving averages of different length
-//! remember it (`rates`). Pages of a region that differ by no more than chance are taken as alike,
-//! so that a region moves whole where it is used alike and page by page where it is not: the
-//! granularity is each region's own, where the migration-granularity paper has one for each
-//! process. Pages of a region that go the same way at once share one shootdown.
+//! **Read rates.** The policy estimates how often each page is read: from sampled reads where the
+//! machine has them; else from accessed bits and the counts of reads by tier (`estimate`); else one
+//! read for each accessed bit. A read counts by the cost of slow reads in its period (`prices`):
+//! where slow reads overlap, each one costs less. Three exponentially weighted moving averages
+//! (EWMA) with a short, a middle and a long horizon hold the rates (`rates`). Pages of a region
+//! whose rates differ by no more than chance share one rate, so a region that is used evenly moves
+//! whole and a skewed one page by page: each region has its own granularity, where the
+//! migration-granularity paper has one for each process. Pages of a region that move the same way
+//! in a period share one TLB shootdown.
 //!
-//! **When a move pays.** What a page in fast memory saves until its memory fades must exceed the
-//! cost of the moves (`ledger`). Both are measured where the machine measures them: stalls by slow
-//! reads, and the time that the program stood still for the moves before. Of the reads, only what
-//! exceeds the page that must make way counts, less a margin for chance. Exchange or two moves: each
-//! is tried twice, then the cheaper one is taken; where nothing is measured, exchange.
+//! **When a move pays.** The time that a page saves in fast memory within the horizon must exceed
+//! the cost of its moves (`ledger`). Both come from the machine's counters where it has them:
+//! stalls on slow reads, and the time that the program was stopped for earlier moves. Only the reads
+//! in excess of those of the evicted page count, less a margin for chance. An exchange and a pair of
+//! moves are each tried twice, then the cheaper one is used; without counters, exchanges.
 //!
-//! **Which memory to trust.** As in AMP (adaptive-migration-policy paper, section 4) each memory
-//! moves pages between shadow places; but it is judged by what its places bring less what its moves
-//! cost (paid off over as long as the memory lasts), and against pages that stay where they were
-//! first placed. The best is applied, once it has won `win_threshold` of a period's time.
+//! **Choice of the horizon.** As in AMP (adaptive-migration-policy paper, section 4) each horizon
+//! has a shadow placement. Its score is the time that the shadow placement saves against the initial
+//! placement, less the cost of its moves, which is spread over the horizon. The best horizon is
+//! applied once its score exceeds `win_threshold` periods.
 //!
-//! **A new phase.** When what is read is suddenly less like what was expected than it was
-//! before, the middle memory takes over what the shortest knows, and past scores count little. So
-//! it takes some periods, not a window of 36 (AMP), to follow. The long memory, of some 200 periods,
-//! keeps what it knows: of a program that goes through the same phases again and again it knows
-//! which pages are worth most over all of them.
+//! **A new phase.** When the likeness of reads and rates drops below its average, the middle
+//! horizon takes over the rates of the short one, and past scores are scaled down. So following a
+//! phase takes some periods, where AMP needs a window of 36. The long horizon, some 200 periods,
+//! keeps its rates over phases: they rank the pages of a program whose phases recur.
 //!
-//! **How long it will last.** A move must pay within the length of the memory, but also within the
-//! age of what it is based on (`phase_age_factor`): what has been so for long will be so for long. For the
-//! long memory that is the time since the program last allocated in quantity, for the others the
-//! age of the phase, too; so what a program does to set itself up moves little.
+//! **How long a phase lasts.** A move must also pay within the age of the phase times
+//! `phase_age_factor`: the longer a phase has lasted, the longer it is expected to last. For the
+//! long horizon the age is the time since the program last allocated in quantity, so little moves
+//! while a program sets itself up.
 //!
-//! **A brake.** The real placement is compared with the first one, what moves cost is taken off,
-//! and what it would cost to move everything back (`return_cost_share`). When the sum is below the
-//! allowance, a share of the time that has passed, nothing moves until it recovers, or, within an
-//! overdraft, until a memory's shadow has won `regret_reserve_threshold` periods. If the placement goes on losing
-//! meanwhile, pages go back to where they were first placed (`retreat`): an error costs what it
-//! has cost and the way back, and no more. Where reads are counted and not sampled, what a
-//! placement seems to bring counts in part only (`gain_discount`).
+//! **Bounded regret.** The placement is compared with the initial placement; the cost of moves and
+//! `return_cost_share` of the cost of moving everything back are taken off. When the sum is below
+//! the regret budget, a share of the time that has passed, nothing moves until it recovers, or,
+//! within the regret reserve, until a shadow placement's score exceeds `regret_reserve_threshold`
+//! periods. If the placement goes on losing meanwhile, pages return to their initial placement
+//! (`retreat`), so a wrong decision costs no more than its moves and the way back. Where reads are
+//! counted and not sampled, only a part (`gain_discount`) of the estimated gain counts.
 //!
-//! Each part can be switched off by a parameter; `docs/policies.md` has what each one adds, how the
-//! defaults were found, and on which workloads.
+//! Each part can be switched off by a parameter; `docs/policies.md` has the gain of each part, the
+//! source of the defaults, and the workloads.
 
 mod estimate;
 mod ledger;
@@ -64,24 +64,33 @@ use rates::{COLDEST, HORIZONS, Rates, key, rate_of};
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Parameters {
-    memory: String,
+    #[serde(alias = "memory")]
+    horizon: String,
     regions: bool,
     operation_bytes: u64,
     weigh_reads: bool,
     count_reads: bool,
+    #[serde(alias = "doubt")]
     gain_discount: f64,
     exchange: String,
     weigh_costs: bool,
     follow_phases: bool,
     keep_long: bool,
     retreat: bool,
+    #[serde(alias = "lindy")]
     phase_age_factor: f64,
+    #[serde(alias = "exposure")]
     return_cost_share: f64,
+    #[serde(alias = "allowance")]
     regret_budget: f64,
+    #[serde(alias = "allowance_periods")]
     regret_budget_periods: f64,
     patience: f64,
+    #[serde(alias = "trust")]
     win_threshold: f64,
+    #[serde(alias = "conviction")]
     regret_reserve_threshold: f64,
+    #[serde(alias = "overdraft")]
     regret_reserve: f64,
     margin: f64,
     score_keep: f64,
@@ -91,7 +100,7 @@ struct Parameters {
 impl Default for Parameters {
     fn default() -> Self {
         Parameters {
-            memory: "adaptive".to_owned(),
+            horizon: "adaptive".to_owned(),
             regions: true,
             operation_bytes: REGION_BYTES,
             weigh_reads: true,
@@ -119,18 +128,18 @@ impl Default for Parameters {
 
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "terrace",
-    summary: "moves what pays: adaptive memory, granularity by region, costs weighed",
+    summary: "moves what pays: adaptive EWMA horizon, granularity by region, costs weighed",
     source: "docs/policies.md",
     parameters: &[
         ParameterDoc {
-            name: "memory",
+            name: "horizon",
             default: "\"adaptive\"",
-            meaning: "\"adaptive\", or always the \"short\", \"middle\" or \"long\" one",
+            meaning: "\"adaptive\", or always \"short\", \"middle\" or \"long\"",
         },
         ParameterDoc {
             name: "regions",
             default: "true",
-            meaning: "pages of a 64 KB region are believed to be alike as far as they look it",
+            meaning: "pages of a 64 KB region share a rate where theirs differ by no more than chance",
         },
         ParameterDoc {
             name: "operation_bytes",
@@ -150,7 +159,7 @@ pub(super) const KIND: PolicyKind = PolicyKind {
         ParameterDoc {
             name: "gain_discount",
             default: "0.6",
-            meaning: "share of what places seem to bring that counts, by counters without samples (0 to 1)",
+            meaning: "share of the estimated gain that counts where reads are counted and not sampled (0 to 1)",
         },
         ParameterDoc {
             name: "exchange",
@@ -165,17 +174,17 @@ pub(super) const KIND: PolicyKind = PolicyKind {
         ParameterDoc {
             name: "follow_phases",
             default: "true",
-            meaning: "forgets when what is read is suddenly unlike what was expected",
+            meaning: "forgets when reads are suddenly unlike the rates",
         },
         ParameterDoc {
             name: "keep_long",
             default: "true",
-            meaning: "the long memory keeps what it knows over phases",
+            meaning: "the long horizon keeps its rates over phases",
         },
         ParameterDoc {
             name: "retreat",
             default: "true",
-            meaning: "goes back to the first placement when moves have lost and go on losing",
+            meaning: "returns to the initial placement when moves have lost and go on losing",
         },
         ParameterDoc {
             name: "phase_age_factor",
@@ -185,37 +194,37 @@ pub(super) const KIND: PolicyKind = PolicyKind {
         ParameterDoc {
             name: "return_cost_share",
             default: "1.0",
-            meaning: "share of what it would cost to move everything back that counts as spent (0 to 10)",
+            meaning: "share of the cost of moving everything back that counts as lost (0 to 10)",
         },
         ParameterDoc {
             name: "regret_budget",
             default: "0.01",
-            meaning: "what moves may have cost more than they brought, over the time passed (0 to 1)",
+            meaning: "loss by moves that is allowed, over the time passed (0 to 1)",
         },
         ParameterDoc {
             name: "regret_budget_periods",
             default: "0.6",
-            meaning: "and so many periods, while that is more (0 to 1000)",
+            meaning: "or this many periods, while that is more (0 to 1000)",
         },
         ParameterDoc {
             name: "patience",
             default: "2.0",
-            meaning: "a move must pay within the length of the memory times this (0.01 to 1000)",
+            meaning: "a move must pay within the horizon times this (0.01 to 1000)",
         },
         ParameterDoc {
             name: "win_threshold",
             default: "0.1",
-            meaning: "periods that a memory's shadow must have won before its moves are made (0 to 1000)",
+            meaning: "periods that a shadow placement must have saved before its moves are made (0 to 1000)",
         },
         ParameterDoc {
             name: "regret_reserve_threshold",
             default: "2.0",
-            meaning: "periods that it must have won to go on when the regret_budget is spent (0 to 1000)",
+            meaning: "periods that it must have saved to go on when the regret budget is spent (0 to 1000)",
         },
         ParameterDoc {
             name: "regret_reserve",
             default: "0.006",
-            meaning: "share of the time passed that may be lost then, besides the regret_budget (0 to 1)",
+            meaning: "share of the time passed that may be lost then, beyond the regret budget (0 to 1)",
         },
         ParameterDoc {
             name: "margin",
@@ -225,7 +234,7 @@ pub(super) const KIND: PolicyKind = PolicyKind {
         ParameterDoc {
             name: "score_keep",
             default: "0.95",
-            meaning: "what is left after a period of how well memories did (0 to 0.999)",
+            meaning: "share of the horizons' scores that is kept after a period (0 to 0.999)",
         },
         ParameterDoc {
             name: "pair_accesses",
@@ -237,14 +246,27 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     build: |value, _seed| Ok(Box::new(Terrace::new(parameters(KIND.name, value)?)?)),
 };
 
+/// Old names of parameters, read for one release, and the names that replace them.
+pub const RENAMED: &[(&str, &str)] = &[
+    ("memory", "horizon"),
+    ("doubt", "gain_discount"),
+    ("lindy", "phase_age_factor"),
+    ("exposure", "return_cost_share"),
+    ("allowance", "regret_budget"),
+    ("allowance_periods", "regret_budget_periods"),
+    ("trust", "win_threshold"),
+    ("conviction", "regret_reserve_threshold"),
+    ("overdraft", "regret_reserve"),
+];
+
 impl Parameters {
-    /// Periods within which a move by a memory must pay.
-    fn patience_periods(&self, memory: usize) -> f64 {
-        self.patience / (1.0 - f64::from(KEEP[memory]))
+    /// Periods within which a move by a horizon must pay.
+    fn patience_periods(&self, horizon: usize) -> f64 {
+        self.patience / (1.0 - f64::from(KEEP[horizon]))
     }
 }
 
-/// What is left of each memory after a period.
+/// Share of each horizon's averages that is kept after a period.
 const KEEP: [f32; HORIZONS] = [0.6, 0.95, 0.995];
 /// The long one.
 const LONG: usize = HORIZONS - 1;
@@ -257,7 +279,7 @@ const STANDING_KEEP: f64 = 0.98;
 /// Region that is believed to be alike.
 const REGION_BYTES: u64 = 64 << 10;
 
-/// A memory's shadow placement and how it did.
+/// A horizon's shadow placement and its score.
 #[derive(Debug, Default)]
 struct Shadow {
     fast: PageBits,
@@ -270,18 +292,18 @@ struct Shadow {
 #[derive(Debug)]
 struct Terrace {
     parameters: Parameters,
-    /// The memory that is always applied, if one is.
+    /// The horizon that is always applied, if one is.
     fixed: Option<usize>,
     features: FeatureCounter,
     rates: Rates,
     estimate: Estimate,
     shadows: [Shadow; HORIZONS],
-    /// Where pages were first placed.
+    /// One bit per page: first placed in fast memory.
     initial_placement: PageBits,
     ledger: Ledger,
     /// Moving average of how like what was expected the reads are.
     likeness: f32,
-    /// Periods since the beginning or since memories were forgotten.
+    /// Periods since the beginning or since averages were forgotten.
     settled: u32,
     /// Periods since the last of these or since memory was last allocated in quantity.
     age: u32,
@@ -299,14 +321,14 @@ impl Terrace {
     fn new(parameters: Parameters) -> Result<Self, PolicyError> {
         let bad = |message: String| PolicyError::BadParameter { policy: KIND.name, message };
         let p = &parameters;
-        let fixed = match p.memory.as_str() {
+        let fixed = match p.horizon.as_str() {
             "adaptive" => None,
             "short" => Some(0),
             "middle" => Some(1),
             "long" => Some(2),
             got => {
                 return Err(bad(format!(
-                    "memory is '{got}'; expected \"adaptive\", \"short\", \"middle\" or \"long\""
+                    "horizon is '{got}'; expected \"adaptive\", \"short\", \"middle\" or \"long\""
                 )));
             }
         };
@@ -402,30 +424,30 @@ impl Terrace {
         }
     }
 
-    /// Periods within which a move by a memory must pay: what has been so for long will be so for
-    /// long, what began just now may end as soon. The long memory looks over phases, so that its
+    /// Periods within which a move by a horizon must pay: what has been so for long will be so for
+    /// long, what began just now may end as soon. The long horizon spans phases, so that its
     /// age is the program's. Accessed bits alone say too little of costs to
     /// wait for that.
-    fn horizon_periods(&self, memory: usize) -> f64 {
-        let patience = self.parameters.patience_periods(memory);
+    fn horizon_periods(&self, horizon: usize) -> f64 {
+        let patience = self.parameters.patience_periods(horizon);
         if !self.ledger.measured() {
             return patience;
         }
-        let kept = memory == LONG && self.parameters.keep_long;
+        let kept = horizon == LONG && self.parameters.keep_long;
         let age = f64::from(if kept { self.life } else { self.age });
         patience.min((self.parameters.phase_age_factor * (age + 1.0)).max(1.0))
     }
 
-    /// What to move by what a memory knows, from this placement.
-    fn select(&self, memory: usize, keys: &[u8], fast: &PageBits, budget: &Budget) -> Selection {
+    /// What to move by a horizon's rates, from this placement.
+    fn select(&self, horizon: usize, keys: &[u8], fast: &PageBits, budget: &Budget) -> Selection {
         let p = &self.parameters;
         let mut counts = KeyCounts::new();
         for (keys, &fast) in keys.as_chunks::<64>().0.iter().zip(fast.words()) {
             counts.count(keys, fast);
         }
-        // A page stays about as hot as this for as long as the memory is.
-        let worth = self.ledger.gain * self.horizon_periods(memory);
-        let noise = f64::from(self.rates.noise(memory));
+        // A page stays about as hot as this for as long as the horizon is.
+        let worth = self.ledger.gain * self.horizon_periods(horizon);
+        let noise = f64::from(self.rates.noise(horizon));
         let pair = if p.weigh_costs { self.ledger.pair() } else { 0.0 };
         // Accessed bits are no samples: chance has no part in them.
         let margin = if p.weigh_costs && self.sampled { p.margin } else { 0.0 };
@@ -439,21 +461,21 @@ impl Terrace {
         counts.select_if(COLDEST, budget, promote, trade)
     }
 
-    /// The memory that did best, and whether its moves are made.
+    /// The horizon that did best, and whether its moves are made.
     fn choose(&self, scan: &Scan) -> (usize, bool) {
         let best = |a: usize, b: usize| {
             if self.shadows[b].score > self.shadows[a].score { b } else { a }
         };
         // Of equals the one that is applied.
-        let memory = self.fixed.unwrap_or((0..HORIZONS).fold(self.applied, best));
+        let horizon = self.fixed.unwrap_or((0..HORIZONS).fold(self.applied, best));
         if !self.parameters.weigh_costs {
-            return (memory, true);
+            return (horizon, true);
         }
         let p = &self.parameters;
         let at_first = p.regret_budget_periods * self.ledger.period;
         let least = at_first.max(p.regret_budget * self.ledger.elapsed);
         let period = self.ledger.period.max(1e-9);
-        let score = self.shadows[memory].score;
+        let score = self.shadows[horizon].score;
         // Going back would cost as much as what was moved; a cost that is a guess is not added.
         let back = if self.ledger.measured() { self.pairs_from_home(scan) } else { 0.0 };
         let exposed = p.return_cost_share * back * self.ledger.pair();
@@ -461,11 +483,11 @@ impl Terrace {
         let regret_reserve = p.regret_reserve * self.ledger.elapsed;
         let convinced = score > p.regret_reserve_threshold * period;
         let affordable = left > -least || (convinced && left > -least - regret_reserve);
-        (memory, affordable && score > p.win_threshold * period)
+        (horizon, affordable && score > p.win_threshold * period)
     }
 
     /// Whether pages had better go back to where they were first placed: they lose where they are,
-    /// and going back pays within the time that the long memory is good for.
+    /// and going back pays within the time of the long horizon.
     fn retreats(&self, scan: &Scan) -> bool {
         let p = &self.parameters;
         if !(p.retreat && p.weigh_costs && self.ledger.measured() && self.standing < 0.0) {
@@ -549,17 +571,17 @@ impl Policy for Terrace {
         let all: f64 = self.reads.iter().map(|&r| f64::from(r)).sum();
         let hits = self.hits(&scan.fast);
         let at_home = self.hits(&self.initial_placement);
-        let of_shadows = [0, 1, 2].map(|memory: usize| self.hits(&self.shadows[memory].fast));
+        let of_shadows = [0, 1, 2].map(|horizon: usize| self.hits(&self.shadows[horizon].fast));
         let reads = Reads { all, slow: all - hits, slow_at_home: all - at_home };
         let spent = self.ledger.period(scan, reads);
         let price = self.ledger.price();
         let brought = self.believed((hits - at_home) * price);
         self.ledger.balance += brought - spent;
         self.standing = self.standing * STANDING_KEEP + brought;
-        for (memory, hits) in of_shadows.into_iter().enumerate() {
+        for (horizon, hits) in of_shadows.into_iter().enumerate() {
             let brought = self.believed((hits - at_home) * price);
-            let shadow = &mut self.shadows[memory];
-            let charge = shadow.debt / self.parameters.patience_periods(memory).max(1.0);
+            let shadow = &mut self.shadows[horizon];
+            let charge = shadow.debt / self.parameters.patience_periods(horizon).max(1.0);
             shadow.debt -= charge;
             shadow.score = shadow.score * self.parameters.score_keep + brought - charge;
         }
@@ -574,24 +596,24 @@ impl Policy for Terrace {
         let region_bytes = if self.parameters.regions { REGION_BYTES } else { 0 };
         let (mut rates, mut keys) = (Vec::new(), Vec::new());
         let mut real = None;
-        for memory in 0..HORIZONS {
-            self.rates.rates(memory, &scan.layout, region_bytes, &mut rates);
+        for horizon in 0..HORIZONS {
+            self.rates.rates(horizon, &scan.layout, region_bytes, &mut rates);
             keys.clear();
             keys.extend(rates.iter().map(|&rate| key(rate)));
             keys.resize(rates.len().next_multiple_of(64), COLDEST);
-            let selection = self.select(memory, &keys, &self.shadows[memory].fast, budget);
+            let selection = self.select(horizon, &keys, &self.shadows[horizon].fast, budget);
             let pairs = selection.ups().max(selection.downs()) as f64;
-            self.shadows[memory].debt += pairs * self.ledger.pair();
-            selection.place(&keys, &mut self.shadows[memory].fast);
-            if memory == applied {
+            self.shadows[horizon].debt += pairs * self.ledger.pair();
+            selection.place(&keys, &mut self.shadows[horizon].fast);
+            if horizon == applied {
                 // Only what is due moves when nothing may.
                 let due = resident.saturating_sub(budget.fast_pages).min(budget.moved_pages);
                 let moved_pages = if may_move { budget.moved_pages } else { due };
                 let budget = Budget { moved_pages, ..*budget };
-                real = Some((self.select(memory, &keys, &scan.fast, &budget), keys.clone()));
+                real = Some((self.select(horizon, &keys, &scan.fast, &budget), keys.clone()));
             }
         }
-        let (selection, keys) = real.expect("the applied memory is one of them");
+        let (selection, keys) = real.expect("the applied horizon is one of them");
         let back = !may_move && selection.is_empty() && self.retreats(scan);
         let (ups, downs) = if back {
             self.back_home(scan, budget)

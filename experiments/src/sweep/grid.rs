@@ -8,7 +8,7 @@ use terrace_core::parameters::in_plain_words;
 use toml::{Table, Value};
 
 use crate::file::Experiment;
-use crate::input_error::{InputError, refuse};
+use terrace_core::{InputError, refuse};
 
 /// More cells than this are a mistake.
 const MOST_CELLS: u64 = 1_000_000;

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::grid::{Cell, Grid};
 use crate::file::Experiment;
-use crate::input_error::{InputError, refuse};
 use crate::pool;
 use crate::run::{Event, Events, MachineKind, Request, run, write_whole};
+use terrace_core::{InputError, refuse};
 
 /// What shall be done.
 pub struct Work<'a> {

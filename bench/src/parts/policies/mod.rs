@@ -132,7 +132,7 @@ fn ablations() -> impl Iterator<Item = (&'static str, Value, Signals)> {
         ("without return_cost_share", json!({"return_cost_share": 0})),
         ("without weighing costs", json!({"weigh_costs": false})),
         ("without following phases", json!({"follow_phases": false})),
-        ("long memory only", json!({"memory": "long"})),
+        ("long horizon only", json!({"horizon": "long"})),
     ];
     let counted = [
         ("without counting reads", json!({"count_reads": false})),

@@ -1,10 +1,10 @@
-//! How often each page is read, as three memories of different length see it, and keys of these
-//! rates for the selection.
+//! How often each page is read, by three moving averages with different horizons, and
+//! keys of these rates for the selection.
 
 use crate::page::Layout;
 use crate::remap::Remap;
 
-/// How many memories there are.
+/// How many horizons there are.
 pub const HORIZONS: usize = 3;
 
 /// The key of pages that are hardly read at all.
@@ -68,23 +68,23 @@ impl Rates {
         }
     }
 
-    /// The first so many memories take over what the shortest knows: what was before is another
+    /// The first so many horizons take over the averages of the shortest: what was before is another
     /// phase.
-    pub fn forget(&mut self, memories: usize) {
+    pub fn forget(&mut self, horizons: usize) {
         let seen = self.seen[0];
         let [first, others @ ..] = &mut self.averages;
-        for averages in others.iter_mut().take(memories.saturating_sub(1)) {
+        for averages in others.iter_mut().take(horizons.saturating_sub(1)) {
             averages.clone_from(first);
         }
-        self.seen[..memories].fill(seen);
+        self.seen[..horizons].fill(seen);
     }
 
-    /// How like each other these reads and what a memory expected are: the part of the larger of
+    /// How like each other these reads and a horizon's rates are: the part of the larger of
     /// the two sums that they have in common.
-    pub fn likeness(&self, memory: usize, reads: &[f32]) -> f32 {
-        let seen = self.seen[memory].max(1e-6);
+    pub fn likeness(&self, horizon: usize, reads: &[f32]) -> f32 {
+        let seen = self.seen[horizon].max(1e-6);
         let (mut common, mut all, mut expected) = (0.0f32, 0.0f32, 0.0f32);
-        for (&average, &now) in self.averages[memory].iter().zip(reads) {
+        for (&average, &now) in self.averages[horizon].iter().zip(reads) {
             let average = average / seen;
             common += now.min(average);
             all += now;
@@ -93,18 +93,18 @@ impl Rates {
         common / all.max(expected).max(1e-6)
     }
 
-    /// The rates that a memory makes of its averages. Where `region_bytes` is more than a page, a
+    /// The rates of a horizon, from its averages. Where `region_bytes` is more than a page, a
     /// page is believed to be like the others of its region as far as they are alike: the
     /// difference of pages that chance alone would make is taken off (James and Stein's
     /// estimator).
-    pub fn rates(&self, memory: usize, layout: &Layout, region_bytes: u64, rates: &mut Vec<f32>) {
-        let seen = self.seen[memory].max(1e-6);
+    pub fn rates(&self, horizon: usize, layout: &Layout, region_bytes: u64, rates: &mut Vec<f32>) {
+        let seen = self.seen[horizon].max(1e-6);
         rates.clear();
-        rates.extend(self.averages[memory].iter().map(|average| average / seen));
+        rates.extend(self.averages[horizon].iter().map(|average| average / seen));
         if region_bytes <= layout.page_size().bytes() {
             return;
         }
-        let noise = self.noise(memory);
+        let noise = self.noise(horizon);
         layout.regions(region_bytes, |pages| {
             let n = pages.len() as f32;
             if n < 3.0 {
@@ -122,11 +122,11 @@ impl Rates {
     }
 
     /// The variance of a rate over the rate, were reads independent of each other.
-    pub fn noise(&self, memory: usize) -> f32 {
-        let keep = self.keep[memory];
+    pub fn noise(&self, horizon: usize) -> f32 {
+        let keep = self.keep[horizon];
         let settled = (1.0 - keep) / (1.0 + keep);
         // A young average is of fewer periods.
-        (settled / self.seen[memory].max(1e-6)).min(1.0)
+        (settled / self.seen[horizon].max(1e-6)).min(1.0)
     }
 
     pub fn size_bytes(&self) -> usize {
@@ -185,8 +185,8 @@ mod tests {
         rates.remap(&Remap::from_nothing(&layout));
         rates.observe(&[4.0, 0.0]);
         let mut got = Vec::new();
-        for memory in 0..HORIZONS {
-            rates.rates(memory, &layout, 0, &mut got);
+        for horizon in 0..HORIZONS {
+            rates.rates(horizon, &layout, 0, &mut got);
             assert!((got[0] - 4.0).abs() < 1e-4);
         }
         for _ in 0..20 {

@@ -6,7 +6,7 @@
 pub struct InputError(pub String);
 
 impl InputError {
-    /// A refusal of this text, on one line whatever the text was.
+    /// An error of this text, on one line whatever the text was.
     pub fn new(text: impl std::fmt::Display) -> Self {
         let text = text.to_string();
         InputError(
@@ -15,8 +15,8 @@ impl InputError {
     }
 }
 
-/// Makes a refusal of a format string.
+/// An [`InputError`](crate::InputError) of a format string.
+#[macro_export]
 macro_rules! refuse {
-    ($($arg:tt)*) => { $crate::input_error::InputError::new(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::InputError::new(format_args!($($arg)*)) };
 }
-pub(crate) use refuse;
