@@ -24,7 +24,7 @@ class Lru:
 
     def decide(self, scan, budget):
         if scan.pages_changed:
-            self.age = scan.carry(self.age, fresh=127)
+            self.age = scan.remap(self.age, fresh=127)
         self.age += self.age < 127
         self.age *= ~scan.accessed
         return terrace.select(scan, budget, self.age)

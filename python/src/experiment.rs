@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use tempfile::TempDir;
+use terrace_core::InputError;
+use terrace_experiments::Experiment as CoreExperiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
 use terrace_experiments::run::{Event, Events, MachineKind, Request, run};
 use terrace_experiments::sweep::hash;
-use terrace_core::InputError;
-use terrace_experiments::{Experiment as CoreExperiment};
 
 use crate::bridge::{PolicyRaised, Raised, custom_policy, leave};
 use crate::errors::{raised, refused};

@@ -153,8 +153,31 @@ impl Scan {
         Ok(Some(all.into_any()))
     }
 
+    /// The old name of `counters`, with that of one of them, for one release.
+    #[getter]
+    fn measures<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        renamed(py, c"scan.measures is now scan.counters, and moving_ns migration_stall_ns")?;
+        let counters = self.counters(py)?;
+        if let (Some(all), Some(m)) = (&counters, &self.scan.counters) {
+            all.set_item("moving_ns", m.migration_stall_ns)?;
+        }
+        Ok(counters)
+    }
+
+    /// The old name of `remap`, for one release.
+    #[pyo3(signature = (array, fresh=None))]
+    fn carry<'py>(
+        &self,
+        py: Python<'py>,
+        array: Bound<'py, PyAny>,
+        fresh: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        renamed(py, c"scan.carry is now scan.remap")?;
+        self.remap(py, array, fresh)
+    }
+
     /// Whether the group has other pages than in the scan before: indices mean other pages then, and
-    /// what is kept by page must go through `carry`.
+    /// what is kept by page must go through `remap`.
     #[getter]
     fn pages_changed(&self) -> bool {
         self.remap.is_some()
@@ -338,4 +361,9 @@ pub fn select(
         let [up, down] = [up, down].map(|words| PageBits::from_words(words, pages));
         Moves { up, down }
     }))
+}
+
+/// Warns whoever uses an old name.
+fn renamed(py: Python<'_>, message: &std::ffi::CStr) -> PyResult<()> {
+    PyErr::warn(py, &py.get_type::<pyo3::exceptions::PyDeprecationWarning>(), message, 1)
 }

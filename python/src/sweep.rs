@@ -5,11 +5,11 @@ use std::sync::Mutex;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use terrace_core::InputError;
+use terrace_experiments::Experiment;
 use terrace_experiments::sweep::{
     self, Cell, Failed, Outcome, Work, is_done, merge, note, prepare, run_into, take_in,
 };
-use terrace_core::InputError;
-use terrace_experiments::{Experiment};
 
 use crate::bridge::Raised;
 use crate::errors::{raised, refused};

@@ -18,7 +18,7 @@ class Lru:
 
     def decide(self, scan, budget):
         if scan.pages_changed:
-            self.age = scan.carry(self.age, fresh=127)
+            self.age = scan.remap(self.age, fresh=127)
         known = self.age < 127
         self.age[known] += 1
         self.age[scan.accessed] = 0
