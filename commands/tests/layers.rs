@@ -57,7 +57,9 @@ fn contradictions(layers: &BTreeMap<String, u32>) -> Vec<String> {
         }
     }
     let known = crates();
-    found.extend(layers.keys().filter(|f| !known.contains_key(*f)).map(|f| format!("{f}: no crate")));
+    found.extend(
+        layers.keys().filter(|f| !known.contains_key(*f)).map(|f| format!("{f}: no crate")),
+    );
     found
 }
 
@@ -78,7 +80,8 @@ fn every_crate_depends_on_lower_layers_only() {
 #[test]
 fn every_path_that_the_architecture_page_names_exists() {
     let page = std::fs::read_to_string(tree().join("docs/architecture.md")).unwrap();
-    let named = page.split('`').skip(1).step_by(2).filter(|t| t.contains('/') && !t.contains("NAME"));
+    let named =
+        page.split('`').skip(1).step_by(2).filter(|t| t.contains('/') && !t.contains("NAME"));
     for path in named.filter(|t| !t.contains("FIGURE") && !t.contains("::") && !t.contains(' ')) {
         assert!(tree().join(path).exists(), "docs/architecture.md names {path}");
     }

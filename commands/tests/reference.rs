@@ -62,7 +62,8 @@ fn run_time_slowdown_and_exact_hits_come_out() {
         let periods = hardware.iter().filter(|h| h.run == run.run);
         let references: u64 = periods.clone().map(|h| h.references).sum();
         assert_eq!(Some(references), run.references, "periods add up to the run");
-        assert!(periods.clone().all(|h| h.fast_table_pages + h.slow_table_pages > 0));
+        let tables = |h: &HardwareRow| Some(h.fast_table_pages? + h.slow_table_pages?);
+        assert!(periods.clone().all(|h| tables(h).is_some_and(|pages| pages > 0)));
     }
     assert_eq!(runs[0].references, runs[1].references, "the same program under both");
     // A run at interval fidelity into the same folder has no such table, and leaves none behind.
@@ -81,12 +82,12 @@ fn outcomes_of_tables_that_follow_their_data_are_counted_and_told() {
     for run in &runs {
         let periods = || hardware.iter().filter(|h| h.run == run.run);
         let sums = [
-            (run.table_moves, periods().map(|h| h.table_moves).sum()),
-            (run.table_already_there, periods().map(|h| h.table_already_there).sum()),
-            (run.table_within_tier, periods().map(|h| h.table_within_tier).sum()),
-            (run.table_maps_fast, periods().map(|h| h.table_maps_fast).sum()),
-            (run.table_lock_contended, periods().map(|h| h.table_lock_contended).sum()),
-            (run.table_no_room, periods().map(|h| h.table_no_room).sum()),
+            (run.table_moves, periods().filter_map(|h| h.table_moves).sum()),
+            (run.table_already_there, periods().filter_map(|h| h.table_already_there).sum()),
+            (run.table_within_tier, periods().filter_map(|h| h.table_within_tier).sum()),
+            (run.table_maps_fast, periods().filter_map(|h| h.table_maps_fast).sum()),
+            (run.table_lock_contended, periods().filter_map(|h| h.table_lock_contended).sum()),
+            (run.table_no_room, periods().filter_map(|h| h.table_no_room).sum()),
         ];
         for (of_run, of_periods) in sums {
             assert_eq!(of_run, Some(of_periods), "{}: periods add up to the run", run.policy);
