@@ -239,10 +239,9 @@ impl Sampler for ScanSampler {
             if sample == u32::from(samples) {
                 break;
             }
-            match self.scan() {
-                Ok(Some(observed)) => tally.add(&observed.accessed),
-                // The last sample says what is wrong.
-                Ok(None) | Err(_) => {}
+            // An error stays until the last sample, which says what is wrong.
+            if let Ok(Some(observed)) = self.scan() {
+                tally.add(&observed.accessed);
             }
         }
         // Asked for late, the bits of several periods come as one.
