@@ -65,9 +65,10 @@ terrace status
 echo "hot pages of both are fast: few $(value few granted_bytes), many $(value many granted_bytes) bytes granted"
 [ "$(value many granted_bytes)" -ge $((32 * 2097152)) ] || fail "too small a share" /tmp/status.json
 # In base pages, at the granularity that each address space does best with: half of them must go.
-small_settled() { at_least small scans 6 && at_least small hit_ratio 1 && at_least small demoted_pages 512; }
-until_true 150 small_settled || fail "the hot base pages are not in fast memory" /tmp/daemon.log /tmp/status.json
-[ "$(value small fast_bytes)" -le 2097152 ] || fail "more than its share" /tmp/status.json
+# A machine without time for a period's moves takes some more of them.
+within_limit() { fast=$(value small fast_bytes) && [ "$fast" -gt 0 ] && [ "$fast" -le 2097152 ]; }
+small_settled() { at_least small scans 6 && at_least small hit_ratio 1 && at_least small demoted_pages 512 && within_limit; }
+until_true 150 small_settled || fail "base pages: the hot ones are not in fast memory, or more than the limit is" /tmp/daemon.log /tmp/status.json
 echo "base pages: $(value small demoted_pages) went in $(value small operations) operations"
 terrace explain many | head -n 12 || fail "no explanation"
 terrace top --once >/dev/null || fail "no top"
