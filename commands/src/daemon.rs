@@ -81,6 +81,13 @@ pub fn show(status: &Status) -> anyhow::Result<()> {
             say!("{}: {line}", shown(&g.name))?;
         }
     }
+    if status.unvisited_groups > 0 {
+        say!(
+            "{} or more control groups are not visited: there are too many; name cgroup paths \
+             more narrowly",
+            status.unvisited_groups
+        )?;
+    }
     for group in &status.unmanaged {
         say!("unmanaged: {} ({}): {}", shown(&group.cgroup), group.entry, shown(&group.reason))?;
     }
@@ -237,7 +244,7 @@ impl ExplainArguments {
         }
         let mut table = show::table(&[
             "process",
-            "address",
+            if answer.is_relative { "offset" } else { "address" },
             "size",
             "tier",
             "scans ago",

@@ -6,16 +6,20 @@
 //! is replaced before it is shown ([`shown`]).
 
 use globset::{GlobBuilder, GlobMatcher};
+use terrace_linux::cgroup_tree::Bounds;
 
-/// Deepest control group that is visited.
-pub const DEEPEST: usize = 16;
-/// Most control groups that are visited in one round.
-pub const MOST_SEEN: usize = 20_000;
+/// Control groups that are visited in one search. Reading the state of one takes some 10 us, so a
+/// search is bounded to some 40 ms; a host with 250 pods has about 1,000 groups.
+pub const BOUNDS: Bounds = Bounds { depth: 16, groups: 4096 };
 
 /// A pattern over paths of control groups.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     glob: GlobMatcher,
+    /// What each name of a path must match, up to the first part that spans names.
+    names: Vec<GlobMatcher>,
+    /// Whether there is such a part, so that a path may have more names than those.
+    is_open: bool,
 }
 
 impl Pattern {
@@ -37,10 +41,35 @@ impl Pattern {
             return bad("expected at most 64 alternatives");
         }
         let trimmed = text.trim_end_matches('/');
-        match GlobBuilder::new(trimmed).literal_separator(true).build() {
-            Ok(glob) => Ok(Pattern { glob: glob.compile_matcher() }),
-            Err(e) => bad(&format!("{}; expected a path with *, ?, [...] or **", e.kind())),
+        let read = |text: &str| {
+            let glob = GlobBuilder::new(text).literal_separator(true).build();
+            glob.map(|glob| glob.compile_matcher())
+        };
+        let glob = match read(trimmed) {
+            Ok(glob) => glob,
+            Err(e) => {
+                return bad(&format!("{}; expected a path with *, ?, [...] or **", e.kind()));
+            }
+        };
+        // A name that cannot be read alone, such as half of {a/b,c}, spans names.
+        let mut names = Vec::new();
+        let mut is_open = false;
+        for name in trimmed[1..].split('/') {
+            match read(name) {
+                Ok(matcher) if !name.contains("**") => names.push(matcher),
+                _ => {
+                    is_open = true;
+                    break;
+                }
+            }
         }
+        Ok(Pattern { glob, names, is_open })
+    }
+
+    /// Whether a path or one below it can match: what else there is need not be visited.
+    pub fn reaches(&self, path: &str) -> bool {
+        let mut names = path[1..].split('/').enumerate();
+        names.all(|(nth, name)| self.names.get(nth).map_or(self.is_open, |m| m.is_match(name)))
     }
 
     /// Whether it matches a path such as `/system.slice/x.service`.
@@ -59,6 +88,11 @@ pub struct Wanted {
 }
 
 impl Wanted {
+    /// Whether a path or one below it can be wanted.
+    pub fn reaches(&self, path: &str) -> bool {
+        self.cgroup.reaches(path)
+    }
+
     fn matches(&self, path: &str) -> bool {
         self.cgroup.matches(path) && !self.exclude.iter().any(|p| p.matches(path))
     }
@@ -163,6 +197,18 @@ mod tests {
     }
 
     #[test]
+    fn only_paths_that_lead_to_a_match_are_reached() {
+        let reaches = |text: &str, path: &str| Pattern::new(text).unwrap().reaches(path);
+        let redis = "/system.slice/redis.service";
+        assert!(reaches(redis, "/system.slice") && reaches(redis, redis));
+        assert!(!reaches(redis, "/user.slice") && !reaches(redis, "/system.slice/x.service"));
+        assert!(!reaches(redis, "/system.slice/redis.service/below"));
+        assert!(reaches("/pods/**/c-*", "/pods/x/y/z") && !reaches("/pods/**/c-*", "/user.slice"));
+        assert!(reaches("/{a/b,c}/d", "/anything/at/all"));
+        assert!(reaches("/a/{b,c}/d", "/a/b") && !reaches("/a/{b,c}/d", "/a/d"));
+    }
+
+    #[test]
     fn patterns_that_leave_the_root_or_make_no_sense_are_refused() {
         for (text, expected) in [
             ("", "expected a path"),
@@ -207,6 +253,20 @@ mod tests {
         fn any_pattern_is_read_or_refused(text in "[/a\\[\\]{},*?!.\\\\-]{0,40}", path in "/[a-c/]{0,12}") {
             if let Ok(pattern) = Pattern::new(&text) {
                 pattern.matches(&path);
+            }
+        }
+
+        #[test]
+        fn what_matches_is_reached_from_the_root(
+            text in "(/[ab{},*?]{1,4}){1,4}", path in "(/[ab]{1,2}){1,5}",
+        ) {
+            if let Ok(pattern) = Pattern::new(&text)
+                && pattern.matches(&path)
+            {
+                let above = path.match_indices('/').skip(1).map(|(at, _)| &path[..at]);
+                for path in above.chain([path.as_str()]) {
+                    prop_assert!(pattern.reaches(path), "{text} matches below {path}");
+                }
             }
         }
 

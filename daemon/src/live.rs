@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use terrace_core::page::SpaceId;
 use terrace_linux::cgroup::Cgroup;
+use terrace_linux::cgroup_tree::{self, Survey};
 use terrace_linux::conflicts::{Conflict, Intent, Severity};
 use terrace_linux::files;
 use terrace_linux::numa;
@@ -19,9 +20,9 @@ use terrace_linux::tiers::Topology;
 use terrace_linux::{GroupSpec, GuardCommand, Host, HostError, HostOptions, Source};
 
 use crate::config::{Config, GroupPages, Settings};
-use crate::discover::{DEEPEST, MOST_SEEN};
+use crate::discover::{BOUNDS, Wanted};
 use crate::history::Identity;
-use crate::machine::{Attached, Found, Machine, Probe};
+use crate::machine::{Attached, Machine, Probe};
 use crate::status::MachineStatus;
 
 /// How often it is checked which nodes have memory.
@@ -96,28 +97,6 @@ impl Live {
     pub fn close(self) -> Result<(), String> {
         self.host.close().map_err(|e| e.to_string())
     }
-
-    fn walk(&self, folder: &Path, path: &str, depth: usize, found: &mut Vec<Found>) -> bool {
-        if depth > DEEPEST || found.len() >= MOST_SEEN {
-            return false;
-        }
-        let own = files::read(&folder.join("cgroup.procs")).ok().flatten().unwrap_or_default();
-        let processes = own.lines().count();
-        let at = found.len();
-        found.push(Found { path: path.to_owned(), processes });
-        let mut any = processes > 0;
-        for name in files::list(folder).unwrap_or_default() {
-            let below = folder.join(&name);
-            if below.join("cgroup.procs").exists() && !below.is_symlink() {
-                any |= self.walk(&below, &format!("{path}/{name}"), depth + 1, found);
-            }
-        }
-        // A group without a process, in itself or below, has nothing to manage.
-        if !any {
-            found.truncate(at);
-        }
-        any
-    }
 }
 
 /// Latency of the nearest slow node over that of the fastest fast node, where both are stated.
@@ -131,16 +110,9 @@ fn stated_ratio(topology: &Topology) -> Option<f64> {
 }
 
 impl Machine for Live {
-    fn groups(&mut self) -> Result<Vec<Found>, String> {
-        let root = self.roots.cgroup();
-        let mut found = Vec::new();
-        for name in files::list(&root).map_err(|e| e.to_string())? {
-            let below = root.join(&name);
-            if below.join("cgroup.procs").exists() && !below.is_symlink() {
-                self.walk(&below, &format!("/{name}"), 1, &mut found);
-            }
-        }
-        Ok(found)
+    fn groups(&mut self, wanted: &[Wanted]) -> Result<Survey, String> {
+        let reached = |path: &str| wanted.iter().any(|w| w.reaches(path));
+        cgroup_tree::walk(&self.roots.cgroup(), BOUNDS, &reached).map_err(|e| e.to_string())
     }
 
     fn attach(

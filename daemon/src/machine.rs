@@ -5,20 +5,13 @@ use std::sync::atomic::AtomicBool;
 
 use terrace_core::interfaces::{Mover, Tracker};
 use terrace_core::page::SpaceId;
+use terrace_linux::cgroup_tree::Survey;
 use terrace_linux::costs::Costs;
 
 use crate::config::Settings;
+use crate::discover::Wanted;
 use crate::history::Identity;
 use crate::status::MachineStatus;
-
-/// A control group that a machine has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// Its path, below the control-group root and beginning with a slash.
-    pub path: String,
-    /// Processes that it has itself, without those of groups below it.
-    pub processes: usize,
-}
 
 /// Tracker and mover of a group.
 pub struct Attached {
@@ -51,8 +44,8 @@ pub trait Probe: Send {
 
 /// A machine with groups on it.
 pub trait Machine {
-    /// All its control groups that have processes, in themselves or below.
-    fn groups(&mut self) -> Result<Vec<Found>, String>;
+    /// Its control groups that have processes, in themselves or below, as far as they can be wanted.
+    fn groups(&mut self, wanted: &[Wanted]) -> Result<Survey, String>;
 
     /// Begins to manage a group. `stop` ends it.
     fn attach(

@@ -255,18 +255,28 @@ impl<M: Machine> Service<M> {
 
     /// Finds groups and starts what is new.
     fn discover(&mut self) {
-        let found = match self.machine.groups() {
-            Ok(found) => found,
+        let wanted = Self::wanted(&self.config);
+        let survey = match self.machine.groups(&wanted) {
+            Ok(survey) => survey,
             Err(error) => {
                 tracing::warn!(error, "control groups cannot be listed");
                 return;
             }
         };
-        let paths: Vec<String> = found.into_iter().map(|f| f.path).collect();
+        if survey.unvisited > 0 && self.board.frame().unvisited_groups == 0 {
+            tracing::warn!(
+                "there are more than {} control groups where groups are looked for: {} or more are \
+                 not visited; name cgroup paths more narrowly",
+                survey.visited,
+                survey.unvisited
+            );
+        }
+        self.board.frame().unvisited_groups = survey.unvisited as u64;
+        let paths = survey.populated;
         self.waiting.retain(|cgroup, _| paths.contains(cgroup));
         let held: Vec<String> = self.running.keys().cloned().collect();
         let most = self.config.daemon.max_groups as usize;
-        let (chosen, refused) = discover::choose(&paths, &Self::wanted(&self.config), &held, most);
+        let (chosen, refused) = discover::choose(&paths, &wanted, &held, most);
         let names: Vec<String> =
             self.config.groups.iter().map(|g| g.get_ref().name.clone()).collect();
         let entry = |index: usize| names[index].clone();

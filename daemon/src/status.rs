@@ -38,6 +38,9 @@ pub struct Status {
     /// Control groups that match and are not managed.
     #[serde(alias = "left")]
     pub unmanaged: Vec<UnmanagedStatus>,
+    /// Control groups that the last search left out, at least: there are too many.
+    #[serde(default)]
+    pub unvisited_groups: u64,
 }
 
 /// The machine.
@@ -244,6 +247,9 @@ pub struct Explanation {
     pub facts: Vec<String>,
     /// Ranges of pages that are alike, the largest first.
     pub ranges: Vec<RangeExplanation>,
+    /// Addresses are relative to the lowest range of their process: who asks is not root.
+    #[serde(default)]
+    pub is_relative: bool,
 }
 
 /// A range of pages that are alike.

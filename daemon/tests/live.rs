@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use terrace_daemon::Config;
+use terrace_daemon::discover::{Pattern, Wanted};
 use terrace_daemon::live::Live;
 use terrace_daemon::machine::Machine;
 use terrace_linux::roots::Roots;
@@ -31,10 +32,15 @@ const FILES: &[(&str, &str)] = &[
     ("sys/fs/cgroup/cgroup.controllers", "cpu memory\n"),
     ("sys/fs/cgroup/cgroup.subtree_control", "cpu memory\n"),
     ("sys/fs/cgroup/cgroup.procs", "1\n"),
+    ("sys/fs/cgroup/a/cgroup.events", "populated 1\nfrozen 0\n"),
     ("sys/fs/cgroup/a/cgroup.procs", "41\n"),
+    ("sys/fs/cgroup/empty/cgroup.events", "populated 0\nfrozen 0\n"),
     ("sys/fs/cgroup/empty/cgroup.procs", ""),
+    ("sys/fs/cgroup/upper/cgroup.events", "populated 1\nfrozen 0\n"),
     ("sys/fs/cgroup/upper/cgroup.procs", ""),
+    ("sys/fs/cgroup/upper/lower/cgroup.events", "populated 1\nfrozen 0\n"),
     ("sys/fs/cgroup/upper/lower/cgroup.procs", "41\n"),
+    ("sys/fs/cgroup/upper/idle/cgroup.events", "populated 0\nfrozen 0\n"),
     ("sys/fs/cgroup/upper/idle/cgroup.procs", ""),
     ("sys/kernel/mm/lru_gen/enabled", "0x0007\n"),
     ("sys/kernel/mm/numa/demotion_enabled", "false\n"),
@@ -54,6 +60,10 @@ fn host() -> (tempfile::TempDir, Roots) {
     (keep, roots)
 }
 
+fn wanted(cgroup: &str) -> Wanted {
+    Wanted { cgroup: Pattern::new(cgroup).unwrap(), exclude: Vec::new() }
+}
+
 fn get(folder: &Path, path: &str) -> String {
     fs::read_to_string(folder.join(path)).unwrap()
 }
@@ -71,8 +81,9 @@ fn the_host_is_opened_groups_are_found_and_everything_is_put_back() {
     assert!(status.notes.iter().any(|n| n.contains("changed until the end")), "{:?}", status.notes);
 
     // Those with processes, in themselves or below; the root is nobody's group.
-    let paths: Vec<String> = live.groups().unwrap().into_iter().map(|f| f.path).collect();
-    assert_eq!(paths, ["/a", "/upper", "/upper/lower"]);
+    let all = [wanted("/**")];
+    assert_eq!(live.groups(&all).unwrap().populated, ["/a", "/upper", "/upper/lower"]);
+    assert_eq!(live.groups(&[wanted("/upper/l*")]).unwrap().populated, ["/upper", "/upper/lower"]);
     let who = live.identity("/a", 100);
     assert_eq!((who.boot.as_str(), who.processes.as_slice()), ("0a1b", &[(41, 4242)][..]));
 
@@ -128,14 +139,14 @@ fn a_tree_of_control_groups_that_is_too_deep_is_not_followed_for_ever() {
     }
     let mut at = keep.path().join("sys/fs/cgroup/deep");
     for _ in 0..101 {
-        fs::write(at.join("cgroup.procs"), "41\n").unwrap();
+        fs::write(at.join("cgroup.events"), "populated 1\n").unwrap();
         at = at.join("d");
     }
     let config = Config::parse(CONFIG, "c").unwrap();
     let mut live = Live::open(&config, roots, None).unwrap();
-    let found = live.groups().unwrap();
-    let deep = found.iter().filter(|f| f.path.starts_with("/deep")).count();
-    assert_eq!(deep, terrace_daemon::discover::DEEPEST);
+    let survey = live.groups(&[wanted("/deep/**")]).unwrap();
+    assert_eq!(survey.populated.len(), terrace_daemon::discover::BOUNDS.depth);
+    assert_eq!(survey.unvisited, 1);
 }
 
 #[test]

@@ -16,11 +16,13 @@ use terrace_core::scan::Scan;
 use terrace_daemon::board::Board;
 use terrace_daemon::config::Settings;
 use terrace_daemon::control::{Order, Request};
+use terrace_daemon::discover::Wanted;
 use terrace_daemon::history::Identity;
-use terrace_daemon::machine::{Attached, Found, Machine, Probe};
+use terrace_daemon::machine::{Attached, Machine, Probe};
 use terrace_daemon::notify::Notifier;
 use terrace_daemon::status::{GroupStatus, MachineStatus, Status};
 use terrace_daemon::{Config, Service};
+use terrace_linux::cgroup_tree::Survey;
 use terrace_linux::costs::Costs;
 
 const HUGE: u64 = PageSize::Huge.bytes();
@@ -46,6 +48,8 @@ struct World {
     attaches: u64,
     /// The kernel does not answer the question which groups there are.
     hangs: bool,
+    /// Control groups that a search leaves out.
+    unvisited: usize,
     /// Why groups have to be attached anew, once.
     change: Option<String>,
 }
@@ -143,12 +147,13 @@ impl Probe for FakeProbe {
 }
 
 impl Machine for Fake {
-    fn groups(&mut self) -> Result<Vec<Found>, String> {
+    fn groups(&mut self, _wanted: &[Wanted]) -> Result<Survey, String> {
         while self.world.lock().unwrap().hangs {
             std::thread::sleep(Duration::from_millis(1));
         }
         let world = self.world.lock().unwrap();
-        Ok(world.programs.keys().map(|p| Found { path: p.clone(), processes: 1 }).collect())
+        let populated: Vec<String> = world.programs.keys().cloned().collect();
+        Ok(Survey { visited: populated.len(), populated, unvisited: world.unvisited })
     }
 
     fn attach(

@@ -26,6 +26,7 @@
 pub mod backend;
 pub mod batch_size;
 pub mod cgroup;
+pub mod cgroup_tree;
 pub mod collect;
 pub mod conflicts;
 pub mod costs;
