@@ -5,6 +5,7 @@
 //! daemon runs as) may change anything: the kernel says who is at the other end
 //! (`SO_PEERCRED`). Requests, answers, connections and the time for each have bounds.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -260,15 +261,27 @@ pub fn respond(
     }
     match request {
         Request::Explain { group, address } => {
+            if address.is_some() && !may_change {
+                return Err("only root may ask for an address; this user sees ranges".to_owned());
+            }
             let group = board.group(&group)?;
-            let answer = explain(&group.view(), address)?;
+            let mut answer = explain(&group.view(), address)?;
+            if !may_change {
+                answer.is_relative = true;
+                let ranges = answer.ranges.iter_mut();
+                make_relative(&mut ranges.map(|r| (r.pid, &mut r.address)).collect::<Vec<_>>());
+            }
             as_json(serde_json::to_value(answer))
         }
         Request::Heat { group } => {
             let group = board.group(&group)?;
             let view = group.view();
             let heat = view.heat.as_ref().map(|h| h.lock().unwrap_or_else(PoisonError::into_inner));
-            let bins: Vec<SentBin> = heat.iter().flat_map(|h| h.bins()).map(sent).collect();
+            let mut bins: Vec<SentBin> = heat.iter().flat_map(|h| h.bins()).map(sent).collect();
+            if !may_change {
+                let bins = bins.iter_mut();
+                make_relative(&mut bins.map(|b| (b.space, &mut b.address)).collect::<Vec<_>>());
+            }
             Ok(json!({
                 "group": view.status.name,
                 "period_ms": view.status.period_ms,
@@ -276,6 +289,19 @@ pub fn respond(
             }))
         }
         _ => as_json(serde_json::to_value(board.status())),
+    }
+}
+
+/// Makes addresses of each process relative to its lowest: where a program is mapped is its
+/// owner's secret (address-space layout randomization), what it uses is what readers may see.
+fn make_relative(addresses: &mut [(u32, &mut u64)]) {
+    let mut lowest: BTreeMap<u32, u64> = BTreeMap::new();
+    for (space, address) in addresses.iter() {
+        let least = lowest.entry(*space).or_insert(u64::MAX);
+        *least = (*least).min(**address);
+    }
+    for (space, address) in addresses {
+        **address -= lowest[space];
     }
 }
 
@@ -341,6 +367,16 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Value, String> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn addresses_are_relative_to_the_lowest_of_each_process() {
+        let mut given =
+            [(1, 0x7f00_0000_2000), (2, 0x5500_0000), (1, 0x7f00_0000_0000), (2, 0x5500_3000)];
+        let mut all: Vec<(u32, &mut u64)> = given.iter_mut().map(|(s, a)| (*s, a)).collect();
+        make_relative(&mut all);
+        assert_eq!(given.map(|(_, address)| address), [0x2000, 0, 0, 0x3000]);
+        make_relative(&mut []);
+    }
 
     struct Server {
         folder: tempfile::TempDir,
@@ -438,6 +474,9 @@ mod tests {
         }
         assert!(orders.try_recv().is_err());
         assert!(respond(Request::Status {}, false, &board, &send).is_ok());
+        let request = Request::Explain { group: "g".to_owned(), address: Some(4096) };
+        let error = respond(request, false, &board, &send).unwrap_err();
+        assert!(error.contains("only root may ask for an address"), "{error}");
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //!   (what is wrong before anything is changed), [`waiting`] (for a host that can be managed),
 //!   [`notify`] (the service manager);
 //! - what is shown: [`status`] (plain data), [`board`], [`explain`](mod@explain), [`control`] (the
-//!   socket, both ends), [`metrics`]; [`cli`]: arguments.
+//!   socket, both ends), [`metrics`], [`http`]; [`cli`]: arguments.
 #![forbid(unsafe_code)]
 
 pub mod board;
@@ -23,6 +23,7 @@ pub mod discover;
 pub mod explain;
 pub mod group;
 pub mod history;
+pub mod http;
 pub mod live;
 pub mod machine;
 pub mod metrics;

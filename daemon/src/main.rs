@@ -21,7 +21,7 @@ use terrace_daemon::cli::{Cli, Command};
 use terrace_daemon::live::Live;
 use terrace_daemon::notify::Notifier;
 use terrace_daemon::waiting::{self, CannotOpen};
-use terrace_daemon::{Config, Service, control, metrics, preflight};
+use terrace_daemon::{Config, Service, control, http, preflight};
 use terrace_linux::conflicts::{self, Severity};
 use terrace_linux::roots::Roots;
 use terrace_linux::{GuardCommand, Host, HostOptions, session, signals};
@@ -156,7 +156,11 @@ fn run(path: PathBuf, dry_run: bool, wait: bool) -> Result<(), Failed> {
     let mut servers = Vec::new();
     if let Some(listener) = metrics {
         let (shared, end) = (Arc::clone(&board), Arc::clone(&ending));
-        servers.push(std::thread::spawn(move || metrics::serve(listener, shared, end)));
+        servers.push(std::thread::spawn(move || {
+            if let Err(error) = http::serve(listener, shared, end) {
+                tracing::error!(%error, "the metrics endpoint");
+            }
+        }));
     }
     // The host's lock comes first: of two daemons one is refused before it takes the other's socket.
     let open = || Live::open(&config, Roots::default(), Some(guard.clone()));

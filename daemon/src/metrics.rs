@@ -1,24 +1,11 @@
 //! The Prometheus endpoint: the status in the text exposition format, version 0.0.4.
 //!
-//! `docs/operator.md` lists the names; a test holds it to them. Requests are read within bounds of
-//! size and time, answered one at a time and closed.
+//! `docs/operator.md` lists the names; a test holds it to them. `http.rs` serves it.
 
-use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use crate::board::Board;
 use crate::discover::shown;
 use crate::status::{GroupStatus, Status};
 use crate::throttle::ThrottleReason;
-
-/// Largest request.
-const MOST_BYTES: usize = 8 << 10;
-/// Time for a request and its answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+use std::fmt::Write as _;
 
 /// The text of a scrape.
 pub fn render(status: &Status) -> String {
@@ -62,6 +49,12 @@ pub fn render(status: &Status) -> String {
         let help = "Control groups that match and are not managed.";
         out.plain(name, "gauge", help, status.unmanaged.len() as f64);
     }
+    out.plain(
+        "terrace_unvisited_groups",
+        "gauge",
+        "Control groups that the last search left out, at least: there are too many.",
+        status.unvisited_groups as f64,
+    );
     out.family("terrace_memory_bytes", "gauge", "Memory of the machine by tier.");
     out.sample("terrace_memory_bytes", &[("tier", "fast")], m.fast_bytes as f64);
     out.sample("terrace_memory_bytes", &[("tier", "slow")], m.slow_bytes as f64);
@@ -344,62 +337,6 @@ impl Exposition {
     }
 }
 
-/// Answers scrapes until `stop` is set.
-pub fn serve(listener: TcpListener, board: Arc<Board>, stop: Arc<AtomicBool>) {
-    if let Err(error) = listener.set_nonblocking(true) {
-        tracing::error!(%error, "the metrics endpoint");
-        return;
-    }
-    while !stop.load(Ordering::Relaxed) {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                if let Err(error) = answer(stream, &board) {
-                    tracing::debug!(%error, "a scrape");
-                }
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
-}
-
-fn answer(mut stream: TcpStream, board: &Board) -> std::io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let begin = Instant::now();
-    let mut request = Vec::new();
-    let mut piece = [0; 1024];
-    while !request.windows(4).any(|w| w == b"\r\n\r\n") {
-        let n = stream.read(&mut piece)?;
-        request.extend_from_slice(&piece[..n]);
-        if n == 0 || request.len() > MOST_BYTES || begin.elapsed() > PATIENCE {
-            break;
-        }
-    }
-    let (code, kind, body) = reply(&request, board);
-    let head = format!(
-        "HTTP/1.1 {code}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())
-}
-
-fn reply(request: &[u8], board: &Board) -> (&'static str, &'static str, String) {
-    const TEXT: &str = "text/plain; charset=utf-8";
-    let line = request.split(|b| *b == b'\r').next().unwrap_or_default();
-    let line = String::from_utf8_lossy(line);
-    let mut words = line.split(' ');
-    match (words.next(), words.next()) {
-        (Some("GET"), Some("/metrics")) => {
-            ("200 OK", "text/plain; version=0.0.4; charset=utf-8", render(&board.status()))
-        }
-        (Some("GET"), Some("/")) => ("200 OK", TEXT, "terraced: see /metrics\n".to_owned()),
-        (Some("GET"), Some(_)) => ("404 Not Found", TEXT, "expected /metrics\n".to_owned()),
-        _ => ("400 Bad Request", TEXT, "expected GET /metrics\n".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -485,17 +422,6 @@ mod tests {
                 assert!(asked.peek().is_some(), "{query}");
                 assert!(asked.all(|name| known.contains(name)), "{query}");
             }
-        }
-    }
-
-    #[test]
-    fn requests_that_are_none_are_told_so() {
-        let board = Board::default();
-        let code = |request: &[u8]| reply(request, &board).0;
-        assert_eq!(code(b"GET /metrics HTTP/1.1\r\n\r\n"), "200 OK");
-        assert_eq!(code(b"GET /etc/passwd HTTP/1.1\r\n\r\n"), "404 Not Found");
-        for bad in [&b""[..], b"\r\n\r\n", b"POST /metrics", &[0xff; 3000], b"GET"] {
-            assert_eq!(code(bad), "400 Bad Request");
         }
     }
 }
