@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use terrace_hardware::units::Bytes;
 use terrace_lab::{Accel, ClockFigures, GuestJob, Lab, LabConfig, Machine, Program};
 use terrace_timed::config::{TierSpeed, TimedConfig};
 
@@ -93,6 +94,29 @@ fn from_inside_each_node_has_the_latency_and_bandwidth_that_were_asked_for() {
     near("a sleep in us", of(&lines, "sleep")[0], 200_000.0, 0.02);
     // Two instructions a cycle at 3 GHz.
     near("time of an instruction in ns", of(&lines, "compute")[0], 1.0 / 6.0, 0.03);
+}
+
+#[test]
+fn two_processors_take_as_long_as_one_in_a_guest() {
+    let script = "
+        memory-speed chase 1 64 60000 1 && memory-speed chase 1 64 60000 2 &&
+        memory-speed compute - - 400000000 1 && memory-speed compute - - 400000000 2";
+    // They share the tier's bandwidth and the last level, so there is plenty of one and so little of
+    // the other that neither misses it: with 30 MiB of it, two take 12 % longer to lay out 64 MiB
+    // each in random order, for half of what one finds there alone is the other's.
+    let wide = TIERS.map(|tier| TierSpeed { gb_per_s: 200.0, ..tier });
+    let mut config = TimedConfig::with_tiers(&wide).expect("tiers");
+    config.hardware.node.caches.llc.size = Bytes::mib(1);
+    config.hardware.node.caches.llc.ways = 16;
+    config.hardware.node.caches.l2 = None;
+    let (lines, _) =
+        measure(Machine { memory_clock: Some(Box::new(config)), ..machine(2) }, script);
+    for chase in of(&lines, "chase") {
+        near("latency in ns", chase, 300.0, 0.03);
+    }
+    let elapsed = of(&lines, "elapsed_us");
+    near("two that chase, in us", elapsed[1], elapsed[0], 0.05);
+    near("two that compute, in us", elapsed[3], elapsed[2], 0.05);
 }
 
 #[test]
