@@ -274,7 +274,7 @@ mod tests {
         };
         let sum = windows.iter().fold([0, 0], |a, b| [a[0] + b[0], a[1] + b[1]]);
         let periods = windows.iter().map(|window| figures(*window)).collect();
-        ClockFigures { total: figures(sum), periods, complete: true }
+        ClockFigures { total: figures(sum), periods, host_cpu_ns: Vec::new(), complete: true }
     }
 
     #[test]

@@ -88,6 +88,8 @@ impl Timing {
 struct Line {
     mark: String,
     figures: Figures,
+    #[serde(default)]
+    host_cpu_ns: u64,
 }
 
 /// What the machine's clock knows of a run.
@@ -97,6 +99,10 @@ pub struct ClockFigures {
     pub total: Figures,
     /// From mark to mark (`count-period`), where there are more than two.
     pub periods: Vec<Figures>,
+    /// Processor time of the host that the emulator took from mark to mark, the first window first.
+    /// Not of the guest, and never the same twice: not written with the rest.
+    #[serde(skip)]
+    pub host_cpu_ns: Vec<u64>,
     /// Whether the command's end was marked; otherwise the machine ended first, and `total` lasts
     /// until the last mark.
     pub complete: bool,
@@ -120,7 +126,10 @@ impl ClockFigures {
         };
         let periods: Vec<Figures> =
             lines.windows(2).map(|pair| pair[1].figures.since(&pair[0].figures)).collect();
+        let host_cpu_ns =
+            lines.windows(2).map(|pair| pair[1].host_cpu_ns.saturating_sub(pair[0].host_cpu_ns));
         Ok(Self {
+            host_cpu_ns: host_cpu_ns.collect(),
             total: last.figures.since(&first.figures),
             periods: if periods.len() > 1 { periods } else { Vec::new() },
             complete: end.is_some(),

@@ -1,6 +1,7 @@
 //! The parts of the benchmark, one file each, and their registry. To add one: write its file
 //! beside these, name it here, and add its row to [`PARTS`].
 
+mod clock;
 mod depth;
 mod plan;
 mod policies;
@@ -22,5 +23,13 @@ pub struct Part {
 }
 
 /// Every part there is.
-pub static PARTS: &[Part] =
-    &[policy::PART, record::PART, sim::PART, depth::PART, plan::PART, policies::PART, rack::PART];
+pub static PARTS: &[Part] = &[
+    policy::PART,
+    record::PART,
+    sim::PART,
+    depth::PART,
+    plan::PART,
+    policies::PART,
+    rack::PART,
+    clock::PART,
+];

@@ -143,7 +143,7 @@ fn times(mut run: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
 }
 
 /// Processor time of this process and of its children that have ended, to the hundredth.
-fn cpu_time_s() -> anyhow::Result<f64> {
+pub(super) fn cpu_time_s() -> anyhow::Result<f64> {
     /// The unit of `/proc/PID/stat` on every Linux for x86-64 (`USER_HZ`).
     const TICKS_PER_S: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").context("reading /proc/self/stat")?;
