@@ -34,6 +34,38 @@ pub struct Decoded {
     pub writes: u16,
 }
 
+/// Splits the bytes of an instruction into prefixes, extension of registers, and what follows.
+fn parts(bytes: &[u8]) -> Option<(&[u8], u8, &[u8])> {
+    let is_prefix = |b: &u8| {
+        matches!(b, 0x26 | 0x2E | 0x36 | 0x3E | 0x64 | 0x65 | 0x66 | 0x67 | 0xF0 | 0xF2 | 0xF3)
+    };
+    let prefixes = bytes.iter().take_while(|b| is_prefix(b)).count();
+    let (prefix, rest) = bytes.split_at(prefixes);
+    match rest.first()? {
+        rex if rex & 0xF0 == 0x40 => Some((prefix, *rex, &rest[1..])),
+        _ => Some((prefix, 0, rest)),
+    }
+}
+
+/// Whether the instruction changes what the processor is at (privilege, segments, flags of
+/// interrupts, control registers) or speaks to a device. An emulator carries these out in functions
+/// of its own and ends the block with them.
+pub fn is_of_system(bytes: &[u8]) -> bool {
+    let Some((_, _, rest)) = parts(bytes) else { return false };
+    let digit = |at: usize| rest.get(at).map(|byte| byte >> 3 & 7);
+    match rest {
+        [0x0F, 0x00 | 0x01 | 0x05..=0x09 | 0x20..=0x23 | 0x30 | 0x32 | 0x34 | 0x35, ..] => true,
+        [0x0F, 0xA1 | 0xA2 | 0xA9 | 0xAA, ..] => true,
+        // Restoring a processor's extended state.
+        [0x0F, 0xAE | 0xC7, ..] => matches!(digit(2), Some(3 | 5)),
+        [0x6C..=0x6F | 0x8E | 0x9D | 0xCA..=0xCF | 0xE4..=0xE7 | 0xEC..=0xEF, ..] => true,
+        [0xF1 | 0xF4 | 0xFA | 0xFB, ..] => true,
+        // Far calls and jumps.
+        [0xFF, ..] => matches!(digit(1), Some(3 | 5)),
+        _ => false,
+    }
+}
+
 const NOTHING: Decoded =
     Decoded { effect: Effect::None, address: 0, loads: false, reads: 0, writes: 0 };
 
@@ -84,16 +116,7 @@ pub fn decode(bytes: &[u8]) -> Decoded {
 }
 
 fn decoded(bytes: &[u8]) -> Option<Decoded> {
-    let is_prefix = |b: &u8| {
-        matches!(b, 0x26 | 0x2E | 0x36 | 0x3E | 0x64 | 0x65 | 0x66 | 0x67 | 0xF0 | 0xF2 | 0xF3)
-    };
-    let prefixes = bytes.iter().take_while(|b| is_prefix(b)).count();
-    let (prefix, mut rest) = bytes.split_at(prefixes);
-    let mut rex = 0;
-    if rest.first()? & 0xF0 == 0x40 {
-        rex = rest[0];
-        rest = &rest[1..];
-    }
+    let (prefix, rex, rest) = parts(bytes)?;
     let (&opcode, rest) = rest.split_first()?;
     match opcode {
         0x0F => two_bytes(rest, rex, prefix),

@@ -9,7 +9,7 @@
 //! does not know stays what it was.
 
 pub use crate::decode::Effect;
-use crate::decode::{Decoded, decode};
+use crate::decode::{Decoded, decode, is_of_system};
 
 /// Registers that are followed.
 pub const REGISTERS: usize = 16;
@@ -64,6 +64,8 @@ pub struct Flow {
     pub sites: Vec<Site>,
     /// By instruction.
     pub effects: Vec<Effect>,
+    /// By instruction, whether it is one of the system's, with which a block ends.
+    pub of_system: Vec<bool>,
 }
 
 /// Analyses a block of 64-bit code, given the bytes of each of its instructions.
@@ -96,6 +98,7 @@ pub fn analyse<'a>(instructions: impl Iterator<Item = &'a [u8]>, kernel: bool) -
             }
         }
         flow.effects.push(effect);
+        flow.of_system.push(is_of_system(bytes));
         flow.sites.push(site);
     }
     let unchanged = |n: usize| Sources { registers: 1 << n, loads: 0 };
@@ -160,6 +163,42 @@ mod tests {
         // pop rax; pop rbx; ret
         let flow = flow(&[&[0x58], &[0x5b], &[0xc3]]);
         assert!(flow.sites.iter().all(|site| site.address.loads == 0));
+    }
+
+    #[test]
+    fn the_systems_instructions_are_told_from_a_programs() {
+        let of_system: [&[u8]; 14] = [
+            &[0x48, 0xCF],             // iretq
+            &[0x0F, 0x05],             // syscall
+            &[0x48, 0x0F, 0x07],       // sysretq
+            &[0xCD, 0x80],             // int 0x80
+            &[0x9D],                   // popf
+            &[0xEC],                   // in al,dx
+            &[0x66, 0xEF],             // out dx,ax
+            &[0x0F, 0x30],             // wrmsr
+            &[0x0F, 0x22, 0xD8],       // mov cr3,rax
+            &[0x0F, 0x01, 0x3F],       // invlpg [rdi]
+            &[0x8E, 0xD8],             // mov ds,eax
+            &[0xFB],                   // sti
+            &[0x48, 0x0F, 0xAE, 0x2F], // xrstor64 [rdi]
+            &[0x48, 0xFF, 0x2F],       // far jump
+        ];
+        let of_program: [&[u8]; 8] = [
+            &[0xC3],                   // ret
+            &[0xE8, 1, 0, 0, 0],       // call
+            &[0xFF, 0xD0],             // call rax
+            &[0xFF, 0x20],             // jmp [rax]
+            &[0xFF, 0x30],             // push [rax]
+            &[0xF3, 0x48, 0xAB],       // rep stosq
+            &[0x48, 0x8B, 0x03],       // mov rax,[rbx]
+            &[0x0F, 0x84, 0, 0, 0, 0], // je
+        ];
+        for bytes in of_system {
+            assert!(flow(&[bytes]).of_system[0], "{bytes:x?}");
+        }
+        for bytes in of_program {
+            assert!(!flow(&[bytes]).of_system[0], "{bytes:x?}");
+        }
     }
 
     #[test]

@@ -115,7 +115,13 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
         for (at, (site, effect)) in flow.sites.into_iter().zip(flow.effects).enumerate() {
             let data = ptr::from_ref(kept(&mut timed.sites, site)).cast_mut().cast();
             let (flags, kinds) = (qemu::NO_REGISTERS, qemu::LOADS_AND_STORES);
-            qemu::qemu_plugin_register_vcpu_mem_cb(instruction(at), on_access, flags, kinds, data);
+            // QEMU before 8.0 keeps a pointer to the callbacks of accesses made in its own functions
+            // past an instruction of these that ends its block, and follows it with the next
+            // interrupt of the processor: also when a full buffer of blocks was thrown away since.
+            if !flow.of_system[at] {
+                let instruction = instruction(at);
+                qemu::qemu_plugin_register_vcpu_mem_cb(instruction, on_access, flags, kinds, data);
+            }
             let on_effect = match effect {
                 Effect::None => continue,
                 Effect::Halt => on_halt,
