@@ -170,8 +170,10 @@ impl Hotness {
         self.clock += 1;
         let bound = aging_bound(self.clock);
         self.newest = (self.newest + 1) % HISTORY_PERIODS;
-        if let Some(counts) = &scan.counts {
-            self.shares.observe(counts);
+        match &scan.counts {
+            Some(counts) => self.shares.observe(counts),
+            None if !self.shares.is_empty() => self.go_by_bits(),
+            None => {}
         }
         let by_shares = !self.shares.is_empty();
         let shares = &self.shares;
@@ -190,6 +192,15 @@ impl Hotness {
                 recount(idles, accessed, gone);
             }
             visit(word, ages, idles);
+        }
+    }
+
+    /// Bits are sampled once a period from now on: the history says how often pages were accessed. It
+    /// has the slot of the scan that is being taken in already, with what was there before.
+    fn go_by_bits(&mut self) {
+        self.shares = SampledShares::default();
+        for page in 0..self.pages {
+            self.idle[page] = IDLE - self.history(page).count_ones() as u8;
         }
     }
 
@@ -381,6 +392,28 @@ mod tests {
             }
         }
         assert_eq!(hotness.age(0), age_floor(OLDEST));
+    }
+
+    #[test]
+    fn idle_counts_are_those_of_bits_again_when_samples_end() {
+        let layout = Arc::new(Layout::contiguous(PageSize::Huge, 70));
+        let bits =
+            |n: usize| (0..70).map(|page| (page + n).is_multiple_of(3)).collect::<PageBits>();
+        let (mut sampled, mut plain) = (Hotness::new(), Hotness::new());
+        let remap = || Remap::from_nothing(&layout);
+        sampled.remap(&remap());
+        plain.remap(&remap());
+        for n in 0..80 {
+            let now = scan(&layout, bits(n), 0);
+            plain.observe(&now);
+            // Of a page with a bit all samples, of the others none, until the group has grown.
+            let counts: Arc<[u8]> = (0..70).map(|page| 9 * u8::from(bits(n).get(page))).collect();
+            let counts = counts::AccessCounts { samples: 9, interval_us: 1000, counts };
+            sampled.observe(&if n < 75 { now.with_counts(counts) } else { now });
+            assert_eq!(sampled.is_sampled(), n < 75);
+            assert_eq!(sampled.frequency(7), plain.frequency(7));
+        }
+        assert_eq!(sampled.idle_counts(), plain.idle_counts());
     }
 
     #[test]

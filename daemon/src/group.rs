@@ -516,8 +516,7 @@ impl Observer for Watching<'_> {
         // Whole page-periods are counted, what is left of them with the next period.
         keeper.accesses[0] += scan.accesses();
         keeper.accesses[1] += scan.accesses_in(&scan.fast);
-        let [accessed, hits] = keeper.accesses.map(|pages| pages as u64);
-        keeper.accesses = keeper.accesses.map(f64::fract);
+        let (accessed, hits) = take_whole(&mut keeper.accesses);
         let scans = (keeper.history.len() as u32).min(HISTORY_PERIODS as u32);
         let period_s = keeper.settings.period_ms as f64 / 1000.0;
         let curve = HitCurve::of(&keeper.hotness, size, scans, period_s);
@@ -596,6 +595,16 @@ impl Observer for Watching<'_> {
     }
 }
 
+/// Takes the whole page-periods out of accesses and of those that were hits: never more hits than
+/// accesses, although their parts come together in different periods.
+fn take_whole(accesses: &mut [f64; 2]) -> (u64, u64) {
+    let accessed = accesses[0].floor();
+    let hits = accesses[1].floor().min(accessed);
+    accesses[0] -= accessed;
+    accesses[1] -= hits;
+    (accessed as u64, hits as u64)
+}
+
 /// Tracked memory by how it was used and where it lies: fast, slow.
 fn by_heat(scan: &Scan, hotness: &Hotness, scans: u32) -> (Heat, Heat) {
     let size = scan.layout.page_size().bytes();
@@ -642,4 +651,25 @@ fn processes(scan: &Scan) -> (Vec<ProcessStatus>, u64) {
     all.sort_by_key(|p| (std::cmp::Reverse(p.bytes), p.pid));
     all.truncate(LISTED_PROCESSES);
     (all, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_accesses_are_counted_in_the_end_and_hits_are_never_more() {
+        let (mut left, mut sums, mut given) = ([0.0; 2], (0, 0), [0.0; 2]);
+        // The first two periods alone would have one hit of no access in the second.
+        for (accesses, hits) in [(2.5, 1.6), (0.4, 0.4), (3.25, 3.25), (0.0, 0.0), (7.1, 2.05)] {
+            left[0] += accesses;
+            left[1] += hits;
+            given[0] += accesses;
+            given[1] += hits;
+            let (accessed, hits) = take_whole(&mut left);
+            assert!(hits <= accessed, "{hits} of {accessed}");
+            sums = (sums.0 + accessed, sums.1 + hits);
+        }
+        assert_eq!(sums, (given[0] as u64, given[1] as u64));
+    }
 }

@@ -35,8 +35,10 @@ impl Coldness {
 
     /// Takes in a scan.
     pub(super) fn observe(&mut self, scan: &Scan) {
-        if let Some(counts) = &scan.counts {
-            self.shares.observe(counts);
+        match &scan.counts {
+            Some(counts) => self.shares.observe(counts),
+            // Sampled once a period, as from when the group has grown: periods without use tell.
+            None => self.shares = SampledShares::default(),
         }
         self.idle_periods.resize(scan.pages(), 0);
         for (pages, &accessed) in self.idle_periods.chunks_mut(64).zip(scan.accessed.words()) {
