@@ -72,12 +72,33 @@ fn kills_groups_and_full_memory_leave_nothing_behind() {
     in_guest("debian", &[], "daemon_soak.sh", &["3", "12", "60", "1"], 900, &lines);
 }
 
+/// A driver of the kernel package that the guests boot, compressed.
+fn driver(name: &str) -> PathBuf {
+    let cache = Cache::of_user().expect("a cache");
+    let image = Kernel::Debian.image(&cache, &mut |_| {}).expect("Debian's kernel");
+    let root = image.ancestors().map(|a| a.join("root")).find(|r| r.is_dir()).expect("its package");
+    let modules = std::fs::read_dir(root.join("lib/modules")).expect("modules");
+    let of_release = |entry: std::fs::DirEntry| entry.path().join("kernel/drivers").join(name);
+    let mut found = modules.flatten().map(of_release).filter(|path| path.is_file());
+    found.next().unwrap_or_else(|| panic!("no {name} in {}", root.display()))
+}
+
 /// A control group and a limit are configured, nothing else. Others fill the fast node, where the
-/// program has 10 of its 24 hot pages at the start.
+/// program has a part of its hot pages at the start.
 #[test]
 fn hot_pages_come_to_a_full_node_with_default_settings() {
     let lines = ["full node:", "all held"];
     println!("{}", in_guest("debian", &CLOCK, "daemon_live.sh", &["full_node"], 900, &lines));
+}
+
+/// The same beside a reader of a device that is larger than what the fast node has free.
+#[test]
+fn a_reader_of_files_keeps_no_hot_page_in_slow_memory() {
+    let file = format!("{}:/srv/brd.ko.xz", driver("block/brd.ko.xz").display());
+    let options = [CLOCK[0], "--file", &file];
+    let lines = ["without a reader:", "beside a reader:", "difference:", "all held"];
+    let arguments = ["beside_a_reader"];
+    println!("{}", in_guest("debian", &options, "daemon_live.sh", &arguments, 1800, &lines));
 }
 
 /// Time passes with the guest's instructions: nothing waits for a pause to be over.
