@@ -44,6 +44,16 @@ pub enum Allocation {
     Affinity,
 }
 
+/// In which order a node's pages become local and remote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dealing {
+    /// The ratio is exact in every 64 pages, and their order is drawn.
+    Shuffled,
+    /// Strictly in turns, so that a stride over pages can meet one memory alone.
+    InTurns,
+}
+
 /// Which local pages make room (the paper, section III-E).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -247,8 +257,10 @@ pub struct RackConfig {
     pub nodes: u32,
     /// Memory pools.
     pub pools: u32,
-    /// Of every node's pages, the share that is allocated locally; dealt out in turns.
+    /// Of every node's pages, the share that is allocated locally.
     pub local_share: f64,
+    /// In which order they are dealt out.
+    pub dealing: Dealing,
     /// How remote memory appears to nodes.
     pub organization: Organization,
     /// Which pool the next chunk comes from.
@@ -327,6 +339,7 @@ impl Default for RackConfig {
             nodes: 1,
             pools: 1,
             local_share: 0.5,
+            dealing: Dealing::Shuffled,
             organization: Organization::Distributed,
             allocation: Allocation::RoundRobin,
             chunk: Bytes::mib(4),

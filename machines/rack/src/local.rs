@@ -12,6 +12,7 @@
 //! earlier migrated page was, so the ratio of local to remote memory stays.
 
 mod allocation;
+mod dealer;
 mod migration;
 mod requests;
 
@@ -28,6 +29,7 @@ use crate::address::{RemotePage, Translation};
 use crate::background::Background;
 use crate::config::{FaultInjection, PAGE_BYTES, RackConfig, ps, ps_1024_per_byte};
 use crate::link::transmission;
+use crate::local::dealer::Dealer;
 use crate::local::migration::{Arrival, BatchState, Departure, PageCopy};
 use crate::local::requests::Queued;
 pub use crate::local::requests::Requests;
@@ -90,8 +92,7 @@ pub struct LocalMemory {
     pub pages: Pages,
     translation: Translation,
     remote_to_page: ByPage<u32>,
-    local_share: f64,
-    share: f64,
+    dealer: Dealer,
     frames: u32,
     most_frames: u32,
     free_frames: Vec<u32>,
@@ -206,8 +207,7 @@ impl LocalMemory {
             pages: Pages::default(),
             translation: Translation::new(unit),
             remote_to_page: ByPage::default(),
-            local_share: config.local_share,
-            share: 0.0,
+            dealer: Dealer::new(config.dealing, config.local_share, config.seed ^ node as u64),
             frames: 0,
             // The last eighth holds page tables.
             most_frames: (frames - frames / 8) as u32,

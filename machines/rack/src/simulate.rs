@@ -587,7 +587,7 @@ fn start_up(
     let mut missing = Vec::new();
     let touched: Vec<Vec<u64>> = nodes.iter_mut().map(ComputeNode::start_up).collect();
     for (node, pages) in nodes.iter_mut().zip(&touched) {
-        let remote = (pages.len() as f64 * (1.0 - config.local_share)).ceil() as u32 + 1;
+        let remote = node.memory().remote_among(pages.len());
         let reserve = if config.local_share < 1.0 { remote + spare } else { 0 };
         missing.push(node.memory().units_missing(reserve));
     }

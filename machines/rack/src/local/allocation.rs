@@ -19,10 +19,15 @@ impl LocalMemory {
         self.free_remote.extend(local..local + self.unit);
     }
 
+    /// How many of the next pages will be remote by the set share.
+    pub fn remote_among(&self, pages: usize) -> u32 {
+        self.dealer.remote_among(pages)
+    }
+
     /// Maps the page of an address, locally or remotely by the set share. `false` if that needs
     /// remote memory which is not there yet; it is asked for.
     pub fn map(&mut self, now: Time, address: u64) -> bool {
-        let local = self.share + self.local_share >= 1.0 - 1e-9;
+        let local = self.dealer.is_local();
         let full = self.frames >= self.most_frames && self.free_frames.is_empty();
         let place = if local && !full {
             let frame = self.new_frame();
@@ -36,7 +41,7 @@ impl LocalMemory {
             self.counts.pages_remote += 1;
             Place::Remote(remote)
         };
-        self.share += self.local_share - if local { 1.0 } else { 0.0 };
+        self.dealer.dealt();
         let page = self.pages.map(address, place);
         if let Place::Remote(remote) = place {
             if let Some(check) = &mut self.check
