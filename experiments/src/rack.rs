@@ -24,7 +24,7 @@ pub fn read(file: &Path, full: bool, schemes: &[String]) -> Result<Experiment, I
 }
 
 /// What claims can be about.
-const MEASURES: [&str; 9] = [
+const MEASURES: [&str; 14] = [
     "slowdown",
     "access_cost",
     "access_ns",
@@ -34,6 +34,12 @@ const MEASURES: [&str; 9] = [
     "stall_ns",
     "batches",
     "npm",
+    "pool_read_ns",
+    "buffer_hit_ns",
+    "page_fetch_ns",
+    // Of a page fetch over a read from a pool, and of a buffer hit.
+    "page_over_block",
+    "buffer_hit_over_block",
 ];
 
 /// The claims of an experiment.
@@ -51,6 +57,7 @@ pub fn claims(experiment: &Experiment) -> Result<Vec<Claim>, InputError> {
 
 /// Checks the claims of an experiment against what was run.
 pub fn verdicts(experiment: &Experiment, runs: &[RackRunRow]) -> Result<Vec<Verdict>, InputError> {
+    let over = |a: Option<f64>, b: Option<f64>| Some(a? / b?);
     let fact = |r: &RackRunRow| Fact {
         dimensions: [
             ("variant", r.variant.clone()),
@@ -60,17 +67,24 @@ pub fn verdicts(experiment: &Experiment, runs: &[RackRunRow]) -> Result<Vec<Verd
         ]
         .into(),
         measures: [
-            ("slowdown", r.slowdown),
-            ("access_cost", r.access_cost),
-            ("access_ns", r.access_ns),
-            ("local_hit_ratio", r.local_hit_ratio),
-            ("local_ns", r.local_ns),
-            ("remote_ns", r.remote_ns),
-            ("stall_ns", r.stall_ns),
-            ("batches", r.batches as f64),
-            ("npm", r.npm as f64),
+            ("slowdown", Some(r.slowdown)),
+            ("access_cost", Some(r.access_cost)),
+            ("access_ns", Some(r.access_ns)),
+            ("local_hit_ratio", Some(r.local_hit_ratio)),
+            ("local_ns", Some(r.local_ns)),
+            ("remote_ns", Some(r.remote_ns)),
+            ("stall_ns", Some(r.stall_ns)),
+            ("batches", Some(r.batches as f64)),
+            ("npm", Some(r.npm as f64)),
+            ("pool_read_ns", r.pool_read_ns),
+            ("buffer_hit_ns", r.buffer_hit_ns),
+            ("page_fetch_ns", r.page_fetch_ns),
+            ("page_over_block", over(r.page_fetch_ns, r.pool_read_ns)),
+            ("buffer_hit_over_block", over(r.buffer_hit_ns, r.pool_read_ns)),
         ]
-        .into(),
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect(),
     };
     let facts: Vec<Fact> = runs.iter().map(fact).collect();
     Ok(claims(experiment)?.iter().map(|claim| claim.check(&facts)).collect())
@@ -124,6 +138,10 @@ fn ns(ps: u64) -> f64 {
     ps as f64 / 1000.0
 }
 
+fn known_mean_ns(ps: u64, count: u64) -> Option<f64> {
+    (count > 0).then(|| mean_ns(ps, count))
+}
+
 fn mean_ns(ps: u64, count: u64) -> f64 {
     ns(ps) / count.max(1) as f64
 }
@@ -171,6 +189,12 @@ pub fn tables(experiment: &Experiment, finished: &[Finished]) -> Tables {
                 remote_writes: c.remote_writes,
                 local_ns: mean_ns(c.local_ps, c.local_reads),
                 remote_ns: mean_ns(c.remote_ps, c.remote_reads),
+                pool_read_ns: known_mean_ns(
+                    c.remote_ps - c.buffer_ps,
+                    c.remote_reads - c.buffer_reads,
+                ),
+                buffer_hit_ns: known_mean_ns(c.buffer_hit_ps, c.buffer_hits),
+                page_fetch_ns: known_mean_ns(node.controller.fetch_ps, node.controller.fetches),
                 remote_nic_ns: part(1),
                 remote_switch_ns: part(2),
                 remote_queue_ns: part(3),

@@ -51,7 +51,13 @@ table! {
         local_ns: f64,
         /// Mean time of a remote read.
         remote_ns: f64,
-        /// Of it in interfaces.
+        /// Mean time of a read from a pool; none without one.
+        pool_read_ns: Option<f64>,
+        /// Mean time of a read that a page buffer answered at once; none without one.
+        buffer_hit_ns: Option<f64>,
+        /// Mean time from asking for a hot page until its last block is buffered; none without one.
+        page_fetch_ns: Option<f64>,
+        /// Of the time of a remote read in interfaces.
         remote_nic_ns: f64,
         /// Of it in the switch and page buffers.
         remote_switch_ns: f64,

@@ -1,5 +1,6 @@
 //! Runs workloads of an experiment under some schemes and prints what came of it, where its time
-//! went, and how fast. What stands in SET, as TOML, is laid over the experiment's `[rack]`.
+//! went, and how fast. What stands in SET, as TOML, is laid over the experiment's `[rack]`;
+//! where FULL is set, its full size is run.
 //! `cargo run --release -p terrace-rack --example rack_speed -- FILE VARIANT WORKLOADS SCHEMES`
 #![allow(clippy::print_stdout)]
 
@@ -29,9 +30,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut file: toml::Table = std::fs::read_to_string(&arguments[0])?.parse()?;
     if let Ok(set) = std::env::var("SET") {
         let set: toml::Table = set.replace(';', "\n").parse()?;
-        overlay(&mut file, &toml::Table::from_iter([("rack".to_owned(), set.into())]));
+        let over = toml::Table::from_iter([("rack".to_owned(), set.into())]);
+        overlay(&mut file, &over);
+        overlay(&mut file, &toml::Table::from_iter([("full".to_owned(), over.into())]));
     }
-    let mut experiment = Experiment::from_toml(&toml::to_string(&file)?, false, &list(3))?;
+    let mut experiment =
+        Experiment::from_toml(&toml::to_string(&file)?, std::env::var("FULL").is_ok(), &list(3))?;
     let variant = arguments.get(1).map_or("", String::as_str);
     experiment.variants.retain(|v| v.name == variant || variant.is_empty());
     let wanted = list(2);
@@ -56,7 +60,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!(
                 "{:9} {:6} slowdown {:6.3} cost {:5.2} local {:5.1} remote {:6.1} ({}) ns | \
                  {:4.1} mpki local {:4.1}% migrated {:4.1}% buffer {:4.1}% | in {} out {} batches {} npm {} \
-                 score {} stall {:4.1}% thr {} ask {} refused {} held {} | {:.0} us {:.2} Minstr/s",
+                 score {} stall {:4.1}% thr {} ask {} refused {} held {} | page {:.0} block {:.0} hit {:.0} ns | \
+                 {:.0} us {:.2} Minstr/s",
                 n.workload,
                 name,
                 n.time as f64 / base.time as f64,
@@ -79,6 +84,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 n.controller.pages,
                 n.controller.pages_refused,
                 n.controller.held_back,
+                ns(n.controller.fetch_ps, n.controller.fetches),
+                ns(c.remote_ps - c.buffer_ps, c.remote_reads - c.buffer_reads),
+                ns(c.buffer_hit_ps, c.buffer_hits),
                 n.time as f64 / 1e6,
                 n.instructions as f64 / host / 1e6,
             );

@@ -175,6 +175,10 @@ pub struct MechanismConfig {
     pub feedback_batches: u32,
     /// Evaluations with a negative score in a row after which parameters are learnt anew.
     pub negative_scores: u32,
+    /// Whether pages go on migrating while parameters are learnt anew, by the thresholds that there
+    /// were. The paper says that parameters are reset and not that migration stops; where it
+    /// does, one bad score costs as much time as the whole training.
+    pub migrate_while_relearning: bool,
     /// Simulated time of training: the paper has "a few million cycles".
     pub training_us: f64,
     /// Filtering goes on while more than this share of the pages seen in training is left.
@@ -208,6 +212,7 @@ impl Default for MechanismConfig {
             npm_least: 5,
             feedback_batches: 4,
             negative_scores: 4,
+            migrate_while_relearning: true,
             training_us: 500.0,
             filter_share: 0.3,
             count_factor: 1.0,

@@ -511,11 +511,12 @@ impl LocalMemory {
         }
     }
 
-    /// Mean time of local and remote reads so far.
+    /// Mean time so far of reads from local memory, and of those from a pool.
     fn mean_times(&self) -> (Time, Time) {
         let c = &self.counts;
         let local = c.local_ps.checked_div(c.local_reads).unwrap_or(50_000);
-        (local, c.remote_ps.checked_div(c.remote_reads).unwrap_or(local * 3))
+        let from_pools = (c.remote_ps - c.buffer_ps).checked_div(c.remote_reads - c.buffer_reads);
+        (local, from_pools.unwrap_or(local * 3))
     }
 
     /// A read is done; `packet` if it was answered over the network.
@@ -540,7 +541,16 @@ impl LocalMemory {
                 let Spent { nic, switch, queue, dram } = packet.spent;
                 c.remote_reads += 1;
                 c.remote_ps += latency;
-                c.buffer_reads += u64::from(dram == 0);
+                // No pool was asked: a page buffer had the block, or got it while this waited.
+                let buffered = dram == 0;
+                if buffered {
+                    c.buffer_reads += 1;
+                    c.buffer_ps += latency;
+                }
+                if packet.buffered {
+                    c.buffer_hits += 1;
+                    c.buffer_hit_ps += latency;
+                }
                 let l = &mut c.remote_latency;
                 let parts = [latency, nic, switch, queue, dram];
                 for (sum, part) in l.sums.iter_mut().zip(parts) {
@@ -555,8 +565,11 @@ impl LocalMemory {
                     c.checked_values += 1;
                     c.wrong_values += u64::from(packet.value != expected);
                 }
+                let (local, remote) = self.mean_times();
+                if buffered {
+                    self.ledger.buffered += remote.saturating_sub(latency);
+                }
                 if self.pages.is_victim(miss.page) {
-                    let (local, _) = self.mean_times();
                     self.ledger.victims += latency.saturating_sub(local);
                 }
             }

@@ -100,6 +100,12 @@ pub struct NodeCounts {
     pub local_ps: u64,
     /// Time of remote reads.
     pub remote_ps: u64,
+    /// Time of those that page buffers answered.
+    pub buffer_ps: u64,
+    /// Those that a page buffer answered at once, and their time.
+    pub buffer_hits: u64,
+    /// See above.
+    pub buffer_hit_ps: u64,
     /// Local latencies.
     pub local_latency: Histogram,
     /// Remote latencies.
@@ -139,6 +145,9 @@ impl NodeCounts {
             remote_writes: self.remote_writes - before.remote_writes,
             local_ps: self.local_ps - before.local_ps,
             remote_ps: self.remote_ps - before.remote_ps,
+            buffer_ps: self.buffer_ps - before.buffer_ps,
+            buffer_hits: self.buffer_hits - before.buffer_hits,
+            buffer_hit_ps: self.buffer_hit_ps - before.buffer_hit_ps,
             pages_in: self.pages_in - before.pages_in,
             pages_out: self.pages_out - before.pages_out,
             migrations: self.migrations - before.migrations,

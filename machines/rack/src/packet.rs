@@ -125,6 +125,8 @@ pub struct Packet {
     pub values: Option<PageValues>,
     /// The pages of a migration.
     pub pages: Option<Box<[RemotePage]>>,
+    /// Whether a page buffer had the block when the request came.
+    pub buffered: bool,
     /// When it was put into the queue it is in.
     pub queued: Time,
     /// Where its time went.
@@ -144,6 +146,7 @@ impl Packet {
             value: 0,
             values: None,
             pages: None,
+            buffered: false,
             queued: 0,
             spent: Spent::default(),
         }

@@ -335,7 +335,7 @@ impl Switch {
             self.release(now, port, packet.bytes);
             let node = usize::from(packet.node);
             let mut sent = std::mem::take(&mut self.sent);
-            self.controllers[node].answer(packet, &mut sent);
+            self.controllers[node].answer(now, packet, &mut sent);
             self.dispatch(now, &mut sent);
             self.sent = sent;
             self.after(now, node);

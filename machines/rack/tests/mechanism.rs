@@ -93,13 +93,25 @@ fn npm_grows_with_a_positive_score_and_parameters_are_learnt_anew_after_negative
     assert!((12..=100).contains(&most), "NPM was {most} at most, 8 at first");
     assert!(good.counts.migrations >= 4, "{} batches", good.counts.migrations);
 
-    // A page is hot when a quarter of it was read: what is left comes from the buffers, and its
-    // migration gains nothing.
+    // A page is hot when a quarter of it was read: buffers serve the other three quarters, which is
+    // a gain although nobody reads the page again.
     config.mechanism.count_factor = 0.25;
+    let ahead = outcome(&config, PASSED, "CPM");
+    assert!(ahead.counts.buffer_reads > ahead.counts.pages_in, "{:?}", ahead.counts);
+    assert_eq!(ahead.controller.trainings, 1);
+
+    // Hot when half of it was read: the other half is worth less than the move costs.
+    config.mechanism.count_factor = 0.5;
     let bad = outcome(&config, PASSED, "CPM");
     assert!(bad.counts.migrations >= 4, "{} batches", bad.counts.migrations);
     assert!(bad.samples.iter().any(|s| s.score < 0), "no negative score");
     assert!(bad.controller.trainings >= 2, "{} trainings", bad.controller.trainings);
+    // While parameters are learnt anew, pages migrate by the thresholds that there were.
+    config.mechanism.migrate_while_relearning = false;
+    let still = outcome(&config, PASSED, "CPM");
+    assert!(still.controller.trainings >= 2, "{} trainings", still.controller.trainings);
+    let (moves, waits) = (bad.counts.pages_in, still.counts.pages_in);
+    assert!(waits < moves, "{waits} pages where training stops migration, {moves} where not");
     // A scheme without feedback keeps its batches whatever they bring.
     let fixed = outcome(&config, PASSED, "E25");
     assert!(fixed.samples.iter().all(|s| s.npm == 25));

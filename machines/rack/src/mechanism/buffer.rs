@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use crate::Time;
 use crate::address::RemotePage;
 use crate::config::BLOCKS;
 use crate::mechanism::tracker::ByPage;
@@ -30,6 +31,8 @@ pub enum State {
 pub struct Entry {
     /// What became of it.
     pub state: State,
+    /// When it was asked for.
+    pub requested: Time,
     /// Blocks that are there.
     pub valid: u64,
     /// Blocks that were written since they came.
@@ -102,11 +105,12 @@ impl PageBuffers {
     }
 
     /// Sets a buffer aside for a page whose blocks are going to be read.
-    pub fn reserve(&mut self, page: RemotePage) {
+    pub fn reserve(&mut self, now: Time, page: RemotePage) {
         debug_assert!(self.has_room() && !self.entries.contains_key(&page.0));
         let values = self.check_data.then(|| Box::new([0; 64]));
         let entry = Entry {
             state: State::Fetching,
+            requested: now,
             valid: 0,
             dirty: 0,
             used: 0,
@@ -134,15 +138,16 @@ impl PageBuffers {
         true
     }
 
-    /// Marks a page complete if all its blocks are there. Whether it became so now.
-    pub fn settle(&mut self, page: RemotePage) -> bool {
-        let Some(entry) = self.entries.get_mut(&page.0) else { return false };
-        let now = entry.state == State::Fetching && entry.valid == ALL;
-        if now {
-            entry.state = State::Complete;
-            self.complete.push_back(page);
+    /// Marks a page complete if all its blocks are there: when it was asked for, if it became so
+    /// now.
+    pub fn settle(&mut self, page: RemotePage) -> Option<Time> {
+        let entry = self.entries.get_mut(&page.0)?;
+        if entry.state != State::Fetching || entry.valid != ALL {
+            return None;
         }
-        now
+        entry.state = State::Complete;
+        self.complete.push_back(page);
+        Some(entry.requested)
     }
 
     /// Takes a batch: the pages complete for longest.
@@ -204,15 +209,15 @@ mod tests {
     fn a_page_is_complete_when_its_last_block_came_and_leaves_in_order() {
         let mut b = PageBuffers::new(2, true);
         let (p, q) = (RemotePage(7), RemotePage(8));
-        b.reserve(p);
-        b.reserve(q);
+        b.reserve(10, p);
+        b.reserve(20, q);
         assert!(!b.has_room());
         for block in 0..64 {
             assert!(b.fill(q, block, 100 + u64::from(block)));
-            assert_eq!(b.settle(q), block == 63);
+            assert_eq!(b.settle(q), (block == 63).then_some(20));
         }
         (0..64).for_each(|block| assert!(b.fill(p, block, 0)));
-        assert!(b.settle(p));
+        assert_eq!(b.settle(p), Some(10));
         assert_eq!(b.announce(2), [q, p]);
         assert_eq!(b.send(q).unwrap().values.as_ref().unwrap()[63], 163);
         b.release(q);
@@ -223,7 +228,7 @@ mod tests {
     fn a_block_written_behind_its_back_is_read_again() {
         let mut b = PageBuffers::new(1, false);
         let p = RemotePage(7);
-        b.reserve(p);
+        b.reserve(10, p);
         b.get(p).unwrap().outdated |= 1 << 5;
         assert!(!b.fill(p, 5, 0));
         assert!(b.fill(p, 5, 0));

@@ -27,6 +27,11 @@ pub struct ControllerCounts {
     pub blocks: u64,
     /// Pages asked for.
     pub pages: u64,
+    /// Pages of which every block came into its buffer, and the time from asking for them until
+    /// then, in picoseconds, summed.
+    pub fetches: u64,
+    /// See above.
+    pub fetch_ps: Time,
     /// Pages that became hot and found no room to be asked for.
     pub pages_refused: u64,
     /// Blocks read again because they were written meanwhile.
@@ -67,9 +72,15 @@ pub struct Controller {
     npm_most: u32,
     first_npm: u32,
     threshold: Option<Threshold>,
-    /// Training goes on until then.
-    training_until: Time,
+    /// Whether thresholds are learnt and not fixed.
+    learns: bool,
+    /// Training goes on until then, if it does.
+    training_until: Option<Time>,
     training: Time,
+    /// Whether pages go on migrating, by the threshold that there was, while another is learnt.
+    migrate_while_relearning: bool,
+    /// Pages that became hot while another threshold is learnt: the tracker forgets them.
+    hot_in_training: Vec<Tracked>,
     filter: Filter,
     negative: u32,
     most_negative: u32,
@@ -121,8 +132,11 @@ impl Controller {
             npm_most: m.scaled(m.page_buffers.min(m.tracker_entries)),
             first_npm: npm,
             threshold: fixed,
-            training_until: if fixed.is_some() { 0 } else { training },
+            learns: fixed.is_none(),
+            training_until: fixed.is_none().then_some(training),
             training,
+            migrate_while_relearning: m.migrate_while_relearning,
+            hot_in_training: Vec::new(),
             filter: Filter {
                 share: m.filter_share,
                 count_factor: m.count_factor,
@@ -175,7 +189,7 @@ impl Controller {
         match packet.kind {
             Kind::Read | Kind::Write => return self.block(now, packet, out),
             Kind::Ready => self.ready(out),
-            Kind::Complete => self.complete(out),
+            Kind::Complete => self.complete(now, out),
             Kind::Feedback => self.feedback(now, packet.value as i64 as i32),
             other => unreachable!("{other:?} offered to the controller"),
         }
@@ -199,7 +213,7 @@ impl Controller {
         match self.scheme.trigger {
             Trigger::FirstAccess => {
                 // There is no other way: the access waits until its page can be asked for.
-                self.request_page(packet.page, packet.block, out);
+                self.request_page(now, packet.page, packet.block, out);
                 self.counts.pending += 1;
                 self.pending.push(packet);
                 return Ok(());
@@ -214,7 +228,7 @@ impl Controller {
                 self.learn(now);
                 if self.is_hot(now, &tracked) {
                     if self.scheme.buffers {
-                        if self.request_page(packet.page, packet.block, out) {
+                        if self.request_page(now, packet.page, packet.block, out) {
                             if let Some(entry) = self.buffers.get(packet.page) {
                                 // The access that is being made counts when it is served.
                                 entry.used = tracked.blocks & !(1 << packet.block);
@@ -254,7 +268,7 @@ impl Controller {
         let bit = 1u64 << packet.block;
         if entry.valid & bit != 0 {
             self.counts.buffer_hits += 1;
-            self.serve(packet, out);
+            self.serve(Packet { buffered: true, ..packet }, out);
             return Ok(());
         }
         match self.scheme.in_flight {
@@ -341,17 +355,22 @@ impl Controller {
             threshold.count = (threshold.count / 2).max(self.count_least);
             self.scored = now;
         }
-        if self.threshold.is_some() || now < self.training_until {
+        if self.training_until.is_none_or(|until| now < until) {
             return;
         }
-        let seen: Vec<Tracked> = self.tracker.all().into_iter().map(|(_, t)| t).collect();
-        self.threshold = training::threshold(now, &seen, self.filter);
-        self.counts.trainings += u64::from(self.threshold.is_some());
+        let mut seen: Vec<Tracked> = self.tracker.all().into_iter().map(|(_, t)| t).collect();
+        seen.append(&mut self.hot_in_training);
+        if let Some(threshold) = training::threshold(now, &seen, self.filter) {
+            self.threshold = Some(threshold);
+            self.training_until = None;
+            self.counts.trainings += 1;
+        }
     }
 
     /// Asks for a page, if there is room for it.
     fn request_page(
         &mut self,
+        now: Time,
         page: RemotePage,
         demanded: u8,
         out: &mut Vec<(Time, Packet)>,
@@ -361,7 +380,10 @@ impl Controller {
             return false;
         }
         self.counts.pages += 1;
-        self.buffers.reserve(page);
+        if self.training_until.is_some() {
+            self.hot_in_training.extend(self.tracker.get(page));
+        }
+        self.buffers.reserve(now, page);
         self.tracker.forget(page);
         let generate = self.scheme.fetch == Fetch::Blocks;
         self.access.begin_page(page, demanded, generate);
@@ -372,7 +394,7 @@ impl Controller {
     }
 
     /// An answer of a pool that is not simply for the node.
-    pub fn answer(&mut self, packet: Packet, out: &mut Vec<(Time, Packet)>) {
+    pub fn answer(&mut self, now: Time, packet: Packet, out: &mut Vec<(Time, Packet)>) {
         let page = packet.page;
         match packet.kind {
             Kind::PageDataBlock => self.fill(page, packet.block, packet.value, out),
@@ -384,11 +406,13 @@ impl Controller {
             }
             other => unreachable!("{other:?} answered to the controller"),
         }
-        if self.buffers.settle(page) {
+        if let Some(requested) = self.buffers.settle(page) {
+            self.counts.fetches += 1;
+            self.counts.fetch_ps += now - requested;
             self.access.end_page();
             self.drop_spent(page, out);
             self.announce(out);
-            self.request_waiting(out);
+            self.request_waiting(now, out);
         }
     }
 
@@ -410,7 +434,7 @@ impl Controller {
     }
 
     /// Without remote blocks: asks for the pages of accesses that found no room.
-    fn request_waiting(&mut self, out: &mut Vec<(Time, Packet)>) {
+    fn request_waiting(&mut self, now: Time, out: &mut Vec<(Time, Packet)>) {
         if self.scheme.in_flight != InFlight::WaitUnbounded {
             return;
         }
@@ -419,7 +443,7 @@ impl Controller {
             let Some((page, block)) = self.pending.first(|page| buffers.get(page).is_none()) else {
                 break;
             };
-            self.request_page(page, block, out);
+            self.request_page(now, page, block, out);
         }
     }
 
@@ -492,14 +516,14 @@ impl Controller {
     }
 
     /// The batch is in the node's memory.
-    fn complete(&mut self, out: &mut Vec<(Time, Packet)>) {
+    fn complete(&mut self, now: Time, out: &mut Vec<(Time, Packet)>) {
         for page in std::mem::take(&mut self.batch) {
             self.buffers.release(page);
             self.requested.remove(&page.0);
             self.tracker.forget(page);
         }
         self.announce(out);
-        self.request_waiting(out);
+        self.request_waiting(now, out);
     }
 
     fn feedback(&mut self, now: Time, score: i32) {
@@ -526,10 +550,12 @@ impl Controller {
             // Re-initialisation (section III-G2).
             self.npm = self.first_npm;
             self.negative = 0;
-            if self.training_until > 0 {
-                self.threshold = None;
+            if self.learns && self.training_until.is_none() {
+                if !self.migrate_while_relearning {
+                    self.threshold = None;
+                }
                 self.tracker.clear();
-                self.training_until = now + self.training;
+                self.training_until = Some(now + self.training);
             }
         }
     }

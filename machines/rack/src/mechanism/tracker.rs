@@ -111,6 +111,12 @@ impl Tracker {
         least
     }
 
+    /// What is known of a page.
+    pub fn get(&self, page: RemotePage) -> Option<Tracked> {
+        let index = self.pages.iter().position(|&p| p == page.0);
+        index.map(|i| self.entries[i]).or_else(|| self.evicted.get(&page.0).copied())
+    }
+
     /// Forgets a page: it was requested, or now holds something else.
     pub fn forget(&mut self, page: RemotePage) {
         if let Some(index) = self.pages.iter().position(|&p| p == page.0) {
