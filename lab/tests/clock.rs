@@ -1,14 +1,13 @@
 //! Guests whose clock knows the memory, measured from inside by their own clocks. These need QEMU,
 //! gcc and, the first time, Debian's package archive.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use terrace_hardware::units::Bytes;
-use terrace_lab::{Accel, ClockFigures, GuestJob, Lab, LabConfig, Machine, Program, Qemu};
+use terrace_lab::{Accel, ClockFigures, GuestJob, Lab, LabConfig, Machine, Program};
 use terrace_timed::config::{TierSpeed, TimedConfig};
 
 const MIB: u64 = 1 << 20;
@@ -118,26 +117,6 @@ fn two_processors_take_as_long_as_one_in_a_guest() {
     let elapsed = of(&lines, "elapsed_us");
     near("two that chase, in us", elapsed[1], elapsed[0], 0.05);
     near("two that compute, in us", elapsed[3], elapsed[2], 0.05);
-}
-
-#[test]
-fn a_buffer_of_translated_code_that_is_full_ends_no_guest() {
-    // Of a QEMU whose buffer is filled, and thrown away, again and again.
-    let folder = tempfile::tempdir().expect("a directory");
-    let qemu = folder.path().join("qemu");
-    let script = "#!/bin/sh\nfor word; do shift; case $word in tcg,thread=*) word=$word,tb-size=4;; esac\n\
-                  set -- \"$@\" \"$word\"; done\nexec qemu-system-x86_64 \"$@\"\n";
-    std::fs::write(&qemu, script).expect("a script");
-    std::fs::set_permissions(&qemu, PermissionsExt::from_mode(0o755)).expect("a program");
-    let machine = Machine { qemu: Qemu::Host(qemu), ..machine(2) };
-    let (lines, figures) = measure(
-        machine,
-        "for n in 1 2 3; do
-            find / -xdev > /dev/null & sh -c 'ls -lR /proc/sys' > /dev/null 2>&1 & memory-speed compute - - 400000 2
-            wait
-        done",
-    );
-    assert_eq!((of(&lines, "compute").len(), figures.complete), (6, true));
 }
 
 #[test]

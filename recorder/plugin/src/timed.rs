@@ -118,6 +118,7 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
             // QEMU before 8.0 keeps a pointer to the callbacks of accesses made in its own functions
             // past an instruction of these that ends its block, and follows it with the next
             // interrupt of the processor: also when a full buffer of blocks was thrown away since.
+            // There are other ways to that: with several processors it can still happen.
             if !flow.of_system[at] {
                 let instruction = instruction(at);
                 qemu::qemu_plugin_register_vcpu_mem_cb(instruction, on_access, flags, kinds, data);
