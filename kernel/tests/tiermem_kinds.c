@@ -14,8 +14,9 @@
 #define DISK		"/dev/ram1"
 #define DISK_PAGES	1024UL
 #define KIND_PAGES	512UL		/* of each kind; of huge ones HUGE_PAGES */
-#define HUGE_PAGES	(6 * 512UL)
-#define BATCH		256
+#define HUGE_PAGES	(16 * 512UL)
+#define BASE_PAGES	4096UL		/* mostly these are exchanged */
+#define BATCH		1024
 
 enum {
 	BASE, THP, MTHP, SHMEM, SHMEM_HUGE, FILE_SHARED, FILE_PRIVATE, MEMFD_PRIVATE, MLOCKED, KSM,
@@ -32,7 +33,7 @@ static struct kind {
 	unsigned long checks, migrated, exchanged, refused;
 	int last_error;			/* of those that were refused */
 } kinds[NR_KINDS] = {
-	[BASE] = { "base pages", KIND_PAGES, true },
+	[BASE] = { "base pages", BASE_PAGES, true },
 	[THP] = { "huge pages", HUGE_PAGES },
 	[MTHP] = { "64 KB folios", KIND_PAGES },
 	[SHMEM] = { "shared memory", KIND_PAGES },
@@ -167,8 +168,8 @@ static void make_kinds(void)
 	put(path, "advise");
 	snprintf(path, sizeof(path), "%s/hugepages-64kB/enabled", thp);
 	put(path, "madvise");
-	put("/sys/kernel/mm/ksm/pages_to_scan", "500");
-	put("/sys/kernel/mm/ksm/sleep_millisecs", "50");
+	put("/sys/kernel/mm/ksm/pages_to_scan", "100");
+	put("/sys/kernel/mm/ksm/sleep_millisecs", "200");
 	put("/sys/kernel/mm/ksm/run", "1");
 	put("/proc/sys/vm/nr_hugepages", "2");
 
@@ -295,7 +296,7 @@ static void *kind_owner(void *arg)
 			put_tag(word_of(i, page), tag_of(i, page, ++kinds[i].versions[page]), page);
 		}
 		if (++turns % 32 == 0)
-			usleep(500);
+			usleep(5000);
 	}
 	for (int i = number; i < NR_KINDS; i += OWNERS)
 		for (unsigned long page = 0; has_owner(i) && page < kinds[i].pages; page++)
@@ -433,6 +434,13 @@ static void *uffd_mover(void *arg)
 	return NULL;
 }
 
+static void collapse(int kind, unsigned long which)
+{
+	if (kinds[kind].pages &&
+	    !madvise(kinds[kind].p + which % (kinds[kind].pages / 512) * HUGE, HUGE, MADV_COLLAPSE))
+		__atomic_add_fetch(&all.collapses, 1, __ATOMIC_RELAXED);
+}
+
 /* Any kind that is there. */
 static int some_kind(uint64_t *seed)
 {
@@ -455,16 +463,16 @@ static void *pressure(void *arg)
 		unsigned long page = next(&seed) % kinds[i].pages;
 		unsigned long n = kinds[i].pages - page < 32 ? kinds[i].pages - page : 32;
 
+		/* Huge pages are split by it: seldom, or none is left to move as a whole. */
+		if ((i == THP || i == SHMEM_HUGE) && turn % 16)
+			i = BASE;
+		page %= kinds[i].pages;
+		n = kinds[i].pages - page < n ? kinds[i].pages - page : n;
 		if (i != HUGETLB && !madvise(word_of(i, page), n * PAGE, MADV_PAGEOUT))
 			__atomic_add_fetch(&all.pageouts, n, __ATOMIC_RELAXED);
-		if (++turn % 8 == 0) {
-			/* Together again what the above has split. */
-			i = next(&seed) % 2 ? THP : SHMEM_HUGE;
-			if (kinds[i].pages &&
-			    !madvise(kinds[i].p + next(&seed) % (kinds[i].pages / 512) * HUGE, HUGE,
-				     MADV_COLLAPSE))
-				__atomic_add_fetch(&all.collapses, 1, __ATOMIC_RELAXED);
-		}
+		if (++turn % 8 == 0)
+			/* Together again what the above, or a child's write, has split. */
+			collapse(turn % 16 ? THP : SHMEM_HUGE, next(&seed));
 		if (turn % 64 == 0)
 			put("/proc/sys/vm/compact_memory", "1");
 		usleep(5000);
@@ -544,8 +552,8 @@ static unsigned long migrate_some(uint64_t *seed)
 		of[i] = some_kind(seed);
 		addrs[i] = (uintptr_t)word_of(of[i], next(seed) % kinds[of[i]].pages);
 		/* Of huge ones the first page, as they go whole, and few: they take long. */
-		if ((of[i] == THP || of[i] == SHMEM_HUGE || of[i] == HUGETLB) && i % 8)
-			addrs[i] = (uintptr_t)word_of(of[i] = BASE, next(seed) % KIND_PAGES);
+		if ((of[i] == THP || of[i] == SHMEM_HUGE || of[i] == HUGETLB) && i % 32)
+			addrs[i] = (uintptr_t)word_of(of[i] = BASE, next(seed) % BASE_PAGES);
 	}
 	nodes_of(addrs, BATCH, nodes);
 	if (ioctl(device, TM_MIGRATE, &arg)) {
@@ -565,9 +573,10 @@ static unsigned long migrate_some(uint64_t *seed)
 
 static unsigned long exchange_some(uint64_t *seed, bool huge)
 {
-	enum { PAIRS = 64 };
+	enum { PAIRS = 256 };
 	uint64_t a[PAIRS], b[PAIRS], candidates[2 * BATCH];
 	int of[2 * BATCH], of_a[PAIRS], nodes[2 * BATCH], next_of[2] = { 0, 0 };
+	long before;
 	const unsigned int most = huge ? kinds[THP].pages / 512 : 2 * BATCH;
 	unsigned int n = 0;
 	int32_t status[PAIRS];
@@ -588,6 +597,9 @@ static unsigned long exchange_some(uint64_t *seed, bool huge)
 		page = huge ? i * 512 : next(seed) % kinds[of[i]].pages;
 		candidates[i] = (uintptr_t)word_of(of[i], page);
 	}
+	/* Those that were split meanwhile are no huge pages: made anew, or there already. */
+	for (unsigned int i = 0; huge && i < most; i++)
+		collapse(THP, i);
 	nodes_of(candidates, most, nodes);
 	/* The next one on either node. */
 	while (n < PAIRS) {
@@ -607,6 +619,7 @@ static unsigned long exchange_some(uint64_t *seed, bool huge)
 		return 0;
 	}
 	arg.count = n;
+	before = vmstat("pgexchange_success");
 	if (ioctl(device, TM_EXCHANGE, &arg)) {
 		fail("TM_EXCHANGE: %s", strerror(errno));
 		return 0;
@@ -615,6 +628,9 @@ static unsigned long exchange_some(uint64_t *seed, bool huge)
 		note(of_a[i], status[i], &kinds[of_a[i]].exchanged, 1);
 		done += !status[i];
 	}
+	/* Some may have been split. */
+	if (huge)
+		done = pairs_of_huge(done, vmstat("pgexchange_success") - before);
 	return done;
 }
 
@@ -630,18 +646,28 @@ static void scan_all(uint64_t *seed)
 	}
 }
 
+static void spent(double *took, double *since)
+{
+	double at = now();
+
+	*took += at - *since;
+	*since = at;
+}
+
 void test_kinds(void)
 {
 	const unsigned long tables_n = count ? count : 100;
 	const unsigned long pairs_n = 2 * tables_n, huge_n = tables_n / 5, pages_n = 5 * tables_n;
 	unsigned long moved = 0, pairs = 0, huge = 0, pages = 0, rounds = 0;
-	double begun = now(), said = begun;
+	double begun = now(), said = begun, at, took[5] = { 0 };
 	struct tm_pt_migrate out;
 	uint64_t seed = 120;
 	long followed = vmstat("pt_migrate_success");
 
 	memset(&st, 0, sizeof(st));
 	CHECK(!policy(TM_PT_MODE_DEFAULT, 0, 0, TM_PT_POLICY_FOLLOW), "set follow");
+	/* Many take part: each leaves the others time. */
+	st.pause_us = 50000;
 	make_kinds();
 	if (kinds[UFFD].pages)
 		start(handler, NULL);
@@ -664,22 +690,28 @@ void test_kinds(void)
 		/* What is behind its share goes on; the others every fourth time. */
 		bool turn = ++rounds % 4 == 0;
 
+		at = now();
 		if (moved < tables_n || turn) {
 			int err = tables_to(NULL, 0, rounds & 1, 0, &out);
 
 			CHECK(!err, "TM_PT_MIGRATE: %s", strerror(-err));
 			moved += out.moved;
 		}
+		spent(&took[0], &at);
 		if (pairs < pairs_n || turn)
 			pairs += exchange_some(&seed, false);
+		spent(&took[1], &at);
 		if (huge < huge_n || turn)
 			huge += exchange_some(&seed, true);
+		spent(&took[2], &at);
 		if (pages < pages_n || turn)
 			pages += migrate_some(&seed);
+		spent(&took[3], &at);
 		if (turn) {
 			scan_all(&seed);
 			check_log();
 		}
+		spent(&took[4], &at);
 		if (now() - said > 60) {
 			said = now();
 			printf("# after %.0f s: %lu tables, %lu pairs, %lu huge, %lu pages\n",
@@ -700,6 +732,8 @@ void test_kinds(void)
 			       kind->refused ? strerror(-kind->last_error) : "");
 	printf("# %lu table moves, %lu pairs exchanged, %lu huge pairs, %lu pages migrated, in %.0f s\n",
 	       moved, pairs, huge, pages, now() - begun);
+	printf("# %lu rounds: %.0f s for tables, %.0f for pairs, %.0f for huge ones, %.0f for pages, %.0f for scans\n",
+	       rounds, took[0], took[1], took[2], took[3], took[4]);
 	printf("# beside %lu direct reads, %lu splices, %lu userfaults, %lu userfaultfd moves\n",
 	       all.direct_reads, all.splices, all.faults, all.uffd_moves);
 	printf("# and %lu forks, %lu page-outs, %lu collapses, %ld tables that followed\n",

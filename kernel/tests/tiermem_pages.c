@@ -144,6 +144,89 @@ void test_exchange_stress(void)
 	CHECK(done >= wanted, "only %lu exchanges in time", done);
 }
 
+#define HUGE_PAGES	16UL
+
+/* Of so many pairs, with so many base pages in them, how many were of huge pages. */
+unsigned long pairs_of_huge(unsigned long pairs, unsigned long pages)
+{
+	return (pages - pairs) / (HUGE / PAGE - 1);
+}
+
+/* Splits huge pages, by children and by page-outs, and puts them together again. */
+static void *splitter(void *arg)
+{
+	unsigned long turn = 0;
+	uint64_t seed = 14;
+	(void)arg;
+
+	while (!st.stop) {
+		unsigned long first = next(&seed) % HUGE_PAGES;
+		pid_t pid = fork();
+		int status;
+
+		/* The owners write meanwhile: what they share is split. */
+		if (!pid) {
+			for (int i = 0; i < 50; i++) {
+				unsigned long page = next(&seed) % st.pages;
+
+				if (*(volatile uint64_t *)words(page) >> 32 != page)
+					_exit(1);
+			}
+			_exit(0);
+		}
+		waitpid(pid, &status, 0);
+		CHECK(!status, "a child saw another page's data: status %x", status);
+		st.forks++;
+		if (++turn % 4 == 0 && !madvise(st.p + first * HUGE, 32 * PAGE, MADV_PAGEOUT))
+			st.pageouts += 32;
+		for (unsigned long i = 0; i < HUGE_PAGES; i++)
+			madvise(st.p + i * HUGE, HUGE, MADV_COLLAPSE);
+		usleep(1000000);
+	}
+	return NULL;
+}
+
+void test_exchange_huge_stress(void)
+{
+	const unsigned long wanted = count ? count : 200, half = HUGE_PAGES / 2;
+	unsigned long done = 0, calls = 0;
+	long before;
+	uint64_t seed = 13, a[HUGE_PAGES / 2], b[HUGE_PAGES / 2];
+	int32_t status[HUGE_PAGES / 2];
+	double begun = now();
+
+	debug("delay_exchange_us", "50");
+	begin_stress_in(map(HUGE_PAGES * HUGE, true), HUGE_PAGES * HUGE / PAGE, false);
+	start(splitter, NULL);
+	while (done < wanted && failures < 20 && now() - begun < seconds) {
+		unsigned long turn = next(&seed);
+		int err;
+
+		/* Half of them on either node, as far as the others let them. */
+		if (calls++ % 16 == 0) {
+			move_range(st.p, half * HUGE, HUGE, 0);
+			move_range(st.p + half * HUGE, half * HUGE, HUGE, 1);
+		}
+		for (unsigned long i = 0; i < half; i++) {
+			a[i] = (uintptr_t)st.p + i * HUGE;
+			b[i] = (uintptr_t)st.p + (half + (i + turn) % half) * HUGE;
+		}
+		before = vmstat("pgexchange_success");
+		err = exchange(a, b, half, status);
+		if (err < 0) {
+			fail("TM_EXCHANGE: %s", strerror(-err));
+			break;
+		}
+		done += pairs_of_huge(err, vmstat("pgexchange_success") - before);
+		usleep(1000);
+	}
+	end_stress();
+	debug("delay_exchange_us", "0");
+	printf("# %lu huge pairs in %lu calls, %lu checks, %lu forks, %lu page-outs in %.0f s\n",
+	       done, calls, st.checks, st.forks, st.pageouts, now() - begun);
+	CHECK(done >= wanted, "only %lu exchanges in time", done);
+}
+
 /* --- migration ----------------------------------------------------------- */
 
 int migrate(uint64_t *addrs, unsigned int n, int node, int32_t *status)

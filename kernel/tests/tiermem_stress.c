@@ -233,9 +233,14 @@ void *lazy(void *arg)
 
 void begin_stress(unsigned long pages, bool all)
 {
+	begin_stress_in(map(pages * PAGE, false), pages, all);
+}
+
+void begin_stress_in(char *p, unsigned long pages, bool all)
+{
 	memset(&st, 0, sizeof(st));
 	st.pages = pages;
-	st.p = map(pages * PAGE, false);
+	st.p = p;
 	for (uintptr_t i = 0; i < OWNERS; i++)
 		start(owner, (void *)i);
 	/* What is not there yet can be neither moved nor lost. */

@@ -375,6 +375,7 @@ static const struct {
 	{ "pt-stale", test_pt_stale, TABLES | DEBUG, false },
 	{ "pt-stress", test_pt_stress, TABLES, false },
 	{ "exchange-stress", test_exchange_stress, EXCHANGE, false },
+	{ "exchange-huge-stress", test_exchange_huge_stress, EXCHANGE, false },
 	{ "uffd-stress", test_uffd_stress, TABLES | DEBUG, false },
 	{ "kinds", test_kinds, TABLES | MIGRATE | EXCHANGE | SCAN, false },
 	{ "fault-policy", test_fault_policy, POLICY | DEBUG, true },

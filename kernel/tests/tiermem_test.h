@@ -121,6 +121,7 @@ uint64_t *words(unsigned long page);
 void write_page(unsigned long page, uint32_t version);
 void check_page(unsigned long page, uint32_t version, const char *who);
 void begin_stress(unsigned long pages, bool all);
+void begin_stress_in(char *p, unsigned long pages, bool all);
 void end_stress(void);
 
 /* --- parts of stresses, which the faults use too ------------------------- */
@@ -135,6 +136,7 @@ unsigned long collapse_beside_moves(unsigned long wanted);
 /* Reads, behind moves of its table, that used a translation from before. */
 unsigned long stale_translations(unsigned long rounds);
 unsigned long migrate_randomly(unsigned long wanted);
+unsigned long pairs_of_huge(unsigned long pairs, unsigned long pages);
 unsigned long exchange_randomly(unsigned long wanted);
 /* How many of the reads no scan reported. */
 unsigned long read_and_scan(unsigned long wanted, unsigned int watch, unsigned long *reads);
@@ -188,6 +190,7 @@ void test_pt_late(void);
 void test_pt_stale(void);
 void test_pt_stress(void);
 void test_exchange_stress(void);
+void test_exchange_huge_stress(void);
 void test_no_memory(void);
 void test_offline(void);
 void test_memcg(void);
