@@ -68,6 +68,12 @@ pub struct Arguments {
     /// own code while it runs: the Terrace kernel, as long as nobody switches tracepoints.
     #[arg(long, value_enum, value_name = "THREADS", default_value = "auto")]
     threads: Threads,
+    /// Give the processor page tables of five levels.
+    ///
+    /// A kernel uses them where it was built to, as Debian's and that of 'kernel/build la57' are,
+    /// and is given as a bzImage.
+    #[arg(long)]
+    five_levels: bool,
     /// Let the guest's clocks count instructions, one a nanosecond, of all processors together.
     ///
     /// What a program measures by any clock of the guest is then what it costs in instructions,
@@ -190,6 +196,7 @@ impl Arguments {
                 Threads::One => TcgThreads::Single,
                 Threads::Each => TcgThreads::Multi,
             },
+            five_levels: self.five_levels,
             instructions_as_time: self.instructions_as_time
                 || self.clock == ClockKind::Instructions,
             memory_clock: memory_clock.map(Box::new),

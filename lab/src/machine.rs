@@ -89,6 +89,9 @@ pub struct Machine {
     pub accel: Accel,
     /// How many threads of the host emulate the processors in software.
     pub tcg_threads: TcgThreads,
+    /// Whether the processor has page tables of five levels. A kernel uses them where it was built
+    /// to and is started as a bzImage; the machines of the papers have four.
+    pub five_levels: bool,
     /// The guest's clocks count its instructions, one a nanosecond, of all processors together,
     /// and the time in which none runs is skipped: a program measures what it costs by any clock,
     /// the same on every host. Needs software emulation, which it asks for, in one thread.
@@ -131,6 +134,7 @@ impl Default for Machine {
             kernel_args: Vec::new(),
             accel: Accel::Auto,
             tcg_threads: TcgThreads::Auto,
+            five_levels: false,
             instructions_as_time: false,
             memory_clock: None,
             count_accesses: None,
@@ -259,10 +263,10 @@ impl Machine {
         add(&["-no-user-config", "-nodefaults", "-display", "none", "-monitor", "none"]);
         add(&["-no-reboot"]);
         add(&["-machine", "q35,hmat=on,sata=off,smbus=off,usb=off"]);
-        // Four levels of page tables, as on the machines of the papers: `max` would bring a
-        // fifth.
+        // Four levels of page tables unless asked for: `max` would bring a fifth.
+        let la57 = if self.five_levels { "on" } else { "off" };
         if kvm {
-            add(&["-accel", "kvm", "-cpu", "host,la57=off"]);
+            add(&["-accel", "kvm", "-cpu", &format!("host,la57={la57}")]);
         } else {
             let thread = if self.multithreaded(qemu_version) { "multi" } else { "single" };
             // A processor that waits must halt, for then its time is skipped, and not wait in a loop;
@@ -272,7 +276,7 @@ impl Machine {
                 "-accel",
                 &format!("tcg,thread={thread}"),
                 "-cpu",
-                &format!("max,la57=off,erms=off,fsrm=off{waits}"),
+                &format!("max,la57={la57},erms=off,fsrm=off{waits}"),
             ]);
         }
         if self.counts_instructions() {
@@ -330,6 +334,18 @@ mod tests {
         assert_eq!(thread(TcgThreads::Auto, 1), "tcg,thread=multi");
         assert_eq!(thread(TcgThreads::Multi, 0), "tcg,thread=multi");
         assert_eq!(thread(TcgThreads::Single, 1), "tcg,thread=single");
+    }
+
+    #[test]
+    fn a_fifth_level_of_page_tables_is_asked_for() {
+        for (five_levels, word) in [(false, "la57=off"), (true, "la57=on")] {
+            let machine = Machine { five_levels, ..Machine::default() };
+            for kvm in [false, true] {
+                let args = machine.qemu_args(kvm, QemuVersion { major: 10, minor: 0 });
+                let at = args.iter().position(|arg| arg == "-cpu").expect("a processor");
+                assert!(args[at + 1].split(',').any(|w| w == word), "{}", args[at + 1]);
+            }
+        }
     }
 
     #[test]
