@@ -21,8 +21,19 @@ pub struct Arguments {
 }
 
 /// Identifiers: a letter for each system and how many rows it has.
-const SYSTEMS: [(&str, u32); 7] =
-    [("N", 7), ("R", 7), ("G", 7), ("A", 8), ("C", 10), ("B", 7), ("T", 5)];
+const SYSTEMS: [(&str, u32); 11] = [
+    ("N", 7),
+    ("R", 7),
+    ("G", 7),
+    ("A", 8),
+    ("C", 10),
+    ("B", 7),
+    ("T", 5),
+    ("V", 6),
+    ("S", 4),
+    ("H", 2),
+    ("U", 5),
+];
 
 /// States a row can have.
 const STATES: [&str; 3] = ["works", "partly", "not yet"];

@@ -30,7 +30,7 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   kernel = "bzImage"          # of vm (Debian's packaged kernel)
   clock = "host"              # of vm: or "instructions", one a ns, or
                               # "memory", see below (host)
-  fidelity = "interval"            # of sim: or "reference", see below (period)
+  fidelity = "interval"       # of sim: or "trace", see below (interval)
   sample_reads = 0            # one read in so many is told to policies, of
                               # "profile" and at trace fidelity (0: none)
 
@@ -106,7 +106,7 @@ pub struct Common {
     /// period by period, to accesses/RUN.json. Of all programs in the guest together; slower.
     #[arg(long)]
     count_accesses: bool,
-    /// How closely the simulated machine looks, instead of what the file says.
+    /// How the simulated machine runs, instead of what the file says.
     #[arg(long, value_enum)]
     #[arg(alias = "depth")]
     fidelity: Option<FidelityArgument>,
