@@ -83,7 +83,7 @@ class Machine(_Keys):
         """A machine of `terrace.machines()`, at trace fidelity.
 
         >>> Machine.preset("server-ddr5-cxl", slow="4G").keys_of_file()["fidelity"]
-        'reference'
+        'trace'
         """
         known = [machine["name"] for machine in _terrace.machines()]
         if name not in known:
