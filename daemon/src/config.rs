@@ -294,9 +294,9 @@ pub enum GroupPages {
     /// "auto": ranges of 2 MB, whatever maps them.
     #[default]
     Ranges,
-    /// "2M": huge pages; memory in base pages is left alone.
+    /// "2M": huge pages; memory in base pages is not managed.
     Huge,
-    /// "4K": base pages; memory in huge pages is left alone.
+    /// "4K": base pages; memory in huge pages is not managed.
     Base,
 }
 

@@ -59,7 +59,7 @@ pub enum TcgThreads {
 /// 1 the slow memory only; the firmware's HMAT table tells the kernel the latencies and
 /// bandwidths, from which it makes its memory tiers.
 ///
-/// The emulation has no such latencies: they are what the guest is told, not what it will feel,
+/// The emulation has no such latencies: they are what the firmware reports, not what accesses take,
 /// unless its clock knows the memory (`memory_clock`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {

@@ -1,7 +1,7 @@
 //! The offline optimum: what migration could do at most, with knowledge of the future and the costs
 //! of moves counted. Not a policy for use: a ceiling to compare policies with.
 //!
-//! It is told what the program will do ([`Policy::set_oracle`]), puts prices on fast memory
+//! It gets an oracle trace of the program ([`Policy::set_oracle`]), puts prices on fast memory
 //! ([`crate::oracle`]), and at the end of each period moves the pages whose gain from being fast
 //! exceeds that of the page that makes room for them by more than both moves cost, the greatest
 //! difference first. It knows where the program stands by the references it has made, or by the

@@ -3,7 +3,7 @@
 //!
 //! **Knows** the hardware parts of trace-driven simulation, x86-64 instructions, and how an emulator counts
 //! instructions. **Must not know** QEMU: its plug-in (`recorder/plugin`) says what the emulated
-//! processors do, and moves the emulator's clock as it is told here. Nothing here is `unsafe`.
+//! processors do, and moves the emulator's clock by what is computed here. Nothing here is `unsafe`.
 //!
 //! - [`config`]: what a timed machine is made of;
 //! - [`clock`]: the clock's arithmetic;

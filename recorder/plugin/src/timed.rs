@@ -21,7 +21,7 @@ use terrace_timed::machine::{Access, TimedMachine};
 use crate::clock::QemuClock;
 use crate::qemu::{self, Block as QemuBlock, Id, MemInfo};
 
-/// Accesses and blocks are told to the machine.
+/// Accesses and blocks go to the machine.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static TIMED: AtomicPtr<Timed> = AtomicPtr::new(ptr::null_mut());
 static ID: AtomicU64 = AtomicU64::new(0);

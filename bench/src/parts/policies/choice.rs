@@ -2,7 +2,7 @@
 //! with commas.
 //!
 //! `TERRACE_SETS`: sets; `TERRACE_PROGRAMS`: programs; `TERRACE_SHARES`: percents of fast memory;
-//! `TERRACE_SIGNALS`: what policies are told, of samples, counters and bits; `TERRACE_POLICIES`: policies,
+//! `TERRACE_SIGNALS`: the signals that policies get, of samples, counters and bits; `TERRACE_POLICIES`: policies,
 //! and the bound. With less than samples only Terrace's policy is run where no policies are named.
 
 use anyhow::{Context, bail};
