@@ -29,7 +29,7 @@ Environment:
 /// Runs big-memory programs on little fast memory: finds the pages they use, keeps those in the
 /// fast tier, moves the rest away, and tells what that costs.
 #[derive(Parser)]
-#[command(name = "terrace", version, arg_required_else_help = true, after_long_help = MORE)]
+#[command(name = "terrace", version, long_version = terrace_identity::this_build!().description, arg_required_else_help = true, after_long_help = MORE)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

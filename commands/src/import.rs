@@ -67,7 +67,7 @@ impl Arguments {
             }),
             period_ms: self.period_ms,
             sample_one_in: self.sample,
-            created_by: format!("terrace {}", env!("CARGO_PKG_VERSION")),
+            created_by: terrace_identity::created_by("terrace"),
         };
         format.check(&options).map_err(InputError::new)?;
         let mut input = Input::open(file).map_err(InputError::new)?;

@@ -48,6 +48,7 @@ use clap::Parser;
 use terrace_core::InputError;
 
 fn main() -> ExitCode {
+    terrace_identity::set(terrace_identity::this_build!());
     let cli = cli::Cli::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));

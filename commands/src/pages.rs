@@ -15,7 +15,7 @@ fn meta(title: String) -> ReportMeta {
     ReportMeta {
         title,
         command: std::env::args().collect::<Vec<_>>().join(" "),
-        generated_by_version: format!("terrace {}", env!("CARGO_PKG_VERSION")),
+        generated_by_version: terrace_identity::created_by("terrace"),
     }
 }
 

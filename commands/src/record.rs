@@ -101,7 +101,7 @@ impl Arguments {
             filter,
             qemu: self.qemu,
             plugin: self.plugin,
-            created_by: format!("terrace {}", env!("CARGO_PKG_VERSION")),
+            created_by: terrace_identity::created_by("terrace"),
         });
         let signals = Signals::catch()?;
         let spinner = std::io::stderr().is_terminal().then(ProgressBar::new_spinner);

@@ -43,7 +43,7 @@ pub fn write(directory: &Path, results: &Results) -> anyhow::Result<PathBuf> {
     let meta = ReportMeta {
         title: results.title(),
         command,
-        generated_by_version: format!("terrace {}", env!("CARGO_PKG_VERSION")),
+        generated_by_version: terrace_identity::created_by("terrace"),
     };
     terrace_report::write_html(&path, results, &meta)?;
     Ok(path)
@@ -56,7 +56,7 @@ pub fn write_rack(directory: &Path) -> anyhow::Result<PathBuf> {
     let meta = ReportMeta {
         title: format!("The rack: {}", results.runs[0].experiment),
         command: std::env::args().collect::<Vec<_>>().join(" "),
-        generated_by_version: format!("terrace {}", env!("CARGO_PKG_VERSION")),
+        generated_by_version: terrace_identity::created_by("terrace"),
     };
     terrace_report::write_rack_html(&path, &results, &meta)?;
     Ok(path)

@@ -53,7 +53,7 @@ impl Board {
         status.groups = groups.iter().map(|g| g.view().status.clone()).collect();
         status.uptime_s = self.began.elapsed().as_secs_f64();
         status.pid = std::process::id();
-        status.version = env!("CARGO_PKG_VERSION").to_owned();
+        status.version = terrace_identity::build().description.to_owned();
         (status.cpu_ns, status.rss_bytes) = own_costs(&Roots::default());
         status
     }

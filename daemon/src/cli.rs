@@ -27,7 +27,7 @@ See also 'terrace status', 'terrace top' and docs/operator.md.";
 
 /// Manages control groups: keeps the pages they use in fast memory and moves the rest away.
 #[derive(Parser)]
-#[command(name = "terraced", version, arg_required_else_help = true, after_long_help = MORE)]
+#[command(name = "terraced", version, long_version = terrace_identity::this_build!().description, arg_required_else_help = true, after_long_help = MORE)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

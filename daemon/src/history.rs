@@ -85,7 +85,7 @@ impl History {
         let error = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
         std::fs::create_dir_all(folder).map_err(|e| error(&e))?;
         let header = Header {
-            created_by: concat!("terraced ", env!("CARGO_PKG_VERSION")).to_owned(),
+            created_by: terrace_identity::created_by("terraced"),
             experiment: format!("{KIND}\n{}\n{}", who.boot, text_of(&who.processes)),
             machine: "host".to_owned(),
             kernel: String::new(),

@@ -42,6 +42,7 @@ fn say(text: impl Display) {
 }
 
 fn main() -> ExitCode {
+    terrace_identity::set(terrace_identity::this_build!());
     let cli = Cli::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));

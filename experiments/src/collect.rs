@@ -61,7 +61,7 @@ impl<'a> Collector<'a> {
             fast_share: g.fast_ratio.unwrap_or(0.0),
         };
         let header = Header {
-            created_by: concat!("terrace ", env!("CARGO_PKG_VERSION")).to_owned(),
+            created_by: terrace_identity::created_by("terrace"),
             experiment: experiment.name.clone(),
             machine: run.request.machine.name().to_owned(),
             kernel: kernel.to_owned(),

@@ -70,7 +70,7 @@ pub fn profile(
         interval_references,
         tiers: reference::config(experiment)?.hardware.tiers.iter().map(speed).collect(),
         experiment: toml::to_string(experiment).ok(),
-        created_by: concat!("terrace ", env!("CARGO_PKG_VERSION")).to_owned(),
+        created_by: terrace_identity::created_by("terrace"),
     };
     let name = out.display().to_string();
     let file = PartialFile::create(out)

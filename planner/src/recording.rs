@@ -614,7 +614,7 @@ fn imported(path: &Path, how: &Open) -> anyhow::Result<Recording> {
         sample_one_in: how
             .sample_one_in
             .filter(|_| format.choices.contains(&import::Choice::Sample)),
-        created_by: concat!("terrace ", env!("CARGO_PKG_VERSION")).to_owned(),
+        created_by: terrace_identity::created_by("terrace"),
     };
     let folder = tempfile::tempdir().context("a folder for the imported recording")?;
     let target = folder.path().join(format!("imported.{}", format.makes.suffix()));

@@ -29,8 +29,11 @@ use pyo3::prelude::*;
 /// The module.
 #[pymodule]
 fn _terrace(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    terrace_identity::set(terrace_identity::this_build!());
     let py = module.py();
-    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    let build = terrace_identity::build();
+    module.add("__version__", build.version)?;
+    module.add("__build__", build.description)?;
     module.add("TerraceError", py.get_type::<errors::TerraceError>())?;
     module.add("Refused", py.get_type::<errors::Refused>())?;
     module.add_class::<column::Column>()?;

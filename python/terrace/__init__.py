@@ -13,6 +13,7 @@ True
 `docs/python.md` of the project describes the package.
 """
 
+from ._sweeps import Progress, Sweep, sweep
 from ._terrace import (
     Budget,
     Column,
@@ -25,6 +26,7 @@ from ._terrace import (
     Scans,
     Table,
     TerraceError,
+    __build__,
     __version__,
     machines,
     plan,
@@ -33,7 +35,6 @@ from ._terrace import (
     workloads,
 )
 from .experiment import Experiment, Group, Machine, Policy, Workload
-from ._sweeps import Progress, Sweep, sweep
 
 __all__ = [
     "Budget",
@@ -54,6 +55,7 @@ __all__ = [
     "Table",
     "TerraceError",
     "Workload",
+    "__build__",
     "__version__",
     "machines",
     "plan",

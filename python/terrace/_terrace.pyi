@@ -10,6 +10,9 @@ import numpy.typing as npt
 PathLike = str | os.PathLike[str]
 
 __version__: str
+"""The version: MAJOR.MINOR.PATCH."""
+__build__: str
+"""The version with the commit that it was built from, as far as it is known."""
 
 class TerraceError(RuntimeError):
     """Something went wrong while it ran."""

@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
 use terrace_core::InputError;
 use terrace_experiments::Experiment;
+use terrace_identity::StableHash;
 
 /// Held by the command that works in a folder.
 const LOCK: &str = ".lock";
@@ -73,9 +73,9 @@ fn key(experiment: &Experiment) -> u64 {
     // What a run is called changes nothing.
     let (name, description) = (String::new(), String::new());
     let nameless = Experiment { name, description, ..experiment.clone() };
-    let mut hasher = DefaultHasher::new();
-    format!("{nameless:?}").hash(&mut hasher);
-    hasher.finish()
+    let mut hash = StableHash::new();
+    hash.add(format!("{nameless:?}").as_bytes());
+    hash.value()
 }
 
 #[cfg(test)]

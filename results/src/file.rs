@@ -175,7 +175,7 @@ pub(crate) fn begin(
         File::create(path).map_err(|source| ResultsError::Io { path: path.to_owned(), source })?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_created_by("terrace".to_owned())
+        .set_created_by(terrace_identity::created_by("terrace"))
         .build();
     SerializedFileWriter::new(file, schema(name, columns), Arc::new(properties))
         .map_err(|source| ResultsError::Parquet { path: path.to_owned(), source })

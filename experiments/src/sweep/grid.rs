@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use terrace_core::parameters::in_plain_words;
+use terrace_core::{InputError, refuse};
+use terrace_identity::StableHash;
 use toml::{Table, Value};
 
 use crate::file::Experiment;
-use terrace_core::{InputError, refuse};
 
 /// More cells than this are a mistake.
 const MOST_CELLS: u64 = 1_000_000;
@@ -392,11 +393,16 @@ fn set_at(table: &mut Table, key: &str, path: &[&str], value: &Value) -> Result<
 }
 
 /// Hash of everything that a cell's results depend on: the experiment, the files that it names, and
-/// this program's version. Not of where they lie.
+/// the sources that this program was built from. Not of where the files are.
 pub fn hash(experiment: &Experiment) -> anyhow::Result<String> {
-    let mut hash = Fnv::new();
-    hash.add(env!("CARGO_PKG_VERSION").as_bytes());
-    hash.add(serde_json::to_string(experiment)?.as_bytes());
+    hash_of(experiment, terrace_identity::build().sources)
+}
+
+/// The same for a program with these sources.
+fn hash_of(experiment: &Experiment, sources: &str) -> anyhow::Result<String> {
+    let mut hash = StableHash::new();
+    hash.add_part(sources.as_bytes());
+    hash.add_part(serde_json::to_string(experiment)?.as_bytes());
     for group in &experiment.groups {
         let Some(path) = group.workload.parameters.get("path").and_then(|p| p.as_str()) else {
             continue;
@@ -412,22 +418,7 @@ pub fn hash(experiment: &Experiment) -> anyhow::Result<String> {
             }
         }
     }
-    Ok(format!("{:016x}", hash.0))
-}
-
-/// The 64-bit FNV-1a hash (Fowler, Noll and Vo), which is the same everywhere.
-struct Fnv(u64);
-
-impl Fnv {
-    fn new() -> Self {
-        Fnv(0xcbf2_9ce4_8422_2325)
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
+    Ok(hash.to_string())
 }
 
 #[cfg(test)]
@@ -499,6 +490,14 @@ mod tests {
         let again = (0..after.len()).map(|i| after.cell(i).unwrap());
         let again = again.into_iter().find(|c| c.label() == before.label()).unwrap();
         assert_eq!((before.hash.clone(), 2), (again.hash, again.index));
+    }
+
+    #[test]
+    fn another_build_takes_no_cell_of_this_one() {
+        let cell = grid(GRID).unwrap().cell(0).unwrap();
+        let by = |sources| hash_of(&cell.experiment, sources).unwrap();
+        assert_eq!(by("0123"), by("0123"));
+        assert_ne!(by("0123"), by("4567"));
     }
 
     #[test]

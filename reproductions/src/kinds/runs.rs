@@ -10,7 +10,6 @@
 //! `settled_periods`, and what [`super::ratios`] makes of others.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,6 +20,7 @@ use terrace_experiments::Experiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
 use terrace_experiments::run::{Event, Events, MachineKind, Request, run};
+use terrace_identity::StableHash;
 use terrace_results::{HardwareRow, PeriodRow, RunRow, read};
 use toml::{Table, Value};
 
@@ -170,7 +170,10 @@ fn profiled(
         alone.remove("policies");
         alone.insert("name".to_owned(), "profiled".into());
         same_costs(&mut alone, &job.figure.experiment);
-        let name = format!("{:016x}.tprof", key(&alone, interval_references)?);
+        let name = format!(
+            "{:016x}.tprof",
+            key(&alone, interval_references, terrace_identity::build().sources)?
+        );
         let path = std::path::absolute(job.profiles().join(name))?;
         let mut workload = Table::new();
         workload.insert("kind".to_owned(), "profile".into());
@@ -218,18 +221,18 @@ fn unmanaged(group: &Table) -> Value {
     Value::Table(group)
 }
 
-/// Says whether two profiles would be the same: of the same program, machine and version.
-fn key(experiment: &Table, interval_references: u64) -> anyhow::Result<u64> {
-    let mut hasher = DefaultHasher::new();
+/// Says whether two profiles would be the same: of the same program and machine, by the same build.
+fn key(experiment: &Table, interval_references: u64, sources: &str) -> anyhow::Result<u64> {
+    let mut hash = StableHash::new();
     let mut experiment = experiment.clone();
     // Names and lengths say nothing of the program.
     for name in ["name", "description", "period_ms", "periods"] {
         experiment.remove(name);
     }
-    toml::to_string(&experiment)?.hash(&mut hasher);
-    interval_references.hash(&mut hasher);
-    env!("CARGO_PKG_VERSION").hash(&mut hasher);
-    Ok(hasher.finish())
+    hash.add_part(toml::to_string(&experiment)?.as_bytes());
+    hash.add_part(&interval_references.to_le_bytes());
+    hash.add_part(sources.as_bytes());
+    Ok(hash.value())
 }
 
 /// What adaptive policies choose among.
@@ -385,12 +388,20 @@ mod tests {
         let of = |text: &str| {
             let mut alone: Table = toml::from_str(text).unwrap();
             same_costs(&mut alone, &figure);
-            key(&alone, 1).unwrap()
+            key(&alone, 1, "").unwrap()
         };
         let plain = of("machine.os.costs = { preset = 'free' }");
         let dear = "machine.os = { costs = { preset = 'free', copy_gb_per_s = 1.0 }, migration = { \
                     threads = 4 } }";
         assert_eq!(of(dear), plain);
         assert_ne!(of("machine.os = { costs = { preset = 'free' }, levels = 5 }"), plain);
+    }
+
+    #[test]
+    fn another_build_takes_no_profile_of_this_one() {
+        let experiment = toml::from_str("machine.os.costs.preset = 'free'").unwrap();
+        let by = |sources| key(&experiment, 1, sources).unwrap();
+        assert_eq!(by("0123"), by("0123"));
+        assert_ne!(by("0123"), by("4567"));
     }
 }
