@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Write};
 use anyhow::Context;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::json;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 /// Writes a line to standard output. A reader that has gone, as in `| head`, ends the output and
 /// not the command; what else prevents the line is an error.

@@ -1,8 +1,142 @@
-//! Parameters of experiment files: read into structs, and what does not fit said in the words of
-//! the file instead of those of the program that reads it.
+//! Parameters of experiment files: declared once ([`declare_parameters!`](crate::declare_parameters)),
+//! read into structs, and what does not fit said in the words of the file instead of those of the
+//! program that reads it.
+
+use std::fmt::Display;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+/// A parameter, for lists and documents.
+#[derive(Debug)]
+pub struct ParameterDoc {
+    /// Its key.
+    pub name: &'static str,
+    /// Its default, as written in an experiment file.
+    pub default: &'static str,
+    /// What it means, with its unit and range.
+    pub meaning: &'static str,
+}
+
+/// A struct of parameters that [`declare_parameters!`](crate::declare_parameters) has made.
+pub trait Parameters: DeserializeOwned + Default {
+    /// Refuses the first value outside its range: its name, what was got, what was expected.
+    fn check(&self) -> Result<(), String>;
+}
+
+/// Declares parameters once: name, type, default, range and meaning. Makes the struct (read with the
+/// defaults for what is absent, unknown keys refused), its `Default`, its [`Parameters`], and a
+/// constant `DOCS` of [`ParameterDoc`]s.
+///
+/// ```
+/// use terrace_core::declare_parameters;
+/// use terrace_core::parameters::{Parameters, read};
+///
+/// declare_parameters! {
+///     /// How often to sample.
+///     struct Sampling {
+///         samples: u32 = 20, from 1 to 1000 => "samples in a period";
+///         order: String = "drawn".to_owned(), written "\"drawn\"",
+///             one of ["drawn", "ascending"] => "order of the pages";
+///     }
+/// }
+///
+/// let sampling: Sampling = read(&serde_json::json!({ "samples": 0 })).unwrap();
+/// assert_eq!((sampling.samples, sampling.order.as_str()), (0, "drawn"));
+/// assert_eq!(sampling.check().unwrap_err(), "samples is 0; expected 1 to 1000");
+/// assert_eq!(Sampling::DOCS[0].meaning, "samples in a period (1 to 1000)");
+/// ```
+#[macro_export]
+macro_rules! declare_parameters {
+    (
+        $(#[$outer:meta])*
+        $vis:vis struct $Name:ident {
+            $(
+                $(#[$meta:meta])*
+                $field_vis:vis $field:ident: $type:ty = $default:expr
+                $(, written $written:literal)?
+                $(, from $least:literal to $most:literal)?
+                $(, one of [$($choice:literal),+ $(,)?])?
+                => $meaning:literal;
+            )*
+        }
+    ) => {
+        $(#[$outer])*
+        #[derive(Debug, ::serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        $vis struct $Name {
+            $( $(#[$meta])* $field_vis $field: $type, )*
+        }
+
+        impl ::std::default::Default for $Name {
+            fn default() -> Self {
+                $Name { $( $field: $default, )* }
+            }
+        }
+
+        impl $Name {
+            /// Its parameters with their defaults and meanings.
+            $vis const DOCS: &'static [$crate::parameters::ParameterDoc] = &[
+                $( $crate::parameters::ParameterDoc {
+                    name: stringify!($field),
+                    default: $crate::declare_parameters!(@written $default $(, $written)?),
+                    meaning: concat!($meaning $(, " (", $least, " to ", $most, ")")?),
+                }, )*
+            ];
+        }
+
+        impl $crate::parameters::Parameters for $Name {
+            fn check(&self) -> ::std::result::Result<(), ::std::string::String> {
+                $( $(
+                    $crate::parameters::within(
+                        stringify!($field),
+                        &self.$field,
+                        self.$field as f64,
+                        [$least as f64, $most as f64],
+                    )?;
+                )? )*
+                $( $(
+                    $crate::parameters::one_of(
+                        stringify!($field),
+                        &self.$field,
+                        &[$($choice),+],
+                    )?;
+                )? )*
+                Ok(())
+            }
+        }
+    };
+    (@written $default:expr) => { stringify!($default) };
+    (@written $default:expr, $written:literal) => { $written };
+}
+
+declare_parameters! {
+    /// Of what has none.
+    pub struct NoParameters {}
+}
+
+/// Refuses a number outside its range, both ends of which belong to it.
+pub fn within(name: &str, got: impl Display, value: f64, range: [f64; 2]) -> Result<(), String> {
+    let [least, most] = range;
+    match (least..=most).contains(&value) {
+        true => Ok(()),
+        false => Err(format!("{name} is {got}; expected {least} to {most}")),
+    }
+}
+
+/// Refuses a word that is none of these.
+pub fn one_of(name: &str, got: &str, choices: &[&str]) -> Result<(), String> {
+    if choices.contains(&got) {
+        return Ok(());
+    }
+    let quoted: Vec<_> = choices.iter().map(|choice| format!("\"{choice}\"")).collect();
+    let expected = match quoted.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+        None => String::new(),
+    };
+    Err(format!("{name} is '{got}'; expected {expected}"))
+}
 
 /// Reads a struct of parameters from an object. The error names the parameter, what was got and
 /// what was expected.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::oracle::OracleTrace;
+use crate::parameters::{ParameterDoc, Parameters};
 use crate::plan::Decision;
 use crate::scan::{Budget, Scan};
 
@@ -68,16 +69,6 @@ pub struct PolicyKind {
 /// Builds a policy from its parameters (a JSON object, or null) and the seed of the run.
 pub type Build = fn(parameters: &Value, seed: u64) -> Result<Box<dyn Policy>, PolicyError>;
 
-/// A parameter of a policy, for `terrace policies` and the documents.
-pub struct ParameterDoc {
-    /// Its key.
-    pub name: &'static str,
-    /// Its default, as written in an experiment file.
-    pub default: &'static str,
-    /// What it means, with its unit.
-    pub meaning: &'static str,
-}
-
 /// Why a policy could not be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
@@ -109,14 +100,13 @@ pub fn build(name: &str, parameters: &Value, seed: u64) -> Result<Box<dyn Policy
     (kind.build)(parameters, seed)
 }
 
-/// Reads a policy's parameter struct (with `#[serde(default, deny_unknown_fields)]`) from the
-/// object given in an experiment; null gives the defaults.
-pub fn parameters<T: serde::de::DeserializeOwned + Default>(
-    policy: &'static str,
-    value: &Value,
-) -> Result<T, PolicyError> {
+/// Reads a policy's parameters from the object given in an experiment, and checks their ranges;
+/// null gives the defaults.
+pub fn parameters<T: Parameters>(policy: &'static str, value: &Value) -> Result<T, PolicyError> {
     if value.is_null() {
         return Ok(T::default());
     }
-    crate::parameters::read(value).map_err(|message| PolicyError::BadParameter { policy, message })
+    crate::parameters::read(value)
+        .and_then(|parameters: T| parameters.check().map(|()| parameters))
+        .map_err(|message| PolicyError::BadParameter { policy, message })
 }

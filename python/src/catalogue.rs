@@ -2,8 +2,8 @@
 
 use pyo3::prelude::*;
 use serde_json::{Value, json};
+use terrace_core::parameters::ParameterDoc;
 use terrace_core::policies::REGISTRY;
-use terrace_core::policy::ParameterDoc;
 use terrace_hardware::presets;
 
 use crate::errors::refused;

@@ -26,40 +26,30 @@
 //! - *Samples.* Where accessed bits are sampled several times a period, a page counts in both
 //!   ratios by the share of samples in which it had been accessed, and LFU goes by that share.
 
-use serde::Deserialize;
-
 use super::random::RandomFill;
 use super::ranked::Rank;
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
+use crate::declare_parameters;
 use crate::features::{FeatureCounter, MovingAverage, part_of, ratio};
 use crate::hotness::Hotness;
 use crate::plan::{Decision, Features};
-use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
+use crate::policy::{Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 use crate::select::KeyCounts;
 
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {
-    warmup_periods: u32,
-    window_periods: usize,
-    random_margin: f64,
-    switch_margin: f64,
-    lru_resident_bonus: u8,
-    lfu_resident_bonus: u8,
-}
-
-impl Default for Parameters {
-    fn default() -> Self {
-        Parameters {
-            warmup_periods: 3,
-            window_periods: 36,
-            random_margin: 0.20,
-            switch_margin: 0.0,
-            lru_resident_bonus: 1,
-            lfu_resident_bonus: 1,
-        }
+declare_parameters! {
+    struct Parameters {
+        warmup_periods: u32 = 3 => "periods at the start in which Random is applied";
+        window_periods: usize = 36, from 1 to 100000
+            => "periods that the moving averages of the hit ratios go back";
+        random_margin: f64 = 0.2, from 0 to 1
+            => "Random is applied when the accessed-page ratio exceeds the fast-memory ratio by more \
+                than this";
+        switch_margin: f64 = 0.0, from 0 to 1
+            => "average hit ratio by which LRU or LFU must be better to replace the other";
+        lru_resident_bonus: u8 = 1 => "resident_bonus of lru";
+        lfu_resident_bonus: u8 = 1 => "resident_bonus of lfu";
     }
 }
 
@@ -67,33 +57,8 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     name: "amp",
     summary: "applies Random, LRU or LFU, whichever suits the group at the time",
     source: "adaptive-migration-policy paper, sections 4 and 5, algorithm 1",
-    parameters: &[
-        ParameterDoc {
-            name: "warmup_periods",
-            default: "3",
-            meaning: "periods at the start in which Random is applied",
-        },
-        ParameterDoc {
-            name: "window_periods",
-            default: "36",
-            meaning: "periods that the moving averages of the hit ratios go back (1 to 100000)",
-        },
-        ParameterDoc {
-            name: "random_margin",
-            default: "0.2",
-            meaning: "Random is applied when the accessed-page ratio exceeds the fast-memory \
-                      ratio by more than this (0 to 1)",
-        },
-        ParameterDoc {
-            name: "switch_margin",
-            default: "0.0",
-            meaning: "average hit ratio by which LRU or LFU must be better to replace the other \
-                      (0 to 1)",
-        },
-        ParameterDoc { name: "lru_resident_bonus", default: "1", meaning: "resident_bonus of lru" },
-        ParameterDoc { name: "lfu_resident_bonus", default: "1", meaning: "resident_bonus of lfu" },
-    ],
-    build: |value, seed| Ok(Box::new(Amp::new(parameters(KIND.name, value)?, seed)?)),
+    parameters: Parameters::DOCS,
+    build: |value, seed| Ok(Box::new(Amp::new(parameters(KIND.name, value)?, seed))),
 };
 
 /// What AMP chooses from.
@@ -133,20 +98,9 @@ struct Amp {
 }
 
 impl Amp {
-    fn new(parameters: Parameters, seed: u64) -> Result<Self, PolicyError> {
+    fn new(parameters: Parameters, seed: u64) -> Self {
         let p = &parameters;
-        let bad = |message: String| PolicyError::BadParameter { policy: KIND.name, message };
-        if !(1..=100_000).contains(&p.window_periods) {
-            let got = p.window_periods;
-            return Err(bad(format!("window_periods is {got}; expected 1 to 100000")));
-        }
-        for (name, got) in [("random_margin", p.random_margin), ("switch_margin", p.switch_margin)]
-        {
-            if !(0.0..=1.0).contains(&got) {
-                return Err(bad(format!("{name} is {got}; expected a ratio from 0 to 1")));
-            }
-        }
-        Ok(Amp {
+        Amp {
             features: FeatureCounter::default(),
             hotness: Hotness::new(),
             random: RandomFill::new(seed),
@@ -155,7 +109,7 @@ impl Amp {
             applied: Choice::Random,
             periods: 0,
             parameters,
-        })
+        }
     }
 
     fn follow(&mut self, scan: &Scan) {
@@ -275,7 +229,7 @@ mod tests {
     fn a_policy_that_is_left_goes_on_from_the_real_placement() {
         let layout = Arc::new(Layout::contiguous(PageSize::Huge, 4));
         let place = |bits: u64| PageBits::from_words(vec![bits], 4);
-        let mut amp = Amp::new(Parameters::default(), 0).unwrap();
+        let mut amp = Amp::new(Parameters::default(), 0);
         // Nothing may move, in the shadows neither.
         let budget = Budget { fast_pages: 2, moved_pages: 0 };
         let period = |amp: &mut Amp, fast: u64| {

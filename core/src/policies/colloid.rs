@@ -19,34 +19,25 @@
 //! - Counts are of sampled reads, or of accessed bits where reads are not sampled.
 //! - The paper bounds migration by a fraction of the bandwidth; here it is the budget's moves.
 
-use serde::Deserialize;
-
 use super::sampled::{BINS, SampleCounts, bin};
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
+use crate::declare_parameters;
 use crate::features::FeatureCounter;
 use crate::plan::{Decision, Plan};
-use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
+use crate::policy::{Policy, PolicyKind, parameters};
 use crate::scan::{Budget, PeriodCounters, Scan};
 use crate::select::KeyCounts;
 
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {
-    cooling_samples_per_page: u32,
-    balance_ratio: f64,
-    bound_gap: f64,
-    resident_bonus: u8,
-}
-
-impl Default for Parameters {
-    fn default() -> Self {
-        Parameters {
-            cooling_samples_per_page: 8,
-            balance_ratio: 0.05,
-            bound_gap: 0.01,
-            resident_bonus: 1,
-        }
+declare_parameters! {
+    struct Parameters {
+        cooling_samples_per_page: u32 = 8, from 1 to 1000000
+            => "samples after which counts are halved, by page";
+        balance_ratio: f64 = 0.05, from 0 to 1 => "latencies that differ by less are balanced";
+        bound_gap: f64 = 0.01, from 0 to 1
+            => "bounds of the share of reads that are nearer than this have met";
+        resident_bonus: u8 = 1, from 0 to 255
+            => "doublings of its count by which a page in fast memory counts as hotter";
     }
 }
 
@@ -54,29 +45,8 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     name: "colloid",
     summary: "shifts hot pages until both tiers, as loaded, answer equally fast",
     source: "Colloid, SOSP 2024, section 3",
-    parameters: &[
-        ParameterDoc {
-            name: "cooling_samples_per_page",
-            default: "8",
-            meaning: "samples after which counts are halved, by page (1 to 1000000)",
-        },
-        ParameterDoc {
-            name: "balance_ratio",
-            default: "0.05",
-            meaning: "latencies that differ by less are balanced (0 to 1)",
-        },
-        ParameterDoc {
-            name: "bound_gap",
-            default: "0.01",
-            meaning: "bounds of the share of reads that are nearer than this have met (0 to 1)",
-        },
-        ParameterDoc {
-            name: "resident_bonus",
-            default: "1",
-            meaning: "doublings of its count by which a page in fast memory counts as hotter (0 to 255)",
-        },
-    ],
-    build: |value, _seed| Ok(Box::new(Colloid::new(parameters(KIND.name, value)?)?)),
+    parameters: Parameters::DOCS,
+    build: |value, _seed| Ok(Box::new(Colloid::new(parameters(KIND.name, value)?))),
 };
 
 /// What the latencies ask for.
@@ -157,25 +127,15 @@ struct Colloid {
 const COLDEST: u8 = BINS as u8 - 1;
 
 impl Colloid {
-    fn new(parameters: Parameters) -> Result<Self, PolicyError> {
-        let bad = |message: String| PolicyError::BadParameter { policy: KIND.name, message };
+    fn new(parameters: Parameters) -> Self {
         let p = &parameters;
-        if !(1..=1_000_000).contains(&p.cooling_samples_per_page) {
-            let got = p.cooling_samples_per_page;
-            return Err(bad(format!("cooling_samples_per_page is {got}; expected 1 to 1000000")));
-        }
-        for (name, got) in [("balance_ratio", p.balance_ratio), ("bound_gap", p.bound_gap)] {
-            if !(0.0..=1.0).contains(&got) {
-                return Err(bad(format!("{name} is {got}; expected a ratio from 0 to 1")));
-            }
-        }
-        Ok(Colloid {
+        Colloid {
             features: FeatureCounter::default(),
             samples: SampleCounts::new(p.cooling_samples_per_page),
             balance: Balance::new(),
             keys: Vec::new(),
             parameters,
-        })
+        }
     }
 
     /// How many of the hottest pages of one tier have this share of all counts.

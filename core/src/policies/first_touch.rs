@@ -5,27 +5,22 @@
 //! first touch with that much fast memory would have placed them. Of pages first seen in the same
 //! scan those with the highest addresses count as the latest.
 
-use serde::Deserialize;
-
 use crate::builder::PlanBuilder;
 use crate::features::FeatureCounter;
+use crate::parameters::NoParameters;
 use crate::plan::{Decision, Plan};
 use crate::policy::{Policy, PolicyKind, parameters};
 use crate::remap::Remap;
 use crate::scan::{Budget, Scan};
 use crate::select::Allowance;
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {}
-
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "first-touch",
     summary: "leaves pages where they were first placed: fast memory until it is full",
     source: "nimble paper, section 3.2",
-    parameters: &[],
+    parameters: NoParameters::DOCS,
     build: |value, _seed| {
-        let Parameters {} = parameters("first-touch", value)?;
+        let NoParameters {} = parameters("first-touch", value)?;
         Ok(Box::new(FirstTouch::default()))
     },
 };

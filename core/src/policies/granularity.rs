@@ -28,15 +28,15 @@ mod thresholds;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::bits::PageBits;
+use crate::declare_parameters;
 use crate::features::FeatureCounter;
 use crate::operations::{OperationSize, region_bytes};
 use crate::page::SpaceId;
 use crate::plan::Decision;
-use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
+use crate::policy::{Policy, PolicyError, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 
 pub(super) use choose::{Granule, Trade, plan};
@@ -46,83 +46,11 @@ use thresholds::{Level, Thresholds};
 
 const SOURCE: &str = "migration-granularity paper, section 4";
 
-const SCAN_PAGES: ParameterDoc = ParameterDoc {
-    name: "scan_pages",
-    default: "4096",
-    meaning: "pages of its tier that one scan sees (1 to 4294967295)",
-};
-
-const SCANS_PER_PERIOD: ParameterDoc = ParameterDoc {
-    name: "scans_per_period",
-    default: "1",
-    meaning: "scans of each tier in a period (1 to 1000000); each counts its regions anew",
-};
-
-const TRADE: ParameterDoc = ParameterDoc {
-    name: "trade",
-    default: "\"more-used\"",
-    meaning: "\"more-used\": a region goes up for one that is used less; \"any\": for any with idle pages",
-};
-
 pub(super) const DYNAMIC: PolicyKind = PolicyKind {
     name: "granularity",
     summary: "moves contiguous virtual memory in steps of 4 KB, 64 KB or 2 MB, as densely as it is used",
     source: SOURCE,
-    parameters: &[
-        ParameterDoc {
-            name: "granularity",
-            default: "\"dynamic\"",
-            meaning: "\"dynamic\", or always this much: a multiple of 4 KB, as in \"64K\"",
-        },
-        SCAN_PAGES,
-        SCANS_PER_PERIOD,
-        TRADE,
-        ParameterDoc {
-            name: "thr_high_2mb",
-            default: "480",
-            meaning: "a 2 MB region in slow memory with more accessed 4 KB pages is dense",
-        },
-        ParameterDoc {
-            name: "thr_high_64kb",
-            default: "10",
-            meaning: "a 64 KB region in slow memory with more accessed 4 KB pages is dense",
-        },
-        ParameterDoc {
-            name: "thr_high_num_reg_2mb",
-            default: "3",
-            meaning: "more dense 2 MB regions in a scan set 2 MB",
-        },
-        ParameterDoc {
-            name: "thr_high_num_reg_64kb",
-            default: "3",
-            meaning: "else more dense 64 KB regions in a scan raise to 64 KB",
-        },
-        ParameterDoc {
-            name: "thr_low_2mb",
-            default: "480",
-            meaning: "a 2 MB region in fast memory with fewer accessed 4 KB pages is sparse",
-        },
-        ParameterDoc {
-            name: "thr_low_64kb",
-            default: "10",
-            meaning: "a 64 KB region in fast memory with fewer accessed 4 KB pages is sparse",
-        },
-        ParameterDoc {
-            name: "thr_low_num_reg_2mb",
-            default: "3",
-            meaning: "more sparse 2 MB regions in a scan lower it, to 4 KB or from 2 MB to 64 KB",
-        },
-        ParameterDoc {
-            name: "thr_low_num_reg_64kb",
-            default: "3",
-            meaning: "more sparse 64 KB regions lower it to 4 KB, fewer from 2 MB to 64 KB",
-        },
-        ParameterDoc {
-            name: "keep_dense_2mb",
-            default: "true",
-            meaning: "lowering from 2 MB to 64 KB takes sparse 2 MB regions too; false: as the paper words it",
-        },
-    ],
+    parameters: Parameters::DOCS,
     build: |value, _seed| {
         let p: Parameters = parameters(DYNAMIC.name, value)?;
         let fixed = match p.granularity.as_str() {
@@ -135,7 +63,7 @@ pub(super) const DYNAMIC: PolicyKind = PolicyKind {
             })?),
         };
         let scans = Scans { scan_pages: p.scan_pages, scans_per_period: p.scans_per_period };
-        Ok(Box::new(Granularity::new(DYNAMIC.name, fixed, scans, p.trade, p.thresholds())?))
+        Ok(Box::new(Granularity::new(DYNAMIC.name, fixed, scans, p.trade, p.thresholds())))
     },
 };
 
@@ -143,7 +71,7 @@ pub(super) const STATIC_4K: PolicyKind = PolicyKind {
     name: "granularity-4k",
     summary: "scans contiguous virtual memory and moves always 4 KB at once",
     source: SOURCE,
-    parameters: &[SCAN_PAGES, SCANS_PER_PERIOD, TRADE],
+    parameters: StaticParameters::DOCS,
     build: |value, _seed| always(STATIC_4K.name, Level::Base, value),
 };
 
@@ -151,7 +79,7 @@ pub(super) const STATIC_64K: PolicyKind = PolicyKind {
     name: "granularity-64k",
     summary: "scans contiguous virtual memory and moves always 64 KB at once",
     source: SOURCE,
-    parameters: &[SCAN_PAGES, SCANS_PER_PERIOD, TRADE],
+    parameters: StaticParameters::DOCS,
     build: |value, _seed| always(STATIC_64K.name, Level::Medium, value),
 };
 
@@ -159,7 +87,7 @@ pub(super) const STATIC_2M: PolicyKind = PolicyKind {
     name: "granularity-2m",
     summary: "scans contiguous virtual memory and moves always 2 MB at once",
     source: SOURCE,
-    parameters: &[SCAN_PAGES, SCANS_PER_PERIOD, TRADE],
+    parameters: StaticParameters::DOCS,
     build: |value, _seed| always(STATIC_2M.name, Level::Large, value),
 };
 
@@ -167,7 +95,7 @@ fn always(name: &'static str, level: Level, value: &Value) -> Result<Box<dyn Pol
     let p: StaticParameters = parameters(name, value)?;
     let scans = Scans { scan_pages: p.scan_pages, scans_per_period: p.scans_per_period };
     let bytes = Some(level.bytes());
-    let policy = Granularity::new(name, bytes, scans, p.trade, Thresholds::default())?;
+    let policy = Granularity::new(name, bytes, scans, p.trade, Thresholds::default());
     Ok(Box::new(policy))
 }
 
@@ -183,86 +111,51 @@ fn size_bytes(text: &str) -> Option<u64> {
 }
 
 /// How much is scanned.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Scans {
     pub scan_pages: u32,
     pub scans_per_period: u32,
 }
 
-impl Default for Scans {
-    fn default() -> Self {
-        Scans { scan_pages: 4096, scans_per_period: 1 }
+declare_parameters! {
+    /// Of a static granularity.
+    struct StaticParameters {
+        scan_pages: u32 = 4096, from 1 to 4294967295u32 => "pages of its tier that one scan sees";
+        scans_per_period: u32 = 1, from 1 to 1000000
+            => "scans of each tier in a period; each counts its regions anew";
+        trade: Trade = Trade::MoreUsed, written "\"more-used\""
+            => "\"more-used\": a region goes up for one that is used less; \"any\": for any with idle \
+                pages";
     }
 }
 
-impl Scans {
-    /// Refuses what no scan can be made with.
-    pub fn check(self, policy: &'static str) -> Result<Self, PolicyError> {
-        let refuse = |message| Err(PolicyError::BadParameter { policy, message });
-        if self.scan_pages == 0 {
-            return refuse("scan_pages is 0; expected 1 to 4294967295".to_owned());
-        }
-        if !(1..=1_000_000).contains(&self.scans_per_period) {
-            let got = self.scans_per_period;
-            return refuse(format!("scans_per_period is {got}; expected 1 to 1000000"));
-        }
-        Ok(self)
-    }
-}
-
-/// Of a static granularity.
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct StaticParameters {
-    scan_pages: u32,
-    scans_per_period: u32,
-    trade: Trade,
-}
-
-impl Default for StaticParameters {
-    fn default() -> Self {
-        let Scans { scan_pages, scans_per_period } = Scans::default();
-        StaticParameters { scan_pages, scans_per_period, trade: Trade::default() }
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {
-    granularity: String,
-    scan_pages: u32,
-    scans_per_period: u32,
-    trade: Trade,
-    thr_high_2mb: u32,
-    thr_high_64kb: u32,
-    thr_high_num_reg_2mb: u32,
-    thr_high_num_reg_64kb: u32,
-    thr_low_2mb: u32,
-    thr_low_64kb: u32,
-    thr_low_num_reg_2mb: u32,
-    thr_low_num_reg_64kb: u32,
-    keep_dense_2mb: bool,
-}
-
-impl Default for Parameters {
-    fn default() -> Self {
-        let (scans, t) = (Scans::default(), Thresholds::default());
-        Parameters {
-            granularity: "dynamic".to_owned(),
-            scan_pages: scans.scan_pages,
-            scans_per_period: scans.scans_per_period,
-            trade: Trade::default(),
-            thr_high_2mb: t.thr_high_2mb,
-            thr_high_64kb: t.thr_high_64kb,
-            thr_high_num_reg_2mb: t.thr_high_num_reg_2mb,
-            thr_high_num_reg_64kb: t.thr_high_num_reg_64kb,
-            thr_low_2mb: t.thr_low_2mb,
-            thr_low_64kb: t.thr_low_64kb,
-            thr_low_num_reg_2mb: t.thr_low_num_reg_2mb,
-            thr_low_num_reg_64kb: t.thr_low_num_reg_64kb,
-            keep_dense_2mb: t.keep_dense_2mb,
-        }
+declare_parameters! {
+    struct Parameters {
+        granularity: String = "dynamic".to_owned(), written "\"dynamic\""
+            => "\"dynamic\", or always this much: a multiple of 4 KB, as in \"64K\"";
+        scan_pages: u32 = 4096, from 1 to 4294967295u32 => "pages of its tier that one scan sees";
+        scans_per_period: u32 = 1, from 1 to 1000000
+            => "scans of each tier in a period; each counts its regions anew";
+        trade: Trade = Trade::MoreUsed, written "\"more-used\""
+            => "\"more-used\": a region goes up for one that is used less; \"any\": for any with idle \
+                pages";
+        thr_high_2mb: u32 = 480
+            => "a 2 MB region in slow memory with more accessed 4 KB pages is dense";
+        thr_high_64kb: u32 = 10
+            => "a 64 KB region in slow memory with more accessed 4 KB pages is dense";
+        thr_high_num_reg_2mb: u32 = 3 => "more dense 2 MB regions in a scan set 2 MB";
+        thr_high_num_reg_64kb: u32 = 3 => "else more dense 64 KB regions in a scan raise to 64 KB";
+        thr_low_2mb: u32 = 480
+            => "a 2 MB region in fast memory with fewer accessed 4 KB pages is sparse";
+        thr_low_64kb: u32 = 10
+            => "a 64 KB region in fast memory with fewer accessed 4 KB pages is sparse";
+        thr_low_num_reg_2mb: u32 = 3
+            => "more sparse 2 MB regions in a scan lower it, to 4 KB or from 2 MB to 64 KB";
+        thr_low_num_reg_64kb: u32 = 3
+            => "more sparse 64 KB regions lower it to 4 KB, fewer from 2 MB to 64 KB";
+        keep_dense_2mb: bool = true
+            => "lowering from 2 MB to 64 KB takes sparse 2 MB regions too; false: as the paper \
+                words it";
     }
 }
 
@@ -279,6 +172,12 @@ impl Parameters {
             thr_low_num_reg_64kb: self.thr_low_num_reg_64kb,
             keep_dense_2mb: self.keep_dense_2mb,
         }
+    }
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Parameters::default().thresholds()
     }
 }
 
@@ -321,18 +220,18 @@ impl Granularity {
         scans: Scans,
         trade: Trade,
         thresholds: Thresholds,
-    ) -> Result<Self, PolicyError> {
-        Ok(Granularity {
+    ) -> Self {
+        Granularity {
             name,
             fixed_bytes,
-            scans: scans.check(name)?,
+            scans,
             trade,
             thresholds,
             features: FeatureCounter::default(),
             accessed: PageBits::default(),
             spaces: Vec::new(),
             states: BTreeMap::new(),
-        })
+        }
     }
 
     /// Scans one space, adapts its granularity, and says what may move. Clears the accessed bits

@@ -7,27 +7,22 @@
 //! alternately stay where they are, and when the group grows only as many move as the new
 //! proportion asks for.
 
-use serde::Deserialize;
-
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
 use crate::features::FeatureCounter;
+use crate::parameters::NoParameters;
 use crate::plan::{Decision, Plan};
 use crate::policy::{Allocation, Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 use crate::select::{Allowance, first_bits};
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {}
-
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "interleave",
     summary: "alternates pages between the tiers in proportion to the budget",
     source: "radiant paper, sections 2.3 and 6.4; weighted interleaving of Linux",
-    parameters: &[],
+    parameters: NoParameters::DOCS,
     build: |value, _seed| {
-        let Parameters {} = parameters("interleave", value)?;
+        let NoParameters {} = parameters("interleave", value)?;
         Ok(Box::new(Interleave::default()))
     },
 };

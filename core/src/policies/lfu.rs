@@ -10,20 +10,13 @@
 //! - Where accessed bits are sampled several times a period, frequency is the share of samples in
 //!   which a page had been accessed, averaged over periods ([`crate::counts`]).
 
-use serde::Deserialize;
-
 use super::ranked::{Rank, Ranked};
-use crate::policy::{ParameterDoc, PolicyKind, parameters};
+use crate::declare_parameters;
+use crate::policy::{PolicyKind, parameters};
 
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {
-    resident_bonus: u8,
-}
-
-impl Default for Parameters {
-    fn default() -> Self {
-        Parameters { resident_bonus: 1 }
+declare_parameters! {
+    struct Parameters {
+        resident_bonus: u8 = 1, from 0 to 255 => "accesses by which a page in fast memory counts as more frequent";
     }
 }
 
@@ -31,11 +24,7 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     name: "lfu",
     summary: "keeps the pages accessed in most of the last 64 periods in fast memory",
     source: "adaptive-migration-policy paper, section 3.1",
-    parameters: &[ParameterDoc {
-        name: "resident_bonus",
-        default: "1",
-        meaning: "accesses by which a page in fast memory counts as more frequent (0 to 255)",
-    }],
+    parameters: Parameters::DOCS,
     build: |value, _seed| {
         let p: Parameters = parameters("lfu", value)?;
         Ok(Box::new(Ranked::new(Rank::Frequency, p.resident_bonus)))

@@ -43,19 +43,25 @@ use serde::Deserialize;
 
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
+use crate::declare_parameters;
 use crate::features::FeatureCounter;
 use crate::plan::{Decision, Plan};
-use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
+use crate::policy::{Policy, PolicyKind, parameters};
 use crate::remap::Remap;
 use crate::scan::{Budget, Scan};
 use crate::select::Allowance;
 
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {
-    active_scan_ratio: f64,
-    inactive_scan_ratio: f64,
-    membership: Membership,
+declare_parameters! {
+    #[derive(Clone, Copy)]
+    struct Parameters {
+        active_scan_ratio: f64 = 0.5, from 0 to 1
+            => "share of each active list that is scanned in a period";
+        inactive_scan_ratio: f64 = 0.5, from 0 to 1
+            => "share of each inactive list that is scanned in a period";
+        membership: Membership = Membership::Own, written "\"own\""
+            => "whose lists pages are on: own, or kernel where the machine has them (live, on the \
+                Terrace kernel)";
+    }
 }
 
 /// Whose lists the pages are on.
@@ -68,46 +74,13 @@ enum Membership {
     Kernel,
 }
 
-impl Default for Parameters {
-    fn default() -> Self {
-        let membership = Membership::Own;
-        Parameters { active_scan_ratio: 0.5, inactive_scan_ratio: 0.5, membership }
-    }
-}
-
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "lists",
     summary: "active and inactive page lists per tier, as Linux keeps them",
     source: "nimble paper, section 3.2, figure 7; adaptive-migration-policy paper, section 3.3",
-    parameters: &[
-        ParameterDoc {
-            name: "active_scan_ratio",
-            default: "0.5",
-            meaning: "share of each active list that is scanned in a period (0 to 1)",
-        },
-        ParameterDoc {
-            name: "inactive_scan_ratio",
-            default: "0.5",
-            meaning: "share of each inactive list that is scanned in a period (0 to 1)",
-        },
-        ParameterDoc {
-            name: "membership",
-            default: "\"own\"",
-            meaning: "whose lists pages are on: own, or kernel where the machine tells (live, on \
-                      the Terrace kernel)",
-        },
-    ],
+    parameters: Parameters::DOCS,
     build: |value, _seed| {
         let p: Parameters = parameters(KIND.name, value)?;
-        for (name, got) in [
-            ("active_scan_ratio", p.active_scan_ratio),
-            ("inactive_scan_ratio", p.inactive_scan_ratio),
-        ] {
-            if !(0.0..=1.0).contains(&got) {
-                let message = format!("{name} is {got}; expected a ratio from 0 to 1");
-                return Err(PolicyError::BadParameter { policy: KIND.name, message });
-            }
-        }
         Ok(Box::new(Lists::new(p)))
     },
 };

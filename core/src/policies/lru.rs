@@ -8,20 +8,13 @@
 //!   a period late at most.
 //! - A page that was never accessed is not promoted, not even into free room.
 
-use serde::Deserialize;
-
 use super::ranked::{Rank, Ranked};
-use crate::policy::{ParameterDoc, PolicyKind, parameters};
+use crate::declare_parameters;
+use crate::policy::{PolicyKind, parameters};
 
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {
-    resident_bonus: u8,
-}
-
-impl Default for Parameters {
-    fn default() -> Self {
-        Parameters { resident_bonus: 1 }
+declare_parameters! {
+    struct Parameters {
+        resident_bonus: u8 = 1, from 0 to 255 => "periods of age by which a page in fast memory counts as younger";
     }
 }
 
@@ -29,11 +22,7 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     name: "lru",
     summary: "keeps the most recently accessed pages in fast memory",
     source: "adaptive-migration-policy paper, section 3.1",
-    parameters: &[ParameterDoc {
-        name: "resident_bonus",
-        default: "1",
-        meaning: "periods of age by which a page in fast memory counts as younger (0 to 255)",
-    }],
+    parameters: Parameters::DOCS,
     build: |value, _seed| {
         let p: Parameters = parameters("lru", value)?;
         Ok(Box::new(Ranked::new(Rank::Recency, p.resident_bonus)))

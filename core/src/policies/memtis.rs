@@ -26,34 +26,26 @@
 //! - How many regions are split at once is the missing hit ratio times the regions; the paper
 //!   derives it from samples a huge page.
 
-use serde::Deserialize;
-
 use super::sampled::{BINS, SampleCounts, bin};
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
+use crate::declare_parameters;
 use crate::features::FeatureCounter;
 use crate::plan::Decision;
-use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
+use crate::policy::{Policy, PolicyError, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 use crate::select::KeyCounts;
 
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {
-    cooling_samples_per_page: u32,
-    warm_below_ratio: f64,
-    huge_region_bytes: u64,
-    split_gain: f64,
-}
-
-impl Default for Parameters {
-    fn default() -> Self {
-        Parameters {
-            cooling_samples_per_page: 8,
-            warm_below_ratio: 0.9,
-            huge_region_bytes: 0,
-            split_gain: 0.05,
-        }
+declare_parameters! {
+    struct Parameters {
+        cooling_samples_per_page: u32 = 8, from 1 to 1000000
+            => "samples after which counts are halved, by page";
+        warm_below_ratio: f64 = 0.9, from 0 to 1
+            => "when hot pages fill less of fast memory than this, the next bin is warm";
+        huge_region_bytes: u64 = 0
+            => "base pages of aligned regions of this size count as one huge page until it is split; \
+                0: no regions";
+        split_gain: f64 = 0.05, from 0 to 1 => "hit ratio that splitting must promise";
     }
 }
 
@@ -61,29 +53,7 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     name: "memtis",
     summary: "promotes what a histogram of sampled accesses shows to fit in fast memory",
     source: "MEMTIS, SOSP 2023, section 4",
-    parameters: &[
-        ParameterDoc {
-            name: "cooling_samples_per_page",
-            default: "8",
-            meaning: "samples after which counts are halved, by page (1 to 1000000)",
-        },
-        ParameterDoc {
-            name: "warm_below_ratio",
-            default: "0.9",
-            meaning: "when hot pages fill less of fast memory than this, the next bin is warm (0 to 1)",
-        },
-        ParameterDoc {
-            name: "huge_region_bytes",
-            default: "0",
-            meaning: "base pages of aligned regions of this size count as one huge page until it \
-                      is split; 0: no regions",
-        },
-        ParameterDoc {
-            name: "split_gain",
-            default: "0.05",
-            meaning: "hit ratio that splitting must promise (0 to 1)",
-        },
-    ],
+    parameters: Parameters::DOCS,
     build: |value, _seed| Ok(Box::new(Memtis::new(parameters(KIND.name, value)?)?)),
 };
 
@@ -113,16 +83,6 @@ impl Memtis {
     fn new(parameters: Parameters) -> Result<Self, PolicyError> {
         let bad = |message: String| PolicyError::BadParameter { policy: KIND.name, message };
         let p = &parameters;
-        if !(1..=1_000_000).contains(&p.cooling_samples_per_page) {
-            let got = p.cooling_samples_per_page;
-            return Err(bad(format!("cooling_samples_per_page is {got}; expected 1 to 1000000")));
-        }
-        for (name, got) in [("warm_below_ratio", p.warm_below_ratio), ("split_gain", p.split_gain)]
-        {
-            if !(0.0..=1.0).contains(&got) {
-                return Err(bad(format!("{name} is {got}; expected a ratio from 0 to 1")));
-            }
-        }
         if !p.huge_region_bytes.is_multiple_of(4096) {
             let got = p.huge_region_bytes;
             return Err(bad(format!("huge_region_bytes is {got}; expected a multiple of 4096")));

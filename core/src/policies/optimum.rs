@@ -14,28 +14,23 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
-
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
 use crate::features::FeatureCounter;
 use crate::oracle::{OracleTrace, Outlook, Purpose};
+use crate::parameters::NoParameters;
 use crate::plan::Decision;
 use crate::policy::{Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 use crate::select::Allowance;
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {}
-
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "optimum",
     summary: "offline: moves what the future, known beforehand, makes worth it; a ceiling",
     source: "Lagrange prices of fast memory and dynamic programming, docs/policies.md",
-    parameters: &[],
+    parameters: NoParameters::DOCS,
     build: |value, _seed| {
-        let Parameters {} = parameters(KIND.name, value)?;
+        let NoParameters {} = parameters(KIND.name, value)?;
         Ok(Box::new(Optimum::default()))
     },
 };

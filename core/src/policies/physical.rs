@@ -12,33 +12,30 @@
 //! order of virtual addresses.
 
 use crate::bits::PageBits;
+use crate::declare_parameters;
 use crate::features::FeatureCounter;
 use crate::operations::OperationSize;
 use crate::plan::Decision;
 use crate::policies::granularity::{Granule, Scans, Trade, plan};
-use crate::policy::{ParameterDoc, Policy, PolicyKind, parameters};
+use crate::policy::{Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
+
+declare_parameters! {
+    struct Parameters {
+        scan_pages: u32 = 4096, from 1 to 4294967295u32 => "pages that one scan sees";
+        scans_per_period: u32 = 1, from 1 to 1000000 => "scans of each tier in a period";
+    }
+}
 
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "physical-4k",
     summary: "scans physical memory frame by frame and moves 4 KB at once: the baseline of granularity",
     source: "migration-granularity paper, section 5",
-    parameters: &[
-        ParameterDoc {
-            name: "scan_pages",
-            default: "4096",
-            meaning: "pages that one scan sees (1 to 4294967295)",
-        },
-        ParameterDoc {
-            name: "scans_per_period",
-            default: "1",
-            meaning: "scans of each tier in a period (1 to 1000000)",
-        },
-    ],
+    parameters: Parameters::DOCS,
     build: |value, _seed| {
-        let scans: Scans = parameters(KIND.name, value)?;
+        let p: Parameters = parameters(KIND.name, value)?;
         Ok(Box::new(Physical {
-            scans: scans.check(KIND.name)?,
+            scans: Scans { scan_pages: p.scan_pages, scans_per_period: p.scans_per_period },
             features: FeatureCounter::default(),
             accessed: PageBits::default(),
             next: [0; 2],

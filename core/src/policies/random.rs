@@ -5,29 +5,24 @@
 //! Where the paper is silent: when the budget shrinks, the pages that must go are chosen at
 //! random too.
 
-use rand_core::{RngCore, SeedableRng};
-use rand_pcg::Pcg64Mcg;
-use serde::Deserialize;
-
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
 use crate::features::FeatureCounter;
+use crate::parameters::NoParameters;
 use crate::plan::{Decision, Plan};
 use crate::policy::{Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 use crate::select::Allowance;
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {}
+use rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "random",
     summary: "fills fast memory, then stays; refills at random what is freed",
     source: "adaptive-migration-policy paper, section 3.1",
-    parameters: &[],
+    parameters: NoParameters::DOCS,
     build: |value, seed| {
-        let Parameters {} = parameters("random", value)?;
+        let NoParameters {} = parameters("random", value)?;
         let fill = RandomFill::new(seed);
         Ok(Box::new(Random { features: FeatureCounter::default(), fill }))
     },

@@ -47,82 +47,72 @@ mod ledger;
 mod prices;
 mod rates;
 
-use serde::Deserialize;
-
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
+use crate::declare_parameters;
 use crate::features::FeatureCounter;
 use crate::operations::OperationSize;
 use crate::plan::{Decision, Plan};
-use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
+use crate::policy::{Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 use crate::select::{KeyCounts, Selection};
 use estimate::Estimate;
 use ledger::{Ledger, Reads};
 use rates::{COLDEST, HORIZONS, Rates, key, rate_of};
 
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {
-    #[serde(alias = "memory")]
-    horizon: String,
-    regions: bool,
-    operation_bytes: u64,
-    weigh_reads: bool,
-    count_reads: bool,
-    #[serde(alias = "doubt")]
-    gain_discount: f64,
-    exchange: String,
-    weigh_costs: bool,
-    follow_phases: bool,
-    keep_long: bool,
-    retreat: bool,
-    #[serde(alias = "lindy")]
-    phase_age_factor: f64,
-    #[serde(alias = "exposure")]
-    return_cost_share: f64,
-    #[serde(alias = "allowance")]
-    regret_budget: f64,
-    #[serde(alias = "allowance_periods")]
-    regret_budget_periods: f64,
-    patience: f64,
-    #[serde(alias = "trust")]
-    win_threshold: f64,
-    #[serde(alias = "conviction")]
-    regret_reserve_threshold: f64,
-    #[serde(alias = "overdraft")]
-    regret_reserve: f64,
-    margin: f64,
-    score_keep: f64,
-    pair_accesses: f64,
-}
-
-impl Default for Parameters {
-    fn default() -> Self {
-        Parameters {
-            horizon: "adaptive".to_owned(),
-            regions: true,
-            operation_bytes: REGION_BYTES,
-            weigh_reads: true,
-            count_reads: true,
-            gain_discount: 0.6,
-            exchange: "measured".to_owned(),
-            weigh_costs: true,
-            follow_phases: true,
-            keep_long: true,
-            retreat: true,
-            phase_age_factor: 0.7,
-            return_cost_share: 1.0,
-            regret_budget: 0.01,
-            regret_budget_periods: 0.6,
-            patience: 2.0,
-            win_threshold: 0.1,
-            regret_reserve_threshold: 2.0,
-            regret_reserve: 0.006,
-            margin: 1.0,
-            score_keep: 0.95,
-            pair_accesses: 1.2,
-        }
+declare_parameters! {
+    struct Parameters {
+        #[serde(alias = "memory")]
+        horizon: String = "adaptive".to_owned(), written "\"adaptive\"", one of ["adaptive", "short", "middle", "long"]
+            => "\"adaptive\", or always \"short\", \"middle\" or \"long\"";
+        regions: bool = true
+            => "pages of a 64 KB region share a rate where theirs differ by no more than chance";
+        operation_bytes: u64 = REGION_BYTES, written "65536"
+            => "pages of a region of this size that go the same way have one shootdown";
+        weigh_reads: bool = true
+            => "reads count by what slow reads of their period cost; false: all alike";
+        count_reads: bool = true
+            => "without samples, counts of reads by tier say how often pages are read";
+        #[serde(alias = "doubt")]
+        gain_discount: f64 = 0.6, from 0 to 1
+            => "share of the estimated gain that counts where reads are counted and not sampled";
+        exchange: String = "measured".to_owned(), written "\"measured\"", one of ["measured", "always", "never"]
+            => "\"measured\": whichever costs less; \"always\" or \"never\"";
+        weigh_costs: bool = true
+            => "false: moves are taken to cost nothing, and nothing bounds the loss";
+        follow_phases: bool = true => "forgets when reads are suddenly unlike the rates";
+        keep_long: bool = true => "the long horizon keeps its rates over phases";
+        retreat: bool = true
+            => "returns to the initial placement when moves have lost and go on losing";
+        #[serde(alias = "lindy")]
+        phase_age_factor: f64 = 0.7, from 0.01 to 1000000
+            => "a move must also pay within the age of the phase times this";
+        #[serde(alias = "exposure")]
+        return_cost_share: f64 = 1.0, from 0 to 10
+            => "share of the cost of moving everything back that counts as lost";
+        #[serde(alias = "allowance")]
+        regret_budget: f64 = 0.01, from 0 to 1
+            => "loss by moves that is allowed, over the time passed";
+        #[serde(alias = "allowance_periods")]
+        regret_budget_periods: f64 = 0.6, from 0 to 1000
+            => "or this many periods, while that is more";
+        patience: f64 = 2.0, from 0.01 to 1000 => "a move must pay within the horizon times this";
+        #[serde(alias = "trust")]
+        win_threshold: f64 = 0.1, from 0 to 1000
+            => "periods that a shadow placement must have saved before its moves are made";
+        #[serde(alias = "conviction")]
+        regret_reserve_threshold: f64 = 2.0, from 0 to 1000
+            => "periods that it must have saved to go on when the regret budget is spent";
+        #[serde(alias = "overdraft")]
+        regret_reserve: f64 = 0.006, from 0 to 1
+            => "share of the time passed that may be lost then, beyond the regret budget";
+        margin: f64 = 1.0, from 0 to 10
+            => "standard deviations of chance that a difference of rates must exceed";
+        score_keep: f64 = 0.95, from 0 to 0.999
+            => "share of the horizons' scores that is kept after a period";
+        pair_accesses: f64 = 1.2, from 0 to 1000
+            => "where nothing is measured: accesses that must be saved to pay for moving one \
+                page up and one down";
     }
 }
 
@@ -130,120 +120,8 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     name: "terrace",
     summary: "moves what pays: adaptive EWMA horizon, granularity by region, costs weighed",
     source: "docs/policies.md",
-    parameters: &[
-        ParameterDoc {
-            name: "horizon",
-            default: "\"adaptive\"",
-            meaning: "\"adaptive\", or always \"short\", \"middle\" or \"long\"",
-        },
-        ParameterDoc {
-            name: "regions",
-            default: "true",
-            meaning: "pages of a 64 KB region share a rate where theirs differ by no more than chance",
-        },
-        ParameterDoc {
-            name: "operation_bytes",
-            default: "65536",
-            meaning: "pages of a region of this size that go the same way have one shootdown",
-        },
-        ParameterDoc {
-            name: "weigh_reads",
-            default: "true",
-            meaning: "reads count by what slow reads of their period cost; false: all alike",
-        },
-        ParameterDoc {
-            name: "count_reads",
-            default: "true",
-            meaning: "without samples, counts of reads by tier say how often pages are read",
-        },
-        ParameterDoc {
-            name: "gain_discount",
-            default: "0.6",
-            meaning: "share of the estimated gain that counts where reads are counted and not sampled (0 to 1)",
-        },
-        ParameterDoc {
-            name: "exchange",
-            default: "\"measured\"",
-            meaning: "\"measured\": whichever costs less; \"always\" or \"never\"",
-        },
-        ParameterDoc {
-            name: "weigh_costs",
-            default: "true",
-            meaning: "false: moves are taken to cost nothing, and nothing bounds the loss",
-        },
-        ParameterDoc {
-            name: "follow_phases",
-            default: "true",
-            meaning: "forgets when reads are suddenly unlike the rates",
-        },
-        ParameterDoc {
-            name: "keep_long",
-            default: "true",
-            meaning: "the long horizon keeps its rates over phases",
-        },
-        ParameterDoc {
-            name: "retreat",
-            default: "true",
-            meaning: "returns to the initial placement when moves have lost and go on losing",
-        },
-        ParameterDoc {
-            name: "phase_age_factor",
-            default: "0.7",
-            meaning: "a move must also pay within the age of the phase times this (0.01 to 1000000)",
-        },
-        ParameterDoc {
-            name: "return_cost_share",
-            default: "1.0",
-            meaning: "share of the cost of moving everything back that counts as lost (0 to 10)",
-        },
-        ParameterDoc {
-            name: "regret_budget",
-            default: "0.01",
-            meaning: "loss by moves that is allowed, over the time passed (0 to 1)",
-        },
-        ParameterDoc {
-            name: "regret_budget_periods",
-            default: "0.6",
-            meaning: "or this many periods, while that is more (0 to 1000)",
-        },
-        ParameterDoc {
-            name: "patience",
-            default: "2.0",
-            meaning: "a move must pay within the horizon times this (0.01 to 1000)",
-        },
-        ParameterDoc {
-            name: "win_threshold",
-            default: "0.1",
-            meaning: "periods that a shadow placement must have saved before its moves are made (0 to 1000)",
-        },
-        ParameterDoc {
-            name: "regret_reserve_threshold",
-            default: "2.0",
-            meaning: "periods that it must have saved to go on when the regret budget is spent (0 to 1000)",
-        },
-        ParameterDoc {
-            name: "regret_reserve",
-            default: "0.006",
-            meaning: "share of the time passed that may be lost then, beyond the regret budget (0 to 1)",
-        },
-        ParameterDoc {
-            name: "margin",
-            default: "1.0",
-            meaning: "standard deviations of chance that a difference of rates must exceed (0 to 10)",
-        },
-        ParameterDoc {
-            name: "score_keep",
-            default: "0.95",
-            meaning: "share of the horizons' scores that is kept after a period (0 to 0.999)",
-        },
-        ParameterDoc {
-            name: "pair_accesses",
-            default: "1.2",
-            meaning: "where nothing is measured: accesses that must be saved to pay for moving one \
-                      page up and one down (0 to 1000)",
-        },
-    ],
-    build: |value, _seed| Ok(Box::new(Terrace::new(parameters(KIND.name, value)?)?)),
+    parameters: Parameters::DOCS,
+    build: |value, _seed| Ok(Box::new(Terrace::new(parameters(KIND.name, value)?))),
 };
 
 /// Old names of parameters, read for one release, and the names that replace them.
@@ -318,45 +196,15 @@ struct Terrace {
 }
 
 impl Terrace {
-    fn new(parameters: Parameters) -> Result<Self, PolicyError> {
-        let bad = |message: String| PolicyError::BadParameter { policy: KIND.name, message };
+    fn new(parameters: Parameters) -> Self {
         let p = &parameters;
         let fixed = match p.horizon.as_str() {
-            "adaptive" => None,
             "short" => Some(0),
             "middle" => Some(1),
             "long" => Some(2),
-            got => {
-                return Err(bad(format!(
-                    "horizon is '{got}'; expected \"adaptive\", \"short\", \"middle\" or \"long\""
-                )));
-            }
+            _ => None,
         };
-        if !["measured", "always", "never"].contains(&p.exchange.as_str()) {
-            let got = &p.exchange;
-            return Err(bad(format!(
-                "exchange is '{got}'; expected \"measured\", \"always\" or \"never\""
-            )));
-        }
-        for (name, got, least, most) in [
-            ("regret_budget", p.regret_budget, 0.0, 1.0),
-            ("regret_budget_periods", p.regret_budget_periods, 0.0, 1000.0),
-            ("gain_discount", p.gain_discount, 0.0, 1.0),
-            ("patience", p.patience, 0.01, 1000.0),
-            ("win_threshold", p.win_threshold, 0.0, 1000.0),
-            ("phase_age_factor", p.phase_age_factor, 0.01, 1e6),
-            ("return_cost_share", p.return_cost_share, 0.0, 10.0),
-            ("regret_reserve_threshold", p.regret_reserve_threshold, 0.0, 1000.0),
-            ("regret_reserve", p.regret_reserve, 0.0, 1.0),
-            ("margin", p.margin, 0.0, 10.0),
-            ("score_keep", p.score_keep, 0.0, 0.999),
-            ("pair_accesses", p.pair_accesses, 0.0, 1000.0),
-        ] {
-            if !(least..=most).contains(&got) {
-                return Err(bad(format!("{name} is {got}; expected {least} to {most}")));
-            }
-        }
-        Ok(Terrace {
+        Terrace {
             fixed,
             features: FeatureCounter::default(),
             rates: Rates::new(KEEP),
@@ -373,7 +221,7 @@ impl Terrace {
             reads: Vec::new(),
             sampled: false,
             parameters,
-        })
+        }
     }
 
     /// Units of reads of each page in the period.

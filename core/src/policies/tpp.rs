@@ -21,34 +21,25 @@
 //! - In life `kswapd` demotes while promotion goes on. Here one plan does both: as many inactive
 //!   pages are demoted as promotion and the watermark need. Pages are not exchanged.
 
-use serde::Deserialize;
-
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
+use crate::declare_parameters;
 use crate::features::FeatureCounter;
 use crate::hotness::{Hotness, NEVER};
 use crate::plan::{Decision, Plan};
-use crate::policy::{ParameterDoc, Policy, PolicyError, PolicyKind, parameters};
+use crate::policy::{Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 use crate::select::first_bits;
 
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Parameters {
-    hot_threshold_periods: u8,
-    promote_limit_pages: u64,
-    watermark_ratio: f64,
-    inactive_periods: u8,
-}
-
-impl Default for Parameters {
-    fn default() -> Self {
-        Parameters {
-            hot_threshold_periods: 1,
-            promote_limit_pages: 0,
-            watermark_ratio: 0.02,
-            inactive_periods: 2,
-        }
+declare_parameters! {
+    struct Parameters {
+        hot_threshold_periods: u8 = 1, from 1 to 64
+            => "the second access must follow within so many periods";
+        promote_limit_pages: u64 = 0
+            => "pages promoted in a period at most; the threshold follows it. 0: no limit";
+        watermark_ratio: f64 = 0.02, from 0 to 1 => "part of fast memory that demotion keeps free";
+        inactive_periods: u8 = 2, from 1 to 64
+            => "periods without an access after which a page may be demoted";
     }
 }
 
@@ -56,29 +47,8 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     name: "tpp",
     summary: "as Linux: promotes on the second access, demotes ahead of need",
     source: "TPP, ASPLOS 2023, section 5; Linux numa_balancing mode 2",
-    parameters: &[
-        ParameterDoc {
-            name: "hot_threshold_periods",
-            default: "1",
-            meaning: "the second access must follow within so many periods (1 to 64)",
-        },
-        ParameterDoc {
-            name: "promote_limit_pages",
-            default: "0",
-            meaning: "pages promoted in a period at most; the threshold follows it. 0: no limit",
-        },
-        ParameterDoc {
-            name: "watermark_ratio",
-            default: "0.02",
-            meaning: "part of fast memory that demotion keeps free (0 to 1)",
-        },
-        ParameterDoc {
-            name: "inactive_periods",
-            default: "2",
-            meaning: "periods without an access after which a page may be demoted (1 to 64)",
-        },
-    ],
-    build: |value, _seed| Ok(Box::new(Tpp::new(parameters(KIND.name, value)?)?)),
+    parameters: Parameters::DOCS,
+    build: |value, _seed| Ok(Box::new(Tpp::new(parameters(KIND.name, value)?))),
 };
 
 #[derive(Debug)]
@@ -93,28 +63,15 @@ struct Tpp {
 }
 
 impl Tpp {
-    fn new(parameters: Parameters) -> Result<Self, PolicyError> {
-        let bad = |message: String| PolicyError::BadParameter { policy: KIND.name, message };
+    fn new(parameters: Parameters) -> Self {
         let p = &parameters;
-        for (name, got) in [
-            ("hot_threshold_periods", p.hot_threshold_periods),
-            ("inactive_periods", p.inactive_periods),
-        ] {
-            if !(1..=64).contains(&got) {
-                return Err(bad(format!("{name} is {got}; expected 1 to 64")));
-            }
-        }
-        if !(0.0..=1.0).contains(&p.watermark_ratio) {
-            let got = p.watermark_ratio;
-            return Err(bad(format!("watermark_ratio is {got}; expected a ratio from 0 to 1")));
-        }
-        Ok(Tpp {
+        Tpp {
             features: FeatureCounter::default(),
             hotness: Hotness::new(),
             ages_before: Vec::new(),
             threshold: 16 * u32::from(p.hot_threshold_periods),
             parameters,
-        })
+        }
     }
 
     /// Pages of slow memory that were accessed now and within the threshold before.

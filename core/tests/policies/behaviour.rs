@@ -32,6 +32,27 @@ fn the_registry_names_every_policy_and_its_true_defaults() {
     }
 }
 
+/// The range that is documented is the one that is checked.
+#[test]
+fn a_number_beyond_its_documented_range_is_refused_by_name() {
+    let mut ranges = 0;
+    for kind in REGISTRY {
+        for p in kind.parameters {
+            let Some((_, range)) = p.meaning.rsplit_once(" (") else { continue };
+            let Some((_, most)) = range.trim_end_matches(')').split_once(" to ") else { continue };
+            let most: f64 = most.parse().unwrap_or_else(|e| panic!("{}: {e}", p.meaning));
+            let beyond = match p.default.contains('.') {
+                true => json!(most * 2.0 + 1.0),
+                false => json!(most as u64 * 2 + 1),
+            };
+            let message = (kind.build)(&json!({ p.name: beyond }), 0).err().unwrap().to_string();
+            assert!(message.contains(kind.name) && message.contains(p.name), "{message}");
+            ranges += 1;
+        }
+    }
+    assert!(ranges > 30, "{ranges} ranges are documented");
+}
+
 #[test]
 fn unknown_parameters_and_impossible_values_are_one_line_errors() {
     let refuse = |name: &str, value: serde_json::Value| {

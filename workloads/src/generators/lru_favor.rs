@@ -9,7 +9,7 @@
 
 use serde::Deserialize;
 use terrace_core::bits::PageBits;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::GeneratorKind;
 use super::program::{self, Pattern, Span};

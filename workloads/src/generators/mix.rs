@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 use terrace_core::page::{Extent, Layout, SpaceId};
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 use terrace_recordings::source::{PeriodAccesses, PeriodSource, SourceError};
 
 use super::program::{bad, members, parse};

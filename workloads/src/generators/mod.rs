@@ -31,7 +31,7 @@ mod zipf;
 
 use serde_json::Value;
 use terrace_core::page::PageSize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 use terrace_recordings::source::PeriodSource;
 
 pub use mix::MIXES;

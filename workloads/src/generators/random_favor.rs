@@ -7,7 +7,7 @@
 //! default counts in periods even below a second: with fewer touches in a period the accessed
 //! pages would no longer tell that there is no locality.
 
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::GeneratorKind;
 use super::program;

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use terrace_core::bits::PageBits;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use rand_pcg::Pcg64;
 

@@ -1,7 +1,7 @@
 //! `command`: any program, as its user starts it.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::{End, LiveCommand, LiveKind, LiveProgram, LiveWorkload, Ready, bad, parse};
 

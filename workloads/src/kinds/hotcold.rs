@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 use terrace_core::page::PageSize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::generated::own_memory_program;
 use super::{LiveKind, bad, parse, within};

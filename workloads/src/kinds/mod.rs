@@ -14,7 +14,7 @@ mod redis_zipf;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use terrace_core::parameters;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 use terrace_recordings::source::PeriodSource;
 
 use crate::generators::{self, COMMON_PARAMETERS, GeneratorError, GeneratorKind, Timing};

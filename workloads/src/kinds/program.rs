@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::generated::own_program;
 use super::{LiveKind, WorkloadError, bad, parse, within};

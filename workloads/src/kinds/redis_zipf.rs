@@ -18,7 +18,7 @@
 
 use serde::Deserialize;
 use terrace_core::page::PageSize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::{
     End, LiveCommand, LiveKind, LiveProgram, LiveWorkload, Ready, SLACK_MS, bad, parse, within,

@@ -5,7 +5,7 @@
 //! leaves in the order of their splits, which has nothing to do with the order of their keys.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::{check, fold};

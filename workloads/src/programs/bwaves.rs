@@ -10,7 +10,7 @@
 //! flow equations; the solution of every system is checked.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::{check_error, fold};

@@ -5,7 +5,7 @@
 //! chains of random accesses to small pieces of a large heap.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::{check, fold};

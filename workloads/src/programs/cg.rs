@@ -11,7 +11,7 @@
 //! definite with a condition of about 15.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Memory, phase};
 use super::outcome::{check, check_error, fold};

@@ -9,7 +9,7 @@
 //! (ICGA Journal 25, 2002): an entry torn by two threads, or damaged, is one of another position.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::check;

@@ -10,7 +10,7 @@
 //! is known beforehand.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::{Check, check, fold};

@@ -5,7 +5,7 @@
 //! along z: strides of a row and of a plane, of which each touches another page.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::{check_error, fold};

@@ -5,7 +5,7 @@
 //! place that nothing foretells; no page is hotter than another.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{GRAIN, Memory, phase};
 use super::outcome::{check, fold};

@@ -6,7 +6,7 @@
 //! that nearly every step is a miss in the translation buffers.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::check;

@@ -7,7 +7,7 @@
 //! notes the time in the head of the item, as both servers do.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::{check, fold};

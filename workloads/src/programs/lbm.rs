@@ -6,7 +6,7 @@
 //! of 160 bytes; all pages are used equally often and equally recently.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::{check_error, fold};

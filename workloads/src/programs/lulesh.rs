@@ -11,7 +11,7 @@
 //! program checks that, and the symmetry of the blast, as LULESH does.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::{check, check_error, fold};

@@ -7,7 +7,7 @@
 //! tree walks along parents and through a whole subtree by child and sibling.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::{check, fold};

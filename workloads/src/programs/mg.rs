@@ -6,7 +6,7 @@
 //! often than those of the finest.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::{check_error, fold};

@@ -57,7 +57,7 @@ mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use memory::Memory;
 use native::{MarkListener, Native};

@@ -5,7 +5,7 @@
 //! read; those of vertices with many neighbours are the hot data that scans must not push out.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Memory, phase};
 use super::outcome::{check, check_error, fold};

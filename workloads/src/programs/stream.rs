@@ -5,7 +5,7 @@
 //! streams that use every page once a pass; nothing is reused before everything else was used.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Memory, phase};
 use super::outcome::{check_error, fold};

@@ -10,7 +10,7 @@
 //! exactly, which is what the program checks.
 
 use serde::Deserialize;
-use terrace_core::policy::ParameterDoc;
+use terrace_core::parameters::ParameterDoc;
 
 use super::memory::{Array, Memory, phase};
 use super::outcome::{check, check_error, fold};

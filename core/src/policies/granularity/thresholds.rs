@@ -10,8 +10,6 @@
 //!   11 shows that it does. Read together with the sentence before it, more than a threshold of
 //!   2 MB regions must be sparse as well; `keep_dense_2mb = false` gives the rule as worded.
 
-use serde::Deserialize;
-
 /// 64 KB and 2 MB, the regions whose use is judged.
 pub(super) const REGION_64KB: u64 = 64 << 10;
 pub(super) const REGION_2MB: u64 = 2 << 20;
@@ -46,8 +44,7 @@ impl Level {
 
 /// The thresholds under the paper's names. Pages are base pages of 4 KB: an accessed huge page
 /// counts as 512.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Thresholds {
     pub thr_high_2mb: u32,
     pub thr_high_64kb: u32,
@@ -59,22 +56,6 @@ pub(super) struct Thresholds {
     pub thr_low_num_reg_2mb: u32,
     pub thr_low_num_reg_64kb: u32,
     pub keep_dense_2mb: bool,
-}
-
-impl Default for Thresholds {
-    fn default() -> Self {
-        Thresholds {
-            thr_high_2mb: 480,
-            thr_high_64kb: 10,
-            thr_high_num_reg_2mb: 3,
-            thr_high_num_reg_64kb: 3,
-            thr_low_2mb: 480,
-            thr_low_64kb: 10,
-            thr_low_num_reg_2mb: 3,
-            thr_low_num_reg_64kb: 3,
-            keep_dense_2mb: true,
-        }
-    }
 }
 
 /// What a scan found of the regions that it went over.
