@@ -7,7 +7,7 @@ OUT ?= target/demo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BENCH ?=
 
-.PHONY: demo test system-test audit bench build install install-built uninstall deb clean kernel kernel-deb kernel-test wheel chart
+.PHONY: demo check test system-test audit bench build install install-built uninstall deb clean kernel kernel-deb kernel-test wheel chart
 
 # Redis under six policies on a virtual two-tier machine: one table, one report.
 demo:
@@ -20,6 +20,11 @@ demo:
 test:
 	tools/setup test
 	tools/test
+
+# Format, lint and the tests of the libraries: what to run before a commit.
+check:
+	tools/setup test
+	tools/test fast
 
 # The package under the systemd of Debian 12 and of Debian 13, and the Kubernetes manifests under
 # podman, each in a virtual machine with Debian's own userland: some 15 minutes each under software

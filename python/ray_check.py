@@ -65,8 +65,11 @@ def main(grid, folder):
         if progress.finished % 50 == 0:
             memory.append(here.memory_info().rss >> 20)
         if progress.finished == progress.of // 2:
-            workers = [p for p in here.children(recursive=True) if "_run_several" in p.name()
-                       or "_run_several" in " ".join(p.cmdline())]
+            workers = [
+                p
+                for p in here.children(recursive=True)
+                if "_run_several" in p.name() or "_run_several" in " ".join(p.cmdline())
+            ]
             os.kill(workers[0].pid, signal.SIGKILL)
             killed.append(workers[0].pid)
 
@@ -75,13 +78,19 @@ def main(grid, folder):
     ray_cpu_s = cpu_s(here) - before - started
     ray.shutdown()
     alike = files(folder / "serial") == files(folder / "ray")
-    print(f"Ray: {done.done} of {done.cells} cells, {len(set(finished))} told of once each "
-          f"({len(finished)} times in all), {len(killed)} worker killed")
+    print(
+        f"Ray: {done.done} of {done.cells} cells, {len(set(finished))} told of once each "
+        f"({len(finished)} times in all), {len(killed)} worker killed"
+    )
     print(f"all files byte-identical to the serial run: {'yes' if alike else 'NO'}")
-    print(f"processor time: {ray_cpu_s:.1f} s, and {started:.1f} s to start Ray; "
-          f"serial over it {serial_cpu_s / ray_cpu_s:.2f}")
-    print(f"elapsed: {elapsed_s:.1f} s, of which workers had cells {100 * busy_s / (2 * elapsed_s):.0f} %; "
-          f"{100 * serial_s / (2 * elapsed_s):.0f} % of two cores' worth of the serial run's {serial_s:.1f} s")
+    print(
+        f"processor time: {ray_cpu_s:.1f} s, and {started:.1f} s to start Ray; "
+        f"serial over it {serial_cpu_s / ray_cpu_s:.2f}"
+    )
+    print(
+        f"elapsed: {elapsed_s:.1f} s, of which workers had cells {100 * busy_s / (2 * elapsed_s):.0f} %; "
+        f"{100 * serial_s / (2 * elapsed_s):.0f} % of two cores' worth of the serial run's {serial_s:.1f} s"
+    )
     print(f"memory of this process every 50 cells, MiB: {memory}")
     return 0 if alike and killed and done.failed == done.missing == 0 else 1
 

@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2154 # $daemon is the scripts' own
 # What the scripts that run terraced in the virtual machine share; sourced by them.
 fail() {
     echo "FAILED: $1"

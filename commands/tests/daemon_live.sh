@@ -9,6 +9,7 @@
 config() { printf '[[groups]]\nname = "live"\ncgroup = "/live"\nfast = "%s"\n' "$1" >/srv/terraced.toml; }
 start() {
     terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- &
+    # shellcheck disable=SC2034 # daemon_common.sh uses it
     daemon=$!
     until_true 60 at_least live scans 1 || fail "it does not track" /tmp/daemon.log
 }

@@ -53,6 +53,7 @@ exec 5>/tmp/followed.control
 until_true 120 grep -q '"ready"' /tmp/followed.jsonl || fail "followed is not ready" /tmp/followed.jsonl
 snapshot >/tmp/before
 terraced run /srv/terraced.toml >/tmp/daemon.log 2>&1 3>&- 4>&- 5>&- &
+# shellcheck disable=SC2034 # daemon_common.sh uses it
 daemon=$!
 for name in bound free followed; do
     until_true 90 at_least $name process_count 1 || fail "$name was not found" /tmp/daemon.log /tmp/status.json

@@ -5,7 +5,7 @@
 # returns; it waits where the host cannot be managed. Settings are back each time. Says "all held"
 # at the end. usage: pod.sh, with terrace.yaml, waiting.yaml and restore.yaml beside it
 . /srv/daemon_common.sh
-export HOME=/root SYSTEMD_PAGER= SYSTEMD_COLORS=0
+export HOME=/root SYSTEMD_PAGER="" SYSTEMD_COLORS=0
 export CONTAINERS_STORAGE_CONF=/tmp/storage.conf
 printf '[storage]\ndriver = "vfs"\nrunroot = "/run/containers"\ngraphroot = "/var/lib/containers"\n' >/tmp/storage.conf
 

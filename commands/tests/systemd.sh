@@ -3,7 +3,7 @@
 # by apt, a service of another user tracked and its pages promoted, reload, kill -9, a daemon that
 # hangs, upgrade and purge. Says "all held" at the end. usage: systemd.sh FROM-VERSION TO-VERSION
 . /srv/daemon_common.sh
-export DEBIAN_FRONTEND=noninteractive SYSTEMD_PAGER= SYSTEMD_COLORS=0
+export DEBIAN_FRONTEND=noninteractive SYSTEMD_PAGER="" SYSTEMD_COLORS=0
 
 step() { echo "[$(cut -d . -f 1 /proc/uptime) s] $*"; }
 log() { journalctl --no-pager --output cat --unit terraced --lines 60; }

@@ -1,4 +1,5 @@
 #!/usr/bin/busybox sh
+# shellcheck shell=dash
 # The guest's first process: makes the machine habitable and runs the command (serve.sh), or, where
 # the machine has a disk with a root file system, hands over to the init on it.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

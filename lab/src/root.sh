@@ -1,3 +1,4 @@
+# shellcheck shell=dash
 # Hands over to the init of a disk's root file system, in which the command runs as a service, after
 # what that system starts by itself. The disk is thrown away: what is written to it goes with the
 # machine.

@@ -1,3 +1,4 @@
+# shellcheck shell=dash
 # Runs the command in the guest and sends back how it ended. The host (guest.rs) reads four virtio
 # ports:
 #   1 control  lines: "ready RELEASE", "missing PATH", "exit CODE OOM_KILLS"

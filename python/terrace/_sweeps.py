@@ -92,9 +92,7 @@ def sweep(
     _terrace.Grid.prepare(folder)
     finished = 0
 
-    def told(
-        cell: int, outcome: str, error: str | None, elapsed_s: float | None = None
-    ) -> None:
+    def told(cell: int, outcome: str, error: str | None, elapsed_s: float | None = None) -> None:
         nonlocal finished
         finished += 1
         if progress is not None:
@@ -112,8 +110,10 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise Refused("no module 'ray': expected it for a sweep on a cluster; "
-                      "install the extra with pip install './python[ray]'") from error
+        raise Refused(
+            "no module 'ray': expected it for a sweep on a cluster; "
+            "install the extra with pip install './python[ray]'"
+        ) from error
     return ray
 
 
@@ -160,7 +160,9 @@ def _run_several(
     the files that it needs, which came along under their full paths."""
     files = dict(zip(full, contents, strict=True))
     return [
-        _run_elsewhere(experiment, folder, hash, paths, *(files[os.path.join(folder, p)] for p in paths))
+        _run_elsewhere(
+            experiment, folder, hash, paths, *(files[os.path.join(folder, p)] for p in paths)
+        )
         for experiment, folder, hash, paths in cells
     ]
 
@@ -273,14 +275,26 @@ def main(arguments: list[str] | None = None) -> int:
         description="Run an experiment over a grid of its keys, here or on a Ray cluster. "
         "Finished cells are never run twice; the merged tables are those of 'terrace sweep'.",
     )
-    parser.add_argument("grid", metavar="GRID.toml", help="the grid file: see 'terrace sweep --help'")
+    parser.add_argument(
+        "grid", metavar="GRID.toml", help="the grid file: see 'terrace sweep --help'"
+    )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder for the results")
     parser.add_argument("--jobs", metavar="N", type=int, help="cells at the same time, without Ray")
-    parser.add_argument("--retries", metavar="N", type=int, default=1,
-                        help="how often a cell that failed is tried again (1)")
-    parser.add_argument("--ray", metavar="ADDRESS", nargs="?", const=True, default=False,
-                        help="run on Ray: started here, or the cluster at ADDRESS ('auto': this "
-                        "machine's)")
+    parser.add_argument(
+        "--retries",
+        metavar="N",
+        type=int,
+        default=1,
+        help="how often a cell that failed is tried again (1)",
+    )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        nargs="?",
+        const=True,
+        default=False,
+        help="run on Ray: started here, or the cluster at ADDRESS ('auto': this machine's)",
+    )
     given = parser.parse_args(arguments)
     last = time.monotonic()
 
@@ -293,8 +307,14 @@ def main(arguments: list[str] | None = None) -> int:
             last = time.monotonic()
 
     try:
-        done = sweep(given.grid, given.out, jobs=given.jobs, retries=given.retries, ray=given.ray,
-                     progress=show)
+        done = sweep(
+            given.grid,
+            given.out,
+            jobs=given.jobs,
+            retries=given.retries,
+            ray=given.ray,
+            progress=show,
+        )
     except (Refused, OSError) as error:
         print(f"terrace: {error}", file=sys.stderr)
         return 2
@@ -303,7 +323,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     print(f"{done.done} of {done.cells} cells are there; tables in {done.path}")
     if done.failed:
-        print(f"terrace: {done.failed} of {done.cells} cells failed, see "
-              f"{done.path / 'failures.jsonl'}; the first: {done.first_error}", file=sys.stderr)
+        print(
+            f"terrace: {done.failed} of {done.cells} cells failed, see "
+            f"{done.path / 'failures.jsonl'}; the first: {done.first_error}",
+            file=sys.stderr,
+        )
     return 1 if done.failed else 0
-

@@ -224,7 +224,10 @@ class Experiment:
             "name": "one",
             "experiment": self.keys,
             "axes": [
-                {"name": f"key-{number}", "variants": [{"name": "set", "set": {key: _plain(value)}}]}
+                {
+                    "name": f"key-{number}",
+                    "variants": [{"name": "set", "set": {key: _plain(value)}}],
+                }
                 for number, (key, value) in enumerate(changes.items())
             ],
         }
@@ -265,7 +268,9 @@ class Experiment:
     def profile(self, out: PathLike, interval_references: int = 100_000) -> dict[str, float]:
         """Makes a profile of its only group's program, at trace fidelity, in the file `out`."""
         done = self._inner.profile(os.fspath(out), interval_references)
-        return dict(zip(("intervals", "references", "all_fast_ms", "all_slow_ms"), done, strict=True))
+        return dict(
+            zip(("intervals", "references", "all_fast_ms", "all_slow_ms"), done, strict=True)
+        )
 
     def __repr__(self) -> str:
         keys = self.keys

@@ -41,7 +41,9 @@ def test_types_are_declared_for_all_that_is_there():
     assert set(terrace.__all__) <= set(dir(terrace))
 
 
-@pytest.mark.parametrize("notebook", sorted((FOLDER / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "notebook", sorted((FOLDER / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem
+)
 def test_notebooks_run(notebook, tmp_path, monkeypatch):
     """Cell by cell in one namespace, as a kernel does; nothing of Jupyter is needed for it."""
     monkeypatch.chdir(tmp_path)

@@ -5,15 +5,14 @@ import pickle
 import subprocess
 import threading
 
-import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import REPOSITORY
 
 import terrace
-from conftest import REPOSITORY
 
 
 def test_an_experiment_of_objects_is_that_of_its_file(small, tmp_path):
@@ -73,13 +72,23 @@ def test_unknown_machines_and_missing_files_are_refused(tmp_path):
 def test_tables_are_those_that_the_command_writes(small, tmp_path, command):
     (tmp_path / "small.toml").write_text(small.to_toml())
     subprocess.run(
-        [command, "compare", tmp_path / "small.toml", "--policies", "lru,amp", "--out",
-         tmp_path / "command"],
-        check=True, capture_output=True,
+        [
+            command,
+            "compare",
+            tmp_path / "small.toml",
+            "--policies",
+            "lru,amp",
+            "--out",
+            tmp_path / "command",
+        ],
+        check=True,
+        capture_output=True,
     )
     small.run(["lru", "amp"], out=tmp_path / "python", jobs=2)
     for name in ("runs", "periods", "heat"):
-        one, other = ((tmp_path / d / f"{name}.parquet").read_bytes() for d in ("command", "python"))
+        one, other = (
+            (tmp_path / d / f"{name}.parquet").read_bytes() for d in ("command", "python")
+        )
         assert one == other, name
     assert len(terrace.Results.read(tmp_path / "python").recordings) == 2
 

@@ -5,8 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 
 import pyarrow as pa
 import pytest
@@ -69,8 +67,9 @@ def test_a_sweep_is_that_of_the_command(tmp_path, command):
     file = grid(tmp_path)
     done = terrace.sweep(file, tmp_path / "python", jobs=2)
     assert (done.cells, done.done, done.failed, done.missing) == (12, 12, 0, 0)
-    subprocess.run([command, "sweep", file, "--out", tmp_path / "command"], check=True,
-                   capture_output=True)
+    subprocess.run(
+        [command, "sweep", file, "--out", tmp_path / "command"], check=True, capture_output=True
+    )
     assert tables(tmp_path / "python") == tables(tmp_path / "command")
     assert cells(tmp_path / "python") == cells(tmp_path / "command")
     table = pa.table(done.table)
@@ -147,9 +146,9 @@ def test_a_workloads_file_travels_with_its_cells(tmp_path, small):
 
 def test_failures_are_told_and_the_rest_goes_on(tmp_path):
     file = grid(tmp_path)
-    text = file.read_text().replace(
-        '"lru", "lfu", "random"]', '"lru"]'
-    ) + """
+    text = (
+        file.read_text().replace('"lru", "lfu", "random"]', '"lru"]')
+        + """
 [[axes]]
 name = "what"
 variants = [
@@ -157,6 +156,7 @@ variants = [
   { name = "gone", set = { "workload" = { kind = "recording", path = "gone.trec" } } },
 ]
 """
+    )
     file.write_text(text)
     (tmp_path / "gone.trec").write_bytes(b"not a recording")
     told = []
@@ -170,8 +170,9 @@ variants = [
 
 def test_the_module_is_a_command(tmp_path):
     file = grid(tmp_path, 1)
-    run = lambda *a: subprocess.run([sys.executable, "-m", "terrace.sweep", *a], text=True,
-                                    capture_output=True)
+    run = lambda *a: subprocess.run(
+        [sys.executable, "-m", "terrace.sweep", *a], text=True, capture_output=True
+    )
     good = run(str(file), "--out", str(tmp_path / "out"))
     assert good.returncode == 0 and "3 of 3 cells are there" in good.stdout
     bad = run(str(tmp_path / "none.toml"), "--out", str(tmp_path / "out"))
@@ -197,6 +198,7 @@ def test_on_ray_a_killed_worker_loses_no_cell(tmp_path, small):
 
         def kill(step):
             if step.finished == step.of // 2:
+
                 @ray.remote
                 def who():
                     return os.getpid()
