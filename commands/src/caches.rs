@@ -11,8 +11,7 @@ use terrace_hardware::cache::counting::LevelCounts;
 use terrace_recordings::reference::{Level, ReferenceReader};
 use terrace_simulated::caches::{CacheCounter, CacheCounts, count};
 
-use crate::cli::Format;
-use crate::show::{self, say, tell};
+use crate::show::{self, Format, say, tell};
 
 /// Count a recording's references and misses per cache level.
 ///

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
 use crate::{
     caches, compare, completions, coverage, daemon, dram, export, guard, heatmap, import, info,
@@ -108,13 +108,4 @@ impl Command {
             Command::Guard(a) => a.execute(),
         }
     }
-}
-
-/// How a command shows its answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// Tables for people.
-    Text,
-    /// One JSON document for programs.
-    Json,
 }

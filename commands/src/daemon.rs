@@ -10,8 +10,7 @@ use terrace_daemon::control::{self, Request};
 use terrace_daemon::discover::shown;
 use terrace_daemon::status::{Explanation, GroupStatus, Status};
 
-use crate::cli::Format;
-use crate::show::{self, say};
+use crate::show::{self, Format, say};
 
 /// Where the daemon listens.
 #[derive(Args)]

@@ -11,8 +11,7 @@ use terrace_hardware::dram::presets;
 use terrace_hardware::dram::traffic::{Latency, Load, Pattern, Traffic, TrafficReport, dram_run};
 use terrace_hardware::units::Bytes;
 
-use crate::cli::Format;
-use crate::show::{self, say};
+use crate::show::{self, Format, say};
 
 /// What stands below the options.
 const MORE: &str = "\

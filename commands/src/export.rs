@@ -10,8 +10,7 @@ use terrace_core::InputError;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::export::{self, ExportError, ExportOptions, FORMATS};
 
-use crate::cli::Format;
-use crate::show::{self, say, tell};
+use crate::show::{self, Format, say, tell};
 
 /// Make another tool's file of a recording.
 ///

@@ -9,8 +9,7 @@ use terrace_core::InputError;
 use terrace_core::page::PageSize;
 use terrace_recordings::import::{self, FORMATS, ImportError, ImportOptions, Imported, Input};
 
-use crate::cli::Format;
-use crate::show::{self, say, tell};
+use crate::show::{self, Format, say, tell};
 
 /// Make a recording of another tool's file.
 ///

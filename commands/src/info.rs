@@ -9,8 +9,7 @@ use indicatif::{HumanBytes, HumanCount};
 use terrace_core::InputError;
 use terrace_recordings::survey::{PeriodSurvey, ReferenceSurvey, Survey, survey};
 
-use crate::cli::Format;
-use crate::show::{self, say};
+use crate::show::{self, Format, say};
 
 /// Tell what a recording holds.
 ///

@@ -9,8 +9,7 @@ use terrace_core::InputError;
 use terrace_hardware::presets::{self, MachineConfig};
 use terrace_hardware::tier::{TierConfig, TierModel};
 
-use crate::cli::Format;
-use crate::show::{self, say};
+use crate::show::{self, Format, say};
 
 /// List the machines that can be simulated, or show one.
 #[derive(Args)]

@@ -17,6 +17,7 @@ mod coverage;
 mod daemon;
 mod dram;
 mod export;
+mod groups;
 mod guard;
 mod heatmap;
 mod import;
@@ -44,12 +45,13 @@ mod workloads;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use terrace_core::InputError;
 
 fn main() -> ExitCode {
     terrace_identity::set(terrace_identity::this_build!());
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::from_arg_matches(&groups::command().get_matches())
+        .unwrap_or_else(|error| error.exit());
     let filter = tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     tracing_subscriber::fmt()

@@ -11,8 +11,7 @@ use terrace_linux::roots::Roots;
 use terrace_linux::tiermem::{Device, Levels, TablePlace, TablePolicy, Target, TiermemError};
 use terrace_linux::{numa, tiers};
 
-use crate::cli::Format;
-use crate::show::{self, say};
+use crate::show::{self, Format, say};
 
 /// Run a command with its page tables in fast memory (needs the Terrace kernel).
 ///

@@ -17,8 +17,7 @@ use terrace_planner::recording::{ASSUMED_MACHINE, Evidence, Open, Recording, Wai
 use terrace_planner::tables::Tables;
 use terrace_planner::{config, words};
 
-use crate::cli::Format;
-use crate::show::{self, say, tell};
+use crate::show::{self, Format, say, tell};
 
 /// What stands below the options in `--help` and in the manual page.
 const MORE: &str = "\

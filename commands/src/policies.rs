@@ -8,8 +8,7 @@ use terrace_core::InputError;
 use terrace_core::policies::REGISTRY;
 use terrace_core::policy::{self, PolicyKind};
 
-use crate::cli::Format;
-use crate::show::{self, say};
+use crate::show::{self, Format, say};
 
 /// List the policies, or show one with its parameters.
 #[derive(Args)]

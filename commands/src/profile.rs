@@ -9,9 +9,8 @@ use terrace_experiments::Experiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
 
-use crate::cli::Format;
 use crate::progress::Screen;
-use crate::show::say;
+use crate::show::{Format, say};
 
 /// Simulate a workload with all its memory fast and with all of it slow, and write its profile.
 ///

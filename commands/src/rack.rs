@@ -17,8 +17,7 @@ use terrace_rack::scheme::REGISTRY;
 use terrace_rack::trace::TraceConfig;
 use terrace_results::RackRunRow;
 
-use crate::cli::Format;
-use crate::show::{self, say, tell};
+use crate::show::{self, Format, say, tell};
 
 /// Simulate a rack: compute nodes, a switch and memory pools, with pages moved by hardware.
 #[derive(Args)]

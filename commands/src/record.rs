@@ -13,8 +13,7 @@ use terrace_core::InputError;
 use terrace_recorder::{Options, Progress, RecordError, Recorder, Signals, Summary};
 use terrace_recordings::reference::{CacheShape, Filter, Level};
 
-use crate::cli::Format;
-use crate::show::{say, tell};
+use crate::show::{Format, say, tell};
 
 /// Time between two lines of progress where there is no terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);

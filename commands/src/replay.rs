@@ -9,8 +9,7 @@ use terrace_core::InputError;
 use terrace_recordings::period::PeriodReader;
 use terrace_simulated::replay::{InitialPlacement, replay_placement, replay_plans};
 
-use crate::cli::Format;
-use crate::show::say;
+use crate::show::{Format, say};
 
 /// Mismatches shown before the rest is only counted.
 const SHOWN: usize = 10;

@@ -7,8 +7,7 @@ use clap::Args;
 use terrace_core::InputError;
 use terrace_report::{RackResults, ReportMeta, Results};
 
-use crate::cli::Format;
-use crate::show::say;
+use crate::show::{Format, say};
 
 /// Show the results of an earlier run and write its report again.
 #[derive(Args)]

@@ -11,9 +11,8 @@ use terrace_reproductions::book::{self, Entry, Tally};
 use terrace_reproductions::library;
 use terrace_reproductions::{Figure, Outcome, RunCache, Size, from_results, reproduce};
 
-use crate::cli::Format;
 use crate::progress::Screen;
-use crate::show::say;
+use crate::show::{Format, say};
 
 /// Run figures and tables of the papers again, and check what the papers say of them.
 ///

@@ -9,9 +9,8 @@ use terrace_experiments::file::Fidelity;
 use terrace_experiments::run::{MachineKind, Request};
 use terrace_report::Results;
 
-use crate::cli::Format;
 use crate::progress::Screen;
-use crate::show::tell;
+use crate::show::{Format, tell};
 
 /// What `--help` and the manual pages say of experiment files.
 pub const EXPERIMENT_FILES: &str = r#"Experiment files:

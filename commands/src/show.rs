@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
 use anyhow::Context;
+use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::json;
 use terrace_core::parameters::ParameterDoc;
@@ -35,6 +36,15 @@ macro_rules! tell {
     ($($arg:tt)*) => { $crate::show::remark(format_args!($($arg)*)) };
 }
 pub(crate) use tell;
+
+/// How a command shows its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Tables for people.
+    Text,
+    /// One JSON document for programs.
+    Json,
+}
 
 /// A table without borders that wraps to the terminal.
 pub fn table(header: &[&str]) -> Table {

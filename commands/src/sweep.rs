@@ -13,8 +13,7 @@ use terrace_core::InputError;
 use terrace_experiments::sweep::{Cell, Grid, Merged, Outcome, Work, is_done, merge, work};
 use terrace_results::{Kind, RunRow, Table, Value};
 
-use crate::cli::Format;
-use crate::show::{self, say, tell};
+use crate::show::{self, Format, say, tell};
 
 /// What stands below the options in `--help` and in the manual page.
 const MORE: &str = r#"Grid files:

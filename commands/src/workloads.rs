@@ -7,8 +7,7 @@ use serde_json::json;
 use terrace_core::InputError;
 use terrace_workloads::kinds::{self, WorkloadKind};
 
-use crate::cli::Format;
-use crate::show::{self, say};
+use crate::show::{self, Format, say};
 
 /// List the kinds of workloads, or show one with its parameters.
 #[derive(Args)]

@@ -34,6 +34,7 @@ const COMMANDS: [&str; 18] = [
 fn every_command_has_a_help_that_shows_its_usage() {
     let place = Place::new();
     let all = place.run("--help").good();
+    assert!(all.out.lines().all(|l| l.chars().count() <= 100), "{all}");
     for command in COMMANDS {
         assert!(all.out.lines().any(|l| l.trim_start().starts_with(command)), "{command}: {all}");
         let printed = place.run(&format!("{command} --help")).good();

@@ -48,3 +48,8 @@ pub mod select;
 pub mod size;
 
 pub use input_error::InputError;
+
+/// The template of a policy compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../CONTRIBUTING.md")]
+struct Contributing;
