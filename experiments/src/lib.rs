@@ -9,8 +9,8 @@
 //! - [`profile`](mod@profile): what a workload costs with fast and with slow memory;
 //! - [`claims`]: what papers say, checked against what was measured;
 //! - [`rack`](mod@rack): experiments on the rack;
-//! - `own`: policies that are the caller's own, beside those of the registry;
-//! - `parallel`: several simulated runs at a time; [`pool`]: the same of any work;
+//! - `custom`: policies that are the caller's own, beside those of the registry;
+//! - `parallel`: several simulated runs at a time;
 //! - `collect`: turns what the engine reports into result tables and a recording;
 //! - `rows`: where the rows go;
 //! - [`sweep`]: an experiment over a grid of its keys.
@@ -23,7 +23,6 @@ pub mod heat;
 mod host;
 mod page_tables;
 mod parallel;
-pub mod pool;
 pub mod profile;
 pub mod rack;
 mod reference;

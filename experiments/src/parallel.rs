@@ -1,10 +1,6 @@
 //! Simulated runs, several at a time: each keeps its rows until those before it are written, so that
 //! the results do not depend on how many there are.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
-
 use anyhow::Context;
 use terrace_recordings::container::PartialFile;
 
@@ -30,8 +26,7 @@ pub(crate) fn run(
         }
         None => Baseline::new(),
     };
-    let jobs = jobs.clamp(1, runs.len().max(1));
-    if jobs == 1 {
+    if jobs <= 1 || runs.len() <= 1 {
         for (index, run) in runs.iter().enumerate() {
             events.event(starts(run, index, runs.len()));
             one(run, &baseline, tables, events)?;
@@ -39,38 +34,14 @@ pub(crate) fn run(
         }
         return Ok(());
     }
-    let next = AtomicUsize::new(0);
-    let (sender, receiver) = channel();
-    std::thread::scope(|scope| {
-        for _ in 0..jobs {
-            let (sender, next, baseline) = (sender.clone(), &next, &baseline);
-            scope.spawn(move || {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(run) = runs.get(index) else { return };
-                    let mut kept = Kept::default();
-                    let done = one(run, baseline, &mut kept, &mut Nobody).map(|()| kept);
-                    let failed = done.is_err();
-                    if sender.send((index, done)).is_err() || failed {
-                        // The others finish what they began; nobody begins anything new.
-                        next.store(runs.len(), Ordering::Relaxed);
-                        return;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        let mut waiting = BTreeMap::new();
-        let mut turn = 0;
-        for (index, done) in receiver {
-            waiting.insert(index, done?);
-            while let Some(kept) = waiting.remove(&turn) {
-                events.event(starts(&runs[turn], turn, runs.len()));
-                kept.give(tables)?;
-                events.event(Event::RunEnds);
-                turn += 1;
-            }
-        }
+    let work = |run: &Run<'_>| {
+        let mut kept = Kept::default();
+        one(run, &baseline, &mut kept, &mut Nobody).map(|()| kept)
+    };
+    terrace_jobs::in_turn(runs, jobs, work, |index, kept| {
+        events.event(starts(&runs[index], index, runs.len()));
+        kept.give(tables)?;
+        events.event(Event::RunEnds);
         Ok(())
     })
 }

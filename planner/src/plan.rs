@@ -7,7 +7,6 @@ use serde::Serialize;
 use serde_json::Value;
 use terrace_core::InputError;
 use terrace_core::policy;
-use terrace_experiments::pool;
 use terrace_results::HeatRow;
 use terrace_simulated::os::OsConfig;
 
@@ -460,7 +459,7 @@ pub fn plan(request: &Request, done: &(dyn Fn(usize, usize) + Sync)) -> anyhow::
         }
     }
     let ended = AtomicUsize::new(0);
-    let curves = pool::in_order(&tasks, request.jobs, |&(program, machine, policy)| {
+    let curves = terrace_jobs::all(&tasks, request.jobs, |&(program, machine, policy)| {
         let recording = &request.recordings[program];
         let mut player = Player::new(
             recording,
@@ -711,7 +710,7 @@ fn sensitivity(
         resolution: request.resolution.max(0.01),
         closely: false,
     };
-    let rows = pool::in_order(&tasks, request.jobs, |&(program, chosen, latency_ns)| {
+    let rows = terrace_jobs::all(&tasks, request.jobs, |&(program, chosen, latency_ns)| {
         let recording = &request.recordings[program];
         let machine = base.with_slow(Some(latency_ns), None);
         let mut player = Player::new(recording, &machine, &chosen.policy, &fixed[program], 1);

@@ -25,9 +25,6 @@
 //! [[claims]]                       # what a paper says of it: read by who checks claims
 //! ```
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use serde::{Deserialize, Serialize};
 use terrace_hardware::error::ConfigError;
 
@@ -312,40 +309,14 @@ impl Experiment {
         // Several runs at once where there are several; the threads that are left run within.
         let outer = threads.min(plan.len()).max(1);
         let inner = (threads / outer).max(1);
-        let next = AtomicUsize::new(0);
-        let results: Mutex<Vec<Option<Result<Outcome, RunError>>>> =
-            Mutex::new(vec![None; plan.len()]);
-        std::thread::scope(|scope| {
-            for _ in 0..outer {
-                scope.spawn(|| {
-                    loop {
-                        let n = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(planned) = plan.get(n) else { break };
-                        let (rack, scheme, workloads) = self.rack_of(planned);
-                        let result = run(&rack, scheme, &workloads, inner);
-                        if result.is_err() {
-                            // The others need not begin.
-                            next.store(plan.len(), Ordering::Relaxed);
-                        }
-                        done(planned);
-                        if let Ok(mut results) = results.lock() {
-                            results[n] = Some(result);
-                        }
-                    }
-                });
-            }
-        });
-        let results = results.into_inner().unwrap_or_default();
-        let mut finished = Vec::new();
-        let mut failed = None;
-        for (planned, result) in plan.into_iter().zip(results) {
-            match result {
-                Some(Ok(outcome)) => finished.push(Finished { planned, outcome }),
-                Some(Err(error)) => failed = failed.or(Some(error)),
-                None => {}
-            }
-        }
-        failed.map_or(Ok(finished), Err)
+        let outcomes = terrace_jobs::try_all(&plan, outer, |planned| {
+            let (rack, scheme, workloads) = self.rack_of(planned);
+            let outcome = run(&rack, scheme, &workloads, inner);
+            done(planned);
+            outcome
+        })?;
+        let finished = plan.into_iter().zip(outcomes);
+        Ok(finished.map(|(planned, outcome)| Finished { planned, outcome }).collect())
     }
 }
 

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use super::grid::{Cell, Grid};
 use crate::file::Experiment;
-use crate::pool;
 use crate::run::{Event, Events, MachineKind, Request, run, write_whole};
 use terrace_core::{InputError, refuse};
 
@@ -81,7 +80,7 @@ pub fn work(
     told: &(dyn Fn(&Cell, &Outcome) + Sync),
 ) -> anyhow::Result<Vec<Failed>> {
     prepare(work.out)?;
-    let failures = pool::in_order(work.cells, work.jobs, |&index| {
+    let failures = terrace_jobs::try_all(work.cells, work.jobs, |&index| {
         let cell = work.grid.cell(index)?;
         let outcome = one(work, &cell)?;
         told(&cell, &outcome);
@@ -89,8 +88,7 @@ pub fn work(
             Outcome::Failed(failed) => Some(failed),
             _ => None,
         })
-    });
-    let failures = failures.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    })?;
     Ok(failures.into_iter().flatten().collect())
 }
 

@@ -11,8 +11,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
 use serde_json::Value as Json;
@@ -40,8 +38,10 @@ fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
     let cells = job.cells();
     let experiments = prepare(job, &cells, events)?;
     events.event(Event::Stage(&format!("{}: {} runs", job.figure.name, cells.len())));
-    let one = |index: usize| measure(job, &cells[index], experiments[index].clone());
-    for (cell, measured) in cells.iter().zip(side_by_side(job.jobs, cells.len(), &one)?) {
+    let pairs: Vec<_> = cells.iter().zip(&experiments).collect();
+    let measured =
+        terrace_jobs::try_all(&pairs, job.jobs, |(cell, e)| measure(job, cell, (*e).clone()))?;
+    for (cell, measured) in cells.iter().zip(measured) {
         for name in &job.figure.measures {
             if let Some(value) = measured.value(name) {
                 data.put(&cell.row, &cell.column, name, value);
@@ -49,44 +49,6 @@ fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
         }
     }
     Ok(data)
-}
-
-/// What `one` gives of each of `count` numbers, in their order, `jobs` at a time. After an error no
-/// other is begun.
-fn side_by_side<T: Send>(
-    jobs: usize,
-    count: usize,
-    one: &(dyn Fn(usize) -> anyhow::Result<T> + Sync),
-) -> anyhow::Result<Vec<T>> {
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::new());
-    let fault: Mutex<Option<anyhow::Error>> = Mutex::new(None);
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.clamp(1, count.max(1)) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= count {
-                        return;
-                    }
-                    match one(index) {
-                        Ok(made) => done.lock().expect("no one panics").push((index, made)),
-                        Err(e) => {
-                            next.store(count, Ordering::Relaxed);
-                            *fault.lock().expect("no one panics") = Some(e);
-                            return;
-                        }
-                    }
-                }
-            });
-        }
-    });
-    if let Some(fault) = fault.into_inner().expect("no one panics") {
-        return Err(fault);
-    }
-    let mut done = done.into_inner().expect("no one panics");
-    done.sort_by_key(|(index, _)| *index);
-    Ok(done.into_iter().map(|(_, made)| made).collect())
 }
 
 /// The experiments of the cells, with profiles in the place of programs where the figure has it so.
@@ -141,14 +103,12 @@ pub(super) fn with_profiles(
     }
     let profiles = job.profiles();
     std::fs::create_dir_all(&profiles).with_context(|| format!("making {}", profiles.display()))?;
-    let make = |index: usize| {
-        let one = &missing[index];
+    terrace_jobs::try_all(&missing, job.jobs, |one| {
         let experiment = Experiment::parse(&toml::to_string(&one.alone)?, PathBuf::from("."))?
             .at_fidelity(Fidelity::Trace)?;
         profile(&experiment, &one.path, wanted.interval_references, &mut Quiet)
             .with_context(|| format!("profile of {}", one.name))
-    };
-    side_by_side(job.jobs, missing.len(), &make)?;
+    })?;
     Ok(tables)
 }
 
