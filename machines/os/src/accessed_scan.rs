@@ -1,8 +1,9 @@
-//! What the operating system can tell a tracker: accessed bits and places, in virtual order and in
-//! physical order.
+//! What the operating system reports to a tracker: accessed bits and frames, in virtual order and
+//! in physical order.
 //!
-//! Accessed bits have their true weakness: only a walk sets one, so a page whose translation stays
-//! in a TLB looks idle after its bit was cleared, until [`Os::flush`] or chance drops it there.
+//! Accessed bits have their true weakness: only a walk sets one. A page whose translation stays in
+//! a TLB looks idle after its bit was cleared, until [`Os::flush`] or an eviction drops the
+//! translation.
 
 use std::sync::Arc;
 
@@ -21,20 +22,21 @@ use crate::space::At;
 /// The accessed bits of one process.
 #[derive(Debug, Clone)]
 pub struct AccessedScan {
-    /// Its pages of the size asked for; the same `Arc` as before while nothing was mapped,
-    /// unmapped, split or collapsed.
+    /// The process's pages of the size asked for. The same `Arc` as before while nothing was
+    /// mapped, unmapped, split or collapsed.
     pub layout: Arc<Layout>,
-    /// By page: its accessed bit was set. Not for a page under migration, whose bit waits.
+    /// By page: its accessed bit was set. Not for a page under migration: its bit is kept for
+    /// later.
     pub accessed: PageBits,
-    /// By page: it is in the fastest tier, or on its way there.
+    /// By page: it is in the fastest tier, or is moving there.
     pub fast: PageBits,
-    /// Memory in pages of the other size.
+    /// Bytes of memory in pages of the other size.
     pub untracked_bytes: u64,
-    /// Processor time.
+    /// Processor time of the scan.
     pub cost: Picoseconds,
 }
 
-/// The layout of a process's pages of one size, and what it was made from.
+/// The layout of a process's pages of one size, and the state that it was made from.
 #[derive(Debug, Clone)]
 pub(crate) struct CachedLayout {
     generation: u64,
@@ -82,8 +84,8 @@ impl Os {
         AccessedScan { layout, accessed, fast, untracked_bytes, cost }
     }
 
-    /// The frame of each page of [`Os::scan_accessed`]'s layout, as its physical address over the page
-    /// size; of a page under migration, where it goes.
+    /// The frame of each page of [`Os::scan_accessed`]'s layout, as its physical address over the
+    /// page size; for a page under migration, the destination frame.
     ///
     /// # Panics
     /// When there is no such process.
@@ -98,7 +100,7 @@ impl Os {
         frames
     }
 
-    /// The frame of a leaf, or where a page under migration goes.
+    /// The frame of a leaf, or the destination of a page under migration.
     fn place(&self, entry: Entry) -> u64 {
         if entry.is_present() {
             return entry.frame();
@@ -107,9 +109,9 @@ impl Os {
         self.moves[&id].pages[place].to
     }
 
-    /// Reads the accessed bits of a range, and clears those that are set if `clear`: what a scan
-    /// of a part needs (granularity paper, section 4). Calls `visit` with address, size, node and
-    /// bit of each page that is there and not under migration. Returns the processor time.
+    /// Reads the accessed bits of a range, and clears those that are set if `clear`: the scan of a
+    /// part (granularity paper, section 4). Calls `visit` with address, size, node and bit of each
+    /// page that is present and not under migration. Returns the processor time.
     ///
     /// # Panics
     /// When there is no such process.
@@ -142,17 +144,17 @@ impl Os {
         Picoseconds(self.costs.scan_entry_ps * entries)
     }
 
-    /// Has every translation of a process dropped, so that the next use of each page walks and
-    /// sets its bit.
+    /// Drops every translation of a process, so that the next use of each page walks and sets its
+    /// bit.
     pub fn flush(&mut self, id: SpaceId) -> Shootdown {
         let pages = u64::from(self.config.migration.single_invalidations) + 1;
         self.shootdown(id, Vec::new(), pages, true)
     }
 
-    /// The pages of data of a node in physical order: frame, space and virtual address of each
-    /// base page, and of the first frame of each huge page. From `from` on, or from the node's
-    /// first frame. The reverse map is what a scan of physical memory goes by, and where the
-    /// granularity paper's scans begin (sections 4 and 5, "Baseline").
+    /// The pages of data of a node in physical order: frame, space and virtual address of each base
+    /// page, and of the first frame of each huge page. From `from` on, or from the node's first
+    /// frame. A scan of physical memory uses this reverse map, and the granularity paper's scans
+    /// begin there (sections 4 and 5, "Baseline").
     pub fn physical_order(
         &self,
         node: Node,
@@ -171,7 +173,7 @@ impl Os {
     }
 
     /// Takes one frame that can never move out of each of so many free 2 MB blocks of a node, as
-    /// long use does: huge pages find none there any more. Returns how many there were.
+    /// long use does: no huge page fits there afterwards. Returns the number of blocks.
     pub fn fragment(&mut self, node: Node, blocks: u64) -> u64 {
         let frames = &mut self.memory.nodes[node.index()].frames;
         let blocks = blocks.min(frames.free_huge());
@@ -192,7 +194,7 @@ fn each_page(process: &Process, mut visit: impl FnMut(u64, PageSize, At, Entry))
     }
 }
 
-/// The layout of the pages of one size, from the last time if nothing has changed.
+/// The layout of the pages of one size; the cached one if nothing has changed.
 fn layout(process: &mut Process, size: PageSize) -> Arc<Layout> {
     let slot = usize::from(size == PageSize::Huge);
     let generation = process.space.generation;
@@ -213,7 +215,7 @@ fn layout(process: &mut Process, size: PageSize) -> Arc<Layout> {
         }
     });
     let layout = Layout::new(size, extents).expect("pages in ascending order are a layout");
-    // What changed may have been pages of the other size.
+    // The change may have been to pages of the other size.
     let layout = match process.layouts[slot].take() {
         Some(cached) if *cached.layout == layout => cached.layout,
         _ => Arc::new(layout),

@@ -1,4 +1,4 @@
-//! Counts everything again from the page tables up and compares it with what is kept: the laws of
+//! Recounts everything from the page tables up and compares it with the counts kept: the laws of
 //! conservation that the tests hold the model to.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::frames::{FRAME_BYTES, FRAMES_PER_HUGE, Owner};
 use crate::os::{Os, Process};
 use crate::space::{At, ENTRIES, ROOT};
 
-/// What was found on the way.
+/// Findings of a recount.
 struct Recount<'a> {
     os: &'a Os,
     /// Frames in use that have been explained, by node.
@@ -60,8 +60,8 @@ impl Os {
 }
 
 impl Recount<'_> {
-    /// The frame must belong to `owner` and is thereby explained. A frame has one owner and the
-    /// owner names one entry, so no frame is in two places.
+    /// Checks that the frame belongs to `owner`, and marks it as explained. A frame has one owner
+    /// and the owner names one entry, so no frame is in two places.
     fn frame(&mut self, frame: u64, owner: Owner) -> Result<usize, String> {
         let memory = &self.os.memory;
         let node = memory.nodes.iter().position(|n| n.frames.contains(frame));

@@ -1,4 +1,4 @@
-//! What can be set of the operating system.
+//! Configuration of the operating system.
 
 use serde::{Deserialize, Serialize};
 use terrace_hardware::address::PhysicalAddress;
@@ -8,7 +8,7 @@ use crate::costs::CostConfig;
 use crate::entry::{MAX_MOVE_PAGES, PHYSICAL_BITS};
 use crate::tables::TableMoveOrder;
 
-/// Where memory is, by number: position in the list that [`crate::Os::new`] was given.
+/// The number of a memory node: its position in the list that [`crate::Os::new`] was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Node(pub u8);
 
@@ -18,31 +18,31 @@ impl Node {
     /// The second node. In a machine of two nodes, the slow one.
     pub const SLOW: Node = Node(1);
 
-    /// Its position.
+    /// The node's position in the list.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// How fast a node is: 0 is the fastest tier, which is what "fast" means everywhere.
+/// How fast a node is: 0 is the fastest tier, which "fast" refers to everywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Tier(pub u8);
 
 impl Tier {
     /// The fastest tier.
     pub const FAST: Tier = Tier(0);
-    /// The next.
+    /// The second fastest tier.
     pub const SLOW: Tier = Tier(1);
 }
 
 /// The memory of one node. Nodes are listed fastest tier first; one tier may have several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeMemory {
-    /// Its tier.
+    /// The tier that the node belongs to.
     pub tier: Tier,
-    /// Where it begins: a multiple of 2 MB.
+    /// First physical address: a multiple of 2 MB.
     pub start: PhysicalAddress,
-    /// Its size: a multiple of 4 KB, not 0.
+    /// Size: a multiple of 4 KB, not 0.
     pub capacity_bytes: u64,
 }
 
@@ -50,12 +50,12 @@ pub struct NodeMemory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HugePages {
-    /// Never.
+    /// In no mapping.
     Never,
     /// In mappings that are marked for it (`madvise`): Debian's default.
     #[default]
     Eligible,
-    /// Everywhere.
+    /// In every mapping.
     Always,
 }
 
@@ -63,11 +63,11 @@ pub enum HugePages {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Watermarks {
-    /// Nobody is served below this, but by reclaim.
+    /// No allocation goes below this, except by reclaim.
     pub min: f64,
-    /// Another node is taken rather than go below this; reclaim in the background starts.
+    /// An allocation takes another node rather than go below this; background reclaim starts.
     pub low: f64,
-    /// Reclaim in the background stops here.
+    /// Background reclaim stops here.
     pub high: f64,
 }
 
@@ -76,43 +76,44 @@ impl Watermarks {
     pub const NONE: Watermarks = Watermarks { min: 0.0, low: 0.0, high: 0.0 };
 }
 
-/// Which invalidations go out together.
+/// How invalidations are grouped into shootdowns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShootdownPer {
-    /// One for every page (Linux up to 6.2, and Nimble's).
+    /// One shootdown for every page (Linux up to 6.2, and Nimble's).
     Page,
-    /// One for every operation, that is, every contiguous range (granularity paper, section 3).
+    /// One for every operation, that is, for every contiguous range (granularity paper, section 3).
     #[default]
     Operation,
     /// One for all operations of a batch (Linux since 6.3).
     Batch,
 }
 
-/// How pages move.
+/// How pages are migrated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MigrationConfig {
-    /// Huge pages are split first and move as base pages: the baseline of Nimble's section 3.1.1.
+    /// Huge pages are split first and migrated as base pages: the baseline of Nimble's section
+    /// 3.1.1.
     pub split_huge_first: bool,
     /// Threads that share the copying (Nimble, section 3.1.2).
     pub threads: u32,
-    /// Below so many bytes one thread copies alone: starting others costs more than they bring
+    /// Below so many bytes one thread copies alone: starting others costs more than it saves
     /// (Nimble, figure 9: no gain for single base pages).
     pub least_bytes_for_threads: u64,
     /// Huge pages under way at once in one batch (Nimble, section 4.5.2: 8 is best).
     pub batch_huge_pages: u32,
     /// Base pages under way at once in one batch (Nimble, section 4.3: 512).
     pub batch_base_pages: u32,
-    /// Whether two ranges may trade places without allocation (Nimble, section 3.1.4).
+    /// Whether two ranges may be exchanged without allocation (Nimble, section 3.1.4).
     pub exchange: bool,
-    /// Which invalidations go out together.
+    /// How invalidations are grouped.
     pub shootdown_per: ShootdownPer,
-    /// Up to so many pages are invalidated one by one, more by a flush of everything (Linux's
-    /// `tlb_single_page_flush_ceiling`, 33). The granularity paper's 4 KB and 64 KB ranges fall
-    /// below, its 2 MB of base pages above (section 5).
+    /// Up to so many pages are invalidated one by one, more by a full flush (Linux's
+    /// `tlb_single_page_flush_ceiling`, 33). The granularity paper's 4 KB and 64 KB ranges are
+    /// below it, its 2 MB of base pages above (section 5).
     pub single_invalidations: u32,
-    /// The order of the steps of a page-table page's move.
+    /// The order of the steps in which a page-table page is moved.
     pub table_move_order: TableMoveOrder,
 }
 
@@ -134,7 +135,7 @@ impl Default for MigrationConfig {
 }
 
 impl MigrationConfig {
-    /// Refuses what cannot work.
+    /// Rejects a configuration that cannot work.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         for (name, value, bound) in [
             ("threads", self.threads, 1024),
@@ -152,27 +153,27 @@ impl MigrationConfig {
     }
 }
 
-/// The operating system.
+/// Configuration of the whole operating-system model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OsConfig {
     /// Levels of page tables: 4 or 5.
     pub levels: u32,
-    /// Who gets huge pages.
+    /// Which mappings get huge pages.
     pub huge_pages: HugePages,
-    /// By tier; a tier without an entry has Linux's own (see [`linux_watermarks`]).
+    /// By tier; a tier without an entry has Linux's watermarks (see [`linux_watermarks`]).
     pub watermarks: Vec<Watermarks>,
     /// By tier: the share of each node that clean page cache takes at the start, at most down to
-    /// the high watermark. Reclaim drops it when memory is short. None without an entry.
+    /// the high watermark. Reclaim drops it when memory is short. A tier without an entry has none.
     pub page_cache: Vec<f64>,
-    /// What steps cost.
+    /// The cost of each step.
     pub costs: CostConfig,
-    /// How pages move.
+    /// How pages are migrated.
     pub migration: MigrationConfig,
     /// Passes of reclaim without a frame freed before a process is killed (Linux:
     /// `MAX_RECLAIM_RETRIES`, 16).
     pub reclaim_retries: u32,
-    /// Base pages that a huge page may be collapsed without (Linux: `max_ptes_none`, 511).
+    /// Base pages that may be missing when a huge page is collapsed (Linux: `max_ptes_none`, 511).
     pub collapse_max_none: u32,
 }
 
@@ -192,7 +193,7 @@ impl Default for OsConfig {
 }
 
 impl OsConfig {
-    /// Refuses what cannot work.
+    /// Rejects a configuration that cannot work.
     pub(crate) fn check(&self, nodes: &[NodeMemory]) -> Result<(), ConfigError> {
         let refuse = |part: &str, problem: String| Err(ConfigError::new(part, problem));
         if !(4..=5).contains(&self.levels) {
@@ -260,8 +261,8 @@ impl OsConfig {
 
 /// Linux's watermarks for a node of so many bytes among `total_bytes`, in bytes: `min` is the
 /// node's share of `4 * sqrt(memory in KB)` KB, at least 128 KB and at most 256 MB
-/// (`calculate_min_free_kbytes`); `low` and `high` lie one and two steps of a quarter of that, or
-/// of 0.1 % of the node if more, above it (`watermark_scale_factor` 10).
+/// (`calculate_min_free_kbytes`); `low` and `high` are one and two steps above it. A step is a
+/// quarter of `min`, or 0.1 % of the node if more (`watermark_scale_factor` 10).
 pub fn linux_watermarks(capacity_bytes: u64, total_bytes: u64) -> [u64; 3] {
     let kib = (total_bytes >> 10) as f64;
     let min_free = ((kib * 16.0).sqrt() as u64).clamp(128, 262_144) << 10;
@@ -270,31 +271,31 @@ pub fn linux_watermarks(capacity_bytes: u64, total_bytes: u64) -> [u64; 3] {
     [min, min + step, min + 2 * step]
 }
 
-/// Where a process's data goes when it is first touched.
+/// Where a process's data is placed at the first touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DataPolicy {
-    /// The fastest node with room, in the order of nodes: Linux's first touch, Nimble's section 3.2.
+    /// The fastest node with room, in node order: Linux's first touch, Nimble's section 3.2.
     #[default]
     FastFirst,
-    /// Nodes in turn.
+    /// The nodes in turn.
     Interleave,
-    /// This node alone.
+    /// This node only.
     Bind(Node),
 }
 
-/// Where a process's page-table pages go (Radiant paper, section 4).
+/// Where a process's page-table pages are placed (Radiant paper, section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TablePlacement {
-    /// As data: what Linux does.
+    /// Like data, as in Linux.
     #[default]
     FollowData,
-    /// The fastest node with room, whatever data does.
+    /// The fastest node with room, whatever the policy of the data.
     FirstTouch,
-    /// Nodes in turn, whatever data does.
+    /// The nodes in turn, whatever the policy of the data.
     Interleave,
-    /// BHi: every level but the leaf in the fastest tier, the leaf as data.
+    /// BHi: every level but the leaf in the fastest tier, the leaf like data.
     BindHighLevels,
     /// Every level in the fastest tier (the patches of section 3.5).
     BindAll,
@@ -304,23 +305,24 @@ pub enum TablePlacement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TablePolicy {
-    /// Where they go.
+    /// Initial placement of page-table pages.
     pub placement: TablePlacement,
     /// Mig: leaf tables follow the data that they map (algorithm 1).
     pub migrate: bool,
-    /// A bound page-table page goes nowhere else, whatever that costs: reclaim, and in the end the
-    /// death of a process (section 3.5). Without it, it goes elsewhere and is counted.
+    /// A bound page-table page is placed nowhere else, at any cost: reclaim, and in the end the
+    /// killing of a process (section 3.5). Without `hard`, the page is placed elsewhere and
+    /// counted.
     pub hard: bool,
 }
 
-/// A process to be.
+/// The policies of a process to be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProcessSpec {
-    /// Where data goes.
+    /// Placement of data.
     pub data: DataPolicy,
     /// Bytes of data that the process and its children may have in the fastest tier.
     pub fast_limit_bytes: Option<u64>,
-    /// Page tables.
+    /// Placement and migration of page tables.
     pub tables: TablePolicy,
 }

@@ -1,12 +1,12 @@
-//! Laws of conservation, held over long random lives of several processes.
+//! Laws of conservation, checked over long random runs of several processes.
 //!
-//! A world keeps, beside the operating system, what it knows by itself: for every page touched the
-//! tag that was written into it and the bits that walks have set; for every frame the tag that
-//! lies in it, moved only by the copies that the operating system orders. After every so many
-//! steps all of it must agree, and [`Os::check`]'s full recount with it.
+//! The test world keeps its own record beside the operating system: for every page touched, the tag
+//! that was written into it and the bits that walks have set; for every frame, the tag that it
+//! contains, moved only by the copies that the operating system orders. After every so many steps
+//! the record, the operating system and [`Os::check`]'s full recount must agree.
 //!
-//! By default some 60,000 operations. A million and more:
-//! `TERRACE_OS_OPERATIONS=1000000 cargo test -p terrace-os --release conservation`.
+//! The default is some 60,000 operations. A million and more: `TERRACE_OS_OPERATIONS=1000000 cargo
+//! test -p terrace-os --release conservation`.
 
 use std::collections::BTreeMap;
 
@@ -28,11 +28,11 @@ use crate::{Node, Os, OsConfig, OsError, ProcessSpec};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
-/// Where mappings lie: three places whose page tables share little.
+/// Start addresses of mappings: three regions whose page tables share little.
 const PLACES: [u64; 3] = [0, (1 << 30) - 2 * MIB, 1 << 39];
 const PLACE_BYTES: u64 = 8 * MIB;
 
-/// What the world knows of a page.
+/// The world's record of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Known {
     tag: u64,
@@ -67,7 +67,7 @@ impl World {
             start: PhysicalAddress(start),
             capacity_bytes: mib * MIB - 5 * PAGE,
         };
-        // Two fast nodes and a slow one; both tiers together are too small for everybody.
+        // Two fast nodes and a slow one; both tiers together are too small for all processes.
         let nodes =
             [node(Tier::FAST, 0, 6), node(Tier::FAST, 64 * MIB, 4), node(Tier::SLOW, 1 << 40, 24)];
         World {
@@ -136,7 +136,7 @@ impl World {
         Some((space, page * PAGE))
     }
 
-    /// Forgets what a process had in a range.
+    /// Drops the record of a process's pages in a range.
     fn forget(&mut self, space: SpaceId, range: std::ops::Range<u64>) {
         let gone: Vec<_> = self
             .pages
@@ -186,7 +186,7 @@ impl World {
             5..60 => {
                 let range = self.range(space);
                 let eligible = self.random.below(2) > 0;
-                // Whole regions, so that huge pages fit; refused where something is mapped.
+                // Whole regions, so that huge pages fit; rejected where something is mapped.
                 let start = range.start & !(2 * MIB - 1);
                 let size = range.size_bytes.next_multiple_of(self.one_of(&[PAGE, 2 * MIB]));
                 let _ = self.os.map(space, start, size, eligible);
@@ -215,7 +215,7 @@ impl World {
                 }
             }
             260..400 => {
-                // Where a table is between its copy and the switch.
+                // A moment when a table is between its copy and the switch.
                 if let Some(table) = self.tables.last().copied()
                     && let Some((space, address)) = self.touched_page(table.space, table.address)
                 {
@@ -223,7 +223,7 @@ impl World {
                 }
             }
             _ => {
-                // Near each other, as programs do it.
+                // Near each other, like a program's accesses.
                 let base = self.address();
                 for i in 0..4 {
                     self.touch(space, base + i * PAGE);
@@ -331,7 +331,7 @@ impl World {
             let leaf = world.os.space(space).path(VirtualAddress(address)).leaf;
             leaf.is_some_and(|l| world.os.memory.is_fast(l.frame.0))
         };
-        // Mostly the right way round.
+        // Mostly in the useful direction.
         let (a, b) = if is_fast(self, a) && !is_fast(self, b) { (b, a) } else { (a, b) };
         let huge = self.random.below(2) > 0;
         let size_bytes = if huge { 2 * MIB } else { (1 + self.random.below(4)) * PAGE };
@@ -348,7 +348,7 @@ impl World {
         }
     }
 
-    /// A move under way is copied, or ends.
+    /// Copies a move under way, or ends it.
     fn advance(&mut self) {
         if self.moves.is_empty() {
             return;
@@ -412,7 +412,7 @@ impl World {
         }
     }
 
-    /// Everything must agree.
+    /// Checks that the records agree.
     fn check(&self) -> Result<(), String> {
         self.os.check()?;
         let mut present = 0;
@@ -497,7 +497,7 @@ fn nothing_is_lost_or_doubled_over_long_random_lives() {
         t.lock_contended += w.lock_contended;
         assert_eq!(c.lost_accessed + c.lost_dirty, 0);
     }
-    // The lives were full ones: everything happened.
+    // The runs were complete: every kind of event happened.
     for (what, count) in [
         ("migrated", total.migrated_bytes),
         ("wasted", total.wasted_copy_bytes),
@@ -519,12 +519,12 @@ fn nothing_is_lost_or_doubled_over_long_random_lives() {
     }
 }
 
-/// Whether a world with this mistake is found out within a short life.
+/// Whether a world with this mistake is found out within a short run.
 fn is_found(fault_injection: FaultInjection) -> bool {
     (0..6).any(|number| {
         let mut world = World::new(&config(number), number);
         world.os.fault_injection = Some(fault_injection);
-        // Some mistakes trip an assertion before the recount sees them.
+        // Some mistakes trip an assertion before the recount finds them.
         let life = std::panic::AssertUnwindSafe(|| world.live(5_000, 20));
         std::panic::catch_unwind(life).map_or(true, |lived| lived.is_err())
     })

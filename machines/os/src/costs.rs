@@ -1,12 +1,12 @@
-//! What each step of the operating system costs in processor time: named tables, each number with
-//! its source, and every number overridable in configuration.
+//! The processor time of each step of the operating system: named tables, each number with its
+//! source, and every number overridable in configuration.
 //!
 //! The papers print few absolute numbers; their breakdowns are pictures. So each table is *pinned*
-//! by the throughputs that the text states (the tests of this file compute them back), and the
-//! share of the single steps within a pinned total is an estimate that says so.
+//! by the throughputs that the text states (the tests of this file recompute them). The share of
+//! the single steps within a pinned total is an estimate, and marked as one.
 //!
-//! Moving the bytes is not in here: the machine plays copies and zeroing against its memory. The
-//! `*_gb_per_s` entries are what one core can move at most, for the machine to bound them by.
+//! Moving the bytes is not included: the machine plays copies and zeroing against its memory. The
+//! `*_gb_per_s` entries are the most that one core can move; the machine limits the copies by them.
 
 use serde::{Deserialize, Serialize};
 use terrace_hardware::error::ConfigError;
@@ -29,17 +29,17 @@ pub enum CostPreset {
 
 macro_rules! cost_table {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty,)*) => {
-        /// Costs of the single steps. `_ns` are nanoseconds of processor time.
+        /// Costs of the single steps. `_ns` is nanoseconds of processor time.
         #[derive(Debug, Clone, PartialEq)]
         pub struct CostTable {
             $($(#[doc = $doc])+ pub $name: $type,)*
         }
 
-        /// A preset, and what to put in place of its entries.
+        /// A preset, and values that replace entries of it.
         #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct CostConfig {
-            /// The table to begin with.
+            /// The table to start from.
             pub preset: CostPreset,
             $(
                 $(#[doc = $doc])+
@@ -49,7 +49,7 @@ macro_rules! cost_table {
         }
 
         impl CostConfig {
-            /// The preset with the entries that are given in place of its own.
+            /// The preset with the given entries in place of its own.
             pub fn table(&self) -> Result<CostTable, ConfigError> {
                 let mut table = CostTable::preset(self.preset);
                 $(
@@ -69,50 +69,51 @@ macro_rules! cost_table {
 }
 
 cost_table! {
-    /// One call that moves pages: entering the kernel, looking at the list, draining the lists of
+    /// One call that moves pages: entering the kernel, reading the list, draining the lists of
     /// pages that each processor holds back.
     move_call_ns: u64,
     /// Allocating the frame that a base page moves to.
     move_allocate_base_ns: u64,
     /// Allocating the block that a huge page moves to.
     move_allocate_huge_ns: u64,
-    /// Locking a page, walking its reverse map and putting a migration entry in place of its own.
+    /// Locking a page, walking its reverse map and writing a migration entry in place of the
+    /// page's.
     unmap_ns: u64,
-    /// Putting the new entry in place of the migration entry.
+    /// Writing the new entry in place of the migration entry.
     map_ns: u64,
     /// Freeing the frame that a base page left.
     move_free_base_ns: u64,
-    /// Freeing the block that a huge page left.
+    /// Freeing the block that a huge page has left.
     move_free_huge_ns: u64,
     /// Splitting a huge page into base pages.
     split_huge_ns: u64,
-    /// Starting one more thread that copies, and waiting for it.
+    /// Starting one more copying thread, and waiting for it.
     copy_thread_ns: u64,
-    /// What one thread copies from one tier to another at most.
+    /// Maximum copy rate of one thread from one tier to another.
     copy_gb_per_s: f64,
-    /// What one thread swaps at most, counting the bytes of both sides.
+    /// Maximum exchange rate of one thread, counting the bytes of both sides.
     exchange_gb_per_s: f64,
-    /// A shootdown, on the processor that asks for it: preparing and sending the interrupt.
+    /// A shootdown, on the initiating processor: preparing and sending the interrupt.
     shootdown_ns: u64,
-    /// That processor's wait for each other processor that runs the address space.
+    /// The initiating processor's wait for each other processor that runs the address space.
     shootdown_wait_ns: u64,
-    /// The interrupt on each of those, without the invalidation itself.
+    /// The interrupt on each of those processors, without the invalidation itself.
     shootdown_interrupt_ns: u64,
     /// Invalidating one page (`invlpg`), on every processor.
     invlpg_ns: u64,
     /// Invalidating everything (writing `cr3`), on every processor.
     full_flush_ns: u64,
-    /// A page fault: the trap, finding the mapping, locking, and the way back.
+    /// A page fault: the trap, finding the mapping, locking, and the return.
     fault_ns: u64,
-    /// Allocating a frame for a fault, when there is one free.
+    /// Allocating a frame for a fault, when one is free.
     allocate_ns: u64,
-    /// What one core zeroes at most.
+    /// Maximum zeroing rate of one core.
     zero_gb_per_s: f64,
     /// Allocating a page-table page, besides zeroing it.
     table_allocate_ns: u64,
-    /// Freeing a page, when a mapping goes.
+    /// Freeing a page, when a mapping is removed.
     free_ns: u64,
-    /// Looking at one entry of a page-table page for algorithm 1's question whether any page is
+    /// Checking one entry of a page-table page for algorithm 1's question whether any page is
     /// left in fast memory (line 18), in picoseconds.
     table_scan_entry_ps: u64,
     /// Moving a page-table page, besides copying it and the shootdown: locks, allocation, the
@@ -126,7 +127,7 @@ cost_table! {
     compact_ns: u64,
     /// Choosing and killing a process when memory has run out.
     oom_kill_ns: u64,
-    /// Looking at one accessed bit, and clearing it, in picoseconds.
+    /// Reading one accessed bit, and clearing it, in picoseconds.
     scan_entry_ps: u64,
     /// Collapsing base pages to a huge page, besides copying them and the shootdown.
     collapse_ns: u64,
@@ -178,8 +179,8 @@ impl CostTable {
         }
     }
 
-    /// The Radiant paper prints ratios only, no time of a step. Its machine is one generation and
-    /// a half newer than Nimble's; steps as there, with less for the call.
+    /// The Radiant paper prints ratios only, no time of a step. Its machine is one generation and a
+    /// half newer than Nimble's; the steps are Nimble's, with less for the call.
     fn radiant() -> Self {
         CostTable {
             move_call_ns: 60_000,
@@ -189,10 +190,10 @@ impl CostTable {
         }
     }
 
-    /// The granularity paper quotes 13.2 us for a shootdown (section 2.2) and says that it and
-    /// other software dominate a 4 KB migration (figure 1b). On its four cores: 13.2 us are the
-    /// own part and three waits; how they divide is an estimate. The cost of the call falls with granularity as the shootdown's does
-    /// (figure 1b), so each operation is a call.
+    /// The granularity paper quotes 13.2 us for a shootdown (section 2.2) and says that shootdowns
+    /// and other software dominate a 4 KB migration (figure 1b). On its four cores 13.2 us are the
+    /// own part and three waits; how they divide is an estimate. The cost of the call falls with
+    /// granularity as the shootdown's does (figure 1b), so each operation is a call.
     fn granularity() -> Self {
         CostTable {
             move_call_ns: 8_000,
@@ -203,7 +204,7 @@ impl CostTable {
         }
     }
 
-    /// What no paper states, from Linux on a server of these years; estimates all of them.
+    /// Steps that no paper states, from Linux on a server of these years; all of them estimates.
     fn common() -> Self {
         CostTable {
             move_call_ns: 0,
@@ -260,7 +261,7 @@ impl CostTable {
     }
 }
 
-/// `count` times so many nanoseconds.
+/// The time of `count` steps of `each` nanoseconds.
 pub(crate) fn ns(each: u64, count: u64) -> Picoseconds {
     Picoseconds(each * 1000 * count)
 }

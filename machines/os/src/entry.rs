@@ -1,4 +1,4 @@
-//! How this model packs page-table entries into 64 bits. The hardware never sees them: it is shown
+//! How this model packs page-table entries into 64 bits. The hardware never reads them: it gets a
 //! [`terrace_hardware::walker::Path`].
 //!
 //! A leaf holds the frame in bits 12 to 47 and flags below. An entry that leads to another
@@ -56,7 +56,7 @@ impl Entry {
         self.0 & MIGRATION != 0 && !self.is_present()
     }
 
-    /// Of a leaf or a migration entry.
+    /// Whether a leaf or a migration entry is of a huge page.
     pub(crate) fn is_huge(self) -> bool {
         self.0 & HUGE != 0
     }

@@ -1,5 +1,5 @@
 //! Symmetric exchange (Nimble paper, section 3.1.4): two lists of equally many pages of equal size
-//! trade places. Nothing is allocated and nothing freed; the contents swap through registers, so
+//! are exchanged. Nothing is allocated and nothing freed; the contents swap through registers, so
 //! there is no third page either.
 
 use terrace_core::page::{PageSize, SpaceId};
@@ -22,28 +22,28 @@ use crate::space::At;
 pub struct BegunExchange {
     /// The batch; with 0 `pairs` there is nothing to end.
     pub id: MoveId,
-    /// Pairs of pages that trade places.
+    /// Pairs of pages that are exchanged.
     pub pairs: u64,
-    /// Bytes that go each way.
+    /// Bytes moved each way.
     pub bytes: u64,
-    /// What is to be swapped: `from` and `to` both ways.
+    /// The copies to swap: `from` and `to` both ways.
     pub swaps: Vec<Copy>,
-    /// How many threads swap.
+    /// Number of swapping threads.
     pub copy_threads: u32,
     /// Pairs that do not match in size or side, or all when exchange is switched off: the caller
-    /// must revert to two one-way moves.
+    /// must use two one-way moves for them.
     pub fallback: Vec<Exchange>,
-    /// Pages that cannot move at all now; their partners stay too.
+    /// Pages that cannot move at all now; the partner of each stays too.
     pub refused: Vec<Refused>,
     /// Pairs beyond the caps on pages under way, to be begun in another batch.
     pub rest: Vec<Exchange>,
-    /// What the processors must forget now.
+    /// Shootdowns that the processors must do now.
     pub shootdowns: Vec<Shootdown>,
-    /// The call, and unmapping, in processor time without the shootdowns; and starting threads.
+    /// Processor time of the call, of unmapping and of starting threads, without the shootdowns.
     pub cost: Picoseconds,
 }
 
-/// A mapped page that may trade places.
+/// A mapped page that may be exchanged.
 #[derive(Debug, Clone, Copy)]
 struct Side {
     space: SpaceId,
@@ -54,7 +54,7 @@ struct Side {
 }
 
 impl Os {
-    /// Begins to exchange pairs of ranges. `up` lies in a slower tier than `down`, page for page.
+    /// Begins to exchange pairs of ranges. `up` is in a slower tier than `down`, page for page.
     pub fn begin_exchange(&mut self, pairs: &[Exchange]) -> BegunExchange {
         let id = MoveId(self.next_move);
         self.next_move += 1;
@@ -117,7 +117,7 @@ impl Os {
             || (huge <= u64::from(m.batch_huge_pages) && base <= u64::from(m.batch_base_pages))
     }
 
-    /// Page by page the two ranges of a pair, or `None` when they do not match.
+    /// The two ranges of a pair page by page, or `None` when they do not match.
     fn match_pages(&self, pair: &Exchange, begun: &mut BegunExchange) -> Option<Vec<(Side, Side)>> {
         let Exchange { up, down } = *pair;
         for range in [up, down] {
@@ -181,7 +181,7 @@ impl Os {
             start: s.address,
             size_bytes: s.size.bytes(),
         };
-        // A pair before this one may have taken the page.
+        // An earlier pair may have taken the page.
         let now = |os: &Os, s: Side| os.space(s.space).entry(s.at);
         let (up, down) =
             (Side { entry: now(self, up), ..up }, Side { entry: now(self, down), ..down });

@@ -19,48 +19,48 @@ use crate::moves::MoveId;
 use crate::os::{Exhausted, Os, OsError, Process};
 use crate::space::{At, Mapping, slot};
 
-/// What a fault did.
+/// The outcome of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// A fresh page is mapped.
     Minor {
-        /// Where it lies.
+        /// The node that the page is placed on.
         node: Node,
-        /// The page.
+        /// The page's frame.
         frame: PhysicalAddress,
-        /// Its size.
+        /// The page's size.
         size: PageSize,
     },
-    /// The page is on its way: the access must wait until that move is finished or aborted, and
-    /// then be tried again.
+    /// The page is under migration: the access must wait until that move is finished or aborted,
+    /// and then be tried again.
     WaitFor(MoveId),
-    /// The page is there: another processor's fault brought it.
+    /// The page is present: another processor's fault mapped it.
     Spurious,
 }
 
 /// Memory that a fault cleared, for the machine to play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Zeroed {
-    /// From here.
+    /// First address.
     pub start: PhysicalAddress,
-    /// So many bytes.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
 /// A fault that was served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultOutcome {
-    /// What it did.
+    /// The outcome.
     pub kind: FaultKind,
     /// Processor time, without the zeroing.
     pub cost: Picoseconds,
-    /// Of it, time spent allocating page-table pages (Radiant paper, figure 7).
+    /// The part of `cost` spent allocating page-table pages (Radiant paper, figure 7).
     pub table_allocation: Picoseconds,
-    /// What was cleared: the page, and new page-table pages.
+    /// The memory cleared: the page, and new page-table pages.
     pub zeroed: Vec<Zeroed>,
 }
 
-/// What a fault has spent so far.
+/// Time spent by a fault so far.
 struct Spent {
     cost: Picoseconds,
     tables: Picoseconds,
@@ -166,7 +166,7 @@ impl Os {
         Ok(())
     }
 
-    /// Maps a huge page where there is one; `None` where there is not.
+    /// Maps a huge page if there is a free block; else `None`.
     fn map_huge(
         &mut self,
         process: &mut Process,
@@ -179,8 +179,8 @@ impl Os {
         let turn = process.clone_turn();
         let nodes = self.nodes();
         let mut order = Self::data_order(process, nodes);
-        // Linux looks for a huge page on the preferred node alone, and elsewhere only where the
-        // mapping is marked for huge pages (`alloc_pages_mpol`), but for interleaving.
+        // Linux tries the preferred node alone for a huge page, and others only where the mapping
+        // is marked for huge pages (`alloc_pages_mpol`), except when interleaving.
         if let (Order::From(first), false) = (order, mapping.huge_eligible)
             && process.spec.data != DataPolicy::Interleave
         {
@@ -193,11 +193,11 @@ impl Os {
             if (0..nodes).any(|n| self.memory.is_fragmented(n)) {
                 spent.cost += ns(self.costs.compact_ns, 1);
             }
-            // The base page that comes instead has the same turn.
+            // The base page that is mapped instead has the same turn.
             process.restore_turn(turn);
             return Ok(None);
         };
-        // Linux deposits a leaf table for the day the page is split.
+        // Linux deposits a leaf table for a later split of the page.
         let deposit = match self.allocate_table(process, 0, Owner::Deposit { space }) {
             Ok((placed, time)) => {
                 spent.table(placed.frame, time);

@@ -1,14 +1,14 @@
-//! Faults put in on purpose, in tests only: a checker is worth something when it finds them.
+//! Faults injected on purpose, in tests only: a checker is worth something when it finds them.
 
 /// A mistake that an operating system could make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code)] // Made by tests alone.
 pub(crate) enum FaultInjection {
-    /// A move that has arrived does not free the frame it left.
+    /// A finished move does not free the frame that the page left.
     LeaksOldFrame,
-    /// A move that has arrived maps the frame it left, which is free.
+    /// A finished move maps the frame that the page left, which is free.
     MapsOldFrame,
-    /// A page is mapped to a frame that another page has.
+    /// A page is mapped to a frame that another page occupies.
     GivesFrameTwice,
     /// The first page of a move is copied without being counted.
     CopiesUncounted,
@@ -18,11 +18,11 @@ pub(crate) enum FaultInjection {
     LosesDirty,
     /// A table that moved is still counted on its old node.
     MiscountsTables,
-    /// Pages in fast memory are not counted by their leaf table.
+    /// The leaf table does not count its pages in fast memory.
     ForgetsFastPages,
-    /// Unmapping a page under migration leaves its data counted.
+    /// Unmapping a page under migration does not uncount its data.
     ForgetsMovingPages,
-    /// The halves of an exchange both go where the slower was.
+    /// Both halves of an exchange are placed where the slower one was.
     ExchangesOneWay,
 }
 

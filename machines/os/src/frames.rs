@@ -1,10 +1,10 @@
-//! The physical memory of one node: which frames are free, and whom the others belong to.
+//! The physical memory of one node: which frames are free, and the owners of the others.
 //!
-//! Frames of 4 KB lie in blocks of 2 MB. A huge page takes a block that is free as a whole, so
-//! fragmentation is real: one frame in use spoils its block. As in Linux, frames that can be moved
-//! (data) and frames that cannot (page tables) are kept in blocks of their own kind as long as
-//! there are such blocks. Within that the lowest address is taken: the same calls give the same
-//! frames. Orders between 4 KB and 2 MB are not modelled; nothing here asks for them.
+//! Frames of 4 KB are grouped in blocks of 2 MB. A huge page takes a block that is free as a whole,
+//! so fragmentation is real: one frame in use spoils its block. As in Linux, frames that can be
+//! moved (data) and frames that cannot (page tables) are kept in blocks of their own kind as long
+//! as there are such blocks. Within a kind the lowest address is taken: the same calls give the
+//! same frames. Orders between 4 KB and 2 MB are not modelled; nothing here needs them.
 
 use terrace_core::page::{PageSize, SpaceId};
 use terrace_hardware::address::PhysicalAddress;
@@ -18,56 +18,56 @@ pub const FRAMES_PER_HUGE: u64 = PageSize::Huge.bytes() / FRAME_BYTES;
 const BLOCK: usize = FRAMES_PER_HUGE as usize;
 const WORDS: usize = BLOCK / 64;
 
-/// What a frame is used for, and by whom: the reverse map.
+/// The use and the owner of a frame: the reverse map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody.
+    /// The frame is free.
     Free,
     /// A base page of data at this address.
     Base {
-        /// Its address space.
+        /// The page's address space.
         space: SpaceId,
-        /// Its virtual address.
+        /// The page's virtual address.
         address: u64,
     },
     /// The first frame of a huge page at this address.
     Huge {
-        /// Its address space.
+        /// The page's address space.
         space: SpaceId,
-        /// Its virtual address.
+        /// The page's virtual address.
         address: u64,
     },
     /// Another frame of a huge page; `address` is that frame's own.
     HugeTail {
-        /// Its address space.
+        /// The page's address space.
         space: SpaceId,
         /// The virtual address of this part.
         address: u64,
     },
     /// A page-table page.
     Table {
-        /// Whose.
+        /// The table's address space.
         space: SpaceId,
-        /// The first address that it maps.
+        /// First address that the table maps.
         address: u64,
-        /// Its level, 0 for the leaf.
+        /// The table's level, 0 for the leaf.
         level: usize,
     },
-    /// A page-table page kept for the day a huge page is split (Linux: deposited).
+    /// A page-table page kept for a later split of a huge page (Linux: deposited).
     Deposit {
-        /// Whose.
+        /// The table's address space.
         space: SpaceId,
     },
-    /// Where a page under migration is going.
+    /// The destination frame of a page under migration.
     Destination {
-        /// Its address space.
+        /// The page's address space.
         space: SpaceId,
         /// The page's virtual address.
         address: u64,
     },
     /// Clean page cache, which reclaim may drop.
     Cache,
-    /// Held back by the caller, for ever.
+    /// Reserved by the caller, for ever.
     Reserved,
 }
 
@@ -114,7 +114,7 @@ impl Owner {
         }
     }
 
-    /// Whether the frame's content can be moved elsewhere, so that it belongs among movable ones.
+    /// Whether the frame's content can be moved, so that the frame belongs among movable ones.
     fn is_movable(self) -> bool {
         !matches!(self, Owner::Table { .. } | Owner::Deposit { .. } | Owner::Reserved)
     }
@@ -124,7 +124,7 @@ impl Owner {
 #[derive(Debug, Clone)]
 pub(crate) struct Frames {
     start: u64,
-    /// Frames there are; the rest of the last block never was.
+    /// Number of frames; the last block may be incomplete.
     frames: u64,
     free: u64,
     /// One bit a frame: in use.
@@ -134,9 +134,9 @@ pub(crate) struct Frames {
     owners: Vec<u64>,
     /// Blocks without a frame in use.
     free_blocks: BlockSet,
-    /// Blocks with some frames in use and some free, by the kind that they were begun for.
+    /// Blocks with some frames in use and some free, by the kind that they were opened for.
     partial: [BlockSet; 2],
-    /// By block: begun for frames that cannot be moved.
+    /// By block: opened for frames that cannot be moved.
     unmovable: Vec<bool>,
 }
 
@@ -216,7 +216,7 @@ impl Frames {
             self.partial[kind].insert(fresh);
             Some(fresh)
         });
-        // Nothing of the kind: take from the other, as Linux falls back to another migrate type.
+        // No frame of this kind: take from the other, as Linux falls back to another migrate type.
         let block = block.or_else(|| self.partial[1 - kind].first())?;
         let words = &self.used[block * WORDS..(block + 1) * WORDS];
         let word = words.iter().position(|w| *w != !0).expect("a partial block has a free frame");
@@ -252,8 +252,8 @@ impl Frames {
         self.owners[frame] = owner.pack();
     }
 
-    /// Says anew whom a frame in use, or a whole huge page, belongs to. For a huge page `owner`
-    /// is that of its first frame; a [`Owner::Huge`] gets its tails.
+    /// Sets the new owner of a frame in use, or of a whole huge page. For a huge page `owner` is
+    /// that of its first frame; a [`Owner::Huge`] gets its tails.
     pub(crate) fn own(&mut self, address: u64, size: PageSize, owner: Owner) {
         let first = self.number(address);
         self.set_owner(first, owner);
@@ -304,8 +304,8 @@ impl Frames {
         }
     }
 
-    /// Frames in use from this address on, with their owners, ascending. A block that is free is
-    /// passed over at once.
+    /// Frames in use from this address on, with their owners, ascending. A free block is skipped in
+    /// one step.
     pub(crate) fn in_use_from(&self, address: u64) -> impl Iterator<Item = (u64, Owner)> + '_ {
         let first = (address.saturating_sub(self.start) / FRAME_BYTES).min(self.frames) as usize;
         (first / BLOCK..self.used_in_block.len())

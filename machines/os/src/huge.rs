@@ -1,4 +1,4 @@
-//! Huge pages that come and go: collapsing base pages (Linux's khugepaged) and splitting.
+//! Collapsing base pages to huge pages (Linux's khugepaged), and splitting.
 
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_hardware::address::PhysicalAddress;
@@ -17,15 +17,15 @@ use crate::space::{At, ENTRIES};
 /// A huge page made of base pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collapsed {
-    /// Where it begins.
+    /// First address of the huge page.
     pub address: u64,
-    /// The node where most of its base pages were, and it is.
+    /// The node of the huge page, which held most of its base pages.
     pub node: Node,
     /// Base pages to copy into it.
     pub copies: Vec<Copy>,
-    /// Bytes of it that were not mapped, to be cleared.
+    /// Bytes of the huge page that were not mapped, to be cleared.
     pub zeroed_bytes: u64,
-    /// What the processors must forget, before the copy.
+    /// The shootdown to do before the copy.
     pub shootdown: Shootdown,
     /// Processor time, without the shootdown and the copy.
     pub cost: Picoseconds,
@@ -34,21 +34,21 @@ pub struct Collapsed {
 /// What one round of collapsing did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollapseRound {
-    /// The pages made.
+    /// The huge pages made.
     pub collapsed: Vec<Collapsed>,
-    /// Where to go on next time; 0 when the end was reached.
+    /// The address to continue from next time; 0 when the end was reached.
     pub next: u64,
-    /// Processor time of looking, besides that of the pages made.
+    /// Processor time of the search, besides that of the pages made.
     pub cost: Picoseconds,
 }
 
 const HUGE: u64 = PageSize::Huge.bytes();
 
 impl Os {
-    /// Looks at up to `regions` whole huge-page regions of a process from address `from` on, and
-    /// collapses those that are eligible for huge pages, have base pages of which one at least
-    /// was accessed, and lack no more than `collapse_max_none` (Linux: `max_ptes_none`, 511), if
-    /// there is a free block on the node where most of them lie (khugepaged's choice).
+    /// Checks up to `regions` whole huge-page regions of a process from address `from` on.
+    /// Collapses those that are eligible for huge pages, have base pages of which one at least was
+    /// accessed, and lack no more than `collapse_max_none` (Linux: `max_ptes_none`, 511), if there
+    /// is a free block on the node that holds most of them (khugepaged's choice).
     ///
     /// # Panics
     /// When there is no such process.
@@ -82,7 +82,7 @@ impl Os {
         let space = process.space.id();
         let (at, level) = process.space.find(address);
         let table = process.space.tables[at.table];
-        // A table under way is locked.
+        // A table under migration is locked.
         if level != 0 || table.moving.is_some() {
             return None;
         }
@@ -100,7 +100,7 @@ impl Os {
         for e in entries.iter().filter(|e| e.is_present()) {
             by_node[self.memory.node_of(e.frame())] += 1;
         }
-        // The first of those with most.
+        // The first of the nodes with most pages.
         let most = *by_node.iter().max()?;
         let node = by_node.iter().position(|&n| n == most)?;
         let fast: u64 =
@@ -124,7 +124,7 @@ impl Os {
             let left = self.memory.give_back(e.frame(), PageSize::Base);
             self.count_data(process, left, 1, false);
         }
-        // The table is kept for the day the page is split.
+        // The table is kept for a later split of the page.
         let parent = process.space.parent_entry(at.table);
         let (kept, _) = process.space.prune(at.table);
         self.forget_table(process, kept, 0);

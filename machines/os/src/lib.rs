@@ -1,19 +1,19 @@
-//! The operating system of the simulated machine: frames, page tables, processes, faults,
-//! migration in its steps, shootdowns, and what all of that costs.
+//! The operating system of the simulated machine: frames, page tables, processes, faults, migration
+//! in its steps, shootdowns, and the cost of all of these.
 //!
-//! **Knows** how Linux keeps memory, and what the Nimble, Radiant and granularity papers change
+//! **Knows** how Linux manages memory, and what the Nimble, Radiant and granularity papers change
 //! about it. **Must not know** scheduling, caches, policies, or how time passes: the machine plays
-//! time. Every call returns what it cost in processor time and what the hardware must be told:
-//! which translations to forget, which bytes to copy or to clear.
+//! time. Every call returns its processor time and the work of the hardware: translations to drop,
+//! bytes to copy or to clear.
 //!
 //! In reading order:
-//! - [`config`]: what can be set; nodes and tiers, placement policies of data and page tables;
-//! - [`costs`]: what a step costs, and where each number comes from;
-//! - [`frames`]: the frames of a node, and whom they belong to;
+//! - [`config`]: configuration; nodes and tiers, placement policies of data and page tables;
+//! - [`costs`]: the cost of each step, and the source of each number;
+//! - [`frames`]: the frames of a node, and their owners;
 //! - [`space`]: an address space and its page table, which the hardware walks;
 //! - [`Os`]: processes and mappings; [`fault`]: demand paging; [`moves`] and [`exchange`]: migration;
 //!   [`tables`]: page tables that follow their data;
-//! - [`huge`]: collapse; [`accessed_scan`]: what trackers and scans see;
+//! - [`huge`]: collapse; [`accessed_scan`]: what trackers and scans observe;
 //! - [`shootdown`], [`counters`].
 #![forbid(unsafe_code)]
 

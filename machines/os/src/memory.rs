@@ -38,19 +38,19 @@ pub(crate) enum Order {
     Fastest,
 }
 
-/// What was allocated.
+/// An allocated frame or block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placed {
     pub(crate) frame: u64,
     pub(crate) node: usize,
-    /// Beyond an allocation that finds a frame at once.
+    /// Delay beyond that of an allocation that finds a frame at once.
     pub(crate) delay: Picoseconds,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Memory {
     pub(crate) nodes: Vec<NodeState>,
-    /// How many of the nodes, from the first, are of the fastest tier.
+    /// How many of the nodes, from the first, are in the fastest tier.
     fast_nodes: usize,
 }
 
@@ -97,7 +97,7 @@ impl Memory {
         self.nodes[node].frames.own(frame, size, owner);
     }
 
-    /// Frees; returns the node.
+    /// Frees a frame or block; returns its node.
     pub(crate) fn give_back(&mut self, frame: u64, size: PageSize) -> usize {
         let node = self.node_of(frame);
         self.nodes[node].frames.give_back(frame, size);
@@ -158,10 +158,10 @@ impl Memory {
             .or_else(|| self.try_marks(size, order, owner, MIN, avoid_fast))
     }
 
-    /// Takes a base frame, however long that takes: above the low watermark, else with reclaim in
-    /// the background woken above the minimum, else by direct reclaim (Linux's
-    /// `get_page_from_freelist` and `__alloc_pages_slowpath`). `None` when reclaim finds nothing
-    /// either: memory has run out for this order of nodes.
+    /// Takes a base frame, however long that takes: above the low watermark, else above the minimum
+    /// with background reclaim woken, else by direct reclaim (Linux's `get_page_from_freelist` and
+    /// `__alloc_pages_slowpath`). `None` when reclaim finds nothing either: memory has run out for
+    /// this order of nodes.
     pub(crate) fn take_base(
         &mut self,
         order: Order,
@@ -213,8 +213,8 @@ impl Memory {
         freed
     }
 
-    /// What the kernel's own thread does when a node is below its low watermark: drop page cache
-    /// until it is above the high one.
+    /// The work of the kernel's own thread when a node is below its low watermark: drop page cache
+    /// until the node is above the high one.
     fn reclaim_in_background(&mut self, order: Order, costs: &CostTable, counters: &mut Counters) {
         for step in 0.. {
             let Some(node) = self.candidate(order, step) else { break };
@@ -239,7 +239,7 @@ impl Memory {
         frames * FRAME_BYTES
     }
 
-    /// Whether there would be enough frames for a huge page if only they lay together.
+    /// Whether there are enough free frames for a huge page, but not in one block.
     pub(crate) fn is_fragmented(&self, node: usize) -> bool {
         self.has_room(node, FRAMES_PER_HUGE) && self.nodes[node].frames.free_huge() == 0
     }

@@ -1,6 +1,6 @@
 //! Migration in its real steps (Nimble paper, figure 4 and section 3.1): allocate, unmap, shoot
-//! down, copy, map, free. The first three are `begin_move`, the last two `finish_move`; copying
-//! is the machine's, and so is the time between.
+//! down, copy, map, free. The first three are `begin_move`, the last two `finish_move`; the machine
+//! does the copying and plays the time between.
 //!
 //! One operation is one contiguous virtual range, whatever its physical layout (granularity paper,
 //! section 3). Several operations given together are one concurrent batch: all are allocated and
@@ -30,20 +30,20 @@ pub struct MoveId(pub u32);
 /// Bytes to copy from one place to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Copy {
-    /// From here.
+    /// Source address.
     pub from: PhysicalAddress,
-    /// To there.
+    /// Destination address.
     pub to: PhysicalAddress,
-    /// A base or a huge page.
+    /// The size of a base or a huge page.
     pub bytes: u64,
 }
 
 /// A page that does not move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
-    /// Which.
+    /// The page's range.
     pub range: VirtualRange,
-    /// Why.
+    /// Why the page does not move.
     pub reason: FailureReason,
 }
 
@@ -52,18 +52,18 @@ pub struct Refused {
 pub struct MoveCost {
     /// The call itself.
     pub call: Picoseconds,
-    /// Splitting huge pages, where that is asked for.
+    /// Splitting huge pages, where the configuration requires it.
     pub split: Picoseconds,
-    /// Allocating.
+    /// Allocating the new frames.
     pub allocate: Picoseconds,
-    /// Unmapping: the own part of shootdowns is in these.
+    /// Unmapping, which includes the own part of shootdowns.
     pub unmap: Picoseconds,
     /// Starting and joining copying threads.
     pub threads: Picoseconds,
 }
 
 impl MoveCost {
-    /// All of it.
+    /// The sum of all steps.
     pub fn total(&self) -> Picoseconds {
         self.call + self.split + self.allocate + self.unmap + self.threads
     }
@@ -74,23 +74,22 @@ impl MoveCost {
 pub struct Begun {
     /// The batch; with 0 `pages` there is nothing to end.
     pub id: MoveId,
-    /// Pages on their way, of either size.
+    /// Pages under migration, of either size.
     pub pages: u64,
-    /// Bytes on their way.
+    /// Bytes under migration.
     pub bytes: u64,
-    /// Pages that were at the destination already, or on their way there by this batch.
+    /// Pages that were at the destination already, or moving there in this batch.
     pub already_there: u64,
     /// Pages that do not move.
     pub refused: Vec<Refused>,
-    /// Operations that did not fit into the batch (the caps on pages under way), to be begun in
-    /// another.
+    /// Operations beyond the batch's caps on pages under way, to be begun in another batch.
     pub rest: Vec<VirtualRange>,
-    /// What is to be copied, in the order of addresses.
+    /// The copies to do, in address order.
     pub copies: Vec<Copy>,
-    /// How many threads copy. With more pages than threads each takes whole pages, else they
+    /// Number of copying threads. With more pages than threads each takes whole pages, else they
     /// share the bytes of a page (Nimble, section 3.1.3).
     pub copy_threads: u32,
-    /// What the processors must forget now.
+    /// Shootdowns that the processors must do now.
     pub shootdowns: Vec<Shootdown>,
     /// Processor time, without the shootdowns and without copying.
     pub cost: MoveCost,
@@ -105,14 +104,14 @@ pub struct Finished {
     pub bytes: u64,
     /// Pages that were unmapped by their program while they moved: nothing arrived.
     pub gone: u64,
-    /// Mapping.
+    /// Processor time of mapping.
     pub map: Picoseconds,
-    /// Freeing.
+    /// Processor time of freeing.
     pub free: Picoseconds,
-    /// Leaf tables that follow their data: copied, and to be ended with
+    /// Leaf tables that follow their data: copied already, to be ended with
     /// [`Os::finish_table_move`].
     pub table_moves: Vec<TableMove>,
-    /// Deciding on these (algorithm 1).
+    /// Processor time of deciding on table moves (algorithm 1).
     pub tables: Picoseconds,
 }
 
@@ -125,14 +124,14 @@ pub(crate) struct Moving {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) to_node: Node,
-    /// A huge page that was split meanwhile: its parts have places of their own.
+    /// A huge page that was split meanwhile: its parts have entries of their own in the batch.
     pub(crate) split: bool,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Move {
     pub(crate) pages: Vec<Moving>,
-    /// Each page goes where another of the batch comes from.
+    /// The destination of each page is the source of another page of the batch.
     pub(crate) exchange: bool,
 }
 
@@ -164,16 +163,16 @@ pub fn copies_by_thread(copies: &[Copy], threads: u32) -> Vec<Vec<Copy>> {
 }
 
 impl Os {
-    /// Changes how pages move from now on: threads, caps and the like are an administrator's to
-    /// set at run time, and a caller's for each call (Nimble, section 3.1.2). Moves under way go
-    /// on as they began.
+    /// Changes how pages are migrated from now on: an administrator sets threads, caps and the like
+    /// at run time, and a caller for each call (Nimble, section 3.1.2). Moves under way keep the
+    /// setting that they began with.
     pub fn set_migration(&mut self, migration: MigrationConfig) -> Result<(), ConfigError> {
         migration.check()?;
         self.config.migration = migration;
         Ok(())
     }
 
-    /// How pages move now.
+    /// How pages are migrated now.
     pub fn migration(&self) -> &MigrationConfig {
         &self.config.migration
     }
@@ -250,7 +249,7 @@ impl Os {
         counts[0] <= u64::from(m.batch_base_pages) && counts[1] <= u64::from(m.batch_huge_pages)
     }
 
-    /// The shootdowns for ranges with so many pages each, which together are `pages`.
+    /// The shootdowns for ranges with so many pages each, `pages` in total.
     pub(crate) fn shoot(
         &mut self,
         shot: Vec<(VirtualRange, u64)>,
@@ -330,7 +329,7 @@ impl Os {
                 begun.refused.push(Refused { range, reason });
             };
             if entry.is_migration() {
-                // Another part of a huge page may have been named before in this batch.
+                // The batch may have named another part of a huge page before.
                 if entry.migration_target().0 == begun.id.0 {
                     begun.already_there += 1;
                 } else {
@@ -387,7 +386,8 @@ impl Os {
         huge.into_iter().map(|(address, at)| self.split_huge(range.space, at, address)).sum()
     }
 
-    /// The parts of a huge page under migration get entries and places of their own.
+    /// Gives the parts of a huge page under migration entries of their own in the page table and in
+    /// the batch.
     pub(crate) fn split_moving(&mut self, space: &mut AddressSpace, table: usize, entry: Entry) {
         let (id, place) = entry.migration_target();
         let batch = self.moves.get_mut(&id).expect("a migration entry of a move under way");
@@ -456,8 +456,8 @@ impl Os {
             let frees = !batch.exchange;
             done.free += ns(free, u64::from(frees));
             let Some(at) = self.still_moving(page, id, place) else {
-                // Unmapped meanwhile: nothing holds either frame any more.
-                // In an exchange the other frame is the partner's now.
+                // Unmapped meanwhile: nothing holds either frame. In an exchange the other frame is
+                // the partner's now.
                 self.memory.give_back(kept, page.size);
                 if frees {
                     self.memory.give_back(left, page.size);
@@ -507,7 +507,7 @@ impl Os {
         if batch.exchange && arrived {
             self.counters.exchanged_pairs += done.pages / 2;
         }
-        // All pages of the batch are mapped before the first asks for its table.
+        // All pages of the batch are mapped before the first one's table is considered.
         for (space, at, node) in arrivals {
             let mut process = self.processes[space.0 as usize].take().expect("it maps it");
             let asker = Asker { call: id.0, node: node.index() };

@@ -1,4 +1,4 @@
-//! Processes, their mappings, and the calls that a machine makes.
+//! Processes, their mappings, and the calls of a machine.
 
 use std::collections::BTreeMap;
 
@@ -26,25 +26,26 @@ pub enum OsError {
     /// An access outside every mapping: the process dies.
     #[error("address {address:#x} of process {} is not mapped; a program may touch what it mapped", space.0)]
     Segfault {
-        /// Whose.
+        /// The process.
         space: SpaceId,
-        /// The address.
+        /// The address accessed.
         address: u64,
     },
-    /// Memory ran out where the process may have it, and a process was killed to free some. If it
-    /// was another, the same access may be tried again.
+    /// Memory ran out on the nodes that the process may use, and a process was killed to free some.
+    /// If another process was killed, the same access may be tried again.
     #[error("out of memory for process {}: killed process {}, {freed_bytes} bytes freed", space.0, killed.0)]
     OutOfMemory {
-        /// Who asked.
+        /// The process that needed memory.
         space: SpaceId,
-        /// Who was killed: its page table is gone, and every translation of it with it.
+        /// The process that was killed: its page table is gone, and every translation of it with
+        /// it.
         killed: SpaceId,
-        /// What that freed.
+        /// Bytes that the kill freed.
         freed_bytes: u64,
-        /// Time spent on trying to find memory, and on the kill.
+        /// Time spent on the search for memory, and on the kill.
         cost: Picoseconds,
     },
-    /// There is no such process, or no longer.
+    /// There is no such process, or it has ended.
     #[error("there is no process {}", .0.0)]
     NoProcess(SpaceId),
     /// The range cannot be mapped.
@@ -54,7 +55,7 @@ pub enum OsError {
     BadMapping {
         /// First address.
         start: u64,
-        /// Length.
+        /// Length in bytes.
         size_bytes: u64,
     },
     /// More processes were created than can be numbered.
@@ -62,10 +63,10 @@ pub enum OsError {
     TooManyProcesses,
 }
 
-/// What unmapping did.
+/// The result of unmapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmapped {
-    /// What the processors must forget; `None` when nothing was mapped there.
+    /// The shootdown to do; `None` when nothing was mapped in the range.
     pub shootdown: Option<Shootdown>,
     /// Bytes of data freed.
     pub freed_bytes: u64,
@@ -75,18 +76,18 @@ pub struct Unmapped {
     pub cost: Picoseconds,
 }
 
-/// What freeing pages came to.
+/// Totals of freeing pages.
 #[derive(Default)]
 struct Freed {
-    /// Leaves and migration entries taken out.
+    /// Leaves and migration entries removed.
     leaves: u64,
-    /// Leaves among them.
+    /// Leaves among these.
     pages: u64,
     bytes: u64,
     tables: u64,
 }
 
-/// Pages are unmapped in steps of so many bytes, so that the list of them stays short.
+/// Pages are unmapped in steps of so many bytes, so that the list of pages stays short.
 const UNMAP_STEP: u64 = 1 << 30;
 
 /// Processes that share a limit of fast memory: one and its children.
@@ -108,15 +109,15 @@ pub(crate) struct Process {
     pub(crate) space: AddressSpace,
     pub(crate) spec: ProcessSpec,
     pub(crate) group: usize,
-    /// The node that interleaving has reached: data, tables.
+    /// The next node of interleaving: for data, for tables.
     turn: [usize; 2],
     /// Frames of data by node.
     pub(crate) data_frames: Vec<u64>,
     /// Page-table pages by node and level.
     pub(crate) table_pages: Vec<[u64; MAX_LEVELS]>,
-    /// What became of its leaf tables when its data moved.
+    /// Outcomes for its leaf tables when its data moved.
     pub(crate) table_moves: TableMoveCounts,
-    /// Of base and of huge pages.
+    /// Layouts of base pages and of huge pages.
     pub(crate) layouts: [Option<CachedLayout>; 2],
 }
 
@@ -130,7 +131,7 @@ impl Process {
     }
 }
 
-/// The operating system.
+/// The operating system: its nodes, processes and counters.
 #[derive(Debug, Clone)]
 pub struct Os {
     pub(crate) config: OsConfig,
@@ -147,7 +148,7 @@ pub struct Os {
     pub(crate) fault_injection: Option<FaultInjection>,
 }
 
-/// Memory ran out; so much time went by in trying.
+/// Memory ran out, after so much time spent on the search.
 pub(crate) struct Exhausted(pub(crate) Picoseconds);
 
 impl Os {
@@ -180,7 +181,7 @@ impl Os {
         &self.costs
     }
 
-    /// What was counted so far.
+    /// The counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -208,7 +209,7 @@ impl Os {
         Node(self.memory.node_of(address.0) as u8)
     }
 
-    /// Whom a frame belongs to: the reverse map.
+    /// The owner of a frame: the reverse map.
     ///
     /// # Panics
     /// When no node holds the address.
@@ -309,7 +310,7 @@ impl Os {
         slot.and_then(|p| p.as_deref_mut()).ok_or(OsError::NoProcess(id))
     }
 
-    /// Whether the process is there.
+    /// Whether the process exists.
     pub fn has_process(&self, id: SpaceId) -> bool {
         self.process(id).is_ok()
     }
@@ -349,7 +350,7 @@ impl Os {
         &self.process(id).expect("a process that lives").table_pages
     }
 
-    /// What became of the leaf tables of a process whose data moved.
+    /// Outcomes for the leaf tables of a process whose data moved.
     ///
     /// # Panics
     /// When there is no such process.
@@ -366,8 +367,8 @@ impl Os {
         self.groups[p.group].fast_frames * FRAME_BYTES
     }
 
-    /// Makes a range of whole base pages touchable. Nothing is allocated before it is touched.
-    /// Mappings of one kind that lie side by side are one, as in Linux.
+    /// Makes a range of whole base pages touchable. Nothing is allocated before the first touch.
+    /// Adjacent mappings of one kind are merged, as in Linux.
     pub fn map(
         &mut self,
         id: SpaceId,
@@ -390,7 +391,7 @@ impl Os {
         Ok(())
     }
 
-    /// Takes a range out of an address space: parts of mappings too; a huge page that the range
+    /// Removes a range from an address space: also parts of mappings; a huge page that the range
     /// covers in part is split. Both ends are rounded out to whole base pages.
     pub fn unmap(&mut self, id: SpaceId, start: u64, size_bytes: u64) -> Result<Unmapped, OsError> {
         let space_end = self.process(id)?.space.end();
@@ -399,7 +400,7 @@ impl Os {
         let mut cost = self.split_at(id, start) + self.split_at(id, end);
         let mut process = self.processes[id.0 as usize].take().expect("checked above");
         let mut freed = Freed::default();
-        // Pages are within mappings only, so that holes cost nothing.
+        // Only mappings have pages, so holes cost nothing.
         for cut in process.space.cut_mappings(start, end) {
             let mut from = cut.start;
             while from < cut.end {
@@ -420,7 +421,7 @@ impl Os {
         Ok(Unmapped { shootdown, freed_bytes: bytes, freed_tables: tables, cost })
     }
 
-    /// Frees the pages of a range, and the tables that have nothing left in them.
+    /// Frees the pages of a range, and the tables that are empty after that.
     fn free_pages(&mut self, process: &mut Process, start: u64, end: u64, freed: &mut Freed) {
         let mut leaves = Vec::new();
         process.space.for_each_leaf(start, end, |_, size, at, entry| {
@@ -447,7 +448,7 @@ impl Os {
                 let node = self.moves[&id].pages[place].to_node.index();
                 self.count_data(process, node, frames, false);
             }
-            // The leaves of a table stand together: look at it when the last has gone.
+            // The leaves of a table are adjacent: the table is checked when its last leaf has gone.
             if let Some(table) = last.replace(at.table)
                 && table != at.table
             {
@@ -483,7 +484,7 @@ impl Os {
         freed
     }
 
-    /// Frees a table if it is empty, and those above it that are thereby.
+    /// Frees a table if it is empty, and the tables above it that become empty by that.
     pub(crate) fn prune(&mut self, process: &mut Process, mut table: usize) -> u64 {
         let mut freed = 0;
         let is_empty = |t: &Table| t.in_use && t.used == 0;
@@ -518,7 +519,7 @@ impl Os {
         space.write(at, entry);
     }
 
-    /// Counts frames of data that come to or leave a node.
+    /// Counts frames of data that are added to or removed from a node.
     pub(crate) fn count_data(
         &mut self,
         process: &mut Process,
@@ -542,8 +543,8 @@ impl Os {
         }
     }
 
-    /// Allocates a page-table page of `level` as the process's policy says. Returns it and the
-    /// whole time that took, without zeroing.
+    /// Allocates a page-table page of `level` by the process's policy. Returns it and the whole
+    /// time of the allocation, without zeroing.
     pub(crate) fn allocate_table(
         &mut self,
         process: &mut Process,
@@ -608,14 +609,14 @@ impl Os {
         self.counters.oom_kills += 1;
         let freed_bytes = match self.exit(victim) {
             Ok(unmapped) => unmapped.freed_bytes + unmapped.freed_tables * FRAME_BYTES,
-            // The one who asks is not in the list while it is being created.
+            // The process that needs memory is not in the list while it is being created.
             Err(_) => 0,
         };
         let cost = cost + ns(self.costs.oom_kill_ns, 1);
         OsError::OutOfMemory { space, killed: victim, freed_bytes, cost }
     }
 
-    /// Splits the huge page that `address` lies within, but not one that begins there.
+    /// Splits the huge page that contains `address`, but not one that begins there.
     fn split_at(&mut self, id: SpaceId, address: u64) -> Picoseconds {
         if address.is_multiple_of(PageSize::Huge.bytes()) {
             return Picoseconds::ZERO;
@@ -631,8 +632,8 @@ impl Os {
         self.split_huge(id, at, address & !(PageSize::Huge.bytes() - 1))
     }
 
-    /// Turns a huge page into base pages in the same frames, with the table kept for this. One
-    /// under migration too. Returns the time without the shootdown, which the caller's own covers.
+    /// Turns a huge page into base pages in the same frames, with the table kept for this; also one
+    /// under migration. Returns the time without the shootdown, which the caller's own covers.
     pub(crate) fn split_huge(&mut self, id: SpaceId, at: At, address: u64) -> Picoseconds {
         let mut process = self.processes[id.0 as usize].take().expect("a process that lives");
         let entry = process.space.entry(at);

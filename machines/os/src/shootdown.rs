@@ -1,5 +1,5 @@
-//! What the processors must forget when entries change, and what that costs (granularity paper,
-//! sections 3 and 5).
+//! The translations that processors must drop when entries change, and the cost of that
+//! (granularity paper, sections 3 and 5).
 
 use terrace_core::page::{SpaceId, VirtualRange};
 use terrace_hardware::units::Picoseconds;
@@ -10,28 +10,28 @@ use crate::os::Os;
 /// One shootdown: an interrupt to every processor that runs the address space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shootdown {
-    /// Whose translations.
+    /// The address space whose translations are dropped.
     pub space: SpaceId,
-    /// Which. With `full` the processors drop everything of the space instead.
+    /// The ranges to invalidate. With `full` the processors drop everything of the space instead.
     pub ranges: Vec<VirtualRange>,
     /// Pages invalidated one by one; 0 with `full`.
     pub invalidations: u64,
-    /// Everything is flushed: more pages than are worth single invalidations.
+    /// Everything is flushed: the pages are more than single invalidations are worth.
     pub full: bool,
     /// Page-table pages changed too: paging-structure caches must be flushed.
     pub tables: bool,
-    /// Time on the processor that asks: its own invalidations.
+    /// Time of the initiating processor's own invalidations.
     pub local: Picoseconds,
-    /// More on that processor, once, if any other processor runs the address space.
+    /// Additional time on that processor, once, if any other processor runs the address space.
     pub send: Picoseconds,
-    /// More on that processor for each other that is interrupted.
+    /// Additional time on that processor for each other one that is interrupted.
     pub wait_per_processor: Picoseconds,
-    /// On each interrupted processor: the interrupt and the invalidations.
+    /// Time on each interrupted processor: the interrupt and the invalidations.
     pub remote: Picoseconds,
 }
 
 impl Shootdown {
-    /// All of the time on the processor that asks, with so many others interrupted.
+    /// The whole time on the initiating processor, with so many others interrupted.
     pub fn initiator(&self, others: u64) -> Picoseconds {
         let send = if others > 0 { self.send } else { Picoseconds::ZERO };
         self.local + send + self.wait_per_processor * others

@@ -1,7 +1,7 @@
 //! One address space: what is mapped, and the page table that maps it.
 //!
-//! The table is a radix tree as in hardware, its pages in one arena: page `i` has entries
-//! `512 i` and on. An entry that leads to a page of the arena holds that page's frame too, so that
+//! The table is a radix tree as in hardware, its pages in one arena: page `i` has entries `512 i`
+//! and on. An entry that leads to a page of the arena holds that page's frame too, so that
 //! [`PageTable::path`], which runs once per TLB miss, loads one word a level and hashes nothing.
 
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
@@ -20,7 +20,7 @@ pub(crate) const fn level_shift(level: usize) -> u32 {
     12 + 9 * level as u32
 }
 
-/// Where the entry for `address` stands in a page-table page of `level`.
+/// The index of the entry for `address` in a page-table page of `level`.
 pub(crate) const fn slot(address: u64, level: usize) -> usize {
     (address >> level_shift(level)) as usize & (ENTRIES - 1)
 }
@@ -34,25 +34,25 @@ pub(crate) struct Mapping {
     pub(crate) huge_eligible: bool,
 }
 
-/// What the operating system knows of one page-table page, beside its entries.
+/// The operating system's record of one page-table page, beside its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) frame: u64,
-    /// First address that it maps.
+    /// First address that the table maps.
     pub(crate) address: u64,
     pub(crate) parent: u32,
     /// Entries that are not empty.
     pub(crate) used: u16,
-    /// Of a leaf table: entries that map a frame of the fastest tier or are under migration, so
-    /// that the table must not go down (algorithm 1, lines 17 to 19).
+    /// Of a leaf table: entries that map a frame of the fastest tier or are under migration; the
+    /// table must not be demoted while there are any (algorithm 1, lines 17 to 19).
     pub(crate) fast: u16,
     pub(crate) level: u8,
     pub(crate) in_use: bool,
-    /// The move that the table is under, see [`crate::tables`].
+    /// The move under way of the table, see [`crate::tables`].
     pub(crate) moving: Option<u32>,
-    /// Moves of leaf tables below this one that are under way: they hold its lock.
+    /// Moves under way of leaf tables below this one: they hold its lock.
     pub(crate) held: u16,
-    /// On behalf of which call, of a table that moves or is held.
+    /// The call that a table moves for, or is held for.
     pub(crate) holder: u32,
 }
 
@@ -77,11 +77,11 @@ pub struct AddressSpace {
     entries: Array<Entry>,
     pub(crate) tables: Vec<Table>,
     unused: Vec<u32>,
-    /// Sorted, apart.
+    /// Sorted, without overlaps.
     pub(crate) mappings: Vec<Mapping>,
     /// Frames of page-table pages kept for splits, one for each huge page.
     pub(crate) deposits: Vec<u64>,
-    /// Counts changes to what is mapped, so that a scan can be told from the one before.
+    /// Counts changes to what is mapped, so that a scan can be distinguished from the one before.
     pub(crate) generation: u64,
 }
 
@@ -89,7 +89,7 @@ pub struct AddressSpace {
 pub(crate) const ROOT: usize = 0;
 
 impl AddressSpace {
-    /// An empty space whose root lies in `root_frame`.
+    /// An empty space with its root in `root_frame`.
     pub(crate) fn new(id: SpaceId, levels: u32, root_frame: u64) -> Self {
         let mut space = AddressSpace {
             id,
@@ -105,7 +105,7 @@ impl AddressSpace {
         space
     }
 
-    /// Its number.
+    /// The space's number.
     pub fn id(&self) -> SpaceId {
         self.id
     }
@@ -172,8 +172,8 @@ impl AddressSpace {
         *entry = entry.clear_accessed();
     }
 
-    /// The lowest level reached on the way to `address`, and its entry's place: a leaf, a
-    /// migration entry, or an entry that is not there.
+    /// The lowest level reached on the way to `address`, and the place of its entry: a leaf, a
+    /// migration entry, or an empty entry.
     pub(crate) fn find(&self, address: u64) -> (At, usize) {
         let mut table = ROOT;
         let mut level = self.root_level;
@@ -195,13 +195,13 @@ impl AddressSpace {
         table
     }
 
-    /// Where the entry stands that leads to a table other than the root.
+    /// The place of the entry that leads to a table other than the root.
     pub(crate) fn parent_entry(&self, table: usize) -> At {
         let t = &self.tables[table];
         At { table: t.parent as usize, slot: slot(t.address, t.level as usize + 1) }
     }
 
-    /// Takes an empty table other than the root out of the tree. Returns its frame and level.
+    /// Removes an empty table other than the root from the tree. Returns its frame and level.
     pub(crate) fn prune(&mut self, table: usize) -> (u64, usize) {
         debug_assert!(table != ROOT && self.tables[table].used == 0);
         let at = self.parent_entry(table);
@@ -213,8 +213,8 @@ impl AddressSpace {
         (frame, level)
     }
 
-    /// Takes a huge leaf's place with an empty table in `frame`; nothing is mapped in between
-    /// because the caller fills it before anybody looks.
+    /// Replaces a huge leaf by an empty table in `frame`. The caller fills the table before
+    /// anything reads it.
     pub(crate) fn replace_by_table(&mut self, at: At, address: u64, frame: u64) -> usize {
         let table = self.add_table(0, address, at.table, frame);
         self.write(at, Entry::table(frame, table));
@@ -235,7 +235,7 @@ impl AddressSpace {
         (address < m.end).then_some(m)
     }
 
-    /// Puts a mapping in at its place in the order, joined to its neighbours if they are alike.
+    /// Inserts a mapping in order, merged with its neighbours if they are alike.
     pub(crate) fn insert_mapping(&mut self, at: usize, mut new: Mapping) {
         let joins =
             |a: &Mapping, b: &Mapping| a.end == b.start && a.huge_eligible == b.huge_eligible;
@@ -251,7 +251,7 @@ impl AddressSpace {
         }
     }
 
-    /// Takes a range out of the mappings; returns what was in it.
+    /// Removes a range from the mappings; returns the parts removed.
     pub(crate) fn cut_mappings(&mut self, start: u64, end: u64) -> Vec<Mapping> {
         let (mut left, mut cut) = (Vec::with_capacity(self.mappings.len() + 1), Vec::new());
         for &m in &self.mappings {
@@ -272,7 +272,7 @@ impl AddressSpace {
         cut
     }
 
-    /// What is mapped, as ranges.
+    /// The mapped ranges.
     pub fn mappings(&self) -> impl Iterator<Item = VirtualRange> + '_ {
         self.mappings.iter().map(|m| VirtualRange {
             space: self.id,
@@ -282,7 +282,7 @@ impl AddressSpace {
     }
 
     /// Calls `visit` with address, size, place and entry of every leaf and migration entry from
-    /// `start` to before `end`, ascending. Linear in the tables that the range has.
+    /// `start` to before `end`, ascending. Linear in the tables of the range.
     pub(crate) fn for_each_leaf(
         &self,
         start: u64,
@@ -345,7 +345,7 @@ impl PageTable for AddressSpace {
     fn set_bits(&mut self, address: VirtualAddress, dirty: bool) {
         let (at, _) = self.find(address.0);
         let entry = self.entry(at);
-        // A walk that began before the page went sets no bit: its entry is not there any more.
+        // A walk that began before the page was removed sets no bit: its entry is empty.
         if entry.is_present() {
             self.entries[at.index()] = entry.set_bits(dirty);
         }

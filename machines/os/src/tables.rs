@@ -1,21 +1,22 @@
 //! Leaf tables that follow their data (Radiant paper, section 4.3 and algorithm 1).
 //!
-//! A data page that has arrived asks for its leaf table's move. Up at once; down only when the
-//! table maps nothing in faster memory any more; not when it is there or would stay in its tier;
-//! and not when somebody holds a lock, for the next of its 512 pages will ask again.
+//! A data page that has arrived requests the move of its leaf table. The table is promoted at once.
+//! It is demoted only when it maps nothing in faster memory. It is not moved when it is there
+//! already or would stay in its tier; and not when another call holds a lock, for the next of its
+//! 512 pages will request the move again.
 //!
 //! # The order of steps, and late bits
 //!
 //! A hardware walker does not take the kernel's locks. Between the copy of a table and the moment
-//! at which no processor knows the old one, a walk sets accessed and dirty bits in the *old* table.
+//! at which no processor uses the old one, a walk sets accessed and dirty bits in the *old* table.
 //! Algorithm 1 prints flush, copy, switch (lines 25 to 27): bits set after the copy are lost, and a
 //! lost dirty bit is lost data. The order that keeps them, and the default here, is: copy, switch,
 //! flush, then merge the bits of the old table into the new and only then free it
 //! ([`TableMoveOrder::SwitchFlushMerge`]). Other changes to entries take the locks and wait.
 //!
 //! So a move has two halves: [`Os::finish_move`] begins it (frame allocated, content copied), and
-//! [`Os::finish_table_move`] switches. The time between is the machine's to play, and walks in it
-//! go on setting bits.
+//! [`Os::finish_table_move`] switches. The machine plays the time between, in which walks go on
+//! setting bits.
 
 use serde::{Deserialize, Serialize};
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
@@ -44,22 +45,22 @@ pub enum TableMoveOrder {
     AsPrinted,
 }
 
-/// A leaf table under way.
+/// The number of a leaf table's move under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableMoveId(pub u32);
 
 /// A leaf table's move that has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableMove {
-    /// To finish it with.
+    /// The number that [`Os::finish_table_move`] takes.
     pub id: TableMoveId,
-    /// Whose table.
+    /// The table's address space.
     pub space: SpaceId,
-    /// First address that it maps.
+    /// First address that the table maps.
     pub address: u64,
-    /// Where it is: one base page to copy from.
+    /// The source frame: one base page to copy.
     pub from: PhysicalAddress,
-    /// Where it goes.
+    /// The destination frame.
     pub to: PhysicalAddress,
 }
 
@@ -84,10 +85,10 @@ pub(crate) struct Pending {
     copied: Box<[Entry]>,
 }
 
-/// Which call asks, and for what node: what the tables of one [`Os::finish_move`] have in common.
+/// The requesting call and the destination node: common to the tables of one [`Os::finish_move`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asker {
-    /// Whoever holds a lock on behalf of another call contends.
+    /// A lock held on behalf of another call is contended.
     pub(crate) call: u32,
     pub(crate) node: usize,
 }
@@ -103,8 +104,8 @@ impl Os {
     ) -> Picoseconds {
         let t = process.space.tables[at.table];
         let to = asker.node;
-        // A table under way counts as being where it goes for the call that moves it, since that
-        // call moves tables one after the other; for others it is locked.
+        // For the call that moves it, a table under way counts as being at its destination, since
+        // that call moves tables one after the other; for other calls it is locked.
         let mine = t.moving.is_some() && t.holder == asker.call;
         let node = self.memory.node_of(t.frame);
         if node == to || mine {
@@ -118,7 +119,7 @@ impl Os {
         }
         let mut cost = Picoseconds::ZERO;
         if to_tier > from_tier {
-            // A scan stops at the first such page; they are taken to lie evenly.
+            // A scan stops at the first such page; such pages are taken to be spread evenly.
             let looked_at = ENTRIES as u64 / (u64::from(t.fast) + 1);
             cost += Picoseconds(self.costs.table_scan_entry_ps * looked_at);
             if t.fast > 0 || self.maps_faster_than(process, at.table, to_tier) {
@@ -176,7 +177,7 @@ impl Os {
             })
     }
 
-    /// Ends the move of a leaf table: switches the entry above it, and carries the bits over that
+    /// Ends the move of a leaf table: switches the entry above it, and merges in the bits that
     /// walks have set since the copy. `None` when the table has gone meanwhile, unmapped with its
     /// last page.
     pub fn finish_table_move(&mut self, id: TableMoveId) -> Option<TableMoved> {
@@ -187,7 +188,7 @@ impl Os {
         let mut late = [0, 0];
         let entries = space.table_entries_mut(pending.table);
         for (entry, &copied) in entries.iter_mut().zip(&pending.copied) {
-            // What was written under the locks since the copy is no walk's doing.
+            // Changes under the locks since the copy are not made by walks.
             if !entry.is_present() || !entry.same_page(copied) {
                 continue;
             }
@@ -223,7 +224,7 @@ impl Os {
         Some(TableMoved { shootdown, late, cost: Picoseconds(merge) })
     }
 
-    /// Calls off the move of a table that is about to go.
+    /// Cancels the move of a table that is about to be freed.
     pub(crate) fn forget_table_move(&mut self, process: &mut Process, table: usize) {
         let t = &mut process.space.tables[table];
         let Some(id) = t.moving.take() else { return };

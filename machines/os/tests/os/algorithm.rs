@@ -1,4 +1,4 @@
-//! Radiant's algorithm 1, row by row, and what its order of steps means for late bits.
+//! Radiant's algorithm 1, row by row, and the effect of its order of steps on late bits.
 
 use terrace_core::page::SpaceId;
 use terrace_hardware::address::{PhysicalAddress, VirtualAddress};
@@ -10,7 +10,7 @@ use terrace_os::{Node, NodeMemory, Os, OsConfig, ProcessSpec, Tier};
 
 use crate::world::{MIB, PAGE, SLOW_START, plain, range, touch_all};
 
-/// The two-socket machine of the paper's table 1 in small: two fast nodes, two slow ones.
+/// A small version of the two-socket machine of the paper's table 1: two fast nodes, two slow ones.
 const NODES: [u64; 4] = [0, 1 << 30, SLOW_START, SLOW_START + (1 << 30)];
 const FAST_2: Node = Node(1);
 const SLOW: Node = Node(2);
@@ -25,7 +25,7 @@ fn four_nodes(config: &OsConfig) -> Os {
     Os::new(config, &[0, 1, 2, 3].map(node)).unwrap()
 }
 
-/// A process with 8 pages on a node and its leaf table where data goes.
+/// A process with 8 pages on a node; its leaf table is placed like its data.
 fn process(os: &mut Os, node: Node, migrate: bool) -> SpaceId {
     let tables = TablePolicy { placement: TablePlacement::FollowData, migrate, hard: false };
     let p = os
@@ -36,7 +36,7 @@ fn process(os: &mut Os, node: Node, migrate: bool) -> SpaceId {
     p
 }
 
-/// Moves the pages one after the other, as the kernel does, and ends the moves of tables at once.
+/// Moves the pages one after the other, like the kernel, and ends the moves of tables at once.
 fn move_pages(os: &mut Os, p: SpaceId, pages: std::ops::Range<u64>, to: Node) -> Vec<TableMove> {
     let mut moves = Vec::new();
     for page in pages {

@@ -1,4 +1,4 @@
-//! A process touches memory, it moves, and everything adds up.
+//! A process touches memory, its memory is migrated, and all counts agree.
 
 use terrace_core::page::PageSize;
 use terrace_core::plan::FailureReason;
@@ -101,7 +101,7 @@ fn a_batch_ends_at_its_caps_and_says_what_is_left() {
     assert_eq!((begun.pages, begun.rest.as_slice()), (8, &huge[8..]));
     assert_eq!(begun.shootdowns.len(), 8);
     os.finish_move(begun.id);
-    // One operation is never cut: its granularity is what was asked for.
+    // One operation is never cut: its granularity is the one requested.
     let q = os.create_process(ProcessSpec::default()).unwrap();
     os.map(q, 0, 4 * MIB, false).unwrap();
     touch_all(&mut os, range(q, 0, 4 * MIB));
@@ -160,7 +160,8 @@ fn first_touch_stops_at_the_low_watermark_and_reserves_nothing_below_the_minimum
         free.push((os.free_bytes(Node::FAST) / MIB, os.free_bytes(Node::SLOW) / MIB));
     }
     free.dedup();
-    // Fast to its low mark, slow to its, then both to the minimum, then nothing: 14 of 16 MB.
+    // Fast down to its low mark, slow to its own, then both to the minimum, then nothing: 14 of 16
+    // MB.
     assert!(free.contains(&(2, 7)) && !free.contains(&(1, 7)), "{free:?}");
     assert!(free.contains(&(2, 2)) && free.last() == Some(&(1, 1)), "{free:?}");
     assert_eq!(os.counters().oom_kills, 1);

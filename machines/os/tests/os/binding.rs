@@ -1,5 +1,5 @@
-//! Where page tables go: first touch, interleaving, BHi, and binding the whole table, which ends
-//! as the Radiant paper's section 3.5 says.
+//! Where page tables are placed: first touch, interleaving, BHi, and binding the whole table, which
+//! ends as the Radiant paper's section 3.5 says.
 
 use terrace_core::page::SpaceId;
 use terrace_hardware::address::VirtualAddress;
@@ -15,7 +15,7 @@ fn spec(data: DataPolicy, placement: TablePlacement, hard: bool) -> ProcessSpec 
     ProcessSpec { data, tables, ..Default::default() }
 }
 
-/// Page-table pages on the two nodes, leaf and all above.
+/// Page-table pages on the two nodes: leaf tables, and all above.
 fn tables(os: &Os, p: SpaceId) -> [[u64; 2]; 2] {
     let t = os.table_pages(p);
     [0, 1].map(|n| [t[n][0], t[n][1..].iter().sum()])
@@ -128,7 +128,7 @@ fn binding_the_whole_table_ends_in_slow_allocations_and_death_while_slow_memory_
     os.map(p, 0, 1 << 45, false).unwrap();
     let (mut before, mut after) = (Picoseconds(0), Picoseconds(0));
     let mut killed = None;
-    // One page in each 2 MB region: a table for each, as a big heap's random population does.
+    // One page in each 2 MB region: a table for each, like a big heap's random population.
     for region in 0u64..200_000 {
         match fault(&mut os, p, region * 2 * MIB) {
             Ok(done) if os.counters().reclaim_passes == 0 => {
@@ -146,7 +146,7 @@ fn binding_the_whole_table_ends_in_slow_allocations_and_death_while_slow_memory_
     };
     assert_eq!((space, killed), (p, p));
     assert!(freed_bytes > 32 * MIB);
-    // Reclaim found the cache first, in the background and directly, then nothing any more.
+    // Reclaim found the cache first, in the background and directly, then nothing.
     let c = os.counters();
     assert_eq!(c.background_reclaimed_frames + c.reclaimed_frames, 8 * MIB / PAGE);
     assert_eq!(c.oom_kills, 1);
@@ -158,7 +158,7 @@ fn binding_the_whole_table_ends_in_slow_allocations_and_death_while_slow_memory_
     assert!(os.free_bytes(Node::SLOW) > 3000 * MIB);
     assert!(!os.has_process(p));
     os.check().unwrap();
-    // The same program with the tables bound in part lives: what it needs reclaim can find.
+    // The same program with the tables bound in part survives: reclaim can find what it needs.
     assert_eq!(os.fill_page_cache(Node::FAST, 8 * MIB), 8 * MIB);
     let p = os
         .create_process(spec(DataPolicy::FastFirst, TablePlacement::BindHighLevels, true))
@@ -175,7 +175,7 @@ fn binding_the_whole_table_ends_in_slow_allocations_and_death_while_slow_memory_
 #[test]
 fn direct_reclaim_makes_an_allocation_slow_and_hands_frames_to_data_again() {
     use terrace_os::config::Watermarks;
-    // With all watermarks alike there is no reclaim in the background to come first.
+    // With equal watermarks background reclaim does not come first.
     let config = OsConfig {
         huge_pages: HugePages::Never,
         watermarks: vec![Watermarks { min: 0.01, low: 0.01, high: 0.01 }; 2],

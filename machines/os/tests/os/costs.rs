@@ -18,7 +18,7 @@ struct Bench {
     fast: Vec<VirtualRange>,
 }
 
-/// How the paper's kernel is set.
+/// Settings of the paper's kernel.
 #[derive(Clone, std::marker::Copy, Default)]
 struct Kernel {
     split: bool,
@@ -50,7 +50,7 @@ impl Bench {
         Bench { os, slow, fast }
     }
 
-    /// Time of copying: the thread with most to do, at what a thread can.
+    /// Time of copying: the thread with most to do, at the maximum rate of a thread.
     fn copy_time(copies: &[Copy], threads: u32, gb_per_s: f64) -> f64 {
         let most = copies_by_thread(copies, threads)
             .iter()
@@ -59,7 +59,7 @@ impl Bench {
         most.unwrap_or(0) as f64 / gb_per_s
     }
 
-    /// GB/s of moving the slow list up in one call.
+    /// GB/s of promoting the slow list in one call.
     fn moves(mut self) -> f64 {
         let (mut ns, mut bytes) = (0.0, 0);
         let mut rest = self.slow.clone();
@@ -69,7 +69,7 @@ impl Bench {
             let done = self.os.finish_move(begun.id);
             let shot: Picoseconds = begun.shootdowns.iter().map(|s| s.initiator(0)).sum();
             ns += (begun.cost.total() + shot + done.map + done.free).as_ns();
-            // One call of the program, however many batches the kernel makes of it.
+            // One call of the program, however many batches the kernel splits it into.
             batches += 1;
             ns -= if batches > 1 { begun.cost.call.as_ns() } else { 0.0 };
             let rate = self.os.costs().copy_gb_per_s;
@@ -170,7 +170,7 @@ fn a_shootdown_invalidates_one_sixteen_or_everything_by_granularity() {
     assert_eq!((count, single, full), (32, 512, 0));
     let (count, single, full, time_2m) = shootdowns(512);
     assert_eq!((count, single, full), (1, 0, 1));
-    // Section 3: 512 times fewer, and the time with them.
+    // Section 3: 512 times fewer, and their time likewise.
     near(time.as_ns() / time_2m.as_ns(), 512.0, 5.0);
     assert!(time_64k < Picoseconds(time.0 / 10) && time_2m < Picoseconds(time_64k.0 / 20));
 }

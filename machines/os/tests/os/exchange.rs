@@ -1,4 +1,4 @@
-//! Two lists of pages trade places.
+//! Two lists of pages are exchanged.
 
 use terrace_core::page::SpaceId;
 use terrace_core::plan::{Exchange, FailureReason};
@@ -50,7 +50,7 @@ fn an_exchange_needs_no_free_memory_at_all() {
     assert!(!os.space(cold).path(VirtualAddress(MIB)).leaf.unwrap().dirty);
     let c = os.counters();
     assert_eq!((c.exchanged_pairs, c.migrated_bytes, c.copied_bytes), (256, 2 * MIB, 2 * MIB));
-    // The table of the one cannot follow: there is no frame for it.
+    // The table of the one process cannot follow: there is no frame for it.
     assert!(c.table_moves.no_room > 0);
     os.check().unwrap();
 }
@@ -76,7 +76,7 @@ fn lists_that_do_not_match_fall_back_and_absent_pages_are_refused() {
     os.map(cold, 0, PAGE, false).unwrap();
     touch(&mut os, cold, 0).unwrap();
     let uneven = Exchange { up: range(hot, 0, 2 * MIB), down: range(cold, 0, 2 * MIB) };
-    // Both on the wrong side.
+    // Both sides in the wrong tier.
     let wrong = Exchange { up: range(cold, 2 * MIB, 2 * MIB), down: range(hot, 2 * MIB, 2 * MIB) };
     os.unmap(hot, 4 * MIB, 2 * MIB).unwrap();
     let absent = Exchange { up: range(hot, 4 * MIB, 2 * MIB), down: range(cold, 4 * MIB, 2 * MIB) };

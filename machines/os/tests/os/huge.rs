@@ -1,4 +1,4 @@
-//! Huge pages: who gets them, when there are none, splitting and collapsing.
+//! Huge pages: which mappings get them, when there are none, splitting and collapsing.
 
 use terrace_core::page::PageSize;
 use terrace_hardware::address::VirtualAddress;
@@ -23,7 +23,7 @@ fn a_fault_takes_a_huge_page_where_the_mapping_is_eligible_and_whole() {
         let mut os = os(16 * MIB, 16 * MIB, huge_pages);
         let p = os.create_process(ProcessSpec::default()).unwrap();
         os.map(p, MIB, 4 * MIB, eligible).unwrap();
-        // The first megabyte and the last are no whole region.
+        // The first megabyte and the last are not a whole region.
         touch(&mut os, p, MIB).unwrap();
         assert_eq!(size(&os, p, MIB), Some(PageSize::Base));
         touch(&mut os, p, 3 * MIB).unwrap();
@@ -49,7 +49,7 @@ fn fragmented_memory_has_room_and_no_huge_page() {
     assert_eq!((size(&os, p, 0), os.data_bytes(p)), (Some(PageSize::Base), vec![PAGE, 0]));
     assert_eq!(os.counters().huge_fallbacks, 1);
     assert!(fell_back.cost.as_ns() > os.costs().compact_ns as f64);
-    // A mapping that asked for huge pages takes one of the slower node rather than none.
+    // A mapping marked for huge pages takes one of the slower node rather than none.
     touch(&mut os, p, 4 * MIB).unwrap();
     assert_eq!(size(&os, p, 4 * MIB), Some(PageSize::Huge));
     assert_eq!(os.data_bytes(p), [PAGE, 2 * MIB]);
@@ -64,7 +64,7 @@ fn a_part_unmapped_splits_the_page_and_the_rest_stays_in_place() {
     touch(&mut os, p, 0).unwrap();
     os.space_mut(p).set_bits(VirtualAddress(0), true);
     let frame = os.space(p).path(VirtualAddress(0)).leaf.unwrap().frame.0;
-    // The table it needs was kept for it: no allocation, so no failure.
+    // The leaf table was kept for the split: no allocation, so no failure.
     let tables = os.counters().tables_allocated;
     os.unmap(p, 5 * PAGE, PAGE).unwrap();
     assert_eq!(os.counters().tables_allocated, tables);
@@ -136,7 +136,7 @@ fn base_pages_collapse_where_most_of_them_are() {
     assert_eq!((leaf.size, leaf.accessed, leaf.dirty), (PageSize::Huge, true, true));
     assert_eq!(os.data_bytes(q), [2 * MIB, 0]);
     os.check().unwrap();
-    // Base pages that nobody marked stay what they are.
+    // Base pages of an unmarked mapping stay base pages.
     os.map(q, 8 * MIB, 2 * MIB, false).unwrap();
     touch_all(&mut os, range(q, 8 * MIB, 2 * MIB));
     os.space_mut(q).set_bits(VirtualAddress(8 * MIB), false);

@@ -1,4 +1,4 @@
-//! The operating-system model, by the question asked.
+//! The operating-system model, one file per question.
 
 mod algorithm;
 mod basics;

@@ -1,4 +1,4 @@
-//! What trackers and scans are told.
+//! What trackers and scans observe.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn a_harvest_has_every_page_with_its_bit_and_its_place() {
     assert_eq!(again.accessed.count(), 0);
     assert!(Arc::ptr_eq(&again.layout, &base.layout));
     assert_eq!(os.scan_accessed(p, PageSize::Huge, true).accessed.count(), 1);
-    // A page more is another layout; of the other size, the same.
+    // One more page makes another layout; for the other size, the layout stays the same.
     touch(&mut os, p, 8 * MIB + 70 * PAGE).unwrap();
     assert!(!Arc::ptr_eq(&os.scan_accessed(p, PageSize::Base, true).layout, &base.layout));
     assert!(Arc::ptr_eq(&os.scan_accessed(p, PageSize::Huge, true).layout, &huge.layout));
@@ -61,7 +61,7 @@ fn physical_order_is_not_virtual_order_and_leads_back_to_pages() {
     for space in [p, q] {
         os.map(space, 0, MIB, false).unwrap();
     }
-    // In turns, and backwards: neighbours in memory are strangers in the program.
+    // In turns, and backwards: neighbours in memory are not neighbours in the program.
     for page in (0..32).rev() {
         touch(&mut os, p, page * PAGE).unwrap();
         touch(&mut os, q, page * PAGE).unwrap();

@@ -1,5 +1,5 @@
-//! A real walker with its caches over the model: it sees a valid table at every moment, whatever
-//! moves, as long as the machine does what shootdowns say (R4), and only it sets bits.
+//! A real walker with its caches over the model: its table is valid at every moment, whatever
+//! moves, as long as the machine obeys the shootdowns (R4); and only the walker sets bits.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use terrace_os::{Node, Os, ProcessSpec};
 
 use crate::world::{MIB, PAGE, os, range};
 
-/// Every entry that a walk reads must lie in a page-table page of that level.
+/// Every entry that a walk reads must be in a page-table page of that level.
 struct Memory<'a> {
     os: &'a Os,
     wrong: u64,
@@ -75,8 +75,9 @@ impl Machine {
         }
     }
 
-    /// A life of touching, moving up and down, unmapping, splitting and collapsing. Returns walks
-    /// that were sent to a page-table page that was not there, and entries read elsewhere.
+    /// A run of touching, promoting and demoting, unmapping, splitting and collapsing. Returns the
+    /// walks that were sent to a page-table page that was not there, and the entries read
+    /// elsewhere.
     fn live(mut self, steps: u64) -> (u64, u64, Os) {
         let mut random = Random::new(11);
         let mut tables: Vec<TableMoveId> = Vec::new();
@@ -163,7 +164,7 @@ fn a_machine_that_does_not_flush_is_found_out() {
 
 #[test]
 fn a_translation_that_stays_sets_no_bit() {
-    // The model's side of it: a bit cleared by a scan comes back with the next walk, not before.
+    // The model's side: a bit cleared by a scan is set again by the next walk, not before.
     let mut m = machine(true);
     m.os.map(m.space, 0, 16 * PAGE, false).unwrap();
     let mut tlb: BTreeMap<u64, ()> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What the tests have in common: small machines and a program that touches.
+//! Common parts of the tests: small machines and a program that touches memory.
 
 use terrace_core::page::{SpaceId, VirtualRange};
 use terrace_hardware::address::{PhysicalAddress, VirtualAddress};
@@ -12,7 +12,7 @@ pub const MIB: u64 = 1 << 20;
 pub const PAGE: u64 = 4096;
 pub const SLOW_START: u64 = 1 << 40;
 
-/// Two nodes.
+/// A machine of two nodes.
 pub fn os_with(config: &OsConfig, fast: u64, slow: u64) -> Os {
     let node = |tier, start, capacity_bytes| NodeMemory {
         tier,
@@ -22,7 +22,7 @@ pub fn os_with(config: &OsConfig, fast: u64, slow: u64) -> Os {
     Os::new(config, &[node(Tier::FAST, 0, fast), node(Tier::SLOW, SLOW_START, slow)]).unwrap()
 }
 
-/// Without watermarks.
+/// Configuration without watermarks.
 pub fn plain(huge_pages: HugePages) -> OsConfig {
     OsConfig {
         huge_pages,
@@ -31,7 +31,7 @@ pub fn plain(huge_pages: HugePages) -> OsConfig {
     }
 }
 
-/// Two nodes without watermarks.
+/// A machine of two nodes without watermarks.
 pub fn os(fast: u64, slow: u64, huge_pages: HugePages) -> Os {
     os_with(&plain(huge_pages), fast, slow)
 }
