@@ -1,4 +1,5 @@
-//! What the benchmarks measure here: whole periods of the simulated machine, the policy apart.
+//! The benchmarks of this crate: whole periods of the simulated machine, with the policy timed
+//! apart.
 
 use serde_json::json;
 use terrace_core::interfaces::{Mover, Observation, Tracker};
@@ -16,7 +17,7 @@ pub struct PeriodBench {
     policy: Box<dyn Policy>,
 }
 
-/// What one period did.
+/// The counts of one period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeriodWork {
     /// Pages of the group.
@@ -30,7 +31,7 @@ impl PeriodBench {
     /// policy `policy`. 524,288 huge pages are 1 TiB.
     ///
     /// # Panics
-    /// When there is no such generator or policy: a benchmark has nobody to tell.
+    /// When there is no such generator or policy: a benchmark cannot report the error.
     pub fn new(huge_pages: u64, workload: &str, policy: &str) -> Self {
         let timing = Timing { page_size: PageSize::Huge, period_ms: 1000, seed: 1 };
         let parameters = json!({"footprint_mib": 2 * huge_pages, "startup_ms": 0});
@@ -50,8 +51,8 @@ impl PeriodBench {
         PeriodBench { tracker, mover, policy }
     }
 
-    /// Lets a period pass, decides and moves. `around_policy` is given the call of the policy,
-    /// so that its time can be taken off, or be all that is taken.
+    /// Lets a period pass, decides and moves. `around_policy` gets the call of the policy, so that
+    /// a benchmark can subtract the call's time, or measure it alone.
     ///
     /// # Panics
     /// When the machine fails.

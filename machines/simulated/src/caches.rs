@@ -1,10 +1,10 @@
-//! A reference recording through two levels of caches, counted as cachegrind counts: what
-//! `terrace caches` runs.
+//! A reference recording through two levels of caches, counted as cachegrind counts: the work of
+//! `terrace caches`.
 //!
 //! A store by the instruction that has just loaded the same bytes makes that load a modify, which
-//! is one read (`terrace_hardware::cache::counting`). All threads share the caches, in the order
-//! of time: cachegrind, too, runs threads one at a time over one set of caches. Processes do not
-//! share lines: their number stands above the addresses.
+//! is one read (`terrace_hardware::cache::counting`). All threads share the caches, in time order:
+//! cachegrind, too, runs threads one at a time over one set of caches. Processes do not share
+//! lines: the process number is in the bits above the address.
 
 use std::io::{Read, Seek};
 
@@ -15,13 +15,13 @@ use terrace_hardware::error::ConfigError;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::reference::{Event, Placed, Record, ReferenceReader};
 
-/// Bits of an address below the process's number; user space has 47, 56 with five levels.
+/// Bits of an address below the process number; user space has 47, 56 with five levels.
 const ADDRESS_BITS: u32 = 57;
 
-/// What was counted.
+/// The counts of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheCounts {
-    /// Fetches of instructions; `None` where the recording has none.
+    /// Instruction fetches; `None` where the recording has none.
     pub instructions: Option<LevelCounts>,
     /// Loads and modifies.
     pub reads: LevelCounts,
@@ -41,13 +41,13 @@ pub struct CacheCounter {
 }
 
 impl CacheCounter {
-    /// Empty caches; an error where there can be no such cache.
+    /// Empty caches; an error where the configuration is impossible.
     pub fn new(i1: &CacheConfig, d1: &CacheConfig, ll: &CacheConfig) -> Result<Self, ConfigError> {
         let caches = CountingCaches::new(Some(i1), d1, ll)?;
         Ok(CacheCounter { caches, modifies: 0, loaded: None })
     }
 
-    /// A record of a recording; those that are no references are passed over.
+    /// Counts a record of a recording; records that are not references are skipped.
     #[inline]
     pub fn record(&mut self, placed: &Placed) {
         let place = |address: u64| {
@@ -73,7 +73,7 @@ impl CacheCounter {
         }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> CacheCounts {
         let instructions = self.caches.instructions;
         CacheCounts {

@@ -1,11 +1,11 @@
-//! Which page frame each page of a group is in, for groups whose policy asks for it: policies that
-//! scan physical memory.
+//! The page frame of each page of a group, for groups whose policy needs it: policies that scan
+//! physical memory.
 //!
-//! Interval simulation counts memory by tier and needs no frames, so they are told apart from where pages
-//! are: after each change of the placement, pages that left a tier give their frames back, then
-//! pages that came take frames, in the order of their addresses. A frame that was freed last is
-//! taken first, as from Linux's per-processor lists; without any, the next that was never used.
-//! So memory that is touched in order lies in order, and migration scatters it.
+//! Interval simulation counts memory by tier and needs no frames, so frames are kept apart from the
+//! placement: after each change of the placement, pages that left a tier free their frames, then
+//! pages that arrived take frames, in address order. The frame that was freed last is taken first,
+//! as from Linux's per-processor lists; without any, the next that was never used. So memory that
+//! is touched in order is in order, and migration scatters it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use terrace_core::remap::Remap;
 
 use crate::placement::Placement;
 
-/// First frames of fast and slow memory; huge frames lie apart from base frames.
+/// First frames of fast and slow memory; huge frames are apart from base frames.
 const FIRST: [[u64; 2]; 2] = [[0, 1 << 40], [1 << 38, 1 << 40 | 1 << 38]];
 
 /// The frames of one tier in one size.
@@ -57,12 +57,12 @@ pub(crate) struct GroupFrames {
 }
 
 impl GroupFrames {
-    /// Of a group without pages.
+    /// The frames of a group without pages.
     pub(crate) fn new(page_size: PageSize) -> Self {
         GroupFrames { placement: Placement::empty(page_size), frames: Arc::new([]) }
     }
 
-    /// Goes over to where the pages are now; returns the frame of each.
+    /// Switches to the current placement; returns the frame of each page.
     pub(crate) fn follow(&mut self, now: &Placement, machine: &mut Frames) -> Arc<[u64]> {
         if self.placement == *now {
             return self.frames.clone();
@@ -122,7 +122,7 @@ mod tests {
         let first = placement(8, "11000");
         assert_eq!(follow(&first), [0, 1, SLOW, SLOW + 1, SLOW + 2]);
         assert_eq!(follow(&first), [0, 1, SLOW, SLOW + 1, SLOW + 2]);
-        // Page 0 and page 4 trade places.
+        // Page 0 and page 4 are exchanged.
         assert_eq!(follow(&placement(8, "01001")), [SLOW + 2, 1, SLOW, SLOW + 1, 0]);
         // The first two pages go, two come at the end: the frames freed last are taken first.
         assert_eq!(follow(&placement(10, "00110")), [SLOW, SLOW + 1, 0, 1, SLOW + 2]);

@@ -1,4 +1,4 @@
-//! What a program will do, read beforehand for a policy that plans with the future.
+//! The future accesses of a program, read beforehand for a policy that plans with an oracle trace.
 
 use terrace_core::oracle::{OracleTrace, Span};
 use terrace_core::page::PageSize;
@@ -8,11 +8,11 @@ use terrace_recordings::source::{PeriodSource, SourceError};
 
 use crate::timed::{IntervalSource, MoveCosts};
 
-/// Where time is not known, an access in a period is worth this much, in ns; so is a promotion.
-/// A demotion is free.
+/// Where time is not known, an access in a period and a promotion both count as this many ns. A
+/// demotion is free.
 pub const ACCESS_NS: f64 = 1000.0;
 
-/// The future of a program that is played by intervals, with what a move costs it in a batch of
+/// The future of a program that is played by intervals, with the cost of a move in a batch of
 /// `batch_pages`.
 pub fn of_intervals(
     source: &mut dyn IntervalSource,
@@ -45,9 +45,9 @@ pub fn of_intervals(
     Ok(oracle)
 }
 
-/// The future of a group of which accessed pages are known by period, up to `periods` of them.
+/// The future of a group whose accessed pages are known by period, up to `periods` of them.
 pub fn of_periods(source: &mut dyn PeriodSource, periods: u64) -> Result<OracleTrace, SourceError> {
-    // Every period is a span already.
+    // Every period is one span.
     let (spans, period_ns) = (Vec::new(), 0.0);
     let mut oracle = OracleTrace { spans, promotion_ns: ACCESS_NS, demotion_ns: 0.0, period_ns };
     let mut number = 0;

@@ -1,5 +1,5 @@
 //! The machine and its groups: each with a source of accessed pages, a placement, and a share of
-//! two tiers. The engine sees of it a tracker and a mover per group.
+//! two tiers. The engine uses a tracker and a mover per group.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,18 +22,18 @@ use crate::timed::{IntervalSource, Timed};
 /// A two-tier machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MachineConfig {
-    /// Size of the fast tier.
+    /// Size of the fast tier, in bytes.
     pub fast_bytes: u64,
-    /// Size of the slow tier.
+    /// Size of the slow tier, in bytes.
     pub slow_bytes: u64,
-    /// Length of a period.
+    /// Length of a period, in ms.
     pub period_ms: u64,
-    /// The part of moves, 0 to 1, that fail because somebody else holds the page; a fresh draw
-    /// for each page of each plan.
+    /// The part of moves, 0 to 1, that fail because another holder has the page; a fresh draw for
+    /// each page of each plan.
     pub busy_rate: f64,
-    /// What these draws come from.
+    /// Seed of these draws.
     pub seed: u64,
-    /// What is measured of groups that are played by the intervals of a profile.
+    /// Sampling of groups that are played by the intervals of a profile.
     pub sampling: Sampling,
 }
 
@@ -51,24 +51,24 @@ pub type FastBudget = Box<dyn Fn(&Layout) -> u64 + Send>;
 
 /// A group on the machine.
 pub struct GroupConfig {
-    /// Its name, for messages.
+    /// The group's name, for messages.
     pub name: String,
-    /// Size of its pages.
+    /// Size of the group's pages.
     pub page_size: PageSize,
-    /// Where its new pages go: what its policy says.
+    /// Placement of new pages: set by the group's policy.
     pub allocation: Allocation,
-    /// Fast memory it may use: allocation fills it, promotions stop at it.
+    /// Fast-memory limit of the group: allocation fills it, promotions stop at it.
     pub fast_budget: FastBudget,
-    /// Where its pages are before the first period: from a recording, say. Pages of the first
-    /// period that are not in it are allocated.
+    /// Placement of the group's pages before the first period: from a recording, say. Pages of the
+    /// first period that are not in it are allocated.
     pub initial: Option<Placement>,
 }
 
-/// Where a group's accesses come from.
+/// The source of a group's accesses.
 enum Source {
     /// Pages by period.
     Periods(Box<dyn PeriodSource>),
-    /// Intervals of a profile, whose time is the placement's doing.
+    /// Intervals of a profile, whose time depends on the placement.
     Timed(Box<Timed>),
 }
 
@@ -79,7 +79,7 @@ struct GroupState {
     next_period: u64,
     ended: bool,
     busy: BusyPages,
-    /// For a policy that scans physical memory.
+    /// Frames, for a policy that scans physical memory.
     frames: Option<GroupFrames>,
 }
 
@@ -89,7 +89,7 @@ struct State {
     groups: Vec<GroupState>,
 }
 
-/// The machine. Clones are the same machine.
+/// The machine. Clones share its state.
 #[derive(Clone)]
 pub struct Machine {
     config: Arc<MachineConfig>,
@@ -127,8 +127,8 @@ impl Machine {
         self.add(config, Source::Periods(source))
     }
 
-    /// Adds a group that is played by the intervals of a profile: its run time comes out. Moves
-    /// cost it what they cost on this operating system.
+    /// Adds a group that is played by the intervals of a profile, which gives its run time. Moves
+    /// cost it the time of this operating system's steps.
     pub fn add_timed_group(
         &self,
         config: GroupConfig,
@@ -140,8 +140,8 @@ impl Machine {
         self.add(config, Source::Timed(Box::new(timed)))
     }
 
-    /// How long a timed group took, and what it would have taken with all memory fast, in ps;
-    /// `None` before its end, and of other groups.
+    /// How long a timed group took, and how long it would have taken with all memory fast, in ps;
+    /// `None` before its end, and for other groups.
     pub fn duration_ps(&self, group: usize) -> Option<(u64, u64)> {
         match &lock(&self.state).groups[group].source {
             Source::Timed(timed) => timed.duration_ps(),
@@ -149,7 +149,7 @@ impl Machine {
         }
     }
 
-    /// The same as far as it has come.
+    /// The same for the part that has run so far.
     pub fn so_far_ps(&self, group: usize) -> Option<(u64, u64)> {
         match &lock(&self.state).groups[group].source {
             Source::Timed(timed) => Some(timed.so_far_ps()),
@@ -203,7 +203,7 @@ impl Machine {
         (tiers.fast, tiers.slow)
     }
 
-    /// Where the pages of the groups are now, in the order in which they were added.
+    /// The placements of the groups now, in the order in which the groups were added.
     pub fn placements(&self) -> Vec<Placement> {
         lock(&self.state).groups.iter().map(|g| g.placement.clone()).collect()
     }
@@ -352,14 +352,14 @@ impl GroupState {
     }
 }
 
-/// Lets the time of one group pass and says what it accessed.
+/// Lets the time of one group pass and reports the accessed pages.
 pub struct SimulatedTracker {
     state: Arc<Mutex<State>>,
     group: usize,
 }
 
 impl SimulatedTracker {
-    /// From the next scan on, tells the frame of every page: for a policy that asks for them.
+    /// From the next scan on, reports the frame of every page: for a policy that needs frames.
     /// Takes memory and time in proportion to the pages.
     pub fn tell_frames(&mut self) {
         let group = &mut lock(&self.state).groups[self.group];

@@ -1,8 +1,8 @@
-//! What a processor's counters and samples would show of a program that is played by intervals, and
-//! the drawing of samples, which trace-driven simulation shares.
+//! The counters and samples that a processor would have of a program played by intervals, and the
+//! drawing of samples, which trace-driven simulation shares.
 //!
-//! Counters are exact. Samples are one read in so many, as PEBS and IBS take them: the distance from
-//! one to the next is drawn anew each time, from half to one and a half of the mean, so that no
+//! Counters are exact. One read in so many is a sample, as with PEBS and IBS: the distance from one
+//! sample to the next is drawn anew each time, from half to one and a half of the mean, so that no
 //! pattern of the program stays hidden. The order of an interval's reads is not known; they are
 //! taken page by page.
 
@@ -16,14 +16,14 @@ use terrace_core::remap::Remap;
 use terrace_core::scan::PeriodCounters;
 use terrace_recordings::profile::Interval;
 
-/// What is measured of programs that are played by intervals.
+/// The sampling of programs that are played by intervals.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// Of so many reads one is a sample; 0: none is.
+    /// Reads per sample; 0: no samples.
     pub reads_per_sample: u32,
     /// Latency of a read from fast and from slow memory, in ns.
     pub latency_ns: [f64; 2],
-    /// What the distances between samples are drawn from.
+    /// Seed of the distances between samples.
     pub seed: u64,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// One in so many; 0: none. `seed` is what the distances are drawn from.
+    /// One sample in so many reads; 0: none. `seed` is that of the distances.
     pub(crate) fn new(reads_per_sample: u32, seed: u64) -> Self {
         let random = Pcg64::new(seed.into(), 0x5a);
         let mut sampler = Sampler { reads_per_sample, random, left: 0 };
@@ -50,7 +50,7 @@ impl Sampler {
         sampler
     }
 
-    /// Whether any read is picked.
+    /// Whether any read is sampled.
     pub(crate) fn is_on(&self) -> bool {
         self.reads_per_sample > 0
     }
@@ -60,7 +60,7 @@ impl Sampler {
         self.reads_per_sample
     }
 
-    /// How many of the next so many reads are picked.
+    /// How many of the next so many reads are samples.
     #[inline]
     pub(crate) fn pick(&mut self, mut reads: u64) -> u64 {
         if !self.is_on() {
@@ -85,7 +85,7 @@ impl Sampler {
     }
 }
 
-/// Counts.
+/// Counters and samples of one program.
 pub(crate) struct Meter {
     sampling: Sampling,
     sampler: Sampler,
@@ -95,7 +95,7 @@ pub(crate) struct Meter {
     reads: [u64; 2],
     extra_ps: u64,
     pub(crate) moving_ps: u64,
-    /// Where the clock stood when it was read last.
+    /// The clock at the last reading.
     read_at_ps: u64,
 }
 
@@ -114,7 +114,7 @@ impl Meter {
         }
     }
 
-    /// An interval that took so long with these pages fast.
+    /// Counts an interval that took so long with these pages fast.
     pub(crate) fn interval(&mut self, interval: &Interval, fast: &PageBits, took_ps: u64) {
         self.references += interval.references;
         self.extra_ps += took_ps.saturating_sub(interval.fast_ps);
@@ -137,10 +137,10 @@ impl Meter {
         }
     }
 
-    /// What was counted since it was read last.
+    /// The counts since the last reading.
     pub(crate) fn read(&mut self, clock_ps: u64, layout: &Layout) -> PeriodCounters {
         let [fast_ns, slow_ns] = self.sampling.latency_ns;
-        // What slow memory adds is its wait less what fast memory would have taken.
+        // The stall of slow memory is its wait less the wait for fast memory.
         let whole = if slow_ns > fast_ns { slow_ns / (slow_ns - fast_ns) } else { 1.0 };
         let sampled = self.sampler.is_on() && self.samples.len() == layout.pages();
         let samples = sampled.then(|| Arc::from(&self.samples[..]));

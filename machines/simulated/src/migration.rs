@@ -1,13 +1,13 @@
 //! Carrying out a plan: page by page the rules of a real move, range by range the bookkeeping.
 //!
 //! All demotions come first, then exchanges, then promotions. An exchange needs no free page; a
-//! pair that cannot be exchanged, because one side is not where the plan thinks it is, falls
-//! back to two moves (nimble paper, section 3.2.3). A move fails for want of room (`NoRoom`: the tier
-//! is full, or the group would exceed its budget of fast memory), because the page has gone
-//! (`Absent`), because it was drawn to be held by somebody else (`Busy`), or because it is
-//! already there, which only a wrong plan asks for (`Unsupported`).
+//! pair that cannot be exchanged, because one side is not where the plan assumes it, falls back to
+//! two moves (nimble paper, section 3.2.3). A move fails for want of room (`NoRoom`: the tier is
+//! full, or the group would exceed its budget of fast memory), because the page has gone
+//! (`Absent`), because it was drawn as held by another (`Busy`), or because it is already there,
+//! which only a wrong plan requests (`Unsupported`).
 //!
-//! What is moved is counted in operations of the plan's granularity, each with its shootdown.
+//! Moves are counted in operations of the plan's granularity, each with its shootdown.
 
 use rand_core::RngCore;
 use rand_pcg::Pcg64;
@@ -18,10 +18,10 @@ use terrace_core::plan::{Direction, Exchange, Failure, FailureReason, Outcome, P
 use crate::placement::Placement;
 use crate::tiers::Tiers;
 
-/// Draws which pages are held by somebody else when they are to be moved.
+/// Draws which pages are held by another when they are to be moved.
 #[derive(Debug, Clone)]
 pub(crate) struct BusyPages {
-    /// Of 2^32.
+    /// The busy rate, of 2^32.
     threshold: u64,
     random: Pcg64,
 }
@@ -32,8 +32,8 @@ impl BusyPages {
         BusyPages { threshold: (rate * 4_294_967_296.0) as u64, random }
     }
 
-    /// Of a run of this many movable pages: the length of its first part that is all free or
-    /// all busy, and which.
+    /// Of a run of this many movable pages: the length of its first part that is all free or all
+    /// busy, and whether that part is busy.
     fn first_part(&mut self, pages: u64) -> (u64, bool) {
         if self.threshold == 0 {
             return (pages, false);
@@ -42,7 +42,7 @@ impl BusyPages {
     }
 }
 
-/// Where a page is.
+/// The place of a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Absent,
@@ -57,7 +57,7 @@ enum Place {
 pub(crate) struct Migration<'a> {
     placement: &'a mut Placement,
     tiers: &'a mut Tiers,
-    /// Fast memory that the group may still take before its budget is spent.
+    /// Fast memory left in the group's budget.
     budget_left: i64,
     busy: &'a mut BusyPages,
     plan: &'a Plan,
@@ -98,8 +98,8 @@ impl<'a> Migration<'a> {
         self.placement.layout.page_size().bytes()
     }
 
-    /// The place of the first page of the range, and how many pages (at least 1) from there on
-    /// are in the same place, one behind the other.
+    /// The place of the first page of the range, and how many pages (at least 1) from there on are
+    /// adjacent in the same place.
     fn first_place(&self, range: VirtualRange) -> (Place, u64) {
         let layout = &self.placement.layout;
         let pages = range.pages(layout.page_size());
@@ -116,7 +116,7 @@ impl<'a> Migration<'a> {
         (Place::Present { fast, index }, u64::from(same).min(look as u64))
     }
 
-    /// Pages from `address` on that no extent has.
+    /// Pages from `address` on that are in no extent.
     fn absent_pages(&self, space: SpaceId, address: u64) -> u64 {
         let extents = self.placement.layout.extents();
         let next = extents.partition_point(|e| (e.space, e.start) <= (space, address));
@@ -198,7 +198,7 @@ impl<'a> Migration<'a> {
         self.one_way(up, Direction::Promotion, outcome);
     }
 
-    /// Pages that can go this way now.
+    /// Pages that can move in this direction now.
     fn room(&self, direction: Direction) -> u64 {
         let page_size = self.placement.layout.page_size();
         match direction {
@@ -209,7 +209,7 @@ impl<'a> Migration<'a> {
         }
     }
 
-    /// Puts pages that are in the other tier where they go, from `index` on.
+    /// Places pages of the other tier in the destination tier, from `index` on.
     fn place(&mut self, index: usize, pages: u64, direction: Direction) {
         let page_size = self.placement.layout.page_size();
         let up = direction == Direction::Promotion;
@@ -221,7 +221,7 @@ impl<'a> Migration<'a> {
         self.placement.fast.set_range(index..index + pages as usize, up);
     }
 
-    /// Takes the first pages off a range.
+    /// Splits the first pages off a range.
     fn split_off(&self, range: &mut VirtualRange, pages: u64) -> VirtualRange {
         let size_bytes = pages * self.page_bytes();
         let first = VirtualRange { size_bytes, ..*range };
@@ -238,7 +238,7 @@ fn moved_pages(outcome: &mut Outcome, direction: Direction) -> &mut u64 {
     }
 }
 
-/// Notes what was not moved, joined to the note before where it goes on.
+/// Records a failure, joined to the failure before if adjacent.
 fn fail(outcome: &mut Outcome, range: VirtualRange, direction: Direction, reason: FailureReason) {
     if let Some(last) = outcome.failures.last_mut()
         && (last.direction, last.reason) == (direction, reason)

@@ -1,7 +1,7 @@
-//! Where the pages of one group are: allocation on first touch, and freeing.
+//! The placement of one group's pages: allocation on first touch, and freeing.
 //!
-//! A new page goes where the group's [`Allocation`] says and never causes a migration (nimble
-//! paper, section 3.2). Where its tier is full it goes to the other, beyond the group's budget
+//! A new page is placed by the group's [`Allocation`] and never causes a migration (nimble paper,
+//! section 3.2). Where its tier is full the page is placed in the other, beyond the group's budget
 //! if need be: Linux does not kill a program while there is memory.
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ use terrace_core::remap::Remap;
 
 use crate::tiers::Tiers;
 
-/// Which tier each page of a group is in.
+/// The tier of each page of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// The group's pages.
@@ -23,10 +23,10 @@ pub struct Placement {
     pub fast: PageBits,
 }
 
-/// Memory that no tier has.
+/// Neither tier has room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OutOfMemory {
-    /// Pages without a place.
+    /// Pages that could not be placed.
     pub(crate) pages: u64,
 }
 
@@ -45,7 +45,7 @@ impl Placement {
         self.layout.pages() as u64 - self.fast_pages()
     }
 
-    /// Takes the room that the pages occupy.
+    /// Takes room in the tiers for the pages.
     pub(crate) fn occupy(&self, tiers: &mut Tiers) -> Result<(), OutOfMemory> {
         let page_size = self.layout.page_size();
         let (fast, slow) = (self.fast_pages(), self.slow_pages());
@@ -67,8 +67,9 @@ impl Placement {
         *self = Placement::empty(page_size);
     }
 
-    /// Goes over to the next layout: frees the pages that have gone, then allocates those that
-    /// have come, in the order in which they are touched where that is known. Without memory for them, nothing is changed but what was freed.
+    /// Switches to the next layout: frees the pages that have gone, then allocates those that have
+    /// come, in the order of touch where that is known. Without memory for the new pages, only the
+    /// freeing takes effect.
     pub(crate) fn follow(
         &mut self,
         layout: &Arc<Layout>,
@@ -103,7 +104,7 @@ impl Placement {
         let into_fast = match fresh.fast_share() {
             Ok(pages) => pages,
             Err(e) => {
-                // What is gone is gone; what stays keeps its place.
+                // Pages that have gone are freed; the others keep their place.
                 self.keep(&remap);
                 return Err(e);
             }
@@ -121,7 +122,7 @@ impl Placement {
         Ok(())
     }
 
-    /// Forgets the pages that do not carry over.
+    /// Drops the pages that the remap does not map to the new layout.
     fn keep(&mut self, remap: &Remap) {
         let kept = remap.runs().iter().flat_map(|r| r.old..r.old + r.pages);
         let extents = self.layout.ranges(kept).into_iter().map(|r| terrace_core::page::Extent {
@@ -136,17 +137,17 @@ impl Placement {
     }
 }
 
-/// Pages that want a place.
+/// Pages to be placed.
 struct Fresh {
     pages: u64,
-    /// Of the group's budget of fast memory, what is left.
+    /// The rest of the group's budget of fast memory.
     budget: u64,
     fast_room: u64,
     slow_room: u64,
 }
 
 impl Fresh {
-    /// How many of them go to the fast tier: as many as budget and room allow, and more where
+    /// Number of fresh pages for the fast tier: as many as budget and room allow, and more where
     /// the slow tier is full.
     fn fast_share(&self) -> Result<u64, OutOfMemory> {
         let wanted = self.pages.min(self.budget);
@@ -184,7 +185,7 @@ fn fill_in_order(fast: &mut PageBits, remap: &Remap, order: &[usize], mut count:
     }
 }
 
-/// `count` of the `total` fresh pages are fast, as evenly as can be.
+/// Makes `count` of the `total` fresh pages fast, as evenly as possible.
 fn spread(fast: &mut PageBits, fresh: impl Iterator<Item = Range<usize>>, count: u64, total: u64) {
     let before = |page: u64| u128::from(page) * u128::from(count) / u128::from(total);
     for (number, page) in fresh.flatten().enumerate() {

@@ -1,13 +1,13 @@
-//! A recording against the policies again.
+//! Replays a recording through the policies.
 //!
-//! [`replay_plans`] feeds the recorded scans and budgets, in order, to policies built as those of
-//! the recording were, and compares what they decide with what was decided then: the same policy
-//! on two machines. Placement is the recorded one, so nothing that went otherwise on the other
-//! machine (a page that was busy, say) can lead the policies apart.
+//! [`replay_plans`] feeds the recorded scans and budgets, in order, to policies built like those of
+//! the recording, and compares their decisions with the recorded ones: the same policy on two
+//! machines. Placement is the recorded one, so no difference of the other machine (a page that was
+//! busy, say) can make the policies diverge.
 //!
 //! [`replay_placement`] lets the simulated machine place the pages itself, from the recorded
-//! accesses and budgets, and says from which period on the two placements differ: what the
-//! machine's rules leave out.
+//! accesses and budgets, and reports the period from which the two placements differ: the effect
+//! of everything that the machine's rules omit.
 
 use std::fmt::Debug;
 use std::io::Read;
@@ -30,26 +30,26 @@ use crate::placement::Placement;
 /// Why a recording could not be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// Its decisions hang on what no recording of a run holds.
+    /// The policy's decisions depend on inputs that no recording of a run contains.
     #[error(
         "group '{group}': policy '{policy}' was told the future, which a recording of its run does \
          not hold; expected a policy that decides by its scans"
     )]
     Future {
-        /// The group.
+        /// The group's name.
         group: String,
-        /// The policy.
+        /// The policy's name.
         policy: String,
     },
-    /// It could not be read.
+    /// The recording could not be read.
     #[error(transparent)]
     Recording(#[from] RecordingError),
     /// The policy of a group could not be built.
     #[error("group '{group}' of the recording: {source}")]
     Policy {
-        /// The group.
+        /// The group's name.
         group: String,
-        /// Why not.
+        /// The reason.
         source: PolicyError,
     },
     /// The simulated machine could not go on.
@@ -57,30 +57,30 @@ pub enum ReplayError {
     Machine(#[from] MachineError),
 }
 
-/// A decision that was not made again.
+/// A decision that differs from the recorded one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("group '{group}', period {period}: {what} recorded as {recorded}, replayed as {replayed}")]
 pub struct Mismatch {
-    /// The group.
+    /// The group's name.
     pub group: String,
-    /// The period.
+    /// The period's number.
     pub period: u64,
-    /// What differs: "plan", "applied policy" or "features".
+    /// The part that differs: "plan", "applied policy" or "features".
     pub what: &'static str,
-    /// As it was; of a plan, its first entry that differs.
+    /// The recorded value; of a plan, its first entry that differs.
     pub recorded: String,
-    /// As it is.
+    /// The replayed value.
     pub replayed: String,
 }
 
-/// What became of replaying plans.
+/// The result of replaying plans.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PlanReplay {
-    /// Periods that had a decision to compare, of all groups.
+    /// Periods with a decision to compare, of all groups.
     pub compared_periods: u64,
     /// Of the others, those whose decision was not recorded.
     pub undecided_periods: u64,
-    /// What was not decided again, in the order of the recording.
+    /// Decisions that differ, in the order of the recording.
     pub mismatches: Vec<Mismatch>,
     /// Where the recording was cut off, if it was.
     pub truncation: Option<Truncation>,
@@ -166,44 +166,45 @@ fn first_difference<T: PartialEq + Debug>(
     Some((tell(recorded), tell(replayed)))
 }
 
-/// Where the pages of a group are before its first recorded period.
+/// The placement of a group's pages before its first recorded period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InitialPlacement {
-    /// Where they were recorded to be.
+    /// The recorded placement.
     Recorded,
-    /// Where the policy's allocation puts them.
+    /// The placement of the policy's allocation.
     Allocated,
 }
 
-/// How far the simulated machine's placement follows a recorded one.
+/// How closely the simulated machine's placement follows a recorded one.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PlacementReplay {
     /// Periods compared.
     pub compared_periods: u64,
-    /// Of these, periods in which some page was elsewhere.
+    /// Of these, periods in which some page was in the other tier.
     pub differing_periods: u64,
     /// The first of them.
     pub first_difference: Option<PlacementDifference>,
-    /// Pages that were elsewhere, over all pages, summed over the periods and divided by them.
+    /// Pages that were in the other tier, over all pages, summed over the periods and divided by
+    /// them.
     pub mean_differing_ratio: f64,
     /// Where the recording was cut off, if it was.
     pub truncation: Option<Truncation>,
 }
 
-/// A period in which the simulated machine had pages elsewhere than the recorded one.
+/// A period in which the simulated and the recorded placement differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlacementDifference {
-    /// The period.
+    /// The period's number.
     pub period: u64,
-    /// Pages that were elsewhere.
+    /// Pages that were in the other tier.
     pub differing_pages: u64,
     /// Pages of the group.
     pub pages: u64,
 }
 
-/// Runs the accesses of one group of a recording on the simulated machine under the recorded
-/// policy and budgets, and compares the placements. Memory is without bounds here: what bounds
-/// the group is its budget.
+/// Runs the accesses of one group of a recording on the simulated machine under the recorded policy
+/// and budgets, and compares the placements. Memory is unlimited here: only the group's budget
+/// limits the group.
 pub fn replay_placement(
     path: &Path,
     group: &str,

@@ -1,13 +1,13 @@
-//! The two tiers: how much memory each has, and how much of it is in use.
+//! The two tiers: the capacity of each, and the memory in use.
 
 use terrace_core::page::PageSize;
 
 /// Memory of one tier, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TierUse {
-    /// What there is.
+    /// Capacity of the tier, in bytes.
     pub capacity_bytes: u64,
-    /// What pages of groups occupy.
+    /// Memory occupied by pages of groups, in bytes.
     pub used_bytes: u64,
 }
 

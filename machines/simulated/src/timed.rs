@@ -1,12 +1,12 @@
-//! Run time at interval fidelity: a program as the intervals of its profile, played under the placement
-//! that its pages have.
+//! Run time at interval fidelity: a program as the intervals of its profile, played under the
+//! placement of its pages.
 //!
-//! Each interval takes what it took with all memory fast and with all of it slow, mixed by the share
-//! of its reads that are fast now ([`Interval::time_ps`]). So a period holds less work the slower
-//! memory is, as in life. Moves cost what the operating-system model says their steps cost: the
-//! program stands still for shootdowns, and for pages under way that it touches. While it stands
-//! still it accesses nothing; moves take a share of time and no more, so that it never stands still
-//! for ever.
+//! The time of each interval is the time with all memory fast mixed with the time with all of it
+//! slow, by the share of its reads that are fast now ([`Interval::time_ps`]). So a period holds
+//! less work the slower memory is, as on real machines. Moves cost the time of their steps in the
+//! operating-system model: the program stops for shootdowns, and for pages under way that it
+//! touches. While the program is stopped it accesses nothing; moves take a limited share of time,
+//! so that the program is never stopped for ever.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -44,20 +44,20 @@ pub(crate) struct Timed {
     source: Box<dyn IntervalSource>,
     costs: MoveCosts,
     period_ps: u64,
-    /// Where the program stands, and what it would have taken with all memory fast.
+    /// The program's current time, and its time with all memory fast.
     clock_ps: u64,
     fast_ps: u64,
-    /// Of the time between the end of the last period and the clock, what it stands still for moves.
-    /// The rest is of an interval that began before.
+    /// Of the time between the end of the last period and the clock, the part in which the program
+    /// is stopped for moves. The rest is of an interval that began before.
     still_ps: u64,
-    /// What moves have taken beyond their share of the periods so far.
+    /// Time of moves beyond their share of the periods so far.
     owed_ps: f64,
-    /// Periods that are over.
+    /// Periods completed.
     periods: u64,
     /// The latest interval, whose layout and reads are the latest known.
     last: Option<Interval>,
     ended: bool,
-    /// What counters show of the period.
+    /// Counters of the period.
     meter: Meter,
 }
 
@@ -83,19 +83,19 @@ impl Timed {
         })
     }
 
-    /// How long the program took, once it has ended, and what it would have taken with all
+    /// How long the program took, once it has ended, and how long it would have taken with all
     /// memory fast.
     pub(crate) fn duration_ps(&self) -> Option<(u64, u64)> {
         self.ended.then_some(self.so_far_ps())
     }
 
-    /// The same of what there has been of it.
+    /// The same for the part that has run so far.
     pub(crate) fn so_far_ps(&self) -> (u64, u64) {
         (self.clock_ps, self.fast_ps)
     }
 
-    /// What the program accesses until the period is over. `place` brings its pages up to an
-    /// interval's layout and says which are fast.
+    /// The program's accesses until the period is over. `place` brings its pages up to an
+    /// interval's layout and returns which are fast.
     pub(crate) fn next_period<E: From<SourceError>>(
         &mut self,
         mut place: impl FnMut(&Interval) -> Result<PageBits, E>,
@@ -103,7 +103,7 @@ impl Timed {
         if self.ended {
             return Ok(None);
         }
-        // What it stands still for comes first: moves began at the end of the period before.
+        // The time stopped for moves comes first: moves began at the end of the period before.
         let ahead_ps = self.clock_ps - self.clock_ps.min(self.periods * self.period_ps);
         let still_ps = self.still_ps.min(self.period_ps);
         let rest_ps = ahead_ps.min(self.period_ps).saturating_sub(still_ps);
@@ -140,8 +140,8 @@ impl Timed {
             let scan_ps = self.last.as_ref().map_or(0, |last| last.scan_ps);
             self.clock_ps += scan_ps.min(self.period_ps / 2);
         }
-        // A period in the midst of a long interval: which of its pages were accessed in it is not
-        // known, so all of them. One that the program stood still for: none.
+        // A period within a long interval: which of its pages were accessed in it is not known, so
+        // all of them. A period in which the program was stopped: none.
         let none_began = || {
             let last = self.last.as_ref()?;
             let accessed = match rest_ps {
@@ -153,15 +153,15 @@ impl Timed {
         Ok(if self.ended { period } else { period.or_else(none_began) })
     }
 
-    /// What moves may take of a period.
+    /// The time that moves may take of a period, in ps.
     fn move_share_ps(&self) -> f64 {
         self.period_ps as f64 * Options::default().move_share
     }
 
-    /// The part of a plan that there is time for in a period, and what is left of it, which fails:
-    /// operations are begun in the order in which they are done, until their time is spent. One
-    /// that has begun is finished; what it takes more is owed, so that over many periods moves take
-    /// no more than their share however large operations are.
+    /// Splits a plan into the part that there is time for in a period, and the rest, which fails:
+    /// operations are begun in order, until their time is spent. An operation that has begun is
+    /// finished; its excess time is owed, so that over many periods moves take no more than their
+    /// share however large operations are.
     pub(crate) fn in_time(&self, plan: &Plan, page_size: PageSize) -> (Plan, Vec<Failure>) {
         let mut time = MoveTime {
             costs: &self.costs,
@@ -208,7 +208,7 @@ impl Timed {
         (cut, late)
     }
 
-    /// The program pays for moves.
+    /// Charges the program for moves.
     pub(crate) fn pay(&mut self, outcome: &Outcome, page_size: PageSize) {
         // How often an accessed page is touched.
         let rate = self.last.as_ref().map_or(0.0, |last| {
@@ -222,7 +222,7 @@ impl Timed {
         self.meter.moving_ps += delay_ps;
     }
 
-    /// What was measured since the last call.
+    /// The counters since the last call.
     pub(crate) fn counters(&mut self, layout: &Layout) -> PeriodCounters {
         self.meter.read(self.clock_ps, layout)
     }
@@ -233,7 +233,7 @@ struct MoveTime<'a> {
     costs: &'a MoveCosts,
     page_size: PageSize,
     left_ps: f64,
-    /// Pages that may still join the batch that was begun last.
+    /// Pages that may still join the last batch.
     room_pages: u64,
 }
 
@@ -272,7 +272,7 @@ fn late_failure(range: VirtualRange, direction: Direction) -> Failure {
     Failure { range, direction, reason: FailureReason::OutOfTime }
 }
 
-/// What moves cost the program that owns the pages.
+/// The cost of moves for the program that owns the pages.
 pub(crate) struct MoveCosts {
     table: CostTable,
     os: OsConfig,
@@ -283,7 +283,7 @@ impl MoveCosts {
         Ok(MoveCosts { table: os.costs.table()?, os: os.clone() })
     }
 
-    /// What the promotion and the demotion of a page cost a busy program, in ns, when so many are
+    /// The cost of a page's promotion and demotion for a busy program, in ns, when so many are
     /// moved together.
     pub(crate) fn page_ns(&self, page_size: PageSize, pages: u64) -> (f64, f64) {
         let n = pages.clamp(1, self.batch(page_size)) as f64;
@@ -296,7 +296,7 @@ impl MoveCosts {
     /// Time that the program loses. `rate` is how often a page in use is touched, per ps.
     fn delay_ps(&self, outcome: &Outcome, page_size: PageSize, rate: f64) -> f64 {
         let (pairs, each) = (outcome.exchanged_pairs, self.pages_per_shootdown(outcome, page_size));
-        // Pages go up because they are used, and down because they are not.
+        // Pages are promoted because they are used, and demoted because they are not.
         self.batches(outcome.promoted_pages - pairs, each, page_size, rate, false)
             + self.batches(outcome.demoted_pages - pairs, each, page_size, 0.0, false)
             + self.batches(2 * pairs, each, page_size, rate / 2.0, true)
@@ -322,7 +322,7 @@ impl MoveCosts {
         self.under_way_ps(pages as f64, each, page_size, exchange)
     }
 
-    /// What a call to move pages takes the thread that moves them.
+    /// Time of a call to move pages for the moving thread.
     fn call_ps(&self) -> f64 {
         self.table.move_call_ns as f64 * 1000.0
     }
@@ -332,7 +332,7 @@ impl MoveCosts {
         (self.batch(page_size) as f64).max(each)
     }
 
-    /// Time that the program loses to pages that are moved in batches; `each` of them have a
+    /// Time that the program loses to pages that are moved in batches; each `each` of them have a
     /// shootdown together.
     fn batches(
         &self,
@@ -360,7 +360,7 @@ impl MoveCosts {
             (1.0 - (-touches * under_way_ps).exp()) / touches
         };
         let interrupt_ns = self.table.shootdown_interrupt_ns as f64 + self.invalidation_ns(each);
-        // Interrupts come while pages are under way: it loses no more than that time.
+        // Interrupts come while pages are under way: the program loses no more than that time.
         (under_way_ps - runs_ps + 1000.0 * n / each * interrupt_ns).min(under_way_ps)
     }
 
@@ -378,7 +378,8 @@ impl MoveCosts {
         let pages = outcome.promoted_pages + outcome.demoted_pages;
         match self.os.migration.shootdown_per {
             ShootdownPer::Page => 1.0,
-            // An exchange is two operations. Where none are counted, pages move one by one.
+            // An exchange is two operations. Where no operations are counted, pages move one by
+            // one.
             ShootdownPer::Operation => match outcome.operations {
                 0 => 1.0,
                 operations => (pages as f64 / operations as f64).max(1.0),
@@ -387,7 +388,7 @@ impl MoveCosts {
         }
     }
 
-    /// What a processor takes to forget so many pages at once.
+    /// A processor's time to drop so many translations at once, in ns.
     fn invalidation_ns(&self, pages: f64) -> f64 {
         if pages > f64::from(self.os.migration.single_invalidations) {
             self.table.full_flush_ns as f64
@@ -560,7 +561,7 @@ mod tests {
         // 900 us less a call's 95: at 6.3 us a page; at 5.2 with a shootdown for 16 of them.
         assert_eq!(begun(4 << 10), 128);
         assert_eq!(begun(64 << 10), 160);
-        // Half of the first region lies in the range, and takes 1.3 ms.
+        // Half of the first region is in the range, and takes 1.3 ms.
         assert_eq!(begun(2 << 20), 256);
     }
 
@@ -573,7 +574,7 @@ mod tests {
             let operation_sizes = vec![OperationSize::both_ways(space, bytes)];
             let plan = Plan { promotions: vec![all], operation_sizes, ..Plan::default() };
             let mut periods = 0;
-            // It moves what it has, accessed or not.
+            // The program moves the pages that it has, accessed or not.
             while accessed(&mut program).is_some() {
                 periods += 1;
                 assert!(periods < 200, "10 ms of work at a tenth of the time or more");

@@ -1,4 +1,5 @@
-//! Whatever is asked of the machine, no page is lost, doubled, or put where there is no room.
+//! Whatever the machine is given to do, no page is lost, duplicated, or placed where there is no
+//! room.
 
 mod support;
 
@@ -43,7 +44,7 @@ impl Random {
         range(page_size, first, pages)
     }
 
-    /// Any ranges at all: absent pages, pages already there, pages named twice.
+    /// Arbitrary ranges: absent pages, pages already there, pages named twice.
     fn plan(&mut self, page_size: PageSize) -> Plan {
         let mut plan = Plan::default();
         for _ in 0..self.below(6) {
@@ -83,7 +84,7 @@ impl Random {
     }
 }
 
-/// A source that is told what to yield next.
+/// A source whose next yield the test sets.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<VecDeque<Arc<Layout>>>>);
 
@@ -132,7 +133,7 @@ fn failed(outcome: &Outcome, direction: Direction, page_size: PageSize) -> u64 {
     failures.map(|f| f.range.pages(page_size)).sum()
 }
 
-/// What must hold of the whole machine at any time.
+/// Invariants of the whole machine at any time.
 fn audit(machine: &Machine, members: &[Member]) {
     let (fast, slow) = machine.tiers();
     let (mut fast_bytes, mut slow_bytes) = (0, 0);
@@ -146,7 +147,7 @@ fn audit(machine: &Machine, members: &[Member]) {
     assert!(fast.used_bytes <= fast.capacity_bytes && slow.used_bytes <= slow.capacity_bytes);
 }
 
-/// Runs periods of three groups until a million pages have been asked to move. `check` sees
+/// Runs periods of three groups until moves of a million pages have been requested. `check` gets
 /// each plan with the placement before and after it.
 fn run(
     busy_rate: f64,
@@ -154,8 +155,7 @@ fn run(
     plan: impl Fn(&mut Random, PageSize) -> Plan,
     check: impl Fn(&Member, &Placed, &Plan, &Outcome, &Placed),
 ) {
-    // Memory is enough for all pages most groups ever have, and for hardly any more: both tiers
-    // are full at times.
+    // Memory is just enough for the most pages that groups ever have: both tiers are full at times.
     let slow_bytes = 400 * PageSize::Huge.bytes() + SPAN * PageSize::Base.bytes();
     let config = MachineConfig {
         busy_rate,
@@ -165,7 +165,7 @@ fn run(
     let machine = Machine::new(config).unwrap();
     let mut random = Random(Pcg64::new(seed.into(), 1));
     let mut members = members(&machine, &mut random);
-    // All groups are there before the first is audited.
+    // All groups are added before the first audit.
     for member in &mut members {
         member.told.0.lock().unwrap().push_back(member.layout.clone());
         scan(&mut member.tracker);
@@ -207,8 +207,8 @@ fn run(
     }
 }
 
-/// Pages that a plan asks to go up and down. `Plan::pages` takes both sides of an exchange to
-/// be of the same size; these need not be.
+/// Pages that a plan requests to promote and demote. `Plan::pages` takes both sides of an exchange
+/// to be of the same size; these need not be.
 fn asked(plan: &Plan, page_size: PageSize) -> (u64, u64) {
     let sum = |ranges: &mut dyn Iterator<Item = &VirtualRange>| -> u64 {
         ranges.map(|r| r.pages(page_size)).sum()
@@ -244,7 +244,7 @@ impl Placed {
         self.pages.values().filter(|fast| **fast).count() as u64
     }
 
-    /// Moves one page by the rules as they are told, without any of the machine's bookkeeping.
+    /// Moves one page by the stated rules, without any of the machine's bookkeeping.
     fn move_page(&mut self, page: u64, direction: Direction, budget: u64) -> Option<FailureReason> {
         let up = direction == Direction::Promotion;
         let within_budget = self.fast_pages() < budget;
@@ -270,7 +270,7 @@ impl Placed {
 
 type Failures = BTreeMap<(u64, Direction), FailureReason>;
 
-/// The plan page by page.
+/// Carries out the plan page by page.
 fn model(mut placed: Placed, plan: &Plan, page_size: PageSize, budget: u64) -> (Placed, Failures) {
     let pages = |r: &VirtualRange| {
         let first = r.start / page_size.bytes();
@@ -337,7 +337,7 @@ fn a_million_moves_go_as_the_rules_say_page_by_page() {
         seen.borrow_mut().extend(got.iter().map(|((_, direction), reason)| (*direction, *reason)));
         assert_eq!(got, failures);
     });
-    // The test is worth what it met.
+    // The test is only worth the cases that it met.
     let reasons = [FailureReason::Absent, FailureReason::NoRoom, FailureReason::Unsupported];
     for direction in [Direction::Promotion, Direction::Demotion] {
         assert!(reasons.iter().all(|r| seen.borrow().contains(&(direction, *r))), "{seen:?}");

@@ -16,7 +16,7 @@ const WARM_UP: usize = 100;
 /// A page that is touched in a period misses the caches for each of its 64 lines, 100 ns each.
 const MISSES_NS: f64 = 64.0 * 100.0;
 
-/// What came of a run.
+/// The counts of a run.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     accessed: u64,
@@ -85,8 +85,9 @@ fn run(workload: &str, parameters: &Value, fast_ratio: f64, policy: &str, of: &V
     counts
 }
 
-/// Four working sets in turn, each a quarter of 256 MiB, dealt out in runs of so many pages; fast
-/// memory holds 28 of the 128 regions of 2 MB, whole ones, for a region is moved whole or not at all.
+/// Four working sets in turn, each a quarter of 256 MiB, laid out in runs of so many pages; fast
+/// memory holds 28 of the 128 regions of 2 MB, whole ones, for a region is moved whole or not at
+/// all.
 fn turns(run_pages: u64, policy: &str) -> Counts {
     let parameters = json!({
         "footprint_mib": 256,
@@ -102,7 +103,7 @@ const STATIC: [&str; 3] = ["granularity-4k", "granularity-64k", "granularity-2m"
 
 #[test]
 fn the_dynamic_granularity_is_near_the_best_static_one_whichever_that_is() {
-    // Runs of single pages, of 64 KB, and whole sets. A scan that comes to the edge of a set sees
+    // Runs of single pages, of 64 KB, and whole sets. A scan that reaches the edge of a set finds
     // three dense regions of 2 MB or fewer, which are moved at 64 KB.
     for (run_pages, best, share) in [(1, 0, 0.9), (16, 1, 0.9), (4096, 2, 0.7)] {
         let statics = STATIC.map(|policy| turns(run_pages, policy));
@@ -113,10 +114,10 @@ fn the_dynamic_granularity_is_near_the_best_static_one_whichever_that_is() {
         assert_eq!(times[best], least, "{told}");
         assert!(dynamic.time_s() <= 1.01 * least, "{} over {least}: {told}", dynamic.time_s());
         assert!(dynamic.hit_ratio() >= statics[best].hit_ratio() - 0.01, "{told}");
-        // What moves, moves at that granularity.
+        // Most moves are made at that granularity.
         let at_best = dynamic.at[best] as f64 / dynamic.moved as f64;
         assert!(at_best > share, "{at_best} of the pages: {told}");
-        // The preference is no small matter.
+        // The difference between granularities is large.
         let most = times.into_iter().fold(0.0, f64::max);
         assert!(most > 1.05 * least, "{told}");
     }

@@ -1,5 +1,5 @@
-//! The synthetic workloads favour the policies that they are named for, and AMP finds out
-//! (adaptive-migration-policy paper, sections 4.2 and 6.6).
+//! The synthetic workloads favour the policies that they are named for, and AMP finds the favoured
+//! policy (adaptive-migration-policy paper, sections 4.2 and 6.6).
 
 use serde_json::{Value, json};
 use terrace_core::interfaces::{Mover, Observation, Tracker};
@@ -109,7 +109,7 @@ fn each_workload_is_served_best_by_the_policy_it_is_named_for() {
 
 #[test]
 fn phases_of_four_seconds_seen_every_five_favour_nothing_recent() {
-    // Why the default dwell grows with the period.
+    // The reason that the default dwell grows with the period.
     for startup_ms in [0, 1000, 2000, 3000, 4000] {
         let ratio = |policy| {
             let parameters = json!({"dwell_ms": 4000, "sweep_ms": 500, "startup_ms": startup_ms});
@@ -152,7 +152,7 @@ fn amp_follows_the_six_mixes_of_one_workload_after_another() {
 #[test]
 fn two_groups_at_once_have_each_its_own_policy() {
     for [first, second] in MIXES {
-        // Fast memory for half of both together, and no more.
+        // Fast memory for half of both together.
         let config = MachineConfig::new(512 * (2 << 20), 1 << 40, 1000);
         let machine = Machine::new(config).unwrap();
         let mut runs =

@@ -1,4 +1,4 @@
-//! The machine at trace fidelity as its users see it: what programs cost, what moves do.
+//! The machine at trace fidelity for its users: the cost of programs, the effect of moves.
 
 use terrace_core::bits::PageBits;
 use terrace_core::interfaces::{Mover, Observation, Tracker};
@@ -20,7 +20,7 @@ use terrace_workloads::programs::{Params, trace};
 const START: u64 = 1 << 40;
 const HUGE: u64 = PageSize::Huge.bytes();
 
-/// Accesses that a test wrote down.
+/// Accesses written by a test.
 struct Script {
     first: Option<Step>,
     accesses: Box<dyn Iterator<Item = Access> + Send>,
@@ -92,7 +92,7 @@ fn group(page_size: PageSize, fast_ratio: f64) -> ReferenceGroup {
     }
 }
 
-/// Runs one program to its end, nothing moved: how long it took in ns, and what it cost.
+/// Runs one program to its end without moves: its time in ns, and its cost.
 fn alone(
     config: ReferenceConfig,
     group: ReferenceGroup,
@@ -140,7 +140,7 @@ fn a_chase_takes_the_latency_of_the_tier_it_runs_in() {
     };
     let (fast, hits) = run(1.0);
     assert!(hits > 0.99, "{hits}");
-    // 108 ns and 214 ns as a program sees them, and some hits in 30 MB of caches.
+    // 108 ns and 214 ns for a program, and some hits in 30 MB of caches.
     assert!((90.0..116.0).contains(&fast), "{fast} ns a load");
     let (slow, hits) = run(0.0);
     assert!(hits < 0.01, "{hits}");
@@ -171,7 +171,7 @@ fn page_tables_in_slow_memory_cost_what_their_tier_costs() {
     assert!((20.0..90.0).contains(&(interleaved - bound)), "{interleaved} ns, bound {bound}");
 }
 
-/// A machine with 64 huge pages of one program that goes on and on over all of them.
+/// A machine with 64 huge pages of one program that accesses all of them over and over.
 fn busy(options: Options, ratio: f64) -> (ReferenceMachine, ReferenceTracker, ReferenceMover) {
     let mut c = config(256 << 20, 256 << 20);
     c.options = options;
@@ -210,7 +210,7 @@ fn moves_change_the_places_of_pages_and_cost_time() {
     let cost = machine.total_cost(0);
     assert_eq!(cost.migrated_bytes, 4 * HUGE);
     assert!(cost.shootdowns >= 1 && cost.counts.migration_ps > 0, "{cost:?}");
-    // Whoever touched a page under way had to wait for it.
+    // Every touch of a page under way had to wait.
     assert!(machine.counts(0).waits > 0);
     machine.check().unwrap();
 }
@@ -366,7 +366,7 @@ fn machines_that_cannot_work_are_refused() {
     assert!(threads.contains("threads is 0"), "{threads}");
 }
 
-/// Steps that a test wrote down.
+/// Steps written by a test.
 struct Steps(std::vec::IntoIter<Step>);
 
 impl ReferenceSource for Steps {
@@ -412,7 +412,7 @@ fn unused_pages_go_down_in_the_background_when_free_fast_memory_is_short() {
     let (with, demoted) = run(Some(demotion));
     let left = *with.last().unwrap();
     assert!(demoted > 0 && left < full, "{demoted} demoted, {left} left of {full}");
-    // Half of the 2,048 frames are free, but for page tables and what a period adds.
+    // Half of the 2,048 frames are free, except for page tables and the growth of a period.
     assert!((900..=1024).contains(&left), "{left}");
 }
 
@@ -426,7 +426,7 @@ fn base_pages_of_a_whole_region_are_collapsed_where_that_is_asked_for() {
             let all = (0..200 * pages).map(move |p| load(START + n * half + p % pages * 4096));
             Step::Accesses(all.collect())
         };
-        // In halves, neither of which a huge page fits into.
+        // In two parts, neither of which a huge page fits into.
         let mut steps = vec![map(0), touch(0), map(1), touch(1)];
         steps.extend((0..40).map(|n| touch(n % 2)));
         let mut config = config(64 << 20, 64 << 20);
@@ -450,7 +450,7 @@ fn base_pages_of_a_whole_region_are_collapsed_where_that_is_asked_for() {
 }
 
 /// A program on two cores whose first pages are exchanged for its last ones: its scans, and the
-/// machine after it.
+/// machine after the run.
 fn measured(reads_per_sample: u32) -> (Vec<Scan>, ReferenceMachine) {
     let params = Params { threads: 2, ..Params::new(4 << 20, 7) };
     let source = program("gups", &params, false).unwrap();
@@ -488,9 +488,9 @@ fn what_is_measured_adds_up_to_what_the_run_cost() {
     assert_eq!(sum(|m| m.reads[0]), counts.reads[0]);
     assert_eq!(sum(|m| m.reads[1]), counts.reads[1..].iter().sum::<u64>());
     assert_eq!(counters.last().unwrap().references, counts.references);
-    // Something was moved, and something was slow: the sums are not of nothing.
+    // Some pages were moved and some reads were slow: the sums are not of nothing.
     assert!(counts.migration_ps > 0 && slow_ps > 0 && counts.reads[1] > 0);
-    // Reads take what an idle tier takes, or more.
+    // A read takes the time of an idle tier, or more.
     let tiers = &presets::by_name("server-ddr5-cxl").unwrap().tiers;
     for m in counters {
         for (tier, (reads, told)) in tiers.iter().zip(m.reads.iter().zip(m.read_latency_ps)) {
@@ -517,8 +517,8 @@ fn sampling_changes_nothing_and_shows_where_reads_go() {
             samples += u64::from(n);
         }
     }
-    // Whole reads from 8 to 23 lie between samples, 15.5 on average; that of 25,000 distances is
-    // within a percent of it. Walks read memory, too, and are not sampled.
+    // Whole reads from 8 to 23 are between samples, 15.5 on average; the mean of 25,000 distances
+    // is within a percent of that. Walks read memory, too, and are not sampled.
     let reads: u64 = sampled.counts(0).reads.iter().sum();
     let told = samples * 31 / 2;
     assert!(told > reads * 8 / 10 && told <= reads * 101 / 100, "{told} of {reads}");

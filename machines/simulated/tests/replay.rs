@@ -1,5 +1,5 @@
-//! A recording decides again as it was decided: the same policy on two machines. Here both are
-//! simulated; a recording from a live one goes the same way.
+//! A recording is decided again as it was decided: the same policy on two machines. Here both are
+//! simulated; a recording from a live one works the same way.
 
 mod support;
 
@@ -44,8 +44,8 @@ fn header(groups: Vec<GroupHeader>) -> Header {
     }
 }
 
-/// Runs two programs, one after the other, in each group and records it. Budgets change with
-/// the layouts and are as good as none at the start.
+/// Runs two programs, one after the other, in each group and records them. Budgets change with the
+/// layouts and are almost 0 at the start.
 fn record(path: &Path, groups: Vec<GroupHeader>, busy_rate: f64) {
     let part = |name: &str, footprint_mib| {
         json!({"generator": name, "parameters": {
@@ -102,7 +102,7 @@ fn the_same_seed_gives_the_same_bytes() {
     assert!(std::fs::read(path).unwrap() == std::fs::read(again).unwrap());
 }
 
-/// Whether what the policy decides hangs on what no recording of a run holds.
+/// Whether the policy's decisions depend on inputs that no recording of a run contains.
 fn is_told_the_future(policy: &str) -> bool {
     policy::build(policy, &group(policy, "g").parameters, 0).unwrap().needs_oracle()
 }

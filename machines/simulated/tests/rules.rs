@@ -84,7 +84,7 @@ fn pages_that_vanish_free_their_place_and_the_others_keep_theirs() {
     assert_eq!(fast(&scan(&mut tracker)), [0, 1, 2, 3]);
     assert_eq!(fast(&scan(&mut tracker)), [0, 1]);
     assert_eq!(machine.tiers().0.used_bytes, 4 * MIB);
-    // Pages 0 and 20 are new and find the room; what was fast still is.
+    // Pages 0 and 20 are new and take the room; pages that were fast still are.
     assert_eq!(fast(&scan(&mut tracker)), [0, 1, 2, 7]);
     assert!(matches!(tracker.observe().unwrap(), Observation::Ended));
     let (fast, slow) = machine.tiers();
@@ -302,7 +302,7 @@ fn moves_are_counted_in_operations_of_the_plans_granularity() {
     for (size, expected) in [(None, 512), (Some(64 << 10), 32), (Some(2 << 20), 2)] {
         assert_eq!(operations(size, swap.clone()), expected, "{size:?}");
     }
-    // Only what moved counts: 44 pages leave, as many find room, the rest does not.
+    // Only actual moves count: 44 pages leave, as many find room, the rest does not.
     let demotions = vec![range(Base, 256, 44)];
     let plan = Plan { promotions: vec![range(Base, 512, 512)], demotions, ..Plan::default() };
     assert_eq!(operations(Some(64 << 10), plan.clone()), 3 + 3);

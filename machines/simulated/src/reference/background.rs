@@ -1,5 +1,5 @@
-//! What the kernel does without being asked, where the configuration says so: collapsing base pages
-//! to huge pages as khugepaged does, and demoting pages when free fast memory is short.
+//! The kernel's work in the background, where the configuration has it: collapsing base pages to
+//! huge pages as khugepaged does, and demoting pages when free fast memory is short.
 //!
 //! Both run once a period on the daemon's core, at the end of the period, in their real steps.
 //! Demotion is TPP's (Maruf et al., "TPP: Transparent Page Placement for CXL-Enabled Tiered-Memory",
@@ -18,7 +18,7 @@ use terrace_os::config::Node;
 use super::machine::State;
 
 impl State {
-    /// Looks at the next regions of a group's memory and collapses those that are worth it.
+    /// Checks the next regions of a group's memory and collapses those that are worth it.
     pub(super) fn collapse(&mut self, group: usize) -> Result<(), MachineError> {
         let regions = self.config.options.collapse_regions_per_period;
         if regions == 0 {
@@ -42,8 +42,8 @@ impl State {
         Ok(())
     }
 
-    /// Demotes pages of a group that the scan has not seen accessed, when free fast memory is
-    /// short. The scan says afterwards where its pages are.
+    /// Demotes pages of a group that the scan reports as not accessed, when free fast memory is
+    /// short. Updates the scan's placement.
     pub(super) fn demote_in_background(
         &mut self,
         group: usize,
@@ -52,7 +52,7 @@ impl State {
         let Some(demotion) = self.config.options.background_demotion else { return Ok(()) };
         let capacity_bytes = self.config.hardware.tiers[0].capacity.0 as f64;
         let free_bytes = self.os.free_bytes(Node::FAST);
-        // Once begun it goes on, over periods if it must, until enough is free.
+        // Once begun, demotion goes on, over several periods if needed, until enough is free.
         let member = &mut self.members[group];
         if free_bytes as f64 >= demotion.end_free_share * capacity_bytes {
             member.is_demoting = false;
@@ -65,7 +65,7 @@ impl State {
         let page_bytes = scan.layout.page_size().bytes();
         let short_bytes = (demotion.end_free_share * capacity_bytes) as u64;
         let wanted = short_bytes.saturating_sub(free_bytes).div_ceil(page_bytes) as usize;
-        // A hand goes round, so that not the same pages are looked at first each time.
+        // The start moves round, so that not the same pages are checked first each time.
         let pages = scan.pages();
         let hand = self.members[group].demote_from % pages.max(1);
         let unused = |&page: &usize| scan.fast.get(page) && !scan.accessed.get(page);

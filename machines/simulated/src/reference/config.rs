@@ -1,4 +1,4 @@
-//! What a machine at trace fidelity is made of.
+//! The configuration of a machine at trace fidelity.
 
 use serde::{Deserialize, Serialize};
 use terrace_core::page::{Layout, PageSize};
@@ -7,7 +7,7 @@ use terrace_hardware::presets::MachineConfig;
 use terrace_os::OsConfig;
 use terrace_os::config::TablePolicy;
 
-/// A machine at trace fidelity.
+/// Configuration of a machine at trace fidelity.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReferenceConfig {
     /// Processor and tiers. The first tier is the fast one, the second the slow one.
@@ -16,15 +16,15 @@ pub struct ReferenceConfig {
     pub os: OsConfig,
     /// Length of a period, in nanoseconds of simulated time.
     pub period_ns: u64,
-    /// Of so many lines that are read from memory one is a sample, told to policies; 0: none is.
+    /// Lines read from memory per sample that policies get; 0: no samples.
     pub reads_per_sample: u32,
-    /// What the distances between samples are drawn from.
+    /// Seed of the distances between samples.
     pub sample_seed: u64,
-    /// How it is played.
+    /// How simulated time is played.
     pub options: Options,
 }
 
-/// How simulated time is played. The defaults suit machines of some cores and a few programs.
+/// Options of playing simulated time. The defaults suit machines of some cores and a few programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
@@ -33,37 +33,37 @@ pub struct Options {
     pub quantum_ns: u64,
     /// The same where programs share a core: their time slice.
     pub time_slice_ns: u64,
-    /// What a switch from one program to another costs a core, in ns. Translations are flushed.
+    /// The cost of a switch from one program to another on a core, in ns. Translations are flushed.
     pub switch_ns: u64,
-    /// How far one thread of a program may lag behind another, in ns: a thread that has waited
-    /// for its turn, as between two parallel sections, begins no farther back.
+    /// How far one thread of a program may lag behind another, in ns: a thread that has waited for
+    /// its turn, as between two parallel sections, starts no farther back.
     pub skew_ns: u64,
     /// Whether the program's translations are flushed when accessed bits are read and cleared. If
-    /// not, a page that stays in the TLB looks unused, as it does on x86 Linux.
+    /// not, a page that stays in the TLB appears unused, as on x86 Linux.
     pub flush_on_scan: bool,
-    /// The part of a period after which no further moves are begun, 0 to 1: what is left of a plan
-    /// then has failed for want of time.
+    /// The part of a period after which no further moves are begun, 0 to 1: the rest of a plan then
+    /// fails for want of time.
     pub move_share: f64,
-    /// Regions of 2 MB of each program that are looked at once a period, to be collapsed to huge
+    /// Regions of 2 MB of each program that are checked once a period, to be collapsed to huge
     /// pages as khugepaged does. 0: none.
     pub collapse_regions_per_period: u64,
-    /// Demotion in the background, where there is to be any.
+    /// Background demotion; off by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub background_demotion: Option<BackgroundDemotion>,
 }
 
-/// When pages that are not used are demoted without a policy's asking, as TPP does.
+/// When pages that are not used are demoted without a policy's plan, as TPP does.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BackgroundDemotion {
-    /// It begins when less than this share of the fast tier is free.
+    /// Demotion begins when less than this share of the fast tier is free.
     pub begin_free_share: f64,
-    /// It ends when this share is free.
+    /// Demotion ends when this share is free.
     pub end_free_share: f64,
 }
 
 impl Default for BackgroundDemotion {
-    /// It begins at 2 %, TPP's `demote_scale_factor`; not checked against the paper.
+    /// Begins at 2 %, TPP's `demote_scale_factor`; not checked against the paper.
     fn default() -> Self {
         BackgroundDemotion { begin_free_share: 0.02, end_free_share: 0.04 }
     }
@@ -87,23 +87,23 @@ impl Default for Options {
 /// Fast memory that a group may use, in pages of this layout.
 pub type FastBudget = Box<dyn Fn(&Layout) -> u64 + Send>;
 
-/// A group on the machine: one program.
+/// A group of the machine: one program.
 pub struct ReferenceGroup {
-    /// Its name, for messages.
+    /// The group's name, for messages.
     pub name: String,
-    /// Size of the pages that it is tracked and moved in. Huge: eligible memory is mapped by huge
-    /// pages where there is room. Base: it is mapped by base pages.
+    /// Size of the pages that are tracked and moved. Huge: eligible memory is mapped by huge pages
+    /// where there is room. Base: all memory is mapped by base pages.
     pub page_size: PageSize,
-    /// Where its new pages go.
+    /// Placement of new pages.
     pub allocation: Allocation,
-    /// Where its page-table pages go, and whether they follow their data.
+    /// Placement of page-table pages, and whether they follow their data.
     pub tables: TablePolicy,
-    /// Fast memory it may use: allocation fills it, promotions stop at it.
+    /// Fast-memory limit of the group: allocation fills it, promotions stop at it.
     pub fast_budget: FastBudget,
-    /// Whether its policy wants the frames of the pages.
+    /// Whether the policy needs the frames of the pages.
     pub needs_frames: bool,
-    /// When it starts, in ns of simulated time.
+    /// Start time, in ns of simulated time.
     pub start_ns: u64,
-    /// When it is ended, if it has not ended by itself.
+    /// Time at which the program is ended, if it has not ended by itself, in ns.
     pub stop_ns: Option<u64>,
 }

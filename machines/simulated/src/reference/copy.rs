@@ -1,6 +1,6 @@
 //! Threads that copy pages: each reads lines of the old frame and writes them to the new one, with
-//! as many under way as its core can have, so that a copy is as fast as the tiers let it be and
-//! takes their bandwidth from the programs.
+//! as many under way as its core can have. So a copy is as fast as the tiers allow and takes their
+//! bandwidth from the programs.
 
 use std::collections::VecDeque;
 
@@ -9,8 +9,7 @@ use terrace_hardware::node::{MemoryPort, Node};
 use terrace_hardware::request::{Request, RequestId, When};
 use terrace_hardware::units::Picoseconds;
 
-/// A copy of some bytes from one place to another; both places trade contents when it is an
-/// exchange.
+/// A copy of some bytes from one place to another; an exchange swaps the contents of both places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
     pub(super) from: PhysicalAddress,
@@ -19,7 +18,7 @@ pub(super) struct Transfer {
     pub(super) exchange: bool,
 }
 
-/// What one thread moves at most, counting what it writes: instructions take time too.
+/// The maximum rate of one thread, counting the bytes written: instructions take time too.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Rates {
     pub(super) copy_gb_per_s: f64,
@@ -27,31 +26,31 @@ pub(super) struct Rates {
 }
 
 /// One copying thread. It reads as many lines as its core can have under way, waits for the last of
-/// them, and goes on; writes are posted, so that only the tier's bandwidth holds them back.
+/// them, and goes on; writes are posted, so that only the tier's bandwidth limits them.
 #[derive(Debug, Clone)]
 pub(super) struct Copier {
     /// The core that it runs on.
     pub(super) core: usize,
-    /// Where it stands.
+    /// The thread's current time.
     pub(super) now: Picoseconds,
-    /// What is left for it to do.
+    /// Copies left to do.
     work: VecDeque<Transfer>,
     outstanding: u64,
     line_bytes: u64,
     rates: Rates,
     requests: u64,
-    /// Requests of this turn that were pending when they were made, and when they were done.
+    /// Requests of this turn that were pending when made, and their completion times.
     pending: Vec<(RequestId, Option<Picoseconds>)>,
     copied_bytes: u64,
 }
 
-/// Numbers of copiers' requests begin here: the node's do not come so far. The low bits say that
-/// no core waits.
+/// Request numbers of copiers begin here: the node's own stay below. The low bits mean that no core
+/// waits.
 const FIRST_REQUEST: u64 = 1 << 63 | 0xFFFF;
 
 impl Copier {
-    /// A thread on `core` that has `outstanding` lines under way at most. `number` tells copiers
-    /// apart.
+    /// A thread on `core` that has `outstanding` lines under way at most. `number` identifies the
+    /// copier.
     pub(super) fn new(
         core: usize,
         number: usize,
@@ -72,7 +71,7 @@ impl Copier {
         }
     }
 
-    /// Gives it something to copy from `at` on.
+    /// Adds a copy to be done from `at` on.
     pub(super) fn give(&mut self, at: Picoseconds, transfer: Transfer) {
         if self.work.is_empty() {
             self.now = self.now.max(at);
@@ -89,7 +88,7 @@ impl Copier {
         self.copied_bytes
     }
 
-    /// Copies until `horizon`, or until nothing is left.
+    /// Copies until `horizon`, or until no work is left.
     pub(super) fn run(
         &mut self,
         horizon: Picoseconds,
@@ -159,8 +158,8 @@ impl Copier {
         memory.submit(at, request);
     }
 
-    /// Lets memory run until the last pending read of this turn is done; what cores wait for is
-    /// given to them.
+    /// Lets memory run until the last pending read of this turn is done; completions that cores
+    /// wait for are passed to them.
     fn await_pending(&mut self, node: &mut Node, memory: &mut impl MemoryPort) -> Picoseconds {
         let mut left = self.pending.len();
         while left > 0 {
@@ -210,7 +209,7 @@ mod tests {
         assert!((9.0..12.2).contains(&local), "{local} GB/s");
         let from_cxl = gb_per_s("server-ddr5-cxl", 1, 0, false);
         assert!((3.5..5.4).contains(&from_cxl), "{from_cxl} GB/s");
-        // The slow tier's reads bound an exchange; half the lines under way are the other side's.
+        // The slow tier's reads limit an exchange; half the lines under way are the other side's.
         let exchange = gb_per_s("server-ddr5-cxl", 1, 0, true);
         assert!((0.7 * from_cxl..1.3 * from_cxl).contains(&exchange), "{exchange} GB/s");
     }

@@ -1,4 +1,4 @@
-//! What one program cost the machine: instructions, time by what it went to, references by tier.
+//! The cost of one program: instructions, time by cause, references by tier.
 
 use std::ops::{AddAssign, Sub};
 
@@ -9,14 +9,14 @@ use terrace_hardware::node::{CAUSE_L2, CAUSE_LLC, CAUSE_MEMORY, CAUSE_WALK, Node
 /// Tiers that are counted apart; a machine with more counts them to the last.
 pub const TIERS: usize = 4;
 
-/// What one program did in some span of time. Times are summed over its cores, in picoseconds.
+/// Counts of one program in some span of time. Times are summed over its cores, in picoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Counts {
     /// Loads and stores.
     pub references: u64,
     /// Instructions.
     pub instructions: u64,
-    /// Dispatching instructions.
+    /// Time of dispatching instructions.
     pub compute_ps: u64,
     /// Waiting for page walks.
     pub walk_stall_ps: u64,
@@ -30,7 +30,7 @@ pub struct Counts {
     pub fault_ps: u64,
     /// Of that, allocating page-table pages.
     pub table_allocation_ps: u64,
-    /// Standing still for migration: shootdowns, cores taken away, pages under way.
+    /// Stopped for migration: shootdowns, cores taken away, pages under way.
     pub migration_ps: u64,
     /// Page faults.
     pub faults: u64,
@@ -46,14 +46,14 @@ pub struct Counts {
     pub reads: [u64; TIERS],
     /// Lines written back to each tier.
     pub writes: [u64; TIERS],
-    /// Loads from memory that found no other under way, and how long those took (leading loads: migration
-    /// granularity paper, section 5).
+    /// Loads from memory that found no other under way, and their total time (leading loads:
+    /// migration granularity paper, section 5).
     pub leading_loads: u64,
-    /// See `leading_loads`.
+    /// Total time of the leading loads, see `leading_loads`.
     pub leading_load_ps: u64,
 }
 
-/// Counters of a node's cores, as far as they are one program's.
+/// Counters of those cores of a node that run one program.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct CoreSums {
     counts: CoreCounts,
@@ -62,7 +62,7 @@ pub(super) struct CoreSums {
 }
 
 impl CoreSums {
-    /// What these cores have counted so far.
+    /// The counts of these cores so far.
     pub(super) fn of(node: &Node, cores: &[usize]) -> CoreSums {
         let mut sums = CoreSums::default();
         for &core in cores {
@@ -85,7 +85,7 @@ impl CoreSums {
 }
 
 impl Counts {
-    /// Adds what cores counted between two looks at them.
+    /// Adds the counts of cores between two readings.
     pub(super) fn add_cores(&mut self, before: &CoreSums, after: &CoreSums) {
         let (b, a) = (&before.counts, &after.counts);
         self.instructions += a.instructions - b.instructions;

@@ -1,4 +1,4 @@
-//! A group as the engine sees it: a tracker and a mover.
+//! A group for the engine: a tracker and a mover.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use super::counts::Counts;
 use super::machine::{ReferenceMachine, State, Until, lock};
 use super::program::Phase;
 
-/// What a span of time cost a group.
+/// The cost of a span of time for a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PeriodCost {
     /// Time and references.
@@ -24,40 +24,40 @@ pub struct PeriodCost {
     pub migrated_bytes: u64,
     /// Shootdowns for its moves.
     pub shootdowns: u64,
-    /// Its page-table pages in the fast tier, at the end.
+    /// Page-table pages in the fast tier, at the end.
     pub fast_table_pages: u64,
-    /// Its page-table pages elsewhere, at the end.
+    /// Page-table pages elsewhere, at the end.
     pub slow_table_pages: u64,
-    /// What became of its leaf tables when its data moved (Radiant paper, algorithm 1).
+    /// Outcomes for its leaf tables when its data moved (Radiant paper, algorithm 1).
     pub table_moves: TableMoveCounts,
     /// Pages demoted in the background, which are in no plan.
     pub background_demoted_pages: u64,
 }
 
-/// What the machine keeps of a group beside its program.
+/// The machine's record of a group beside its program.
 pub(super) struct Member {
     config: ReferenceGroup,
-    /// Its share of fast memory when all of its memory is there, as far as that is known.
+    /// Fast-memory limit when all of its memory is mapped, as far as that is known.
     whole_limit_bytes: u64,
-    /// The next period that it reports.
+    /// The next period to be reported.
     next_period: u64,
-    /// Its last scan has been given.
+    /// The last scan has been reported.
     ended: bool,
     /// The scan of the period in which its program ended, taken before its memory was freed.
     last: Option<Taken>,
     /// Sums since the beginning.
     pub(super) cost: PeriodCost,
-    /// What was reported before the last period, and that period.
+    /// Sums up to the last reported period, and the cost of that period.
     reported: PeriodCost,
     period: PeriodCost,
     untracked_bytes: u64,
     /// Lines read from each page in the last period, where pages are counted.
     page_reads: Vec<u64>,
-    /// Where collapsing goes on.
+    /// The address at which collapsing continues.
     pub(super) collapse_from: u64,
-    /// The page at which demotion in the background goes on.
+    /// The page at which background demotion continues.
     pub(super) demote_from: usize,
-    /// Whether such demotion is under way.
+    /// Whether background demotion is under way.
     pub(super) is_demoting: bool,
 }
 
@@ -112,7 +112,7 @@ impl State {
             self.forget(group, &shootdown);
         }
         let layout = accessed_scan.layout;
-        // A program that has touched a part of its memory has its share of the whole.
+        // A program that has touched a part of its memory has the limit of the whole.
         let member = &self.members[group];
         let limit = (member.config.fast_budget)(&layout) * page_size.bytes();
         self.os.set_fast_limit(space, limit.max(member.whole_limit_bytes));
@@ -149,19 +149,19 @@ impl State {
         frames.into()
     }
 
-    /// The program is about to lose its memory: what it accessed last is kept.
+    /// The program is about to lose its memory: its last accesses are kept.
     pub(super) fn keep_last(&mut self, group: usize) {
         let taken = self.take_scan(group);
         self.note_tables(group);
         self.members[group].last = Some(taken);
     }
 
-    /// Whether a group's program has ended, and its memory is gone.
+    /// Whether a group's program has ended and its memory is freed.
     pub(super) fn has_ended(&self, group: usize) -> bool {
         matches!(self.programs[group].phase, Phase::Ended(_))
     }
 
-    /// Takes down where a group's page-table pages are and what became of them.
+    /// Records where a group's page-table pages are, and their moves.
     fn note_tables(&mut self, group: usize) {
         let (fast, slow) = self.tables(group);
         let cost = &mut self.members[group].cost;
@@ -177,7 +177,7 @@ impl State {
         (fast, by_node.iter().skip(1).map(|levels| sum(levels)).sum())
     }
 
-    /// Runs a program for so many references more, nothing moved.
+    /// Runs a program for so many references more, without moves.
     fn run_references(
         &mut self,
         group: usize,
@@ -259,25 +259,25 @@ impl State {
     }
 }
 
-/// What a program did in so many references.
+/// The counts of a program over so many references.
 #[derive(Debug, Clone)]
 pub struct Work {
-    /// Its pages, which of them it accessed, and where they are, if that was asked for. Reading
-    /// accessed bits has its translations dropped.
+    /// The program's pages, the accessed ones and their placement, if requested. Reading accessed
+    /// bits drops the translations.
     pub scan: Option<Scan>,
-    /// Lines read from each page; empty unless pages are counted.
+    /// Lines read from each page; empty unless reads are counted by page.
     pub page_reads: Vec<u64>,
     /// Loads and stores.
     pub references: u64,
-    /// How long it took.
+    /// Simulated time taken.
     pub took: Picoseconds,
-    /// The program has ended; it is not asked again.
+    /// The program has ended; it is not run again.
     pub ended: bool,
 }
 
 impl ReferenceMachine {
-    /// Runs the program of a group, the only one on the machine, for so many references more, with
-    /// nothing moved; `scan`: its accessed bits are read and cleared then.
+    /// Runs the program of a group, the only one on the machine, for so many references more,
+    /// without moves; with `scan` its accessed bits are read and cleared then.
     pub fn run_references(
         &self,
         group: usize,
@@ -287,32 +287,32 @@ impl ReferenceMachine {
         lock(&self.state).run_references(group, references, scan)
     }
 
-    /// What the last period that was observed cost a group.
+    /// The cost of the last observed period for a group.
     pub fn period_cost(&self, group: usize) -> PeriodCost {
         lock(&self.state).members[group].period
     }
 
-    /// Lines read from each page of a group in the last period that was observed, by the scan's
-    /// numbers; nothing unless [`ReferenceMachine::count_pages`] was called before. A page that was
-    /// moved in that period has what was read from its new place.
+    /// Lines read from each page of a group in the last observed period, by the scan's numbers;
+    /// empty unless [`ReferenceMachine::count_pages`] was called before. For a page that was moved
+    /// in that period, the reads from its new place.
     pub fn page_reads(&self, group: usize) -> Vec<u64> {
         lock(&self.state).members[group].page_reads.clone()
     }
 
-    /// What everything so far cost a group.
+    /// The cost of everything so far for a group.
     pub fn total_cost(&self, group: usize) -> PeriodCost {
         let state = lock(&self.state);
         PeriodCost { counts: state.programs[group].counts, ..state.members[group].cost }
     }
 
-    /// How long a group's program ran; `None` while it runs.
+    /// Run time of a group's program; `None` while it runs.
     pub fn duration(&self, group: usize) -> Option<Picoseconds> {
         let started = Picoseconds::from_ns(lock(&self.state).members[group].config.start_ns);
         self.ended_at(group).map(|end| end.since(started))
     }
 }
 
-/// Lets time pass and says which pages a group accessed.
+/// Lets time pass and reports the pages that a group accessed.
 pub struct ReferenceTracker {
     state: Arc<Mutex<State>>,
     group: usize,

@@ -1,7 +1,7 @@
 //! The machine: programs on cores over an operating system, and the passing of time among them.
 //!
-//! Whoever is furthest behind runs next, for a quantum beyond the next one: programs, and threads
-//! that copy pages. So bandwidth and shared caches are contended for in the order of time, and the
+//! The agent that is furthest behind runs next, for a quantum beyond the next one: programs, and
+//! threads that copy pages. So bandwidth and shared caches are contended for in time order, and the
 //! same inputs give the same order.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,13 +28,13 @@ use super::program::{Phase, Program, Stop};
 use super::source::{ReferenceSource, Step};
 use crate::meter::Sampler;
 
-/// A machine at trace fidelity. Clones are the same machine.
+/// A machine at trace fidelity. Clones share its state.
 #[derive(Clone)]
 pub struct ReferenceMachine {
     pub(super) state: Arc<Mutex<State>>,
 }
 
-/// What the machine consists of.
+/// The state of the machine.
 pub(super) struct State {
     pub(super) config: ReferenceConfig,
     pub(super) node: Node,
@@ -42,19 +42,19 @@ pub(super) struct State {
     pub(super) frames: FrameReads,
     pub(super) os: Os,
     pub(super) programs: Vec<Program>,
-    /// What is measured of each.
+    /// Counters and samples of each program.
     pub(super) meters: Vec<ReadMeter>,
     pub(super) members: Vec<Member>,
     pub(super) copiers: Vec<Copier>,
-    /// The address space whose translations a core holds, as a program's number.
+    /// By core: the number of the program whose translations it holds.
     core_program: Vec<Option<usize>>,
     /// Whether two programs share a core.
     shared_cores: bool,
     next_core: usize,
-    /// The core that tracking and moving run on, and where they stand.
+    /// The core of tracking and moving, and its current time.
     pub(super) daemon_core: usize,
     pub(super) daemon_now: Picoseconds,
-    /// Periods that are over, and when the last of them ended.
+    /// Periods completed, and the end of the last one.
     pub(super) periods: u64,
     pub(super) period_end: Picoseconds,
 }
@@ -97,7 +97,7 @@ impl ReferenceMachine {
             copy_gb_per_s: os.costs().copy_gb_per_s,
             exchange_gb_per_s: os.costs().exchange_gb_per_s,
         };
-        // From the last core downwards: programs take theirs from the first one upwards.
+        // From the last core downwards: programs take cores from the first one upwards.
         let copiers = (0..threads)
             .map(|n| Copier::new(cores - 1 - n, n, outstanding, line_bytes, rates))
             .collect();
@@ -122,15 +122,15 @@ impl ReferenceMachine {
         Ok(ReferenceMachine { state: Arc::new(Mutex::new(state)) })
     }
 
-    /// Counts reads by page from now on: what [`ReferenceMachine::page_reads`] gives.
+    /// Counts reads by page from now on, for [`ReferenceMachine::page_reads`].
     pub fn count_pages(&self) {
         let state = &mut *lock(&self.state);
         let bytes = state.config.hardware.tiers.iter().map(|t| t.capacity.0).sum();
         state.frames = FrameReads::new(bytes);
     }
 
-    /// Adds a program as a group. Its threads are given the cores after those of the programs
-    /// before; when all are taken, they are shared.
+    /// Adds a program as a group. Its threads get the cores after those of the programs before;
+    /// when all are taken, cores are shared.
     pub fn add_group(
         &self,
         group: ReferenceGroup,
@@ -164,7 +164,7 @@ impl ReferenceMachine {
         let (start, stop) = (at(group.start_ns), group.stop_ns.map(at));
         let name = group.name.clone();
         state.programs.push(Program::new(name, space, source, cores, start, stop));
-        // Programs are not sampled in step.
+        // A seed per program, so that programs are not sampled in step.
         let seed = state.config.sample_seed.wrapping_add(number as u64);
         let sampler = Sampler::new(state.config.reads_per_sample, seed);
         state.meters.push(ReadMeter::new(sampler));
@@ -173,7 +173,7 @@ impl ReferenceMachine {
         Ok((ReferenceTracker::new(state.clone(), number), ReferenceMover::new(state, number)))
     }
 
-    /// What a program has cost so far.
+    /// The cost of a program so far.
     pub fn counts(&self, group: usize) -> Counts {
         lock(&self.state).programs[group].counts
     }
@@ -186,7 +186,7 @@ impl ReferenceMachine {
         }
     }
 
-    /// Memory that a group's program touches in all, as far as that was known before.
+    /// Memory that a group's program touches in all, as far as that is known beforehand.
     pub fn footprint_bytes(&self, group: usize) -> Option<u64> {
         lock(&self.state).programs[group].source.footprint_bytes()
     }
@@ -206,13 +206,13 @@ impl ReferenceMachine {
         lock(&self.state).advance(Until::Time(Picoseconds(u64::MAX)))
     }
 
-    /// What the operating system counted.
+    /// The operating system's counters.
     pub fn os_counters(&self) -> terrace_os::counters::Counters {
         lock(&self.state).os.counters().clone()
     }
 
-    /// Recounts everything that the operating system keeps count of, and what threads copied
-    /// against what it had copied; what does not agree.
+    /// Recounts everything that the operating system counts, and compares the bytes that threads
+    /// copied with the bytes it ordered; reports the differences.
     pub fn check(&self) -> Result<(), String> {
         let state = lock(&self.state);
         state.os.check()?;
@@ -231,7 +231,7 @@ impl ReferenceMachine {
 /// A program was killed because memory had run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Killed {
-    /// When, since it started.
+    /// Time of the kill, since the program's start.
     pub at: Picoseconds,
     /// Bytes free outside the fast tier at that time.
     pub free_slow_bytes: u64,
@@ -252,7 +252,7 @@ pub(super) enum Until {
     Copied,
 }
 
-/// Who runs next.
+/// A program or a copying thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Agent {
     Program(usize),
@@ -311,7 +311,7 @@ impl State {
         first.map(|(agent, at)| (agent, at, second))
     }
 
-    /// How far a program has come.
+    /// How far a program has run.
     pub(super) fn progress(&self, number: usize) -> Progress {
         let program = &self.programs[number];
         let started = Picoseconds::from_ns(self.members[number].start_ns());
@@ -389,7 +389,7 @@ impl State {
         }
     }
 
-    /// Gives the program's cores to it, where others had them.
+    /// Gives a program its cores, where others had them.
     fn switch_to(&mut self, number: usize) {
         for &core in &self.programs[number].own_cores {
             match self.core_program[core].replace(number) {
@@ -404,7 +404,7 @@ impl State {
         }
     }
 
-    /// Does what the program's source says next. `true` when the program is over.
+    /// Does the next step of the program's source. `true` when the program has ended.
     fn step(&mut self, number: usize) -> Result<bool, MachineError> {
         let program = &mut self.programs[number];
         let told = |e: terrace_recordings::source::SourceError| e.0;
@@ -424,7 +424,7 @@ impl State {
                 program.catch_up(&mut self.node, latest);
             }
             Step::Map { start, size_bytes, huge_eligible } => {
-                // What lies there already is replaced, as by MAP_FIXED.
+                // A mapping at the same place is replaced, as by MAP_FIXED.
                 let unmapped = self.os.unmap(space, start, size_bytes);
                 self.unmapped(number, unmapped.map_err(|e| failed(e.to_string()))?);
                 let huge = huge_eligible && self.members[number].page_size() == PageSize::Huge;
@@ -443,7 +443,7 @@ impl State {
         Ok(false)
     }
 
-    /// The program gave memory back: translations go, and the time that it took.
+    /// The program unmapped memory: drops the translations and charges the time.
     fn unmapped(&mut self, number: usize, unmapped: Unmapped) {
         let mut cost = unmapped.cost;
         if let Some(shootdown) = &unmapped.shootdown {
@@ -465,17 +465,17 @@ impl State {
             port.give(&mut program.counts);
         }
         program.phase = Phase::Ended(program.latest(&self.node));
-        // Its source may be a thread that waits to be heard.
+        // Its source may be a thread that waits for the pipe.
         program.source = Box::new(Silent);
         let space = program.space;
         self.keep_last(number);
         self.os.exit(space).map(|_| ()).map_err(|e| MachineError(e.to_string()))
     }
 
-    /// Lets the operating system see to a page fault.
+    /// Has the operating system serve a page fault.
     fn fault(&mut self, number: usize, core: usize, fault: &Fault) -> Result<(), MachineError> {
         let space = self.programs[number].space;
-        // What the kill itself frees is not what was free.
+        // Memory that the kill itself frees does not count as free.
         let slow = 1..self.os.nodes();
         let free_slow_bytes = match self.any_hard_tables() {
             true => slow.map(|n| self.os.free_bytes(terrace_os::Node(n as u8))).sum(),
@@ -483,8 +483,8 @@ impl State {
         };
         let mut outcome = self.os.fault(space, fault);
         if let Err(OsError::Segfault { .. }) = outcome {
-            // What the source did not know of: the stack above its first page, a mapping that
-            // was made before the recording began.
+            // Memory that the source does not report: the stack above its first page, a mapping
+            // that was made before the recording began.
             self.programs[number].unmapped_accesses += 1;
             let page = fault.address.0 & !0xfff;
             outcome = self
@@ -497,7 +497,7 @@ impl State {
                 self.faulted(number, core, fault, &outcome);
                 Ok(())
             }
-            // With hard-bound page tables this is what is to be shown (Radiant paper, section 3.5).
+            // With hard-bound page tables this is the result to show (Radiant paper, section 3.5).
             Err(OsError::OutOfMemory { killed, cost, .. }) if self.any_hard_tables() => {
                 self.kill(killed, free_slow_bytes);
                 self.node.core_mut(core).wait_until(fault.done + cost);
@@ -509,7 +509,7 @@ impl State {
     }
 
     fn faulted(&mut self, number: usize, core: usize, fault: &Fault, outcome: &FaultOutcome) {
-        // Clearing goes through the caches: what reaches memory is written back later, or never.
+        // Clearing goes through the caches: lines are written back to memory later, or never.
         let bytes: u64 = outcome.zeroed.iter().map(|z| z.bytes).sum();
         let rate = self.os.costs().zero_gb_per_s.max(1e-3);
         let clearing = Picoseconds((bytes as f64 * 1000.0 / rate) as u64);
@@ -548,7 +548,7 @@ impl State {
         });
     }
 
-    /// Programs that waited for a move go on at `at`.
+    /// Lets programs that waited for a move go on at `at`.
     pub(super) fn moved(&mut self, id: MoveId, at: Picoseconds) {
         for program in &mut self.programs {
             if let Phase::Waiting(waits_for, core, since) = program.phase

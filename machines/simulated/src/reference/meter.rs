@@ -1,10 +1,10 @@
-//! What counters and samples show of a program at trace fidelity: the time that its periods took,
-//! reads by tier and how long they took, and one read in so many by page.
+//! Counters and samples of a program at trace fidelity: the time that its periods took, reads by
+//! tier and their latency, and one read in so many by page.
 //!
 //! Counters are those of the run's own results, as differences from period to period: over a run
-//! they add up to them. A sample is a line that was read from memory, taken in the order of time
-//! and told by its virtual page, as PEBS tells it; walks, which read page tables, are none. It
-//! costs nothing, and nothing here has a part in how the program runs.
+//! they add up to them. A sample is a line that was read from memory, taken in time order and
+//! reported by its virtual page, as with PEBS; walks, which read page tables, are not sampled.
+//! Sampling costs nothing, and nothing here affects how the program runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use terrace_os::frames::Owner;
 use super::counts::Counts;
 use crate::meter::Sampler;
 
-/// How far a program has come, since it began.
+/// How far a program has run since its start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Progress {
-    /// How long it has run.
+    /// Run time.
     pub(super) ran: Picoseconds,
     pub(super) counts: Counts,
-    /// Cores that its waiting times are summed over.
+    /// Cores that the waiting times are summed over.
     pub(super) cores: u64,
 }
 
 impl Progress {
-    /// Times in whole ns: all of it, standing still for moves, waiting for slow memory; the last
-    /// two of a core on average.
+    /// Times in whole ns: the whole time, migration stalls, stalls on slow memory; the last two of
+    /// a core on average.
     fn times_ns(&self) -> [u64; 3] {
         let each = 1000 * self.cores.max(1);
         let slow: u64 = self.counts.memory_stall_ps[1..].iter().sum();
@@ -46,17 +46,17 @@ impl Progress {
     }
 }
 
-/// What is measured of one program.
+/// Counters and samples of one program.
 pub(super) struct ReadMeter {
     sampler: Sampler,
     /// Sampled reads whose pages are not known yet.
     picked: Vec<PhysicalAddress>,
     /// Sampled reads by address of the base page.
     samples: BTreeMap<u64, u32>,
-    /// Time of reads from fast and from slow memory, and how many these were.
+    /// Total latency of reads from fast and from slow memory; `timed` is the number of these reads.
     latency_ps: [u64; 2],
     timed: [u64; 2],
-    /// What was told last.
+    /// The progress at the last report.
     told: Progress,
 }
 
@@ -72,8 +72,8 @@ impl ReadMeter {
         }
     }
 
-    /// A line is read. When one comes that a tier has yet to order is not known: it has no part in
-    /// the latency.
+    /// Counts the read of a line. A read whose completion the tier has yet to schedule has no known
+    /// time: it does not count for the latency.
     #[inline(always)]
     pub(super) fn read(
         &mut self,
@@ -92,7 +92,7 @@ impl ReadMeter {
         }
     }
 
-    /// Finds the pages of what was sampled, before any of them moves.
+    /// Finds the pages of the samples, before any of them moves.
     pub(super) fn find_pages(&mut self, space: SpaceId, os: &Os) {
         for physical in self.picked.drain(..) {
             let (owner, address, size) = match os.owner(physical) {
@@ -108,7 +108,7 @@ impl ReadMeter {
         }
     }
 
-    /// What was counted since it was told last.
+    /// The counts since the last report.
     pub(super) fn tell(
         &mut self,
         now: Progress,

@@ -1,6 +1,6 @@
 //! Carrying out a plan in its real steps, while programs run on: batches of operations are
 //! allocated and unmapped, translations shot down, bytes copied by threads that take cores and
-//! bandwidth, pages mapped and old frames freed. An access to a page under way waits for it.
+//! bandwidth, pages mapped and old frames freed. An access to a page under way waits for the page.
 //!
 //! Demotions come first, then exchanges, then promotions, as on every machine.
 
@@ -25,14 +25,14 @@ pub(crate) const MOST_OPERATION_BYTES: u64 = 2 << 20;
 pub(super) struct Carrying {
     group: usize,
     page_size: PageSize,
-    /// After this no batch is begun.
+    /// No batch is begun after this time.
     deadline: Picoseconds,
     pub(super) outcome: Outcome,
 }
 
 impl Carrying {
     fn fail(&mut self, range: VirtualRange, direction: Direction, reason: FailureReason) {
-        // What the group's limit forbids is no room for it, on every machine.
+        // Going over the group's limit is `NoRoom`, as on every machine.
         let reason = match reason {
             FailureReason::NotAllowed => FailureReason::NoRoom,
             other => other,
@@ -56,7 +56,7 @@ impl Carrying {
     }
 }
 
-/// A range as operations: the parts of it that lie in aligned regions of this size.
+/// Splits a range into operations: its parts in aligned regions of this size.
 fn operations(range: VirtualRange, region_bytes: u64) -> impl Iterator<Item = VirtualRange> {
     let mut start = range.start;
     std::iter::from_fn(move || {
@@ -67,8 +67,8 @@ fn operations(range: VirtualRange, region_bytes: u64) -> impl Iterator<Item = Vi
     })
 }
 
-/// Two ranges of the same size as pairs of operations of the same size: cut where either comes to
-/// the end of a region.
+/// Splits two ranges of the same size into pairs of operations of the same size: cut where either
+/// reaches the end of a region.
 fn pair_operations(
     mut up: VirtualRange,
     mut down: VirtualRange,
@@ -110,7 +110,7 @@ impl State {
         Ok(carrying.outcome)
     }
 
-    /// What is to be carried out in the share of this period that moves may take.
+    /// The limits of carrying out a plan in the share of this period that moves may take.
     pub(super) fn carrying(&self, group: usize) -> Carrying {
         let page_size = self.members[group].page_size();
         let share = self.config.options.move_share.clamp(0.0, 1.0);
@@ -119,8 +119,8 @@ impl State {
         Carrying { group, page_size, deadline, outcome: Outcome::default() }
     }
 
-    /// The largest operation: what the plan says, up to what a batch may have under way or 2 MB; else
-    /// one page.
+    /// The largest operation: the plan's granularity, up to the bytes that a batch may have under
+    /// way or 2 MB; else one page.
     fn operation_bytes(
         &self,
         plan: &Plan,
@@ -164,7 +164,7 @@ impl State {
                 self.shoot_down(carrying.group, shootdown);
             }
             carrying.refused(&begun.refused, direction);
-            // Pages that are there already are no moves, and no pages of the plan may be lost.
+            // Pages that are there already are not moves, but no pages of the plan may be lost.
             let size_bytes = begun.already_there * carrying.page_size.bytes();
             if let Some(first) = taken.first() {
                 let there = VirtualRange { size_bytes, ..*first };
@@ -187,7 +187,7 @@ impl State {
         Ok(())
     }
 
-    /// Swaps pairs, where the operating system can; what cannot be swapped moves both ways.
+    /// Exchanges pairs, where the operating system can; other pairs move both ways.
     fn exchange(
         &mut self,
         carrying: &mut Carrying,
@@ -228,7 +228,7 @@ impl State {
                 carrying.outcome.exchanged_pairs += pages;
                 carrying.outcome.operations += 2 * taken.len() as u64;
             }
-            // What could not be swapped and does not fall back was held by somebody else.
+            // Pairs that could not be exchanged and do not fall back were held by another.
             let bytes = |pairs: &[Exchange]| pairs.iter().map(|p| p.up.size_bytes).sum::<u64>();
             let size_bytes = bytes(&taken) - swapped_bytes - bytes(&begun.fallback);
             if let Some(first) = taken.first() {
@@ -237,7 +237,7 @@ impl State {
                 carrying.fail(busy(down), Direction::Demotion, FailureReason::Busy);
                 carrying.fail(busy(up), Direction::Promotion, FailureReason::Busy);
             }
-            // What does not match falls back to two moves (Nimble paper, section 3.2.3).
+            // Pairs that do not match fall back to two moves (Nimble paper, section 3.2.3).
             let (up, down) = begun.fallback.iter().map(|pair| (pair.up, pair.down)).unzip();
             self.one_way(carrying, down, Direction::Demotion)?;
             self.one_way(carrying, up, Direction::Promotion)?;
@@ -245,7 +245,7 @@ impl State {
         Ok(())
     }
 
-    /// Processor time of the thread that tracks and moves. A program on its core stands still.
+    /// Charges processor time of the thread that tracks and moves. A program on its core waits.
     pub(super) fn charge(&mut self, cost: Picoseconds) {
         self.daemon_now += cost;
         let core = self.daemon_core;
@@ -259,7 +259,7 @@ impl State {
         }
     }
 
-    /// The processors that run the program forget translations; the thread that asks waits.
+    /// The processors that run the program drop translations; the initiating thread waits.
     pub(super) fn shoot_down(&mut self, program: usize, shootdown: &Shootdown) {
         let processors = self.forget(program, shootdown);
         let mut cost = shootdown.local;
@@ -270,7 +270,7 @@ impl State {
         self.members[program].cost.shootdowns += 1;
     }
 
-    /// Interrupts each processor that runs the program. Returns how many do.
+    /// Interrupts each processor that runs the program. Returns the number of these.
     pub(super) fn forget(&mut self, program: usize, shootdown: &Shootdown) -> u64 {
         let program = &mut self.programs[program];
         for &core in &program.own_cores {
@@ -322,7 +322,7 @@ impl State {
         Ok(())
     }
 
-    /// What follows the copying, in time and in the caches.
+    /// The time and the cache effects of the steps after the copy.
     fn finish(
         &mut self,
         group: usize,
@@ -360,7 +360,7 @@ impl State {
         Ok(())
     }
 
-    /// Lines of memory whose content has gone elsewhere leave the caches.
+    /// Removes lines from the caches whose memory content has moved.
     pub(super) fn forget_lines(&mut self, start: PhysicalAddress, size_bytes: u64) {
         let bits = self.node.caches().line_bits();
         let first = terrace_hardware::address::LineAddress(start.0 >> bits);

@@ -1,19 +1,20 @@
-//! Trace-driven simulation: every load and store of real programs, on hardware with an operating system.
+//! Trace-driven simulation: every load and store of real programs, on hardware with an operating
+//! system.
 //!
-//! Interval simulation knows which pages are used; here time comes out. Cores, TLBs, walkers, caches and
-//! tiers are the hardware crate's, frames, page tables, faults and migration the operating system's;
-//! this machine plays time among them.
+//! Interval simulation has the pages used; this simulation computes the time. The hardware crate
+//! has cores, TLBs, walkers, caches and tiers, the operating-system crate frames, page tables,
+//! faults and migration; this machine plays time among them.
 //!
-//! - [`source`]: where references come from; [`program`] and [`recording`] make such streams;
-//! - [`config`]: what a machine is made of;
+//! - [`source`]: streams of references; [`program`] and [`recording`] make such streams;
+//! - [`config`]: the configuration of a machine;
 //! - [`machine`]: the passing of time among programs and copying threads;
-//! - `group`: a program's tracker and mover, as the engine sees it;
+//! - `group`: a program's tracker and mover, for the engine;
 //! - `migrate`: carrying out a plan, step by step;
-//! - `background`: what the kernel does without being asked;
+//! - `background`: the kernel's work in the background;
 //! - `copy`: threads that copy pages;
-//! - `port`: the way to memory, counted;
-//! - `meter`: what counters and samples show of a program;
-//! - [`counts`]: what a program cost.
+//! - `port`: the path to memory, with counts;
+//! - `meter`: counters and samples of a program;
+//! - [`counts`]: the cost of a program.
 
 mod background;
 pub mod config;

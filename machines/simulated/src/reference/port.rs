@@ -1,5 +1,5 @@
-//! The way from the processor to memory, with a count of what went by: reads and writes by tier,
-//! and, where they are wanted, reads by frame.
+//! The path from the processor to memory, with counts of the traffic: reads and writes by tier and,
+//! if requested, reads by frame.
 
 use terrace_hardware::address::{BASE_PAGE_BITS, Kind};
 use terrace_hardware::node::MemoryPort;
@@ -20,12 +20,12 @@ impl FrameReads {
         FrameReads(vec![0; (size_bytes >> BASE_PAGE_BITS) as usize])
     }
 
-    /// Whether anything is counted.
+    /// Whether reads are counted.
     pub(super) fn are_counted(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// What was counted for the frames from this one on; they begin anew.
+    /// The counts of the frames from this one on; they restart at 0.
     pub(super) fn take(&mut self, first: u64, frames: u64) -> u64 {
         let frames = first as usize..(first + frames) as usize;
         let Some(reads) = self.0.get_mut(frames) else { return 0 };
@@ -42,7 +42,7 @@ impl FrameReads {
     }
 }
 
-/// Memory as one program sees it for a while.
+/// The memory port of one program for a while.
 pub(super) struct Port<'a> {
     memory: &'a mut TieredMemory,
     frames: &'a mut FrameReads,
@@ -56,12 +56,12 @@ impl<'a> Port<'a> {
         Port { memory, frames, meter: None, reads: [0; TIERS], writes: [0; TIERS] }
     }
 
-    /// The same, with what is measured of reads.
+    /// The same port, with the meter of its reads.
     pub(super) fn measured(self, meter: &'a mut ReadMeter) -> Self {
         Port { meter: Some(meter), ..self }
     }
 
-    /// Adds what went by since the last time.
+    /// Adds the traffic since the last time.
     pub(super) fn give(&mut self, counts: &mut Counts) {
         for tier in 0..TIERS {
             counts.reads[tier] += std::mem::take(&mut self.reads[tier]);

@@ -1,5 +1,5 @@
-//! A program on the machine: where its stream stands, which cores its threads run on, and running
-//! it up to a point in time.
+//! A program on the machine: the position in its stream, the cores of its threads, and running it
+//! up to a point in time.
 
 use terrace_core::page::SpaceId;
 use terrace_hardware::address::{Kind, VirtualAddress};
@@ -16,32 +16,32 @@ use super::machine::Killed;
 use super::port::Port;
 use super::source::{Access, AccessKind, ReferenceSource, Step};
 
-/// One miss of the first level in so many accesses makes looking ahead worth what it takes.
+/// Misses of the first level: one in so many accesses makes looking ahead worth its cost.
 const MISSES_WORTH_LOOKING: u64 = 16;
 
 /// Why a program stopped running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// It has come to the horizon.
+    /// The program has reached the horizon.
     Horizon,
-    /// It touched a page that is not mapped.
+    /// The program touched a page that is not mapped.
     Fault(usize, Fault),
-    /// Its accesses are used up: the next step of its source is wanted.
+    /// The accesses are used up: the next step of the source is needed.
     Hungry,
 }
 
-/// What a program is doing.
+/// The state of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It starts at this time.
+    /// The program starts at this time.
     Before(Picoseconds),
-    /// It runs.
+    /// The program runs.
     Running,
-    /// It has made as many references as it was to make.
+    /// The program has made the references requested.
     Paused,
-    /// It waits for a page that is being moved, since then, on this core.
+    /// The program waits for a page under migration, since then, on this core.
     Waiting(MoveId, usize, Picoseconds),
-    /// It ended then.
+    /// The program ended at this time.
     Ended(Picoseconds),
 }
 
@@ -55,11 +55,11 @@ pub(super) struct Program {
     /// Those cores, each once.
     pub(super) own_cores: Vec<usize>,
     pub(super) phase: Phase,
-    /// When it is ended, if it has not ended by itself.
+    /// Time at which the program is ended, if it has not ended by itself.
     pub(super) stop_at: Option<Picoseconds>,
     block: Vec<Access>,
     next: usize,
-    /// It pauses when it has made so many references.
+    /// The program pauses after so many references.
     pub(super) pause_at: u64,
     /// Accesses of a block beyond the pause.
     held: Vec<Access>,
@@ -68,11 +68,12 @@ pub(super) struct Program {
     looks_ahead: bool,
     /// Misses of its cores' first levels before this block.
     misses_before: u64,
-    /// What it cost so far.
+    /// Cost so far.
     pub(super) counts: Counts,
-    /// The machine may take an access to unmapped memory for memory that its source did not know.
+    /// Accesses to unmapped memory that the machine mapped, because the source may not report all
+    /// memory.
     pub(super) unmapped_accesses: u64,
-    /// Memory ran out and it was chosen.
+    /// The program was killed because memory ran out.
     pub(super) killed: Option<Killed>,
 }
 
@@ -109,7 +110,7 @@ impl Program {
         }
     }
 
-    /// The core that its next access is made on.
+    /// The core of the program's next access.
     pub(super) fn next_core(&self) -> usize {
         let access = self.block.get(self.next).or(self.block.last());
         self.core_of(access.map_or(0, |a| a.thread))
@@ -120,7 +121,7 @@ impl Program {
         self.cores[usize::from(thread) % self.cores.len()]
     }
 
-    /// When it can go on; `None` when it waits for something else than time.
+    /// The time at which the program can go on; `None` when it waits for something else than time.
     pub(super) fn ready_at(&self, node: &Node) -> Option<Picoseconds> {
         match self.phase {
             Phase::Before(start) => Some(start),
@@ -135,19 +136,19 @@ impl Program {
         times.max().unwrap_or(Picoseconds::ZERO)
     }
 
-    /// Lets no core of it be behind this time.
+    /// Lets no core of the program be behind this time.
     pub(super) fn catch_up(&self, node: &mut Node, time: Picoseconds) {
         for &core in &self.own_cores {
             node.core_mut(core).wait_until(time);
         }
     }
 
-    /// Whether it has come to its pause.
+    /// Whether the program has reached its pause.
     pub(super) fn is_at_pause(&self) -> bool {
         self.next == self.block.len() && self.counts.references >= self.pause_at
     }
 
-    /// Takes what its source says next. Accesses are kept here; anything else is for the machine.
+    /// Takes the source's next step. Accesses are kept here; any other step is for the machine.
     pub(super) fn refill(
         &mut self,
         node: &Node,
@@ -168,7 +169,7 @@ impl Program {
         Ok(None)
     }
 
-    /// Looks ahead in the next block if this one missed the first level more than now and then.
+    /// Decides to look ahead in the next block if this one missed the first level often enough.
     fn decide_to_look_ahead(&mut self, node: &Node) {
         let misses = |&core: &usize| node.caches().private(core).0.counts().misses();
         let misses: u64 = self.own_cores.iter().map(misses).sum();

@@ -9,7 +9,7 @@ use terrace_workloads::programs::{self, Params, ProgramError};
 
 use super::source::{Access, AccessKind, Closed, Pipe, Piped, Step};
 
-/// Hands what a program reports to a pipe.
+/// Passes a program's reports to a pipe.
 struct ToPipe<'a> {
     pipe: &'a mut Pipe,
     dependent: bool,
@@ -36,7 +36,7 @@ impl Sink for ToPipe<'_> {
         ControlFlow::Continue(())
     }
 
-    // When nobody listens any more, the next reference ends the program.
+    // When the receiver is gone, the next reference ends the program.
     fn region(&mut self, region: &Region) {
         let base = PageSize::Base.bytes();
         let end = (region.start + region.size_bytes).next_multiple_of(base);
@@ -54,7 +54,7 @@ impl Sink for ToPipe<'_> {
 }
 
 /// The program of this name. `dependent`: every load takes its address from the load before, as in
-/// a chase along pointers.
+/// pointer chasing.
 pub fn program(name: &str, params: &Params, dependent: bool) -> Result<Piped, ProgramError> {
     programs::check(name, params)?;
     let (threads, footprint) = (params.threads, params.footprint_bytes);

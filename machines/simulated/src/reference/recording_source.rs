@@ -1,7 +1,7 @@
-//! A reference recording as a source: what one process of a real program did.
+//! A reference recording as a source: the references of one process of a real program.
 //!
 //! The memory map comes from the recording's snapshots and from its events; threads are the
-//! process's streams. Time between streams is the recording's: they are merged in its order, and
+//! process's streams. Time between streams is the recording's: streams are merged in its order, and
 //! the machine's cores give them times of their own.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const MAP_ANONYMOUS: u64 = 0x20;
 /// Linux `MAP_SHARED`.
 const MAP_SHARED: u64 = 0x01;
 
-/// What to take of a recording.
+/// The selection from a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordingChoice {
     /// The file.
@@ -35,7 +35,7 @@ pub struct RecordingChoice {
     pub dependent: bool,
 }
 
-/// Opens a recording as a source. One that was cut off is taken up to the cut.
+/// Opens a recording as a source. A truncated recording is used up to the cut.
 pub fn recording(choice: &RecordingChoice) -> Result<Piped, SourceError> {
     let told = |e: RecordingError| SourceError(e.to_string());
     let mut reader = ReferenceReader::open(&choice.path).map_err(told)?;
@@ -70,7 +70,7 @@ pub fn recording(choice: &RecordingChoice) -> Result<Piped, SourceError> {
     }))
 }
 
-/// What is learned of a process beforehand.
+/// Facts about a process, read beforehand.
 #[derive(Debug, Default)]
 struct Streams {
     streams: Vec<u32>,
@@ -89,13 +89,13 @@ fn streams_by_process<R: std::io::Read + std::io::Seek>(
     Ok(survey.processes)
 }
 
-/// Finds out about processes.
+/// Collects facts about processes.
 #[derive(Default)]
 struct Survey {
     processes: BTreeMap<u32, Streams>,
     /// By process and huge-page region: base pages touched.
     touched: BTreeMap<(u32, u64), [u64; 8]>,
-    /// Process and stream of the last reference, and how many came from there.
+    /// Process and stream of the last reference, and the references in a row from there.
     last: Option<(u32, u32)>,
     count: u64,
     /// Process and page of the last reference.
@@ -145,7 +145,7 @@ impl Visitor for Survey {
             self.begin(process, stream);
         }
         self.count += 1;
-        // Counted from 1, so that none is that of the beginning.
+        // Counted from 1: the initial value 0 is no page.
         let page = (process, (reference.address >> 12) + 1);
         if self.last_page != page {
             self.last_page = page;
@@ -159,7 +159,7 @@ impl Visitor for Survey {
     }
 }
 
-/// Gives the pipe everything that the process did.
+/// Passes all steps of the process to the pipe.
 fn play(
     path: &Path,
     process: u32,
@@ -171,7 +171,7 @@ fn play(
     let mut reader = ReferenceReader::open(path).map_err(told)?;
     let mut snapshots: Vec<MapSnapshot> =
         reader.maps().iter().filter(|m| m.process == process).cloned().collect();
-    // Only what was there at the start: what came later comes with its event.
+    // Only the first snapshot: later mappings come with their events.
     snapshots.truncate(1);
     for region in snapshots.iter().flat_map(|s| &s.regions) {
         if pipe.step(map_of(region)).is_err() {
@@ -198,7 +198,7 @@ struct Player<'a> {
     heap_end: u64,
     /// Instructions that each thread had executed.
     instructions: Vec<u64>,
-    /// The stream of the last reference and its thread: a stream's references come in runs.
+    /// The stream of the last reference and its thread: references of one stream come in runs.
     last: Option<(u32, u16)>,
 }
 
@@ -241,7 +241,7 @@ impl Visitor for Player<'_> {
             Record::Event(event) if placed.process == self.process => {
                 flow(happened(event, &mut self.heap_end, self.pipe))
             }
-            // What the recorder's own caches wrote back; the machine has caches of its own.
+            // Write-backs of the recorder's own caches; the machine has caches of its own.
             _ => ControlFlow::Continue(()),
         }
     }

@@ -1,5 +1,5 @@
-//! Where a program's references come from: the stream that trace-driven simulation eats, and a pipe that
-//! lets its producer run ahead on a thread of its own.
+//! Sources of a program's references: the stream that trace-driven simulation consumes, and a pipe
+//! that lets its producer run ahead on a thread of its own.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -9,19 +9,19 @@ use terrace_recordings::source::SourceError;
 /// One load or store of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Virtual address of its first byte.
+    /// Virtual address of the first byte.
     pub address: u64,
-    /// Instructions of its thread since that thread's access before, this one included.
+    /// Instructions of the thread since its last access, this one included.
     pub instructions: u32,
-    /// Which thread of the program, from 0.
+    /// Thread of the program, from 0.
     pub thread: u16,
-    /// Bytes, 1 at least.
+    /// Size in bytes, 1 at least.
     pub size: u8,
-    /// What it does.
+    /// Kind of access.
     pub kind: AccessKind,
 }
 
-/// What an access does. One byte, so that an access takes 16.
+/// The kind of an access. One byte, so that an access takes 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessKind {
     /// A load.
@@ -44,16 +44,16 @@ impl AccessKind {
     }
 }
 
-/// What a source says next.
+/// One step of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Accesses in program order.
     Accesses(Vec<Access>),
-    /// Memory is mapped; before the first access to it. What lies there already is replaced.
+    /// Memory is mapped; before the first access to it. An existing mapping there is replaced.
     Map {
         /// First address, a multiple of 4 KB.
         start: u64,
-        /// Length, a multiple of 4 KB.
+        /// Length in bytes, a multiple of 4 KB.
         size_bytes: u64,
         /// Whether huge pages may back it.
         huge_eligible: bool,
@@ -62,22 +62,22 @@ pub enum Step {
     Unmap {
         /// First address, a multiple of 4 KB.
         start: u64,
-        /// Length, a multiple of 4 KB.
+        /// Length in bytes, a multiple of 4 KB.
         size_bytes: u64,
     },
-    /// All threads have come to this place: they go on together.
+    /// All threads have reached this point: they go on together.
     Barrier,
     /// The program has ended.
     Ended,
 }
 
-/// Yields what a program does, in program order. Deterministic: the same source built alike yields
-/// the same steps.
+/// Yields the references of a program, in program order. Deterministic: the same source built alike
+/// yields the same steps.
 pub trait ReferenceSource: Send {
     /// Threads of the program.
     fn threads(&self) -> usize;
 
-    /// Bytes of memory that it will touch, as far as that is known before.
+    /// Bytes of memory that the program will touch, as far as that is known beforehand.
     fn footprint_bytes(&self) -> Option<u64>;
 
     /// The next step. After [`Step::Ended`] it is not called again.
@@ -89,13 +89,13 @@ pub const BLOCK: usize = 4096;
 /// Steps that a producer may be ahead: 2 MB at most, so that they stay in the host's caches.
 const AHEAD: usize = 32;
 
-/// Where a producer puts its steps.
+/// The producer's end of a pipe.
 pub struct Pipe {
     sender: SyncSender<Step>,
     block: Vec<Access>,
 }
 
-/// Nobody listens any more.
+/// The receiver is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Closed;
 
@@ -110,13 +110,13 @@ impl Pipe {
         Ok(())
     }
 
-    /// Adds another step, behind the accesses so far.
+    /// Adds another step, after the accesses so far.
     pub fn step(&mut self, step: Step) -> Result<(), Closed> {
         self.flush()?;
         self.sender.send(step).map_err(|_| Closed)
     }
 
-    /// Hands over the accesses so far.
+    /// Passes on the accesses so far.
     pub fn flush(&mut self) -> Result<(), Closed> {
         if self.block.is_empty() {
             return Ok(());
@@ -146,7 +146,7 @@ impl Piped {
         let producer = std::thread::spawn(move || {
             let mut pipe = Pipe { sender, block: Vec::with_capacity(BLOCK) };
             produce(&mut pipe)?;
-            // Whether somebody still listens does not matter at the end.
+            // Whether the receiver is still there does not matter at the end.
             let _ = pipe.flush();
             Ok(())
         });
@@ -180,7 +180,7 @@ impl Drop for Piped {
     fn drop(&mut self) {
         self.receiver = None;
         if let Some(producer) = self.producer.take() {
-            // Its end is not wanted.
+            // The producer's end is not checked.
             let _ = producer.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What the tests of the machine share: scripted sources and ready groups.
+//! Shared parts of the machine's tests: scripted sources and ready groups.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use terrace_core::scan::Scan;
 use terrace_recordings::source::{PeriodAccesses, PeriodSource, SourceError};
 use terrace_simulated::GroupConfig;
 
-/// Yields the layouts it was given, with no page accessed.
+/// Yields the given layouts, with no page accessed.
 pub struct Script(pub VecDeque<Arc<Layout>>);
 
 impl PeriodSource for Script {
