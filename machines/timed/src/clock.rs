@@ -1,34 +1,34 @@
 //! The clock of an emulated machine, as sums.
 //!
 //! The emulator's clock is a count of instructions, one a nanosecond, of all processors one after
-//! the other, plus a bias. What the guest has to be shown is the time of the processor that is
-//! furthest ahead. The difference is added to the bias, block by block: less than nothing where a
-//! block takes less time than it has instructions, or runs in the shadow of another processor.
+//! the other, plus a bias. The guest's clock must show the time of the processor that is furthest
+//! ahead. The difference is added to the bias, block by block: it is negative where a block takes
+//! less time than it has instructions, or runs in the shadow of another processor.
 //!
 //! The emulator counts a block's instructions as the block begins, and a guest reads clocks with
-//! the last instruction of a block. So what is added when a block begins makes the clock right when
-//! the block ends, and no reading is earlier than one before it.
+//! the last instruction of a block. So the addition at the beginning of a block makes the clock
+//! right at the end of the block, and no reading is earlier than one before it.
 
-/// The clock that the guest is shown.
+/// The guest's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clock {
-    /// What it shows once the block that runs is over.
+    /// The time that the clock shows at the end of the running block.
     shown_ns: u64,
 }
 
 impl Clock {
-    /// A clock that shows this.
+    /// A clock that shows this time.
     pub fn at(shown_ns: u64) -> Self {
         Clock { shown_ns }
     }
 
-    /// What it shows once the block that runs is over.
+    /// The time that the clock shows at the end of the running block.
     pub fn shown_ns(&self) -> u64 {
         self.shown_ns
     }
 
-    /// A block of so many instructions begins on a processor whose own time will be `until_ns` when
-    /// it is over. What is to be added to the bias.
+    /// A block of so many instructions begins on a processor whose own time will be `until_ns` at
+    /// the end of the block. Returns the addition to the bias.
     #[inline]
     pub fn block(&mut self, instructions: u64, until_ns: u64) -> i64 {
         let before = self.shown_ns;
@@ -36,15 +36,15 @@ impl Clock {
         (self.shown_ns - before) as i64 - instructions as i64
     }
 
-    /// The block that runs will be over later than was thought. What is to be added to the bias.
+    /// The running block will end later than computed. Returns the addition to the bias.
     #[inline]
     pub fn extend(&mut self, until_ns: u64) -> i64 {
         self.block(0, until_ns)
     }
 
     /// Between two blocks the emulator's clock shows this. It may have skipped time in which no
-    /// processor ran, which it keeps; or not have got to the end of a block (a fault), which is put
-    /// right. What is to be added to the bias.
+    /// processor ran, which is kept; or not have reached the end of a block (a fault), which is
+    /// corrected. Returns the addition to the bias.
     pub fn settle(&mut self, actual_ns: u64) -> i64 {
         let before = self.shown_ns;
         self.shown_ns = before.max(actual_ns);
@@ -57,13 +57,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What an emulator and its processors do.
+    /// Events of an emulator and its processors.
     #[derive(Debug, Clone)]
     enum Step {
-        /// A block on one of four processors: instructions, picoseconds it takes, and how many of
-        /// its instructions are executed before a fault ends it.
+        /// A block on one of four processors: its instructions, its time, and the instructions that
+        /// are executed before a fault ends it.
         Block { processor: usize, instructions: u64, takes_ns: u64, executed: u64 },
-        /// The block that runs stalls for longer.
+        /// The running block stalls for longer.
         Stall { takes_ns: u64 },
         /// Nothing runs until a timer.
         Idle { ns: u64 },
@@ -107,7 +107,7 @@ mod tests {
                         bias += clock.block(instructions, times[processor]);
                         count += executed;
                         if executed < instructions {
-                            // Nobody reads a clock there; a fault ends the slice of the test.
+                            // No clock is read there; a fault ends the slice of the test.
                             running = usize::MAX;
                             continue;
                         }

@@ -1,4 +1,4 @@
-//! What a timed machine is made of, as it is handed to the emulator's plug-in.
+//! Configuration of a timed machine, in the form that the emulator's plug-in gets.
 
 use serde::{Deserialize, Serialize};
 use terrace_hardware::error::ConfigError;
@@ -10,10 +10,10 @@ use terrace_hardware::units::Bytes;
 
 use crate::tables::TABLES_BYTES;
 
-/// The machine whose processor is taken where none is named.
+/// The machine whose processor is used where none is named.
 pub const DEFAULT_PRESET: &str = "server-ddr5-cxl";
 
-/// What cannot be about a timed machine: one line.
+/// An impossible configuration of a timed machine: one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TimedError(pub String);
@@ -24,53 +24,53 @@ impl From<ConfigError> for TimedError {
     }
 }
 
-/// How fast the parts of a timed machine are.
+/// The speeds of a timed machine's parts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimedConfig {
-    /// Processors get ahead of each other by so much, and the emulator's timers are late by so
-    /// much, at most about.
+    /// A processor runs ahead of another by at most about this much, and the emulator's timers are
+    /// late by at most about this much.
     pub quantum_ns: u64,
-    /// What a processor's access to a device takes.
+    /// Time of a processor's access to a device.
     pub device_ns: u64,
-    /// What an instruction takes with which a waiting loop yields.
+    /// Time of an instruction with which a waiting loop yields.
     pub pause_ns: u64,
-    /// The tier in which page tables are assumed to lie, from 0.
+    /// The tier in which page tables are assumed to be, from 0.
     pub tables_tier: usize,
     /// Bytes of each tier's memory.
     pub tier_bytes: Vec<u64>,
-    /// Processor and tiers; how large the tiers are is the emulated machine's to say.
+    /// Processor and tiers; the sizes of the tiers come from the emulated machine.
     pub hardware: MachineConfig,
 }
 
-/// What the plug-in is handed: the machine, and where the emulator has its memory.
+/// Input of the plug-in: the machine, and the emulator's physical memory ranges.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClockPlan {
-    /// Where each tier's memory is, as the emulator tells addresses: start and bytes.
+    /// The memory range of each tier, in the emulator's addresses: start and bytes.
     pub ranges: Vec<(u64, u64)>,
     /// The machine.
     pub config: TimedConfig,
 }
 
 impl ClockPlan {
-    /// As the plug-in reads it.
+    /// The text that the plug-in reads.
     pub fn to_toml(&self) -> Result<String, TimedError> {
         toml::to_string(self).map_err(|e| TimedError(format!("the timed machine: {e}")))
     }
 
-    /// As it was written.
+    /// The input that [`to_toml`](Self::to_toml) wrote.
     pub fn from_toml(text: &str) -> Result<Self, TimedError> {
         toml::from_str(text).map_err(|e| TimedError(format!("the timed machine: {}", e.message())))
     }
 }
 
-/// A tier by what one reads of it in data sheets.
+/// A tier by the figures of its data sheet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TierSpeed {
-    /// What a program waits for a load that no cache has.
+    /// Latency of a program's load that misses in all caches.
     pub latency_ns: f64,
-    /// What it can read or write.
+    /// Maximum read or write bandwidth.
     pub gb_per_s: f64,
 }
 
@@ -98,19 +98,19 @@ impl TimedConfig {
         Ok(TimedConfig::of(hardware))
     }
 
-    /// The same with so many processors and tiers of this size.
+    /// The same configuration with so many processors and tiers of this size.
     #[must_use]
     pub fn sized(mut self, processors: u32, tier_bytes: &[u64]) -> Self {
         self.hardware.node.cores = processors;
         self.tier_bytes = tier_bytes.to_vec();
         for (tier, bytes) in self.hardware.tiers.iter_mut().zip(tier_bytes) {
-            // Behind the memory, the page tables that are assumed.
+            // After the memory, the assumed page tables.
             tier.capacity = Bytes(bytes + TABLES_BYTES);
         }
         self
     }
 
-    /// Says what cannot be.
+    /// Reports an impossible configuration.
     pub fn check(&self) -> Result<(), TimedError> {
         let tiers = self.hardware.tiers.len();
         if tiers != self.tier_bytes.len() {
@@ -146,7 +146,7 @@ impl TimedConfig {
 
 /// A symmetric tier of this speed behind a processor.
 fn tier_of(name: &str, speed: TierSpeed, node: &NodeConfig) -> Result<TierConfig, TimedError> {
-    // The look-ups down to the last level come on top.
+    // The look-ups down to the last level are added on top.
     let lookup_ns =
         f64::from(node.caches.llc.latency_cycles) * 1000.0 / f64::from(node.core.clock_mhz);
     let TierSpeed { latency_ns, gb_per_s } = speed;

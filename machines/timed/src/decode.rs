@@ -1,40 +1,40 @@
-//! As much of x86-64 instructions as the flow of addresses needs: which general registers an
-//! instruction's memory address, its value and its result are in, and whether it loads.
+//! The part of x86-64 decoding that the flow of addresses needs: the general registers of an
+//! instruction's memory address, its value and its result, and whether it loads.
 //!
-//! Lengths are the emulator's to say. Common integer instructions are known; of others (vector
+//! The emulator supplies lengths. Common integer instructions are decoded; of others (vector
 //! instructions among them) only the registers of the address, and that they may load.
 
-/// What an instruction does to the machine beside computing.
+/// An instruction's effect on the machine beside computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Nothing.
+    /// No such effect.
     None,
-    /// It waits for an interrupt.
+    /// Waits for an interrupt.
     Halt,
-    /// It lets another processor go on: a loop that waits.
+    /// Lets another processor go on: a loop that waits.
     Pause,
-    /// It reads the time.
+    /// Reads the time.
     ReadClock,
-    /// It drops translations.
+    /// Drops translations.
     FlushTranslations,
 }
 
 /// An instruction. Registers are a bit each, by their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decoded {
-    /// What it does beside computing.
+    /// Effect beside computing.
     pub effect: Effect,
-    /// What the address of its memory operand is computed from.
+    /// Registers that the address of the memory operand is computed from.
     pub address: u16,
-    /// Whether it reads its memory operand.
+    /// Whether the instruction reads its memory operand.
     pub loads: bool,
-    /// Registers that its result is computed from.
+    /// Registers that the result is computed from.
     pub reads: u16,
     /// Registers that get the result.
     pub writes: u16,
 }
 
-/// Splits the bytes of an instruction into prefixes, extension of registers, and what follows.
+/// Splits the bytes of an instruction into prefixes, register extension, and the rest.
 fn parts(bytes: &[u8]) -> Option<(&[u8], u8, &[u8])> {
     let is_prefix = |b: &u8| {
         matches!(b, 0x26 | 0x2E | 0x36 | 0x3E | 0x64 | 0x65 | 0x66 | 0x67 | 0xF0 | 0xF2 | 0xF3)
@@ -47,9 +47,9 @@ fn parts(bytes: &[u8]) -> Option<(&[u8], u8, &[u8])> {
     }
 }
 
-/// Whether the instruction changes what the processor is at (privilege, segments, flags of
-/// interrupts, control registers) or speaks to a device. An emulator carries these out in functions
-/// of its own and ends the block with them.
+/// Whether the instruction changes the processor's state (privilege, segments, interrupt flags,
+/// control registers) or accesses a device. An emulator executes these in functions of its own and
+/// ends the block with them.
 pub fn is_of_system(bytes: &[u8]) -> bool {
     let Some((_, _, rest)) = parts(bytes) else { return false };
     let digit = |at: usize| rest.get(at).map(|byte| byte >> 3 & 7);
@@ -69,15 +69,15 @@ pub fn is_of_system(bytes: &[u8]) -> bool {
 const NOTHING: Decoded =
     Decoded { effect: Effect::None, address: 0, loads: false, reads: 0, writes: 0 };
 
-/// The byte behind the opcode, with what prefixes add to it.
+/// The byte after the opcode, with the bits that prefixes add to it.
 struct Operands {
     /// The digit or register in the middle.
     digit: u8,
     /// The register in the middle, as a bit.
     register: u16,
-    /// The other one, where it is no memory.
+    /// The other register, where the operand is not memory.
     other: u16,
-    /// What the address is computed from, where it is memory.
+    /// Registers of the address, where the operand is memory.
     address: u16,
     is_memory: bool,
 }
@@ -137,7 +137,7 @@ fn vector(rest: &[u8], rex: u8) -> Option<Decoded> {
     Some(Decoded { address: o.address, loads: o.is_memory, ..NOTHING })
 }
 
-/// An instruction that makes `writes` of `reads` and of its memory operand, if it has one.
+/// An instruction that computes `writes` from `reads` and from its memory operand, if it has one.
 fn result(o: &Operands, reads: u16, writes: u16) -> Option<Decoded> {
     Some(Decoded { address: o.address, loads: o.is_memory, reads, writes, ..NOTHING })
 }
@@ -146,7 +146,7 @@ fn one_byte(opcode: u8, rest: &[u8], rex: u8) -> Option<Decoded> {
     let low = 1u16 << (opcode & 7 | (rex & 1) << 3);
     let stored = |o: &Operands| Decoded { address: o.address, ..NOTHING };
     match opcode {
-        // Arithmetic of two operands; the last of eight compares.
+        // Arithmetic of two operands; the last of the eight is a comparison.
         0x00..=0x3F if opcode & 7 < 4 => {
             let o = operands(rest, rex)?;
             let to_register = opcode & 2 != 0;

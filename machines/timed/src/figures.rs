@@ -1,19 +1,19 @@
-//! What a timed machine has counted, as it stands at a mark.
+//! Counters of a timed machine at a mark.
 
 use serde::{Deserialize, Serialize};
 
-/// What one tier did.
+/// Counters of one tier.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct TierFigures {
-    /// Its name.
+    /// The tier's name.
     pub tier: String,
     /// Lines read.
     pub reads: u64,
     /// Lines written.
     pub writes: u64,
-    /// From request to answer, of all reads.
+    /// Sum of all reads' times from request to answer.
     pub read_ns: f64,
-    /// That processors stood still for loads from it.
+    /// Time that processors stalled for loads from the tier.
     pub stall_ns: f64,
 }
 
@@ -25,15 +25,15 @@ impl TierFigures {
     }
 }
 
-/// What was counted since the clock began to know the memory. Of all processors together where
-/// nothing else is said.
+/// Counters since the clock began to follow the memory. Summed over all processors where nothing
+/// else is said.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Figures {
-    /// The guest's time.
+    /// Guest time.
     pub time_ns: u64,
-    /// Instructions, those of programs and of the kernel.
+    /// Instructions, of programs and of the kernel.
     pub instructions: [u64; 2],
-    /// Time of processors that ran, in programs and in the kernel.
+    /// Time that processors ran, in programs and in the kernel.
     pub busy_ns: [u64; 2],
     /// Loads and stores of memory.
     pub references: u64,
@@ -47,11 +47,11 @@ pub struct Figures {
     pub cache_stall_ns: [f64; 2],
     /// Stalls for a store buffer that was full.
     pub store_stall_ns: f64,
-    /// Walks, and the entries of page tables that they read.
+    /// Page walks.
     pub walks: u64,
-    /// Entries read.
+    /// Page-table entries that walks read.
     pub walk_reads: u64,
-    /// From the start of each walk to its end.
+    /// Sum of the walks' times from start to end.
     pub walk_ns: f64,
     /// Uses and misses of the first, second and last level.
     pub caches: [[u64; 2]; 3],
@@ -64,7 +64,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// What came since.
+    /// The counts since an earlier mark.
     #[must_use]
     pub fn since(&self, before: &Figures) -> Figures {
         let two = |a: [u64; 2], b: [u64; 2]| [a[0].saturating_sub(b[0]), a[1].saturating_sub(b[1])];

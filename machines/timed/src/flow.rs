@@ -1,24 +1,24 @@
-//! What a load's address is made of.
+//! Which registers and loads a load's address is computed from.
 //!
-//! Loads that do not need each other overlap; a pointer chase does not. An emulator that tells
-//! instruction bytes lets it be known: for each block, from which registers and from which earlier
-//! loads of the block each load's address is computed, and what each register holds at the end.
-//! The sixteen general registers are followed, whole. Not followed: flags (a conditional move waits
-//! for its values and not for its condition), vector registers, and memory (what is stored and
-//! loaded again is as known as any other load). What an instruction writes that [`crate::decode`]
-//! does not know stays what it was.
+//! Loads that do not need each other overlap; a pointer chase does not. An emulator that exposes
+//! instruction bytes makes the difference visible: for each block, from which registers and from
+//! which earlier loads of the block each load's address is computed, and what each register holds
+//! at the end. The sixteen general registers are followed, whole. Not followed: flags (a
+//! conditional move waits for its values and not for its condition), vector registers, and memory
+//! (a value that is stored and loaded again is like any other load). A register that an instruction
+//! unknown to [`crate::decode`] writes keeps its old sources.
 
 pub use crate::decode::Effect;
 use crate::decode::{Decoded, decode, is_of_system};
 
 /// Registers that are followed.
 pub const REGISTERS: usize = 16;
-/// Loads of a block that are followed; a block with more has the rest taken for independent.
+/// Loads of a block that are followed; in a block with more the rest count as independent.
 pub const LOADS: usize = 64;
 /// A load that is not followed, or an instruction that loads nothing.
 pub const NO_LOAD: u8 = u8::MAX;
 
-/// What something is computed from.
+/// The sources that a value is computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Sources {
     /// Registers as they were when the block began, a bit for each.
@@ -40,31 +40,31 @@ pub struct Site {
     pub position: u32,
     /// The load's number in the block, or [`NO_LOAD`].
     pub load: u8,
-    /// What its address is computed from.
+    /// Sources of the load's address.
     pub address: Sources,
 }
 
 /// A block of instructions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Block {
-    /// How many instructions.
+    /// Number of instructions.
     pub instructions: u32,
-    /// Whether they are the kernel's.
+    /// Whether the instructions are the kernel's.
     pub kernel: bool,
-    /// What each register that the block changes holds at its end.
+    /// Sources of each register that the block changes, at its end.
     pub changes: Vec<(u8, Sources)>,
 }
 
-/// What is known of a block's instructions.
+/// Analysis of a block's instructions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Flow {
     /// The block.
     pub block: Block,
-    /// By instruction, what its accesses are; also for those that make none.
+    /// By instruction, the site of its accesses; also for those that make none.
     pub sites: Vec<Site>,
-    /// By instruction.
+    /// By instruction, its effect.
     pub effects: Vec<Effect>,
-    /// By instruction, whether it is one of the system's, with which a block ends.
+    /// By instruction, whether it is a system instruction, with which a block ends.
     pub of_system: Vec<bool>,
 }
 

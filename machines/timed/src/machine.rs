@@ -1,10 +1,10 @@
 //! The processors of an emulated machine in time.
 //!
-//! The emulator runs one processor after the other and says what happens: blocks that begin,
-//! accesses, waits. Each processor keeps a time of its own, that of the project's own core, caches,
-//! TLBs and tiers, which are those of trace-driven simulation. The guest's clock is that of the processor
-//! that is furthest ahead ([`Clock`]); one that is ahead of the others by more than a quantum lets
-//! them catch up.
+//! The emulator runs one processor after the other and reports events: blocks that begin, accesses,
+//! waits. Each processor keeps a time of its own, that of the project's own core, caches, TLBs and
+//! tiers, which are those of trace-driven simulation. The guest's clock is that of the processor
+//! that is furthest ahead ([`Clock`]); a processor that is ahead of the others by more than a
+//! quantum lets them catch up.
 
 use terrace_hardware::address::{Kind, PhysicalAddress, VirtualAddress};
 use terrace_hardware::cache::hierarchy::Level;
@@ -21,17 +21,18 @@ use crate::tables::{TABLES_BYTES, Tables};
 
 /// Lines of a processor that may be under way, by their low bits.
 const LINES: usize = 32;
-/// A load that is served sooner delays nobody who is worth following.
+/// A load that is served sooner delays no instruction worth following.
 const NEAR: u64 = 3;
 
-/// A core goes on by so much beyond a load that another waits for, so that its time, and the clock,
-/// are not far behind what it does: a window's instructions take less where they are not loads.
+/// A core goes on by so much beyond a load that another load waits for, so that its time, and the
+/// clock, are not far behind its execution: a window's instructions take less where they are not
+/// loads.
 const MOST_AHEAD_PS: u64 = 2_000_000;
 
-/// What the emulator has to do.
+/// The emulator's next actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Step {
-    /// To be added to the clock's bias.
+    /// Addition to the clock's bias.
     pub add_ns: i64,
     /// The processor's slice ends: another is behind, or timers may be due.
     pub yields: bool,
@@ -42,29 +43,29 @@ pub struct Step {
 pub struct Access {
     /// Virtual address.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u32,
     /// Whether it is a store.
     pub store: bool,
 }
 
-/// What one processor is at.
+/// State of one processor.
 #[derive(Debug, Clone)]
 struct Processor {
     /// Whether it has run, and does not wait for an interrupt.
     runs: bool,
-    /// Instructions before the block that it runs, and those given to its core.
+    /// Instructions before the running block, and those given to the core.
     begun: u64,
     dispatched: u64,
     block: &'static Block,
-    /// When each register's value is there, and each load of the block.
+    /// When each register's value is available, and each load of the block.
     ready: [u64; REGISTERS],
     loads: [u64; LOADS],
-    /// The latest of them.
+    /// The latest of these times.
     latest: u64,
-    /// Lines under way and when they are there.
+    /// Lines under way and their arrival times.
     lines: [(u64, u64); LINES],
-    /// Where the block's time is counted from.
+    /// Start of the block's time.
     counted: u64,
     /// Time in programs and in the kernel.
     busy_ps: [u64; 2],
@@ -96,7 +97,7 @@ impl Processor {
         }
     }
 
-    /// The latest of what these are made of.
+    /// When all of these sources are available.
     fn known(&self, sources: Sources) -> u64 {
         let (mut latest, mut registers, mut loads) = (0, sources.registers, sources.loads);
         while registers != 0 {
@@ -110,7 +111,7 @@ impl Processor {
         latest
     }
 
-    /// The block before is over: what its registers hold now.
+    /// The block before is over: sets the sources that its registers hold now.
     fn carry(&mut self) {
         let before = self.ready;
         let mut after = before;
@@ -129,16 +130,16 @@ pub struct TimedMachine {
     tables: Tables,
     processors: Vec<Processor>,
     clock: Clock,
-    /// What the clock showed when the processors' own times were 0.
+    /// The clock at time 0 of the processors' own times.
     start_ns: u64,
-    /// The processor that runs; none before the first.
+    /// The running processor; none before the first.
     running: usize,
-    /// When its slice ends, in its own time.
+    /// End of the processor's slice, in its own time.
     slice_end: u64,
     quantum: u64,
     device: u64,
     pause: u64,
-    /// Where each tier's memory begins among physical addresses, as the caches see them.
+    /// First physical address of each tier's memory, as the caches use them.
     starts: Vec<u64>,
     names: Vec<String>,
     line_bits: u32,
@@ -174,12 +175,12 @@ impl TimedMachine {
         })
     }
 
-    /// How many processors.
+    /// Number of processors.
     pub fn processors(&self) -> usize {
         self.processors.len()
     }
 
-    /// A processor's own time, that of all instructions begun.
+    /// A processor's own time, at the end of all instructions begun.
     fn time(&self, cpu: usize) -> u64 {
         let processor = &self.processors[cpu];
         let core = self.node.core(cpu);
@@ -190,14 +191,14 @@ impl TimedMachine {
         self.start_ns + time_ps / 1000
     }
 
-    /// Whether the emulator's clock has to be given with the next block of this processor.
+    /// Whether the emulator's clock must be passed with the next block of this processor.
     #[inline]
     pub fn is_switch(&self, cpu: usize) -> bool {
         self.running != cpu || !self.processors[cpu].runs
     }
 
     /// Another processor runs than before, or one that waited; the emulator's clock shows
-    /// `actual_ns`. To be called before the block. Returns what is to be added to the bias.
+    /// `actual_ns`. To be called before the block. Returns the addition to the bias.
     #[cold]
     pub fn switch(&mut self, cpu: usize, actual_ns: u64) -> i64 {
         let add = self.clock.settle(actual_ns);
@@ -206,7 +207,7 @@ impl TimedMachine {
             self.processors[cpu].runs = true;
             let now = (self.clock.shown_ns() - self.start_ns) * 1000;
             self.wait_until(cpu, now);
-            // Waiting is not being busy.
+            // Waiting does not count as busy.
             self.processors[cpu].counted = self.time(cpu);
         }
         let own = self.time(cpu);
@@ -215,13 +216,13 @@ impl TimedMachine {
         add
     }
 
-    /// The time of the processor furthest behind of those that run, this one left out.
+    /// The time of the processor furthest behind of those that run, without this one.
     fn furthest_behind_but(&self, cpu: usize) -> Option<u64> {
         let others = (0..self.processors.len()).filter(|&n| n != cpu && self.processors[n].runs);
         others.map(|n| self.time(n)).min()
     }
 
-    /// Its core does nothing until then; what it has begun is done first.
+    /// The core is idle until then; work already begun is done first.
     fn wait_until(&mut self, cpu: usize, time: u64) {
         let processor = &self.processors[cpu];
         let pending = processor.begun - processor.dispatched;
@@ -229,7 +230,7 @@ impl TimedMachine {
         self.node.core_mut(cpu).wait_until(Picoseconds(time.saturating_sub(pending)));
     }
 
-    /// A block begins. The processor's slice ends where the step says so, after the block.
+    /// A block begins. The processor's slice ends after the block if the step says so.
     #[inline]
     pub fn block(&mut self, cpu: usize, block: &'static Block) -> Step {
         let processor = &mut self.processors[cpu];
@@ -255,8 +256,8 @@ impl TimedMachine {
         Step { add_ns, yields }
     }
 
-    /// An access at a site of the block that runs. `place` says in which tier it was and where in
-    /// it, where it was memory. Returns whether it was.
+    /// An access at a site of the running block. `place` returns the tier and the offset in it if
+    /// the access was to memory. Returns whether it was.
     #[inline]
     pub fn access(
         &mut self,
@@ -285,7 +286,7 @@ impl TimedMachine {
         processor.references += 1;
         let starts = &self.starts;
         let mut table = self.tables.of_access(|| place().map(|(tier, at)| starts[tier] + at));
-        // What follows in the next page is in the same line's time.
+        // The part in the next page counts with the same line's time.
         let room = 4096 - access.address % 4096;
         let reference = Reference {
             address: VirtualAddress(access.address),
@@ -310,7 +311,8 @@ impl TimedMachine {
         if level != Level::L1 {
             *entry = (line, done);
         } else if waits && entry.0 == line {
-            // The first level has it as soon as it is asked for; in truth it is on its way.
+            // The first level has the line as soon as it is requested; in truth it is still under
+            // way.
             done = done.max(entry.1);
         }
         if site.load != NO_LOAD {
@@ -322,8 +324,8 @@ impl TimedMachine {
         true
     }
 
-    /// A clock is read by the last instruction of the block that runs: what is under way is waited
-    /// for first.
+    /// A clock is read by the last instruction of the running block: waits first for everything
+    /// under way.
     pub fn read_clock(&mut self, cpu: usize) -> i64 {
         self.node.drain(cpu, &mut self.memory);
         let until = self.time(cpu);
@@ -353,7 +355,7 @@ impl TimedMachine {
         self.node.flush_translations(cpu);
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn figures(&self) -> Figures {
         let ns = |ps: u64| ps as f64 / 1000.0;
         let mut figures =
@@ -399,7 +401,7 @@ impl TimedMachine {
     }
 }
 
-/// Bytes of physical addresses that a machine takes beyond its memory.
+/// Bytes of physical addresses that a machine uses beyond its memory.
 pub const BEYOND_BYTES: u64 = TABLES_BYTES;
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ impl Guest {
         self.count.wrapping_add_signed(self.bias)
     }
 
-    /// Executes a block that loads from a tier; whether the slice ends.
+    /// Executes a block that loads from a tier; returns whether the slice ends.
     fn load(
         &mut self,
         cpu: usize,
@@ -68,7 +68,7 @@ impl Guest {
         self.now()
     }
 
-    /// Nanoseconds a load of so many lines of a tier, each once.
+    /// Nanoseconds per load of so many lines of a tier, each once.
     fn run(&mut self, cpu: usize, chase: bool, tier: usize, from: u64, lines: u64) -> f64 {
         let which = if chase { self.chase.clone() } else { self.stream.clone() };
         let start = self.read_clock(cpu);
@@ -89,7 +89,7 @@ fn near(got: f64, expected: f64, share: f64) {
 #[test]
 fn a_chase_takes_each_tiers_latency() {
     let mut guest = Guest::new(1);
-    // So that the TLBs know the pages.
+    // Fills the TLBs with the pages.
     guest.run(0, true, 0, 0, 1 << 13);
     guest.run(0, true, 1, 0, 1 << 13);
     near(guest.run(0, true, 0, 1 << 14, 1 << 13), 80.0, 0.03);
@@ -149,7 +149,7 @@ fn two_processors_take_as_long_as_one() {
     let mut done = [0u64; 2];
     let mut cpu = 0;
     let mut last = start;
-    // The emulator goes to the other where one has to yield.
+    // The emulator switches to the other where one has to yield.
     while done.iter().any(|&n| n < 1 << 13) {
         if done[cpu] == 1 << 13 {
             cpu = 1 - cpu;

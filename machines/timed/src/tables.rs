@@ -1,11 +1,11 @@
-//! Page tables of which nothing can be read: what a translation leads to is asked of the emulator
-//! with each access, where tables lie is assumed.
+//! Page tables that cannot be read: the emulator reports the destination of a translation with each
+//! access; the place of the tables is assumed.
 //!
-//! The emulator says where an access went, not by which page size. A region of 2 MiB counts as one
-//! huge page once several of its 4 KiB pages were seen where one huge page would have them; one
-//! that was seen elsewhere makes it base pages again. Base pages that lie one after the other in an
-//! aligned block of 2 MiB are so taken for a huge page: their addresses are right, their walks too
-//! few.
+//! The emulator reports the physical address of an access, not the page size. A region of 2 MiB
+//! counts as one huge page once several of its 4 KiB pages were observed where one huge page would
+//! have them; one page observed elsewhere makes it base pages again. So base pages that are one
+//! after the other in an aligned block of 2 MiB are taken for a huge page: their addresses are
+//! right, their walks too few.
 
 use terrace_core::page::PageSize;
 use terrace_hardware::address::{PhysicalAddress, VirtualAddress};
@@ -14,14 +14,14 @@ use terrace_hardware::walker::{Leaf, MAX_LEVELS, PageTable, Path};
 const HUGE_LOG2: u32 = 21;
 const HUGE_MASK: u64 = (1 << HUGE_LOG2) - 1;
 const BASE_MASK: u64 = 0xFFF;
-/// Pages seen in their places before a region counts as a huge page. One is by chance in 512.
+/// Pages observed in place before a region counts as a huge page. One is in place by chance in 512.
 const SEEN: u8 = 3;
-/// Regions known at once, a power of two.
+/// Regions recorded at once, a power of two.
 const REGIONS: usize = 1 << 14;
-/// Pages that the tables of a level have; they repeat beyond.
+/// Page-table pages of a level; they repeat beyond.
 const TABLE_PAGES: u64 = 1 << 10;
 
-/// What is known of a region of 2 MiB.
+/// Observations of a region of 2 MiB.
 #[derive(Debug, Clone, Copy)]
 struct Region {
     virtual_region: u64,
@@ -33,27 +33,28 @@ struct Region {
 const UNKNOWN: Region =
     Region { virtual_region: u64::MAX, physical_region: 0, last_page: u64::MAX, seen: 0 };
 
-/// What is known of the mappings of a machine.
+/// Observations of the mappings of a machine.
 #[derive(Debug, Clone)]
 pub struct Tables {
     regions: Vec<Region>,
-    /// Where the pages of the tables lie.
+    /// First address of the page-table pages.
     start: u64,
 }
 
-/// Bytes that the assumed tables take.
+/// Size of the assumed tables in bytes.
 pub const TABLES_BYTES: u64 = (MAX_LEVELS as u64 * TABLE_PAGES) << 12;
 
 impl Tables {
-    /// Nothing is known; tables lie from `start` on.
+    /// Without observations; the tables are from `start` on.
     pub fn new(start: PhysicalAddress) -> Self {
         Tables { regions: vec![UNKNOWN; REGIONS], start: start.0 }
     }
 
-    /// An access of `address` went to `physical`; the size of the page that it is in.
+    /// Records that an access of `address` went to `physical`; returns the size of its page.
     fn page_size(&mut self, address: u64, physical: u64) -> PageSize {
         let virtual_region = address >> HUGE_LOG2;
-        // Neighbours in different places, whatever the bits that tell programs and kernel apart.
+        // Adjacent regions use different slots, whatever the bits that separate programs and
+        // kernel.
         let region = &mut self.regions[virtual_region as usize % REGIONS];
         if (address ^ physical) & HUGE_MASK & !BASE_MASK != 0 {
             if region.virtual_region == virtual_region {
@@ -73,13 +74,13 @@ impl Tables {
         if region.seen < SEEN { PageSize::Base } else { PageSize::Huge }
     }
 
-    /// The tables as a walk for one access sees them, which went to `physical`.
+    /// The tables for the walk of one access, which went to `physical`.
     pub fn of_access<F: Fn() -> Option<u64>>(&mut self, physical: F) -> OfAccess<'_, F> {
         OfAccess { tables: std::cell::RefCell::new(self), physical }
     }
 }
 
-/// The tables as a walk for one access sees them.
+/// The tables for the walk of one access.
 pub struct OfAccess<'a, F> {
     tables: std::cell::RefCell<&'a mut Tables>,
     physical: F,
@@ -128,10 +129,10 @@ mod tests {
         assert_eq!(at(&mut tables, 5 << 12), PageSize::Base);
         assert_eq!(at(&mut tables, 9 << 12), PageSize::Huge);
         assert_eq!(at(&mut tables, 0), PageSize::Huge);
-        // A page of it moved alone.
+        // One page of the region moved alone.
         assert_eq!(size(&mut tables, address + 0x3000, 99 << 12), PageSize::Base);
         assert_eq!(at(&mut tables, 0), PageSize::Base);
-        // The whole of it moved.
+        // The whole region moved.
         for page in 1..4u64 {
             let got = size(&mut tables, address + (page << 12), 60 * HUGE + (page << 12));
             assert_eq!(got == PageSize::Huge, page == 3);
