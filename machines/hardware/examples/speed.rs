@@ -1,5 +1,5 @@
-//! Prints how long the model takes for a reference, in processor time: other work on the machine
-//! does not count.
+//! Prints the model's time per reference, in processor time: other work on the machine does not
+//! count.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use terrace_core::page::PageSize;
 use terrace_hardware::presets;
 use terrace_hardware::speed::Workbench;
 
-/// Time this thread has run, in nanoseconds; wall time where Linux does not tell.
+/// Time this thread has run, in nanoseconds; wall time where Linux does not report it.
 fn processor_ns(started: Instant) -> u64 {
     std::fs::read_to_string("/proc/thread-self/schedstat")
         .ok()

@@ -7,21 +7,21 @@ pub const BASE_PAGE_BITS: u32 = 12;
 /// Bits of an address within a huge page of 2 MB.
 pub const HUGE_PAGE_BITS: u32 = 21;
 
-/// An address as the program sees it.
+/// A virtual address of a program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct VirtualAddress(pub u64);
 
-/// An address as the memory sees it.
+/// An address of physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PhysicalAddress(pub u64);
 
-/// The number of a cache line: an address divided by the line size. Whether the address was
-/// virtual or physical is the business of who asks; a cache only compares numbers.
+/// The number of a cache line: an address divided by the line size. The caller decides whether the
+/// address is virtual or physical; a cache only compares numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LineAddress(pub u64);
 
 impl PhysicalAddress {
-    /// The line it lies in, for lines of `1 << line_bits` bytes.
+    /// The line of the address, for lines of `1 << line_bits` bytes.
     #[inline]
     pub const fn line(self, line_bits: u32) -> LineAddress {
         LineAddress(self.0 >> line_bits)
@@ -29,7 +29,7 @@ impl PhysicalAddress {
 }
 
 impl LineAddress {
-    /// The address of its first byte, for lines of `1 << line_bits` bytes.
+    /// The address of the line's first byte, for lines of `1 << line_bits` bytes.
     #[inline]
     pub const fn first_byte(self, line_bits: u32) -> PhysicalAddress {
         PhysicalAddress(self.0 << line_bits)
@@ -57,7 +57,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it writes.
+    /// Whether the reference writes.
     #[inline]
     pub const fn is_write(self) -> bool {
         matches!(self, Kind::Write)

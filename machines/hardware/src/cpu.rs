@@ -1,4 +1,4 @@
-//! A core: how much of the time that memory takes does the program notice?
+//! A core: how much of memory's time becomes time of the program.
 //!
 //! An interval model with leading misses (Eyerman et al., "A mechanistic performance model for
 //! superscalar out-of-order processors", TOCS 2009; the leading-load idea of the granularity paper,
@@ -17,9 +17,9 @@
 //! prefetchers, and that a second load of a line under way waits for the first (its leading load
 //! already holds the window).
 //!
-//! A completion that memory does not know yet ([`When::Pending`]) is given later with
-//! [`Core::resolve`]. The core goes on without it as long as it can; [`Core::blocked`] says when it
-//! cannot, and the caller then lets memory run to its next completion.
+//! A completion time that memory does not know yet ([`When::Pending`]) is passed later with
+//! [`Core::resolve`]. The core goes on without it as long as it can; [`Core::blocked`] reports when
+//! it cannot, and the caller then lets memory run to its next completion.
 
 use std::collections::VecDeque;
 
@@ -35,14 +35,14 @@ use crate::units::Picoseconds;
 pub struct CoreConfig {
     /// Clock frequency.
     pub clock_mhz: u32,
-    /// Instructions dispatched per cycle when nothing is waited for.
+    /// Instructions dispatched per cycle without stalls.
     pub instructions_per_cycle: f64,
     /// Instructions in flight (reorder buffer).
     pub window_instructions: u32,
-    /// Of those, loads and stores (load and store queue); as many as the window holds, if not given.
+    /// Loads and stores among these (load and store queue); as many as the window if not given.
     #[serde(default)]
     pub load_store_queue: Option<u32>,
-    /// Lines the first level can have under way (line fill buffers).
+    /// Lines that the first level can have under way (line fill buffers).
     pub outstanding_misses: u32,
     /// Stores waiting after they retired.
     pub store_buffer: u32,
@@ -50,7 +50,7 @@ pub struct CoreConfig {
     pub page_walkers: u32,
 }
 
-/// What a stall waited for; the caller says with each miss. Indexes [`CoreCounts::stall_ps`].
+/// The cause of a stall; the caller passes it with each miss. Indexes [`CoreCounts::stall_ps`].
 pub type Cause = u8;
 /// Number of causes counted apart.
 pub const CAUSES: usize = 8;
@@ -60,32 +60,32 @@ pub const FIRST_MEMORY_CAUSE: Cause = 3;
 /// Whether a load needs the result of the load before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dependence {
-    /// Its address was known.
+    /// The address was known.
     None,
-    /// Its address is what the load before it loaded.
+    /// The address is the result of the load before.
     PreviousLoad,
-    /// Its address is known from this time on: somebody else follows what it is made of.
+    /// The address is known from this time on: the caller follows its sources.
     Until(Picoseconds),
 }
 
-/// What one core counted. Times in picoseconds.
+/// Counters of one core. Times in picoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct CoreCounts {
     /// Instructions dispatched.
     pub instructions: u64,
-    /// Dispatching.
+    /// Time of dispatching.
     pub compute_ps: u64,
-    /// Standing still with a full window, by what the oldest load waited for.
+    /// Stalls with a full window, by the cause of the oldest load.
     pub stall_ps: [u64; CAUSES],
-    /// Standing still with a full store buffer.
+    /// Stalls with a full store buffer.
     pub store_stall_ps: u64,
-    /// That misses waited for one of the `outstanding_misses`.
+    /// Time that misses waited for one of the `outstanding_misses`.
     pub miss_queue_ps: u64,
-    /// That page walks waited for a walker.
+    /// Time that page walks waited for a walker.
     pub walk_queue_ps: u64,
     /// Loads from memory that found no other under way.
     pub leading_loads: u64,
-    /// How long those took: the memory time of the leading-load model.
+    /// Total time of the leading loads: the memory time of the leading-load model.
     pub leading_load_ps: u64,
 }
 
@@ -94,7 +94,7 @@ pub struct CoreCounts {
 struct Finish {
     /// The time, or [`UNKNOWN`].
     time: u64,
-    /// Whose, while it is unknown.
+    /// The request, while the time is unknown.
     id: RequestId,
 }
 
@@ -112,7 +112,7 @@ impl Finish {
         self.time == UNKNOWN
     }
 
-    /// Whether it was this one that became known.
+    /// Sets the time if it is this request's; returns whether it was.
     fn resolve(&mut self, id: RequestId, time: Picoseconds) -> bool {
         let mine = self.is_unknown() && self.id == id;
         if mine {
@@ -122,7 +122,7 @@ impl Finish {
     }
 }
 
-/// What waits for a miss: the load or store of this number, counted from the beginning.
+/// The load or store that waits for a miss: its number, counted from the beginning.
 #[derive(Debug, Clone, Copy)]
 enum Waits {
     Load(u64),
@@ -144,7 +144,7 @@ struct Load {
 #[derive(Debug, Clone)]
 pub struct Core {
     now: Picoseconds,
-    /// Time per instruction in femtoseconds, and what is left over of the last step.
+    /// Time per instruction in femtoseconds, and the remainder of the last step.
     instruction_fs: u64,
     remainder_fs: u64,
     cycle_fs: u64,
@@ -154,13 +154,13 @@ pub struct Core {
     store_buffer: usize,
     outstanding: usize,
     loads: VecDeque<Load>,
-    /// The instruction that finds the window full of the oldest load; no load, no such instruction.
+    /// The instruction at which the window is full of the oldest load; without a load, none.
     full_at: u64,
-    /// Loads and stores dispatched, and the one that finds the queue full of the oldest load.
+    /// Loads and stores dispatched, and the one at which the queue is full of the oldest load.
     references: u64,
     queue_full_at: u64,
     stores: VecDeque<Finish>,
-    /// When each line under way is there, or [`UNKNOWN`], and whose it is.
+    /// Arrival time of each line under way, or [`UNKNOWN`], and its request.
     misses: Vec<u64>,
     miss_of: Vec<(RequestId, Waits)>,
     /// Loads and stores that have left their queues.
@@ -172,7 +172,7 @@ pub struct Core {
     /// The last leading load, and when it started.
     leading: Finish,
     leading_start: u64,
-    /// How many finishes are unknown.
+    /// Number of unknown finishes.
     pending: usize,
     counts: CoreCounts,
 }
@@ -224,13 +224,13 @@ impl Core {
         })
     }
 
-    /// Where dispatch stands.
+    /// The current time of dispatch.
     #[inline]
     pub fn now(&self) -> Picoseconds {
         self.now
     }
 
-    /// What it counted.
+    /// The counters so far.
     pub fn counts(&self) -> CoreCounts {
         self.counts
     }
@@ -242,21 +242,21 @@ impl Core {
     }
 
     /// Dispatches `instructions`, the last of which is the next reference. Then, before the
-    /// reference, [`Core::blocked`] must say `None`.
+    /// reference, [`Core::blocked`] must return `None`.
     #[inline]
     pub fn step(&mut self, instructions: u32) {
         let fs = u64::from(instructions) * self.instruction_fs + self.remainder_fs;
         self.remainder_fs = fs % 1000;
         let ps = fs / 1000;
         self.counts.instructions += u64::from(instructions);
-        // None if they were dispatched before.
+        // 0 if the instructions were dispatched before.
         self.references += u64::from(instructions > 0);
         self.counts.compute_ps += ps;
         self.now += Picoseconds(ps);
     }
 
-    /// Lets loads leave the window that the instructions dispatched so far push out, stalling for
-    /// those not done. `true` if a completion must be given first; then call again.
+    /// Lets the loads leave the window that the instructions dispatched so far push out, stalling
+    /// for those not done. `true` if a completion must be passed first; then call again.
     #[inline(always)]
     pub fn blocked(&mut self, dependence: Dependence) -> bool {
         if self.counts.instructions < self.full_at
@@ -274,8 +274,8 @@ impl Core {
             if oldest.finish.is_unknown() {
                 return true;
             }
-            // Instructions after the one that found the window full are dispatched after the stall. A
-            // full queue is found by the last, which is the reference.
+            // Instructions after the one at which the window is full are dispatched after the
+            // stall. The queue is full at the last one, which is the reference.
             let after =
                 self.counts.instructions.saturating_sub(self.full_at) * self.instruction_fs / 1000;
             let resumed = Picoseconds(oldest.finish.time + after);
@@ -288,7 +288,7 @@ impl Core {
             self.full_at = self.loads.front().map_or(u64::MAX, |l| l.instruction + self.window);
             self.queue_full_at = self.loads.front().map_or(u64::MAX, |l| l.reference + self.queue);
         }
-        // With every place for a miss taken by an unknown, the first to be free is unknown too.
+        // With every miss entry taken by an unknown, the first to be free is unknown too.
         self.pending > 0
             && ((dependence == Dependence::PreviousLoad && self.last_load.is_unknown())
                 || self.pending == self.outstanding)
@@ -304,25 +304,26 @@ impl Core {
         }
     }
 
-    /// When the last load was or will be served; the largest time as long as memory does not know.
+    /// When the last load was or will be served; the largest time as long as that is unknown.
     #[inline]
     pub fn last_load(&self) -> Picoseconds {
         Picoseconds(self.last_load.time)
     }
 
-    /// How long so many instructions take to be dispatched when nothing is waited for.
+    /// Dispatch time of so many instructions without stalls.
     #[inline]
     pub fn dispatch_time(&self, instructions: u64) -> Picoseconds {
         Picoseconds(instructions * self.instruction_fs / 1000)
     }
 
-    /// A load served by the first level at `done`: nobody waits for it but the next load, perhaps.
+    /// A load served by the first level at `done`: only the next load may have to wait for it.
     #[inline]
     pub fn load_hit(&mut self, done: Picoseconds) {
         self.last_load.time = done.0;
     }
 
-    /// A miss of the first level that could start at `at`: when it does, for want of a free place.
+    /// A miss of the first level that could start at `at`; returns its start, delayed until a miss
+    /// entry is free.
     pub fn start_miss(&mut self, at: Picoseconds) -> Picoseconds {
         if self.misses.len() < self.outstanding {
             return at;
@@ -355,7 +356,7 @@ impl Core {
         self.hold_window(finish, cause);
     }
 
-    /// A reference that took until `done` without a miss of the first level: its translation did.
+    /// A reference that took until `done` for its translation, without a miss of the first level.
     pub fn late(&mut self, done: Picoseconds, cause: Cause) {
         let finish = Finish::new(When::At(done));
         self.hold_window(finish, cause);
@@ -369,14 +370,14 @@ impl Core {
         self.loads.push_back(Load { instruction, reference, finish, cause });
     }
 
-    /// The store whose line was fetched from `start` on by [`Core::start_miss`] has it at `done`.
+    /// The store whose line was requested from `start` on by [`Core::start_miss`] has it at `done`.
     pub fn store_miss(&mut self, done: When) {
         let finish = Finish::new(done);
         self.take(finish, Waits::Store(self.stores_gone + self.stores.len() as u64));
         self.stores.push_back(finish);
     }
 
-    /// Makes room in the store buffer for another store. `true` if a completion must be given
+    /// Makes room in the store buffer for another store. `true` if a completion must be passed
     /// first; then call again.
     pub fn store_blocked(&mut self) -> bool {
         while let Some(oldest) = self.stores.front() {
@@ -403,8 +404,8 @@ impl Core {
         self.miss_of.push((finish.id, waits));
     }
 
-    /// A page walk that could start at `at`: when it does, for want of a free walker. Ends with
-    /// [`Core::end_walk`].
+    /// A page walk that could start at `at`; returns its start, delayed until a walker is free.
+    /// Ends with [`Core::end_walk`].
     pub fn start_walk(&mut self, at: Picoseconds) -> Picoseconds {
         let first = self.first_walker();
         let start = at.max(Picoseconds(self.walkers[first]));
@@ -422,7 +423,7 @@ impl Core {
         (0..self.walkers.len()).min_by_key(|&w| self.walkers[w]).unwrap_or(0)
     }
 
-    /// Gives the completion of a request that was pending. Completions are given in the order of
+    /// Passes the completion of a request that was pending. Completions are passed in the order of
     /// their times.
     pub fn resolve(&mut self, id: RequestId, done: Picoseconds) {
         let misses = self.misses.iter_mut().zip(&self.miss_of);
@@ -433,7 +434,7 @@ impl Core {
         };
         *miss = done.0;
         self.pending -= 1;
-        // An unknown one has not left its queue.
+        // A load or store with an unknown time has not left its queue.
         match *waits {
             Waits::Load(n) => {
                 self.loads[(n - self.loads_gone) as usize].finish.resolve(id, done);
@@ -448,8 +449,8 @@ impl Core {
         }
     }
 
-    /// A reference waits until `known`, and the core has gone on without it: lets it go on by no more
-    /// than `most` of time, as if its window were full then. Completions must be known.
+    /// A reference waits until `known`, and the core has gone on without it: lets it go on by no
+    /// more than `most` of time, as if its window were full then. Completions must be known.
     pub fn keep_up(&mut self, known: Picoseconds, most: Picoseconds) {
         let until = known.0.saturating_sub(most.0);
         while let Some(oldest) = self.loads.front()
@@ -466,12 +467,12 @@ impl Core {
         self.queue_full_at = self.loads.front().map_or(u64::MAX, |l| l.reference + self.queue);
     }
 
-    /// The core does something else until `time`: a page fault, an interrupt. No stall is counted.
+    /// The core is busy otherwise until `time`: a page fault, an interrupt. No stall is counted.
     pub fn wait_until(&mut self, time: Picoseconds) {
         self.now = self.now.max(time);
     }
 
-    /// The program ends: waits for everything under way. `true` if a completion must be given
+    /// The program ends: waits for everything under way. `true` if a completion must be passed
     /// first; then call again.
     pub fn drain(&mut self) -> bool {
         if self.pending > 0 {
@@ -569,7 +570,7 @@ mod tests {
         assert!(time(&bounded).0.abs_diff(time(&lines).0) < time(&lines).0 / 20);
         // As many as the window holds never fill before it.
         assert_eq!(time(&CoreConfig { load_store_queue: Some(100), ..config() }), time(&config()));
-        // Other instructions take none: a miss every 20 of a window of 100 needs 5 entries.
+        // Other instructions take no entries: a miss every 20 of a window of 100 needs 5 entries.
         let sparse = |queue| CoreConfig { load_store_queue: queue, ..config() };
         let far = |queue| run(&sparse(queue), 800, 20, Dependence::None).now();
         assert_eq!(far(Some(5)), far(None));

@@ -1,4 +1,4 @@
-//! The one error of this crate: a configuration that cannot work. Everything else is a number.
+//! The one error of this crate: a configuration that cannot work. Every other result is a number.
 
 /// Why a configuration cannot work, in one line: the part, what was got, what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -9,19 +9,19 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// `part` names the component as the reader knows it; `problem` says got and expected.
+    /// `part` names the component in the reader's terms; `problem` gives got and expected.
     pub fn new(part: impl Into<String>, problem: impl Into<String>) -> Self {
         ConfigError { part: part.into(), problem: problem.into() }
     }
 
-    /// The same problem, seen from one level further out: `l1` becomes `caches.l1`.
+    /// The same problem with the name of the enclosing part: `l1` becomes `caches.l1`.
     pub fn within(mut self, outer: &str) -> Self {
         self.part = format!("{outer}.{}", self.part);
         self
     }
 }
 
-/// Refuses a count outside its range.
+/// Rejects a count outside its range.
 pub fn check_range(
     part: &str,
     name: &str,

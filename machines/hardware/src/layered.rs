@@ -1,13 +1,13 @@
-//! Configurations laid over a preset: `preset` names what to start from, every other key replaces
-//! one of its values, key by key within tables; `"none"` in place of a table takes an optional part
-//! away. Keys that do not exist are refused.
+//! Configurations layered over a preset: `preset` names the one to start from, every other key
+//! replaces one of its values, key by key within tables; `"none"` in place of a table removes an
+//! optional part. Unknown keys are rejected.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::ConfigError;
 
-/// What `given` makes of the preset it names, or of `default`; without either it must be whole.
+/// Applies `given` to the preset it names, or to `default`; without either it must be complete.
 pub fn over_preset<P: Serialize, T: DeserializeOwned>(
     part: &str,
     mut given: toml::Table,
@@ -29,10 +29,10 @@ pub fn over_preset<P: Serialize, T: DeserializeOwned>(
     toml::Value::Table(merge(base, given)).try_into().map_err(|e| bad(e.message()))
 }
 
-/// From TOML text; errors of its form carry their line.
+/// Reads TOML text; errors of form name their line.
 pub fn from_toml<T: DeserializeOwned>(part: &str, text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|e| {
-        // What a part says of itself begins with its name already.
+        // A part's own message begins with the part's name already.
         let message = one_line(e.message());
         let prefix = format!("{part}: ");
         let message = message.strip_prefix(&prefix).unwrap_or(&message);
@@ -50,7 +50,7 @@ fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// `over` replaces what it names; tables are merged.
+/// Replaces values of `base` by those of `over`; tables are merged.
 fn merge(mut base: toml::Table, over: toml::Table) -> toml::Table {
     for (key, value) in over {
         let merged = match (base.remove(&key), value) {

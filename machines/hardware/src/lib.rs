@@ -1,28 +1,28 @@
 //! Hardware parts: caches, TLBs, page walker, cores, links, memory tiers, DRAM timing.
 //!
 //! **Knows** how each part behaves in time. **Must not know** operating systems, programs,
-//! recordings or policies: page tables come through [`walker::PageTable`], references are handed in
-//! one at a time. One cache model, one DRAM model in the whole project: the simulated machine and
-//! the rack are built of these parts.
+//! recordings or policies: page tables come through [`walker::PageTable`], references are passed in
+//! one at a time. The whole project has one cache model and one DRAM model: the simulated machine
+//! and the rack are built of these parts.
 //!
 //! Every part is an ordinary struct made from a configuration that is checked once
 //! ([`error::ConfigError`]). Parts do not call each other behind the caller's back and keep no
 //! clock of their own: every call that takes time is given a time and returns one
-//! ([`units::Picoseconds`]). Requests carry numbers that come back with the answer
+//! ([`units::Picoseconds`]). Requests have numbers that come back with the answer
 //! ([`request::RequestId`]).
 //!
 //! In reading order:
-//! - [`units`], [`address`], [`request`], [`error`], [`random`]: the words the parts talk in;
+//! - [`units`], [`address`], [`request`], [`error`], [`random`]: the vocabulary of the parts;
 //! - [`cache`]: one cache, a hierarchy of them, and the same cache counted as cachegrind counts;
 //! - [`tlb`] and [`walker`]: address translation, of 4 KB and 2 MB pages, with 4 or 5 levels;
-//! - [`cpu`]: a core, that is, how much of memory's time a program notices;
+//! - [`cpu`]: a core, that is, how much of memory's time becomes time of the program;
 //! - [`tier`]: memory tiers as queues, with links and asymmetric media, or over [`dram`];
 //! - [`dram`]: DDR4 and DDR5 command timing;
 //! - [`node`]: cores, TLBs, walkers and caches put together, from reference to request;
 //! - [`presets`]: whole machines by name;
 //! - [`speed`]: how fast all of this runs;
-//! - [`host`] and [`prefetch`]: what makes it fast and changes no result.
-// `sets::sse2` and `host` alone may: each unsafe line says why it is sound.
+//! - [`host`] and [`prefetch`]: the speed-ups, which change no result.
+// Only `sets::sse2` and `host` use `unsafe`: each unsafe line says why it is sound.
 #![deny(unsafe_code)]
 
 pub mod address;

@@ -24,9 +24,9 @@ use crate::walker::{Fault, PageTable, WalkMemory, Walker, WalkerConfig};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeConfig {
-    /// Cores.
+    /// Number of cores.
     pub cores: u32,
-    /// Each core.
+    /// Configuration of each core.
     pub core: CoreConfig,
     /// Caches.
     pub caches: HierarchyConfig,
@@ -34,15 +34,15 @@ pub struct NodeConfig {
     pub tlbs: TlbsConfig,
     /// Page walker of each core.
     pub walker: WalkerConfig,
-    /// The cache level that walks enter at.
+    /// The cache level at which walks enter.
     #[serde(default)]
     pub walks_enter: Entry,
 }
 
-/// Where requests go that no cache answers.
+/// The memory behind the caches.
 pub trait MemoryPort {
-    /// A request is made at `at`. Returns when it is done, or that it is pending, and which memory
-    /// it went to: stalls are counted apart for each.
+    /// A request is made at `at`. Returns its completion time, or that it is pending, and the
+    /// memory that it went to: stalls are counted separately for each.
     fn submit(&mut self, at: Picoseconds, request: Request) -> (When, usize);
 
     /// Lets time pass to the next completion of a pending request; `None` if there is none.
@@ -52,15 +52,15 @@ pub trait MemoryPort {
 /// One load or store of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reference {
-    /// First byte.
+    /// Address of the first byte.
     pub address: VirtualAddress,
-    /// Bytes; 1 at least.
+    /// Size in bytes; 1 at least.
     pub size: u32,
     /// Load or store.
     pub kind: Kind,
     /// Instructions since the reference before, this one included.
     pub instructions: u32,
-    /// Whether its address came from the load before.
+    /// Whether the address came from the load before.
     pub dependence: Dependence,
 }
 
@@ -145,22 +145,22 @@ impl Node {
         &self.cores[core]
     }
 
-    /// One core, to be made to wait.
+    /// One core, mutable: to make it wait.
     pub fn core_mut(&mut self, core: usize) -> &mut Core {
         &mut self.cores[core]
     }
 
-    /// How many cores.
+    /// Number of cores.
     pub fn cores(&self) -> usize {
         self.cores.len()
     }
 
-    /// The TLBs of a core, to look at.
+    /// The TLBs of a core, read-only.
     pub fn tlbs(&self, core: usize) -> &Tlbs {
         &self.tlbs[core]
     }
 
-    /// The walker of a core, to look at.
+    /// The walker of a core, read-only.
     pub fn walker(&self, core: usize) -> &Walker {
         &self.walkers[core]
     }
@@ -170,24 +170,24 @@ impl Node {
         &self.caches
     }
 
-    /// The caches, to take lines out of.
+    /// The caches, mutable: to remove lines.
     pub fn caches_mut(&mut self) -> &mut CacheHierarchy {
         &mut self.caches
     }
 
-    /// `invlpg` of an address on a core. All its paging-structure entries go too.
+    /// `invlpg` of an address on a core. Also drops all its paging-structure entries.
     pub fn invalidate_page(&mut self, core: usize, address: VirtualAddress) {
         self.tlbs[core].invalidate(address);
         self.walkers[core].flush();
     }
 
-    /// Every translation of a range on a core, as one after the other `invlpg` would.
+    /// Drops every translation of a range on a core, like a series of `invlpg`.
     pub fn invalidate_range(&mut self, core: usize, start: VirtualAddress, size_bytes: u64) {
         self.tlbs[core].invalidate_range(start, size_bytes);
         self.walkers[core].flush();
     }
 
-    /// All translations of a core (a write to `cr3`).
+    /// Drops all translations of a core (a write to `cr3`).
     pub fn flush_translations(&mut self, core: usize) {
         self.tlbs[core].flush();
         self.walkers[core].flush();
@@ -195,8 +195,8 @@ impl Node {
 
     /// One reference of one core. Returns the level that served it (the farther one of two lines).
     ///
-    /// After a fault nothing but the walk has happened: let the operating system map the page, let
-    /// time pass with [`Core::wait_until`], and make the reference again with 0 instructions.
+    /// After a fault only the walk has happened: let the operating system map the page, let time
+    /// pass with [`Core::wait_until`], and make the reference again with 0 instructions.
     #[inline]
     pub fn reference(
         &mut self,
@@ -210,7 +210,7 @@ impl Node {
         let at = self.cores[core].issue_time(reference.dependence);
         let (address, write) = (reference.address, reference.kind.is_write());
         let last = address.0 + u64::from(reference.size.max(1) - 1);
-        // The commonest case first and alone: one line, known to the first level of everything.
+        // The most common case first and alone: one line, found in the first level of everything.
         if (address.0 ^ last) >> self.line_bits == 0
             && let Some(physical) = self.tlbs[core].lookup_first_level(address, write)
         {
@@ -236,13 +236,13 @@ impl Node {
         self.cores[core].step(instructions);
     }
 
-    /// One reference whose instructions were dispatched: for machines whose memory cannot be made to
-    /// run until a request is done, such as a rack in which other parts must run meanwhile. `None` if
-    /// the core waits for a completion, and then nothing has happened: give it with
+    /// One reference whose instructions were dispatched: for machines whose memory cannot be run
+    /// until a request is done, such as a rack in which other parts must run meanwhile. `None` if
+    /// the core waits for a completion, and then nothing has happened: pass the completion with
     /// [`Node::complete`] and try again.
     ///
-    /// The reference must lie in one line, and `memory` must answer requests of the walker at once;
-    /// they are the reads that nobody waits for ([`Node::is_awaited`]).
+    /// The reference must be in one line, and `memory` must answer requests of the walker at once;
+    /// they are the reads that no core waits for ([`Node::is_awaited`]).
     #[inline]
     pub fn try_reference(
         &mut self,
@@ -259,20 +259,20 @@ impl Node {
         self.reference(core, &reference, table, memory).map(Some)
     }
 
-    /// Whether a core waits for the request: if not, it is a write-back, or a read of the walker.
+    /// Whether a core waits for the request: otherwise it is a write-back, or a read of the walker.
     #[inline]
     pub fn is_awaited(id: RequestId) -> bool {
         id.0 & NOBODY != NOBODY
     }
 
-    /// Gives the completion of a pending request to the core that waits. Returns which.
+    /// Passes the completion of a pending request to the core that waits. Returns that core.
     pub fn complete(&mut self, completion: Completion) -> Option<usize> {
         let core = (completion.id.0 & NOBODY) as usize;
         self.cores.get_mut(core)?.resolve(completion.id, completion.done);
         Some(core)
     }
 
-    /// A reference to two lines, or to a page that the first-level TLB does not know.
+    /// A reference to two lines, or to a page that misses in the first-level TLB.
     #[inline(never)]
     fn reference_farther(
         &mut self,
@@ -300,14 +300,14 @@ impl Node {
         Ok(level.max(self.line(core, second, write, memory)))
     }
 
-    /// Waits for everything a core has under way: its program ends, or is to be stopped.
+    /// Waits for everything that a core has under way: its program ends, or is to be stopped.
     pub fn drain(&mut self, core: usize, memory: &mut impl MemoryPort) {
         while self.cores[core].drain() {
             await_completion(&mut self.cores, memory);
         }
     }
 
-    /// Gives the core that waits for it a completion that somebody else drew from the memory.
+    /// Passes a completion that the caller drew from the memory to the core that waits for it.
     pub fn resolve(&mut self, completion: Completion) {
         resolve(&mut self.cores, completion);
     }
@@ -319,7 +319,7 @@ impl Node {
         }
     }
 
-    /// Makes of a lookup a translation, by a walk if there is no other way.
+    /// Turns a lookup into a translation, by a walk if needed.
     #[expect(clippy::too_many_arguments, reason = "they are what a reference consists of")]
     #[inline(always)]
     fn translate(
@@ -428,7 +428,7 @@ impl Node {
     }
 }
 
-/// A translated address, when it was there, and whether it took a walk.
+/// A translated address, its time, and whether it took a walk.
 #[derive(Debug, Clone, Copy)]
 struct Translated {
     physical: PhysicalAddress,
@@ -436,7 +436,7 @@ struct Translated {
     walked: bool,
 }
 
-/// Lets memory run to its next completion and gives it to the core that waits.
+/// Lets memory run to its next completion and passes it to the core that waits.
 ///
 /// # Panics
 /// If nothing is pending: then no core can be waiting.
@@ -452,7 +452,7 @@ fn resolve(cores: &mut [Core], completion: Completion) {
     }
 }
 
-/// Dirty lines go to memory; nobody waits for them.
+/// Dirty lines go to memory; no core waits for them.
 #[inline]
 fn write_back(
     caches: &CacheHierarchy,
@@ -466,7 +466,7 @@ fn write_back(
     }
 }
 
-/// A walk's way through the caches.
+/// A walk's path through the caches.
 struct WalkPort<'a, M> {
     cores: &'a mut [Core],
     caches: &'a mut CacheHierarchy,
@@ -542,7 +542,7 @@ mod tests {
     }
 
     impl Machine {
-        /// One load of 8 bytes that needs the one before; when it is done.
+        /// One load of 8 bytes that needs the one before; returns its completion time.
         fn chase(&mut self, address: u64) -> Picoseconds {
             let reference = Reference {
                 address: VirtualAddress(address),
@@ -562,7 +562,7 @@ mod tests {
         }
     }
 
-    // The server: 3 GHz; 5, 15 and 70 cycles; 108 and 214 ns as a program sees them.
+    // The server: 3 GHz; 5, 15 and 70 cycles; 108 and 214 ns for a program.
     const CYCLE: f64 = 1.0 / 3.0;
     const DRAM: f64 = 108.0;
     const CXL: f64 = 214.0;
@@ -579,7 +579,7 @@ mod tests {
         // first level has by then, and the line: one after the other.
         let first = 7.0 * CYCLE + 4.0 * DRAM + 5.0 * CYCLE + DRAM;
         near(m.ns_of(0), first);
-        // The same page: no walk. The same line: nothing that anybody waits for.
+        // The same page: no walk. The same line: nothing to wait for.
         near(m.ns_of(64), DRAM);
         near(m.ns_of(72), 0.0);
         // The next page: after the load before (from the first level) and the second-level TLB only
@@ -627,8 +627,8 @@ mod tests {
 
     #[test]
     fn dram_by_command_and_dram_as_a_queue_agree_when_idle() {
-        // A load at a time, far apart: the command-level model lies between a closed bank and an
-        // open one, as its preset says.
+        // A load at a time, far apart: the command-level model is between a closed bank and an open
+        // one, as its preset says.
         for tier in [0, 1] {
             let mean = |name| {
                 let mut m = machine(name, tier, 0, PageSize::Huge);

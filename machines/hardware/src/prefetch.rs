@@ -1,23 +1,23 @@
-//! Looking ahead: what a reference of the near future will look at is asked of the simulating
-//! machine some references before, so that its own misses overlap. Results do not depend on it.
+//! Looking ahead: the data that a reference of the near future will read is prefetched on the
+//! simulating machine some references before, so that its own misses overlap. Results do not depend
+//! on it.
 //!
-//! In three steps, each of which needs what the one before has asked for: the entry of the page
-//! table; the sets that the entry's line and the data's line may be in; the sets that take what
-//! those lines drive out.
+//! In three steps, each of which needs the data of the one before: the entry of the page table; the
+//! sets that the entry's line and the data's line may be in; the sets that take the evicted lines.
 
 use crate::address::{LineAddress, VirtualAddress};
 use crate::node::Node;
 use crate::walker::{PageTable, PrefetchEntry};
 
-/// References from one step to the next. A step's answers take some 50 to 100 ns, a reference that
-/// waits for nothing about as long: a few of them are enough, and more would push each other out.
+/// References from one step to the next. A step's data takes some 50 to 100 ns, a reference without
+/// waits about as long: a few of them are enough, and more would evict each other.
 const STEP: usize = 6;
-/// References that are looked ahead.
+/// Number of references looked ahead.
 pub const AHEAD: usize = 3 * STEP;
-/// Places of the ring, at least [`AHEAD`] and one.
+/// Entries of the ring, at least [`AHEAD`] and one.
 const RING: usize = 32;
 
-/// What is known of a reference to come.
+/// State of a coming reference.
 #[derive(Debug, Clone, Copy, Default)]
 struct Coming {
     core: usize,
@@ -26,19 +26,19 @@ struct Coming {
     line: Option<LineAddress>,
 }
 
-/// What is known of the references to come.
+/// State of the coming references.
 #[derive(Debug, Clone, Default)]
 pub struct Prefetcher {
     coming: [Coming; RING],
 }
 
 impl Prefetcher {
-    /// Forgets everything: another sequence of references begins.
+    /// Drops everything: another sequence of references begins.
     pub fn clear(&mut self) {
         *self = Prefetcher::default();
     }
 
-    /// The reference of number `n` is made now, that of `n + AHEAD` will be `next`: a core and an
+    /// Reference number `n` is made now, and `next` will be number `n + AHEAD`: a core and an
     /// address.
     #[inline]
     pub fn step(

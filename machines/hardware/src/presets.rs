@@ -1,10 +1,10 @@
 //! Whole machines by name: those of the papers, and a current server with CXL memory.
 //!
 //! A tier's latency is from the last-level cache outwards. Where a source measured from the core
-//! (Intel's latency checker does), [`beyond_caches`] takes the cache look-ups off.
-//! Pipeline, cache and TLB figures that a paper leaves out are those of its processor, from the
-//! makers' optimisation manuals (Intel 248966, AMD 47414) and WikiChip's collections of them.
-//! `instructions_per_cycle` is a plain guess everywhere: what programs reach between misses.
+//! (Intel's latency checker does), [`beyond_caches`] subtracts the cache look-ups. Pipeline, cache
+//! and TLB figures that a paper omits are those of its processor, from the makers' optimisation
+//! manuals (Intel 248966, AMD 47414) and WikiChip's collections of them. `instructions_per_cycle`
+//! is a plain guess everywhere: what programs reach between misses.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,15 +27,15 @@ use crate::walker::WalkerConfig;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "toml::Table")]
 pub struct MachineConfig {
-    /// What it stands for.
+    /// The machine that is modelled.
     pub description: String,
     /// Cores, caches, TLBs, walkers.
     pub node: NodeConfig,
-    /// Memory, fastest first.
+    /// Memory tiers, fastest first.
     pub tiers: Vec<TierConfig>,
 }
 
-/// [`MachineConfig`] with nothing left out.
+/// [`MachineConfig`] with every value given.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Whole {
@@ -54,9 +54,9 @@ impl TryFrom<toml::Table> for MachineConfig {
 }
 
 impl MachineConfig {
-    /// From TOML: `preset` names what to start from, every other key replaces one of its values
-    /// (`node.caches.l2 = "none"` takes a level away); without a preset nothing may be left out. Keys
-    /// that do not exist are refused. Whether the parts can work is found when they are made.
+    /// Reads TOML: `preset` names the machine to start from, every other key replaces one of its
+    /// values (`node.caches.l2 = "none"` removes a level); without a preset every value must be
+    /// given. Unknown keys are rejected. Whether the parts can work is found when they are made.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         from_toml("machine", text)
     }
@@ -74,12 +74,12 @@ const PRESETS: [Preset; 7] = [
     ("server-ddr5-cxl-timing", server_cxl_timing),
 ];
 
-/// Every machine.
+/// The name of every preset.
 pub fn names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|p| p.0)
 }
 
-/// The machine of a name.
+/// The preset of a name.
 pub fn by_name(name: &str) -> Result<MachineConfig, ConfigError> {
     PRESETS.iter().find(|p| p.0 == name).map(|p| p.1()).ok_or_else(|| {
         let known: Vec<_> = names().collect();
@@ -356,7 +356,7 @@ fn server_cxl() -> MachineConfig {
     }
 }
 
-/// The same, down to DRAM commands, with one expander.
+/// The same, modelled down to DRAM commands, with one expander.
 fn server_cxl_timing() -> MachineConfig {
     let node = server_node();
     let mut local = dram::by_name("ddr5-4800").expect("the preset exists");
@@ -467,7 +467,7 @@ mod tests {
             let error = MachineConfig::from_toml(text).unwrap_err().to_string();
             assert!(error.contains(printed) && !error.contains('\n'), "{text:?} gives {error:?}");
         }
-        // What only the parts can see is refused when they are made.
+        // Values that only the parts can check are rejected when the parts are made.
         let text = "preset = \"server-ddr5-cxl\"\n[node.caches.l1]\nsize = \"40K\"";
         let machine = MachineConfig::from_toml(text).unwrap();
         let error = Node::new(&machine.node).unwrap_err().to_string();

@@ -9,7 +9,7 @@ use rand_pcg::Pcg64Mcg;
 pub struct Random(Pcg64Mcg);
 
 impl Random {
-    /// From a seed; every part takes its own, so that adding one part does not shift the others.
+    /// From a seed; every part has its own, so that adding one part does not shift the others.
     pub fn new(seed: u64) -> Self {
         Random(Pcg64Mcg::seed_from_u64(seed))
     }

@@ -1,4 +1,4 @@
-//! What goes to memory and what comes back.
+//! Requests to memory and their completions.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -6,13 +6,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::address::{Kind, PhysicalAddress};
 use crate::units::Picoseconds;
 
-/// The number of a request, chosen by who asks and given back with the answer. The parts never
-/// look at it.
+/// The number of a request, chosen by the requester and returned with the answer. The parts never
+/// interpret it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RequestId(pub u64);
 
-/// Requests by their numbers. Numbers are spread by multiplication: cheaper than the library's
-/// hash, and the same in every run as long as nobody asks for their order.
+/// Requests by their numbers. Numbers are hashed by multiplication: cheaper than the library's
+/// hash, and the same in every run as long as the order is not used.
 pub type ByRequest<T> = HashMap<RequestId, T, BuildHasherDefault<Spread>>;
 
 /// The hash of [`ByRequest`].
@@ -38,7 +38,7 @@ impl Hasher for Spread {
 /// A read or write of one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Its number.
+    /// The request's number.
     pub id: RequestId,
     /// First byte of the line.
     pub address: PhysicalAddress,
@@ -51,15 +51,15 @@ pub struct Request {
 pub enum When {
     /// At this time, known when it was submitted.
     At(Picoseconds),
-    /// Later requests may still go before it: ask for the number again.
+    /// Unknown: later requests may still go before it. The number comes back with the completion.
     Pending(RequestId),
 }
 
 /// A request that has been served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// Its number.
+    /// The request's number.
     pub id: RequestId,
-    /// When the data was there (reads) or taken (writes).
+    /// When the data arrived (reads) or was accepted (writes).
     pub done: Picoseconds,
 }

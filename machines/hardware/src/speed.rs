@@ -1,7 +1,7 @@
-//! How fast the model is: whole machines on synthetic references, to be timed by whoever calls.
+//! The speed of the model: whole machines on synthetic references, to be timed by the caller.
 //!
-//! Setting up is apart from running, so that a benchmark times references only. `cargo run --release
-//! -p terrace-hardware --example speed` prints the figures.
+//! Setting up is separate from running, so that a benchmark times references only. `cargo run
+//! --release -p terrace-hardware --example speed` prints the figures.
 
 use terrace_core::page::PageSize;
 
@@ -14,7 +14,7 @@ use crate::random::Random;
 use crate::tier::memory::TieredMemory;
 use crate::walker::{Leaf, MAX_LEVELS, PageTable, Path};
 
-/// A page table over a contiguous range of virtual addresses from 0, its data pages dealt out to the
+/// A page table over a contiguous range of virtual addresses from 0, its data pages placed in the
 /// tiers in turn, its own pages at the end of the first tier.
 #[derive(Debug, Clone)]
 pub struct FlatTable {
@@ -29,7 +29,7 @@ const DIRTY: u64 = 2;
 
 impl FlatTable {
     /// Maps `size_bytes`; pages go to each tier in turn, from its first address in `starts` on.
-    /// `tables_at` is where the page-table pages lie.
+    /// `tables_at` is the first address of the page-table pages.
     pub fn new(
         size_bytes: u64,
         page_size: PageSize,
@@ -90,7 +90,7 @@ impl PageTable for FlatTable {
     }
 }
 
-/// A machine with a page table, ready to be given references.
+/// A machine with a page table, ready for references.
 #[derive(Debug, Clone)]
 pub struct Workbench {
     /// The processor.
@@ -137,7 +137,7 @@ impl Workbench {
         let _ = self.node.reference(0, &reference, &mut self.table, &mut self.memory);
     }
 
-    /// References as a program with good locality makes them: two of three to a stack of 4 KB, the
+    /// References like those of a program with good locality: two of three to a stack of 4 KB, the
     /// third walking through 256 KB, a quarter of all stores.
     pub fn friendly(&mut self, references: u64) {
         for n in 0..references {

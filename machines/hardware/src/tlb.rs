@@ -1,9 +1,9 @@
 //! Translation lookaside buffers of one core: a first level for each page size, and a second
 //! level that both share or that is split.
 //!
-//! An entry holds the translation it was filled with, so a mapping that changes without a
-//! shootdown goes on being used, as in hardware. Entries know no process: a change of address
-//! space is a full flush (no PCID).
+//! An entry holds the translation it was filled with, so a mapping that changes without a shootdown
+//! goes on being used, as in hardware. Entries have no process number: a change of address space is
+//! a full flush (no PCID).
 
 use serde::{Deserialize, Serialize};
 use terrace_core::page::PageSize;
@@ -15,11 +15,11 @@ use crate::sets::recency::Recency;
 use crate::sets::ways::Ways;
 use crate::sets::words::{Words, words};
 
-/// The size and shape of one TLB.
+/// The size and associativity of one TLB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlbConfig {
-    /// Translations it holds.
+    /// Number of translations.
     pub entries: u32,
     /// Translations in a set; as many as `entries` for a fully associative one.
     pub ways: u32,
@@ -73,7 +73,7 @@ pub struct TlbsConfig {
     pub l1_huge: TlbConfig,
     /// Second level.
     pub l2: SecondLevelConfig,
-    /// Core cycles that a hit in the second level takes longer than one in the first.
+    /// Additional core cycles of a hit in the second level over one in the first.
     pub l2_cycles: u32,
 }
 
@@ -100,7 +100,7 @@ struct Array {
     values: Vec<u64>,
     ways: usize,
     set_bits: u32,
-    /// How many are valid, by the lowest bit of their tag: what is empty need not be searched.
+    /// Number of valid entries, by the lowest bit of their tag: an empty kind need not be searched.
     valid: [usize; 2],
 }
 
@@ -118,7 +118,7 @@ impl Array {
         })
     }
 
-    /// The set, and what is left of the tag to be kept there: the bits above, and the lowest.
+    /// The set, and the rest of the tag to be stored there: the bits above, and the lowest.
     #[inline(always)]
     fn place(&self, tag: u64) -> (usize, u64) {
         let number = tag >> 1;
@@ -126,12 +126,12 @@ impl Array {
         (set as usize, (number >> self.set_bits) << 1 | (tag & 1))
     }
 
-    /// The tag of which [`Array::place`] made this.
+    /// The inverse of [`Array::place`]: the tag.
     fn whole(&self, set: usize, kept: u64) -> u64 {
         ((kept >> 1) << self.set_bits | set as u64) << 1 | (kept & 1)
     }
 
-    /// Finds and marks as used: the value and the dirty bit.
+    /// Finds an entry and marks it as used: the value and the dirty bit.
     #[inline(always)]
     fn find(&mut self, tag: u64) -> Option<(u64, bool)> {
         if self.valid[(tag & 1) as usize] == 0 {
@@ -164,7 +164,7 @@ impl Array {
         Some((self.values[set * self.ways + way], dirty))
     }
 
-    /// Takes in what is not there; the oldest makes room.
+    /// Inserts an entry that is not present; the oldest is evicted.
     #[inline]
     fn insert(&mut self, tag: u64, value: u64, dirty: bool) {
         let (set, kept) = self.place(tag);
@@ -204,7 +204,7 @@ impl Array {
         1
     }
 
-    /// Every entry whose tag the test names.
+    /// Removes every entry whose tag passes the test.
     fn invalidate_where(&mut self, test: impl Fn(u64) -> bool) -> usize {
         if self.valid == [0; 2] {
             return 0;
@@ -228,21 +228,21 @@ impl Array {
     }
 }
 
-/// What the TLBs say of an address.
+/// The result of looking up an address in the TLBs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
     /// The first level had it.
     L1(PhysicalAddress),
-    /// The second level had it, and now the first has it too.
+    /// The second level had it; the first has it now too.
     L2(PhysicalAddress),
     /// Neither level has it: a page walk is needed.
     Miss,
-    /// This is the first write through an entry filled by a read: the hardware walks again, to set
-    /// the dirty bit.
+    /// The first write through an entry filled by a read: the hardware walks again, to set the
+    /// dirty bit.
     Clean,
 }
 
-/// What the TLBs of one core counted.
+/// Counters of the TLBs of one core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct TlbCounts {
     /// Addresses looked up.
@@ -255,7 +255,7 @@ pub struct TlbCounts {
     pub misses: u64,
     /// Of the misses, those that only had the dirty bit to set.
     pub dirty_walks: u64,
-    /// Entries taken out by invalidations.
+    /// Entries removed by invalidations.
     pub invalidated: u64,
 }
 
@@ -299,7 +299,7 @@ impl Tlbs {
         })
     }
 
-    /// What they counted.
+    /// The counters so far.
     pub fn counts(&self) -> TlbCounts {
         let c = self.counts;
         TlbCounts { lookups: c.l1_hits + c.l2_hits + c.misses, ..c }
@@ -328,7 +328,8 @@ impl Tlbs {
         }
     }
 
-    /// The commonest part of [`Tlbs::lookup`]. Without an answer [`Tlbs::lookup_farther`] must follow.
+    /// The most common part of [`Tlbs::lookup`]. Without an answer [`Tlbs::lookup_farther`] must
+    /// follow.
     #[inline(always)]
     pub(crate) fn lookup_first_level(
         &mut self,
@@ -357,7 +358,7 @@ impl Tlbs {
         if write {
             for size in [PageSize::Base, PageSize::Huge] {
                 if self.l1(size).find(tag(address.0 >> bits(size), size)).is_some() {
-                    // It was found before, but clean.
+                    // The entry was found before, but clean.
                     self.counts.dirty_walks += 1;
                     self.counts.misses += 1;
                     return Lookup::Clean;
@@ -386,8 +387,8 @@ impl Tlbs {
         Lookup::Miss
     }
 
-    /// Takes in what a walk found: both levels have it afterwards. `lookup` is what the address got
-    /// before, [`Lookup::Miss`] or [`Lookup::Clean`].
+    /// Inserts the result of a walk: both levels have it afterwards. `lookup` is the result for the
+    /// address before, [`Lookup::Miss`] or [`Lookup::Clean`].
     #[inline]
     pub fn fill(
         &mut self,
@@ -405,7 +406,7 @@ impl Tlbs {
         self.l2(size).insert(tag, frame.0, dirty);
     }
 
-    /// Drops the translation of one address, of whichever page size; how many entries that were.
+    /// Drops the translation of one address, of whichever page size; returns the number of entries.
     fn drop_page(&mut self, address: VirtualAddress) -> usize {
         let mut out = 0;
         for size in [PageSize::Base, PageSize::Huge] {
@@ -426,7 +427,7 @@ impl Tlbs {
             return;
         }
         let last = start.0.saturating_add(size_bytes - 1);
-        // Of a few pages each is looked for; of many, every entry is looked at.
+        // Of a few pages each is searched for; of many, every entry is checked.
         if (last >> BASE_PAGE_BITS) - (start.0 >> BASE_PAGE_BITS) < 8 {
             for page in start.0 >> BASE_PAGE_BITS..=last >> BASE_PAGE_BITS {
                 self.invalidate(VirtualAddress(page << BASE_PAGE_BITS));

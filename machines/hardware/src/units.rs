@@ -22,8 +22,8 @@ impl Picoseconds {
         Picoseconds(ns * 1000)
     }
 
-    /// From a parameter in nanoseconds, to the nearest picosecond. Refuses what is negative, not
-    /// a number or longer than a second: no part of a memory system takes that long.
+    /// From a parameter in nanoseconds, to the nearest picosecond. Rejects values that are
+    /// negative, not a number or longer than a second: no part of a memory system takes that long.
     pub fn from_parameter_ns(part: &str, name: &str, ns: f64) -> Result<Self, ConfigError> {
         if (0.0..=1e9).contains(&ns) {
             Ok(Picoseconds((ns * 1000.0).round() as u64))
@@ -42,7 +42,7 @@ impl Picoseconds {
         self.0 as f64 / 1e12
     }
 
-    /// The span from `earlier` to here, nothing when it lies later.
+    /// The span from `earlier` to here, 0 when `earlier` is later.
     pub const fn since(self, earlier: Picoseconds) -> Picoseconds {
         Picoseconds(self.0.saturating_sub(earlier.0))
     }
@@ -184,7 +184,7 @@ impl<'de> Deserialize<'de> for Bytes {
 pub struct Bandwidth(u64);
 
 impl Bandwidth {
-    /// From a parameter in GB/s. Refuses what cannot move data: 0, negative, not a number.
+    /// From a parameter in GB/s. Rejects values that cannot move data: 0, negative, not a number.
     pub fn from_parameter_gb_per_s(
         part: &str,
         name: &str,
@@ -202,7 +202,7 @@ impl Bandwidth {
         self.0 as f64 / 1e9
     }
 
-    /// How long `bytes` take at this bandwidth, to the nearest picosecond.
+    /// Transfer time of `bytes` at this bandwidth, to the nearest picosecond.
     pub fn transfer_time(self, bytes: u64) -> Picoseconds {
         let numerator = u128::from(bytes) * 1_000_000_000_000 + u128::from(self.0 / 2);
         Picoseconds((numerator / u128::from(self.0)) as u64)

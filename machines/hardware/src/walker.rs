@@ -1,12 +1,13 @@
-//! The page walker of one core: paging-structure caches and the accesses that are left to do.
+//! The page walker of one core: paging-structure caches and the remaining accesses.
 //!
-//! The walker knows no memory. It tells its [`WalkMemory`] each page-table entry it reads, with its
-//! physical address, and is told when the answer is there; so walks go through the same caches to
-//! the tier that holds that page-table page as everything else. The page table itself belongs to
-//! the operating-system model, which says where its pages lie through [`PageTable`].
+//! The walker contains no memory. It passes each page-table entry that it reads to its
+//! [`WalkMemory`], with the physical address, and gets the time of the answer; so walks go through
+//! the same caches as everything else to the tier that holds that page-table page. The page table
+//! itself belongs to the operating-system model, which provides the addresses of its pages through
+//! [`PageTable`].
 //!
 //! Accessed and dirty bits are set here and nowhere else: a walk that finds the leaf's bit clear
-//! writes the entry, and says so in [`Walk`]. A translation that stays in the TLB sets no bit.
+//! writes the entry, and reports that in [`Walk`]. A translation that stays in the TLB sets no bit.
 //! The accessed bits of the levels above the leaf are not modelled; no tracker reads them.
 
 use serde::{Deserialize, Serialize};
@@ -49,7 +50,7 @@ pub fn entry_address(
 pub struct Leaf {
     /// Physical address of the page.
     pub frame: PhysicalAddress,
-    /// Its size: [`PageSize::Huge`] when the entry is one of level 1.
+    /// Size of the page: [`PageSize::Huge`] when the entry is one of level 1.
     pub size: PageSize,
     /// Whether the entry's accessed bit is set.
     pub accessed: bool,
@@ -57,45 +58,45 @@ pub struct Leaf {
     pub dirty: bool,
 }
 
-/// The way through the page table to one address.
+/// The path through the page table to one address.
 #[derive(Debug, Clone, Copy)]
 pub struct Path {
     /// Physical address of the page-table page of each level, by level index; those from `lowest`
     /// up to the root count.
     pub tables: [PhysicalAddress; MAX_LEVELS],
-    /// The level of the entry that ends the way: 0 for a base page, 1 for a huge page, whichever
-    /// holds the not-present entry for an address that is not mapped.
+    /// The level of the entry that ends the path: 0 for a base page, 1 for a huge page, the level
+    /// of the not-present entry for an address that is not mapped.
     pub lowest: usize,
-    /// What the last entry maps; `None` for a page fault.
+    /// The page that the last entry maps; `None` for a page fault.
     pub leaf: Option<Leaf>,
 }
 
-/// The entry that a walk will probably end at, for those who look ahead.
+/// The entry at which a walk will probably end, for prefetching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrefetchEntry {
-    /// The page table's own number for the entry.
+    /// The entry's number in the page table.
     pub number: usize,
-    /// Its physical address.
+    /// Physical address of the entry.
     pub entry: PhysicalAddress,
 }
 
-/// The page table of one address space, as the hardware sees it.
+/// The page table of one address space, for the hardware.
 pub trait PageTable {
-    /// The way to an address.
+    /// The path to an address.
     fn path(&self, address: VirtualAddress) -> Path;
 
-    /// A walk set the accessed bit of the page at `address`, and the dirty bit if `dirty`. Who runs
-    /// the walker calls this when [`Walk`] says so; nothing else sets these bits.
+    /// A walk set the accessed bit of the page at `address`, and the dirty bit if `dirty`. The
+    /// walker's caller calls this when [`Walk`] requires it; nothing else sets these bits.
     fn set_bits(&mut self, address: VirtualAddress, dirty: bool);
 
-    /// The entry for an address, without looking at it: the simulating machine is asked for it
-    /// instead. `None` where that is not easily told.
+    /// The entry for an address, without reading it: prefetches it on the simulating machine
+    /// instead. `None` where that is not cheap to find.
     #[inline]
     fn prefetch(&self, _address: VirtualAddress) -> Option<PrefetchEntry> {
         None
     }
 
-    /// Where the address lies that a prefetched entry maps, if it maps it still.
+    /// Physical address that a prefetched entry maps, if it still maps the address.
     #[inline]
     fn prefetched(
         &self,
@@ -106,10 +107,10 @@ pub trait PageTable {
     }
 }
 
-/// Where a walk's accesses go.
+/// The memory of a walk's accesses.
 pub trait WalkMemory {
     /// The entry at `entry` (of a page-table page of `level`) is read, or written when a bit is set
-    /// in it, at `now`. Returns when that is done.
+    /// in it, at `now`. Returns the completion time.
     fn walk_access(
         &mut self,
         now: Picoseconds,
@@ -197,7 +198,7 @@ impl StructureCache {
         Some(found.1)
     }
 
-    /// Takes in what is not there; the oldest makes room.
+    /// Inserts an entry that is not present; the oldest is evicted.
     #[inline]
     fn insert(&mut self, prefix: u64, table: u64) {
         if self.ways == 0 {
@@ -214,32 +215,32 @@ impl StructureCache {
 /// A walk that found a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Walk {
-    /// When the translation is there.
+    /// When the translation is available.
     pub done: Picoseconds,
     /// The page, with its bits as they were before the walk.
     pub leaf: Leaf,
     /// Entries read.
     pub accesses: u32,
-    /// The walk set the leaf's accessed bit; the page table must be told.
+    /// The walk set the leaf's accessed bit; the caller must set it in the page table.
     pub set_accessed: bool,
-    /// The walk set the leaf's dirty bit; the page table must be told.
+    /// The walk set the leaf's dirty bit; the caller must set it in the page table.
     pub set_dirty: bool,
 }
 
 /// A walk that found nothing mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// The address.
+    /// The address walked.
     pub address: VirtualAddress,
-    /// Whether it was stored to.
+    /// Whether the access was a store.
     pub write: bool,
-    /// When the walk knew.
+    /// When the walk ended.
     pub done: Picoseconds,
     /// The level whose entry was not present.
     pub level: usize,
 }
 
-/// What the walker of one core counted.
+/// Counters of the walker of one core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct WalkCounts {
     /// Walks that found a page.
@@ -254,8 +255,8 @@ pub struct WalkCounts {
     pub dirty_set: u64,
     /// Time from the start of each walk to its end, in picoseconds.
     pub walk_ps: u64,
-    /// Walks that a paging-structure cache sent to a page-table page that is no longer there: an
-    /// operating system that forgot to flush.
+    /// Walks that a paging-structure cache sent to a page-table page that no longer exists: a
+    /// missing flush in the operating system.
     pub stale: u64,
 }
 
@@ -285,12 +286,12 @@ impl Walker {
         })
     }
 
-    /// What it counted.
+    /// The counters so far.
     pub fn counts(&self) -> WalkCounts {
         self.counts
     }
 
-    /// Walks to `address`, starting at `now` below whatever the paging-structure caches know.
+    /// Walks to `address`, starting at `now` below the deepest cached level.
     pub fn walk(
         &mut self,
         now: Picoseconds,
@@ -316,7 +317,7 @@ impl Walker {
                 break;
             }
             level -= 1;
-            // The search began below the deepest entry cached: this one is not.
+            // The search began below the deepest cached entry: this one is not cached.
             self.caches[level].insert(prefix(address, level), path.tables[level].0);
         }
         let Some(leaf) = path.leaf else {
@@ -358,7 +359,7 @@ impl Walker {
 mod tests {
     use super::*;
 
-    /// Base pages everywhere below 1 TB but for one hole; tables at addresses that tell the level.
+    /// Base pages everywhere below 1 TB but for one hole; table addresses that encode the level.
     struct Table {
         huge: bool,
         accessed: bool,

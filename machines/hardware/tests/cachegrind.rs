@@ -1,5 +1,4 @@
-//! Cache misses against a tool that no one here wrote: Valgrind's cachegrind, for ordinary
-//! programs.
+//! Cache misses against an independent tool: Valgrind's cachegrind, for ordinary programs.
 //!
 //! The references come from Valgrind's lackey (`--trace-mem=yes`), the counts to compare with from
 //! cachegrind with the same geometry, each from its own run of the same program: both are

@@ -37,8 +37,8 @@ fn a_cache_is_the_obvious_cache() {
         let config = CacheConfig::new(Bytes(64 * sets * ways * slices), ways as u32, 64)
             .with_slices(slices as u32);
         let mut cache = Cache::new(&config).unwrap();
-        // With slices the set of a line is the cache's secret; lines that conflict are learnt from
-        // what it drives out, so the plain model only has capacity there.
+        // With slices only the cache knows the set of a line; lines that conflict are learnt from
+        // its evictions, so the plain model only has capacity there.
         let mut plain = vec![PlainSet::default(); sets as usize];
         let mut random = Random::new(sets * 100 + ways);
         let (mut hits, mut misses, mut inside) = (0, 0, HashMap::new());
@@ -119,9 +119,9 @@ fn no_written_line_is_lost_between_caches_and_memory() {
             };
             let mut h = CacheHierarchy::new(&config, cores).unwrap();
             let mut random = Random::new(77);
-            // Lines that were written since they were last taken out, and of those the ones that
-            // were not written back since. (A write-back may be of an older version, of a lower
-            // level, while the newest stays above: then it will come too.)
+            // Lines that were written since they were last removed, and of those the ones that were
+            // not written back since. (A write-back may be of an older version, of a lower level,
+            // while the newest stays above: then it will come too.)
             let mut written: HashSet<u64> = HashSet::new();
             let mut dirty: HashSet<u64> = HashSet::new();
             let mut references = 0;
@@ -167,7 +167,7 @@ fn no_written_line_is_lost_between_caches_and_memory() {
                     }
                 }
             }
-            // Whatever is dirty is still somewhere.
+            // Every dirty line is still in some level.
             for line in dirty {
                 assert!(h.invalidate(LineAddress(line)), "{inclusion:?}: line {line} was lost");
             }
@@ -269,7 +269,7 @@ fn dram_answers_every_request_once_and_in_the_order_of_time() {
         let n = MILLION / 2;
         for id in 0..n {
             now += Picoseconds(random.below(9_000));
-            // Half a megabyte: enough to meet lines that wait to be written.
+            // Half a megabyte: enough to hit lines that wait to be written.
             let address = PhysicalAddress(random.below(8192) * 64);
             let kind = if random.below(3) == 0 { Kind::Write } else { Kind::Read };
             memory.advance_to(now);
@@ -370,7 +370,7 @@ fn every_reference_of_a_machine_is_accounted_for() {
             walks += w.walks;
             walk_reads += w.accesses.iter().sum::<u64>();
             bits += w.accessed_set + w.dirty_set;
-            // Where the core's time went adds up to its time, to the picosecond.
+            // The parts of the core's time add up to its time, to the picosecond.
             let stalls: u64 = c.stall_ps.iter().sum();
             assert_eq!(c.compute_ps + stalls + c.store_stall_ps, node.core(core).now().0);
         }
@@ -385,7 +385,7 @@ fn every_reference_of_a_machine_is_accounted_for() {
             assert_eq!(l2.references(), l1.misses());
             assert_eq!(llc.references(), l2.misses());
         }
-        // Memory got each miss of the last level as a read, and no read else.
+        // Memory got each miss of the last level as a read, and no other read.
         let counts: Vec<_> = (0..2).map(|t| bench.memory.counts(t)).collect();
         assert_eq!(counts.iter().map(|c| c.reads).sum::<u64>(), llc.misses());
         assert!(counts.iter().all(|c| c.reads > 0));

@@ -1,6 +1,6 @@
-//! No timing constraint is ever violated: every command of varied traffic on varied configurations
-//! is looked at by a checker that shares no rule with the model. And the checker is itself checked:
-//! each timing made one cycle shorter in the model alone must be found.
+//! No timing constraint is ever violated: a checker that shares no rule with the model checks every
+//! command of varied traffic on varied configurations. And the checker is itself checked: each
+//! timing made one cycle shorter in the model alone must be found.
 
 use proptest::prelude::*;
 use terrace_hardware::dram::channel::Logged;
@@ -127,7 +127,7 @@ fn the_checker_finds_every_timing_that_is_a_cycle_short() {
                 let mut right = presets::by_name("ddr5-4800").unwrap();
                 right.organization.ranks = 2;
                 right.controller.page_policy = policy;
-                // Longer than what hides it, so that it is the rule that binds.
+                // Longer than the rule that hides it, so that this rule binds.
                 let lengthen = match rule {
                     "tRC" | "tFAW" => 20,
                     "tRRD_L" | "tWTR_L" | "tWTR_S" | "tRRD_S" | "tCCD_S" | "tCCD_L_WR" => 6,
@@ -161,7 +161,7 @@ fn the_checker_finds_commands_out_of_state() {
     let log = log_of(&config, &traffic(Pattern::Random, 0.8, load, 2_000)).remove(0);
     assert!(check(&config, &log, 1).is_empty());
     for (i, _) in log.iter().enumerate().skip(50).step_by(97) {
-        // Without its activation or precharge, or with another row, something no longer fits.
+        // Without its activation or precharge, or with another row, some rule is violated.
         let mut without = log.clone();
         let gone = without.remove(i);
         if gone.command == terrace_hardware::dram::constraint::Command::Act {

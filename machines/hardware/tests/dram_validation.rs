@@ -1,6 +1,6 @@
-//! The DRAM model against arithmetic: what JEDEC's timings say a memory must do, written out, and
-//! what others published of their simulators. `cargo test -p terrace-hardware --test dram_validation
-//! -- --nocapture` prints the table that `VALIDATION.md` explains.
+//! The DRAM model against arithmetic: what JEDEC's timings require of a memory, written out, and
+//! published results of other simulators. `cargo test -p terrace-hardware --test dram_validation --
+//! --nocapture` prints the table that `VALIDATION.md` explains.
 //!
 //! Numbers are for DDR4-2400T (17-17-17), 1 channel, 1 rank of 8 Gb x8 devices, unless said.
 
@@ -232,7 +232,7 @@ fn queues_policies_and_maps_act_as_their_names_say() {
         .iter()
         .map(|f| f.parse().unwrap())
         .collect();
-    // A short queue, lest it see the next row, in another group, early.
+    // A short queue, so that it does not hold a request for the next row, in another group, early.
     one_group.controller.read_queue = 8;
     let ratio = stream(&one_group).achieved_gb_per_s / stream(&base).achieved_gb_per_s;
     compare("stream within one bank group, share", ratio, 4.0 / 6.0, 5.0);

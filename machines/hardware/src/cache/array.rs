@@ -1,7 +1,7 @@
 //! One set-associative, write-back, write-allocate cache.
 //!
-//! A line is one word: its tag and a dirty bit. Beside it the replacement policy keeps a few bits for
-//! each set or line. How both lie in memory is the business of the module `sets`.
+//! A line is one word: its tag and a dirty bit. Beside it the replacement policy keeps a few bits
+//! for each set or line. The module `sets` defines the memory layout of both.
 
 use crate::address::LineAddress;
 use crate::cache::config::{CacheConfig, Replacement};
@@ -11,16 +11,16 @@ use crate::sets::recency::Recency;
 use crate::sets::ways::Ways;
 use crate::sets::words::{Words, words};
 
-/// A line that had to leave.
+/// A line that was evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evicted {
-    /// Which.
+    /// The line's number.
     pub line: LineAddress,
-    /// Whether it holds what no level below has.
+    /// Whether the line holds data that no level below has.
     pub dirty: bool,
 }
 
-/// What became of a reference: hit or miss, and the line that a miss drove out.
+/// The outcome of a reference: hit or miss, and the line that a miss evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
     hit: bool,
@@ -31,13 +31,13 @@ pub struct Access {
 impl Access {
     const HIT: Access = Access { hit: true, victim: NONE };
 
-    /// Whether the line was there.
+    /// Whether the line was present.
     #[inline]
     pub fn is_hit(self) -> bool {
         self.hit
     }
 
-    /// The line driven out, if any.
+    /// The line evicted, if any.
     #[inline]
     pub fn evicted(self) -> Option<Evicted> {
         let (line, dirty) = (LineAddress(self.victim >> 1), self.victim & 1 != 0);
@@ -48,22 +48,22 @@ impl Access {
 /// No victim. No line has this number: addresses have fewer bits.
 const NONE: u64 = u64::MAX;
 
-/// What one cache counted.
+/// Counters of one cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct CacheCounts {
-    /// Reads asked for.
+    /// Reads.
     pub reads: u64,
-    /// Writes asked for.
+    /// Writes.
     pub writes: u64,
-    /// Reads that were not there.
+    /// Reads that missed.
     pub read_misses: u64,
-    /// Writes that were not there.
+    /// Writes that missed.
     pub write_misses: u64,
-    /// Lines that made room for others.
+    /// Lines evicted to make room for others.
     pub evictions: u64,
-    /// Those of them that were dirty.
+    /// Evicted lines that were dirty.
     pub dirty_evictions: u64,
-    /// Lines taken out by name.
+    /// Lines removed by address.
     pub invalidations: u64,
 }
 
@@ -91,7 +91,7 @@ impl std::ops::AddAssign for CacheCounts {
     }
 }
 
-/// What a replacement policy remembers.
+/// State of a replacement policy.
 #[derive(Debug, Clone)]
 enum Order {
     Lru(Recency),
@@ -124,7 +124,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache; an error if there can be no such cache.
+    /// An empty cache; an error if the configuration is impossible.
     pub fn new(config: &CacheConfig) -> Result<Self, ConfigError> {
         let sets = config.sets()?;
         let all_sets = (sets * u64::from(config.slices)) as usize;
@@ -147,12 +147,12 @@ impl Cache {
         })
     }
 
-    /// What it counted since it was made or since [`Cache::reset_counts`].
+    /// Counts since the cache was made or since [`Cache::reset_counts`].
     pub fn counts(&self) -> CacheCounts {
         self.counts
     }
 
-    /// Counts from nothing; the lines stay.
+    /// Resets the counts; the lines stay.
     pub fn reset_counts(&mut self) {
         self.counts = CacheCounts::default();
     }
@@ -177,7 +177,7 @@ impl Cache {
         tag << self.set_bits | (set as u64 & self.set_mask)
     }
 
-    /// A counted reference. A miss brings the line in, whether it reads or writes.
+    /// A counted reference. A miss fills the line, whether it reads or writes.
     #[inline]
     pub fn access(&mut self, line: LineAddress, write: bool) -> Access {
         self.counts.writes += u64::from(write);
@@ -205,7 +205,7 @@ impl Cache {
         }
     }
 
-    /// A counted reference that takes the line out: for a level that is filled from above and whose
+    /// A counted reference that removes the line: for a level that is filled from above and whose
     /// hits move up. `Some(dirty)` on a hit.
     #[inline]
     pub fn take(&mut self, line: LineAddress, write: bool) -> Option<bool> {
@@ -220,14 +220,14 @@ impl Cache {
         taken
     }
 
-    /// Brings a line in without a reference: a write-back from above, a prefetch. Returns the
-    /// line that made room.
+    /// Fills a line without a reference: a write-back from above, a prefetch. Returns the line that
+    /// was evicted.
     #[inline]
     pub fn fill(&mut self, line: LineAddress, dirty: bool) -> Option<Evicted> {
         self.place::<false>(line, dirty).evicted()
     }
 
-    /// Asks the host for what an access to this line will look at.
+    /// Prefetches on the host the data that an access to this line will read.
     #[inline]
     pub(crate) fn prefetch(&self, line: LineAddress) {
         let (set, _) = self.place_of(line);
@@ -239,8 +239,8 @@ impl Cache {
         }
     }
 
-    /// The line that would make room for this one if it were not there, as far as that is easily
-    /// told.
+    /// The line that would be evicted for this one if it were not present, as far as that is cheap
+    /// to find.
     #[inline]
     pub(crate) fn next_victim(&self, line: LineAddress) -> Option<Evicted> {
         let (set, _) = self.place_of(line);
@@ -286,7 +286,7 @@ impl Cache {
         self.place_slowly(set, tag, write)
     }
 
-    /// The same for every form of words and every policy.
+    /// The same for every kind of word and every policy.
     #[inline(never)]
     fn place_slowly(&mut self, set: usize, tag: u64, write: bool) -> Access {
         self.words.admit(tag);
@@ -311,7 +311,7 @@ impl Cache {
         self.missed(set, out)
     }
 
-    /// A line came in; `out` is the tag and the dirty bit of the one that made room, if any.
+    /// A line was filled; `out` is the tag and the dirty bit of the evicted line, if any.
     #[inline]
     fn missed(&mut self, set: usize, out: Option<(u64, bool)>) -> Access {
         let Some((tag, dirty)) = out else { return Access { hit: false, victim: NONE } };
@@ -320,14 +320,14 @@ impl Cache {
         Access { hit: false, victim: self.line_of(set, tag) << 1 | u64::from(dirty) }
     }
 
-    /// Whether a line is there; uses and counts nothing.
+    /// Whether a line is present; uses and counts nothing.
     #[inline]
     pub fn contains(&self, line: LineAddress) -> bool {
         let (set, tag) = self.place_of(line);
         words!(&self.words, w => w.find(set, tag)).is_some()
     }
 
-    /// Marks a line dirty if it is there, without using it. Whether it was there.
+    /// Marks a line dirty if it is present, without using it. Returns whether it was present.
     pub fn mark_dirty(&mut self, line: LineAddress) -> bool {
         let (set, tag) = self.place_of(line);
         words!(&mut self.words, w => match w.find(set, tag) {
@@ -339,7 +339,7 @@ impl Cache {
         })
     }
 
-    /// Takes a line out. `Some(dirty)` if it was there.
+    /// Removes a line. `Some(dirty)` if it was present.
     pub fn invalidate(&mut self, line: LineAddress) -> Option<bool> {
         let dirty = self.remove(line);
         self.counts.invalidations += u64::from(dirty.is_some());
@@ -359,7 +359,7 @@ impl Cache {
         Some(dirty)
     }
 
-    /// Every line that is there, set by set.
+    /// Every line present, set by set.
     pub fn lines(&self) -> Vec<Evicted> {
         let found = words!(&self.words, w => w.all());
         found
@@ -373,7 +373,7 @@ impl Cache {
 }
 
 impl Order {
-    /// The way that makes room in a full set.
+    /// The way to evict in a full set.
     fn victim(&mut self, set: usize, ways: usize) -> usize {
         match self {
             Order::Lru(recency) => recency.reuse_oldest(set),
@@ -538,7 +538,7 @@ mod tests {
             assert_eq!(widened.access(line, write), wide.access(line, write));
         }
         assert!(widened.counts().evictions > 100);
-        // Nor do they match what they are when cut off.
+        // Nor do they match the tags that they are equal to when truncated.
         let mut narrow = one_set(4, Replacement::Lru);
         narrow.access(LineAddress(5), true);
         assert!(!narrow.contains(LineAddress(5 | 1 << 40)));

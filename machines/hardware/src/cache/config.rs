@@ -1,20 +1,20 @@
-//! The geometry of one cache. What no hardware could be is refused with the reason.
+//! The geometry of one cache. A geometry that no hardware could have is rejected with the reason.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, check_range};
 use crate::units::Bytes;
 
-/// Which line of a full set makes room.
+/// Which line of a full set is evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Replacement {
-    /// The least recently used one; what cachegrind simulates.
+    /// The least recently used one, as in cachegrind.
     #[default]
     Lru,
-    /// Any, by a generator with a fixed seed.
+    /// A random one, by a generator with a fixed seed.
     Random,
-    /// The one a binary tree of last-used bits points to.
+    /// The one that a binary tree of last-used bits points to.
     TreePlru,
     /// Static re-reference interval prediction with 2 bits (Jaleel et al., ISCA 2010).
     Srrip,
@@ -26,21 +26,21 @@ pub enum Replacement {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheConfig {
-    /// All of it, over all slices.
+    /// Total size, over all slices.
     pub size: Bytes,
-    /// Lines that one set holds.
+    /// Lines of a set.
     pub ways: u32,
     /// Bytes of a line.
     #[serde(default = "default_line")]
     pub line_bytes: u32,
-    /// Equal parts that lines are spread over by a hash, as in a server's last level; each has a
-    /// power-of-two number of sets, the number of slices is free.
+    /// Equal parts that lines are spread over by a hash, as in a server's last level. Each has a
+    /// power-of-two number of sets; any number of slices is possible.
     #[serde(default = "one")]
     pub slices: u32,
-    /// Which line makes room.
+    /// Which line is evicted.
     #[serde(default)]
     pub replacement: Replacement,
-    /// Core cycles from the load to the data on a hit here.
+    /// Core cycles from the load to the data on a hit in this cache.
     #[serde(default = "default_latency")]
     pub latency_cycles: u32,
 }
@@ -70,8 +70,8 @@ impl CacheConfig {
         }
     }
 
-    /// From the form of the command line: `32K,8`, or with the line size `32K,8,64` as cachegrind
-    /// writes it; a line size in the text must equal `line_bytes` where both are given.
+    /// Parses the command-line form: `32K,8`, or with the line size `32K,8,64` as cachegrind writes
+    /// it; a line size in the text must equal `line_bytes` where both are given.
     pub fn parse(text: &str, line_bytes: Option<u32>) -> Result<Self, ConfigError> {
         let bad = |what: &str| {
             ConfigError::new("cache", format!("{text:?}: {what}; write SIZE,WAYS such as 32K,8"))
@@ -99,25 +99,25 @@ impl CacheConfig {
         Ok(config)
     }
 
-    /// With another latency.
+    /// Sets the latency.
     pub fn with_latency(mut self, cycles: u32) -> Self {
         self.latency_cycles = cycles;
         self
     }
 
-    /// With another replacement policy.
+    /// Sets the replacement policy.
     pub fn with_replacement(mut self, replacement: Replacement) -> Self {
         self.replacement = replacement;
         self
     }
 
-    /// Spread over slices.
+    /// Sets the number of slices.
     pub fn with_slices(mut self, slices: u32) -> Self {
         self.slices = slices;
         self
     }
 
-    /// Sets in each slice; an error if there can be no such cache.
+    /// Sets in each slice; an error if the geometry is impossible.
     pub fn sets(&self) -> Result<u64, ConfigError> {
         let CacheConfig { size, ways, line_bytes, slices, .. } = *self;
         let line = u64::from(line_bytes);

@@ -1,12 +1,11 @@
-//! Caches counted as Valgrind's cachegrind counts them, so that the model can be checked against
-//! a tool that no one here wrote.
+//! Caches counted as Valgrind's cachegrind counts them, so that the model can be checked against an
+//! independent tool.
 //!
-//! Its rules (Valgrind 3.19, `cachegrind/cg_sim.c`, told in its manual, section "Cachegrind
+//! Its rules (Valgrind 3.19, `cachegrind/cg_sim.c`, described in its manual, section "Cachegrind
 //! specifics"): two levels, LRU, write-allocate; a reference that crosses a line is one reference
-//! and at most one miss, but both its lines are looked up; the last level sees a whole reference
-//! whose first level missed, both its lines even if only one missed; references longer than a
-//! line count as one of a line's length; a modify is one read. What the lines hold is never
-//! written back.
+//! and at most one miss, but both its lines are looked up; the last level gets a whole reference
+//! whose first level missed, both its lines even if only one missed; references longer than a line
+//! count as one of a line's length; a modify is one read. Lines are never written back.
 
 use crate::address::Kind;
 use crate::address::LineAddress;
@@ -93,7 +92,7 @@ impl CountingCaches {
         })
     }
 
-    /// An instruction of `size` bytes is fetched.
+    /// Counts the fetch of an instruction of `size` bytes.
     #[inline]
     pub fn fetch(&mut self, address: u64, size: u64) {
         let Some(i1) = &mut self.i1 else { return };
@@ -103,7 +102,7 @@ impl CountingCaches {
         self.instructions.add((first, last));
     }
 
-    /// `size` bytes are read or written. A modify is one read.
+    /// Counts a read or write of `size` bytes. A modify is one read.
     #[inline]
     pub fn data(&mut self, address: u64, size: u64, kind: Kind) {
         let size = size.clamp(1, self.longest);
@@ -134,7 +133,7 @@ mod tests {
             c.reads,
             LevelCounts { references: 1, first_level_misses: 1, last_level_misses: 1 }
         );
-        // Both lines came in.
+        // Both lines were filled.
         c.data(0, 8, Kind::Write);
         c.data(64, 8, Kind::Read);
         assert_eq!(c.writes.first_level_misses, 0);

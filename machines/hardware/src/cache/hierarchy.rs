@@ -1,7 +1,7 @@
 //! Private first and second levels over a shared last level.
 //!
-//! Lines move as in write-back hardware: a miss fills every level that keeps it, a dirty victim
-//! goes to the next level down, what leaves the last level dirty goes to memory. There is no
+//! Lines move as in write-back hardware: a miss fills every level that keeps the line, a dirty
+//! victim goes to the next level down, a dirty victim of the last level goes to memory. There is no
 //! coherence protocol between the private levels: two cores that write one line each keep it. For
 //! tiering this hides only lines bounced between cores, which never leave the chip.
 
@@ -12,17 +12,17 @@ use crate::cache::array::{Access, Cache, CacheCounts, Evicted};
 use crate::cache::config::CacheConfig;
 use crate::error::{ConfigError, check_range};
 
-/// What the last level keeps of the lines in the private ones.
+/// Which lines of the private levels the last level contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Inclusion {
-    /// All of them: a line that leaves the last level is taken out of the private ones too
-    /// (Intel client parts, Xeons up to Broadwell).
+    /// All of them: a line evicted from the last level is removed from the private ones too (Intel
+    /// client parts, Xeons up to Broadwell).
     Inclusive,
-    /// Filled by misses, but its victims stay where they are above.
+    /// Filled by misses, but its victims stay in the private levels.
     #[default]
     NonInclusive,
-    /// Only what the second level drove out (Xeon Scalable, AMD Zen). A hit moves the line up.
+    /// Only victims of the second level (Xeon Scalable, AMD Zen). A hit moves the line up.
     Victim,
 }
 
@@ -34,14 +34,14 @@ pub struct HierarchyConfig {
     pub l1: CacheConfig,
     /// Second level of each core; absent where the second level is the shared one.
     pub l2: Option<CacheConfig>,
-    /// The level all cores share.
+    /// The level that all cores share.
     pub llc: CacheConfig,
-    /// What the last level keeps.
+    /// Which lines the last level contains.
     #[serde(default)]
     pub inclusion: Inclusion,
 }
 
-/// Where a reference was served.
+/// The level that served a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Level {
     /// The core's first level.
@@ -50,11 +50,11 @@ pub enum Level {
     L2,
     /// The shared last level.
     Llc,
-    /// None of them: memory must be asked.
+    /// None of these: memory must serve the reference.
     Memory,
 }
 
-/// Dirty lines that the last miss drove out to memory.
+/// Dirty lines that the last miss evicted to memory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Writebacks {
     count: u8,
@@ -83,7 +83,7 @@ pub enum Entry {
 struct Private {
     l1: Cache,
     l2: Option<Cache>,
-    /// Whether anything was ever looked for here: caches of idle cores need not be searched.
+    /// Whether the caches were ever used: caches of idle cores need not be searched.
     used: bool,
 }
 
@@ -132,7 +132,7 @@ impl CacheHierarchy {
     }
 
     /// One reference of one core to one line: the level that had it. After a miss of the first
-    /// level, [`CacheHierarchy::writebacks`] says what it drove out.
+    /// level, [`CacheHierarchy::writebacks`] returns the evicted dirty lines.
     #[inline]
     pub fn access(&mut self, core: usize, line: LineAddress, write: bool) -> Level {
         let l1 = self.access_first_level(core, line, write);
@@ -155,7 +155,7 @@ impl CacheHierarchy {
     pub(crate) fn access_farther(&mut self, core: usize, line: LineAddress, l1: Access) -> Level {
         self.writebacks.count = 0;
         self.cores[core].used = true;
-        // The line moves first: what makes room for it must not drive it out below.
+        // The line moves first: filling it must not evict it below.
         let level = self.at_l2(core, line, false);
         self.l1_victim(core, l1.evicted());
         level
@@ -170,7 +170,7 @@ impl CacheHierarchy {
         line: LineAddress,
         write: bool,
     ) -> Level {
-        // What the first level holds is newer: a dirty copy there must not be passed by.
+        // The first level's copy is newer: a dirty copy there must not be bypassed.
         if entry == Entry::L1 || self.cores[core].l1.contains(line) {
             return self.access(core, line, write);
         }
@@ -179,8 +179,8 @@ impl CacheHierarchy {
         self.at_l2(core, line, write)
     }
 
-    /// Dirty lines that the last access drove out to memory, in the order they left; meaningless
-    /// after a hit in the first level, which drives nothing out.
+    /// Dirty lines that the last access evicted to memory, in order of eviction; meaningless after
+    /// a hit in the first level, which evicts nothing.
     #[inline]
     pub fn writebacks(&self) -> &[LineAddress] {
         &self.writebacks.lines[..usize::from(self.writebacks.count)]
@@ -189,8 +189,8 @@ impl CacheHierarchy {
     fn l1_victim(&mut self, core: usize, out: Option<Evicted>) {
         let Some(out) = out else { return };
         if out.dirty && self.inclusion == Inclusion::Inclusive && !self.llc.contains(out.line) {
-            // The last level drove it out just now, to make room for the line it made room for
-            // above: nothing below may keep it.
+            // The last level evicted it just now, for the line that it was evicted for above: no
+            // level below may keep it.
             self.writebacks.push(out.line);
             return;
         }
@@ -226,14 +226,14 @@ impl CacheHierarchy {
                 }
                 return Level::Memory;
             };
-            // The only copy moves up, and its dirt with it.
+            // The only copy moves up, and its dirty bit with it.
             if dirty | write {
                 let private = &mut self.cores[core];
                 let moved = match &mut private.l2 {
                     Some(l2) => l2.mark_dirty(line),
                     None => private.l1.mark_dirty(line),
                 };
-                // Nobody above keeps it (a walk in a machine without a second level).
+                // No level above keeps it (a walk in a machine without a second level).
                 if !moved {
                     self.llc.fill(line, true);
                 }
@@ -284,8 +284,8 @@ impl CacheHierarchy {
         dirty
     }
 
-    /// Asks the host for what a reference of this core to this line will look at beyond the first
-    /// level.
+    /// Prefetches on the host the data that a reference of this core to this line will read beyond
+    /// the first level.
     #[inline]
     pub(crate) fn prefetch(&self, core: usize, line: LineAddress) {
         if let Some(l2) = &self.cores[core].l2 {
@@ -294,8 +294,8 @@ impl CacheHierarchy {
         self.llc.prefetch(line);
     }
 
-    /// The same for the lines that it will drive out, once what [`CacheHierarchy::prefetch`] asked
-    /// for is there.
+    /// Prefetches the sets of the lines that it will evict, once the data that
+    /// [`CacheHierarchy::prefetch`] requested is present.
     #[inline]
     pub(crate) fn prefetch_victims(&self, core: usize, line: LineAddress) {
         let private = &self.cores[core];
@@ -312,9 +312,9 @@ impl CacheHierarchy {
         }
     }
 
-    /// Takes lines that follow one another out of every level.
+    /// Removes consecutive lines from every level.
     pub fn invalidate_lines(&mut self, first: LineAddress, lines: u64) {
-        /// Lines asked for before they are looked for.
+        /// Lines prefetched ahead of the line being removed.
         const AHEAD: u64 = 16;
         let end = first.0 + lines;
         let ask = |caches: &Self, line: u64| {
@@ -332,7 +332,8 @@ impl CacheHierarchy {
         }
     }
 
-    /// Takes a line out of every level, as when its page moves. Whether memory must get it first.
+    /// Removes a line from every level, as when its page moves. Returns whether memory must get it
+    /// first.
     pub fn invalidate(&mut self, line: LineAddress) -> bool {
         let above = self.invalidate_private(line);
         let here = self.llc.invalidate(line) == Some(true);
@@ -348,12 +349,12 @@ impl CacheHierarchy {
                 .any(|p| p.l1.contains(line) || p.l2.as_ref().is_some_and(|l2| l2.contains(line)))
     }
 
-    /// The caches of one core, first and second level, to look at.
+    /// The caches of one core, first and second level, read-only.
     pub fn private(&self, core: usize) -> (&Cache, Option<&Cache>) {
         (&self.cores[core].l1, self.cores[core].l2.as_ref())
     }
 
-    /// The shared cache, to look at.
+    /// The shared cache, read-only.
     pub fn shared(&self) -> &Cache {
         &self.llc
     }
@@ -371,7 +372,7 @@ impl CacheHierarchy {
         sum
     }
 
-    /// Counts from nothing; the lines stay.
+    /// Resets the counts; the lines stay.
     pub fn reset_counts(&mut self) {
         for private in &mut self.cores {
             private.l1.reset_counts();

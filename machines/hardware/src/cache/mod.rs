@@ -4,7 +4,7 @@
 //! - [`array`]: one set-associative cache;
 //! - [`hierarchy`]: private levels over a shared one, with write-backs;
 //! - [`counting`]: the same cache counted as Valgrind's cachegrind counts;
-//! - [`mshr`]: the misses a cache can have under way.
+//! - [`mshr`]: the misses that a cache can have under way.
 
 pub mod array;
 pub mod config;

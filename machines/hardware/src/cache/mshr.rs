@@ -1,16 +1,16 @@
-//! Miss-status holding registers: the misses a cache can have under way at once, and which lines
-//! they are for. Kept apart from the cache array, which knows no time.
+//! Miss-status holding registers: the misses that a cache can have under way at once, and their
+//! lines. Separate from the cache array, which has no time.
 
 use crate::address::LineAddress;
 use crate::error::{ConfigError, check_range};
 use crate::units::Picoseconds;
 
-/// What becomes of a miss that arrives at a given time.
+/// The outcome of a miss that arrives at a given time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MshrOutcome {
-    /// The same line is already on its way and will be there at this time: no new request.
+    /// The same line is already under way and will arrive at this time: no new request.
     Merged(Picoseconds),
-    /// There is a free register now.
+    /// A register is free now.
     Free,
     /// All are taken; the first becomes free at this time.
     FullUntil(Picoseconds),
@@ -36,7 +36,7 @@ impl Mshrs {
         })
     }
 
-    /// Asks for `line` at `now`; registers whose line has come by then are freed.
+    /// Requests `line` at `now`; registers whose line has arrived by then are freed.
     pub fn ask(&mut self, now: Picoseconds, line: LineAddress) -> MshrOutcome {
         let mut i = 0;
         while i < self.done.len() {
@@ -55,7 +55,7 @@ impl Mshrs {
         }
     }
 
-    /// Takes a register for `line` until `done`. The caller asked before.
+    /// Takes a register for `line` until `done`. The caller has called [`ask`](Self::ask) before.
     ///
     /// # Panics
     /// If none is free.
@@ -65,7 +65,7 @@ impl Mshrs {
         self.done.push(done);
     }
 
-    /// How many are taken.
+    /// Registers taken.
     pub fn taken(&self) -> usize {
         self.done.len()
     }

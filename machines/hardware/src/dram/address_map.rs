@@ -2,7 +2,7 @@
 //!
 //! A map lists the fields from the most to the least significant; `"column:2"` takes the lowest two
 //! bits of the column that are still free. Sizes need not be powers of two (six channels): fields
-//! are cut off by division, or by shifting where they are.
+//! are extracted by division, or by shifting where they are.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,17 +16,17 @@ use crate::error::ConfigError;
 /// A part of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Which channel.
+    /// The channel.
     Channel,
-    /// Which rank.
+    /// The rank.
     Rank,
-    /// Which bank group.
+    /// The bank group.
     BankGroup,
-    /// Which bank of the group.
+    /// The bank of the group.
     Bank,
-    /// Which row.
+    /// The row.
     Row,
-    /// Which burst of the row.
+    /// The burst of the row.
     Column,
 }
 
@@ -42,9 +42,9 @@ const PARTS: [(Part, &str); 6] = [
 /// A part, or the lowest bits of it that are still free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
-    /// Which part.
+    /// The part.
     pub part: Part,
-    /// How many bits of it; all that are left if `None`.
+    /// Number of bits; all that are left if `None`.
     pub bits: Option<u32>,
 }
 
@@ -89,7 +89,7 @@ impl<'de> Deserialize<'de> for Field {
     }
 }
 
-/// Where a line lies.
+/// The place of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Location {
     /// Channel.
@@ -102,7 +102,7 @@ pub struct Location {
     pub column: u32,
 }
 
-/// A slice of an address: `value % size` goes to `part`, shifted to its place there.
+/// A slice of an address: `value % size` goes to `part`, shifted to its position there.
 #[derive(Debug, Clone, Copy)]
 struct Cut {
     part: Part,
@@ -172,7 +172,7 @@ impl AddressMap {
         })
     }
 
-    /// Where an address lies. An address past the capacity wraps around.
+    /// The place of an address. An address past the capacity wraps around.
     pub fn locate(&self, address: PhysicalAddress) -> Location {
         let mut rest = address.0 >> self.line_bits;
         let mut parts = [0u64; 6];

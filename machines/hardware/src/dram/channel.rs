@@ -1,13 +1,13 @@
 //! One channel: queues of requests and the choice of the next command.
 //!
-//! Nothing is done per cycle. [`Channel::plan`] looks at one candidate command for each bank that
-//! has requests (the column command of its oldest row hit, or what its oldest request needs first)
-//! and finds the earliest that can be given, ties going to column commands and then to the oldest
-//! request: first-ready, first-come first-served. Time then jumps to that command.
+//! Nothing is done per cycle. [`Channel::plan`] considers one candidate command for each bank that
+//! has requests (the column command of its oldest row hit, or the first command that its oldest
+//! request needs) and finds the earliest that can be given. Ties go to column commands and then to
+//! the oldest request: first-ready, first-come first-served. Time then jumps to that command.
 //!
-//! Reads go before writes. Writes are taken at once and kept back until `write_high` of them wait,
-//! then drained down to `write_low`; or they go when there are no reads. A read of a line that waits
-//! to be written is answered from the queue, a write of such a line is merged into it.
+//! Reads go before writes. Writes are accepted at once and held back until `write_high` of them
+//! wait, then drained down to `write_low`; or they go when there are no reads. A read of a line
+//! that waits to be written is answered from the queue, a write of such a line is merged into it.
 
 use std::collections::VecDeque;
 
@@ -20,53 +20,53 @@ use crate::request::RequestId;
 /// A request in its channel.
 #[derive(Debug, Clone, Copy)]
 pub struct Queued {
-    /// Its number.
+    /// The request's number.
     pub id: RequestId,
-    /// Where its line lies.
+    /// The place of the line.
     pub location: Location,
-    /// Whether it writes.
+    /// Whether the request writes.
     pub write: bool,
 }
 
-/// A request and what happened to it so far.
+/// A request and its state so far.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     request: Queued,
     /// Order of arrival.
     sequence: u64,
-    /// Its row was opened, or another closed, for it.
+    /// A row was opened, or another closed, for this request.
     activated: bool,
     conflicted: bool,
 }
 
-/// A request was served: its data were on the bus, or in the write queue, at `cycle`.
+/// A request was served: its data was on the bus, or in the write queue, at `cycle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
-    /// Its number.
+    /// The request's number.
     pub id: RequestId,
-    /// When.
+    /// Cycle of the service.
     pub cycle: u64,
 }
 
-/// A command as it was given: what [`super::checker`] checks.
+/// A command as given; [`super::checker`] checks these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Logged {
-    /// When.
+    /// Cycle of the command.
     pub cycle: u64,
-    /// What.
+    /// The command.
     pub command: Command,
-    /// To which bank of the channel; the first of its rank for commands to the whole rank.
+    /// The bank of the channel; the first of its rank for commands to the whole rank.
     pub bank: u32,
-    /// Which row: of activations and column commands.
+    /// The row, for activations and column commands.
     pub row: u32,
 }
 
-/// What a channel counted.
+/// Counters of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct ChannelCounts {
     /// Reads served from the array.
     pub reads: u64,
-    /// Writes put into the array.
+    /// Writes to the array.
     pub writes: u64,
     /// Reads answered from the write queue.
     pub forwarded: u64,
@@ -101,7 +101,7 @@ impl std::ops::AddAssign for ChannelCounts {
     }
 }
 
-/// What a bank with requests wants next: the command, the request it is for, and its age.
+/// The next command that a bank with requests needs, the request it is for, and its age.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     command: Command,
@@ -113,11 +113,11 @@ struct Candidate {
 #[derive(Debug, Clone)]
 struct Queue {
     banks: Vec<Vec<Slot>>,
-    /// What each bank wants, until its requests or its row change.
+    /// The candidate of each bank, until its requests or its row change.
     candidates: Vec<Option<Candidate>>,
-    /// Banks that have some, in no order.
+    /// Banks that have requests, in no order.
     active: Vec<u32>,
-    /// Place of each bank in `active`.
+    /// Position of each bank in `active`.
     place: Vec<u32>,
     length: usize,
     capacity: usize,
@@ -169,13 +169,13 @@ impl Queue {
         slot
     }
 
-    /// Among those that can be chosen from.
+    /// Whether the bank has a request for this place among those that can be chosen from.
     fn holds(&self, location: &Location) -> bool {
         self.banks[location.bank as usize].iter().any(|s| s.request.location == *location)
     }
 }
 
-/// What is to be done next.
+/// The next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     /// Give a command for the request at `index` of the bank's queue.
@@ -189,9 +189,9 @@ enum Action {
 /// The refresh of one rank.
 #[derive(Debug, Clone, Copy)]
 struct Refresh {
-    /// When the next one is due.
+    /// Cycle at which the next refresh is due.
     due: u64,
-    /// Nothing else goes to the rank until it is done.
+    /// No other command goes to the rank until the refresh is done.
     started: bool,
     /// Requests to the rank that are not served.
     requests: u32,
@@ -207,7 +207,7 @@ pub struct Channel {
     sequence: u64,
     /// No command is given before this cycle.
     clock: u64,
-    /// What [`Channel::plan`] found, until something changes.
+    /// The result of [`Channel::plan`], until something changes.
     planned: Option<Option<(u64, Action)>>,
     refreshes: Vec<Refresh>,
     /// Column commands to the open row since it was opened.
@@ -230,7 +230,7 @@ pub struct Channel {
     postpone: u64,
 }
 
-/// Order of what could be given in one cycle, above the order of arrival.
+/// Order of the commands possible in one cycle, before the order of arrival.
 const REFRESH: u64 = 0;
 const COLUMN: u64 = 1 << 62;
 const ROW: u64 = 2 << 62;
@@ -281,7 +281,7 @@ impl Channel {
         }
     }
 
-    /// What it counted.
+    /// The counters so far.
     pub fn counts(&self) -> ChannelCounts {
         self.counts
     }
@@ -445,7 +445,7 @@ impl Channel {
         best_action.map(|action| (best.0, action))
     }
 
-    /// Whether another queued request wants this row than the one it is being given for.
+    /// Whether a queued request other than the one being served needs this row.
     fn wanted_again(&self, bank: usize, row: u32) -> bool {
         let wants =
             |q: &Queue| q.banks[bank].iter().filter(|s| s.request.location.row == row).count();
@@ -532,7 +532,7 @@ impl Channel {
     }
 }
 
-/// What a bank wants whose oldest request comes first in `slots`.
+/// The next command of a bank whose oldest request comes first in `slots`.
 fn candidate(slots: &[Slot], open: u32, only_oldest: bool) -> Candidate {
     let oldest = slots[0].sequence;
     if open == CLOSED {

@@ -1,8 +1,8 @@
 //! Finds violated timings in a log of commands.
 //!
-//! Deliberately ignorant: it uses neither the constraint rows nor the device model, but states each
-//! rule of JESD79-4 and JESD79-5 again, as a comparison of two commands' times, so that a wrong row
-//! is found by it and not repeated. It is quadratic within a window and meant for tests.
+//! Deliberately independent: it uses neither the constraint rows nor the device model, but states
+//! each rule of JESD79-4 and JESD79-5 again, as a comparison of two commands' times. So it finds a
+//! wrong row instead of repeating it. It is quadratic within a window and for tests only.
 
 use crate::dram::channel::Logged;
 use crate::dram::config::{DramConfig, Timing};
@@ -12,17 +12,17 @@ use crate::dram::constraint::Command;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cycle {cycle}: {command:?} to bank {bank} violates {rule}")]
 pub struct Violation {
-    /// When.
+    /// Cycle of the command.
     pub cycle: u64,
-    /// What.
+    /// The command.
     pub command: Command,
-    /// Where.
+    /// The bank.
     pub bank: u32,
     /// The rule, by its JEDEC name.
     pub rule: &'static str,
 }
 
-/// Where a bank lies.
+/// The group and rank of a bank.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place {
     rank: u32,
@@ -39,7 +39,7 @@ pub fn check(config: &DramConfig, log: &[Logged], limit: usize) -> Vec<Violation
         group: bank / o.banks_per_group,
         bank,
     };
-    // No rule but refresh reaches further back than this.
+    // No rule but refresh reaches farther back than this.
     let horizon = u64::from(t.rfc.max(t.rc).max(t.faw))
         + u64::from(t.cwl + t.wr + t.rp + t.cl)
         + 2 * burst
@@ -198,7 +198,7 @@ fn rules(
     let turn = (n(t.cl) + burst + n(t.read_to_write_gap)).saturating_sub(n(t.cwl));
     rule(read(before) && write(now) && same_rank, "read to write", turn);
 
-    // Data of different ranks: start to start on the bus, burst and gap apart.
+    // Data of different ranks: start to start on the bus at least a burst and a gap.
     if column(before) && column(now) && !same_rank {
         let start = |c| n(if write(c) { t.cwl } else { t.cl });
         let apart = start(before) + burst + n(t.rank_switch_gap);

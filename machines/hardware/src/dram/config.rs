@@ -1,5 +1,4 @@
-//! Everything that can be set about DRAM, and its TOML form: a preset by name, and any of its
-//! values replaced.
+//! The configuration of DRAM, and its TOML form: a preset by name, and any of its values replaced.
 //!
 //! ```toml
 //! preset = "ddr4-2400"
@@ -19,7 +18,7 @@ use crate::dram::presets;
 use crate::error::{ConfigError, check_range};
 use crate::layered::{from_toml, over_preset};
 
-/// What the memory consists of.
+/// The organization of the memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Organization {
@@ -62,7 +61,7 @@ impl Organization {
         self.columns / self.burst_length
     }
 
-    /// All of it.
+    /// Total capacity.
     pub fn capacity_bytes(&self) -> u64 {
         u64::from(self.channels)
             * u64::from(self.banks())
@@ -125,8 +124,9 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Relations that the meaning of the timings implies; a table that breaks one was mistyped.
-    /// Asked of what people write, not of what experiments build: the model works without them.
+    /// Relations that the definitions of the timings imply; a table that breaks one was mistyped.
+    /// Required of users' files, not of configurations that experiments build: the model works
+    /// without them.
     fn check_relations(&self) -> Result<(), ConfigError> {
         let t = self;
         let sum = |a: u32, b: u32| u64::from(a) + u64::from(b);
@@ -153,7 +153,7 @@ impl Timing {
 /// Banks of all channels together: more than any machine has, and little memory here.
 const MOST_BANKS: u64 = 1 << 16;
 
-/// What addresses of 52 bits reach.
+/// The reach of addresses of 52 bits.
 const MOST_BYTES: u128 = 1 << 52;
 
 /// Which request goes first.
@@ -163,7 +163,7 @@ pub enum Scheduler {
     /// Column commands before others, then the oldest (Rixner et al., ISCA 2000).
     #[default]
     FrFcfs,
-    /// The oldest, always.
+    /// Always the oldest.
     Fcfs,
 }
 
@@ -171,12 +171,12 @@ pub enum Scheduler {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum PagePolicy {
-    /// When another row of the bank is wanted.
+    /// When another row of the bank is needed.
     #[default]
     Open,
-    /// With the last queued request that wants it.
+    /// With the last queued request for the row.
     Closed,
-    /// As open, and when it was not used for `page_timeout_cycles`.
+    /// As open, and when the row was not used for `page_timeout_cycles`.
     Timeout,
 }
 
@@ -184,10 +184,10 @@ pub enum PagePolicy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Controller {
-    /// The parts of an address, most significant first.
+    /// The fields of an address, most significant first.
     pub address_map: Vec<Field>,
-    /// Bank and bank group are XORed with the low bits of the row, so that rows that follow each
-    /// other at a power-of-two distance fall into different banks.
+    /// Bank and bank group are XORed with the low bits of the row, so that rows at a power-of-two
+    /// distance are in different banks.
     pub bank_hash: bool,
     /// Which request goes first.
     pub scheduler: Scheduler,
@@ -195,23 +195,23 @@ pub struct Controller {
     pub hit_streak: u32,
     /// When an open row is closed.
     pub page_policy: PagePolicy,
-    /// For the page policy `timeout`.
+    /// Idle cycles of the page policy `timeout`.
     pub page_timeout_cycles: u32,
-    /// Reads that can be chosen from.
+    /// Number of reads that the scheduler chooses from.
     pub read_queue: u32,
-    /// Writes that can be kept back.
+    /// Number of writes that can be held back.
     pub write_queue: u32,
     /// Writes at which they go before reads ...
     pub write_high: u32,
     /// ... until so many are left. Below, writes go only when there are no reads.
     pub write_low: u32,
-    /// Whether rows lose their charge.
+    /// Whether rows are refreshed.
     pub refresh: bool,
     /// Refreshes that may be put off while there is work (JEDEC allows 8; DDR5 4).
     pub refresh_postpone: u32,
-    /// From the request to the queue.
+    /// Delay from the request to the queue.
     pub frontend_ns: f64,
-    /// From the end of the burst to the requester.
+    /// Delay from the end of the burst to the requester.
     pub backend_ns: f64,
 }
 
@@ -219,7 +219,7 @@ pub struct Controller {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "toml::Table")]
 pub struct DramConfig {
-    /// What it consists of.
+    /// Organization of the memory.
     pub organization: Organization,
     /// Timings in clock cycles.
     pub timing: Timing,
@@ -229,7 +229,7 @@ pub struct DramConfig {
     pub constraints: Vec<Constraint>,
 }
 
-/// [`DramConfig`] with nothing left out.
+/// [`DramConfig`] with every value given.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Whole {
@@ -253,8 +253,8 @@ impl TryFrom<toml::Table> for DramConfig {
 }
 
 impl DramConfig {
-    /// From TOML: `preset` names what to start from (`ddr4-2400` if absent), every other key
-    /// replaces one of its values. Keys that do not exist are refused.
+    /// Reads TOML: `preset` names the configuration to start from (`ddr4-2400` if absent), every
+    /// other key replaces one of its values. Unknown keys are rejected.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         from_toml("dram", text)
     }
@@ -265,7 +265,7 @@ impl DramConfig {
         f64::from(o.channels) * f64::from(o.bus_bits / 8) * 2000.0 / f64::from(self.timing.clock_ps)
     }
 
-    /// Whether it can work; the parts check no more.
+    /// Checks that the configuration can work; the parts check no more.
     pub fn check(&self) -> Result<(), ConfigError> {
         let (o, t, c) = (&self.organization, &self.timing, &self.controller);
         let part = "dram.organization";
@@ -306,7 +306,7 @@ impl DramConfig {
                 format!("{banks} banks in all channels together; expected at most {MOST_BANKS}"),
             ));
         }
-        // In 128 bits: the product of what is allowed one by one is not.
+        // In 128 bits: the product of values that are allowed one by one can overflow.
         let capacity = u128::from(banks)
             * u128::from(o.rows)
             * u128::from(o.lines_per_row())

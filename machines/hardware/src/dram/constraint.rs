@@ -1,6 +1,6 @@
-//! The constraints of a standard, as rows: at this level, these commands keep those away for so
-//! many cycles. [`rows`] writes down JESD79-4 (DDR4) and JESD79-5 (DDR5); a configuration can add
-//! rows of its own.
+//! The constraints of a standard, as rows: at this level, these commands delay those by so many
+//! cycles. [`rows`] writes down JESD79-4 (DDR4) and JESD79-5 (DDR5); a configuration can add rows
+//! of its own.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// All of them, in the order of their discriminants.
+    /// All commands, in the order of their discriminants.
     pub const ALL: [Command; 8] = [
         Command::Act,
         Command::Pre,
@@ -41,18 +41,18 @@ impl Command {
         Command::Ref,
     ];
 
-    /// Whether it moves data.
+    /// Whether the command moves data.
     pub const fn is_column(self) -> bool {
         matches!(self, Command::Rd | Command::Rda | Command::Wr | Command::Wra)
     }
 
-    /// Whether it closes the row by itself.
+    /// Whether the command closes the row by itself.
     pub const fn closes(self) -> bool {
         matches!(self, Command::Rda | Command::Wra)
     }
 }
 
-/// Which other commands a constraint reaches.
+/// Which other commands a constraint affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
@@ -72,13 +72,13 @@ pub enum Scope {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constraint {
-    /// Which commands it reaches.
+    /// Which commands are affected.
     pub scope: Scope,
-    /// What starts the time.
+    /// Commands that start the delay.
     pub preceding: Vec<Command>,
-    /// What must wait.
+    /// Commands that are delayed.
     pub following: Vec<Command>,
-    /// How long.
+    /// Length of the delay in cycles.
     pub cycles: u32,
     /// Counted from this many preceding commands back: 1 for the last one, 4 for the
     /// four-activation window.

@@ -1,9 +1,8 @@
-//! The DRAM devices of one channel: which rows are open, and from when on each command may be
-//! given.
+//! The DRAM devices of one channel: the open rows, and the earliest cycle of each command.
 //!
-//! Every constraint row is turned into updates: giving a command pushes back the earliest time of
-//! others at the channel, rank, bank group or bank it reaches. The earliest time of a command is
-//! then the latest of four numbers.
+//! Every constraint row is turned into updates: giving a command delays the earliest time of others
+//! at the channel, rank, bank group or bank that it affects. The earliest time of a command is then
+//! the latest of four numbers.
 
 use std::collections::VecDeque;
 
@@ -108,12 +107,12 @@ impl Device {
         self.rank[bank] as usize
     }
 
-    /// The first bank of a rank, which stands for it in commands to the whole rank.
+    /// The first bank of a rank, which represents it in commands to the whole rank.
     pub fn first_bank(&self, rank: usize) -> usize {
         rank * self.banks_per_rank
     }
 
-    /// Banks.
+    /// Number of banks.
     pub fn banks(&self) -> usize {
         self.open_row.len()
     }
@@ -129,7 +128,7 @@ impl Device {
         self.open_in_rank[rank] > 0
     }
 
-    /// From which cycle on a command may be given to a bank.
+    /// The earliest cycle at which a command may be given to a bank.
     #[inline]
     pub fn earliest(&self, command: Command, bank: usize) -> u64 {
         let c = command as usize;

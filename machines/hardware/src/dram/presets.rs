@@ -1,15 +1,16 @@
 //! Speed bins by name.
 //!
 //! Sources: JESD79-4C (DDR4), tables of speed bins and "Timing parameters by speed grade", and
-//! JESD79-5B (DDR5), the same. What the standards give in nanoseconds is rounded to cycles by their
-//! own rules; "max(4nCK, 7.5ns)" is written `max(4, ns(7.5))`. Devices are 8 Gb x8 (DDR4) and
-//! 16 Gb x8 (DDR5), one rank. Only the bin and what hangs on it differ; every value can be set.
+//! JESD79-5B (DDR5), the same. Values that the standards give in nanoseconds are rounded to cycles
+//! by their own rules; "max(4nCK, 7.5ns)" is written `max(4, ns(7.5))`. Devices are 8 Gb x8 (DDR4)
+//! and 16 Gb x8 (DDR5), one rank. Only the bin and the values that depend on it differ; every value
+//! can be set.
 
 use crate::dram::address_map::{Field, Part};
 use crate::dram::config::{Controller, DramConfig, Organization, PagePolicy, Scheduler, Timing};
 use crate::error::ConfigError;
 
-/// What a configuration without a preset starts from.
+/// The preset that a configuration without one starts from.
 pub const DEFAULT: &str = "ddr4-2400";
 
 #[rustfmt::skip]
@@ -47,13 +48,13 @@ pub fn by_name(name: &str) -> Result<DramConfig, ConfigError> {
     })
 }
 
-/// DDR4's rounding (JESD79-4C, section 13.5): up, but 2.5 % of a cycle is forgiven.
+/// DDR4's rounding (JESD79-4C, section 13.5): up, with 2.5 % of a cycle forgiven.
 fn ddr4_cycles(ns: f64, clock_ps: u32) -> u32 {
     let ps = (ns * 1000.0).round() as u64;
     ((ps * 1000 / u64::from(clock_ps) + 974) / 1000) as u32
 }
 
-/// DDR5's rounding (JESD79-5B, section 13.2): up, after taking 0.3 % off.
+/// DDR5's rounding (JESD79-5B, section 13.2): up, after subtracting 0.3 %.
 fn ddr5_cycles(ns: f64, clock_ps: u32) -> u32 {
     let ps = (ns * 1000.0).round() as u64;
     ((ps * 997 / u64::from(clock_ps) + 1000) / 1000) as u32
@@ -155,8 +156,8 @@ fn ddr5(d: &Ddr5) -> DramConfig {
     }
 }
 
-/// Neighbouring lines go to different channels and bank groups, which is what lets a stream reach
-/// the bus's peak although columns of one bank group are further apart than a burst.
+/// Neighbouring lines go to different channels and bank groups: so a stream reaches the bus's peak
+/// although columns of one bank group are further apart than a burst.
 fn controller() -> Controller {
     let map = [Part::Row, Part::Rank, Part::Bank, Part::Column, Part::BankGroup, Part::Channel];
     Controller {

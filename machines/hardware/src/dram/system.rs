@@ -1,10 +1,10 @@
 //! All channels of a DRAM system behind one interface: requests in at their times, completions out
 //! in the order of theirs.
 //!
-//! A scheduler that may let a later request go first cannot say at submission when a request will
+//! A scheduler that may let a later request go first cannot know at submission when a request will
 //! be done. So the system is run: [`Dram::submit`] first runs it to the time of the request,
-//! [`Dram::next_event`] and [`Dram::advance_to`] run it further, [`Dram::pop_completion`] takes out
-//! what was done by then; [`Dram::next_completion`] does all of that.
+//! [`Dram::next_event`] and [`Dram::advance_to`] run it further, [`Dram::pop_completion`] returns
+//! the requests done by then; [`Dram::next_completion`] does all of these.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,8 +21,8 @@ use crate::units::Picoseconds;
 pub struct Dram {
     map: AddressMap,
     channels: Vec<Channel>,
-    /// The cycle at which each channel has something to do, so that the others can be left alone;
-    /// `u64::MAX` for never.
+    /// The cycle of each channel's next action, so that the others can be skipped; `u64::MAX` for
+    /// never.
     next: Vec<u64>,
     clock_ps: u64,
     /// From a column command to the end of its burst, at least.
@@ -63,17 +63,17 @@ impl Dram {
         })
     }
 
-    /// How far it has run.
+    /// The time that the system has been run to.
     pub fn now(&self) -> Picoseconds {
         self.now
     }
 
-    /// Requests whose completion was not taken out yet.
+    /// Requests whose completion was not returned yet.
     pub fn outstanding(&self) -> u64 {
         self.submitted - self.completed
     }
 
-    /// What all channels counted together.
+    /// The counters of all channels together.
     pub fn counts(&self) -> ChannelCounts {
         let mut sum = ChannelCounts::default();
         for channel in &self.channels {
@@ -92,14 +92,14 @@ impl Dram {
         self.channels[channel].log()
     }
 
-    /// Whether the queue that a request would go to has room now. A request submitted without room
-    /// waits in line before the queue.
+    /// Whether the queue of a request has room now. A request submitted without room waits in line
+    /// before the queue.
     pub fn has_room(&self, request: &Request) -> bool {
         let channel = self.map.locate(request.address).channel as usize;
         self.channels[channel].has_room(request.kind.is_write())
     }
 
-    /// A request is made at `at`. Time does not run backwards: what comes late counts as made now.
+    /// A request is made at `at`. Time does not run backwards: a late request counts as made now.
     pub fn submit(&mut self, at: Picoseconds, request: Request) {
         let location = self.map.locate(request.address);
         let arrival = at.max(self.now) + self.frontend;
@@ -111,7 +111,7 @@ impl Dram {
         self.settle(location.channel as usize);
     }
 
-    /// After a channel changed: what it served goes to the completions.
+    /// Moves a channel's served requests to the completions, after a change of the channel.
     fn settle(&mut self, channel: usize) {
         self.next[channel] = self.channels[channel].next_event().unwrap_or(u64::MAX);
         for served in self.channels[channel].take_served() {
@@ -152,7 +152,7 @@ impl Dram {
         }
     }
 
-    /// Takes out the first completion of those up to [`Dram::now`].
+    /// Returns the first completion of those up to [`Dram::now`].
     pub fn pop_completion(&mut self) -> Option<Completion> {
         let Reverse((done, _, _)) = self.completions.peek()?;
         if *done > self.now {
@@ -163,7 +163,7 @@ impl Dram {
         Some(Completion { id, done })
     }
 
-    /// Runs to the next completion and takes it out; `None` if no request is outstanding.
+    /// Runs to the next completion and returns it; `None` if no request is outstanding.
     pub fn next_completion(&mut self) -> Option<Completion> {
         while self.outstanding() > 0 {
             if let Some(completion) = self.pop_completion() {

@@ -1,5 +1,5 @@
-//! Random or sequential traffic at a set load against one DRAM system, measured: what
-//! `terrace dram` runs, and what the model is validated with.
+//! Random or sequential traffic at a set load against one DRAM system, measured: the work of
+//! `terrace dram`, and the model's validation.
 
 use serde::Serialize;
 
@@ -12,48 +12,48 @@ use crate::random::Random;
 use crate::request::{Request, RequestId};
 use crate::units::{Bytes, Picoseconds, gb_per_s};
 
-/// Where the next line lies.
+/// The order of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// Anywhere, each line as likely.
+    /// Uniformly random lines.
     Random,
-    /// After the last one.
+    /// One line after the other.
     Sequential,
 }
 
-/// How fast lines are asked for.
+/// The rate of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Load {
-    /// At random times (a Poisson process) with this mean, served or not.
+    /// At random times (a Poisson process) with this mean rate, served or not.
     OfferedGbPerS(f64),
     /// So many reads at a time: a new one when one is done. Writes count as done when the write
     /// queue takes them.
     Outstanding(u32),
 }
 
-/// Traffic.
+/// A traffic specification.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Traffic {
-    /// Where the next line lies.
+    /// The order of lines.
     pub pattern: Pattern,
     /// Share of reads among the requests, 0 to 1.
     pub read_share: f64,
-    /// How fast.
+    /// The rate of requests.
     pub load: Load,
-    /// Requests that are measured.
+    /// Number of measured requests.
     pub requests: u64,
-    /// Requests before those, to fill queues and open rows.
+    /// Requests before the measured ones, to fill queues and open rows.
     pub warm_up: u64,
-    /// Memory that is used, from address 0 on; all of it if `None`.
+    /// Memory used, from address 0 on; all of it if `None`.
     pub footprint: Option<Bytes>,
     /// Seed of everything random.
     pub seed: u64,
 }
 
 impl Traffic {
-    /// Reads only, 200,000 of them after 20,000.
+    /// Reads only, 200,000 of them after 20,000 of warm-up.
     pub fn reads(pattern: Pattern, load: Load) -> Self {
         Traffic {
             pattern,
@@ -70,15 +70,15 @@ impl Traffic {
 /// Latencies of one kind of request, from submission to completion.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Latency {
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
-    /// Mean.
+    /// Mean latency.
     pub mean_ns: f64,
-    /// Half of them took no longer.
+    /// Median latency.
     pub p50_ns: f64,
-    /// 99 of 100 took no longer.
+    /// Latency that 99 of 100 do not exceed.
     pub p99_ns: f64,
-    /// None took longer.
+    /// Maximum latency.
     pub max_ns: f64,
 }
 
@@ -102,16 +102,16 @@ impl Latency {
     }
 }
 
-/// What was measured.
+/// Results of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrafficReport {
-    /// Of all data buses together.
+    /// Peak of all data buses together.
     pub peak_gb_per_s: f64,
-    /// Bytes of the measured requests over the time they took together.
+    /// Bytes of the measured requests over their total time.
     pub achieved_gb_per_s: f64,
-    /// Of reads.
+    /// Latency of reads.
     pub read: Latency,
-    /// Of writes, until their data are in the array.
+    /// Latency of writes, until their data is in the array.
     pub write: Latency,
     /// Simulated time of the measured part.
     pub elapsed_ns: f64,
@@ -148,7 +148,7 @@ impl Source {
     }
 }
 
-/// What is measured while it runs.
+/// Measurements during the run.
 struct Meter {
     warm_up: u64,
     /// When each request was made, by number, with the kind in the lowest bit.
@@ -167,7 +167,7 @@ impl Meter {
         self.made.push(at.0 << 1 | u64::from(request.kind.is_write()));
     }
 
-    /// Takes out the completions so far; how many reads were among them.
+    /// Takes out the completions so far; returns the number of reads among them.
     fn take(&mut self, dram: &mut Dram) -> u32 {
         let mut reads = 0;
         while let Some(completion) = dram.pop_completion() {
@@ -193,7 +193,7 @@ pub fn dram_run(config: &DramConfig, traffic: &Traffic) -> Result<TrafficReport,
     Ok(run(Dram::new(config)?, config, traffic)?.0)
 }
 
-/// The same, with the system as it was left: for its log.
+/// The same, and returns the system after the run: for its log.
 pub fn run(
     mut dram: Dram,
     config: &DramConfig,
@@ -238,7 +238,7 @@ pub fn run(
                 ));
             }
             let gap_ps = line_bytes as f64 * 1000.0 / offered;
-            // Its own generator: the same lines are asked for at every load.
+            // A generator of its own: the same lines are requested at every load.
             let mut gaps = Random::new(traffic.seed ^ 0x6761_7073);
             let mut at = 0.0f64;
             for id in 0..total {

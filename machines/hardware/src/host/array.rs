@@ -1,6 +1,6 @@
-//! Arrays of plain values that begin where a line of the host does and, if they are large, lie on
-//! its huge pages: a simulation of random references touches all of them, and would spend as long
-//! on the host's page walks as on the simulated ones.
+//! Arrays of plain values that are aligned to a line of the host and, if they are large, are on
+//! huge pages: a simulation of random references touches all of them, and would spend as long on
+//! the host's page walks as on the simulated ones.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 const HUGE: usize = 2 << 20;
 /// Bytes of a line of the host.
 const LINE: usize = 64;
-/// Arrays from here on lie on huge pages.
+/// Arrays from this size on are on huge pages.
 const LARGE: usize = HUGE / 2;
 
 /// An array of plain values.
@@ -28,14 +28,14 @@ unsafe impl<T: Copy + Send> Send for Array<T> {}
 unsafe impl<T: Copy + Sync> Sync for Array<T> {}
 
 impl<T: Copy> Array<T> {
-    /// So many times this value.
+    /// An array of `len` times this value.
     pub fn new(len: usize, value: T) -> Self {
         let mut array = Array { first: NonNull::dangling(), len: 0, capacity: 0 };
         array.resize(len, value);
         array
     }
 
-    /// Where so many elements lie.
+    /// The memory layout of so many elements.
     fn layout(capacity: usize) -> Layout {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= LINE) };
         let bytes = capacity.checked_mul(size_of::<T>()).expect("an array that fits into memory");
@@ -47,7 +47,7 @@ impl<T: Copy> Array<T> {
         Layout::from_size_align(bytes, align).expect("an array that fits into memory")
     }
 
-    /// Makes it so long; what is new has this value.
+    /// Sets the length; new elements have this value.
     pub fn resize(&mut self, len: usize, value: T) {
         if len > self.capacity {
             self.grow(len.max(2 * self.capacity));
@@ -65,7 +65,7 @@ impl<T: Copy> Array<T> {
         let memory = unsafe { alloc(layout) };
         let Some(first) = NonNull::new(memory.cast::<T>()) else { handle_alloc_error(layout) };
         if layout.align() == HUGE {
-            // Where the host has no huge pages it stays as it is.
+            // Where the host has no huge pages the memory stays as it is.
             // SAFETY: this memory is ours, and the advice changes nothing in it.
             let _ = unsafe {
                 rustix::mm::madvise(memory.cast(), layout.size(), rustix::mm::Advice::LinuxHugepage)

@@ -1,8 +1,7 @@
-//! The machine that simulates: its memory is what a simulation waits for. Nothing here changes a
-//! result.
+//! The simulating machine: a simulation waits for its memory. Nothing here changes a result.
 //!
 //! - [`array`]: arrays on huge pages of the host;
-//! - [`prefetch`]: asking for an element some time before it is needed.
+//! - [`prefetch`]: requesting an element some time before it is needed.
 
 pub mod array;
 pub mod prefetch;

@@ -1,7 +1,7 @@
-//! Asking the host for an element of an array before it is needed.
+//! Prefetching an element of an array on the host.
 #![allow(unsafe_code)]
 
-/// Asks for the line of the host that holds this element; no such element, nothing happens.
+/// Requests the host's line of this element; does nothing for an index out of range.
 #[inline(always)]
 pub fn prefetch<T>(array: &[T], index: usize) {
     #[cfg(target_arch = "x86_64")]

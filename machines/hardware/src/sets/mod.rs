@@ -1,9 +1,9 @@
-//! What caches and TLBs are made of: sets of tagged words, and the order in which the ways of a set
-//! were used.
+//! Building blocks of caches and TLBs: sets of tagged words, and the order in which the ways of a
+//! set were used.
 //!
-//! What a simulation of random references waits for is the simulating machine's own cache misses.
-//! So a word has 32 bits where the tags allow, a set of up to 16 ways is one line of the host, and
-//! the order of up to 16 ways is one 64-bit number. Words stay where they are; only the order moves.
+//! A simulation of random references waits for the simulating machine's own cache misses. So a word
+//! has 32 bits where the tags allow, a set of up to 16 ways is one line of the host, and the order
+//! of up to 16 ways is one 64-bit number. Words stay where they are; only the order moves.
 
 pub(crate) mod packed;
 pub(crate) mod recency;

@@ -41,7 +41,7 @@ impl Packed {
         window.try_into().expect("a window is 16 words")
     }
 
-    /// Asks the host for a set.
+    /// Prefetches a set on the host.
     #[inline(always)]
     pub(crate) fn prefetch(&self, set: usize) {
         prefetch(&self.words, self.at(set, 0));
@@ -77,12 +77,12 @@ impl Packed {
         Self::find_in(window, self.ways, tag)
     }
 
-    /// Everything there is: set, way, tag, dirty.
+    /// Every valid entry: set, way, tag, dirty.
     pub(crate) fn all(&self) -> Vec<(usize, usize, u64, bool)> {
         super::words::all(&self.words, self.stride_bits)
     }
 
-    /// How many sets, and how many words each takes.
+    /// Number of sets, and words of each.
     pub(super) fn shape(&self) -> (usize, usize) {
         ((self.words.len() - WINDOW) >> self.stride_bits, 1 << self.stride_bits)
     }

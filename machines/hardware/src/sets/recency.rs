@@ -1,6 +1,6 @@
 //! Exact LRU: for each set, its ways in the order of their last use.
 //!
-//! Ways that are empty stand last, so that they are filled before anything has to leave.
+//! Empty ways are last, so that they are filled before any line is evicted.
 
 use crate::host::array::Array;
 use crate::host::prefetch::prefetch;
@@ -29,13 +29,13 @@ pub(crate) struct PackedRecency {
 }
 
 impl PackedRecency {
-    /// The order of a set, to be looked at and changed.
+    /// The order of a set, to be read and changed.
     #[inline(always)]
     pub(crate) fn order(&mut self, set: usize) -> PackedOrder<'_> {
         PackedOrder { order: &mut self.orders[set], oldest_shift: self.oldest_shift }
     }
 
-    /// Asks the host for the order of a set.
+    /// Prefetches the order of a set on the host.
     #[inline(always)]
     pub(crate) fn prefetch(&self, set: usize) {
         prefetch(&self.orders, set);
@@ -47,7 +47,7 @@ impl PackedRecency {
         ((self.orders[set] >> self.oldest_shift) & 15) as usize
     }
 
-    /// A way became empty: it stands last.
+    /// Records that a way is empty: it is moved to the end.
     fn retire(&mut self, set: usize, way: usize) {
         let order = self.orders[set];
         let before = (1u64 << position(order, way)) - 1;
@@ -74,7 +74,7 @@ impl PackedOrder<'_> {
     #[inline(always)]
     pub(crate) fn touch(self, way: usize) {
         let order = *self.order;
-        // Everything up to where the way stands moves one place up, and the way in front.
+        // Everything before the way's position moves one place up, and the way to the front.
         let upto = (16u64 << position(order, way)).wrapping_sub(1);
         *self.order = (order & !upto) | ((order << 4) & upto) | way as u64;
     }
@@ -143,7 +143,7 @@ impl Recency {
         }
     }
 
-    /// A way became empty: it stands last.
+    /// Records that a way is empty: it is moved to the end.
     pub(crate) fn retire(&mut self, set: usize, way: usize) {
         match self {
             Recency::Packed(packed) => packed.retire(set, way),
@@ -160,7 +160,7 @@ impl Recency {
 /// The lowest place of four bits that hold `way`, in bits.
 #[inline(always)]
 fn position(order: u64, way: usize) -> u32 {
-    // Four zero bits where it stands; borrowing spoils only places above the lowest of them.
+    // Four zero bits at its position; borrowing changes only positions above the lowest of them.
     let x = order ^ (ONES * way as u64);
     (x.wrapping_sub(ONES) & !x & TOPS).trailing_zeros() & !3
 }

@@ -1,19 +1,19 @@
-//! What is done with one way of a set, however the words of sets lie.
+//! Operations on one way of a set, for every word layout.
 
 use super::words::Word;
 
-/// Sets of words, a word a way.
+/// Sets of words, one word per way.
 pub(crate) trait Ways {
     /// A word.
     type Word: Word;
 
-    /// Where the word of a way lies.
+    /// The index of a way's word.
     fn at(&self, set: usize, way: usize) -> usize;
 
     /// All words.
     fn words(&self) -> &[Self::Word];
 
-    /// All words, to change.
+    /// All words, mutable.
     fn words_mut(&mut self) -> &mut [Self::Word];
 
     /// An empty way.
@@ -36,7 +36,7 @@ pub(crate) trait Ways {
         *word = word.or_dirty(dirty);
     }
 
-    /// Puts a tag, which must fit, in a way; the tag and dirty bit of what was there.
+    /// Puts a tag, which must fit, in a way; returns the tag and dirty bit that it replaces.
     #[inline(always)]
     fn replace(&mut self, set: usize, way: usize, tag: u64, dirty: bool) -> Option<(u64, bool)> {
         let at = self.at(set, way);
@@ -44,7 +44,7 @@ pub(crate) trait Ways {
         (old != Self::Word::EMPTY).then(|| (old.tag(), old.dirty()))
     }
 
-    /// Empties a way; whether it was dirty.
+    /// Empties a way; returns whether it was dirty.
     #[inline(always)]
     fn empty(&mut self, set: usize, way: usize) -> bool {
         let at = self.at(set, way);

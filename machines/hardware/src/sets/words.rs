@@ -1,11 +1,11 @@
 //! Words: a tag and a dirty bit each, set by set, as 32 bits or, should a tag ever need more, as 64.
 //!
-//! A set takes a power-of-two number of words, those past its ways empty for ever.
+//! A set takes a power-of-two number of words; those past its ways are always empty.
 
 use super::packed::Packed;
 use super::ways::Ways;
 
-/// A word: the tag above, the dirty bit lowest; all ones where there is none.
+/// A word: the tag above, the dirty bit lowest; all ones where it is empty.
 pub(crate) trait Word: Copy + Eq + std::fmt::Debug {
     /// No line.
     const EMPTY: Self;
@@ -13,9 +13,9 @@ pub(crate) trait Word: Copy + Eq + std::fmt::Debug {
     const LIMIT: u64;
     /// A word.
     fn new(tag: u64, dirty: bool) -> Self;
-    /// Its tag.
+    /// The word's tag.
     fn tag(self) -> u64;
-    /// Its dirty bit.
+    /// The word's dirty bit.
     fn dirty(self) -> bool;
     /// The same, or dirty.
     fn or_dirty(self, dirty: bool) -> Self;
@@ -111,7 +111,7 @@ impl<W: Word> Sets<W> {
         None
     }
 
-    /// Everything there is: set, way, tag, dirty.
+    /// Every valid entry: set, way, tag, dirty.
     pub(crate) fn all(&self) -> Vec<(usize, usize, u64, bool)> {
         all(&self.words[self.skip..], self.stride_bits)
     }
@@ -136,7 +136,7 @@ impl<W: Word> Ways for Sets<W> {
     }
 }
 
-/// Everything there is in sets of `1 << stride_bits` words: set, way, tag, dirty.
+/// Every valid entry in sets of `1 << stride_bits` words: set, way, tag, dirty.
 pub(super) fn all<W: Word>(words: &[W], stride_bits: u32) -> Vec<(usize, usize, u64, bool)> {
     let found = words.chunks(1 << stride_bits).enumerate().flat_map(|(set, words)| {
         let filled = words.iter().enumerate().filter(|(_, w)| **w != W::EMPTY);
@@ -192,7 +192,7 @@ impl Words {
     }
 }
 
-/// The same for every form: `words!(words, w => expression in w)`.
+/// The same for every width: `words!(words, w => expression in w)`.
 macro_rules! words {
     ($words:expr, $w:ident => $body:expr) => {
         match $words {

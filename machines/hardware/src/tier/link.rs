@@ -19,13 +19,13 @@ pub struct LinkConfig {
     pub out_gb_per_s: f64,
     /// Raw bandwidth from device to host.
     pub back_gb_per_s: f64,
-    /// What a read request takes of the way out.
+    /// Bytes of a read request on the way out.
     #[serde(default)]
     pub request_bytes: u32,
-    /// What a write or read data takes beside the line itself.
+    /// Bytes of a write or of read data beside the line itself.
     #[serde(default)]
     pub header_bytes: u32,
-    /// What the acknowledgement of a write takes of the way back.
+    /// Bytes of a write's acknowledgement on the way back.
     #[serde(default)]
     pub acknowledge_bytes: u32,
 }
@@ -56,7 +56,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// The same for askers that run far ahead of each other.
+    /// The same for requesters that run far ahead of each other.
     #[must_use]
     pub fn far_out_of_order(mut self) -> Self {
         (self.out, self.back) = (Server::far_out_of_order(), Server::far_out_of_order());
@@ -94,14 +94,14 @@ impl Link {
         }
     }
 
-    /// A request goes out at `at`; when its transfer starts.
+    /// A request goes out at `at`; returns the start of its transfer.
     #[inline]
     pub fn send(&mut self, at: Picoseconds, kind: Kind) -> Picoseconds {
         let time = self.times(kind).0;
         self.out.serve(at, time)
     }
 
-    /// Its answer could be back at `at`, if the way back were free: when it is back.
+    /// Its answer could be back at `at`, if the way back were free; returns when it is back.
     #[inline]
     pub fn answer(&mut self, at: Picoseconds, kind: Kind) -> Picoseconds {
         let time = self.times(kind).1;

@@ -1,5 +1,4 @@
-//! The tiers of one machine behind one physical address space: each begins where the one before
-//! ends.
+//! The tiers of one machine in one physical address space: each begins where the one before ends.
 
 use crate::address::PhysicalAddress;
 use crate::error::ConfigError;
@@ -37,8 +36,8 @@ impl TieredMemory {
         Ok(TieredMemory { tiers: configs.iter().map(Tier::new).collect::<Result<_, _>>()?, ends })
     }
 
-    /// The same for processors that run far ahead of each other: tiers as queues then remember long
-    /// what time they had left.
+    /// The same for processors that run far ahead of each other: queueing tiers then remember their
+    /// idle gaps for long.
     #[must_use]
     pub fn far_out_of_order(mut self) -> Self {
         let tiers = self.tiers.into_iter().map(|tier| match tier {
@@ -49,7 +48,7 @@ impl TieredMemory {
         self
     }
 
-    /// The tier an address lies in; one past the end counts to the last.
+    /// The tier of an address; one past the end counts as the last.
     #[inline]
     pub fn tier_of(&self, address: PhysicalAddress) -> usize {
         let last = self.ends.len() - 1;
@@ -62,12 +61,12 @@ impl TieredMemory {
         PhysicalAddress(if tier == 0 { 0 } else { self.ends[tier - 1] })
     }
 
-    /// What a tier counted.
+    /// The counters of a tier.
     pub fn counts(&self, tier: usize) -> TierCounts {
         self.tiers[tier].counts()
     }
 
-    /// The tiers, to look at.
+    /// The tiers, read-only.
     pub fn tiers(&self) -> &[Tier] {
         &self.tiers
     }

@@ -1,10 +1,10 @@
-//! Memory tiers: what answers when no cache does.
+//! Memory tiers: the memory behind the caches.
 //!
 //! - [`server`]: a resource that serves one transfer after the other;
 //! - [`link`]: a full-duplex link of two such resources;
 //! - [`queueing`]: a tier as latency, bandwidth and queues;
-//! - [`timing`]: a tier as DRAM timing, behind a link or not;
-//! - [`memory`]: the tiers of one machine behind one physical address space;
+//! - [`timing`]: a tier as DRAM timing, with or without a link;
+//! - [`memory`]: the tiers of one machine in one physical address space;
 //!
 //! and [`Tier`], which is either of the two kinds.
 
@@ -36,20 +36,20 @@ pub enum TierModel {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierConfig {
-    /// Its name: `dram`, `cxl`.
+    /// The tier's name: `dram`, `cxl`.
     pub name: String,
-    /// How much it holds.
+    /// Capacity in bytes.
     pub capacity: Bytes,
-    /// How it answers.
+    /// The timing model.
     pub model: TierModel,
 }
 
-/// What an idle random read takes in DRAM itself, between a closed bank and another row's open one
+/// Time of an idle random read in DRAM itself, between a closed bank and one with another row open
 /// (DDR4 and DDR5: 36 to 52 ns).
 const IN_DRAM_NS: f64 = 50.0;
 
 impl TierConfig {
-    /// Idle latency of a random read beyond the caches, in ns; of DRAM by command about.
+    /// Idle latency of a random read beyond the caches, in ns; approximate for DRAM by command.
     pub fn idle_read_ns(&self) -> f64 {
         match &self.model {
             TierModel::Queueing(q) => q.read_latency_ns,
@@ -57,7 +57,7 @@ impl TierConfig {
         }
     }
 
-    /// What can be read from it, in GB/s, at most: medium or link, whichever is less.
+    /// Maximum read bandwidth in GB/s: of medium or link, whichever is less.
     pub fn read_gb_per_s(&self) -> f64 {
         let (medium, link, line) = match &self.model {
             TierModel::Queueing(q) => (q.read_gb_per_s, &q.link, f64::from(q.line_bytes)),
@@ -72,16 +72,16 @@ impl TierConfig {
     }
 }
 
-/// What a tier counted.
+/// Counters of a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct TierCounts {
     /// Reads submitted.
     pub reads: u64,
     /// Writes submitted.
     pub writes: u64,
-    /// From submission to completion, of all reads, as far as they are known.
+    /// Sum of times from submission to completion, of all reads, as far as they are known.
     pub read_ps: u64,
-    /// The same of writes.
+    /// The same sum for writes.
     pub write_ps: u64,
 }
 
@@ -123,8 +123,8 @@ impl Tier {
         .map_err(within)
     }
 
-    /// A request is made at `at`; addresses count from the start of the tier. [`When::Pending`] says
-    /// that the completion will come out of [`Tier::pop_completion`].
+    /// A request is made at `at`; addresses count from the start of the tier. With
+    /// [`When::Pending`] the completion will come out of [`Tier::pop_completion`].
     #[inline]
     pub fn submit(&mut self, at: Picoseconds, request: Request) -> When {
         match self {
@@ -137,7 +137,7 @@ impl Tier {
     }
 
     /// A time before which no pending request completes; `None` if none is pending. Once time has
-    /// passed up to there, either one has completed or the bound lies later.
+    /// passed up to there, either one has completed or the bound is later.
     #[inline]
     pub fn completion_bound(&self) -> Option<Picoseconds> {
         match self {
@@ -153,7 +153,7 @@ impl Tier {
         }
     }
 
-    /// The next completion of those up to where time has passed.
+    /// The next completion up to the time that has passed.
     pub fn pop_completion(&mut self) -> Option<Completion> {
         match self {
             Tier::Queueing(_) => None,
@@ -161,7 +161,7 @@ impl Tier {
         }
     }
 
-    /// What it counted.
+    /// The counters so far.
     pub fn counts(&self) -> TierCounts {
         match self {
             Tier::Queueing(t) => t.counts(),
@@ -170,7 +170,7 @@ impl Tier {
     }
 }
 
-/// Runs several tiers to the next completion of any of them, in the order of time.
+/// Runs several tiers to the next completion of any of them, in time order.
 pub fn next_completion(tiers: &mut [Tier]) -> Option<Completion> {
     loop {
         let time = tiers.iter().filter_map(Tier::completion_bound).min()?;

@@ -1,13 +1,13 @@
 //! A tier as latency, bandwidth and queues.
 //!
 //! A request waits for the link's way out, for its channel of the medium, and for the link's way
-//! back; what is left of the time is the idle latency. Every wait is a queue ([`super::server`]), so
+//! back; the rest of the time is the idle latency. Every wait is a queue ([`super::server`]), so
 //! that latency rises with load as it must, and the bandwidth of each part is never exceeded.
 //!
 //! A medium can be asymmetric and coarse, as Optane is: reads and writes have bandwidths of their
 //! own, and it works in blocks larger than a line through a small buffer of blocks (256 bytes and
 //! 16 KB: Yang et al., "An Empirical Guide to the Behavior and Use of Scalable Persistent Memory",
-//! FAST 2020, sections 3 and 4). Lines of a buffered block cost the medium nothing and come with a
+//! FAST 2020, sections 3 and 4). Lines of a buffered block cost the medium nothing and have a
 //! latency of their own; written blocks go to the medium when they leave the buffer.
 
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ use crate::units::{Bandwidth, Bytes, Picoseconds};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlockConfig {
-    /// What one access to the medium moves.
+    /// Bytes that one access to the medium moves.
     pub block_bytes: u32,
     /// Size of the buffer.
     pub buffer: Bytes,
@@ -41,18 +41,18 @@ pub struct BlockConfig {
 pub struct QueueingConfig {
     /// Idle latency of a read, from leaving the last-level cache to coming back.
     pub read_latency_ns: f64,
-    /// Idle latency of a write, until it is taken.
+    /// Idle latency of a write, until it is accepted.
     pub write_latency_ns: f64,
-    /// What the medium can read, over all channels.
+    /// Read bandwidth of the medium, over all channels.
     pub read_gb_per_s: f64,
-    /// What the medium can write, over all channels. Reads and writes share its time.
+    /// Write bandwidth of the medium, over all channels. Reads and writes share its time.
     pub write_gb_per_s: f64,
     /// Channels that lines are interleaved over.
     pub channels: u32,
     /// Bytes of a line.
     #[serde(default = "default_line")]
     pub line_bytes: u32,
-    /// The link before it, if it has one.
+    /// The link to it, if there is one.
     pub link: Option<LinkConfig>,
     /// Blocks and their buffer, if the medium works in blocks.
     pub blocks: Option<BlockConfig>,
@@ -107,7 +107,7 @@ impl QueueingConfig {
 
 #[derive(Debug, Clone)]
 struct Blocks {
-    /// One for each channel.
+    /// One buffer for each channel.
     buffers: Vec<Cache>,
     bits: u32,
     buffered_read: Picoseconds,
@@ -122,16 +122,16 @@ pub struct QueueingTier {
     /// Idle latencies.
     read_latency: Picoseconds,
     write_latency: Picoseconds,
-    /// What one access takes of its channel.
+    /// Time of one access on its channel.
     read_time: Picoseconds,
     write_time: Picoseconds,
     line_bits: u32,
-    /// Binary logarithm of what is contiguous in a channel.
+    /// Binary logarithm of the contiguous bytes in a channel.
     channel_bits: u32,
     counts: TierCounts,
 }
 
-/// What is contiguous in a channel: a page, as servers interleave persistent memory; or a line.
+/// Contiguous bytes in a channel: a page, as servers interleave persistent memory; or a line.
 const BLOCK_INTERLEAVE_BITS: u32 = 12;
 
 impl QueueingTier {
@@ -188,7 +188,7 @@ impl QueueingTier {
         })
     }
 
-    /// The same for askers that run far ahead of each other.
+    /// The same for requesters that run far ahead of each other.
     #[must_use]
     pub fn far_out_of_order(mut self) -> Self {
         self.media.iter_mut().for_each(|server| *server = Server::far_out_of_order());
@@ -196,17 +196,17 @@ impl QueueingTier {
         self
     }
 
-    /// What it counted.
+    /// The counters so far.
     pub fn counts(&self) -> TierCounts {
         self.counts
     }
 
-    /// The link, to look at.
+    /// The link, read-only.
     pub fn link(&self) -> Option<&Link> {
         self.link.as_ref()
     }
 
-    /// A line is read or written, asked for at `at`; when that is done.
+    /// A line is read or written, requested at `at`; returns the completion time.
     #[inline]
     pub fn serve(&mut self, at: Picoseconds, address: PhysicalAddress, kind: Kind) -> Picoseconds {
         let mut latency = match kind {
@@ -252,7 +252,7 @@ impl QueueingTier {
         ((unit ^ (unit >> 7) ^ (unit >> 15)) % channels) as usize
     }
 
-    /// Through the buffer of blocks; when the medium, if it is needed, starts.
+    /// An access through the buffer of blocks; returns when the medium, if needed, starts.
     fn serve_block(
         &mut self,
         at: Picoseconds,
@@ -272,7 +272,7 @@ impl QueueingTier {
             }
             return start;
         }
-        // A written block that has to leave goes to the medium first.
+        // A written block that is evicted goes to the medium first.
         if access.evicted().is_some_and(|e| e.dirty) {
             start = medium.serve(start, self.write_time);
         }
@@ -304,7 +304,7 @@ mod tests {
     use crate::random::Random;
     use crate::units::gb_per_s;
 
-    /// Bandwidth with more asked for than can be served.
+    /// Bandwidth when more is requested than can be served.
     fn saturated(config: &QueueingConfig, read_share: f64, random_lines: bool) -> f64 {
         let mut tier = QueueingTier::new(config).unwrap();
         let mut random = Random::new(5);

@@ -1,7 +1,7 @@
 //! A resource that serves one transfer after the other: a bus, one direction of a link.
 //!
-//! Transfers asked for in the order of time are served first-come first-served, exactly. Cores
-//! simulated one after the other ask a little out of order; such a transfer may use the idle time
+//! Transfers requested in time order are served first-come first-served, exactly. Cores simulated
+//! one after the other make requests a little out of order; such a transfer may use the idle time
 //! that later ones left before them, of which the last few gaps are remembered. So a core that ran
 //! ahead does not make another wait for the future.
 
@@ -11,7 +11,7 @@ use crate::units::Picoseconds;
 
 /// Idle gaps remembered.
 const GAPS: usize = 8;
-/// Idle gaps remembered where askers run far ahead of each other.
+/// Idle gaps remembered where requesters run far ahead of each other.
 const MANY_GAPS: usize = 4096;
 
 /// A resource that serves one transfer after the other.
@@ -25,7 +25,7 @@ pub struct Server {
     /// The end of the latest gap: transfers asked for after it need not search.
     last_gap_end: u64,
     busy: u64,
-    /// Instead of `gaps`, many of them, in the order of time.
+    /// Instead of `gaps`, many of them, in time order.
     many: Option<VecDeque<(u64, u64)>>,
 }
 
@@ -36,12 +36,13 @@ impl Default for Server {
 }
 
 impl Server {
-    /// A resource whose askers may run so far ahead of each other that a few gaps do not reach back.
+    /// A resource whose requesters may run so far ahead of each other that a few gaps do not reach
+    /// back.
     pub fn far_out_of_order() -> Self {
         Server { many: Some(VecDeque::with_capacity(MANY_GAPS + 1)), ..Self::default() }
     }
 
-    /// A transfer of length `time` is asked for at `at`; when it starts.
+    /// A transfer of length `time` is requested at `at`; returns its start.
     #[inline]
     pub fn serve(&mut self, at: Picoseconds, time: Picoseconds) -> Picoseconds {
         self.busy += time.0;
@@ -80,13 +81,13 @@ impl Server {
         let fits = |&(from, to): &(u64, u64)| at.max(from) + time <= to;
         let gap = self.gaps.iter_mut().filter(|g| fits(g)).min_by_key(|g| g.0)?;
         let start = at.max(gap.0);
-        // The larger piece stays; the other is forgotten, which only makes later ones wait.
+        // The larger piece stays; the other is dropped, which only makes later transfers wait.
         let (before, after) = ((gap.0, start), (start + time, gap.1));
         *gap = if before.1 - before.0 > after.1 - after.0 { before } else { after };
         Some(start)
     }
 
-    /// How long it has been busy.
+    /// Total busy time.
     pub fn busy(&self) -> Picoseconds {
         Picoseconds(self.busy)
     }
@@ -99,7 +100,7 @@ fn in_one_of_many(gaps: &mut VecDeque<(u64, u64)>, at: u64, time: u64) -> Option
         (start + time <= gap.1).then_some((place, start))
     })?;
     let (from, to) = gaps[place];
-    // What is too short for such a transfer is forgotten.
+    // A gap too short for such a transfer is dropped.
     let before = (start - from >= time).then_some((from, start));
     let after = (to - start >= 2 * time).then_some((start + time, to));
     match (before, after) {
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn askers_far_behind_find_the_idle_time_that_those_ahead_left() {
-        // One asks every 300 for 10; the other runs as far behind as a hundred of them.
+        // One requests 10 every 300; the other runs as far behind as a hundred of these requests.
         let mut s = Server::far_out_of_order();
         for slice in 0..20u64 {
             for asker in 0..2u64 {

@@ -21,9 +21,9 @@ use crate::units::Picoseconds;
 pub struct TimingConfig {
     /// The memory.
     pub dram: DramConfig,
-    /// The link before it, if it has one.
+    /// The link to it, if there is one.
     pub link: Option<LinkConfig>,
-    /// From the last-level cache to the controller and back, beside link and DRAM.
+    /// Latency from the last-level cache to the controller and back, beside link and DRAM.
     pub path_ns: f64,
 }
 
@@ -34,7 +34,7 @@ pub struct TimingTier {
     link: Option<Link>,
     path_out: Picoseconds,
     path_back: Picoseconds,
-    /// When each pending request was submitted, and what it is.
+    /// Submission time and kind of each pending request.
     pending: ByRequest<(Picoseconds, Kind)>,
     /// Answers on their way back.
     back: BinaryHeap<Reverse<(Picoseconds, u64, RequestId)>>,
@@ -60,12 +60,12 @@ impl TimingTier {
         })
     }
 
-    /// What it counted.
+    /// The counters so far.
     pub fn counts(&self) -> TierCounts {
         self.counts
     }
 
-    /// What its DRAM counted.
+    /// The counters of its DRAM.
     pub fn dram_counts(&self) -> ChannelCounts {
         self.dram.counts()
     }
@@ -121,7 +121,7 @@ impl TimingTier {
         }
     }
 
-    /// The next completion of those up to where time has passed.
+    /// The next completion up to the time that has passed.
     pub fn pop_completion(&mut self) -> Option<Completion> {
         let Reverse((done, _, _)) = self.back.peek()?;
         if *done > self.dram.now() {
