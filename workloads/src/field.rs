@@ -1,11 +1,11 @@
-//! Reads numbers out of texts with a `name: number` a line, as the kernel and Redis write them.
+//! Reads numbers from texts with a `name: number` a line, as the kernel and Redis write them.
 
 /// The number after `name:` at the start of a line.
 pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let value = line.strip_prefix(name)?.strip_prefix(':')?.trim_start();
         let digits = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
-        // More than any machine has is not a number of bytes or pages.
+        // A number larger than any machine's is not a number of bytes or pages.
         value[..digits].parse().ok().filter(|&n: &u64| n <= 1 << 50)
     })
 }

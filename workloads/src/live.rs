@@ -1,4 +1,4 @@
-//! What a machine must start to run a workload: plain data, made by a kind, carried out by
+//! The programs that a machine starts to run a workload: plain data, made by a kind, carried out by
 //! [`crate::session`].
 
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use terrace_core::page::PageSize;
 
-/// What a kind is told of the run that it shall describe.
+/// The run that a kind describes its programs for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveContext {
     /// A directory for sockets and the like on the machine where the workload will run.
@@ -27,14 +27,14 @@ pub struct LiveContext {
 pub struct LiveWorkload {
     /// Runs inside the group whose memory is tiered.
     pub main: LiveCommand,
-    /// How to know that `main` can be used.
+    /// The sign that `main` can be used.
     pub ready: Ready,
-    /// Run to completion outside the group, after `main` is ready and before the periods.
+    /// Runs to completion outside the group, after `main` is ready and before the periods.
     pub load: Option<LiveCommand>,
-    /// Run outside the group during the periods; the run ends when it ends. Without one, the
-    /// run ends when `main` ends.
+    /// Runs outside the group during the periods; the run ends when it ends. Without one, the run
+    /// ends when `main` ends.
     pub drive: Option<LiveCommand>,
-    /// Run to completion outside the group, after the periods.
+    /// Runs to completion outside the group, after the periods.
     pub verify: Option<LiveCommand>,
     /// Written to the standard input of `main` when the periods begin.
     pub begin_line: Option<String>,
@@ -59,13 +59,13 @@ impl LiveWorkload {
 /// A command line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveCommand {
-    /// The program.
+    /// The program to run.
     pub program: LiveProgram,
-    /// Its arguments.
+    /// The program's arguments.
     pub arguments: Vec<String>,
-    /// Added to its environment.
+    /// Variables added to the program's environment.
     pub environment: Vec<(String, String)>,
-    /// The longest that it may take: from its start, or for `main` from when it is told to end.
+    /// Time limit: from its start, or for `main` from the request to end.
     pub within_ms: u64,
 }
 
@@ -76,7 +76,7 @@ pub enum LiveProgram {
     Host(PathBuf),
     /// A program of a Debian package.
     Package {
-        /// The package, such as `redis-server`.
+        /// The package's name, such as `redis-server`.
         package: String,
         /// The program's file name.
         program: String,
@@ -92,12 +92,12 @@ pub enum ProgramMissing {
     /// A program of a package.
     #[error("no program '{program}': install the Debian package {package}")]
     Package {
-        /// The package.
+        /// The package's name.
         package: String,
-        /// The program.
+        /// The program's file name.
         program: String,
     },
-    /// Terrace's own.
+    /// Terrace's own workload program.
     #[error("no program '{0}' beside this one or on PATH: build terrace-workloads")]
     Own(&'static str),
 }
@@ -109,13 +109,13 @@ impl LiveProgram {
     /// `terrace-workload`: beside this program, as installed and as built, else on `PATH`.
     pub fn own() -> Result<LiveProgram, ProgramMissing> {
         let exe = std::env::current_exe().ok();
-        // Test programs lie one directory below the others.
+        // Test programs are one directory below the others.
         let directories = exe.iter().flat_map(|exe| exe.ancestors().skip(1).take(2));
         let beside = directories.map(|d| d.join(OWN)).find(|p| p.is_file());
         beside.or_else(|| on_path(OWN)).map(LiveProgram::Host).ok_or(ProgramMissing::Own(OWN))
     }
 
-    /// Where it is on this host.
+    /// The program's path on this host.
     pub fn locate(&self) -> Result<PathBuf, ProgramMissing> {
         match self {
             LiveProgram::Host(path) if path.components().count() > 1 => {
@@ -141,30 +141,30 @@ fn on_path(name: impl AsRef<Path>) -> Option<PathBuf> {
     directories.map(|d| d.join(&name)).find(|p| p.is_file())
 }
 
-/// How to know that a program can be used.
+/// The sign that a program can be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ready {
-    /// It has been started: programs that say nothing.
+    /// The program has been started: for programs that print nothing.
     Started,
-    /// It wrote a JSON line with this `event`.
+    /// The program wrote a JSON line with this `event`.
     Event {
-        /// The event.
+        /// The event's name.
         event: String,
-        /// The longest to wait.
+        /// The longest wait.
         within_ms: u64,
     },
     /// A Unix socket accepts connections.
     UnixSocket {
-        /// Its path.
+        /// Path of the socket.
         path: PathBuf,
-        /// The longest to wait.
+        /// The longest wait.
         within_ms: u64,
     },
     /// A TCP port accepts connections.
     Tcp {
-        /// Host and port.
+        /// Host and port, `host:port`.
         address: String,
-        /// The longest to wait.
+        /// The longest wait.
         within_ms: u64,
     },
 }
@@ -178,18 +178,18 @@ pub enum End {
     Line(String),
 }
 
-/// What came of a workload.
+/// The result of a workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 pub struct WorkloadResult {
     /// Operations, by the workload's own count.
     pub operations: Option<u64>,
     /// Operations per second.
     pub operations_per_s: Option<f64>,
-    /// From the begin of the periods, or of a program that waits for nothing its own, to the end of
-    /// what ends the run.
+    /// From the begin of the periods, or of a program that begins by itself its own, to the end of
+    /// the program that ends the run.
     pub duration_ms: f64,
-    /// Whether everything that was read was what had been written; `None` when the workload
-    /// does not look.
+    /// Whether everything that was read equals what had been written; `None` when the workload does
+    /// not check.
     pub checksum_ok: Option<bool>,
     /// The result lines of `main`, `load`, `drive` and `verify`, under these names.
     pub details: Value,

@@ -1,8 +1,8 @@
-//! `terrace-workload`: programs that make memory work for Terrace to look after.
+//! `terrace-workload`: programs that make memory work for Terrace to manage.
 //!
-//! Speaks JSON lines on standard output (`{"event": "ready" | "phase" | "result", ...}`) and
-//! words for people on standard error. Exit codes: 0 all well, 1 failed or found wrong data,
-//! 2 cannot do what the arguments ask.
+//! Writes JSON lines to standard output (`{"event": "ready" | "phase" | "result", ...}`) and text
+//! for people to standard error. Exit codes: 0 all well, 1 failed or found wrong data, 2 cannot do
+//! what the arguments request.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use terrace_workloads::redis::popularity::{Mix, Order, Shift};
 use terrace_workloads::redis::run::{Load, WriteWith, run};
 use terrace_workloads::redis::verify::verify;
 
-/// Programs that make memory work for Terrace to look after.
+/// Programs that make memory work for Terrace to manage.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -122,8 +122,8 @@ enum RedisCommand {
     Load {
         #[command(flatten)]
         store: StoreArguments,
-        /// Create all keys before the first gets its value: the server's entries then lie
-        /// together instead of between the values.
+        /// Create all keys before the first gets its value: the server's entries are then together
+        /// instead of between the values.
         #[arg(long)]
         keys_first: bool,
     },
@@ -187,7 +187,7 @@ struct RunArguments {
     /// How values are replaced.
     #[arg(long, value_enum, default_value = "set")]
     write_with: WriteWith,
-    /// Whether keys that are alike in popularity are neighbours in memory.
+    /// Whether keys of similar popularity are neighbours in memory.
     #[arg(long, value_enum, default_value = "clustered")]
     order: Order,
     /// Where the most popular key is, as a share of all keys in order of insertion.
@@ -314,8 +314,8 @@ fn memory_program(
     Ok(())
 }
 
-/// The control lines that come in on standard input. Lines that are none are said and ignored:
-/// a slip of the operator must not end the program that is being looked after.
+/// The control lines from standard input. Other lines are reported and ignored: an operator's
+/// typing error must not end a managed program.
 fn control_lines() -> Receiver<Control> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -330,7 +330,7 @@ fn control_lines() -> Receiver<Control> {
     receiver
 }
 
-/// Prints an event. A reader that went away does not end the program.
+/// Prints an event. A reader that has gone does not end the program.
 fn print(event: &Value) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{event}").and_then(|()| out.flush());

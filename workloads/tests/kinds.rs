@@ -1,4 +1,4 @@
-//! What users of the registry of workload kinds rely on.
+//! Properties of the registry of workload kinds for its users.
 
 use serde_json::{Value, json};
 use terrace_core::page::PageSize;
@@ -51,7 +51,7 @@ fn documented_parameters_are_accepted_and_others_refused() {
             Ok(_) => String::new(),
         };
         assert!(message(json!({ "no_such_key": 1 })).contains("no_such_key"), "{}", live.name);
-        // A value of a wrong type is refused as that, not as an unknown key.
+        // A value of a wrong type is rejected as that, not as an unknown key.
         for parameter in live.parameters {
             let (value, got) = match parameter.default.starts_with('{') {
                 true => (json!(["wrong", "type"]), "got sequence"),

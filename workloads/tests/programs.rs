@@ -1,4 +1,4 @@
-//! `terrace-workload` as its users meet it: output, exit codes, bad usage.
+//! `terrace-workload` for its users: output, exit codes, bad usage.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
@@ -53,7 +53,7 @@ fn run_on(pid: u32, cpu: usize) {
     let _ = rustix::thread::sched_setaffinity(rustix::process::Pid::from_raw(pid as i32), &set);
 }
 
-/// What the kernel says of pages that were touched since `clear_refs`: the cold ones were not.
+/// The kernel's record of pages that were touched since `clear_refs`: the cold ones were not.
 #[test]
 fn hotcold_touches_no_cold_page_between_its_start_and_its_end() {
     let mut child = workload(
@@ -91,8 +91,8 @@ fn hotcold_touches_no_cold_page_between_its_start_and_its_end() {
     writeln!(stdin, "go").unwrap();
     let phase: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     assert_eq!(phase["hot_addresses"].as_array().unwrap().len(), 16);
-    // A page whose translation a processor kept over the clearing is marked again only after a
-    // new walk: the program is sent from processor to processor until each round has had one.
+    // A page whose translation a processor kept over the clearing is marked again only after a new
+    // walk: the program is moved from processor to processor until each round has had one.
     let hot_kb = 16 * 4;
     let limit = Instant::now() + Duration::from_secs(60);
     let mut seen_kb = 0;

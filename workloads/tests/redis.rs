@@ -109,7 +109,7 @@ fn the_rate_is_kept_and_the_sequence_is_that_of_the_seed() {
     let operations = first["operations"].as_u64().unwrap();
     assert!((480..=500).contains(&operations), "{first}");
     assert!(first["latency_from_due_us"]["p99"].is_u64());
-    // The connections do not change what is done, only over which socket.
+    // The number of connections changes only which socket each operation uses.
     let (_, second) = server.run("run", &format!("{run} --connections 1"));
     if second["operations"] == first["operations"] {
         assert_eq!(second["writes"], first["writes"]);
@@ -123,7 +123,7 @@ fn a_corrupt_a_stale_and_a_missing_value_are_found() {
     let versions = server.file("versions");
     server.run("run", &format!("--duration-ms 200 --write-share 1 --versions {versions}"));
 
-    // Something else in the place of a value.
+    // Foreign data in the place of a value.
     server.cli(&["set", "key:0000000042", "wrong"]);
     let (output, found) = server.run("verify", "");
     assert_eq!(output.status.code(), Some(1));
@@ -135,13 +135,13 @@ fn a_corrupt_a_stale_and_a_missing_value_are_found() {
     // A key that is gone.
     server.cli(&["del", "key:0000000044"]);
     assert_eq!(server.run("verify", "").1["missing"], 1);
-    // The run finds it too.
+    // The run also finds the missing key.
     let (output, ran) = server.run("run", "--duration-ms 300 --theta 0 --write-share 0");
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(ran["checksum_ok"], false);
     assert!(ran["wrong_values"].as_u64().unwrap() > 0 && ran["missing"].as_u64().unwrap() > 0);
 
-    // Values as they were loaded are whole, but no longer the latest. The hottest was written.
+    // Values as loaded are whole, but not the latest. The hottest was written.
     server.run("load", "");
     assert_eq!(server.run("verify", "").1["checksum_ok"], true);
     let (output, found) = server.run("verify", &format!("--versions {versions}"));
@@ -192,7 +192,7 @@ fn a_server_without_memory_is_an_error_and_no_corruption() {
     assert!(ran["first_error"].as_str().unwrap().contains("OOM"));
 }
 
-/// What a migration that loses writes would do: a whole value of its key, but not the latest.
+/// The effect of a migration that loses writes: a whole value of its key, but not the latest.
 #[test]
 fn a_value_that_is_rolled_back_under_the_run_is_found_by_it() {
     let server = Server::start();

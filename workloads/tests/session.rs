@@ -74,7 +74,7 @@ fn a_program_took_until_it_ended_however_late_somebody_asks() {
     assert!((300.0..=seen_ms + 50.0).contains(&duration_ms), "{duration_ms}, seen {seen_ms}");
 }
 
-/// A process's state, as its own file begins after its name.
+/// A process's state: the field after its name in `stat`.
 fn state(pid: u32) -> String {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat.rsplit(") ").next().unwrap().to_owned()
@@ -178,7 +178,7 @@ fn a_failed_load_and_a_drive_that_takes_too_long_are_errors() {
 fn nothing_is_left_behind_by_a_finished_or_a_dropped_session() {
     let folder = tempfile::tempdir().unwrap();
     let pids = folder.path().join("pids");
-    // A child in the background that does not hear SIGTERM.
+    // A child in the background that ignores SIGTERM.
     let main = format!(
         "(trap '' TERM; while :; do sleep 1; done) & echo $! > {0}.part; mv {0}.part {0}; wait",
         pids.display()
@@ -202,8 +202,8 @@ fn nothing_is_left_behind_by_a_finished_or_a_dropped_session() {
             drop(session);
         }
         assert!(!alive(main_pid));
-        // It has been killed, and dies when it runs next. Its parent is gone: whoever collects it
-        // is not us, so it may stay listed.
+        // It has been killed, and dies when it runs next. Its parent is gone: another process
+        // collects it, so it may stay listed.
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
@@ -238,7 +238,7 @@ fn what_cannot_be_started_is_refused_before_anything_runs() {
     }
 }
 
-/// Where this host has control groups of version 2, if it lets us make one.
+/// The directory of version 2 control groups, if this host allows making one.
 fn own_cgroup(name: &str) -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
     let mount = mounts.lines().find_map(|line| {

@@ -1,16 +1,16 @@
-//! `lfu-favor`: what is used often is used again, whatever was used in between.
+//! `lfu-favor`: frequently used pages are used again, whatever was used in between.
 //!
-//! Two working sets of the same size. The hot one is walked over once in `hot_sweep_ms`. The
-//! cold one is divided into subsets, one of which is walked over in each `subset_ms`: a stride
-//! through the cold set at a low frequency. The hot set must not be touched whole in every
-//! period: it would then always be the youngest, and LRU as good as LFU. At the defaults a
-//! period touches a third of the hot set and a sixteenth of the cold one, so that a hot page
-//! waits three periods for its next touch, in which cold pages as large as 3/16 of the hot set
-//! come in: with fast memory for half the pages LRU gives up hot pages just before they are
-//! needed, while LFU sees 21 of 64 periods against 4 and keeps them all.
+//! Two working sets of the same size. The hot one is walked over once in `hot_sweep_ms`. The cold
+//! one is divided into subsets, one of which is walked over in each `subset_ms`: a stride through
+//! the cold set at a low frequency. The hot set must not be touched whole in every period: it would
+//! then always be the youngest, and LRU as good as LFU. At the defaults a period touches a third of
+//! the hot set and a sixteenth of the cold one, so that a hot page waits three periods for its next
+//! touch, in which cold pages as large as 3/16 of the hot set come in: with fast memory for half
+//! the pages LRU evicts hot pages just before they are needed, while LFU counts 21 of 64 periods
+//! against 4 and keeps them all.
 //!
-//! The cold set lies, and is touched, first: a policy that leaves pages where they were put
-//! first must not look good by luck.
+//! The cold set is first in memory and is touched first: a policy that leaves pages at their
+//! initial placement must not do well by luck.
 
 use serde::Deserialize;
 use terrace_core::bits::PageBits;
@@ -55,8 +55,8 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
                     "subsets is {subsets}, expected at most the {cold_pages} pages of the cold set"
                 ));
             }
-            // Walking over the subsets one after the other, each in the same time, is walking
-            // over the cold set.
+            // Walking over the subsets one after the other, each in the same time, is one walk over
+            // the cold set.
             let cold_sweep_ms = subsets.checked_mul(subset_ms).ok_or_else(|| {
                 format!("subset_ms is {subset_ms}, expected less than 2^64 / subsets")
             })?;

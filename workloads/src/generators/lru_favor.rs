@@ -1,11 +1,11 @@
-//! `lru-favor`: what was used last is used next.
+//! `lru-favor`: recently used pages are used next.
 //!
-//! Several working sets of the same size, one after the other: each is walked over, again and
-//! again with a stride, for its dwell, then the next. Within a dwell of k periods LRU misses the
-//! first and hits k - 1; over a whole round every page has been used equally often, so LFU has
-//! nothing to go by and, like pages left in place, hits what part of the memory is fast. At the
-//! defaults (4 sets, dwell of 4 periods, half the memory fast): 75 % against 50 %. See the
-//! module's documentation for why the dwell is not four seconds at every period.
+//! Several working sets of the same size, one after the other: each is walked over, again and again
+//! with a stride, for its dwell, then the next. Within a dwell of k periods LRU misses the first
+//! and hits k - 1; over a whole round every page has been used equally often, so LFU has no
+//! information and, like pages left in place, hits the fast part of the memory. At the defaults (4
+//! sets, dwell of 4 periods, half the memory fast): 75 % against 50 %. See the module's
+//! documentation for why the dwell is not four seconds at every period.
 
 use serde::Deserialize;
 use terrace_core::bits::PageBits;
@@ -100,7 +100,7 @@ struct Turns {
 impl Pattern for Turns {
     fn touch(&mut self, span: Span, accessed: &mut PageBits) {
         let first = span.from_ms / self.dwell_ms;
-        // After one round every set has been touched as far as it will be.
+        // After one round every set has been touched as far as it ever will be.
         let last = ((span.to_ms - 1) / self.dwell_ms).min(first + self.sets.len() as u64);
         for turn in first..=last {
             let begin = turn * self.dwell_ms;
@@ -113,7 +113,7 @@ impl Pattern for Turns {
     }
 }
 
-/// Working sets that lie between each other, run by run.
+/// Working sets that are interleaved, run by run.
 struct Dealt {
     turns: Turns,
     run_pages: usize,
@@ -121,7 +121,7 @@ struct Dealt {
 }
 
 impl Dealt {
-    /// Where a page is that would be at this place if each set were one run.
+    /// The interleaved place of a page that would be at this place if each set were one run.
     fn page(&self, place: usize, pages: usize) -> usize {
         let set_pages = pages / self.sets;
         let (set, nth) = (place / set_pages, place % set_pages);

@@ -1,6 +1,6 @@
-//! `mix`: one generator after another. Each part is a program of its own: when it ends its
-//! memory is freed, and the next one starts up in fresh memory. With `same_memory` it is one
-//! program that changes its behaviour.
+//! `mix`: one generator after another. Each part is a program of its own: when it ends its memory
+//! is freed, and the next one starts up in fresh memory. With `same_memory` it is one program that
+//! changes its behaviour.
 
 use std::sync::Arc;
 
@@ -15,10 +15,9 @@ use super::{Built, GeneratorError, GeneratorKind, Timing};
 
 const NAME: &str = "mix";
 
-/// The mixes of the adaptive-migration-policy paper, section 6.6, table 5: first one workload,
-/// then another, for every ordered pair of the three. Mix 1 is the one whose first workload LRU
-/// suits, after which AMP is slow to learn; the order of the others is the alphabet's of what
-/// comes first.
+/// The mixes of the adaptive-migration-policy paper, section 6.6, table 5: first one workload, then
+/// another, for every ordered pair of the three. Mix 1 is the one whose first workload LRU suits,
+/// after which AMP is slow to learn; the others are in alphabetical order of the first workload.
 pub const MIXES: [[&str; 2]; 6] = [
     ["lru-favor", "lfu-favor"],
     ["lru-favor", "random-favor"],
@@ -104,7 +103,7 @@ fn build(value: &Value, timing: Timing) -> Built {
             with_startup.entry("startup_ms").or_insert(Value::from(0));
             own = Value::Object(with_startup);
         }
-        // The same seed for all would make a part's pages depend on those of another.
+        // With one seed for all, a part's pages would depend on those of another.
         let seed = timing.seed.wrapping_add(number as u64);
         let source = super::build(&part.generator, &own, Timing { seed, ..timing })?;
         let space = if same_memory { 0 } else { number as u32 };
@@ -135,7 +134,7 @@ impl PeriodSource for Mix {
 struct InSpace {
     source: Box<dyn PeriodSource>,
     space: SpaceId,
-    /// The source's own last layout, and the one it was turned into.
+    /// The source's own last layout, and its translation into the address space.
     layouts: Option<(Arc<Layout>, Arc<Layout>)>,
 }
 

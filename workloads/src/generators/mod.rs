@@ -1,21 +1,20 @@
 //! Generators: sources of accessed pages that need no program, for the simulated machine.
 //!
-//! To add one: write its file beside these, name it here, add its row to [`REGISTRY`]. A
-//! generator says which pages are touched in a span of time ([`program::Pattern`]); start-up,
-//! layout and duration are the same for all ([`program`]).
+//! To add one: write its file beside these, name it here, add its row to [`REGISTRY`]. A generator
+//! defines which pages are touched in a span of time ([`program::Pattern`]); start-up, layout and
+//! duration are the same for all ([`program`]).
 //!
 //! # Time, and what a name promises
-//! A generator is a program with a timetable in ms; a period sees what is touched in
-//! `[t, t + period)`. Whether such a program favours a policy depends on the period: a tracker
-//! that looks every 5 s cannot see phases of 4 s. The adaptive-migration-policy paper
-//! (section 6.6) gives its LRU-favor program phases of four seconds and looks every five
-//! (section 3.1). Taken literally, every period would touch two working sets, at most one of
-//! which was touched in the period before, so that LRU with half the memory hits less than half
-//! of the accessed pages (37 % by its rule alone, 47 % with hysteresis), and any pages left in
-//! place hit half. The defaults here therefore count in *units*: one second, or one period where
-//! periods are longer. At periods of a second or less the phases are the paper's four seconds;
-//! at longer ones they grow with the period and keep what the name promises. A time that is
-//! given is taken as given.
+//! A generator is a program with a timetable in ms; a period contains the touches in `[t, t +
+//! period)`. Whether such a program favours a policy depends on the period: a tracker that samples
+//! every 5 s cannot observe phases of 4 s. The adaptive-migration-policy paper (section 6.6) gives
+//! its LRU-favor program phases of four seconds and samples every five (section 3.1). Taken
+//! literally, every period would touch two working sets, at most one of which was touched in the
+//! period before, so that LRU with half the memory hits less than half of the accessed pages (37 %
+//! by its rule alone, 47 % with hysteresis), and any pages left in place hit half. The defaults
+//! here therefore count in *units*: one second, or one period where periods are longer. At periods
+//! of a second or less the phases are the paper's four seconds; at longer ones they grow with the
+//! period and keep the property that the name promises. An explicit time is taken as given.
 
 mod chance;
 mod hotcold;
@@ -52,17 +51,17 @@ pub static REGISTRY: &[GeneratorKind] = &[
 pub struct GeneratorKind {
     /// Its name in experiments.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// Summary in one line.
     pub summary: &'static str,
-    /// The paper and section it stands for, with the row of the requirements; or what it is a
-    /// model of.
+    /// The paper and section it represents, with the row of the requirements; or the system that it
+    /// models.
     pub stands_for: &'static str,
-    /// Its own parameters with their defaults and meanings; [`COMMON_PARAMETERS`] come on top,
-    /// unless it is a `mix`.
+    /// Its own parameters with their defaults and meanings; [`COMMON_PARAMETERS`] are added, unless
+    /// it is a `mix`.
     pub parameters: &'static [ParameterDoc],
-    /// Makes one. Unknown parameters and impossible values are errors.
+    /// Builds a generator. Unknown parameters and impossible values are errors.
     pub build: fn(&Value, Timing) -> Built,
-    /// The most memory it ever has.
+    /// The maximum footprint.
     pub footprint_bytes: fn(&Value) -> Result<u64, GeneratorError>,
 }
 
@@ -88,19 +87,19 @@ pub const COMMON_PARAMETERS: &[ParameterDoc] = &[
     },
 ];
 
-/// What a generator is built for.
+/// The conditions that a generator is built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// Size of the pages it touches.
     pub page_size: PageSize,
-    /// Length of the periods it is seen in.
+    /// Length of the periods in which its accesses are reported.
     pub period_ms: u64,
-    /// What its random numbers come from.
+    /// Seed of its random numbers.
     pub seed: u64,
 }
 
 impl Timing {
-    /// What default times are counted in: see the module's documentation.
+    /// The unit of default times: see the module's documentation.
     fn unit_ms(&self) -> u64 {
         self.period_ms.max(1000)
     }
@@ -112,17 +111,17 @@ pub enum GeneratorError {
     /// No generator has this name.
     #[error("no generator is named '{got}'; expected one of {expected}")]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         got: String,
-        /// The names there are.
+        /// The existing names.
         expected: String,
     },
     /// A parameter that the generator does not have, or a value it cannot take.
     #[error("generator '{generator}': {message}")]
     BadParameter {
-        /// The generator.
+        /// The generator's name.
         generator: &'static str,
-        /// What was got and what was expected.
+        /// The message: got and expected.
         message: String,
     },
 }
@@ -140,7 +139,7 @@ pub fn build(name: &str, parameters: &Value, timing: Timing) -> Built {
     (kind(name)?.build)(parameters, timing)
 }
 
-/// The most memory that the generator of this name ever has with these parameters.
+/// The maximum footprint of the generator of this name with these parameters.
 pub fn footprint_bytes(name: &str, parameters: &Value) -> Result<u64, GeneratorError> {
     (kind(name)?.footprint_bytes)(parameters)
 }

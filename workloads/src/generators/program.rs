@@ -1,5 +1,5 @@
-//! What all generators have in common: memory that is touched in order at the start, a layout,
-//! time in periods, an end. What is touched in between is a [`Pattern`].
+//! The common part of all generators: memory that is touched in order at the start, a layout, time
+//! in periods, an end. The touches in between are a [`Pattern`].
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Span {
     }
 }
 
-/// Which pages are touched when. Asked for spans in order, each beginning where the one before
+/// Which pages are touched when. Called with spans in order, each beginning where the one before
 /// ended.
 pub(super) trait Pattern: Send {
     /// Sets the bits of the pages touched in the span.
@@ -95,7 +95,7 @@ fn split(
     Ok((common, own))
 }
 
-/// What a program's memory takes, in bytes.
+/// The footprint of a program, in bytes.
 pub(super) fn footprint_bytes(
     generator: &'static str,
     parameters: &Value,
@@ -103,8 +103,8 @@ pub(super) fn footprint_bytes(
     Ok(split(generator, parameters)?.0.footprint_mib << 20)
 }
 
-/// Builds the program of a generator whose own parameters are `P`. `pattern` makes the pattern
-/// of that many pages, or says what is wrong.
+/// Builds the program of a generator whose own parameters are `P`. `pattern` makes the pattern of
+/// that many pages, or returns the error.
 pub(super) fn build<P: DeserializeOwned>(
     generator: &'static str,
     parameters: &Value,
@@ -194,8 +194,8 @@ pub(super) enum Rounding {
     Down,
 }
 
-/// How many pages a walk over `pages` in `sweep_ms` has passed after `time_ms`; rounded up, the
-/// page it is on counts.
+/// The number of pages that a walk over `pages` in `sweep_ms` has passed after `time_ms`; rounded
+/// up, the current page counts.
 pub(super) fn position(time_ms: u64, pages: usize, sweep_ms: u64, rounding: Rounding) -> u64 {
     let (way, sweep_ms) = (u128::from(time_ms) * pages as u128, u128::from(sweep_ms));
     let position = match rounding {

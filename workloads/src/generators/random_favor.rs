@@ -1,11 +1,11 @@
 //! `random-favor`: all pages at random, so often that nearly all are touched in every period.
 //!
-//! No policy can know what comes next, and every policy hits what part of the memory is fast:
-//! the best is the one that moves nothing. At the default a page is touched four times a period
-//! on average and 98 % of them are touched at least once, far above the fast-memory ratio and
-//! 20 points, where AMP goes over to Random (adaptive-migration-policy paper, section 4.2). The
-//! default counts in periods even below a second: with fewer touches in a period the accessed
-//! pages would no longer tell that there is no locality.
+//! No policy can predict the next access, and every policy hits the fast part of the memory: the
+//! best is the one that moves nothing. At the default a page is touched four times a period on
+//! average and 98 % of them are touched at least once, far above the fast-memory ratio and 20
+//! points, where AMP switches to Random (adaptive-migration-policy paper, section 4.2). The default
+//! counts in periods even below a second: with fewer touches in a period the accessed pages would
+//! not show that there is no locality.
 
 use terrace_core::parameters::ParameterDoc;
 

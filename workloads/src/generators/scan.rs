@@ -1,5 +1,5 @@
-//! `scan`: one walk over the whole memory after the other. What was used last is what is used
-//! last again: the worst case for LRU when the walk is longer than fast memory holds.
+//! `scan`: one walk over the whole memory after the other. The page used last is the last to be
+//! used again: the worst case for LRU when the walk is longer than fast memory.
 
 use serde::Deserialize;
 use terrace_core::bits::PageBits;

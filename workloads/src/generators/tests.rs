@@ -1,4 +1,5 @@
-//! What a user notices of the generators: their parameters, their timetable, their determinism.
+//! The behaviour of the generators for a user: their parameters, their timetable, their
+//! determinism.
 
 use std::sync::Arc;
 
@@ -169,7 +170,7 @@ fn lru_favor_dwells_four_periods_on_each_of_four_sets() {
             assert_eq!(shares[..], expected, "period {period}");
         }
     }
-    // The paper's four seconds seen every two: two periods on each.
+    // The paper's four seconds with periods of two: two periods on each.
     let parameters = json!({"startup_ms": 0, "dwell_ms": 4000});
     let periods = periods("lru-favor", &parameters, Timing { period_ms: 2000, ..SECOND }, 8);
     for (period, accesses) in periods.iter().enumerate() {

@@ -22,7 +22,7 @@ impl Walk {
         Walk { set, sweep_ms, stride }
     }
 
-    /// Sets the bits of the pages it is on in the span, which counts from the walk's start.
+    /// Sets the bits of the pages walked in the span, which counts from the walk's start.
     pub(super) fn touch(&self, span: Span, accessed: &mut PageBits) {
         let pages = self.set.len();
         let from = position(span.from_ms, pages, self.sweep_ms, Rounding::Down);

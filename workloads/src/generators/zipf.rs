@@ -1,4 +1,4 @@
-//! `zipf`: pages at random with the popularity 1 / rank^exponent, ranks dealt to pages at
+//! `zipf`: pages at random with the popularity 1 / rank^exponent, ranks assigned to pages at
 //! random.
 
 use rand_pcg::Pcg64;
@@ -72,8 +72,7 @@ fn popularity(rank: u32, exponent: f64) -> f64 {
 impl Zipf {
     fn new(pages: usize, exponent: f64, interval_ms: u64, seed: u64) -> Self {
         let mut random = Pcg64::new(seed.into(), 0);
-        // Pages are at most 2^34: ranks of more than 2^32 would not fit, and their popularity
-        // is nothing.
+        // Pages are at most 2^34: ranks above 2^32 would not fit, and their popularity is almost 0.
         let mut ranks: Vec<u32> =
             (0..pages).map(|i| u32::try_from(i).unwrap_or(u32::MAX)).collect();
         for last in (1..pages).rev() {

@@ -1,4 +1,4 @@
-//! `command`: any program, as its user starts it.
+//! `command`: any program, started with the user's command line.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;

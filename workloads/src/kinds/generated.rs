@@ -38,8 +38,8 @@ fn live(
     let timing =
         Timing { page_size: context.page_size, period_ms: context.period_ms, seed: context.seed };
     generators::build(name, &parameters, timing)?;
-    // Twenty rounds a period spread the touches; more often than a hundred times a second
-    // would cost more than it shows.
+    // Twenty rounds a period spread the touches; more than a hundred a second would cost more than
+    // their effect.
     let pause_ms = (context.period_ms / 20).clamp(10, 1000);
     let arguments = [
         "generator".to_owned(),

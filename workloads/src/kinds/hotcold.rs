@@ -1,5 +1,5 @@
-//! `hotcold`: a program that touches a known set of hot pages and no other page at all, so that
-//! what a tracker says can be compared with the truth.
+//! `hotcold`: a program that touches a known set of hot pages and no other page at all, so that a
+//! tracker's reports can be compared with the truth.
 
 use serde::Deserialize;
 use terrace_core::page::PageSize;
@@ -111,7 +111,7 @@ impl Default for Parameters {
     }
 }
 
-/// A page size as `terrace-workload` takes it.
+/// A page size in the form of `terrace-workload`.
 pub(super) fn page_size(page_size: PageSize) -> &'static str {
     match page_size {
         PageSize::Huge => "huge",

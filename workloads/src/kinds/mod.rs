@@ -37,21 +37,21 @@ pub static LIVE: &[LiveKind] = &[
     command::KIND,
 ];
 
-/// Added to the time that programs are given, for filling and checking their memory on a machine
-/// that is emulated.
+/// Added to the time limits of programs, for filling and checking their memory on an emulated
+/// machine.
 const SLACK_MS: u64 = 180_000;
 
 /// A live kind: a row of the registry.
 pub struct LiveKind {
     /// Its name in experiments.
     pub name: &'static str,
-    /// What it does, in one line. Empty when the generator of its name says it.
+    /// Summary in one line. Empty when the generator of its name has it.
     pub summary: &'static str,
-    /// What it stands for. Empty when the generator of its name says it.
+    /// The workload it represents. Empty when the generator of its name has it.
     pub stands_for: &'static str,
     /// Its parameters with their defaults and meanings, without those of a generator.
     pub parameters: &'static [ParameterDoc],
-    /// Says what to start. Unknown parameters and impossible values are errors.
+    /// Returns the programs to start. Unknown parameters and impossible values are errors.
     pub build: fn(&Value, &LiveContext) -> Result<LiveWorkload, WorkloadError>,
 }
 
@@ -60,20 +60,20 @@ pub struct LiveKind {
 pub struct WorkloadKind {
     /// Its name in experiments.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// Summary in one line.
     pub summary: &'static str,
-    /// What it stands for.
+    /// The workload it represents.
     pub stands_for: &'static str,
     /// How it runs on a live machine, if it does.
     pub live: Option<&'static LiveKind>,
     /// How it is modelled on the simulated machine, if it is.
     pub generator: Option<&'static GeneratorKind>,
-    /// Parameters that neither of them has.
+    /// Parameters of neither of these two.
     extra: &'static [ParameterDoc],
 }
 
 impl WorkloadKind {
-    /// What to start on a live machine.
+    /// The programs to start on a live machine.
     pub fn live(
         &self,
         parameters: &Value,
@@ -83,7 +83,7 @@ impl WorkloadKind {
         (live.build)(parameters, context)
     }
 
-    /// What it touches on the simulated machine.
+    /// The accesses on the simulated machine.
     pub fn source(
         &self,
         parameters: &Value,
@@ -93,8 +93,8 @@ impl WorkloadKind {
         Ok((generator.build)(parameters, timing)?)
     }
 
-    /// Its parameters with their defaults and meanings: those of the live program, then those
-    /// of the generator that it does not share.
+    /// The parameters with their defaults and meanings: those of the live program, then those of
+    /// the generator that it does not share.
     pub fn parameters(&self) -> Vec<&'static ParameterDoc> {
         let mut all: Vec<&ParameterDoc> = self.extra.iter().collect();
         all.extend(self.live.iter().flat_map(|l| l.parameters));
@@ -115,44 +115,44 @@ impl WorkloadKind {
     }
 }
 
-/// Why a workload cannot be had.
+/// Why a workload cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
     /// No kind has this name.
     #[error("no workload is named '{got}'; expected one of {expected}")]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         got: String,
-        /// The names there are.
+        /// The existing names.
         expected: String,
     },
     /// A parameter that the kind does not have, or a value it cannot take.
     #[error("workload '{kind}': {message}")]
     BadParameter {
-        /// The kind.
+        /// The kind's name.
         kind: &'static str,
-        /// What was got and what was expected.
+        /// The message: got and expected.
         message: String,
     },
-    /// The same from a generator.
+    /// The same error from a generator.
     #[error(transparent)]
     Generator(#[from] GeneratorError),
-    /// It has no live program.
+    /// The kind has no live program.
     #[error(
         "workload '{0}' has no live program; run it with --machine sim, or choose another kind"
     )]
     NotLive(&'static str),
-    /// It has no model.
+    /// The kind has no model.
     #[error(
         "workload '{0}' has no model for the simulated machine; run it with --machine vm and simulate its recording (kind = \"recording\")"
     )]
     NoGenerator(&'static str),
-    /// A program that it needs is not there.
+    /// A program that it needs is missing.
     #[error(transparent)]
     Missing(#[from] ProgramMissing),
 }
 
-/// A recording is replayed by the layer that reads experiment files: it knows where files are.
+/// A recording is replayed by the layer that reads experiment files: it has the files' directory.
 const RECORDING: WorkloadKind = WorkloadKind {
     name: "recording",
     summary: "the accessed pages of a recorded run, replayed on the simulated machine",
@@ -186,10 +186,10 @@ const PROFILED: WorkloadKind = WorkloadKind {
     }],
 };
 
-/// Name of the kind that starts nothing: programs that run already.
+/// Name of the kind that starts nothing: programs that already run.
 pub const ATTACH: &str = "attach";
 
-/// Programs that run already are found by the layer that reads experiment files.
+/// Programs that already run are found by the layer that reads experiment files.
 const ATTACHED: WorkloadKind = WorkloadKind {
     name: ATTACH,
     summary: "programs that run already, on the host; nothing is started or ended",
@@ -260,7 +260,7 @@ fn bad(kind: &'static str, message: String) -> WorkloadError {
     WorkloadError::BadParameter { kind, message }
 }
 
-/// Refuses a number outside its range.
+/// Rejects a number outside its range.
 fn within<T: PartialOrd + std::fmt::Display>(
     kind: &'static str,
     name: &str,

@@ -9,7 +9,7 @@ use super::generated::own_program;
 use super::{LiveKind, WorkloadError, bad, parse, within};
 use crate::programs::{self, Params};
 
-/// Its name in experiments.
+/// The kind's name in experiments.
 pub const NAME: &str = "program";
 
 pub(super) const KIND: LiveKind = LiveKind {
@@ -100,14 +100,14 @@ impl Parameters {
     }
 }
 
-/// What the simulated machine needs to run it.
+/// The simulated machine's input to run it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Traced {
-    /// The program.
+    /// The program's name.
     pub name: String,
-    /// What it is given.
+    /// The program's parameters.
     pub params: Params,
-    /// Each load needs the one before.
+    /// Each load depends on the one before.
     pub dependent_loads: bool,
 }
 

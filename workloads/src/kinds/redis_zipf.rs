@@ -1,20 +1,20 @@
 //! `redis-zipf`: Redis from Debian under a Zipfian load of our own client, with a batch scan
 //! beside it and a hot spot that can move.
 //!
-//! The defaults are such that policies can differ, which takes some care on small stores. What a
-//! tracker sees is whether a page was touched in a period, so the popular pages look alike and
-//! only the rest tells policies apart: with 256 values to a huge page, too many operations in a
-//! period touch every page, too few leave nothing to learn. And the popular keys must not be the
-//! oldest: those lie in fast memory already because they came first, and doing nothing would
-//! win. The hot spot therefore begins in the middle of the keys.
+//! The defaults are such that policies can differ, which takes some care on small stores. A tracker
+//! reports whether a page was touched in a period, so the popular pages are all alike and only the
+//! rest distinguishes policies: with 256 values to a huge page, too many operations in a period
+//! touch every page, too few leave nothing to learn. And the popular keys must not be the oldest:
+//! those are in fast memory already because they came first, and doing nothing would win. The hot
+//! spot therefore begins in the middle of the keys.
 //!
-//! In a model that draws operations over the places where a real store of the default size has
-//! its values and their headers (271 huge pages; a value's header lies in a neighbouring page, so
-//! that an operation touches two), with half of the pages fast and periods of 1 s: 35 % of the
-//! pages are touched in a period; of those first-touch has 33 % in fast memory, LRU 64 % (and
-//! moves 35 pages a period), LFU 72 % (and moves 4). The scan is what costs LRU: without it LRU
-//! has 76 %. When the hot spot moves and the scan ends, LRU is ahead of LFU for as long as LFU's
-//! history remembers the old one.
+//! In a model that draws operations over the places where a real store of the default size has its
+//! values and their headers (271 huge pages; a value's header is in a neighbouring page, so that an
+//! operation touches two), with half of the pages fast and periods of 1 s: 35 % of the pages are
+//! touched in a period; of those first-touch has 33 % in fast memory, LRU 64 % (and moves 35 pages
+//! a period), LFU 72 % (and moves 4). The scan is the cost to LRU: without it LRU has 76 %. When
+//! the hot spot moves and the scan ends, LRU is ahead of LFU for as long as the old hot spot is in
+//! LFU's history.
 
 use serde::Deserialize;
 use terrace_core::page::PageSize;
@@ -28,9 +28,9 @@ use crate::redis::value::MIN_VALUE_BYTES;
 
 const NAME: &str = "redis-zipf";
 
-/// What the server's allocator (jemalloc) is told on huge pages: to ask for them, where the
-/// system gives none unasked; and to keep what is freed, because giving back a part of a huge
-/// page breaks it up.
+/// Settings of the server's allocator (jemalloc) for huge pages: to request them, where the system
+/// gives none by default; and to keep freed memory, because giving back a part of a huge page
+/// splits it.
 const MALLOC_CONF: &str = "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1";
 
 pub(super) const KIND: LiveKind = LiveKind {
@@ -109,7 +109,7 @@ pub(super) const KIND: LiveKind = LiveKind {
         within(NAME, "pipeline", p.pipeline, 1..=1 << 16)?;
         within(NAME, "connections", p.connections, 1..=1024)?;
         let keys = (p.footprint_mib << 20).div_ceil(p.value_bytes);
-        // The client would refuse it too, but only after the server has been filled.
+        // The client would reject it too, but only after the server has been filled.
         Sequence::new(Mix {
             keys,
             theta: p.theta,

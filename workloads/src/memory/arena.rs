@@ -9,38 +9,38 @@ use terrace_core::page::PageSize;
 
 use crate::field::field;
 
-/// Why there is no arena.
+/// Why an arena cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
-    /// A size of nothing, or more than an address space holds.
+    /// A size of 0, or more than an address space.
     #[error(
         "cannot map {pages} pages of {page_bytes} bytes: expected 1 page or more and at most 2^46 bytes in all"
     )]
     BadSize {
-        /// Pages asked for.
+        /// Pages requested.
         pages: usize,
-        /// Their size.
+        /// Size of a page.
         page_bytes: u64,
     },
-    /// More than the machine has to spare. Filled all the same, it would end with the kernel
-    /// killing one program or another.
+    /// More than the machine's free memory. Filled all the same, it would make the kernel kill one
+    /// program or another.
     #[error(
         "{size_bytes} bytes: expected at most the {available_bytes} that are available here; ask for fewer pages"
     )]
     TooLarge {
-        /// How much was asked for.
+        /// Bytes requested.
         size_bytes: u64,
-        /// How much there is.
+        /// Bytes available.
         available_bytes: u64,
     },
-    /// The kernel refused.
+    /// The kernel rejected the call.
     #[error("{call} of {size_bytes} bytes: {source}; free memory or ask for fewer pages")]
     Refused {
-        /// What was called.
+        /// The system call.
         call: &'static str,
-        /// How much was asked for.
+        /// Bytes requested.
         size_bytes: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: rustix::io::Errno,
     },
     /// `/proc/self/smaps` could not be read or understood.
@@ -62,7 +62,7 @@ pub enum ArenaError {
 
 /// A mapping of `pages` pages of one size.
 pub struct Arena {
-    /// What was mapped, with the slack that alignment needs.
+    /// The mapping, with the slack that alignment needs.
     mapping: *mut c_void,
     mapping_bytes: usize,
     /// First aligned address.
@@ -72,15 +72,15 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Maps the pages without touching them. Huge pages are asked for with `MADV_HUGEPAGE`,
-    /// base pages with `MADV_NOHUGEPAGE`.
+    /// Maps the pages without touching them. Huge pages are requested with `MADV_HUGEPAGE`, base
+    /// pages with `MADV_NOHUGEPAGE`.
     pub fn map(page_size: PageSize, pages: usize) -> Result<Arena, ArenaError> {
         let size_bytes = size_bytes(page_size, pages)?;
         let align = PageSize::Huge.bytes();
         let refused = |call| move |source| ArenaError::Refused { call, size_bytes, source };
         let mapping_bytes = (size_bytes + align) as usize;
-        // SAFETY: a new private mapping at an address of the kernel's choice touches no memory
-        // that anyone else holds.
+        // SAFETY: a new private mapping at an address of the kernel's choice touches no memory in
+        // use.
         let mapping = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -97,8 +97,8 @@ impl Arena {
             PageSize::Huge => Advice::LinuxHugepage,
             PageSize::Base => Advice::LinuxNoHugepage,
         };
-        // SAFETY: the range lies within the mapping made above, and the advice only chooses the
-        // size of the pages that back it; contents stay.
+        // SAFETY: the range is within the mapping made above, and the advice only chooses the size
+        // of the pages that back it; contents stay.
         unsafe { rustix::mm::madvise(start, size_bytes as usize, advice) }
             .map_err(refused("madvise"))?;
         Ok(arena)
@@ -124,22 +124,22 @@ impl Arena {
         self.start as u64 + page as u64 * self.page_size.bytes()
     }
 
-    /// The words of a page. Atomics, so that every load and store of a program that touches
-    /// memory for its own sake really happens.
+    /// The words of a page. Atomics, so that every load and store of a program that only touches
+    /// memory really happens.
     ///
     /// # Panics
     /// When there is no such page.
     pub fn page(&self, page: usize) -> &[AtomicU64] {
         assert!(page < self.pages, "page {page} of {}", self.pages);
         let words = self.page_size.bytes() as usize / size_of::<AtomicU64>();
-        // SAFETY: `page < pages`, so the words lie within the mapping, which lives as long as
-        // `self`, is readable and writable, starts as zeros, and is aligned to 2 MB. The slices
-        // are shared and their elements atomic, so that handing out several is sound.
+        // SAFETY: `page < pages`, so the words are within the mapping, which lives as long as
+        // `self`, is readable and writable, starts as zeros, and is aligned to 2 MB. The slices are
+        // shared and their elements atomic, so that returning several is sound.
         unsafe { std::slice::from_raw_parts(self.start.add(page * words), words) }
     }
 
-    /// Checks that all touched pages have the size that was asked for. Huge pages that the
-    /// kernel did not give at first touch are collapsed, once.
+    /// Checks that all touched pages have the size requested. Huge pages that the kernel did not
+    /// give at first touch are collapsed, once.
     pub fn check_page_size(&self) -> Result<(), ArenaError> {
         let size_bytes = self.size_bytes();
         let expected_bytes = match self.page_size {
@@ -175,7 +175,7 @@ impl Drop for Arena {
     }
 }
 
-/// The size of so many pages, if this machine can have them.
+/// The size in bytes of so many pages; an error if this machine cannot have them.
 pub fn size_bytes(page_size: PageSize, pages: usize) -> Result<u64, ArenaError> {
     let page_bytes = page_size.bytes();
     let size_bytes = (pages as u64)

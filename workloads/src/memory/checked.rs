@@ -1,6 +1,6 @@
-//! Contents that prove themselves. Every word of the arena has exactly one right value at any
-//! time: a function of seed, page, place in the page and how often that place was rewritten.
-//! A page that a migration lost, tore, duplicated or rolled back shows at the next look.
+//! Self-checking contents. Every word of the arena has exactly one right value at any time: a
+//! function of seed, page, place in the page and how often that place was rewritten. A page that a
+//! migration lost, tore, duplicated or rolled back is found by the next check.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -31,8 +31,8 @@ fn right_value(page_key: u64, position: usize, version: u64) -> u64 {
 pub struct CheckedArena {
     arena: Arena,
     seed: u64,
-    /// How often each page was touched. Lives outside the arena, so that asking for it touches
-    /// no page of it.
+    /// Touches of each page so far. Kept outside the arena, so that reading it touches no page of
+    /// it.
     touches: Vec<u64>,
 }
 
@@ -77,7 +77,7 @@ impl CheckedArena {
         wrong
     }
 
-    /// Looks at every word of every page. Returns how many were wrong.
+    /// Checks every word of every page. Returns how many were wrong.
     pub fn verify(&self) -> u64 {
         let mut wrong = 0;
         for (page, &touches) in self.touches.iter().enumerate() {

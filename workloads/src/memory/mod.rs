@@ -1,9 +1,9 @@
-//! Programs that map memory of their own and touch exactly the pages they say they touch.
+//! Programs that map memory of their own and touch exactly the pages that they announce.
 //!
 //! - [`arena`]: the mapping (the only unsafe file here);
-//! - [`checked`]: contents that prove themselves, so that a page lost or torn by a migration shows;
+//! - [`checked`]: self-checking contents, so that a page lost or torn by a migration is found;
 //! - [`schedule`]: which pages are touched when;
-//! - [`program`]: the loop that touches them, obeys control lines and reports.
+//! - [`program`]: the loop that touches the pages, obeys control lines and reports.
 
 pub mod arena;
 pub mod checked;

@@ -1,8 +1,8 @@
-//! The loop that all memory programs share: fill, say where the memory is, wait to be told,
-//! touch in rounds with pauses, obey control lines, look at every word at the end.
+//! The loop that all memory programs share: fill, report where the memory is, wait for the go,
+//! touch in rounds with pauses, obey control lines, check every word at the end.
 //!
-//! Between the fill and the last look nothing reads or writes a page that the schedule does not
-//! name: counters, buffers and the schedule itself live outside the arena.
+//! Between the fill and the last check nothing reads or writes a page that the schedule does not
+//! name: counters, buffers and the schedule itself are outside the arena.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
@@ -44,10 +44,10 @@ impl std::str::FromStr for Control {
     }
 }
 
-/// What a memory program is given besides its schedule.
+/// Parameters of a memory program besides its schedule.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Size of its pages; checked against what the kernel gave.
+    /// Size of its pages; checked against the kernel's.
     pub page_size: PageSize,
     /// Number of pages.
     pub pages: usize,
@@ -64,28 +64,28 @@ pub struct Settings {
 /// Why a memory program gave up.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// No memory, or not of the page size asked for.
+    /// No memory, or not of the page size requested.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// Nobody is left who could say go.
+    /// Standard input has ended, so no go can come.
     #[error("standard input ended before 'go'; write 'go' to it, or leave out --wait-go")]
     NoGo,
-    /// The generator that says what to touch cannot go on.
+    /// The generator that names the pages failed.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The generator names more pages than it said it would have.
+    /// The generator names more pages than it announced.
     #[error("the generator names page {page}, expected less than the {pages} that it has")]
     NoSuchPage {
-        /// The page.
+        /// The page's number.
         page: usize,
-        /// How many there are.
+        /// Number of pages.
         pages: usize,
     },
 }
 
-/// Runs a memory program. Every event (`ready`, `phase`, `result`) is handed to `report` before
-/// the program goes on, so that a `phase` is out before its first touch. Returns whether every
-/// word was right.
+/// Runs a memory program. Every event (`ready`, `phase`, `result`) is passed to `report` before the
+/// program goes on, so that a `phase` is out before its first touch. Returns whether every word was
+/// right.
 pub fn run(
     settings: &Settings,
     schedule: &mut dyn Schedule,
@@ -172,16 +172,16 @@ fn announced(memory: &CheckedArena, schedule: &dyn Schedule, phase: u64) -> Opti
     Some(pages.into_iter().map(|page| memory.arena().address(page)).collect())
 }
 
-/// The clock that trackers and traces on the same machine read too.
+/// The clock that trackers and traces on the same machine also read.
 fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The control lines as the loop sees them.
+/// The control lines for the loop.
 struct Controls<'a> {
     receiver: &'a Receiver<Control>,
-    /// Whether more lines can come. A program whose controller died goes on to its end.
+    /// Whether more lines can come. A program whose controller died runs on to its end.
     alive: bool,
     stop: bool,
     phase: Option<u64>,
@@ -210,7 +210,7 @@ impl Controls<'_> {
         }
     }
 
-    /// Sleeps, but wakes up for a control line; takes in all that have come.
+    /// Sleeps, but wakes up for a control line; reads all that have come.
     fn pause(&mut self, pause: Duration) {
         if self.alive {
             match self.receiver.recv_timeout(pause) {

@@ -1,21 +1,21 @@
-//! Which pages a memory program touches when: a known hot set, for the tests of trackers, or what
-//! a generator names, so that the programs of the simulated machine run on real memory too.
+//! Which pages a memory program touches when: a known hot set, for the tests of trackers, or the
+//! pages of a generator, so that the programs of the simulated machine run on real memory too.
 
 use terrace_recordings::source::{PeriodSource, SourceError};
 
 use super::checked::mix;
 
-/// Says which pages to touch. Time runs from the start of the first round.
+/// Which pages to touch. Time runs from the start of the first round.
 pub trait Schedule {
-    /// The phase that this moment belongs to.
+    /// The phase at this moment.
     fn phase(&self, elapsed_ms: u64) -> u64;
 
-    /// The pages of a phase, ascending, when naming them is the point of the program; they are
+    /// The pages of a phase, ascending, for a program whose point is to name them; they are
     /// announced before the first of them is touched.
     fn announced(&self, phase: u64) -> Option<Vec<usize>>;
 
-    /// Appends the pages that a round touches which accounts for the time up to `to_ms`.
-    /// Returns whether the program goes on.
+    /// Appends the pages touched by a round that accounts for the time up to `to_ms`. Returns
+    /// whether the program goes on.
     fn round(
         &mut self,
         phase: u64,
@@ -30,12 +30,12 @@ pub enum Choice {
     /// This many pages in a seeded order; the next phase takes the next ones, so that hot sets
     /// of successive phases are disjoint for as long as there are pages left.
     Seeded {
-        /// How many, at least 1 and at most all.
+        /// Number of pages, at least 1 and at most all.
         count: usize,
     },
     /// Every k-th page, starting one page later in each phase.
     Every {
-        /// The k, at least 1.
+        /// The distance k, at least 1.
         step: usize,
     },
 }
@@ -45,12 +45,12 @@ pub struct HotCold {
     order: Vec<usize>,
     choice: Choice,
     shift_every_ms: Option<u64>,
-    /// The hot set of the phase that is cached here.
+    /// The hot set of the cached phase.
     current: Option<(u64, Vec<usize>)>,
 }
 
 impl HotCold {
-    /// A hot set out of `pages` pages; a new one every `shift_every_ms`, or only when told.
+    /// A hot set out of `pages` pages; a new one every `shift_every_ms`, or only on request.
     ///
     /// # Panics
     /// When the choice cannot be made from so few pages.
@@ -105,9 +105,9 @@ impl Schedule for HotCold {
     }
 }
 
-/// Touches what a generator names. The pages of a period are touched once each, in order,
-/// spread over the period: a tracker whose periods begin at other moments sees as many pages,
-/// and a walk stays a walk.
+/// Touches the pages of a generator. The pages of a period are touched once each, in order, spread
+/// over the period: a tracker whose periods begin at other moments observes as many pages, and a
+/// walk stays a walk.
 pub struct Generated {
     source: Box<dyn PeriodSource>,
     period_ms: u64,
@@ -146,8 +146,8 @@ impl Schedule for Generated {
     ) -> Result<bool, SourceError> {
         let current = to_ms / self.period_ms;
         while self.taken <= current {
-            // What a late round leaves of the period before is touched now; what is older is
-            // not, lest one period see the pages of many.
+            // The rest of the period before is touched now in a late round; older periods are
+            // skipped, so that one period does not contain the pages of many.
             if self.taken == current {
                 pages.extend(&self.pages[self.touched..]);
             }
@@ -216,8 +216,8 @@ mod tests {
             let mut now_ms = 0;
             for period in 0..20 {
                 let mut touched = Vec::new();
-                // Rounds of 70 ms: some of them straddle the end of a period, and what they owe
-                // of it comes with them.
+                // Rounds of 70 ms: some of them straddle the end of a period, and touch the rest of
+                // that period's pages too.
                 while now_ms < (period + 1) * 1000 {
                     assert!(live.round(0, now_ms, &mut touched).unwrap());
                     now_ms += 70;

@@ -1,7 +1,7 @@
 //! Recommendations by alternating least squares: users' and items' factors are fitted to
 //! ratings, in turns.
 //!
-//! Stands for In-memory-analytics of the adaptive-policy paper (CloudSuite, section 3.2), which
+//! Represents In-memory-analytics of the adaptive-policy paper (CloudSuite, section 3.2), which
 //! favours LFU: the ratings are scanned once a turn, while the model, the factors, is read at
 //! random places with every one of them.
 
@@ -51,11 +51,11 @@ impl Default for Options {
     }
 }
 
-/// Numbers of a user's or an item's factor.
+/// Components of a user's or an item's factor.
 const RANK: usize = 8;
 type Factor = [f64; RANK];
 const USERS_PER_ITEM: usize = 10;
-/// How strongly factors are kept small.
+/// Regularization: how strongly factors are kept small.
 const REGULAR: f64 = 0.1;
 /// Exponent of the items' popularity.
 const THETA: f64 = 0.8;
@@ -102,7 +102,7 @@ impl Kernel for Als {
 
         m.phase(phase::VERIFY, 0, |m| {
             m.quietly(|m| {
-                // The items' factors are the best there are for those of the users.
+                // The items' factors are optimal for those of the users.
                 let mut worst = 0.0f64;
                 for row in users..model.ratings.rows() {
                     let slope = model.slope(m, row);
@@ -138,7 +138,7 @@ impl Model {
         let pair = |m: &mut M, e: usize| {
             m.work(300);
             let mut words = random::Words::of(seed, e as u64);
-            // Which items are popular has nothing to do with their number.
+            // An item's popularity is independent of its number.
             let rank = popularity.draw(&mut words) as u64;
             let item = random::below(mix(rank ^ mix(seed)), items);
             Some(((e / each) as u32, (users + item) as u32))
@@ -169,7 +169,7 @@ impl Model {
         (m.get(&self.values, entry), self.factor(m, other))
     }
 
-    /// Fits the factors of some rows to their ratings, with the other side's as they are.
+    /// Fits the factors of some rows to their ratings, with the other side's fixed.
     fn fit<M: Memory>(&self, m: &mut M, from: usize, to: usize) {
         m.parallel(
             to - from,
@@ -202,7 +202,7 @@ impl Model {
         );
     }
 
-    /// Squared errors of all ratings and the price of the factors.
+    /// Squared errors of all ratings plus the regularization of the factors.
     fn loss<M: Memory>(&self, m: &mut M) -> f64 {
         let errors = m.sum(self.users, |m, user| {
             let own = self.factor(m, user);
@@ -215,7 +215,7 @@ impl Model {
         errors + REGULAR * m.sum(self.factors.len(), |m, i| m.get(&self.factors, i).powi(2))
     }
 
-    /// How far the loss is from level at the factor of a row, relative to its parts.
+    /// The gradient of the loss at the factor of a row, relative to its parts.
     fn slope<M: Memory>(&self, m: &mut M, row: usize) -> f64 {
         let own = self.factor(m, row);
         let mut slope = own.map(|f| REGULAR * f);
@@ -232,7 +232,7 @@ impl Model {
     }
 }
 
-/// Solves a positive definite system of which the lower half is given.
+/// Solves a positive definite system given by its lower half.
 fn cholesky(mut a: [[f64; RANK]; RANK], mut x: Factor) -> Factor {
     for j in 0..RANK {
         let above: f64 = a[j][..j].iter().map(|v| v * v).sum();

@@ -1,12 +1,10 @@
-//! Breadth-first searches of a Kronecker graph from random roots, each validated, as graph500
-//! does it.
+//! Breadth-first searches of a Kronecker graph from random roots, each validated, as in graph500.
 //!
-//! Stands for graph500 of the Nimble, granularity (table 2) and adaptive-policy papers, and for
-//! BFS on an rMat graph of the Radiant paper (table 2). Neighbours of a vertex are contiguous,
-//! but which vertex comes next is random, and so is every look at a parent; vertices of high
-//! degree are looked at again and again. Validation goes over the whole graph after each search,
-//! which is why graph500 favours LFU (adaptive-policy paper, section 3.2); it belongs to the
-//! program and is traced.
+//! Represents graph500 of the Nimble, granularity (table 2) and adaptive-policy papers, and BFS on
+//! an rMat graph of the Radiant paper (table 2). Neighbours of a vertex are contiguous, but which
+//! vertex comes next is random, and so is every read of a parent; vertices of high degree are read
+//! again and again. Validation scans the whole graph after each search, which is why graph500
+//! favours LFU (adaptive-policy paper, section 3.2); it belongs to the program and is traced.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -50,12 +48,12 @@ const NO_LEVEL: u8 = u8::MAX;
 /// Vertices that a thread finds before it appends them to the queue.
 const BATCH: usize = 64;
 
-/// What a search uses beside the graph: 10 bytes a vertex.
+/// Memory of a search beside the graph: 10 bytes a vertex.
 struct Search {
     parents: Array<u32>,
     queue: Array<u32>,
     levels: Array<u8>,
-    /// Whether the edge to the parent was seen in the list of edges.
+    /// Whether the edge to the parent was found in the list of edges.
     joined: Array<u8>,
     /// Length of the queue.
     tail: Array<u64>,

@@ -1,8 +1,8 @@
-//! Look-ups in a B+ tree that was grown by inserting keys in random order.
+//! Look-ups in a B+ tree that was built by inserting keys in random order.
 //!
-//! Stands for BTree of the Radiant paper (table 2). A look-up walks from the root, which is
-//! always in the caches, to a leaf that hardly ever is: a few hot levels over a great many cold
-//! leaves in the order of their splits, which has nothing to do with the order of their keys.
+//! Represents BTree of the Radiant paper (table 2). A look-up walks from the root, which is always
+//! in the caches, to a leaf that hardly ever is: a few hot levels over a great many cold leaves in
+//! the order of their splits, which is independent of the order of their keys.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -53,7 +53,7 @@ const NODE_WORDS: usize = 32;
 const MOST_KEYS: usize = 15;
 const KEYS: usize = 1;
 const LINKS: usize = 16;
-/// In the head of a leaf, beside the number of keys.
+/// Flag in the head of a leaf, beside the number of keys.
 const LEAF: u64 = 1 << 32;
 /// Deeper than any tree that fits in an address space: half-full nodes have 8 children.
 const MOST_LEVELS: usize = 24;
@@ -130,7 +130,7 @@ impl Tree {
         Ok(Tree { nodes, capacity, used: 1, root: 0, levels: 1, keys: 0 })
     }
 
-    /// Whether the next insertion finds the nodes that it may need: one a level and a new root.
+    /// Whether the next insertion has the free nodes that it may need: one a level and a new root.
     fn has_room(&self) -> bool {
         self.capacity - self.used > self.levels
     }

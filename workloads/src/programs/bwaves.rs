@@ -1,10 +1,10 @@
 //! Two phases that alternate: many sweeps over a small state, then an implicit system of large
 //! blocks solved with Bi-CGSTAB: the pattern of SPEC's bwaves.
 //!
-//! Stands for bwaves of the adaptive-policy paper (SPEC CPU 2017, section 3.2), which is neutral
+//! Represents bwaves of the adaptive-policy paper (SPEC CPU 2017, section 3.2), which is neutral
 //! between policies because of its two phases: one uses frequently accessed data again and again
-//! (there called pattern A), the other walks through the remaining working set with large
-//! strides (pattern B).
+//! (there called pattern A), the other walks through the remaining working set with large strides
+//! (pattern B).
 //!
 //! Blocks are those of a diagonally dominant system around a slowly moving state, not of the
 //! flow equations; the solution of every system is checked.
@@ -57,10 +57,10 @@ const BLOCK_WORDS: usize = PARTS * PARTS;
 /// Vectors of the solver beside the state.
 const VECTORS: usize = 7;
 const POINT_WORDS: usize = BLOCKS * BLOCK_WORDS + (VECTORS + 2) * PARTS;
-/// Iterations of the solver at most, and where it stops.
+/// Maximum iterations of the solver, and its tolerance.
 const SOLVER_ITERATIONS: u32 = 60;
 const TOLERANCE: f64 = 1e-8;
-/// How far the state moves by a solution.
+/// The part of a solution by which the state moves.
 const ADVANCE: f64 = 0.1;
 
 struct System {
@@ -167,7 +167,7 @@ impl System {
     /// Pattern A: smooths the state, over and over.
     fn smooth<M: Memory>(&self, m: &mut M, sweeps: u64) {
         let points = grid::points(self.size);
-        // Always back into the first of the two.
+        // Always an even number, so that the result is in the first of the two.
         for sweep in 0..2 * sweeps.div_ceil(2) {
             let [from, to] = match sweep % 2 {
                 0 => [&self.state[0], &self.state[1]],
@@ -201,7 +201,7 @@ impl System {
                     for column in 0..PARTS {
                         m.work(20);
                         // Off the diagonal 0.05 of the state at most, and 34 such in a row. Not
-                        // symmetric: what flows down a slope is not what flows up.
+                        // symmetric: the flow down a slope is not the flow up.
                         let value = match (k, row == column) {
                             (0, true) => 8.0 + own,
                             (_, true) => -1.0 - 0.05 * (other - own),
@@ -246,8 +246,8 @@ impl System {
         sum
     }
 
-    /// Bi-CGSTAB (van der Vorst, SIAM J. Sci. Stat. Comput. 13, 1992) from zero; returns how
-    /// often the blocks were multiplied.
+    /// Bi-CGSTAB (van der Vorst, SIAM J. Sci. Stat. Comput. 13, 1992) from zero; returns the number
+    /// of multiplications by the blocks.
     fn solve<M: Memory>(&self, m: &mut M) -> u32 {
         let n = self.b.len();
         m.each(n, |m, i| {
@@ -295,7 +295,7 @@ impl System {
         2 * SOLVER_ITERATIONS
     }
 
-    /// Norm of what the solution leaves, relative to that of the right side.
+    /// Norm of the solution's residual, relative to the right side's.
     fn residual<M: Memory>(&self, m: &mut M) -> f64 {
         let left = m.sum(grid::points(self.size), |m, point| {
             let product = self.row_times(m, &self.x, point);

@@ -1,12 +1,12 @@
 //! Waves in many fields at once on a three-dimensional grid: the pattern of SPEC's cactuBSSN,
 //! which evolves Einstein's equations as some dozens of coupled grid functions.
 //!
-//! Stands for cactus of the adaptive-policy paper (SPEC CPU 2017, section 3.2). At every point
-//! all fields are worked on, each with differences along x, y and z: strides of a word, a row
-//! and a plane in some fifty arrays, everything used once a step and not again until the next.
+//! Represents cactus of the adaptive-policy paper (SPEC CPU 2017, section 3.2). At every point all
+//! fields are computed, each with differences along x, y and z: strides of a word, a row and a
+//! plane in some fifty arrays, everything used once a step and not again until the next.
 //!
-//! The fields are plain waves, coupled by nothing: so their exact discrete solution is known, to
-//! which the result is compared.
+//! The fields are plain waves without coupling: so their exact discrete solution is known, and the
+//! result is compared to it.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -54,7 +54,7 @@ struct Wave {
     /// Phase that a step along each axis adds.
     turn: [f64; 3],
     start: f64,
-    /// Phase that a step of time takes away.
+    /// Phase that a step of time subtracts.
     beat: f64,
 }
 
@@ -63,8 +63,8 @@ impl Wave {
         let mut words = random::Words::of(seed, field as u64);
         let turn =
             size.map(|side| 2.0 * std::f64::consts::PI * (1 + words.below(3)) as f64 / side as f64);
-        // What the differences make of the wave, and leapfrog of that: sin (beat / 2) is half
-        // the step times the root.
+        // The frequency under the differences and leapfrog: sin (beat / 2) is half the step times
+        // the root.
         let root = turn.iter().map(|&t| {
             -(WEIGHTS[0] + 2.0 * WEIGHTS[1] * libm::cos(t) + 2.0 * WEIGHTS[2] * libm::cos(2.0 * t))
         });

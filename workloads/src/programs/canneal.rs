@@ -1,8 +1,8 @@
-//! Simulated annealing of the places of a netlist's elements: PARSEC's canneal.
+//! Simulated annealing of the placement of a netlist's elements: PARSEC's canneal.
 //!
-//! Stands for `can` of the granularity paper (table 2, PARSEC canneal, native). A move picks two
-//! random elements and looks at all their neighbours in the netlist and at where those are:
-//! chains of random accesses to small pieces of a large heap.
+//! Represents `can` of the granularity paper (table 2, PARSEC canneal, native). A move picks two
+//! random elements and reads all their neighbours in the netlist and the locations of those: chains
+//! of random accesses to small pieces of a large heap.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -48,7 +48,7 @@ impl Default for Options {
     }
 }
 
-/// An element is 64 bytes: its place, how often it moved, and its name.
+/// An element is 64 bytes: its location, how often it moved, and its name.
 const ELEMENT_WORDS: usize = 8;
 const LOCATION: usize = 0;
 const MOVES: usize = 1;
@@ -161,7 +161,7 @@ impl Netlist {
                 m.set(&elements, i * ELEMENT_WORDS + w, words.word());
             }
         }
-        // A random placement to begin with.
+        // A random initial placement.
         for i in (1..n).rev() {
             m.work(random::AT_WORK + 4);
             let j = random::below(random::at(seed ^ 1, i as u64), i + 1);
@@ -228,7 +228,7 @@ impl Netlist {
                 length += distance(here, self.place(m, neighbour));
             }
         }
-        // Each was seen from both ends.
+        // Each wire was counted from both ends.
         length / 2
     }
 }

@@ -1,14 +1,14 @@
 //! The smallest eigenvalue of a large random sparse matrix by inverse iteration, each step
 //! solved with conjugate gradients: NPB's CG.
 //!
-//! Stands for `cg` (NAS, class C) of the granularity paper (table 2) and cg.D of the
-//! adaptive-policy paper (section 3.2). The matrix, nearly the whole footprint, is streamed
-//! through once an iteration without reuse; the few vectors are read at random columns.
+//! Represents `cg` (NAS, class C) of the granularity paper (table 2) and cg.D of the
+//! adaptive-policy paper (section 3.2). The matrix, nearly the whole footprint, is streamed through
+//! once an iteration without reuse; the few vectors are read at random columns.
 //!
-//! The matrix is like NPB's in size and shape (about 240 entries a row at random columns), not
-//! in its numbers: pairs of symmetric entries uniform in -1 to 1 and a constant diagonal that is
-//! 15 % more than the radius of their spectrum (Wigner's semicircle), so that it is positive
-//! definite with a condition of about 15.
+//! The matrix is like NPB's in size and structure (about 240 entries a row at random columns), not
+//! in its numbers: pairs of symmetric entries uniform in -1 to 1 and a constant diagonal that is 15
+//! % more than the radius of their spectrum (Wigner's semicircle), so that it is positive definite
+//! with a condition of about 15.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;

@@ -1,4 +1,4 @@
-//! The arguments of `terrace-workload program`, and what it prints.
+//! The arguments and the output of `terrace-workload program`.
 
 use std::time::Instant;
 
@@ -29,7 +29,7 @@ pub struct ProgramArguments {
     /// Count the references that it makes instead of running at full speed.
     #[arg(long)]
     count_references: bool,
-    /// Print what programs there are, what they stand for and their parameters.
+    /// Print the programs, the workloads they represent and their parameters.
     #[arg(long)]
     list: bool,
 }
@@ -53,7 +53,7 @@ fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(bad)
 }
 
-/// Reads a parameter. What is no number or other JSON is text.
+/// Reads a parameter. A value that is no number or other JSON is text.
 fn option(text: &str) -> Result<(String, Value), String> {
     let (name, value) = text
         .split_once('=')
@@ -62,8 +62,8 @@ fn option(text: &str) -> Result<(String, Value), String> {
     Ok((name.to_owned(), value))
 }
 
-/// Does what the arguments ask; `print` gets each event. Says whether all is well: false when
-/// the program found its own result wrong.
+/// Carries out the arguments; `print` gets each event. Returns whether all is well: false when the
+/// program found its own result wrong.
 pub fn run(
     arguments: &ProgramArguments,
     print: &mut (dyn FnMut(&Value) + Send),
@@ -105,7 +105,7 @@ pub fn run(
     Ok(verified)
 }
 
-/// An object with the kind of event put before it.
+/// Puts the kind of event before an object's members.
 fn event(kind: &str, mut value: Value) -> Value {
     if let Some(object) = value.as_object_mut() {
         object.insert("event".into(), kind.into());

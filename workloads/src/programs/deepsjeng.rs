@@ -1,11 +1,11 @@
 //! Game-tree search with a transposition table: the pattern of SPEC's deepsjeng, on the game of
 //! Connect Four.
 //!
-//! Stands for deepsjeng of the adaptive-policy paper (SPEC CPU 2017, section 3.2). Every position
-//! is looked up and entered at a hashed place of one table that fills the memory; the rest fits
-//! in the caches. No page is hotter than another.
+//! Represents deepsjeng of the adaptive-policy paper (SPEC CPU 2017, section 3.2). Every position
+//! is looked up and entered at a hashed place of one table that fills the memory; the rest fits in
+//! the caches. No page is hotter than another.
 //!
-//! An entry is two words, of which the second is combined into the first, as Hyatt and Mann do it
+//! An entry is two words, of which the second is combined into the first, following Hyatt and Mann
 //! (ICGA Journal 25, 2002): an entry torn by two threads, or damaged, is one of another position.
 
 use serde::Deserialize;
@@ -56,17 +56,17 @@ const COLUMNS: u32 = 7;
 const ROWS: u32 = 6;
 /// Bits of a column: its rows and one that stays empty, so that lines do not wrap around.
 const COLUMN_BITS: u32 = ROWS + 1;
-/// The middle first, where moves are better: what makes alpha-beta cut.
+/// The middle first, where moves are better: so alpha-beta cuts more.
 const ORDER: [u32; COLUMNS as usize] = [3, 2, 4, 1, 5, 0, 6];
 /// Half-moves that are made at random before a search.
 const OPENING: u64 = 6;
-/// Searches of which one is repeated without the table, and how many at most.
+/// Searches per repetition without the table, and the maximum number of repetitions.
 const SAMPLE: usize = 64;
 const SAMPLES: usize = 4;
 /// More than any score.
 const WIN: i32 = 100;
 
-/// A position, seen by who moves: own stones and all stones, a bit a field.
+/// A position for the player to move: own stones and all stones, a bit a field.
 #[derive(Clone, Copy)]
 struct Position {
     own: u64,
@@ -78,13 +78,13 @@ impl Position {
         self.all & (1 << (column * COLUMN_BITS + ROWS - 1)) == 0
     }
 
-    /// The position after a move, seen by the other.
+    /// The position after a move, for the other player.
     fn play(self, column: u32) -> Position {
         let all = self.all | (self.all + (1 << (column * COLUMN_BITS)));
         Position { own: self.own ^ self.all, all }
     }
 
-    /// Whether the one who has just moved has four in a line.
+    /// Whether the player who has just moved has four in a line.
     fn is_lost(self) -> bool {
         let stones = self.own ^ self.all;
         [1, COLUMN_BITS - 1, COLUMN_BITS, COLUMN_BITS + 1].into_iter().any(|step| {
@@ -93,7 +93,7 @@ impl Position {
         })
     }
 
-    /// A different number for every position: where the columns end, and whose the stones are.
+    /// A different number for every position: from the column heights and the owners of the stones.
     fn key(self) -> u64 {
         const BOTTOM: u64 = 0x0002_0408_1020_4081 & ((1 << (COLUMNS * COLUMN_BITS)) - 1);
         self.own + self.all + BOTTOM
@@ -113,7 +113,7 @@ impl Position {
 /// Instructions of one position, about, beside those of its look-up.
 const POSITION_WORK: u32 = 120;
 
-/// What a score says of the true one.
+/// The bound that a score is on the true one.
 #[derive(Clone, Copy, PartialEq)]
 enum Bound {
     Exact = 1,
@@ -130,8 +130,8 @@ impl Table {
         2 * random::below(mix(key), self.words.len() / 2)
     }
 
-    /// What is known of a position at exactly this depth. Deeper results would be better ones of
-    /// another search, and the outcome would depend on their order.
+    /// The table's result for a position at exactly this depth. Deeper results would be better ones
+    /// of another search, and the outcome would depend on their order.
     fn find<M: Memory>(&self, m: &mut M, key: u64, depth: u32) -> Option<(i32, u64)> {
         m.work(30);
         let place = self.place(key);
@@ -210,7 +210,7 @@ impl Kernel for DeepSjeng {
     }
 }
 
-/// A position after some random moves, in which nobody has won.
+/// A position after some random moves that nobody has won.
 fn opening(seed: u64, search: u64) -> Position {
     let mut words = random::Words::of(seed, search);
     loop {
@@ -221,7 +221,7 @@ fn opening(seed: u64, search: u64) -> Position {
                 position = position.play(column);
             }
         }
-        // Either may have four in a line by now.
+        // Either player may have four in a line by now.
         let turned = Position { own: position.own ^ position.all, ..position };
         if !position.is_lost() && !turned.is_lost() {
             return position;
@@ -242,7 +242,7 @@ fn negamax<M: Memory>(
     *seen += 1;
     m.work(POSITION_WORK);
     if position.is_lost() {
-        // The sooner, the worse.
+        // The sooner the loss, the worse.
         return -(WIN / 2) - depth as i32;
     }
     if depth == 0 || position.all.count_ones() == COLUMNS * ROWS {

@@ -1,4 +1,4 @@
-//! Memory that fails once, for the tests: would the program's own checks see it?
+//! Memory that fails once, for the tests of the programs' own checks.
 
 use std::ops::Range;
 

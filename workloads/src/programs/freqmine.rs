@@ -1,13 +1,13 @@
 //! Frequent itemsets by FP-growth: PARSEC's freqmine.
 //!
-//! Stands for `freq` of the granularity paper (table 2, PARSEC freqmine, native). A prefix tree
-//! of transactions fills the memory; mining follows the chain of all nodes of an item through
-//! the tree and climbs from each to the root, and builds small trees of the same kind in a
-//! region that is used like a stack.
+//! Represents `freq` of the granularity paper (table 2, PARSEC freqmine, native). A prefix tree of
+//! transactions fills the memory; mining follows the chain of all nodes of an item through the tree
+//! and climbs from each to the root, and builds small trees of the same kind in a region that is
+//! used like a stack.
 //!
-//! Transactions are not kept, as in PARSEC, where they are read from a file: each is a function
-//! of the seed and its number. Items are numbered by popularity, so that their order in the tree
-//! is known beforehand.
+//! Transactions are not kept, as in PARSEC, where they are read from a file: each is a function of
+//! the seed and its number. Items are numbered by popularity, so that their order in the tree is
+//! known beforehand.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -61,7 +61,7 @@ const NODE_WORDS: usize = 7;
 const ITEM: usize = 0;
 const COUNT: usize = 1;
 const PARENT: usize = 2;
-/// The children of a node are a binary tree by their items: its top, and what hangs below each.
+/// The children of a node are a binary tree by their items: its root, and the subtrees of each.
 const CHILD: usize = 3;
 const SMALLER: usize = 4;
 const LARGER: usize = 5;
@@ -71,9 +71,9 @@ const LINK: usize = 6;
 const NONE: u32 = u32::MAX;
 /// Most items of a transaction; the least is a quarter.
 const LONGEST: usize = 16;
-/// Share of the footprint that the trees of the recursion have.
+/// Share of the footprint for the trees of the recursion.
 const STACK_SHARE: f64 = 0.02;
-/// One frequent itemset in so many is recounted, and so many at most.
+/// One of so many frequent itemsets is recounted, up to so many.
 const SAMPLE: u64 = 16;
 const SAMPLES: usize = 64;
 /// Pairs of the most popular items are all recounted.
@@ -103,7 +103,7 @@ impl Transactions {
 /// A prefix tree; its nodes are in an array that others may share.
 struct Tree {
     root: u32,
-    /// For each item the first of its nodes, and its count.
+    /// For each item its first node, and its count.
     heads: Vec<u32>,
     counts: Vec<u64>,
 }
@@ -128,7 +128,7 @@ impl Nodes {
         self.words.len() / NODE_WORDS
     }
 
-    /// Whether a transaction more fits, or a root.
+    /// Whether another transaction fits, or a root.
     fn has_room(&self) -> bool {
         self.used + LONGEST <= self.capacity()
     }
@@ -174,7 +174,7 @@ impl Nodes {
         for &item in items {
             m.work(15);
             tree.counts[item as usize] += u64::from(times);
-            // The child with this item, or where it belongs.
+            // The child with this item, or its place.
             let (mut above, mut side) = (node, CHILD);
             let mut child = self.get(m, above, side);
             while child != NONE {
@@ -201,7 +201,7 @@ impl Nodes {
     }
 }
 
-/// What mining finds.
+/// The result of mining.
 struct Found {
     least: u64,
     itemsets: u64,
@@ -302,7 +302,7 @@ fn mine_item<M: Memory>(
 ) {
     suffix.push(item);
     found.note(suffix, tree.counts[item as usize]);
-    // What stands before the item, how often: along the chain of its nodes, up from each.
+    // How often each item precedes this one: along the chain of the item's nodes, up from each.
     let mut counts = vec![0u64; item as usize];
     let mut path = Vec::new();
     let mut steps = 0;
@@ -338,7 +338,7 @@ fn mine_item<M: Memory>(
     suffix.pop();
 }
 
-/// The tree of what stands before an item: its frequent items. None when there is no room.
+/// The tree of the items that precede an item: its frequent ones. None when there is no room.
 fn condition<M: Memory>(
     m: &mut M,
     nodes: Option<&Nodes>,

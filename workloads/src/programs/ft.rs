@@ -1,8 +1,8 @@
 //! A partial differential equation solved with three-dimensional Fourier transforms: NPB's FT.
 //!
-//! Stands for `ft` (NAS, class B) of the granularity paper (table 2), NPB ft and Testdft of the
-//! rack paper (table II). Each transform goes through the whole box along x, then along y and
-//! along z: strides of a row and of a plane, of which each touches another page.
+//! Represents `ft` (NAS, class B) of the granularity paper (table 2), NPB ft and Testdft of the
+//! rack paper (table II). Each transform goes through the whole box along x, then along y and along
+//! z: strides of a row and of a plane, of which each touches another page.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -43,7 +43,7 @@ impl Default for Options {
 
 /// Diffusion (NPB specification, section 2.4).
 const ALPHA: f64 = 1e-6;
-/// Lines that are transformed together, so that what is read of a row is contiguous.
+/// Lines that are transformed together, so that reads of a row are contiguous.
 const LINES: usize = 16;
 /// Points and waves at which the result is compared with the sum that defines it.
 const PROBES: u64 = 3;
@@ -190,7 +190,7 @@ fn transform<M: Memory>(m: &mut M, size: Size, plans: &[Plan; 3], field: &Field,
     let [nx, ny, nz] = size;
     let blocks = nx.div_ceil(LINES);
     for (d, plan) in plans.iter().enumerate() {
-        // Lines along x lie one after the other; those along y and z side by side.
+        // Lines along x are one after the other; those along y and z side by side.
         let (groups, stride) = [(ny * nz, 1), (nz * blocks, nx), (ny * blocks, nx * ny)][d];
         let buffers = |_| (vec![(0.0, 0.0); size[d] * LINES], Vec::new());
         m.parallel(groups, 1, buffers, |m, (buffer, scratch), range| {

@@ -1,8 +1,8 @@
 //! Giga updates per second, as HPC Challenge RandomAccess defines it: exclusive-or random
 //! words into random places of a table that fills the memory.
 //!
-//! Stands for `gups` of the granularity paper (table 2, HPC Challenge). Every access is to a
-//! place that nothing foretells; no page is hotter than another.
+//! Represents `gups` of the granularity paper (table 2, HPC Challenge). Every access is to an
+//! unpredictable place; no page is hotter than another.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -64,8 +64,8 @@ impl Kernel for Gups {
                 GRAIN,
                 |_| (),
                 |m, (), range| {
-                    // Copies of what is outside: the compiler cannot know that no update of the
-                    // table changes it.
+                    // Copies of outer variables: the compiler cannot know that no update of the
+                    // table changes them.
                     let (sequence, words) = (sequence, words);
                     for i in range {
                         let word = sequence.at(i as u64);
@@ -83,7 +83,7 @@ impl Kernel for Gups {
                 for i in 0..words {
                     checksum = fold(checksum, m.get(&table, i));
                 }
-                // The same updates once more undo themselves.
+                // The same updates done again undo themselves.
                 update(m);
                 let wrong = (0..words).filter(|&i| m.get(&table, i) != i as u64).count();
                 let checks = vec![check(wrong == 0, format!("{wrong} of {words} words wrong"))];

@@ -1,9 +1,9 @@
 //! A hash join: a chained hash table is built over the inner relation and probed with every
 //! tuple of the outer one.
 //!
-//! Stands for HashJoin of the Radiant paper (table 2). The relations are scanned once, in order;
-//! building and probing go to a random bucket and from there along a chain of random nodes, so
-//! that nearly every step is a miss in the translation buffers.
+//! Represents HashJoin of the Radiant paper (table 2). The relations are scanned once, in order;
+//! building and probing go to a random bucket and from there along a chain of random nodes, so that
+//! nearly every step is a miss in the translation buffers.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -149,7 +149,7 @@ fn build<M: Memory>(m: &mut M, inner: &Array<u64>, buckets: &Array<u64>, nodes: 
     });
 }
 
-/// Looks at every node by way of its bucket. A tuple's node has the tuple's number.
+/// Checks every node by way of its bucket. A tuple's node has the tuple's number.
 fn damaged<M: Memory>(
     m: &mut M,
     relations: Relations,
@@ -177,7 +177,7 @@ fn damaged<M: Memory>(
     found.iter().filter(|f| !**f).count() + strays
 }
 
-/// What a join found; the same whatever the order.
+/// The result of a join; independent of the order.
 #[derive(Default)]
 struct Joined {
     matches: u64,

@@ -1,6 +1,6 @@
 //! Ranking of integer keys by buckets, over and over: NPB's IS.
 //!
-//! Stands for `is` (NAS, class C) of the granularity paper (table 2). The keys are streamed;
+//! Represents `is` (NAS, class C) of the granularity paper (table 2). The keys are streamed;
 //! scattering them writes to the ends of a thousand buckets at once, and counting goes to random
 //! places of one bucket's part of the counters.
 
@@ -97,7 +97,7 @@ impl Kernel for Is {
 
         m.phase(phase::VERIFY, 0, |m| {
             m.quietly(|m| {
-                // Ranks from the keys as they were made, by counting.
+                // Ranks from the keys as first made, by counting.
                 let mut counts = vec![0u32; values];
                 let changed: std::collections::HashMap<usize, u32> =
                     (0..iterations).flat_map(changes).collect();
@@ -168,7 +168,7 @@ impl Sort {
                 }
             },
         );
-        // ... has a place of its own in every bucket ...
+        // ... has a range of its own in every bucket ...
         let mut starts = vec![0; BUCKETS + 1];
         let mut places = vec![vec![0; BUCKETS]; counts.len()];
         let mut next = 0;

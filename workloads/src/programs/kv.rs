@@ -1,10 +1,10 @@
 //! A key-value store in memory, read and written with Zipfian popularity: a chained hash table
 //! over items with a small head and a large value.
 //!
-//! Stands for Memcached and Redis of the Radiant paper (table 2: YCSB, Zipfian reads). A request
-//! goes to a random bucket, along a chain to an item anywhere in memory, and then through its
-//! whole value; few items take most requests, and they lie scattered among the others. A read
-//! notes the time in the head of the item, as both servers do.
+//! Represents Memcached and Redis of the Radiant paper (table 2: YCSB, Zipfian reads). A request
+//! goes to a random bucket, along a chain to an item anywhere in memory, and then through its whole
+//! value; few items take most requests, and they are scattered among the others. A read writes the
+//! time to the head of the item, as both servers do.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -109,10 +109,10 @@ impl Kernel for Kv {
             Ok(store)
         })?;
 
-        // The key that a request is for, and whether it reads.
+        // The key of a request, and whether it reads.
         let asked = |i: u64| {
             let mut words = random::Words::of(!seed, i);
-            // Popularity has nothing to do with place (YCSB's scrambled Zipfian).
+            // Popularity is independent of place (YCSB's scrambled Zipfian).
             let rank = zipf.draw(&mut words) as u64;
             let key = random::at(seed, random::below(mix(rank ^ seed), count) as u64);
             (key, words.unit() < reads)
@@ -166,7 +166,7 @@ impl Store {
         random::below(mix(key), self.buckets.len())
     }
 
-    /// The first of the words that a value has; the others follow in steps.
+    /// The first word of a value; the others follow in steps.
     fn first_word(key: u64, version: u64) -> u64 {
         mix(key ^ version.rotate_left(32))
     }
@@ -180,7 +180,7 @@ impl Store {
         }
     }
 
-    /// Reads the value of an item; says whether every word of it is right.
+    /// Reads the value of an item; returns whether every word of it is right.
     fn read<M: Memory>(&self, m: &mut M, item: usize) -> bool {
         let key = m.get(&self.items, item + KEY);
         let mut word = Self::first_word(key, m.get(&self.items, item + VERSION));
@@ -244,10 +244,10 @@ impl Store {
         linked
     }
 
-    /// Serves a request; says whether the item was there and right.
+    /// Serves a request; returns whether the item was present and right.
     fn request<M: Memory>(&self, m: &mut M, key: u64, is_read: bool, now: u64) -> bool {
         let lock = self.bucket_of(key) % LOCKS;
-        // Traced, nobody is ever in the way: a request is never divided between two turns.
+        // Traced, the lock is always free: a request is never divided between two turns.
         while !m.claim(&self.locks, lock, 0, 1) {
             std::hint::spin_loop();
         }

@@ -1,9 +1,9 @@
 //! A fluid by the lattice Boltzmann method: 19 directions in three dimensions (D3Q19), collided
 //! and pushed from one grid into another.
 //!
-//! Stands for lbm of the adaptive-policy paper (SPEC CPU 2017, section 3.2) and for the lbm of
-//! the Nimble paper (SPEC ACCEL, figure 12). Two grids are swept alternately, cell after cell
-//! of 160 bytes; all pages are used equally often and equally recently.
+//! Represents lbm of the adaptive-policy paper (SPEC CPU 2017, section 3.2) and the lbm of the
+//! Nimble paper (SPEC ACCEL, figure 12). Two grids are swept alternately, cell after cell of 160
+//! bytes; all pages are used equally often and equally recently.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -41,9 +41,9 @@ const DIRECTIONS: usize = 19;
 /// The directions and whether the cell is solid.
 const CELL: usize = DIRECTIONS + 1;
 const SOLID: usize = DIRECTIONS;
-/// Relaxation.
+/// Relaxation rate.
 const OMEGA: f64 = 1.6;
-/// Speed at the start.
+/// Largest speed at the start.
 const SPEED: f64 = 0.05;
 /// One cell in so many is the centre of an obstacle of 7 cells.
 const CELLS_PER_OBSTACLE: u64 = 400;
@@ -91,8 +91,7 @@ fn along(pair: usize, v: [f64; 3]) -> f64 {
     [x, y, z, x + y, x - y, x + z, x - z, y + z, y - z][pair]
 }
 
-/// What a fluid of this density and velocity has in each direction when it is at rest with
-/// itself.
+/// The equilibrium distribution of a fluid of this density and velocity in each direction.
 #[inline(always)]
 fn equilibrium(density: f64, velocity: [f64; 3]) -> [f64; DIRECTIONS] {
     let square: f64 = velocity.iter().map(|v| v * v).sum();
@@ -108,7 +107,7 @@ fn equilibrium(density: f64, velocity: [f64; 3]) -> [f64; DIRECTIONS] {
     f
 }
 
-/// Density and momentum.
+/// Density and momentum of a cell.
 #[inline(always)]
 fn moments(f: &[f64; DIRECTIONS]) -> (f64, [f64; 3]) {
     let density = f.iter().sum();
@@ -175,7 +174,7 @@ impl Kernel for Lbm {
                 let mass = (after.mass / before.mass - 1.0).abs();
                 let checks = vec![
                     check_error("mass changed by", mass, 1e-10),
-                    // Obstacles and viscosity only brake. Speed of sound is 0.58.
+                    // Obstacles and viscosity only slow the fluid down. Speed of sound is 0.58.
                     check_error(
                         "kinetic energy, of what it was",
                         after.energy / before.energy,
@@ -226,7 +225,7 @@ fn step<M: Memory>(m: &mut M, size: Size, from: &Array<f64>, to: &Array<f64>) {
         for row in rows {
             let ys = around(row % size[1], size[1]);
             let zs = around(row / size[1], size[2]);
-            // Where each direction leads to from x = 0, and how it moves along x.
+            // The target of each direction from x = 0, and its stride along x.
             let targets: [usize; DIRECTIONS] = std::array::from_fn(|i| {
                 let [_, dy, dz] = C[i].map(|c| (c + 1) as usize);
                 grid::index(size, [0, ys[dy], zs[dz]]) * CELL + i
@@ -236,7 +235,7 @@ fn step<M: Memory>(m: &mut M, size: Size, from: &Array<f64>, to: &Array<f64>) {
                 let base = targets[0] + x * CELL;
                 let mut f: [f64; DIRECTIONS] = std::array::from_fn(|i| m.get(from, base + i));
                 if m.get(from, base + SOLID) != 0.0 {
-                    // What arrives at an obstacle goes back where it came from.
+                    // Populations that arrive at an obstacle go back.
                     f = std::array::from_fn(|i| f[opposite(i)]);
                 } else {
                     let (density, momentum) = moments(&f);

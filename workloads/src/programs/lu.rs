@@ -1,12 +1,11 @@
 //! A coupled system of five unknowns a point, solved by symmetric successive over-relaxation:
 //! the pattern of NPB's LU.
 //!
-//! Stands for lu.D of the adaptive-policy paper (NPB, section 3.2) and, in its sweeps with small
-//! dense blocks, for NPB bt of the rack paper (table II). Each iteration goes four times through
-//! all arrays, forwards and backwards, so that all pages are used equally often and equally
-//! recently.
+//! Represents lu.D of the adaptive-policy paper (NPB, section 3.2) and, in its sweeps with small
+//! dense blocks, NPB bt of the rack paper (table II). Each iteration goes four times through all
+//! arrays, forwards and backwards, so that all pages are used equally often and equally recently.
 //!
-//! The system is not NPB's linearized Navier-Stokes but has its shape: a seven-point stencil of
+//! The system is not NPB's linearized Navier-Stokes but has its structure: a seven-point stencil of
 //! 5x5 blocks that depend on a coefficient at every point, diagonally dominant, with a known
 //! solution.
 
@@ -67,12 +66,12 @@ struct System {
     solution: Array<f64>,
     right: Array<f64>,
     residual: Array<f64>,
-    /// What neighbours' parts are coupled by, and a point's own.
+    /// Coupling coefficients: between neighbours' parts, and within a point.
     outer: Array<f64>,
     inner: Array<f64>,
 }
 
-/// Which neighbours of a point.
+/// Which neighbours of a point: those before or those after.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Lower,
@@ -108,7 +107,7 @@ impl Kernel for Lu {
                 m.set(&system.inner, point, 0.5 + random::unit(word.rotate_left(32)));
                 set(m, &system.solution, point, exact(point));
             }
-            // The right side of the known solution, which is forgotten then.
+            // The right side of the known solution, which is then cleared.
             for point in 0..n {
                 let value = system.operator(m, point);
                 set(m, &system.right, point, value);

@@ -1,14 +1,13 @@
 //! A blast wave on a mesh of hexahedra that moves with the material: the computation of LULESH
 //! (Karlin et al., 2013), Sedov's problem.
 //!
-//! Stands for `lul` of the granularity paper (table 2, CORAL LULESH), for Lulesh and Pennant of
-//! the rack paper (table II). Some forty arrays are streamed side by side; elements gather from
-//! their eight nodes and nodes from their eight elements through index lists that are nearly in
-//! order.
+//! Represents `lul` of the granularity paper (table 2, CORAL LULESH), and Lulesh and Pennant of the
+//! rack paper (table II). Some forty arrays are streamed side by side; elements gather from their
+//! eight nodes and nodes from their eight elements through index lists that are nearly in order.
 //!
-//! Forces are gradients of the elements' volumes, and elements lose what work their forces do,
-//! so that energy is conserved to rounding (Caramana et al., J. Comput. Phys. 146, 1998); the
-//! program checks that, and the symmetry of the blast, as LULESH does.
+//! Forces are gradients of the elements' volumes, and elements lose the work of their forces, so
+//! that energy is conserved to rounding (Caramana et al., J. Comput. Phys. 146, 1998); the program
+//! checks that, and the symmetry of the blast, as LULESH does.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -46,7 +45,7 @@ type Vector = [f64; 3];
 
 /// Ratio of the specific heats.
 const GAMMA: f64 = 5.0 / 3.0;
-/// Energy per mass where there is no blast.
+/// Energy per mass outside the blast.
 const COLD: f64 = 1e-3;
 /// Linear and quadratic artificial viscosity.
 const VISCOSITY: (f64, f64) = (0.5, 1.0);
@@ -104,7 +103,7 @@ fn volume(corners: &[Vector; 8]) -> (f64, [Vector; 8]) {
     (volume, gradient)
 }
 
-/// Instructions of [`volume`], about.
+/// Approximate instructions of [`volume`].
 const VOLUME_WORK: u32 = 3400;
 
 /// Three arrays, one for each coordinate.
@@ -149,10 +148,10 @@ struct Mesh {
     // By node.
     position: Triple,
     velocity: Triple,
-    /// How far it went in the last step.
+    /// Displacement in the last step.
     moved: Triple,
     node_mass: Array<f64>,
-    /// Where the corners of a node begin in `corners`, which says element and corner.
+    /// First corner of each node in `corners`, which has element and corner.
     starts: Array<u32>,
     corners: Array<u32>,
 }
@@ -305,7 +304,7 @@ impl Mesh {
         Ok(mesh)
     }
 
-    /// What the eight nodes of an element have.
+    /// Values at the eight nodes of an element.
     fn gather<M: Memory>(&self, m: &mut M, element: usize, of: &Triple) -> [Vector; 8] {
         std::array::from_fn(|corner| {
             let node = m.get(&self.nodes, 8 * element + corner) as usize;
@@ -313,7 +312,7 @@ impl Mesh {
         })
     }
 
-    /// Pressure, viscosity and speed of sound that belong to an energy and a volume.
+    /// Pressure, viscosity and speed of sound for an energy and a volume.
     fn set_state<M: Memory>(
         &self,
         m: &mut M,

@@ -2,9 +2,9 @@
 //! arcs and nodes as records, a spanning tree of pointers, candidates priced in groups that
 //! stride over all arcs.
 //!
-//! Stands for mcf of the adaptive-policy paper (SPEC CPU 2017, section 3.2 and code 1). Pricing
-//! reads arc after arc with a large stride and follows each to its two nodes; a change of the
-//! tree walks along parents and through a whole subtree by child and sibling.
+//! Represents mcf of the adaptive-policy paper (SPEC CPU 2017, section 3.2 and code 1). Pricing
+//! reads arc after arc with a large stride and follows each to its two nodes; a change of the tree
+//! walks along parents and through a whole subtree by child and sibling.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -63,17 +63,17 @@ const SUPPLY: usize = 7;
 /// No node.
 const NONE: i64 = -1;
 
-/// States of an arc: not in the tree with no flow or with all it can carry, or in the tree.
+/// States of an arc: not in the tree with no flow or with full flow, or in the tree.
 const LOWER: i64 = 0;
 const UPPER: i64 = 1;
 const TREE: i64 = 2;
 
 const ARCS_PER_NODE: usize = 8;
 const LARGEST_COST: usize = 10_000;
-/// Cost of the arcs to the root with which the first tree is made: more than any path.
+/// Cost of the arcs to the root that make the first tree: more than any path.
 const ARTIFICIAL_COST: i64 = 1 << 40;
 const UNBOUNDED: i64 = i64::MAX / 4;
-/// Arcs of a pricing group, and how many candidates are kept (mcf: 300 and 50).
+/// Arcs of a pricing group, and the number of candidates kept (mcf: 300 and 50).
 const GROUP: usize = 300;
 const BASKET: usize = 50;
 
@@ -105,7 +105,7 @@ impl Kernel for Mcf {
         let mut optimal = false;
         m.phase(phase::MAIN, 0, |m| {
             while pivots < most && !optimal {
-                // Phases of a tenth each, to see the tree grow deep.
+                // Phases of a tenth each, to observe the tree's depth.
                 let end = (most * (pivots * 10 / most + 1)).div_ceil(10);
                 m.phase(phase::ITERATION, pivots * 10 / most, |m| {
                     while pivots < end && !optimal {
@@ -165,7 +165,7 @@ impl Network {
                 [cost as i64, tail as i64, head as i64, LOWER, 0, capacity as i64],
             );
         }
-        // A star: every node hangs from the root by an arc of its own that carries its supply.
+        // A star: every node is below the root by an arc of its own with all of its supply.
         let root = count;
         network.set(m, root, POTENTIAL, 0);
         network.set(m, root, PARENT, NONE);
@@ -175,7 +175,7 @@ impl Network {
         for node in 0..count {
             m.work(2 * random::AT_WORK);
             let random = 1 + random::below(random::at(!seed, node as u64), 10) as i64;
-            // Half supply, half demand; the last one settles the rest.
+            // Half supply, half demand; the last one balances the rest.
             let supply = match node + 1 == count {
                 true => -balance,
                 false if node % 2 == 0 => random,
@@ -233,8 +233,8 @@ impl Network {
         }
     }
 
-    /// The best of the candidates, after looking at as many groups as it takes to have enough
-    /// of them; none when no arc would lower the cost.
+    /// The best of the candidates, after pricing as many groups as it takes to have enough of them;
+    /// none when no arc would lower the cost.
     fn price<M: Memory>(&mut self, m: &mut M) -> Option<usize> {
         let arcs = self.real_arcs + self.count;
         let groups = arcs.div_ceil(GROUP);
@@ -245,7 +245,7 @@ impl Network {
                 found.push((gain, arc));
             }
         }
-        // At least one new group, so that what is priced keeps moving.
+        // At least one new group, so that pricing keeps moving.
         for looked in 0..groups {
             if looked > 0 && found.len() >= BASKET {
                 break;
@@ -260,7 +260,7 @@ impl Network {
         }
         m.work(100 * found.len() as u32);
         found.sort_unstable_by(|a, b| b.cmp(a));
-        // A candidate that was kept may have come by again with its group.
+        // A kept candidate may come again with its group.
         found.dedup();
         found.truncate(BASKET);
         let best = found.first()?.1;
@@ -306,7 +306,7 @@ impl Network {
         }
         self.cost -= reduced.abs() * amount;
         let Some((out, down)) = leaving else {
-            // The arc itself is the first to be full.
+            // The entering arc itself is the first to be full.
             let state = if forwards { UPPER } else { LOWER };
             m.set(&self.arcs, entering * ARC_WORDS + STATE, state);
             return;
@@ -372,7 +372,7 @@ impl Network {
         }
     }
 
-    /// Turns the path from `node` up to `last` around, and hangs it from a new parent.
+    /// Reverses the path from `node` up to `last`, and links it to a new parent.
     fn rehang<M: Memory>(
         &self,
         m: &mut M,
@@ -395,7 +395,7 @@ impl Network {
         }
     }
 
-    /// Changes the potentials of a subtree and sets its depths anew, in preorder.
+    /// Changes the potentials of a subtree and recomputes its depths, in preorder.
     fn refresh<M: Memory>(&self, m: &mut M, top: usize, change: i64) {
         let mut node = top;
         loop {
@@ -420,7 +420,7 @@ impl Network {
         }
     }
 
-    /// What is unsound, the cost of the flow, the arcs that would lower it, and a checksum.
+    /// A defect if any, the cost of the flow, the arcs that would lower it, and a checksum.
     fn verify<M: Memory>(&self, m: &mut M) -> (Option<String>, i64, u64, u64) {
         let mut wrong = None;
         let mut note = |bad: bool, what: &str, number: usize| {

@@ -1,5 +1,5 @@
-//! Speeds, for people to look at; nothing is asserted that depends on the machine. Run with
-//! `cargo test --release -p terrace-workloads programs::measure -- --ignored --nocapture`.
+//! Speeds, for people to read; nothing is asserted that depends on the machine. Run with `cargo
+//! test --release -p terrace-workloads programs::measure -- --ignored --nocapture`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use super::{Params, REGISTRY, run_native, trace};
 const FOOTPRINT_BYTES: u64 = 512 << 20;
 const TURNS: usize = 5;
 
-/// The best times of two, in turns, so that both meet the same neighbours.
+/// The best times of two, in turns, so that both run beside the same load.
 fn best(mut one: impl FnMut() -> f64, mut other: impl FnMut() -> f64) -> (f64, f64) {
     (0..TURNS).fold((f64::INFINITY, f64::INFINITY), |(a, b), _| (a.min(one()), b.min(other())))
 }

@@ -3,10 +3,10 @@
 //! [`Native`](super::native::Native), where a load is a load, and once with
 //! [`Traced`](super::traced::Traced), where it is also reported.
 //!
-//! Elements are cells with relaxed atomic access, which on every 64-bit machine is the plain
-//! load or store instruction: several threads may share an array without a line of unsafe code.
-//! The price is that the compiler does not make vector instructions of a loop over them; for
-//! arrays larger than the caches memory hides it (measured in the tests of `stream`).
+//! Elements are cells with relaxed atomic access, which on every 64-bit machine is the plain load
+//! or store instruction: several threads may share an array without a line of unsafe code. The
+//! drawback is that the compiler does not make vector instructions of a loop over them; for arrays
+//! larger than the caches memory hides it (measured in the tests of `stream`).
 
 use std::ops::Range;
 use std::sync::atomic::{
@@ -16,15 +16,15 @@ use std::sync::atomic::{
 
 use super::ProgramError;
 
-/// A type that arrays hold.
+/// An element type of arrays.
 pub trait Element: Copy + Default + PartialEq + Send + Sync + 'static {
-    /// What holds one in memory.
+    /// The cell of an element in memory.
     type Cell: bytemuck::Zeroable + Send + Sync;
-    /// Loads it.
+    /// Loads the element.
     fn load(cell: &Self::Cell) -> Self;
-    /// Stores it.
+    /// Stores the element.
     fn store(cell: &Self::Cell, value: Self);
-    /// The value with some of its bits inverted: what a memory fault makes of it.
+    /// The value with some of its bits inverted, as by a memory fault.
     fn damaged(self) -> Self;
 }
 
@@ -34,11 +34,11 @@ pub trait Integer: Element {
     fn plus(self, other: Self) -> Self;
     /// `self ^ other`.
     fn xor(self, other: Self) -> Self;
-    /// Adds atomically; returns what was there.
+    /// Adds atomically; returns the old value.
     fn atomic_add(cell: &Self::Cell, value: Self) -> Self;
-    /// Exclusive-ors atomically; returns what was there.
+    /// Exclusive-ors atomically; returns the old value.
     fn atomic_xor(cell: &Self::Cell, value: Self) -> Self;
-    /// Stores `new` if `old` is there; returns what was there.
+    /// Stores `new` if the value is `old`; returns the old value.
     fn atomic_exchange(cell: &Self::Cell, old: Self, new: Self) -> Result<Self, Self>;
 }
 
@@ -101,13 +101,13 @@ impl Element for f64 {
 /// An array in the memory of a program.
 pub struct Array<T: Element> {
     pub(super) cells: Box<[T::Cell]>,
-    /// Where it starts in the traced address space; 0 when native.
+    /// Start in the traced address space; 0 when native.
     pub(super) start: u64,
     name: &'static str,
 }
 
 impl<T: Element> Array<T> {
-    /// An array of zeros that no one has touched: pages come at their first touch.
+    /// An array of zeros without any touch: pages are allocated at their first touch.
     pub(super) fn new(
         name: &'static str,
         len: usize,
@@ -119,7 +119,7 @@ impl<T: Element> Array<T> {
         Ok(Array { cells, start, name })
     }
 
-    /// What the program calls it.
+    /// The program's name for the array.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -130,7 +130,7 @@ impl<T: Element> Array<T> {
         self.cells.len()
     }
 
-    /// Whether there are none.
+    /// Whether the array is empty.
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
@@ -161,17 +161,17 @@ pub enum Edge {
 pub mod phase {
     /// Allocating and filling.
     pub const INIT: &str = "init";
-    /// What the program is for; its time is the program's duration.
+    /// The program's purpose; the time of this phase is the program's duration.
     pub const MAIN: &str = "main";
     /// One turn of the main loop.
     pub const ITERATION: &str = "iteration";
-    /// Looking whether the result is right. Not traced, unless the benchmark itself does it.
+    /// Checking the result. Not traced, unless the benchmark itself does it.
     pub const VERIFY: &str = "verify";
 }
 
-/// What a kernel computes on. One value of it is one thread's view.
+/// The memory that a kernel computes on. One value of it is one thread's view.
 pub trait Memory: Sized {
-    /// Makes an array of zeros. Natively its pages come at their first touch.
+    /// Makes an array of zeros. Natively its pages are allocated at their first touch.
     fn array<T: Element>(
         &mut self,
         name: &'static str,
@@ -190,35 +190,34 @@ pub trait Memory: Sized {
     /// When there is no such element.
     fn set<T: Element>(&mut self, array: &Array<T>, index: usize, value: T);
 
-    /// Adds to an element; returns what was there. A load and a store, indivisible.
+    /// Adds to an element; returns the old value. A load and a store, indivisible.
     fn add<T: Integer>(&mut self, array: &Array<T>, index: usize, value: T) -> T;
 
-    /// Exclusive-ors into an element; returns what was there. Indivisible.
+    /// Exclusive-ors into an element; returns the old value. Indivisible.
     fn xor<T: Integer>(&mut self, array: &Array<T>, index: usize, value: T) -> T;
 
-    /// Stores `new` if the element is `old`; says whether it was. Indivisible.
+    /// Stores `new` if the element is `old`; returns whether it was. Indivisible.
     fn claim<T: Integer>(&mut self, array: &Array<T>, index: usize, old: T, new: T) -> bool;
 
-    /// Says that the processor executes about this many instructions here that neither load from
-    /// nor store to an array. Costs nothing natively. The figures in the kernels were fitted to
-    /// what the release build executes on x86-64 in the main phase: within a tenth for most
-    /// programs (`perf stat -e instructions:u` at two lengths of run, their difference).
+    /// Reports that the processor executes about this many instructions here that neither load from
+    /// nor store to an array. Costs nothing natively. The figures in the kernels were fitted to the
+    /// instructions that the release build executes on x86-64 in the main phase: within a tenth for
+    /// most programs (`perf stat -e instructions:u` at two lengths of run, their difference).
     fn work(&mut self, instructions: u32);
 
     /// Marks a beginning or end of a phase. On the main thread only.
     fn mark(&mut self, phase: &'static str, iteration: u64, edge: Edge);
 
-    /// Runs what is not part of the program, such as its verification, without reporting it.
+    /// Runs work that is not part of the program, such as its verification, without reporting it.
     fn quietly<R>(&mut self, body: impl FnOnce(&mut Self) -> R) -> R;
 
     /// Number of threads that [`Memory::parallel`] uses.
     fn threads(&self) -> usize;
 
-    /// Divides `0..items` over the threads, each a contiguous share, and waits for all. Each has
-    /// an accumulator of its own, made by `start` from the thread's number; they come back in
-    /// the order of the shares. Equal `items`, equal shares. `body` may be given
-    /// its share in pieces, in order: traced, the threads take turns of `grain` items, which is
-    /// how their references interleave.
+    /// Divides `0..items` over the threads, each a contiguous share, and waits for all. Each has an
+    /// accumulator of its own, made by `start` from the thread's number; they are returned in the
+    /// order of the shares. Equal `items`, equal shares. `body` may get its share in pieces, in
+    /// order: traced, the threads take turns of `grain` items, so that their references interleave.
     fn parallel<A, F>(
         &mut self,
         items: usize,

@@ -1,9 +1,9 @@
 //! Poisson's equation on a periodic box by multigrid V-cycles: NPB's MG.
 //!
-//! Stands for `mg` (NAS, class B) of the granularity paper (table 2) and NPB mg of the rack
-//! paper (table II). Three arrays of the finest grid are streamed in order, nine rows of them at
-//! a time; the coarser grids are an eighth as large each, so that pages of theirs are used more
-//! often than those of the finest.
+//! Represents `mg` (NAS, class B) of the granularity paper (table 2) and NPB mg of the rack paper
+//! (table II). Three arrays of the finest grid are streamed in order, nine rows of them at a time;
+//! the coarser grids are an eighth as large each, so that their pages are used more often than
+//! those of the finest.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -139,7 +139,7 @@ impl Kernel for Mg {
                     checksum = fold(checksum, m.get(&grids.solution, i).to_bits());
                 }
                 let norm = (norm / n as f64).sqrt();
-                // A cycle shrinks the residual to 0.31 to 0.35 of what it was, at any size.
+                // A cycle reduces the residual to 0.31 to 0.35 of itself, at any size.
                 let expected = (first * 0.4f64.powi(iterations.min(30) as i32)).max(1e-14);
                 let checks = vec![
                     check_error("residual", norm, expected),
@@ -280,7 +280,7 @@ impl Grids {
         }
     }
 
-    /// Takes the effect of a coarser grid's correction off its residual.
+    /// Subtracts the effect of a coarser grid's correction from its residual.
     fn correct<M: Memory>(&self, m: &mut M, level: Level) {
         Self::apply(m, &self.solution, level, OPERATOR, |m, i, sum| {
             let value = m.get(&self.residual, i) - sum;
@@ -320,7 +320,7 @@ impl Grids {
             |m, sums: &mut Vec<f64>, range| {
                 for row in range {
                     let (y, z) = (row % ny, row / ny);
-                    // Odd rows lie between two coarse ones.
+                    // Odd rows are between two coarse ones.
                     let ys = [y / 2, (y / 2 + y % 2) % cy];
                     let zs = [z / 2, (z / 2 + z % 2) % cz];
                     let line = |y: usize, z: usize| coarse.base + (z * cy + y) * cx;

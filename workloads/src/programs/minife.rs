@@ -1,10 +1,9 @@
-//! An implicit finite-element solve, as miniFE does it: Poisson's equation on a box of
-//! hexahedra, assembled element by element into a sparse matrix, solved with conjugate gradients.
+//! An implicit finite-element solve, as in miniFE: Poisson's equation on a box of hexahedra,
+//! assembled element by element into a sparse matrix, solved with conjugate gradients.
 //!
-//! Stands for `mini` of the granularity paper (table 2, Mantevo miniFE) and for miniFE of the
-//! rack paper (table II). The matrix (27 entries a row) is streamed once an iteration; the
-//! vector is read at three bands of three rows each, which is nearly sequential in nine places
-//! at once.
+//! Represents `mini` of the granularity paper (table 2, Mantevo miniFE) and miniFE of the rack
+//! paper (table II). The matrix (27 entries a row) is streamed once an iteration; the vector is
+//! read at three bands of three rows each, which is nearly sequential in nine places at once.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -44,7 +43,7 @@ impl Default for Options {
     }
 }
 
-/// Where conjugate gradients stop.
+/// Tolerance of the conjugate gradients.
 const TOLERANCE: f64 = 1e-10;
 
 struct MiniFe;
@@ -93,8 +92,8 @@ impl Kernel for MiniFe {
                     check_error("residual is off the recurrence's by", off, 1e-11),
                     check_error("asymmetry", asymmetry, 1e-9),
                 ];
-                // The elements hold a linear field exactly. When the iterations end before the
-                // solution is reached, all there is to see is that the residual is right.
+                // The elements represent a linear field exactly. When the iterations end before the
+                // solution is reached, only the residual can be checked.
                 if believed <= TOLERANCE * norm {
                     checks.push(check_error("solution is off the exact one by", worst, 1e-6));
                 }
@@ -174,7 +173,7 @@ fn assemble<M: Memory>(m: &mut M, size: Size, matrix: &Matrix, b: &Array<f64>, f
             m.set(&matrix.values, entry, 1.0);
             return;
         }
-        // Inside, all eight elements exist: `element` says which, by its lowest corner.
+        // Inside, all eight elements exist: `element` is the one with this lowest corner.
         let mut known = 0.0;
         for element in 0..8usize {
             let low = [0, 1, 2].map(|d| here[d] - (element >> d & 1));

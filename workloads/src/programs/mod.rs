@@ -3,15 +3,15 @@
 //!
 //! One implementation serves three uses:
 //! - natively ([`run_native`]): plain loads and stores at full speed;
-//! - recorded: the native program under an emulator, which needs nothing from here;
+//! - recorded: the native program under an emulator, which needs no code here;
 //! - traced ([`trace`], or pulled with [`pull::events`]): every load and store of its arrays is reported
 //!   to a [`sink::Sink`], at the same addresses on every machine, without an emulator.
 //!
-//! A kernel is generic over [`memory::Memory`], whose documentation says how arrays, threads
-//! and phases work. To add a program: write its file beside these, name it here, add its row to
+//! A kernel is generic over [`memory::Memory`], whose documentation describes arrays, threads and
+//! phases. To add a program: write its file beside these, name it here, add its row to
 //! [`REGISTRY`].
 //!
-//! **Knows** arrays, numbers and phases. **Must not know** what becomes of the references.
+//! **Knows** arrays, numbers and phases. **Must not know** the use of the references.
 
 pub mod cli;
 #[cfg(test)]
@@ -96,13 +96,13 @@ pub static REGISTRY: &[ProgramKind] = &[
 
 /// One program: a row of the registry.
 pub struct ProgramKind {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it computes, in one line.
+    /// Summary of the computation, in one line.
     pub summary: &'static str,
-    /// Which papers' workloads it stands for, and why its accesses are like theirs.
+    /// The papers' workloads that it represents, and why its accesses are like theirs.
     pub stands_for: &'static str,
-    /// What it counts as an operation, in the plural.
+    /// The operation that it counts, in the plural.
     pub operation: &'static str,
     /// Whether it can use several threads.
     pub threads: bool,
@@ -138,7 +138,7 @@ impl Run {
     }
 }
 
-/// The program of this name, if it can take the parameters.
+/// The program of this name, if it accepts the parameters.
 fn find(name: &str, params: &Params) -> Result<&'static ProgramKind, ProgramError> {
     let kind = kind(name)?;
     let bad = |what: String| Err(ProgramError::BadParameter(format!("{name}: {what}")));
@@ -156,7 +156,7 @@ fn find(name: &str, params: &Params) -> Result<&'static ProgramKind, ProgramErro
     Ok(kind)
 }
 
-/// Refuses a name that no program has, and parameters that it cannot take whatever its options.
+/// Rejects a name that no program has, and parameters that it cannot accept whatever its options.
 pub fn check(name: &str, params: &Params) -> Result<(), ProgramError> {
     find(name, params).map(|_| ())
 }
@@ -169,7 +169,7 @@ pub fn kind(name: &str) -> Result<&'static ProgramKind, ProgramError> {
     })
 }
 
-/// Says whose parameter was wrong.
+/// Adds the program's name to a parameter error.
 fn named(name: &str) -> impl Fn(ProgramError) -> ProgramError + '_ {
     move |error| match error {
         ProgramError::BadParameter(what) => ProgramError::BadParameter(format!("{name}: {what}")),
@@ -182,7 +182,7 @@ pub fn run_native(name: &str, params: &Params) -> Result<ProgramResult, ProgramE
     run_listening(name, params, None)
 }
 
-/// Runs a program at full speed; `listener` hears of its marks as they come.
+/// Runs a program at full speed; `listener` gets its marks as they come.
 pub fn run_listening(
     name: &str,
     params: &Params,

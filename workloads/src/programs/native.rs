@@ -7,10 +7,10 @@ use super::ProgramError;
 use super::memory::{Array, Edge, Element, Integer, Memory, share};
 use super::sink::Mark;
 
-/// What hears of marks while a native program runs.
+/// Listener for marks while a native program runs.
 pub type MarkListener<'a> = dyn FnMut(&Mark) + Send + 'a;
 
-/// The memory of a program that just runs.
+/// The memory of a program that runs untraced.
 pub struct Native<'a> {
     threads: usize,
     footprint_bytes: u64,
@@ -18,7 +18,7 @@ pub struct Native<'a> {
     listener: Option<Box<MarkListener<'a>>>,
 }
 
-/// How long each phase took, in the order in which they first began; iterations are added up.
+/// Time of each phase, in the order in which they first began; iterations are added up.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Clock {
     open: Vec<(&'static str, Instant)>,

@@ -1,16 +1,16 @@
-//! What a program says about its result: a checksum and the checks that it made of itself.
+//! A program's result: a checksum and its own checks.
 
 use serde::Serialize;
 
 use super::native::Clock;
 use crate::memory::checked::mix;
 
-/// One thing that a program found true or false of its result.
+/// One check of a program on its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at, with the figures.
+    /// The property checked, with the figures.
     pub what: String,
-    /// Whether it is as it must be.
+    /// Whether the check passed.
     pub passed: bool,
 }
 
@@ -19,16 +19,16 @@ pub struct Check {
 pub struct Outcome {
     /// Equal results, equal checksums.
     pub checksum: u64,
-    /// What it did in its main phase, in the unit that its kind names.
+    /// Operations of the main phase, in the unit that its kind names.
     pub operations: u64,
-    /// What it checked.
+    /// The checks made.
     pub checks: Vec<Check>,
 }
 
-/// What a run of a program gave.
+/// The result of a run of a program.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProgramResult {
-    /// Its name.
+    /// The program's name.
     pub program: &'static str,
     /// Equal parameters, equal checksums: natively and traced, with any number of threads.
     pub checksum: u64,
@@ -36,9 +36,9 @@ pub struct ProgramResult {
     pub verified: bool,
     /// The checks.
     pub checks: Vec<Check>,
-    /// What it did in its main phase.
+    /// Operations of the main phase.
     pub operations: u64,
-    /// What one of them is.
+    /// The unit of an operation.
     pub operation: &'static str,
     /// Bytes of all its arrays.
     pub footprint_bytes: u64,
@@ -71,12 +71,12 @@ impl ProgramResult {
     }
 }
 
-/// Notes a check.
+/// Makes a check.
 pub(super) fn check(passed: bool, what: impl Into<String>) -> Check {
     Check { what: what.into(), passed }
 }
 
-/// Notes that an error is no greater than a limit. Not-a-number fails.
+/// Checks that an error is no greater than a limit. Not-a-number fails.
 pub(super) fn check_error(what: &str, error: f64, limit: f64) -> Check {
     check(error <= limit, format!("{what} {error:.3e}, at most {limit:.1e}"))
 }

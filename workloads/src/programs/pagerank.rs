@@ -1,8 +1,8 @@
 //! PageRank of a Kronecker graph, by pulling along every edge until the turns are done.
 //!
-//! Stands for Graph-analytics of the adaptive-policy paper (CloudSuite, section 3.2): the
+//! Represents Graph-analytics of the adaptive-policy paper (CloudSuite, section 3.2): the
 //! neighbours are scanned in order, again and again, and with each a random word of the ranks is
-//! read; those of vertices with many neighbours are the hot data that scans must not push out.
+//! read; those of vertices with many neighbours are the hot data that scans must not evict.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -60,8 +60,8 @@ impl Kernel for PageRank {
         })?;
         let n = graph.vertices();
 
-        // Rank of the vertices without neighbours, which falls to all alike; and how far the
-        // ranks moved in the first and in the last turn.
+        // Rank of the vertices without neighbours, which is distributed to all alike; and the
+        // change of the ranks in the first and in the last turn.
         let (mut loose, mut moved) = (0.0, (0.0, 0.0));
         m.phase(phase::MAIN, 0, |m| {
             for iteration in 0..iterations {
@@ -94,7 +94,7 @@ impl Kernel for PageRank {
 
         m.phase(phase::VERIFY, 0, |m| {
             m.quietly(|m| {
-                // The last turn once more, pushed along the list of edges instead of pulled.
+                // The last turn repeated, pushed along the list of edges instead of pulled.
                 let base = (1.0 - DAMPING + DAMPING * loose) / n as f64;
                 let mut pushed = vec![0.0; n];
                 for e in 0..graph.edges.len() / 2 {

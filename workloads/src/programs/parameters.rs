@@ -1,9 +1,9 @@
-//! What a program is given, and why it may refuse it.
+//! Parameters of a program, and why it may reject them.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// What every program is given.
+/// Parameters of every program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params {
     /// Bytes of all its arrays together, met within 10 %.
@@ -35,10 +35,10 @@ impl Params {
     }
 }
 
-/// The smallest footprint that programs take: below it some cannot meet it within 10 %.
+/// The smallest footprint that programs accept: below it some cannot meet it within 10 %.
 pub const LEAST_FOOTPRINT_BYTES: u64 = 2 << 20;
 
-/// Threads at most: their number stands in 16 bits of a reference.
+/// Maximum threads: their number is 16 bits of a reference.
 pub const MOST_THREADS: usize = 4096;
 
 /// Why a program did not run.
@@ -47,9 +47,9 @@ pub enum ProgramError {
     /// No program has this name.
     #[error("no program is named '{got}'; expected one of {expected}")]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         got: String,
-        /// The names there are.
+        /// The existing names.
         expected: String,
     },
     /// A parameter that the program does not have, or a value it cannot take.
@@ -60,14 +60,14 @@ pub enum ProgramError {
         "cannot allocate {size_bytes} bytes for '{name}'; ask for a smaller footprint or free memory"
     )]
     Allocation {
-        /// The array.
+        /// The array's name.
         name: &'static str,
-        /// Its size.
+        /// The array's size in bytes.
         size_bytes: u64,
     },
 }
 
-/// Refuses a parameter outside its range.
+/// Rejects a parameter outside its range.
 pub(super) fn in_range<T: PartialOrd + std::fmt::Display>(
     name: &str,
     got: T,

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use super::sink::{Mark, Reference, Region, Sink};
 use super::{Params, ProgramError, ProgramResult, find, trace};
 
-/// What a traced program says, in program order.
+/// One event of a traced program, in program order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A new region; before the first reference to it.
@@ -46,7 +46,7 @@ impl Sink for Sender {
         }
     }
 
-    // When nobody listens any more, the next reference ends the program.
+    // When the receiver is gone, the next reference ends the program.
     fn region(&mut self, region: &Region) {
         let _ = self.0.send(Event::Region(region.clone()));
     }
@@ -56,7 +56,7 @@ impl Sink for Sender {
     }
 }
 
-/// Starts a traced program. A name or parameters that it cannot take are refused here or by
+/// Starts a traced program. A name or parameters that it cannot accept are rejected here or by
 /// [`Events::finish`].
 pub fn events(name: &str, params: &Params) -> Result<Events, ProgramError> {
     find(name, params)?;
@@ -67,8 +67,8 @@ pub fn events(name: &str, params: &Params) -> Result<Events, ProgramError> {
 }
 
 impl Events {
-    /// Ends the program, if it still runs, and gives its result; `None` if it had not come to
-    /// its end.
+    /// Ends the program, if it still runs, and returns its result; `None` if it had not reached its
+    /// end.
     ///
     /// # Panics
     /// When the program panicked.
@@ -94,7 +94,7 @@ impl Drop for Events {
     fn drop(&mut self) {
         self.events = None;
         if let Some(program) = self.program.take() {
-            // Its result is not wanted.
+            // The result is discarded.
             let _ = program.join();
         }
     }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn dropping_the_iterator_ends_the_program() {
-        // Long enough to outlast the test if it were not ended.
+        // Long enough to outlast the test if it is not ended.
         let options = serde_json::json!({"iterations": 1_000_000});
         let params = Params { options, ..Params::new(4 << 20, 7) };
         let mut events = events("stream", &params).unwrap();

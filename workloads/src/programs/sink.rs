@@ -1,5 +1,5 @@
-//! Where the references of a traced program go: the [`Sink`] trait, what it is told, and two
-//! sinks of general use.
+//! Receivers of a traced program's references: the [`Sink`] trait, its events, and two sinks of
+//! general use.
 
 use std::ops::ControlFlow;
 
@@ -14,7 +14,7 @@ pub struct Reference {
     /// Instructions that the same thread executed between its last reference and this one; the
     /// loading or storing instruction itself is not among them.
     pub gap: u32,
-    /// Which thread, from 0.
+    /// Thread of the program, from 0.
     pub thread: u16,
     /// Bytes loaded or stored.
     pub size: u8,
@@ -25,7 +25,7 @@ pub struct Reference {
 /// A range of the address space with a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
-    /// What the program calls it.
+    /// The program's name for the region.
     pub name: &'static str,
     /// First address.
     pub start: u64,
@@ -40,13 +40,13 @@ pub struct Region {
 pub struct Mark {
     /// The phase: see [`super::memory::phase`].
     pub phase: &'static str,
-    /// Which turn of it, from 0.
+    /// Turn of the phase, from 0.
     pub iteration: u64,
     /// Beginning or end.
     pub edge: Edge,
 }
 
-/// Takes in the references, regions and marks of a program, in program order.
+/// Receives the references, regions and marks of a program, in program order.
 pub trait Sink {
     /// A load or store. `Break` ends the program there.
     fn reference(&mut self, reference: &Reference) -> ControlFlow<()>;
@@ -61,14 +61,14 @@ pub trait Sink {
         let _ = mark;
     }
 
-    /// Several references at once; this is what a traced program calls. Worth overriding where
-    /// the sink has something to do per block.
+    /// Several references at once; a traced program calls this. Worth overriding where the sink
+    /// does something per block.
     fn references(&mut self, block: &[Reference]) -> ControlFlow<()> {
         block.iter().try_for_each(|r| self.reference(r))
     }
 }
 
-/// Counts what comes.
+/// Counts the references, regions and marks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counter {
     /// Loads.
@@ -106,7 +106,7 @@ impl Sink for Counter {
     }
 }
 
-/// Hashes everything that comes, in order: equal hashes, equal streams. Stops after a number of
+/// Hashes everything received, in order: equal hashes, equal streams. Stops after a number of
 /// references.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hasher {
@@ -120,7 +120,7 @@ impl Hasher {
         Hasher { hash: 0, left: references }
     }
 
-    /// The hash of what came so far.
+    /// The hash so far.
     pub fn hash(&self) -> u64 {
         self.hash
     }

@@ -1,7 +1,7 @@
 //! Sustained bandwidth, as McCalpin's STREAM measures it: copy, scale, add and triad over three
 //! arrays.
 //!
-//! Stands for `str` of the granularity paper (table 2, HPC Challenge STREAM). Three sequential
+//! Represents `str` of the granularity paper (table 2, HPC Challenge STREAM). Three sequential
 //! streams that use every page once a pass; nothing is reused before everything else was used.
 
 use serde::Deserialize;

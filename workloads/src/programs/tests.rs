@@ -1,4 +1,4 @@
-//! What must hold for every program of the registry.
+//! Properties of every program of the registry.
 
 use super::fault::Faulty;
 use super::sink::{Counter, Hasher};
@@ -10,9 +10,9 @@ struct Case {
     name: &'static str,
     /// Options that keep it short.
     options: Value,
-    /// Arrays of which a damaged store must be seen: in the main phase, or in the phase that
-    /// stands before a colon. After a question mark, one of several: what an iteration corrects
-    /// by itself, or what is never read again, is right not to be seen.
+    /// Arrays of which a damaged store must be detected: in the main phase, or in the phase before
+    /// a colon. After a question mark, one of several: data that an iteration corrects by itself,
+    /// or that is never read again, need not be detected.
     guarded: &'static [&'static str],
 }
 
@@ -87,7 +87,7 @@ fn faults_are_seen(case: &Case) {
         };
         let mut seen = 0;
         for &damaged in &places {
-            // A damaged index may also end the program, which is seeing it.
+            // A damaged index may also end the program, which counts as detected.
             let run = catch_unwind(AssertUnwindSafe(|| {
                 (kind.run.faulty)(&mut Faulty::new(phase, array, damaged), &params(case)).unwrap()
             }));

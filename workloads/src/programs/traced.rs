@@ -1,14 +1,14 @@
 //! Programs as generators of references: every load and store of an array is reported to a
 //! [`Sink`], at addresses that are the same on every machine.
 //!
-//! Address space: arrays follow each other upwards from [`BASE_ADDRESS`] in the order in which
-//! the program makes them; those of 2 MB and more start at a multiple of 2 MB, as Linux places
-//! large anonymous mappings since 6.7, smaller ones at a multiple of 4 KB. A page that nobody
-//! owns lies between any two.
+//! Address space: arrays follow each other upwards from [`BASE_ADDRESS`] in the order in which the
+//! program makes them; those of 2 MB and more start at a multiple of 2 MB, as Linux places large
+//! anonymous mappings since 6.7, smaller ones at a multiple of 4 KB. An unmapped page is between
+//! any two.
 //!
 //! Threads: the program runs on one thread of the host. In a parallel section the threads take
-//! turns, in order, each doing so many items of its share (the section's grain); what is outside
-//! of parallel sections is done by thread 0. So the stream is the same at every run.
+//! turns, in order, each doing so many items of its share (the section's grain); thread 0 runs
+//! everything outside of parallel sections. So the stream is the same at every run.
 
 use std::ops::{ControlFlow, Range};
 
@@ -22,10 +22,10 @@ use super::sink::{Mark, Reference, Region, Sink};
 /// Where the first array of a traced program starts.
 pub const BASE_ADDRESS: u64 = 1 << 44;
 
-/// References handed to the sink at once.
+/// References passed to the sink at once.
 const BLOCK: usize = 4096;
 
-/// What unwinds a program whose sink wants no more.
+/// Payload that unwinds a program whose sink has stopped.
 pub(super) struct Stopped;
 
 /// The memory of a program whose references are reported.
@@ -87,7 +87,7 @@ impl<'a> Traced<'a> {
         }
     }
 
-    /// Hands over what has gathered.
+    /// Passes on the references gathered.
     #[cold]
     pub(super) fn flush(&mut self) {
         let flow = self.sink.references(&self.block);

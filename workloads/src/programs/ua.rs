@@ -1,13 +1,13 @@
 //! Heat around a moving source on a mesh that follows it: the pattern of NPB's UA
 //! (unstructured adaptive).
 //!
-//! Stands for `ua` (NAS, class C) of the granularity paper (table 2). Heat flows over a list of
+//! Represents `ua` (NAS, class C) of the granularity paper (table 2). Heat flows over a list of
 //! faces, each of which gathers from and scatters to two cells through indices; every few steps
 //! cells near the source are split and far ones joined, and the lists are made anew by walking
 //! through the trees of cells.
 //!
 //! Finite volumes on a forest of octrees instead of NPB's spectral elements; heat is conserved
-//! exactly, which is what the program checks.
+//! exactly, and the program checks that.
 
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
@@ -58,7 +58,7 @@ const LEVEL: usize = 1;
 const PLACE: usize = 2;
 /// Words of a cell's state: temperature and the heat that flows in this step.
 const STATE_WORDS: usize = 2;
-/// Room for faces, for each cell that there is room for.
+/// Room for faces, per cell that there is room for.
 const FACES_PER_CELL: f64 = 3.3;
 /// Cells for each cell of the base mesh. 3 more for each: 0.375 splits.
 const CELLS_PER_ROOT: f64 = 4.0;
@@ -75,7 +75,7 @@ struct Mesh {
     state: Array<f64>,
     /// Numbers of the leaves.
     leaves: Array<u32>,
-    /// The two cells of each face, and how well it conducts.
+    /// The two cells of each face, and its conductance.
     sides: Array<u32>,
     conductance: Array<f64>,
     /// First cells of eight that are free.
@@ -126,8 +126,8 @@ impl Kernel for Ua {
                 let checks = vec![
                     check_error("heat is off what was there and came by", off, 1e-9),
                     check_error("volume is off the box by", (after.volume - 1.0).abs(), 1e-9),
-                    // Conduction neither makes a cell colder than all were, nor hotter than
-                    // where all heat came to.
+                    // Conduction makes no cell colder than the coldest was, nor hotter than one
+                    // with all the heat.
                     check(after.coldest >= before.coldest, format!("coldest {}", after.coldest)),
                     check(mesh.lost_faces == 0, format!("{} faces without room", mesh.lost_faces)),
                 ];
@@ -144,7 +144,7 @@ fn source(seed: u64, iteration: u64) -> [f64; 3] {
     [0.5 + 0.15 * libm::cos(angle), 0.5 + 0.15 * libm::sin(angle), 0.5]
 }
 
-/// What there is of heat.
+/// Totals of the heat.
 struct Heat {
     heat: f64,
     volume: f64,
@@ -152,7 +152,7 @@ struct Heat {
     checksum: u64,
 }
 
-/// A cell as its words say.
+/// A cell decoded from its words.
 #[derive(Clone, Copy)]
 struct Cell {
     child: usize,
@@ -186,7 +186,7 @@ impl Mesh {
             let temperature = 1.0 + 0.1 * random::unit(random::at(seed, root as u64));
             m.set(&mesh.state, root * STATE_WORDS, temperature);
         }
-        // The lowest blocks are given away first.
+        // The lowest blocks are allocated first.
         for i in 0..blocks {
             m.work(10);
             m.set(&mesh.free, i, (count + 8 * (blocks - 1 - i)) as u32);
@@ -225,7 +225,7 @@ impl Mesh {
         self.edges(level).iter().product()
     }
 
-    /// How often the cell should be split for a source there.
+    /// The number of splits that a cell should have for a source there.
     fn wanted(&self, cell: Cell, source: [f64; 3]) -> u32 {
         // Of the root, so that the eight parts of a cell agree.
         let edges = self.edges(0);
@@ -248,7 +248,7 @@ impl Mesh {
         self.list(m);
     }
 
-    /// Joins the eight parts of a cell where they are no longer wanted, the smallest first.
+    /// Joins the eight parts of a cell where the split is not needed, the smallest first.
     fn join<M: Memory>(&mut self, m: &mut M, number: usize, source: [f64; 3]) {
         m.work(143);
         let cell = self.cell(m, number);
@@ -270,7 +270,7 @@ impl Mesh {
         }
     }
 
-    /// Splits a cell as often as is wanted, while there is room.
+    /// Splits a cell as often as needed, while there is room.
     fn split<M: Memory>(&mut self, m: &mut M, number: usize, source: [f64; 3]) {
         m.work(143);
         let mut cell = self.cell(m, number);

@@ -2,10 +2,9 @@
 //! a binary search in a unionized energy grid, then, for every nuclide of a random material, two
 //! rows of that nuclide's own grid.
 //!
-//! Stands for XSBench of the Radiant paper (table 2), of the granularity paper (table 2) and of
-//! the rack paper (table II). The index of the unionized grid is nearly the whole footprint and
-//! is read one random row at a time, almost without reuse; the nuclides' grids are small and
-//! warm.
+//! Represents XSBench of the Radiant paper (table 2), of the granularity paper (table 2) and of the
+//! rack paper (table II). The index of the unionized grid is nearly the whole footprint and is read
+//! one random row at a time, almost without reuse; the nuclides' grids are small and warm.
 //!
 //! Sizes and shares (355 or 68 nuclides, 12 materials, how many nuclides and how likely each
 //! is) are XSBench's; energies, cross sections and compositions are random from the seed.
@@ -51,8 +50,8 @@ struct Options {
     nuclides: usize,
 }
 
-/// Share of the look-ups that fall to each material, in thousandths, and how many nuclides it
-/// has; of the first one, the fuel, in a small and in a large problem.
+/// Share of the look-ups for each material, in thousandths, and its number of nuclides; for the
+/// first one, the fuel, in a small and in a large problem.
 const MATERIALS: [(u32, usize); 12] = [
     (140, 0),
     (52, 5),
@@ -99,7 +98,7 @@ impl Data {
         Data { seed, nuclides, rows, materials }
     }
 
-    /// Energies ascend: row k lies somewhere in the k-th of equal parts of 0 to 1.
+    /// Energies ascend: row k is somewhere in the k-th of equal parts of 0 to 1.
     fn energy(&self, nuclide: usize, row: usize) -> f64 {
         let word = random::at(self.seed, ((nuclide * self.rows + row) * ROW) as u64);
         (row as f64 + random::unit(word)) / self.rows as f64
@@ -292,7 +291,7 @@ impl Tables {
         sections
     }
 
-    /// Looks at every entry.
+    /// Checks every entry.
     fn wrong_rows<M: Memory>(&self, m: &mut M, data: &Data) -> usize {
         let points = self.energies.len();
         let mut wrong = 0;

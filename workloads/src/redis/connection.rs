@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::ClientError;
 use super::resp::{Parsed, Reply, argument, command, parse};
 
-/// Where a server listens.
+/// The address where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A Unix socket.
@@ -123,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// Sends one command that must succeed and gives its reply as text.
+    /// Sends one command that must succeed and returns its reply as text.
     pub fn ask(&mut self, name: &'static str, arguments: &[&str]) -> Result<String, ClientError> {
         command(&mut self.out, 1 + arguments.len());
         argument(&mut self.out, name.as_bytes());

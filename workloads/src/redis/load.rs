@@ -1,5 +1,4 @@
-//! Fills a server: every key once, in order, so that neighbours in number are neighbours in
-//! memory.
+//! Fills a server: every key once, in order, so that neighbours in number are neighbours in memory.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +10,10 @@ use super::resp::{Reply, argument, argument_with, command};
 use super::value::{MAX_KEYS, MIN_VALUE_BYTES, append, name};
 use crate::field::field;
 
-/// What all three phases are told about the store.
+/// The store's parameters for all three phases.
 #[derive(Debug, Clone)]
 pub struct Store {
-    /// Where the server listens.
+    /// The server's address.
     pub server: Address,
     /// Number of keys.
     pub keys: u64,
@@ -50,9 +49,9 @@ impl Store {
 /// Loads the store. `progress` gets the number of commands answered so far, about once a second.
 ///
 /// With `keys_first` all keys are set to nothing before the first gets its value. The server's
-/// entries then lie together, in a few pages that every operation touches, instead of between
-/// the values: a lookup also reads the entries of unrelated keys that have the same hash, and
-/// would touch a page among the values for each.
+/// entries are then together, in a few pages that every operation touches, instead of between the
+/// values: a lookup also reads the entries of unrelated keys that have the same hash, and would
+/// touch a page among the values for each.
 pub fn load(
     store: &Store,
     keys_first: bool,
@@ -96,7 +95,7 @@ impl Loading<'_> {
         size_bytes: usize,
         fill: impl Fn(&mut Vec<u8>, u64),
     ) -> Result<(), ClientError> {
-        // Two batches in flight: the client makes one while the server takes in the other.
+        // Two batches in flight: the client makes one while the server reads the other.
         let batch = (store.pipeline / 2).max(1) as u64;
         let (mut sent, mut set) = (0, 0);
         while set < store.keys {
@@ -138,7 +137,7 @@ fn set_answer(connection: &mut Connection) -> Result<(), ClientError> {
     }
 }
 
-/// What the server says about its memory.
+/// The server's report on its memory.
 struct Memory {
     used_bytes: Option<u64>,
     resident_bytes: Option<u64>,

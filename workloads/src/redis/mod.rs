@@ -1,11 +1,11 @@
 //! A load for Redis: Zipfian reads and writes beside a batch scan, every value checked.
 //!
-//! Own client, because what counts here is not in a general one: values are made in and checked
-//! from the socket buffers without a copy, which keeps the client cheap where processors are
-//! emulated, and the sequence of operations is a pure function of the seed.
+//! Own client, because a general one lacks two properties: values are made in and checked from the
+//! socket buffers without a copy, which keeps the client cheap where processors are emulated, and
+//! the sequence of operations is a pure function of the seed.
 //!
 //! - [`resp`]: the protocol; [`connection`]: sockets with bounds;
-//! - [`value`]: values that prove themselves; [`popularity`]: which key when;
+//! - [`value`]: self-checking values; [`popularity`]: which key when;
 //! - [`load`], [`run`], [`verify`]: the three phases.
 
 pub mod connection;
@@ -22,36 +22,36 @@ pub enum ClientError {
     /// The address is neither a path nor a host with a port.
     #[error("server '{0}': expected 'unix:/path/of/socket' or 'host:port'")]
     BadAddress(String),
-    /// Nobody answers there.
+    /// No server answers there.
     #[error("cannot connect to {server}: {source}; is redis-server running and listening there?")]
     Connect {
-        /// The address.
+        /// The server's address.
         server: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// The server went away or stopped answering.
     #[error("{server} {what} after {operations} operations; see the server's log")]
     Lost {
-        /// The address.
+        /// The server's address.
         server: String,
-        /// What happened, as a verb.
+        /// The event, as a verb.
         what: String,
         /// Operations that were answered by then.
         operations: u64,
     },
-    /// What came is not the Redis protocol.
+    /// The data received is not the Redis protocol.
     #[error("{server} sent {what}; expected a reply in the Redis protocol (RESP 2)")]
     Protocol {
-        /// The address.
+        /// The server's address.
         server: String,
-        /// What came.
+        /// The data received.
         what: String,
     },
-    /// The server refused a command that must not fail.
+    /// The server rejected a command that must not fail.
     #[error("{server} answered '{answer}' to {command}")]
     Refused {
-        /// The address.
+        /// The server's address.
         server: String,
         /// The command.
         command: &'static str,
@@ -64,9 +64,9 @@ pub enum ClientError {
     /// The versions file could not be written or read.
     #[error("versions file {path}: {what}")]
     Versions {
-        /// The file.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// What went wrong.
+        /// The problem.
         what: String,
     },
 }

@@ -1,5 +1,5 @@
-//! Which key the next operation is for: Zipfian popularity, where the popular keys lie, a batch
-//! scan beside it, and hot spots that move.
+//! Which key the next operation is for: Zipfian popularity, the placement of the popular keys, a
+//! batch scan beside it, and hot spots that move.
 
 use rand_core::{RngCore, SeedableRng};
 use rand_distr::{Distribution, Zipf};
@@ -9,22 +9,22 @@ use super::ClientError;
 use super::value::MAX_KEYS;
 use crate::memory::checked::mix;
 
-/// How popularity lies over the keys in the order of their insertion, which is the order that
-/// they have in memory.
+/// How popularity is distributed over the keys in the order of their insertion, which is their
+/// order in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Order {
     /// Neighbours in popularity are neighbours in memory: recent orders, one tenant.
     Clustered,
-    /// Popularity has nothing to do with place: user names.
+    /// Popularity is independent of place: user names.
     Scrambled,
 }
 
 /// From this moment on the most popular key is another one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shift {
-    /// When, from the start of the run.
+    /// Time from the start of the run.
     pub at_ms: u64,
-    /// Where the hot spot begins then, as a share of all keys.
+    /// Begin of the hot spot then, as a share of all keys.
     pub to: f64,
 }
 
@@ -41,7 +41,7 @@ impl std::str::FromStr for Shift {
     }
 }
 
-/// Everything that decides the sequence of operations.
+/// The parameters of the sequence of operations.
 #[derive(Debug, Clone)]
 pub struct Mix {
     /// Number of keys.
@@ -50,7 +50,7 @@ pub struct Mix {
     pub theta: f64,
     /// Share of the operations that write, 0 to 1. The batch scan never writes.
     pub write_share: f64,
-    /// Where popular keys lie.
+    /// How popularity is distributed over the keys.
     pub order: Order,
     /// Where the most popular key is, as a share of all keys.
     pub hot_start: f64,
@@ -60,7 +60,7 @@ pub struct Mix {
     pub sweep_share: f64,
     /// The scan reads every so manieth key in order of insertion, and starts again at the end.
     pub sweep_step: u64,
-    /// When the scan is over, from the start of the run; then all operations go by popularity.
+    /// End of the scan, from the start of the run; then all operations go by popularity.
     pub sweep_until_ms: Option<u64>,
     /// Seed of the sequence.
     pub seed: u64,
@@ -71,11 +71,11 @@ pub struct Mix {
 pub struct Operation {
     /// The key.
     pub key: u64,
-    /// What for.
+    /// The kind of operation.
     pub kind: OperationKind,
 }
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperationKind {
     /// A read by popularity.
@@ -133,7 +133,7 @@ impl Sequence {
         if sweeps && self.chance(self.mix.sweep_share) {
             let key = self.sweep_key;
             let next = key.saturating_add(self.mix.sweep_step);
-            // The next walk starts one key later, so that in the end it has seen all of them.
+            // The next walk starts one key later, so that in the end it has read all of them.
             self.sweep_key = if next < self.mix.keys {
                 next
             } else {

@@ -1,11 +1,11 @@
-//! The Redis protocol as far as GET, SET, SETRANGE and INFO need it: commands as arrays of bulk
+//! The part of the Redis protocol for GET, SET, SETRANGE and INFO: commands as arrays of bulk
 //! strings; replies that are not arrays (Redis documentation, "Redis serialization protocol").
 
 use std::io::Write;
 
 /// The longest bulk string Redis sends (`proto-max-bulk-len`).
 const MAX_BULK_BYTES: usize = 512 << 20;
-/// The longest line of a reply that is taken for one.
+/// The longest line accepted as a line of a reply.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// One reply.
@@ -23,7 +23,7 @@ pub enum Reply<'a> {
     Nil,
 }
 
-/// What a reader knows of the bytes at the front of its buffer.
+/// The state of the bytes at the front of a reader's buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
     /// A reply, and how many bytes it took.
@@ -32,7 +32,7 @@ pub enum Parsed<'a> {
     Needs(usize),
 }
 
-/// Reads one reply from the front of `bytes`. The error says what was there instead.
+/// Reads one reply from the front of `bytes`. The error contains what was there instead.
 pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, String> {
     let Some(&kind) = bytes.first() else { return Ok(Parsed::Needs(1)) };
     if !b"+-:$".contains(&kind) {

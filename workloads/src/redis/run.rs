@@ -1,5 +1,5 @@
-//! The load itself: rounds of pipelined operations, at a set rate or as fast as they are
-//! answered, every value that comes back checked.
+//! The load itself: rounds of pipelined operations, at a set rate or as fast as they are answered,
+//! every returned value checked.
 //!
 //! One thread serves all connections, so that the client costs one processor at most and the
 //! sequence of operations does not depend on their number. Operations on one key go over one
@@ -23,13 +23,13 @@ use super::value::{Versions, append, name, version};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum WriteWith {
     /// `SET`: the server allocates the new value before it frees the old one, so that written
-    /// values trade places in memory.
+    /// values change places in memory.
     Set,
     /// `SETRANGE` over the whole value: the server writes in place.
     Setrange,
 }
 
-/// What the run is told besides the store.
+/// Parameters of the run besides the store.
 #[derive(Debug, Clone)]
 pub struct Load {
     /// The operations.
@@ -38,11 +38,11 @@ pub struct Load {
     pub write_with: WriteWith,
     /// Operations per second, or as many as are answered.
     pub operations_per_s: Option<f64>,
-    /// Length.
+    /// Length of the run.
     pub duration: Duration,
     /// Number of connections.
     pub connections: usize,
-    /// Where to leave the versions of all keys for [`super::verify::verify`].
+    /// Path for the versions of all keys, for [`super::verify::verify`].
     pub versions: Option<PathBuf>,
 }
 
@@ -53,7 +53,7 @@ pub struct Progress {
     pub elapsed_ms: u64,
     /// Operations answered.
     pub operations: u64,
-    /// Values that were not what they had to be, and keys that were gone.
+    /// Values that were wrong, and keys that were gone.
     pub wrong_values: u64,
     /// Error replies.
     pub errors: u64,
@@ -153,7 +153,7 @@ fn quantiles(latency: &Histogram<u64>) -> Value {
     json!({ "p50": latency.value_at_quantile(0.5), "p99": latency.value_at_quantile(0.99) })
 }
 
-/// What was answered how.
+/// Counts and latencies of answers.
 #[derive(Default)]
 struct Counts {
     reads: u64,
@@ -185,8 +185,8 @@ impl Counts {
 struct Pending {
     operation: Operation,
     due: Duration,
-    /// What a read must find, if it is known. The commands before it on the same connection,
-    /// and no others, decide that, so it is known when the command is queued.
+    /// The version that a read must return, if it is known. The commands before it on the same
+    /// connection, and no others, decide that, so it is known when the command is queued.
     expected: Option<u64>,
 }
 
@@ -235,7 +235,7 @@ impl Client<'_> {
         self.pending[lane].push(Pending { operation, due, expected });
     }
 
-    /// Sends everything queued and takes in every answer.
+    /// Sends everything queued and reads every answer.
     fn exchange(&mut self, start: Instant) -> Result<(), ClientError> {
         let sent = start.elapsed();
         for connection in &mut self.connections {
@@ -246,8 +246,8 @@ impl Client<'_> {
         let size = self.store.value_bytes;
         let c = &mut self.counts;
         for (connection, pending) in self.connections.iter_mut().zip(&mut self.pending) {
-            // Keys whose writes failed in this round: whether they have the old value or the
-            // new one is not known, and no read of them is called wrong.
+            // Keys whose writes failed in this round: whether they have the old value or the new
+            // one is not known, and no read of them counts as wrong.
             let mut doubtful = Vec::new();
             for Pending { operation, due, expected } in pending.drain(..) {
                 let key = operation.key;

@@ -1,6 +1,6 @@
-//! Keys and values that prove themselves. A value holds its key, its version and words that
-//! follow from both, so that whoever reads it can tell whether it is whole and whose it is; who
-//! wrote last can tell whether it is the latest.
+//! Self-checking keys and values. A value holds its key, its version and words that follow from
+//! both, so that a reader can check whether it is whole and which key it belongs to; the last
+//! writer can check whether it is the latest.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::memory::checked::mix;
 
 /// The shortest value: key and version.
 pub const MIN_VALUE_BYTES: usize = 16;
-/// The most keys: what the ten digits of a key's name hold.
+/// The most keys: the range of the ten digits of a key's name.
 pub const MAX_KEYS: u64 = 10_000_000_000;
 const NAME_BYTES: usize = 14;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -62,11 +62,11 @@ pub fn version(bytes: &[u8], key: u64, size_bytes: usize) -> Option<u64> {
 /// The version that a reader must find for each key.
 pub struct Versions(Vec<u32>);
 
-/// Nothing is known yet: the first value read says.
+/// No version is known yet: the first value read sets it.
 const UNKNOWN: u32 = u32::MAX;
 
 impl Versions {
-    /// Nothing known about `keys` keys.
+    /// Versions of `keys` keys, all unknown.
     pub fn unknown(keys: u64) -> Self {
         Versions(vec![UNKNOWN; keys as usize])
     }
@@ -77,7 +77,7 @@ impl Versions {
         (known != UNKNOWN).then_some(known.into())
     }
 
-    /// Takes what a read found for what is right, when nothing is known of the key.
+    /// Takes the version that a read returned as the right one, when none is known for the key.
     pub fn learn(&mut self, key: u64, version: u64) {
         let known = &mut self.0[key as usize];
         if *known == UNKNOWN {
@@ -85,14 +85,14 @@ impl Versions {
         }
     }
 
-    /// The version to write next. 0 is what the load wrote.
+    /// The version to write next. The load writes version 0.
     pub fn next(&mut self, key: u64) -> u64 {
         let known = &mut self.0[key as usize];
         *known = if *known >= UNKNOWN - 1 { 1 } else { *known + 1 };
         u64::from(*known)
     }
 
-    /// Forgets a key, when a write may or may not have happened.
+    /// Drops the version of a key, when a write may or may not have happened.
     pub fn forget(&mut self, key: u64) {
         self.0[key as usize] = UNKNOWN;
     }
@@ -155,7 +155,7 @@ mod tests {
             prop_assert_eq!(version(&value[..size - 1], key, size), None);
             let at = at.index(size);
             value[at] ^= flip;
-            // A changed version is told by the words that follow from it, if there are any.
+            // A changed version is detected by the words that follow from it, if there are any.
             if size >= MIN_VALUE_BYTES + 8 || !(8..16).contains(&at) {
                 prop_assert_eq!(version(&value, key, size), None);
             }

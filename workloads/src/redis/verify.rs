@@ -1,4 +1,4 @@
-//! Reads every key and looks at every byte.
+//! Reads every key and checks every byte.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

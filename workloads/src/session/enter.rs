@@ -1,5 +1,5 @@
-//! What a child process does between fork and exec: enters its control group and takes its
-//! memory policy. Owns the unsafe lines of the session.
+//! The child process's work between fork and exec: enters its control group and sets its memory
+//! policy. Owns the unsafe lines of the session.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -8,9 +8,9 @@ use std::process::Command;
 /// The mode of `set_mempolicy(2)` that takes nodes in turn.
 const MPOL_INTERLEAVE: libc::c_long = 3;
 
-/// Makes the child enter the control group whose `cgroup.procs` is this open file, and take
-/// pages from the nodes of the mask in turn, if there is one. Both before the program is
-/// executed, so that its first page is already placed and counted right.
+/// Makes the child enter the control group whose `cgroup.procs` is this open file, and take pages
+/// from the nodes of the mask in turn, if there is one. Both before the program is executed, so
+/// that its first page is already placed and counted right.
 pub(super) fn before_exec(
     command: &mut Command,
     cgroup_procs: Option<File>,
@@ -22,7 +22,7 @@ pub(super) fn before_exec(
             rustix::io::write(procs, b"0")?;
         }
         if let Some(mask) = interleave_mask {
-            // The kernel reads one bit less than it is told.
+            // The kernel reads one bit less than it is passed.
             let bits = u64::from(u64::BITS) + 1;
             // SAFETY: the call reads one word at a valid address that outlives it.
             let answer = unsafe {

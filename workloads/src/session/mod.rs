@@ -1,9 +1,9 @@
-//! Runs a live workload on this host: starts its programs, waits until they are ready, drives
-//! them, checks them, and leaves none behind.
+//! Runs a live workload on this host: starts its programs, waits until they are ready, drives them,
+//! checks them, and ends all of them.
 //!
-//! The steps are the caller's to take, because trackers start between them:
-//! [`Session::start`] (main is ready, the load is done), [`Session::begin`] (the periods begin),
-//! [`Session::ended`] (asked once a period), [`Session::finish`] (verification, results, end).
+//! The caller takes the steps, because trackers start between them: [`Session::start`] (main is
+//! ready, the load is done), [`Session::begin`] (the periods begin), [`Session::ended`] (called
+//! once a period), [`Session::finish`] (verification, results, end).
 //! A session that is dropped kills its programs.
 
 mod enter;
@@ -21,18 +21,18 @@ use serde_json::{Map, Value};
 use crate::live::{End, LiveWorkload, ProgramMissing, Ready, WorkloadResult};
 use process::{Place, Process, any_ends};
 
-/// How often a socket that does not accept yet is tried again.
+/// Interval between attempts to connect to a socket that does not accept yet.
 const RETRY: Duration = Duration::from_millis(20);
-/// How long a program is given to end after SIGTERM.
+/// Time for a program to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Where new pages of `main` are taken from.
+/// The nodes from which `main`'s new pages are allocated.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum MemoryPolicy {
-    /// As the system does.
+    /// The system's default policy.
     #[default]
     System,
-    /// From these nodes in turn.
+    /// These nodes in turn.
     Interleave(Vec<u32>),
 }
 
@@ -47,43 +47,43 @@ impl MemoryPolicy {
     }
 }
 
-/// How `main` is started.
+/// Options for starting `main`.
 #[derive(Debug, Clone, Default)]
 pub struct SessionOptions {
     /// Directory of the control group that it enters.
     pub cgroup: Option<PathBuf>,
-    /// Where its pages are taken from.
+    /// Memory policy of its pages.
     pub memory_policy: MemoryPolicy,
 }
 
 /// Why a workload could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// A program is not there.
+    /// A program is missing.
     #[error(transparent)]
     Missing(#[from] ProgramMissing),
     /// The control group cannot be entered.
     #[error("control group {path}: {what}; expected a directory of a control group (v2) and root")]
     Cgroup {
-        /// Its directory.
+        /// Directory of the group.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         what: String,
     },
     /// Nodes that do not fit a mask.
     #[error("interleave over nodes {got:?}: expected one or more nodes from 0 to 63")]
     BadNodes {
-        /// The nodes.
+        /// The nodes requested.
         got: Vec<u32>,
     },
     /// A program could not be started.
     #[error("cannot start {role} program {program}: {what}")]
     Start {
-        /// What it is to the workload.
+        /// Its role in the workload.
         role: &'static str,
-        /// Its name.
+        /// The program's name.
         program: String,
-        /// What the kernel said.
+        /// The kernel's error.
         what: String,
     },
     /// The main program did not become ready.
@@ -91,11 +91,11 @@ pub enum SessionError {
         "main program {program} is not ready after {within_ms} ms: expected {expected}; it printed {printed}"
     )]
     NotReady {
-        /// Its name.
+        /// The program's name.
         program: String,
         /// The sign of being ready.
         expected: String,
-        /// The bound.
+        /// The time limit in ms.
         within_ms: u64,
         /// The last lines of its output.
         printed: String,
@@ -103,9 +103,9 @@ pub enum SessionError {
     /// A program ended when it should not have, or not well.
     #[error("{role} program {program} ended with {how}; it printed {printed}")]
     Ended {
-        /// What it is to the workload.
+        /// Its role in the workload.
         role: &'static str,
-        /// Its name.
+        /// The program's name.
         program: String,
         /// Exit code or signal.
         how: String,
@@ -117,11 +117,11 @@ pub enum SessionError {
         "{role} program {program} was not done after {within_ms} ms and was killed; it printed {printed}"
     )]
     TooLong {
-        /// What it is to the workload.
+        /// Its role in the workload.
         role: &'static str,
-        /// Its name.
+        /// The program's name.
         program: String,
-        /// The bound.
+        /// The time limit in ms.
         within_ms: u64,
         /// The last lines of its output.
         printed: String,
@@ -131,14 +131,14 @@ pub enum SessionError {
 /// A workload that runs.
 pub struct Session {
     workload: LiveWorkload,
-    /// First in order, so that clients are killed before the server that they talk to.
+    /// First in order, so that clients are killed before the server that they are connected to.
     drive: Option<Process>,
     main: Process,
     begun: Option<Instant>,
-    /// When what ends the run was first seen to have ended.
+    /// When the program that ends the run was first found to have ended.
     ended: Option<Instant>,
     details: Map<String, Value>,
-    // Last, so that main is gone when it looks.
+    // Last, so that main has ended before the search.
     leftovers: Leftovers,
 }
 
@@ -194,9 +194,9 @@ impl Session {
         self.main.events()
     }
 
-    /// Begins the periods: tells `main`, starts `drive`.
+    /// Begins the periods: signals `main`, starts `drive`.
     pub fn begin(&mut self) -> Result<(), SessionError> {
-        // What nothing tells to begin has done so when it was started.
+        // A program without a begin line has begun when it was started.
         let by_itself = matches!(self.workload.ready, Ready::Started)
             && self.workload.begin_line.is_none()
             && self.workload.drive.is_none();
@@ -210,13 +210,13 @@ impl Session {
         Ok(())
     }
 
-    /// Writes a line to the standard input of `main`, if it listens.
+    /// Writes a line to the standard input of `main`, if it is open.
     pub fn tell(&mut self, line: &str) {
         self.main.write_line(line);
     }
 
-    /// Whether what ends the run (`drive`, or `main` without one) ends before this time is over.
-    /// An error when `main` ends under a running `drive`.
+    /// Whether the program that ends the run (`drive`, or `main` without one) ends before this time
+    /// is over. An error when `main` ends under a running `drive`.
     pub fn ended(&mut self, wait: Duration) -> Result<bool, SessionError> {
         if self.ended.is_some() {
             return Ok(true);
@@ -239,7 +239,7 @@ impl Session {
     }
 
     /// Waits for the end of the run, within the bounds of its programs; verifies; ends all
-    /// programs; says what came of it.
+    /// programs; returns the workload's result.
     pub fn finish(mut self) -> Result<WorkloadResult, SessionError> {
         let begun = self.begun.unwrap_or_else(Instant::now);
         let Session { drive, .. } = &mut self;
@@ -255,7 +255,7 @@ impl Session {
             result = self.details.get("drive").cloned();
         } else {
             if let Some(verify) = self.workload.verify.clone() {
-                // Something that looks at main while it is still there.
+                // The verification reads main's memory while main still runs.
                 if !self.main.ends_within(Duration::ZERO) {
                     let verify = Process::start("verify", &verify, Place::default())?;
                     self.complete("verify", verify)?;
@@ -353,8 +353,8 @@ fn tcp_accepts(address: &str) -> bool {
     addresses.into_iter().any(|a| TcpStream::connect_timeout(&a, Duration::from_secs(1)).is_ok())
 }
 
-/// Kills what a program left in its control group: processes that have left its process group
-/// too. Those that were in the control group before are not touched.
+/// Kills the processes that a program left in its control group, also those that have left its
+/// process group. Those that were in the control group before are not touched.
 #[derive(Default)]
 struct Leftovers {
     procs: Option<PathBuf>,
@@ -370,7 +370,7 @@ impl Leftovers {
 
     fn kill(&mut self) {
         let Some(procs) = self.procs.take() else { return };
-        // A process that forks while it is looked for is found in the next round.
+        // A process that forks during the search is found in the next round.
         for _ in 0..100 {
             let left: Vec<_> =
                 pids(&procs).into_iter().filter(|pid| !self.before.contains(pid)).collect();

@@ -1,5 +1,5 @@
-//! One child process of a session: started in its own process group, its output read as it
-//! comes, its end waited for with a bound, never left behind.
+//! One child process of a session: started in its own process group, its output read as it comes,
+//! its end waited for with a bound, never left running.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -22,12 +22,12 @@ use crate::live::LiveCommand;
 const TAIL_LINES: usize = 4;
 /// Bytes of a line that are kept for it.
 const TAIL_LINE_BYTES: usize = 300;
-/// Events that are kept, so that a program that talks without end takes no memory without end.
+/// Events that are kept, so that a program with endless output does not use endless memory.
 const MAX_EVENTS: usize = 100_000;
 /// How long the output of a process that has ended is waited for: another one may hold it open.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
-/// What a process has said.
+/// Output of a process.
 #[derive(Default)]
 struct Said {
     /// JSON objects from standard output.
@@ -86,8 +86,7 @@ impl Output {
         });
     }
 
-    /// Notes when a process ends, on a thread of its own: whoever asks whether it has may do so
-    /// late.
+    /// Records when a process ends, on a thread of its own: a caller may ask late.
     fn note_end(self: &Arc<Self>, pidfd: OwnedFd) {
         let output = Arc::clone(self);
         std::thread::spawn(move || {
@@ -110,7 +109,7 @@ fn is_over(pidfd: &OwnedFd) -> bool {
     }
 }
 
-/// Where and how a process is started.
+/// Settings for starting a process.
 #[derive(Default)]
 pub(super) struct Place {
     /// Open `cgroup.procs` of the group that it enters.
@@ -123,7 +122,7 @@ pub(super) struct Place {
 
 /// A child process.
 pub(super) struct Process {
-    /// What it is to the session: `main`, `load`, `drive` or `verify`.
+    /// Its role in the session: `main`, `load`, `drive` or `verify`.
     role: &'static str,
     name: String,
     child: Child,
@@ -157,7 +156,7 @@ impl Process {
             .stdin(if place.stdin { Stdio::piped() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Its own group, so that what it starts can be ended with it.
+            // Its own group, so that its child processes can be ended with it.
             .process_group(0);
         before_exec(&mut prepared, place.cgroup_procs, place.interleave_mask);
         let started = Instant::now();
@@ -198,12 +197,12 @@ impl Process {
         self.child.id()
     }
 
-    /// When it was started.
+    /// Start time of the process.
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// When it ended, where that is known.
+    /// End time of the process, if known.
     pub fn ended(&self) -> Option<Instant> {
         self.output.read(|printed| printed.ended)
     }
@@ -221,8 +220,8 @@ impl Process {
         self.output.read(|printed| printed.events.iter().rfind(|e| e["event"] == "result").cloned())
     }
 
-    /// Writes a line to its standard input. That it cannot be written shows when the end of the
-    /// process is looked at.
+    /// Writes a line to its standard input. A failure to write is reported when the end of the
+    /// process is checked.
     pub fn write_line(&mut self, line: &str) {
         if let Some(stdin) = &mut self.child.stdin {
             let _ = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
@@ -230,7 +229,7 @@ impl Process {
     }
 
     pub fn signal(&self, signal: Signal) {
-        // That it has ended already is not a failure to end it.
+        // A process that has ended already is not a failure to end it.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, signal);
     }
 
@@ -239,8 +238,8 @@ impl Process {
         any_ends(&mut [self], timeout)
     }
 
-    /// Waits for its end, within its bound from `since`, and looks at how it went: ended by
-    /// itself with exit code 0, or with a result that says what is wrong.
+    /// Waits for its end, within its bound from `since`, and checks how it ended: by itself with
+    /// exit code 0, or with a result that reports the problem.
     pub fn finish(mut self, since: Instant) -> Result<Option<Value>, SessionError> {
         if !self.ends_within(self.within.saturating_sub(since.elapsed())) {
             return Err(SessionError::TooLong {
@@ -256,7 +255,7 @@ impl Process {
         if status.success() || found_wrong { Ok(result) } else { Err(self.ended_badly()) }
     }
 
-    /// What is left of its bound, counted from its start.
+    /// The rest of its time limit, counted from its start.
     pub fn rest(&self) -> Duration {
         self.within.saturating_sub(self.started.elapsed())
     }
@@ -267,7 +266,7 @@ impl Process {
         self.finish(started)
     }
 
-    /// Ends it: asks, waits a little, insists.
+    /// Ends it: SIGTERM, a short wait, SIGKILL.
     pub fn terminate(&mut self, grace: Duration) {
         self.signal(Signal::TERM);
         if !self.ends_within(grace) {
@@ -276,7 +275,7 @@ impl Process {
         self.reap();
     }
 
-    /// The error for an end that should not have come.
+    /// The error for an unexpected end.
     pub fn ended_badly(&mut self) -> SessionError {
         let status = self.reap();
         let how = match (status.code(), status.signal()) {
@@ -307,9 +306,9 @@ impl Process {
         if tail.is_empty() { "nothing".to_owned() } else { format!("'{tail}'") }
     }
 
-    /// Collects it once it has ended or been killed, and kills what it left in its process
-    /// group. The group is killed before the process is collected: until then its number
-    /// cannot be another's.
+    /// Collects it once it has ended or been killed, and kills the processes left in its process
+    /// group. The group is killed before the process is collected: until then its number cannot be
+    /// another's.
     fn reap(&mut self) -> ExitStatus {
         if let Some(status) = self.status {
             return status;

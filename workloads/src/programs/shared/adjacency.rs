@@ -1,13 +1,13 @@
 //! Rows of a symmetric sparse structure (the neighbours of a graph's vertices, the columns of a
-//! matrix's rows), built from pairs by counting and scattering, as graph and matrix packages do
-//! it: two passes over the pairs, each with a random access for each end.
+//! matrix's rows), built from pairs by counting and scattering, like graph and matrix packages: two
+//! passes over the pairs, each with a random access for each end.
 
 use super::super::ProgramError;
 use super::super::memory::{Array, Memory};
 
 /// Row `i` has its entries at `offsets[i]..offsets[i + 1]`.
 pub struct Adjacency {
-    /// One more than there are rows.
+    /// Start of each row and the end of the last: one more than there are rows.
     pub offsets: Array<u64>,
     /// The other end of each entry.
     pub columns: Array<u32>,
@@ -20,9 +20,9 @@ impl Adjacency {
     pub const BYTES_PER_ENTRY: u64 = 4;
 
     /// Enters each pair in the rows of both its ends; a pair of one row with itself once; none
-    /// where `pair` gives none. `room` is the number of entries to allocate. `placed` hears
-    /// where the entries of a pair were put. Entries of a row stand in the reverse order of
-    /// their pairs. Done by one thread, so that the order does not depend on their number.
+    /// where `pair` returns none. `room` is the number of entries to allocate. `placed` gets the
+    /// positions of a pair's entries. Entries of a row are in the reverse order of their pairs.
+    /// Done by one thread, so that the order does not depend on the number of threads.
     pub fn build<M: Memory>(
         m: &mut M,
         rows: usize,
@@ -75,7 +75,7 @@ impl Adjacency {
         self.offsets.len() - 1
     }
 
-    /// Where the entries of a row are.
+    /// The positions of a row's entries.
     #[inline]
     pub fn row<M: Memory>(&self, m: &mut M, row: usize) -> std::ops::Range<usize> {
         let start = m.get(&self.offsets, row) as usize;

@@ -16,7 +16,7 @@ fn minus(a: Complex, b: Complex) -> Complex {
     (a.0 - b.0, a.1 - b.1)
 }
 
-/// What transforms of one length need.
+/// Precomputed data for transforms of one length.
 pub struct Plan {
     factors: Vec<usize>,
     /// Roots of unity, exp(-2 pi i k / n).
@@ -53,7 +53,7 @@ impl Plan {
         Plan { factors, roots: (0..length).map(root).collect() }
     }
 
-    /// Instructions of one transform, about.
+    /// Approximate instructions of one transform.
     pub fn work(&self) -> u32 {
         let per_point: usize = self.factors.iter().map(|p| 7 * p + 30).sum();
         ((per_point + 30) * self.roots.len()) as u32

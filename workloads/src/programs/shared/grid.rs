@@ -1,17 +1,17 @@
-//! Boxes of points in three dimensions, and which box fills a footprint.
+//! Boxes of points in three dimensions, and the choice of a box that fills a footprint.
 
 /// Points along x (contiguous in memory), y and z.
 pub type Size = [usize; 3];
 
-/// The nearly cubic box of about so many points. Its relative error is at most half of what
-/// one layer more or less makes.
+/// The nearly cubic box of about so many points. Its relative error is at most half of one layer
+/// more or less.
 pub fn near_cube(points: f64) -> Size {
     let side = (libm::cbrt(points).round() as usize).max(1);
     let depth = ((points / (side * side) as f64).round() as usize).max(1);
     [side, side, depth]
 }
 
-/// The box of nearest to so many points whose sides are all among `sides`, and near each other.
+/// The box nearest to so many points whose sides are all among `sides`, and near each other.
 pub fn with_sides(points: f64, sides: &[usize]) -> Size {
     let cube = libm::cbrt(points);
     let near: Vec<usize> =
@@ -43,7 +43,7 @@ pub fn index(size: Size, [x, y, z]: [usize; 3]) -> usize {
     (z * size[1] + y) * size[0] + x
 }
 
-/// Place of a point.
+/// Coordinates of a point.
 #[inline(always)]
 pub fn place(size: Size, index: usize) -> [usize; 3] {
     [index % size[0], index / size[0] % size[1], index / (size[0] * size[1])]

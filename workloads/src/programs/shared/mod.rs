@@ -1,4 +1,4 @@
-//! What several programs need.
+//! Shared parts of the programs.
 
 pub(super) mod adjacency;
 pub(super) mod fourier;

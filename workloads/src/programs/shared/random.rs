@@ -1,13 +1,13 @@
-//! Random numbers that are functions of a seed and an index: any thread can make the i-th
-//! without having made those before it.
+//! Random numbers that are functions of a seed and an index: any thread can compute the i-th
+//! without those before it.
 
 use crate::memory::checked::mix;
 
-/// Instructions that one call of [`at`] takes, about, for [`super::super::memory::Memory::work`].
+/// Approximate instructions of one call of [`at`], for [`super::super::memory::Memory::work`].
 pub const AT_WORK: u32 = 20;
 
-/// The sequence of a seed. Worth keeping where nothing else happens in a loop: what is left of
-/// making a word is half as long.
+/// The sequence of a seed. Worth keeping where a loop does nothing else: the rest of making a word
+/// is half as long.
 #[derive(Clone, Copy)]
 pub struct Sequence(u64);
 
@@ -43,7 +43,7 @@ pub fn unit(word: u64) -> f64 {
     (word >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A generator that starts at an index of a seed's sequence, for what needs several words.
+/// A generator that starts at an index of a seed's sequence, for uses of several words.
 pub struct Words {
     state: u64,
 }

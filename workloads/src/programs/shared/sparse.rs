@@ -14,7 +14,7 @@ pub struct Matrix {
     pub values: Array<f64>,
 }
 
-/// What conjugate gradients need beside the matrix and the right side.
+/// Vectors of conjugate gradients beside the matrix and the right side.
 pub struct Vectors {
     /// The solution.
     pub x: Array<f64>,
@@ -71,9 +71,9 @@ impl Matrix {
         });
     }
 
-    /// Solves `A x = b` from `x = 0`. Stops after so many iterations, or earlier when the
-    /// residual is below `tolerance` times the norm of `b`. Returns the iterations done and the
-    /// norm that the recurrence believes the residual has.
+    /// Solves `A x = b` from `x = 0`. Stops after so many iterations, or earlier when the residual
+    /// is below `tolerance` times the norm of `b`. Returns the iterations done and the norm of the
+    /// residual by the recurrence.
     pub fn conjugate_gradients<M: Memory>(
         &self,
         m: &mut M,
