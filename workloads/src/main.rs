@@ -16,7 +16,8 @@ use serde_json::Value;
 use terrace_core::page::PageSize;
 use terrace_workloads::generators::{self, GeneratorError, Timing};
 use terrace_workloads::memory::arena::{ArenaError, size_bytes};
-use terrace_workloads::memory::program::{self, Control, Settings};
+use terrace_workloads::memory::held::HoldKind;
+use terrace_workloads::memory::program::{self, Backing, Control, Settings};
 use terrace_workloads::memory::schedule::{Choice, Generated, HotCold, Schedule};
 use terrace_workloads::programs::cli::ProgramArguments;
 use terrace_workloads::programs::{ProgramError, cli};
@@ -55,6 +56,10 @@ enum PageSizeArgument {
     Huge,
     /// 4 KB pages.
     Base,
+    /// 4 KB pages that the kernel may join to huge ones.
+    Any,
+    /// 2 MB pages of the kernel's pool (hugetlb).
+    Pool,
 }
 
 #[derive(Args)]
@@ -74,6 +79,35 @@ struct MemoryArguments {
     /// Wait for a line 'go' on standard input before the first round.
     #[arg(long)]
     wait_go: bool,
+    /// Hold the memory so from a line 'hold' on standard input to a line 'release'.
+    #[arg(long, value_enum, value_name = "KIND")]
+    hold: Option<HoldArgument>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum HoldArgument {
+    /// References from a pipe: cannot be moved.
+    Piped,
+    /// Registered with io_uring: cannot be moved.
+    Registered,
+    /// Locked in memory.
+    Locked,
+    /// Offered to be merged with pages of the same contents.
+    Merged,
+    /// The memory of a virtual machine of KVM, whose processor touches it.
+    Guest,
+}
+
+impl From<HoldArgument> for HoldKind {
+    fn from(kind: HoldArgument) -> HoldKind {
+        match kind {
+            HoldArgument::Piped => HoldKind::Piped,
+            HoldArgument::Registered => HoldKind::Registered,
+            HoldArgument::Locked => HoldKind::Locked,
+            HoldArgument::Merged => HoldKind::Merged,
+            HoldArgument::Guest => HoldKind::Guest,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -85,6 +119,9 @@ struct HotColdArguments {
     pages: usize,
     #[command(flatten)]
     hot: HotPages,
+    /// Of '--hot-every', in the first so many pages alone.
+    #[arg(long, value_name = "PAGES", requires = "hot_every")]
+    hot_within: Option<usize>,
     /// Take another hot set after this time, again and again. Besides, a line 'phase N' on
     /// standard input chooses hot set N, 'stop' ends the rounds.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
@@ -253,8 +290,8 @@ fn main() -> ExitCode {
 impl From<PageSizeArgument> for PageSize {
     fn from(size: PageSizeArgument) -> PageSize {
         match size {
-            PageSizeArgument::Huge => PageSize::Huge,
-            PageSizeArgument::Base => PageSize::Base,
+            PageSizeArgument::Huge | PageSizeArgument::Pool => PageSize::Huge,
+            PageSizeArgument::Base | PageSizeArgument::Any => PageSize::Base,
         }
     }
 }
@@ -268,16 +305,20 @@ fn at_most(got: usize, most: usize, name: &str) -> anyhow::Result<()> {
 }
 
 fn hotcold(a: HotColdArguments) -> anyhow::Result<()> {
-    // Before the choice, which takes memory by the page.
-    size_bytes(a.memory.page_size.into(), a.pages)?;
+    // Before the choice, which takes memory by the page. The pool's is not among what is available.
+    if !matches!(a.memory.page_size, PageSizeArgument::Pool) {
+        size_bytes(a.memory.page_size.into(), a.pages)?;
+    }
     let choice = match (a.hot.hot, a.hot.hot_every) {
         (Some(count), _) => {
             at_most(count, a.pages, "--hot")?;
             Choice::Seeded { count }
         }
         (None, Some(step)) => {
-            at_most(step, a.pages, "--hot-every")?;
-            Choice::Every { step }
+            let within = a.hot_within.unwrap_or(a.pages);
+            at_most(within, a.pages, "--hot-within")?;
+            at_most(step, within, "--hot-every")?;
+            Choice::Every { step, within }
         }
         (None, None) => return Err(Usage("expected --hot or --hot-every".into()).into()),
     };
@@ -307,6 +348,12 @@ fn memory_program(
         pause: Duration::from_millis(a.pause_ms),
         duration: Duration::from_millis(a.duration_ms),
         wait_go: a.wait_go,
+        backing: match a.page_size {
+            PageSizeArgument::Huge | PageSizeArgument::Base => Backing::Advised,
+            PageSizeArgument::Any => Backing::Any,
+            PageSizeArgument::Pool => Backing::Pool,
+        },
+        hold: a.hold.map(HoldKind::from),
     };
     if !program::run(&settings, schedule, &control_lines(), &mut print)? {
         bail!("memory does not hold what was written to it; see the result line");

@@ -69,12 +69,60 @@ pub struct Arena {
     start: *const AtomicU64,
     pages: usize,
     page_size: PageSize,
+    /// The kernel was told which size of pages to use.
+    is_advised: bool,
 }
 
 impl Arena {
+    /// Maps huge pages of the kernel's pool (hugetlb), all of which it has to have free.
+    pub fn map_pool(pages: usize) -> Result<Arena, ArenaError> {
+        let page_bytes = PageSize::Huge.bytes();
+        let size_bytes = (pages as u64)
+            .checked_mul(page_bytes)
+            .filter(|&b| b > 0 && b <= 1 << 46)
+            .ok_or(ArenaError::BadSize { pages, page_bytes })?;
+        // SAFETY: a new private mapping at an address of the kernel's choice touches no memory
+        // that anyone else holds.
+        let mapping = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                size_bytes as usize,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB,
+            )
+        }
+        .map_err(|source| ArenaError::Refused {
+            call: "mmap of the pool",
+            size_bytes,
+            source,
+        })?;
+        // Such a mapping is aligned to its pages.
+        Ok(Arena {
+            mapping,
+            mapping_bytes: size_bytes as usize,
+            start: mapping.cast_const().cast(),
+            pages,
+            page_size: PageSize::Huge,
+            is_advised: false,
+        })
+    }
+
     /// Maps the pages without touching them. Huge pages are requested with `MADV_HUGEPAGE`, base
     /// pages with `MADV_NOHUGEPAGE`.
     pub fn map(page_size: PageSize, pages: usize) -> Result<Arena, ArenaError> {
+        Self::map_advised(page_size, pages, true)
+    }
+
+    /// Maps base pages that the kernel may join to huge ones as it does everywhere.
+    pub fn map_any(pages: usize) -> Result<Arena, ArenaError> {
+        Self::map_advised(PageSize::Base, pages, false)
+    }
+
+    fn map_advised(
+        page_size: PageSize,
+        pages: usize,
+        is_advised: bool,
+    ) -> Result<Arena, ArenaError> {
         let size_bytes = size_bytes(page_size, pages)?;
         let align = PageSize::Huge.bytes();
         let refused = |call| move |source| ArenaError::Refused { call, size_bytes, source };
@@ -92,7 +140,12 @@ impl Arena {
         .map_err(refused("mmap"))?;
         let slack = mapping.align_offset(align as usize);
         let start = mapping.wrapping_byte_add(slack);
-        let arena = Arena { mapping, mapping_bytes, start: start.cast(), pages, page_size };
+        let start_words = start.cast_const().cast();
+        let arena =
+            Arena { mapping, mapping_bytes, start: start_words, pages, page_size, is_advised };
+        if !is_advised {
+            return Ok(arena);
+        }
         let advice = match page_size {
             PageSize::Huge => Advice::LinuxHugepage,
             PageSize::Base => Advice::LinuxNoHugepage,
@@ -138,9 +191,12 @@ impl Arena {
         unsafe { std::slice::from_raw_parts(self.start.add(page * words), words) }
     }
 
-    /// Checks that all touched pages have the size requested. Huge pages that the kernel did not
-    /// give at first touch are collapsed, once.
+    /// Checks that all touched pages have the size requested, where one was. Huge pages that the
+    /// kernel did not give at first touch are collapsed, once.
     pub fn check_page_size(&self) -> Result<(), ArenaError> {
+        if !self.is_advised {
+            return Ok(());
+        }
         let size_bytes = self.size_bytes();
         let expected_bytes = match self.page_size {
             PageSize::Huge => size_bytes,

@@ -2,6 +2,7 @@
 //! function of seed, page, place in the page and how often that place was rewritten. A page that a
 //! migration lost, tore, duplicated or rolled back is found by the next check.
 
+use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::arena::Arena;
@@ -29,7 +30,7 @@ fn right_value(page_key: u64, position: usize, version: u64) -> u64 {
 
 /// An arena whose contents are checked at every touch.
 pub struct CheckedArena {
-    arena: Arena,
+    arena: Rc<Arena>,
     seed: u64,
     /// Touches of each page so far. Kept outside the arena, so that reading it touches no page of
     /// it.
@@ -48,11 +49,11 @@ impl CheckedArena {
             }
         }
         let touches = vec![0; arena.pages()];
-        CheckedArena { arena, seed, touches }
+        CheckedArena { arena: Rc::new(arena), seed, touches }
     }
 
-    /// The memory.
-    pub fn arena(&self) -> &Arena {
+    /// The memory. Who keeps it shares it.
+    pub fn arena(&self) -> &Rc<Arena> {
         &self.arena
     }
 

@@ -13,6 +13,7 @@ use terrace_recordings::source::SourceError;
 
 use super::arena::{Arena, ArenaError};
 use super::checked::CheckedArena;
+use super::held::{Held, HoldError, HoldKind};
 use super::schedule::Schedule;
 
 /// A line that controls a running program.
@@ -22,6 +23,10 @@ pub enum Control {
     Go,
     /// Stay in this phase from now on.
     Phase(u64),
+    /// Hold the memory from now on, in the way that the settings name.
+    Hold,
+    /// Let it go again.
+    Release,
     /// End the rounds.
     Stop,
 }
@@ -33,15 +38,31 @@ impl std::str::FromStr for Control {
         let mut words = line.split_whitespace();
         let control = match (words.next(), words.next(), words.next()) {
             (Some("go"), None, None) => Some(Control::Go),
+            (Some("hold"), None, None) => Some(Control::Hold),
+            (Some("release"), None, None) => Some(Control::Release),
             (Some("stop"), None, None) => Some(Control::Stop),
             (Some("phase"), Some(n), None) => n.parse().ok().map(Control::Phase),
             _ => None,
         };
         control.ok_or_else(|| {
             let got: String = line.chars().take(40).collect();
-            format!("control line '{got}': expected 'go', 'phase NUMBER' or 'stop'")
+            format!(
+                "control line '{got}': expected 'go', 'phase NUMBER', 'hold', 'release' or 'stop'"
+            )
         })
     }
+}
+
+/// Where the pages of a memory program come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Backing {
+    /// The kernel, told which size they are to have.
+    #[default]
+    Advised,
+    /// The kernel, which makes huge pages of base pages as it likes.
+    Any,
+    /// The kernel's pool of huge pages.
+    Pool,
 }
 
 /// Parameters of a memory program besides its schedule.
@@ -59,6 +80,10 @@ pub struct Settings {
     pub duration: Duration,
     /// Wait for [`Control::Go`] before the first round.
     pub wait_go: bool,
+    /// Where its pages come from.
+    pub backing: Backing,
+    /// How the memory is held between [`Control::Hold`] and [`Control::Release`].
+    pub hold: Option<HoldKind>,
 }
 
 /// Why a memory program gave up.
@@ -67,6 +92,9 @@ pub enum ProgramError {
     /// No memory, or not of the page size requested.
     #[error(transparent)]
     Arena(#[from] ArenaError),
+    /// Memory cannot be held as the settings have it.
+    #[error(transparent)]
+    Hold(#[from] HoldError),
     /// Standard input has ended, so no go can come.
     #[error("standard input ended before 'go'; write 'go' to it, or leave out --wait-go")]
     NoGo,
@@ -92,7 +120,11 @@ pub fn run(
     control: &Receiver<Control>,
     report: &mut dyn FnMut(&Value),
 ) -> Result<bool, ProgramError> {
-    let arena = Arena::map(settings.page_size, settings.pages)?;
+    let arena = match settings.backing {
+        Backing::Advised => Arena::map(settings.page_size, settings.pages)?,
+        Backing::Any => Arena::map_any(settings.pages)?,
+        Backing::Pool => Arena::map_pool(settings.pages)?,
+    };
     let mut memory = CheckedArena::fill(arena, settings.seed);
     memory.arena().check_page_size()?;
     report(&json!({
@@ -104,7 +136,9 @@ pub fn run(
         "pages": settings.pages,
         "hot_addresses": announced(&memory, schedule, schedule.phase(0)),
     }));
-    let mut controls = Controls { receiver: control, alive: true, stop: false, phase: None };
+    let mut controls =
+        Controls { receiver: control, alive: true, stop: false, phase: None, hold: false };
+    let mut held: Option<Held> = None;
     if settings.wait_go {
         controls.wait_go()?;
     }
@@ -119,6 +153,14 @@ pub fn run(
             break;
         }
         let elapsed_ms = elapsed.as_millis() as u64;
+        if let Some(kind) = settings.hold.filter(|_| controls.hold != held.is_some()) {
+            held = match controls.hold {
+                true => Some(Held::hold(memory.arena(), kind)?),
+                false => None,
+            };
+            let event = if controls.hold { "held" } else { "released" };
+            report(&json!({"event": event, "monotonic_ns": monotonic_ns()}));
+        }
         let phase = controls.phase.unwrap_or_else(|| schedule.phase(elapsed_ms));
         if last_phase != Some(phase) {
             last_phase = Some(phase);
@@ -132,11 +174,12 @@ pub fn run(
         }
         pages.clear();
         let goes_on = schedule.round(phase, elapsed_ms, &mut pages)?;
-        for &page in &pages {
-            if page >= settings.pages {
-                return Err(ProgramError::NoSuchPage { page, pages: settings.pages });
-            }
-            wrong_words += memory.touch(page);
+        if let Some(&page) = pages.iter().find(|&&page| page >= settings.pages) {
+            return Err(ProgramError::NoSuchPage { page, pages: settings.pages });
+        }
+        match held.as_ref().filter(|held| held.is_touching()) {
+            Some(held) => held.touch(&pages)?,
+            None => wrong_words += pages.iter().map(|&page| memory.touch(page)).sum::<u64>(),
         }
         touches += pages.len() as u64;
         rounds += 1;
@@ -185,6 +228,7 @@ struct Controls<'a> {
     alive: bool,
     stop: bool,
     phase: Option<u64>,
+    hold: bool,
 }
 
 impl Controls<'_> {
@@ -192,6 +236,8 @@ impl Controls<'_> {
         match control {
             Control::Go => {}
             Control::Phase(phase) => self.phase = Some(phase),
+            Control::Hold => self.hold = true,
+            Control::Release => self.hold = false,
             Control::Stop => self.stop = true,
         }
     }
@@ -250,6 +296,8 @@ mod tests {
             pause: Duration::from_millis(1),
             duration: Duration::from_millis(30),
             wait_go: true,
+            backing: Backing::Advised,
+            hold: Some(HoldKind::Locked),
         }
     }
 
@@ -258,7 +306,7 @@ mod tests {
         controls.iter().for_each(|&c| sender.send(c).unwrap());
         drop(sender);
         let mut events = Vec::new();
-        let mut schedule = HotCold::new(16, Choice::Every { step: 4 }, None, 0);
+        let mut schedule = HotCold::new(16, Choice::Every { step: 4, within: 16 }, None, 0);
         let result = run(&settings(), &mut schedule, &receiver, &mut |e| events.push(e.clone()));
         (result, events)
     }
@@ -284,6 +332,16 @@ mod tests {
         assert!(result.unwrap());
         assert_eq!(events[1]["phase"], 3);
         assert!(events.last().unwrap()["duration_ms"].as_u64().unwrap() >= 30);
+    }
+
+    #[test]
+    fn memory_is_held_and_released_as_told() {
+        let (result, events) = run_with(&[Control::Hold, Control::Go]);
+        assert!(result.unwrap());
+        assert_eq!(events[1]["event"], "held");
+        let (result, events) = run_with(&[Control::Hold, Control::Release, Control::Go]);
+        assert!(result.unwrap());
+        assert!(events.iter().all(|e| e["event"] != "held"));
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub enum Choice {
     Every {
         /// The distance k, at least 1.
         step: usize,
+        /// Of so many pages from the first on; at least 1 and at most all.
+        within: usize,
     },
 }
 
@@ -57,7 +59,9 @@ impl HotCold {
     pub fn new(pages: usize, choice: Choice, shift_every_ms: Option<u64>, seed: u64) -> Self {
         match choice {
             Choice::Seeded { count } => assert!((1..=pages).contains(&count)),
-            Choice::Every { step } => assert!((1..=pages).contains(&step)),
+            Choice::Every { step, within } => {
+                assert!((1..=within).contains(&step) && within <= pages);
+            }
         }
         let mut order: Vec<usize> = (0..pages).collect();
         order.sort_by_key(|&page| mix(seed ^ mix(page as u64)));
@@ -71,8 +75,8 @@ impl HotCold {
                 let first = (phase as u128 * count as u128 % pages as u128) as usize;
                 (0..count).map(|i| self.order[(first + i) % pages]).collect()
             }
-            Choice::Every { step } => {
-                ((phase % step as u64) as usize..pages).step_by(step).collect()
+            Choice::Every { step, within } => {
+                ((phase % step as u64) as usize..within).step_by(step).collect()
             }
         };
         hot.sort_unstable();
@@ -194,11 +198,15 @@ mod tests {
 
     #[test]
     fn every_kth_page_starts_one_later_in_each_phase() {
-        let s = HotCold::new(10, Choice::Every { step: 4 }, Some(1), 0);
+        let s = HotCold::new(10, Choice::Every { step: 4, within: 10 }, Some(1), 0);
         assert_eq!(s.announced(0).unwrap(), [0, 4, 8]);
         assert_eq!(s.announced(1).unwrap(), [1, 5, 9]);
         assert_eq!(s.announced(3).unwrap(), [3, 7]);
         assert_eq!(s.announced(4), s.announced(0));
+        // In a part of the pages alone.
+        let s = HotCold::new(10, Choice::Every { step: 2, within: 5 }, Some(1), 0);
+        assert_eq!(s.announced(0).unwrap(), [0, 2, 4]);
+        assert_eq!(s.announced(1).unwrap(), [1, 3]);
     }
 
     fn source(name: &str, parameters: &Value) -> Box<dyn PeriodSource> {
