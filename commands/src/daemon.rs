@@ -8,7 +8,8 @@ use serde_json::Value;
 use terrace_core::InputError;
 use terrace_daemon::control::{self, Request};
 use terrace_daemon::discover::shown;
-use terrace_daemon::status::{Explanation, GroupStatus, Status};
+use terrace_daemon::explain::untracked_reasons;
+use terrace_daemon::status::{Explanation, GroupStatus, MachineStatus, Status};
 
 use crate::show::{self, Format, say};
 
@@ -76,7 +77,7 @@ pub fn show(status: &Status) -> anyhow::Result<()> {
         say!("\n{table}")?;
     }
     for g in &status.groups {
-        for line in remarks(g) {
+        for line in remarks(g, &status.machine) {
             say!("{}: {line}", shown(&g.name))?;
         }
     }
@@ -168,8 +169,9 @@ pub fn row(g: &GroupStatus) -> Vec<String> {
 }
 
 /// What else is to be said of a group.
-pub fn remarks(g: &GroupStatus) -> Vec<String> {
+pub fn remarks(g: &GroupStatus, machine: &MachineStatus) -> Vec<String> {
     let mut lines: Vec<String> = g.throttle.message.iter().map(|s| shown(s)).collect();
+    lines.extend(g.no_room(machine));
     lines.extend(g.error.iter().map(|e| format!("fault: {}", shown(e))));
     if !g.failed.is_empty() {
         let failed: Vec<String> =
@@ -179,9 +181,14 @@ pub fn remarks(g: &GroupStatus) -> Vec<String> {
     if g.lost_periods > 0 {
         lines.push(format!("{} periods lost", g.lost_periods));
     }
+    if let Some(collapses) = g.collapses.filter(|c| *c > 0) {
+        lines.push(format!("khugepaged has made {collapses} huge pages of its base pages"));
+    }
     let untracked = g.untracked_fast_bytes + g.untracked_slow_bytes;
     if untracked > g.bytes / 8 && untracked > 8 << 20 {
-        lines.push(format!("{} is not in pages of its size and is not tracked", bytes(untracked)));
+        let reasons = untracked_reasons(g);
+        let why = if reasons.is_empty() { reasons } else { format!(": {reasons}") };
+        lines.push(format!("{} is not tracked{why}", bytes(untracked)));
     }
     lines
 }

@@ -14,7 +14,7 @@ use crossterm::{cursor, execute, queue, style, terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_core::InputError;
 use terrace_daemon::discover::shown;
-use terrace_daemon::status::{GroupStatus, Heat, Status};
+use terrace_daemon::status::{GroupStatus, Heat, MachineStatus, Status};
 
 use crate::daemon::{self, HEADER, Socket, bytes};
 
@@ -48,7 +48,9 @@ impl Arguments {
             daemon::show(&status)?;
             for g in &status.groups {
                 crate::show::say!("")?;
-                detail(g).iter().try_for_each(|line| crate::show::say!("{line}"))?;
+                detail(g, &status.machine)
+                    .iter()
+                    .try_for_each(|line| crate::show::say!("{line}"))?;
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -173,7 +175,7 @@ fn screen(status: &Status, chosen: usize, (width, height): (u16, u16)) -> Vec<St
     lines.extend(table.lines());
     lines.push(String::new());
     match status.groups.get(chosen) {
-        Some(g) => lines.extend(detail(g).into_iter().map(|l| cut(&l, width))),
+        Some(g) => lines.extend(detail(g, &status.machine).into_iter().map(|l| cut(&l, width))),
         None => lines.push("no group is managed; see 'terrace status'".to_owned()),
     }
     lines.truncate(usize::from(height.max(2)) - 1);
@@ -186,7 +188,7 @@ fn cut(line: &str, width: u16) -> String {
 }
 
 /// A group in full.
-fn detail(g: &GroupStatus) -> Vec<String> {
+fn detail(g: &GroupStatus, machine: &MachineStatus) -> Vec<String> {
     let tier = |name: &str, heat: &Heat| {
         format!(
             "{name}: hot {}, warm {}, cold {}",
@@ -228,7 +230,7 @@ fn detail(g: &GroupStatus) -> Vec<String> {
         ),
         format!("page tables: {tables}"),
     ];
-    lines.extend(daemon::remarks(g));
+    lines.extend(daemon::remarks(g, machine));
     for p in g.processes.iter().take(12) {
         lines.push(format!(
             "process {:>7}: {:>7}, {:>7} fast, {:>7} accessed in the last period",
@@ -244,7 +246,7 @@ fn detail(g: &GroupStatus) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_daemon::status::ProcessStatus;
+    use terrace_daemon::status::{ProcessStatus, UntrackedBytes};
 
     fn status() -> Status {
         let group = GroupStatus {
@@ -268,6 +270,32 @@ mod tests {
         }
         assert!(!text.contains("\u{1b}[2J"), "a name reached the terminal as a command");
         assert!(!screen(&status(), 1, (150, 40)).join("\n").contains("4242"));
+    }
+
+    #[test]
+    fn memory_that_is_not_tracked_and_pages_without_room_are_said_by_reason() {
+        let mut status = status();
+        let group = &mut status.groups[0];
+        group.untracked_slow_bytes = 300 << 20;
+        let of =
+            |reason: &str, mib: u64| UntrackedBytes { reason: reason.into(), bytes: mib << 20 };
+        group.untracked = vec![of("few_pages", 100), of("unmapped", 200), of("file", 0)];
+        group.collapses = Some(40);
+        (group.no_room_bytes, group.granted_bytes) = (64 << 20, 512 << 20);
+        status.machine.fast_bytes = 1 << 30;
+        let text = |status: &Status| screen(status, 0, (150, 40)).join("\n");
+        let shown = text(&status);
+        let reasons = "200 MiB page cache that nobody maps, 100 MiB ranges with too few pages";
+        assert!(shown.contains(&format!("300M is not tracked: {reasons}")), "{shown}");
+        assert!(shown.contains("made 40 huge pages"), "{shown}");
+        assert!(shown.contains("no room: 64 MiB were to be promoted"), "{shown}");
+        // Others are named where it is they who hold what the group may have.
+        assert!(!shown.contains("unmanaged"), "{shown}");
+        status.machine.unmanaged_fast_bytes = 900 << 20;
+        let shown = text(&status);
+        assert!(shown.contains("held by unmanaged programs (900 of 1024 MiB)"), "{shown}");
+        status.groups[0].no_room_bytes = 0;
+        assert!(!text(&status).contains("no room"));
     }
 
     #[test]

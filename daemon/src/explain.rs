@@ -8,7 +8,7 @@ use terrace_core::plan::{Direction, FailureReason};
 use terrace_core::scan::Scan;
 
 use crate::group::View;
-use crate::status::{Explanation, RangeExplanation};
+use crate::status::{Explanation, GroupStatus, RangeExplanation, UntrackedBytes};
 
 /// Ranges that are told.
 const MOST_RANGES: usize = 40;
@@ -77,7 +77,6 @@ pub fn explain(view: &View, address: Option<u64>) -> Result<Explanation, String>
 
 fn facts(view: &View, scan: &Scan) -> Vec<String> {
     let s = &view.status;
-    let size = scan.layout.page_size().bytes();
     let mut facts = vec![format!(
         "policy {}{}: {} of {} pages may lie in fast memory ({}), {} do",
         s.policy,
@@ -111,9 +110,12 @@ fn facts(view: &View, scan: &Scan) -> Vec<String> {
         facts.push(format!("{} pages went to and fro so far", s.throttle.thrashed_pages));
     }
     if s.untracked_fast_bytes + s.untracked_slow_bytes > 0 {
+        let reasons = untracked_reasons(s);
         facts.push(format!(
-            "{} MiB in fast and {} MiB in slow memory are not in {}-byte pages and stay where they are",
-            s.untracked_fast_bytes >> 20, s.untracked_slow_bytes >> 20, size
+            "{} MiB in fast and {} MiB in slow memory are not tracked and stay where they are{}",
+            s.untracked_fast_bytes >> 20,
+            s.untracked_slow_bytes >> 20,
+            if reasons.is_empty() { String::new() } else { format!(": {reasons}") },
         ));
     }
     if s.truncated_pages > 0 {
@@ -121,6 +123,24 @@ fn facts(view: &View, scan: &Scan) -> Vec<String> {
     }
     facts.extend(s.error.iter().map(|e| format!("last fault: {e}")));
     facts
+}
+
+/// Why memory is not tracked, the most first, in words; empty where no reason is known.
+#[must_use]
+pub fn untracked_reasons(s: &GroupStatus) -> String {
+    let words = |reason: &str| match reason {
+        "unmapped" => "page cache that nobody maps",
+        "file" => "programs, libraries and other files",
+        "other_size" => "pages of another size",
+        "few_pages" => "ranges with too few pages",
+        "over_bound" => "beyond the bound on tracked memory",
+        "unreadable" => "of processes that cannot be read",
+        _ => "for no reason that is known",
+    };
+    let mut known: Vec<_> = s.untracked.iter().filter(|u| u.bytes >= 1 << 20).collect();
+    known.sort_by_key(|u| std::cmp::Reverse(u.bytes));
+    let text = |u: &&UntrackedBytes| format!("{} MiB {}", u.bytes >> 20, words(&u.reason));
+    known.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 /// All ranges of neighbours that are used alike and lie in the same tier.

@@ -16,19 +16,19 @@ use terrace_core::features::FeatureCounter;
 use terrace_core::heat::Heat as HeatMap;
 use terrace_core::hotness::{HISTORY_PERIODS, Hotness, IDLE};
 use terrace_core::interfaces::MachineError;
-use terrace_core::page::{SpaceId, VirtualRange};
-use terrace_core::plan::{Direction, FailureReason};
+use terrace_core::page::{PageSize, SpaceId, VirtualRange};
+use terrace_core::plan::{Direction, Failure, FailureReason, Outcome};
 use terrace_core::policy::{self, Policy};
 use terrace_core::scan::Scan;
 use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
-use terrace_linux::costs::{Costs, thread_cpu_ns};
+use terrace_linux::costs::{CostSnapshot, Costs, thread_cpu_ns};
 
 use crate::config::{GroupLimit, Settings};
 use crate::history::{History, Identity};
 use crate::machine::{Attached, Probe};
 use crate::service::NOT_DIVIDED;
 use crate::slowdown::{self, Assumed, Facts};
-use crate::status::{FailureCount, GroupStatus, Heat, ProcessStatus};
+use crate::status::{FailureCount, GroupStatus, Heat, ProcessStatus, UntrackedBytes};
 use crate::throttle::allowance::Allowance;
 use crate::throttle::pressure::{HitWorth, StallClock};
 use crate::throttle::{Bounds, SharedPolicy, Throttle, ThrottledPolicy};
@@ -214,7 +214,7 @@ struct Keeper {
     history: History,
     heat: Arc<Mutex<HeatMap>>,
     costs: Costs,
-    costs_before: terrace_linux::costs::CostSnapshot,
+    costs_before: CostSnapshot,
     settings: Settings,
     assumed: Option<Assumed>,
     identity: Identity,
@@ -545,7 +545,10 @@ impl Observer for Watching<'_> {
         s.granted_bytes = report.budget.fast_pages.saturating_mul(size.bytes());
         s.untracked_fast_bytes = costs.untracked_fast_bytes;
         s.untracked_slow_bytes = costs.untracked_slow_bytes;
+        s.untracked = untracked(&costs);
         s.truncated_pages = costs.truncated_pages;
+        s.collapses = self.probe.collapses();
+        s.no_room_bytes = no_room_bytes(s.no_room_bytes, report.outcome, size);
         (s.fast, s.slow) = (fast, slow);
         s.hit_ratio = features.hit_ratio;
         s.accessed_ratio = features.accessed_ratio;
@@ -592,6 +595,26 @@ impl Observer for Watching<'_> {
         // A tracker that keeps failing at once must not spin.
         std::thread::sleep(Duration::from_millis(1));
         Ok(())
+    }
+}
+
+/// What is not tracked, by reason.
+fn untracked(costs: &CostSnapshot) -> Vec<UntrackedBytes> {
+    let of = |(reason, bytes): (&str, u64)| UntrackedBytes { reason: reason.to_owned(), bytes };
+    costs.untracked_by_reason().map(of).into()
+}
+
+/// Bytes that were to be promoted and found no room. In a period without promotions, such as one of
+/// a pause, nothing has become known: what was known stays.
+fn no_room_bytes(before: u64, outcome: &Outcome, size: PageSize) -> u64 {
+    let is_late =
+        |f: &&Failure| f.direction == Direction::Promotion && f.reason == FailureReason::NoRoom;
+    let bytes: u64 = outcome.failures.iter().filter(is_late).map(|f| f.range.size_bytes).sum();
+    match outcome.promoted_pages * size.bytes() {
+        0 if bytes == 0 => before,
+        // Some few found none among many that did: others came first.
+        promoted if bytes < promoted => 0,
+        _ => bytes,
     }
 }
 
@@ -656,6 +679,31 @@ fn processes(scan: &Scan) -> (Vec<ProcessStatus>, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_found_no_room_is_said_until_promotions_find_some() {
+        let failure = |direction, reason, pages: u64| Failure {
+            range: VirtualRange {
+                space: SpaceId(1),
+                start: 0,
+                size_bytes: pages * PageSize::Huge.bytes(),
+            },
+            direction,
+            reason,
+        };
+        let outcome =
+            |promoted_pages, failures| Outcome { promoted_pages, failures, ..Outcome::default() };
+        let next = |before, outcome: &Outcome| no_room_bytes(before, outcome, PageSize::Huge);
+        let refused = || failure(Direction::Promotion, FailureReason::NoRoom, 4);
+        let mut now = next(0, &outcome(0, vec![refused()]));
+        assert_eq!(now, 8 << 20);
+        // A pause, and demotions that found none: nothing is known of fast memory.
+        now = next(now, &outcome(0, vec![failure(Direction::Demotion, FailureReason::NoRoom, 9)]));
+        assert_eq!(now, 8 << 20);
+        assert_eq!(next(now, &outcome(1, vec![refused()])), 8 << 20);
+        assert_eq!(next(now, &outcome(5, vec![refused()])), 0);
+        assert_eq!(next(now, &outcome(1, vec![])), 0);
+    }
 
     #[test]
     fn parts_of_accesses_are_counted_in_the_end_and_hits_are_never_more() {

@@ -172,6 +172,8 @@ impl Machine for Live {
         MachineStatus {
             fast_bytes: total(&fast_nodes),
             fast_free_bytes: fast_nodes.iter().map(free).sum(),
+            // The service knows the groups.
+            unmanaged_fast_bytes: 0,
             slow_bytes: total(&slow_nodes),
             source: topology.source.to_string(),
             latency_ratio: given.or_else(|| stated_ratio(topology)),
@@ -222,6 +224,10 @@ struct LiveProbe {
 impl Probe for LiveProbe {
     fn pagetable_bytes(&mut self) -> Vec<u64> {
         self.group.memory().ok().flatten().and_then(|m| m.pagetables_bytes).unwrap_or_default()
+    }
+
+    fn collapses(&mut self) -> Option<u64> {
+        self.group.collapses().ok().flatten()
     }
 
     fn stalls_us(&mut self) -> Option<(u64, u64)> {

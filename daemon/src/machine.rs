@@ -32,6 +32,12 @@ pub trait Probe: Send {
     /// Page tables by node, in bytes; empty where they are not counted.
     fn pagetable_bytes(&mut self) -> Vec<u64>;
 
+    /// Huge pages that khugepaged has made of the group's base pages so far; `None` where that is not
+    /// counted.
+    fn collapses(&mut self) -> Option<u64> {
+        None
+    }
+
     /// Time in which some task of the group waited for memory, and in which all tasks of the host did,
     /// since some moment; `None` where the kernel does not say.
     fn stalls_us(&mut self) -> Option<(u64, u64)> {

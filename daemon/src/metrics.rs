@@ -65,6 +65,12 @@ pub fn render(status: &Status) -> String {
         m.fast_free_bytes as f64,
     );
     out.plain(
+        "terrace_unmanaged_fast_bytes",
+        "gauge",
+        "Fast memory that is neither free nor of a managed group.",
+        m.unmanaged_fast_bytes as f64,
+    );
+    out.plain(
         "terrace_guard_deaths_total",
         "counter",
         "Guard processes that died and were replaced.",
@@ -155,6 +161,12 @@ pub fn render(status: &Status) -> String {
         ("terrace_group_longest_move_seconds", "gauge", "The longest of them.", |g| {
             seconds(g.longest_move_ns)
         }),
+        (
+            "terrace_group_no_room_bytes",
+            "gauge",
+            "Memory that was to be promoted and found no room.",
+            |g| g.no_room_bytes as f64,
+        ),
         ("terrace_group_metadata_bytes", "gauge", "Memory that its history takes.", |g| {
             g.metadata_bytes as f64
         }),
@@ -243,6 +255,22 @@ pub fn render(status: &Status) -> String {
             &with(g, "tier", "slow"),
             g.untracked_slow_bytes as f64,
         );
+    }
+    out.family("terrace_untracked_bytes", "gauge", "Memory that is not tracked, by reason.");
+    for g in groups {
+        for u in &g.untracked {
+            out.sample("terrace_untracked_bytes", &with(g, "reason", &u.reason), u.bytes as f64);
+        }
+    }
+    out.family(
+        "terrace_group_collapses_total",
+        "counter",
+        "Huge pages that khugepaged has made of its base pages.",
+    );
+    for g in groups {
+        if let Some(collapses) = g.collapses {
+            out.sample("terrace_group_collapses_total", &labels(g), collapses as f64);
+        }
     }
     out.family("terrace_group_pagetable_bytes", "gauge", "Page tables by node.");
     for g in groups {
@@ -340,13 +368,15 @@ impl Exposition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{Estimate, FailureCount, SharingStatus};
+    use crate::status::{Estimate, FailureCount, SharingStatus, UntrackedBytes};
     use std::collections::BTreeSet;
 
     /// Every name that can be exposed is.
     fn full() -> Status {
         let mut group =
             GroupStatus { name: "a\"b\\c\n".into(), policy: "amp".into(), ..Default::default() };
+        group.untracked = vec![UntrackedBytes { reason: "few_pages".into(), bytes: 4096 }];
+        group.collapses = Some(2);
         group.failed = vec![FailureCount { reason: "busy".into(), pages: 3 }];
         group.slowdown = Some(Estimate { value: 1.25, error: 0.1 });
         group.loss = Some(0.1);
@@ -387,6 +417,9 @@ mod tests {
                 "terrace_group_hit_ratio{group=\"a\\\"b\\\\c\u{fffd}\",policy=\"amp\"} 0\n"
             )
         );
+        assert!(text.contains(
+            "terrace_untracked_bytes{group=\"a\\\"b\\\\c\u{fffd}\",reason=\"few_pages\"} 4096\n"
+        ));
         assert!(text.contains(
             "terrace_group_failed_pages_total{group=\"a\\\"b\\\\c\u{fffd}\",reason=\"busy\"} 3\n"
         ));

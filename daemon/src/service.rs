@@ -174,8 +174,12 @@ impl<M: Machine> Service<M> {
         // What is free changes all the time, and asking takes the kernel a while.
         let machine = (now >= self.next_status).then(|| self.machine.status());
         let mut frame = self.board.frame();
-        if let Some(machine) = machine {
+        if let Some(mut machine) = machine {
             self.next_status = now + STATUS_EVERY;
+            let managed: u64 =
+                self.running.values().map(|r| r.shared.view().status.all_fast()).sum();
+            let used = machine.fast_bytes.saturating_sub(machine.fast_free_bytes);
+            machine.unmanaged_fast_bytes = used.saturating_sub(managed);
             frame.machine = machine;
         }
         frame.config = self.path.display().to_string();

@@ -56,6 +56,9 @@ pub struct MachineStatus {
     pub fast_bytes: u64,
     /// Of it, free above the kernel's reserve.
     pub fast_free_bytes: u64,
+    /// Of it, neither free nor of a managed group: of unmanaged programs and the kernel.
+    #[serde(default)]
+    pub unmanaged_fast_bytes: u64,
     /// Memory of the slow tiers.
     pub slow_bytes: u64,
     /// Latency of slow over that of fast memory, where it is known.
@@ -132,6 +135,15 @@ pub struct FailureCount {
     pub pages: u64,
 }
 
+/// Memory that is not tracked, by reason.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct UntrackedBytes {
+    /// The reason's name.
+    pub reason: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
 /// An estimate with its error, either way.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Estimate {
@@ -189,8 +201,19 @@ pub struct GroupStatus {
     pub untracked_fast_bytes: u64,
     /// See `untracked_fast_bytes`.
     pub untracked_slow_bytes: u64,
+    /// Both together, by reason.
+    #[serde(default)]
+    pub untracked: Vec<UntrackedBytes>,
     /// Pages beyond the bound on tracked memory.
     pub truncated_pages: u64,
+    /// Huge pages that khugepaged has made of its base pages so far, in whatever memory; `None` where
+    /// the kernel does not count them.
+    #[serde(default)]
+    pub collapses: Option<u64>,
+    /// Bytes that were to be promoted and found no room in fast memory, in the last period in which
+    /// pages were promoted or were to be.
+    #[serde(default)]
+    pub no_room_bytes: u64,
     /// Page tables by node, where the kernel counts them.
     pub pagetable_bytes: Vec<u64>,
     /// In fast memory.
@@ -236,6 +259,40 @@ pub struct GroupStatus {
     pub metadata_bytes: u64,
     /// Run time over run time with all memory fast, as the leading-load model has it.
     pub slowdown: Option<Estimate>,
+}
+
+impl GroupStatus {
+    /// What it has of fast memory, tracked or not.
+    #[must_use]
+    pub fn all_fast(&self) -> u64 {
+        self.fast_bytes.saturating_add(self.untracked_fast_bytes)
+    }
+
+    /// Why pages that were to be promoted found no room, if they did: fast memory that this group may
+    /// use is somebody else's, and that of unmanaged programs cannot be taken from them.
+    #[must_use]
+    pub fn no_room(&self, machine: &MachineStatus) -> Option<String> {
+        if self.no_room_bytes == 0 {
+            return None;
+        }
+        let mib = |bytes: u64| bytes >> 20;
+        let lacking = self.granted_bytes.saturating_sub(self.fast_bytes);
+        let mut text = format!(
+            "no room: {} MiB were to be promoted; it has {} of the {} MiB that it may have",
+            mib(self.no_room_bytes),
+            mib(self.fast_bytes),
+            mib(self.granted_bytes),
+        );
+        if machine.unmanaged_fast_bytes >= lacking.max(1) {
+            text += &format!(
+                "; fast memory is held by unmanaged programs ({} of {} MiB): move them, or manage \
+                 their control groups too",
+                mib(machine.unmanaged_fast_bytes),
+                mib(machine.fast_bytes),
+            );
+        }
+        Some(text)
+    }
 }
 
 /// Why a page or a range is where it is.

@@ -22,6 +22,8 @@ pub struct GroupMemory {
     pub anon_thp_bytes: Option<Vec<u64>>,
     /// Page cache, shared memory included.
     pub file_bytes: Option<Vec<u64>>,
+    /// Of it, what some process maps.
+    pub file_mapped_bytes: Option<Vec<u64>>,
     /// Page tables.
     pub pagetables_bytes: Option<Vec<u64>>,
 }
@@ -92,6 +94,7 @@ impl Cgroup {
                 "anon" => &mut memory.anon_bytes,
                 "anon_thp" => &mut memory.anon_thp_bytes,
                 "file" => &mut memory.file_bytes,
+                "file_mapped" => &mut memory.file_mapped_bytes,
                 "pagetables" => &mut memory.pagetables_bytes,
                 _ => continue,
             };
@@ -100,6 +103,14 @@ impl Cgroup {
             *field = Some(nodes);
         }
         Ok(Some(memory))
+    }
+
+    /// Huge pages that khugepaged has made of the group's base pages so far (`thp_collapse_alloc` of
+    /// `memory.stat`); `None` where the kernel does not count them.
+    pub fn collapses(&self) -> Result<Option<u64>, FileError> {
+        let text = files::read(&self.path.join("memory.stat"))?.unwrap_or_default();
+        let count = text.lines().find_map(|l| l.strip_prefix("thp_collapse_alloc "));
+        Ok(count.and_then(|n| n.trim().parse().ok()))
     }
 
     /// Makes the group. It must not exist: a group of that name belongs to somebody else.
@@ -206,6 +217,16 @@ mod tests {
         assert_eq!(memory.anon_thp_bytes, Some(vec![0, 2097152]));
         assert_eq!(memory.pagetables_bytes, None);
         assert_eq!(Cgroup::new(&roots, Path::new("none")).memory().unwrap(), None);
+    }
+
+    #[test]
+    fn collapses_are_those_of_the_group() {
+        let (_keep, roots) = folder(&[(
+            "sys/fs/cgroup/app/memory.stat",
+            "anon 4096\nthp_fault_alloc 7\nthp_collapse_alloc 40\n",
+        )]);
+        let of = |name: &str| Cgroup::new(&roots, Path::new(name)).collapses().unwrap();
+        assert_eq!((of("app"), of("none")), (Some(40), None));
     }
 
     #[test]

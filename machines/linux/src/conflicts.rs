@@ -337,7 +337,8 @@ impl PagemapScan {
     pub fn probe(roots: &Roots) -> Self {
         let own = process::alive(roots, std::process::id()).ok().flatten();
         let pagemap = own.and_then(|p| pagemap::Pagemap::open(roots, p).ok().flatten());
-        match pagemap.map(|p| p.runs(roots, PageSize::Huge, &mut pagemap::Answers::default())) {
+        let (mut answers, mut left_out) = Default::default();
+        match pagemap.map(|p| p.runs(roots, PageSize::Huge, &mut answers, &mut left_out)) {
             Some(Err(e)) if e.errno() == Some(libc::ENOTTY) => PagemapScan::Missing,
             _ => PagemapScan::Present,
         }

@@ -41,6 +41,21 @@ counters! {
     untracked_fast_bytes,
     /// The same in slow memory.
     untracked_slow_bytes,
+    /// Of both, page cache that no process maps.
+    untracked_unmapped_bytes,
+    /// Of both, mapped pages of files that are not shared memory, such as programs and libraries.
+    untracked_file_bytes,
+    /// Of both, memory in pages of another size than the group's.
+    untracked_other_size_bytes,
+    /// Of both, pages of ranges of 2 MB that hold too few to be tracked.
+    untracked_few_pages_bytes,
+    /// Of both, what is beyond the bound on tracked memory.
+    untracked_over_bound_bytes,
+    /// Of both, memory of processes whose page map could not be read.
+    untracked_unreadable_bytes,
+    /// Of both, what none of these reasons explains: memory that came since the last scan, that
+    /// processes share with others, or that a process has left behind.
+    untracked_other_bytes,
     /// Processes whose translations could not be flushed at the start of a period: pages that
     /// stayed in a TLB may have been taken for unused.
     failed_flushes,
@@ -63,6 +78,22 @@ counters! {
     longest_move_ns,
     /// Pages that a plan wanted moved and that lay where it wanted them already.
     already_there_pages,
+}
+
+impl CostSnapshot {
+    /// Memory that is not tracked, in bytes, by the name of the reason: the same as
+    /// `untracked_fast_bytes` and `untracked_slow_bytes` together.
+    pub fn untracked_by_reason(&self) -> [(&'static str, u64); 7] {
+        [
+            ("unmapped", self.untracked_unmapped_bytes),
+            ("file", self.untracked_file_bytes),
+            ("other_size", self.untracked_other_size_bytes),
+            ("few_pages", self.untracked_few_pages_bytes),
+            ("over_bound", self.untracked_over_bound_bytes),
+            ("unreadable", self.untracked_unreadable_bytes),
+            ("other", self.untracked_other_bytes),
+        ]
+    }
 }
 
 /// The counters of one group. Clones share them.

@@ -9,7 +9,7 @@ use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
 
 use crate::cgroup::Cgroup;
 use crate::files::FileError;
-use crate::pagemap::{Answers, Pagemap, Run};
+use crate::pagemap::{Answers, LeftOut, Pagemap, Run};
 use crate::process::{self, Process};
 use crate::roots::Roots;
 
@@ -32,6 +32,10 @@ pub struct GroupLayout {
     pub layout: Arc<Layout>,
     /// Pages beyond the cap, which are not in the layout.
     pub truncated_pages: u64,
+    /// Memory that its processes map and that is not in the layout.
+    pub left_out: LeftOut,
+    /// Memory of processes whose page map could not be read.
+    pub unreadable_bytes: u64,
 }
 
 /// Reads the layout of one group, again and again.
@@ -110,8 +114,20 @@ impl LayoutReader {
         let mut extents = Vec::new();
         let mut room = self.cap_pages;
         let mut truncated_pages = 0;
+        let mut left_out = LeftOut::default();
+        let mut unreadable_bytes = 0;
+        let mut unreadable = None;
         for &process in &processes {
-            for Run { start, pages } in self.runs(process, seen.as_mut(), room)? {
+            let runs = match self.runs(process, seen.as_mut(), room, &mut left_out) {
+                // Such as one that a security module shields from everybody. The others are tracked.
+                Err(e) if matches!(e.errno(), Some(libc::EACCES | libc::EPERM)) => {
+                    unreadable_bytes += process::resident_bytes(&self.roots, process.pid)?;
+                    unreadable = Some(e);
+                    continue;
+                }
+                runs => runs?,
+            };
+            for Run { start, pages } in runs {
                 let taken = pages.min(room);
                 room -= taken;
                 truncated_pages += pages - taken;
@@ -119,6 +135,10 @@ impl LayoutReader {
                     extents.push(Extent { space: SpaceId(process.pid), start, pages: taken });
                 }
             }
+        }
+        // Nothing could be read: that is no group without memory.
+        if let Some(error) = unreadable.filter(|_| extents.is_empty()) {
+            return Err(error);
         }
         let same = before
             .filter(|b| b.layout.extents() == extents && b.layout.page_size() == self.page_size);
@@ -132,7 +152,7 @@ impl LayoutReader {
                 )
             })?),
         };
-        Ok(GroupLayout { processes, layout, truncated_pages })
+        Ok(GroupLayout { processes, layout, truncated_pages, left_out, unreadable_bytes })
     }
 
     fn runs(
@@ -140,6 +160,7 @@ impl LayoutReader {
         process: Process,
         seen: Option<&mut HashSet<u64>>,
         most: u64,
+        left_out: &mut LeftOut,
     ) -> Result<Vec<Run>, FileError> {
         // A file opened before the process called exec(2) is of memory that is gone: once more.
         for _ in 0..2 {
@@ -150,10 +171,11 @@ impl LayoutReader {
                 };
             }
             let Some(pagemap) = self.pagemaps.get(&process.pid) else { break };
+            let before = *left_out;
             let runs = if self.by_range {
-                pagemap.ranges(&self.roots, &mut self.answers)?
+                pagemap.ranges(&self.roots, &mut self.answers, left_out)?
             } else {
-                pagemap.runs(&self.roots, self.page_size, &mut self.answers)?
+                pagemap.runs(&self.roots, self.page_size, &mut self.answers, left_out)?
             };
             match runs {
                 Some(runs) => {
@@ -162,7 +184,10 @@ impl LayoutReader {
                         None => Ok(runs),
                     };
                 }
-                None => self.pagemaps.remove(&process.pid),
+                None => {
+                    *left_out = before;
+                    self.pagemaps.remove(&process.pid)
+                }
             };
         }
         Ok(Vec::new())

@@ -11,7 +11,7 @@
 //! - tracking: [`damon`] (frozen regions), [`ring`] and [`trace`] (its records), [`collect`]
 //!   (records to periods); `sampler` (what reads accessed bits, a trait), `damon_sampler`,
 //!   [`sampling`] (how often), `scan_sampler` (the Terrace kernel's scan); [`flush`] (what stays in a TLB shows no use),
-//!   [`tracker`];
+//!   [`tracker`], `untracked` (why memory is not tracked);
 //! - moving: [`kernel`] (the calls, as a trait that tests replace), `ranges` (2 MB whatever maps
 //!   them), [`mover`],
 //!   [`batch_size`] (how many pages a call), [`costs`];
@@ -65,6 +65,7 @@ mod tiermem_raw;
 pub mod tiers;
 pub mod trace;
 pub mod tracker;
+mod untracked;
 
 pub use group_layout::Source;
 pub use guard::{GuardCommand, guard_main};

@@ -26,6 +26,15 @@ pub struct Run {
     pub pages: u64,
 }
 
+/// Present memory of a process that is left out of its runs, in bytes, by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LeftOut {
+    /// Mapped pages of files that are not shared memory.
+    pub file_bytes: u64,
+    /// Pages of ranges that hold too few.
+    pub few_pages_bytes: u64,
+}
+
 /// The end of what a program can map on x86-64 unless it asks for more.
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
 const BASE_BYTES: u64 = PageSize::Base.bytes();
@@ -104,6 +113,7 @@ impl Pagemap {
         &self,
         roots: &Roots,
         answers: &mut Answers,
+        left_out: &mut LeftOut,
     ) -> Result<Option<Vec<Run>>, FileError> {
         let mut counter = RangeCounter::default();
         let categories = Categories {
@@ -111,10 +121,12 @@ impl Pagemap {
             clear: PAGE_IS_PFNZERO,
             told: PAGE_IS_FILE | PAGE_IS_HUGE,
         };
-        let read = self.regions(roots, categories, answers, |start, end, _| {
+        let read = self.regions(roots, categories, answers, left_out, |start, end, _| {
             counter.add(start, end);
         })?;
-        Ok(read.then(|| counter.finish()))
+        let (runs, few_pages) = counter.finish();
+        left_out.few_pages_bytes += few_pages * BASE_BYTES;
+        Ok(read.then_some(runs))
     }
 
     /// Runs of present pages of this size, by address; `None` when the process is gone.
@@ -127,6 +139,7 @@ impl Pagemap {
         roots: &Roots,
         size: PageSize,
         answers: &mut Answers,
+        left_out: &mut LeftOut,
     ) -> Result<Option<Vec<Run>>, FileError> {
         let categories = match size {
             PageSize::Huge => Categories {
@@ -141,7 +154,7 @@ impl Pagemap {
             },
         };
         let mut runs = Vec::new();
-        let read = self.regions(roots, categories, answers, |start, end, _| {
+        let read = self.regions(roots, categories, answers, left_out, |start, end, _| {
             push(&mut runs, size, start, end)
         })?;
         Ok(read.then_some(runs))
@@ -154,6 +167,7 @@ impl Pagemap {
         roots: &Roots,
         categories: Categories,
         answers: &mut Answers,
+        left_out: &mut LeftOut,
         mut take: impl FnMut(u64, u64, u64),
     ) -> Result<bool, FileError> {
         // Mappings are read only when there is a file page to judge.
@@ -177,9 +191,12 @@ impl Pagemap {
                     Some(shared) => shared,
                     none => none.insert(Shared::of(shared_mappings(roots, self.process.pid)?)),
                 };
+                let mut taken = 0;
                 shared.overlaps(region.start, region.end, |from, to| {
+                    taken += to - from;
                     take(from, to, region.categories);
                 });
+                left_out.file_bytes += region.end - region.start - taken;
             }
             if reached <= start {
                 break;
@@ -257,6 +274,8 @@ struct RangeCounter {
     /// The range that is counted, and its base pages so far.
     range: u64,
     pages: u64,
+    /// Base pages of ranges that are left out.
+    left_out: u64,
 }
 
 impl RangeCounter {
@@ -282,14 +301,19 @@ impl RangeCounter {
     }
 
     fn close(&mut self) {
-        if std::mem::take(&mut self.pages) >= LEAST_PAGES {
-            push(&mut self.runs, PageSize::Huge, self.range, self.range + PageSize::Huge.bytes());
+        match std::mem::take(&mut self.pages) {
+            few if few < LEAST_PAGES => self.left_out += few,
+            _ => {
+                let end = self.range + PageSize::Huge.bytes();
+                push(&mut self.runs, PageSize::Huge, self.range, end);
+            }
         }
     }
 
-    fn finish(mut self) -> Vec<Run> {
+    /// The runs, and the base pages that are in none.
+    fn finish(mut self) -> (Vec<Run>, u64) {
         self.close();
-        self.runs
+        (self.runs, self.left_out)
     }
 }
 
@@ -370,7 +394,7 @@ mod tests {
 
     /// The kernel of the machine that runs the tests may be older than 6.7.
     fn scan(pagemap: &mut Pagemap, roots: &Roots, size: PageSize) -> Option<Vec<Run>> {
-        match pagemap.runs(roots, size, &mut Answers::default()) {
+        match pagemap.runs(roots, size, &mut Answers::default(), &mut LeftOut::default()) {
             Ok(runs) => runs,
             Err(e) if matches!(e.errno(), Some(libc::ENOTTY | libc::EPERM)) => None,
             Err(e) => panic!("{e}"),
@@ -478,8 +502,10 @@ mod tests {
         counter.add(2 * MB2 + 100 * 4096, 2 * MB2 + 164 * 4096);
         counter.add(5 * MB2, 5 * MB2 + 127 * 4096);
         counter.add(7 * MB2 + 500 * 4096, 10 * MB2 + 128 * 4096);
-        let runs = counter.finish();
+        let (runs, left_out) = counter.finish();
         assert_eq!(runs, [Run { start: MB2, pages: 2 }, Run { start: 8 * MB2, pages: 3 }]);
+        // What is in no run is counted.
+        assert_eq!(left_out, 127 + 12);
     }
 
     #[test]

@@ -152,6 +152,12 @@ pub fn bytes_per_node(roots: &Roots, pid: u32) -> Result<Vec<u64>, FileError> {
     Ok(nodes)
 }
 
+/// Memory that a process has mapped and that is there (`VmRSS`); 0 when it is gone.
+pub fn resident_bytes(roots: &Roots, pid: u32) -> Result<u64, FileError> {
+    let kib = |value: &str| value.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok();
+    Ok(status_field(roots, pid, "VmRSS:", kib)?.unwrap_or_default().saturating_mul(1024))
+}
+
 /// Nodes that a process may use (`Mems_allowed_list`); `None` when the kernel does not say.
 pub fn allowed_nodes(roots: &Roots, pid: u32) -> Result<Option<Vec<u32>>, FileError> {
     status_field(roots, pid, "Mems_allowed_list:", files::parse_list)
@@ -240,11 +246,13 @@ mod tests {
     fn allowed_nodes_and_capabilities_come_from_status() {
         let (_keep, roots) = folder(&[(
             "proc/1/status",
-            "Name:\tx\nCapEff:\t000001ffffffffff\nMems_allowed_list:\t0-1\n",
+            "Name:\tx\nVmRSS:\t    2048 kB\nCapEff:\t000001ffffffffff\nMems_allowed_list:\t0-1\n",
         )]);
         assert_eq!(allowed_nodes(&roots, 1).unwrap(), Some(vec![0, 1]));
         assert_eq!(capabilities(&roots, "1").unwrap(), Some(0x1ff_ffff_ffff));
         assert_eq!(allowed_nodes(&roots, 2).unwrap(), None);
+        assert_eq!(resident_bytes(&roots, 1).unwrap(), 2 << 20);
+        assert_eq!(resident_bytes(&roots, 2).unwrap(), 0);
     }
 
     proptest! {

@@ -38,6 +38,7 @@ use crate::process;
 use crate::ranges;
 use crate::roots::Roots;
 use crate::sampler::{Observed, Sampler, StepError, Waited};
+use crate::untracked::Measured;
 
 /// Time that looking for changes may take, as a share of the period.
 const CHECK_SHARE: f64 = 0.02;
@@ -94,6 +95,8 @@ pub struct GroupTracker {
     /// Pages that went unseen since the layout was right, summed over periods.
     missed_page_periods: f64,
     counted: u32,
+    /// What the last look at the group has found beside its layout.
+    measured: Measured,
     own_ns: u64,
 }
 
@@ -163,6 +166,7 @@ impl GroupTracker {
             rebuild_took: None,
             missed_page_periods: 0.0,
             counted: 0,
+            measured: Measured::default(),
             own_ns: 0,
             options,
         }
@@ -181,6 +185,7 @@ impl GroupTracker {
         }
         if self.watch.is_none() {
             let group = self.layout_reader.read(None)?;
+            self.measured = Measured::of_layout(&group);
             if group.processes.is_empty() && !self.options.keep_empty {
                 return Ok(self.end()?);
             }
@@ -305,6 +310,7 @@ impl GroupTracker {
         let Some(watch) = &mut self.watch else { return Ok(false) };
         let group = self.layout_reader.read(Some(&watch.group))?;
         self.costs.truncated_pages().set(group.truncated_pages);
+        self.measured = Measured::of_layout(&group);
         let same_processes = group.processes == watch.group.processes;
         if !same_processes {
             self.options.tables.iter_mut().for_each(|t| t.keep(&group.processes));
@@ -445,6 +451,8 @@ impl GroupTracker {
         let per_node = match self.layout_reader.cgroup().map(|g| g.memory()).transpose()?.flatten()
         {
             Some(memory) => {
+                let tracked = (!self.options.by_range).then_some(self.options.page_size);
+                self.measured = self.measured.with_group(&memory, tracked);
                 let mut sum = memory.anon_bytes.unwrap_or_default();
                 for (node, bytes) in memory.file_bytes.unwrap_or_default().iter().enumerate() {
                     match sum.get_mut(node) {
@@ -477,9 +485,12 @@ impl GroupTracker {
             let nodes = per_node.iter().enumerate();
             nodes.filter(|(n, _)| self.nodes.is_fast(*n as i32) == is_fast).map(|(_, b)| b).sum()
         };
-        self.costs.untracked_fast_bytes().set(total(true).saturating_sub(fast * bytes));
+        let untracked_fast = total(true).saturating_sub(fast * bytes);
         let slow = present.saturating_sub(fast);
-        self.costs.untracked_slow_bytes().set(total(false).saturating_sub(slow * bytes));
+        let untracked_slow = total(false).saturating_sub(slow * bytes);
+        self.costs.untracked_fast_bytes().set(untracked_fast);
+        self.costs.untracked_slow_bytes().set(untracked_slow);
+        self.measured.publish(untracked_fast + untracked_slow, &self.costs);
         Ok(())
     }
 
