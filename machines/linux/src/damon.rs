@@ -152,6 +152,16 @@ impl Kdamond {
         is_on(&self.folder)
     }
 
+    /// Whether the thread runs and is the one that [`Kdamond::on`] gave: somebody else may have turned
+    /// that off and another on.
+    pub fn runs_as(&self, pid: u32) -> Result<bool, FileError> {
+        if !is_on(&self.folder)? {
+            return Ok(false);
+        }
+        let now: Option<i64> = patiently(|| files::read_number(&self.folder.join("pid")))?;
+        Ok(now == Some(i64::from(pid)))
+    }
+
     fn set(&self, file: &str, value: u64) -> Result<(), FileError> {
         self.set_text(file, &value.to_string())
     }

@@ -136,9 +136,12 @@ impl Sampler for DamonSampler {
     }
 
     fn start(&mut self, layout: &Layout) -> Result<(), StepError> {
+        self.stop()?;
+        if !self.session.has_kdamonds()? {
+            return Err(StepError::DamonTaken);
+        }
         // The thread may be on since an attempt that failed, of this sampler or of the one before
         // it in this place.
-        self.stop()?;
         self.kdamond.off()?;
         let begun = self.begin(layout);
         if begun.is_err()
@@ -216,13 +219,16 @@ impl Sampler for DamonSampler {
                 return Ok(Waited::Stopped);
             }
             let now = Instant::now();
-            let over = now > due && !self.kdamond.is_on()?;
+            let over = now > due && !self.kdamond.runs_as(collector.pid())?;
             if over || now > deadline {
                 let told = collector.told();
                 let waited = now - since;
                 let periods = (waited.as_secs_f64() / period.as_secs_f64()).round().max(1.0) as u32;
                 let reason = match () {
-                    () if over => "DAMON stopped: the group's processes ended".to_owned(),
+                    () if over => {
+                        "DAMON stopped: the group's processes ended, or somebody turned it off"
+                            .to_owned()
+                    }
                     () if collector.foreign() > 0 => format!(
                         "{} of DAMON's records were about other regions than it was given",
                         collector.foreign()
@@ -273,7 +279,10 @@ impl Sampler for DamonSampler {
             self.ended_ns += process::cpu_ns(&self.roots, collector.pid()).unwrap_or(0);
         }
         if self.is_on {
-            self.kdamond.off()?;
+            // A thread in this place that is somebody else's by now stays as it is.
+            if self.session.has_kdamonds()? {
+                self.kdamond.off()?;
+            }
             self.is_on = false;
         }
         Ok(())
@@ -448,6 +457,33 @@ mod tests {
             sampler.stop().unwrap();
             assert_eq!(state(&roots), "off");
         }
+    }
+
+    #[test]
+    fn a_thread_that_somebody_else_has_taken_is_left_alone() {
+        let (keep, roots) = kernel();
+        let put_number = |number: &str| {
+            put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", number);
+        };
+        put_number("0\n");
+        let session = Arc::new(Session::open(&roots, None).unwrap());
+        session.take_kdamonds(2).unwrap();
+        let mut sampler = DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD, Samples::One);
+        sampler.start(&layout()).unwrap();
+        // Another thread in the same place: it is noticed, and not turned off.
+        put_number("1\n");
+        put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/0/pid", "99\n");
+        match sampler.wait(Instant::now() - 2 * PERIOD, &mut || false).unwrap() {
+            Waited::Lost { is_over, reason, .. } => {
+                assert!(is_over && reason.contains("somebody turned it off"), "{reason}");
+            }
+            _ => panic!("not lost"),
+        }
+        let message = sampler.start(&layout()).unwrap_err().to_string();
+        assert!(message.contains("DAMON is used by somebody else"), "{message}");
+        assert_eq!(state(&roots), "on");
+        drop(sampler);
+        assert_eq!(state(&roots), "on");
     }
 
     #[test]

@@ -388,10 +388,11 @@ impl Host {
                 ),
             });
         }
+        if self.backend.needs_damon() {
+            // Each time: somebody else may have had them meanwhile.
+            self.session.take_kdamonds(self.options.max_groups)?;
+        }
         if !self.taken {
-            if self.backend.needs_damon() {
-                self.session.take_kdamonds(self.options.max_groups)?;
-            }
             if !self.options.dry_run {
                 self.backend.set_up(&self.options.roots, &self.session)?;
             }

@@ -19,6 +19,8 @@ pub(crate) enum StepError {
     Session(#[from] SessionError),
     #[error("process {pid} cannot be scanned: {source}")]
     Process { pid: u32, source: std::io::Error },
+    #[error("DAMON is used by somebody else, who has turned our thread off: stop that user")]
+    DamonTaken,
     #[error("the trace instance is gone; this is a defect of Terrace, please report it")]
     NoTrace,
 }

@@ -212,23 +212,46 @@ impl Session {
         Ok(files::write(path, value)?)
     }
 
-    /// Takes DAMON's interface with this many threads.
+    /// How many of DAMON's threads this run has taken, if it has.
+    fn taken_kdamonds(&self) -> Option<u32> {
+        let state = self.state();
+        let of = |change: &Change| match change {
+            Change::Kdamonds { new, .. } => *new,
+            _ => None,
+        };
+        state.as_ref()?.journal.changes.iter().find_map(of)
+    }
+
+    /// Whether DAMON's threads are still those that this run has taken: anybody with the rights can
+    /// turn them off and take others. True where it has taken none.
+    pub fn has_kdamonds(&self) -> Result<bool, FileError> {
+        let Some(taken) = self.taken_kdamonds() else { return Ok(true) };
+        let is_number = damon::threads(&self.roots)? == Some(taken);
+        Ok(is_number && !damon::has_threads_of_others(&self.roots.kdamonds())?)
+    }
+
+    /// Takes DAMON's interface with this many threads; again, where somebody else has had it
+    /// meanwhile and has left it.
     pub fn take_kdamonds(&self, threads: u32) -> Result<(), SessionError> {
         let path = self.roots.kdamonds();
+        if self.taken_kdamonds().is_some() && self.has_kdamonds()? {
+            return Ok(());
+        }
         let old = damon::threads(&self.roots)?.ok_or_else(|| FileError::Missing {
             path: path.join("nr_kdamonds"),
             remedy: "expected a kernel with CONFIG_DAMON_SYSFS; boot one",
         })?;
         if old != 0 {
-            // They came between the search for conflicts and now.
+            // They came between the search for conflicts and now, or have taken ours.
             return Err(FileError::Malformed {
                 path: path.join("nr_kdamonds"),
                 got: old.to_string(),
-                expected: "0: stop the other user of DAMON",
+                expected: "0: DAMON is used by somebody else, stop that user",
             }
             .into());
         }
-        self.announce(Change::Kdamonds { path: path.clone(), old, new: Some(threads) })?;
+        let change = Change::Kdamonds { path: path.clone(), old, new: Some(threads) };
+        self.announce_once(&change)?;
         Ok(damon::set_threads(&path, threads)?)
     }
 
@@ -342,7 +365,7 @@ pub fn restore_leftover(roots: &Roots) -> Result<usize, SessionError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::folder;
+    use crate::testing::{folder, put, put_kdamond};
     use std::fs;
 
     fn get(path: &Path) -> String {
@@ -404,6 +427,34 @@ mod tests {
         journal.save(&Journal::path(&roots.run)).unwrap();
         drop(Session::open(&roots, None).unwrap());
         assert_eq!(get(&roots.numa_balancing()), "1");
+    }
+
+    #[test]
+    fn damons_threads_are_taken_again_once_somebody_else_has_left_them() {
+        let (keep, roots) = folder(&[]);
+        put_kdamond(keep.path(), 3);
+        let put_number = |number: &str| {
+            put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", number);
+        };
+        put_number("0\n");
+        let session = Session::open(&roots, None).unwrap();
+        assert!(session.has_kdamonds().unwrap());
+        session.take_kdamonds(4).unwrap();
+        session.take_kdamonds(4).unwrap();
+        assert!(session.has_kdamonds().unwrap());
+        put_number("1\n");
+        assert!(!session.has_kdamonds().unwrap());
+        let message = session.take_kdamonds(4).unwrap_err().to_string();
+        assert!(message.contains("used by somebody else"), "{message}");
+        put_number("0\n");
+        session.take_kdamonds(4).unwrap();
+        assert!(session.has_kdamonds().unwrap());
+        let journal = Journal::load(&Journal::path(&roots.run)).unwrap().unwrap();
+        assert_eq!(journal.changes.len(), 1, "{journal:?}");
+        // As many, and others.
+        put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/0/state", "on\n");
+        put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/operations", "paddr\n");
+        assert!(!session.has_kdamonds().unwrap());
     }
 
     #[test]
