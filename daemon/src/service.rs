@@ -233,8 +233,9 @@ impl<M: Machine> Service<M> {
         if self.failures.len() >= MOST_FAILURES && !self.failures.contains_key(cgroup) {
             self.failures.clear();
         }
-        let wait = self.failures.get(cgroup).map_or(FIRST_RETRY, |f| (f.wait * 2).min(LAST_RETRY));
-        let failure = Failure { reason, until: Instant::now() + wait, wait };
+        let now = Instant::now();
+        let wait = wait_after(self.failures.get(cgroup), now);
+        let failure = Failure { reason, until: now + wait, wait };
         self.failures.insert(cgroup.to_owned(), failure);
     }
 
@@ -572,10 +573,42 @@ impl<M: Machine> Service<M> {
     }
 }
 
+/// How long a group is left unmanaged that fails now, after the failure before: twice as long, but
+/// anew from the shortest where it was managed for longer than it had been left.
+fn wait_after(before: Option<&Failure>, now: Instant) -> Duration {
+    match before {
+        Some(before) if now.saturating_duration_since(before.until) <= before.wait => {
+            (before.wait * 2).min(LAST_RETRY)
+        }
+        _ => FIRST_RETRY,
+    }
+}
+
 /// What a group's grant is until its first division: it moves nothing.
 pub const NOT_DIVIDED: u64 = u64::MAX;
 
 fn state(config: &Config) -> Option<PathBuf> {
     let folder = &config.daemon.state;
     (!folder.as_os_str().is_empty()).then(|| folder.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_was_served_since_its_last_failure_is_tried_again_soon() {
+        let begin = Instant::now();
+        let failure = |wait: Duration| Failure { reason: String::new(), until: begin, wait };
+        let mut waits = vec![wait_after(None, begin)];
+        // It fails again at once, each time.
+        for _ in 0..8 {
+            let last = failure(waits[waits.len() - 1]);
+            waits.push(wait_after(Some(&last), begin + Duration::from_secs(1)));
+        }
+        let seconds: Vec<u64> = waits.iter().map(Duration::as_secs).collect();
+        assert_eq!(seconds, [5, 10, 20, 40, 80, 160, 320, 600, 600]);
+        let served = begin + LAST_RETRY + Duration::from_secs(1);
+        assert_eq!(wait_after(Some(&failure(LAST_RETRY)), served), FIRST_RETRY);
+    }
 }
