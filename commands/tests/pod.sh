@@ -106,11 +106,12 @@ down restore
 step "killed with its guard, restore.yaml: every setting is as it was, and no daemon runs"
 
 killed
+rm -f /run/terrace/restored.log
 play terrace terrace-pod-terraced
-logs terrace-pod-restore | grep -q 'taken back' || failed "the init container took nothing back" terrace-pod-restore
+grep -q 'taken back' /run/terrace/restored.log || failed "the init container took nothing back" terrace-pod-terraced
 until_true 180 changed || failed "nothing was changed" terrace-pod-terraced
 until_true 400 at_least redis scans 2 || failed "redis is not tracked again" terrace-pod-terraced
-step "killed with its guard, started again: $(logs terrace-pod-restore | tail -n 1) first, redis tracked again"
+step "killed with its guard, started again: $(tail -n 1 /run/terrace/restored.log) first, redis tracked again"
 down terrace
 until_true 60 as_it_was || { settings | diff /tmp/settings -; failed "settings at the end" terrace-pod-terraced; }
 kill $reading
