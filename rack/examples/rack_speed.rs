@@ -1,6 +1,6 @@
-//! Runs workloads of an experiment under some schemes and prints what came of it, where its time
-//! went, and how fast. What stands in SET, as TOML, is laid over the experiment's `[rack]`;
-//! where FULL is set, its full size is run.
+//! Runs workloads of an experiment under some schemes and prints the results, the parts of their
+//! time, and the speed. The text of SET, as TOML, is laid over the experiment's `[rack]`; where
+//! FULL is set, its full size is run.
 //! `cargo run --release -p terrace-rack --example rack_speed -- FILE VARIANT WORKLOADS SCHEMES`
 #![allow(clippy::print_stdout)]
 

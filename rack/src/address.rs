@@ -1,8 +1,8 @@
-//! Pages of remote memory and how nodes name them.
+//! Pages of remote memory and their addresses in nodes.
 //!
 //! A remote page has a 32-bit number, as in the paper's structures: the pool in the upper bits, the
 //! page within the pool in the lower ones. In the *shared* organization nodes use these numbers. In
-//! the *distributed* one a node sees its chunks one after the other in its own address space, and a
+//! the *distributed* one a node's chunks are one after the other in its own address space, and a
 //! translation unit turns that address into pool and page; [`Translation`] is that unit.
 
 use crate::config::{BLOCK_BYTES, PAGE_BYTES};
@@ -21,13 +21,13 @@ impl RemotePage {
         RemotePage((pool as u32) << POOL_PAGE_BITS | index)
     }
 
-    /// The pool it lies in.
+    /// The page's pool.
     #[inline]
     pub fn pool(self) -> usize {
         (self.0 >> POOL_PAGE_BITS) as usize
     }
 
-    /// Address of a block of it, within the pool.
+    /// Address of a block of the page, within the pool.
     #[inline]
     pub fn address(self, block: u8) -> u64 {
         let index = u64::from(self.0 & ((1 << POOL_PAGE_BITS) - 1));
@@ -35,8 +35,8 @@ impl RemotePage {
     }
 }
 
-/// The translation unit of a node in the distributed organization: its remote address space is the
-/// chunks it was given, in order.
+/// The translation unit of a node in the distributed organization: its remote address space
+/// consists of its chunks, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Translation {
     /// First page of each chunk.
@@ -45,7 +45,7 @@ pub struct Translation {
 }
 
 impl Translation {
-    /// For chunks of so many pages.
+    /// A unit for chunks of so many pages.
     pub fn new(pages_per_chunk: u32) -> Self {
         Translation { chunks: Vec::new(), pages_per_chunk }
     }
@@ -56,17 +56,17 @@ impl Translation {
         (self.chunks.len() as u32 - 1) * self.pages_per_chunk
     }
 
-    /// Where a page of the node's remote address space lies.
+    /// The remote page of a page of the node's remote address space.
     ///
     /// # Panics
-    /// If it lies in no chunk.
+    /// If it is in no chunk.
     #[inline]
     pub fn remote(&self, local: u32) -> RemotePage {
         let first = self.chunks[(local / self.pages_per_chunk) as usize];
         RemotePage(first.0 + local % self.pages_per_chunk)
     }
 
-    /// How many chunks it has.
+    /// Number of chunks.
     pub fn chunks(&self) -> usize {
         self.chunks.len()
     }

@@ -1,9 +1,9 @@
-//! DRAM accesses that nobody waits for: pages on their way in and out. A memory controller takes
-//! them in the time that demand leaves, so that a batch of pages does not stand in front of a miss.
+//! DRAM accesses that no core waits for: pages on their way in and out. A memory controller takes
+//! them in the time that demand leaves, so that a batch of pages does not delay a miss.
 //!
 //! While a demand read is in the controller, a few reads of copies at most are there with it;
-//! without demand, more are. Writes wait in the controller's write queue, where they are in nobody's
-//! way until it must be drained: a share of it is left to demand. So that pages come at all
+//! without demand, more are. Writes wait in the controller's write queue, where they delay nothing
+//! until it must be drained: a share of the queue is left to demand. So that pages arrive at all
 //! where demand never ends, one access of copies goes for every few of demand.
 
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use terrace_hardware::error::{ConfigError, check_range};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BackgroundConfig {
-    /// Whether demand goes first; else copies are accesses like all others.
+    /// Whether demand goes first; otherwise copies are accesses like all others.
     pub demand_first: bool,
     /// Reads of copies in the controller while a demand read is there ...
     pub reads_beside_demand: u32,
@@ -42,7 +42,7 @@ impl Default for BackgroundConfig {
 }
 
 impl BackgroundConfig {
-    /// Whether copies would ever end.
+    /// Checks that copies can ever end.
     pub fn check(&self, part: &str) -> Result<(), ConfigError> {
         for (name, value) in [
             ("reads_alone", self.reads_alone),
@@ -55,7 +55,7 @@ impl BackgroundConfig {
     }
 }
 
-/// Accesses that wait to be given to a memory controller, in order.
+/// Accesses that wait for a memory controller, in order.
 #[derive(Debug)]
 pub struct Background<T> {
     config: BackgroundConfig,
@@ -63,14 +63,14 @@ pub struct Background<T> {
     writes: VecDeque<T>,
     reads_under_way: u32,
     writes_under_way: u32,
-    /// Whose turn it is if both could go.
+    /// Whether a write goes next if both kinds wait.
     write_next: bool,
     /// Demand reads since the last access of copies.
     passed: u32,
 }
 
 impl<T> Background<T> {
-    /// Nothing waits.
+    /// No access waits.
     pub fn new(config: BackgroundConfig) -> Self {
         Background {
             config,
@@ -83,13 +83,13 @@ impl<T> Background<T> {
         }
     }
 
-    /// An access waits.
+    /// Adds an access to the queue.
     pub fn push(&mut self, write: bool, access: T) {
         if write { &mut self.writes } else { &mut self.reads }.push_back(access);
     }
 
-    /// Takes out the access that goes now, if one does, with so many demand reads in the
-    /// controller; and whether it writes.
+    /// Removes the access that goes now, if one does, with so many demand reads in the controller;
+    /// returns also whether it writes.
     pub fn next(&mut self, demand: u32) -> Option<(bool, T)> {
         if self.reads.is_empty() && self.writes.is_empty() {
             return None;
@@ -116,7 +116,7 @@ impl<T> Background<T> {
         access.map(|access| (write, access))
     }
 
-    /// An access that went is done.
+    /// Records that an access is done.
     pub fn done(&mut self, write: bool) {
         if write {
             self.writes_under_way -= 1;
@@ -125,19 +125,19 @@ impl<T> Background<T> {
         }
     }
 
-    /// A demand read was served.
+    /// Records that a demand read was served.
     pub fn demand_done(&mut self) {
         if !self.is_empty() {
             self.passed += 1;
         }
     }
 
-    /// Accesses that wait.
+    /// Number of waiting accesses.
     pub fn len(&self) -> usize {
         self.reads.len() + self.writes.len()
     }
 
-    /// Whether none waits.
+    /// Whether no access waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

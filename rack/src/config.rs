@@ -1,5 +1,5 @@
-//! Everything that can be set about a rack, in TOML, with the paper's table I as the default.
-//! What cannot work is refused with the reason before anything runs.
+//! The configuration of a rack, in TOML, with the paper's table I as the default. A configuration
+//! that cannot work is rejected with the reason before anything runs.
 
 use serde::{Deserialize, Serialize};
 use terrace_hardware::cache::config::CacheConfig;
@@ -15,7 +15,7 @@ use crate::Time;
 use crate::background::BackgroundConfig;
 use crate::trace::TraceConfig;
 
-/// Bytes of a base page, the unit that moves.
+/// Bytes of a base page, the unit of migration.
 pub const PAGE_BYTES: u64 = 4096;
 /// Bytes of a block: a cache line.
 pub const BLOCK_BYTES: u64 = 64;
@@ -28,37 +28,38 @@ pub const BLOCKS: u32 = 64;
 pub enum Organization {
     /// All of it is in every node's address space; the global manager allocates each page.
     Shared,
-    /// A node is given chunks and allocates pages in them itself, for another layer of translation.
+    /// A node gets chunks and allocates pages in them itself, at the cost of another layer of
+    /// translation.
     Distributed,
 }
 
-/// Which pool the next chunk comes from.
+/// The pool of the next chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Allocation {
     /// Each pool in turn (the paper).
     RoundRobin,
-    /// The one that has handed out least.
+    /// The pool that has given out least.
     LeastLoaded,
-    /// A node's own, node number modulo pools, while it has room.
+    /// The node's own, node number modulo pools, while it has room.
     Affinity,
 }
 
-/// In which order a node's pages become local and remote.
+/// The order in which a node's pages are local and remote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dealing {
     /// The ratio is exact in every 64 pages, and their order is drawn.
     Shuffled,
-    /// Strictly in turns, so that a stride over pages can meet one memory alone.
+    /// Strictly in turns, so that a stride over pages may use one memory alone.
     InTurns,
 }
 
-/// Which local pages make room (the paper, section III-E).
+/// Which local pages are evicted (the paper, section III-E).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VictimPolicy {
-    /// The next without its accessed bit; bits are cleared in passing (the paper's choice).
+    /// The next without its accessed bit; bits passed are cleared (the paper's choice).
     Clock,
     /// The one not accessed for longest.
     Lru,
@@ -107,17 +108,17 @@ pub struct NetworkConfig {
     pub nic_ns: f64,
     /// Processing and switching.
     pub switch_ns: f64,
-    /// From an interface to the switch or back. The paper names the parameter but no value; 10 ns
-    /// is two metres of cable.
+    /// From an interface to the switch or back. The paper names the parameter without a value; 10
+    /// ns is two metres of cable.
     pub propagation_ns: f64,
     /// Buffer of an interface, each direction.
     pub nic_buffer: Bytes,
     /// Input buffer of a port of the switch.
     pub port_buffer: Bytes,
-    /// Packets that the switch's controller may have waiting for one port of a pool, of one node:
-    /// beyond, its request selector waits, so that its priorities mean something.
+    /// Packets of one node that the switch's controller may have waiting for one port of a pool:
+    /// beyond, its request selector waits, so that its priorities take effect.
     pub output_queue: u32,
-    /// What a packet carries beside data: address, kind, node, checksum.
+    /// Bytes of a packet beside data: address, kind, node, checksum.
     pub header_bytes: u32,
 }
 
@@ -137,11 +138,11 @@ impl Default for NetworkConfig {
     }
 }
 
-/// Sizes of the structures in the switch (section III-F) and how they are used.
+/// Sizes of the structures in the switch (section III-F) and their use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MechanismConfig {
-    /// Nodes that the hardware is built for: only its cost depends on it.
+    /// Nodes that the hardware is built for: only its cost in bytes depends on it.
     pub supported_nodes: u32,
     /// Entries of the hot-page tracker for each node.
     pub tracker_entries: u32,
@@ -162,10 +163,10 @@ pub struct MechanismConfig {
     pub page_weight: u32,
     /// Reading or writing a structure of the controller.
     pub lookup_ns: f64,
-    /// How much smaller than life footprints and caches are. Batches, page buffers and trackers are
-    /// smaller by as much, and so is the shootdown of a batch, which stands for as many more pages;
-    /// else a batch would be a large part of a small cache. A shootdown for one page alone
-    /// takes what it takes.
+    /// Factor by which footprints and caches are smaller than real ones. Batches, page buffers and
+    /// trackers are smaller by as much, and so is the shootdown of a batch, which represents as
+    /// many more pages; otherwise a batch would be a large part of a small cache. A shootdown for
+    /// one page alone is not scaled.
     pub batch_scale: f64,
     /// Pages to migrate together at first.
     pub npm: u32,
@@ -175,13 +176,13 @@ pub struct MechanismConfig {
     pub feedback_batches: u32,
     /// Evaluations with a negative score in a row after which parameters are learnt anew.
     pub negative_scores: u32,
-    /// Whether pages go on migrating while parameters are learnt anew, by the thresholds that there
-    /// were. The paper says that parameters are reset and not that migration stops; where it
-    /// does, one bad score costs as much time as the whole training.
+    /// Whether pages go on migrating while parameters are learnt anew, by the old thresholds. The
+    /// paper says that parameters are reset and not that migration stops; where it does, one bad
+    /// score costs as much time as the whole training.
     pub migrate_while_relearning: bool,
     /// Simulated time of training: the paper has "a few million cycles".
     pub training_us: f64,
-    /// Filtering goes on while more than this share of the pages seen in training is left.
+    /// Filtering goes on while more than this share of the pages accessed in training is left.
     pub filter_share: f64,
     /// Share of the mean access count that makes a page hot.
     pub count_factor: f64,
@@ -223,7 +224,7 @@ impl Default for MechanismConfig {
     }
 }
 
-/// What a migration costs a node (section II, "Page Migration Overheads and Parameters").
+/// The cost of a migration for a node (section II, "Page Migration Overheads and Parameters").
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MigrationConfig {
@@ -233,7 +234,7 @@ pub struct MigrationConfig {
     pub invalidate_ns_per_page: f64,
     /// Re-filling a translation, in equation 1: the paper's reference 30 has 60 to 80 cycles.
     pub tlb_miss_cycles: u32,
-    /// Which local pages make room.
+    /// Which local pages are evicted.
     pub victims: VictimPolicy,
     /// Page copies that a node has under way at once.
     pub copies: u32,
@@ -264,30 +265,30 @@ pub struct RackConfig {
     pub pools: u32,
     /// Of every node's pages, the share that is allocated locally.
     pub local_share: f64,
-    /// In which order they are dealt out.
+    /// The order in which local and remote pages are allocated.
     pub dealing: Dealing,
     /// How remote memory appears to nodes.
     pub organization: Organization,
-    /// Which pool the next chunk comes from.
+    /// The pool of the next chunk.
     pub allocation: Allocation,
-    /// What the global manager hands out at once, in the distributed organization.
+    /// Size of the global manager's allocations in the distributed organization.
     pub chunk: Bytes,
     /// The processor of each node.
     pub processor: Processor,
-    /// Reservation stations of a core (table I). Instructions that wait for a load hold one each, so
-    /// that they can fill before the reorder buffer does ([`RackConfig::window`]).
+    /// Reservation stations of a core (table I). Instructions that wait for a load hold one each,
+    /// so that they can fill before the reorder buffer does ([`RackConfig::window`]).
     pub reservation_stations: u32,
-    /// Of the instructions after a load, the share that waits for it in a reservation station. Streams
-    /// do not tell: half is an assumption.
+    /// Of the instructions after a load, the share that waits for it in a reservation station.
+    /// Streams do not contain it: half is an assumption.
     pub waiting_share: f64,
     /// Misses that a node's last level can have under way. The paper has 256 for 32 cores and none
-    /// for 4; here they do not limit what the first levels' 16 each allow.
+    /// for 4; here they do not limit the first levels' 16 each.
     pub llc_mshrs: u32,
     /// From the last level to the local memory controller and back.
     pub local_path_ns: f64,
     /// Translation between local and remote physical addresses, in the distributed organization.
     pub translation_ns: f64,
-    /// A page fault, beside what the allocation takes.
+    /// A page fault, beside the time of the allocation.
     pub page_fault_ns: f64,
     /// Memory of a node.
     pub local_dram: DramConfig,
@@ -299,9 +300,9 @@ pub struct RackConfig {
     pub network: NetworkConfig,
     /// The structures in the switch.
     pub mechanism: MechanismConfig,
-    /// What a migration costs.
+    /// The cost of a migration.
     pub migration: MigrationConfig,
-    /// Instructions that each core runs before anything is counted.
+    /// Instructions that each core runs before counting begins.
     pub warm_up_instructions: u64,
     /// Instructions that each core runs.
     pub instructions: u64,
@@ -309,11 +310,11 @@ pub struct RackConfig {
     pub sample_us: f64,
     /// Seed of everything random.
     pub seed: u64,
-    /// Whether every block carries a value that is checked: what was last written must be read.
+    /// Whether every block holds a value that is checked: a read must return the last write.
     pub check_data: bool,
     /// Packets of this time are traced one by one.
     pub trace: Option<TraceConfig>,
-    /// For tests: what is broken on purpose.
+    /// For tests: the fault injected.
     #[serde(skip)]
     pub fault_injection: Option<FaultInjection>,
 }
@@ -323,11 +324,11 @@ pub struct RackConfig {
 pub enum FaultInjection {
     /// Writes that waited for their block are dropped when it comes.
     LosePendingWrites,
-    /// Blocks written in a pool behind a page's read are taken from the page all the same.
+    /// Blocks written in a pool behind a page's read are still taken from the page.
     IgnoreOutdated,
-    /// A page that comes overwrites what was written to its frame meanwhile.
+    /// A page that arrives overwrites writes to its frame made meanwhile.
     OverwriteArrivals,
-    /// What is written to a victim after it was sent is not sent again.
+    /// Writes to a victim after it was sent are not sent again.
     ForgetLateWrites,
     /// Page accesses pass earlier writes of their blocks.
     PassWrites,
@@ -377,21 +378,21 @@ pub(crate) fn ps(ns: f64) -> Time {
     (ns * 1000.0).round() as Time
 }
 
-/// Picoseconds that a byte takes at a bandwidth, in 1/1024: whole numbers, and exact for the
-/// bandwidths that networks have.
+/// Picoseconds per byte at a bandwidth, in 1/1024: whole numbers, and exact for the bandwidths of
+/// networks.
 pub(crate) fn ps_1024_per_byte(gbit_per_s: f64) -> u64 {
     (8.0 * 1000.0 * 1024.0 / gbit_per_s).round() as u64
 }
 
 impl RackConfig {
-    /// From TOML; keys that do not exist are refused.
+    /// Reads TOML; unknown keys are rejected.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let config: RackConfig = from_toml("rack", text)?;
         config.check()?;
         Ok(config)
     }
 
-    /// The shortest way from one component to another: for so long each can run alone.
+    /// The shortest delay from one component to another: each can run alone for so long.
     pub fn window_ps(&self) -> Time {
         let n = &self.network;
         ps(n.propagation_ns + n.switch_ns.min(n.nic_ns))
@@ -402,15 +403,15 @@ impl RackConfig {
         self.processor.0.cores as usize
     }
 
-    /// Instructions that a core can have behind an unfinished load: as many as the reorder buffer
-    /// holds, or as fill the reservation stations. The load and store queue (`load_store_queue` of the
-    /// processor, 128) is counted apart; by default the stations fill before.
+    /// Instructions that a core can have behind an unfinished load: the reorder buffer's entries,
+    /// or as many as fill the reservation stations. The load and store queue (`load_store_queue` of
+    /// the processor, 128) is counted separately; by default the stations fill before.
     pub fn window(&self) -> u32 {
         let stations = f64::from(self.reservation_stations) / self.waiting_share;
         self.processor.0.core.window_instructions.min(stations as u32)
     }
 
-    /// Whether there can be such a rack.
+    /// Checks that the rack is possible.
     pub fn check(&self) -> Result<(), ConfigError> {
         let rack = "rack";
         let bad = |part: &str, what: String| Err(ConfigError::new(part, what));
@@ -522,7 +523,7 @@ impl RackConfig {
 }
 
 impl MechanismConfig {
-    /// A number of pages at the scale of the rack; 1 at least.
+    /// Scales a number of pages by the rack's scale; 1 at least.
     pub fn scaled(&self, pages: u32) -> u32 {
         ((f64::from(pages) * self.batch_scale).round() as u32).max(1)
     }

@@ -34,18 +34,18 @@ use crate::scheme::{REGISTRY, Scheme};
 use crate::simulate::{RunError, run};
 use crate::stream::WorkloadConfig;
 
-/// Which workloads run at once.
+/// Which workloads run at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
     /// Each on a rack of its own, on all of its nodes.
     #[default]
     Alone,
-    /// All on one rack: node `n` runs workload `n`, beginning again after the last.
+    /// All on one rack: node `n` runs workload `n`, starting over after the last.
     Together,
 }
 
-/// What stands in the file.
+/// The content of the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -87,50 +87,50 @@ struct Overlay {
 /// A rack of an experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Variant {
-    /// Its name.
+    /// The variant's name.
     pub name: String,
-    /// The rack.
+    /// The variant's rack.
     pub rack: RackConfig,
-    /// The schemes it is run under.
+    /// The schemes run on it.
     pub schemes: Vec<&'static Scheme>,
 }
 
 /// An experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
-    /// Its name.
+    /// The experiment's name.
     pub name: String,
-    /// What it shows, and how it is scaled.
+    /// Its result, and its scale.
     pub description: String,
-    /// Which workloads run at once.
+    /// Which workloads run at the same time.
     pub placement: Placement,
-    /// Its racks.
+    /// The racks to run.
     pub variants: Vec<Variant>,
-    /// Its workloads.
+    /// The workloads to run.
     pub workloads: Vec<WorkloadConfig>,
-    /// What a paper claims of it, as it stands in the file; whoever checks claims reads them.
+    /// A paper's claims on it, as in the file; the code that checks claims reads them.
     pub claims: Vec<toml::Table>,
 }
 
 /// One run of an experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
-    /// Which variant.
+    /// Index of the variant.
     pub variant: usize,
-    /// Which workloads, by node.
+    /// Index of the workload of each node.
     pub workloads: Vec<usize>,
     /// The scheme; `None` for the base, all memory local.
     pub scheme: Option<&'static Scheme>,
-    /// Where the base of its slowdown stands in the plan.
+    /// Index in the plan of the base of its slowdown.
     pub base: usize,
 }
 
-/// A run and what came of it.
+/// A run and its outcome.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finished {
-    /// What was run.
+    /// The run's plan.
     pub planned: Planned,
-    /// What came of it.
+    /// The run's outcome.
     pub outcome: Outcome,
 }
 
@@ -159,8 +159,8 @@ fn rack(table: toml::Table, variant: &str) -> Result<RackConfig, ConfigError> {
 }
 
 impl Experiment {
-    /// From TOML. With `full`, the values meant for full size replace the scaled ones. `only` are
-    /// the schemes to run instead of the file's, unless empty.
+    /// Reads TOML. With `full`, the values for full size replace the scaled ones. `only` is the
+    /// schemes to run instead of the file's, unless empty.
     pub fn from_toml(text: &str, full: bool, only: &[String]) -> Result<Self, ConfigError> {
         let bad = |what: String| ConfigError::new("experiment", what);
         let file: File = terrace_hardware::layered::from_toml("experiment", text)?;
@@ -222,8 +222,8 @@ impl Experiment {
         })
     }
 
-    /// Whether every workload can begin on every rack. Racks themselves were checked when they were
-    /// read.
+    /// Checks that every workload can start on every rack. Racks themselves were checked when they
+    /// were read.
     pub fn check(&self) -> Result<(), ConfigError> {
         let mut checked = std::collections::BTreeSet::new();
         for cores in self.variants.iter().map(|v| v.rack.cores()) {
@@ -234,7 +234,7 @@ impl Experiment {
         Ok(())
     }
 
-    /// Sets of workloads that run at once, by node.
+    /// Sets of workloads that run at the same time, by node.
     fn sets(&self, nodes: usize) -> Vec<Vec<usize>> {
         let all = self.workloads.len();
         match self.placement {
@@ -243,7 +243,7 @@ impl Experiment {
         }
     }
 
-    /// The rack with all memory local. What then makes no difference has its default, so that racks
+    /// The rack with all memory local. Values without effect then have their default, so that racks
     /// that differ only there have the same base.
     fn base(rack: &RackConfig) -> RackConfig {
         let supported_nodes = rack.mechanism.supported_nodes;
@@ -298,15 +298,15 @@ impl Experiment {
         }
     }
 
-    /// Runs everything on so many threads of the host; `done` hears of each run that ends. The
-    /// results stand in the order of the plan and do not depend on the number of threads.
+    /// Runs everything on so many threads of the host; `done` gets each run that ends. The results
+    /// are in the order of the plan and do not depend on the number of threads.
     pub fn run(
         &self,
         threads: usize,
         done: impl Fn(&Planned) + Sync,
     ) -> Result<Vec<Finished>, RunError> {
         let plan = self.plan();
-        // Several runs at once where there are several; the threads that are left run within.
+        // Several runs at once where there are several; the remaining threads run within each.
         let outer = threads.min(plan.len()).max(1);
         let inner = (threads / outer).max(1);
         let outcomes = terrace_jobs::try_all(&plan, outer, |planned| {

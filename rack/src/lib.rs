@@ -2,26 +2,28 @@
 //! memory pools, after "A Practical Approach For Workload-Aware Data Movement in Disaggregated
 //! Memory Systems" (Puri et al.; "the paper" in this crate).
 //!
-//! **Knows** nodes, network, pools and the mechanism in the switch that decides what moves.
-//! **Must not know** result files, reports, arguments. Cores, caches, TLBs, walkers and DRAM are
-//! those of `terrace-hardware`: there is one model of each in the project.
+//! **Knows** nodes, network, pools and the mechanism in the switch that decides what moves. **Must
+//! not know** result files, reports, arguments. Cores, caches, TLBs, walkers and DRAM are those of
+//! `terrace-hardware`: the project has one model of each.
 //!
 //! The simulation is event-driven. Nodes, switch and pools are components that share nothing and
-//! talk through packets that take time; so they can run for as long as the shortest way takes
-//! before they must meet, each on a thread of its own, and no result depends on how many threads
-//! there are ([`simulate`]).
+//! exchange packets that take time. So each can run alone, on a thread of its own, for as long as
+//! the shortest delay between components before they must exchange packets; no result depends on
+//! the number of threads ([`simulate`]).
 //!
 //! In reading order:
-//! - [`config`]: everything that can be set, with the paper's table I as the default;
-//! - [`packet`], [`link`], [`nic`]: what travels, and the queues it waits in;
-//! - [`address`], [`manager`]: remote pages, chunks, who gets which;
-//! - [`stream`]: where instructions come from;
-//! - [`node`]: a compute node; [`pages`]: its page table; [`local`]: its memory manager; [`victims`]: which pages it gives up; [`background`]: copies that let demand pass;
+//! - [`config`]: the configuration, with the paper's table I as the default;
+//! - [`packet`], [`link`], [`nic`]: packets, and the queues that they wait in;
+//! - [`address`], [`manager`]: remote pages, chunks, and their owners;
+//! - [`stream`]: sources of instructions;
+//! - [`node`]: a compute node; [`pages`]: its page table; [`local`]: its memory manager;
+//!   [`victims`]: the choice of pages to evict; [`background`]: copies that give way to demand;
 //! - [`pool`]: a memory pool;
-//! - [`mechanism`]: the parts in the switch that the paper adds; [`switch`]: the switch itself;
-//! - [`scheme`]: the data-movement schemes, each a choice among those parts;
-//! - [`simulate`]: all together; [`outcome`]: what it counted; [`experiment`]: many runs from one file;
-//!   [`trace`]: packets one by one.
+//! - [`mechanism`]: the structures that the paper adds to the switch; [`switch`]: the switch
+//!   itself;
+//! - [`scheme`]: the data-movement schemes, each a choice among these structures;
+//! - [`simulate`]: all together; [`outcome`]: its counters; [`experiment`]: many runs from one
+//!   file; [`trace`]: packets one by one.
 #![forbid(unsafe_code)]
 
 pub mod address;

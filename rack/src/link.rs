@@ -1,5 +1,5 @@
 //! One direction of a link: a server that sends packets one after the other into the finite buffer
-//! at its other end, whose free bytes it knows (credits). Nothing is ever dropped.
+//! at its other end, whose free bytes it tracks (credits). Nothing is ever dropped.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::{NEVER, Time};
 /// Which of the waiting packets goes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// The one that came first.
+    /// The one that arrived first.
     Fifo,
     /// While both kinds wait, so many of blocks, then so many of pages.
     Weighted(u32, u32),
@@ -35,7 +35,7 @@ impl Turns {
         self.left = self.left.min(self.weights[self.kind]).max(1);
     }
 
-    /// Whose turn it is, of those that wait.
+    /// The kind whose turn it is, of those that wait.
     pub fn next(&self, waits: [bool; 2]) -> Option<usize> {
         match waits {
             [true, true] => Some(self.kind),
@@ -45,7 +45,7 @@ impl Turns {
         }
     }
 
-    /// One of `kind` went.
+    /// Records that one of `kind` went.
     pub fn went(&mut self, kind: usize) {
         if kind != self.kind {
             return;
@@ -58,7 +58,7 @@ impl Turns {
     }
 }
 
-/// How long `bytes` take.
+/// Transfer time of `bytes`.
 #[inline]
 pub fn transmission(ps_1024_per_byte: u64, bytes: u32) -> Time {
     (ps_1024_per_byte * u64::from(bytes)) >> 10
@@ -70,7 +70,7 @@ pub struct Sender {
     queues: [VecDeque<(Time, Packet)>; 2],
     share: Share,
     turns: Turns,
-    /// Bytes that wait here, and how many may.
+    /// Bytes that wait here, and the limit.
     waiting_bytes: u64,
     capacity_bytes: u64,
     credits: u64,
@@ -87,7 +87,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Idle, with the whole of the buffer at the other end free.
+    /// Idle, with the whole buffer at the other end free.
     pub fn new(ps_1024_per_byte: u64, capacity_bytes: u64, credits: u64, share: Share) -> Self {
         let turns = match share {
             Share::Fifo => Turns::new(1, 1),
@@ -109,7 +109,7 @@ impl Sender {
         }
     }
 
-    /// Whether a packet of so many bytes finds room to wait.
+    /// Whether a packet of so many bytes has room to wait.
     pub fn has_room(&self, bytes: u32) -> bool {
         self.waiting_bytes + u64::from(bytes) <= self.capacity_bytes
     }
@@ -119,7 +119,7 @@ impl Sender {
         self.waiting_bytes
     }
 
-    /// Whether nothing waits.
+    /// Whether no packet waits.
     pub fn is_empty(&self) -> bool {
         self.waiting_bytes == 0
     }
@@ -135,8 +135,8 @@ impl Sender {
         self.queues[queue].push_back((ready, packet));
     }
 
-    /// Bytes of the buffer at the other end are free again, known here at `now`: what waited for
-    /// them cannot have been sent before.
+    /// Bytes of the buffer at the other end are free again, known here at `now`: packets that
+    /// waited for them cannot have been sent before.
     pub fn credit(&mut self, now: Time, bytes: u64) {
         self.credits += bytes;
         self.free_at = self.free_at.max(now);
@@ -147,7 +147,7 @@ impl Sender {
         self.credits
     }
 
-    /// When the next packet can be sent, credits permitting.
+    /// When the next packet can be sent, if credits permit.
     #[inline]
     pub fn next(&self) -> Time {
         if self.waiting_bytes == 0 {
@@ -155,7 +155,7 @@ impl Sender {
         }
         let at = self.start_time();
         match self.choice(at) {
-            // Waits for its turn even if another would fit: large packets must not starve.
+            // Waits for its turn even if another packet would fit: large packets must not starve.
             Some(q) if u64::from(self.queues[q][0].1.bytes) <= self.credits => at,
             _ => NEVER,
         }

@@ -1,15 +1,16 @@
-//! The memory manager of a node: requests that miss the last level find their way to local DRAM
-//! or out to the network; frames and remote pages are allocated; pages come and go.
+//! The memory manager of a node: requests that miss the last level go to local DRAM or out to the
+//! network; frames and remote pages are allocated; pages arrive and leave.
 //!
-//! A migration of a batch goes as follows. (1) The switch names the pages. (2) All cores stop for
+//! A migration of a batch has these steps. (1) The switch names the pages. (2) All cores stop for
 //! the shootdown; then translations are changed, the pages' blocks leave the caches, and as many
-//! victims are chosen. (3) The node says it is ready, behind its last write to the old addresses, so
-//! the switch's copy is final. (4) Pages come. Until one is there, its blocks are read from the
-//! switch (nothing else has changed them), and blocks written are written to its frame at once and
-//! marked, so that what comes does not overwrite them. (5) Victims leave meanwhile. Until the pool
-//! has one, its blocks are served by its old frame; those written after it was sent are sent again.
-//! Frames and remote pages that become free are used by the next batch: each victim goes where an
-//! earlier migrated page was, so the ratio of local to remote memory stays.
+//! victims are chosen. (3) The node reports that it is ready, behind its last write to the old
+//! addresses, so the switch's copy is final. (4) Pages arrive. Until one has arrived, its blocks
+//! are read from the switch (nothing else has changed them), and blocks written are written to its
+//! frame at once and marked, so that the arriving page does not overwrite them. (5) Victims leave
+//! meanwhile. Until the pool has one, its blocks are served by its old frame; those written after
+//! it was sent are sent again. Frames and remote pages that become free are used by the next batch:
+//! each victim is placed where an earlier migrated page was, so the ratio of local to remote memory
+//! stays.
 
 mod allocation;
 mod dealer;
@@ -43,22 +44,22 @@ use crate::scheme::{Batch, Scheme};
 use crate::victims::Victims;
 use crate::{NEVER, Time};
 
-/// A DRAM access that nobody waits for.
+/// A DRAM access that no core waits for.
 const NOBODY: RequestId = RequestId(1 << 63);
 /// A block of a victim is read to be sent: the departure is in the low bits.
 const COPY: u64 = 1 << 62;
-/// A block of a page that came is written.
+/// A block of an arrived page is written.
 const ARRIVED: RequestId = RequestId(1 << 61);
 
-/// A miss on its way.
+/// A miss under way.
 #[derive(Debug, Clone, Copy)]
 struct Miss {
     since: Time,
     page: u32,
-    /// The value that must come, where data are checked and it is known.
+    /// The value that must be read, where data are checked and it is known.
     expected: Option<u64>,
     remote: bool,
-    /// The page was on its way in: its remote page is not free before this read is done.
+    /// The page was arriving: its remote page is not free before this read is done.
     arrival: Option<u32>,
 }
 
@@ -71,24 +72,24 @@ pub struct LocalMemory {
     pub nic: Nic,
     dram: Dram,
     dram_under_way: u32,
-    /// Those of reads that a core waits for.
+    /// Demand reads among these: reads that a core waits for.
     demand_reads: u32,
-    /// Copies of pages, which let demand pass.
+    /// Copies of pages, which give way to demand.
     background: Background<PageCopy>,
     path_out: Time,
     path_back: Time,
     translation_time: Time,
-    /// What the processor asks for.
+    /// The processor's requests.
     pub requests: Requests,
-    /// Reads that have a register, and those that wait for one.
+    /// Reads that have a register, and reads that wait for one.
     misses: ByRequest<Miss>,
     mshrs: usize,
     waiting: VecDeque<Queued>,
     /// Local answers on their way back.
     back: VecDeque<(Time, RequestId)>,
-    /// Packets that find no room in the interface.
+    /// Packets that have no room in the interface.
     outgoing: VecDeque<Packet>,
-    /// Its pages.
+    /// The node's pages.
     pub pages: Pages,
     translation: Translation,
     remote_to_page: ByPage<u32>,
@@ -98,7 +99,7 @@ pub struct LocalMemory {
     free_frames: Vec<u32>,
     free_remote: VecDeque<u32>,
     unit: u32,
-    /// Whether more remote memory has been asked for.
+    /// Whether more remote memory has been requested.
     asked: bool,
     victims: Victims,
     arrivals: Vec<Arrival>,
@@ -121,51 +122,51 @@ pub struct LocalMemory {
     ledger_batches: u32,
     feedback_batches: u32,
     window: Time,
-    /// What local and remote memory hold, where data are checked.
+    /// The content of local and remote memory, where data are checked.
     check: Option<Check>,
     fault_injection: Option<FaultInjection>,
-    /// What it counted.
+    /// The counters of the node.
     pub counts: NodeCounts,
-    /// Why it cannot go on, if it cannot.
+    /// Why the node cannot go on, if it cannot.
     pub problem: Option<String>,
-    /// How far it has run. A core that was waited for makes its next requests from where its dispatch
-    /// stands, which may be earlier: they count as made now.
+    /// The time it has been run to. A core that was waited for makes its next requests from its own
+    /// dispatch time, which may be earlier: they count as made now.
     latest: Time,
 }
 
-/// Values by place and by what was last written.
+/// Values by place and by last write.
 #[derive(Debug, Default)]
 struct Check {
     frames: BTreeMap<u32, PageValues>,
     /// By page and block.
     written: BTreeMap<u64, u64>,
     next: u64,
-    /// Remote pages that held something before, and pages that were mapped there: what they hold before
-    /// they are written is not known.
+    /// Remote pages that had content before, and pages that were mapped there: their content before
+    /// the first write is not known.
     used: BTreeSet<u32>,
     unknown: BTreeSet<u32>,
 }
 
 impl Check {
-    /// What a read of a block must give: what was last written, or zero.
+    /// The value that a read of a block must return: the last write, or zero.
     fn expected(&self, page: u32, block: u8) -> Option<u64> {
         let written = self.written.get(&LocalMemory::key(page, block)).copied();
         written.or_else(|| (!self.unknown.contains(&page)).then_some(0))
     }
 }
 
-/// What an event asks of the processor.
+/// The effect of an event on the processor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wake {
-    /// Nothing.
+    /// No effect.
     Nobody,
     /// A request was completed.
     Completed(Completion),
     /// All cores stop for so long.
     Stop(Time),
-    /// Pages' translations and blocks leave the processor: those that come, and victims.
+    /// Pages' translations and blocks leave the processor: arriving pages, and victims.
     Remap,
-    /// Remote memory was given: page faults that waited can be tried again.
+    /// Remote memory was allocated: page faults that waited can be tried again.
     Memory,
 }
 
@@ -242,7 +243,7 @@ impl LocalMemory {
         })
     }
 
-    /// What its DRAM counted.
+    /// The counters of its DRAM.
     pub fn dram_counts(&self) -> terrace_hardware::dram::channel::ChannelCounts {
         self.dram.counts()
     }
@@ -252,7 +253,7 @@ impl LocalMemory {
         self.misses.len() + self.waiting.len()
     }
 
-    /// Whether nothing is on its way anywhere.
+    /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.requests.queue.is_empty()
             && self.misses.is_empty()
@@ -265,8 +266,8 @@ impl LocalMemory {
             && self.batch.at.is_none()
     }
 
-    /// For checks at rest: everything that was written, as page, block and value, and what the place
-    /// holds where it should be: a value, or the remote page that must have it.
+    /// For checks at rest: every write, as page, block and value, and the value where the block
+    /// should be: a value, or the remote page that must have it.
     pub fn written(&self) -> Vec<(u32, u8, u64, Result<u64, RemotePage>)> {
         let Some(check) = &self.check else { return Vec::new() };
         let one = |(&key, &value): (&u64, &u64)| {
@@ -276,7 +277,7 @@ impl LocalMemory {
                 Place::Local(frame) => {
                     Ok(check.frames.get(&frame).map_or(0, |v| v[usize::from(block)]))
                 }
-                // At rest nothing is on its way.
+                // At rest no page is on its way.
                 Place::In(_) | Place::Out(_) => Ok(u64::MAX),
             };
             (page, block, value, here)
@@ -284,7 +285,7 @@ impl LocalMemory {
         check.written.iter().map(one).collect()
     }
 
-    /// What the walker is told that local memory takes, from now on.
+    /// Updates the local read time that the walker uses, from now on.
     pub fn refresh_mean(&mut self) {
         self.requests.local_mean = self.mean_times().0;
     }
@@ -298,7 +299,7 @@ impl LocalMemory {
         self.dram.completion_bound().map_or(NEVER, |t| t.0)
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     pub fn next_event(&self) -> Time {
         let queued = self.requests.queue.peek().map_or(NEVER, |Reverse(q)| q.at);
         let back = self.back.front().map_or(NEVER, |b| b.0);
@@ -311,7 +312,7 @@ impl LocalMemory {
             .max(self.latest)
     }
 
-    /// Lets the next thing happen, which [`LocalMemory::next_event`] said is at `now`.
+    /// Processes the next event, which is at `now` by [`LocalMemory::next_event`].
     pub fn step(&mut self, now: Time, out: &mut Vec<Message>) -> Wake {
         self.latest = now;
         if self.back.front().is_some_and(|b| b.0 <= now) {
@@ -392,7 +393,7 @@ impl LocalMemory {
         u64::from(frame) * PAGE_BYTES + u64::from(block) * 64
     }
 
-    /// A request's time has come.
+    /// The time of a request has come.
     fn issue(&mut self, now: Time, queued: Queued) {
         let id = RequestId(queued.id);
         if queued.address >= TABLES_AT {
@@ -488,7 +489,7 @@ impl LocalMemory {
         self.dram_submit(now, NOBODY, Self::frame_address(frame, block), Access::Write);
     }
 
-    /// The value that a block is written with, where data are checked.
+    /// The value of a block write, where data are checked.
     fn written_now(&mut self, page: u32, block: u8) -> u64 {
         let Some(check) = &mut self.check else { return 0 };
         check.next += 1;
@@ -511,7 +512,7 @@ impl LocalMemory {
         }
     }
 
-    /// Mean time so far of reads from local memory, and of those from a pool.
+    /// Mean time so far of reads from local memory, and of reads from a pool.
     fn mean_times(&self) -> (Time, Time) {
         let c = &self.counts;
         let local = c.local_ps.checked_div(c.local_reads).unwrap_or(50_000);
@@ -541,7 +542,7 @@ impl LocalMemory {
                 let Spent { nic, switch, queue, dram } = packet.spent;
                 c.remote_reads += 1;
                 c.remote_ps += latency;
-                // No pool was asked: a page buffer had the block, or got it while this waited.
+                // No pool was accessed: a page buffer had the block, or got it while this waited.
                 let buffered = dram == 0;
                 if buffered {
                     c.buffer_reads += 1;
@@ -587,7 +588,7 @@ impl LocalMemory {
         Wake::Completed(Completion { id, done: Picoseconds(now) })
     }
 
-    /// A packet came.
+    /// A packet arrived.
     fn deliver(&mut self, now: Time, packet: Packet) -> Wake {
         match packet.kind {
             Kind::Data => return self.finish(now, packet.id, Some(&packet)),

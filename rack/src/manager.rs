@@ -1,18 +1,18 @@
-//! The global memory manager: hands out remote memory over the pools (the paper, sections II
-//! and IV-A: 4 MB chunks, round robin).
+//! The global memory manager: allocates remote memory over the pools (the paper, sections II and
+//! IV-A: 4 MB chunks, round robin).
 
 use terrace_hardware::error::ConfigError;
 
 use crate::address::{POOL_PAGE_BITS, RemotePage};
 use crate::config::{Allocation, Organization, PAGE_BYTES, RackConfig};
 
-/// Who has been given what.
+/// The owners of remote memory.
 #[derive(Debug, Clone)]
 pub struct GlobalManager {
     allocation: Allocation,
-    /// Pages handed out at once.
+    /// Pages per allocation.
     unit: u32,
-    /// Pages of each pool, and how many of them are given away.
+    /// Pages of each pool, and how many of them are allocated.
     capacity: u32,
     given: Vec<u32>,
     next: usize,
@@ -50,7 +50,7 @@ impl GlobalManager {
         })
     }
 
-    /// Pages handed out at once.
+    /// Pages per allocation.
     pub fn unit(&self) -> u32 {
         self.unit
     }
@@ -74,7 +74,7 @@ impl GlobalManager {
         Some(first)
     }
 
-    /// Pages given away, by pool.
+    /// Pages allocated, by pool.
     pub fn given(&self) -> &[u32] {
         &self.given
     }

@@ -16,18 +16,18 @@ pub struct Nic {
     processing: Time,
     propagation: Time,
     ps_1024_per_byte: u64,
-    /// Room in the switch that will be known, and when.
+    /// Credits of the switch that will be known, and when.
     credits: VecDeque<(Time, u64)>,
     /// When the way in is free again.
     in_free_at: Time,
-    /// What has come, by the time at which it is depacketized.
+    /// Arrived packets, by the time at which they are depacketized.
     delivered: VecDeque<(Time, Packet)>,
-    /// Bytes that left the buffer in since the last report, and when the last did.
+    /// Bytes that left the input buffer since the last report, and when the last did.
     freed: u64,
     freed_at: Time,
     /// Time spent receiving.
     pub in_busy: Time,
-    /// Packets that it sent, where they are traced.
+    /// Packets sent, where they are traced.
     pub tracer: Tracer,
     /// Bytes received.
     pub in_bytes: u64,
@@ -56,18 +56,18 @@ impl Nic {
         }
     }
 
-    /// Takes a packet to be sent. The caller made sure that there is room.
+    /// Takes a packet to be sent. The caller has checked that there is room.
     pub fn send(&mut self, now: Time, mut packet: Packet) {
         packet.spent.nic += self.processing + transmission(self.ps_1024_per_byte, packet.bytes);
         self.out.push(now + self.processing, packet);
     }
 
-    /// When the next packet leaves, or the switch's credits come that it may wait for.
+    /// When the next packet leaves, or the switch's credits arrive that it may wait for.
     pub fn next_departure(&self) -> Time {
         self.out.next().min(self.credits.front().map_or(NEVER, |c| c.0))
     }
 
-    /// What happens at [`Nic::next_departure`]: a packet that leaves, perhaps.
+    /// Processes the event of [`Nic::next_departure`]: may return a packet that leaves.
     pub fn depart(&mut self, now: Time) -> Option<Message> {
         while let Some(&(at, bytes)) = self.credits.front()
             && at <= now
@@ -83,7 +83,7 @@ impl Nic {
         Some(Message::Packet(end + self.propagation, packet))
     }
 
-    /// What the switch sent. Packets come in the order of their arrival.
+    /// Receives a message of the switch. Packets come in the order of their arrival.
     pub fn receive(&mut self, message: Message) {
         match message {
             Message::Credit(at, bytes) => self.credits.push_back((at, bytes)),
@@ -101,23 +101,24 @@ impl Nic {
         }
     }
 
-    /// When the next packet is there for good.
+    /// When the next packet is depacketized.
     pub fn next_delivery(&self) -> Time {
         self.delivered.front().map_or(NEVER, |d| d.0)
     }
 
-    /// Takes it out of the interface. Its buffer is free when [`Nic::release`] is called.
+    /// Removes it from the interface. Its buffer is free when [`Nic::release`] is called.
     pub fn deliver(&mut self) -> Option<Packet> {
         self.delivered.pop_front().map(|d| d.1)
     }
 
-    /// Bytes of the buffer in are free again.
+    /// Bytes of the input buffer are free again.
     pub fn release(&mut self, now: Time, bytes: u32) {
         self.freed += u64::from(bytes);
         self.freed_at = now;
     }
 
-    /// What to tell the switch of freed bytes; it learns of them `window` after the last was freed.
+    /// The report of freed bytes to the switch; it is known there `window` after the last was
+    /// freed.
     pub fn credit(&mut self, window: Time) -> Option<Message> {
         let bytes = std::mem::take(&mut self.freed);
         (bytes > 0).then(|| Message::Credit(self.freed_at + window, bytes))

@@ -1,8 +1,8 @@
 //! A compute node: cores that run their streams, caches and translation, and the memory manager
 //! behind them.
 //!
-//! Cores run ahead to the end of the window, or until they wait for memory; then requests,
-//! answers and packets happen in the order of their times, and cores that were waited for go on.
+//! Cores run ahead to the end of the window, or until they wait for memory; then requests, answers
+//! and packets are processed in time order, and cores that were waited for go on.
 
 use terrace_hardware::address::{Kind as Access, VirtualAddress};
 use terrace_hardware::cpu::{CoreCounts, Dependence};
@@ -18,22 +18,22 @@ use crate::scheme::Scheme;
 use crate::stream::{Item, Next, Stream, WorkloadConfig};
 use crate::{NEVER, Time};
 
-/// What a core is doing.
+/// The state of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It can go on.
+    /// The core can go on.
     Ready,
-    /// It waits for memory, with this reference.
+    /// The core waits for memory, with this reference.
     Waiting(Item),
     /// Its page fault waits for remote memory, with this reference.
     Faulting(Item),
-    /// It waits for the other cores.
+    /// The core waits for the other cores.
     Barrier,
-    /// Its stream has nothing for it now.
+    /// Its stream has no reference for it now.
     Starved,
     /// Its instructions are done, its misses not.
     Draining,
-    /// Done.
+    /// The core is done.
     Done,
 }
 
@@ -55,7 +55,7 @@ pub struct ComputeNode {
     warm_up: u64,
     budget: u64,
     fault: Time,
-    /// When counting began, and what had been counted by then.
+    /// When counting began, and the counts at that time.
     began: Time,
     before: NodeCounts,
     warm_cores: usize,
@@ -101,7 +101,7 @@ impl ComputeNode {
         })
     }
 
-    /// The addresses that its program touches in its start-up, a page each, in order.
+    /// The addresses that its program touches in its start-up, one per page, in order.
     pub fn start_up(&mut self) -> Vec<u64> {
         let mut order = Vec::new();
         let mut seen = std::collections::BTreeSet::new();
@@ -123,12 +123,12 @@ impl ComputeNode {
         &mut self.memory
     }
 
-    /// Its memory manager, to look at.
+    /// Its memory manager, read-only.
     pub fn memory_ref(&self) -> &LocalMemory {
         &self.memory
     }
 
-    /// What it runs.
+    /// Name of its workload.
     pub fn workload(&self) -> &str {
         &self.name
     }
@@ -138,7 +138,7 @@ impl ComputeNode {
         self.done_at
     }
 
-    /// Why it cannot go on, if it cannot.
+    /// Why the node cannot go on, if it cannot.
     pub fn problem(&self) -> Option<String> {
         self.memory.problem.clone().or_else(|| self.stream.problem().map(str::to_owned))
     }
@@ -148,7 +148,7 @@ impl ComputeNode {
         &self.samples
     }
 
-    /// The last sample, for what others know of it.
+    /// Its timeline, to be completed with the switch's values.
     pub fn samples_mut(&mut self) -> &mut Vec<Sample> {
         &mut self.samples
     }
@@ -160,7 +160,7 @@ impl ComputeNode {
         (all - self.instructions_before, end.saturating_sub(self.began))
     }
 
-    /// What was counted since the warm-up.
+    /// The counts since the warm-up.
     pub fn counts(&self) -> NodeCounts {
         let mut counts = self.memory.counts.since(&self.before);
         counts.walks =
@@ -168,7 +168,7 @@ impl ComputeNode {
         counts
     }
 
-    /// All cores together.
+    /// The counts of all cores together.
     pub fn core_counts(&self) -> CoreCounts {
         let mut sum = CoreCounts::default();
         for core in 0..self.processor.cores() {
@@ -191,12 +191,12 @@ impl ComputeNode {
         (0..self.cores.len()).map(|c| self.processor.core(c).now().0).max().unwrap_or(0)
     }
 
-    /// Takes what the switch sent.
+    /// Receives a message of the switch.
     pub fn receive(&mut self, message: Message) {
         self.memory.nic.receive(message);
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     pub fn next_event(&self) -> Time {
         let core = |c: usize| match self.cores[c].state {
             State::Ready => self.processor.core(c).now().0,
@@ -206,7 +206,7 @@ impl ComputeNode {
         cores.min(self.memory.next_event())
     }
 
-    /// Runs up to `end`; what is sent goes to `out`.
+    /// Runs up to `end`; messages go to `out`.
     pub fn run_until(&mut self, begin: Time, end: Time, out: &mut Vec<Message>) {
         for core in 0..self.cores.len() {
             if self.cores[core].state == State::Starved {
@@ -254,7 +254,7 @@ impl ComputeNode {
         }
     }
 
-    /// All cores stand still for a shootdown.
+    /// Stops all cores for a shootdown.
     fn stop(&mut self, now: Time, stop: Time) {
         for core in 0..self.cores.len() {
             let from = self.processor.core(core).now().0.max(now);
@@ -275,7 +275,7 @@ impl ComputeNode {
         }
     }
 
-    /// Tries the reference again that a core waits with, and goes on if it succeeds.
+    /// Retries the reference that a core waits with, and goes on if it succeeds.
     fn retry(&mut self, core: usize, end: Time) {
         let (State::Waiting(item) | State::Faulting(item)) = self.cores[core].state else { return };
         if self.attempt(core, item) {
@@ -322,7 +322,7 @@ impl ComputeNode {
                             )
                     });
                     if alone {
-                        // Nobody takes what is in its way.
+                        // No core takes the references before its own.
                         self.drain(core);
                     } else {
                         self.cores[core].state = State::Starved;
@@ -377,7 +377,7 @@ impl ComputeNode {
         }
     }
 
-    /// All cores that are not done have come to a barrier: they go on together.
+    /// All cores that are not done have reached a barrier: they go on together.
     fn pass_barrier(&mut self) -> bool {
         let mut waits = false;
         for core in &self.cores {

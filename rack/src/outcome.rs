@@ -1,4 +1,4 @@
-//! What a run counted.
+//! Counters and results of a run.
 
 use terrace_hardware::cpu::CoreCounts;
 use terrace_hardware::dram::channel::ChannelCounts;
@@ -31,7 +31,7 @@ impl Histogram {
     pub fn add(&mut self, latency: Time) {
         let ns = (latency / 1000).max(1);
         let octave = ns.ilog2();
-        // The two bits after the first.
+        // The two bits after the highest.
         let quarter = if octave >= 2 { (ns >> (octave - 2)) & 3 } else { (ns << (2 - octave)) & 3 };
         let bin = (octave * PER_OCTAVE) as usize + quarter as usize;
         self.bins[bin.min(BINS - 1)] += 1;
@@ -45,12 +45,12 @@ impl Histogram {
         })
     }
 
-    /// All that was counted.
+    /// Total count.
     pub fn count(&self) -> u64 {
         self.bins.iter().sum()
     }
 
-    /// The lower bound of the bin that the given share of all lies at or below.
+    /// The lower bound of the bin that the given share of all is at or below.
     pub fn quantile_ns(&self, share: f64) -> f64 {
         let wanted = (share * self.count() as f64).ceil() as u64;
         let mut sum = 0;
@@ -73,7 +73,7 @@ pub struct RemoteLatency {
     pub nic: Histogram,
     /// Switch and page buffers.
     pub switch: Histogram,
-    /// Waiting.
+    /// Waiting in queues.
     pub queue: Histogram,
     /// The pool's memory.
     pub dram: Histogram,
@@ -81,16 +81,16 @@ pub struct RemoteLatency {
     pub sums: [u64; 5],
 }
 
-/// What one node counted.
+/// Counters of one node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeCounts {
     /// Last-level misses that local memory answered.
     pub local_reads: u64,
-    /// Those of them to pages that had migrated.
+    /// Local reads to pages that had migrated.
     pub migrated_reads: u64,
     /// Last-level misses that went out to the network.
     pub remote_reads: u64,
-    /// Those of them that a page buffer answered, at once or when the block came.
+    /// Remote reads that a page buffer answered, at once or when the block arrived.
     pub buffer_reads: u64,
     /// Dirty blocks written to local memory.
     pub local_writes: u64,
@@ -98,25 +98,25 @@ pub struct NodeCounts {
     pub remote_writes: u64,
     /// Time of local reads, in picoseconds.
     pub local_ps: u64,
-    /// Time of remote reads.
+    /// Time of remote reads, in picoseconds.
     pub remote_ps: u64,
-    /// Time of those that page buffers answered.
+    /// Time of reads that page buffers answered, in picoseconds.
     pub buffer_ps: u64,
-    /// Those that a page buffer answered at once, and their time.
+    /// Reads that a page buffer answered at once, and their time.
     pub buffer_hits: u64,
-    /// See above.
+    /// Time of these reads, in picoseconds.
     pub buffer_hit_ps: u64,
     /// Local latencies.
     pub local_latency: Histogram,
     /// Remote latencies.
     pub remote_latency: RemoteLatency,
-    /// Pages that came.
+    /// Pages that arrived.
     pub pages_in: u64,
-    /// Pages that made room.
+    /// Pages that left as victims.
     pub pages_out: u64,
-    /// Batches.
+    /// Batches migrated.
     pub migrations: u64,
-    /// Time that cores stood still for shootdowns, each core counted once.
+    /// Time that cores were stopped for shootdowns, each core counted once.
     pub stall_ps: u64,
     /// Page faults.
     pub faults: u64,
@@ -124,7 +124,7 @@ pub struct NodeCounts {
     pub pages_local: u64,
     /// See above.
     pub pages_remote: u64,
-    /// Blocks read whose value was not what was last written; 0 unless something is broken.
+    /// Blocks read whose value was not the last write; 0 unless something is broken.
     pub wrong_values: u64,
     /// Values checked.
     pub checked_values: u64,
@@ -133,9 +133,9 @@ pub struct NodeCounts {
 }
 
 impl NodeCounts {
-    /// What happened since `before`.
+    /// The counts since `before`.
     pub fn since(&self, before: &NodeCounts) -> NodeCounts {
-        // Histograms and latencies start anew at the end of the warm-up instead.
+        // Histograms and latencies restart at the end of the warm-up instead.
         NodeCounts {
             local_reads: self.local_reads - before.local_reads,
             migrated_reads: self.migrated_reads - before.migrated_reads,
@@ -171,9 +171,9 @@ impl NodeCounts {
 /// A node at one time, for timelines.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sample {
-    /// Start of the span that counts are of.
+    /// Start of the span of the counts.
     pub from: Time,
-    /// Its end.
+    /// End of the span.
     pub to: Time,
     /// Instructions.
     pub instructions: u64,
@@ -185,9 +185,9 @@ pub struct Sample {
     pub remote_reads: u64,
     /// See [`NodeCounts`].
     pub buffer_reads: u64,
-    /// Pages that came.
+    /// Pages that arrived.
     pub pages_in: u64,
-    /// Pages that made room.
+    /// Pages that left as victims.
     pub pages_out: u64,
     /// Misses under way.
     pub misses: u64,
@@ -205,16 +205,16 @@ pub struct Sample {
     pub score: i64,
 }
 
-/// What came of one node.
+/// The outcome of one node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeOutcome {
-    /// What it ran.
+    /// Name of its workload.
     pub workload: String,
     /// Instructions counted, over all cores.
     pub instructions: u64,
-    /// Time they took: until the last core was done.
+    /// Time taken: until the last core was done.
     pub time: Time,
-    /// What it counted.
+    /// The node's counters.
     pub counts: NodeCounts,
     /// Its cores together, warm-up included.
     pub cores: CoreCounts,
@@ -226,15 +226,15 @@ pub struct NodeOutcome {
     pub npm: u32,
     /// The last score.
     pub score: i32,
-    /// When a page was hot, at the end.
+    /// The threshold for a hot page, at the end.
     pub threshold: Option<Threshold>,
-    /// Most that waited: regular requests, pending accesses.
+    /// Maximum waiting: regular requests, pending accesses.
     pub queues_max: (usize, usize),
-    /// Its timeline.
+    /// Samples over time.
     pub samples: Vec<Sample>,
 }
 
-/// What came of a pool.
+/// The outcome of a pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolOutcome {
     /// Its DRAM.
@@ -243,11 +243,11 @@ pub struct PoolOutcome {
     pub blocks_read: u64,
     /// Blocks written.
     pub blocks_written: u64,
-    /// Pages handed out of it.
+    /// Pages allocated from it.
     pub pages_given: u32,
 }
 
-/// A direction of a link.
+/// Counters of both directions of a port's link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkOutcome {
     /// Interface to switch: busy time, packets, bytes, most bytes that waited.
@@ -258,14 +258,14 @@ pub struct LinkOutcome {
     pub in_busy: Time,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// By node.
+    /// Outcome of each node.
     pub nodes: Vec<NodeOutcome>,
-    /// By pool.
+    /// Outcome of each pool.
     pub pools: Vec<PoolOutcome>,
-    /// By port: nodes, then pools.
+    /// Outcome of each port's link: nodes, then pools.
     pub links: Vec<LinkOutcome>,
     /// When the last node was done.
     pub time: Time,

@@ -1,4 +1,4 @@
-//! What travels between nodes, switch and pools.
+//! Packets and messages between nodes, switch and pools.
 
 use terrace_hardware::request::RequestId;
 
@@ -8,16 +8,16 @@ use crate::address::RemotePage;
 /// Values of the blocks of a page, where data are checked.
 pub type PageValues = Box<[u64; 64]>;
 
-/// What a packet is for.
+/// The purpose of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Node to pool: a block is read.
     Read,
-    /// Node to pool: a block is written. Nobody waits for it.
+    /// Node to pool: a block is written. No core waits for it.
     Write,
-    /// Node to pool: a page that made room, whole.
+    /// Node to pool: a whole page, evicted as a victim.
     PageWrite,
-    /// Node to pool: one block of such a page.
+    /// Node to pool: one block of a victim.
     PageWriteBlock,
     /// Switch to pool: a page is read, to be sent whole.
     PageRead,
@@ -35,19 +35,19 @@ pub enum Kind {
     Migrate,
     /// Node to switch: translations are changed; no write to these pages follows.
     Ready,
-    /// Node to switch: all pages of the batch have come.
+    /// Node to switch: all pages of the batch have arrived.
     Complete,
     /// Node to switch: the score of the last batches.
     Feedback,
-    /// Node to switch: remote memory is asked for.
+    /// Node to switch: remote memory is requested.
     AskMemory,
-    /// Switch to node: the memory asked for.
+    /// Switch to node: the memory requested.
     GiveMemory,
 }
 
 impl Kind {
-    /// Whether it carries or asks for (a part of) a page that moves, as opposed to a block that a
-    /// core may wait for.
+    /// Whether the packet contains or requests (a part of) a page that moves, as opposed to a block
+    /// that a core may wait for.
     pub fn is_page(self) -> bool {
         use Kind::*;
         matches!(
@@ -67,7 +67,7 @@ impl Kind {
         }
     }
 
-    /// Its name in traces.
+    /// The name in traces.
     pub fn name(self) -> &'static str {
         use Kind::*;
         match self {
@@ -91,7 +91,7 @@ impl Kind {
     }
 }
 
-/// Where the time of a request went so far, in picoseconds; what is left is propagation.
+/// The parts of a request's time so far, in picoseconds; the rest is propagation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
     /// (De)packetization and transmission at interfaces.
@@ -107,13 +107,13 @@ pub struct Spent {
 /// A packet.
 #[derive(Debug, Clone)]
 pub struct Packet {
-    /// What it is for.
+    /// The purpose.
     pub kind: Kind,
     /// The compute node concerned.
     pub node: u16,
-    /// Which block of the page.
+    /// Number of the block in the page.
     pub block: u8,
-    /// On the wire.
+    /// Size on the wire.
     pub bytes: u32,
     /// The page concerned.
     pub page: RemotePage,
@@ -125,11 +125,11 @@ pub struct Packet {
     pub values: Option<PageValues>,
     /// The pages of a migration.
     pub pages: Option<Box<[RemotePage]>>,
-    /// Whether a page buffer had the block when the request came.
+    /// Whether a page buffer had the block when the request arrived.
     pub buffered: bool,
-    /// When it was put into the queue it is in.
+    /// When the packet was put into its present queue.
     pub queued: Time,
-    /// Where its time went.
+    /// The parts of its time.
     pub spent: Spent,
 }
 
@@ -164,10 +164,10 @@ impl Packet {
     }
 }
 
-/// What one component tells another, at the end of a window.
+/// A message from one component to another, at the end of a window.
 #[derive(Debug, Clone)]
 pub enum Message {
-    /// A packet whose last bit is there at this time.
+    /// A packet whose last bit arrives at this time.
     Packet(Time, Packet),
     /// So many bytes of the receiver's buffer are free again, known to the sender at this time.
     Credit(Time, u64),

@@ -1,8 +1,8 @@
-//! The pages of a node: its page table, and where each page lies.
+//! The pages of a node: its page table, and the place of each page.
 //!
 //! Pages are numbered in the order of their first touch. Caches are tagged with that number in
-//! place of a frame's: a migration takes a page's blocks out of every cache, as new frame numbers
-//! would, so the two come to the same, and nothing in flight must be renamed.
+//! place of a frame's: a migration removes a page's blocks from every cache, as new frame numbers
+//! would, so the result is the same, and nothing in flight must be renamed.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -14,10 +14,10 @@ use terrace_hardware::walker::{Leaf, MAX_LEVELS, PageTable, Path};
 
 use crate::Time;
 
-/// Where page-table pages lie: beyond all pages.
+/// Address of page-table pages: beyond all pages.
 pub const TABLES_AT: u64 = 1 << 44;
 
-/// Where a page lies.
+/// The place of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// In this frame of local memory.
@@ -33,9 +33,9 @@ pub enum Place {
 /// Flags of a page.
 const ACCESSED: u8 = 1;
 const DIRTY: u8 = 2;
-/// It came by migration.
+/// The page was migrated in.
 const MIGRATED: u8 = 4;
-/// It made room for another.
+/// The page was evicted as a victim.
 const VICTIM: u8 = 8;
 
 const ENTRIES: usize = 512;
@@ -53,7 +53,7 @@ pub struct Pages {
     leaves: HashMap<u64, Table, BuildHasherDefault<Spread>>,
     upper: HashMap<u64, u64, BuildHasherDefault<Spread>>,
     tables: u64,
-    /// Virtual page number of each.
+    /// Virtual page number of each page.
     virtual_pages: Vec<u64>,
     flags: Vec<u8>,
     places: Vec<Place>,
@@ -76,7 +76,7 @@ fn table_address(number: u64) -> PhysicalAddress {
 }
 
 impl Pages {
-    /// How many there are.
+    /// Number of pages.
     pub fn count(&self) -> u32 {
         self.places.len() as u32
     }
@@ -114,23 +114,23 @@ impl Pages {
         page
     }
 
-    /// Where a page lies.
+    /// The place of a page.
     #[inline]
     pub fn place(&self, page: u32) -> Place {
         self.places[page as usize]
     }
 
-    /// It lies elsewhere now.
+    /// Sets the place of a page.
     pub fn set_place(&mut self, page: u32, place: Place) {
         self.places[page as usize] = place;
     }
 
-    /// Its virtual address.
+    /// The page's virtual address.
     pub fn address(&self, page: u32) -> VirtualAddress {
         VirtualAddress(self.virtual_pages[page as usize] << 12)
     }
 
-    /// Memory was asked for it.
+    /// Records a memory access to the page.
     #[inline]
     pub fn accessed(&mut self, now: Time, page: u32) {
         let page = page as usize;
@@ -139,18 +139,18 @@ impl Pages {
         self.accesses[page] = self.accesses[page].saturating_add(1);
     }
 
-    /// It came by migration, or made room.
+    /// Records that the page was migrated in, or evicted.
     pub fn moved(&mut self, page: u32, came: bool) {
         let flags = &mut self.flags[page as usize];
         *flags = (*flags & !(MIGRATED | VICTIM)) | if came { MIGRATED | ACCESSED } else { VICTIM };
     }
 
-    /// Whether it came by migration.
+    /// Whether the page was migrated in.
     pub fn is_migrated(&self, page: u32) -> bool {
         self.flags[page as usize] & MIGRATED != 0
     }
 
-    /// Whether it made room.
+    /// Whether the page was evicted.
     pub fn is_victim(&self, page: u32) -> bool {
         self.flags[page as usize] & VICTIM != 0
     }

@@ -35,32 +35,32 @@ struct Served {
 pub struct Pool {
     nic: Nic,
     dram: Dram,
-    /// DRAM accesses under way, and how many may be.
+    /// DRAM accesses under way, and their limit.
     under_way: u32,
     most: u32,
     demand_reads: u32,
-    /// Blocks of victims, which let demand pass where bandwidth is divided.
+    /// Blocks of victims, which give way to demand where bandwidth is divided.
     background: Background<Packet>,
     divided: bool,
-    /// Requests that came and wait for the memory controller.
+    /// Arrived requests that wait for the memory controller.
     waiting: VecDeque<Packet>,
-    /// By slot, which is in the number of their accesses.
+    /// By slot; the slot is in the number of their accesses.
     served: Vec<Option<Served>>,
     free: Vec<usize>,
     /// Answers that wait for room in the interface.
     answers: VecDeque<Packet>,
     header_bytes: u32,
     window: Time,
-    /// What each page holds, where data are checked: pages that were never written hold zeros.
+    /// The content of each page, where data are checked: pages never written hold zeros.
     values: Option<std::collections::BTreeMap<u32, PageValues>>,
     /// Reads and writes of blocks, page blocks included.
     pub blocks_read: u64,
-    /// See above.
+    /// Blocks written, page blocks included.
     pub blocks_written: u64,
 }
 
 impl Pool {
-    /// An idle pool. `share` is how its interface shares its way out.
+    /// An idle pool. `share` is how its interface divides its way out.
     pub fn new(config: &RackConfig, share: Share) -> Result<Self, ConfigError> {
         Ok(Pool {
             nic: Nic::new(&config.network, share),
@@ -82,12 +82,12 @@ impl Pool {
         })
     }
 
-    /// Its interface, to look at.
+    /// Its interface, read-only.
     pub fn nic(&self) -> &Nic {
         &self.nic
     }
 
-    /// What its DRAM counted.
+    /// The counters of its DRAM.
     pub fn dram_counts(&self) -> ChannelCounts {
         self.dram.counts()
     }
@@ -97,13 +97,13 @@ impl Pool {
         self.waiting.len() + self.background.len() + self.under_way as usize
     }
 
-    /// What it holds of a block, where data are checked.
+    /// The value of a block, where data are checked.
     pub fn value(&self, page: crate::address::RemotePage, block: u8) -> u64 {
         let page = self.values.as_ref().and_then(|v| v.get(&page.0));
         page.map_or(0, |v| v[usize::from(block)])
     }
 
-    /// Whether nothing is in it.
+    /// Whether the pool has no request.
     pub fn is_idle(&self) -> bool {
         self.depth() == 0 && self.answers.is_empty() && self.nic.out.is_empty()
     }
@@ -113,7 +113,7 @@ impl Pool {
         &mut self.nic
     }
 
-    /// Takes what the switch sent.
+    /// Receives a message of the switch.
     pub fn receive(&mut self, message: Message) {
         self.nic.receive(message);
     }
@@ -125,12 +125,12 @@ impl Pool {
         self.dram.completion_bound().map_or(NEVER, |t| t.0)
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     pub fn next_event(&self) -> Time {
         self.nic.next_delivery().min(self.nic.next_departure()).min(self.dram_event())
     }
 
-    /// Runs up to `end`; what is sent goes to `out`.
+    /// Runs up to `end`; messages go to `out`.
     pub fn run_until(&mut self, end: Time, out: &mut Vec<Message>) {
         loop {
             let (delivery, departure, dram) =
@@ -154,11 +154,11 @@ impl Pool {
         out.extend(self.nic.credit(self.window));
     }
 
-    /// Gives waiting requests to the memory controller while it has room.
+    /// Passes waiting requests to the memory controller while it has room.
     fn start(&mut self, now: Time) {
         while let Some(packet) = self.waiting.front() {
             if self.divided && packet.kind == Kind::PageWriteBlock {
-                // Nothing else touches its page until it is there.
+                // Nothing else accesses its page until it has arrived.
                 if let Some(packet) = self.waiting.pop_front() {
                     self.background.push(true, packet);
                 }
@@ -182,13 +182,13 @@ impl Pool {
         }
     }
 
-    /// Answers that find no room hold everything back: the buffers are finite.
+    /// Answers without room hold everything back: the buffers are finite.
     fn has_room(&self, accesses: u32) -> bool {
         (self.under_way == 0 || self.under_way + accesses <= self.most)
             && self.answers.len() <= self.most as usize
     }
 
-    /// Gives a request to the memory controller.
+    /// Passes a request to the memory controller.
     fn submit(&mut self, now: Time, mut packet: Packet, accesses: u32) {
         self.nic.release(now, packet.bytes);
         self.under_way += accesses;
@@ -270,7 +270,7 @@ impl Pool {
                 Kind::PageReadBlock => Kind::PageDataBlock,
                 Kind::PageRead => Kind::PageData,
                 Kind::PageWrite => Kind::PageWritten,
-                // Blocks of a page come in order: the last one speaks for all.
+                // Blocks of a page come in order: the last one completes the page.
                 Kind::PageWriteBlock if packet.block == BLOCKS as u8 - 1 => Kind::PageWritten,
                 // A written block is not answered.
                 _ => continue,

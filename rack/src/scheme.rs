@@ -3,14 +3,14 @@
 
 use terrace_hardware::error::ConfigError;
 
-/// What makes a remote page move.
+/// The condition under which a remote page moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// Nothing.
+    /// Never.
     Never,
     /// Its first access: blocks cannot be accessed remotely.
     FirstAccess,
-    /// That it has become hot.
+    /// The page has become hot.
     Hot,
 }
 
@@ -23,21 +23,21 @@ pub enum Fetch {
     Blocks,
 }
 
-/// What is done with accesses to a page that is being read.
+/// The treatment of accesses to a page that is being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InFlight {
-    /// They go to the pool like others.
+    /// They go to the pool like other accesses.
     Pass,
     /// They wait for their block, in the pending queues.
     Wait,
-    /// They wait for their page, however many they are.
+    /// They wait for their page; their number is not limited.
     WaitUnbounded,
 }
 
-/// How many pages migrate together.
+/// Number of pages that migrate together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batch {
-    /// So many.
+    /// A fixed number.
     Fixed(u32),
     /// The configured NPM, never changed.
     Npm,
@@ -50,10 +50,10 @@ pub enum Batch {
 pub struct Own {
     /// The block that made the page hot is read first, and those around it next.
     pub critical_first: bool,
-    /// Weights of the selector follow what waits, instead of standing still.
+    /// Weights of the selector follow the waiting requests, instead of being fixed.
     pub adaptive_share: bool,
-    /// A page that was passed through once is spent: it is not fetched, and leaves its buffer without
-    /// migrating. Pages that were used again migrate.
+    /// A page that was passed through once is spent: it is not fetched, and leaves its buffer
+    /// without migrating. Pages that were used again migrate.
     pub skip_spent: bool,
     /// The access count that makes a page hot follows the score: doubled when migrations cost more
     /// than they gain, halved when they gain.
@@ -63,22 +63,22 @@ pub struct Own {
 /// A data-movement scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scheme {
-    /// Its name, as the paper has it.
+    /// The paper's name.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// Summary in one line.
     pub summary: &'static str,
-    /// Where it is described.
+    /// Section that describes it.
     pub source: &'static str,
-    /// What makes a page move.
+    /// The condition under which a page moves.
     pub trigger: Trigger,
-    /// How it is read.
+    /// How a page is read.
     pub fetch: Fetch,
     /// Whether pages are kept in the switch's buffers until their batch migrates; else they are
     /// read when the node is ready and go straight to it.
     pub buffers: bool,
-    /// What is done with accesses to a page being read.
+    /// The treatment of accesses to a page being read.
     pub in_flight: InFlight,
-    /// How many migrate together.
+    /// Number of pages that migrate together.
     pub batch: Batch,
     /// Whether blocks and pages share bandwidth by weight, everywhere.
     pub partition: bool,

@@ -1,9 +1,9 @@
 //! A run: nodes, switch and pools together, in windows.
 //!
-//! Nothing that a component does reaches another sooner than the *window*: the time of the shortest
-//! way. So all components can run from one window's beginning to its end without looking at each
-//! other; what they sent is exchanged then, in the order of the senders. The next window begins with
-//! the next thing that happens anywhere. Which thread runs a component makes no difference.
+//! No effect of a component reaches another sooner than the *window*: the shortest delay between
+//! two. So all components can run from one window's beginning to its end independently; their
+//! messages are exchanged then, in the order of the senders. The next window begins with the next
+//! event anywhere. The thread that runs a component makes no difference.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -27,30 +27,30 @@ use crate::{NEVER, Time};
 /// Why a run ended without a result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// There can be no such rack or workload.
+    /// The rack or a workload is impossible.
     #[error("{0}")]
     Config(#[from] ConfigError),
     /// A node could not go on.
     #[error("node {node} at {at_ns} ns: {problem}")]
     Node {
-        /// Which.
+        /// The node's number.
         node: usize,
-        /// When.
+        /// Simulated time, in ns.
         at_ns: u64,
-        /// Why.
+        /// The reason.
         problem: String,
     },
-    /// Nothing can happen any more and something still waits.
+    /// No event is left and something still waits.
     #[error("deadlock at {at_ns} ns: {what}")]
     Deadlock {
-        /// When.
+        /// Simulated time, in ns.
         at_ns: u64,
-        /// What waits.
+        /// The waiting requests and packets.
         what: String,
     },
 }
 
-/// A component and what it is given and sends.
+/// A component and its messages, in and out.
 #[derive(Debug)]
 enum Component {
     Node(Box<ComputeNode>),
@@ -61,9 +61,9 @@ enum Component {
 #[derive(Debug)]
 struct Cell {
     component: Component,
-    /// With the port it came from; 0 where there is only the switch.
+    /// With the port of origin; 0 where there is only the switch.
     inbox: Vec<(usize, Message)>,
-    /// With the component it is for.
+    /// With the destination component.
     outbox: Vec<(usize, Message)>,
     scratch: Vec<Message>,
     next: Time,
@@ -100,7 +100,7 @@ impl Cell {
     }
 }
 
-/// A rack, ready to run. Components are numbered as the switch's ports are, the switch last.
+/// A rack, ready to run. Components are numbered like the switch's ports, the switch last.
 #[derive(Debug)]
 pub struct Rack {
     cells: Vec<Cell>,
@@ -160,7 +160,7 @@ impl Rack {
         Ok(Rack { cells, nodes, window: config.window_ps(), now: 0, windows: 0 })
     }
 
-    /// How far it has run.
+    /// The time that the rack has been run to.
     pub fn now(&self) -> Time {
         self.now
     }
@@ -175,7 +175,7 @@ impl Rack {
         self.cells.iter().map(at).min().unwrap_or(NEVER)
     }
 
-    /// Hands over what was sent, in the order of the senders.
+    /// Delivers the messages sent, in the order of the senders.
     fn exchange(&mut self) {
         let switch = self.cells.len() - 1;
         for from in 0..self.cells.len() {
@@ -221,14 +221,14 @@ impl Rack {
             }
             return Err(RunError::Deadlock { at_ns: self.now / 1000, what: self.waits() });
         }
-        // What was sent in a window before may be taken in one that begins later.
+        // Messages of one window may be taken in one that begins later.
         let begin = begin.max(self.now);
         self.now = begin + self.window;
         self.windows += 1;
         Ok(Some((begin, self.now)))
     }
 
-    /// What waits, in words.
+    /// The waiting requests and packets, in words.
     fn waits(&self) -> String {
         let mut parts = Vec::new();
         for (n, cell) in self.cells.iter().enumerate() {
@@ -246,7 +246,7 @@ impl Rack {
         parts.join(", ")
     }
 
-    /// The same, and what came of it.
+    /// The same, and returns the outcome.
     pub fn run(mut self, threads: usize) -> Result<Outcome, RunError> {
         self.advance(threads)?;
         Ok(self.outcome())
@@ -279,18 +279,19 @@ impl Rack {
         Ok(())
     }
 
-    /// The same with several threads: each takes the next component that nobody has taken.
+    /// The same with several threads: each takes the next component that is not taken.
     fn advance_together(&mut self, threads: usize) -> Result<(), RunError> {
         let switch = self.cells.len() - 1;
         let cells: Vec<Mutex<Option<Cell>>> =
             self.cells.drain(..).map(|c| Mutex::new(Some(c))).collect();
         let window = Mutex::new((0, 0));
-        // The round in the upper half, the next component in the lower: who is late for a round
-        // takes nothing of the next.
+        // The round in the upper half, the next component in the lower: a thread that is late for a
+        // round takes nothing of the next.
         let (taken, finished) = (AtomicU64::new(u64::from(u32::MAX)), AtomicUsize::new(0));
         let round = AtomicU64::new(0);
         let stop = AtomicBool::new(false);
-        // Goes on where the caller can see it: a thread that ended would be waited for for ever.
+        // Passed on where the caller can check it: a thread that ended would be waited for for
+        // ever.
         let panicked: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
         let work = |this: u64, begin: Time, end: Time| {
             loop {
@@ -388,7 +389,7 @@ impl Rack {
         result
     }
 
-    /// Adds to nodes' new samples what the switch knows.
+    /// Adds the switch's values to nodes' new samples.
     fn sample(&mut self) {
         let (rest, switch) = self.cells.split_at_mut(self.nodes);
         let Some(Cell { component: Component::Switch(switch), .. }) = switch.last_mut() else {
@@ -410,12 +411,12 @@ impl Rack {
         }
     }
 
-    /// Runs until every node is done and nothing is on its way any more, and then looks whether
-    /// everything is where it should be: for tests. Returns how many values were compared.
+    /// Runs until every node is done and nothing is under way, and then checks that everything is
+    /// where it should be: for tests. Returns the number of values compared.
     pub fn run_to_rest(&mut self) -> Result<u64, RunError> {
         self.advance(1)?;
         let switch = self.cells.len() - 1;
-        // Nothing new begins; what is under way ends.
+        // Nothing new begins; everything under way ends.
         for _ in 0..10_000_000u64 {
             let begin = self.next_event();
             if begin == NEVER {
@@ -436,8 +437,8 @@ impl Rack {
         Err(RunError::Deadlock { at_ns: self.now / 1000, what: "it never comes to rest".into() })
     }
 
-    /// At rest: no packet and no request is left, all buffers are free, every block holds what was
-    /// last written to it.
+    /// At rest: no packet and no request is left, all buffers are free, every block holds its last
+    /// write.
     fn audit(&self) -> Result<u64, String> {
         let Some(Component::Switch(switch)) = self.cells.last().map(|c| &c.component) else {
             return Err("there is no switch".into());
@@ -508,7 +509,7 @@ impl Rack {
         Ok(compared)
     }
 
-    /// What came of it.
+    /// The outcome of the run.
     pub fn outcome(&self) -> Outcome {
         let switch = match self.cells.last().map(|c| &c.component) {
             Some(Component::Switch(switch)) => switch,
@@ -574,8 +575,8 @@ impl Rack {
     }
 }
 
-/// Maps what the programs touched in their start-up: nodes one after the other in the order of
-/// their pages, chunks dealt out in turns.
+/// Maps the pages touched in the programs' start-up: nodes one after the other in the order of
+/// their pages, chunks allocated in turns.
 fn start_up(
     config: &RackConfig,
     scheme: &Scheme,

@@ -1,9 +1,9 @@
-//! Where a node's instructions come from: a workload program traced as it runs, a recording, or a
+//! Sources of a node's instructions: a workload program traced as it runs, a recording, or a
 //! synthetic pattern for tests. One stream for each core, with barriers where the program's phases
 //! begin and end.
 //!
-//! A program's start-up is not simulated: its references only say which pages it touched first
-//! (the paper skips it too, section IV-A).
+//! A program's start-up is not simulated: only the order in which its references first touch pages
+//! is used (the paper skips it too, section IV-A).
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -22,11 +22,11 @@ use terrace_workloads::programs::{self, Params};
 
 use crate::config::BLOCK_BYTES;
 
-/// What a node runs.
+/// The workload of a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadConfig {
-    /// What results call it.
+    /// The name in results.
     pub name: String,
     /// A workload program (`terrace-workload list` names them), ...
     pub program: Option<String>,
@@ -37,7 +37,7 @@ pub struct WorkloadConfig {
     /// Memory of a program or pattern.
     pub footprint: Option<Bytes>,
     /// Of its loads, the share whose address came from the load before: pointers followed, indices
-    /// looked up. No recorder sees it.
+    /// looked up. No recorder observes it.
     #[serde(default)]
     pub dependent_loads: f64,
     /// A program's own parameters.
@@ -59,8 +59,8 @@ pub struct Synthetic {
     pub run_blocks: u32,
     /// Other instructions between two references.
     pub gap: u32,
-    /// Share of the pages, the last ones, that are not there when it begins: their first access is a
-    /// page fault.
+    /// Share of the pages, the last ones, that are not mapped when it begins: their first access is
+    /// a page fault.
     #[serde(default)]
     pub untouched: f64,
 }
@@ -72,24 +72,24 @@ pub struct Item {
     pub address: u64,
     /// Other instructions of its thread since the reference before.
     pub gap: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u8,
-    /// A store.
+    /// Whether it is a store.
     pub store: bool,
-    /// A load whose address is what the load before it loaded.
+    /// Whether the address is the result of the load before.
     pub dependent: bool,
 }
 
-/// What a core does next.
+/// A core's next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// This reference.
     Item(Item),
-    /// It waits until all cores have come here.
+    /// Waits until all cores have reached this point.
     Barrier,
-    /// Nothing now: others must go on first.
+    /// Nothing now: other cores must go on first.
     Starved,
-    /// Nothing any more.
+    /// The end of the stream.
     End,
 }
 
@@ -112,10 +112,10 @@ struct Pattern {
 /// The streams of a node.
 pub struct Stream {
     cores: Vec<VecDeque<Next>>,
-    /// Cores that take nothing any more.
+    /// Cores that take no more references.
     closed: Vec<bool>,
     waiting: usize,
-    /// How many loads, of so many, depend on the one before, and where each core stands.
+    /// The share of loads that depend on the one before, and the state of each core.
     dependent_loads: f64,
     towards_dependent: Vec<f64>,
     source: Source,
@@ -135,12 +135,11 @@ fn bad(config: &WorkloadConfig, what: impl std::fmt::Display) -> ConfigError {
 }
 
 impl WorkloadConfig {
-    /// Whether there can be such a workload on a node of so many cores: its program starts, its
-    /// recording opens. What is refused here would else be refused when its turn comes, after hours
-    /// perhaps.
+    /// Checks that the workload is possible on a node of so many cores: its program starts, its
+    /// recording opens. Otherwise it would be rejected when its turn comes, perhaps after hours.
     pub fn check(&self, cores: usize) -> Result<(), ConfigError> {
         let mut stream = Stream::new(self, cores, 1)?;
-        // A program looks at its options when it starts: its first event, or why there is none.
+        // A program checks its options when it starts: its first event, or the reason for none.
         if let Source::Program(events) = &mut stream.source
             && events.next().is_none()
         {
@@ -212,7 +211,7 @@ impl Stream {
         self.problem.as_deref()
     }
 
-    /// Passes over a program's start-up; `touch` is told the address of each reference.
+    /// Skips a program's start-up; `touch` gets the address of each reference.
     pub fn skip_start_up(&mut self, mut touch: impl FnMut(u64)) {
         match &mut self.source {
             Source::Program(events) => {
@@ -233,7 +232,7 @@ impl Stream {
         }
     }
 
-    /// What a core does next.
+    /// A core's next step.
     #[inline]
     pub fn next(&mut self, core: usize) -> Next {
         let Some(mut next) = self.cores[core].pop_front() else { return self.refill(core) };
@@ -252,8 +251,8 @@ impl Stream {
         next
     }
 
-    /// A core takes nothing any more: what is meant for it is dropped, so that it does not stand in
-    /// the others' way.
+    /// A core takes no more references: the rest of its stream is dropped, so that it does not hold
+    /// up the others.
     pub fn close(&mut self, core: usize) {
         self.closed[core] = true;
         self.waiting -= self.cores[core].len();
@@ -480,7 +479,7 @@ mod tests {
         let mut items = [0u32; 2];
         let mut barriers = [0; 2];
         let mut ended = [false; 2];
-        // In turns, as cores do: who takes only one thread's references starves it.
+        // In turns, like cores: taking only one thread's references starves it.
         for core in [0, 1].into_iter().cycle() {
             match stream.next(core) {
                 Next::Item(_) => items[core] += 1,
@@ -506,7 +505,7 @@ mod tests {
         assert!(refused(&none).contains("expected one of program, recording and synthetic"));
         let missing = WorkloadConfig { recording: Some("missing.trec".into()), ..none };
         assert!(refused(&missing).contains("missing.trec"));
-        // What a program refuses only when it starts.
+        // Options that a program rejects only when it starts.
         let mut options = program("stream");
         assert_eq!(options.check(2), Ok(()));
         options.options.insert("iterations".into(), "many".into());

@@ -1,12 +1,12 @@
 //! The switch: ports with finite input buffers, virtual queues, two-level arbitration, and the
 //! global memory controller and manager (the paper, figures 3 and 4).
 //!
-//! Each input port keeps a virtual queue for each output, and in it one for blocks and one for
-//! pages where a scheme divides bandwidth. An output that is free picks first a port, in turns, then
-//! one of its queues, by weight. Requests of nodes pass their node's controller
+//! Each input port has a virtual queue for each output, and in it one for blocks and one for pages
+//! where a scheme divides bandwidth. A free output picks first a port, in turns, then one of its
+//! queues, by weight. Requests of nodes pass their node's controller
 //! ([`crate::mechanism::controller`]); one that finds its queues full stays in its port's buffer,
-//! and with it what came behind. Answers of pools never wait for anything but an output, and
-//! outputs to nodes only for nodes, which always take what comes: so there is no deadlock.
+//! and with it the packets behind it. Answers of pools never wait for anything but an output, and
+//! outputs to nodes only for nodes, which always accept packets: so there is no deadlock.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -23,7 +23,7 @@ use crate::scheme::{Scheme, Trigger};
 use crate::trace::{Place, Tracer};
 use crate::{NEVER, Time};
 
-/// What happens at a time.
+/// An event of the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// A packet (by slot) has been processed at an input port.
@@ -32,7 +32,7 @@ enum Event {
     Leave(u32),
     /// An output may send.
     Output(u16),
-    /// An output learns of free bytes at its other end.
+    /// An output is informed of free bytes at its other end.
     Credit(u16, u64),
     /// The request selector of a node may forward.
     Select(u16),
@@ -58,7 +58,7 @@ struct Virtual {
 #[derive(Debug)]
 struct Output {
     inputs: Vec<Virtual>,
-    /// Whose turn it is.
+    /// The input port whose turn it is.
     turn: usize,
     waiting: usize,
     waiting_bytes: u64,
@@ -69,7 +69,7 @@ struct Output {
     counts: PortCounts,
 }
 
-/// What a port counted.
+/// Counters of a port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PortCounts {
     /// Time spent sending.
@@ -78,7 +78,7 @@ pub struct PortCounts {
     pub packets: u64,
     /// Bytes sent.
     pub bytes: u64,
-    /// Those of page traffic.
+    /// Bytes of page traffic.
     pub page_bytes: u64,
     /// Most bytes that waited.
     pub waiting_bytes_max: u64,
@@ -104,7 +104,8 @@ pub struct Switch {
     scheme: &'static Scheme,
     outputs: Vec<Output>,
     controllers: Vec<Controller>,
-    /// Requests at the head of a node's port for which a queue is full, and what came behind.
+    /// Requests at the head of a node's port for which a queue is full, and the packets behind
+    /// them.
     held: Vec<VecDeque<Packet>>,
     selecting: Vec<bool>,
     pace: Vec<Pace>,
@@ -113,7 +114,7 @@ pub struct Switch {
     sequence: u64,
     slots: Vec<Option<Packet>>,
     free: Vec<u32>,
-    /// Bytes in each input buffer, and those that left it since the last report.
+    /// Bytes in each input buffer, and bytes that left it since the last report.
     buffered: Vec<u64>,
     received: Vec<(u64, u64)>,
     freed: Vec<(u64, Time)>,
@@ -141,7 +142,7 @@ impl Switch {
         let m = &config.mechanism;
         let n = &config.network;
         let output = |_| Output {
-            // Of every port, and of the controller.
+            // One of every port, and one of the controller.
             inputs: (0..=ports)
                 .map(|_| Virtual {
                     queues: [VecDeque::new(), VecDeque::new()],
@@ -197,17 +198,17 @@ impl Switch {
         &mut self.manager
     }
 
-    /// The global manager, to look at.
+    /// The global manager, read-only.
     pub fn manager_ref(&self) -> &GlobalManager {
         &self.manager
     }
 
-    /// What it keeps for a node.
+    /// The controller of a node.
     pub fn controller(&self, node: usize) -> &Controller {
         &self.controllers[node]
     }
 
-    /// What a port counted.
+    /// The counters of a port.
     pub fn port(&self, port: usize) -> PortCounts {
         self.outputs[port].counts
     }
@@ -222,12 +223,12 @@ impl Switch {
         self.buffered[port]
     }
 
-    /// Packets and bytes that came to a port.
+    /// Packets and bytes received at a port.
     pub fn received(&self, port: usize) -> (u64, u64) {
         self.received[port]
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     pub fn next_event(&self) -> Time {
         self.events.peek().map_or(NEVER, |Reverse(e)| e.0)
     }
@@ -255,7 +256,7 @@ impl Switch {
         self.slots[slot as usize].take()
     }
 
-    /// Takes what a component sent.
+    /// Receives a message of a component.
     pub fn receive(&mut self, port: usize, message: Message) {
         match message {
             Message::Credit(at, bytes) => self.schedule(at, Event::Credit(port as u16, bytes)),
@@ -272,7 +273,7 @@ impl Switch {
         }
     }
 
-    /// Runs up to `end`; what is sent goes to `out`, with the component it is for.
+    /// Runs up to `end`; messages go to `out`, with their destination component.
     pub fn run_until(&mut self, end: Time, out: &mut Vec<(usize, Message)>) {
         while let Some(&Reverse((now, _, event))) = self.events.peek()
             && now < end
@@ -331,7 +332,7 @@ impl Switch {
                 self.route(now, packet, Some(port as u16));
                 return;
             }
-            // The buffer was set aside when the page was asked for.
+            // The buffer was reserved when the page was requested.
             self.release(now, port, packet.bytes);
             let node = usize::from(packet.node);
             let mut sent = std::mem::take(&mut self.sent);
@@ -351,7 +352,7 @@ impl Switch {
                 answer.value = first.map_or(0, |_| u64::from(self.unit_pages));
                 self.route(now, answer, None);
             }
-            // Without a mechanism the switch is only a switch.
+            // Without a mechanism the switch only forwards.
             Kind::Read | Kind::Write if self.scheme.trigger == Trigger::Never => {
                 self.route(now, packet, Some(port as u16));
             }
@@ -409,7 +410,7 @@ impl Switch {
             }
             _ => (node, holds.map_or(self.ports, usize::from)),
         };
-        // Towards pools only pages of victims may be overtaken: nothing else touches them.
+        // Towards pools only pages of victims may be overtaken: nothing else accesses them.
         let page = match packet.kind {
             PageWrite | PageWriteBlock | PageData | PageDataBlock => self.scheme.partition,
             _ => false,
@@ -521,7 +522,7 @@ impl Switch {
             // The output wakes it when it has sent.
             return;
         };
-        // Only what is answered with data fills the way back.
+        // Only requests answered with data fill the way back.
         let time = if packet.kind == Kind::Write { 0 } else { self.block_time };
         controller.access.next = now.max(next) + time;
         let waited = now - packet.queued;
@@ -534,8 +535,8 @@ impl Switch {
         }
     }
 
-    /// Sends the next block of a page to its node, when the node's link has nothing else to do or
-    /// pages' share of it is due.
+    /// Sends the next block of a page to its node, when the node's link is idle or the pages' share
+    /// of it is due.
     fn copy(&mut self, now: Time, node: usize) {
         if self.pace[node].scheduled || !self.controllers[node].has_copies() {
             return;
@@ -558,12 +559,13 @@ impl Switch {
         }
     }
 
-    /// Free bytes that an output knows of at its other end: all of them when a run has come to rest.
+    /// Free bytes that an output has recorded at its other end: all of them when a run has come to
+    /// rest.
     pub fn credits(&self, port: usize) -> u64 {
         self.outputs[port].credits
     }
 
-    /// Everything that waits anywhere in the switch: 0 when a run has come to rest.
+    /// The number of waiting packets in the switch: 0 when a run has come to rest.
     pub fn waiting(&self) -> usize {
         let outputs: usize = self.outputs.iter().map(|o| o.waiting).sum();
         let held: usize = self.held.iter().map(VecDeque::len).sum();

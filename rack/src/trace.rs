@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use crate::Time;
 use crate::packet::{Kind, Packet};
 
-/// Which packets are traced: those that begin something in this time.
+/// Which packets are traced: those with a slice that begins in this time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceConfig {
-    /// From here ...
+    /// Start of the traced time ...
     pub from_us: f64,
-    /// ... to here.
+    /// ... and its end.
     pub to_us: f64,
 }
 
-/// What a packet occupies.
+/// The place that a packet occupies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// The sender of an interface.
@@ -33,24 +33,24 @@ pub enum Place {
     Memory,
 }
 
-/// A packet somewhere.
+/// A packet at one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slice {
-    /// From when.
+    /// Start time.
     pub start: Time,
-    /// To when.
+    /// End time.
     pub end: Time,
     /// Number of the port.
     pub port: u16,
-    /// What of it.
+    /// The place at the port.
     pub place: Place,
-    /// The packet.
+    /// The packet's purpose.
     pub kind: Kind,
-    /// Its node.
+    /// The packet's node.
     pub node: u16,
-    /// Its page.
+    /// The packet's page.
     pub page: u32,
-    /// Its block.
+    /// The packet's block.
     pub block: u8,
 }
 
@@ -63,20 +63,20 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// For a port; without a configuration it collects nothing.
+    /// A tracer for a port; without a configuration it collects nothing.
     pub fn new(config: Option<TraceConfig>, port: usize) -> Self {
         let ps = |us: f64| (us * 1e6) as Time;
         let span = config.map(|c| (ps(c.from_us), ps(c.to_us)));
         Tracer { span, port: port as u16, slices: Vec::new() }
     }
 
-    /// A packet occupies a place of this tracer's port.
+    /// Records that a packet occupies a place of this tracer's port.
     #[inline]
     pub fn add(&mut self, place: Place, packet: &Packet, start: Time, end: Time) {
         self.add_at(self.port, place, packet, start, end);
     }
 
-    /// A packet occupies a place of any port.
+    /// Records that a packet occupies a place of any port.
     #[inline]
     pub fn add_at(&mut self, port: u16, place: Place, p: &Packet, start: Time, end: Time) {
         let Some((from, to)) = self.span else { return };
@@ -95,13 +95,13 @@ impl Tracer {
         });
     }
 
-    /// What was collected.
+    /// The slices collected.
     pub fn slices(&self) -> &[Slice] {
         &self.slices
     }
 }
 
-/// Slices as a JSON document; `nodes` is how many ports are nodes'.
+/// Slices as a JSON document; `nodes` is the number of ports that are nodes'.
 pub fn chrome_json(slices: &[Slice], nodes: usize) -> String {
     let mut text = String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
     let mut named: Vec<(u16, Place)> = slices.iter().map(|s| (s.port, s.place)).collect();

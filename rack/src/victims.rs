@@ -1,20 +1,20 @@
-//! Which local pages make room for migrated ones (section III-E): clock, least recently used, or
+//! Which local pages are evicted for migrated ones (section III-E): clock, least recently used, or
 //! least often used.
 
 use crate::Time;
 use crate::config::VictimPolicy;
 
-/// What a policy may know of a node's pages, by page.
+/// A policy's view of a node's pages, by page.
 pub trait Pages {
-    /// How many there are.
+    /// Number of pages.
     fn count(&self) -> u32;
-    /// Whether a page lies in local memory and may leave.
+    /// Whether a page is in local memory and may be evicted.
     fn may_leave(&self, page: u32) -> bool;
-    /// Reads and clears its accessed bit.
+    /// Reads and clears the page's accessed bit.
     fn take_accessed(&mut self, page: u32) -> bool;
-    /// When memory was last asked for it.
+    /// Time of the last memory access to the page.
     fn last_access(&self, page: u32) -> Time;
-    /// How often memory was asked for it.
+    /// Number of memory accesses to the page.
     fn accesses(&self, page: u32) -> u32;
 }
 
@@ -28,7 +28,7 @@ pub struct Victims {
 }
 
 impl Victims {
-    /// From a policy.
+    /// The initial state of a policy.
     pub fn new(policy: VictimPolicy) -> Self {
         Victims { policy, hand: 0, passed: Vec::new() }
     }
@@ -44,7 +44,7 @@ impl Victims {
         }
     }
 
-    /// Pages that were passed over because they had been accessed, since the last call.
+    /// Pages that were skipped because they had been accessed, since the last call.
     pub fn passed(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.passed)
     }
@@ -86,7 +86,7 @@ fn least<P: Pages, K: Ord>(wanted: usize, pages: &P, key: impl Fn(&P, u32) -> K)
 mod tests {
     use super::*;
 
-    /// Accessed bit, last access, accesses; page 3 may not leave.
+    /// Accessed bit, last access, accesses; page 3 may not be evicted.
     struct Five(Vec<(bool, Time, u32)>);
 
     impl Pages for Five {

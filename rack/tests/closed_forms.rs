@@ -1,6 +1,6 @@
 //! The network alone against closed forms: the M/D/1 queue at an interface and at an output of the
-//! switch, the unloaded way of a block part by part, and the bandwidth at saturation. (DRAM alone is
-//! validated where it belongs, in `terrace-hardware`'s `dram_validation`.)
+//! switch, the unloaded time of a block part by part, and the bandwidth at saturation. (DRAM alone
+//! is validated in `terrace-hardware`'s `dram_validation`.)
 
 use terrace_hardware::cache::config::CacheConfig;
 use terrace_hardware::random::Random;
@@ -130,7 +130,8 @@ fn an_unloaded_read_takes_the_sum_of_its_parts() {
         let [total, nic, switch, queue, dram] = c.remote_latency.sums;
         let reads = c.remote_reads;
         assert!(reads > 150 && c.remote_latency.total.count() == reads);
-        // A request of 16 bytes goes, an answer of 80 comes, each over two interfaces and an output.
+        // A request of 16 bytes goes, an answer of 80 returns, each over two interfaces and an
+        // output.
         let n = &network;
         let per_byte = 8.0 / n.nic_gbit_per_s;
         let at_nics = 4.0 * n.nic_ns + 2.0 * (16.0 + 80.0) * per_byte;

@@ -1,10 +1,11 @@
-//! Nothing is lost, nothing comes twice, nothing stands still: on random racks with buffers and
-//! queues as small as they can be, under every scheme, with values carried and checked from end to
-//! end. And the same checks find each fault that is built in on purpose.
+//! Nothing is lost, nothing arrives twice, nothing stalls: on random racks with buffers and queues
+//! as small as they can be, under every scheme, with values stored and checked from end to end. And
+//! the same checks find each fault that is injected on purpose.
 //!
-//! `TERRACE_RACK_CASES=1000000 cargo test --release -p terrace-rack --test conservation` is the full-length
-//! run of random racks; the default is what fits into the suite. The same racks are drawn each time;
-//! `TERRACE_RACK_SEED` draws others, and `TERRACE_RACK_INSTRUCTIONS` says how many each core runs.
+//! `TERRACE_RACK_CASES=1000000 cargo test --release -p terrace-rack --test conservation` is the
+//! full-length run of random racks; the default is a number that fits the suite. The same racks are
+//! drawn each time; `TERRACE_RACK_SEED` draws others, and `TERRACE_RACK_INSTRUCTIONS` is the number
+//! that each core runs.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -224,8 +225,8 @@ fn every_scheme_that_moves_pages_keeps_their_data() {
     }
 }
 
-/// Pages that are not there when a program begins are faulted in while others come and go; a core that
-/// faults may stand behind what its node has done.
+/// Pages that are not mapped when a program begins are faulted in while others move; the time of a
+/// faulting core may be before the node's.
 #[test]
 fn page_faults_in_the_middle_of_migrations_are_served() {
     let (config, mut workload) = busy();
@@ -241,7 +242,7 @@ fn page_faults_in_the_middle_of_migrations_are_served() {
     }
 }
 
-/// Copies of pages and what a migration drives out of the caches do not stand in front of demand.
+/// Copies of pages and blocks that a migration evicts from the caches do not delay demand.
 #[test]
 fn demand_passes_copies_in_local_memory() {
     let (mut config, workload) = busy();

@@ -1,6 +1,6 @@
-//! Training and feedback in whole runs: pages that are used again and again are learnt to be hot and
-//! make NPM grow; pages that are used up when they are hot make it shrink until parameters are learnt
-//! anew.
+//! Training and feedback in whole runs: pages that are used again and again are learnt to be hot
+//! and make NPM grow; pages that are used up when they are hot make it shrink until parameters are
+//! learnt anew.
 
 use terrace_hardware::cache::config::CacheConfig;
 use terrace_hardware::units::Bytes;
@@ -10,7 +10,7 @@ use terrace_rack::scheme::Scheme;
 use terrace_rack::simulate::run;
 use terrace_rack::stream::{Synthetic, WorkloadConfig};
 
-/// A node with hardly any cache, so that memory sees the pattern itself.
+/// A node with hardly any cache, so that memory gets the pattern itself.
 fn rack() -> RackConfig {
     let mut config = RackConfig { instructions: 150_000, sample_us: 1.0, ..RackConfig::default() };
     let node = &mut config.processor.0;
@@ -68,7 +68,7 @@ fn training_finds_a_threshold_that_tells_hot_pages_from_others() {
         node.samples.iter().filter(|s| s.to / 1000 <= ns).map(|s| s.pages_in).sum()
     };
     assert_eq!(moved_by(40_000), 0);
-    // Half of the 2048 pages are remote, and a tenth of those hot: they are what moves.
+    // Half of the 2048 pages are remote, and a tenth of those hot: these move.
     assert!((60..=140).contains(&node.counts.pages_in), "{} of 102", node.counts.pages_in);
     // A cold page has hardly any access while a hot one has dozens.
     assert!(threshold.count >= 5, "{threshold:?}");
@@ -94,7 +94,7 @@ fn npm_grows_with_a_positive_score_and_parameters_are_learnt_anew_after_negative
     assert!(good.counts.migrations >= 4, "{} batches", good.counts.migrations);
 
     // A page is hot when a quarter of it was read: buffers serve the other three quarters, which is
-    // a gain although nobody reads the page again.
+    // a gain although the page is not read again.
     config.mechanism.count_factor = 0.25;
     let ahead = outcome(&config, PASSED, "CPM");
     assert!(ahead.counts.buffer_reads > ahead.counts.pages_in, "{:?}", ahead.counts);
@@ -106,13 +106,13 @@ fn npm_grows_with_a_positive_score_and_parameters_are_learnt_anew_after_negative
     assert!(bad.counts.migrations >= 4, "{} batches", bad.counts.migrations);
     assert!(bad.samples.iter().any(|s| s.score < 0), "no negative score");
     assert!(bad.controller.trainings >= 2, "{} trainings", bad.controller.trainings);
-    // While parameters are learnt anew, pages migrate by the thresholds that there were.
+    // While parameters are learnt anew, pages migrate by the old thresholds.
     config.mechanism.migrate_while_relearning = false;
     let still = outcome(&config, PASSED, "CPM");
     assert!(still.controller.trainings >= 2, "{} trainings", still.controller.trainings);
     let (moves, waits) = (bad.counts.pages_in, still.counts.pages_in);
     assert!(waits < moves, "{waits} pages where training stops migration, {moves} where not");
-    // A scheme without feedback keeps its batches whatever they bring.
+    // A scheme without feedback keeps its batches whatever their gain.
     let fixed = outcome(&config, PASSED, "E25");
     assert!(fixed.samples.iter().all(|s| s.npm == 25));
     assert_eq!(fixed.controller.trainings, 1);

@@ -1,5 +1,5 @@
-//! Which of a node's pages are local and which remote: the memory manager deals pages out by the set
-//! share, and asks the global manager for remote memory when its own runs out.
+//! Which of a node's pages are local and which remote: the memory manager allocates pages by the
+//! set share, and requests remote memory from the global manager when its own runs out.
 
 use super::LocalMemory;
 use crate::Time;
@@ -8,12 +8,12 @@ use crate::packet::{Kind, Packet};
 use crate::pages::Place;
 
 impl LocalMemory {
-    /// Chunks or pages that must be given before so many more pages can be mapped remotely.
+    /// Chunks or pages that must be allocated before so many more pages can be mapped remotely.
     pub fn units_missing(&self, pages: u32) -> u32 {
         pages.saturating_sub(self.free_remote.len() as u32).div_ceil(self.unit)
     }
 
-    /// Remote memory was given.
+    /// Adds remote memory to the node.
     pub fn give(&mut self, first: RemotePage) {
         let local = self.translation.append(first);
         self.free_remote.extend(local..local + self.unit);
@@ -25,7 +25,7 @@ impl LocalMemory {
     }
 
     /// Maps the page of an address, locally or remotely by the set share. `false` if that needs
-    /// remote memory which is not there yet; it is asked for.
+    /// remote memory that is missing; it is requested.
     pub fn map(&mut self, now: Time, address: u64) -> bool {
         let local = self.dealer.is_local();
         let full = self.frames >= self.most_frames && self.free_frames.is_empty();
@@ -62,7 +62,7 @@ impl LocalMemory {
     pub(super) fn ask(&mut self, now: Time) {
         if !self.asked {
             self.asked = true;
-            // A core that faults may stand behind what its node has done already.
+            // The time of a faulting core may be before the node's.
             let now = now.max(self.latest);
             let packet =
                 Packet::new(Kind::AskMemory, self.node, RemotePage(0), 0, self.header_bytes);
@@ -70,7 +70,7 @@ impl LocalMemory {
         }
     }
 
-    /// Sets frames aside for the pages of a first batch, so that they can come before victims have
+    /// Reserves frames for the pages of a first batch, so that they can arrive before victims have
     /// left.
     pub fn reserve(&mut self, pages: u32) {
         for _ in 0..pages {

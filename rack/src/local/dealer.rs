@@ -1,10 +1,11 @@
 //! Which of a node's pages are local and which remote, by the set share ("the memory page allocations
 //! are performed across local and remote memory at a fixed ratio", the paper's section IV-B).
 //!
-//! Dealt strictly in turns, every second page of an array is local, and a program that strides over
-//! an even number of pages lives in one memory alone: its local hits say more of parity than of the
-//! share. On a real machine several threads fault at once, so which of two neighbours comes first is
-//! chance. So the ratio is kept exactly within every [`HAND`] pages, and their order is drawn.
+//! Allocated strictly in turns, every second page of an array is local, and a program that strides
+//! over an even number of pages uses one memory alone: its local hits depend more on parity than on
+//! the share. On a real machine several threads fault at once, so which of two neighbours comes
+//! first is chance. So the ratio is kept exactly within every [`HAND`] pages, and their order is
+//! drawn.
 
 use rand_core::RngCore;
 use rand_core::SeedableRng;
@@ -20,20 +21,21 @@ const HAND: usize = 64;
 pub struct Dealer {
     dealing: Dealing,
     local_share: f64,
-    /// Local pages that are owed, less than one after each hand.
+    /// Fraction of a local page carried to the next hand, less than one.
     owed: f64,
     hand: Vec<bool>,
     random: Pcg64Mcg,
 }
 
 impl Dealer {
-    /// For a node.
+    /// The dealer of a node.
     pub fn new(dealing: Dealing, local_share: f64, seed: u64) -> Self {
         let random = Pcg64Mcg::seed_from_u64(seed);
         Dealer { dealing, local_share, owed: 0.0, hand: Vec::new(), random }
     }
 
-    /// Whether the next page is local. It stays the next one until it is [dealt](Dealer::dealt).
+    /// Whether the next page is local. The answer stays the same until the page is
+    /// [dealt](Dealer::dealt).
     pub fn is_local(&mut self) -> bool {
         if self.hand.is_empty() {
             self.draw();
@@ -41,7 +43,7 @@ impl Dealer {
         self.hand.last().copied().unwrap_or(false)
     }
 
-    /// The next page was mapped.
+    /// Records that the next page was mapped.
     pub fn dealt(&mut self) {
         self.hand.pop();
     }

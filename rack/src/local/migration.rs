@@ -1,5 +1,5 @@
-//! Migrations of a node: batches of pages that come, and as many that make room ([`super`] tells
-//! the steps).
+//! Migrations of a node: batches of pages that arrive, and as many victims ([`super`] describes the
+//! steps).
 
 use std::collections::VecDeque;
 
@@ -21,10 +21,10 @@ pub(super) struct Arrival {
     pub page: u32,
     pub frame: u32,
     pub remote: u32,
-    /// Blocks written here since.
+    /// Blocks written here meanwhile.
     pub written: u64,
     pub blocks_left: u32,
-    /// Its blocks that are being read from its old place.
+    /// Blocks of the page that are being read from its old place.
     pub reads: u32,
 }
 
@@ -41,29 +41,29 @@ pub(super) struct Departure {
     pub written: u64,
 }
 
-/// Things a node's memory needs to know of a batch.
+/// State of a batch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BatchState {
-    /// Pages to be migrated when the shootdown is over, and when that is.
+    /// Pages to be migrated when the shootdown is over, and the time of that.
     pub pages: Vec<u32>,
     pub at: Option<Time>,
-    /// Remote pages set aside for its victims: a page fault meanwhile must not take them.
+    /// Remote pages reserved for its victims: a page fault meanwhile must not take them.
     pub room: VecDeque<u32>,
-    /// Pages that have not come.
+    /// Pages that have not arrived.
     pub left: usize,
-    /// Remote pages that those which came have left. The switch serves them from its buffers until it
-    /// hears that the batch is complete: nothing else may lie there before.
+    /// Remote pages that the arrived ones have left. The switch serves them from its buffers until
+    /// it is informed that the batch is complete: nothing else may be placed there before.
     pub left_behind: Vec<u32>,
 }
 
 /// A block that is copied, by the number of its arrival or departure.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum PageCopy {
-    /// It came and is to be written to its frame.
+    /// The block arrived and is to be written to its frame.
     In { n: u32, block: u8, value: u64 },
-    /// It is to be read from its frame and sent.
+    /// The block is to be read from its frame and sent.
     Out { n: u32, block: u8 },
-    /// It was dirty in the caches and is to be written to its frame.
+    /// The block was dirty in the caches and is to be written to its frame.
     Flush { frame: u32, block: u8 },
 }
 
@@ -75,7 +75,7 @@ impl LocalMemory {
             return Wake::Nobody;
         }
         let departing = self.departures.len() - self.departures_free.len();
-        // Nothing is going to leave: local memory grows while there is some.
+        // No page is going to leave: local memory grows while there are free frames.
         while departing == 0 && self.free_frames.len() < batch && self.frames < self.most_frames {
             let frame = self.new_frame();
             self.free_frames.push(frame);
@@ -93,7 +93,7 @@ impl LocalMemory {
         self.evaluate(now);
         self.batch.room = self.free_remote.drain(..batch.len()).collect();
         let pages = self.batch.pages.len() as u64;
-        // Those that come and those that make room.
+        // The arriving pages and the victims.
         let stop = self.shootdown + self.invalidate * 2 * pages;
         self.batch.at = Some(now + stop);
         self.batch.left = self.batch.pages.len();
@@ -105,12 +105,12 @@ impl LocalMemory {
         Wake::Stop(stop)
     }
 
-    /// The shootdown is over: translations change, blocks leave the caches, pages are on their way.
+    /// The shootdown is over: translations change, blocks leave the caches, pages start to move.
     pub fn remap(&mut self, now: Time, processor: &mut Node) {
         let pages = std::mem::take(&mut self.batch.pages);
         let victims = self.victims.choose(pages.len(), &mut self.pages);
-        // Pages whose accessed bits the clock cleared lose their translations too, as the cores stand
-        // still anyway: a bit is set again only by a walk, and a page in use would look unused.
+        // Pages whose accessed bits the clock cleared lose their translations too, as the cores are
+        // stopped anyway: a bit is set again only by a walk, and a page in use would appear unused.
         for page in self.victims.passed() {
             let address = self.pages.address(page);
             for core in 0..processor.cores() {
@@ -166,7 +166,7 @@ impl LocalMemory {
         self.copy_out(now);
     }
 
-    /// A block of a page that moves was dirty in the caches. Its value is in its frame from now on; the
+    /// A block of a moving page was dirty in the caches. Its value is in its frame from now on; the
     /// memory controller gets it among the copies.
     fn flush(&mut self, page: u32, block: u8) {
         let value = self.written_now(page, block);
@@ -197,7 +197,7 @@ impl LocalMemory {
         self.go_on(now);
     }
 
-    /// Gives accesses of copies to the memory controller as it takes them.
+    /// Passes accesses of copies to the memory controller as it takes them.
     pub(super) fn go_on(&mut self, now: Time) {
         while let Some((write, copy)) = self.background.next(self.demand_reads) {
             match copy {
@@ -276,7 +276,7 @@ impl LocalMemory {
         self.free_frames.push(frame);
     }
 
-    /// A page, or a block of one, came.
+    /// A page, or a block of one, arrived.
     pub(super) fn page_came(&mut self, now: Time, mut packet: Packet) {
         let found = self.remote_to_page.get(&packet.page.0).map(|&page| self.pages.place(page));
         let Some(Place::In(n)) = found else {
@@ -295,8 +295,8 @@ impl LocalMemory {
         self.go_on(now);
     }
 
-    /// A block of a page that comes goes to its frame, unless it was written there meanwhile. Until
-    /// then it is read from where it came from. Whether the memory controller got it.
+    /// Writes a block of an arriving page to its frame, unless it was written there meanwhile.
+    /// Until then it is read from its old place. Returns whether the memory controller got it.
     fn block_came(&mut self, now: Time, n: u32, block: u8, value: u64) -> bool {
         let arrival = &mut self.arrivals[n as usize];
         arrival.blocks_left -= 1;
@@ -326,7 +326,8 @@ impl LocalMemory {
         !old
     }
 
-    /// The remote page of an arrival is free when the page has come and no read of it is under way.
+    /// The remote page of an arrival is free when the page has arrived and no read of it is under
+    /// way.
     pub(super) fn free_arrival(&mut self, n: u32) {
         let arrival = &self.arrivals[n as usize];
         if arrival.blocks_left == 0 && arrival.reads == 0 {
@@ -343,8 +344,8 @@ impl LocalMemory {
         }
     }
 
-    /// Every few batches, the score goes to the switch: when the next one begins, so that the last of
-    /// them had as much time to gain as the first had.
+    /// Every few batches, sends the score to the switch: when the next batch begins, so that the
+    /// last of them had as much time to gain as the first.
     fn evaluate(&mut self, now: Time) {
         if self.ledger_batches < self.feedback_batches {
             return;
@@ -360,7 +361,7 @@ impl LocalMemory {
     }
 }
 
-/// Puts a thing in a free slot.
+/// Stores a value in a free slot.
 fn place_in<T>(all: &mut Vec<T>, free: &mut Vec<u32>, thing: T) -> u32 {
     match free.pop() {
         Some(n) => {

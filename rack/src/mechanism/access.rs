@@ -10,13 +10,13 @@ use crate::link::Turns;
 use crate::mechanism::pending::Pending;
 use crate::packet::{Kind, Packet};
 
-/// A page whose blocks are being asked for.
+/// A page whose blocks are being requested.
 #[derive(Debug, Clone)]
 struct Generator {
     page: RemotePage,
-    /// Blocks not asked for yet.
+    /// Blocks not requested yet.
     left: u64,
-    /// Where it began.
+    /// The block requested first.
     first: u8,
 }
 
@@ -25,7 +25,7 @@ struct Generator {
 pub struct AccessController {
     blocks: VecDeque<Packet>,
     most_blocks: usize,
-    /// Page requests under way: asked for and not complete.
+    /// Page requests under way: requested and not complete.
     under_way: usize,
     most_under_way: usize,
     generators: VecDeque<Generator>,
@@ -34,7 +34,7 @@ pub struct AccessController {
     writes: Vec<(RemotePage, u8)>,
     critical_first: bool,
     adaptive: bool,
-    /// When the selector may forward the next request: as fast as answers can come.
+    /// When the selector may forward the next request: at the rate at which answers can arrive.
     pub next: Time,
     header_bytes: u32,
     pass_writes: bool,
@@ -42,7 +42,7 @@ pub struct AccessController {
     pub blocks_max: usize,
 }
 
-/// How an access controller is built.
+/// Configuration of an access controller.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     /// Regular block requests that can wait.
@@ -53,16 +53,16 @@ pub struct Sizes {
     pub weights: (u32, u32),
     /// Demanded block first.
     pub critical_first: bool,
-    /// Weights that follow what waits.
+    /// Whether the weights follow the waiting requests.
     pub adaptive: bool,
-    /// Of every packet.
+    /// Header bytes of every packet.
     pub header_bytes: u32,
     /// For tests: page accesses pass earlier writes.
     pub pass_writes: bool,
 }
 
 impl AccessController {
-    /// Nothing waits.
+    /// No request waits.
     pub fn new(sizes: Sizes) -> Self {
         AccessController {
             blocks: VecDeque::new(),
@@ -81,7 +81,7 @@ impl AccessController {
         }
     }
 
-    /// Whether another page request finds room.
+    /// Whether another page request has room.
     pub fn has_room_for_page(&self) -> bool {
         self.under_way < self.most_under_way
     }
@@ -100,22 +100,22 @@ impl AccessController {
         }
     }
 
-    /// All of a page has come.
+    /// Records that all of a page has arrived.
     pub fn end_page(&mut self) {
         self.under_way -= 1;
     }
 
-    /// Whether another regular request finds room.
+    /// Whether another regular request has room.
     pub fn has_room_for_block(&self) -> bool {
         self.blocks.len() < self.most_blocks
     }
 
-    /// Regular requests that still find room.
+    /// Regular requests that there is still room for.
     pub fn room_for_blocks(&self) -> usize {
         self.most_blocks.saturating_sub(self.blocks.len())
     }
 
-    /// A regular request waits.
+    /// Queues a regular request.
     pub fn push_block(&mut self, packet: Packet) {
         if packet.kind == Kind::Write {
             self.writes.push((packet.page, packet.block));
@@ -124,7 +124,7 @@ impl AccessController {
         self.blocks_max = self.blocks_max.max(self.blocks.len());
     }
 
-    /// Regular requests that wait.
+    /// Regular requests waiting.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
@@ -134,7 +134,7 @@ impl AccessController {
         !self.blocks.is_empty() || !self.generators.is_empty()
     }
 
-    /// The block that the generator asks for next.
+    /// The next block that the generator requests.
     fn generated(&self, pending: &Pending) -> Option<(RemotePage, u8)> {
         let g = self.generators.front()?;
         let mut candidates = g.left;
@@ -151,13 +151,13 @@ impl AccessController {
                 candidates = wanted;
             }
         }
-        // From where it began on, and around.
+        // From its first block on, and around.
         let from = candidates.rotate_right(g.first.into()).trailing_zeros();
         (candidates != 0).then(|| (g.page, ((from + u32::from(g.first)) % 64) as u8))
     }
 
-    /// One round of the request selector: the request it forwards. `room` says whether the network
-    /// queue to a pool takes another.
+    /// One round of the request selector: the request it forwards. `room` returns whether the
+    /// network queue to a pool takes another.
     pub fn select(
         &mut self,
         now: Time,

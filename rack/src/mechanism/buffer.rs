@@ -13,38 +13,38 @@ use crate::packet::PageValues;
 pub const ALL: u64 = u64::MAX;
 const _: () = assert!(BLOCKS == 64);
 
-/// What became of a page that is buffered.
+/// The state of a buffered page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Its blocks are being read.
+    /// The page's blocks are being read.
     Fetching,
-    /// All of them are there.
+    /// All blocks are present.
     Complete,
-    /// Its node was told to migrate it.
+    /// The node was instructed to migrate it.
     Announced,
-    /// It has been or is being sent to its node.
+    /// The page has been or is being sent to its node.
     Sent,
 }
 
 /// A buffered page.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// What became of it.
+    /// The page's state.
     pub state: State,
-    /// When it was asked for.
+    /// Time of the request.
     pub requested: Time,
-    /// Blocks that are there.
+    /// Blocks present.
     pub valid: u64,
-    /// Blocks that were written since they came.
+    /// Blocks that were written since they arrived.
     pub dirty: u64,
-    /// Blocks accessed, here or before the page was asked for, and whether one was accessed twice: for
-    /// the scheme of our own; the paper's buffers do not have them.
+    /// Blocks accessed, here or before the page was requested, and whether one was accessed twice:
+    /// for the scheme of our own; the paper's buffers do not have them.
     pub used: u64,
-    /// See above.
+    /// Whether a block was accessed twice, see `used`.
     pub again: bool,
-    /// Blocks that were written in the pool after they were asked for: what comes is old.
+    /// Blocks that were written in the pool after they were requested: the arriving value is old.
     pub outdated: u64,
-    /// What it holds, where data are checked.
+    /// The values of its blocks, where data are checked.
     pub values: Option<PageValues>,
 }
 
@@ -72,24 +72,24 @@ impl PageBuffers {
         }
     }
 
-    /// The page, if it is being read or is there: its access bit.
+    /// The page, if it is being read or is present: its access bit.
     #[inline]
     pub fn get(&mut self, page: RemotePage) -> Option<&mut Entry> {
         self.entries.get_mut(&page.0)
     }
 
-    /// What it holds of a block that is there, where data are checked.
+    /// The value of a block that is present, where data are checked.
     pub fn value(&self, page: RemotePage, block: u8) -> Option<u64> {
         let entry = self.entries.get(&page.0).filter(|e| e.valid >> block & 1 != 0)?;
         entry.values.as_ref().map(|v| v[usize::from(block)])
     }
 
-    /// Whether another page finds room.
+    /// Whether another page has room.
     pub fn has_room(&self) -> bool {
         self.entries.len() < self.capacity
     }
 
-    /// Whether a batch of pages finds room.
+    /// Whether a batch of pages has room.
     pub fn has_room_for(&self, pages: usize) -> bool {
         self.entries.len() + pages <= self.capacity
     }
@@ -104,7 +104,7 @@ impl PageBuffers {
         self.complete.len()
     }
 
-    /// Sets a buffer aside for a page whose blocks are going to be read.
+    /// Reserves a buffer for a page whose blocks will be read.
     pub fn reserve(&mut self, now: Time, page: RemotePage) {
         debug_assert!(self.has_room() && !self.entries.contains_key(&page.0));
         let values = self.check_data.then(|| Box::new([0; 64]));
@@ -122,7 +122,8 @@ impl PageBuffers {
         self.held_max = self.held_max.max(self.entries.len());
     }
 
-    /// A block came from the pool. Whether it can be used: if not, it must be read again.
+    /// A block arrived from the pool. Returns whether it can be used: if not, it must be read
+    /// again.
     pub fn fill(&mut self, page: RemotePage, block: u8, value: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&page.0) else { return true };
         let bit = 1u64 << block;
@@ -138,8 +139,8 @@ impl PageBuffers {
         true
     }
 
-    /// Marks a page complete if all its blocks are there: when it was asked for, if it became so
-    /// now.
+    /// Marks a page complete if all its blocks are present: returns the time of its request, if it
+    /// became complete now.
     pub fn settle(&mut self, page: RemotePage) -> Option<Time> {
         let entry = self.entries.get_mut(&page.0)?;
         if entry.state != State::Fetching || entry.valid != ALL {
@@ -178,7 +179,7 @@ impl PageBuffers {
         }
     }
 
-    /// Gives up a page of which every block was used once, if it could migrate now: what it held.
+    /// Drops a page of which every block was used once, if it could migrate now; returns its entry.
     pub fn drop_spent(&mut self, page: RemotePage) -> Option<Entry> {
         let entry = self.entries.get(&page.0)?;
         if entry.state != State::Complete || entry.used != ALL || entry.again {
@@ -188,14 +189,14 @@ impl PageBuffers {
         self.entries.remove(&page.0)
     }
 
-    /// The page goes to its node.
+    /// Marks the page as sent to its node.
     pub fn send(&mut self, page: RemotePage) -> Option<&Entry> {
         let entry = self.entries.get_mut(&page.0)?;
         entry.state = State::Sent;
         Some(entry)
     }
 
-    /// The page is in its node's memory.
+    /// Frees the buffer: the page is in its node's memory.
     pub fn release(&mut self, page: RemotePage) {
         self.entries.remove(&page.0);
     }

@@ -1,8 +1,8 @@
 //! The data path of one node's accesses through the structures in the switch (section III-E).
 //!
-//! A request of the node is taken by [`Controller::offer`], an answer of a pool by
-//! [`Controller::answer`]; what they send goes to a list. Both can fail only in one way: `offer`
-//! gives a request back for which there is no room, and it waits in its port's buffer.
+//! [`Controller::offer`] takes a request of the node, [`Controller::answer`] an answer of a pool;
+//! the packets that they send go to a list. Only `offer` can fail, in one way: it returns a request
+//! for which there is no room, and the request waits in its port's buffer.
 
 use crate::Time;
 use crate::address::RemotePage;
@@ -16,7 +16,7 @@ use crate::mechanism::training::{self, Filter};
 use crate::packet::{Kind, Packet};
 use crate::scheme::{Batch, Fetch, InFlight, Scheme, Trigger};
 
-/// What a controller counted.
+/// Counters of a controller.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ControllerCounts {
     /// Requests of blocks answered (reads) or taken (writes) from page buffers at once.
@@ -25,14 +25,14 @@ pub struct ControllerCounts {
     pub pending: u64,
     /// Requests sent on to a pool as blocks.
     pub blocks: u64,
-    /// Pages asked for.
+    /// Pages requested.
     pub pages: u64,
-    /// Pages of which every block came into its buffer, and the time from asking for them until
+    /// Pages of which every block arrived in its buffer, and the time from their requests until
     /// then, in picoseconds, summed.
     pub fetches: u64,
-    /// See above.
+    /// Sum of these times, see `fetches`.
     pub fetch_ps: Time,
-    /// Pages that became hot and found no room to be asked for.
+    /// Pages that became hot and had no room to be requested.
     pub pages_refused: u64,
     /// Blocks read again because they were written meanwhile.
     pub read_again: u64,
@@ -42,11 +42,11 @@ pub struct ControllerCounts {
     pub trainings: u64,
     /// Requests that had to wait in their port because a queue was full.
     pub held_back: u64,
-    /// Pages given up by their buffer because their use was spent.
+    /// Pages dropped by their buffer because their use was spent.
     pub dropped: u64,
 }
 
-/// Everything the switch keeps for one node.
+/// The switch's state for one node.
 #[derive(Debug, Clone)]
 pub struct Controller {
     node: usize,
@@ -63,7 +63,7 @@ pub struct Controller {
     /// Hot pages that wait for their batch, without buffers; `requested` is their access bit.
     hot: Vec<RemotePage>,
     requested: ByPage<()>,
-    /// The batch that the node was told of.
+    /// The batch that the node was instructed to migrate.
     batch: Vec<RemotePage>,
     /// Pages to be sent to the node block by block, and the next block of the first.
     copies: std::collections::VecDeque<(RemotePage, u8)>,
@@ -74,27 +74,27 @@ pub struct Controller {
     threshold: Option<Threshold>,
     /// Whether thresholds are learnt and not fixed.
     learns: bool,
-    /// Training goes on until then, if it does.
+    /// End of the training, while it runs.
     training_until: Option<Time>,
     training: Time,
-    /// Whether pages go on migrating, by the threshold that there was, while another is learnt.
+    /// Whether pages go on migrating, by the old threshold, while another is learnt.
     migrate_while_relearning: bool,
-    /// Pages that became hot while another threshold is learnt: the tracker forgets them.
+    /// Pages that became hot while another threshold is learnt: the tracker drops them.
     hot_in_training: Vec<Tracked>,
     filter: Filter,
     negative: u32,
     most_negative: u32,
     last_score: i32,
     count_least: u16,
-    /// When the last score came, or hot pages were looked for again without one.
+    /// Time of the last score, or of the last retraining without one.
     scored: Time,
     fault_injection: Option<FaultInjection>,
-    /// What it counted.
+    /// The controller's counters.
     pub counts: ControllerCounts,
 }
 
 impl Controller {
-    /// For a node, under a scheme.
+    /// The controller of a node, under a scheme.
     pub fn new(config: &RackConfig, scheme: &'static Scheme, node: usize) -> Self {
         let m = &config.mechanism;
         let unbounded = scheme.in_flight == InFlight::WaitUnbounded;
@@ -158,17 +158,17 @@ impl Controller {
         self.npm
     }
 
-    /// The last score the node reported.
+    /// The last score that the node reported.
     pub fn score(&self) -> i32 {
         self.last_score
     }
 
-    /// When a page is hot; `None` in training.
+    /// The threshold for a hot page; `None` in training.
     pub fn threshold(&self) -> Option<Threshold> {
         self.threshold
     }
 
-    /// What a page buffer holds of a block, where data are checked.
+    /// The value of a block in a page buffer, where data are checked.
     pub fn buffered_value(&self, page: RemotePage, block: u8) -> Option<u64> {
         self.buffers.value(page, block)
     }
@@ -178,8 +178,8 @@ impl Controller {
         self.buffers.held()
     }
 
-    /// Takes a packet of the node, or gives it back if there is no room for it. What is sent, and
-    /// after how long, goes to `out`.
+    /// Takes a packet of the node, or returns it if there is no room for it. Packets to send, with
+    /// their delays, go to `out`.
     pub fn offer(
         &mut self,
         now: Time,
@@ -212,14 +212,14 @@ impl Controller {
         }
         match self.scheme.trigger {
             Trigger::FirstAccess => {
-                // There is no other way: the access waits until its page can be asked for.
+                // There is no alternative: the access waits until its page can be requested.
                 self.request_page(now, packet.page, packet.block, out);
                 self.counts.pending += 1;
                 self.pending.push(packet);
                 return Ok(());
             }
             Trigger::Hot => {
-                // A request that goes to the regular queue must find room there.
+                // A request for the regular queue must have room there.
                 if self.scheme.partition && !self.access.has_room_for_block() {
                     self.counts.held_back += 1;
                     return Err(packet);
@@ -230,7 +230,7 @@ impl Controller {
                     if self.scheme.buffers {
                         if self.request_page(now, packet.page, packet.block, out) {
                             if let Some(entry) = self.buffers.get(packet.page) {
-                                // The access that is being made counts when it is served.
+                                // The present access counts when it is served.
                                 entry.used = tracked.blocks & !(1 << packet.block);
                                 entry.again = tracked.again > 0;
                             }
@@ -297,7 +297,7 @@ impl Controller {
     fn serve(&mut self, packet: Packet, out: &mut Vec<(Time, Packet)>) {
         let Some(entry) = self.buffers.get(packet.page) else { return };
         let block = usize::from(packet.block);
-        // A block that is written back was used before by its very core: no reuse.
+        // A block that is written back was used before by the same core: no reuse.
         let bit = 1u64 << block;
         if packet.kind == Kind::Read {
             entry.again |= entry.used & bit != 0;
@@ -320,7 +320,7 @@ impl Controller {
     }
 
     /// Our own: a page of which every block was read once and none again makes room without
-    /// migrating. Blocks written since it came go back to the pool.
+    /// migrating. Blocks written since it arrived go back to the pool.
     fn drop_spent(&mut self, page: RemotePage, out: &mut Vec<(Time, Packet)>) {
         if !self.scheme.own.skip_spent || self.access.room_for_blocks() < BLOCKS as usize {
             return;
@@ -339,7 +339,7 @@ impl Controller {
         if tracked.count < threshold.count || tracked.frequency(now) < threshold.frequency_per_us {
             return false;
         }
-        // Our own: of a page that was passed through once, only what is left is worth fetching.
+        // Our own: of a page that was passed through once, only the rest is worth fetching.
         let left = BLOCKS - tracked.blocks.count_ones();
         let reused = u32::from(tracked.again) * 4 >= tracked.blocks.count_ones();
         !self.scheme.own.skip_spent || reused || left >= BLOCKS / 4
@@ -351,7 +351,7 @@ impl Controller {
             && now > self.scored + 4 * self.training
             && let Some(threshold) = &mut self.threshold
         {
-            // Nothing migrates any more: what is hot may have changed.
+            // Nothing migrates: the hot pages may have changed.
             threshold.count = (threshold.count / 2).max(self.count_least);
             self.scored = now;
         }
@@ -367,7 +367,7 @@ impl Controller {
         }
     }
 
-    /// Asks for a page, if there is room for it.
+    /// Requests a page, if there is room for it.
     fn request_page(
         &mut self,
         now: Time,
@@ -393,7 +393,7 @@ impl Controller {
         true
     }
 
-    /// An answer of a pool that is not simply for the node.
+    /// Handles an answer of a pool that is not simply for the node.
     pub fn answer(&mut self, now: Time, packet: Packet, out: &mut Vec<(Time, Packet)>) {
         let page = packet.page;
         match packet.kind {
@@ -433,7 +433,7 @@ impl Controller {
         }
     }
 
-    /// Without remote blocks: asks for the pages of accesses that found no room.
+    /// Without remote blocks: requests the pages of accesses that had no room.
     fn request_waiting(&mut self, now: Time, out: &mut Vec<(Time, Packet)>) {
         if self.scheme.in_flight != InFlight::WaitUnbounded {
             return;
@@ -447,7 +447,7 @@ impl Controller {
         }
     }
 
-    /// Tells the node to migrate, if a batch is complete and it is not busy with another.
+    /// Instructs the node to migrate, if a batch is complete and it is not busy with another.
     fn announce(&mut self, out: &mut Vec<(Time, Packet)>) {
         let npm = self.npm as usize;
         if !self.batch.is_empty() {
@@ -479,7 +479,7 @@ impl Controller {
         out.push((0, packet));
     }
 
-    /// The node's translations are changed: its pages go to it.
+    /// The node's translations are changed: sends its pages to it.
     fn ready(&mut self, out: &mut Vec<(Time, Packet)>) {
         for &page in &self.batch {
             if !self.scheme.buffers {

@@ -1,9 +1,9 @@
-//! Equations 1 to 4 (section III-G2): what batches of migrations cost and gained, the score a node
-//! makes of it, and the NPM that the controller makes of the score.
+//! Equations 1 to 4 (section III-G2): the cost and gain of batches of migrations, a node's score of
+//! them, and the controller's NPM from the score.
 
 use crate::Time;
 
-/// What some batches cost and gained, in picoseconds.
+/// Cost and gain of some batches, in picoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Shootdown and invalidation.
@@ -12,13 +12,13 @@ pub struct Ledger {
     pub tlb_misses: Time,
     /// Copying pages.
     pub copy: Time,
-    /// Accesses to victims in remote memory, over what they would have taken locally.
+    /// Time of accesses to victims in remote memory, beyond their local time.
     pub victims: Time,
     /// Accesses to migrated pages in local memory.
     pub accesses: u64,
-    /// What reads gained that the switch's page buffers served: a pool would have taken longer.
-    /// Figure 9 counts them with local accesses, and much of what a hot page is read for comes
-    /// while its batch is not yet complete.
+    /// Gain of reads that the switch's page buffers served: a pool would have taken longer. Figure
+    /// 9 counts them with local accesses, and many of a hot page's reads come while its batch is
+    /// not yet complete.
     pub buffered: Time,
 }
 
@@ -28,8 +28,8 @@ impl Ledger {
         self.invalidation + self.tlb_misses + self.copy + self.victims
     }
 
-    /// Equation 2: accesses times the difference of remote and local access time, and what page
-    /// buffers gained before.
+    /// Equation 2: accesses times the difference of remote and local access time, and the gain of
+    /// page buffers before.
     pub fn benefit(&self, remote: Time, local: Time) -> Time {
         self.accesses * remote.saturating_sub(local) + self.buffered
     }

@@ -1,4 +1,4 @@
-//! What the structures take in the switch (section III-F), computed from the configuration.
+//! Sizes of the structures in the switch (section III-F), computed from the configuration.
 
 use crate::address::RemotePage;
 use crate::config::{BLOCK_BYTES, BLOCKS, MechanismConfig, PAGE_BYTES};
@@ -17,7 +17,7 @@ const PAPER_TRACKER_BITS: u64 = 71;
 /// One structure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Structure {
-    /// Its name.
+    /// The structure's name.
     pub name: &'static str,
     /// Entries for each node.
     pub entries: u64,
@@ -25,9 +25,9 @@ pub struct Structure {
     pub bits: u64,
     /// Bytes for all nodes.
     pub bytes: u64,
-    /// What the paper says of it, in bytes, for its own sizes.
+    /// Bytes that the paper states, for its own sizes.
     pub paper_bytes: f64,
-    /// How to read the two.
+    /// How to read the two figures.
     pub note: &'static str,
 }
 

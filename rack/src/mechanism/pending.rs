@@ -1,6 +1,6 @@
 //! The pending-block queues of one node (section III-D): reads and writes of blocks whose page is
-//! being read wait here for their block. Writes bring their data along, to be merged into the
-//! block when it comes. Those of one block are served in the order in which they came.
+//! being read wait here for their block. Writes hold their data, to be merged into the block when
+//! it arrives. Accesses to one block are served in order of arrival.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ impl Pending {
         }
     }
 
-    /// Whether an access of this kind finds room.
+    /// Whether an access of this kind has room.
     pub fn has_room(&self, kind: Kind) -> bool {
         match kind {
             Kind::Write => self.writes < self.most_writes,
@@ -40,7 +40,7 @@ impl Pending {
         }
     }
 
-    /// An access waits.
+    /// Queues an access.
     pub fn push(&mut self, packet: Packet) {
         match packet.kind {
             Kind::Write => self.writes += 1,
@@ -50,7 +50,7 @@ impl Pending {
         self.waiting_max = self.waiting_max.max(self.waiting.len());
     }
 
-    /// Takes out the first access to a block that came.
+    /// Removes and returns the first access to a block that arrived.
     pub fn pop(&mut self, page: RemotePage, block: u8) -> Option<Packet> {
         let index = self.waiting.iter().position(|p| p.page == page && p.block == block)?;
         let packet = self.waiting.remove(index)?;
@@ -71,12 +71,12 @@ impl Pending {
         self.waiting.iter().filter(|p| p.page == page).fold(0, |bits, p| bits | 1 << p.block)
     }
 
-    /// How many wait.
+    /// Number of waiting accesses.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether none waits.
+    /// Whether no access waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -2,8 +2,8 @@
 //! the same for all others in the switch's DRAM.
 //!
 //! An entry holds the page address, a 16-bit access count that saturates, the time of the first
-//! access, and the access bit. When the table is full, the entry with the least count makes room,
-//! the oldest of those; it goes to DRAM and comes back when its page is accessed again.
+//! access, and the access bit. When the table is full, the entry with the least count is evicted,
+//! the oldest of those; it goes to DRAM and is reloaded when its page is accessed again.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -16,12 +16,12 @@ use crate::address::RemotePage;
 /// Pages by number; never iterated over, so that their order does not matter.
 pub type ByPage<T> = HashMap<u32, T, BuildHasherDefault<Spread>>;
 
-/// What is known of a page.
+/// The tracker's record of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tracked {
-    /// Accesses.
+    /// Number of accesses.
     pub count: u16,
-    /// When the first was.
+    /// Time of the first access.
     pub first: Time,
     /// Blocks accessed, and whether any was accessed twice: for the scheme of our own; the paper's
     /// entries do not have them.
@@ -38,7 +38,7 @@ impl Tracked {
     }
 }
 
-/// When a page is hot.
+/// The threshold for a hot page.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Threshold {
     /// Least access count.
@@ -51,13 +51,13 @@ pub struct Threshold {
 #[derive(Debug, Clone)]
 pub struct Tracker {
     pages: Vec<u32>,
-    /// Count in the upper bits, age in the lower: the least makes room.
+    /// Count in the upper bits, age in the lower: the least is evicted.
     entries: Vec<Tracked>,
     capacity: usize,
     evicted: ByPage<Tracked>,
-    /// Entries brought back from the switch's DRAM.
+    /// Entries reloaded from the switch's DRAM.
     pub reloads: u64,
-    /// Entries sent there.
+    /// Entries evicted to it.
     pub evictions: u64,
 }
 
@@ -74,7 +74,7 @@ impl Tracker {
         }
     }
 
-    /// An access to a block of a page: what is known of the page with it.
+    /// Records an access to a block of a page; returns the page's record including it.
     pub fn access(&mut self, now: Time, page: RemotePage, block: u8) -> Tracked {
         let index = match self.pages.iter().position(|&p| p == page.0) {
             Some(index) => index,
@@ -111,13 +111,13 @@ impl Tracker {
         least
     }
 
-    /// What is known of a page.
+    /// The record of a page.
     pub fn get(&self, page: RemotePage) -> Option<Tracked> {
         let index = self.pages.iter().position(|&p| p == page.0);
         index.map(|i| self.entries[i]).or_else(|| self.evicted.get(&page.0).copied())
     }
 
-    /// Forgets a page: it was requested, or now holds something else.
+    /// Drops a page: it was requested, or has other content now.
     pub fn forget(&mut self, page: RemotePage) {
         if let Some(index) = self.pages.iter().position(|&p| p == page.0) {
             self.pages.swap_remove(index);
@@ -126,7 +126,7 @@ impl Tracker {
         self.evicted.remove(&page.0);
     }
 
-    /// Everything that is known of all pages, in no particular order: for training.
+    /// The records of all pages, in no particular order: for training.
     pub fn all(&self) -> Vec<(RemotePage, Tracked)> {
         let here = self.pages.iter().zip(&self.entries).map(|(&p, &t)| (RemotePage(p), t));
         let mut all: Vec<_> =
@@ -135,7 +135,7 @@ impl Tracker {
         all
     }
 
-    /// Forgets all.
+    /// Drops all records.
     pub fn clear(&mut self) {
         self.pages.clear();
         self.entries.clear();

@@ -1,23 +1,24 @@
-//! Thresholds from what was seen (section III-G1): pages accessed less than the mean are filtered
-//! out, again and again until few are left; the means of those that are left make a page hot.
+//! Thresholds from observed accesses (section III-G1): pages accessed less than the mean are
+//! filtered out, again and again until few are left; the means of the remaining ones make a page
+//! hot.
 
 use crate::Time;
 use crate::mechanism::tracker::{Threshold, Tracked};
 
-/// What the filter is told.
+/// Parameters of the filter.
 #[derive(Debug, Clone, Copy)]
 pub struct Filter {
     /// Filtering goes on while more than this share of the pages is left.
     pub share: f64,
     /// Share of the mean access count that makes a page hot.
     pub count_factor: f64,
-    /// Least count, whatever was seen.
+    /// Least count, whatever was observed.
     pub count_least: u32,
     /// Share of the mean reuse frequency that makes a page hot.
     pub frequency_factor: f64,
 }
 
-/// The threshold that pages seen in training make; `None` if none were seen.
+/// The threshold from the pages observed in training; `None` if there were none.
 pub fn threshold(now: Time, pages: &[Tracked], filter: Filter) -> Option<Threshold> {
     if pages.is_empty() {
         return None;
