@@ -1,8 +1,8 @@
 //! Benchmarks of Terrace. Prints one JSON object a line, `name`, `value`, `unit` and
 //! `conditions`, and writes the same lines to `target/bench.json` of the workspace.
 //!
-//! **Knows** every layer that it measures. **Must not know** how to judge the figures: targets
-//! stand in the documents, and are compared by who reads the file.
+//! **Knows** every layer that it measures. **Must not know** how to judge the figures: targets are
+//! in the documents, and the file's reader compares them.
 
 mod measure;
 mod parts;
@@ -52,7 +52,7 @@ fn run(parts: &[&parts::Part]) -> anyhow::Result<()> {
     report.write(&target_folder().join("bench.json"))
 }
 
-/// The workspace's `target` folder: cargo says where this crate is; without cargo, that of the
+/// The workspace's `target` folder: cargo provides this crate's folder; without cargo, that of the
 /// current folder.
 fn target_folder() -> PathBuf {
     match std::env::var_os("CARGO_MANIFEST_DIR") {

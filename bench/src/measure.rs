@@ -1,4 +1,4 @@
-//! Figures and where they go.
+//! Figures and their output.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ struct Figure<'a> {
     name: &'a str,
     value: f64,
     unit: &'a str,
-    /// The machine, the size and kind of the input, how often it was measured.
+    /// The machine, the size and kind of the input, the number of measurements.
     conditions: String,
 }
 
@@ -23,7 +23,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes in a figure; the machine is added to its conditions.
+    /// Adds a figure; the machine is added to its conditions.
     pub fn add(
         &mut self,
         name: &str,
@@ -50,7 +50,7 @@ impl Report {
     }
 }
 
-/// The processor's name, as Linux has it.
+/// The processor's name, from Linux.
 fn cpu_model() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     info.lines()
@@ -58,7 +58,7 @@ fn cpu_model() -> String {
         .map_or_else(|| "an unknown processor".to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// The middle value; of an even number the lower one of the two.
+/// The median; of an even number of values the lower one of the two.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)

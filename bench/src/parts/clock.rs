@@ -1,4 +1,4 @@
-//! How fast a virtual machine is whose clock knows the memory, by the processor time of its host.
+//! The speed of a virtual machine whose clock follows the memory, in processor time of its host.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::Part;
 use super::record::cpu_time_s;
 use crate::measure::Report;
 
-/// The part.
+/// This part's row.
 pub const PART: Part = Part {
     name: "clock",
     measures: "a virtual machine whose clock knows the memory: instructions a second of its host",
@@ -74,7 +74,7 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
     let updates = format!("{UPDATES} random updates over 256 MiB; {conditions}");
     report.add("clock.updates_minstr_per_s", speed(3), "10^6/s", &updates)?;
 
-    // Counting alone has no figures of its own: what more of it takes than less.
+    // Counting alone has no counters of its own: the difference of a long and a short run.
     let plain = Machine { instructions_as_time: true, ..machine() };
     let instructions = clock.periods[1].instructions[0] as f64 / HITS as f64;
     let cpu_s = |hits: u64| -> anyhow::Result<f64> {
@@ -108,7 +108,7 @@ fn run_guest(machine: Machine, job: &GuestJob) -> anyhow::Result<terrace_lab::Gu
     Ok(result)
 }
 
-/// Of the program's instructions: what the kernel did meanwhile costs as much.
+/// Instructions of the program alone: the kernel's work meanwhile costs as much.
 fn minstr_per_s(figures: &Figures, host_cpu_ns: u64) -> f64 {
     figures.instructions[0] as f64 * 1e3 / host_cpu_ns.max(1) as f64
 }

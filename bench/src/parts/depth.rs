@@ -1,5 +1,5 @@
-//! Interval simulation against trace-driven simulation: the slowdown that a profile predicts, and the one that
-//! comes out when every reference is run.
+//! Interval simulation against trace-driven simulation: the slowdown that a profile predicts, and
+//! the slowdown when every reference is run.
 
 use std::path::Path;
 
@@ -121,7 +121,7 @@ fn compare(program: &str, options: &str, folder: &Path) -> anyhow::Result<Vec<f6
     Ok(errors)
 }
 
-/// A server with CXL whose last level is to the footprint what 30 MB are to half a gigabyte.
+/// A server with CXL whose last level has the ratio to the footprint of 30 MB to half a gigabyte.
 fn experiment(workload: &str, ratio: f64) -> anyhow::Result<Experiment> {
     let fidelity = if workload.contains("profile") { "interval" } else { "trace" };
     let hardware = if fidelity == "trace" {

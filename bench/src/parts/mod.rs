@@ -16,9 +16,9 @@ use crate::measure::Report;
 pub struct Part {
     /// Its name on the command line, and the first word of its figures' names.
     pub name: &'static str,
-    /// What it measures, in one line.
+    /// Summary of the measurement, in one line.
     pub measures: &'static str,
-    /// Measures it.
+    /// Runs the part.
     pub run: fn(&mut Report) -> anyhow::Result<()>,
 }
 

@@ -1,6 +1,5 @@
-//! What the planner predicts against what comes out when every reference is run: slowdowns over
-//! shares of fast memory, and the answer for a slowdown of 5 %. `TERRACE_PLAN_PROGRAMS=gups,mcf` takes
-//! some programs only.
+//! The planner's predictions against runs of every reference: slowdowns over shares of fast memory,
+//! and the answer for a slowdown of 5 %. `TERRACE_PLAN_PROGRAMS=gups,mcf` runs some programs only.
 
 use std::path::Path;
 
@@ -41,7 +40,7 @@ const PROGRAMS: [(&str, &str); 10] = [
 ];
 const POLICIES: [&str; 2] = ["first-touch", "amp"];
 const SHARES: [f64; 4] = [0.2, 0.4, 0.6, 0.8];
-/// The answer's target, and how often it may be corrected.
+/// The answer's target, and its maximum number of corrections.
 const TARGET: f64 = 1.05;
 const ROUNDS: u64 = 3;
 
@@ -148,8 +147,8 @@ fn predict(
     Ok(errors)
 }
 
-/// The answer for the target, run: a line of the table, and how far off the target the first and the
-/// last run were.
+/// The answer for the target, run: a line of the table, and the distances of the first and the last
+/// run from the target.
 fn answer(
     program: &str,
     recording: Recording,
@@ -186,7 +185,7 @@ fn answer(
     Ok((line, (first.measured - TARGET).abs(), (last.measured - TARGET).abs()))
 }
 
-/// A server with CXL whose last level is to the footprint what 30 MB are to half a gigabyte.
+/// A server with CXL whose last level has the ratio to the footprint of 30 MB to half a gigabyte.
 fn experiment(program: &str, options: &str) -> anyhow::Result<Experiment> {
     let text = format!(
         "name = \"plan\"\nperiod_ms = 5\nperiods = 100000\n[machine]\nfidelity = \"trace\"\nfast = \

@@ -56,11 +56,11 @@ fn granularity(report: &mut Report) -> anyhow::Result<()> {
     };
     let whole = of(TIB, 4096, 16)?;
     report.add("policy.granularity_base_1tib_ms", whole.period_ms, "ms", &whole.conditions())?;
-    // What a period takes without scans, features and accessed bits of all pages, is taken off.
+    // Subtract the time of a period without scans: features and accessed bits of all pages.
     let idle_ms = of(16 * GIB, 1, 32)?.period_ms;
     let per_page = [1 << 14, 1 << 16, 1 << 18, 1 << 20].map(|scan_pages| {
         let measured = of(16 * GIB, scan_pages, 32)?;
-        // Both scans see as many.
+        // Both scans cover the same number of pages.
         Ok((measured.period_ms - idle_ms) * 1e6 / (2 * scan_pages) as f64)
     });
     let per_page = per_page.into_iter().collect::<anyhow::Result<Vec<f64>>>()?;
@@ -73,9 +73,9 @@ fn granularity(report: &mut Report) -> anyhow::Result<()> {
     report.add("policy.granularity_linearity_ratio_max", most / per_page[0], "ratio", &conditions)
 }
 
-/// The most that the time per page at any size exceeds the time per page at the smallest. A ratio
-/// above 1.2 means that time grows faster than pages, by more than 20 %; the least ratio, told
-/// among the conditions, is below 1 where fixed costs count at the smallest size.
+/// The maximum of the time per page at any size over the time per page at the smallest. A ratio
+/// above 1.2 means that time grows faster than pages, by more than 20 %; the minimum ratio,
+/// reported among the conditions, is below 1 where fixed costs count at the smallest size.
 fn linearity(report: &mut Report, name: &str, sizes: &[Measurement]) -> anyhow::Result<()> {
     let per_page: Vec<f64> = sizes.iter().map(Measurement::ns_per_page).collect();
     let ratios: Vec<f64> = per_page.iter().map(|ns| ns / per_page[0]).collect();
@@ -109,7 +109,7 @@ struct Measurement {
 }
 
 /// Measures one period of a policy over groups of these sizes. The sizes take turns, period by
-/// period, so that whatever else the machine does falls on all of them.
+/// period, so that other load on the machine affects all of them.
 fn measure(
     name: &str,
     page_size: PageSize,
@@ -119,7 +119,7 @@ fn measure(
     measure_with(name, &Value::Null, page_size, sizes_bytes, timed_periods)
 }
 
-/// The same of a policy with parameters.
+/// The same for a policy with parameters.
 fn measure_with(
     name: &str,
     parameters: &Value,
@@ -183,8 +183,7 @@ impl Measurement {
 /// Longer than a page's history.
 const WARM_PERIODS: u64 = 66;
 
-/// What this thread has used of its core: on a machine that does other things too, what the
-/// policy costs and not what it waits.
+/// Processor time of this thread: on a shared machine, the policy's cost without its waits.
 fn cpu_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
@@ -209,7 +208,7 @@ impl Group {
         Group { policy, layout, fast, budget, random: SplitMix(1), period: 0 }
     }
 
-    /// Lets a period pass. Milliseconds that the policy took, pages moved.
+    /// Lets a period pass. Returns the policy's time in ms, and the pages moved.
     fn period(&mut self) -> (f64, f64) {
         let accessed = self.accessed();
         let layout = Arc::clone(&self.layout);

@@ -4,7 +4,7 @@
 //! The workload is the sparse solver (`minife`) with caches an eighth of the paper's, so that it
 //! misses as a full-size one does; a simulated instruction of a program that only computes would
 //! cost much less. Processor time is that of the whole process: the threads on which workload
-//! programs run are part of the price.
+//! programs run are included.
 
 use terrace_hardware::units::Bytes;
 use terrace_rack::config::RackConfig;

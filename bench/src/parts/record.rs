@@ -1,9 +1,9 @@
-//! What recording costs: the processor time of a recorded program and of the recorder, over the
+//! The cost of recording: the processor time of a recorded program and of the recorder, over the
 //! program's own.
 //!
-//! The programs are compiled here: the pure forms of three patterns, each of which needs memory
-//! all the time. Updates of random words depend on nothing and overlap; a chase of pointers
-//! depends on the line before; a stream is foreseen by the processor.
+//! The programs are compiled here: the pure forms of three patterns, each of which uses memory all
+//! the time. Updates of random words depend on nothing and overlap; a pointer chase depends on the
+//! line before; the processor prefetches a stream.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

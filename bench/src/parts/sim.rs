@@ -1,9 +1,9 @@
 //! The simulated machine at trace fidelity: references per second and core, with TLBs, walker,
 //! three caches, two tiers, tracking and a policy that moves pages.
 //!
-//! The references come from a recording that is made first, so that what is timed is what a user of
-//! recordings waits for: reading and decoding are in it. Processor time of the whole process is
-//! counted, the decoding thread's too.
+//! The references come from a recording that is made first, so that the measured time is the time
+//! of a user of recordings: reading and decoding are included. Processor time of the whole process
+//! is counted, the decoding thread's too.
 
 use std::path::Path;
 use std::time::Duration;
@@ -35,14 +35,14 @@ pub const PART: Part = Part {
     run,
 };
 
-/// Where the recorded program's memory lies.
+/// First address of the recorded program's memory.
 const START: u64 = 1 << 32;
 const MACHINE: &str = "server-ddr5-cxl";
-/// Pages that a plan may move, as a promotion rate limit bounds them: copying a page takes as many
-/// requests as a hundred references.
+/// Pages that a plan may move, like a promotion rate limit: copying a page takes as many requests
+/// as a hundred references.
 const MOVED_PAGES: u64 = 512;
 
-/// A kind of recording: its name, how many references, how much memory, and the pattern.
+/// A kind of recording: its name, number of references, memory, and the pattern.
 #[derive(Clone)]
 struct Kind {
     name: &'static str,
@@ -116,8 +116,8 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
     memory(report, folder.path())
 }
 
-/// Memory must not grow with the recording: the most that one of eight times the references takes,
-/// over the most that the shorter one takes.
+/// Memory must not grow with the recording: the peak of one of eight times the references, over the
+/// peak of the shorter one.
 fn memory(report: &mut Report, folder: &Path) -> anyhow::Result<()> {
     let mut peaks = Vec::new();
     let short = 4_000_000;
@@ -142,12 +142,12 @@ fn memory(report: &mut Report, folder: &Path) -> anyhow::Result<()> {
     report.add("sim.reference.rss_growth_x", growth, "x", &conditions)
 }
 
-/// Peak resident memory counts anew from here on.
+/// Resets the peak of resident memory.
 fn forget_peak() -> std::io::Result<()> {
     std::fs::write("/proc/self/clear_refs", "5")
 }
 
-/// The most memory that this process has had resident since then.
+/// The peak of this process's resident memory since then.
 fn peak_bytes() -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -202,7 +202,7 @@ fn record(kind: &Kind, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs it under a policy; processor time, and how many pages were moved.
+/// Runs the recording under a policy; returns processor time, and the number of pages moved.
 fn simulate(kind: &Kind, path: &Path) -> anyhow::Result<(Duration, u64)> {
     let mut hardware = presets::by_name(MACHINE)?;
     hardware.tiers[0].capacity = Bytes(kind.footprint_bytes);
@@ -244,7 +244,7 @@ fn simulate(kind: &Kind, path: &Path) -> anyhow::Result<(Duration, u64)> {
     Ok((took, moved))
 }
 
-/// What all threads of this process have used.
+/// Processor time of all threads of this process.
 fn process_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)

@@ -1,5 +1,5 @@
-//! Which piece of the experiment is run: all of it, unless variables name what is wanted, as lists
-//! with commas.
+//! Which piece of the experiment is run: all of it, unless variables select parts, as lists with
+//! commas.
 //!
 //! `TERRACE_SETS`: sets; `TERRACE_PROGRAMS`: programs; `TERRACE_SHARES`: percents of fast memory;
 //! `TERRACE_SIGNALS`: the signals that policies get, of samples, counters and bits; `TERRACE_POLICIES`: policies,
@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use super::evaluate::Signals;
 use super::{BOUND, POLICIES, RATIOS, SETS};
 
-/// What is wanted; `None`: everything.
+/// The selection; `None`: everything.
 pub struct Choice {
     sets: Option<Vec<String>>,
     programs: Option<Vec<String>>,
@@ -55,8 +55,8 @@ impl Choice {
         self.shares.as_ref().is_none_or(|shares| shares.iter().any(near))
     }
 
-    /// Whether a policy is run with what it is told. Staying where one is is run with everything:
-    /// losses are counted from it.
+    /// Whether a policy is run with these signals. The policy that moves nothing is run with every
+    /// selection: losses are counted from it.
     pub fn has(&self, policy: &str, signals: Signals) -> bool {
         let chosen = match &self.policies {
             None => signals == Signals::Samples || policy == "terrace",
@@ -71,7 +71,7 @@ fn has(chosen: &Option<Vec<String>>, name: &str) -> bool {
     chosen.as_ref().is_none_or(|names| names.iter().any(|n| n == name))
 }
 
-/// The names that a variable lists, all of which must be known.
+/// The names in a variable, all of which must be known.
 fn list(
     variable: &str,
     known: impl IntoIterator<Item = String>,

@@ -17,18 +17,18 @@ use terrace_simulated::os::OsConfig;
 use terrace_simulated::timed::IntervalSource;
 use terrace_simulated::{GroupConfig, Machine, MachineConfig, Sampling, future};
 
-/// What holds for all runs.
+/// Settings of all runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     pub period_ms: u64,
     /// Pages that may be moved in a period.
     pub moved_pages: u64,
-    /// Of so many reads one is sampled, where policies are told samples.
+    /// Reads per sample, where policies get samples.
     pub reads_per_sample: u32,
     pub seed: u64,
 }
 
-/// What policies are told of a program.
+/// The signals that policies get of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signals {
     /// Accessed bits, counters, and sampled reads.
@@ -51,7 +51,7 @@ impl Signals {
     }
 }
 
-/// A tracker that tells nothing but accessed bits.
+/// A tracker that reports only accessed bits.
 struct BitsOnly<T>(T);
 
 impl<T: Tracker> Tracker for BitsOnly<T> {
@@ -67,16 +67,16 @@ impl<T: Tracker> Tracker for BitsOnly<T> {
     }
 }
 
-/// A loop is at least such a part of a program.
+/// A loop has at least this share of a program.
 const LEAST_LOOP: f64 = 0.1;
 
-/// A profile in memory, and how often its loop is played.
+/// A profile in memory, and the number of its loop's passes.
 pub struct Workload {
     pub name: String,
     page_size: PageSize,
     footprint_bytes: u64,
     intervals: Arc<Vec<Interval>>,
-    /// Where the loop begins; it goes to the end.
+    /// Begin of the loop; it extends to the end.
     loop_from: usize,
     passes: usize,
 }
@@ -87,7 +87,7 @@ impl Workload {
         let page_size = reader.header().page_size;
         let mut intervals: Vec<Interval> = Vec::new();
         while let Some(mut interval) = reader.next_interval()? {
-            // One layout is kept once: nothing is carried over from it to itself.
+            // One layout is stored once: it needs no remap to itself.
             if let Some(last) = intervals.last().filter(|last| last.layout == interval.layout) {
                 interval.layout = last.layout.clone();
             }
@@ -95,11 +95,11 @@ impl Workload {
         }
         let pages = intervals.iter().map(|i| i.layout.pages() as u64).max().unwrap_or(0);
         let footprint_bytes = reader.header().footprint_bytes.unwrap_or(pages * page_size.bytes());
-        // The loop is what comes once all memory has been touched.
+        // The loop is the part after all memory has been touched.
         let growth = |i: &Interval| i.layout != intervals[intervals.len() - 1].layout;
         let grown = intervals.iter().rposition(|i| growth(i) || !i.fresh.is_empty());
         let loop_from = grown.map_or(0, |last| last + 1);
-        // A program whose memory grows until near its end has none.
+        // A program whose memory grows until near its end has no loop.
         let sum = |part: &[Interval]| part.iter().map(|i| i.fast_ps).sum::<u64>();
         let loops = sum(&intervals[loop_from..]) as f64 >= LEAST_LOOP * sum(&intervals) as f64;
         let loop_from = if loops { loop_from } else { intervals.len() };
@@ -108,8 +108,7 @@ impl Workload {
         Ok(Workload { name, page_size, footprint_bytes, intervals, loop_from, passes: 1 })
     }
 
-    /// The same program with its loop played as often as it takes for it to live at least so long
-    /// with all memory fast.
+    /// The same program with its loop repeated until it runs at least so long with all memory fast.
     pub fn lengthened(self, least_ms: u64) -> Self {
         let sum = |from: usize| self.intervals[from..].iter().map(|i| i.fast_ps).sum::<u64>();
         let (once, again) = (sum(0), sum(self.loop_from));
@@ -127,7 +126,7 @@ impl Workload {
         (sum(|i| i.fast_ps), sum(|i| i.slow_ps))
     }
 
-    /// How often the loop is played.
+    /// Number of passes of the loop.
     pub fn passes(&self) -> usize {
         self.passes
     }
@@ -142,8 +141,9 @@ impl Workload {
         Played { intervals, loop_from, passes, next: from }
     }
 
-    /// The slowdown that no policy can be below. The program is cut before each further pass, and
-    /// pages lie wherever is best there for nothing: that makes the bound lower, and still one.
+    /// A lower bound on the slowdown of every policy. The program is cut before each further pass,
+    /// and pages are placed optimally there at no cost: that makes the bound lower, and still
+    /// valid.
     pub fn bound(&self, ratio: f64, setup: &Setup) -> anyhow::Result<f64> {
         let pages = self.footprint_bytes.div_ceil(self.page_size.bytes());
         let fast_pages = (pages as f64 * ratio).floor() as u64;
@@ -163,7 +163,7 @@ impl Workload {
             .map_err(|e| anyhow!("{e}"))
     }
 
-    /// Runs it to its end: its slowdown.
+    /// Runs the program to its end; returns its slowdown.
     pub fn run(
         &self,
         mut policy: Box<dyn Policy>,
@@ -212,7 +212,7 @@ impl Workload {
     }
 }
 
-/// Looks at nothing on the way.
+/// Ignores all events.
 struct Nobody;
 
 impl Observer for Nobody {
@@ -228,7 +228,7 @@ impl Observer for Nobody {
 struct Played {
     intervals: Arc<Vec<Interval>>,
     loop_from: usize,
-    /// Passes of the loop that are left, this one among them.
+    /// Passes of the loop left, including this one.
     passes: usize,
     next: usize,
 }

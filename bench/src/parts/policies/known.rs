@@ -1,7 +1,7 @@
 //! Figures that have been run already, kept in a file from one piece of the experiment to the next.
 //!
-//! `TERRACE_FIGURES` names it: lines of a case, what was run, and the slowdown, apart by tabs. It is
-//! as good as the code that wrote it: delete it when policies or programs change.
+//! `TERRACE_FIGURES` names the file: lines of a case, the run and the slowdown, separated by tabs.
+//! The file is only as valid as the code that wrote it: delete it when policies or programs change.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -16,7 +16,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// What the file has; `None`: nothing is kept.
+    /// Reads the file; `None`: nothing is stored.
     pub fn open(path: Option<PathBuf>) -> anyhow::Result<Self> {
         let Some(path) = path else {
             return Ok(Known { slowdowns: HashMap::new(), file: None });
@@ -40,7 +40,7 @@ impl Known {
         Ok(Known { slowdowns, file: Some(file) })
     }
 
-    /// The slowdown of a case, run if it is not known.
+    /// The slowdown of a case, run if the file does not have it.
     pub fn or_run(
         &mut self,
         case: &str,

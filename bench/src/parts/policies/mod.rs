@@ -2,12 +2,12 @@
 //! program, at four shares of fast memory.
 //!
 //! Terrace's own policy was designed on the first sets: they are not blind. The sets called `new`
-//! were run once, with the parameters that were left then. `docs/policies.md` has the tables and
-//! why programs live as long as they do here.
+//! were run once, with the parameters of that time. `docs/policies.md` has the tables and the
+//! reason for the programs' run lengths here.
 //!
-//! `TERRACE_PROFILES` names a folder that profiles are kept in and taken from; `TERRACE_CASES` a
-//! file for the table of all cases. It runs in pieces, too: [`choice`] says by which variables, and
-//! [`known`] where figures are kept from one piece to the next.
+//! `TERRACE_PROFILES` names a folder in which profiles are kept; `TERRACE_CASES` a file for the
+//! table of all cases. The experiment also runs in pieces: [`choice`] lists the variables, and
+//! [`known`] keeps figures from one piece to the next.
 
 mod choice;
 mod evaluate;
@@ -104,7 +104,7 @@ const SETS: [Set; 6] = [
 
 const RATIOS: [f64; 4] = [0.1, 0.3, 0.5, 0.7];
 
-/// Policies that are compared; the first is what shares of the way are counted from.
+/// Policies that are compared; shares of the gain are counted from the first.
 const POLICIES: [&str; 11] = [
     "first-touch",
     "terrace",
@@ -119,8 +119,8 @@ const POLICIES: [&str; 11] = [
     "optimum",
 ];
 
-/// Terrace's policy without one of its parts, and what it is told: some parts are for machines that
-/// do not sample reads.
+/// Terrace's policy without one of its parts, and its signals: some parts are for machines that do
+/// not sample reads.
 fn ablations() -> impl Iterator<Item = (&'static str, Value, Signals)> {
     let sampled = [
         ("without the price of reads", json!({"weigh_reads": false})),
@@ -142,12 +142,12 @@ fn ablations() -> impl Iterator<Item = (&'static str, Value, Signals)> {
     sampled.chain(counted.into_iter().map(|(name, of)| (name, of, Signals::Counters)))
 }
 
-/// A program lives for so long at least with all memory fast: some 40 times what it costs to move a
-/// footprint of 8 MB once (`docs/policies.md`).
+/// Minimum run length of a program with all memory fast: some 40 times the time to move a footprint
+/// of 8 MB once (`docs/policies.md`).
 const LEAST_LIFE_MS: u64 = 640;
 
-/// A footprint of 8 MB moves in some 16 ms: as long to a period of 1 ms as 32 GB of huge pages
-/// are to one of a second.
+/// A footprint of 8 MB moves in some 16 ms: the ratio to a period of 1 ms is that of 32 GB of huge
+/// pages to one of a second.
 const SETUP: Setup = Setup { period_ms: 1, moved_pages: 32, reads_per_sample: 16, seed: 1 };
 
 struct Quiet;
@@ -156,9 +156,9 @@ impl Events for Quiet {
     fn event(&mut self, _: Event<'_>) {}
 }
 
-/// What is run: a policy with parameters, and what it is told.
+/// One run: a policy with parameters, and its signals.
 struct Column {
-    /// What its figures are called in the tables.
+    /// The name of its figures in the tables.
     name: String,
     policy: &'static str,
     parameters: Value,
@@ -168,7 +168,7 @@ struct Column {
 /// The bound's place among the figures.
 const BOUND: &str = "bound";
 
-/// Everything that is run of a case, the bound apart.
+/// All runs of a case, without the bound.
 fn columns() -> Vec<Column> {
     let of =
         |name: String, policy, parameters, signals| Column { name, policy, parameters, signals };
@@ -178,7 +178,7 @@ fn columns() -> Vec<Column> {
     });
     let less = |signals: Signals| POLICIES.into_iter().map(move |p| (p, signals));
     let less = [Signals::Counters, Signals::Bits].into_iter().flat_map(less);
-    // Staying, and the future, are the same whatever is measured.
+    // First touch and the oracle are the same with all signals.
     let less = less.filter(|(p, _)| !["first-touch", "optimum"].contains(p));
     let less =
         less.map(|(p, signals)| of(format!("{p}, {}", signals.name()), p, Value::Null, signals));
@@ -282,7 +282,8 @@ fn table(set: &str, rows: &[Row]) -> String {
     text
 }
 
-/// One program at one share of fast memory under what is chosen. What is known already is not run.
+/// One program at one share of fast memory under the selected policies. Known figures are not run
+/// again.
 fn measure(
     workload: &Workload,
     ratio: f64,
@@ -308,7 +309,7 @@ fn measure(
     Ok(Row { name: workload.name.clone(), ratio, passes: workload.passes(), of })
 }
 
-/// The means of a set, as far as all of its chosen cases have been run.
+/// Reports the means of a set, as far as all of its selected cases have been run.
 fn tell(report: &mut Report, set: &str, rows: &[Row]) -> anyhow::Result<()> {
     let all = rows.len();
     let values = |column: &str| -> Option<Vec<f64>> {
@@ -351,7 +352,7 @@ fn tell(report: &mut Report, set: &str, rows: &[Row]) -> anyhow::Result<()> {
             report.add(&key(&format!("{name}_loss_percent")), lost, "%", what)?;
         }
     }
-    // How far from the best policy that knows no future, and from staying put, at worst.
+    // The worst distances from the best policy without an oracle trace, and from first touch.
     let rivals: Option<Vec<_>> =
         POLICIES.into_iter().filter(|&name| name != "optimum").map(values).collect();
     if let (Some(own), Some(rivals)) = (values("terrace"), rivals) {
@@ -373,7 +374,7 @@ fn tell(report: &mut Report, set: &str, rows: &[Row]) -> anyhow::Result<()> {
     }
 }
 
-/// The profile of a program in a folder; one that is there is taken.
+/// The profile of a program in a folder; an existing one is used.
 fn profiled(
     program: &str,
     options: &str,
@@ -385,7 +386,8 @@ fn profiled(
     if path.exists() {
         return Ok(path);
     }
-    // A server with CXL whose last level is to the footprint what 30 MB are to half a gigabyte.
+    // A server with CXL whose last level has the ratio to the footprint of 30 MB to half a
+    // gigabyte.
     let text = format!(
         "name = \"policies\"\nseed = {seed}\nperiod_ms = 1\nperiods = 100000\n[machine]\ndepth = \
          \"reference\"\nfast = \"64M\"\nslow = \"64M\"\nhardware = {{ preset = \
