@@ -1,4 +1,4 @@
-//! The results book: a page for each figure with its picture, claims, command and deviations, and
+//! The results report: a page for each figure with its picture, claims, command and deviations, and
 //! a page that counts them all. Generated, never edited by hand.
 
 use std::fmt::Write;
@@ -14,18 +14,18 @@ use crate::reproduce::{Outcome, Size};
 pub struct Entry {
     /// The figure.
     pub figure: Figure,
-    /// What it came to.
+    /// The figure's outcome.
     pub outcome: Outcome,
 }
 
 /// Claims that agree, that do not, and that were not decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// Agree in direction.
+    /// Claims that agree in direction.
     pub agree: usize,
-    /// Do not.
+    /// Claims that do not agree.
     pub differ: usize,
-    /// Were not run.
+    /// Claims that were not run.
     pub undecided: usize,
 }
 
@@ -36,7 +36,7 @@ impl Tally {
         Tally { agree: count(Some(true)), differ: count(Some(false)), undecided: count(None) }
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn with(self, other: Tally) -> Tally {
         Tally {
             agree: self.agree + other.agree,
@@ -45,7 +45,7 @@ impl Tally {
         }
     }
 
-    /// In words.
+    /// The counts in words.
     pub fn words(&self) -> String {
         let all = self.agree + self.differ + self.undecided;
         let mut words = format!("{} of {all} claims agree", self.agree);
@@ -56,7 +56,7 @@ impl Tally {
     }
 }
 
-/// Writes the book into a folder: `README.md`, and a page and a picture for each figure.
+/// Writes the report into a folder: `README.md`, and a page and a picture for each figure.
 pub fn write(folder: &Path, entries: &[Entry], size: Size) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     let put = |name: &str, text: &str| {
@@ -154,7 +154,7 @@ fn page(entry: &Entry, size: Size) -> String {
         write!(out, "\n## Deviations\n\n{}\n", deviations.trim()).expect("writing to a string");
     }
     let data = &outcome.data;
-    // A table that no run gives a value for says nothing.
+    // A table without any value is left out.
     for measure in data.measures.iter().filter(|m| data.has(m)) {
         write!(out, "\n## {measure}\n\n| {} |", figure.row).expect("writing to a string");
         data.columns.iter().for_each(|c| write!(out, " {c} |").expect("writing to a string"));

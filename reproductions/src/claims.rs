@@ -19,7 +19,7 @@
 //! A minus sign before a call is taken for a part of its name; write `0 - gain(a, b)`.
 //!
 //! Each takes the name of a measure as a last argument; without it, the figure's first measure is
-//! meant. A row that was not run is left out; a value that is not there makes the claim undecided.
+//! used. A row that was not run is left out; a missing value makes the claim undecided.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,10 +30,10 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use crate::data::{Data, number};
 use crate::figure::Claim;
 
-/// What is made of a column's values.
+/// A function over a column's values.
 type OverRows = fn(&[f64]) -> f64;
 
-/// How a claim came out.
+/// The result of a claim.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// The claim.
@@ -42,11 +42,11 @@ pub struct Verdict {
     pub paper: String,
     /// The number here.
     pub here: String,
-    /// Whether the two agree; `None` when a value that is needed was not run.
+    /// Whether the two agree; `None` when a needed value was not run.
     pub agrees: Option<bool>,
 }
 
-/// Checks a figure's claims. The error is of an expression that makes no sense.
+/// Checks a figure's claims. The error is for an expression that makes no sense.
 pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
     let environment = environment(data);
     claims
@@ -159,7 +159,7 @@ fn environment(data: &Data) -> Environment<'static> {
                     .iter()
                     .filter_map(|c| Some((c.as_str(), shared.get(row, c, &measure)?)))
                     .collect();
-                // A run that did not end leaves no value: nothing can be said of its row.
+                // A run that did not end leaves no value: the row is undecided.
                 if values.len() < shared.columns.len() {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! What came out of a figure: a value by row, column and measure.
+//! The results of a figure: a value by row, column and measure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,13 +12,13 @@ pub struct Data {
     pub rows: Vec<String>,
     /// Columns that were run.
     pub columns: Vec<String>,
-    /// Measures.
+    /// Names of the measures.
     pub measures: Vec<String>,
     values: BTreeMap<[usize; 3], f64>,
 }
 
 impl Data {
-    /// No values yet.
+    /// Data without values.
     pub fn new(rows: Vec<String>, columns: Vec<String>, measures: Vec<String>) -> Self {
         Data { rows, columns, measures, values: BTreeMap::new() }
     }
@@ -27,7 +27,7 @@ impl Data {
         list.iter().position(|n| n == name)
     }
 
-    /// Puts a value in its place; one that is no finite number is not there.
+    /// Stores a value; one that is not a finite number is left out.
     pub fn put(&mut self, row: &str, column: &str, measure: &str, value: f64) {
         let place = [(&self.rows, row), (&self.columns, column), (&self.measures, measure)]
             .map(|(list, name)| Self::place(list, name));
@@ -38,7 +38,7 @@ impl Data {
         }
     }
 
-    /// The value there, if there is one.
+    /// The value of a cell, if there is one.
     pub fn get(&self, row: &str, column: &str, measure: &str) -> Option<f64> {
         let r = Self::place(&self.rows, row)?;
         let c = Self::place(&self.columns, column)?;
@@ -57,7 +57,7 @@ impl Data {
         self.rows.iter().filter_map(|r| self.get(r, column, measure)).collect()
     }
 
-    /// Rows of the table that is written.
+    /// Rows of the table to be written.
     pub fn table(&self, figure: &str) -> Vec<FigureRow> {
         let row = |(&[r, c, m], &value): (&[usize; 3], &f64)| FigureRow {
             figure: figure.to_owned(),

@@ -1,5 +1,5 @@
-//! A figure's file: what it shows, how its data is made, how it is drawn, and what the paper claims
-//! of it.
+//! A figure's file: its subject, how its data is made, how it is drawn, and the paper's claims on
+//! it.
 
 use serde::Deserialize;
 use terrace_core::parameters::in_plain_words;
@@ -15,19 +15,19 @@ pub struct Figure {
     /// Its name, PAPER/FIGURE: "amp/fig10".
     #[serde(skip)]
     pub name: String,
-    /// What it shows, as a title.
+    /// The subject, as a title.
     pub title: String,
     /// How the paper shows it, and how it is shown here.
     pub description: String,
-    /// What stands for the paper's sizes and times: one factor, stated.
+    /// The scale of the paper's sizes and times: one factor, stated.
     pub scale: String,
     /// How its data is made: a kind of [`kinds::KINDS`].
     pub kind: String,
-    /// What the rows are: a word for tables and pictures ("workload").
+    /// A word for the rows in tables and pictures ("workload").
     pub row: String,
-    /// What the columns are ("policy").
+    /// A word for the columns ("policy").
     pub column: String,
-    /// Measures, the first of which is drawn and is what claims speak of by default.
+    /// Measures; the first is drawn and is the default of claims.
     pub measures: Vec<String>,
     /// The experiment that rows and columns change, or the kind's own settings.
     #[serde(default)]
@@ -39,17 +39,17 @@ pub struct Figure {
     pub rows: Vec<Part>,
     /// Its columns, in order.
     pub columns: Vec<Part>,
-    /// What is different in a quick run.
+    /// Changes of a quick run.
     #[serde(default)]
     pub quick: Change,
-    /// What is different in a full-size run.
+    /// Changes of a full-size run.
     #[serde(default)]
     pub full: Change,
     /// How it is drawn.
     pub picture: Picture,
-    /// What the paper says of it.
+    /// The paper's statements on it.
     pub claims: Vec<Claim>,
-    /// Where what comes out differs from the paper: why, as measured.
+    /// The causes of deviations from the paper, as measured.
     #[serde(default)]
     pub deviations: Option<String>,
 }
@@ -58,20 +58,20 @@ pub struct Figure {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
-    /// Its name, in tables and claims.
+    /// The name in tables and claims.
     pub name: String,
-    /// What it changes of the experiment.
+    /// Changes to the experiment.
     #[serde(default)]
     pub set: Table,
-    /// What it changes besides in a quick run.
+    /// Further changes in a quick run.
     #[serde(default)]
     pub quick: Table,
-    /// What it changes besides in a full-size run.
+    /// Further changes in a full-size run.
     #[serde(default)]
     pub full: Table,
 }
 
-/// What is different in a quick or a full-size run.
+/// Changes of a quick or a full-size run.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
@@ -79,7 +79,7 @@ pub struct Change {
     pub rows: Option<Vec<String>>,
     /// The columns that are run; all by default.
     pub columns: Option<Vec<String>>,
-    /// What is changed of the experiment.
+    /// Changes to the experiment.
     #[serde(default)]
     pub set: Table,
 }
@@ -99,22 +99,22 @@ pub struct Picture {
     /// "bars": a group of bars for each row; "lines": a line for each column over rows that are
     /// numbers; "stack": a bar for each row and column, of the measures.
     pub kind: PictureKind,
-    /// What the value axis shows.
+    /// Label of the value axis.
     pub y: String,
-    /// Whether rows lie on a logarithmic axis.
+    /// Whether rows are on a logarithmic axis.
     #[serde(default)]
     pub log_x: bool,
     /// Whether a geometric mean of the rows is drawn too.
     #[serde(default)]
     pub geomean: bool,
-    /// A value that everything is compared with.
+    /// A reference value for comparison.
     pub line: Option<f64>,
-    /// The measures that a stacked bar is made of; all by default.
+    /// The measures of a stacked bar; all by default.
     #[serde(default)]
     pub parts: Vec<String>,
 }
 
-/// Kinds of pictures.
+/// The kind of a picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PictureKind {
@@ -130,7 +130,7 @@ pub enum PictureKind {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// In words.
+    /// The claim in words.
     pub says: String,
     /// The paper's number, or its words.
     pub paper: String,
@@ -140,8 +140,8 @@ pub struct Claim {
     pub holds: String,
 }
 
-/// What a figure takes from the one that it is `like`, where it has none of its own; its experiment
-/// is laid over the other's.
+/// Keys that a figure inherits from the one that it is `like`, where it has none of its own; its
+/// experiment is laid over the other's.
 const SHARED: [&str; 11] = [
     "scale",
     "kind",
@@ -157,7 +157,7 @@ const SHARED: [&str; 11] = [
 ];
 
 impl Figure {
-    /// Reads and checks a figure's file. `other` finds the text of the figure that it is `like`.
+    /// Reads and checks a figure's file. `other` returns the text of the figure that it is `like`.
     pub fn parse(
         name: &str,
         text: &str,
@@ -220,13 +220,13 @@ impl Figure {
         Ok(())
     }
 
-    /// The paper's short name: what stands before the stroke.
+    /// The paper's short name: the part before the slash.
     pub fn paper(&self) -> &str {
         self.name.split('/').next().unwrap_or(&self.name)
     }
 }
 
-/// A figure's table, with what it takes from the one that it is `like`.
+/// A figure's table, with the keys inherited from the one that it is `like`.
 fn whole(
     name: &str,
     text: &str,
@@ -246,7 +246,7 @@ fn whole(
             (Some(value), None) => {
                 table.insert(key.to_owned(), value.clone());
             }
-            // The experiment is what the other's is, but for what this one sets.
+            // The experiment is the other's, changed by this one's.
             (Some(Value::Table(value)), Some(Value::Table(own))) if key == "experiment" => {
                 let mut both = value.clone();
                 merge(&mut both, own);

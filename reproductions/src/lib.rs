@@ -1,16 +1,16 @@
 //! Reproductions: every figure and table of the papers as one experiment that anyone can run, with
-//! the paper's claims checked against what comes out.
+//! the paper's claims checked against its results.
 //!
 //! **Knows** experiments, the operating-system model, result tables and pictures. **Must not know**
 //! arguments, screens or policies' insides.
 //!
 //! - [`figure`]: a figure's file; [`library`]: the figures that come with Terrace;
 //! - [`kinds`]: how a figure's data is made; a kind is a file there and a line of its registry;
-//! - [`data`]: what came out: a value by row, column and measure;
+//! - [`data`]: the results: a value by row, column and measure;
 //! - [`claims`]: checkable statements about it;
-//! - [`reproduce`](mod@reproduce): runs a figure, draws it and writes what came of it;
+//! - [`reproduce`](mod@reproduce): runs a figure, draws it and writes its results;
 //! - [`run_cache`]: the folder that a command's figures share, and their runs;
-//! - [`book`]: the results book of all figures.
+//! - [`book`]: the results report of all figures.
 #![forbid(unsafe_code)]
 
 pub mod book;

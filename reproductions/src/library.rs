@@ -58,7 +58,7 @@ figures! {
     "amp/table6",
 }
 
-/// The papers' short names and what they are.
+/// The papers' short names and titles.
 pub const PAPERS: &[(&str, &str)] = &[
     ("nimble", "Nimble Page Management for Tiered Memory Systems (ASPLOS 2019)"),
     ("radiant", "Radiant: Efficient Page Table Management for Tiered Memory Systems (ISMM 2021)"),
@@ -66,8 +66,8 @@ pub const PAPERS: &[(&str, &str)] = &[
     ("amp", "Adaptive Page Migration Policy with Huge Pages in Tiered Memory Systems"),
 ];
 
-/// What the papers show of results and no figure here does, and why. Drawings of mechanisms, lists
-/// of machines and programs, and comparisons in words report no result and are left out here.
+/// Results in the papers that no figure here shows, and why. Drawings of mechanisms, lists of
+/// machines and programs, and comparisons in words report no result and are left out here.
 pub const NOT_SHOWN: &[(&str, &str, &str)] = &[
     ("nimble", "table 2, platforms other than the first", "their machines are not modelled"),
     ("radiant", "figure 12", "shown with radiant/fig11"),
@@ -99,7 +99,7 @@ pub fn all() -> Result<Vec<Figure>, String> {
     FIGURES.iter().map(|(name, text)| Figure::parse(name, text, &text_of)).collect()
 }
 
-/// The figures of these names; a paper's name stands for all of its figures.
+/// The figures of these names; a paper's name selects all of its figures.
 pub fn find(names: &[String]) -> Result<Vec<Figure>, String> {
     let all = all()?;
     let mut found: Vec<Figure> = Vec::new();
@@ -155,7 +155,7 @@ mod tests {
             let verdicts =
                 check(&figure.claims, &data).unwrap_or_else(|e| panic!("{}: {e}", figure.name));
             for verdict in verdicts {
-                // A name that is misspelt would make it undecided.
+                // A misspelt name would make it undecided.
                 assert!(verdict.agrees.is_some(), "{}: {}", figure.name, verdict.says);
                 assert_ne!(verdict.here, "not run", "{}: {}", figure.name, verdict.says);
             }

@@ -2,11 +2,11 @@
 
 use toml::{Table, Value};
 
-/// What a table is called that is laid over every element of the list `groups`.
+/// Key of a table that is laid over every element of the list `groups`.
 const ALL_GROUPS: &str = "all_groups";
 
-/// Lays `over` over `under`: tables key by key, lists of tables element by element; anything else
-/// takes the place of what was there. `all_groups` is laid over each element of `groups`.
+/// Lays `over` over `under`: tables key by key, lists of tables element by element; any other value
+/// replaces the old one. `all_groups` is laid over each element of `groups`.
 pub fn merge(under: &mut Table, over: &Table) {
     for (key, value) in over {
         if key == ALL_GROUPS {

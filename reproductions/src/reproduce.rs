@@ -13,12 +13,12 @@ use crate::figure::{Change, Figure, Part, PictureKind};
 use crate::kinds::Job;
 use crate::run_cache::RunCache;
 
-/// How big a figure is run.
+/// The size at which a figure is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Size {
     /// Fewer rows and shorter runs: all figures within 40 minutes on two cores.
     Quick,
-    /// As the figure's file has it.
+    /// The size in the figure's file.
     #[default]
     Standard,
     /// For a bigger machine.
@@ -26,7 +26,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// Its name.
+    /// The size's name.
     pub fn name(self) -> &'static str {
         match self {
             Size::Quick => "quick",
@@ -35,7 +35,7 @@ impl Size {
         }
     }
 
-    /// What it changes of a figure.
+    /// The size's changes to a figure.
     pub fn change(self, figure: &Figure) -> Change {
         match self {
             Size::Quick => figure.quick.clone(),
@@ -59,19 +59,19 @@ impl Size {
     }
 }
 
-/// What a figure came to.
+/// The outcome of a figure.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Its data.
     pub data: Data,
-    /// Its claims.
+    /// Results of its claims.
     pub verdicts: Vec<Verdict>,
     /// Its picture, as SVG.
     pub picture: String,
 }
 
 /// Runs a figure and writes `figure.parquet`, `figure.csv`, `figure.svg` and `claims.json` into
-/// OUT/NAME, with the results of every run under `runs`, but for runs that figures before it have
+/// OUT/NAME, with the results of every run under `runs`, except for runs that earlier figures have
 /// made. Profiles are kept in OUT/profiles, where other figures find them.
 pub fn reproduce(
     figure: &Figure,
@@ -93,7 +93,7 @@ pub fn reproduce(
     Ok(Outcome { data, verdicts, picture })
 }
 
-/// What a figure came to when it was run before: nothing is run, claims are checked and the picture
+/// The outcome of a figure that was run before: nothing is run, claims are checked and the picture
 /// is drawn again from `figure.parquet` in OUT/NAME. `None` where it was not run.
 pub fn from_results(figure: &Figure, size: Size, out: &Path) -> anyhow::Result<Option<Outcome>> {
     let folder = out.join(&figure.name);
@@ -148,7 +148,7 @@ fn write(
     Ok(())
 }
 
-/// A picture as a file of its own.
+/// Makes a picture a file of its own.
 pub(crate) fn alone(picture: &str) -> String {
     let named = "<svg xmlns=\"http://www.w3.org/2000/svg\" font-family=\"sans-serif\" \
                  style=\"background:#fff\" ";
@@ -164,7 +164,7 @@ fn quoted(cell: &str) -> String {
     }
 }
 
-/// What the row of geometric means is called in pictures.
+/// Name of the row of geometric means in pictures.
 const GEOMEAN: &str = "geomean";
 
 fn draw(figure: &Figure, data: &Data) -> String {

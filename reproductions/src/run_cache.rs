@@ -1,8 +1,8 @@
-//! What the figures of one command share: the folder that they work in, which no other command may
+//! Shared by the figures of one command: the folder that they work in, which no other command may
 //! work in at the same time, and the runs that were made there.
 //!
-//! Many figures look at the same runs (AMP's figures 2, 6, 8 and 10 to 13, half of 15 and 16). A run
-//! is known by its experiment, and made once.
+//! Many figures use the same runs (AMP's figures 2, 6, 8 and 10 to 13, half of 15 and 16). A run is
+//! identified by its experiment, and made once.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -17,17 +17,17 @@ use terrace_identity::StableHash;
 /// Held by the command that works in a folder.
 const LOCK: &str = ".lock";
 
-/// A folder for results, and what was run there by this command.
+/// A folder for results, and the runs that this command made there.
 pub struct RunCache {
     folder: PathBuf,
     runs: Mutex<BTreeMap<u64, PathBuf>>,
-    /// Given back when the command ends, however it ends.
+    /// Released when the command ends, however it ends.
     _lock: File,
 }
 
 impl RunCache {
-    /// Makes the folder if need be, and takes it. Profiles and results are written under names that
-    /// two commands would share: a second one is refused for as long as the first is at work.
+    /// Makes the folder if needed, and locks it. Profiles and results are written under names that
+    /// two commands would share: a second command is rejected while the first one works.
     pub fn open(folder: &Path) -> anyhow::Result<RunCache> {
         std::fs::create_dir_all(folder).with_context(|| {
             format!("{}: expected a folder for results that can be written to", folder.display())
@@ -61,16 +61,16 @@ impl RunCache {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&key(experiment)).cloned()
     }
 
-    /// The experiment's results are in this folder now.
+    /// Records that the experiment's results are in this folder now.
     pub(crate) fn was_run(&self, experiment: &Experiment, out: &Path) {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.insert(key(experiment), out.to_owned());
     }
 }
 
-/// Says whether two runs would be the same.
+/// Identifies a run: equal for experiments whose runs are the same.
 fn key(experiment: &Experiment) -> u64 {
-    // What a run is called changes nothing.
+    // The names of a run do not affect it.
     let (name, description) = (String::new(), String::new());
     let nameless = Experiment { name, description, ..experiment.clone() };
     let mut hash = StableHash::new();

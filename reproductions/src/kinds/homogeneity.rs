@@ -1,5 +1,5 @@
-//! Kind "homogeneity": of the base pages of a huge page that is accessed within a window, the
-//! share that is accessed too, from profiles. Nothing is run but the profiles.
+//! Kind "homogeneity": of the base pages of a huge page that is accessed within a window, the share
+//! that is accessed too, from profiles. Only profiles are run.
 //!
 //! Rows are programs (groups of one); columns set `window_ms`, the window in time with all memory
 //! fast, which ends with an interval of the profile. The measure is `huge_page_access_ratio`, a mean over windows and accessed huge pages.
@@ -52,7 +52,7 @@ fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
         let mut seen: Option<(Layout, PageBits, u64)> = None;
         while let Some(interval) = reader.next_interval()? {
             seen = Some(match seen {
-                // Programs map memory as they go: what stays keeps its bits.
+                // Programs map memory as they go: remaining pages keep their bits.
                 Some((layout, bits, ps)) => {
                     let mut bits = Remap::between(&layout, &interval.layout).bits(&bits);
                     bits.or_with(&interval.accessed);
@@ -86,7 +86,7 @@ impl Ratios {
         layout.regions(HUGE, |pages| {
             let all = pages.len();
             let touched = pages.filter(|&page| accessed.get(page)).count();
-            // Ends of areas are no huge pages.
+            // Partial huge pages at the ends of areas do not count.
             if touched > 0 && all as u64 * layout.page_size().bytes() == HUGE {
                 self.sum += touched as f64 / all as f64;
                 self.count += 1;

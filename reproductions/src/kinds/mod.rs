@@ -21,7 +21,7 @@ use crate::run_cache::RunCache;
 pub struct Kind {
     /// Its name in figures' files.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// Summary in one line.
     pub summary: &'static str,
     /// Makes the data of a figure.
     make: fn(&Job<'_>, &mut dyn Events) -> anyhow::Result<Data>,
@@ -42,17 +42,17 @@ pub fn find(name: &str) -> Result<&'static Kind, String> {
 pub struct Job<'a> {
     /// The figure.
     pub figure: &'a Figure,
-    /// How big.
+    /// The size of the run.
     pub size: Size,
-    /// A folder for what its runs leave.
+    /// A folder for the results of its runs.
     pub folder: &'a Path,
-    /// What figures share.
+    /// The cache shared by figures.
     pub run_cache: &'a RunCache,
     /// Runs at the same time.
     pub jobs: usize,
 }
 
-/// One row and column of a figure, with the experiment that they make.
+/// One row and column of a figure, with their experiment.
 pub struct Cell {
     /// The row's name.
     pub row: String,
@@ -79,8 +79,8 @@ impl Job<'_> {
         self.run_cache.folder().join("profiles")
     }
 
-    /// The figure's cells, row by row: the experiment, laid over it what the size changes, then
-    /// the row, then the column.
+    /// The figure's cells, row by row: the experiment, overlaid by the size's changes, then the
+    /// row's, then the column's.
     pub fn cells(&self) -> Vec<Cell> {
         let empty = self.empty();
         let change = self.size.change(self.figure);

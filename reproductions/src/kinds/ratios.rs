@@ -1,6 +1,6 @@
-//! Measures that are made of other measures: sums, and ratios of sums.
+//! Measures derived from other measures: sums, and ratios of sums.
 
-/// A measure made of others: their sum, divided by that of the divisors where there are any.
+/// A derived measure: the sum of others, divided by that of the divisors where there are any.
 struct Made {
     name: &'static str,
     factor: f64,
@@ -11,18 +11,18 @@ struct Made {
 const MADE: &[Made] = &[
     // Time of a page walk.
     Made { name: "walk_ns", factor: 1e6, of: &["walk_ms"], by: &["walks"] },
-    // Page walks beside instructions: misses of the last TLB.
+    // Page walks per 1,000 instructions: misses of the last TLB.
     Made { name: "walks_per_1000", factor: 1e3, of: &["walks"], by: &["instructions"] },
-    // Time of page walks, which overlap with other work, beside the run's.
+    // Time of page walks, which overlap with other work, over the run's.
     Made { name: "walk_share", factor: 1.0, of: &["walk_ms"], by: &["duration_ms"] },
-    // Time that a fault takes to allocate page-table pages, where it has to.
+    // Time of allocating page-table pages per fault that needs them.
     Made {
         name: "table_allocation_ns",
         factor: 1e6,
         of: &["table_allocation_ms"],
         by: &["table_faults"],
     },
-    // All that cores wait for.
+    // All stalls of cores.
     Made {
         name: "stall_ms",
         factor: 1.0,
@@ -37,7 +37,7 @@ const MADE: &[Made] = &[
     },
     // Lines read from memory: misses of the last cache.
     Made { name: "memory_reads", factor: 1.0, of: &["fast_reads", "slow_reads"], by: &[] },
-    // Page-table pages in slow memory, of all of them.
+    // Share of page-table pages in slow memory.
     Made {
         name: "slow_table_share",
         factor: 1.0,
@@ -46,8 +46,8 @@ const MADE: &[Made] = &[
     },
 ];
 
-/// What a measure made of others comes to, from what those come to; none where `measure` is no such
-/// measure, where one of the others is missing, or where there is nothing to divide by.
+/// The value of a derived measure, from the values of others; none where `measure` is no such
+/// measure, where one of the others is missing, or where the divisor is 0.
 pub(super) fn made(measure: &str, value: &dyn Fn(&str) -> Option<f64>) -> Option<f64> {
     let made = MADE.iter().find(|made| made.name == measure)?;
     let sum = |names: &[&str]| names.iter().map(|name| value(name)).sum::<Option<f64>>();

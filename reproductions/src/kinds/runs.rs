@@ -1,13 +1,13 @@
-//! Kind "runs": every cell is an experiment on the simulated machine, at either depth.
+//! Kind "runs": every cell is an experiment on the simulated machine, at either fidelity.
 //!
-//! Where the figure asks for profiles, each workload that is a program is run at trace fidelity
-//! once for all cells that share it and its machine; the cells are run at interval fidelity then.
+//! Where the figure has profiles, each workload that is a program is run at trace fidelity once for
+//! all cells that share it and its machine; the cells are then run at interval fidelity.
 //!
-//! Measures are the columns of the run's tables that are numbers (`runs`; of `hardware` the sums
-//! over the run), and these: `performance` (1 over `slowdown`), `pair_performance` and
-//! `geomean_performance` (of two groups, of all), `chose_POLICY_share` and `operations_POLICY_share`
-//! (of periods, and of operations of migration, in which an adaptive policy applied it),
-//! `settled_periods`, and what [`super::ratios`] makes of others.
+//! Measures are the numeric columns of the run's tables (`runs`; of `hardware` the sums over the
+//! run), and these: `performance` (1 over `slowdown`), `pair_performance` and `geomean_performance`
+//! (of two groups, of all), `chose_POLICY_share` and `operations_POLICY_share` (of periods, and of
+//! migration operations, in which an adaptive policy applied it), `settled_periods`, and the
+//! measures that [`super::ratios`] derives.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
     Ok(data)
 }
 
-/// The experiments of the cells, with profiles in the place of programs where the figure has it so.
+/// The experiments of the cells, with profiles in place of programs where the figure has them.
 pub(super) fn prepare(
     job: &Job<'_>,
     cells: &[Cell],
@@ -70,20 +70,20 @@ pub(super) fn prepare(
     Ok(experiments)
 }
 
-/// Whether a measure compares with a run that has all memory fast. Others are spared that run.
+/// Whether a measure compares with a run that has all memory fast. Others do not need that run.
 fn needs_slowdown(measure: &str) -> bool {
     ["slowdown", "performance", "projection", "projected"].iter().any(|part| measure.contains(part))
 }
 
-/// A profile that is to be made: where, of which program by its name, and the experiment with it.
+/// A profile to be made: its path, the program's name, and the experiment of it.
 struct ToProfile {
     path: PathBuf,
     name: String,
     alone: Table,
 }
 
-/// Experiments with profiles in the place of their programs, where the figure has it so. Profiles
-/// that are not there are made, several at a time: every one is a file of its own.
+/// Experiments with profiles in place of their programs, where the figure has them. Missing
+/// profiles are made, several at a time: every one is a file of its own.
 pub(super) fn with_profiles(
     job: &Job<'_>,
     tables: impl Iterator<Item = Table>,
@@ -112,7 +112,7 @@ pub(super) fn with_profiles(
     Ok(tables)
 }
 
-/// Puts profiles in the place of an experiment's programs, and says which.
+/// Puts profiles in place of an experiment's programs, and returns them.
 fn profiled(
     job: &Job<'_>,
     settings: &mut Table,
@@ -146,14 +146,14 @@ fn profiled(
         for key in ["fidelity", "depth", "hardware", "simulation"] {
             machine.remove(key);
         }
-        // What the operating system costs is kept: moves are played at interval fidelity too, and an
-        // experiment says so by its own name for it.
+        // The operating system's costs are kept: moves are played at interval fidelity too, where
+        // the experiment has a key of its own for them.
     }
     Ok(profiles)
 }
 
-/// What moves cost says nothing of a program whose pages nobody moves: it is the figure's own, so
-/// that cells which differ in it share profiles.
+/// Costs of moves do not affect a program without moves: they belong to the figure, so that cells
+/// which differ in them share profiles.
 fn same_costs(alone: &mut Table, figure: &Table) {
     let own = figure.get("machine").and_then(|m| m.get("os")).and_then(Value::as_table);
     let os = alone.get_mut("machine").and_then(|m| m.get_mut("os")).and_then(Value::as_table_mut);
@@ -170,7 +170,7 @@ fn is_program(group: &Table) -> bool {
     group.get("workload").and_then(|w| w.get("kind")).and_then(Value::as_str) == Some("program")
 }
 
-/// The group as it is profiled: nothing that only matters to who manages it.
+/// The group for profiling: without keys that only concern its management.
 fn unmanaged(group: &Table) -> Value {
     let mut group = group.clone();
     for key in ["policy", "moved_pages_per_period", "tables", "start_ms", "stop_ms", "fast"] {
@@ -181,11 +181,11 @@ fn unmanaged(group: &Table) -> Value {
     Value::Table(group)
 }
 
-/// Says whether two profiles would be the same: of the same program and machine, by the same build.
+/// Identifies a profile: equal for the same program and machine, by the same build.
 fn key(experiment: &Table, interval_references: u64, sources: &str) -> anyhow::Result<u64> {
     let mut hash = StableHash::new();
     let mut experiment = experiment.clone();
-    // Names and lengths say nothing of the program.
+    // Names and lengths do not affect the program.
     for name in ["name", "description", "period_ms", "periods"] {
         experiment.remove(name);
     }
@@ -195,14 +195,14 @@ fn key(experiment: &Table, interval_references: u64, sources: &str) -> anyhow::R
     Ok(hash.value())
 }
 
-/// What adaptive policies choose among.
+/// The policies that adaptive ones choose among.
 const ADAPTED: [&str; 6] =
     ["lru", "lfu", "random", "granularity-4k", "granularity-64k", "granularity-2m"];
 
-/// What one cell came to.
+/// The measured values of one cell.
 struct Measured {
-    /// The columns of the run's rows that are numbers: the first group's under their names, every
-    /// group's under GROUP.COLUMN.
+    /// The numeric columns of the run's rows: the first group's under their names, every group's
+    /// under GROUP.COLUMN.
     columns: BTreeMap<String, f64>,
 }
 
@@ -233,8 +233,8 @@ fn measure(job: &Job<'_>, cell: &Cell, experiment: Experiment) -> anyhow::Result
     run_cell(job, cell, experiment).and_then(|out| measured(&out)).with_context(describe)
 }
 
-/// Runs a cell's experiment, unless a figure before has run the same; the folder that its results
-/// are in.
+/// Runs a cell's experiment, unless an earlier figure has run the same; returns the folder with its
+/// results.
 pub(super) fn run_cell(
     job: &Job<'_>,
     cell: &Cell,
@@ -309,7 +309,7 @@ fn measured(out: &Path) -> anyhow::Result<Measured> {
             }
         }
         for (name, value) in sums {
-            // Placement is a state, everything else an amount.
+            // Placement is a state, every other column an amount.
             let state = name.ends_with("_table_pages");
             put(group, first, &name, if state { last[&name] } else { value });
         }
@@ -322,7 +322,7 @@ fn measured(out: &Path) -> anyhow::Result<Measured> {
 fn settled(periods: &[&PeriodRow]) -> Vec<(String, f64)> {
     let Some(last) = periods.last() else { return Vec::new() };
     let middle = periods.len() / 2;
-    // A program that has just ended or begun may make the very last choice an odd one.
+    // A program that has just ended or begun may make the very last choice an exception.
     let end = periods[middle..].iter().rev().take(periods.len() / 8 + 1);
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     end.for_each(|p| *counts.entry(p.applied.as_str()).or_default() += 1);
@@ -331,7 +331,7 @@ fn settled(periods: &[&PeriodRow]) -> Vec<(String, f64)> {
     first.map(|n| ("settled_periods".to_owned(), n as f64)).into_iter().collect()
 }
 
-/// Nobody looks on.
+/// Ignores all events.
 struct Quiet;
 
 impl Events for Quiet {

@@ -1,5 +1,5 @@
-//! Kind "steps": what moving pages costs, step by step, through the calls that a machine makes of
-//! the operating-system model. Nothing else is on the machine.
+//! Kind "steps": the cost of moving pages, step by step, through the calls of the operating-system
+//! model. Nothing else is on the machine.
 //!
 //! A cell's settings are [`Settings`]. Measures: `gb_per_s`, `time_us`, its parts `call_us`,
 //! `split_us`, `allocate_us`, `unmap_us` (shootdowns with it), `copy_us` (threads with it),
@@ -30,7 +30,7 @@ pub(super) const KIND: Kind = Kind {
 const BASE: u64 = 4 << 10;
 const HUGE: u64 = 2 << 20;
 
-/// What is moved, and how.
+/// The pages to move, and how.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
@@ -40,15 +40,15 @@ struct Settings {
     pages: u64,
     /// Huge pages are split first.
     split_huge_first: bool,
-    /// Threads that copy.
+    /// Copying threads.
     threads: u32,
-    /// Threads copy from so many bytes on.
+    /// Minimum bytes for several threads.
     least_bytes_for_threads: u64,
     /// Pages under way at once; 1 is not concurrent.
     concurrent: u32,
-    /// The two lists trade places; else the one in slow memory moves up.
+    /// The two lists are exchanged; otherwise the one in slow memory is promoted.
     exchange: bool,
-    /// Pages moved up and as many moved down, by two calls: what an exchange takes the place of.
+    /// Pages promoted and as many demoted, by two calls: the alternative to an exchange.
     both_ways: bool,
     /// Pages in one operation, with one shootdown; 0 for the whole list.
     pages_per_operation: u64,
@@ -58,7 +58,7 @@ struct Settings {
     shootdown_per_page: bool,
     /// Processors besides the one that moves, which shootdowns wait for.
     other_processors: u64,
-    /// What steps cost.
+    /// Costs of the steps.
     costs: CostConfig,
 }
 
@@ -82,7 +82,7 @@ impl Default for Settings {
     }
 }
 
-/// What it came to, in us.
+/// The times of the steps, in us.
 #[derive(Debug, Clone, Copy, Default)]
 struct Steps {
     bytes: f64,
@@ -168,7 +168,7 @@ impl Bench {
         if settings.pages == 0 || !settings.pages.is_multiple_of(operation) {
             return Err(format!("{} pages in operations of {operation}", settings.pages));
         }
-        // A cap below an operation would be none.
+        // A cap below an operation would have no effect.
         moves.batch_base_pages = moves.batch_base_pages.max(operation as u32);
         moves.shootdown_per =
             if settings.shootdown_per_page { ShootdownPer::Page } else { ShootdownPer::Operation };
@@ -226,7 +226,7 @@ impl Bench {
             let begun = self.os.begin_move(&rest, to);
             let done = self.os.finish_move(begun.id);
             batches += 1;
-            // One call of the program, however many batches the kernel makes of it.
+            // One call of the program, however many batches the kernel splits it into.
             steps.call += if batches == 1 { us(begun.cost.call) } else { 0.0 };
             steps.split += us(begun.cost.split);
             steps.allocate += us(begun.cost.allocate);
@@ -254,7 +254,7 @@ impl Bench {
             }
             let done = self.os.finish_move(begun.id);
             batches += 1;
-            // The model gives the call, unmapping and starting threads in one.
+            // The model returns the call, unmapping and starting threads in one.
             let call = self.os.costs().move_call_ns as f64 / 1e3;
             steps.call += if batches == 1 { call } else { 0.0 };
             let shot: Picoseconds =

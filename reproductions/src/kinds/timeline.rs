@@ -1,8 +1,8 @@
-//! Kind "timeline": every column is one run, and the rows are where in it: each row's name is the
+//! Kind "timeline": every column is one run, and the rows are parts of it: each row's name is the
 //! percentage of the run's periods at which it ends, from where the row before it ends.
 //!
-//! Measures are means over the row's periods of the columns of the tables `periods` and
-//! `hardware`, and what [`super::ratios`] makes of their sums.
+//! Measures are means over the row's periods of the columns of the tables `periods` and `hardware`,
+//! and the measures that [`super::ratios`] derives from their sums.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn make(job: &Job<'_>, events: &mut dyn Events) -> anyhow::Result<Data> {
     });
     let ends = ends.collect::<anyhow::Result<Vec<f64>>>()?;
     let first = data.rows.first().cloned().unwrap_or_default();
-    // Rows change nothing: one run of a column is all of them.
+    // Rows change nothing: one run of a column serves all of them.
     let cells: Vec<Cell> = job.cells().into_iter().filter(|cell| cell.row == first).collect();
     let experiments = prepare(job, &cells, events)?;
     events.event(Event::Stage(&format!("{}: {} runs", job.figure.name, cells.len())));
