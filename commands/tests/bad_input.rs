@@ -1,5 +1,5 @@
-//! What cannot be done is refused: one line that says what was got, what was expected and what to
-//! do; exit code 2; nothing made, nothing changed.
+//! Impossible input is rejected: one line with what was got, what was expected and what to do; exit
+//! code 2; nothing made, nothing changed.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn experiments_that_cannot_be_are_refused_and_leave_nothing() {
     let footprint = "footprint_mib = 64";
     let kind = "kind = \"lru-favor\"";
     let groups = &SMALL[SMALL.find("[[groups]]").unwrap()..];
-    // What is replaced in the experiment, by what, and words of the refusal.
+    // The text replaced in the experiment, its replacement, and words of the rejection.
     let cases: &[(&str, &str, &[&str])] = &[
         ("name = \"small\"", "colour = 1", &["line 1", "`colour`", "expected one of `name`"]),
         ("name = \"small\"", "", &["missing field `name`"]),
@@ -64,7 +64,7 @@ fn experiments_that_cannot_be_are_refused_and_leave_nothing() {
         place.write("e.toml", SMALL.replacen(from, to, 1));
         place.run("run e.toml --out out").refused(words);
     }
-    // What is added to the experiment.
+    // The text added to the experiment.
     let cases: &[(&str, &[&str])] = &[
         (groups, &["two groups are named 'g': expected different names"]),
         ("[machine]\ncpu = 2", &["line 12", "`cpu`", "`cpus`"]),
@@ -231,7 +231,7 @@ fn recordings_that_cannot_be_used_are_refused() {
         place.run("run r.toml --out out").refused(words);
         assert!(!place.path("out").exists());
     }
-    // And one that can be used, so that the refusals above are not for another reason.
+    // And one that can be used, so that the rejections above are not for another reason.
     place.write("r.toml", workload(recording, ""));
     place.run("run r.toml --out out").good();
 }
@@ -252,7 +252,7 @@ fn a_damaged_recording_is_not_replayed_as_if_it_were_sound() {
             refused += 1;
         }
     }
-    // Some bytes, such as those of the file's end, say nothing of what is replayed.
+    // Some bytes, such as those of the file's end, have no effect on the replay.
     assert!(refused + 4 >= positions.len(), "{refused} of {} were refused", positions.len());
 }
 
@@ -306,7 +306,7 @@ fn damage_that_the_parquet_library_panics_on_is_one_line_too() {
         matches!(read::<RunRow>(&folder), Err(ResultsError::Damaged { .. }))
     };
     // The headers of the first pages are where it gives up most often. A release of the library
-    // that never does leaves nothing to show here.
+    // that never does leaves nothing to check here.
     for _ in (0..400).filter(damage).take(3) {
         place.run("report good").refused(&["runs.parquet", "got a damaged file", "again"]);
     }
@@ -331,7 +331,7 @@ fn host_settings() -> Vec<Option<String>> {
     files.chain(folders.iter().map(|f| names(f))).collect()
 }
 
-/// A live experiment that is refused on every host: its control group does not exist.
+/// A live experiment that is rejected on every host: its control group does not exist.
 const NOBODY: &str = r#"name = "nobody"
 period_ms = 1000
 periods = 3
@@ -346,7 +346,7 @@ cgroup = "/terrace-no-such-group"
 #[test]
 fn a_host_that_cannot_be_used_is_left_as_it_was() {
     if !is_root() {
-        return; // what somebody else is told is a test of its own
+        return; // the messages for other users have a test of their own
     }
     let place = Place::new();
     place.write("live.toml", NOBODY);
@@ -378,7 +378,7 @@ fn without_root_a_live_run_is_refused_and_a_simulated_one_works() {
     let place = Place::new();
     place.write("live.toml", NOBODY);
     place.write("e.toml", SMALL);
-    // Nobody may look into the folders of root's builds: the program is brought to them.
+    // The user nobody cannot read root's build folders: the program is copied for it.
     std::fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
     let program = place.path("terrace");
     std::fs::copy(TERRACE, &program).unwrap();
@@ -387,7 +387,7 @@ fn without_root_a_live_run_is_refused_and_a_simulated_one_works() {
     let nobody = |arguments: &str| {
         let mut command = Command::new(&program);
         command.args(arguments.split(' ')).current_dir(place.path(""));
-        // Root becomes nobody, without its capabilities; anybody else stays what they are.
+        // Root becomes nobody, without its capabilities; other users stay themselves.
         if is_root() {
             command.uid(65534).gid(65534);
         }

@@ -1,5 +1,5 @@
-//! What a user meets at the command line: help, lists, completions, manual pages, and output that
-//! nobody reads.
+//! The command line for a user: help, lists, completions, manual pages, and output whose reader has
+//! gone.
 
 mod common;
 
@@ -183,7 +183,7 @@ fn a_reader_who_goes_away_ends_the_output_and_not_the_command() {
         Printed::new(arguments, output).good();
     }
     assert_eq!(read::<RunRow>(&place.path("out")).unwrap().len(), 2);
-    // A refusal keeps its exit code when nobody reads it.
+    // A rejection keeps its exit code when its output has no reader.
     let status = place.command("report absent").stderr(closed()).status().unwrap();
     assert_eq!(status.code(), Some(2));
 }

@@ -1,4 +1,4 @@
-//! Commands and configurations in documents: each is one that the programs take.
+//! Commands and configurations in documents: the programs accept each of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn documents() -> Vec<PathBuf> {
     all
 }
 
-/// Blocks of a document: the language that stands at the fence, and the text.
+/// Blocks of a document: the language after the fence, and the text.
 fn blocks(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut open: Option<(String, String)> = None;

@@ -1,5 +1,5 @@
-//! `terrace dram` and `terrace machines`: what they print can be read back, figures keep within
-//! what the timings allow, and what cannot be is refused before anything runs.
+//! `terrace dram` and `terrace machines`: their output can be read back, figures are within the
+//! limits of the timings, and impossible values are rejected before anything runs.
 
 mod common;
 

@@ -92,7 +92,7 @@ fn imported_programs_have_cachegrinds_counts() {
         let log = std::fs::read_to_string(place.path("trace")).unwrap();
         let printed = place.run("import lackey trace --out r.tref --format json").good();
         let imported = printed.json();
-        // Every line, and Valgrind's own summary: instructions exactly, loads and stores but for
+        // Every line, and Valgrind's own summary: instructions exactly, loads and stores except for
         // those of helper functions (x87, xsave), which its summary leaves out: some dozens.
         let lines = |kinds: [&str; 2]| {
             log.lines().filter(|l| kinds.iter().any(|k| l.starts_with(k))).count()

@@ -37,7 +37,7 @@ use terrace_recordings::reference::{self, ReferenceReader};
 /// Inputs per target in a run without `--seconds`.
 const SHORT: u64 = 1500;
 
-/// A parser with valid inputs. It says in one line why it refuses.
+/// A parser with valid inputs. It returns the reason of a rejection in one line.
 struct Target {
     name: &'static str,
     seeds: Vec<Vec<u8>>,
@@ -67,7 +67,7 @@ fn import_as(format: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
     Ok(out)
 }
 
-/// What an importer wrote must be readable, whatever it was given.
+/// The output of an importer must be readable, whatever its input.
 fn import_and_read(format: &str, bytes: &[u8]) -> Result<(), String> {
     let out = import_as(format, bytes)?;
     let read = match format {
@@ -125,7 +125,7 @@ fn damon_binary(version: i32) -> Vec<u8> {
     all
 }
 
-/// By gzip, zstd and zlib, which damo alone uses.
+/// By gzip, zstd and zlib, which only damo uses.
 fn compressed(bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -168,7 +168,8 @@ fn period_header() -> period::Header {
     }
 }
 
-/// Chunks of any payload in a sound container: what checksums would else keep from the decoders.
+/// Chunks of any payload in a sound container: payloads that checksums would otherwise keep from
+/// the decoders.
 fn in_container(
     content: &str,
     version: u32,
@@ -265,7 +266,7 @@ fn targets() -> Vec<Target> {
                 .collect(),
             parse: |b| {
                 let machine = MachineConfig::from_toml(&utf8(b)).map_err(|e| e.to_string())?;
-                // A machine of a million cores is slow to make, and no parser's business.
+                // A machine of a million cores is slow to make, and does not concern parsers.
                 if machine.node.cores > 64 { Ok(()) } else { text(Node::new(&machine.node)) }
             },
         },
@@ -338,7 +339,7 @@ fn changed(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Tries one input; what is wrong with how the parser took it.
+/// Tries one input; returns the defect in the parser's reaction.
 fn broken(target: &Target, input: &[u8]) -> Option<String> {
     match catch_unwind(AssertUnwindSafe(|| (target.parse)(input))) {
         Err(panic) => {

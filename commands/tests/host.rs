@@ -1,4 +1,4 @@
-//! Hosts on which a run cannot be: refused in one line, with nothing changed.
+//! Hosts on which a run is impossible: rejected in one line, with nothing changed.
 
 use std::path::Path;
 use std::process::Command;

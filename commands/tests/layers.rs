@@ -42,7 +42,7 @@ fn crates() -> BTreeMap<String, Vec<String>> {
         .collect()
 }
 
-/// What contradicts the table, a line each.
+/// Contradictions to the table, a line each.
 fn contradictions(layers: &BTreeMap<String, u32>) -> Vec<String> {
     let mut found = Vec::new();
     for (folder, dependencies) in crates().iter().filter(|(f, _)| *f != "packaging/supply") {

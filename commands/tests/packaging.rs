@@ -1,5 +1,5 @@
-//! The Debian package, the unit, the manifests: built and read by tools that others wrote, as far
-//! as they can be had.
+//! The Debian package, the unit, the manifests: built, and read by tools of others, as far as these
+//! are available.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -50,7 +50,7 @@ fn the_debian_package_has_what_it_should_and_the_same_bytes_each_time() {
         "./usr/lib/systemd/system/terraced.service",
         "./etc/terrace/terraced.toml",
         "./usr/share/doc/terrace/operator.md",
-        // What the licences of the linked crates ask for, and the list of them.
+        // The texts that the licences of the linked crates require, and the list of them.
         "./usr/share/doc/terrace/THIRD-PARTY.gz",
         "./usr/share/doc/terrace/rust-library.html.gz",
         "./usr/share/doc/terrace/terrace.cdx.json",
@@ -92,11 +92,11 @@ fn the_unit_gives_no_more_than_it_needs() {
     assert_eq!(value("PrivateDevices"), "");
     assert_eq!(value("DevicePolicy"), "closed");
     assert_eq!(value("DeviceAllow"), "/dev/tiermem rw");
-    // A daemon that hangs is noticed, by what its own process says and not the guard's.
+    // A hanging daemon is noticed by the messages of its own process and not the guard's.
     assert_eq!(value("Type"), "notify");
     assert_eq!(value("NotifyAccess"), "main");
     assert_eq!(value("WatchdogSec"), "30");
-    // What cannot work is not tried again every few seconds.
+    // A configuration that cannot work is not retried every few seconds.
     assert_eq!(value("RestartPreventExitStatus"), "2");
     assert_eq!(value("ExecStartPre"), "");
     for key in ["NoNewPrivileges", "ProtectHome", "MemoryDenyWriteExecute", "ProtectControlGroups"]
@@ -107,12 +107,12 @@ fn the_unit_gives_no_more_than_it_needs() {
     assert_eq!(value("KillMode"), "control-group");
     assert_eq!(value("RuntimeDirectoryPreserve"), "yes");
     assert!(value("ExecStopPost").ends_with("terraced restore"));
-    // systemd's own reader, where there is one.
+    // systemd's own reader, where available.
     let there = Command::new("systemd-analyze").arg("--version").output();
     if there.is_ok_and(|o| o.status.success()) {
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("terraced.service");
-        // It wants the programs to be there.
+        // The reader requires that the programs exist.
         let program =
             |unit: String, name: &str| unit.replace(&format!("/usr/bin/{name} "), "/bin/true ");
         std::fs::write(&copy, program(program(unit, "terraced"), "terrace")).unwrap();
@@ -143,7 +143,7 @@ fn make_install_brings_a_unit_that_works_and_uninstall_takes_all_of_it_away() {
         output.lines().map(|l| l.replace(&at, "")).collect::<Vec<_>>()
     };
     make("install-built");
-    // The unit starts what is there, by the configuration that is there.
+    // The unit starts an existing program with an existing configuration.
     let unit = place.path().join("opt/terrace/lib/systemd/system/terraced.service");
     let unit = std::fs::read_to_string(unit).unwrap();
     let files = installed();
@@ -156,7 +156,7 @@ fn make_install_brings_a_unit_that_works_and_uninstall_takes_all_of_it_away() {
     }
     assert!(commands >= 4, "{unit}");
     assert!(!unit.contains("/usr/"), "{unit}");
-    // What somebody has written stays, at another installation and at the end.
+    // An edited configuration stays, at another installation and at the end.
     let config = place.path().join("etc/terrace/terraced.toml");
     std::fs::write(&config, "# mine\n").unwrap();
     make("install-built");
@@ -165,7 +165,7 @@ fn make_install_brings_a_unit_that_works_and_uninstall_takes_all_of_it_away() {
     assert_eq!(installed(), ["/etc/terrace/terraced.toml"]);
 }
 
-/// Keys of a YAML text by their path, as far as our manifests use YAML: maps, lists of maps and
+/// Keys of a YAML text by their path, for the YAML that our manifests use: maps, lists of maps and
 /// block texts, indented by two.
 fn keys(text: &str) -> Vec<(String, String)> {
     let mut path: Vec<(usize, String)> = Vec::new();
@@ -260,7 +260,7 @@ fn manifests_and_chart_say_the_same_and_their_configuration_is_one() {
         assert_eq!(drops, contexts, "{what}: a container keeps rights that it was not given");
     }
     assert_eq!(init(&plain), init(&restore_only));
-    // Every value that the templates ask for is there.
+    // Every value that the templates use exists.
     let known: Vec<String> = keys(&values).into_iter().map(|(k, _)| k).collect();
     for template in ["daemonset", "configmap"] {
         let text = read(&format!("packaging/helm/terrace/templates/{template}.yaml"));

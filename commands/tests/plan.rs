@@ -1,4 +1,4 @@
-//! Plans from the command line: a profile, a check, other tools' files, and what is refused.
+//! Plans from the command line: a profile, a check, other tools' files, and rejections.
 
 mod common;
 
@@ -95,7 +95,7 @@ fn other_recordings_are_planned_from_and_said_to_be_weaker() {
     let printed = place.run("plan out/recordings/amp.trec --slowdown 5% --out answer").good();
     assert!(printed.out.contains("weaker than a profile's"), "{}", printed.out);
     assert!(place.path("answer/report.html").is_file());
-    // It does not tell how it was made.
+    // A recording without its experiment.
     let refused = place.run("plan out/recordings/amp.trec --slowdown 5% --check");
     refused.refused(&["--check-with"]);
 

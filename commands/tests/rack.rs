@@ -1,4 +1,4 @@
-//! `terrace rack`, as a user meets it: tables, byte-identical results, refusals.
+//! `terrace rack` for a user: tables, byte-identical results, rejections.
 
 mod common;
 
@@ -85,7 +85,7 @@ fn a_trace_covers_its_time_and_nothing_else() {
             let from = 5.0 + 0.5 * f64::from(part);
             assert!(begins.iter().any(|t| (from..from + 0.5).contains(t)), "{scheme} {from}");
         }
-        // What occupies a link occupies it alone.
+        // A packet on a link is alone on it.
         let mut links: Vec<(u64, f64, f64)> = events
             .iter()
             .filter(|e| e["ph"] == "X")
@@ -123,7 +123,7 @@ fn the_papers_experiments_can_be_read_and_the_overhead_is_its_own() {
 fn racks_that_cannot_work_are_refused_before_anything_runs() {
     let place = Place::new();
     let refused = |change: &str, words: &[&str]| {
-        // A key may stand in a table once.
+        // A key may be in a table once.
         let tiny = if change.starts_with("instructions") {
             TINY.replace("instructions = 20_000\n", "")
         } else {

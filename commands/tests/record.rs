@@ -1,5 +1,5 @@
 //! `terrace record`: where its parts are found, how a recording ends, and what is left when it
-//! cannot be written. Needs qemu-x86_64 (package qemu-user); without it only refusals are tested.
+//! cannot be written. Needs qemu-x86_64 (package qemu-user); without it only rejections are tested.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::{Place, Printed, TERRACE, tree};
 use serde_json::Value;
 use terrace_recordings::reference::{Ending, ReferenceReader};
 
-/// Longest wait for what must come.
+/// Longest wait for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The folder of the program, with the plug-in built into it; nothing where QEMU is missing.
@@ -34,7 +34,7 @@ fn built() -> Option<&'static Path> {
         .as_deref()
 }
 
-/// A recording under way: of a shell script, whose first line of output has been seen.
+/// A recording under way: of a shell script, whose first line of output has been read.
 struct Running {
     child: Child,
 }
@@ -191,7 +191,7 @@ fn what_is_missing_is_told_in_one_line() {
 fn what_make_installs_records() {
     let Some(folder) = built() else { return };
     let place = Place::new();
-    // What cargo has built stands in for the release build.
+    // Cargo's output takes the place of the release build.
     std::os::unix::fs::symlink(folder, place.path("release")).unwrap();
     let root = place.path("root");
     let installed = Command::new("make")

@@ -1,12 +1,12 @@
-//! Experiments at trace fidelity from the command line to the tables: run time and slowdown come
-//! out, profiles predict them, and the bytes do not hang on how many runs go on at once.
+//! Experiments at trace fidelity from the command line to the tables: run time and slowdown are
+//! computed, profiles predict them, and the bytes do not depend on how many runs go on at once.
 
 mod common;
 
 use common::Place;
 use terrace_results::{HardwareRow, RunRow, read};
 
-/// A chase along pointers through 4 MB, with small caches and half of the memory fast.
+/// A pointer chase through 4 MB, with small caches and half of the memory fast.
 const EXPERIMENT: &str = r#"
 name = "small"
 period_ms = 1
@@ -92,7 +92,7 @@ fn outcomes_of_tables_that_follow_their_data_are_counted_and_told() {
         for (of_run, of_periods) in sums {
             assert_eq!(of_run, Some(of_periods), "{}: periods add up to the run", run.policy);
         }
-        // Each page that moved asked once (algorithm 1).
+        // Each page that moved requested its table's move once (algorithm 1).
         let outcomes: u64 = sums.iter().map(|s| s.1).sum();
         assert_eq!(outcomes, run.promoted_pages + run.demoted_pages, "{}", run.policy);
         assert_eq!(outcomes > 0, run.policy == "lfu");

@@ -1,4 +1,4 @@
-//! `terrace reproduce`, as a user meets it: figures with claims, files, refusals, the same bytes.
+//! `terrace reproduce` for a user: figures with claims, files, rejections, the same bytes.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn a_figure_says_what_the_paper_says_and_what_comes_out_here() {
     let shown = printed.json();
     let claims = shown[0]["claims"].as_array().unwrap();
     assert!(claims.iter().any(|c| c["paper"] == "15x" && c["agrees"] == true), "{claims:?}");
-    // The picture, the values and the claims stand in files too.
+    // The picture, the values and the claims are in files too.
     let rows: Vec<FigureRow> = read(&place.path("results/nimble/table2")).unwrap();
     let of = |name: &str| rows.iter().find(|r| r.row == name).unwrap().value;
     assert!(of("optimized exchange") / of("base pages") > 12.0);

@@ -36,8 +36,8 @@ fn runs(place: &Place) -> Vec<RunRow> {
     read(&place.path("out")).unwrap()
 }
 
-/// The share of a group's periods in which this policy was applied, those left out in which the
-/// program still fills its memory and AMP has nothing to go by.
+/// The share of a group's periods in which this policy was applied, without those in which the
+/// program still fills its memory and AMP has no information.
 fn share_of(periods: &[PeriodRow], group: &str, policy: &str) -> f64 {
     let warm: Vec<_> = periods.iter().filter(|p| p.group == group && p.period >= 5).collect();
     assert_eq!(warm.len(), 195, "periods of {group}");
@@ -70,7 +70,7 @@ fn in_the_six_mixes_each_group_has_its_own_policy() {
             let (_, preferred) = group.split_once('-').unwrap();
             let share = share_of(&periods, group, preferred);
             assert!(share >= 0.95, "mix-{mix}: {preferred} in {share} of the periods of {group}");
-            // Its state is its own: beside another neighbour the same happens to it.
+            // Its state is its own: beside another neighbour the result is the same.
             let own = periods.iter().filter(|p| p.group == group);
             let own: Vec<_> = own.map(|p| (p.fast_accessed_pages, p.promoted_pages)).collect();
             let before = alone.entry(preferred.to_owned()).or_insert_with(|| own.clone());
@@ -102,7 +102,7 @@ fn each_workload_is_served_best_by_the_policy_it_is_named_for() {
         assert!(of("amp").hit_ratio >= best - 0.01, "{favoured}-favor: {:?}", of("amp"));
         assert_eq!((moves("first-touch"), moves("interleave"), moves("random")), (0, 0, 0));
         match favoured {
-            // The others have nothing to gain, and some pay for trying.
+            // The others cannot gain, and some lose by trying.
             "random" => assert!(moves("amp") == 0 && moves("lfu") > 0),
             // Where the favoured policy is better, it is by a wide margin.
             _ => assert!(best > of("first-touch").hit_ratio + 0.2, "{favoured}: {best}"),
@@ -121,8 +121,8 @@ fn every_period_has_the_features_of_the_paper() {
             let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
             assert_eq!(p.hit_ratio, ratio(p.fast_accessed_pages, p.accessed_pages), "{p:?}");
             assert_eq!(p.accessed_ratio, ratio(p.accessed_pages, p.pages), "{p:?}");
-            // What moved at the end of the period before is what did not stay; pages that are new
-            // did not change their place.
+            // Pages that moved at the end of the period before did not stay; pages that are new did
+            // not change their place.
             assert_eq!(p.stability, 1.0 - ratio(before, p.pages), "{p:?}");
             assert!(p.fast_pages <= 256 && p.fast_accessed_pages <= p.fast_pages, "{p:?}");
             assert_eq!(p.time_ms, p.period * 1000);
@@ -168,11 +168,11 @@ fn lists_work_at_both_page_sizes_and_obey_their_scan_shares() {
             scanned.push((run.hit_ratio, run.promoted_pages));
         }
     }
-    // Lists that are never scanned know of no hot page.
+    // Lists that are never scanned contain no hot page.
     assert_eq!((scanned[0].1, scanned[3].1), (0, 0), "{scanned:?}");
     for sizes in scanned.chunks(3) {
         assert!(sizes[1..].iter().all(|s| s.0 > sizes[0].0 + 0.02), "{scanned:?}");
-        // The more is scanned, the more is found to move.
+        // The more is scanned, the more pages are found to move.
         assert!(sizes[2].1 > sizes[1].1, "{scanned:?}");
     }
 }
@@ -188,7 +188,7 @@ fn groups_of_both_page_sizes_and_with_a_size_of_fast_memory_run_at_once() {
     assert_eq!(rows.iter().map(|r| r.run.as_str()).collect::<Vec<_>>(), ["as-written"; 2]);
     assert_eq!((rows[0].page_size_bytes, rows[1].page_size_bytes), (2 << 20, 4 << 10));
     assert_eq!((rows[0].pages_max, rows[1].pages_max), (32, 12288));
-    // A size is shown as the share that it is, in the table and to people.
+    // A size is reported as the share that it is, in the table and to people.
     assert_eq!((rows[0].fast_ratio, rows[1].fast_ratio), (0.375, 1.0 / 3.0));
     assert!(printed.out.contains("37.5 %") && printed.out.contains("33.3 %"), "{printed}");
     for p in periods(&place) {
@@ -252,7 +252,7 @@ fn the_same_seed_gives_the_same_bytes() {
 fn every_policy_decides_again_what_was_recorded() {
     let place = Place::new();
     let policies: Vec<_> = REGISTRY.iter().map(|k| k.name).collect();
-    // A program that changes its behaviour, so that every policy has something to decide.
+    // A program that changes its behaviour, so that every policy has decisions to make.
     let parts = "{generator = \"hotcold\", parameters = {footprint_mib = 64, duration_ms = 25000}}, \
                  {generator = \"lru-favor\", parameters = {footprint_mib = 64, duration_ms = 25000}}, \
                  {generator = \"zipf\", parameters = {footprint_mib = 64}}";
@@ -343,7 +343,7 @@ fn a_recording_with_other_decisions_is_found_out() {
     let json = place.run("replay one.trec --format json").json();
     assert_eq!(json["mismatches"].as_array().unwrap().len(), 1, "{json:#}");
 
-    // A policy that is none cannot be asked.
+    // An unknown policy cannot decide.
     let header = |h: &mut Header| h.groups[0].policy = "best".to_owned();
     tampered(&recording, &place.path("best.trec"), header, |_| {});
     place.run("replay best.trec").refused(&["group 'g'", "no policy is named 'best'"]);
@@ -366,7 +366,7 @@ fn one_recording_compares_all_policies() {
     assert_eq!(again.len(), 3);
     for (again, expected) in again.iter().zip(&expected) {
         assert_eq!(again.workload, "recording");
-        // The accesses do not hang on the policy under which they were recorded.
+        // The accesses do not depend on the policy under which they were recorded.
         let again = RunRow { workload: expected.workload.clone(), ..again.clone() };
         assert_eq!(again, *expected);
     }
@@ -375,7 +375,7 @@ fn one_recording_compares_all_policies() {
 #[test]
 fn a_run_that_fails_leaves_no_tables() {
     let place = with_results();
-    // What a recording needs is not known before its end.
+    // The needs of a recording are not known before its end.
     let text = SMALL.replace("kind = \"lru-favor\"", "kind = \"recording\"");
     let text = text.replace("footprint_mib = 64", "path = \"good/recordings/amp.trec\"");
     place.write("e.toml", text + "[machine]\nfast = \"16M\"\nslow = \"16M\"\n");
@@ -428,7 +428,7 @@ fn every_example_is_a_good_experiment_named_as_its_file() {
                         terrace_experiments::rack::read(&path, false, &[]).unwrap().name
                     }
                     Some("sweep") => terrace_experiments::sweep::Grid::read(&path).unwrap().name,
-                    // The daemon's; it is held to its own reader there.
+                    // The daemon's; a test there checks it with its own reader.
                     _ if path.ends_with("terraced.toml") => continue,
                     _ => Experiment::read(&path).unwrap().name,
                 };

@@ -1,5 +1,5 @@
-//! Sweeps from the command line: every cell once, the same bytes however they came about, and what
-//! becomes of them when the program is killed, when cells fail, and when they run elsewhere.
+//! Sweeps from the command line: every cell once, the same bytes however they were made, and the
+//! effect of a killed program, of failing cells, and of running them elsewhere.
 
 mod common;
 
@@ -32,7 +32,7 @@ key = "seed"
 values = [1, 2, 3, 4]
 "#;
 
-/// What a sweep promises to be the same bytes: the merged tables and every cell.
+/// The files that a sweep guarantees to be the same bytes: the merged tables and every cell.
 fn bytes(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for name in ["runs", "periods", "heat", "sweep"] {
@@ -151,9 +151,9 @@ values = [1, 2]
     assert!(printed.err.contains("bad.trec"), "{}", printed.err);
     let failures = std::fs::read_to_string(place.path("out/failures.jsonl")).unwrap();
     assert_eq!(failures.lines().count(), 2);
-    // A refusal is not tried again: it would be refused again.
+    // A rejection is not retried: it would be rejected again.
     assert!(failures.lines().all(|l| l.contains("\"attempts\":1")), "{failures}");
-    // Mended, only they are run again, and nothing of the failure is left.
+    // After the repair, only they are run again, and nothing of the failure is left.
     std::fs::copy(place.path("good.trec"), place.path("bad.trec")).unwrap();
     let printed = place.run("sweep grid.toml --out out").good();
     assert!(printed.err.contains("2 of 4 cells were there before"), "{}", printed.err);

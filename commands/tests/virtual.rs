@@ -9,8 +9,8 @@ use terrace_core::policies::REGISTRY;
 use terrace_recordings::period::{PeriodReader, PeriodRecord, Record};
 use terrace_results::{RunRow, read};
 
-/// Machines are booted one after the other: a test with a processor to itself is over sooner, and
-/// its guest's periods are not starved by another guest.
+/// Machines are booted one after the other: a test with a processor to itself ends sooner, and its
+/// guest's periods are not starved by another guest.
 fn one_machine_at_a_time() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -143,8 +143,8 @@ fn the_tracker_names_exactly_the_hot_pages() {
 fn scans_of_the_virtual_machine_give_the_same_plans_again() {
     let _machine = one_machine_at_a_time();
     let folder = tempfile::tempdir().unwrap();
-    // Frames are not told there, and a static granularity is the code of the adaptive one.
-    // The future is not known there either, and two that count samples find none.
+    // Frames are not exposed there, and a static granularity is the code of the adaptive one. The
+    // future is not known there either, and two that count samples have none.
     let refused = ["physical-4k", "optimum", "memtis", "colloid"];
     let runs = |name: &&str| !refused.contains(name) && !name.starts_with("granularity-");
     let policies: Vec<_> = REGISTRY.iter().map(|k| k.name).filter(runs).collect();

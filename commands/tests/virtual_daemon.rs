@@ -15,8 +15,8 @@ fn beside(name: &str) -> PathBuf {
     path
 }
 
-/// Runs a script of this folder in a guest with these options that has all programs, and gives what
-/// it said; fails where the script does, or where it does not say these lines.
+/// Runs a script of this folder in a guest with these options that has all programs, and returns
+/// its output; fails where the script does, or where its output lacks these lines.
 fn in_guest(
     kernel: &str,
     options: &[&str],
@@ -112,9 +112,9 @@ fn a_hundred_kills_two_hundred_groups_and_two_thousand_periods() {
     println!("{}", in_guest("debian", &CLOCK, "daemon_soak.sh", &LONG, 5400, &LONG_LINES));
 }
 
-/// Debian's newest: DAMON_STAT, which is on by default there, is switched off and comes back. The
-/// QEMU is one that emulates processors in threads of their own. A mirror without either leaves
-/// this out, and says so past the test runner.
+/// Debian's newest: DAMON_STAT, which is on by default there, is switched off and restored. The
+/// QEMU is one that emulates processors in threads of their own. Where a mirror lacks one of them,
+/// this is left out, with a message past the test runner.
 #[test]
 fn the_daemon_serves_on_debians_newest_kernel() {
     let cache = Cache::of_user().expect("a cache");

@@ -1,5 +1,5 @@
 //! The whole of Terrace on the Terrace kernel, in a virtual machine: where `make kernel` has built
-//! an image. Elsewhere these tests say that they did nothing.
+//! an image. Elsewhere these tests report that they did nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ use terrace_lab::cache::Cache;
 use terrace_recordings::period::{PeriodReader, Record};
 use terrace_results::{RunRow, TablePagesRow, read};
 
-/// Whether there is an image, and the right to boot a machine now: one after the other.
+/// Whether there is an image, and the lock to boot a machine: one after the other.
 fn machine() -> Option<MutexGuard<'static, ()>> {
     static MACHINE: Mutex<()> = Mutex::new(());
     let cache = Cache::of_user().expect("a cache");
@@ -96,7 +96,7 @@ fn a_live_run_uses_the_terrace_kernels_mechanisms_and_says_so() {
     assert!(row.exchanged_pairs > 0, "no page traded places: {row:?}");
     assert!((row.accessed_ratio - 0.25).abs() < 0.1, "{row:?}");
 
-    // What was seen is what was used: the hot pages of the first stretch, and no others.
+    // The pages observed are the pages used: the hot pages of the first stretch, and no others.
     let out = folder.path().join("terrace");
     let details = std::fs::read_dir(out.join("details")).unwrap().next().unwrap().unwrap().path();
     let details: Value = serde_json::from_slice(&std::fs::read(details).unwrap()).unwrap();
@@ -199,7 +199,8 @@ fn a_live_groups_page_tables_go_where_its_key_says_and_are_counted() {
         experiment("bound", "", tables),
         experiment("stock", "[machine]\nmechanisms = \"stock\"", tables),
     ];
-    // Whoever runs them has tables in slow memory: what is not told otherwise inherits that.
+    // The caller of these scripts has tables in slow memory: a process without its own setting
+    // inherits that.
     let script = "cd / && for e in as-ever bound; do
         terrace run $e.toml --machine host --fix-conflicts --out /out/$e || exit 1; done
         terrace run stock.toml --machine host --fix-conflicts --out /out/stock; [ $? = 2 ]";
@@ -289,18 +290,19 @@ fn the_kernels_lists_decide_what_is_hot_where_a_policy_goes_by_them() {
         scans.map(|s| s.active.as_ref().map(|a| a.count() as f64 / s.pages() as f64)).collect()
     };
     let row = |name: &str| read::<RunRow>(&results.join(format!("out/{name}"))).unwrap().remove(0);
-    // Nothing is short of memory: the kernel holds all for active, and full of that nothing moves.
+    // Without a shortage of memory the kernel has all pages active, and with all active nothing
+    // moves.
     let idle = row("idle");
     assert_eq!((idle.applied_main.as_str(), idle.applied_main_share), ("lists", 1.0), "{idle:?}");
     assert!(active("idle").iter().all(|&a| a > Some(0.9)), "{:?}", active("idle"));
     assert_eq!((idle.promoted_pages, idle.exchanged_pairs), (0, 0), "{idle:?}");
-    // As lists age, what is idle leaves the active ones, and hot pages take its place.
+    // As lists age, idle pages leave the active ones, and hot pages take their place.
     let aged = row("aged");
     assert_eq!(aged.applied_main, "lists", "{aged:?}");
     assert!(active("aged").iter().any(|&a| a < Some(0.5)), "{:?}", active("aged"));
     assert!(aged.exchanged_pairs > 0 && aged.checksum_ok == Some(true), "{aged:?}");
     assert!(aged.hit_ratio > idle.hit_ratio, "{} and {}", aged.hit_ratio, idle.hit_ratio);
-    // Where the kernel does not tell, the policy keeps its own, and says so.
+    // Where the kernel does not report lists, the policy keeps its own, and the results say so.
     assert_eq!(row("stock").applied_main, "lists-own");
     assert!(active("stock").iter().all(Option::is_none));
 }

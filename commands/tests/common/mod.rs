@@ -1,4 +1,4 @@
-//! What the tests of the command line share: a folder to work in, the program, what it said.
+//! Common parts of the command-line tests: a folder to work in, the program, its output.
 
 // Each test file is a program of its own and uses a part.
 #![allow(dead_code)]
@@ -44,11 +44,11 @@ pub fn tree(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// A folder that commands run in, and that goes with the test.
+/// A folder that commands run in, removed at the end of the test.
 pub struct Place(TempDir);
 
 impl Place {
-    /// An empty one.
+    /// An empty place.
     pub fn new() -> Self {
         Place(tempfile::tempdir().unwrap())
     }
@@ -65,7 +65,7 @@ impl Place {
         path
     }
 
-    /// The program with these arguments, which are parted at blanks.
+    /// The program with these arguments, separated by blanks.
     pub fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new(TERRACE);
         command.args(arguments.split_whitespace()).current_dir(self.0.path());
@@ -91,7 +91,7 @@ impl Place {
     }
 }
 
-/// What a command said and how it ended.
+/// Output and exit code of a command.
 pub struct Printed {
     /// Its arguments.
     pub arguments: String,
@@ -104,7 +104,7 @@ pub struct Printed {
 }
 
 impl Printed {
-    /// Of a command with these arguments.
+    /// The output of a command with these arguments.
     pub fn new(arguments: &str, output: Output) -> Self {
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         Printed {
@@ -115,7 +115,7 @@ impl Printed {
         }
     }
 
-    /// It did what was asked: exit code 0, and no panic on the way.
+    /// Success: exit code 0, and no panic on the way.
     #[track_caller]
     pub fn good(self) -> Self {
         assert_eq!(self.code, Some(0), "{self}");
@@ -129,13 +129,13 @@ impl Printed {
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self}"))
     }
 
-    /// It refused: exit code 2 and one line that has all these words.
+    /// Rejection: exit code 2 and one line that has all these words.
     #[track_caller]
     pub fn refused(&self, words: &[&str]) {
         self.failed(2, words);
     }
 
-    /// It failed with this exit code and one line that has all these words.
+    /// Failure: this exit code and one line that has all these words.
     #[track_caller]
     pub fn failed(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "{self}");
