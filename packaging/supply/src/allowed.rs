@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::crates::{Crate, Crates};
 
-/// The part of deny.toml that is read here.
+/// The part of deny.toml that is used here.
 #[derive(Deserialize)]
 struct Deny {
     licenses: Licenses,
@@ -22,7 +22,7 @@ struct Licenses {
 pub struct Allowed(Vec<String>);
 
 impl Allowed {
-    /// Those of the tree's deny.toml.
+    /// The licences in the tree's deny.toml.
     pub fn of_tree(tree: &Path) -> Result<Self> {
         let path = tree.join("deny.toml");
         let text =
@@ -32,7 +32,7 @@ impl Allowed {
         Ok(Self(deny.licenses.allow))
     }
 
-    /// Fails at the first crate of others with a licence that is not allowed.
+    /// Fails at the first third-party crate with a licence that is not allowed.
     pub fn check(&self, crates: &Crates) -> Result<()> {
         crates.others().try_for_each(|package| self.check_one(package))
     }

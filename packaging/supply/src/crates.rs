@@ -12,10 +12,10 @@ use serde::Deserialize;
 const PACKAGED: [&str; 4] =
     ["terrace", "terrace-daemon", "terrace-workloads", "terrace-recorder-plugin"];
 
-/// What the package is built for.
+/// The target that the package is built for.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Part of what `cargo metadata` says (format version 1).
+/// Part of the output of `cargo metadata` (format version 1).
 #[derive(Debug, Deserialize)]
 pub struct Crates {
     packages: Vec<Crate>,
@@ -26,22 +26,22 @@ pub struct Crates {
 /// A crate.
 #[derive(Debug, Deserialize)]
 pub struct Crate {
-    /// How cargo names it.
+    /// Cargo's identifier.
     pub id: String,
-    /// Its name.
+    /// The crate's name.
     pub name: String,
-    /// Its version.
+    /// The crate's version.
     pub version: String,
-    /// Its licence, as an SPDX expression or in the older form with a slash.
+    /// The licence, as an SPDX expression or in the older form with a slash.
     pub license: Option<String>,
-    /// The oldest compiler that it promises to build with.
+    /// The oldest compiler that it supports.
     pub rust_version: Option<String>,
-    /// Where its manifest is.
+    /// Path of its manifest.
     pub manifest_path: PathBuf,
-    /// Who wrote it.
+    /// Names of its authors.
     #[serde(default)]
     pub authors: Vec<String>,
-    /// What it says of itself.
+    /// Its own description.
     pub description: Option<String>,
     source: Option<String>,
     targets: Vec<Target>,
@@ -86,12 +86,12 @@ impl Crate {
         self.targets.iter().any(|target| target.kind.iter().any(|kind| kind == "proc-macro"))
     }
 
-    /// Whether it is of this project.
+    /// Whether the crate belongs to this project.
     pub fn is_ours(&self) -> bool {
         self.source.is_none()
     }
 
-    /// Its package URL, as bills of materials name it.
+    /// The package URL, for bills of materials.
     pub fn purl(&self) -> String {
         // The only character of a version that a package URL has to escape.
         format!("pkg:cargo/{}@{}", self.name, self.version.replace('+', "%2B"))
@@ -99,8 +99,8 @@ impl Crate {
 }
 
 impl Crates {
-    /// What cargo says of the workspace in this folder. Without the network where everything is
-    /// there, for builds are to work without it.
+    /// The crates of the workspace in this folder, from cargo. Without the network where everything
+    /// is there, because builds must work without it.
     pub fn of_tree(tree: &Path) -> Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let ask = |offline: bool| {
@@ -127,7 +127,7 @@ impl Crates {
         Self::parse(&output.stdout)
     }
 
-    /// Reads what `cargo metadata` wrote.
+    /// Reads the output of `cargo metadata`.
     pub fn parse(json: &[u8]) -> Result<Self> {
         let mut crates: Self = serde_json::from_slice(json).context("read cargo's metadata")?;
         crates.packages.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
@@ -138,13 +138,13 @@ impl Crates {
         self.packages.iter().map(|package| (package.id.as_str(), package)).collect()
     }
 
-    /// What others wrote, whatever it is used for.
+    /// Third-party crates, whatever their use.
     pub fn others(&self) -> impl Iterator<Item = &Crate> {
         self.packages.iter().filter(|package| !package.is_ours())
     }
 
-    /// The crates that end up in the package's programs, by name: those that others wrote and our
-    /// own. Not those that only build scripts, tests or the compiler run.
+    /// The crates that end up in the package's programs, by name: third-party ones and our own. Not
+    /// those that only build scripts, tests or the compiler run.
     pub fn linked(&self) -> Vec<&Crate> {
         let by_id = self.by_id();
         let mut reached: BTreeSet<&str> = BTreeSet::new();
@@ -172,7 +172,7 @@ impl Crates {
         node.into_iter().flat_map(|node| &node.deps).filter(normal).map(|d| d.pkg.as_str())
     }
 
-    /// The oldest compiler that the workspace promises to build with.
+    /// The oldest compiler that the workspace supports.
     pub fn rust_version(&self) -> Result<&str> {
         let by_id = self.by_id();
         let versions: BTreeSet<&str> = self
@@ -186,7 +186,7 @@ impl Crates {
         }
     }
 
-    /// Fails where a crate says that it needs a later compiler than the workspace promises.
+    /// Fails where a crate needs a later compiler than the workspace's minimum.
     pub fn check_compiler(&self) -> Result<()> {
         let ours = self.rust_version()?;
         let number = |version: &str| -> Result<Vec<u32>> {

@@ -1,6 +1,6 @@
-//! What the package is made of: which crates are linked into its programs, under which licences,
-//! with which texts. `tools/deb` puts the notices and the bill of materials into the package;
-//! `make test` checks the licences and the oldest compiler against what the project promises.
+//! The content of the package: which crates are linked into its programs, under which licences,
+//! with which texts. `tools/deb` puts the notices and the bill of materials into the package; `make
+//! test` checks the licences and the oldest compiler against the project's promises.
 
 mod allowed;
 mod crates;

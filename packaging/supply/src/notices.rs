@@ -1,4 +1,4 @@
-//! The notices of the crates whose code is in the package's programs: their licences ask that
+//! The notices of the crates whose code is in the package's programs: their licences require that
 //! their texts go with every copy.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ const NAMES: [&str; 7] =
 /// How deep below a crate's folder they are: bundled C sources have theirs in folders of their own.
 const DEPTH: u32 = 3;
 
-/// The notices of all crates of others that are linked, those with the same texts together.
+/// The notices of all linked third-party crates, those with the same texts together.
 pub fn notices(crates: &Crates, tree: &Path) -> Result<String> {
     let mut by_texts: BTreeMap<Vec<String>, Vec<&Crate>> = BTreeMap::new();
     for package in crates.linked().into_iter().filter(|package| !package.is_ours()) {
@@ -43,8 +43,8 @@ pub fn notices(crates: &Crates, tree: &Path) -> Result<String> {
     Ok(out)
 }
 
-/// The texts of a crate's licences. A crate that brings none gets Apache 2.0's from the tree where
-/// it allows that licence, with its authors.
+/// The texts of a crate's licences. A crate without any gets Apache 2.0's from the tree where it
+/// allows that licence, with its authors.
 fn texts(package: &Crate, tree: &Path) -> Result<Vec<String>> {
     let mut files = Vec::new();
     find(package.folder(), DEPTH, &mut files)?;
@@ -70,7 +70,7 @@ fn texts(package: &Crate, tree: &Path) -> Result<Vec<String>> {
     Ok(texts)
 }
 
-/// Bundled C libraries bring the texts of alternatives that are not taken: none of them is among
+/// Bundled C libraries contain the texts of alternatives that are not taken: none of them is among
 /// the licences that deny.toml allows.
 fn is_not_taken(text: &str) -> bool {
     let start: String = text.chars().take(200).collect();

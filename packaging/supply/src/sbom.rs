@@ -1,4 +1,4 @@
-//! The software bill of materials: CycloneDX 1.5 as JSON, of what is linked into the package's
+//! The software bill of materials: CycloneDX 1.5 as JSON, of the crates linked into the package's
 //! programs. Same sources, same bytes.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::crates::{Crate, Crates};
 
-/// The part of a lock file that is read here.
+/// The part of a lock file that is used here.
 #[derive(Deserialize)]
 struct Lock {
     package: Vec<Locked>,
@@ -23,7 +23,7 @@ struct Locked {
     checksum: Option<String>,
 }
 
-/// The bill.
+/// Makes the bill of materials.
 pub fn sbom(crates: &Crates, tree: &Path) -> Result<String> {
     let path = tree.join("Cargo.lock");
     let text =
@@ -88,7 +88,7 @@ fn component(package: &Crate, checksums: &BTreeMap<(String, String), String>) ->
     Ok(component)
 }
 
-/// When the sources are from, as builds that are to be alike are told.
+/// The date of the sources: `SOURCE_DATE_EPOCH`, as in reproducible builds.
 fn source_time() -> Result<Option<String>> {
     let Some(epoch) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
     let text = epoch.to_string_lossy();
@@ -98,7 +98,7 @@ fn source_time() -> Result<Option<String>> {
     Ok(Some(utc(seconds)))
 }
 
-/// A time of UTC, as RFC 3339 writes it.
+/// A time in UTC, in the form of RFC 3339.
 fn utc(seconds: u64) -> String {
     let (mut days, rest) = (seconds / 86_400, seconds % 86_400);
     let mut year = 1970;

@@ -1,4 +1,4 @@
-//! The tool on the tree that it is in.
+//! The tool on its own tree.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn run(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What the tool writes into a file of this name.
+/// The tool's output in a file of this name.
 fn written(command: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("out");
@@ -45,7 +45,7 @@ fn notices_are_of_what_is_linked_with_the_texts_of_bundled_sources() {
     for linked in ["clap", "serde", "zstd-sys", "liblzma-sys", "globset"] {
         assert!(heads.contains(linked), "{linked}: {heads:?}");
     }
-    // Those that only tests, build scripts or the compiler run.
+    // Crates that only tests, build scripts or the compiler run.
     for not in ["proptest", "cc", "serde_derive", "terrace-core"] {
         assert!(!heads.contains(not), "{not}");
     }
