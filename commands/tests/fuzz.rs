@@ -278,7 +278,7 @@ fn targets() -> Vec<Target> {
             parse: |b| text(DramConfig::from_toml(&utf8(b))),
         },
         Target {
-            name: "cache shape",
+            name: "cache geometry",
             seeds: vec![b"32K,8".to_vec(), b"8388608,16,64".to_vec()],
             parse: |b| text(CacheConfig::parse(&utf8(b), None)),
         },

@@ -264,7 +264,7 @@ fn every_policy_decides_again_what_was_recorded() {
     for policy in policies {
         let arguments = format!("replay out/recordings/{policy}.trec --placement --format json");
         if policy == "optimum" {
-            place.run(&arguments).refused(&["'optimum' was told the future"]);
+            place.run(&arguments).refused(&["'optimum' had an oracle trace"]);
             continue;
         }
         let json = place.run(&arguments).good().json();

@@ -126,8 +126,8 @@ fn the_tracker_names_exactly_the_hot_pages() {
                 !page.is_some_and(|page| scan.accessed.get(page))
             })
             .collect();
-        assert!(seen.is_empty(), "period {}: cold pages {seen:x?} seen as hot", scan.period);
-        assert!(missed.is_empty(), "period {}: hot pages {missed:x?} not seen", scan.period);
+        assert!(seen.is_empty(), "period {}: cold pages {seen:x?} observed as hot", scan.period);
+        assert!(missed.is_empty(), "period {}: hot pages {missed:x?} not observed", scan.period);
     }
     let last = &periods.last().unwrap().scan;
     for address in hot {

@@ -174,7 +174,7 @@ impl Stream {
             let shape = config.synthetic.ok_or_else(|| bad(config, "no source"))?;
             let shares = [shape.hot_share, shape.hot_pages, shape.store_share, shape.untouched];
             if shares.iter().any(|s| !(0.0..=1.0).contains(s)) || shape.run_blocks == 0 {
-                return Err(bad(config, "shares must lie in 0 to 1 and run_blocks be 1 at least"));
+                return Err(bad(config, "shares must be in 0 to 1 and run_blocks 1 at least"));
             }
             if footprint < 4096 * 4 {
                 return Err(bad(

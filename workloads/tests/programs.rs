@@ -87,7 +87,7 @@ fn hotcold_touches_no_cold_page_between_its_start_and_its_end() {
         }
         kb
     };
-    assert_eq!(referenced_kb(), 0, "nothing is touched before it is told to begin");
+    assert_eq!(referenced_kb(), 0, "nothing is touched before the go");
     writeln!(stdin, "go").unwrap();
     let phase: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     assert_eq!(phase["hot_addresses"].as_array().unwrap().len(), 16);

@@ -197,7 +197,7 @@ fn nothing_is_left_behind_by_a_finished_or_a_dropped_session() {
         session.begin().unwrap();
         if finish {
             let result = session.finish().unwrap();
-            assert_eq!(result.checksum_ok, None, "it does not look");
+            assert_eq!(result.checksum_ok, None, "it does not check");
         } else {
             drop(session);
         }

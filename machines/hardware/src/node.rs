@@ -80,7 +80,7 @@ fn memory_cause(memory: usize) -> Cause {
 /// No core waits for this request.
 const NOBODY: u64 = 0xFFFF;
 
-/// Requests made so far: numbers carry the core that waits in their low 16 bits.
+/// Requests made so far: numbers have the core that waits in their low 16 bits.
 #[derive(Debug, Clone, Copy, Default)]
 struct Numbers(u64);
 

@@ -255,8 +255,8 @@ pub struct WalkCounts {
     pub dirty_set: u64,
     /// Time from the start of each walk to its end, in picoseconds.
     pub walk_ps: u64,
-    /// Walks that a paging-structure cache sent to a page-table page that no longer exists: a
-    /// missing flush in the operating system.
+    /// Walks that a paging-structure cache sent to a freed page-table page: a missing flush in the
+    /// operating system.
     pub stale: u64,
 }
 

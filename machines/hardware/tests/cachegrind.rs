@@ -13,7 +13,7 @@ use terrace_hardware::address::Kind;
 use terrace_hardware::cache::config::CacheConfig;
 use terrace_hardware::cache::counting::CountingCaches;
 
-/// A program, its arguments (`FILE` stands for the input file), and I1, D1 and LL.
+/// A program, its arguments (`FILE` is replaced by the input file), and I1, D1 and LL.
 type Case = (&'static [&'static str], [&'static str; 3]);
 
 /// Eight programs, five geometries from direct-mapped and small enough to miss a lot up to a real

@@ -32,8 +32,8 @@ use crate::placement::Placement;
 pub enum ReplayError {
     /// The policy's decisions depend on inputs that no recording of a run contains.
     #[error(
-        "group '{group}': policy '{policy}' was told the future, which a recording of its run does \
-         not hold; expected a policy that decides by its scans"
+        "group '{group}': policy '{policy}' had an oracle trace, which a recording of its run does \
+         not contain; expected a policy that decides by its scans"
     )]
     Future {
         /// The group's name.

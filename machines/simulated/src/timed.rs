@@ -583,7 +583,7 @@ mod tests {
                 outcome.operations = cut.operations(PageSize::Base);
                 program.pay(&outcome, PageSize::Base);
             }
-            assert!(periods > 40, "it stands still most of the time: {periods}");
+            assert!(periods > 40, "it is stopped most of the time: {periods}");
         }
     }
 }

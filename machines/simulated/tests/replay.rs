@@ -114,7 +114,7 @@ fn a_policy_that_was_told_the_future_is_refused() {
         record(&path, vec![group("lru", "a"), group(kind.name, "b")], 0.0);
         let records = PeriodReader::open(&path).unwrap().records();
         let refusal = replay_plans(records).unwrap_err().to_string();
-        let expected = format!("group 'b': policy '{}' was told the future", kind.name);
+        let expected = format!("group 'b': policy '{}' had an oracle trace", kind.name);
         assert!(refusal.starts_with(&expected), "{refusal}");
     }
 }

@@ -21,7 +21,7 @@ const HAND: usize = 64;
 pub struct Dealer {
     dealing: Dealing,
     local_share: f64,
-    /// Fraction of a local page carried to the next hand, less than one.
+    /// Fraction of a local page left over for the next hand, less than one.
     owed: f64,
     hand: Vec<bool>,
     random: Pcg64Mcg,

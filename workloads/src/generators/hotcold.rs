@@ -25,7 +25,7 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
         ParameterDoc {
             name: "hot_run_pages",
             default: "1",
-            meaning: "hot pages that lie side by side, in aligned runs: 16 base pages are a run of 64 KB",
+            meaning: "adjacent hot pages, in aligned runs: 16 base pages are a run of 64 KB",
         },
         ParameterDoc {
             name: "hot_interval_ms",

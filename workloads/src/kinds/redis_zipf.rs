@@ -67,7 +67,7 @@ pub(super) const KIND: LiveKind = LiveKind {
         ParameterDoc {
             name: "scrambled",
             default: "false",
-            meaning: "popular keys lie anywhere in memory instead of together",
+            meaning: "popular keys are anywhere in memory instead of together",
         },
         ParameterDoc {
             name: "hot_start",

@@ -141,6 +141,6 @@ mod tests {
         assert_eq!(memory.verify(), 8 + 512);
         line(&memory, 1, &[0; 512]);
         assert_eq!(memory.verify(), 8 + 512);
-        assert_eq!(memory.touch(1), 8, "a touch looks before it writes");
+        assert_eq!(memory.touch(1), 8, "a touch checks before it writes");
     }
 }

@@ -452,7 +452,7 @@ impl Network {
         }
         note(in_tree != self.count, "arcs in the tree:", in_tree);
         for (node, balance) in balance.iter().enumerate().take(self.count) {
-            note(*balance != self.get(m, node, SUPPLY), "supply is not carried off at node", node);
+            note(*balance != self.get(m, node, SUPPLY), "supply is not used up at node", node);
             let parent = self.get(m, node, PARENT) as usize;
             let deeper = self.get(m, node, DEPTH) == self.get(m, parent, DEPTH) + 1;
             note(!deeper, "depth is wrong at node", node);

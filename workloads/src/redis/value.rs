@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(versions.expected(0), None);
         versions.learn(0, 5);
         versions.learn(0, 9);
-        assert_eq!(versions.expected(0), Some(5), "only the first look learns");
+        assert_eq!(versions.expected(0), Some(5), "only the first read learns");
         assert_eq!((versions.next(0), versions.expected(0)), (6, Some(6)));
         assert_eq!((versions.next(1), versions.expected(1)), (1, Some(1)));
         versions.forget(0);
