@@ -22,7 +22,7 @@
 //! [full.rack]                      # likewise
 //! instructions = 50_000_000
 //!
-//! [[claims]]                       # what a paper says of it: read by who checks claims
+//! [[claims]]                       # claims of a paper, which `terrace rack` checks
 //! ```
 
 use serde::{Deserialize, Serialize};

@@ -146,7 +146,7 @@ struct GeneratorArguments {
     /// Its parameters, a JSON object.
     #[arg(long, value_name = "JSON", default_value = "{}", value_parser = json)]
     parameters: Value,
-    /// Length of the periods that it is asked for.
+    /// Length of the generator's periods.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     period_ms: u64,
     #[command(flatten)]
