@@ -1,4 +1,4 @@
-//! Makes a plan of the pages that go up and those that go down.
+//! Builds a plan from the pages to promote and the pages to demote.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,10 +8,10 @@ use crate::page::{Layout, VirtualRange};
 use crate::plan::{Exchange, Plan};
 use crate::select::Selection;
 
-/// Collects pages in ascending order, joins them to ranges, and pairs the first page that goes up
-/// with the first that goes down, and so on, so that as much as possible is exchanged. What lies
-/// side by side on both sides is exchanged as one. Linear in the pages; keeps no more than the
-/// plan itself.
+/// Collects pages in ascending order, joins them to ranges, and pairs the first page to promote
+/// with the first page to demote, and so on, so that as much as possible is exchanged. Pages that
+/// are adjacent on both sides are exchanged as one range. Linear in the pages; keeps no more than
+/// the plan itself.
 #[derive(Debug)]
 pub struct PlanBuilder<'a> {
     layout: &'a Layout,
@@ -22,7 +22,7 @@ pub struct PlanBuilder<'a> {
     exchanges: Vec<Exchange>,
 }
 
-/// The two ways, as indices.
+/// The two directions, as indices.
 const UP: usize = 0;
 const DOWN: usize = 1;
 
@@ -33,8 +33,8 @@ impl<'a> PlanBuilder<'a> {
         PlanBuilder { layout, extents: [0; 2], waiting, exchanges: Vec::new() }
     }
 
-    /// Adds pages `64 * word` and on: bits of those that go up and of those that go down. Words
-    /// must come in ascending order, and no page may go both ways.
+    /// Adds pages `64 * word` and on: the bits of pages to promote and of pages to demote. Words
+    /// must come in ascending order, and no page may move both ways.
     pub fn word(&mut self, word: usize, up: u64, down: u64) {
         debug_assert_eq!(up & down, 0);
         for (way, mut bits) in [(UP, up), (DOWN, down)] {
@@ -47,19 +47,19 @@ impl<'a> PlanBuilder<'a> {
         }
     }
 
-    /// Adds pages side by side that go up. They must come in ascending order; those that go down
-    /// may come before or after them.
+    /// Adds adjacent pages to promote. They must come in ascending order; pages to demote may come
+    /// before or after them.
     pub fn promote(&mut self, pages: Range<usize>) {
         self.run(UP, pages.start, pages.len());
     }
 
-    /// The same for pages that go down.
+    /// The same for pages to demote.
     pub fn demote(&mut self, pages: Range<usize>) {
         self.run(DOWN, pages.start, pages.len());
     }
 
-    /// The plan: pairs of ranges of equal size to exchange, and what is left over of the longer
-    /// side to promote or demote.
+    /// The plan: pairs of ranges of equal size to exchange, and what remains of the longer side to
+    /// promote or demote.
     pub fn finish(self) -> Plan {
         let [ups, downs] = self.waiting;
         Plan {
@@ -71,7 +71,7 @@ impl<'a> PlanBuilder<'a> {
         }
     }
 
-    /// A plan of these pages without exchanges: what goes down goes first, then what goes up.
+    /// A plan of these pages without exchanges: demotions first, then promotions.
     pub fn apart(layout: &Layout, ups: &PageBits, downs: &PageBits) -> Plan {
         let (mut up, mut down) = (PlanBuilder::new(layout), PlanBuilder::new(layout));
         let words = ups.words().iter().zip(downs.words()).enumerate();
@@ -92,7 +92,7 @@ impl<'a> PlanBuilder<'a> {
         Self::apart(layout, &ups, &downs)
     }
 
-    /// Adds pages that lie side by side in index, a range for each extent that they are in.
+    /// Adds pages with adjacent indices, one range for each extent that they are in.
     fn run(&mut self, way: usize, mut first: usize, mut pages: usize) {
         let size = self.layout.page_size().bytes();
         while pages > 0 {
@@ -111,7 +111,7 @@ impl<'a> PlanBuilder<'a> {
         }
     }
 
-    /// Pairs a range with what waits on the other side; what is left of it waits in turn.
+    /// Pairs a range with the ranges that wait on the other side; the rest of it waits in turn.
     fn range(&mut self, way: usize, mut range: VirtualRange) {
         while let Some(other) = self.waiting[1 - way].front_mut() {
             let size_bytes = range.size_bytes.min(other.size_bytes);

@@ -28,8 +28,8 @@ impl AccessCounts {
     }
 
     /// For each count from 0 to the number of samples, accesses per sample. A page that was
-    /// accessed in every sample may have any number: it counts as if half a sample had been
-    /// without.
+    /// accessed in every sample may have any number of accesses: it counts as if half a sample had
+    /// been without.
     pub fn accesses_per_sample(&self) -> Vec<f32> {
         let samples = f64::from(self.samples);
         let of = |count: u8| -(1.0 - f64::from(count).min(samples - 0.5) / samples).ln();
@@ -42,20 +42,20 @@ pub const COLDEST: u8 = 64;
 
 /// A share of 1.
 const WHOLE: u16 = 0xfffe;
-/// No share yet: the page is new.
+/// The share of a new page: not known yet.
 const NONE: u16 = u16::MAX;
-/// Weight of a period's share in the average: 1 over this. Half of what is known is of the last 5
+/// Weight of a period's share in the average: 1 over this. Half of the average is of the last 5
 /// periods.
 const PERIODS: i32 = 8;
-/// Bits of a share that the rank does not go by.
+/// Bits of a share that do not enter the rank.
 const COARSE: u32 = 4;
 
-/// Ranks by share. Their steps are equal where chance is: the variance of the arcsine of the root of
-/// a share hardly depends on the share, so that pages alike differ by as many ranks wherever they
-/// are.
+/// Ranks by share. Steps are equal in terms of chance: the variance of the arcsine of the root of a
+/// share hardly depends on the share, so equally accessed pages differ by as many ranks at any
+/// share.
 static RANKS: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let rank = |coarse: u32| {
-        // The least of them is next to nothing, the greatest is all.
+        // The smallest is next to nothing, the greatest is all.
         let most = if coarse == 0 { 0 } else { (coarse << COARSE) + (1 << COARSE) - 1 };
         let share = f64::from(most) / f64::from(WHOLE);
         let angle = share.min(1.0).sqrt().asin() / std::f64::consts::FRAC_PI_2;
@@ -79,24 +79,24 @@ pub struct SampledShares {
 }
 
 impl SampledShares {
-    /// Whether there are any.
+    /// Whether there are any shares.
     pub fn is_empty(&self) -> bool {
         self.shares.is_empty()
     }
 
-    /// Time between the samples that they are of, in seconds.
+    /// Time between the samples of the shares, in seconds.
     pub fn interval_s(&self) -> f64 {
         f64::from(self.interval_us) / 1e6
     }
 
-    /// Follows a change of layout.
+    /// Applies a change of layout.
     pub fn remap(&mut self, remap: &Remap) {
         if !self.shares.is_empty() {
             self.shares = remap.values(&self.shares, NONE, remap.new_pages());
         }
     }
 
-    /// Takes in the samples of a period.
+    /// Adds the samples of a period.
     pub fn observe(&mut self, counts: &AccessCounts) {
         self.shares.resize(counts.counts.len(), NONE);
         let interval_us = counts.interval_us.max(1);
@@ -111,7 +111,7 @@ impl SampledShares {
                 NONE => now as u16,
                 before => {
                     let step = (now as i32 - i32::from(before)) / PERIODS;
-                    // What is less than a step would stay for ever.
+                    // Less than a step would stay for ever.
                     let step =
                         if step == 0 { (now as i32 - i32::from(before)).signum() } else { step };
                     (i32::from(before) + step) as u16
@@ -173,12 +173,12 @@ mod tests {
         assert!(ranks.is_sorted_by(|a, b| a + 2 <= *b), "{ranks:?}");
         assert_eq!((ranks[0], ranks[1], ranks[4]), (0, 32, COLDEST));
         assert!((share_of(ranks[2]) - 0.25).abs() < 0.02);
-        // The first and the fourth change their parts: within six periods the order is the other.
+        // The first and the fourth swap roles: within six periods the order is the other.
         for _ in 0..6 {
             shares.observe(&period(20, 50_000, &[1, 10, 5, 20, 0]));
         }
         assert!(shares.rank(3) < shares.rank(0), "{} {}", shares.rank(3), shares.rank(0));
-        // What is not accessed any more is cold in the end.
+        // A page that is not accessed any more ends cold.
         for _ in 0..400 {
             shares.observe(&period(20, 50_000, &[0, 0, 0, 0, 0]));
         }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn another_interval_changes_no_rank_of_pages_that_go_on_as_they_did() {
         let (mut shares, mut steady) = (SampledShares::default(), SampledShares::default());
-        // 10 accesses a second: in samples of 100 ms 63 % are with one, in those of 50 ms 39 %.
+        // 10 accesses a second: 63 % of samples of 100 ms have one, 39 % of those of 50 ms.
         for _ in 0..30 {
             shares.observe(&period(100, 100_000, &[63]));
             steady.observe(&period(100, 50_000, &[39]));

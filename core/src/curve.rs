@@ -1,13 +1,12 @@
 //! What fast memory is worth to a group: hits as a function of its size, the complement of a
 //! miss-ratio curve (`docs/coverage.md`, B4).
 //!
-//! Made of the accessed bits that the scans of the last 64 periods set: a page that was accessed
-//! in `f` of `n` scans yields `f / n` hits a period when it lies in fast memory. With the most
-//! frequently accessed pages first, that is the best that any placement which stands still can
-//! reach, and a concave curve: the marginal benefit falls. A hit is *a page that was accessed in
-//! a period and lay in fast memory*; how often it was accessed in the period, an accessed bit
-//! does not tell. Where bits are sampled several times a period, it is an access, as far as samples
-//! tell.
+//! Computed from the accessed bits that the scans of the last 64 periods set: a page that was
+//! accessed in `f` of `n` scans yields `f / n` hits a period when it is in fast memory. With the
+//! most frequently accessed pages first, that is the best that any fixed placement can reach, and a
+//! concave curve: the marginal benefit falls. A hit is *a page that was accessed in a period and
+//! was in fast memory*; an accessed bit does not report how often it was accessed in the period.
+//! Where bits are sampled several times a period, a hit is an access, as far as samples show.
 
 use crate::hotness::{HISTORY_PERIODS, Hotness};
 use crate::page::PageSize;
@@ -41,7 +40,7 @@ impl HitCurve {
     }
 
     /// A curve through these points, which may come in any order; hits that fall with size are
-    /// raised to those before.
+    /// raised to the hits of smaller sizes.
     pub fn through(mut points: Vec<(u64, f64)>) -> Self {
         points.retain(|(_, hits)| hits.is_finite());
         points.sort_by_key(|p| p.0);
@@ -64,7 +63,7 @@ impl HitCurve {
         &self.points
     }
 
-    /// Size of all pages: more fast memory is of no use.
+    /// Size of all pages: more fast memory brings nothing.
     pub fn footprint_bytes(&self) -> u64 {
         self.points.last().map_or(0, |p| p.0)
     }
@@ -74,7 +73,7 @@ impl HitCurve {
         self.points.last().map_or(0.0, |p| p.1)
     }
 
-    /// Hits per second with so much fast memory.
+    /// Hits per second with this much fast memory.
     pub fn hits(&self, bytes: u64) -> f64 {
         let after = self.points.partition_point(|p| p.0 <= bytes);
         let Some(&(from, low)) = after.checked_sub(1).and_then(|i| self.points.get(i)) else {
@@ -86,14 +85,14 @@ impl HitCurve {
         }
     }
 
-    /// Hits over accesses with so much fast memory, 0 to 1; 1 of a group that accesses nothing,
-    /// which misses nothing.
+    /// Hits over accesses with this much fast memory, 0 to 1; 1 of a group without accesses, which
+    /// has no misses.
     pub fn hit_ratio(&self, bytes: u64) -> f64 {
         let most = self.most();
         if most > 0.0 { self.hits(bytes) / most } else { 1.0 }
     }
 
-    /// The least fast memory that gives so many hits per second; all of it where none does.
+    /// The least fast memory that gives this many hits per second; all of it where none does.
     pub fn least_bytes(&self, hits: f64) -> u64 {
         if hits <= 0.0 {
             return 0;

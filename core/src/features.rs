@@ -16,9 +16,9 @@ pub struct FeatureCounter {
 }
 
 impl FeatureCounter {
-    /// To be called first with every scan: follows a change of layout, and says how it changed
-    /// so that the caller can follow it too. Fresh pages count as stable: the paper compares a
-    /// page's place with its last, and they had none.
+    /// To be called first with every scan: applies a change of layout and returns it, so that the
+    /// caller can apply it too. Fresh pages count as stable: the paper compares a page's place with
+    /// its last, and they had none.
     pub fn follow(&mut self, scan: &Scan) -> Option<Remap> {
         let remap = self.layout.follow(&scan.layout)?;
         self.previous = remap.bits_or(&self.previous, &scan.fast);
@@ -88,7 +88,7 @@ impl MovingAverage {
         MovingAverage { window: window.max(1), values: VecDeque::new() }
     }
 
-    /// Takes in a value; the oldest makes way when the window is full.
+    /// Adds a value; the oldest is dropped when the window is full.
     pub fn push(&mut self, value: f64) {
         if self.values.len() == self.window {
             self.values.pop_front();

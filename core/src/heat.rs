@@ -20,13 +20,13 @@ struct Bin {
 /// A bin of a heat map.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HeatBin {
-    /// Address space.
+    /// Address space: on Linux the process identifier.
     pub space: u32,
-    /// First address.
+    /// First address, in bytes.
     pub address: u64,
     /// Length in bytes.
     pub size_bytes: u64,
-    /// First period.
+    /// First period, counted from 0.
     pub period: u64,
     /// Number of periods.
     pub periods: u64,
@@ -53,7 +53,7 @@ impl Heat {
         Heat { page_size, pages_shift: 0, periods_shift: 0, rows: BTreeMap::new() }
     }
 
-    /// Takes in a scan.
+    /// Adds a scan.
     pub fn add(&mut self, scan: &Scan) {
         while (scan.period >> self.periods_shift) as usize >= PERIOD_BINS {
             self.merge_periods();

@@ -15,15 +15,15 @@
 //!
 //! Age classes and [idle counts](Hotness::idle_counts) are *keys*: one byte a page, at most 127,
 //! smaller for hotter pages, which is what [`crate::select`] chooses by. Eight keys are worked on
-//! at once as the bytes of a word; no carry ever leaves its byte.
+//! at once as the bytes of a word; no carry bit ever leaves its byte.
 //!
 //! **Samples.** Where accessed bits were sampled several times a period ([`crate::counts`]), the idle
 //! count of a page is its rank by the moving average of the share of samples in which it had been
 //! accessed, in the same 64 steps; 2 bytes a page more.
 //!
-//! **Lost periods.** What was accessed in them is unknown. Histories stand still, or a busy group
-//! would look idle after a hiccup of its tracker; ages grow by the periods lost, since that much
-//! time has passed since the last access known of.
+//! **Lost periods.** Their accesses are unknown. Histories do not change, or a busy group would
+//! seem idle after a hiccup of its tracker; ages grow by the periods lost, since that much time has
+//! passed since the last known access.
 
 use crate::bits::PageBits;
 use crate::counts::{self, SampledShares};
@@ -46,7 +46,7 @@ const OLDEST: u8 = EXACT_AGES + CLASSES_PER_STEP * STEP_SIZES;
 /// Lost periods beyond this many change no age class any more.
 const OLDEST_PERIODS: u32 = 2096;
 
-/// A greater share of samples says no more about how often a page is accessed.
+/// A greater share of samples adds no information about how often a page is accessed.
 const MOST_SHARE: f64 = 0.98;
 
 /// The idle count of a page with no access in its history.
@@ -108,10 +108,10 @@ pub struct Hotness {
     /// (around the ring) the oldest.
     history: Vec<PageBits>,
     newest: usize,
-    /// Keys, a multiple of 64 of them; those past the last page are the coldest there are.
+    /// Keys, padded to a multiple of 64; those past the last page are the coldest there are.
     age: Vec<u8>,
     idle: Vec<u8>,
-    /// How often pages are accessed, where bits are sampled; idle counts follow from it then.
+    /// How often pages are accessed, where bits are sampled; idle counts are derived from it then.
     shares: SampledShares,
     /// Periods passed, lost ones too.
     clock: u64,
@@ -137,8 +137,7 @@ impl Hotness {
         Self::default()
     }
 
-    /// Follows a change of layout: pages keep what is known of them, fresh ones were never
-    /// accessed.
+    /// Applies a change of layout: pages keep their data, fresh pages were never accessed.
     pub fn remap(&mut self, remap: &Remap) {
         self.pages = remap.new_pages();
         let length = self.pages.next_multiple_of(64);
@@ -150,14 +149,14 @@ impl Hotness {
         self.shares.remap(remap);
     }
 
-    /// Takes in the accessed bits of a period. The scan's layout must be the one last carried to.
+    /// Adds the accessed bits of a period. The scan's layout must be the one of the last remap.
     pub fn observe(&mut self, scan: &Scan) {
         self.observe_with(scan, |_, _, _| ());
     }
 
-    /// As [`Hotness::observe`], and shows `visit` the new keys of every 64 pages while they are
-    /// at hand: the number of the word, 64 age classes, 64 idle counts. One pass over memory
-    /// then serves both the update and the counting.
+    /// As [`Hotness::observe`], and passes `visit` the new keys of every 64 pages: the number of
+    /// the word, 64 age classes, 64 idle counts. One pass over memory then serves both the update
+    /// and the counting.
     pub fn observe_with(
         &mut self,
         scan: &Scan,
@@ -195,8 +194,8 @@ impl Hotness {
         }
     }
 
-    /// Bits are sampled once a period from now on: the history says how often pages were accessed. It
-    /// has the slot of the scan that is being taken in already, with what was there before.
+    /// Bits are sampled once a period from now on: the history holds how often pages were accessed.
+    /// It has the slot of the scan that is being added already, with the slot's old bits.
     fn go_by_bits(&mut self) {
         self.shares = SampledShares::default();
         for page in 0..self.pages {
@@ -268,7 +267,7 @@ impl Hotness {
             let scans = scans.clamp(1, HISTORY_PERIODS as u32);
             return f64::from(IDLE - idle.min(IDLE)) / (f64::from(scans) * period_s);
         }
-        // Of a page that is always accessed nobody knows how often.
+        // Of a page that is always accessed the rate is unknown.
         -(1.0 - counts::share_of(idle).min(MOST_SHARE)).ln() / self.shares.interval_s()
     }
 

@@ -1,4 +1,4 @@
-//! Input that cannot be used: said in one line, exit code 2, nothing changed.
+//! Input that cannot be used: reported in one line, exit code 2, nothing changed.
 
 /// What was got, what was expected, and what to do, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

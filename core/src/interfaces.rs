@@ -1,41 +1,41 @@
-//! The two interfaces between the engine and a machine. The third, [`crate::policy::Policy`], is the
-//! core's own. A machine implements these; the engine knows nothing else of it.
+//! The two interfaces between the engine and a machine. The third, [`crate::policy::Policy`], is
+//! the core's own. A machine implements these; the engine uses nothing else of it.
 
 use crate::plan::{Outcome, Plan};
 use crate::scan::Scan;
 
-/// What a tracker says when asked for the next period.
+/// A tracker's answer to a request for the next period.
 #[derive(Debug, Clone)]
 pub enum Observation {
-    /// A period passed and this is what was accessed.
+    /// A period passed: its accesses.
     Period(Scan),
     /// One or more periods were lost; there is no scan. The reason is for people.
     Lost {
-        /// How many.
+        /// Number of periods lost.
         periods: u32,
-        /// Why.
+        /// The reason, in one line.
         reason: String,
     },
     /// The group has ended; there will be no more scans.
     Ended,
 }
 
-/// Why a machine can go no further.
+/// Why a machine cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct MachineError(pub String);
 
-/// Finds out which pages of one group are used.
+/// Observes which pages of one group are used.
 pub trait Tracker {
     /// The name it has in results.
     fn name(&self) -> &'static str;
 
-    /// Waits for the current period of the group to end and says what was accessed in it.
-    /// On a simulated machine this is what lets the group's time pass.
+    /// Waits for the current period of the group to end and returns its accesses. On a simulated
+    /// machine the group's time passes in this call.
     fn observe(&mut self) -> Result<Observation, MachineError>;
 
-    /// Processor time spent on tracking this group so far, in ns, kernel threads included;
-    /// `None` where there is none to speak of or it cannot be known.
+    /// Processor time spent on tracking this group so far, in ns, kernel threads included; `None`
+    /// where there is no such time or it cannot be measured.
     fn cpu_ns(&self) -> Option<u64> {
         None
     }
@@ -52,12 +52,12 @@ pub trait Mover {
     /// The name it has in results.
     fn name(&self) -> &'static str;
 
-    /// Carries out a plan as far as it can within its bounds, demotions before promotions, and
-    /// says what became of every page of it.
+    /// Executes a plan as far as its bounds allow, demotions before promotions, and reports the
+    /// outcome of every page of it.
     fn apply(&mut self, plan: &Plan) -> Result<Outcome, MachineError>;
 
-    /// Processor time spent on moving this group's pages so far, in ns; `None` where there is
-    /// none to speak of or it cannot be known.
+    /// Processor time spent on moving this group's pages so far, in ns; `None` where there is no
+    /// such time or it cannot be measured.
     fn cpu_ns(&self) -> Option<u64> {
         None
     }

@@ -1,20 +1,21 @@
 //! The core of Terrace: pages, tiers, groups, hotness, policies and plans.
 //!
-//! **Knows** nothing but itself. **Must not know** machines, kernels, files, clocks or
-//! command lines: everything here is a pure function of its arguments and of a seed, so that
-//! the same policy object can be tested on a page of text, simulated on a terabyte, and
-//! trusted on a live host.
+//! **Depends on** nothing but itself. **Must not depend on** machines, kernels, files, clocks or
+//! command lines: everything here is a pure function of its arguments and of a seed, so that the
+//! same policy object can be tested on a page of text, simulated on a terabyte, and run on a live
+//! host.
 //!
 //! A guided tour, in reading order:
 //! - [`page`]: page sizes, virtual ranges, and the [`page::Layout`] that numbers a group's pages;
 //! - [`bits`]: one bit per page;
-//! - [`scan`]: what a tracker saw in one period; [`counts`]: how often pages were accessed in it;
-//! - [`plan`]: what a policy wants moved, and what became of it; [`operations`]: in how many
+//! - [`scan`]: what a tracker observed in one period; [`counts`]: how often pages were accessed in
+//!   it;
+//! - [`plan`]: the moves that a policy requests, and their outcome; [`operations`]: in how many
 //!   steps;
 //! - [`policy`]: the [`policy::Policy`] trait and how one is built by name;
-//! - what policies are made of: [`hotness`] (ages and histories), [`select`] (choosing by
-//!   counting), [`builder`] (from pages to a plan), [`features`], and [`remap`] (keeping all of
-//!   it when pages come and go);
+//! - parts that policies share: [`hotness`] (ages and histories), [`select`] (choosing by
+//!   counting), [`builder`] (from pages to a plan), [`features`], and [`remap`] (keeping all of it
+//!   when pages come and go);
 //! - [`parameters`] and [`mod@size`]: how parameters of experiment files are read;
 //! - [`policies`]: one file each, and their registry;
 //! - [`curve`] and [`partitioning`]: what fast memory is worth to groups, and how it is divided;

@@ -1,13 +1,13 @@
 //! Operations of migration: how many steps the moves of a plan take. Each ends with one TLB
-//! shootdown, which does not depend on how much was moved (migration-granularity paper,
-//! section 3; `docs/coverage.md`, G1).
+//! shootdown, which does not depend on how much was moved (migration-granularity paper, section 3;
+//! `docs/coverage.md`, G1).
 //!
-//! A plan may say for each address space how large an operation is: the *migration granularity*.
-//! Virtual memory is then cut into regions of that size, aligned to it, and one operation moves
-//! the pages of one region that go the same way, wherever their frames are and however many of
-//! them there are. Where a plan says nothing, an operation moves one page.
+//! A plan may set for each address space how large an operation is: the *migration granularity*.
+//! Virtual memory is then cut into regions of that size, aligned to it, and one operation moves the
+//! pages of one region that go the same way, wherever their frames are and however many of them
+//! there are. Where a plan sets nothing, an operation moves one page.
 //!
-//! Moves are counted in the order in which they are done: an operation goes on as long as the
+//! Moves are counted in the order in which they are done: an operation continues as long as the
 //! next pages moved that way are in the same region. An exchange is two operations, one on each
 //! side, because the mappings of both change.
 
@@ -21,11 +21,10 @@ use crate::plan::{Direction, Plan};
 pub struct OperationSize {
     /// The address space.
     pub space: SpaceId,
-    /// Size of the regions that are promoted, in bytes, not 0. What is not whole pages is
-    /// rounded up.
+    /// Size of the regions that are promoted, in bytes, not 0; rounded up to whole pages.
     pub promotion_bytes: u64,
-    /// Size of the regions that are demoted. A policy that judges the two tiers apart may want
-    /// another than for promotion.
+    /// Size of the regions that are demoted, in bytes: a policy that judges the two tiers apart may
+    /// choose another than for promotion.
     pub demotion_bytes: u64,
 }
 
@@ -56,7 +55,7 @@ pub fn region_bytes(operation_bytes: Option<u64>, page_size: PageSize) -> u64 {
 pub struct OperationCounter<'a> {
     plan: &'a Plan,
     page_size: PageSize,
-    /// The region of the operation that goes on, up and down.
+    /// The region of the current operation, up and down.
     open: [Option<(SpaceId, u64)>; 2],
     operations: u64,
 }
@@ -67,7 +66,7 @@ impl<'a> OperationCounter<'a> {
         OperationCounter { plan, page_size, open: [None; 2], operations: 0 }
     }
 
-    /// These pages have been moved this way.
+    /// Counts a move of these pages this way.
     pub fn moved(&mut self, direction: Direction, range: &VirtualRange) {
         if range.size_bytes == 0 {
             return;
@@ -81,7 +80,7 @@ impl<'a> OperationCounter<'a> {
         *open = Some((range.space, last));
     }
 
-    /// How many there were.
+    /// Number of operations.
     pub fn operations(&self) -> u64 {
         self.operations
     }

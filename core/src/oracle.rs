@@ -1,22 +1,23 @@
-//! Knowledge of the future, and the best placement that it allows: what an offline optimum plans
-//! with, and a bound that no policy can beat.
+//! Knowledge of the future, and the best placement that it allows: the input of an offline optimum,
+//! and a bound that no policy can beat.
 //!
 //! # The problem
 //! A program is cut into spans. In each, a page in slow memory costs what its reads cost more than
-//! from fast memory; a promotion and a demotion cost what they cost; at most so many pages are fast
-//! in any span. Which pages should be fast when?
+//! from fast memory; a promotion and a demotion have their costs; the number of fast pages in any
+//! span is limited. Which pages should be fast when?
 //!
 //! # The method
 //! Fast memory gets a *price* in each span (a Lagrange multiplier). With prices the pages no longer
 //! hinder each other, and each has its own cheapest path through time, found by dynamic programming
 //! over the spans in which it is read ([`Outlook::solve`]): between two of them it is best either to
-//! stay and pay the prices, or to leave at once and come back just before. Prices of spans where
-//! more pages want to be fast than may rise, others fall (the subgradient method, with Polyak's
-//! step towards the best placement without any move, which is known to be possible).
+//! stay and pay the prices, or to be demoted at once and promoted just before. Prices of spans
+//! where more pages gain from being fast than fit rise, others fall (the subgradient method, with
+//! Polyak's step towards the best placement without any move, which is known to be possible).
 //!
 //! # How exact
-//! Whatever the prices, the sum of the pages' costs less the prices of the room there is can not
-//! exceed the true optimum (weak duality): [`Outlook::bound_ns`] is a bound. It is one of a model:
+//! Whatever the prices, the sum of the pages' costs less the prices of the fast memory there is
+//! cannot exceed the true optimum (weak duality): [`Outlook::bound_ns`] is a bound. It is one of a
+//! model:
 //! - pages begin, when they are first read, wherever is best for them, and may move before any span;
 //! - the costs of a span's pages are taken to add up. Where reads wait together they do not quite:
 //!   for the bound they are put too low ([`Purpose`]);
@@ -38,16 +39,16 @@ const ROUNDS: usize = 80;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
     /// How far the program has come at its end: in references since it began
-    /// ([`PeriodCounters::references`](crate::scan::PeriodCounters::references)), or in periods where nobody
-    /// counts references.
+    /// ([`PeriodCounters::references`](crate::scan::PeriodCounters::references)), or in periods
+    /// where references are not counted.
     pub end: u64,
-    /// The pages it has then.
+    /// Its pages.
     pub layout: Arc<Layout>,
     /// Reads of the pages that are read, by number.
     pub reads: Vec<(u32, u32)>,
     /// Time that the span takes with all memory fast, in ns.
     pub fast_ns: f64,
-    /// Time that it takes longer when all of its reads are slow, in ns.
+    /// Time by which it takes longer when all of its reads are slow, in ns.
     pub extra_ns: f64,
     /// How many reads are waited for together: of a share `s` of slow reads a part
     /// `1 - (1 - s)^overlap` of `extra_ns` comes.
@@ -57,13 +58,13 @@ pub struct Span {
 /// The future of one group.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct OracleTrace {
-    /// In order.
+    /// The spans, in order.
     pub spans: Vec<Span>,
-    /// Time that the program loses by the promotion of a page, in ns.
+    /// Time by which the promotion of a page delays the program, in ns.
     pub promotion_ns: f64,
     /// The same for a demotion.
     pub demotion_ns: f64,
-    /// Pages move once in so long, in ns.
+    /// Pages move once in this time, in ns.
     pub period_ns: f64,
 }
 
@@ -137,13 +138,13 @@ pub enum Purpose {
 #[derive(Debug, Clone, Copy)]
 struct Event {
     span: u32,
-    /// What it costs that the page is slow then.
+    /// Cost of the page being slow in it.
     slow_ns: f32,
     /// Cost from here to the end when the page is slow in this span, and when it is fast: prices
     /// included.
     if_slow: f32,
     if_fast: f32,
-    /// What it brings to be fast from here on for as long as that pays, prices taken off.
+    /// Gain of being fast from here on for as long as that pays, less prices.
     stretch: f32,
 }
 
@@ -167,7 +168,7 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// Finds prices for so many pages of fast memory.
+    /// Finds prices for this many pages of fast memory.
     pub fn solve(oracle: &OracleTrace, fast_pages: u64, purpose: Purpose) -> Self {
         let mut numbers = BTreeMap::new();
         let mut events: Vec<Vec<Event>> = Vec::new();
@@ -246,13 +247,13 @@ impl Outlook {
         let slope = |span: usize| {
             let overlap = oracle.spans[span].overlap;
             match purpose {
-                // Above 1 the time lies above the straight line from no slow read to all of them.
+                // Above 1 the time is above the straight line from no slow read to all of them.
                 Purpose::Bound if overlap > 1.0 => 1.0,
                 _ => overlap * (1.0 - share(span)).powf(overlap - 1.0),
             }
         };
         if purpose == Purpose::Bound {
-            // Below 1 it lies above every tangent, which does not go through nothing.
+            // Below 1 it is above every tangent, which does not go through nothing.
             let spans = oracle.spans.iter().enumerate().filter(|(_, s)| s.overlap < 1.0);
             let rest = spans.map(|(span, s)| {
                 let part = 1.0 - (1.0 - share(span)).powf(s.overlap);
@@ -392,9 +393,9 @@ impl Outlook {
         self.ends.partition_point(|&end| end <= progress)
     }
 
-    /// What the page at an address brings by being fast from this span on, for as long as that pays,
-    /// in ns; the price of fast memory is taken off. Of a page that is not read in this span minus
-    /// infinity: it can come later.
+    /// Gain of the page at an address from being fast from this span on, for as long as that pays,
+    /// in ns, less the price of fast memory. Minus infinity for a page that is not read in this
+    /// span: it can be promoted later.
     pub fn gain_ns(&self, space: SpaceId, address: u64, span: usize) -> f64 {
         match self.next(space, address, span) {
             Some((event, _)) if event.span as usize == span => f64::from(event.stretch),
@@ -402,8 +403,8 @@ impl Outlook {
         }
     }
 
-    /// What is lost when the page at an address leaves fast memory now, in ns: what it would bring,
-    /// or, when it is not read at once, no more than its coming back costs. It may be below 0.
+    /// Loss when the page at an address leaves fast memory now, in ns: its gain, or, when it is not
+    /// read at once, no more than its promotion later costs. It may be below 0.
     pub fn loss_ns(&self, space: SpaceId, address: u64, span: usize) -> f64 {
         let Some((event, waits)) = self.next(space, address, span) else {
             return f64::NEG_INFINITY;
@@ -512,7 +513,7 @@ mod tests {
         let loss = outlook.loss_ns(SpaceId(0), 0, 10);
         assert!(gain - loss > 12.0, "the other half comes now: {gain} {loss}");
         assert_eq!(outlook.gain_ns(SpaceId(0), 4096, 9), f64::NEG_INFINITY, "but not before");
-        // Dear moves are not made: the first half leaves for good.
+        // Moves that cost more than they gain are not made: the first half leaves for good.
         let outlook = Outlook::solve(&future(&turns, 500.0, 2.0), 1, Purpose::Plan);
         assert!((outlook.bound_ns() - 92.0).abs() < 0.1, "{}", outlook.bound_ns());
     }

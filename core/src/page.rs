@@ -1,5 +1,5 @@
-//! Pages and where they lie in virtual memory: page sizes, ranges, and the layout that gives
-//! every page of a group a dense index.
+//! Pages and where they are in virtual memory: page sizes, ranges, and the layout that gives every
+//! page of a group a dense index.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
 //! Parameters of experiment files: declared once ([`declare_parameters!`](crate::declare_parameters)),
-//! read into structs, and what does not fit said in the words of the file instead of those of the
+//! read into structs, an error uses the words of the file instead of those of the
 //! program that reads it.
 
 use std::fmt::Display;
@@ -144,7 +144,7 @@ pub fn read<T: DeserializeOwned>(object: &Value) -> Result<T, String> {
     serde_path_to_error::deserialize(object).map_err(|error| {
         let key = error.path().to_string();
         let message = in_plain_words(&error.into_inner().to_string());
-        // Of an unknown key, the message itself tells the name.
+        // Of an unknown key, the message itself has the name.
         let is_named = key == "." || message.contains(&format!("`{key}`"));
         if is_named { message } else { format!("{key}: {message}") }
     })

@@ -3,12 +3,12 @@
 //! # The problem
 //! Each group has a [`HitCurve`], a weight, and guarantees: it gets at least `min_bytes`, as far
 //! as it has pages to fill them, and never more than `max_bytes`. Of all divisions within the
-//! guarantees the one with the largest sum of weighted hits is wanted.
+//! guarantees the partitioning has the largest sum of weighted hits.
 //!
 //! # The one primitive
 //! What is left beyond the minimums is cut into at most [`CHUNKS`] equal chunks, and dynamic
 //! programming over groups finds the best number of chunks for each: exact at that grain for
-//! curves of any shape, concave or not, in `groups * CHUNKS * CHUNKS` steps. Chunks that are worth
+//! any curves, concave or not, in `groups * CHUNKS * CHUNKS` steps. Chunks that are worth
 //! nothing to anybody go by weight, so that a group which has just come has room to show what it
 //! does.
 //!
@@ -30,7 +30,7 @@ pub const CHUNKS: u64 = 256;
 /// Chunks are multiples of this: a huge page.
 const GRAIN_BYTES: u64 = 2 << 20;
 
-/// What one group asks for.
+/// The claim of one group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FastMemoryClaim {
     /// What fast memory is worth to it.
@@ -39,7 +39,7 @@ pub struct FastMemoryClaim {
     pub min_bytes: u64,
     /// It gets no more than this.
     pub max_bytes: u64,
-    /// What a hit of it counts beside another's; above 0.
+    /// Weight of one of its hits beside another group's; above 0.
     pub weight: f64,
 }
 
@@ -86,7 +86,8 @@ pub fn partition(total_bytes: u64, claims: &[FastMemoryClaim], max_loss: f64) ->
     let room = total_bytes - lows.iter().sum::<u64>().min(total_bytes);
     let chunk = whole_grains(room.div_ceil(CHUNKS)).max(GRAIN_BYTES);
     let mut bytes = best(claims, &lows, &highs, chunk, (room / chunk) as usize);
-    // What no curve wants, to the one that is furthest below its weight; the last bit included.
+    // Memory that no curve values goes to the group furthest below its weight; the last bit
+    // included.
     let mut left = total_bytes.saturating_sub(bytes.iter().sum());
     while left > 0 {
         let below = |&i: &usize| bytes[i] < highs[i];
@@ -159,7 +160,7 @@ fn best(
         for n in 0..=chunks {
             for (k, gain) in gains.iter().enumerate().take(n + 1).skip(1) {
                 let sum = worth[n - k] + gain;
-                // Fewer chunks where more are worth no more: noise in sums of floats is no worth.
+                // Fewer chunks where more are worth no more: noise in sums of floats has no value.
                 if sum > next[n] * (1.0 + 1e-12) + 1e-12 {
                     next[n] = sum;
                     with[n] = k as u16;

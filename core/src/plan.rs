@@ -1,4 +1,4 @@
-//! What a policy wants moved, what it saw that made it want so, and what became of the moves.
+//! The moves that a policy requests, the figures it decided by, and the outcome of the moves.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct Exchange {
     pub down: VirtualRange,
 }
 
-/// Moves that a policy asks for. No page appears twice. A machine that cannot exchange demotes
+/// Moves that a policy requests. No page appears twice. A machine that cannot exchange demotes
 /// the one side first and promotes the other after it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Plan {
@@ -26,12 +26,12 @@ pub struct Plan {
     pub demotions: Vec<VirtualRange>,
     /// Pairs of ranges to swap.
     pub exchanges: Vec<Exchange>,
-    /// How much one operation moves at most, for the address spaces where the policy has a say,
-    /// sorted by space. In the others that is the mover's own affair.
+    /// Size limit of one operation, for the address spaces where the policy sets one, sorted by
+    /// space. In the others the mover chooses.
     #[serde(default)]
     pub operation_sizes: Vec<OperationSize>,
     /// Promotions of this plan, each with a range in fast memory that may give up its place where
-    /// the promotion finds no room. Those in fast memory are no part of what is asked for.
+    /// the promotion finds no room. Those in fast memory are no part of the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub victims: Vec<Exchange>,
 }
@@ -51,14 +51,13 @@ impl Plan {
     }
 
     /// Bytes of virtual memory that one operation in this address space moves that way at most;
-    /// `None` where that is the mover's own affair.
+    /// `None` where the mover chooses.
     pub fn operation_bytes(&self, space: SpaceId, direction: Direction) -> Option<u64> {
         let at = self.operation_sizes.binary_search_by_key(&space, |o| o.space).ok()?;
         Some(self.operation_sizes[at].bytes(direction))
     }
 
-    /// Operations, and so shootdowns, that it takes to carry the plan out when every move
-    /// succeeds.
+    /// Operations, and so shootdowns, that the plan takes when every move succeeds.
     pub fn operations(&self, page_size: PageSize) -> u64 {
         let mut counter = OperationCounter::new(self, page_size);
         self.demotions.iter().for_each(|range| counter.moved(Direction::Demotion, range));
@@ -70,8 +69,8 @@ impl Plan {
         counter.operations()
     }
 
-    /// Carries the plan out on a placement, one bit per page of `layout`, as if every move
-    /// succeeded. What that takes is [`Plan::operations`].
+    /// Applies the plan to a placement, one bit per page of `layout`, as if every move
+    /// succeeded. Its cost is [`Plan::operations`].
     ///
     /// # Panics
     /// When the plan has pages that the layout has not.
@@ -115,7 +114,7 @@ pub struct Decision {
     pub plan: Plan,
     /// Name of the policy that made the plan: an adaptive policy names its choice.
     pub applied: &'static str,
-    /// What was seen.
+    /// The figures of the scan that the decision was made on.
     pub features: Features,
 }
 
@@ -129,7 +128,7 @@ pub enum FailureReason {
     Absent,
     /// The target tier had no free memory (ENOMEM).
     NoRoom,
-    /// The target lies outside what the process may use (ENODEV, EINVAL for its cpuset).
+    /// The target is outside the nodes that the process may use (ENODEV, EINVAL for its cpuset).
     NotAllowed,
     /// Shared with a process outside the group, or no permission (EACCES, EPERM).
     Denied,
@@ -137,7 +136,7 @@ pub enum FailureReason {
     ProcessGone,
     /// Reported as moved, but read back in its old place.
     StayedPut,
-    /// Not attempted: the time allowed for this period's moves was spent, or the run is to stop.
+    /// Not attempted: the time for this period's moves was spent, or the run is to stop.
     OutOfTime,
     /// The machine cannot move such a page at all.
     Unsupported,
@@ -184,7 +183,7 @@ impl FailureReason {
     }
 }
 
-/// Which way a page was to go.
+/// The direction of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -197,24 +196,24 @@ pub enum Direction {
 /// A range that was not moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Failure {
-    /// Where.
+    /// The pages, as a range of virtual memory.
     pub range: VirtualRange,
-    /// Which way it was to go.
+    /// The direction of the move.
     pub direction: Direction,
-    /// Why it did not.
+    /// The reason, as the kernel or the machine reported it.
     pub reason: FailureReason,
 }
 
-/// What became of a plan. Nothing is lost: the pages of the plan going up are the pages promoted
-/// plus the failures that way; those going down are the pages demoted, less the victims, plus
-/// those kept and the failures that way.
+/// The outcome of a plan. Every page is counted: the pages of the plan going up are the pages
+/// promoted plus the failures that way; those going down are the pages demoted, less the victims,
+/// plus those kept and the failures that way.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Pages that went up, by an exchange or alone.
     pub promoted_pages: u64,
     /// Pages that went down, by an exchange or alone.
     pub demoted_pages: u64,
-    /// Of these, pairs that were really exchanged in one operation.
+    /// Of these, pairs that were exchanged in one operation.
     pub exchanged_pairs: u64,
     /// Operations that moved at least one page, each with one shootdown: by the simulated machine
     /// as [`crate::operations`] counts them, by a live one calls of the kernel.
@@ -228,6 +227,6 @@ pub struct Outcome {
     /// page is there already or cannot come.
     #[serde(default)]
     pub kept_pages: u64,
-    /// What was not moved.
+    /// The pages that were not moved.
     pub failures: Vec<Failure>,
 }

@@ -9,14 +9,14 @@ use crate::parameters::{ParameterDoc, Parameters};
 use crate::plan::Decision;
 use crate::scan::{Budget, Scan};
 
-/// Decides what to move. Pure: sees a scan and a budget, returns a decision; no I/O, no clock,
-/// random numbers only from the seed it was built with. The same sequence of scans and budgets
-/// gives the same sequence of decisions on every machine.
+/// Decides which pages to move. Pure: takes a scan and a budget, returns a decision; no I/O, no
+/// clock, random numbers only from the seed it was built with. The same sequence of scans and
+/// budgets gives the same sequence of decisions on every machine.
 pub trait Policy: Send {
     /// The name it has in the registry.
     fn name(&self) -> &'static str;
 
-    /// Takes in the scan of one period and says what to move. Called once per scan, in order.
+    /// Takes the scan of one period and returns the moves. Called once per scan, in order.
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision;
 
     /// Where new pages should be placed by a machine that can choose.
@@ -24,19 +24,19 @@ pub trait Policy: Send {
         Allocation::FastFirst
     }
 
-    /// Whether it wants the frames of the pages ([`Scan::frames`]). Where the machine does not tell
-    /// them it should be refused beforehand.
+    /// Whether it needs the frames of the pages ([`Scan::frames`]). Where the machine does not
+    /// report them it should be refused beforehand.
     fn needs_frames(&self) -> bool {
         false
     }
 
-    /// Whether it plans with knowledge of the future ([`Policy::set_oracle`]). Where that cannot be
-    /// had it should be refused beforehand.
+    /// Whether it plans with knowledge of the future ([`Policy::set_oracle`]). Where there is no
+    /// oracle trace it should be refused beforehand.
     fn needs_oracle(&self) -> bool {
         false
     }
 
-    /// Tells what the group will do, before its first scan.
+    /// Passes the oracle trace of the group, before its first scan.
     fn set_oracle(&mut self, _future: Arc<OracleTrace>) {}
 
     /// Bytes of metadata held for the group's pages at this moment.
@@ -75,15 +75,15 @@ pub enum PolicyError {
     /// No policy has this name.
     #[error("no policy is named '{got}'; expected one of {expected}")]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         got: String,
-        /// The names there are.
+        /// The names in the registry.
         expected: String,
     },
     /// A parameter that the policy does not have, or a value it cannot take.
     #[error("policy '{policy}': {message}")]
     BadParameter {
-        /// The policy.
+        /// The policy's name.
         policy: &'static str,
         /// What was got and what was expected.
         message: String,

@@ -45,7 +45,7 @@ pub struct HitRatio {
 }
 
 impl HitRatio {
-    /// Counted over all accesses.
+    /// A ratio counted over all accesses.
     pub fn counted(fast_accesses: u64, accesses: u64) -> Self {
         HitRatio { ratio: crate::features::ratio(fast_accesses, accesses), error: 0.0 }
     }
@@ -66,25 +66,25 @@ impl HitRatio {
     }
 }
 
-/// What one thread of a run took, with both tiers at the latency of the fast one.
+/// The times of one thread of a run, with both tiers at the latency of the fast one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ThreadTime {
     /// Time that does not depend on memory, in ns.
     pub compute_ns: f64,
     /// Time in which it waited for memory (leading loads), in ns.
     pub memory_ns: f64,
-    /// Where its misses went.
+    /// The hit ratio of its misses.
     pub hit_ratio: HitRatio,
-    /// Shootdowns and other overhead of migration that it bore, in ns.
+    /// Shootdowns and other overhead of migration in its time, in ns.
     pub shootdown_ns: f64,
-    /// Copying that it bore, in ns, at the latency of fast memory.
+    /// Copying in its time, in ns, at the latency of fast memory.
     pub copy_ns: f64,
 }
 
 /// A projected time with its error bar.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Projection {
-    /// In ns.
+    /// The time, in ns.
     pub time_ns: f64,
     /// By how much it may be off either way, in ns: the mean error of the model and the 95 %
     /// interval of the hit ratio, which are independent, put together as a root of squares.
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(sampled.time_ns, counted.time_ns);
         let expected = ((0.027 * 13.25e9f64).powi(2) + 0.4e9f64.powi(2)).sqrt();
         assert!((sampled.error_ns - expected).abs() < 1.0);
-        // At 1:1 it does not matter where accesses went.
+        // At 1:1 the tier of an access does not matter.
         assert_eq!(ThreadTime { hit_ratio, ..thread() }.project(1.0), thread().project(1.0));
         let (slowdown, error) = counted.over(&thread().project(1.0));
         assert!((slowdown - 13.25 / 10.75).abs() < 1e-12);

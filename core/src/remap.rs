@@ -1,5 +1,5 @@
-//! What stays of a group's pages when its layout changes: per-page data goes with its page to
-//! the new index, pages that were not there before start fresh.
+//! Per-page data across a change of a group's layout: data moves with its page to the new index,
+//! pages that were not there before start fresh.
 //!
 //! The two sorted lists of extents are merged once, in time linear in their number; the data is
 //! then moved run by run, in time linear in the pages.
@@ -137,14 +137,14 @@ impl Remap {
     }
 }
 
-/// Remembers the layout of the scan before and says when it changed.
+/// Remembers the layout of the scan before and reports a change.
 #[derive(Debug, Clone, Default)]
 pub struct LayoutFollower {
     layout: Option<Arc<Layout>>,
 }
 
 impl LayoutFollower {
-    /// Takes in the layout of the next scan. `None` when every page kept its index.
+    /// Compares with the layout of the next scan. `None` when every page kept its index.
     pub fn follow(&mut self, layout: &Arc<Layout>) -> Option<Remap> {
         let remap = match &self.layout {
             None => Some(Remap::from_nothing(layout)),

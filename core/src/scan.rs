@@ -1,4 +1,4 @@
-//! What a tracker saw in one period, and how much fast memory the group may use.
+//! What a tracker observed in one period, and how much fast memory the group may use.
 
 use std::sync::Arc;
 
@@ -19,18 +19,18 @@ pub struct Scan {
     pub layout: Arc<Layout>,
     /// One bit per page: its accessed bit was set during the period.
     pub accessed: PageBits,
-    /// One bit per page: it lay in the fast tier.
+    /// One bit per page: it was in the fast tier.
     pub fast: PageBits,
     /// Number of each page's physical frame, in frames of the page's size, where the machine
-    /// tells. Frames of the two tiers do not overlap.
+    /// reports it. Frames of the two tiers do not overlap.
     pub frames: Option<Arc<[u64]>>,
-    /// One bit per page: the kernel has it on an active list, where the machine tells. A page that
-    /// is on no list is not active.
+    /// One bit per page: the kernel has it on an active list, where the machine reports that. A
+    /// page that is on no list is not active.
     pub active: Option<PageBits>,
     /// In how many samples of the period each page had been accessed, where its accessed bit was
     /// sampled several times. A page has a count where it has a bit in `accessed`, and no other.
     pub counts: Option<AccessCounts>,
-    /// What was measured besides, where the machine measures it.
+    /// Further counters, where the machine measures them.
     pub counters: Option<Arc<PeriodCounters>>,
 }
 
@@ -38,10 +38,10 @@ pub struct Scan {
 /// samples of reads as PEBS and IBS give them. Policies must do without it: live Linux has none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeriodCounters {
-    /// Time that the period took the program, in ns: what it waited for the moves of the plan
-    /// before is in it.
+    /// Time that the period took the program, in ns, waits for the moves of the plan before
+    /// included.
     pub elapsed_ns: u64,
-    /// Of it, time that it stood still for moves.
+    /// Of it, time that the program was stopped for moves.
     pub migration_stall_ns: u64,
     /// Of it, time that it waited for lines of slow memory.
     pub slow_stall_ns: u64,
@@ -80,7 +80,7 @@ impl Scan {
         Scan { frames: Some(frames), ..self }
     }
 
-    /// The same scan with the pages that the kernel holds for active.
+    /// The same scan with the pages on the kernel's active lists.
     ///
     /// # Panics
     /// When there are more or fewer bits than pages.
@@ -125,7 +125,7 @@ impl Scan {
         self.accesses_in(&self.accessed)
     }
 
-    /// The same scan with what was measured.
+    /// The same scan with measured counters.
     ///
     /// # Panics
     /// When there are samples of more or fewer pages than it has.
@@ -149,7 +149,7 @@ impl Scan {
 /// What a plan may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// Pages of the group that may lie in the fast tier.
+    /// Pages of the group that may be in the fast tier.
     pub fast_pages: u64,
     /// Pages that one plan may move, counting both pages of an exchange. Demotions that bring
     /// the group back within `fast_pages` come first.

@@ -20,7 +20,7 @@ use crate::bits::PageBits;
 use crate::hotness::{EXPAND, at_least};
 use crate::scan::Budget;
 
-/// How many moves of each sort a budget lets pass.
+/// Numbers of moves that a budget allows, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allowance {
     /// Demotions that bring the group back within its fast memory.
@@ -32,8 +32,8 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// What may be moved when `resident` pages are in fast memory, `risers` pages want to go up
-    /// and `yielders` of the residents may be sent down for them. Spends
+    /// The moves allowed when `resident` pages are in fast memory, `risers` pages are candidates
+    /// for promotion and `yielders` of the residents may be demoted for them. Spends
     /// [`Budget::moved_pages`] on demotions that are due first, then on free room, where one move
     /// gains what an exchange needs two for, then on exchanges.
     pub fn new(budget: &Budget, resident: u64, risers: u64, yielders: u64) -> Self {
@@ -108,10 +108,10 @@ impl KeyCounts {
         self.select_if(coldest, budget, |_| true, |up, down| up < seen_as(down))
     }
 
-    /// As [`KeyCounts::select`], for a policy with its own mind of what a move is worth:
-    /// `promote` says whether a page of this key goes up into free room, `trade` whether it goes
-    /// up for one of the second key. Both must say no of a colder page, or for a hotter one,
-    /// when they say no of one.
+    /// As [`KeyCounts::select`], for a policy that judges itself what a move is worth: `promote`
+    /// says whether a page of this key goes up into free room, `trade` whether it goes up for one
+    /// of the second key. Both must say no of a colder page, or for a hotter one, when they say no
+    /// of one.
     pub fn select_if(
         &self,
         coldest: u8,
@@ -130,7 +130,7 @@ impl KeyCounts {
         let hot: u64 = slow[..coldest].iter().sum();
         let rising: u64 = (0..coldest).filter(|&k| promote(k as u8)).map(|k| slow[k]).sum();
         let room = budget.fast_pages.saturating_sub(resident);
-        // Where room is left over nobody needs to make way.
+        // Where room is left over no page needs to make way.
         let hot = if rising < room { rising } else { hot };
         let most = Allowance::new(budget, resident, hot, resident);
         let mut ups = Cut { key: 0, pages: 0, total: 0 };
@@ -186,7 +186,7 @@ impl Cut {
     }
 }
 
-/// Which pages to move, said by key.
+/// Which pages to move, by key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selection {
     ups: Cut,
@@ -272,7 +272,7 @@ const fn gather(high_bits: u64) -> u64 {
     (high_bits >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
 }
 
-/// The lowest bits of `bits`, no more than `quota`, which shrinks by what was taken.
+/// The lowest bits of `bits`, no more than `quota`, which shrinks by the number taken.
 #[inline]
 pub(crate) fn first_bits(bits: u64, quota: &mut u64) -> u64 {
     let count = u64::from(bits.count_ones());

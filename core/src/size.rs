@@ -1,4 +1,4 @@
-//! Sizes as people write them: `"512M"`, `"1.5G"`, or a number of bytes.
+//! Sizes in an experiment file: `"512M"`, `"1.5G"`, or a number of bytes.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Size(pub u64);
 
 impl Size {
-    /// Reads a size. The error says what was got and what was expected.
+    /// Reads a size. The error has what was got and what was expected.
     pub fn parse(text: &str) -> Result<Self, String> {
         let bad = || {
             format!(

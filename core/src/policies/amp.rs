@@ -21,7 +21,7 @@
 //!   at most: what a full group has in fast memory.
 //! - *Shadow places* begin as the real ones, for new pages too. When a policy stops being
 //!   applied, its shadow starts from the real placement that it leaves; when it is applied, it
-//!   takes over the real placement as it finds it.
+//!   starts from the real placement.
 //! - *Lost periods* enter no average.
 //! - *Samples.* Where accessed bits are sampled several times a period, a page counts in both
 //!   ratios by the share of samples in which it had been accessed, and LFU goes by that share.
@@ -73,7 +73,7 @@ enum Choice {
 struct Candidate {
     rank: Rank,
     resident_bonus: u8,
-    /// Where its pages would be, had it been applied; stale while it is.
+    /// Its placement, had the policy been applied; stale while it is applied.
     shadow: PageBits,
     hit_ratios: MovingAverage,
 }
@@ -121,7 +121,7 @@ impl Amp {
         }
     }
 
-    /// Enters the hit ratios of this period into the averages.
+    /// Adds the hit ratios of this period to the averages.
     fn measure(&mut self, scan: &Scan, features: &Features) {
         for candidate in [&mut self.lru, &mut self.lfu] {
             let hit_ratio = if self.applied == Choice::By(candidate.rank) {
@@ -133,7 +133,7 @@ impl Amp {
         }
     }
 
-    /// Algorithm 1.
+    /// The choice by algorithm 1.
     fn choose(&mut self, scan: &Scan, budget: &Budget, features: &Features) -> Choice {
         let p = &self.parameters;
         self.periods = self.periods.saturating_add(1);

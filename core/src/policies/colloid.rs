@@ -15,7 +15,7 @@
 //!
 //! What is simplified:
 //! - The paper measures latency as queue occupancy over rate at the caching and home agents, with
-//!   moving averages; a machine of Terrace tells the mean of the period, averaged here.
+//!   moving averages; a machine of Terrace reports the mean of the period, averaged here.
 //! - Counts are of sampled reads, or of accessed bits where reads are not sampled.
 //! - The paper bounds migration by a fraction of the bandwidth; here it is the budget's moves.
 
@@ -49,12 +49,12 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     build: |value, _seed| Ok(Box::new(Colloid::new(parameters(KIND.name, value)?))),
 };
 
-/// What the latencies ask for.
+/// The change that the latencies call for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Shift {
-    /// So much of all reads should come to fast memory.
+    /// This much of all reads should come to fast memory.
     Up(f64),
-    /// So much should leave it.
+    /// This much should leave fast memory.
     Down(f64),
     /// The tiers are balanced.
     Stay,
@@ -165,7 +165,7 @@ impl Colloid {
 }
 
 impl Colloid {
-    /// Demotes so many pages of fast memory, the hottest first, so that few have to move.
+    /// Demotes this many pages of fast memory, the hottest first, so that few have to move.
     fn hottest_down(&self, scan: &Scan, pages: u64) -> Plan {
         let mut pages_of = [const { Vec::new() }; BINS];
         for page in scan.fast.iter_ones() {

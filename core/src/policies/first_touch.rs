@@ -2,8 +2,8 @@
 //! slow memory (nimble paper, section 3.2). The baseline without migration.
 //!
 //! The one exception: pages that exceed the budget are demoted, the latest to arrive first, as
-//! first touch with that much fast memory would have placed them. Of pages first seen in the same
-//! scan those with the highest addresses count as the latest.
+//! first touch with that much fast memory would have placed them. Of pages first observed in the
+//! same scan those with the highest addresses count as the latest.
 
 use crate::builder::PlanBuilder;
 use crate::features::FeatureCounter;

@@ -2,22 +2,22 @@
 //! contiguous virtual memory is scanned and moved, and how much of it moves in one operation is
 //! adapted to how densely it is used.
 //!
-//! Each period, and for each address space by itself, two scans go over virtual memory: the
+//! Each period, and for each address space by itself, two scans read virtual memory: the
 //! *move-in* scan over pages in slow memory and the *move-out* scan over pages in fast memory. Each
-//! goes on where the one before ended and sees 4,096 pages of its tier. The move-out scan lowers
+//! continues where the one before ended and reads 4,096 pages of its tier. The move-out scan lowers
 //! the granularity when it finds sparsely used regions, the move-in scan raises it when it finds
 //! densely used ones (`thresholds`). Then regions of that size with an accessed page in slow
 //! memory go up, for regions with idle pages in fast memory (`choose`).
 //!
-//! - An accessed bit stays set until a scan sees its page and clears it, as in a page table.
+//! - An accessed bit stays set until a scan reads and clears it, as in a page table.
 //! - The paper's scan begins at a page *frame* after the last one, finds its virtual page and goes
-//!   on from there in virtual memory. A policy sees the whole of a group's virtual memory, so the
+//!   on from there in virtual memory. A policy has the whole of a group's virtual memory, so the
 //!   scan begins at the virtual page after the last one.
 //! - The paper's two scans are threads of their own; here the move-out scan comes first, and both
-//!   ways move by what the move-in scan leaves. So densely used slow memory has the last word. The
+//!   ways move by what the move-in scan leaves. So densely used slow memory decides. The
 //!   other way round, a program that streams would be at 4 KB for as long as fast memory holds what
-//!   the stream has left behind, and the paper's figure 11 shows such programs at 2 MB.
-//! - A region at the end of a scan is judged by the pages that this scan saw.
+//!   the stream has left there, and the paper's figure 11 shows such programs at 2 MB.
+//! - A region at the end of a scan is judged by the pages that this scan read.
 //! - An address space begins at 4 KB.
 
 mod choose;
@@ -99,7 +99,7 @@ fn always(name: &'static str, level: Level, value: &Value) -> Result<Box<dyn Pol
     Ok(Box::new(policy))
 }
 
-/// A multiple of 4 KB, with K, M or G of powers of 1024 or in bytes.
+/// A size: a multiple of 4 KB, with K, M or G of powers of 1024 or in bytes.
 fn size_bytes(text: &str) -> Option<u64> {
     let unit = text.chars().last()?.to_ascii_uppercase();
     let (digits, shift) = match "KMG".find(unit) {
@@ -181,7 +181,7 @@ impl Default for Thresholds {
     }
 }
 
-/// What is kept of an address space.
+/// Data of one address space.
 #[derive(Debug, Clone, Copy)]
 struct State {
     level: Level,
@@ -199,13 +199,13 @@ struct Granularity {
     trade: Trade,
     thresholds: Thresholds,
     features: FeatureCounter,
-    /// Accessed since a scan last saw the page.
+    /// Accessed since a scan last read the page.
     accessed: PageBits,
     spaces: Vec<Space>,
     states: BTreeMap<SpaceId, State>,
 }
 
-/// What the scans of one period make of one space.
+/// The result of the scans of one period in one space.
 struct Found {
     size: OperationSize,
     level: Level,
@@ -234,8 +234,8 @@ impl Granularity {
         }
     }
 
-    /// Scans one space, adapts its granularity, and says what may move. Clears the accessed bits
-    /// that were seen.
+    /// Scans one space, adapts its granularity, and returns the pages that may move. Clears the
+    /// accessed bits that were read.
     fn space(&mut self, number: usize, scan: &Scan) -> Found {
         let (space, fast) = (&self.spaces[number], &scan.fast);
         let start = State { level: Level::Base, move_in: 0, move_out: 0 };
@@ -288,7 +288,7 @@ fn address_of(space: &Space, page: usize) -> u64 {
     if page < space.pages.end { space.address(page) } else { u64::MAX }
 }
 
-/// The granules of a tier that ascending spans went over.
+/// The granules of a tier that the scanned, ascending spans cover.
 fn granules(
     space: &Space,
     tier: Tier<'_>,

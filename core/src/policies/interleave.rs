@@ -1,6 +1,6 @@
 //! Interleave: pages of fast and slow memory alternate in the proportion of the budget, in the
 //! order of their addresses (the weighted interleaving that Linux calls `MPOL_WEIGHTED_INTERLEAVE`;
-//! the radiant paper, sections 2.3 and 6.4, has it as a baseline). Looks at no access.
+//! the radiant paper, sections 2.3 and 6.4, has it as a baseline). Accesses are not used.
 //!
 //! A page is misplaced when, with it, the number of fast pages up to its address leaves the
 //! proportion by a page or more; only misplaced pages move. So pages that a machine allocated

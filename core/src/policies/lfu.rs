@@ -2,7 +2,7 @@
 //! section 3.1: the bits set in the history of the last 64 periods; `docs/coverage.md`, A2).
 //!
 //! Where the paper is silent:
-//! - Pages of equal frequency are not told apart, so those in fast memory stay. By default a page
+//! - Pages of equal frequency rank equally, so those in fast memory stay. By default a page
 //!   in fast memory counts as accessed once more: the frequencies of two pages accessed equally
 //!   often at different times differ by one at most, and do not make them trade places.
 //! - A page without an access in its history is not promoted, not even into free room; one in

@@ -21,14 +21,14 @@
 //! moves.
 //!
 //! With `membership = "kernel"` the lists are those that the kernel has, as the paper's
-//! implementation has it, where the machine tells which pages are active (`Scan::active`): a page
+//! implementation has it, where the machine reports which pages are active (`Scan::active`): a page
 //! whose kind has changed there joins the head of its new list, nothing is scanned, and how lists
 //! age is the kernel's business. Linux ages them when memory is short. Where the machine does not
-//! tell, the lists kept here are used, and the policy applied says so.
+//! report it, the lists kept here are used, and the name of the applied policy says so.
 //!
 //! Where the paper is silent:
 //! - Pages join the head of the active list when they come, as anonymous pages do in Linux 4.14
-//!   that it builds on, in the order of their addresses; where the machine tells which pages are
+//!   that it builds on, in the order of their addresses; where the machine reports which pages are
 //!   active, they join the list on which the kernel has them.
 //! - Moved pages keep their list's kind and join the head of the list of the other tier, as
 //!   Linux's migration does.
@@ -64,11 +64,11 @@ declare_parameters! {
     }
 }
 
-/// Whose lists the pages are on.
+/// Which lists are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Membership {
-    /// Those kept here.
+    /// The lists kept here.
     Own,
     /// The kernel's.
     Kernel,
@@ -85,7 +85,7 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     },
 };
 
-/// What the decision says where the kernel's lists are wanted and not known.
+/// Name of the applied policy where the kernel's lists are requested and not known.
 const UNTOLD: &str = "lists-own";
 
 /// No page: the end of a list.
@@ -180,7 +180,7 @@ impl PageLists {
             .take(count.min(self.length(list)) as usize)
     }
 
-    /// Follows a change of layout: what is left of each list keeps its order.
+    /// Applies a change of layout: what is left of each list keeps its order.
     fn remap(&self, remap: &Remap) -> PageLists {
         let mut index = vec![END; remap.old_pages()];
         for run in remap.runs() {
@@ -216,7 +216,7 @@ struct Lists {
     lists: PageLists,
     hardware: PageBits,
     software: PageBits,
-    /// A group of more pages is left as it is, and forgotten. Links are of 32 bits: that is
+    /// A group of more pages is not moved, and its data is dropped. Links are of 32 bits: that is
     /// beyond 16 TiB of base pages.
     most_pages: usize,
 }
@@ -272,7 +272,7 @@ impl Lists {
         }
     }
 
-    /// Figure 7b.
+    /// The list scan of figure 7b.
     fn scan_lists(&mut self) {
         let share = |lists: &PageLists, list: u8, ratio: f64| {
             (list, (lists.length(list) as f64 * ratio).ceil() as u64)
@@ -303,7 +303,7 @@ impl Lists {
         }
     }
 
-    /// Takes over the lists that the kernel has its pages on.
+    /// Applies the lists that the kernel has its pages on.
     fn adopt(&mut self, active: &PageBits) {
         for page in 0..active.len() {
             let list = self.lists.list[page];
@@ -313,7 +313,7 @@ impl Lists {
         }
     }
 
-    /// Figure 7a.
+    /// The moves of figure 7a.
     fn plan(&self, scan: &Scan, budget: &Budget, resident: u64) -> Plan {
         let lists = &self.lists;
         let idle = lists.length(FAST_INACTIVE);
@@ -416,7 +416,7 @@ mod tests {
             case
         }
 
-        /// A period of a machine that tells which pages its kernel has on active lists.
+        /// A period of a machine that reports which pages its kernel has on active lists.
         fn period_told(&mut self, accessed: &str, active: &str) -> (u64, u64) {
             let scan = Scan::new(0, Arc::clone(&self.layout), bits(accessed), self.fast.clone());
             let plan = self.policy.decide(&scan.with_active(bits(active)), &self.budget).plan;
@@ -497,11 +497,11 @@ mod tests {
     #[test]
     fn the_kernels_lists_decide_where_they_are_known_whatever_was_accessed() {
         let mut case = Case::on_the_kernels_lists("1100", 2);
-        // Seen from here pages 0 and 1 are hot; the kernel holds 1 and 2 for active.
+        // By these accesses pages 0 and 1 are hot; the kernel has 1 and 2 on its active lists.
         assert_eq!(case.period_told("1100", "0110"), (1, 1));
         assert_eq!(case.fast, bits("0110"));
         assert_eq!(case.list(0), FAST_INACTIVE);
-        // All that is active is in fast memory now, until the kernel thinks otherwise.
+        // All active pages are in fast memory now, until the kernel's lists change.
         assert_eq!(case.period_told("1001", "0110"), (0, 0));
         assert_eq!(case.period_told("1001", "0011"), (1, 1));
         assert_eq!(case.fast, bits("0011"));

@@ -2,7 +2,7 @@
 //! section 3.1: "pages with the lowest ages are considered hot"; `docs/coverage.md`, A2).
 //!
 //! Where the paper is silent:
-//! - Pages of equal age are not told apart, so those in fast memory stay. By default a page in
+//! - Pages of equal age rank equally, so those in fast memory stay. By default a page in
 //!   fast memory counts as one period younger: two pages accessed in turn, period by period, do
 //!   not trade places for ever, while a working set that rotates every few periods is followed,
 //!   a period late at most.

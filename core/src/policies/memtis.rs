@@ -3,7 +3,7 @@
 //! sections 4.2 and 4.3).
 //!
 //! - Every page has a count of sampled accesses. A histogram of exponential bins (a page with a
-//!   count of 2^n to 2^(n+1) is in bin n) says how many pages are how hot.
+//!   count of 2^n to 2^(n+1) is in bin n) holds how many pages are how hot.
 //! - The *hot threshold* is the lowest bin from which on all pages fit in fast memory. Where they
 //!   leave much of it unused, the bin below is *warm*; what is lower is *cold*.
 //! - Hot pages of slow memory are promoted: into free room, else for cold pages of fast memory, else
@@ -16,7 +16,7 @@
 //! What is simplified:
 //! - Samples are those of the scan, where the machine samples reads ([`Scan::samples`]; MEMTIS has
 //!   PEBS). Without them each accessed bit counts as one sample, so that counts reach no further
-//!   than the number of periods, and the skew within a period is not seen.
+//!   than the number of periods, and the skew within a period is not observed.
 //! - MEMTIS counts cooling in samples (2 million) and adapts its threshold every 100,000; here
 //!   cooling comes after so many samples a page, and the threshold is adapted every period.
 //! - A plan moves pages of the layout's size, so only a layout of base pages can be split. There,

@@ -4,13 +4,13 @@
 //! It gets an oracle trace of the program ([`Policy::set_oracle`]), puts prices on fast memory
 //! ([`crate::oracle`]), and at the end of each period moves the pages whose gain from being fast
 //! exceeds that of the page that makes room for them by more than both moves cost, the greatest
-//! difference first. It knows where the program stands by the references it has made, or by the
-//! period where nobody counts them.
+//! difference first. How far the program has come is given by its references, or by the
+//! period where references are not counted.
 //!
 //! How exact: what it reaches is a real run, within the machine's periods, budgets and costs; a
 //! policy that is luckier in a period could beat it by a little. What no policy can beat is
-//! [`Outlook::bound_ns`]; `docs/policies.md` has both. Machines that cannot tell the future refuse
-//! it. Told nothing, it moves nothing but what exceeds its budget.
+//! [`Outlook::bound_ns`]; `docs/policies.md` has both. Machines without an oracle trace refuse
+//! it. Without a trace it moves only the pages that exceed its budget.
 
 use std::sync::Arc;
 
@@ -108,13 +108,13 @@ impl Policy for Optimum {
             ups.set(up, true);
             downs.set(down, true);
         }
-        // Demoted pages wait for nobody, so the program loses less than by exchanges.
+        // Demoted pages wait for no other page, so the program loses less than by exchanges.
         let plan = PlanBuilder::apart(&scan.layout, &ups, &downs);
         Decision { plan, applied: KIND.name, features }
     }
 
     fn metadata_bytes(&self) -> usize {
-        // What it knows of the future is not metadata of pages.
+        // Its oracle trace is not metadata of pages.
         self.features.size_bytes()
     }
 }

@@ -1,15 +1,15 @@
 //! The baseline of the migration-granularity paper (section 5, "Baseline"; `docs/coverage.md`,
-//! G5): as `granularity-4k`, but scans go over *physical* memory, page frame by page frame, and
-//! see neighbours that have nothing to do with each other.
+//! G5): as `granularity-4k`, but scans read *physical* memory, page frame by page frame, and
+//! read neighbours that have nothing to do with each other.
 //!
-//! Each period one scan goes over the frames of slow memory and one over those of fast memory,
-//! each from where the one before ended, and sees 4,096 pages of the group. A page in slow memory
+//! Each period one scan reads the frames of slow memory and one those of fast memory,
+//! each from where the one before ended, and reads 4,096 pages of the group. A page in slow memory
 //! that was accessed may go up, one in fast memory that was not may go down. One page moves at a
 //! time.
 //!
-//! It needs the frame of every page ([`Scan::frames`]). Machines that do not tell them are refused
-//! before the run ([`Policy::needs_frames`]); a scan without them all the same is taken in the
-//! order of virtual addresses.
+//! It needs the frame of every page ([`Scan::frames`]). Machines that do not report frames are
+//! refused before the run ([`Policy::needs_frames`]); a scan without frames is nevertheless read in
+//! the order of virtual addresses.
 
 use crate::bits::PageBits;
 use crate::declare_parameters;
@@ -47,14 +47,14 @@ pub(super) const KIND: PolicyKind = PolicyKind {
 struct Physical {
     scans: Scans,
     features: FeatureCounter,
-    /// Accessed since a scan last saw the page.
+    /// Accessed since a scan last read the page.
     accessed: PageBits,
     /// The frames at which the next scans begin, of slow and of fast memory.
     next: [u64; 2],
 }
 
 impl Physical {
-    /// The pages of one tier that its scan sees, in ascending order of index; moves on.
+    /// The pages of one tier that its scan reads, in ascending order of index; advances the scan.
     fn scan(&mut self, scan: &Scan, fast: bool) -> Vec<usize> {
         let frame = |page: usize| scan.frames.as_ref().map_or(page as u64, |frames| frames[page]);
         let from = self.next[usize::from(fast)];

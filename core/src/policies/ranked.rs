@@ -8,7 +8,7 @@ use crate::policy::Policy;
 use crate::scan::{Budget, Scan};
 use crate::select::KeyCounts;
 
-/// By which of its keys a page is judged.
+/// The key by which pages are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rank {
     /// The age class.

@@ -22,10 +22,10 @@ pub(super) struct SampleCounts {
     since_cooling: u64,
 }
 
-/// What a period's samples came to.
+/// The sums of a period's samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sampled {
-    /// Of them, the part in fast memory; 0 of none.
+    /// Of them, the part in fast memory; 0 where there are none.
     pub hit_ratio: f64,
 }
 
@@ -43,7 +43,7 @@ impl SampleCounts {
         self.counts = remap.values(&self.counts, 0, remap.new_pages());
     }
 
-    /// Takes in a period, and cools when it is time.
+    /// Adds a period, and cools when it is time.
     pub fn observe(&mut self, scan: &Scan) -> Sampled {
         let (mut all, mut hits) = (0u64, 0u64);
         let samples = scan.samples();

@@ -152,18 +152,18 @@ const LONG: usize = HORIZONS - 1;
 const APPLIED: [&str; HORIZONS] = ["terrace-short", "terrace-middle", "terrace-long"];
 /// A program that allocates more than one page in so many in a period is still setting itself up.
 const GROWTH: usize = 64;
-/// What is left after a period of how the placement did.
+/// Part of the placement's score that is kept after a period.
 const STANDING_KEEP: f64 = 0.98;
-/// Region that is believed to be alike.
+/// Region whose pages are taken to be alike.
 const REGION_BYTES: u64 = 64 << 10;
 
 /// A horizon's shadow placement and its score.
 #[derive(Debug, Default)]
 struct Shadow {
     fast: PageBits,
-    /// What its places brought against staying, less moves; older periods count less.
+    /// What its places gained against staying, less moves; older periods count less.
     score: f64,
-    /// What its moves cost and was not charged yet: they are paid for as long as they last.
+    /// Cost of its moves that is not charged yet: it is spread over the time that they last.
     debt: f64,
 }
 
@@ -179,7 +179,7 @@ struct Terrace {
     /// One bit per page: first placed in fast memory.
     initial_placement: PageBits,
     ledger: Ledger,
-    /// Moving average of how like what was expected the reads are.
+    /// Moving average of the likeness of reads and rates.
     likeness: f32,
     /// Periods since the beginning or since averages were forgotten.
     settled: u32,
@@ -187,7 +187,7 @@ struct Terrace {
     age: u32,
     /// Periods since memory was last allocated in quantity.
     life: u32,
-    /// What the placement brought against the first one lately, moves not counted.
+    /// Gain of the placement against the first one lately, moves not counted.
     standing: f64,
     applied: usize,
     reads: Vec<f32>,
@@ -243,16 +243,16 @@ impl Terrace {
         fast.iter_ones().map(|page| f64::from(self.reads[page])).sum()
     }
 
-    /// What counts of what places seem to bring or to lose. How often pages are read is a guess
-    /// where reads are counted and not sampled, and a guess that moves are based on errs to their
-    /// advantage: what they bring is less. Of accessed bits alone all is a guess, costs as well;
-    /// there it would only make the policy slow.
+    /// The part that counts of an estimated gain or loss. Where reads are counted and not sampled,
+    /// how often pages are read is a guess, and a guess that moves are based on errs to their
+    /// advantage: they gain less. Of accessed bits alone all is a guess, costs as well; there the
+    /// part would only make the policy slow.
     fn believed(&self, brought: f64) -> f64 {
         let guessed = !self.sampled && self.ledger.measured();
         if guessed && brought > 0.0 { self.parameters.gain_discount * brought } else { brought }
     }
 
-    /// Notices a new phase.
+    /// Detects a new phase.
     fn follow_phase(&mut self) {
         let now = self.rates.likeness(1, &self.reads);
         let new = self.parameters.follow_phases
@@ -272,10 +272,9 @@ impl Terrace {
         }
     }
 
-    /// Periods within which a move by a horizon must pay: what has been so for long will be so for
-    /// long, what began just now may end as soon. The long horizon spans phases, so that its
-    /// age is the program's. Accessed bits alone say too little of costs to
-    /// wait for that.
+    /// Periods within which a move by a horizon must pay: a state that has lasted long will last
+    /// long, one that has just begun may end as soon. The long horizon spans phases, so that its
+    /// age is the program's. Accessed bits alone give too little of costs to wait for that.
     fn horizon_periods(&self, horizon: usize) -> f64 {
         let patience = self.parameters.patience_periods(horizon);
         if !self.ledger.measured() {
@@ -286,14 +285,14 @@ impl Terrace {
         patience.min((self.parameters.phase_age_factor * (age + 1.0)).max(1.0))
     }
 
-    /// What to move by a horizon's rates, from this placement.
+    /// The moves by a horizon's rates, from this placement.
     fn select(&self, horizon: usize, keys: &[u8], fast: &PageBits, budget: &Budget) -> Selection {
         let p = &self.parameters;
         let mut counts = KeyCounts::new();
         for (keys, &fast) in keys.as_chunks::<64>().0.iter().zip(fast.words()) {
             counts.count(keys, fast);
         }
-        // A page stays about as hot as this for as long as the horizon is.
+        // A page stays about as hot for as long as the horizon.
         let worth = self.ledger.gain * self.horizon_periods(horizon);
         let noise = f64::from(self.rates.noise(horizon));
         let pair = if p.weigh_costs { self.ledger.pair() } else { 0.0 };
@@ -309,12 +308,12 @@ impl Terrace {
         counts.select_if(COLDEST, budget, promote, trade)
     }
 
-    /// The horizon that did best, and whether its moves are made.
+    /// The horizon with the best score, and whether its moves are made.
     fn choose(&self, scan: &Scan) -> (usize, bool) {
         let best = |a: usize, b: usize| {
             if self.shadows[b].score > self.shadows[a].score { b } else { a }
         };
-        // Of equals the one that is applied.
+        // Of equals the applied one.
         let horizon = self.fixed.unwrap_or((0..HORIZONS).fold(self.applied, best));
         if !self.parameters.weigh_costs {
             return (horizon, true);
@@ -324,7 +323,7 @@ impl Terrace {
         let least = at_first.max(p.regret_budget * self.ledger.elapsed);
         let period = self.ledger.period.max(1e-9);
         let score = self.shadows[horizon].score;
-        // Going back would cost as much as what was moved; a cost that is a guess is not added.
+        // Going back would cost as much as the moves did; a cost that is a guess is not added.
         let back = if self.ledger.measured() { self.pairs_from_home(scan) } else { 0.0 };
         let exposed = p.return_cost_share * back * self.ledger.pair();
         let left = self.ledger.balance - exposed;
@@ -334,8 +333,8 @@ impl Terrace {
         (horizon, affordable && score > p.win_threshold * period)
     }
 
-    /// Whether pages had better go back to where they were first placed: they lose where they are,
-    /// and going back pays within the time of the long horizon.
+    /// Whether pages should go back to where they were first placed: they lose where they are, and
+    /// going back pays within the time of the long horizon.
     fn retreats(&self, scan: &Scan) -> bool {
         let p = &self.parameters;
         if !(p.retreat && p.weigh_costs && self.ledger.measured() && self.standing < 0.0) {
@@ -346,7 +345,7 @@ impl Terrace {
         pairs >= 1.0 && loss * self.horizon_periods(LONG) > pairs * self.ledger.pair()
     }
 
-    /// Pages that go back up and back down, as many as may.
+    /// Pages to promote and to demote on the way back, as many as may move.
     fn back_home(&self, scan: &Scan, budget: &Budget) -> (PageBits, PageBits) {
         let (mut ups, mut downs) = (PageBits::new(scan.pages()), PageBits::new(scan.pages()));
         let most = usize::try_from(budget.moved_pages / 2).unwrap_or(usize::MAX);
@@ -415,7 +414,7 @@ impl Policy for Terrace {
         let (features, resident) = self.features.count(scan);
         self.take_reads(scan);
 
-        // What the period says of the moves before it.
+        // What the period's counters show of the moves before it.
         let all: f64 = self.reads.iter().map(|&r| f64::from(r)).sum();
         let hits = self.hits(&scan.fast);
         let at_home = self.hits(&self.initial_placement);
@@ -454,7 +453,7 @@ impl Policy for Terrace {
             self.shadows[horizon].debt += pairs * self.ledger.pair();
             selection.place(&keys, &mut self.shadows[horizon].fast);
             if horizon == applied {
-                // Only what is due moves when nothing may.
+                // Where nothing may move, only moves that are due are made.
                 let due = resident.saturating_sub(budget.fast_pages).min(budget.moved_pages);
                 let moved_pages = if may_move { budget.moved_pages } else { due };
                 let budget = Budget { moved_pages, ..*budget };

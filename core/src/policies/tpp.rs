@@ -9,17 +9,17 @@
 //!   below.
 //! - **Demotion** is apart from allocation and ahead of it: free fast memory is kept above a
 //!   watermark (TPP's `demote_scale_factor`, 2 %) by demoting from the inactive end. Promotions may
-//!   use that headroom: they look at the bound alone, not at the watermark.
+//!   use that headroom: only the bound limits them, not the watermark.
 //!
 //! What is simplified:
-//! - A hint fault says when a page was touched, to the millisecond; an accessed bit says in which
+//! - A hint fault shows when a page was touched, to the millisecond; an accessed bit in which
 //!   period. The threshold is kept in sixteenths of a period and compared in whole ones.
-//! - Hint faults see a part of memory at a time (256 MB a scan) and cost a fault each; here every
-//!   page of slow memory is seen in every period and it costs nothing.
+//! - Hint faults sample a part of memory at a time (256 MB a scan) and cost a fault each; here
+//!   every page of slow memory is scanned in every period at no cost.
 //! - The inactive list's end is the page of the greatest age; a page is inactive when it was not
 //!   accessed for `inactive_periods` periods, one of which is its second chance.
-//! - In life `kswapd` demotes while promotion goes on. Here one plan does both: as many inactive
-//!   pages are demoted as promotion and the watermark need. Pages are not exchanged.
+//! - On live Linux `kswapd` demotes while promotion goes on. Here one plan does both: as many
+//!   inactive pages are demoted as promotion and the watermark need. Pages are not exchanged.
 
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
@@ -56,7 +56,7 @@ struct Tpp {
     parameters: Parameters,
     features: FeatureCounter,
     hotness: Hotness,
-    /// Ages before the scan, to know when the access before this one was.
+    /// Ages before the scan, from which the time of the access before this one follows.
     ages_before: Vec<u8>,
     /// The hot threshold in sixteenths of a period.
     threshold: u32,
@@ -110,7 +110,7 @@ impl Tpp {
             class -= 1;
             left = left.saturating_sub(counts[class]);
         }
-        // All that are older than `class`, and of that class as many as are still wanted.
+        // All that are older than `class`, and of that class as many as are still needed.
         let older: u64 = counts[class + usize::from(class < 128)..].iter().sum();
         let mut of_class = pages.saturating_sub(older);
         let ages = self.hotness.age_classes();
@@ -175,7 +175,7 @@ impl Policy for Tpp {
         let watermark = (budget.fast_pages as f64 * self.parameters.watermark_ratio).ceil() as u64;
         let watermark = watermark.min(budget.fast_pages);
 
-        // Demotions that are due come first and take whom they must.
+        // Demotions that are due come first and take any page they must.
         let due = resident.saturating_sub(budget.fast_pages).min(budget.moved_pages);
         let moves = budget.moved_pages - due;
         let room = budget.fast_pages.saturating_sub(resident);

@@ -112,17 +112,17 @@ fn pages_that_are_all_accessed_in_every_period_are_told_apart_by_samples() {
         let fast = (0..PAGES).filter(|&page| hot(page) && model.fast.get(page)).count();
         assert!(fast >= 38, "{name}: {fast} of 40 hot pages in fast memory");
         assert!(promoted <= 40, "{name}: {promoted} moves of pages that go on as they did");
-        // Of the accesses, not of the pages.
+        // A share of the accesses, not of the pages.
         assert!((0.5..0.7).contains(&hit_ratio), "{name}: {hit_ratio}");
     }
-    // Bits alone say nothing.
+    // Bits alone show nothing.
     let mut model = Model::new("lfu", PAGES, 40);
     assert_eq!(moves(&mut model, 60, |_, _| true), [0; 60]);
 }
 
 #[test]
 fn two_pages_accessed_in_turn_do_not_trade_one_place_for_ever() {
-    // Those of the migration-granularity paper look back one scan and no further.
+    // Those of the migration-granularity paper use one scan back and no further.
     let looks_back = |name: &&str| !name.starts_with("granularity") && *name != "physical-4k";
     for name in POLICIES.into_iter().filter(looks_back) {
         let mut model = Model::new(name, 2, 1);
@@ -317,7 +317,7 @@ fn a_page_keeps_its_history_when_the_group_changes() {
                 .map(|page| old(page).is_some_and(|page| settled.get(page)))
                 .collect();
             let moved = moves(&mut model, 1, |_, page| old(page).is_some_and(hot));
-            // To lists a page that is new is active; it takes the place of an inactive one.
+            // On the lists a new page is active; it takes the place of an inactive one.
             assert!(moved == [0] || name == "lists", "{name} with {low} pages below");
             let stayed = |page| !old(page).is_some_and(hot) || model.fast.get(page);
             assert!((0..100 + low as usize).all(stayed), "{name} with {low} pages below");

@@ -1,4 +1,4 @@
-//! The policies from outside, on the smallest machine that can carry out their plans.
+//! The policies from outside, on the smallest machine that can execute their plans.
 
 mod amp;
 mod behaviour;

@@ -1,5 +1,5 @@
-//! A group of pages under a policy: the smallest machine that can carry out plans. It checks
-//! every plan by the rules that all policies must keep.
+//! A group of pages under a policy: the smallest machine that can execute plans. It checks every
+//! plan by the rules that all policies must keep.
 
 use std::sync::Arc;
 
@@ -58,14 +58,14 @@ impl Model {
         }
     }
 
-    /// A period in which the pages that `accessed` names were accessed; carries out the plan.
+    /// A period in which the pages that `accessed` names were accessed; executes the plan.
     pub fn period(&mut self, accessed: impl Fn(usize) -> bool) -> Decision {
         let decision = self.observe(accessed);
         decision.plan.apply(&self.layout, &mut self.fast);
         decision
     }
 
-    /// A period of so many samples, of each page in so many of which it was accessed; carries out the
+    /// A period of so many samples, of each page in so many of which it was accessed; executes the
     /// plan.
     pub fn sampled_period(&mut self, samples: u8, count: impl Fn(usize) -> u8) -> Decision {
         let counts: Arc<[u8]> = (0..self.layout.pages()).map(count).collect();
@@ -77,7 +77,7 @@ impl Model {
         decision
     }
 
-    /// A period whose plan is not carried out, only checked.
+    /// A period whose plan is not executed, only checked.
     pub fn observe(&mut self, accessed: impl Fn(usize) -> bool) -> Decision {
         let accessed = (0..self.layout.pages()).map(accessed).collect();
         let scan = Scan::new(self.period, Arc::clone(&self.layout), accessed, self.fast.clone());

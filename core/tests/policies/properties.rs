@@ -19,7 +19,7 @@ struct Event {
     moved_pages: u64,
     lost_periods: u32,
     accessed: Vec<bool>,
-    /// Whether the plan is carried out.
+    /// Whether the plan is executed.
     succeeds: bool,
 }
 
@@ -127,7 +127,7 @@ proptest! {
             let fast = resident[..pages].iter().copied().collect();
             let layout = Layout::contiguous(PageSize::Huge, pages as u64);
             let mut model = Model::placed(name, layout, fast, Budget::fast(fast_pages));
-            // The same pages over and over: the longest memory there is reaches 64 periods back.
+            // The same pages over and over: the longest history there is reaches 64 periods back.
             for _ in 0..80 {
                 model.period(|page| accessed[page]);
             }

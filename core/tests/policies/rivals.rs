@@ -194,7 +194,7 @@ fn the_optimum_moves_pages_before_they_are_read_and_not_when_it_does_not_pay() {
     };
     assert_eq!(hits(3.0), (600, 50), "every read is fast; five changes of ten pages");
     assert_eq!(hits(1000.0), (300, 0));
-    // Told nothing it stays.
+    // Without an oracle trace pages stay.
     let mut model = Model::new("optimum", 20, 10);
     assert_eq!(model.period(|page| page > 10).plan, Plan::default());
 }

@@ -210,15 +210,15 @@ fn set_up_then_run(parameters: &serde_json::Value) -> (u64, f64) {
 fn what_a_program_does_to_set_itself_up_moves_little() {
     let (moved, lost) = set_up_then_run(&json!(null));
     assert!(lost < 0.02, "{moved} pairs moved, {lost} of the time lost");
-    // Without the two parts that are for this it goes wrong.
+    // Without these two parts it loses.
     let (more, worse) =
         set_up_then_run(&json!({"phase_age_factor": 1e6, "return_cost_share": 0.0}));
     assert!(worse > 0.03, "{more} pairs moved, {worse} of the time lost");
 }
 
-/// Two halves of memory are read in turn. Slow reads of the first half, which lies fast, cost
-/// nothing until much of it is slow, and then all at once: so it looks as if moving pays. How many
-/// of the first pages are fast at the end, and at the least.
+/// Two halves of memory are read in turn. Slow reads of the first half, which is in fast memory,
+/// cost nothing until much of it is slow, and then all at once: so moves seem to pay. How many of
+/// the first pages are fast at the end, and at the least.
 fn deceived(parameters: &serde_json::Value) -> (usize, usize) {
     let mut policy = build("terrace", parameters, 1).unwrap();
     let layout = Arc::new(Layout::contiguous(PageSize::Base, 512));
@@ -234,8 +234,8 @@ fn deceived(parameters: &serde_json::Value) -> (usize, usize) {
             .map(|(page, &s)| if page >= 256 && page % 2 == 0 { s * 2 } else { s })
             .collect();
         let slow: u64 = (0..512).filter(|&p| !fast.get(p)).map(|p| u64::from(samples[p])).sum();
-        // A slow read of the first half costs much, of the second half all cost the same whatever
-        // of it is slow.
+        // A slow read of the first half costs much; of the second half all cost the same, however
+        // much of it is slow.
         let cost_ns = if first { slow * 3_000 } else { 400_000 };
         let counters = PeriodCounters {
             elapsed_ns: 1_000_000 + cost_ns + migration_stall_ns,
@@ -267,10 +267,10 @@ fn a_placement_that_goes_on_losing_is_left() {
     assert!(at_end < 250, "{at_end}");
 }
 
-/// Of the first half of memory, which lies fast, one part is read a hundred times in every other
-/// period, the other never; the second half is read once in each. Nothing samples reads, so that the
-/// second half looks busiest. Which part of the time is lost against staying, and how many of the
-/// first part's 192 pages are fast at the end.
+/// Of the first half of memory, which is fast, one part is read a hundred times in every other
+/// period, the other never; the second half is read once in each. Nothing samples reads, so the
+/// second half seems busiest. Returns the part of the time that is lost against staying, and how
+/// many of the first part's 192 pages are fast at the end.
 fn misled(parameters: &serde_json::Value) -> (f64, usize) {
     let mut policy = build("terrace", parameters, 1).unwrap();
     let layout = Arc::new(Layout::contiguous(PageSize::Base, 512));

@@ -1,4 +1,4 @@
-//! From what the scans found to a plan: which granules go up and which go down.
+//! From the result of the scans to a plan: which granules are promoted and which demoted.
 //!
 //! A granule is what one operation moves: the pages of one tier in one aligned region. Those with
 //! an accessed page in slow memory may go up, those with a page in fast memory that was not
@@ -95,7 +95,7 @@ impl<'a> Queue<'a> {
     }
 
     /// Pages of the next whole granules that have `pages` at least, if there are such and `may`
-    /// says yes to the share of each.
+    /// accepts the share of each.
     fn whole(&self, pages: u64, may: impl Fn(u8) -> bool) -> Option<u64> {
         let left = |number: usize| {
             let granule = &self.granules[number];
@@ -113,7 +113,7 @@ impl<'a> Queue<'a> {
         Some(sum)
     }
 
-    /// Takes so many pages, granule by granule; returns how many there were.
+    /// Takes this many pages, granule by granule; returns how many there were.
     fn take(&mut self, pages: u64) -> u64 {
         let mut taken = 0;
         while taken < pages {

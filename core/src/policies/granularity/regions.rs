@@ -1,6 +1,6 @@
 //! Regions of virtual memory as runs of page indices. A layout numbers the pages of an address
 //! space in the order of their addresses, so the pages of an aligned region are side by side in
-//! index, whatever gaps lie between them and however the extents are cut.
+//! index, whatever gaps are between them and however the extents are cut.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! One scan of one tier of one address space: which pages it went over, and how many regions were
-//! used well and how many hardly (migration-granularity paper, section 4).
+//! One scan of one tier of one address space: the pages it read, and how many regions were densely
+//! and how many sparsely used (migration-granularity paper, section 4).
 
 use std::ops::Range;
 
@@ -63,22 +63,22 @@ impl<'a> Tier<'a> {
     }
 }
 
-/// What a scan went over.
+/// The extent of a scan.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scanned {
-    /// From where to where, in the order in which it went.
+    /// First and last page of each part, in the order of the scan.
     pub spans: Vec<Range<usize>>,
     /// Pages of the tier in them.
     pub pages: u64,
-    /// What was found of their regions.
+    /// Counts of their regions by use.
     pub regions: Regions,
     /// Where the next scan begins: the page after the last.
     pub next: usize,
 }
 
-/// Goes over the pages of a space from `from` on, and from its start when it comes to the end,
-/// until `budget` pages of the tier have been seen or all of them. Pages of the other tier are
-/// passed by unseen.
+/// Scans the pages of a space from `from` on, and from its start when it comes to the end, until
+/// `budget` pages of the tier have been read or all of them. Pages of the other tier are skipped
+/// and not counted.
 pub(super) fn scan(
     space: &Space,
     tier: Tier<'_>,
@@ -92,7 +92,7 @@ pub(super) fn scan(
     for leg in [from..space.pages.end, space.pages.start..from] {
         let mut at = leg.start;
         while scanned.pages < budget && at < leg.end {
-            // Where nothing of the tier is left the scan has seen the rest of the leg.
+            // Where nothing of the tier is left the scan has read the rest of the leg.
             let Some(first) = tier.first(at..leg.end) else {
                 at = leg.end;
                 break;

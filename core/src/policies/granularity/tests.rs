@@ -176,7 +176,7 @@ fn each_scan_goes_on_where_the_one_before_ended() {
     // An idle page of fast memory goes down for each: its scan takes 100 of the 250.
     assert_eq!(promoted(&mut group, 0), (250..350).collect::<Vec<_>>());
     assert_eq!(group.fast_pages()[..3], [100, 101, 102]);
-    // The pages that went down lie behind: the scan comes to them when it has come round.
+    // The pages that were demoted are behind: the scan comes to them when it has come round.
     assert_eq!(promoted(&mut group, 1), (350..450).collect::<Vec<_>>());
     assert_eq!(promoted(&mut group, 2), (450..550).collect::<Vec<_>>());
     for period in 3..8 {
@@ -235,7 +235,7 @@ fn a_region_moves_whole_for_one_accessed_page() {
         assert_eq!(up, (first..first + region).collect::<Vec<_>>(), "{name}");
         assert_eq!(plan.operations(PageSize::Base), 2, "{name}: one up, one down");
     }
-    // Any multiple of 4 KB, larger than what a scan sees too.
+    // Any multiple of 4 KB, also one larger than a scan.
     for (granularity, pages) in [("12K", 3), ("32M", 8192), ("49152", 12)] {
         let parameters = json!({"granularity": granularity});
         let mut group = Group::new("granularity", parameters, 3 * 8192, 8192);

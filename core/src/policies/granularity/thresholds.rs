@@ -32,7 +32,7 @@ impl Level {
         }
     }
 
-    /// The policy that always moves as much: what an adaptive one is said to have applied.
+    /// The policy that always moves as much: the name reported as applied by an adaptive one.
     pub fn policy(self) -> &'static str {
         match self {
             Level::Base => "granularity-4k",
@@ -58,7 +58,7 @@ pub(super) struct Thresholds {
     pub keep_dense_2mb: bool,
 }
 
-/// What a scan found of the regions that it went over.
+/// Counts of the regions that a scan read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Regions {
     /// With more accessed pages than `thr_high_2mb`, `thr_high_64kb`.
@@ -70,13 +70,13 @@ pub(super) struct Regions {
 }
 
 impl Thresholds {
-    /// Takes in a region of 2 MB with so many accessed pages of the tier that is scanned.
+    /// Adds a region of 2 MB with this many accessed pages of the scanned tier.
     pub fn region_2mb(&self, accessed: u32, regions: &mut Regions) {
         regions.dense_2mb += u32::from(accessed > self.thr_high_2mb);
         regions.sparse_2mb += u32::from(accessed < self.thr_low_2mb);
     }
 
-    /// Takes in a region of 64 KB.
+    /// Adds a region of 64 KB.
     pub fn region_64kb(&self, accessed: u32, regions: &mut Regions) {
         regions.dense_64kb += u32::from(accessed > self.thr_high_64kb);
         regions.sparse_64kb += u32::from(accessed < self.thr_low_64kb);

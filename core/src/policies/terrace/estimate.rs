@@ -1,25 +1,24 @@
 //! How often pages are read, where no read is sampled: from accessed bits, and from counts of reads
 //! by tier where there are any.
 //!
-//! A bit says that a page was read, not how often. The counts of a period's reads from fast and from
-//! slow memory say how often the accessed pages of each were read together. So each page has a
-//! weight, its reads to those of other pages that were accessed in the same period. The weights of
-//! the accessed pages predict which share of all reads each tier had; what the counters say of it
-//! corrects them, a part in each period. As other pages are accessed, and pages change their
-//! places, the weights become those of the pages. When a page that is read often has been moved to
-//! slow memory, the next period's count shows it.
+//! A bit shows that a page was read, not how often. The counts of a period's reads from fast and
+//! from slow memory show how often the accessed pages of each were read together. So each page has
+//! a weight, its reads to those of other pages that were accessed in the same period. The weights
+//! of the accessed pages predict which share of all reads each tier had; the counters correct them,
+//! a part in each period. As other pages are accessed, and pages change their places, the weights
+//! become those of the pages. When a page that is read often has been moved to slow memory, the
+//! next period's count shows it.
+//! Where accessed bits were sampled several times in the period, the samples show how often each
+//! page was accessed, and no weight is needed.
 //!
-//! Where accessed bits were sampled several times in the period, the samples say how often each page
-//! was accessed, and no weight is needed.
-//!
-//! The reads of a period sum up to the number of accessed pages, as bits alone would have it, so
-//! that a unit of reads is the same whatever is told.
+//! The reads of a period sum up to the number of accessed pages, as from bits alone, so that a unit
+//! of reads is the same whatever signals there are.
 
 use crate::remap::Remap;
 use crate::scan::Scan;
 
 /// How far weights follow a correction: its exponent. With 0.05 to 0.2 results hardly differ, with
-/// more the weights follow what is not theirs.
+/// more the weights follow reads that are not theirs.
 const FOLLOW: f32 = 0.1;
 /// A tier's reads are not taken to be predicted more wrongly than by this factor in one period.
 const MOST_WRONG: f64 = 16.0;
@@ -33,7 +32,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Follows a change of layout.
+    /// Applies a change of layout.
     pub fn remap(&mut self, remap: &Remap) {
         if !self.weights.is_empty() {
             self.weights = remap.values(&self.weights, 1.0, remap.new_pages());

@@ -1,4 +1,4 @@
-//! What moves cost and bring, in one unit: nanoseconds where the machine measures, else accesses.
+//! Costs and gains of moves, in one unit: nanoseconds where the machine measures, else accesses.
 
 use super::prices::Prices;
 use crate::plan::Plan;
@@ -10,23 +10,23 @@ pub struct Reads {
     pub all: f64,
     /// Of them, those from slow memory.
     pub slow: f64,
-    /// Those that would have been from slow memory under the first placement.
+    /// Those that would have been from slow memory under the initial placement.
     pub slow_at_home: f64,
 }
 
-/// Prices, kept up to date by what is measured.
+/// Costs per slow read, kept up to date by measurements.
 #[derive(Debug)]
 pub struct Ledger {
-    /// What a read that is slow costs more than a fast one, for each unit of reads, on average.
+    /// Extra cost of a slow read over a fast one, for each unit of reads, on average.
     pub gain: f64,
     /// The same in the last period, over what it is on average.
     pub weight: f64,
     prices: Prices,
-    /// Whether reads count by the price of their period.
+    /// Whether reads count by the cost per slow read of their period.
     weigh_reads: bool,
-    /// Sums of prices by reads, and of reads: their mean is the gain.
+    /// Sums of costs by reads, and of reads: their mean is the gain.
     sums: [f64; 2],
-    /// What a pair of moves costs: as two moves, and as an exchange.
+    /// Cost of a pair of moves: as two moves, and as an exchange.
     pair: [f64; 2],
     tried: [u32; 2],
     /// How many pairs the last plan had, and in which form.
@@ -34,21 +34,21 @@ pub struct Ledger {
     measured: bool,
     /// The length of a period.
     pub period: f64,
-    /// All periods.
+    /// Number of all periods.
     pub elapsed: f64,
-    /// What real moves brought against staying, less what they cost.
+    /// Gain of real moves against staying, less their cost.
     pub balance: f64,
 }
 
 /// Weight of the newest in moving averages.
 const NEWEST: f64 = 0.25;
-/// What is left of the sums of prices after a period: the unit that rates are kept in should hardly
+/// Part of the sums of costs that is kept after a period: the unit of the rates should hardly
 /// change.
 const KEEP: f64 = 0.98;
 
 impl Ledger {
-    /// `pair` is taken as the cost of a pair, in accesses, until one is measured.
-    /// `weigh_reads`: reads count by the price of their period.
+    /// `pair` is taken as the cost of a pair, in accesses, until one is measured. `weigh_reads`:
+    /// reads count by the cost per slow read of their period.
     pub fn new(pair: f64, weigh_reads: bool) -> Self {
         Ledger {
             gain: 1.0,
@@ -66,7 +66,7 @@ impl Ledger {
         }
     }
 
-    /// Takes in a period. Says what the moves before it cost.
+    /// Adds a period. Returns the cost of the moves before it.
     pub fn period(&mut self, scan: &Scan, reads: Reads) -> f64 {
         let Reads { all, slow, slow_at_home } = reads;
         let Some(counters) = scan.counters.as_deref().filter(|m| m.elapsed_ns > 0) else {
@@ -112,7 +112,7 @@ impl Ledger {
         cost
     }
 
-    /// What a unit of reads of the last period costs when it is slow.
+    /// Cost of a unit of reads of the last period when it is slow.
     pub fn price(&self) -> f64 {
         self.gain * self.weight
     }
@@ -122,7 +122,7 @@ impl Ledger {
         self.measured
     }
 
-    /// What a pair costs in the form that costs less.
+    /// Cost of a pair in the cheaper form.
     pub fn pair(&self) -> f64 {
         self.pair[self.form()]
     }
@@ -142,7 +142,7 @@ impl Ledger {
         }
     }
 
-    /// Remembers what is asked for, to be paid in the next period.
+    /// Remembers the requested moves, whose cost the next period has.
     pub fn plans(&mut self, plan: &Plan, ups: u64, downs: u64) {
         let pairs = ups.max(downs);
         self.last = (pairs > 0).then_some((pairs, usize::from(!plan.exchanges.is_empty())));
@@ -153,7 +153,7 @@ fn average(before: f64, now: f64) -> f64 {
     before + NEWEST * (now - before)
 }
 
-/// Of the time that a program waits for slow memory, the part that it would not wait for fast.
+/// Of the time that a program waits for slow memory, the part that fast memory would save.
 fn share_that_slowness_adds(counters: &PeriodCounters) -> f64 {
     match counters.read_latency_ps {
         [fast, slow] if fast > 0 && slow > fast => 1.0 - fast as f64 / slow as f64,

@@ -1,23 +1,24 @@
-//! What a slow read costs more than a fast one, now: the price that reads of a period count by.
+//! The cost per slow read: what a slow read costs more than a fast one at present. The reads of a
+//! period count by it.
 //!
-//! A read that others are waited for together with costs little, one that everything waits for
-//! costs all of the latency. So reads of different phases are not worth the same, and pages are
-//! judged by what their slow reads cost, not by how many they are. The price of a period is what
-//! the period lost to slow memory over its slow reads. Where it had few, as in a phase whose pages
-//! all lie in fast memory, that says little: then counts what like phases cost before.
+//! A slow read that overlaps with others costs little, one that everything waits for costs all of
+//! the latency. So reads of different phases do not have the same value, and pages are judged by
+//! the cost of their slow reads, not by their number. The cost in a period is the time lost to slow
+//! memory over its slow reads. Where a period had few, as in a phase whose pages are all in fast
+//! memory, that shows little: then the cost in like phases before counts.
 //!
-//! Phases are told apart by the share of their reads that the first placement has in slow memory.
-//! It does not change when pages move.
+//! Phases are distinguished by the share of their reads that the initial placement has in slow
+//! memory. It does not change when pages move.
 
 /// Upper ends of the classes of phases.
 const CLASSES: [f64; 12] = [0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.35, 0.45, 0.6, 0.75, 0.9, 1.0];
-/// What is left after a period of a class of what was measured before it.
+/// Part of a class's earlier measurements that is kept after a period.
 const KEEP: f64 = 0.97;
-/// A class that is known by so many slow reads counts as much as all classes together; a period
-/// with so many as much as its class.
+/// A class with this many slow reads counts as much as all classes together; a period with this
+/// many as much as its class.
 const PRIOR: f64 = 16.0;
 
-/// Sums of a class of phases, from which its price follows by least squares through nothing.
+/// Sums of a class of phases; its cost per slow read follows by least squares through nothing.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     /// Reads times the square of the share of them that was slow.
@@ -26,7 +27,7 @@ struct Sums {
     cost: f64,
 }
 
-/// Prices by class, and that of the last period.
+/// Costs per slow read by class, and that of the last period.
 #[derive(Debug, Default)]
 pub struct Prices {
     sums: [Sums; CLASSES.len()],
@@ -34,8 +35,8 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// Takes in a period: its units of reads, those of them that were slow, those that would have
-    /// been under the first placement, and what slow memory cost.
+    /// Adds a period: its units of reads, those of them that were slow, those that would have been
+    /// under the initial placement, and the cost of slow memory.
     pub fn period(&mut self, reads: f64, slow: f64, slow_at_home: f64, cost: f64) {
         if reads < 1.0 {
             return;
@@ -56,7 +57,7 @@ impl Prices {
         self.now = (cost + PRIOR * of_class) / (slow.min(reads) + PRIOR);
     }
 
-    /// What a slow read cost in the last period, or would have cost if there was none.
+    /// The cost per slow read in the last period, or what it would have been if there was none.
     pub fn now(&self) -> f64 {
         self.now
     }
@@ -79,7 +80,7 @@ mod tests {
         assert!((95.0..140.0).contains(&prices.now()), "{}", prices.now());
         prices.period(1000.0, 0.0, 100.0, 0.0);
         assert!((500.0..910.0).contains(&prices.now()), "{}", prices.now());
-        // What is measured now counts more.
+        // New measurements count more.
         prices.period(1000.0, 500.0, 100.0, 500_000.0);
         assert!((950.0..1010.0).contains(&prices.now()), "{}", prices.now());
     }

@@ -12,7 +12,7 @@ pub const COLDEST: u8 = 127;
 
 /// Steps of the key to a doubling of the rate.
 const STEPS: u32 = 8;
-/// The smallest rate that is told from none, as bits of the number: 2^-6.
+/// The smallest rate that differs from none, as bits of the number: 2^-6.
 const LEAST_BITS: u32 = (127 - 6) << STEPS.ilog2();
 
 /// The key of a rate, smaller for greater ones: eight to a doubling, from 1/64 to 1024.
@@ -39,9 +39,9 @@ pub fn rate_of(key: u8) -> f32 {
 #[derive(Debug, Default)]
 pub struct Rates {
     averages: [Vec<f32>; HORIZONS],
-    /// What is left of an average after a period.
+    /// Part of an average that is kept after a period.
     keep: [f32; HORIZONS],
-    /// How much of the averages is due to periods that were seen: they begin at 0.
+    /// How much of the averages is due to observed periods: they begin at 0.
     seen: [f32; HORIZONS],
 }
 
@@ -56,7 +56,7 @@ impl Rates {
         }
     }
 
-    /// Takes in the reads of a period.
+    /// Adds the reads of a period.
     pub fn observe(&mut self, reads: &[f32]) {
         for (averages, (keep, seen)) in
             self.averages.iter_mut().zip(self.keep.iter().zip(&mut self.seen))
@@ -68,8 +68,8 @@ impl Rates {
         }
     }
 
-    /// The first so many horizons take over the averages of the shortest: what was before is another
-    /// phase.
+    /// The first so many horizons take over the averages of the shortest: the earlier ones are of
+    /// another phase.
     pub fn forget(&mut self, horizons: usize) {
         let seen = self.seen[0];
         let [first, others @ ..] = &mut self.averages;
@@ -93,10 +93,9 @@ impl Rates {
         common / all.max(expected).max(1e-6)
     }
 
-    /// The rates of a horizon, from its averages. Where `region_bytes` is more than a page, a
-    /// page is believed to be like the others of its region as far as they are alike: the
-    /// difference of pages that chance alone would make is taken off (James and Stein's
-    /// estimator).
+    /// The rates of a horizon, from its averages. Where `region_bytes` is more than a page, a page
+    /// is taken to be like the others of its region as far as they are alike: the difference of
+    /// pages that chance alone would make is taken off (James and Stein's estimator).
     pub fn rates(&self, horizon: usize, layout: &Layout, region_bytes: u64, rates: &mut Vec<f32>) {
         let seen = self.seen[horizon].max(1e-6);
         rates.clear();
