@@ -18,7 +18,7 @@ pub const LOADS: usize = 4;
 /// One instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Instruction {
-    /// Where it lies.
+    /// Address of the instruction.
     pub ip: u64,
     /// 1 for a branch, else 0.
     pub is_branch: u8,
@@ -35,7 +35,7 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// As it stands in a trace.
+    /// The record's bytes.
     pub fn to_bytes(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         bytes[..8].copy_from_slice(&self.ip.to_le_bytes());
@@ -50,7 +50,7 @@ impl Instruction {
         bytes
     }
 
-    /// From a trace; `None` where a flag is neither 0 nor 1: these bytes are something else.
+    /// From the bytes of a record; `None` where a flag is neither 0 nor 1: the bytes are no record.
     pub fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
         let number = |at: usize| {
             let mut number = [0; 8];

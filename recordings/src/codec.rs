@@ -28,8 +28,8 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Eight bytes per 64 bits, each XORed with the word of `base` where there is one: what did
-/// not change is then zero, which compresses to nothing.
+/// Eight bytes per 64 bits, each XORed with the word of `base` where there is one: unchanged bits
+/// are then zero, which compresses to nothing.
 pub(crate) fn put_bits(out: &mut Vec<u8>, bits: &PageBits, base: Option<&PageBits>) {
     match base {
         Some(base) => bits

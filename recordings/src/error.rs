@@ -9,11 +9,11 @@ pub enum RecordingError {
     /// The file could not be opened, read, written or renamed.
     #[error("cannot {action} recording '{file}': {source}; give a path where that can be done")]
     Io {
-        /// The recording.
+        /// Path of the recording.
         file: String,
-        /// What was tried.
+        /// The operation, such as "open".
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file does not begin as a recording does.
@@ -21,7 +21,7 @@ pub enum RecordingError {
         "'{file}' is not a Terrace recording: it does not begin with \"TERRACE\"; give a .trec file"
     )]
     NotARecording {
-        /// The file.
+        /// Path of the file.
         file: String,
     },
     /// The file ends before its header does.
@@ -29,21 +29,21 @@ pub enum RecordingError {
         "recording '{file}' is cut off inside its header, so nothing of it can be read; record again"
     )]
     NoHeader {
-        /// The recording.
+        /// Path of the recording.
         file: String,
     },
-    /// Written in a format that this program does not know.
+    /// Written in a format that this program cannot read.
     #[error(
         "recording '{file}' has {what} version {got}, expected {expected}; use the Terrace that wrote it, or a newer one"
     )]
     Version {
-        /// The recording.
+        /// Path of the recording.
         file: String,
         /// "container" or the kind of content.
         what: &'static str,
         /// The version found.
         got: u32,
-        /// The version known.
+        /// The newest version that this program reads.
         expected: u32,
     },
     /// A recording of something else.
@@ -51,11 +51,11 @@ pub enum RecordingError {
         "recording '{file}' holds '{got}', expected '{expected}'; give a recording of that kind"
     )]
     Content {
-        /// The recording.
+        /// Path of the recording.
         file: String,
-        /// What it holds.
+        /// The content that it holds.
         got: String,
-        /// What was to be read.
+        /// The expected content.
         expected: &'static str,
     },
     /// Bytes that were changed after they were written.
@@ -63,9 +63,9 @@ pub enum RecordingError {
         "recording '{file}' is damaged at byte {offset}: {message}; what precedes it is sound, copy it again or record again"
     )]
     Damaged {
-        /// The recording.
+        /// Path of the recording.
         file: String,
-        /// Where.
+        /// Place of the error.
         offset: u64,
         /// What was got and expected.
         message: String,
@@ -73,17 +73,17 @@ pub enum RecordingError {
     /// No group has this name.
     #[error("recording '{file}' has no group '{got}'; expected one of {expected}")]
     UnknownGroup {
-        /// The recording.
+        /// Path of the recording.
         file: String,
-        /// The name asked for.
+        /// The requested name.
         got: String,
-        /// The names there are.
+        /// The names of its groups.
         expected: String,
     },
     /// Frames that a recording cannot hold: a defect of the writing program.
     #[error("cannot record into '{file}': {message}")]
     BadFrame {
-        /// The recording.
+        /// Path of the recording.
         file: String,
         /// What was got and expected.
         message: String,

@@ -1,8 +1,8 @@
-//! Recordings: formats and streams of what programs touched.
+//! Recordings: formats and streams of the memory that programs touched.
 //!
-//! **Knows** pages, scans and plans (the core), files, compression, checksums. **Must not know**
-//! machines, policies' insides, or who wrote a recording: anything that yields the accessed
-//! pages of each period is a [`source::PeriodSource`].
+//! **Depends on** pages, scans and plans (the core), files, compression, checksums. **Must not
+//! depend on** machines, policies' insides, or the writer of a recording: anything that yields the
+//! accessed pages of each period is a [`source::PeriodSource`].
 //!
 //! - [`champsim`]: one record of a ChampSim trace;
 //! - [`container`]: the file format below every recording: a JSON header and checked,
@@ -11,10 +11,10 @@
 //!   decision and its outcome;
 //! - [`reference`]: the reference recording (`.tref`): each load and store of a real program;
 //! - [`import`], [`export`]: from files of other tools, and to them;
-//! - [`survey`]: what a recording holds;
-//! - [`profile`]: the profile (`.tprof`): what each interval of a program costs with fast and with
-//!   slow memory, and the pages that it is due to;
-//! - [`source`]: the stream that the simulated machine eats;
+//! - [`survey`]: the totals of a recording;
+//! - [`profile`]: the profile (`.tprof`): the cost of each interval of a program with fast and with
+//!   slow memory, and the pages that cause it;
+//! - [`source`]: the stream that the simulated machine reads;
 //! - [`error`]: why a recording could not be written or read.
 #![forbid(unsafe_code)]
 

@@ -1,15 +1,15 @@
-//! What an interval takes when a part of its reads is slow: the curve through what was measured.
+//! The time of an interval when a part of its reads is slow: the curve through measured points.
 
-/// What an interval took in a run with a part of the memory slow.
+/// The time of an interval in a run with a part of the memory slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MixedRun {
     /// Lines read from slow memory, of a million lines read.
     pub slow_ppm: u64,
-    /// What it took, in ps.
+    /// Time of the interval, in ps.
     pub took_ps: u64,
 }
 
-/// Shares of slow reads outside of these tell nothing: too few reads were slow, or too few fast.
+/// Shares of slow reads outside of these show nothing: too few reads were slow, or too few fast.
 const TELLING: std::ops::RangeInclusive<f64> = 0.005..=0.95;
 /// Exponents of single runs are held in these bounds.
 const EXPONENTS: std::ops::RangeInclusive<f64> = 0.5..=10.0;
@@ -109,7 +109,8 @@ mod tests {
         let curve = Curve::new(1000, 3000, &[MixedRun { slow_ppm: 500_000, took_ps: 2500 }]);
         assert!((curve.part(0.25) - (1.0 - 0.75f64.powi(2))).abs() < 1e-12);
         assert!((curve.least_exponent() - 2.0).abs() < 1e-12);
-        // All or nothing slow tells nothing, nor does a program that slow memory does not hold up.
+        // All or nothing slow shows nothing, nor does a program that slow memory does not slow
+        // down.
         for (slow_ppm, slow_ps) in [(1_000_000, 3000), (0, 3000), (500_000, 1005)] {
             let curve = Curve::new(1000, slow_ps, &[MixedRun { slow_ppm, took_ps: 1004 }]);
             assert_eq!(curve.part(0.3), 1.0 - 0.7f64.powf(1.0));

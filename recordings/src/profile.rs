@@ -1,8 +1,8 @@
-//! The profile (`.tprof`): what a program costs, interval by interval of its own work, with all of
-//! its memory fast and with all of it slow, and which pages that cost is due to.
+//! The profile (`.tprof`): the cost of a program, interval by interval of its own work, with all of
+//! its memory fast and with all of it slow, and the pages that cause it.
 //!
-//! An interval is so many references, the same in both runs, so that it can be compared. What it
-//! costs under any placement follows from the two costs and from the share of its reads that the
+//! An interval is a fixed number of references, the same in both runs, so that it can be compared.
+//! Its cost under any placement follows from the two costs and from the share of its reads that the
 //! placement makes fast ([`Interval::time_ps`]).
 //!
 //! ```text
@@ -36,54 +36,55 @@ const MOST_MIXED_RUNS: usize = 16;
 
 const INTERVAL: ChunkKind = ChunkKind::new(b"INTV");
 
-/// What stands at the head of a profile.
+/// The header of a profile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// The program, as people know it.
+    /// The program's name for people.
     pub workload: String,
-    /// The machine that it was simulated on.
+    /// Name of the simulated machine.
     pub machine: String,
     /// Size of its pages.
     pub page_size: PageSize,
-    /// Memory that it touches in all, as far as that was known before.
+    /// Memory that it touches in all, in bytes, as far as that was known before.
     pub footprint_bytes: Option<u64>,
     /// Loads and stores in an interval.
     pub interval_references: u64,
-    /// The tiers of that machine, fast first; none in a profile that does not tell.
+    /// The tiers of that machine, fast first; none in a profile without them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierSpeed>,
-    /// The experiment that it was made from, as TOML, where it tells: the program can be run again.
+    /// The experiment that it was made from, as TOML, where the profile has it: the program can be
+    /// run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experiment: Option<String>,
     /// Program and version.
     pub created_by: String,
 }
 
-/// How fast a tier is: what a profile's costs are due to.
+/// Speed of a tier, which causes a profile's costs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierSpeed {
     /// Its name.
     pub name: String,
     /// Idle latency of a read beyond the caches, in ps.
     pub read_latency_ps: u64,
-    /// What can be read from it, in MB/s (10^6 bytes).
+    /// Read bandwidth, in MB/s (10^6 bytes).
     pub read_mb_per_s: u64,
 }
 
 /// One interval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interval {
-    /// Loads and stores: as many as the header says, but in the last one.
+    /// Loads and stores: the header's number, except in the last interval.
     pub references: u64,
-    /// What it took with all memory fast, in ps.
+    /// Time with all memory fast, in ps.
     pub fast_ps: u64,
-    /// What it took with all memory slow.
+    /// Time with all memory slow, in ps.
     pub slow_ps: u64,
-    /// What it took in runs with a part of all pages slow, those that are touched last. None where
-    /// time is in proportion to the share of slow reads.
+    /// Times in runs with a part of all pages slow, those that are touched last. None where time is
+    /// in proportion to the share of slow reads.
     pub mixed: Vec<MixedRun>,
-    /// What it costs the program when its accessed bits are read and cleared at the end of it:
-    /// translations are walked for anew.
+    /// Cost to the program of reading and clearing its accessed bits at the end of the interval:
+    /// translations are walked for again.
     pub scan_ps: u64,
     /// The pages at its end.
     pub layout: Arc<Layout>,
@@ -91,14 +92,13 @@ pub struct Interval {
     pub accessed: PageBits,
     /// Pages that the interval before did not have, in the order in which they were touched.
     pub fresh: Vec<usize>,
-    /// By page: lines read from memory for it. Stands for how much of the cost is its.
+    /// By page: lines read from memory for it, by which the cost is attributed to pages.
     pub reads: Vec<u64>,
 }
 
 impl Interval {
-    /// What it takes when `fast` pages lie in fast memory: between the two costs, by the share of
-    /// reads that are slow. An interval that reads nothing from memory takes what it took with all
-    /// memory fast.
+    /// Time when `fast` pages are in fast memory: between the two costs, by the share of reads that
+    /// are slow. An interval that reads nothing from memory takes its time with all memory fast.
     ///
     /// # Panics
     /// When `fast` has not a bit for every page.
@@ -120,7 +120,7 @@ impl Interval {
         (self.fast_ps as f64 + extra * part).max(0.0).round() as u64
     }
 
-    /// What part of the extra time comes with what share of slow reads. Which pages are read
+    /// Part of the extra time by share of slow reads. Which pages are read
     /// together is not known: the mixed runs had them split as first touch does, and another
     /// placement may split them otherwise.
     pub fn curve(&self) -> Curve {
@@ -136,7 +136,7 @@ pub struct ProfileWriter<W: Write> {
 }
 
 impl<W: Write> ProfileWriter<W> {
-    /// Begins a profile; `name` stands in error messages.
+    /// Begins a profile; `name` is for error messages.
     pub fn new(out: W, name: &str, header: &Header) -> Result<Self, RecordingError> {
         let container = ContainerWriter::new(out, name, CONTENT, CONTENT_VERSION, header)?;
         Ok(ProfileWriter { container, intervals: 0, payload: Vec::new() })
@@ -172,7 +172,7 @@ impl<W: Write> ProfileWriter<W> {
         self.container.chunk(INTERVAL, self.intervals, &self.payload)
     }
 
-    /// Ends it.
+    /// Ends the profile.
     pub fn finish(self) -> Result<W, RecordingError> {
         self.container.finish()
     }
@@ -199,14 +199,14 @@ impl ProfileReader<BufReader<File>> {
 }
 
 impl<R: Read> ProfileReader<R> {
-    /// Reads a profile from any stream; `name` stands in error messages.
+    /// Reads a profile from any stream; `name` is for error messages.
     pub fn new(from: R, name: &str) -> Result<Self, RecordingError> {
         let versions = ONE_MIXED_RUN..=CONTENT_VERSION;
         let (container, header) = ContainerReader::of_versions(from, name, CONTENT, versions)?;
         Ok(ProfileReader { container, header })
     }
 
-    /// What stands at its head.
+    /// The header of the profile.
     pub fn header(&self) -> &Header {
         &self.header
     }

@@ -1,23 +1,23 @@
-//! The stream that the simulated machine eats: accessed pages, period by period.
+//! The stream that the simulated machine reads: accessed pages, period by period.
 
 use std::sync::Arc;
 
 use terrace_core::bits::PageBits;
 use terrace_core::page::Layout;
 
-/// What one group touched in one period.
+/// The pages that one group touched in one period.
 #[derive(Debug, Clone)]
 pub struct PeriodAccesses {
     /// The pages it had. The same `Arc` as in the period before when nothing changed.
     pub layout: Arc<Layout>,
-    /// One bit per page.
+    /// One bit per page: it was accessed in the period.
     pub accessed: PageBits,
-    /// Periods between the one before and this one of which nothing is known: what a recording's
-    /// tracker lost. Generators lose none.
+    /// Unknown periods between the one before and this one: those that a recording's tracker lost.
+    /// Generators lose none.
     pub lost_periods: u32,
 }
 
-/// Why a source cannot go on: got, expected, what to do, in one line.
+/// Why a source cannot continue: got, expected, what to do, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SourceError(pub String);

@@ -1,4 +1,4 @@
-//! What a recording holds, counted in one pass.
+//! The totals of a recording, counted in one pass.
 //!
 //! Memory grows with the pages that were touched (a bit each), not with the recording's length.
 
@@ -12,7 +12,7 @@ use crate::export::Recording;
 use crate::period::{self, Frame, PeriodReader};
 use crate::reference::{self, Event, Record, ReferenceReader, RegionKind};
 
-/// What a recording holds.
+/// The totals of a recording.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Survey {
@@ -22,10 +22,10 @@ pub enum Survey {
     Periods(Box<PeriodSurvey>),
 }
 
-/// What a reference recording holds.
+/// The totals of a reference recording.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReferenceSurvey {
-    /// What stands at its head.
+    /// The header of the recording.
     pub header: reference::Header,
     /// Loads.
     pub loads: u64,
@@ -42,7 +42,7 @@ pub struct ReferenceSurvey {
     /// Instructions executed, of all streams up to the last record of each; 0 where the recording
     /// does not count them.
     pub instructions: u64,
-    /// Streams: threads, and what came of forks and execs.
+    /// Streams: threads, and those of forks and execs.
     pub streams: u64,
     /// Processes.
     pub processes: u64,
@@ -52,48 +52,48 @@ pub struct ReferenceSurvey {
     pub footprint_bytes: u64,
     /// Base pages that instructions were fetched from.
     pub code_bytes: u64,
-    /// Bytes of the last map of each process, by what they are.
+    /// Bytes of the last map of each process, by kind of region.
     pub regions: BTreeMap<&'static str, RegionBytes>,
     /// How the program's run ended, where that was recorded.
     pub ending: Option<reference::Ending>,
-    /// It was finished, and nothing stopped the program's run before its end.
+    /// The recording was finished, and nothing stopped the program's run before its end.
     pub complete: bool,
 }
 
 /// Regions of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct RegionBytes {
-    /// How many.
+    /// Number of regions.
     pub regions: u64,
     /// Their sizes together.
     pub size_bytes: u64,
-    /// What of it Linux may back with huge pages.
+    /// Bytes of them that Linux may back with huge pages.
     pub huge_page_bytes: u64,
 }
 
-/// What a period recording holds.
+/// The totals of a period recording.
 #[derive(Debug, Clone, Serialize)]
 pub struct PeriodSurvey {
-    /// What stands at its head.
+    /// The header of the recording.
     pub header: period::Header,
     /// Group by group.
     pub groups: Vec<GroupSurvey>,
-    /// It was finished; else it was cut off.
+    /// The recording was finished; else it was cut off.
     pub complete: bool,
 }
 
-/// What was recorded of a group.
+/// The totals of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct GroupSurvey {
     /// Its name.
     pub name: String,
-    /// Periods that were seen.
+    /// Periods with a scan.
     pub periods: u64,
-    /// Periods between them that were not.
+    /// Periods between them without one.
     pub lost_periods: u64,
     /// Periods with a decision.
     pub decisions: u64,
-    /// Its largest size.
+    /// Its largest size, in bytes.
     pub largest_bytes: u64,
     /// Accessed in all periods together.
     pub accessed_bytes: u64,
@@ -101,7 +101,7 @@ pub struct GroupSurvey {
     pub ended: bool,
 }
 
-/// Counts what a recording holds.
+/// Counts the totals of a recording.
 pub fn survey(path: &Path) -> Result<Survey, RecordingError> {
     Ok(match Recording::open(path)? {
         Recording::References(reader) => Survey::References(Box::new(references(*reader)?)),

@@ -149,7 +149,7 @@ fn lackeys_lines_become_fetches_loads_and_stores() {
         (3, data(0x421c7cc, 2, true)),
     ];
     assert_eq!(got, expected);
-    // What Valgrind counted itself is held against what was imported.
+    // The count of Valgrind itself is compared with the imported one.
     let other = LACKEY.replace("guest instrs:  3", "guest instrs:  1,003");
     let (imported, _) = import("lackey", other.as_bytes()).unwrap();
     assert_eq!(imported.differs, [("instructions", 1003, 3)]);
@@ -492,7 +492,7 @@ fn a_file_cut_at_any_byte_is_imported_up_to_the_cut_or_refused() {
             }
         }
     }
-    // A cut is told with its place.
+    // A cut is reported with its place.
     let cut = |format, bytes: &[u8]| import(format, bytes).unwrap().0.cut.unwrap().to_string();
     assert_eq!(cut("lackey", &LACKEY.as_bytes()[..110]), "line 6");
     assert_eq!(cut("champsim", &champsim(&some_instructions())[..1000]), "byte 960");

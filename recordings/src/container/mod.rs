@@ -9,14 +9,14 @@
 //! ```
 //!
 //! Numbers are little-endian. The header is JSON: `{"content": .., "content_version": ..,
-//! "header": ..}`, the last being whatever the content wants. A payload is one zstd frame, and
+//! "header": ..}`, the last of which the content defines. A payload is one zstd frame, and
 //! every chunk can be decoded without the ones before it. Every byte is under a checksum: the
 //! head's covers version, length and header, a chunk's own 16 bytes have theirs apart from the
-//! payload's, so that a changed length is told from a missing end.
+//! payload's, so that a changed length differs from a missing end.
 //!
 //! A writer fills `NAME.partial` and renames it to `NAME` when it finishes: a file without the
 //! suffix is whole. A writer that is killed leaves the `.partial`, which reads like any other up
-//! to the cut, and says that it was cut. A recording begun again under the same name replaces
+//! to the cut, and is reported as cut. A recording begun again under the same name replaces
 //! the `.partial`.
 //!
 //! Reading needs neither the index nor a seekable file; the index is there to start at a
@@ -46,9 +46,10 @@ impl ChunkKind {
 pub struct IndexEntry {
     /// Offset of the chunk in the file, in bytes.
     pub offset: u64,
-    /// Its kind.
+    /// Its kind, four letters.
     pub kind: ChunkKind,
-    /// A number by which its content is found, ascending in the file: the first period, say.
+    /// A number by which its content is found, ascending in the file: the first period, for
+    /// example.
     pub key: u64,
 }
 

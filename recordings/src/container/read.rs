@@ -28,9 +28,9 @@ pub struct Truncation {
 pub struct Chunk {
     /// Where it was in the file, in bytes.
     pub offset: u64,
-    /// Its kind.
+    /// Its kind, four letters.
     pub kind: ChunkKind,
-    /// What was written.
+    /// Its payload, uncompressed.
     pub payload: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl<R: Read> ContainerReader<R> {
-    /// Reads the head of a container that holds `content`; `name` stands in error messages.
+    /// Reads the head of a container that holds `content`; `name` is for error messages.
     pub fn new<H: DeserializeOwned>(
         from: R,
         name: &str,
@@ -80,7 +80,7 @@ impl<R: Read> ContainerReader<R> {
     }
 
     /// As [`Self::new`], for a reader that knows several versions of the content:
-    /// [`Self::content_version`] says which one this is.
+    /// [`Self::content_version`] is the one of this recording.
     pub fn of_versions<H: DeserializeOwned>(
         mut from: R,
         name: &str,
@@ -149,7 +149,7 @@ impl<R: Read> ContainerReader<R> {
         self.content_version
     }
 
-    /// The name that stands in error messages.
+    /// The name for error messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -206,7 +206,7 @@ impl<R: Read> ContainerReader<R> {
                 ),
             ));
         }
-        // Grows with what the file really holds, whatever length it claims.
+        // Grows with what the file really holds, whatever its length field.
         let mut bytes = Vec::new();
         let read = self.from.by_ref().take(stored as u64).read_to_end(&mut bytes);
         read.map_err(|source| self.cannot_read(source))?;
@@ -265,7 +265,7 @@ fn is_trailer(bytes: &[u8; TRAILER_BYTES]) -> bool {
 
 /// At most `raw` bytes and one more, by which too long a payload is noticed. In one pass into its
 /// place, which is twice as fast as a stream; so the frame's window takes no memory of its own. No four bytes of a frame make more than a block
-/// of 128 KB, so a few bytes cannot ask for much memory, whatever length they claim.
+/// of 128 KB, so a few bytes cannot allocate much memory, whatever their length field.
 fn decompress(stored: &[u8], raw: usize) -> io::Result<Vec<u8>> {
     let most = raw.min(stored.len() << 15) + 1;
     zstd::bulk::Decompressor::new()?.decompress(stored, most)
@@ -281,7 +281,7 @@ impl<R: Read + Seek> ContainerReader<R> {
         index
     }
 
-    /// Goes on with the chunk of this entry.
+    /// Continues with the chunk of this entry.
     pub fn seek(&mut self, entry: &IndexEntry) -> Result<(), RecordingError> {
         self.done = false;
         self.truncation = None;

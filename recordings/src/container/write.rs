@@ -27,7 +27,7 @@ pub struct ContainerWriter<W: Write> {
 }
 
 impl<W: Write> ContainerWriter<W> {
-    /// Starts a container of this content on `out`; `name` stands in error messages.
+    /// Starts a container of this content on `out`; `name` is for error messages.
     pub fn new(
         out: W,
         name: &str,
@@ -66,7 +66,7 @@ impl<W: Write> ContainerWriter<W> {
         Ok(writer)
     }
 
-    /// The name that stands in error messages.
+    /// The name for error messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -151,7 +151,7 @@ pub struct PartialFile {
 }
 
 impl PartialFile {
-    /// Creates `path` with `.partial` appended, replacing what an earlier writer left there.
+    /// Creates `path` with `.partial` appended, in place of an earlier writer's.
     pub fn create(path: &Path) -> io::Result<Self> {
         let partial = Self::partial_of(path);
         let file = BufWriter::with_capacity(1 << 20, File::create(&partial)?);

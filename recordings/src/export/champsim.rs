@@ -1,9 +1,10 @@
 //! ChampSim traces of one thread: a record per instruction.
 //!
-//! An instruction's loads and stores stand in its record, those beyond four and two in records
-//! that follow it. Instructions without references are records without addresses, so that ChampSim
-//! counts as many as the program executed; where the recording does not say where instructions
-//! lie, they get addresses of a loop of 16 KB. Registers and branches are not known and left 0.
+//! An instruction's loads and stores are in its record, those beyond four and two in records that
+//! follow it. Instructions without references are records without addresses, so that ChampSim
+//! counts as many as the program executed; where the recording does not have the addresses of
+//! instructions, they get addresses of a loop of 16 KB. Registers and branches are not known and
+//! left 0.
 
 use super::{ExportError, ExportFormat, ExportOptions, Exported, Recording, Target};
 use crate::champsim::Instruction;
@@ -114,7 +115,7 @@ impl Trace<'_, '_> {
         }
     }
 
-    /// Sees to it that the instruction of this number is under way.
+    /// Makes the instruction of this number the current one.
     fn begin(&mut self, number: u64, ip: Option<u64>) -> Result<(), ExportError> {
         match &mut self.open {
             Some((n, instruction, known))

@@ -20,9 +20,9 @@ pub enum ExportError {
     /// No format has this name.
     #[error("no format is named '{got}'; expected one of {expected}")]
     UnknownFormat {
-        /// The name asked for.
+        /// The requested name.
         got: String,
-        /// The names there are.
+        /// The names of the formats.
         expected: String,
     },
     /// The file to write is there already.
@@ -34,9 +34,9 @@ pub enum ExportError {
     /// The file cannot be written.
     #[error("cannot write '{file}': {source}")]
     Write {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The recording cannot be read, or the file be made.
@@ -44,7 +44,7 @@ pub enum ExportError {
     Recording(#[from] RecordingError),
 }
 
-/// How to export.
+/// Options of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExportOptions {
     /// Only this stream of a reference recording.
@@ -54,15 +54,15 @@ pub struct ExportOptions {
 /// What was exported.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Exported {
-    /// Totals by name.
+    /// Totals, each with its name.
     pub counts: Vec<(&'static str, u64)>,
-    /// What a reader of the file should know, a sentence each.
+    /// Notes for a reader of the file, a sentence each.
     pub notes: Vec<String>,
 }
 
 /// A format that can be exported.
 pub struct ExportFormat {
-    /// What it is called.
+    /// Its name on the command line.
     pub name: &'static str,
     /// What the files are.
     pub summary: &'static str,
@@ -81,7 +81,7 @@ pub fn find(name: &str) -> Result<&'static ExportFormat, ExportError> {
 }
 
 impl ExportFormat {
-    /// Exports a recording to any stream; `name` stands in messages. After an error the stream
+    /// Exports a recording to any stream; `name` is for messages. After an error the stream
     /// holds a part of the file.
     pub fn export(
         &self,
@@ -114,12 +114,12 @@ impl ExportFormat {
 pub enum Recording {
     /// References.
     References(Box<ReferenceReader<io::BufReader<std::fs::File>>>),
-    /// Periods.
+    /// A period recording.
     Periods(Box<PeriodReader<io::BufReader<std::fs::File>>>),
 }
 
 impl Recording {
-    /// Opens it by what it holds.
+    /// Opens it by its content.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
         match ReferenceReader::open(path) {
             Err(RecordingError::Content { got, .. }) if got == crate::period::CONTENT => {

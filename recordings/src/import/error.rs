@@ -5,7 +5,7 @@ use std::io;
 
 use crate::error::RecordingError;
 
-/// Where in a file.
+/// A place in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// A line, counted from 1.
@@ -26,22 +26,22 @@ impl fmt::Display for Place {
 /// Why a file could not be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The file cannot be opened or read, or is not what its compression says.
+    /// The file cannot be opened or read, or does not fit its compression.
     #[error("cannot read '{file}' at byte {at}: {source}; give a file that is whole and readable")]
     Read {
-        /// The file.
+        /// Path of the file.
         file: String,
         /// Bytes read before.
         at: u64,
-        /// What the system or the decompressor said.
+        /// The error of the system or the decompressor.
         source: io::Error,
     },
     /// It is not of this format.
     #[error("{file}, {place}: {message}")]
     Malformed {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// Where.
+        /// Place of the fault.
         place: Place,
         /// What was got, what was expected.
         message: String,
@@ -49,9 +49,9 @@ pub enum ImportError {
     /// No format has this name.
     #[error("no format is named '{got}'; expected one of {expected}")]
     UnknownFormat {
-        /// The name asked for.
+        /// The requested name.
         got: String,
-        /// The names there are.
+        /// The names of the formats.
         expected: String,
     },
     /// An option that this format does not have, or a value that it cannot have.
@@ -65,7 +65,7 @@ pub enum ImportError {
     Recording(#[from] RecordingError),
 }
 
-/// The beginning of some bytes as they can stand in a message.
+/// The beginning of some bytes, printable in a message.
 pub(super) fn shown(bytes: &[u8]) -> String {
     const SHOWN: usize = 48;
     let text = bytes[..bytes.len().min(SHOWN)].escape_ascii().to_string();

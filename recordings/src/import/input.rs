@@ -12,15 +12,15 @@ use super::error::{ImportError, Place, shown};
 /// No tool writes longer lines; a longer one is not kept in memory.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// Memory that an .xz file may ask for; xz -9 asks for 65 MB.
+/// Memory that an .xz file may need; xz -9 asks for 65 MB.
 const XZ_MEMORY_BYTES: u64 = 256 << 20;
-/// log2 of the window that a .zst file may ask for; zstd --long asks for 2^27.
+/// log2 of the window that a .zst file may need; zstd --long asks for 2^27.
 const ZSTD_WINDOW_LOG: u32 = 27;
 
 /// A line was read, or there was none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Line {
-    /// A whole one.
+    /// A whole line.
     Whole,
     /// The file ends.
     End,
@@ -51,7 +51,7 @@ impl Input {
         Self::new(Box::new(file), &name)
     }
 
-    /// Reads from any stream; `name` stands in messages.
+    /// Reads from any stream; `name` is for messages.
     pub fn new(mut from: Box<dyn Read>, name: &str) -> Result<Self, ImportError> {
         let error = |source| ImportError::Read { file: name.to_owned(), at: 0, source };
         let mut begin = Vec::new();
@@ -81,14 +81,14 @@ impl Input {
         Ok(begin)
     }
 
-    /// What follows is compressed by zlib (RFC 1950), whose two bytes of header other formats
-    /// have too: who calls this knows better.
+    /// The rest is compressed by zlib (RFC 1950), whose two bytes of header other formats have too:
+    /// only the caller can know.
     pub(super) fn inflate(&mut self) {
         let rest = std::mem::replace(&mut self.from, buffered(Box::new(io::empty()), &self.cut));
         self.from = buffered(Box::new(flate2::bufread::ZlibDecoder::new(rest)), &self.cut);
     }
 
-    /// What stands in messages.
+    /// The name for messages.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -7,9 +7,9 @@
 //!  M 0421c7cc,4       a load and a store of the same place by one instruction
 //! ```
 //!
-//! Lines of Valgrind's own (`==PID==`) stand between them; the instructions it counted are
+//! Lines of Valgrind's own (`==PID==`) are between them; the instructions it counted are
 //! compared with those imported. A size that is no power of two is recorded as the next one, of
-//! more than 64 bytes as 64. Lackey does not tell threads apart.
+//! more than 64 bytes as 64. Lackey does not distinguish threads.
 
 use std::io::Write;
 
@@ -126,7 +126,7 @@ fn reference(line: &[u8]) -> Option<(u8, u64, u64)> {
     (size > 0).then_some((kind, address, size))
 }
 
-/// What Valgrind says itself: `==PID== ...`, `--PID-- ...`, `**PID** ...`, and empty lines.
+/// Valgrind's own lines: `==PID== ...`, `--PID-- ...`, `**PID** ...`, and empty lines.
 fn is_note(line: &[u8]) -> bool {
     line.trim_ascii().is_empty() || [&b"=="[..], b"--", b"**"].iter().any(|p| line.starts_with(p))
 }

@@ -1,8 +1,8 @@
 //! Importers: files of other tools become recordings.
 //!
 //! A format is one file here and one row of [`FORMATS`]. Every importer is streaming: its memory
-//! does not grow with the length of the file. What it cannot make sense of ends the import with
-//! the line or byte; a file that was cut off is imported up to the cut, which is told.
+//! does not grow with the length of the file. A line or byte that cannot be read ends the import
+//! with its place; a file that was cut off is imported up to the cut, and the cut is reported.
 
 mod champsim;
 mod damon;
@@ -25,7 +25,7 @@ use crate::container::PartialFile;
 use crate::error::RecordingError;
 use crate::reference::{CacheShape, Filter, Header, Level};
 
-/// What an import makes.
+/// The kind of recording that an import makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Makes {
     /// A reference recording (`.tref`).
@@ -66,7 +66,7 @@ impl Choice {
     }
 }
 
-/// How to import. `None` leaves it to the importer.
+/// Options of an import. `None`: the importer chooses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportOptions {
     /// Pages of a period recording; base pages if `None`.
@@ -75,18 +75,18 @@ pub struct ImportOptions {
     pub period_ms: Option<u64>,
     /// One in this many references was sampled; 1 if `None`.
     pub sample_one_in: Option<u64>,
-    /// Who imports, for the recording's header.
+    /// Program that imports, for the recording's header.
     pub created_by: String,
 }
 
-/// What was imported.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Imported {
     /// Totals by name, to compare with the source tool's own.
     pub counts: Vec<(&'static str, u64)>,
     /// Where the file was cut off.
     pub cut: Option<Place>,
-    /// Totals that the file itself states and that differ: name, stated, imported.
+    /// Totals in the file itself that differ: name, stated, imported.
     pub differs: Vec<(&'static str, u64, u64)>,
 }
 
@@ -99,15 +99,15 @@ impl Imported {
 
 /// A format that can be imported.
 pub struct ImportFormat {
-    /// What it is called.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What the files are.
+    /// Description of the files.
     pub summary: &'static str,
     /// How to make such a file.
     pub made_by: &'static str,
-    /// What comes out.
+    /// The kind of recording that it becomes.
     pub makes: Makes,
-    /// What can be chosen.
+    /// The options it takes.
     pub choices: &'static [Choice],
     run: fn(&mut Input, &mut dyn Write, &str, &ImportOptions) -> Result<Imported, ImportError>,
 }
@@ -125,7 +125,7 @@ pub fn find(name: &str) -> Result<&'static ImportFormat, ImportError> {
 }
 
 impl ImportFormat {
-    /// Whether it has what was chosen.
+    /// Whether it takes the options that are set.
     pub fn check(&self, options: &ImportOptions) -> Result<(), ImportError> {
         for (choice, given, least) in [
             (Choice::PageSize, options.page_size.map(PageSize::bytes), 1),
@@ -146,7 +146,7 @@ impl ImportFormat {
         Ok(())
     }
 
-    /// Imports into any stream; `name` is the recording's in messages. After an error the stream
+    /// Imports into any stream; `name` is for messages. After an error the stream
     /// holds a part of a recording.
     pub fn import(
         &self,

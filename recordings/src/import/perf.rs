@@ -5,11 +5,10 @@
 //! comm  PID/TID [CPU]  seconds: [period] event:  address [data source] [weight] [ip ...]
 //! ```
 //!
-//! Time is in nanoseconds from the first sample, and stands for instructions too: how many there
-//! were is not known. Whether a sample is a store is told by its data source (`OP STORE`) where
-//! that is printed, else by the event's name. Samples without an address (0) are counted and left
-//! out. A sample's size is not known: it is recorded as one byte. Lines of a call chain are passed
-//! over.
+//! Time is in nanoseconds from the first sample, and is also the number of instructions, which is
+//! not known. Whether a sample is a store follows from its data source (`OP STORE`) where that is
+//! printed, else from the event's name. Samples without an address (0) are counted and left out. A
+//! sample's size is not known: it is recorded as one byte. Lines of a call chain are skipped.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -111,7 +110,7 @@ fn word(text: &str) -> Option<(&str, &str)> {
 }
 
 fn sample(line: &str) -> Option<Sample<'_>> {
-    // The time stands out; commands may have blanks.
+    // The time is recognizable; commands may have blanks.
     let mut rest = line;
     let (before, time_ns) = loop {
         let (first, after) = word(rest)?;

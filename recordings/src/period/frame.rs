@@ -31,21 +31,21 @@ const CHANGED_BITS: u8 = 2;
 const WITH_FRAMES: u8 = 4;
 /// The frames are those of the scan before.
 const SAME_FRAMES: u8 = 8;
-/// What was measured follows.
+/// Counters follow.
 const WITH_COUNTERS: u8 = 16;
 /// The pages on the kernel's active lists follow.
 const WITH_ACTIVE: u8 = 32;
 /// How often accessed bits were set follows.
 const WITH_COUNTS: u8 = 64;
 
-/// A decision read back: the name of the policy applied is no longer static.
+/// A decision read back: the name of the applied policy is owned, not static.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedDecision {
-    /// What was to be moved.
+    /// The moves.
     pub plan: Plan,
     /// Name of the policy that made the plan.
     pub applied: String,
-    /// What was seen.
+    /// The figures of the scan.
     pub features: Features,
 }
 
@@ -54,50 +54,50 @@ pub struct RecordedDecision {
 pub enum Frame {
     /// The tracker lost periods.
     Lost {
-        /// The group.
+        /// Number of the group.
         group: usize,
-        /// How many.
+        /// Number of periods lost.
         periods: u32,
-        /// Why.
+        /// The reason, for people.
         reason: String,
     },
-    /// What was seen.
+    /// The scan of a period.
     Scan {
-        /// The group.
+        /// Number of the group.
         group: usize,
         /// The scan; its layout is the same `Arc` as in the scan before when nothing changed.
         scan: Scan,
     },
-    /// What the plan could use.
+    /// The budget of the plan.
     Budget {
-        /// The group.
+        /// Number of the group.
         group: usize,
-        /// The period.
+        /// Number of the period.
         period: u64,
         /// The budget.
         budget: Budget,
     },
-    /// What the policy decided.
+    /// The decision of the policy.
     Decision {
-        /// The group.
+        /// Number of the group.
         group: usize,
-        /// The period.
+        /// Number of the period.
         period: u64,
         /// The decision.
         decision: RecordedDecision,
     },
-    /// What became of the plan.
+    /// The outcome of the plan.
     Outcome {
-        /// The group.
+        /// Number of the group.
         group: usize,
-        /// The period.
+        /// Number of the period.
         period: u64,
         /// The outcome.
         outcome: Outcome,
     },
     /// The group ended.
     Ended {
-        /// The group.
+        /// Number of the group.
         group: usize,
     },
 }
@@ -142,7 +142,7 @@ impl Encoder {
         Encoder { before: vec![None; groups] }
     }
 
-    /// What follows stands on its own.
+    /// What follows does not depend on earlier frames.
     pub(super) fn begin_chunk(&mut self) {
         self.before.fill(None);
     }

@@ -1,6 +1,6 @@
-//! The period recording (`.trec`): what an engine saw, decided and did, group by group and
+//! The period recording (`.trec`): what an engine observed, decided and did, group by group and
 //! period by period. One recording serves every policy: its accessed bits drive the simulated
-//! machine ([`RecordingSource`]), its decisions are what a policy must decide again.
+//! machine ([`RecordingSource`]), and a policy under replay must make its decisions again.
 //!
 //! On the [`container`](crate::container), content `period`, version 5. Chunks of kind `PERD`
 //! hold frames; each begins afresh, so that any of them can be read without those before it:
@@ -20,8 +20,8 @@
 //! ended    = 6 group
 //! ```
 //!
-//! `number` is in 7-bit groups, `text` has its length before it, ranges stand by their distance
-//! from the end of the one before, failure reasons by name, frames of physical memory by their
+//! `number` is in 7-bit groups, `text` has its length before it, ranges are stored by their
+//! distance
 //! distance from the one that follows the frame before. Counts are those of the samples of accessed
 //! bits in the period: their number and interval, then one for each accessed page.
 //!
@@ -58,7 +58,7 @@ pub const CONTENT: &str = "period";
 pub const CONTENT_VERSION: u32 = 5;
 const CHUNK: ChunkKind = ChunkKind::new(b"PERD");
 
-/// What a recording says of itself.
+/// The header of a recording.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// The program that wrote it, with its version.

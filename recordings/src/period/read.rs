@@ -38,7 +38,7 @@ impl PeriodReader<BufReader<File>> {
 }
 
 impl<R: Read> PeriodReader<R> {
-    /// Reads a recording from any stream; `name` stands in error messages.
+    /// Reads a recording from any stream; `name` is for error messages.
     pub fn new(from: R, name: &str) -> Result<Self, RecordingError> {
         let (container, header) =
             ContainerReader::of_versions::<Header>(from, name, CONTENT, 1..=CONTENT_VERSION)?;
@@ -56,12 +56,12 @@ impl<R: Read> PeriodReader<R> {
         })
     }
 
-    /// What the recording says of itself.
+    /// The header of the recording.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The name that stands in error messages.
+    /// The name for error messages.
     pub fn name(&self) -> &str {
         self.container.name()
     }
@@ -91,7 +91,7 @@ impl<R: Read> PeriodReader<R> {
             let Some(chunk) = self.container.next_chunk()? else {
                 return Ok(None);
             };
-            // Other kinds are for readers that know them.
+            // Other kinds are for readers of later versions.
             if chunk.kind == CHUNK {
                 self.chunk = chunk.payload;
                 self.chunk_offset = chunk.offset;
@@ -117,8 +117,8 @@ impl<R: Read + Seek> PeriodReader<R> {
         Ok(self.container.index()?.is_some())
     }
 
-    /// Goes on with the chunk that has this period, or the first after it. A recording that was
-    /// cut off has no index: it is then read from where it stands, and false is returned.
+    /// Continues with the chunk that has this period, or the first after it. A recording that was
+    /// cut off has no index: it is then read from its current place, and false is returned.
     pub fn seek_period(&mut self, period: u64) -> Result<bool, RecordingError> {
         let Some(index) = self.container.index()? else {
             return Ok(false);

@@ -14,35 +14,35 @@ use crate::error::RecordingError;
 /// One period of one group, as far as it was recorded.
 #[derive(Debug, Clone)]
 pub struct PeriodRecord {
-    /// The group.
+    /// Number of the group.
     pub group: usize,
-    /// What was seen.
+    /// The scan.
     pub scan: Scan,
-    /// What the plan could use.
+    /// The budget of the plan.
     pub budget: Option<Budget>,
-    /// What was decided.
+    /// The decision.
     pub decision: Option<RecordedDecision>,
-    /// What became of it.
+    /// The outcome of the plan.
     pub outcome: Option<Outcome>,
 }
 
-/// What happened to a group.
+/// An event of a group.
 #[derive(Debug, Clone)]
 pub enum Record {
     /// A period passed.
     Period(Box<PeriodRecord>),
     /// Periods were lost.
     Lost {
-        /// The group.
+        /// Number of the group.
         group: usize,
-        /// How many.
+        /// Number of periods lost.
         periods: u32,
-        /// Why.
+        /// The reason, for people.
         reason: String,
     },
-    /// It ended.
+    /// The group ended.
     Ended {
-        /// The group.
+        /// Number of the group.
         group: usize,
     },
 }
@@ -63,7 +63,7 @@ impl<R: Read> Records<R> {
         Records { reader, open, ready: VecDeque::new(), end: None }
     }
 
-    /// What the recording says of itself.
+    /// The header of the recording.
     pub fn header(&self) -> &Header {
         self.reader.header()
     }

@@ -13,13 +13,13 @@ use crate::container::Truncation;
 use crate::error::RecordingError;
 use crate::source::{PeriodAccesses, PeriodSource, SourceError};
 
-/// Yields what one group of a recording accessed. A recording that was cut off ends at the cut:
-/// [`Self::is_whole`] tells beforehand, [`Self::truncation`] afterwards.
+/// Yields the accessed pages of one group of a recording. A recording that was cut off ends at the
+/// cut: [`Self::is_whole`] shows that beforehand, [`Self::truncation`] afterwards.
 #[derive(Debug)]
 pub struct RecordingSource<R> {
     reader: PeriodReader<R>,
     group: usize,
-    /// Read ahead, to know the first placement.
+    /// Read ahead, for the initial placement.
     first: Option<Scan>,
     whole: Option<bool>,
 }
@@ -42,7 +42,7 @@ impl<R: Read> RecordingSource<R> {
         Ok(source)
     }
 
-    /// What the recording says of itself.
+    /// The header of the recording.
     pub fn header(&self) -> &Header {
         self.reader.header()
     }
@@ -57,8 +57,8 @@ impl<R: Read> RecordingSource<R> {
         self.reader.truncation()
     }
 
-    /// The first scan, before it has been yielded: its layout and placement are where a
-    /// simulation may start.
+    /// The first scan, before it has been yielded: a simulation may start with its layout and
+    /// placement.
     pub fn first_scan(&self) -> Option<&Scan> {
         self.first.as_ref()
     }

@@ -1,5 +1,5 @@
 //! A period recording comes back as it was written; cut, damaged or hostile, it yields a sound
-//! beginning and then says what is wrong.
+//! beginning and then an error that names the fault.
 
 use std::fs;
 use std::io::Cursor;

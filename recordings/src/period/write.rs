@@ -47,7 +47,7 @@ impl PeriodWriter<PartialFile> {
 }
 
 impl<W: Write> PeriodWriter<W> {
-    /// Starts a recording on any stream; `name` stands in error messages.
+    /// Starts a recording on any stream; `name` is for error messages.
     pub fn new(out: W, name: &str, header: Header) -> Result<Self, RecordingError> {
         let container = ContainerWriter::new(out, name, CONTENT, CONTENT_VERSION, &header)?;
         Ok(PeriodWriter {
@@ -61,7 +61,7 @@ impl<W: Write> PeriodWriter<W> {
         })
     }
 
-    /// What the tracker of a group saw.
+    /// The scan of a group's tracker.
     pub fn scan(&mut self, group: usize, scan: &Scan) -> Result<(), RecordingError> {
         self.check_group(group)?;
         let (got, expected) = (scan.layout.page_size(), self.header.groups[group].page_size);
@@ -77,7 +77,7 @@ impl<W: Write> PeriodWriter<W> {
         Ok(())
     }
 
-    /// What its plan could use.
+    /// The budget of its plan.
     pub fn budget(
         &mut self,
         group: usize,
@@ -89,7 +89,7 @@ impl<W: Write> PeriodWriter<W> {
         Ok(())
     }
 
-    /// What its policy decided.
+    /// The decision of its policy.
     pub fn decision(
         &mut self,
         group: usize,
@@ -101,7 +101,7 @@ impl<W: Write> PeriodWriter<W> {
         Ok(())
     }
 
-    /// What became of the plan.
+    /// The outcome of the plan.
     pub fn outcome(
         &mut self,
         group: usize,
@@ -128,7 +128,7 @@ impl<W: Write> PeriodWriter<W> {
         self.outcome(group, scan.period, outcome)
     }
 
-    /// Its tracker lost periods.
+    /// The group's tracker lost periods.
     pub fn lost(&mut self, group: usize, periods: u32, reason: &str) -> Result<(), RecordingError> {
         self.check_group(group)?;
         self.before_period()?;
@@ -136,7 +136,7 @@ impl<W: Write> PeriodWriter<W> {
         Ok(())
     }
 
-    /// It ended.
+    /// The group ended.
     pub fn ended(&mut self, group: usize) -> Result<(), RecordingError> {
         self.check_group(group)?;
         self.encoder.ended(&mut self.pending, group);

@@ -33,7 +33,7 @@ pub struct ReferenceBuilder<W: Write> {
 }
 
 impl<W: Write> ReferenceBuilder<W> {
-    /// Starts a recording on `out`; `name` stands in error messages.
+    /// Starts a recording on `out`; `name` is for error messages.
     pub fn new(out: W, name: &str, header: &Header) -> Result<Self, RecordingError> {
         Ok(ReferenceBuilder {
             writer: ReferenceWriter::new(out, name, header)?,
@@ -43,7 +43,7 @@ impl<W: Write> ReferenceBuilder<W> {
         })
     }
 
-    /// Writes what is known of a process.
+    /// Writes a process's numbers and command line.
     pub fn process(&mut self, process: &Process) -> Result<(), RecordingError> {
         self.writer.process(process)
     }
@@ -68,7 +68,7 @@ impl<W: Write> ReferenceBuilder<W> {
         })
     }
 
-    /// Anything else but waiting, which takes time.
+    /// An event other than waiting, which takes time.
     pub fn event(
         &mut self,
         stream: u32,
@@ -130,8 +130,8 @@ impl<W: Write> ReferenceBuilder<W> {
         Ok(())
     }
 
-    /// Ends the recording and gives the stream back. `cut_off`: the program did more than what
-    /// was to be had of it.
+    /// Ends the recording and gives the stream back. `cut_off`: the program did more than could be
+    /// recorded.
     pub fn finish(mut self, cut_off: bool) -> Result<W, RecordingError> {
         self.flush()?;
         if cut_off {

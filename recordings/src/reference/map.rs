@@ -2,7 +2,7 @@
 
 use super::{Header, Level};
 
-/// What a region is.
+/// The kind of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RegionKind {
     /// The program's heap (brk).
@@ -18,7 +18,7 @@ pub enum RegionKind {
 /// One region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
-    /// First address.
+    /// First address of the region.
     pub start: u64,
     /// Address after the last.
     pub end: u64,
@@ -26,7 +26,7 @@ pub struct Region {
     pub writable: bool,
     /// Shared with other processes; else private.
     pub shared: bool,
-    /// What it is.
+    /// Its kind.
     pub kind: RegionKind,
     /// The file, or the name in brackets, or nothing.
     pub name: String,
@@ -34,7 +34,7 @@ pub struct Region {
 
 impl Region {
     /// Bytes that Linux may back with huge pages of this size: those of private anonymous memory
-    /// that lie in whole aligned huge pages (Linux, `admin-guide/mm/transhuge.rst`).
+    /// in whole aligned huge pages (Linux, `admin-guide/mm/transhuge.rst`).
     pub fn huge_page_bytes(&self, huge_page_bytes: u64) -> u64 {
         if self.shared || self.kind == RegionKind::File || huge_page_bytes == 0 {
             return 0;
@@ -49,7 +49,7 @@ impl Region {
 pub struct MapSnapshot {
     /// Number of the process.
     pub process: u32,
-    /// When.
+    /// Time, as in references.
     pub time: u64,
     /// Its regions in ascending order.
     pub regions: Vec<Region>,
@@ -96,11 +96,11 @@ impl Level {
     }
 }
 
-/// What a header's `executed_by` says where instructions were not counted.
+/// A header's `executed_by` where instructions were not counted.
 pub const IN_NANOSECONDS: &str = "time in nanoseconds";
 
 impl Header {
-    /// Whether numbers of instructions are that; samples have nanoseconds in their place.
+    /// Whether numbers of instructions are counted; samples have nanoseconds in their place.
     pub fn counts_instructions(&self) -> bool {
         !self.executed_by.contains(IN_NANOSECONDS)
     }

@@ -9,9 +9,9 @@
 //! LIST    at the end: stream, first time and references of each REFS chunk, in file order
 //! ```
 //!
-//! A *stream* is what one thread did, from its start to its end. Every thread, and every process
-//! that a fork or an exec began, has its own. Instructions are counted per stream. *Time* is
-//! what orders streams among each other: a stream begins at its creator's time, advances by one
+//! A *stream* is the work of one thread, from its start to its end. Every thread, and every process
+//! that a fork or an exec began, has its own. Instructions are counted per stream. *Time*
+//! orders streams among each other: a stream begins at its creator's time, advances by one
 //! per instruction, and jumps to the latest time of all when it returns from a system call that
 //! waits. One thread alone: time is the number of instructions.
 //!
@@ -46,7 +46,7 @@ const PROCESS: ChunkKind = ChunkKind::new(b"PROC");
 const ENDING: ChunkKind = ChunkKind::new(b"ENDS");
 const LIST: ChunkKind = ChunkKind::new(b"LIST");
 
-/// After which cache the references were taken.
+/// The cache after which the references were taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -60,17 +60,18 @@ pub enum Level {
     Llc,
 }
 
-/// The shape of one cache.
+/// The geometry of one cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheShape {
-    /// Its size.
+    /// Its size, in bytes.
     pub size_bytes: u64,
     /// Lines per set.
     pub ways: u32,
 }
 
-/// What the recording was made with. Caches are LRU and allocate on loads and stores alike.
+/// The caches and the sampling of a recording. Caches are LRU and allocate on loads and stores
+/// alike.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
     /// After which cache.
@@ -87,7 +88,7 @@ pub struct Filter {
     pub sample_one_in: u64,
 }
 
-/// What stands at the head of a recording.
+/// The header of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The program and its arguments.
@@ -103,14 +104,14 @@ pub struct Header {
     pub write_backs: bool,
     /// Program and version.
     pub created_by: String,
-    /// What executed the instructions, and its version.
+    /// The processor or emulator, and its version.
     pub executed_by: String,
 }
 
 /// One load or store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Reference {
-    /// Virtual address.
+    /// Virtual address of the first byte.
     pub address: u64,
     /// log2 of its size in bytes, 0 to 6.
     pub size_log2: u8,
@@ -119,16 +120,16 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Its size.
+    /// Its size, in bytes.
     pub fn size_bytes(&self) -> u64 {
         1 << self.size_log2
     }
 }
 
-/// A line that was changed since it came leaves the caches: [`Filter::line_bytes`] bytes are
-/// written to what lies beyond the level that was recorded. No load or store of the program: a
-/// consumer of the program's own references passes over it. It stands in the stream, and at the
-/// place, of the reference that drove the line out.
+/// A line that was changed since it was filled leaves the caches: [`Filter::line_bytes`] bytes are
+/// written to the level beyond the recorded one. No load or store of the program: a consumer of the
+/// program's own references skips it. It is in the stream, and at the place, of the reference that
+/// evicted the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WriteBack {
     /// Virtual address of its first byte.
@@ -140,7 +141,7 @@ pub struct WriteBack {
 pub enum Event {
     /// Memory was mapped.
     Map {
-        /// Where it came to lie.
+        /// Address that it got.
         address: u64,
         /// Its length.
         length_bytes: u64,
@@ -151,30 +152,30 @@ pub enum Event {
     },
     /// Memory was unmapped.
     Unmap {
-        /// Where.
+        /// First address.
         address: u64,
         /// Its length.
         length_bytes: u64,
     },
     /// A mapping was moved or resized.
     Remap {
-        /// Where it was.
+        /// Address before.
         old_address: u64,
-        /// How long it was.
+        /// Length before, in bytes.
         old_length_bytes: u64,
-        /// Where it is.
+        /// Address after.
         address: u64,
-        /// How long it is.
+        /// Length after, in bytes.
         length_bytes: u64,
     },
     /// The heap ends here now.
     Break {
-        /// Its end.
+        /// Its end address.
         address: u64,
     },
     /// madvise.
     Advise {
-        /// Where.
+        /// First address.
         address: u64,
         /// Its length.
         length_bytes: u64,
@@ -183,7 +184,7 @@ pub enum Event {
     },
     /// Protection was changed.
     Protect {
-        /// Where.
+        /// First address.
         address: u64,
         /// Its length.
         length_bytes: u64,
@@ -203,48 +204,48 @@ pub enum Event {
     SignalReturn,
     /// The thread ends.
     Exit {
-        /// The code it gave.
+        /// Its exit code.
         code: u64,
-        /// And with it the process.
+        /// The process ends with it.
         process: bool,
     },
     /// The program marked this place, with a number of its choice.
     Mark {
-        /// The number.
+        /// Number of the mark.
         mark: u64,
     },
     /// Time passed without instructions: the stream waited for others.
     Waited {
-        /// How much.
+        /// Length of the wait, in the stream's unit of time.
         time: u64,
     },
     /// References could not be recorded.
     Lost {
-        /// How many.
+        /// Number of references.
         references: u64,
     },
     /// An instruction was fetched. Recorders leave these out; traces of other tools have them.
     Fetch {
-        /// Where it lies.
+        /// Address of the instruction.
         address: u64,
         /// Its length; 1 where that is not known.
         size_bytes: u64,
     },
-    /// One that a later version wrote.
+    /// An event of a later version.
     Unknown {
-        /// Its number.
+        /// Its event number.
         kind: u64,
     },
 }
 
-/// What stands at one place of a stream.
+/// A record at one place of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Record {
     /// A load or store.
     Reference(Reference),
     /// A changed line that left the caches.
     WriteBack(WriteBack),
-    /// Anything else.
+    /// Any other event.
     Event(Event),
 }
 
@@ -259,11 +260,11 @@ pub struct Placed {
     pub time: u64,
     /// Instructions that the stream had executed.
     pub instructions: u64,
-    /// What.
+    /// The record.
     pub record: Record,
 }
 
-/// What is known of a process.
+/// Numbers and command line of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Its number in the recording.
@@ -278,7 +279,7 @@ pub struct Process {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ending {
-    /// What the first process gave at its exit.
+    /// Exit code of the first process.
     pub exit_code: Option<i32>,
     /// Or the signal that ended it.
     pub signal: Option<i32>,

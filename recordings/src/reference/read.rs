@@ -17,10 +17,10 @@ use crate::codec::{Cursor, Malformed};
 use crate::container::{Chunk, ContainerReader, IndexEntry, Truncation};
 use crate::error::RecordingError;
 
-/// Where a block is and how it begins.
+/// Place and start of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockEntry {
-    /// Where in the file.
+    /// Offset in the file, in bytes.
     pub at: IndexEntry,
     /// Its stream.
     pub stream: u32,
@@ -56,8 +56,8 @@ impl ReferenceReader<BufReader<File>> {
 }
 
 impl<R: Read + Seek> ReferenceReader<R> {
-    /// Reads a recording from any stream; `name` stands in error messages. A recording that was
-    /// cut off is read through once to learn where its blocks are.
+    /// Reads a recording from any stream; `name` is for error messages. A recording that was
+    /// cut off is read through once to find its blocks.
     pub fn new(from: R, name: &str) -> Result<Self, RecordingError> {
         let (container, header) =
             ContainerReader::of_versions(from, name, CONTENT, OLDEST_VERSION..=CONTENT_VERSION)?;
@@ -77,7 +77,7 @@ impl<R: Read + Seek> ReferenceReader<R> {
         Ok(reader)
     }
 
-    /// What stands at its head.
+    /// The header of the recording.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -87,7 +87,7 @@ impl<R: Read + Seek> ReferenceReader<R> {
         self.truncation.as_ref()
     }
 
-    /// How it ended, where the writer said so.
+    /// How it ended, where the writer recorded that.
     pub fn ending(&self) -> Option<&Ending> {
         self.ending.as_ref()
     }
@@ -153,7 +153,7 @@ impl<R: Read + Seek> ReferenceReader<R> {
         }
     }
 
-    /// Learns the blocks from the list at the end, and reads the few other chunks.
+    /// Reads the blocks from the list at the end, and the few other chunks.
     fn read_list(&mut self, index: Vec<IndexEntry>) -> Result<(), RecordingError> {
         let mut listed = Vec::new();
         for entry in index.iter().filter(|e| e.kind != REFERENCES) {
@@ -176,7 +176,7 @@ impl<R: Read + Seek> ReferenceReader<R> {
         Ok(())
     }
 
-    /// Learns the blocks by reading all there is.
+    /// Finds the blocks by reading all chunks.
     fn scan(&mut self) -> Result<(), RecordingError> {
         let mut number = 0;
         while let Some(chunk) = self.container.next_chunk()? {
@@ -276,7 +276,7 @@ impl OpenBlock {
     }
 }
 
-/// Is given records, see [`References::visit`].
+/// Receives records, see [`References::visit`].
 pub trait Visitor {
     /// A reference of this stream and process, which had executed so many instructions.
     fn reference(
@@ -287,7 +287,7 @@ pub trait Visitor {
         reference: Reference,
     ) -> ControlFlow<()>;
 
-    /// What is no reference.
+    /// A record that is no reference.
     fn other(&mut self, placed: Placed) -> ControlFlow<()>;
 }
 
@@ -310,7 +310,8 @@ pub struct References<'a, R> {
     heads: BinaryHeap<Reverse<(u64, u32)>>,
     /// Blocks under way, but for that of the stream whose turn it is.
     open: BTreeMap<u32, OpenBlock>,
-    /// That one: its records come without a look at the others until one of theirs is earlier.
+    /// That one: its records come without a comparison with the others until one of theirs is
+    /// earlier.
     current: Option<(u32, OpenBlock)>,
     failed: bool,
 }
@@ -353,8 +354,8 @@ impl<R: Read + Seek> References<'_, R> {
 
     /// Gives a visitor all records that are left, up to the one that it breaks at: those that the
     /// iterator gives, in the same order, but faster, since a stream's references come without a
-    /// look at the others as long as it may be their turn. Of a block that is damaged the visitor
-    /// may be given a record more.
+    /// comparison with the others as long as it may be their turn. Of a block that is damaged the
+    /// visitor may be given a record more.
     #[inline]
     pub fn visit(&mut self, visitor: &mut impl Visitor) -> Result<(), RecordingError> {
         while !self.failed {
@@ -403,7 +404,7 @@ impl<R: Read + Seek> References<'_, R> {
         Ok(())
     }
 
-    /// Goes over to the stream whose next record is the earliest; false when there is none.
+    /// Switches to the stream whose next record is the earliest; false when there is none.
     #[cold]
     fn choose(&mut self) -> Result<bool, RecordingError> {
         while let Some(Reverse((_, stream))) = self.heads.pop() {

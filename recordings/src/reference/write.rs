@@ -9,7 +9,7 @@ use crate::codec::put_number;
 use crate::container::ContainerWriter;
 use crate::error::RecordingError;
 
-/// What stands before the records of a block.
+/// The fields before the records of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHead {
     /// Number of the stream.
@@ -34,7 +34,7 @@ pub struct ReferenceWriter<W: Write> {
 }
 
 impl<W: Write> ReferenceWriter<W> {
-    /// Starts a recording on `out`; `name` stands in error messages.
+    /// Starts a recording on `out`; `name` is for error messages.
     pub fn new(out: W, name: &str, header: &Header) -> Result<Self, RecordingError> {
         Ok(ReferenceWriter {
             container: ContainerWriter::new(out, name, CONTENT, CONTENT_VERSION, header)?,
@@ -69,13 +69,13 @@ impl<W: Write> ReferenceWriter<W> {
         self.put(MAPS)
     }
 
-    /// Writes what is known of a process.
+    /// Writes a process's numbers and command line.
     pub fn process(&mut self, process: &Process) -> Result<(), RecordingError> {
         self.payload = serde_json::to_vec(process).unwrap_or_default();
         self.put(PROCESS)
     }
 
-    /// Says how the recording ended, before [`Self::finish`].
+    /// Records how the run ended, before [`Self::finish`].
     pub fn ending(&mut self, ending: &Ending) -> Result<(), RecordingError> {
         self.payload = serde_json::to_vec(ending).unwrap_or_default();
         self.put(ENDING)

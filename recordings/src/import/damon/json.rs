@@ -8,7 +8,7 @@
 //!                               "nr_accesses": {"samples": 3, "percent": null}}]}]}]
 //! ```
 //!
-//! Numbers stand as numbers or as text, with commas and with units. A document may have the list
+//! Numbers are numbers or text, with commas and with units. A document may have the list
 //! within `damo_records`, `damon_records` and `record_list`.
 
 use std::fmt;
@@ -112,7 +112,7 @@ struct State<'a, 'b> {
     aggr_ns: Option<u64>,
 }
 
-/// Implements a seed that a visitor of itself carries out.
+/// Implements a seed that a visitor of itself executes.
 macro_rules! visits {
     ($name:ident, $method:ident, $expecting:literal) => {
         impl<'de> DeserializeSeed<'de> for $name<'_, '_, '_> {
@@ -129,7 +129,7 @@ macro_rules! visits {
     };
 }
 
-/// The list of records, wherever it stands.
+/// The list of records, at any place of the document.
 struct Document<'s, 'a, 'b> {
     state: &'s mut State<'a, 'b>,
 }
@@ -271,7 +271,7 @@ impl<'de> Deserialize<'de> for Regions {
                     let start = r.start.whole().ok_or_else(no_address)?;
                     let end = r.end.whole().ok_or_else(no_address)?;
                     let accesses = r.nr_accesses.and_then(|a| a.samples.or(a.percent));
-                    // -1 stands for a snapshot of nothing; a share of a sample is some.
+                    // -1 marks a snapshot of nothing; a share of a sample is some.
                     let accesses = accesses.map_or(0.0, |a| a.number.ceil()).max(0.0) as u64;
                     all.push(Region { start, end, accesses });
                 }

@@ -1,10 +1,10 @@
 //! DAMON records as damo writes them: regions of each monitored target with how often samples
 //! found them accessed, snapshot by snapshot. They become period recordings.
 //!
-//! A target becomes a group with an address space of its own, a snapshot a period. DAMON speaks
-//! of regions: every page of a region that was found accessed at all counts as accessed in the
-//! period. A target's pages are those its regions cover. Where pages lay is not known: all count
-//! as lying in the one tier there was.
+//! A target becomes a group with an address space of its own, a snapshot a period. DAMON reports
+//! regions: every page of a region that was found accessed at all counts as accessed in the period.
+//! A target's pages are those its regions cover. The tier of a page is not known: all count as in
+//! the one tier there was.
 //!
 //! - [`binary`]: the old `damon.data`, format versions 0 to 2;
 //! - [`json`]: what damo writes today, plain or zlib-compressed;
@@ -57,9 +57,9 @@ struct Region {
 /// The regions of one target at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Snapshot {
-    /// When it began, where the file says.
+    /// When it began, in ns, where the file has that.
     start_ns: Option<u64>,
-    /// When it ended.
+    /// When it ended, in ns.
     end_ns: u64,
     regions: Vec<Region>,
 }
@@ -79,9 +79,9 @@ struct Totals {
 }
 
 impl Sink<'_> {
-    /// Takes a snapshot of the target of this key; an error says what is wrong with it.
+    /// Takes a snapshot of the target of this key; an error names the fault in it.
     fn snapshot(&mut self, target: u64, snapshot: &Snapshot) -> Result<(), String> {
-        // damo ends some files with a snapshot of nothing, to tell how long the last one was.
+        // damo ends some files with a snapshot of nothing, whose time is the end of the last one.
         if let [Region { start: 0, end: 0, .. }] = snapshot.regions[..] {
             return Ok(());
         }

@@ -21,7 +21,7 @@ struct Store {
     last_ns: u64,
 }
 
-/// The snapshots of all targets, in the order in which these were first seen.
+/// The snapshots of all targets, in the order of their first snapshots.
 pub(super) struct Spool {
     numbers: BTreeMap<u64, usize>,
     stores: Vec<Store>,
@@ -86,7 +86,7 @@ impl Spool {
     }
 
     /// The mean time between snapshots of the first target that has several, or the length of the
-    /// first snapshot that says it.
+    /// first snapshot that has one.
     pub(super) fn interval_ns(&self) -> Option<u64> {
         let mean = |s: &Store| {
             let between = s.snapshots.checked_sub(1).filter(|n| *n > 0)?;

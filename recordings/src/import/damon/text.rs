@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Times are those at which snapshots end; the last number, the region's age, is not always there.
-//! Lines of other tracepoints are passed over.
+//! Lines of other tracepoints are skipped.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ fn parse(before: &str, after: &str) -> Option<(u64, u64, u64, Region)> {
     let target = words.next()?.strip_prefix("target_id=")?.parse().ok()?;
     let count = words.next()?.strip_prefix("nr_regions=")?.parse().ok()?;
     let (start, end) = words.next()?.strip_suffix(':')?.split_once('-')?;
-    // -1 stands for a snapshot of nothing.
+    // -1 marks a snapshot of nothing.
     let accesses = words.next()?.parse::<i64>().ok()?.max(0) as u64;
     let region = Region { start: start.parse().ok()?, end: end.parse().ok()?, accesses };
     Some((time, target, count, region))
