@@ -1,11 +1,11 @@
 //! The loop of Terrace: observe, decide, act, once a period, for each group.
 //!
-//! **Knows** the three interfaces of the core: [`Tracker`](terrace_core::interfaces::Tracker),
+//! **Depends on** the three interfaces of the core: [`Tracker`](terrace_core::interfaces::Tracker),
 //! [`Policy`](terrace_core::policy::Policy), [`Mover`](terrace_core::interfaces::Mover). **Must not
-//! know** which machine it runs on, where time comes from, or what becomes of its reports.
+//! depend on** the machine it runs on, the source of time, or the use of its reports.
 //!
 //! - [`limit`]: how much fast memory a group may use;
-//! - [`report`]: what the engine tells an observer about each period;
+//! - [`report`]: the engine's report of each period to an observer;
 //! - [`run`]: the loop itself.
 #![forbid(unsafe_code)]
 

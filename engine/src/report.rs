@@ -1,4 +1,4 @@
-//! What the engine tells about each period: the interface to recordings, tables and screens.
+//! The engine's report of each period: the interface to recordings, tables and screens.
 
 use terrace_core::interfaces::MachineError;
 use terrace_core::plan::{Decision, Outcome};
@@ -9,13 +9,13 @@ use terrace_core::scan::{Budget, Scan};
 pub struct PeriodReport<'a> {
     /// Position of the group in the engine's list.
     pub group: usize,
-    /// What was seen.
+    /// The scan of the tracker.
     pub scan: &'a Scan,
-    /// What the plan could use.
+    /// The budget of the plan.
     pub budget: Budget,
-    /// What the policy decided.
+    /// The decision of the policy.
     pub decision: &'a Decision,
-    /// What became of the plan, retries included.
+    /// The outcome of the plan, retries included.
     pub outcome: &'a Outcome,
     /// Processor time since the report before, in ns, where it is known.
     pub cpu: Cpu,
@@ -26,15 +26,15 @@ pub struct PeriodReport<'a> {
 /// Processor time of one period by its part of the loop, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cpu {
-    /// Observing.
+    /// Time of the tracker, in ns.
     pub tracker_ns: Option<u64>,
-    /// Deciding.
+    /// Time of the policy, in ns.
     pub policy_ns: Option<u64>,
-    /// Moving.
+    /// Time of the mover, in ns.
     pub mover_ns: Option<u64>,
 }
 
-/// Is told what happens. An error ends the run.
+/// Receives the engine's reports. An error ends the run.
 pub trait Observer {
     /// A period of a group is over.
     fn period(&mut self, report: &PeriodReport<'_>) -> Result<(), MachineError>;

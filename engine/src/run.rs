@@ -1,5 +1,5 @@
-//! The loop: all groups are observed, then all decide, then all act, so that their scans speak
-//! of the same time and no group's moves delay another's scan.
+//! The loop: all groups are observed, then all decide, then all act, so that their scans are of the
+//! same time and no group's moves delay another's scan.
 
 use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
 use terrace_core::plan::{Direction, Failure, FailureReason, Outcome, Plan};
@@ -9,13 +9,13 @@ use terrace_core::scan::{Budget, Scan};
 use crate::limit::FastLimit;
 use crate::report::{Cpu, Observer, PeriodReport};
 
-/// A group under the engine's care.
+/// A group that the engine manages.
 pub struct Group {
     /// Its name, for messages.
     pub name: String,
-    /// Sees its pages.
+    /// Observes its pages.
     pub tracker: Box<dyn Tracker>,
-    /// Decides.
+    /// Chooses the pages to move.
     pub policy: Box<dyn Policy>,
     /// Moves its pages.
     pub mover: Box<dyn Mover>,
@@ -25,12 +25,12 @@ pub struct Group {
     pub moved_pages: u64,
 }
 
-/// How the engine goes about it.
+/// Options of the engine.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// How often moves that failed for a passing reason are tried again in the same period.
-    /// What still fails is reported by reason; the next scan shows the page where it is, and
-    /// the policy asks again if it still wants it moved.
+    /// The rest is reported by reason; the next scan shows the page where it is, and the policy
+    /// requests the move again if it still pays.
     pub retries: u32,
     /// Processor time of the calling thread in ns, where the machine has such a clock. Used for
     /// reporting only, never for deciding.
@@ -43,33 +43,33 @@ impl Default for Options {
     }
 }
 
-/// Why a run ended before its time.
+/// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// A machine could not go on.
+    /// A machine could not continue.
     #[error("group '{group}', {part}: {source}")]
     Machine {
-        /// The group.
+        /// Name of the group.
         group: String,
         /// "tracker", "mover" or "observer".
         part: &'static str,
-        /// What the machine said.
+        /// The machine's message.
         source: MachineError,
     },
-    /// A mover that lost or invented pages. The run ends, because nothing it reports can be
-    /// trusted.
+    /// A mover that lost or invented pages. The run ends, because none of its reports can be relied
+    /// on.
     #[error(
         "group '{group}': the mover '{mover}' was asked for {asked} pages of {direction:?} and \
          accounted for {got}; this is a defect of the mover, please report it"
     )]
     Unaccounted {
-        /// The group.
+        /// Name of the group.
         group: String,
-        /// The mover.
+        /// Name of the mover.
         mover: &'static str,
-        /// Which way.
+        /// Direction of the moves.
         direction: Direction,
-        /// Pages of the plan.
+        /// Number of pages in the plan.
         asked: u64,
         /// Pages moved and failed.
         got: u64,
@@ -83,7 +83,7 @@ struct Member {
     mover_cpu_ns: Option<u64>,
 }
 
-/// Observe, decide, act: see the crate's documentation.
+/// The loop over all groups: see the crate's documentation.
 pub struct Engine {
     members: Vec<Member>,
     options: Options,
@@ -107,7 +107,7 @@ impl Engine {
         self.members.get_mut(index).map(|m| &mut m.group)
     }
 
-    /// Runs periods until every group has ended or `stop` says so before a period.
+    /// Runs periods until every group has ended or `stop` returns true before a period.
     pub fn run(
         &mut self,
         observer: &mut dyn Observer,

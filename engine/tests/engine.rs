@@ -19,7 +19,7 @@ fn page(index: u64) -> VirtualRange {
     VirtualRange { space: SpaceId(0), start: index * PAGE, size_bytes: PAGE }
 }
 
-/// Says what it was told to say.
+/// Returns the given answers in turn.
 struct Script(VecDeque<Observation>);
 
 impl Tracker for Script {
@@ -31,7 +31,7 @@ impl Tracker for Script {
     }
 }
 
-/// Asks for the same plan in every period and remembers its budgets.
+/// Requests the same plan in every period and remembers its budgets.
 struct Always(Plan, Arc<Mutex<Vec<Budget>>>);
 
 impl Policy for Always {

@@ -1,5 +1,4 @@
-//! What a field of a row is in a file: its physical kind, whether it may be null, and the
-//! conversions.
+//! A field of a row in a file: its physical kind, whether it may be null, and the conversions.
 
 /// Physical kinds of columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,9 +9,9 @@ table! {
         row: String,
         /// Its column: a policy or another setting.
         column: String,
-        /// What was measured.
+        /// The measure's name, with its unit.
         measure: String,
-        /// The value; its unit stands in the measure's name.
+        /// The value; its unit is in the measure's name.
         value: f64,
     }
 }

@@ -26,12 +26,12 @@ pub(crate) const ROWS_PER_GROUP: usize = 16 * 1024;
 /// Why a table could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
-    /// The file system said no.
+    /// The file system reported an error.
     #[error("{path}: {source}; expected a results directory that can be read and written")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// There is no such file.
@@ -39,7 +39,7 @@ pub enum ResultsError {
         "{path}: no such file; expected a results directory as 'terrace run --out DIR' makes it"
     )]
     Missing {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Not a Parquet file, or a damaged one.
@@ -47,9 +47,9 @@ pub enum ResultsError {
         "{path}: {source}; expected a Parquet file as 'terrace run' writes it, run the experiment again"
     )]
     Parquet {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the library said.
+        /// The library's error.
         source: ParquetError,
     },
     /// A file so damaged that the Parquet library gave up on it without an error.
@@ -57,17 +57,17 @@ pub enum ResultsError {
         "{path}: got a damaged file, expected a Parquet file as 'terrace run' writes it, run the experiment again"
     )]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A column is missing, or holds something else.
+    /// A column is missing or of another kind.
     #[error(
         "{path}: column '{column}' is missing or of another kind; the results were written by another version, run the experiment again"
     )]
     Column {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The column.
+        /// Name of the column.
         column: &'static str,
     },
 }
@@ -347,7 +347,7 @@ mod tests {
         let all = [row(7)].into_iter().chain(expected("first"));
         let all: Vec<_> = all.chain([row(8)]).chain(expected("second")).collect();
         assert!(rows == all, "{} rows of {}", rows.len(), all.len());
-        // What is missing, damaged or another table is said.
+        // What is missing, damaged or another table is reported.
         let says = |directory: &Path| {
             let mut writer = TableWriter::<RunRow>::create(together).unwrap();
             writer.append(directory, "run", "x").unwrap_err().to_string()

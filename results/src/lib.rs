@@ -1,10 +1,10 @@
 //! Result tables: the same columns from every machine, as Parquet files.
 //!
-//! **Knows** the columns and the files. **Must not know** who fills the tables or who draws
-//! them: experiments write, reports read.
+//! **Depends on** the columns and the files. **Must not depend on** writers of the tables or
+//! programs that draw them: experiments write, reports read.
 //!
 //! A results directory holds [`PeriodRow`]s in `periods.parquet`, [`RunRow`]s in
-//! `runs.parquet`, [`HeatRow`]s in `heat.parquet` and, from machines that know references,
+//! `runs.parquet`, [`HeatRow`]s in `heat.parquet` and, from machines with references,
 //! [`HardwareRow`]s in `hardware.parquet`. A table is a struct declared with
 //! the macro of `table.rs`; a column is added by adding a field.
 #![forbid(unsafe_code)]

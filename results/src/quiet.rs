@@ -22,7 +22,7 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
         }));
     });
     let before = QUIET.replace(true);
-    // What `work` holds is dropped by the panic; nothing of it is seen afterwards.
+    // `work`'s values are dropped by the panic; nothing of them is used afterwards.
     let result = panic::catch_unwind(AssertUnwindSafe(work));
     QUIET.set(before);
     result.ok()

@@ -71,7 +71,7 @@ table! {
         pages_out: u64,
         /// Batches of migrations.
         batches: u64,
-        /// Time that cores stood still for shootdowns.
+        /// Time that cores were stopped for shootdowns.
         stall_ns: f64,
         /// Pages read by the switch.
         pages_fetched: u64,

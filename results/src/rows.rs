@@ -9,7 +9,7 @@ table! {
         experiment: String,
         /// "sim", "vm" or "host".
         machine: String,
-        /// The policy asked for.
+        /// The requested policy.
         policy: String,
         /// Name of the group.
         group: String,
@@ -96,7 +96,7 @@ table! {
         tracker: Option<String>,
         /// What moved pages, on a live machine: "move_pages" or "tiermem".
         mover: Option<String>,
-        /// The policy asked for.
+        /// The requested policy.
         policy: String,
         /// Its parameters, as a JSON object.
         parameters: String,
@@ -169,7 +169,7 @@ table! {
         slowdown: Option<f64>,
         /// Lines read from fast memory over lines read from memory: what `hit_ratio` estimates by
         /// pages. Where references are known, as are the columns that follow; on a virtual machine
-        /// whose clock knows the memory those of all that ran in it, where there is one group.
+        /// whose clock models the memory those of all that ran in it, where there is one group.
         reference_hit_ratio: Option<f64>,
         /// Loads and stores of the program.
         references: Option<u64>,
@@ -187,9 +187,9 @@ table! {
         /// The same of slow memory.
         slow_loaded_ns: Option<f64>,
         /// Time that processors were busy in the kernel, in ms, all processors together; on a virtual
-        /// machine whose clock knows the memory.
+        /// machine whose clock models the memory.
         kernel_ms: Option<f64>,
-        /// Time that it stood still for migration, in ms.
+        /// Time that it was stopped for migration, in ms.
         migration_ms: Option<f64>,
         /// Bytes copied for it.
         migrated_bytes: Option<u64>,
@@ -230,9 +230,9 @@ table! {
 }
 
 table! {
-    /// What one period of one group cost the hardware, on a machine that knows references. Times
-    /// are summed over the group's cores. On a virtual machine whose clock knows the memory: of all
-    /// that ran in it, and the group is "all" where there are several.
+    /// Hardware costs of one period of one group, on a machine with references. Times are summed
+    /// over the group's cores. On a virtual machine whose clock models the memory: of all that ran
+    /// in it, and the group is "all" where there are several.
     pub struct HardwareRow in "hardware" {
         /// Identifies the run within the results directory.
         run: String,
@@ -256,13 +256,13 @@ table! {
         slow_stall_ms: f64,
         /// Waiting for room in the store buffer, in ms.
         store_stall_ms: f64,
-        /// Busy in the kernel, in ms; on a virtual machine whose clock knows the memory.
+        /// Busy in the kernel, in ms; on a virtual machine whose clock models the memory.
         kernel_ms: Option<f64>,
         /// Page faults, in ms. Of the simulated machine alone, as are all counts that may be null.
         fault_ms: Option<f64>,
         /// Of that, allocating page-table pages, in ms.
         table_allocation_ms: Option<f64>,
-        /// Standing still for migration, in ms.
+        /// Stopped for migration, in ms.
         migration_ms: Option<f64>,
         /// Page faults.
         faults: Option<u64>,
@@ -277,7 +277,7 @@ table! {
         /// Lines read from slow memory.
         slow_reads: u64,
         /// Mean latency of a line of fast memory beyond the caches, queues included, in ns; on a
-        /// virtual machine whose clock knows the memory.
+        /// virtual machine whose clock models the memory.
         fast_loaded_ns: Option<f64>,
         /// The same of slow memory.
         slow_loaded_ns: Option<f64>,
@@ -349,7 +349,7 @@ table! {
         periods: u64,
         /// Share of its pages and periods in which the page was accessed.
         accessed_share: f64,
-        /// Share of its pages and periods in which the page lay in fast memory.
+        /// Share of its pages and periods in which the page was in fast memory.
         fast_share: f64,
     }
 }
