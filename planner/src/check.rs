@@ -2,7 +2,7 @@
 //! what was predicted, and what page tables in fast memory and huge pages would add.
 //!
 //! A check can *refine*: prediction and measurement differ by some points, and they differ by about
-//! as much at a share nearby. So the least share is looked for again with the target moved by the
+//! as much at a share nearby. So the least share is searched again with the target moved by the
 //! difference, and run again, until the measured slowdown is near the target.
 
 use anyhow::Context;
@@ -22,7 +22,8 @@ use crate::plan::{Fixed, Plan, Player, Recommended, Request, least_share};
 use crate::recording::Recording;
 use terrace_core::refuse;
 
-/// How near to the target a refined answer shall be measured, in slowdown.
+/// Tolerance within which the measured slowdown of a refined answer should be near the target, in
+/// slowdown.
 const NEAR: f64 = 0.004;
 
 /// The variant that all others are compared with.
@@ -31,7 +32,7 @@ pub const AS_PLANNED: &str = "as planned";
 /// One run of the check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Checked {
-    /// The program.
+    /// Name of the program.
     pub program: String,
     /// The policy.
     pub policy: String,
@@ -39,22 +40,22 @@ pub struct Checked {
     pub round: u64,
     /// Share of fast memory.
     pub share: f64,
-    /// What was predicted.
+    /// Predicted slowdown.
     pub predicted: f64,
-    /// What came out at trace fidelity.
+    /// Slowdown at trace fidelity.
     pub measured: f64,
 }
 
-/// What a variant of the answer comes to.
+/// The result of a variant of the answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WhatIf {
-    /// The program.
+    /// Name of the program.
     pub program: String,
-    /// The variant.
+    /// Name of the variant.
     pub variant: String,
     /// Run time in ms.
     pub duration_ms: f64,
-    /// Part of the run time as planned that it saves; negative where it takes longer.
+    /// Part of the planned run time that it saves; negative where it takes longer.
     pub gain: f64,
 }
 
@@ -160,7 +161,7 @@ pub fn slowdown(
     })
 }
 
-/// Runs what is recommended for a program at trace fidelity, and up to `rounds` corrections of it.
+/// Runs the recommendation for a program at trace fidelity, and up to `rounds` corrections of it.
 /// The recommendation is changed to the last of them.
 pub fn check(
     plan: &mut Plan,
@@ -174,7 +175,7 @@ pub fn check(
     let recording = &request.recordings[program];
     let fixed = Fixed::of(recording, request);
     let mut rows: Vec<Checked> = Vec::new();
-    // What interval simulation says of the share, without any correction.
+    // The share's slowdown at interval fidelity, without any correction.
     let mut uncorrected = plan.recommended[program].point.slowdown;
     for round in 0..=rounds {
         let chosen = &mut plan.recommended[program];
@@ -225,7 +226,7 @@ pub fn check(
 }
 
 /// The largest share that was run and failed, with its slowdown, and the smallest that met the
-/// target; all memory fast if none did. Asked only when one has failed.
+/// target; all memory fast if none did. Called only when one has failed.
 fn bracket(rows: &[Checked], target: f64) -> ((f64, f64), (f64, f64)) {
     let runs = || rows.iter().map(|r| (r.share, r.measured));
     let fails = runs()
@@ -237,7 +238,7 @@ fn bracket(rows: &[Checked], target: f64) -> ((f64, f64), (f64, f64)) {
     (fails, meets)
 }
 
-/// The recommendation with another share, its prediction moved by what the check found.
+/// The recommendation with another share, its prediction moved by the result of the check.
 fn corrected(
     chosen: &Recommended,
     mut point: crate::plan::CurvePoint,
@@ -262,7 +263,7 @@ fn corrected(
     }
 }
 
-/// Runs variants of what is recommended for a program at trace fidelity.
+/// Runs variants of the recommendation for a program at trace fidelity.
 pub fn what_if(
     plan: &Plan,
     request: &Request,

@@ -7,8 +7,8 @@ use crate::plan::{Plan, Program, Recommended};
 /// Shortest period of the daemon.
 const LEAST_PERIOD_MS: u64 = 50;
 
-/// What of the answer concerns the daemon. A program with all of its memory fast needs no group, and
-/// one whose pages stay where they were first touched needs none that moves them.
+/// The part of the answer that concerns the daemon. A program with all of its memory fast needs no
+/// group, and one whose pages stay where they were first touched needs none that moves them.
 pub fn terraced_toml(plan: &Plan) -> String {
     let machine = &plan.machines[plan.machine];
     let ratio = machine.slow.latency_ns / machine.fast.latency_ns.max(1e-9);

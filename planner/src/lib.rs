@@ -1,17 +1,19 @@
 //! The planner: how much fast memory a program needs to stay within a slowdown, under which policy,
 //! beside which slow memory, and at what price.
 //!
-//! **Knows** recordings, the simulated machine, the engine and experiments. **Must not know**
-//! policies' insides, arguments or screens.
+//! **Depends on** recordings, the simulated machine, the engine and experiments. **Must not depend
+//! on** policies' insides, arguments or screens.
 //!
-//! - [`recording`]: what is planned from: profiles, recordings, other tools' files, all as intervals;
-//! - [`memory`]: tiers and machines, and what an interval takes on another one;
+//! - [`recording`]: the sources of a plan: profiles, recordings, other tools' files, all as
+//!   intervals;
+//! - [`memory`]: tiers and machines, and the time of an interval on another one;
 //! - [`play`](mod@play): one recording under one policy with one share of fast memory;
 //! - [`search`]: the least share for a target, and the curve;
 //! - [`uncertainty`]: how far a predicted slowdown may be off, and where the figures come from;
-//! - [`price`]: what memory costs, and the machines that nothing beats;
+//! - [`price`]: the price of memory, and the Pareto front of machines;
 //! - [`plan`](mod@plan): all of it together: a request and its answer;
-//! - [`check`]: the answer run at trace fidelity, and what page tables and huge pages add;
+//! - [`check`]: the answer run at trace fidelity, and the gain from page tables in fast memory and
+//!   huge pages;
 //! - [`words`]: the answer in plain words;
 //! - [`config`]: the answer as a configuration of the daemon;
 //! - [`tables`]: the answer as result tables.

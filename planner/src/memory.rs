@@ -1,5 +1,5 @@
-//! Tiers and machines as a plan knows them, and what an interval takes on another machine than the
-//! one that it was recorded on.
+//! Tiers and machines of a plan, and the time of an interval on another machine than the one that
+//! it was recorded on.
 //!
 //! **Latency.** In the leading-load model (migration-granularity paper, section 5) the time of an
 //! interval is computing and waiting for leading loads. Of an interval that took `F` with all memory
@@ -27,7 +27,7 @@ pub struct Memory {
     pub name: String,
     /// Idle latency of a read beyond the caches, in ns.
     pub latency_ns: f64,
-    /// What can be read from it, in GB/s (10^9 bytes).
+    /// Read bandwidth, in GB/s (10^9 bytes).
     pub gb_per_s: f64,
 }
 
@@ -51,10 +51,10 @@ impl From<&TierSpeed> for Memory {
     }
 }
 
-/// A fast and a slow tier, with what they cost.
+/// A fast and a slow tier, with their prices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Machine {
-    /// What it is called in answers.
+    /// Its name in answers.
     pub name: String,
     /// The fast tier.
     pub fast: Memory,
@@ -85,7 +85,7 @@ impl Machine {
         }
     }
 
-    /// The same with other slow memory; what is not given stays.
+    /// The same with other slow memory; parameters that are not given stay.
     pub fn with_slow(&self, latency_ns: Option<f64>, gb_per_s: Option<f64>) -> Self {
         let slow = Memory {
             name: self.slow.name.clone(),
@@ -96,14 +96,14 @@ impl Machine {
         Machine { name, slow, ..self.clone() }
     }
 
-    /// Whether times recorded on `other` hold here without more ado.
+    /// Whether times recorded on `other` hold here unchanged.
     fn is_as_fast_as(&self, other: &Machine) -> bool {
         let same =
             |a: &Memory, b: &Memory| a.latency_ns == b.latency_ns && a.gb_per_s == b.gb_per_s;
         same(&self.fast, &other.fast) && same(&self.slow, &other.slow)
     }
 
-    /// What an interval recorded on `recorded` takes here.
+    /// The time here of an interval recorded on `recorded`.
     pub fn retime(&self, mut interval: Interval, recorded: &Machine) -> Interval {
         if self.is_as_fast_as(recorded) {
             return interval;
@@ -111,10 +111,10 @@ impl Machine {
         let (fast_ps, slow_ps) = (interval.fast_ps as f64, interval.slow_ps as f64);
         let extra_ps = slow_ps - fast_ps;
         let apart_ns = recorded.slow.latency_ns - recorded.fast.latency_ns;
-        // Leading loads; a machine without a difference in latency tells nothing of them.
+        // Leading loads; a machine without a difference in latency gives none.
         let loads = if apart_ns.abs() < 1e-9 { 0.0 } else { extra_ps.max(0.0) / apart_ns };
         let at = |latency_ns: f64| {
-            // Computing is left when nothing is waited for, and some of it always is.
+            // The rest is computing, and some of the time always is.
             (fast_ps + loads * (latency_ns - recorded.fast.latency_ns)).max(0.05 * fast_ps)
         };
         let read_bytes = interval.reads.iter().sum::<u64>() as f64 * LINE_BYTES;

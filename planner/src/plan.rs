@@ -1,5 +1,5 @@
 //! A request and its answer: curves for every program, machine and policy, the least fast memory
-//! for the target, what is recommended.
+//! for the target, and the recommendation.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,10 +21,10 @@ use terrace_core::refuse;
 /// Shares that every curve has.
 const GRID: [f64; 10] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
 
-/// Shares of the curves that only say how the answer hangs on latency.
+/// Shares of the curves that only show how the answer depends on latency.
 const COARSE_GRID: [f64; 5] = [0.0, 0.2, 0.4, 0.6, 0.8];
 
-/// Slow latencies looked at beside the recommended machine's, over it.
+/// Slow latencies evaluated beside the recommended machine's, over it.
 const LATENCY_FACTORS: [f64; 4] = [0.75, 1.0, 1.5, 2.0];
 
 /// A slowdown may be so much above the target: sums of times are rounded.
@@ -34,15 +34,15 @@ const ROUNDING: f64 = 1e-6;
 /// papers.
 pub const DEFAULT_POLICIES: [&str; 4] = ["first-touch", "lru", "lfu", "amp"];
 
-/// What is asked for.
+/// The request.
 pub struct Request {
     /// The programs, all to be on one machine.
     pub recordings: Vec<Recording>,
-    /// Run time over that with all memory fast that is allowed: 1.05 for 5 %.
+    /// Target: run time over that with all memory fast, 1.05 for 5 %.
     pub target: f64,
-    /// Policies to look at.
+    /// Policies to compare.
     pub policies: Vec<String>,
-    /// Machines to look at.
+    /// Machines to compare.
     pub machines: Vec<Machine>,
     /// Share of each footprint that may be fast, at most.
     pub fast_at_most: f64,
@@ -52,12 +52,12 @@ pub struct Request {
     pub period_ms: Option<u64>,
     /// Pages moved in a period at most; as the recording's experiment has it if `None`.
     pub moved_pages: Option<u64>,
-    /// Periods at the beginning of each recording that are played and not counted: what a program
-    /// that has run for long has behind it.
+    /// Periods at the beginning of each recording that are played and not counted: a program that
+    /// has run for long is past them.
     pub settle_periods: u64,
-    /// How near the least share is looked for.
+    /// Resolution of the least share.
     pub resolution: f64,
-    /// Runs at the same time. The answer is the same.
+    /// Number of runs at the same time. It does not change the answer.
     pub jobs: usize,
 }
 
@@ -68,7 +68,7 @@ pub struct CurvePoint {
     pub share: f64,
     /// Expected run time over that with all memory fast.
     pub slowdown: f64,
-    /// Why it may be off.
+    /// Causes of its error.
     pub uncertainty: Uncertainty,
     /// Lower end of its interval.
     pub low: f64,
@@ -80,24 +80,24 @@ pub struct CurvePoint {
     pub moved_pages: u64,
     /// Periods it took.
     pub periods: u64,
-    /// What the memory costs, where prices are known.
+    /// Price of the memory, where prices are known.
     pub cost: Option<f64>,
 }
 
-/// What was found for a program on a machine under a policy.
+/// The result for a program on a machine under a policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Curve {
     /// Position of the program.
     pub program: usize,
     /// Position of the machine.
     pub machine: usize,
-    /// The policy.
+    /// Name of the policy.
     pub policy: String,
     /// Its points, by share.
     pub points: Vec<CurvePoint>,
     /// Position of the point with the least share that meets the target.
     pub least: Option<usize>,
-    /// The same for the upper ends of the intervals: the share to be safe with.
+    /// The same for the upper ends of the intervals: the safe share.
     pub safe: Option<usize>,
 }
 
@@ -108,29 +108,29 @@ impl Curve {
     }
 }
 
-/// What is recommended for a program.
+/// The recommendation for a program.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Recommended {
-    /// The program.
+    /// Position of the program.
     pub program: String,
     /// Position of its curve.
     pub curve: usize,
-    /// The policy.
+    /// Name of the policy.
     pub policy: String,
     /// The point of the curve.
     pub point: CurvePoint,
     /// Fast memory in bytes.
     pub fast_bytes: u64,
-    /// Share of fast memory to be safe with, where one is.
+    /// Safe share of fast memory, where there is one.
     pub safe_share: Option<f64>,
 }
 
 /// The least share of fast memory at another slow latency.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sensitivity {
-    /// The program.
+    /// Position of the program.
     pub program: String,
-    /// The policy.
+    /// Name of the policy.
     pub policy: String,
     /// Latency of the slow tier in ns.
     pub slow_latency_ns: f64,
@@ -140,20 +140,20 @@ pub struct Sensitivity {
     pub slowdown: f64,
 }
 
-/// What a program of the plan is.
+/// A program of the plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Program {
     /// Its name.
     pub name: String,
-    /// The recording.
+    /// Path of the recording.
     pub recording: String,
-    /// What the recording is.
+    /// Kind of the recording.
     pub format: &'static str,
-    /// What slowdowns rest on.
+    /// Basis of the slowdowns.
     pub evidence: crate::recording::Evidence,
     /// The machine that it was recorded on.
     pub recorded_on: String,
-    /// Its memory.
+    /// Its memory, in bytes.
     pub footprint_bytes: u64,
     /// Size of its pages.
     pub page_size_bytes: u64,
@@ -161,24 +161,24 @@ pub struct Program {
     pub period_ms: u64,
     /// Pages moved in a period at most; `None` without bound.
     pub moved_pages_per_period: Option<u64>,
-    /// Slowdown with all of its memory slow, on each machine, under the first policy asked for.
+    /// Slowdown with all of its memory slow, on each machine, under the first requested policy.
     pub all_slow: f64,
     /// Share of time that it was assumed to wait for memory.
     pub assumed_waiting: Option<f64>,
 }
 
-/// One of the machines that nothing beats: a policy for each program, at a share that they all have.
+/// One choice of the Pareto front: a policy for each program, at a share that they all have.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FrontPoint {
     /// Position of the machine.
     pub machine: usize,
     /// The program.
     pub program: usize,
-    /// The policy.
+    /// Name of the policy.
     pub policy: String,
     /// Share of fast memory.
     pub share: f64,
-    /// What it costs.
+    /// Price of its memory.
     pub cost: f64,
     /// Run time over that with all memory fast.
     pub slowdown: f64,
@@ -191,23 +191,23 @@ pub struct Plan {
     pub target: f64,
     /// The programs.
     pub programs: Vec<Program>,
-    /// The machines looked at.
+    /// The machines compared.
     pub machines: Vec<Machine>,
-    /// Every curve, by program, machine and policy in the order asked for.
+    /// Every curve, by program, machine and policy in the order of the request.
     pub curves: Vec<Curve>,
-    /// Position of the machine recommended.
+    /// Position of the recommended machine.
     pub machine: usize,
-    /// What is recommended for each program on it.
+    /// The recommendation for each program on it.
     pub recommended: Vec<Recommended>,
-    /// What all memory costs then, where prices are known.
+    /// Price of all memory then, where prices are known.
     pub cost: Option<f64>,
-    /// What it would cost with all memory fast.
+    /// Price with all memory fast.
     pub all_fast_cost: Option<f64>,
-    /// Choices of cost and slowdown that nothing beats, by program; empty without prices.
+    /// Choices of price and slowdown on the Pareto front, by program; empty without prices.
     pub front: Vec<FrontPoint>,
-    /// How the answer hangs on latency.
+    /// The dependence of the answer on latency.
     pub sensitivity: Vec<Sensitivity>,
-    /// What a person should know.
+    /// Notes for people, a sentence each.
     pub warnings: Vec<String>,
     /// Heat maps of the recommended runs.
     #[serde(skip)]
@@ -227,7 +227,7 @@ impl Fixed {
         let group = recording.experiment.as_ref().and_then(|e| e.groups.first());
         let os = recording.experiment.as_ref().and_then(|e| e.machine.os.clone());
         let limit = request.moved_pages.or(group.and_then(|g| g.moved_pages_per_period));
-        // A hundred periods where nothing says how long one is.
+        // A hundred periods where no source gives their length.
         let derived = (recording.fast_ps / 100_000_000_000).clamp(1, 5_000);
         Fixed {
             period_ms: request.period_ms.or(recording.period_ms).unwrap_or(derived).max(1),
@@ -242,7 +242,7 @@ impl Fixed {
 struct Seen {
     played: Played,
     spread: f64,
-    /// Slowdown by the rule in proportion, where it was asked for.
+    /// Slowdown by the rule in proportion, where it was requested.
     in_proportion: Option<f64>,
 }
 
@@ -296,7 +296,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Plays with this share; with `closely`, what the rule of slow reads leaves open too.
+    /// Plays with this share; with `closely`, also the error of the rule of slow reads.
     fn look(&mut self, share: f64, closely: bool) -> anyhow::Result<Seen> {
         let first = self.first_seed;
         let mut played = play(self.recording, &self.setup(share, first, false))?;
@@ -310,7 +310,8 @@ impl<'a> Player<'a> {
         }
         let mean = all.iter().sum::<f64>() / all.len() as f64;
         let spread = all.iter().map(|s| (s - mean).abs()).fold(0.0, f64::max);
-        // Half of the memory shows whether a policy draws lots; with none or all there is no choice.
+        // Half of the memory shows whether a policy draws random numbers; with none or all there is
+        // no choice.
         if self.seeds_matter.is_none() && seeds > 1 && (0.3..=0.7).contains(&share) {
             self.seeds_matter = Some(spread > 0.0);
         }
@@ -327,7 +328,7 @@ impl<'a> Player<'a> {
     fn curve(&mut self, grid: &[f64], request: &Wanted) -> anyhow::Result<Vec<CurvePoint>> {
         let grid: Vec<f64> = grid.iter().copied().filter(|s| *s <= request.fast_at_most).collect();
         let mut shares = grid;
-        // In the middle first: it tells whether the others need several seeds.
+        // In the middle first: it shows whether the others need several seeds.
         if request.fast_at_most < 1.0 && !shares.contains(&request.fast_at_most) {
             shares.push(request.fast_at_most);
         }
@@ -341,7 +342,7 @@ impl<'a> Player<'a> {
             search::curve(&shares, request.target + ROUNDING, request.resolution, |shares| {
                 let many = shares.len() > 1;
                 let one = |&share: &f64| {
-                    // Nothing is slow and nothing is to be managed: what slowdown is measured against.
+                    // Nothing is slow and nothing is to be managed: the base of all slowdowns.
                     if share >= 1.0 {
                         return Ok((1.0, None));
                     }
@@ -410,17 +411,17 @@ impl<'a> Player<'a> {
     }
 }
 
-/// What a curve is for.
+/// Purpose of a curve.
 #[derive(Clone, Copy)]
 struct Wanted {
     target: f64,
     fast_at_most: f64,
     resolution: f64,
-    /// Whether errors are wanted that cost runs of their own.
+    /// Whether to compute errors that need runs of their own.
     closely: bool,
 }
 
-/// The least share for a target, for who wants to look again with another target.
+/// The least share for a target, for a search with another target.
 pub(crate) fn least_share(
     player: &mut Player<'_>,
     target: f64,
@@ -442,7 +443,7 @@ fn position_of_least(
     (first < points.len()).then_some(first)
 }
 
-/// Answers a request. `done` hears how many of how many curves there are.
+/// Answers a request. `done` receives how many of how many curves there are.
 pub fn plan(request: &Request, done: &(dyn Fn(usize, usize) + Sync)) -> anyhow::Result<Plan> {
     check(request)?;
     let fixed: Vec<Fixed> = request.recordings.iter().map(|r| Fixed::of(r, request)).collect();
@@ -543,7 +544,7 @@ fn check(request: &Request) -> Result<(), InputError> {
 }
 
 /// The better of two curves that meet the target: less fast memory; within the resolution the one
-/// that moves less; then the one asked for first.
+/// that moves less; then the one requested first.
 fn better<'a>(a: &'a Curve, b: &'a Curve, resolution: f64) -> &'a Curve {
     let (Some(x), Some(y)) = (a.least_point(), b.least_point()) else {
         return if a.least.is_some() { a } else { b };
@@ -565,7 +566,7 @@ fn answer(request: &Request, fixed: &[Fixed], curves: Vec<Curve>) -> anyhow::Res
             .reduce(|a, b| better(a, b, request.resolution))
             .filter(|c| c.least.is_some())
     };
-    // Machines on which every program meets the target, with what that costs.
+    // Machines on which every program meets the target, with the price.
     let mut machines: Vec<(usize, Option<f64>, f64)> = Vec::new();
     for machine in 0..request.machines.len() {
         let all: Option<Vec<&Curve>> = (0..programs.len()).map(|p| best(p, machine)).collect();

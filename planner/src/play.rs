@@ -19,14 +19,14 @@ const NO_LIMIT_BYTES: u64 = 1 << 60;
 /// Periods after which a run is given up: nothing that ends takes so many.
 const MOST_PERIODS: u64 = 50_000_000;
 
-/// How a recording is played.
+/// Parameters of one playback.
 #[derive(Debug, Clone)]
 pub struct Setup<'a> {
     /// The policy.
     pub policy: &'a str,
     /// Its parameters, or null.
     pub parameters: &'a Value,
-    /// Share of the footprint that may lie in fast memory, 0 to 1.
+    /// Share of the footprint that may be in fast memory, 0 to 1.
     pub share: f64,
     /// Seed of the policy.
     pub seed: u64,
@@ -36,17 +36,17 @@ pub struct Setup<'a> {
     pub moved_pages: u64,
     /// Periods at the beginning that are played and not counted.
     pub settle_periods: u64,
-    /// What moves cost.
+    /// Costs of moves.
     pub os: &'a OsConfig,
     /// The memory.
     pub machine: &'a Machine,
     /// Whether the time follows the share of slow reads in proportion.
     pub in_proportion: bool,
-    /// Whether the heat map is wanted.
+    /// Whether to record the heat map.
     pub heat: bool,
 }
 
-/// What came of it.
+/// The result of one playback.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Played {
     /// Run time over that with all memory fast.
@@ -57,7 +57,7 @@ pub struct Played {
     pub moved_pages: u64,
     /// Periods it took.
     pub periods: u64,
-    /// The heat map, where it was wanted.
+    /// The heat map, where it was requested.
     pub heat: Vec<HeatRow>,
 }
 
@@ -125,7 +125,7 @@ pub fn play(recording: &Recording, setup: &Setup<'_>) -> anyhow::Result<Played> 
     let heat = setup.heat.then(|| Heat::new(page_size));
     let mut watch = Watch { settle_periods: setup.settle_periods, heat, ..Watch::default() };
     let mut engine = Engine::new(vec![group], Options::default());
-    // Asked before each period.
+    // Checked before each period.
     let mut periods = 0;
     let mut settled = None;
     engine.run(&mut watch, || {

@@ -1,4 +1,4 @@
-//! What memory costs, and the choices that nothing beats.
+//! The price of memory, and the Pareto front of choices.
 
 use serde::Serialize;
 
@@ -7,8 +7,8 @@ use crate::memory::Machine;
 /// Bytes of a GB, as memory is sold.
 pub const GB: f64 = (1u64 << 30) as f64;
 
-/// What a footprint costs on a machine with a share of it fast, in the prices' currency; `None`
-/// where a price that is needed is not known.
+/// Price of a footprint on a machine with a share of it fast, in the prices' currency; `None` where
+/// a price that is needed is not known.
 pub fn cost(machine: &Machine, footprint_bytes: u64, fast_share: f64) -> Option<f64> {
     let gb = footprint_bytes as f64 / GB;
     let part = |share: f64, price: Option<f64>| match share {
@@ -18,10 +18,10 @@ pub fn cost(machine: &Machine, footprint_bytes: u64, fast_share: f64) -> Option<
     Some(part(fast_share, machine.price_fast)? + part(1.0 - fast_share, machine.price_slow)?)
 }
 
-/// Something that costs and slows.
+/// A choice with a price and a slowdown.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Choice {
-    /// What it costs.
+    /// Price of its memory.
     pub cost: f64,
     /// Run time over that with all memory fast.
     pub slowdown: f64,

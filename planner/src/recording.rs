@@ -1,8 +1,8 @@
-//! What is planned from: profiles, period recordings, reference recordings and other tools' files,
+//! The sources of a plan: profiles, period recordings, reference recordings and other tools' files,
 //! each made into the intervals that the simulated machine plays.
 //!
 //! A profile was measured at trace fidelity: each interval's time with all memory fast and with all
-//! of it slow. Everything else knows *which* memory was used and not what that cost. There the time
+//! of it slow. All other sources have *which* memory was used and not its cost. There the time
 //! follows from a model that is stated: of the time with all memory fast a share is spent waiting
 //! for memory ([`Waiting`]) and grows with the latency (the leading-load model of
 //! `terrace_core::projection`); every access, or sample, weighs the same.
@@ -29,7 +29,7 @@ use terrace_simulated::timed::IntervalSource;
 use crate::memory::Machine;
 use terrace_core::refuse;
 
-/// Machine whose tiers stand in where a recording does not tell its own.
+/// Machine whose tiers are used where a recording has none.
 pub const ASSUMED_MACHINE: &str = "server-ddr5-cxl";
 
 /// Bytes of intervals that are kept in memory; larger recordings are read anew for each run.
@@ -39,7 +39,7 @@ const KEPT_BYTES: u64 = 768 << 20;
 const MOST_INTERVALS: u64 = 400;
 const LEAST_INTERVALS: u64 = 20;
 
-/// What a plan's slowdowns rest on.
+/// Basis of a plan's slowdowns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Evidence {
@@ -48,13 +48,14 @@ pub enum Evidence {
     /// Accessed pages by period: a page that was accessed once weighs as much as one in constant
     /// use. Hit ratios and a stated latency model.
     Pages,
-    /// References or samples of them: accesses are weighed, their cost is not known. Hit ratios and a
+    /// References or samples of them: accesses are weighed, their cost is not known. Hit ratios and
+    /// a
     /// stated latency model.
     Samples,
 }
 
 impl Evidence {
-    /// What it is worth, in a sentence.
+    /// Its reliability, in a sentence.
     pub fn in_words(self) -> &'static str {
         match self {
             Evidence::Measured => {
@@ -72,37 +73,37 @@ impl Evidence {
     }
 }
 
-/// How much of its time a program waits for memory, with all of it fast; an assumption.
+/// Share of its time that a program waits for memory, with all of it fast; an assumption.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Waiting {
     /// The share, 0 to 1.
     pub share: f64,
-    /// How far off it may be.
+    /// Its error either way.
     pub error: f64,
 }
 
-/// How to open a recording.
+/// Options to open a recording.
 #[derive(Debug, Clone)]
 pub struct Open {
     /// The group of a period recording; not needed where there is one.
     pub group: Option<String>,
     /// Pages that references and DAMON's regions are put on; base pages if `None`.
     pub page_size: Option<PageSize>,
-    /// One in so many references was sampled, where the file does not tell.
+    /// One in this many references was sampled, where the file does not have that.
     pub sample_one_in: Option<u64>,
-    /// What the latency model assumes.
+    /// The assumption of the latency model.
     pub waiting: Waiting,
 }
 
 /// A recording, ready to be played.
 pub struct Recording {
-    /// The program.
+    /// Name of the program.
     pub name: String,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What it is, in a word or two.
+    /// Its kind, in a word or two.
     pub format: &'static str,
-    /// What slowdowns rest on.
+    /// Basis of its slowdowns.
     pub evidence: Evidence,
     /// The machine that it was recorded on, as the recording names it.
     pub recorded_on: String,
@@ -110,26 +111,26 @@ pub struct Recording {
     pub machine: Machine,
     /// Size of its pages.
     pub page_size: PageSize,
-    /// Memory that it used in all.
+    /// Memory that it used in all, in bytes.
     pub footprint_bytes: u64,
     /// Length of a period that it was recorded or made with; `None` where there is none.
     pub period_ms: Option<u64>,
     /// The experiment that it can be run again with.
     pub experiment: Option<Experiment>,
-    /// How long it took with all memory fast.
+    /// Its time with all memory fast.
     pub fast_ps: u64,
-    /// How long with all of it slow, measured or by the model.
+    /// Its time with all of it slow, measured or by the model.
     pub slow_ps: u64,
     /// Its intervals.
     pub intervals: u64,
     /// Accesses that were sampled; `None` where all were counted.
     pub samples: Option<u64>,
-    /// What the latency model assumed; `None` where costs were measured.
+    /// The assumption of the latency model; `None` where costs were measured.
     pub waiting: Option<Waiting>,
-    /// What a person should know of it.
+    /// Notes on it for people.
     pub warnings: Vec<String>,
     stored: Stored,
-    /// What an importer made of another tool's file; goes with the recording.
+    /// The importer's result from another tool's file; deleted with the recording.
     _folder: Option<TempDir>,
 }
 
@@ -166,7 +167,7 @@ impl Recording {
     }
 
     /// Its intervals, as they would be on this machine. With `in_proportion` the time follows the
-    /// share of reads that are slow, whatever the runs with a part of the memory slow told.
+    /// share of reads that are slow, whatever the runs with a part of the memory slow have shown.
     pub fn play_on(
         &self,
         machine: &Machine,
@@ -369,7 +370,7 @@ impl PeriodIntervals {
     }
 }
 
-/// What an interval takes with all memory slow, by the latency model.
+/// The time of an interval with all memory slow, by the latency model.
 fn modelled_slow_ps(fast_ps: u64, waiting: Waiting, machine: &Machine) -> u64 {
     let growth = machine.slow.latency_ns / machine.fast.latency_ns.max(1e-9) - 1.0;
     (fast_ps as f64 * (1.0 + waiting.share * growth)).round() as u64
@@ -383,7 +384,7 @@ impl IntervalSource for PeriodIntervals {
         let pages = period.layout.pages();
         let reads = (0..pages).map(|page| u64::from(period.accessed.get(page))).collect();
         Ok(Some(Interval {
-            // Once a microsecond for each: whoever moves a page in use is taken to be waited for.
+            // Once a microsecond for each: a move of a page in use is taken to delay the program.
             references: (period.accessed.count() as u64).saturating_mul(fast_ps / 1_000_000),
             fast_ps,
             slow_ps,
@@ -470,7 +471,7 @@ fn references(
     let mut reader = ReferenceReader::open(path).map_err(InputError::new)?;
     let header = reader.header().clone();
     let page_size = how.page_size.unwrap_or(PageSize::Base);
-    // First what there is: pages in the order of their first touch, and how long it took.
+    // First the totals: pages in the order of their first touch, and the run time.
     let mut first_touch: BTreeMap<Page, u64> = BTreeMap::new();
     let (mut end, mut count) = (0u64, 0u64);
     for placed in reader.records() {
@@ -501,7 +502,7 @@ fn references(
         first_touch.iter().map(|(page, &turn)| (turn, index(page))).collect();
     fresh.sort_unstable();
     let nanoseconds = !header.counts_instructions();
-    // An instruction of a processor of 3 GHz that carries out one a cycle.
+    // An instruction of a processor of 3 GHz that executes one a cycle.
     let unit_ps = if nanoseconds { 1000.0 } else { 333.0 };
     let one_in = match header.filter.sample_one_in {
         1 => how.sample_one_in.unwrap_or(1),

@@ -1,8 +1,8 @@
 //! The least share of fast memory for a target, and the curve of slowdown against it.
 //!
 //! More fast memory should never be slower, but a policy that chooses otherwise with more of it can
-//! make it so. A share meets the target when it does and every larger one that was looked at does:
-//! the search does not answer with a lucky dip.
+//! make it so. A share meets the target when it does and every larger one that was tried does: the
+//! search does not answer with a lucky dip.
 
 /// One point of a curve.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,16 +11,16 @@ pub struct Point<T> {
     pub share: f64,
     /// Run time over that with all memory fast.
     pub slowdown: f64,
-    /// What else is known of it.
+    /// Further data of the point.
     pub what: T,
 }
 
-/// Looks at the shares of the grid, then halves between the largest that fails and the next, until
-/// they are `resolution` apart. `look` tells the slowdown of shares, all at once so that they can be
-/// played side by side. Points come back in the order of their shares.
+/// Evaluates the shares of the grid, then halves between the largest that fails and the next, until
+/// they are `resolution` apart. `look` returns the slowdown of shares, all at once so that they can
+/// be played side by side. Points come back in the order of their shares.
 ///
 /// # Errors
-/// The first that `look` tells.
+/// The first error of `look`.
 pub fn curve<T, E>(
     grid: &[f64],
     target: f64,

@@ -15,11 +15,11 @@ use crate::plan::{Plan, Sensitivity};
 pub struct Tables {
     /// Every point of every curve.
     pub points: Vec<PlanPointRow>,
-    /// What was found for every program, machine and policy.
+    /// The result for every program, machine and policy.
     pub answers: Vec<PlanAnswerRow>,
     /// The Pareto front.
     pub front: Vec<PlanFrontRow>,
-    /// How the answer hangs on latency.
+    /// The dependence of the answer on latency.
     pub sensitivity: Vec<PlanSensitivityRow>,
     /// Heat maps of the recommended runs.
     pub heat: Vec<HeatRow>,
@@ -57,7 +57,7 @@ impl Tables {
             let recommended = plan.recommended.iter().find(|r| r.curve == number);
             let last =
                 checked.iter().rfind(|c| recommended.is_some_and(|r| r.program == c.program));
-            // What is recommended may have been corrected by a check.
+            // The recommendation may have been corrected by a check.
             let point = recommended.map(|r| &r.point).or(curve.least_point());
             tables.answers.push(PlanAnswerRow {
                 program: program.name.clone(),

@@ -1,14 +1,14 @@
-//! How far a predicted slowdown may be off.
+//! The error of a predicted slowdown.
 //!
 //! Four causes, taken as independent and put together as a root of squares, each as the half of an
 //! interval that holds about 95 % of cases:
 //!
 //! - *model*: interval simulation against trace-driven simulation, measured (the table in `docs/performance.md`);
 //! - *seeds*: the spread of slowdowns over seeds of the policy;
-//! - *reads*: the rule by which slow reads make time. A profile says how far runs with parts of the
+//! - *reads*: the rule by which slow reads make time. A profile has how far runs with parts of the
 //!   memory slow went from fast to slow; where a policy splits pages otherwise, the part may be
 //!   another. The difference to a rule in proportion is taken as the error;
-//! - *waiting*: what a recording without costs leaves open: the share of time spent waiting for
+//! - *waiting*: the unknowns of a recording without costs: the share of time spent waiting for
 //!   memory, and how many samples there were.
 
 use serde::Serialize;
@@ -35,7 +35,7 @@ pub struct Uncertainty {
     pub seeds: f64,
     /// The rule by which slow reads make time.
     pub reads: f64,
-    /// What a recording without costs leaves open.
+    /// The unknowns of a recording without costs.
     pub waiting: f64,
 }
 
@@ -58,7 +58,7 @@ pub fn model_error(share: f64, slowdown: f64, all_slow: f64) -> f64 {
     (relative * slowdown).min((slowdown - 1.0).max(all_slow - slowdown).max(0.0))
 }
 
-/// What a recording without costs leaves open.
+/// The unknowns of a recording without costs.
 pub fn waiting_error(
     recording: &Recording,
     machine: &Machine,
@@ -90,9 +90,9 @@ mod tests {
         assert!((model_error(0.4, 1.5, 2.0) - 0.06 * 1.5).abs() < 1e-12);
         let between = model_error(0.7, 2.0, 3.0) / 2.0;
         assert!((0.05..0.06).contains(&between), "{between}");
-        // A program that hardly waits for memory cannot be predicted far off.
+        // The slowdown of a program that hardly waits for memory cannot be far off.
         assert!((model_error(0.5, 1.01, 1.015) - 0.01).abs() < 1e-12);
-        // What was predicted and measured of mcf with 99.7 % of its memory fast.
+        // Predicted and measured slowdown of mcf with 99.7 % of its memory fast.
         assert!(1.05 - model_error(0.997, 1.05, 1.53) < 1.029);
         for share in [0.0, 1.0] {
             assert!(model_error(share, 2.0, 2.0) > 0.0);

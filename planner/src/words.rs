@@ -9,7 +9,7 @@ pub fn percent_over(slowdown: f64) -> String {
     format!("{:.1} %", 100.0 * (slowdown - 1.0))
 }
 
-/// A size as people say it.
+/// A size as people read it.
 pub fn size(bytes: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let unit = units.iter().find(|(_, shift)| bytes >= 1 << shift);
@@ -28,7 +28,7 @@ pub fn money(cost: f64) -> String {
     }
 }
 
-/// What is recommended, sentence by sentence; the first is the answer.
+/// The recommendation, sentence by sentence; the first is the answer.
 pub fn recommendation(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     for chosen in &plan.recommended {
@@ -106,7 +106,7 @@ pub fn recommendation(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// What the other policies would need.
+/// The shares that the other policies would need.
 fn policies(plan: &Plan, chosen: usize) -> Option<String> {
     let chosen = &plan.curves[chosen];
     let same = |c: &&Curve| {
@@ -125,7 +125,7 @@ fn policies(plan: &Plan, chosen: usize) -> Option<String> {
         .then(|| format!("Fast memory under other policies: {}.", others.join(", ")))
 }
 
-/// What the check found.
+/// The result of the check.
 pub fn checked(rows: &[Checked]) -> Vec<String> {
     let line = |c: &Checked| {
         let off = 100.0 * (c.measured - c.predicted);
@@ -142,7 +142,7 @@ pub fn checked(rows: &[Checked]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// What page tables and huge pages add.
+/// The gain from page tables in fast memory and huge pages.
 pub fn what_if(rows: &[WhatIf]) -> Vec<String> {
     let line = |w: &WhatIf| {
         let by = match w.gain {

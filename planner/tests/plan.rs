@@ -145,7 +145,7 @@ fn what_a_program_needs_to_settle_can_be_left_out() {
         let curve = plan.curves.into_iter().next().unwrap();
         curve.points.into_iter().find(|p| (p.share - 0.5).abs() < 1e-9).unwrap()
     };
-    // All that is read was touched last and begins in slow memory.
+    // All pages that are read were touched last and begin in slow memory.
     let whole = at_half(of(0).unwrap());
     assert!(whole.hit_ratio < 1.0 && whole.slowdown > 1.0, "{whole:?}");
     let settled = at_half(of(5).unwrap());
