@@ -1,6 +1,6 @@
 //! Numbers and names as people read them: one way for all outputs.
 
-/// What stands for a number that was not measured.
+/// Shown for a number that was not measured.
 pub(crate) const MISSING: &str = "-";
 
 /// `1234567` as `1,234,567`.
@@ -17,7 +17,7 @@ pub(crate) fn count(n: u64) -> String {
 }
 
 /// A share as a percentage: `83.1 %`. All of it is `100 %`, and only all of it: `99.97 %` is not
-/// rounded up to it, since a stability of 100 % says that nothing moved.
+/// rounded up to it, since a stability of 100 % is that of no move.
 pub(crate) fn percent(share: f64) -> String {
     if !share.is_finite() {
         return MISSING.to_owned();

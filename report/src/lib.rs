@@ -1,9 +1,9 @@
 //! Result tables as text, JSON, and one self-contained HTML file.
 //!
-//! **Knows** tables and pictures. **Must not know** where the tables came from: no machine, no
-//! engine, no policy. A policy is a name with a colour, here.
+//! **Depends on** tables and pictures. **Must not depend on** the origin of the tables: no machine,
+//! no engine, no policy. A policy is a name with a colour, here.
 //!
-//! - [`results`]: what is in a directory of results; [`rack`]: of the rack's;
+//! - [`results`]: the contents of a directory of results; [`rack`]: of the rack's;
 //! - [`text`]: the table for a terminal;
 //! - [`json`]: the same for programs;
 //! - [`html`]: the report for people; [`html::plots`]: charts of any table of values.

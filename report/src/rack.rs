@@ -1,4 +1,4 @@
-//! The results of the rack in a directory: what its report needs.
+//! The results of the rack in a directory, as its report needs them.
 
 use std::path::Path;
 
@@ -7,22 +7,22 @@ use terrace_results::{RackLatencyRow, RackPortRow, RackRunRow, RackSampleRow, pa
 
 use crate::error::ReportError;
 
-/// What a paper claims, and what came out: a row of `claims.json`.
+/// A paper's claim, and the measured value: a row of `claims.json`.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 pub struct ClaimRow {
-    /// What the paper says.
+    /// The claim.
     pub says: String,
-    /// Where.
+    /// Its place in the paper.
     pub source: String,
-    /// What must lie where.
+    /// The bounds of agreement.
     pub expected: String,
-    /// What came out.
+    /// The measured value.
     pub here: String,
     /// "agrees", "partly", "differs" or "not-measured".
     pub agreement: String,
 }
 
-/// What is in a directory of results of the rack.
+/// The contents of a directory of results of the rack.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RackResults {
     /// A row for each node of each run.
@@ -33,7 +33,7 @@ pub struct RackResults {
     pub ports: Vec<RackPortRow>,
     /// Latencies.
     pub latencies: Vec<RackLatencyRow>,
-    /// What a paper says, if the experiment has it.
+    /// The paper's claims, if the experiment has them.
     pub claims: Vec<ClaimRow>,
 }
 

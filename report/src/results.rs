@@ -65,7 +65,7 @@ pub(crate) fn is_adaptive(run: &RunRow) -> bool {
     !run.applied_main.is_empty() && run.applied_main != run.policy
 }
 
-/// What is in a directory of results.
+/// The contents of a directory of results.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Results {
     /// The runs, a row per group, in the order in which they were written.

@@ -1,5 +1,5 @@
-//! What tells one row from another: which of a run's particulars differ within the results and
-//! so must stand in tables and charts, and which are the same for all and are said once.
+//! What distinguishes rows: which of a run's particulars differ within the results and so must be
+//! in tables and charts, and which are the same for all and are shown once.
 
 use crate::format::{clean, percent_round};
 use terrace_results::RunRow;
@@ -75,7 +75,7 @@ impl Particular {
 
 /// Runs that can be compared with each other: they differ in policy, seed or repetition only.
 pub(crate) struct Panel<'a> {
-    /// What sets it apart from the other panels, empty when it is the only one.
+    /// Its title beside other panels, empty when it is the only one.
     pub(crate) title: String,
     /// Its runs, in the order of the results.
     pub(crate) runs: Vec<&'a RunRow>,
@@ -172,8 +172,8 @@ fn by_tiermem(run: &RunRow) -> bool {
     [&run.tracker, &run.mover].into_iter().flatten().any(|m| m == "tiermem")
 }
 
-/// Where, on what and for whom it ran is shown as soon as it differs; workload, seed and run
-/// only where rows could not be told apart without them.
+/// Experiment, machine, kernel, mechanisms, fast memory and group are shown as soon as they differ;
+/// workload, seed and run only where rows would be the same without them.
 fn shown(runs: &[RunRow]) -> Vec<Particular> {
     let mut shown: Vec<Particular> = Vec::new();
     let keys = |shown: &[Particular]| {
@@ -184,7 +184,7 @@ fn shown(runs: &[RunRow]) -> Vec<Particular> {
         runs.iter().map(key).collect::<std::collections::BTreeSet<_>>().len()
     };
     for particular in Particular::ALL {
-        // What only one kernel has is told of it, too.
+        // The mechanisms of the Terrace kernel are shown even where all rows have them.
         let differs = distinct(runs, particular) > 1
             || particular == Particular::Mechanisms && runs.iter().any(by_tiermem);
         let always =

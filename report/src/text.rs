@@ -13,13 +13,13 @@ const LINES: &str = "  ── ──      ──    ";
 /// Words are not broken up to this length.
 const WORD_MAX: usize = 24;
 
-/// What a run's clock is called that knows the memory.
+/// Name of a run's clock that models the memory.
 pub(crate) const MEMORY_CLOCK: &str = "memory";
 
 /// Columns of characters between two columns of the table.
 const BETWEEN: usize = 2;
 
-/// Stands for a space at which no line may end.
+/// Marks a space at which no line may end.
 const GLUE: char = '\u{a0}';
 
 /// A table with a row per run and group, a line above it on what is the same for all rows, and
@@ -139,7 +139,7 @@ impl Measured {
     fn new(runs: &[RunRow]) -> Self {
         Measured {
             adaptive: runs.iter().any(is_adaptive),
-            // Where every page moved in an operation of its own they say nothing.
+            // Where every page moved in an operation of its own they add nothing.
             operations: runs.iter().any(|r| {
                 ![0, r.promoted_pages + r.demoted_pages].contains(&r.migration_operations)
             }),
@@ -180,7 +180,7 @@ struct Column {
     heading: &'static str,
     right: bool,
     shown: fn(&Measured) -> bool,
-    /// What stands in it; none in the column of failures, which has two forms.
+    /// Its text; none in the column of failures, which has two forms.
     value: Option<fn(&RunRow) -> String>,
 }
 
@@ -315,7 +315,7 @@ pub(crate) fn chosen(run: &RunRow) -> String {
     format!("{} {share}", clean(&run.applied_main))
 }
 
-/// A share of periods: nobody needs its decimals.
+/// A share of periods, without decimals.
 fn whole_percent(share: f64) -> String {
     percent_round((share * 100.0).round() / 100.0)
 }
@@ -341,7 +341,7 @@ pub(crate) fn data(run: &RunRow) -> &'static str {
     }
 }
 
-/// What is the same for all rows, in one line.
+/// The values that are the same for all rows, in one line.
 fn headline(runs: &[RunRow]) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut same = |name: &str, value: &dyn Fn(&RunRow) -> String| {

@@ -16,7 +16,7 @@ fn meta() -> ReportMeta {
     }
 }
 
-/// Writes a report to where a person can look at it after the tests: `target/tmp`.
+/// Writes a report where a person can open it after the tests: `target/tmp`.
 fn look_at(name: &str, results: &Results) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     write_html(&path, results, &ReportMeta { title: results.title(), ..meta() }).unwrap();
@@ -101,7 +101,7 @@ fn groups_stand_apart() {
         assert!(page.contains(said), "{said}");
     }
     assert_eq!(page.matches("Timelines of hit ratio").count(), 2);
-    // Nothing was timed on the simulated machine, so nothing is said of time.
+    // Nothing was timed on the simulated machine, so the report has no times.
     assert!(!page.contains("emulated") && !page.contains("daemon CPU"));
 }
 
@@ -371,7 +371,7 @@ fn a_report_is_written_whole_or_not_at_all() {
         "{error}"
     );
     assert_eq!(error.lines().count(), 1);
-    // Where a folder stands in its place, it fails and leaves nothing.
+    // Where a folder is in its place, it fails and leaves nothing.
     std::fs::create_dir(directory.path().join("folder")).unwrap();
     write_html(&directory.path().join("folder"), &results, &meta()).unwrap_err();
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);

@@ -7,7 +7,7 @@ use super::picture::{AXIS_WORDS, Fault, Ground, LABEL, TITLE, picture, px, strok
 use super::theme::{AXIS, Colour, GRID, PAGE};
 use crate::format::shorten;
 
-/// Width of one picture of bars; two stand beside each other where there is room.
+/// Width of one picture of bars; two fit beside each other where there is room.
 const WIDTH: f64 = 540.0;
 const ROW: f64 = 24.0;
 const BAR: f64 = 13.0;
@@ -41,7 +41,7 @@ pub(super) struct BarPanel {
     pub(super) bars: Vec<Bar>,
 }
 
-/// What is common to all bars of a picture.
+/// The options common to all bars of a picture.
 pub(super) struct Scale {
     /// The picture in words.
     pub(super) label: String,
@@ -112,7 +112,7 @@ fn draw(
     for panel in panels {
         if titled {
             let title = shorten(&panel.title, (WIDTH / CHAR) as usize - 4);
-            // The lines of the grid end where the title stands.
+            // The lines of the grid end at the title.
             let cover = [(0, px(y)), (px(WIDTH), px(y + PANEL_TITLE))];
             ground.draw(&Rectangle::new(cover, PAGE.light.filled()))?;
             words(ground, (2.0, y + PANEL_TITLE * 0.55), &title, TITLE, HPos::Left)?;

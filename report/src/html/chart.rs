@@ -27,7 +27,7 @@ pub(super) struct Curve {
     pub(super) dots: bool,
 }
 
-/// What the lines are drawn over.
+/// The options of a chart.
 pub(super) struct Axes {
     /// The picture in words.
     pub(super) label: String,
@@ -35,14 +35,14 @@ pub(super) struct Axes {
     pub(super) x: (f64, f64),
     /// The ends of the axis upwards.
     pub(super) y: (f64, f64),
-    /// What stands below and how numbers are written there.
+    /// Name of the horizontal axis and format of its numbers.
     pub(super) x_title: String,
     pub(super) x_number: fn(f64) -> String,
-    /// How numbers are written to the left.
+    /// Format of the numbers on the vertical axis.
     pub(super) y_number: fn(f64) -> String,
     /// A level to stay below, and its name.
     pub(super) target: Option<(f64, String)>,
-    /// Points to look at, each with a word.
+    /// Marked points, each with a word.
     pub(super) marks: Vec<(f64, f64, String)>,
 }
 
@@ -117,7 +117,7 @@ fn draw(ground: &Ground, curves: &[Curve], axes: &Axes) -> Result<(), Fault> {
             chart.plotting_area().draw(&dot)?;
         }
     }
-    // Where a value of the axes is in shown pixels.
+    // Place of a value of the axes, in shown pixels.
     let place = |p: (f64, f64)| {
         let along = (p.0 - x.0) / (x.1 - x.0);
         let up = (p.1 - y.0) / (y.1 - y.0);

@@ -1,4 +1,4 @@
-//! Everything that the template needs, put together.
+//! All values of the template, put together.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::rows::Rows;
 /// Periods by run and group, in order.
 pub(super) type PeriodsByRun<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a PeriodRow>>;
 
-/// Everything that the template needs.
+/// All values of the template.
 pub(super) fn content(results: &Results, meta: &ReportMeta) -> Value {
     let rows = Rows::new(&results.runs);
     let palette = Palette::new(results);

@@ -1,4 +1,4 @@
-//! What the report explains: what was run, what the words and the reasons of failures mean.
+//! The report's explanations: the experiment, the meaning of the words and the reasons of failures.
 
 use serde::Serialize;
 use terrace_results::RunRow;
@@ -123,7 +123,7 @@ pub(super) fn setup(results: &Results, meta: &ReportMeta) -> Vec<Item> {
     let all = |value: &dyn Fn(&RunRow) -> String| {
         let mut all = values(runs, value);
         all.retain(|v| !v.is_empty());
-        // Many seeds or sizes say no more than some of them.
+        // Many seeds or sizes show no more than some of them.
         let more = all.len().saturating_sub(12);
         all.truncate(12);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };

@@ -1,5 +1,5 @@
-//! The report's pictures with their captions and legends: which are drawn, of which runs, in
-//! which words. How they are drawn is the business of a file each.
+//! The report's pictures with their captions and legends: which are drawn, of which runs, in which
+//! words. Each is drawn by a file of its own.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use crate::results::Results;
 use crate::rows::{Panel, Rows, values};
 use crate::text::timed;
 
-/// Panels that are drawn as timelines, and runs as heat maps: beyond these nobody scrolls, and
-/// the file would grow without end. The tables show all.
+/// Panels that are drawn as timelines, and runs as heat maps: more would not be read, and the file
+/// would grow without end. The tables show all.
 const TIMELINES_MAX: usize = 24;
 const HEAT_MAPS_MAX: usize = 48;
 /// Points that all lines of a report have together at most: keeps the file small.

@@ -1,5 +1,5 @@
-//! What a reader in a hurry should take away: sentences made of the table of runs. They say
-//! nothing that the tables do not show.
+//! Findings for a reader in a hurry: sentences made of the table of runs. They contain nothing that
+//! the tables do not show.
 
 use serde::Serialize;
 use terrace_results::RunRow;
@@ -15,14 +15,14 @@ pub(super) struct Finding {
     text: String,
 }
 
-/// What a reader in a hurry should take away. Says nothing that the tables do not show.
+/// Findings for a reader in a hurry. They contain nothing that the tables do not show.
 pub(super) fn findings(results: &Results, rows: &Rows) -> Vec<Finding> {
     let mut all = Vec::new();
     for panel in &rows.panels {
         all.extend(best_hits(panel, rows));
         all.extend(best_throughput(panel, rows));
     }
-    // More than a screenful is no longer short.
+    // More than a screenful is not short.
     if rows.panels.len() > 8 {
         all.truncate(8);
         let text = format!("{} more comparisons are in the table.", rows.panels.len() - 8);
@@ -192,7 +192,7 @@ fn data_checks(runs: &[RunRow]) -> Option<Finding> {
     }
 }
 
-/// What watching and moving cost, as a share of one CPU over the time of the run.
+/// The cost of tracking and moving, as a share of one CPU over the time of the run.
 fn overhead(runs: &[RunRow]) -> Option<Finding> {
     let shares: Vec<f64> = runs
         .iter()

@@ -1,6 +1,6 @@
-//! Heat maps: addresses against periods, what was accessed and what was in fast memory.
+//! Heat maps: addresses against periods, with the accessed share and the share in fast memory.
 //!
-//! The bins of a run are laid on a raster, holes between mappings left out, and the raster is
+//! The bins of a run are placed on a raster, holes between mappings left out, and the raster is
 //! embedded as a PNG: a few kilobytes where a rectangle per cell would take megabytes.
 
 use std::fmt::Write;
@@ -70,7 +70,7 @@ pub(super) fn raster_max(maps: usize) -> (usize, usize) {
 }
 
 impl HeatMap {
-    /// Lays bins on a raster; none where they cover nothing.
+    /// Places bins on a raster; none where they cover nothing.
     pub(super) fn new(bins: &[&HeatRow], (rows_max, columns_max): (usize, usize)) -> Option<Self> {
         let bins: Vec<&HeatRow> =
             bins.iter().copied().filter(|b| b.size_bytes > 0 && b.periods > 0).collect();
@@ -119,8 +119,8 @@ impl HeatMap {
         Some(HeatMap { mappings, total_bytes, first, end, rows, columns, accessed, fast })
     }
 
-    /// Draws what was accessed and, beside it, what was in fast memory. `left` keeps the first
-    /// period of maps that stand below one another in line.
+    /// Draws the accessed share and, beside it, the share in fast memory. `left` keeps the first
+    /// period of maps below one another in line.
     pub(super) fn draw(&self, label: &str) -> String {
         let height = TITLE_ROOM + MAP + AXIS_ROOM;
         picture((WIDTH as u32, height as u32), label, |ground| {
@@ -138,8 +138,8 @@ impl HeatMap {
         })
     }
 
-    /// What was accessed and, beside it, what was in fast memory, a pixel a cell times `scale`, as
-    /// a PNG.
+    /// The accessed share and, beside it, the share in fast memory, a pixel a cell times `scale`,
+    /// as a PNG.
     pub(super) fn png(&self, scale: usize) -> Option<Vec<u8>> {
         let between = 4;
         let width = (2 * self.columns + between) * scale;
@@ -254,7 +254,7 @@ impl HeatMap {
             let small = super::picture::Lettering { size: 10.0, ..AXIS_WORDS };
             words(ground, (LEFT - 7.0, y), &text, small, HPos::Right)
         };
-        // The largest first: where there is no room for all, those are named that are seen.
+        // The largest first: where there is no room for all, the visible ones are named.
         let mut by_size: Vec<&Mapping> = self.mappings.iter().collect();
         by_size.sort_by_key(|m| std::cmp::Reverse(m.to - m.from));
         for mapping in &by_size {
@@ -279,7 +279,7 @@ impl HeatMap {
         Ok(())
     }
 
-    /// What the map covers, in words.
+    /// The extent of the map, in words.
     pub(super) fn extent(&self) -> String {
         let mappings = match self.mappings.len() {
             1 => String::new(),

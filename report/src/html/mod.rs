@@ -1,8 +1,8 @@
 //! The report: one HTML file with everything in it, for people.
 //!
-//! Tables and words are filled into a template; pictures are drawn by the plotters library and
-//! stand in the page as SVG. No script, no fetch, no time of day: the same results give the same
-//! bytes, and the file can be mailed, printed and kept.
+//! Tables and words are filled into a template; pictures are drawn by the plotters library and are
+//! in the page as SVG. No script, no fetch, no time of day: the same results give the same bytes,
+//! and the file can be mailed, printed and kept.
 
 mod bars;
 mod chart;
@@ -33,7 +33,7 @@ use crate::rack::RackResults;
 use crate::results::Results;
 use templates::filled;
 
-/// What the results do not know of themselves.
+/// Texts of a report that the results do not contain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportMeta {
     /// The heading.
@@ -56,8 +56,8 @@ pub fn rack_html(results: &RackResults, meta: &ReportMeta) -> String {
     filled("rack.html", rack::content(results, meta))
 }
 
-/// A heat map by itself, as an SVG file: what was accessed and, beside it, what was in fast memory,
-/// by address and period. `None` of bins that cover nothing.
+/// A heat map by itself, as an SVG file: the accessed share and, beside it, the share in fast
+/// memory, by address and period. `None` of bins that cover nothing.
 pub fn heat_svg(bins: &[HeatRow], label: &str) -> Option<String> {
     let bins: Vec<&HeatRow> = bins.iter().collect();
     let drawn = heat::HeatMap::new(&bins, heat::raster_max(1))?.draw(label);

@@ -1,4 +1,5 @@
-//! A page of sections: findings first, then pictures and tables. What plans and sweeps are told with.
+//! A page of sections: findings first, then pictures and tables. Reports of plans and sweeps are
+//! made of it.
 
 use serde::Serialize;
 
@@ -13,7 +14,7 @@ pub(super) struct Page {
     pub(super) sections: Vec<Section>,
 }
 
-/// A sentence that matters.
+/// A finding, with its weight.
 #[derive(Serialize)]
 pub(super) struct Finding {
     /// "good", "wrong", "note" or "plain".
@@ -58,7 +59,7 @@ pub(super) struct Sheet {
 #[derive(Serialize)]
 pub(super) struct Column {
     pub(super) name: String,
-    /// Numbers stand to the right.
+    /// Numbers are aligned to the right.
     pub(super) right: bool,
 }
 

@@ -23,8 +23,8 @@ pub(super) fn px(shown: f64) -> i32 {
 }
 
 /// Draws a picture. What `paint` returns is SVG that is laid over it: what the drawing library
-/// has no element for (tooltips, images). It must be escaped already. `label` says in words what
-/// is to be seen.
+/// has no element for (tooltips, images). It must be escaped already. `label` describes the picture
+/// in words.
 pub(super) fn picture(
     (width, height): (u32, u32),
     label: &str,
@@ -102,7 +102,7 @@ impl Lettering {
 /// Words on axes.
 pub(super) const AXIS_WORDS: Lettering =
     Lettering { size: 11.0, bold: false, colour: super::theme::MUTED };
-/// Words and numbers beside what they name.
+/// Words and numbers beside the things that they name.
 pub(super) const LABEL: Lettering =
     Lettering { size: 12.0, bold: false, colour: super::theme::INK };
 /// The title of a part of a picture.

@@ -1,5 +1,5 @@
-//! The report of a plan: the answer in words, the curves it follows from, what it costs, what it
-//! hangs on.
+//! The report of a plan: the answer in words, the curves it follows from, its price, its dependence
+//! on latency.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,18 +15,18 @@ use super::{ReportMeta, write_page};
 use crate::error::ReportError;
 use crate::format::{MISSING, axis_number, bytes, clean, percent, percent_round};
 
-/// Panels of curves that are drawn: beyond these the tables tell.
+/// Panels of curves that are drawn: the tables hold the others.
 const PANELS_MAX: usize = 24;
 
 /// Rows of the table of the front.
 const FRONT_MAX: usize = 60;
 
-/// What a plan found, as its report shows it.
+/// The result of a plan, for its report.
 #[derive(Debug, Clone, Default)]
 pub struct PlanPage {
     /// The answer, sentence by sentence, the first the most important.
     pub answer: Vec<String>,
-    /// What it rests on and what weakens it.
+    /// Its basis and its weaknesses.
     pub remarks: Vec<String>,
     /// A line below the title: programs, target.
     pub subtitle: String,
@@ -38,7 +38,7 @@ pub struct PlanPage {
     pub answers: Vec<PlanAnswerRow>,
     /// The Pareto front.
     pub front: Vec<PlanFrontRow>,
-    /// How the answer hangs on latency.
+    /// The dependence of the answer on latency.
     pub sensitivity: Vec<PlanSensitivityRow>,
     /// Heat maps of the recommended runs: run is the policy, group the program.
     pub heat: Vec<HeatRow>,
@@ -48,7 +48,7 @@ pub struct PlanPage {
     pub what_if: Vec<(String, String, f64, f64)>,
     /// The configuration of the daemon.
     pub configuration: String,
-    /// What was planned from and with: name and value.
+    /// Sources and settings of the plan: name and value.
     pub facts: Vec<(String, String)>,
 }
 
@@ -129,7 +129,7 @@ fn curves(plan: &PlanPage, palette: &Palette) -> Section {
         points.iter().for_each(|p| by_policy.entry(&p.policy).or_default().push(p));
         let here = |a: &&PlanAnswerRow| a.program == program && a.machine == machine;
         let chosen = plan.answers.iter().filter(here).find(|a| a.recommended);
-        // One band: of what is recommended, else of the policy that needs least.
+        // One band: of the recommendation, else of the policy that needs least.
         let least = plan.answers.iter().filter(here).min_by(|a, b| {
             let share = |r: &PlanAnswerRow| r.fast_share.unwrap_or(2.0);
             share(a).total_cmp(&share(b))

@@ -1,5 +1,5 @@
 //! Charts of any table of values: groups of bars, lines, and stacked bars, each a self-contained
-//! SVG. Who draws says what the rows and the series are.
+//! SVG. The caller names the rows and the series.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -20,13 +20,13 @@ const CHAR: f64 = 6.9;
 const DIGIT: f64 = 6.2;
 const NUMBER_LINE: f64 = 10.0;
 
-/// What is common to all charts.
+/// The options common to all charts.
 pub struct Chart<'a> {
     /// The picture in words.
     pub label: &'a str,
-    /// What the horizontal axis shows.
+    /// Name of the horizontal axis.
     pub x: &'a str,
-    /// What the vertical axis shows.
+    /// Name of the vertical axis.
     pub y: &'a str,
     /// Whether the horizontal axis of lines is logarithmic.
     pub log_x: bool,
@@ -77,7 +77,7 @@ pub fn bars(chart: &Chart<'_>, rows: &[String], series: &[Series]) -> String {
     })
 }
 
-/// A bar for each row, in which the series lie upon each other.
+/// A bar for each row, in which the series are stacked.
 pub fn stacks(chart: &Chart<'_>, rows: &[String], series: &[Series]) -> String {
     let of = |row: usize| {
         series.iter().filter_map(move |s| s.values.get(row).copied().flatten()).sum::<f64>()
@@ -231,7 +231,7 @@ fn framed(
     })
 }
 
-/// Where each series' name stands: from the left, its text, its line.
+/// Place of each series' name: from the left, its text, its line.
 fn legend(series: &[Series]) -> Vec<(f64, String, f64)> {
     let (mut x, mut line) = (4.0, 0.0);
     let mut places = Vec::new();

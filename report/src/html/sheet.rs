@@ -1,4 +1,4 @@
-//! The report of a sweep: the best cells, what each axis does, every cell, and what failed.
+//! The report of a sweep: the best cells, the effect of each axis, every cell, and failures.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use super::{ReportMeta, write_page};
 use crate::error::ReportError;
 use crate::format::{MISSING, clean, count, number};
 
-/// Rows of the table of cells: beyond these the Parquet file tells.
+/// Rows of the table of cells: the Parquet file holds the others.
 const ROWS_MAX: usize = 500;
 
-/// What a sweep found, as its report shows it.
+/// The result of a sweep, for its report.
 #[derive(Debug, Clone, Default)]
 pub struct SweepPage {
-    /// What it shows.
+    /// Its title.
     pub description: String,
     /// Its axes with their values in order.
     pub axes: Vec<(String, Vec<String>)>,
@@ -35,9 +35,9 @@ pub struct SweepPage {
 /// A cell and group.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SweepRow {
-    /// The cell's number.
+    /// Number of the cell.
     pub cell: usize,
-    /// The group.
+    /// Name of the group.
     pub group: String,
     /// Its values in the order of the axes.
     pub values: Vec<String>,

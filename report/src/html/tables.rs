@@ -172,7 +172,7 @@ pub(super) fn table(rows: &Rows, by_run: &PeriodsByRun, palette: &Palette) -> Ta
     Table { columns, rows: out, note }
 }
 
-/// What an adaptive policy applied, with shares, from its periods where there are any.
+/// The policy that an adaptive policy applied, with shares, from its periods where there are any.
 fn choices(run: &RunRow, by_run: &PeriodsByRun) -> String {
     let Some(periods) = by_run.get(&(run.run.as_str(), run.group.as_str())) else {
         return chosen(run);

@@ -1,5 +1,4 @@
-//! The templates of all pages: one frame, and what stands in it. Part of the program and tested
-//! with it.
+//! The templates of all pages: one frame, and its contents. Part of the program and tested with it.
 
 use minijinja::{AutoEscape, Environment};
 use serde::Serialize;
@@ -15,7 +14,7 @@ const TEMPLATES: [(&str, &str); 5] = [
     ("rack.html", include_str!("rack/rack.html")),
 ];
 
-/// The template of this name with this in it. Names from the results are escaped.
+/// The template of this name with this content. Names from the results are escaped.
 pub(super) fn filled(name: &str, content: impl Serialize) -> String {
     fill(name, content).unwrap_or_else(|e| {
         format!("<!doctype html><p>The report could not be made: {}", escape(&e.to_string()))

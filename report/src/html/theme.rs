@@ -57,12 +57,12 @@ pub(super) const GRID: Colour = colour(0xE5E8EC, 0x2A303A);
 pub(super) const AXIS: Colour = colour(0xA9B0BB, 0x5A6373);
 /// The ground of a heat map: nothing accessed, nothing in fast memory.
 pub(super) const GROUND: Colour = colour(0xF6F7F9, 0x1D222A);
-/// The page itself, to cover what lies beneath.
+/// The page itself, to cover the layers beneath.
 pub(super) const PAGE: Colour = colour(0xFFFFFF, 0x14181E);
-/// What went wrong: lost periods, failures.
+/// Lost periods and failures.
 pub(super) const WRONG: Colour = colour(0xC92A3B, 0xFF7A85);
 
-/// The policies that have a colour of their own in every report, so that two reports can be laid
+/// The policies that have a colour of their own in every report, so that two reports can be put
 /// side by side: the two that never move a page in greys and browns, the rest in full colours.
 const KNOWN: [(&str, Colour); 7] = [
     ("first-touch", colour(0x868E99, 0x8D96A3)),
@@ -75,7 +75,7 @@ const KNOWN: [(&str, Colour); 7] = [
 ];
 
 /// Colours for all other policies, in the order of their names, and for the series of charts. They
-/// differ in lightness too: a print without colours still tells them apart.
+/// differ in lightness too: they differ in a print without colours.
 const OTHERS: [Colour; 8] = [
     colour(0x2E2A78, 0x8F86F2),
     colour(0x22A0B8, 0x3DB8D6),
@@ -87,7 +87,7 @@ const OTHERS: [Colour; 8] = [
     colour(0xD6BF45, 0xD8C45A),
 ];
 
-/// The colour of this number, for what is not a policy.
+/// The colour of this number, for series other than policies.
 pub(super) const fn series(number: usize) -> Colour {
     if number < KNOWN.len() {
         KNOWN[number].1
@@ -148,7 +148,7 @@ pub(super) fn dark_css() -> String {
 }
 
 /// A ramp from transparent to a full colour, so that it works on a light and a dark ground: it
-/// begins at the ground's own colour and ends in one that stands out from both.
+/// begins at the ground's own colour and ends in one that contrasts with both.
 pub(super) struct Ramp(&'static [(u8, u8, u8, u8)]);
 
 /// Accessed share.

@@ -1,5 +1,5 @@
-//! Timelines: what the runs of a panel did period by period, charts below one another on one
-//! axis of periods, with the choices of adaptive policies as bands.
+//! Timelines: the runs of a panel period by period, charts below one another on one axis of
+//! periods, with the choices of adaptive policies as bands.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -52,7 +52,7 @@ impl Series<'_> {
     }
 }
 
-/// What a timeline is drawn with.
+/// The input of a timeline.
 pub(super) struct Timeline<'a> {
     /// The picture in words.
     pub(super) label: String,
@@ -114,7 +114,7 @@ impl Timeline<'_> {
             plot.lines(hits.clone(), 0.0..1.0, &SHARES, "Fast-memory hit ratio", &|p| p.hit_ratio)?;
             plot.bands(hits.end + 8.0, &bands)?;
             let least = points.iter().flatten().map(|p| p.stability).fold(1.0, f64::min);
-            // Most pages stay where they are: from 0 all lines would lie at the top.
+            // Most pages stay where they are: from 0 all lines would be at the top.
             let floor = ((least * 10.0).floor() / 10.0).clamp(0.0, 0.9);
             let title = match floor {
                 0.0 => "Stability".to_owned(),
@@ -157,7 +157,7 @@ fn points(periods: &[&PeriodRow], first: u64, step: u64) -> Vec<Point> {
         let most = applied.iter().rev().max_by_key(|(n, _)| *n).map_or("", |(_, name)| *name);
         points.push(Point {
             first: first + bin * step,
-            // A period without accesses has no hit ratio; its row says 0.
+            // A period without accesses has no hit ratio; its row has 0.
             hit_ratio: mean(&|p| if p.accessed_pages > 0 { p.hit_ratio } else { f64::NAN }),
             stability: mean(&|p| p.stability),
             moved: mean(&|p| p.moved_pages() as f64),
@@ -247,8 +247,8 @@ impl Plot<'_, '_> {
             let ends = [(self.x.start, ratio), (self.x.end, ratio)];
             chart.draw_series(DashedLineSeries::new(ends, px(2.0), px(4.0), stroke(MUTED, 1.0)))?;
         }
-        // An adaptive policy often does as well as the one it applies: its line is broad and lies
-        // beneath the others, so that both are seen.
+        // An adaptive policy often does as well as the one it applies: its line is broad and is
+        // beneath the others, so that both are visible.
         let all = || self.timeline.series.iter().zip(self.points);
         let adaptive = all().filter(|(series, _)| series.is_adaptive());
         for (series, points) in adaptive.chain(all().filter(|(series, _)| !series.is_adaptive())) {
@@ -300,7 +300,7 @@ impl Plot<'_, '_> {
         parts
     }
 
-    /// Where a tracker lost periods: the stretch just before the point that says so.
+    /// Lost periods of a tracker: the stretch just before the point that has them.
     fn lost(&self) -> Vec<Range<f64>> {
         let mut strips: Vec<(u64, u64)> = Vec::new();
         for point in self.points.iter().flatten().filter(|p| p.lost > 0) {
@@ -315,7 +315,7 @@ impl Plot<'_, '_> {
             .collect()
     }
 
-    /// A band for each adaptive run: what it applied, in that policy's colour.
+    /// A band for each adaptive run: the policies it applied, in their colours.
     fn bands(&self, top: f64, adaptive: &[usize]) -> Result<(), Fault> {
         for (row, &i) in adaptive.iter().enumerate() {
             let series = &self.timeline.series[i];

@@ -1,5 +1,5 @@
-//! Results to make reports of: small simulations of policies on invented workloads, made to look
-//! like what experiments write, and the files of them.
+//! Results to make reports of: small simulations of policies on invented workloads, in the form
+//! that experiments write, and the files of them.
 #![allow(dead_code)] // each test file uses a part
 
 use std::path::Path;
@@ -11,7 +11,7 @@ pub const POLICIES: [&str; 6] = ["first-touch", "lru", "lfu", "random", "lists",
 const PAGES: usize = 384;
 const FAST: usize = PAGES / 2;
 
-/// A generator of numbers that look random and are the same everywhere (splitmix64).
+/// A generator of pseudo-random numbers that are the same everywhere (splitmix64).
 pub struct Numbers(pub u64);
 
 impl Numbers {
@@ -151,7 +151,7 @@ pub fn simulate(
                 fast_share: of(&fast),
             });
         }
-        // What the policy wants in fast memory, best first.
+        // The pages that the policy places in fast memory, best first.
         let mut wanted: Vec<usize> = (0..PAGES).collect();
         match applied {
             "lru" => wanted.sort_by_key(|p| (age[*p], !fast[*p])),

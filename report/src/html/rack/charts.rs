@@ -19,7 +19,7 @@ pub(super) struct Line {
 
 /// Lines on one scale.
 pub(super) struct Panel {
-    /// What they are.
+    /// Their quantity and unit.
     pub(super) title: String,
     /// The lines.
     pub(super) lines: Vec<Line>,
@@ -166,7 +166,8 @@ pub(super) fn stacks(label: &str, all: &[Stack], end: f64) -> String {
 pub(super) fn curves(label: &str, lines: &[Line]) -> String {
     let height = 190.0;
     let points = || lines.iter().flat_map(|l| &l.points);
-    // Without a point the axis must still be finite: the drawing library looks for its marks for ever.
+    // Without a point the axis must still be finite: the drawing library searches its marks for
+    // ever.
     let least = points().map(|p| p.0).fold(1e6, f64::min).max(1.0);
     let end = points().map(|p| p.0).fold(least * 2.0, f64::max);
     picture((HALF as u32, height as u32), label, |ground| {

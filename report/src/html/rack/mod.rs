@@ -1,5 +1,5 @@
-//! The report of the rack: slowdowns by scheme, what a miss takes and where, nodes over time, how busy
-//! the switch's ports were, and what the paper claims.
+//! The report of the rack: slowdowns by scheme, time and place of misses, nodes over time, load of
+//! the switch's ports, and the paper's claims.
 
 mod charts;
 
@@ -15,7 +15,7 @@ use crate::html::rack::charts::{Line, Panel, Stack, curves, over_time, stacks};
 use crate::html::theme::{Colour, HEAT, MUTED, series};
 use crate::rack::RackResults;
 
-/// Stands for a scheme in the runs with all memory local, the base of every slowdown.
+/// The name, in place of a scheme, of runs with all memory local, the base of every slowdown.
 const BASE: &str = "local";
 
 /// The schemes in the order of the paper, and the colour of each.
@@ -70,7 +70,7 @@ fn name(r: &RackRunRow) -> String {
     if r.nodes > 1 { format!("{} (node {})", r.workload, r.node) } else { r.workload.clone() }
 }
 
-/// So many of a thing.
+/// A number of things, in words.
 fn counted(n: u64, thing: &str) -> String {
     format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
@@ -192,7 +192,7 @@ fn latency(results: &RackResults) -> Vec<Value> {
     figures
 }
 
-/// The runs that pictures of their own are made of: the last scheme of the paper that was run, in
+/// The runs with pictures of their own: the last scheme of the paper that was run, in
 /// the first variant, each node; then others.
 fn pictured(results: &RackResults) -> (Vec<&RackRunRow>, usize) {
     let mut runs: Vec<&RackRunRow> = results.runs.iter().filter(|r| r.scheme != BASE).collect();
@@ -342,7 +342,7 @@ fn maps(results: &RackResults) -> Vec<Value> {
     distinct(&results.ports, |p| p.variant.clone()).iter().map(one).collect()
 }
 
-/// Everything that the template shows.
+/// All values of the template.
 pub(super) fn content(results: &RackResults, meta: &ReportMeta) -> Value {
     let claims: Vec<Value> = results
         .claims
