@@ -38,7 +38,7 @@ pub struct Arguments {
     /// Bytes in a line of all three; each may state its own, as in 32K,8,64.
     #[arg(long, value_name = "BYTES")]
     line: Option<u32>,
-    /// How to show the answer.
+    /// Format of the answer.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

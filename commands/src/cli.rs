@@ -10,7 +10,7 @@ use crate::{
     restore, run, sweep, top, workloads,
 };
 
-/// What stands below the commands in `--help` and in the manual page.
+/// Text below the commands in `--help` and in the manual page.
 const MORE: &str = "\
 First steps:
   terrace compare examples/amp/lru-favor.toml --policies lru,lfu --out DIR
@@ -27,11 +27,11 @@ Environment:
   TERRACE_LOG=info (or debug, trace) tells more on standard error";
 
 /// Runs big-memory programs on little fast memory: finds the pages they use, keeps those in the
-/// fast tier, moves the rest away, and tells what that costs.
+/// fast tier, moves the rest away, and reports the cost.
 #[derive(Parser)]
 #[command(name = "terrace", version, long_version = terrace_identity::this_build!().description, arg_required_else_help = true, after_long_help = MORE)]
 pub struct Cli {
-    /// What to do.
+    /// The command to execute.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -73,7 +73,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Carries the command out.
+    /// Executes the command.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         match self {
             Command::Run(a) => a.execute(),

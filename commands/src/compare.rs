@@ -8,7 +8,7 @@ use terrace_lab::Kernel;
 
 /// Run an experiment once under each of several policies and compare them.
 ///
-/// Every group runs under the policy of the run, whatever the file says.
+/// Every group runs under the policy of the run, whatever the file has.
 #[derive(Args)]
 #[command(after_long_help = crate::run::EXPERIMENT_FILES)]
 pub struct Arguments {

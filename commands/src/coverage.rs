@@ -1,4 +1,4 @@
-//! `terrace coverage`: the coverage table of a source tree, and whether it tells the truth.
+//! `terrace coverage`: the coverage table of a source tree, and a check of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub struct Arguments {
     /// Fail when a row is missing, or names a command, file or test that does not exist.
     #[arg(long)]
     check: bool,
-    /// The source tree.
+    /// Root of the source tree.
     #[arg(long, value_name = "DIR", default_value = ".")]
     tree: PathBuf,
 }

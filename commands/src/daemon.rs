@@ -1,4 +1,4 @@
-//! `terrace status`, `terrace explain` and `terrace reload`: questions to a running `terraced`.
+//! `terrace status`, `terrace explain` and `terrace reload`: requests to a running `terraced`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Asks; what prevents it is a refusal.
+    /// Sends the request; what prevents it is an input error.
     pub fn ask(&self, request: &Request) -> anyhow::Result<Value> {
         Ok(control::ask(&self.socket, request).map_err(InputError::new)?)
     }
@@ -36,7 +36,7 @@ impl Socket {
     }
 }
 
-/// Show what a running terraced does: its groups, their hit ratios, moves and shares.
+/// Show the groups of a running terraced, their hit ratios, moves and shares.
 #[derive(Args)]
 pub struct StatusArguments {
     #[command(flatten)]
@@ -140,7 +140,7 @@ pub const HEADER: [&str; 12] = [
     "cpu %",
 ];
 
-/// A group's row in it.
+/// The row of a group in it.
 pub fn row(g: &GroupStatus) -> Vec<String> {
     let policy = match g.applied.as_str() {
         "" => g.policy.clone(),
@@ -168,7 +168,7 @@ pub fn row(g: &GroupStatus) -> Vec<String> {
     ]
 }
 
-/// What else is to be said of a group.
+/// Further remarks on a group.
 pub fn remarks(g: &GroupStatus, machine: &MachineStatus) -> Vec<String> {
     let mut lines: Vec<String> = g.throttle.message.iter().map(|s| shown(s)).collect();
     lines.extend(g.no_room(machine));
@@ -209,7 +209,7 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Say why the pages of a group are where they are, and what would change it.
+/// Show why the pages of a group are where they are, and what would change it.
 #[derive(Args)]
 pub struct ExplainArguments {
     /// The group: its name, its control group, or the end of either.
@@ -285,7 +285,7 @@ pub struct ReloadArguments {
 }
 
 impl ReloadArguments {
-    /// Asks for it.
+    /// Sends the request.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         let notes = self.socket.ask(&Request::Reload {})?;
         let notes: Vec<String> = serde_json::from_value(notes)?;

@@ -13,7 +13,7 @@ use terrace_hardware::units::Bytes;
 
 use crate::show::{self, Format, say};
 
-/// What stands below the options.
+/// Text below the options.
 const MORE: &str = "\
 A configuration names a preset and replaces what differs:
 
@@ -28,11 +28,11 @@ A configuration names a preset and replaces what differs:
 --print-config prints one with every key. Latencies are from the request to the end of its data
 burst, front and back end of the controller included.";
 
-/// Load DRAM with traffic and measure what it gives.
+/// Load DRAM with traffic and measure its bandwidth and latencies.
 ///
 /// Simulates DDR4 or DDR5 command by command (banks, rows, refresh, read and write turns) under
 /// random or sequential traffic, either offered at a rate or with so many reads outstanding, and
-/// tells achieved bandwidth and latencies. The same seed gives the same figures.
+/// reports achieved bandwidth and latencies. The same seed gives the same figures.
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_long_help = MORE,
     override_usage = "terrace dram <CONFIG.toml|--preset NAME> \
@@ -51,7 +51,7 @@ pub struct Arguments {
     /// Print the configuration with every key and stop.
     #[arg(long)]
     print_config: bool,
-    /// Where the next line lies.
+    /// Address of the next line.
     #[arg(long, value_enum, default_value = "random")]
     traffic: Where,
     /// Share of reads among the requests, 0 to 1.
@@ -82,7 +82,7 @@ pub struct Arguments {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Where {
-    /// Anywhere.
+    /// At a random address.
     Random,
     /// After the last one.
     Sequential,

@@ -48,7 +48,7 @@ impl Arguments {
         let exported = if to_stdout {
             let mut stdout = std::io::stdout().lock();
             match format.export(recording, &mut stdout, "standard output", &options) {
-                // The reader has seen enough.
+                // The reader has closed the pipe.
                 Err(ExportError::Write { source, .. })
                     if source.kind() == ErrorKind::BrokenPipe =>
                 {

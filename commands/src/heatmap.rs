@@ -13,7 +13,7 @@ use terrace_results::HeatRow;
 use crate::daemon::Socket;
 use crate::show::say;
 
-/// Draw which addresses were used when, and which lay in fast memory.
+/// Draw which addresses were used when, and which were in fast memory.
 #[derive(Args)]
 pub struct Arguments {
     /// A group of the running daemon, or a folder of results.
@@ -22,10 +22,10 @@ pub struct Arguments {
     /// The picture: a file that ends in .svg or .png.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Of a folder with several runs or groups: the run.
+    /// The run, where a folder has several runs or groups.
     #[arg(long)]
     run: Option<String>,
-    /// And the group.
+    /// The group, where a folder has several.
     #[arg(long)]
     group: Option<String>,
     #[command(flatten)]

@@ -14,8 +14,8 @@ use crate::show::{self, Format, say, tell};
 /// Make a recording of another tool's file.
 ///
 /// Without arguments lists the formats. The file may be compressed (.xz, .gz, .zst), whatever its
-/// name. A file that was cut off is imported up to the cut, which is said; what cannot be made
-/// sense of is refused with its line or byte, and nothing is written.
+/// name. A file that was cut off is imported up to the cut, which is reported; what cannot be
+/// read is refused with its line or byte, and nothing is written.
 #[derive(Args)]
 pub struct Arguments {
     /// The format.

@@ -1,4 +1,4 @@
-//! `terrace info`: what a recording holds.
+//! `terrace info`: the totals of a recording.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use terrace_recordings::survey::{PeriodSurvey, ReferenceSurvey, Survey, survey};
 
 use crate::show::{self, Format, say};
 
-/// Tell what a recording holds.
+/// Show the totals of a recording.
 ///
 /// Reads it through once: references by kind, threads, instructions, regions and footprint of a
 /// reference recording, groups and periods of a period recording, and whether it is complete.
@@ -26,7 +26,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Tells.
+    /// Counts and shows them.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         let survey = survey(&self.recording).map_err(InputError::new)?;
         match (self.format, &survey) {

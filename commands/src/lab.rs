@@ -32,8 +32,7 @@ done";
 
 /// Boot a virtual machine with two memory tiers and run a command in it.
 ///
-/// Without a command it shows the tiers that the guest's kernel sees. The exit code is the
-/// command's.
+/// Without a command it shows the tiers of the guest's kernel. The exit code is the command's.
 #[derive(Args)]
 pub struct Arguments {
     /// Processors.
@@ -45,10 +44,10 @@ pub struct Arguments {
     /// Size of the slow tier.
     #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = Size::parse)]
     slow: Size,
-    /// Latency of the fast tier in ns, as the firmware tells the kernel.
+    /// Latency of the fast tier in ns, as the firmware reports it.
     #[arg(long, default_value_t = 80, value_name = "NS")]
     fast_latency_ns: u32,
-    /// Latency of the slow tier in ns.
+    /// Latency of the slow tier in ns, as the firmware reports it.
     #[arg(long, default_value_t = 300, value_name = "NS")]
     slow_latency_ns: u32,
     /// Kernel to boot: 'debian' (its package, fetched), 'debian-7.3' (that series, of Debian 13's
@@ -65,7 +64,7 @@ pub struct Arguments {
     root: Option<PathBuf>,
     /// How many threads emulate the processors in software: 'each' has one of its own, which is
     /// faster and needs a QEMU that does it rightly (8.1), or a kernel that does not change its
-    /// own code while it runs: the Terrace kernel, as long as nobody switches tracepoints.
+    /// own code while it runs: the Terrace kernel, as long as no tracepoint is switched.
     #[arg(long, value_enum, value_name = "THREADS", default_value = "auto")]
     threads: Threads,
     /// Give the processor page tables of five levels.
@@ -89,7 +88,7 @@ pub struct Arguments {
     /// thread; a boot runs at full speed, the command at some ten million instructions a second.
     #[arg(long, value_enum, value_name = "CLOCK", default_value = "host")]
     clock: ClockKind,
-    /// Of a clock that knows the memory: a machine of 'terrace machines', for its processor and its
+    /// For '--clock memory': a machine of 'terrace machines', for its processor and its
     /// tiers; latencies and bandwidths are then those of the machine.
     #[arg(long, value_name = "MACHINE")]
     hardware: Option<String>,
@@ -99,19 +98,19 @@ pub struct Arguments {
     /// Bandwidth of the slow tier in GB/s [default: 21.5].
     #[arg(long, value_name = "GB/S")]
     slow_gb_per_s: Option<f64>,
-    /// Of a clock that knows the memory: write what it counted to this file, as JSON.
+    /// For '--clock memory': write its counts to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     clock_figures: Option<PathBuf>,
     /// Words added to the kernel's command line.
     #[arg(long, value_name = "WORDS")]
     append: Option<String>,
-    /// Program to carry into the guest beside the command; may be repeated.
+    /// Program to copy into the guest beside the command; may be repeated.
     ///
     /// A path, a name on PATH, or PACKAGE:PROGRAM of a Debian package, which is fetched and not
     /// installed.
     #[arg(long = "program", value_name = "PROGRAM")]
     programs: Vec<String>,
-    /// File or folder to carry in; may be repeated.
+    /// File or folder to copy in; may be repeated.
     #[arg(long = "file", value_name = "FROM:TO")]
     files: Vec<String>,
     /// File or folder of the guest to bring back; may be repeated.
@@ -129,9 +128,9 @@ pub struct Arguments {
     /// Count the loads and stores that go to each node while the command runs, and write the
     /// counts to this file, as JSON.
     ///
-    /// Exact: the recorder's plug-in in the emulation sees every one, and which of them pass
+    /// Exact: the recorder's plug-in in the emulation counts every one, and which of them pass
     /// caches. Programs and kernel apart. The machine runs under software emulation then, and
-    /// slower. A command that runs 'count-period' begins another window, told apart in the file.
+    /// slower. A command that runs 'count-period' begins another window, apart in the file.
     #[arg(long, value_name = "FILE")]
     count_accesses: Option<PathBuf>,
     /// Of the counted accesses, write those of programs by huge page to this file: a line a
@@ -169,7 +168,7 @@ enum ClockKind {
 /// Threads of the emulation.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Threads {
-    /// One for each processor where this QEMU does that rightly.
+    /// One for each processor where this QEMU does that correctly.
     Auto,
     /// One for all.
     One,
@@ -259,7 +258,7 @@ impl Arguments {
         Ok(ExitCode::from(u8::try_from(result.exit_code).unwrap_or(1)))
     }
 
-    /// The hardware of a clock that knows the memory, if that is asked for.
+    /// The hardware of a clock that models the memory, if that is requested.
     fn memory_clock(&self) -> anyhow::Result<Option<TimedConfig>> {
         if self.clock != ClockKind::Memory {
             let only = |given, option| match given {
@@ -284,7 +283,8 @@ impl Arguments {
         ])?))
     }
 
-    /// The tiers' bandwidths as the firmware tells them; what cannot be becomes 0, which is refused.
+    /// The tiers' bandwidths as the firmware reports them; what cannot be becomes 0, which is
+    /// refused.
     fn mib_per_s(&self) -> [u32; 2] {
         let usual = Machine::default();
         let of = |gb_per_s: Option<f64>, usual| {
@@ -301,7 +301,7 @@ impl Arguments {
             None => GuestJob::shell(SHOW_TIERS),
             Some((command, arguments)) => {
                 let job = GuestJob::new(command).args(arguments);
-                // A program of this host is carried in; anything else, and all that is on a disk
+                // A program of this host is copied in; anything else, and all that is on a disk
                 // of its own, is the guest's.
                 match terrace_lab::find_program(command.as_ref()) {
                     Some(path) if self.root.is_none() => job.program(Program::host(path)),
@@ -336,7 +336,7 @@ impl Arguments {
     }
 }
 
-/// What could not be because of how it was asked is a refusal; the rest went wrong.
+/// A request that cannot be done is an input error; the rest are failures.
 fn refused(error: LabError) -> anyhow::Error {
     match error {
         LabError::Invalid { .. }

@@ -1,4 +1,4 @@
-//! `terrace machines`: what machines can be simulated, and their configurations.
+//! `terrace machines`: the machines that can be simulated, and their configurations.
 
 use std::process::ExitCode;
 
@@ -59,7 +59,7 @@ impl Arguments {
                 machine.description.clone(),
             ]);
         }
-        // A name is there to be copied: it is not wrapped.
+        // A name is to be copied: it is not wrapped.
         if let Some(names) = table.column_mut(0) {
             names.set_constraint(ColumnConstraint::ContentWidth);
         }

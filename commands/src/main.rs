@@ -1,10 +1,10 @@
 //! `terrace`: the command line.
 //!
-//! **Knows** arguments, files and screens. **Must not know** how anything works: each command
-//! is one file that asks a layer below and shows the answer.
+//! **Depends on** arguments, files and screens. **Must not depend on** how anything works: each
+//! command is one file that calls a layer below and shows the answer.
 //!
-//! Exit codes: 0 when the thing was done, 1 when it failed, 2 when it was asked in a way that
-//! cannot be done (bad arguments, bad files, missing rights); then nothing was changed.
+//! Exit codes: 0 when the command was done, 1 when it failed, 2 when the request cannot be done
+//! (bad arguments, bad files, missing rights); then nothing was changed.
 #![forbid(unsafe_code)]
 // They panic when the reader has gone; see show.rs.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error and its causes on one line; many an error already tells its cause.
+/// An error and its causes on one line; many an error already contains its cause.
 fn one_line(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

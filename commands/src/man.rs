@@ -65,7 +65,7 @@ fn page_in(man: Man) -> std::io::Result<String> {
         .source(concat!("terrace ", env!("CARGO_PKG_VERSION")))
         .render(&mut page)?;
     let page = String::from_utf8_lossy(&page).into_owned();
-    // What stands below the options in --help is laid out by hand: its lines are not to be filled.
+    // Text below the options in --help is laid out by hand: its lines are not to be filled.
     let Some((before, notes)) = page.split_once(".SH EXTRA\n") else {
         return Ok(page);
     };

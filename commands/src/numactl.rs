@@ -1,5 +1,5 @@
-//! `terrace numactl`: a command whose page tables are placed apart from its data, and what this
-//! machine has for tiering.
+//! `terrace numactl`: a command whose page tables are placed apart from its data, and this
+//! machine's mechanisms for tiering.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -61,7 +61,7 @@ fn place(text: &str) -> Result<TablePlace, String> {
 }
 
 impl Arguments {
-    /// Sets the policy and becomes the command, or shows what there is.
+    /// Sets the policy and becomes the command, or shows the machine's mechanisms.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         let Some((program, arguments)) = self.command.split_first() else {
             show_machine(self.format)?;
@@ -83,7 +83,7 @@ impl Arguments {
         };
         let policy = TablePolicy { place, levels, hard: self.hard, follow: self.follow };
         device.set_table_policy(Target::This, policy).map_err(InputError::new)?;
-        // Comes back only when there is no such program.
+        // Returns only when there is no such program.
         let error = Command::new(program).args(arguments).exec();
         Err(InputError::new(format_args!("{program}: {error}")).into())
     }

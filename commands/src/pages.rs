@@ -1,4 +1,4 @@
-//! What plans and sweeps found, put into the words of their reports.
+//! Results of plans and sweeps in the words of their reports.
 
 use std::path::{Path, PathBuf};
 

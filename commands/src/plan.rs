@@ -19,7 +19,7 @@ use terrace_planner::{config, words};
 
 use crate::show::{self, Format, say, tell};
 
-/// What stands below the options in `--help` and in the manual page.
+/// Text below the options in `--help` and in the manual page.
 const MORE: &str = "\
 Recordings, by their content:
   .tprof      made by 'terrace profile': costs were measured at reference
@@ -42,7 +42,7 @@ Examples:
   terrace plan kv.tprof --slowdown 10% --price-fast 4 \\
       --slow-latency-ns 190,400 --price-slow 1.5,0.8";
 
-/// Say how much fast memory programs need to stay within a slowdown.
+/// Find how much fast memory programs need to stay within a slowdown.
 ///
 /// Plays each recording under every policy with more and less fast memory, and answers with the
 /// least that meets the target, with the errors of that prediction, in words, as tables, and as a
@@ -56,7 +56,7 @@ pub struct Arguments {
     /// How much slower than with all memory fast: "5%", or as a factor "1.05x".
     #[arg(long, value_name = "TARGET", value_parser = slowdown, allow_hyphen_values = true)]
     slowdown: f64,
-    /// Policies to look at, separated by commas; see 'terrace policies'.
+    /// Policies to compare, separated by commas; see 'terrace policies'.
     #[arg(long, value_delimiter = ',', value_name = "A,B,C", default_values = DEFAULT_POLICIES)]
     policies: Vec<String>,
     /// Tiers of these machines; see 'terrace machines'. The recording's own if none is given.
@@ -106,10 +106,10 @@ pub struct Arguments {
     /// perf: one in N references was sampled (perf record -c N).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     sample: Option<u64>,
-    /// Run the answer at trace fidelity, and say how far off it is.
+    /// Run the answer at trace fidelity, and show its error.
     #[arg(long)]
     check: bool,
-    /// The same with this experiment, for a recording that does not tell how it was made.
+    /// The same with this experiment, for a recording without its experiment.
     #[arg(long, value_name = "EXPERIMENT.toml")]
     check_with: Option<PathBuf>,
     /// Correct the answer by its check up to N times, each of which runs it again.
@@ -142,7 +142,7 @@ enum Pages {
     Huge,
 }
 
-/// A slowdown as people write it: `5%` or `1.05x`.
+/// A slowdown in an argument: `5%` or `1.05x`.
 fn slowdown(text: &str) -> Result<f64, String> {
     let bad = || "expected a percentage as in 5%, or a factor as in 1.05x".to_owned();
     let text = text.trim();
@@ -154,7 +154,7 @@ fn slowdown(text: &str) -> Result<f64, String> {
     if value.is_finite() { Ok(value) } else { Err(bad()) }
 }
 
-/// A share as people write it: `60%` or `0.6`.
+/// A share in an argument: `60%` or `0.6`.
 fn share(text: &str) -> Result<f64, String> {
     let bad = || "expected 0% to 100%".to_owned();
     let text = text.trim();
@@ -165,7 +165,7 @@ fn share(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(bad()) }
 }
 
-/// Everything that was found.
+/// The answer with its checks.
 struct Found {
     plan: Plan,
     checked: Vec<Checked>,

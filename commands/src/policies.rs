@@ -1,4 +1,4 @@
-//! `terrace policies`: what policies there are, their sources and parameters.
+//! `terrace policies`: the policies, their sources and parameters.
 
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ impl Arguments {
             self.show_all()?;
             return Ok(ExitCode::SUCCESS);
         };
-        // Of a name that is none, the error lists those there are.
+        // The error for an unknown name lists the known ones.
         policy::build(name, &serde_json::Value::Null, 0).map_err(InputError::new)?;
         for kind in REGISTRY.iter().filter(|k| k.name == name) {
             self.show(kind)?;

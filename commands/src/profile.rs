@@ -1,4 +1,4 @@
-//! `terrace profile`: what a workload costs with fast and with slow memory, interval by interval.
+//! `terrace profile`: the cost of a workload with fast and with slow memory, interval by interval.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,9 +16,9 @@ use crate::show::{Format, say};
 ///
 /// The experiment must have one group, of kind "program" or "recording". It is run at reference
 /// depth seven times at once: with fast memory, with slow, with a half, an 8th, a 32nd and a 128th of
-/// it slow, and looked at. The profile tells what each interval of the program costs and which pages
-/// the cost is due to; as a workload of kind "profile" it gives run times at interval fidelity, thousands
-/// of times faster, under any policy and any share of fast memory.
+/// it slow, and scanned. The profile has the cost of each interval of the program and the pages
+/// that cause it; as a workload of kind "profile" it gives run times at interval fidelity,
+/// thousands of times faster, under any policy and any share of fast memory.
 #[derive(Args)]
 pub struct Arguments {
     /// The experiment file.

@@ -1,5 +1,5 @@
-//! `terrace rack`: runs experiments on the rack, and tells what its hardware takes and which
-//! data-movement schemes there are.
+//! `terrace rack`: runs experiments on the rack, and shows the sizes of its hardware and its
+//! data-movement schemes.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,7 +51,7 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Other {
-    /// What the structures in the switch take, in bytes (section III-F of the paper).
+    /// Sizes of the structures in the switch, in bytes (section III-F of the paper).
     Overhead {
         /// An experiment whose rack to take the sizes from; the paper's sizes if not given.
         #[arg(value_name = "RUN.toml")]
@@ -167,7 +167,7 @@ fn span_of(text: &str) -> anyhow::Result<TraceConfig> {
     }
 }
 
-/// What a paper says, and what came out.
+/// A paper's claim, and the measured value.
 fn claims(verdicts: &[Verdict]) -> anyhow::Result<()> {
     let mut table = show::table(&["the paper says", "where", "expected", "here", ""]);
     for v in verdicts {

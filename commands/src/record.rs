@@ -1,4 +1,4 @@
-//! `terrace record`: what a program loads and stores.
+//! `terrace record`: the loads and stores of a program.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -18,7 +18,7 @@ use crate::show::{Format, say, tell};
 /// Time between two lines of progress where there is no terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
-/// Record what a program loads and stores.
+/// Record the loads and stores of a program.
 ///
 /// Runs any x86-64 Linux program, unmodified, with its threads and child processes, under QEMU's
 /// user emulation (package qemu-user), sends each of its references through caches, and writes
@@ -127,7 +127,7 @@ impl Arguments {
             Format::Json => say!("{}", serde_json::to_string_pretty(&document(&summary))?)?,
             Format::Text => tell!("{}", text(&summary)),
         }
-        // As a shell counts them.
+        // Numbered as by a shell.
         Ok(summary.signal.map_or(ExitCode::SUCCESS, |s| ExitCode::from(128 + s as u8)))
     }
 }

@@ -14,11 +14,11 @@ use crate::show::{Format, say};
 /// Mismatches shown before the rest is only counted.
 const SHOWN: usize = 10;
 
-/// Check that the policies decide again what a recording says they decided.
+/// Check that the policies repeat the decisions of a recording.
 ///
 /// Feeds the recorded scans to fresh policies and compares their decisions, period by period and
 /// page by page. Exits with 1 when a decision differs. With --placement the simulated machine also moves the
-/// pages itself, from the recorded accesses alone, and tells how far its placement follows the
+/// pages itself, from the recorded accesses alone, and shows how far its placement follows the
 /// recorded one: pages that a live machine could not move are where the two part.
 #[derive(Args)]
 pub struct Arguments {

@@ -35,7 +35,7 @@ impl Arguments {
     }
 }
 
-/// Writes the HTML report into the results directory and says where it is.
+/// Writes the HTML report into the results directory and prints its path.
 pub fn write(directory: &Path, results: &Results) -> anyhow::Result<PathBuf> {
     let path = directory.join("report.html");
     let command = std::env::args().collect::<Vec<_>>().join(" ");
@@ -61,7 +61,7 @@ pub fn write_rack(directory: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Prints results and where the report is.
+/// Prints results and the path of the report.
 pub fn show(results: &Results, format: Format, report: &Path) -> anyhow::Result<()> {
     match format {
         Format::Json => {

@@ -14,13 +14,13 @@ use terrace_reproductions::{Figure, Outcome, RunCache, Size, from_results, repro
 use crate::progress::Screen;
 use crate::show::{Format, say};
 
-/// Run figures and tables of the papers again, and check what the papers say of them.
+/// Run figures and tables of the papers again, and check their claims.
 ///
 /// 'terrace reproduce list' shows them all. A figure is an experiment file with claims: each is a
 /// statement that is checked against what comes out, with the paper's number beside it. What comes
 /// out is written to OUT/PAPER/FIGURE: figure.parquet, figure.csv, figure.svg, claims.json, and the
 /// results of every run. Programs are profiled once, in OUT/profiles, for all figures, and a run that
-/// several figures look at is made once. One command at a time works in a folder.
+/// several figures use is made once. One command at a time works in a folder.
 ///
 /// The exit code is 0 when the figures were made, whether or not their claims agree.
 #[derive(Args)]
@@ -70,7 +70,8 @@ impl Arguments {
             (_, true) => Size::Full,
             _ => Size::Standard,
         };
-        // What is there is read as it is; what is made needs the folder for itself.
+        // Existing files are read as they are; to make new ones the command needs the folder for
+        // itself.
         let run_cache = match self.from_results {
             true => None,
             false => Some(RunCache::open(&self.out)?),

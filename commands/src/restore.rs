@@ -1,4 +1,4 @@
-//! `terrace restore`: puts back the settings of a run that could not do it itself.
+//! `terrace restore`: puts back the settings of a run that ended without doing so.
 
 use std::process::ExitCode;
 

@@ -12,7 +12,7 @@ use terrace_report::Results;
 use crate::progress::Screen;
 use crate::show::{Format, tell};
 
-/// What `--help` and the manual pages say of experiment files.
+/// Text on experiment files in `--help` and the manual pages.
 pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   name = "example"            # names: letters, digits, '-', '_', '.'
   description = "two at once" # optional
@@ -68,7 +68,7 @@ instructions and accesses of memory take on two tiers of fast_latency_ns and
 slow_latency_ns, or on [machine.hardware] as above. A millisecond of a busy
 guest takes a second or less; choose short periods. slowdown = false as above."#;
 
-/// Run an experiment as its file says and write its results.
+/// Run an experiment as its file has it and write its results.
 #[derive(Args)]
 #[command(after_long_help = EXPERIMENT_FILES)]
 pub struct Arguments {
@@ -82,7 +82,7 @@ pub struct Common {
     /// The experiment file.
     #[arg(value_name = "EXPERIMENT.toml")]
     experiment: PathBuf,
-    /// Where to run it.
+    /// The machine to run on.
     #[arg(long, value_enum, default_value = "sim")]
     machine: Machine,
     /// Folder for the results: Parquet tables, recordings and report.html.
@@ -105,13 +105,13 @@ pub struct Common {
     /// period by period, to accesses/RUN.json. Of all programs in the guest together; slower.
     #[arg(long)]
     count_accesses: bool,
-    /// How the simulated machine runs, instead of what the file says.
+    /// Fidelity of the simulated machine, in place of the file's.
     #[arg(long, value_enum)]
     #[arg(alias = "depth")]
     fidelity: Option<FidelityArgument>,
     /// Simulated runs at the same time; as many as there are processors by default.
     ///
-    /// The results are the same bytes, whatever it is.
+    /// The results are the same bytes for any number.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Show the console of the virtual machine while it runs.
@@ -122,7 +122,7 @@ pub struct Common {
 /// Machines by their names on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Machine {
-    /// The simulated machine: which pages are accessed in a period, and what became of them.
+    /// The simulated machine: which pages are accessed in a period, and where they are placed.
     Sim,
     /// A virtual machine with two memory tiers: the real programs on a real kernel.
     Vm,

@@ -1,4 +1,4 @@
-//! What commands write: lines that survive a reader who goes away, and small tables for lists of
+//! Output of commands: lines that survive a reader who goes away, and small tables for lists of
 //! kinds.
 
 use std::fmt::Display;
@@ -20,7 +20,7 @@ pub fn line(text: impl Display) -> anyhow::Result<()> {
     }
 }
 
-/// Writes a line to standard error, where it can: a run does not end because nobody watches.
+/// Writes a line to standard error, where it can: a run does not end for want of a reader.
 pub fn remark(text: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
@@ -37,7 +37,7 @@ macro_rules! tell {
 }
 pub(crate) use tell;
 
-/// How a command shows its answer.
+/// The format of a command's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Tables for people.

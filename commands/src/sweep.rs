@@ -15,7 +15,7 @@ use terrace_results::{Kind, RunRow, Table, Value};
 
 use crate::show::{self, Format, say, tell};
 
-/// What stands below the options in `--help` and in the manual page.
+/// Text below the options in `--help` and in the manual page.
 const MORE: &str = r#"Grid files:
   name = "ratios"
   base = "../amp/lru-favor.toml"  # an experiment, or an [experiment] section
@@ -73,7 +73,7 @@ pub struct Arguments {
     /// Print the cells as JSON lines and run none.
     #[arg(long)]
     list: bool,
-    /// Merge what is there and run none.
+    /// Merge the finished cells and run none.
     #[arg(long, conflicts_with_all = ["cell", "shard", "list"])]
     merge_only: bool,
     /// Columns of the run table to show and report.
@@ -130,7 +130,7 @@ impl Arguments {
         Ok(if merged.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// What a run of some of the cells says.
+    /// The result of a run of some of the cells.
     fn end_of_part(&self, grid: &Grid, cells: &[usize], failed: usize) -> anyhow::Result<ExitCode> {
         let done = cells.len() - failed;
         match self.format {
@@ -265,7 +265,7 @@ impl Arguments {
     }
 }
 
-/// Slowdown where it is known, else the hit ratio; and what was moved.
+/// Slowdown where it is known, else the hit ratio; and the number of moves.
 fn default_columns(merged: &Merged) -> Vec<&'static str> {
     let mut rows = merged.cells.iter().flat_map(|c| &c.rows);
     match rows.any(|r| r.slowdown.is_some()) {

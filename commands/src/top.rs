@@ -20,13 +20,13 @@ use crate::daemon::{self, HEADER, Socket, bytes};
 
 /// Show the groups of a running terraced, again and again.
 ///
-/// Keys: up and down (or k and j) choose a group, whose processes, tiers and page tables stand
-/// below; q ends.
+/// Keys: up and down (or k and j) choose a group, whose processes, tiers and page tables are
+/// shown below; q ends.
 #[derive(Args)]
 pub struct Arguments {
     #[command(flatten)]
     socket: Socket,
-    /// Seconds from one look to the next.
+    /// Seconds from one sample to the next.
     #[arg(long, default_value_t = 2.0, value_name = "S")]
     every: f64,
     /// Print it once as text and end.
@@ -132,7 +132,7 @@ fn key(due: Instant) -> std::io::Result<Option<Key>> {
     Ok(Some(meaning(&pressed[..n])))
 }
 
-/// What was pressed; nothing at all means that the terminal has gone.
+/// The pressed key; nothing at all if the terminal has gone.
 fn meaning(pressed: &[u8]) -> Key {
     match pressed {
         b"k" | b"\x1b[A" | b"\x1bOA" => Key::Up,

@@ -1,4 +1,4 @@
-//! `terrace workloads`: what kinds of workloads there are.
+//! `terrace workloads`: the kinds of workloads.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::show::{self, Format, say};
 /// List the kinds of workloads, or show one with its parameters.
 #[derive(Args)]
 pub struct Arguments {
-    /// Show this kind alone, with what it stands for and its parameters.
+    /// Show this kind alone, with its meaning and its parameters.
     #[arg(value_name = "KIND")]
     name: Option<String>,
     /// How to show them.
@@ -58,7 +58,7 @@ impl Arguments {
     }
 }
 
-/// Where a kind can run.
+/// The machines that a kind can run on.
 fn machines(kind: &WorkloadKind) -> &'static str {
     match (kind.live.is_some(), kind.generator.is_some()) {
         (true, true) => "sim vm host",
