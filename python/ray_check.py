@@ -32,7 +32,7 @@ def own_cpu_s():
 
 
 def cpu_s(process):
-    """Of a process and its children, those that have ended included."""
+    """Processor time of a process and its children, those that have ended included."""
     total = 0.0
     for one in [process, *process.children(recursive=True)]:
         try:

@@ -1,5 +1,5 @@
-//! Policies written in Python, as the engine sees them: called once a period with the scan, and what
-//! they answer checked before it becomes a plan.
+//! Policies written in Python behind the engine's interface: called once a period with the scan,
+//! and their answers checked before they become plans.
 
 use std::collections::BTreeSet;
 use std::panic::resume_unwind;
@@ -23,14 +23,14 @@ pub struct PolicyRaised;
 /// Where a policy's exception waits until the run has been left.
 pub type Raised = Arc<Mutex<Option<PyErr>>>;
 
-/// Keeps an exception and leaves the run: nothing between a policy and who started the run could
-/// hand it on.
+/// Keeps an exception and leaves the run: nothing between a policy and the caller of the run could
+/// pass it on.
 pub fn leave(raised: &Raised, error: PyErr) -> ! {
     *raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     resume_unwind(Box::new(PolicyRaised))
 }
 
-/// A name that lives as long as the program, as the engine wants names of policies; each is kept once.
+/// A name that lives as long as the program, as the engine requires of policies; each is kept once.
 fn kept(name: &str) -> &'static str {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,12 +111,12 @@ impl Policy for InPython {
     }
 
     fn metadata_bytes(&self) -> usize {
-        // What the object holds is Python's affair.
+        // The memory of the object is managed by Python.
         self.features.size_bytes()
     }
 }
 
-/// Says whose answer was refused.
+/// Names the policy whose answer was refused.
 fn told(py: Python<'_>, name: &str, period: u64, error: PyErr) -> PyErr {
     match error.is_instance_of::<crate::errors::Refused>(py) {
         true => refused(format_args!("policy '{name}', period {period}: {}", error.value(py))),
@@ -124,7 +124,7 @@ fn told(py: Python<'_>, name: &str, period: u64, error: PyErr) -> PyErr {
     }
 }
 
-/// The plan of what `decide` returned.
+/// The plan from the return value of `decide`.
 fn plan(answer: &Bound<'_, PyAny>, scan: &CoreScan, budget: &CoreBudget) -> PyResult<Plan> {
     if answer.is_none() {
         return Ok(Plan::default());
@@ -154,7 +154,7 @@ fn plan(answer: &Bound<'_, PyAny>, scan: &CoreScan, budget: &CoreBudget) -> PyRe
     Ok(moves.plan(scan))
 }
 
-/// Refuses moves of pages that are there already, and more than the budget allows.
+/// Refuses moves of pages that are there already, and more moves than the budget allows.
 fn check(moves: &Moves, scan: &CoreScan, budget: &CoreBudget) -> PyResult<()> {
     if moves.up.len() != scan.pages() {
         return Err(refused(format_args!(

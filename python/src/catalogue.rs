@@ -1,4 +1,4 @@
-//! What there is: policies, workloads and machines, with what can be said of each.
+//! The policies, workloads and machines, with their descriptions.
 
 use pyo3::prelude::*;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Memory that Python may look at, through its buffer protocol: what NumPy's arrays of a scan are
-//! views of. The only unsafe code of the package.
+//! Memory that Python reads through its buffer protocol: NumPy's arrays of a scan are views of it.
+//! The only unsafe code of the package.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -41,7 +41,7 @@ impl Values {
         }
     }
 
-    /// A NumPy array that looks at them. They live as long as it does.
+    /// A NumPy array over them. They live as long as it does.
     pub fn array<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static FROM_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let from_buffer = FROM_BUFFER.import(py, "numpy", "frombuffer")?;
@@ -50,7 +50,7 @@ impl Values {
     }
 }
 
-/// The object that owns what an array looks at: its `base`.
+/// The object that owns an array's memory: its `base`.
 #[pyclass(frozen, module = "terrace")]
 pub struct Column {
     values: Values,
@@ -72,8 +72,8 @@ impl Column {
         }
         let (start, bytes, each, kind) = this.get().values.parts();
         // SAFETY: the view is not null and Python's to be filled. It gets a reference to this object,
-        // which keeps the values where they are as long as the view is there. `shape` is a box of its own,
-        // which `__releasebuffer__` drops; `strides` points to the view's own `itemsize`.
+        // which keeps the values in place as long as the view is there. `shape` is a box of its
+        // own, which `__releasebuffer__` drops; `strides` points to the view's own `itemsize`.
         unsafe {
             (*view).buf = start.cast_mut();
             (*view).len = bytes as isize;

@@ -12,7 +12,7 @@ create_exception!(
     "Input that cannot be used: what was got, what was expected, what to do. Nothing was changed."
 );
 
-/// What cannot be used becomes `Refused`, all else `TerraceError`.
+/// Input that cannot be used becomes `Refused`, all else `TerraceError`.
 pub fn raised(error: anyhow::Error) -> PyErr {
     let line = InputError::new(format!("{error:#}")).0;
     match error.chain().any(|e| e.is::<InputError>()) {

@@ -1,4 +1,4 @@
-//! Experiments, and what comes of them.
+//! Experiments, and their results.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::bridge::{PolicyRaised, Raised, custom_policy, leave};
 use crate::errors::{raised, refused};
 use crate::table::Table;
 
-/// How often a run looks whether somebody wants it to end.
+/// Interval between two checks for a request to end.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// An experiment: workloads on a machine under policies. Checked when it is made.
@@ -50,7 +50,7 @@ impl Experiment {
     fn of_json(text: &str, folder: PathBuf) -> PyResult<Self> {
         let keys: toml::Table = serde_json::from_str(text).map_err(refused)?;
         let text = toml::to_string(&keys).map_err(refused)?;
-        // Lines of a text that nobody wrote help nobody.
+        // Lines of a text that the caller did not write help nobody.
         let experiment =
             CoreExperiment::parse(&text, folder).map_err(|e| match e.0.split_once(": ") {
                 Some((line, rest)) if line.starts_with("line ") => refused(rest),
@@ -75,8 +75,8 @@ impl Experiment {
         self.experiment.folder.clone()
     }
 
-    /// Runs it on the simulated machine. `policies`, where given, are run one after the other; those
-    /// of `own` (name and what makes one, given the seed) can be among them.
+    /// Runs it on the simulated machine. `policies`, where given, are run one after the other;
+    /// those of `own` (name and its maker, given the seed) can be among them.
     #[pyo3(signature = (out=None, policies=None, own=Vec::new(), jobs=1, progress=None))]
     fn run(
         &self,
@@ -116,8 +116,8 @@ impl Experiment {
         Ok(Results { path, _folder: folder.map(Arc::new) })
     }
 
-    /// Makes a profile: what its program costs with fast and with slow memory. Returns how many
-    /// intervals and references there are, and the times with all memory fast and slow, in ms.
+    /// Makes a profile: the cost of its program with fast and with slow memory. Returns the numbers
+    /// of intervals and references, and the times with all memory fast and slow, in ms.
     #[pyo3(signature = (out, interval_references=100_000))]
     fn profile(
         &self,
@@ -134,14 +134,14 @@ impl Experiment {
         Ok((done.intervals, done.references, fast, slow))
     }
 
-    /// Hash of everything that its results depend on, as sweeps know cells by.
+    /// Hash of everything that its results depend on, by which sweeps identify cells.
     fn hash(&self) -> PyResult<String> {
         hash(&self.experiment).map_err(raised)
     }
 }
 
-/// Does work without holding the interpreter, so that Python's other threads go on; ends it when
-/// Python wants to (Ctrl-C), or a policy raised an exception.
+/// Does work without holding the interpreter, so that Python's other threads run; ends it at
+/// Python's request (Ctrl-C), or when a policy raised an exception.
 pub fn guarded<T: Send>(
     py: Python<'_>,
     exception: Raised,
@@ -182,11 +182,11 @@ impl Events for Watch {
     }
 }
 
-/// What came of an experiment: tables, and recordings of what was seen and decided.
+/// The results of an experiment: tables, and recordings of scans and decisions.
 #[pyclass(frozen, module = "terrace")]
 pub struct Results {
     path: PathBuf,
-    /// Where nobody named a folder; it goes with the last that looks at it.
+    /// Where no folder was named; it is deleted with its last user.
     _folder: Option<Arc<TempDir>>,
 }
 
@@ -236,7 +236,7 @@ impl Results {
         self.table(py, "heat")
     }
 
-    /// What periods cost the hardware; None at interval fidelity, which knows no references.
+    /// Hardware costs of periods; None at interval fidelity, which has no references.
     #[getter]
     fn hardware(&self, py: Python<'_>) -> PyResult<Option<Table>> {
         match self.path.join("hardware.parquet").is_file() {
@@ -245,7 +245,7 @@ impl Results {
         }
     }
 
-    /// Recordings of what was seen and decided, by run.
+    /// Recordings of scans and decisions, by run.
     #[getter]
     fn recordings(&self) -> PyResult<Vec<PathBuf>> {
         let entries = match std::fs::read_dir(self.path.join("recordings")) {

@@ -1,17 +1,17 @@
 //! The Python package's compiled half, `terrace._terrace`; `terrace/` beside it is the other, and
-//! `docs/python.md` says how to use both.
+//! `docs/python.md` describes both.
 //!
-//! **Knows** experiments, sweeps, recordings and the planner, and how Python wants to see them.
-//! **Must not know** how any of it works.
+//! **Depends on** experiments, sweeps, recordings and the planner, and Python's conventions for
+//! them. **Must not depend on** how any of it works.
 //!
 //! - `errors`: errors as exceptions;
 //! - `table`: result tables, handed over as Arrow streams;
-//! - `column`: memory of a scan as Python's buffers, for NumPy to look at;
-//! - `scan`: scans, budgets and moves as a policy sees them;
-//! - `bridge`: policies written in Python, as the engine sees them;
-//! - `experiment`: experiments and what comes of them;
+//! - `column`: memory of a scan as Python's buffers, for NumPy to read;
+//! - `scan`: scans, budgets and moves for policies;
+//! - `bridge`: policies written in Python, behind the engine's interface;
+//! - `experiment`: experiments and their results;
 //! - `recording`: recordings; `sweep`: grids and their cells; `planner`: plans;
-//! - `catalogue`: what policies, workloads and machines there are.
+//! - `catalogue`: the policies, workloads and machines.
 
 mod bridge;
 mod catalogue;

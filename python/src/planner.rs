@@ -31,7 +31,7 @@ impl Plan {
         words::recommendation(&self.plan)
     }
 
-    /// What is recommended: program, policy, share of fast memory, fast memory in bytes, slowdown,
+    /// The recommendation: program, policy, share of fast memory, fast memory in bytes, slowdown,
     /// and the ends of its interval.
     #[getter]
     fn recommended(&self) -> Vec<(String, String, f64, u64, f64, f64, f64)> {
@@ -42,7 +42,7 @@ impl Plan {
         self.plan.recommended.iter().map(one).collect()
     }
 
-    /// What a person should know.
+    /// Notes for people, a sentence each.
     #[getter]
     fn warnings(&self) -> Vec<String> {
         self.plan.warnings.clone()
@@ -71,13 +71,13 @@ impl Plan {
         self.table("plan_answers")
     }
 
-    /// Choices of cost and slowdown that nothing beats; empty without prices.
+    /// The Pareto front of cost and slowdown; empty without prices.
     #[getter]
     fn front(&self) -> PyResult<Table> {
         self.table("plan_front")
     }
 
-    /// How the answer hangs on the latency of slow memory.
+    /// The dependence of the answer on the latency of slow memory.
     #[getter]
     fn sensitivity(&self) -> PyResult<Table> {
         self.table("plan_sensitivity")
@@ -90,7 +90,7 @@ impl Plan {
     }
 }
 
-/// Says how much fast memory programs need to stay within a slowdown (1.05 for 5 %).
+/// Finds how much fast memory programs need to stay within a slowdown (1.05 for 5 %).
 #[pyfunction]
 #[pyo3(signature = (
     recordings, slowdown, *, policies=None, machines=Vec::new(), slow_latencies_ns=Vec::new(),

@@ -1,4 +1,4 @@
-//! Recordings: what they hold, and the scans of period recordings.
+//! Recordings: their totals, and the scans of period recordings.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -26,7 +26,7 @@ pub struct Recording {
 
 #[pymethods]
 impl Recording {
-    /// Opens a recording, of whatever kind it is by its content, and counts what it holds.
+    /// Opens a recording, of whatever kind it is by its content, and counts its totals.
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         py.detach(|| match ProfileReader::open(&path) {
@@ -61,7 +61,7 @@ impl Recording {
         })
     }
 
-    /// The file.
+    /// Path of the file.
     #[getter]
     fn path(&self) -> PathBuf {
         self.path.clone()
@@ -73,14 +73,14 @@ impl Recording {
         self.kind
     }
 
-    /// What it holds, as `terrace info` shows it.
+    /// Its totals, as `terrace info` shows them.
     #[getter]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.import("json")?.call_method1("loads", (&self.survey,))
     }
 
-    /// The scans of a period recording, one after the other; of the group of this name, which need
-    /// not be told where there is one.
+    /// The scans of a period recording, one after the other; of the group of this name, which is
+    /// optional where there is one.
     #[pyo3(signature = (group=None))]
     fn scans(&self, group: Option<&str>) -> PyResult<Scans> {
         if self.kind != "periods" {

@@ -1,4 +1,5 @@
-//! What a policy in Python sees and says: scans with their columns as NumPy arrays, budgets, moves.
+//! Input and output of a policy in Python: scans with their columns as NumPy arrays, budgets,
+//! moves.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,8 +18,8 @@ use crate::errors::refused;
 /// The greatest key of `select`: that of pages that are not to be promoted.
 const COLDEST: u8 = 127;
 
-/// What was seen of a group's pages in one period. Arrays have an entry for each page, in the order
-/// of addresses, and cannot be written to.
+/// The scan of a group's pages in one period. Arrays have an entry for each page, in the order of
+/// addresses, and cannot be written to.
 #[pyclass(frozen, module = "terrace")]
 pub struct Scan {
     pub scan: scan::Scan,
@@ -92,14 +93,15 @@ impl Scan {
         Values::Truth(bytes.clone()).array(py)
     }
 
-    /// Which pages lay in fast memory during the period (bool).
+    /// Which pages were in fast memory during the period (bool).
     #[getter]
     fn fast<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let bytes = self.fast.get_or_init(|| unpacked(&self.scan.fast));
         Values::Truth(bytes.clone()).array(py)
     }
 
-    /// Which pages the kernel has on its active lists (bool); None where the machine does not tell.
+    /// Which pages the kernel has on its active lists (bool); None where the machine does not
+    /// report that.
     #[getter]
     fn active<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let bits = self.scan.active.as_ref();
@@ -137,8 +139,8 @@ impl Scan {
         Values::Long(all.into()).array(py)
     }
 
-    /// What the machine measured besides, by name; None where it measures nothing. Times are in ns,
-    /// `reads` are lines read from fast and from slow memory, `read_latency_ps` what one took.
+    /// Further counters of the machine, by name; None where it measures nothing. Times are in ns,
+    /// `reads` are lines read from fast and from slow memory, `read_latency_ps` the latency of one.
     #[getter]
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(m) = &self.scan.counters else { return Ok(None) };
@@ -176,8 +178,8 @@ impl Scan {
         self.remap(py, array, fresh)
     }
 
-    /// Whether the group has other pages than in the scan before: indices mean other pages then, and
-    /// what is kept by page must go through `remap`.
+    /// Whether the group has other pages than in the scan before: indices are of other pages then,
+    /// and data kept by page must go through `remap`.
     #[getter]
     fn pages_changed(&self) -> bool {
         self.remap.is_some()
@@ -240,7 +242,7 @@ impl Scan {
     }
 }
 
-/// What a plan may use.
+/// The bounds of a plan.
 #[pyclass(frozen, module = "terrace")]
 pub struct Budget {
     pub budget: scan::Budget,
@@ -256,7 +258,7 @@ impl Budget {
         Budget { budget: scan::Budget { fast_pages, moved_pages } }
     }
 
-    /// Pages of the group that may lie in fast memory.
+    /// Pages of the group that may be in fast memory.
     #[getter]
     fn fast_pages(&self) -> u64 {
         self.budget.fast_pages
@@ -303,7 +305,7 @@ impl Moves {
 }
 
 impl Moves {
-    /// As a plan of exchanges and what is left over.
+    /// As a plan of exchanges and the remaining moves.
     pub fn plan(&self, scan: &scan::Scan) -> Plan {
         let mut plan = PlanBuilder::new(&scan.layout);
         for (word, (&up, &down)) in self.up.words().iter().zip(self.down.words()).enumerate() {
@@ -315,8 +317,8 @@ impl Moves {
     }
 }
 
-/// Moves that put the pages with the smallest keys into fast memory, within the budget: what
-/// Terrace's own policies do, by counting keys instead of sorting pages.
+/// Moves that put the pages with the smallest keys into fast memory, within the budget: the method
+/// of Terrace's own policies, by counting keys instead of sorting pages.
 ///
 /// `keys` has a number for each page (uint8, 0 to 127): 0 is the hottest, 127 a page that is not to
 /// be promoted. `resident_bonus` is how much colder a page in fast memory must be to make way.
@@ -337,7 +339,7 @@ pub fn select(
             keys.item_count()
         )));
     }
-    // What is beyond the last page has the key of pages that stay, as the counting needs it.
+    // Pages past the last have the key of pages that stay, as the counting requires.
     let mut padded = vec![COLDEST; pages.next_multiple_of(64)];
     keys.copy_to_slice(py, &mut padded[..pages])?;
     let greatest = padded.iter().fold(0, |all, key| all | key);
@@ -363,7 +365,7 @@ pub fn select(
     }))
 }
 
-/// Warns whoever uses an old name.
+/// Warns the caller of an old name.
 fn renamed(py: Python<'_>, message: &std::ffi::CStr) -> PyResult<()> {
     PyErr::warn(py, &py.get_type::<pyo3::exceptions::PyDeprecationWarning>(), message, 1)
 }

@@ -1,4 +1,4 @@
-//! Grids and their cells: run here, or anywhere and taken in.
+//! Grids and their cells: run here, or anywhere and added.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -76,8 +76,8 @@ impl Grid {
         self.grid.len()
     }
 
-    /// What a cell is: its hash, its values by axis, and the text of its experiment with the folder
-    /// that its paths are relative to.
+    /// A cell: its hash, its values by axis, and the text of its experiment with the folder that
+    /// its paths are relative to.
     fn describe<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyDict>> {
         let cell = self.cell(index)?;
         let values = PyDict::new(py);
@@ -105,7 +105,7 @@ impl Grid {
         is_done(&out, hash)
     }
 
-    /// Takes in a cell that was run elsewhere: its files by name.
+    /// Adds a cell that was run elsewhere: its files by name.
     #[staticmethod]
     fn take_in(
         py: Python<'_>,
@@ -116,7 +116,7 @@ impl Grid {
         py.detach(|| take_in(&out, hash, &files)).map_err(raised)
     }
 
-    /// Notes a cell that could not be run.
+    /// Records a cell that could not be run.
     fn note(&self, out: PathBuf, index: usize, attempts: u32, error: &str) -> PyResult<()> {
         let cell = self.cell(index)?;
         let failed = Failed {
@@ -129,8 +129,8 @@ impl Grid {
         note(&out, &failed).map_err(raised)
     }
 
-    /// Runs cells here, `jobs` at a time; `told` hears of each: number, and "skipped", "done" or
-    /// "failed". Returns how many failed.
+    /// Runs cells here, `jobs` at a time; `told` is called for each: number, and "skipped", "done"
+    /// or "failed". Returns how many failed.
     #[pyo3(signature = (out, jobs, retries, told=None))]
     fn work(
         &self,
@@ -172,8 +172,8 @@ impl Grid {
         }
     }
 
-    /// Puts finished cells together. Returns how many are there, how many failed, how many have not
-    /// been run, and what the first failure was.
+    /// Merges finished cells. Returns how many are there, how many failed, how many have not been
+    /// run, and the first failure.
     fn merge(
         &self,
         py: Python<'_>,
@@ -186,7 +186,7 @@ impl Grid {
 }
 
 /// Runs a cell wherever this is called: returns the files of its results, name and bytes. `hash` is
-/// what whoever asks knows it by; another version of Terrace, or other files, are refused.
+/// the caller's; that of another version of Terrace, or of other files, is refused.
 #[pyfunction]
 pub fn run_cell<'py>(
     py: Python<'py>,

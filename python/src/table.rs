@@ -1,5 +1,5 @@
-//! Result tables: read from their Parquet files into Arrow's columns, and handed to whoever asks
-//! through the Arrow PyCapsule interface, without a copy.
+//! Result tables: read from their Parquet files into Arrow's columns, and passed on through the
+//! Arrow PyCapsule interface, without a copy.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,7 +1,7 @@
 """Sweeps: an experiment over a grid of its keys, on this machine or on a Ray cluster.
 
 Cells are run by Terrace itself and kept under a hash of what they compute: each is there once and
-whole, or not at all. A sweep that was interrupted goes on where it stopped, and the merged tables
+whole, or not at all. A sweep that was interrupted continues where it stopped, and the merged tables
 are the same bytes wherever, and in whatever order, cells ran.
 """
 
@@ -33,7 +33,7 @@ _MOST_CELLS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """What became of a cell, and how far the sweep is."""
+    """The outcome of a cell, and the progress of the sweep."""
 
     cell: int
     outcome: str
@@ -42,12 +42,12 @@ class Progress:
     finished: int
     of: int
     elapsed_s: float | None = None
-    """How long the cell took its worker on Ray, for whoever wants to see how busy workers are."""
+    """Time that the cell took its worker on Ray, which shows how busy workers are."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What came of a sweep."""
+    """The result of a sweep."""
 
     path: Path
     cells: int
@@ -58,7 +58,7 @@ class Sweep:
 
     @property
     def table(self) -> Table:
-        """A row for each cell and group: the values of the axes beside what came out."""
+        """A row for each cell and group: the values of the axes beside the results."""
         return Table.read(self.path / "sweep.parquet")
 
     @property
@@ -175,7 +175,7 @@ class _Cell:
     hash: str
     attempt: int
     what: tuple[str, str, str, list[str]]
-    """As a worker takes it."""
+    """The cell as a worker's arguments."""
 
 
 def _on_ray(
@@ -247,7 +247,7 @@ def _on_ray(
                     results = ray.get(reference)
                 except ray.exceptions.RayError as error:
                     if len(some) > 1:
-                        # One of them may be why; the others are not to pay for it.
+                        # One of them may be the cause; the others must not fail with it.
                         again.extend(some)
                         continue
                     results = [("failed", f"{type(error).__name__}: {error}", None)]

@@ -15,13 +15,13 @@ __build__: str
 """The version with the commit that it was built from, as far as it is known."""
 
 class TerraceError(RuntimeError):
-    """Something went wrong while it ran."""
+    """A failure while it ran."""
 
 class Refused(ValueError):
     """Input that cannot be used: what was got, what was expected, what to do. Nothing was changed."""
 
 class Column:
-    """The object that owns what an array looks at: its `base`."""
+    """The object that owns an array's memory: its `base`."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -47,7 +47,7 @@ class Table:
         """As a pandas.DataFrame, by way of pyarrow."""
 
 class Scan:
-    """What was seen of a group's pages in one period. Arrays have an entry for each page, in the
+    """The scan of a group's pages in one period. Arrays have an entry for each page, in the
     order of addresses, and cannot be written to."""
 
     @property
@@ -83,7 +83,7 @@ class Scan:
     def carry(self, array: npt.NDArray[Any], fresh: object = None) -> npt.NDArray[Any]: ...
 
 class Budget:
-    """What a plan may use."""
+    """The bounds of a plan."""
 
     def __new__(cls, fast_pages: int, moved_pages: int | None = None) -> Budget: ...
     @property
@@ -124,7 +124,7 @@ class Experiment:
     def hash(self) -> str: ...
 
 class Results:
-    """What came of an experiment: tables, and recordings of what was seen and decided."""
+    """The results of an experiment: tables, and recordings of scans and decisions."""
 
     @staticmethod
     def read(path: PathLike) -> Results: ...
@@ -233,7 +233,7 @@ def plan(
     seeds: int = 3,
     jobs: int = 1,
 ) -> Plan:
-    """Says how much fast memory programs need to stay within a slowdown (1.05 for 5 %)."""
+    """Finds how much fast memory programs need to stay within a slowdown (1.05 for 5 %)."""
 
 def policies() -> list[dict[str, Any]]: ...
 def workloads() -> list[dict[str, Any]]: ...

@@ -1,7 +1,7 @@
 """Experiments, machines, groups and workloads as objects.
 
 They hold the keys of an experiment file and nothing more; Terrace checks them when an `Experiment`
-is made, and refuses in one line what it cannot use.
+is made, and refuses unusable keys in one line.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ PathLike = str | os.PathLike[str]
 
 @runtime_checkable
 class Policy(Protocol):
-    """What a policy is: anything with this method, called once a period for one group.
+    """A policy: any object with this method, called once a period for one group.
 
     It returns the pages to promote and those to demote (indices, or masks with an entry for each
-    page), what `terrace.select` returns, or None to leave everything where it is. Plans over the
+    page), the result of `terrace.select`, or None to move nothing. Plans over the
     budget, and pages that are where they should go, are refused.
 
-    Optional attributes: `name`, which stands in results (the class's name if there is none), and
+    Optional attributes: `name`, which is used in results (the class's name if there is none), and
     `allocation`, "fast-first" or "interleave": where new pages go. A method `start(seed)` is called
     before the first scan.
     """
 
     def decide(self, scan: Scan, budget: Budget) -> Moves | tuple[Any, Any] | None:
-        """Says what to move after a period."""
+        """Returns the pages to move after a period."""
         ...
 
 
 class _Keys:
-    """Keys of an experiment file: what was given, without what was not."""
+    """Keys of an experiment file: those that were given, and no others."""
 
     def __init__(self, **keys: Any) -> None:
         self._keys = {name: value for name, value in keys.items() if value is not None}
@@ -246,8 +246,8 @@ class Experiment:
 
         A policy is a name of `terrace.policies()`, a class that is a `Policy`, or an object of
         one, of which every group and run gets a copy of its own. Results go to the folder `out`
-        (tables and recordings as `terrace run` writes them), or vanish with the last that looks at
-        them. `progress(run, number, of)` is told of each run as it begins.
+        (tables and recordings as `terrace run` writes them), or are deleted with their last
+        user. `progress(run, number, of)` is called for each run as it begins.
         """
         names: list[str] | None = None
         own: list[tuple[str, Callable[[int], Policy]]] = []

@@ -45,7 +45,7 @@ def test_types_are_declared_for_all_that_is_there():
     "notebook", sorted((FOLDER / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem
 )
 def test_notebooks_run(notebook, tmp_path, monkeypatch):
-    """Cell by cell in one namespace, as a kernel does; nothing of Jupyter is needed for it."""
+    """Cell by cell in one namespace, as a kernel does; without Jupyter."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     cells = json.loads(notebook.read_text())["cells"]

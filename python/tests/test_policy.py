@@ -91,7 +91,7 @@ def test_a_scan_shows_what_is_there_and_cannot_be_changed(small):
     results = small.run(Look())
     rows = pa.table(results.periods)
     assert [s[0] for s in seen] == rows["period"].to_pylist()
-    # The arrays outlive the scan, and still are what was seen then.
+    # The arrays outlive the scan, and keep its values.
     assert [int(s[2].sum()) for s in seen] == rows["accessed_pages"].to_pylist()
 
 
