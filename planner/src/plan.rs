@@ -648,7 +648,7 @@ fn programs(request: &Request, fixed: &[Fixed], curves: &[Curve]) -> Vec<Program
 fn impossible(request: &Request, curves: &[Curve]) -> InputError {
     let points = curves.iter().flat_map(|c| c.points.iter().map(move |p| (c, p)));
     let Some((curve, point)) = points.min_by(|a, b| a.1.slowdown.total_cmp(&b.1.slowdown)) else {
-        return refuse!("nothing could be looked at: expected at least one policy");
+        return refuse!("no policy to compare: expected at least one policy");
     };
     refuse!(
         "{}: no policy stays within {:.1} % with at most {:.1} % of its memory fast; the least \

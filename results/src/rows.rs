@@ -112,7 +112,7 @@ table! {
         seed: u64,
         /// Fast memory the group may use, over its footprint.
         fast_ratio: f64,
-        /// Periods seen.
+        /// Periods observed.
         periods: u64,
         /// Periods lost by the tracker.
         lost_periods: u64,

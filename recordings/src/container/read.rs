@@ -79,7 +79,7 @@ impl<R: Read> ContainerReader<R> {
         Self::of_versions(from, name, content, content_version..=content_version)
     }
 
-    /// As [`Self::new`], for a reader that knows several versions of the content:
+    /// As [`Self::new`], for a reader that reads several versions of the content:
     /// [`Self::content_version`] is the one of this recording.
     pub fn of_versions<H: DeserializeOwned>(
         mut from: R,
