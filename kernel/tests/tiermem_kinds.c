@@ -15,8 +15,10 @@
 #define DISK_PAGES	1024UL
 #define KIND_PAGES	512UL		/* of each kind; of huge ones HUGE_PAGES */
 #define HUGE_PAGES	(16 * 512UL)
+#define SPLIT_PAGES	(4 * 512UL)	/* of those, the ones that are split and collapsed */
 #define BASE_PAGES	4096UL		/* mostly these are exchanged */
 #define BATCH		1024
+#define HUGE_CALLS	4		/* for one of base pages */
 
 enum {
 	BASE, THP, MTHP, SHMEM, SHMEM_HUGE, FILE_SHARED, FILE_PRIVATE, MEMFD_PRIVATE, MLOCKED, KSM,
@@ -26,14 +28,13 @@ enum {
 static struct kind {
 	const char *name;
 	unsigned long pages;		/* 0: this kernel or machine has none */
-	bool base;			/* base pages of the process alone: can be exchanged */
 	/* --- */
 	char *p;
 	uint32_t *versions;
 	unsigned long checks, migrated, exchanged, refused;
 	int last_error;			/* of those that were refused */
 } kinds[NR_KINDS] = {
-	[BASE] = { "base pages", BASE_PAGES, true },
+	[BASE] = { "base pages", BASE_PAGES },
 	[THP] = { "huge pages", HUGE_PAGES },
 	[MTHP] = { "64 KB folios", KIND_PAGES },
 	[SHMEM] = { "shared memory", KIND_PAGES },
@@ -43,10 +44,10 @@ static struct kind {
 	[MEMFD_PRIVATE] = { "private shared memory", KIND_PAGES },
 	[MLOCKED] = { "locked pages", KIND_PAGES },
 	[KSM] = { "merged pages", KIND_PAGES },
-	[DIRECT] = { "pages of direct reads", 64, true },
-	[SPLICED] = { "pages of a pipe", 64, true },
+	[DIRECT] = { "pages of direct reads", 64 },
+	[SPLICED] = { "pages of a pipe", 64 },
 	[UFFD] = { "userfaultfd", KIND_PAGES },
-	[MOVED] = { "moved by userfaultfd", 64, true },
+	[MOVED] = { "moved by userfaultfd", 64 },
 	[HUGETLB] = { "hugetlb", 512 },
 };
 
@@ -56,6 +57,7 @@ static struct {
 	char *hole;			/* where UFFDIO_MOVE puts pages */
 	unsigned long direct_reads, splices, faults, uffd_moves, forks, pageouts, collapses;
 	unsigned long retries;
+	unsigned long due_tables, tables, scans;
 } all;
 
 static uint64_t tag_of(int kind, unsigned long page, uint32_t version)
@@ -237,6 +239,10 @@ static void make_kinds(void)
 			madvise(kind->p, HUGE, MADV_DONTFORK);
 			madvise(all.hole, HUGE, MADV_DONTFORK);
 		}
+		/* A write after a fork splits a huge page: most stay whole. */
+		if (i == THP)
+			madvise(kind->p + SPLIT_PAGES * PAGE, bytes - SPLIT_PAGES * PAGE,
+				MADV_DONTFORK);
 		if (!kind->p) {
 			printf("# no %s here: %s\n", kind->name, strerror(errno));
 			kind->pages = 0;
@@ -436,8 +442,10 @@ static void *uffd_mover(void *arg)
 
 static void collapse(int kind, unsigned long which)
 {
+	unsigned long pages = kind == THP ? SPLIT_PAGES : kinds[kind].pages;
+
 	if (kinds[kind].pages &&
-	    !madvise(kinds[kind].p + which % (kinds[kind].pages / 512) * HUGE, HUGE, MADV_COLLAPSE))
+	    !madvise(kinds[kind].p + which % (pages / 512) * HUGE, HUGE, MADV_COLLAPSE))
 		__atomic_add_fetch(&all.collapses, 1, __ATOMIC_RELAXED);
 }
 
@@ -466,7 +474,7 @@ static void *pressure(void *arg)
 		/* Huge pages are split by it: seldom, or none is left to move as a whole. */
 		if ((i == THP || i == SHMEM_HUGE) && turn % 16)
 			i = BASE;
-		page %= kinds[i].pages;
+		page %= i == THP ? SPLIT_PAGES : kinds[i].pages;
 		n = kinds[i].pages - page < n ? kinds[i].pages - page : n;
 		if (i != HUGETLB && !madvise(word_of(i, page), n * PAGE, MADV_PAGEOUT))
 			__atomic_add_fetch(&all.pageouts, n, __ATOMIC_RELAXED);
@@ -499,6 +507,8 @@ static void *parent(void *arg)
 				/* Not inherited, or not the child's to write to. */
 				if (i == UFFD || i == MOVED || i == DIRECT || i == HUGETLB)
 					continue;
+				if (i == THP)
+					page %= SPLIT_PAGES;
 				word = *(volatile uint64_t *)word_of(i, page);
 				if (word >> 56 && word >> 56 != (uint64_t)i + 1)
 					_exit(1);
@@ -511,7 +521,7 @@ static void *parent(void *arg)
 		waitpid(pid, &status, 0);
 		CHECK(!status, "a child saw another page's data: status %x", status);
 		__atomic_add_fetch(&all.forks, 1, __ATOMIC_RELAXED);
-		usleep(100000);
+		usleep(300000);
 	}
 	return NULL;
 }
@@ -535,32 +545,54 @@ static void nodes_of(uint64_t *addrs, unsigned int n, int *nodes)
 		fail("move_pages: %s", strerror(errno));
 }
 
+/*
+ * An address of any kind, mostly of pages that the mechanisms take: of those, none
+ * twice in as many as there are, for the second would only be busy.
+ */
+static uint64_t some_page(uint64_t *seed, unsigned int turn, int *kind)
+{
+	unsigned long page;
+
+	*kind = turn % 4 ? BASE : some_kind(seed);
+	page = *kind == BASE ? turn * 1021 : next(seed);
+	return (uintptr_t)word_of(*kind, page % kinds[*kind].pages);
+}
+
 static unsigned long migrate_some(uint64_t *seed)
 {
 	uint64_t addrs[BATCH];
 	int32_t status[BATCH];
 	int of[BATCH], nodes[BATCH], node = next(seed) & 1;
+	unsigned int first = next(seed) % BASE_PAGES, n = 0;
 	/* Merged pages, and those that a child still shares, only so. */
 	struct tm_migrate arg = {
-		.size = sizeof(arg), .pidfd = TM_SELF, .count = BATCH, .node = node,
+		.size = sizeof(arg), .pidfd = TM_SELF, .node = node,
 		.addrs = (uintptr_t)addrs, .status = (uintptr_t)status,
 		.flags = next(seed) % 2 ? TM_MIGRATE_SHARED : 0,
 	};
 	unsigned long done = 0;
 
 	for (int i = 0; i < BATCH; i++) {
-		of[i] = some_kind(seed);
-		addrs[i] = (uintptr_t)word_of(of[i], next(seed) % kinds[of[i]].pages);
-		/* Of huge ones the first page, as they go whole, and few: they take long. */
-		if ((of[i] == THP || of[i] == SHMEM_HUGE || of[i] == HUGETLB) && i % 32)
-			addrs[i] = (uintptr_t)word_of(of[i] = BASE, next(seed) % BASE_PAGES);
+		addrs[i] = some_page(seed, first + i, &of[i]);
+		/* Of huge ones few: they take long. */
+		if ((of[i] == THP || of[i] == SHMEM_HUGE || of[i] == HUGETLB) && i % 16)
+			addrs[i] = some_page(seed, i | 1, &of[i]);
 	}
 	nodes_of(addrs, BATCH, nodes);
+	/* Of those that are there already a few. */
+	for (int i = 0; i < BATCH; i++) {
+		if (nodes[i] == node && i % 16)
+			continue;
+		addrs[n] = addrs[i];
+		nodes[n] = nodes[i];
+		of[n++] = of[i];
+	}
+	arg.count = n;
 	if (ioctl(device, TM_MIGRATE, &arg)) {
 		fail("TM_MIGRATE: %s", strerror(errno));
 		return 0;
 	}
-	for (int i = 0; i < BATCH; i++) {
+	for (unsigned int i = 0; i < n; i++) {
 		unsigned long before = kinds[of[i]].migrated;
 
 		/* Those that were there already are not counted. */
@@ -573,12 +605,12 @@ static unsigned long migrate_some(uint64_t *seed)
 
 static unsigned long exchange_some(uint64_t *seed, bool huge)
 {
-	enum { PAIRS = 256 };
-	uint64_t a[PAIRS], b[PAIRS], candidates[2 * BATCH];
-	int of[2 * BATCH], of_a[PAIRS], nodes[2 * BATCH], next_of[2] = { 0, 0 };
+	enum { PAIRS = 256, CANDIDATES = 3 * PAIRS };
+	uint64_t a[PAIRS], b[PAIRS], candidates[CANDIDATES];
+	int of[CANDIDATES], of_a[PAIRS], nodes[CANDIDATES], next_of[2] = { 0, 0 };
 	long before;
-	const unsigned int most = huge ? kinds[THP].pages / 512 : 2 * BATCH;
-	unsigned int n = 0;
+	const unsigned int most = huge ? kinds[THP].pages / 512 : CANDIDATES;
+	unsigned int n = 0, first = next(seed) % BASE_PAGES;
 	int32_t status[PAIRS];
 	/* Also those that a child still shares. */
 	struct tm_exchange arg = {
@@ -588,18 +620,10 @@ static unsigned long exchange_some(uint64_t *seed, bool huge)
 	unsigned long done = 0;
 
 	for (unsigned int i = 0; i < most; i++) {
-		unsigned long page;
-
-		of[i] = huge ? THP : some_kind(seed);
-		/* Mostly those that can be: the others show that they are refused. */
-		if (!huge && !kinds[of[i]].base && i % 4)
-			of[i] = BASE;
-		page = huge ? i * 512 : next(seed) % kinds[of[i]].pages;
-		candidates[i] = (uintptr_t)word_of(of[i], page);
+		of[i] = THP;
+		candidates[i] = huge ? (uintptr_t)word_of(THP, i * 512) :
+				       some_page(seed, first + i, &of[i]);
 	}
-	/* Those that were split meanwhile are no huge pages: made anew, or there already. */
-	for (unsigned int i = 0; huge && i < most; i++)
-		collapse(THP, i);
 	nodes_of(candidates, most, nodes);
 	/* The next one on either node. */
 	while (n < PAIRS) {
@@ -646,6 +670,29 @@ static void scan_all(uint64_t *seed)
 	}
 }
 
+/* Tables go beside exchange and migration, and bits are read, for as long as those go on. */
+static void *tables_and_bits(void *arg)
+{
+	uint64_t seed = 121;
+	(void)arg;
+
+	for (unsigned long turn = 0; !st.stop && failures < 20; turn++) {
+		struct tm_pt_migrate out;
+		unsigned long due;
+		int err = tables_to(NULL, 0, turn & 1, 0, &out);
+
+		CHECK(!err, "TM_PT_MIGRATE: %s", strerror(-err));
+		__atomic_add_fetch(&all.tables, out.moved, __ATOMIC_RELAXED);
+		if (turn % 4 == 0) {
+			scan_all(&seed);
+			all.scans++;
+		}
+		due = __atomic_load_n(&all.due_tables, __ATOMIC_RELAXED);
+		usleep(all.tables < due ? 20000 : 200000);
+	}
+	return NULL;
+}
+
 static void spent(double *took, double *since)
 {
 	double at = now();
@@ -654,13 +701,23 @@ static void spent(double *took, double *since)
 	*since = at;
 }
 
+/* The least of three shares of what is wanted. */
+static double least(unsigned long a, unsigned long of_a, unsigned long b, unsigned long of_b,
+		    unsigned long c, unsigned long of_c)
+{
+	double share = (double)a / of_a;
+
+	if ((double)b / of_b < share)
+		share = (double)b / of_b;
+	return (double)c / of_c < share ? (double)c / of_c : share;
+}
+
 void test_kinds(void)
 {
 	const unsigned long tables_n = count ? count : 100;
 	const unsigned long pairs_n = 2 * tables_n, huge_n = tables_n / 5, pages_n = 5 * tables_n;
-	unsigned long moved = 0, pairs = 0, huge = 0, pages = 0, rounds = 0;
-	double begun = now(), said = begun, at, took[5] = { 0 };
-	struct tm_pt_migrate out;
+	unsigned long pairs = 0, huge = 0, pages = 0, rounds = 0, tables = 0, due;
+	double begun = now(), said = begun, at, took[3] = { 0 };
 	uint64_t seed = 120;
 	long followed = vmstat("pt_migrate_success");
 
@@ -668,7 +725,10 @@ void test_kinds(void)
 	CHECK(!policy(TM_PT_MODE_DEFAULT, 0, 0, TM_PT_POLICY_FOLLOW), "set follow");
 	/* Many take part: each leaves the others time. */
 	st.pause_us = 50000;
+	all.due_tables = tables_n / 20;
 	make_kinds();
+	/* What is tested goes first, and the kernel's own threads that it waits for. */
+	setpriority(PRIO_PROCESS, 0, 10);
 	if (kinds[UFFD].pages)
 		start(handler, NULL);
 	for (uintptr_t i = 0; i < OWNERS; i++)
@@ -683,44 +743,41 @@ void test_kinds(void)
 		start(uffd_mover, NULL);
 	start(pressure, NULL);
 	start(parent, NULL);
+	setpriority(PRIO_PROCESS, 0, -5);
+	start(tables_and_bits, NULL);
 
-	setpriority(PRIO_PROCESS, gettid(), -10);
-	while ((moved < tables_n || pairs < pairs_n || huge < huge_n || pages < pages_n) &&
+	while ((tables < tables_n || pairs < pairs_n || huge < huge_n || pages < pages_n) &&
 	       failures < 20 && now() - begun < seconds) {
 		/* What is behind its share goes on; the others every fourth time. */
 		bool turn = ++rounds % 4 == 0;
 
 		at = now();
-		if (moved < tables_n || turn) {
-			int err = tables_to(NULL, 0, rounds & 1, 0, &out);
-
-			CHECK(!err, "TM_PT_MIGRATE: %s", strerror(-err));
-			moved += out.moved;
-		}
-		spent(&took[0], &at);
 		if (pairs < pairs_n || turn)
 			pairs += exchange_some(&seed, false);
-		spent(&took[1], &at);
-		if (huge < huge_n || turn)
+		spent(&took[0], &at);
+		/* A few in each call, and as many calls as there are for base pages. */
+		for (int call = 0; call < (huge < huge_n ? HUGE_CALLS : turn); call++)
 			huge += exchange_some(&seed, true);
-		spent(&took[2], &at);
+		spent(&took[1], &at);
 		if (pages < pages_n || turn)
 			pages += migrate_some(&seed);
-		spent(&took[3], &at);
-		if (turn) {
-			scan_all(&seed);
+		spent(&took[2], &at);
+		if (turn)
 			check_log();
-		}
-		spent(&took[4], &at);
+		tables = __atomic_load_n(&all.tables, __ATOMIC_RELAXED);
+		/* No faster than the slowest of the others. */
+		due = tables_n * least(pairs, pairs_n, huge, huge_n, pages, pages_n);
+		__atomic_store_n(&all.due_tables, tables_n / 20 + due, __ATOMIC_RELAXED);
 		if (now() - said > 60) {
 			said = now();
 			printf("# after %.0f s: %lu tables, %lu pairs, %lu huge, %lu pages\n",
-			       said - begun, moved, pairs, huge, pages);
+			       said - begun, tables, pairs, huge, pages);
 		}
 		usleep(1000);
 	}
-	setpriority(PRIO_PROCESS, gettid(), 0);
+	setpriority(PRIO_PROCESS, 0, 0);
 	finish();
+	tables = all.tables;
 	put("/sys/kernel/mm/ksm/run", "2");
 	policy(TM_PT_MODE_DEFAULT, 0, 0, 0);
 
@@ -731,16 +788,16 @@ void test_kinds(void)
 			       kind->refused, kind->refused ? ", last " : "",
 			       kind->refused ? strerror(-kind->last_error) : "");
 	printf("# %lu table moves, %lu pairs exchanged, %lu huge pairs, %lu pages migrated, in %.0f s\n",
-	       moved, pairs, huge, pages, now() - begun);
-	printf("# %lu rounds: %.0f s for tables, %.0f for pairs, %.0f for huge ones, %.0f for pages, %.0f for scans\n",
-	       rounds, took[0], took[1], took[2], took[3], took[4]);
+	       tables, pairs, huge, pages, now() - begun);
+	printf("# %lu rounds: %.0f s for pairs, %.0f for huge ones, %.0f for pages, beside %lu scans of all\n",
+	       rounds, took[0], took[1], took[2], all.scans);
 	printf("# beside %lu direct reads, %lu splices, %lu userfaults, %lu userfaultfd moves\n",
 	       all.direct_reads, all.splices, all.faults, all.uffd_moves);
 	printf("# and %lu forks, %lu page-outs, %lu collapses, %ld tables that followed\n",
 	       all.forks,
-	       all.pageouts, all.collapses, vmstat("pt_migrate_success") - followed - (long)moved);
-	CHECK(moved >= tables_n && pairs >= pairs_n && huge >= huge_n && pages >= pages_n,
-	      "only %lu, %lu, %lu, %lu of %lu, %lu, %lu, %lu in time", moved, pairs, huge, pages,
+	       all.pageouts, all.collapses, vmstat("pt_migrate_success") - followed - (long)tables);
+	CHECK(tables >= tables_n && pairs >= pairs_n && huge >= huge_n && pages >= pages_n,
+	      "only %lu, %lu, %lu, %lu of %lu, %lu, %lu, %lu in time", tables, pairs, huge, pages,
 	      tables_n, pairs_n, huge_n, pages_n);
 	for (int i = 0; i < NR_KINDS; i++)
 		/* UFFDIO_MOVE leaves its own at an address for a moment only. */

@@ -145,6 +145,7 @@ void test_exchange_stress(void)
 }
 
 #define HUGE_PAGES	16UL
+#define SPLIT_EVERY	4UL	/* one of so many is split, and put together again */
 
 /* Of so many pairs, with so many base pages in them, how many were of huge pages. */
 unsigned long pairs_of_huge(unsigned long pairs, unsigned long pages)
@@ -160,14 +161,16 @@ static void *splitter(void *arg)
 	(void)arg;
 
 	while (!st.stop) {
-		unsigned long first = next(&seed) % HUGE_PAGES;
+		unsigned long first = next(&seed) % HUGE_PAGES / SPLIT_EVERY * SPLIT_EVERY;
 		pid_t pid = fork();
 		int status;
 
 		/* The owners write meanwhile: what they share is split. */
 		if (!pid) {
 			for (int i = 0; i < 50; i++) {
-				unsigned long page = next(&seed) % st.pages;
+				unsigned long page = next(&seed) % HUGE_PAGES /
+						     SPLIT_EVERY * SPLIT_EVERY * 512 +
+						     next(&seed) % 512;
 
 				if (*(volatile uint64_t *)words(page) >> 32 != page)
 					_exit(1);
@@ -179,7 +182,7 @@ static void *splitter(void *arg)
 		st.forks++;
 		if (++turn % 4 == 0 && !madvise(st.p + first * HUGE, 32 * PAGE, MADV_PAGEOUT))
 			st.pageouts += 32;
-		for (unsigned long i = 0; i < HUGE_PAGES; i++)
+		for (unsigned long i = 0; i < HUGE_PAGES; i += SPLIT_EVERY)
 			madvise(st.p + i * HUGE, HUGE, MADV_COLLAPSE);
 		usleep(1000000);
 	}
@@ -197,6 +200,10 @@ void test_exchange_huge_stress(void)
 
 	debug("delay_exchange_us", "50");
 	begin_stress_in(map(HUGE_PAGES * HUGE, true), HUGE_PAGES * HUGE / PAGE, false);
+	/* Those that no child shares stay whole: to put all together takes all the time. */
+	for (unsigned long i = 0; i < HUGE_PAGES; i++)
+		if (i % SPLIT_EVERY)
+			madvise(st.p + i * HUGE, HUGE, MADV_DONTFORK);
 	start(splitter, NULL);
 	while (done < wanted && failures < 20 && now() - begun < seconds) {
 		unsigned long turn = next(&seed);
