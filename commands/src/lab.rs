@@ -69,7 +69,7 @@ pub struct Arguments {
     threads: Threads,
     /// Give the processor page tables of five levels.
     ///
-    /// A kernel uses them where it was built to, as Debian's and that of 'kernel/build la57' are,
+    /// A kernel uses them where it was built to, as Debian's and that of 'kernel/build wide' are,
     /// and is given as a bzImage.
     #[arg(long)]
     five_levels: bool,

@@ -3,7 +3,7 @@
  * Memory of devices, mapped by 1 GB: it has no page tables, and what is in it is data, also
  * where that looks like an entry of one.
  *
- * Needs device-dax (kernel/build dax) and 2 GB that the command line sets aside where they
+ * Needs device-dax (kernel/build wide) and 2 GB that the command line sets aside where they
  * begin at a GB (memmap=2G!5G): one is lost to the alignment.
  */
 #include "tiermem_test.h"

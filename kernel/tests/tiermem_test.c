@@ -333,6 +333,7 @@ static const struct {
 	uint64_t feature;
 	bool by_name_only;
 } tests[] = {
+	{ "kunit", test_kunit, 0, false },
 	{ "abi", test_abi, POLICY | TABLES, false },
 	{ "access", test_access, POLICY | TABLES | MIGRATE | EXCHANGE | SCAN, false },
 	{ "policy", test_policy, POLICY, false },
@@ -423,6 +424,9 @@ void check_log(void)
 		"possible recursive locking", "circular locking", "soft lockup",
 		"INFO: trying to register", "blocked for more than", "page_table_check",
 	};
+	/* Of where it was, as far as that comes behind it. */
+	enum { TRACE_LINES = 40 };
+	static unsigned int trace;
 	static int fd = -1;
 	char record[8192];
 	ssize_t n;
@@ -433,11 +437,16 @@ void check_log(void)
 		if (n <= 0)
 			continue;
 		record[n] = 0;
+		record[strcspn(record, "\n")] = 0;
 		for (unsigned int i = 0; i < ARRAY_SIZE(words); i++)
 			if (strstr(record, words[i])) {
 				fail("the kernel says %s", record);
+				if (!trace && failures <= 8)
+					trace = TRACE_LINES + 1;
 				break;
 			}
+		if (trace && trace-- <= TRACE_LINES && strchr(record, ';'))
+			printf("#   %s\n", strchr(record, ';') + 1);
 	}
 }
 

@@ -151,6 +151,7 @@ bool uffd_stress(unsigned long wanted);
 
 /* --- the tests ----------------------------------------------------------- */
 
+void test_kunit(void);
 void test_abi(void);
 void test_access(void);
 void test_policy(void);
