@@ -69,7 +69,7 @@ pub struct Arena {
     start: *const AtomicU64,
     pages: usize,
     page_size: PageSize,
-    /// The kernel was told which size of pages to use.
+    /// Whether the kernel is advised on the size of pages.
     is_advised: bool,
 }
 

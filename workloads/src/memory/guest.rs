@@ -1,5 +1,5 @@
-//! A virtual machine of KVM whose memory is an arena, and whose one processor reads pages of it when
-//! it is told: accesses that set bits in the machine's own page tables and not in this process's.
+//! A virtual machine of KVM whose memory is an arena, and whose one processor reads pages of it on
+//! request: accesses that set bits in the machine's own page tables and not in this process's.
 //!
 //! The machine runs a few instructions without firmware or an operating system: it goes through a
 //! list of addresses, reads a byte at each and halts. It writes nothing to the arena.
@@ -23,10 +23,10 @@ const KVM_SET_REGS: libc::c_ulong = 0x4090_ae82;
 const KVM_GET_SREGS: libc::c_ulong = 0x8138_ae83;
 const KVM_SET_SREGS: libc::c_ulong = 0x4138_ae84;
 const EXIT_HLT: u32 = 5;
-/// Where `exit_reason` stands in `struct kvm_run`.
+/// Offset of `exit_reason` in `struct kvm_run`.
 const EXIT_REASON: usize = 8;
 
-/// Where the machine finds the arena; its program and the list lie at 0.
+/// The arena's address in the machine; the machine's program and the list are at 0.
 const ARENA_AT: u64 = 1 << 28;
 const LIST_AT: usize = 4096;
 /// Size of the program's own memory: a list of 16,000 addresses.
@@ -83,7 +83,7 @@ struct Registers {
     rflags: u64,
 }
 
-/// A mapping of this process that nobody else uses.
+/// A mapping of this process for this use alone.
 struct Mapping(*mut std::ffi::c_void, usize);
 
 impl Drop for Mapping {
@@ -93,7 +93,7 @@ impl Drop for Mapping {
     }
 }
 
-/// The machine. Its files are closed, and the arena is let go, when it is dropped.
+/// The machine. Its files are closed, and the arena is released, when it is dropped.
 pub(super) struct Guest {
     arena: Rc<Arena>,
     processor: OwnedFd,
@@ -104,7 +104,7 @@ pub(super) struct Guest {
 
 /// A call on one of KVM's files with a number as its argument.
 fn call(file: &impl AsRawFd, request: libc::c_ulong, argument: u64) -> Result<i32, Errno> {
-    // SAFETY: the requests that come here take a number or nothing.
+    // SAFETY: the requests passed here take a number or nothing.
     done(unsafe { libc::ioctl(file.as_raw_fd(), request, argument) })
 }
 
@@ -179,7 +179,7 @@ impl Guest {
         Ok(Guest { arena: Rc::clone(arena), processor, run, own, _machine: machine })
     }
 
-    /// Has the machine read these pages of the arena.
+    /// Makes the machine read these pages of the arena.
     pub(super) fn read(&self, pages: &[usize]) -> Result<(), Errno> {
         for pages in pages.chunks((OWN_BYTES - LIST_AT) / 4 - 1) {
             for (nth, &page) in pages.iter().enumerate() {
@@ -196,7 +196,7 @@ impl Guest {
                     other => break other.map(drop)?,
                 }
             }
-            // SAFETY: the field lies in the mapping; the kernel wrote it before the call returned.
+            // SAFETY: the field is in the mapping; the kernel wrote it before the call returned.
             let reason =
                 unsafe { self.run.0.cast::<u8>().add(EXIT_REASON).cast::<u32>().read_volatile() };
             if reason != EXIT_HLT {

@@ -1,7 +1,7 @@
 //! Memory that is held in a way that makes it hard or impossible to move, or that puts it to other
-//! uses: what device drivers, servers and hypervisors do to the memory of real programs.
+//! uses: as device drivers, servers and hypervisors do with the memory of real programs.
 //!
-//! Holding changes no contents and touches no page's words: whoever checks them sees no difference.
+//! Holding changes no contents and touches no page's words: a check of them finds no difference.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -54,7 +54,7 @@ pub struct HoldError {
 pub struct Held {
     arena: Rc<Arena>,
     kind: HoldKind,
-    /// What holds it; closing lets it go.
+    /// The files that hold it; closing releases it.
     files: Vec<OwnedFd>,
     guest: Option<Guest>,
 }
@@ -77,12 +77,12 @@ impl Held {
         HoldError { call: self.kind.call(), size_bytes: self.arena.size_bytes(), source }
     }
 
-    /// Whether somebody else touches the pages while they are held so.
+    /// Whether the pages are touched by another party than the program while they are held so.
     pub fn is_touching(&self) -> bool {
         self.guest.is_some()
     }
 
-    /// Has these pages read by whoever holds them.
+    /// Makes the holder read these pages.
     pub fn touch(&self, pages: &[usize]) -> Result<(), HoldError> {
         let read = self.guest.as_ref().map_or(Ok(()), |guest| guest.read(pages));
         read.map_err(|source| self.error(source))
@@ -108,8 +108,8 @@ impl Held {
                 let words = self.arena.page(page).as_ptr().cast::<u8>();
                 // SAFETY: one byte of a page of the arena, which lives as long as `self`.
                 let byte = unsafe { std::slice::from_raw_parts(words, 1) };
-                // SAFETY: the pipe holds a reference to the page and nobody ever reads from it;
-                // the page is not given away (no SPLICE_F_GIFT).
+                // SAFETY: the pipe holds a reference to the page and is never read; the page is not
+                // given away (no SPLICE_F_GIFT).
                 unsafe {
                     rustix::pipe::vmsplice(
                         &write,
@@ -145,8 +145,8 @@ impl Held {
             })
             .collect();
         const REGISTER_BUFFERS: i32 = 0;
-        // SAFETY: the buffers lie in the arena, which lives as long as `self`; no operation is
-        // ever submitted, so that nothing reads or writes them.
+        // SAFETY: the buffers are in the arena, which lives as long as `self`; no operation is ever
+        // submitted, so that nothing reads or writes them.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_io_uring_register,

@@ -56,10 +56,10 @@ impl std::str::FromStr for Control {
 /// Where the pages of a memory program come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Backing {
-    /// The kernel, told which size they are to have.
+    /// The kernel, advised on their size.
     #[default]
     Advised,
-    /// The kernel, which makes huge pages of base pages as it likes.
+    /// The kernel, which makes huge pages of base pages by its own rules.
     Any,
     /// The kernel's pool of huge pages.
     Pool,
