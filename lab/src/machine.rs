@@ -281,6 +281,8 @@ impl Machine {
         }
         if self.counts_instructions() {
             add(&["-icount", "shift=0,align=off,sleep=off"]);
+            // The same random numbers of the processor, and the same time of day, at every run.
+            add(&["-seed", "1", "-rtc", "base=2026-01-01,clock=vm"]);
         }
         let (cpus, last_cpu) = (self.cpus.to_string(), self.cpus - 1);
         add(&["-smp", &cpus, "-m", &format!("{}M", (self.fast_bytes + self.slow_bytes) / MIB)]);
@@ -355,6 +357,8 @@ mod tests {
         assert!(args.iter().any(|arg| arg == "tcg,thread=single"), "{args:?}");
         let at = args.iter().position(|arg| arg == "-icount").expect("-icount");
         assert_eq!(args[at + 1], "shift=0,align=off,sleep=off");
+        // Nothing of the host: neither its random numbers nor its time of day.
+        assert!(args.iter().any(|arg| arg == "-seed") && args.iter().any(|arg| arg == "-rtc"));
         assert!(machine.check().is_ok());
         for bad in [
             Machine { accel: Accel::Kvm, ..machine.clone() },

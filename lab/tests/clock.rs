@@ -120,6 +120,23 @@ fn two_processors_take_as_long_as_one_in_a_guest() {
 }
 
 #[test]
+fn the_same_guest_twice_has_the_same_figures_to_the_digit() {
+    // Starting programs, files, a pipe, sleeping, memory of both nodes.
+    let script = "
+        count-period; memory-speed chase 1 8 20000 && memory-speed stream 0 8 20000 | cat > /tmp/speed
+        count-period; memory-speed sleep - - 2000 && ls -l / > /dev/null; count-period";
+    let [(first, one), (second, two)] = [0, 1].map(|_| measure(machine(1), script));
+    assert_eq!(first, second);
+    for (window, (one, two)) in one.periods.iter().zip(&two.periods).enumerate() {
+        assert_eq!(one, two, "window {window}");
+    }
+    assert_eq!(one.total, two.total);
+    // What the kernel does for these, and nothing that is left of its start.
+    let of_kernel = one.periods[1].instructions[1];
+    assert!((2_000_000..12_000_000).contains(&of_kernel), "{of_kernel} instructions of the kernel");
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_name() {
     let with = |change: &dyn Fn(&mut TimedConfig)| {
         let mut config = TimedConfig::with_tiers(&TIERS).expect("tiers");
