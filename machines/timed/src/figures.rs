@@ -53,8 +53,12 @@ pub struct Figures {
     pub walk_reads: u64,
     /// Sum of the walks' times from start to end.
     pub walk_ns: f64,
-    /// Uses and misses of the first, second and last level.
+    /// Uses and misses of the first, second and last level, page walks among them.
     pub caches: [[u64; 2]; 3],
+    /// Loads and stores that missed the first, the second, and the last level: of programs, and of the
+    /// kernel. Page walks are not among them.
+    #[serde(default)]
+    pub misses: [[u64; 3]; 2],
     /// Loads that had to wait for an earlier one that was under way.
     pub dependent_loads: u64,
     /// Loads that found no other load from memory under way.
@@ -96,6 +100,10 @@ impl Figures {
             walk_reads: self.walk_reads.saturating_sub(before.walk_reads),
             walk_ns: self.walk_ns - before.walk_ns,
             caches: std::array::from_fn(|level| two(self.caches[level], before.caches[level])),
+            misses: std::array::from_fn(|side| {
+                let (now, before) = (self.misses[side], before.misses[side]);
+                std::array::from_fn(|level| now[level].saturating_sub(before[level]))
+            }),
             dependent_loads: self.dependent_loads.saturating_sub(before.dependent_loads),
             leading_loads: self.leading_loads.saturating_sub(before.leading_loads),
             tiers: self.tiers.iter().enumerate().map(tier).collect(),

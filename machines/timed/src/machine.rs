@@ -71,6 +71,8 @@ struct Processor {
     busy_ps: [u64; 2],
     instructions: [u64; 2],
     references: u64,
+    /// Of programs and of the kernel, by level.
+    misses: [[u64; 3]; 2],
     devices: u64,
     dependent_loads: u64,
 }
@@ -92,6 +94,7 @@ impl Processor {
             busy_ps: [0; 2],
             instructions: [0; 2],
             references: 0,
+            misses: [[0; 3]; 2],
             devices: 0,
             dependent_loads: 0,
         }
@@ -302,6 +305,12 @@ impl TimedMachine {
             core.wait_until(core.now() + Picoseconds(self.device));
             return false;
         };
+        if level != Level::L1 {
+            let misses = &mut processor.misses[usize::from(processor.block.kernel)];
+            misses[0] += 1;
+            misses[1] += u64::from(level > Level::L2);
+            misses[2] += u64::from(level > Level::Llc);
+        }
         if access.store {
             return true;
         }
@@ -376,6 +385,9 @@ impl TimedMachine {
             for side in 0..2 {
                 figures.instructions[side] += processor.instructions[side];
                 figures.busy_ns[side] += processor.busy_ps[side] / 1000;
+                for (sum, misses) in figures.misses[side].iter_mut().zip(processor.misses[side]) {
+                    *sum += misses;
+                }
             }
             figures.references += processor.references;
             figures.devices += processor.devices;
