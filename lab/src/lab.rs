@@ -20,7 +20,7 @@ use crate::packages::Packages;
 use crate::qemu::{Qemu, QemuProgram};
 use crate::requirements::{find_program, missing_requirements};
 use crate::root;
-use crate::timed::Timing;
+use crate::timed::{self, Timing};
 use terrace_recorder::nodes::Mark;
 
 const INIT: &str = include_str!("init.sh");
@@ -162,13 +162,7 @@ impl Lab {
             extra_qemu_args.extend(["-plugin".to_owned(), plugin]);
         }
         if self.machine.memory_clock.is_some() {
-            // The kernel measures the processor's clock again while the guest runs: it is to believe
-            // what is known.
-            kernel_args.push("tsc_early_khz=1000000".to_owned());
-            // Debian's kernel tries its ciphers (RSA, elliptic curves) in threads of its own, which go
-            // on for some 300 million instructions after the first process has begun: they would be
-            // in the first programs' time.
-            kernel_args.push("cryptomgr.notests".to_owned());
+            kernel_args.extend(timed::kernel_args(qemu.version));
         }
         let (initramfs, initramfs_bytes) = root.write_to_memory()?;
         // The archive and what is unpacked from it are in fast memory at the same time.

@@ -272,9 +272,12 @@ impl Machine {
             // A processor that waits must halt, for then its time is skipped, and not wait in a loop;
             // and a change of address spaces drops translations, as the model of the TLBs has it.
             let waits = if self.memory_clock.is_some() { ",monitor=off,pcid=off" } else { "" };
+            // As much translated code as it can have on any host: by default it is an eighth of the
+            // host's memory, and some must not be full.
+            let buffer = if self.memory_clock.is_some() { ",tb-size=1024" } else { "" };
             add(&[
                 "-accel",
-                &format!("tcg,thread={thread}"),
+                &format!("tcg,thread={thread}{buffer}"),
                 "-cpu",
                 &format!("max,la57={la57},erms=off,fsrm=off{waits}"),
             ]);

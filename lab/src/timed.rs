@@ -1,18 +1,89 @@
 //! A machine whose clock knows the memory: what its plug-in is handed, and what it has counted.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use terrace_timed::config::{ClockPlan, TimedConfig};
+use terrace_recorder::nodes::NodeRange;
+use terrace_timed::config::{ClockPlan, TierRange, TimedConfig};
 use terrace_timed::figures::Figures;
 
 use crate::accesses::ranges;
 use crate::error::{Doing, LabError};
 use crate::machine::{Machine, QemuVersion};
 
-/// Versions of QEMU whose plug-ins work as this one needs it: see [`crate::accesses`].
-const SINCE: QemuVersion = QemuVersion { major: 6, minor: 1 };
-const BEFORE: QemuVersion = QemuVersion { major: 8, minor: 2 };
+/// Versions of QEMU whose plug-ins work as this one needs it: see [`crate::accesses`]; and, with
+/// another version of the interface, those that also let a plug-in read registers and memory.
+const OLD: Range<QemuVersion> = version(6, 1)..version(8, 2);
+const NEW: Range<QemuVersion> = version(9, 2)..version(10, 1);
+/// The version of the plug-in interface of the new ones.
+const NEW_INTERFACE: u32 = 4;
+/// Since this version a full buffer of translated code can be thrown away while a plug-in has several
+/// processors (the plug-in's `code_buffer`).
+const THROWS_CODE_AWAY_SINCE: QemuVersion = version(8, 0);
+
+const fn version(major: u32, minor: u32) -> QemuVersion {
+    QemuVersion { major, minor }
+}
+
+/// Where a kernel with page tables of four levels has all memory one to one, if it is not put elsewhere
+/// at random.
+const DIRECT_MAP: u64 = 0xFFFF_8880_0000_0000;
+
+/// Words for the kernel of a guest whose page tables are read: it stays where it is, and programs have
+/// its memory mapped as well.
+const READABLE: [&str; 2] = ["nokaslr", "nopti"];
+
+/// Words that a guest's kernel needs for its clock.
+pub(crate) fn kernel_args(qemu: QemuVersion) -> Vec<String> {
+    let readable = NEW.contains(&qemu).then_some(READABLE);
+    // The kernel measures the processor's clock again while the guest runs: it is to believe what is
+    // known. And Debian's tries its ciphers (RSA, elliptic curves) in threads of its own, which go on
+    // for some 300 million instructions after the first process has begun: they would be in the first
+    // programs' time.
+    ["tsc_early_khz=1000000", "cryptomgr.notests"]
+        .into_iter()
+        .chain(readable.into_iter().flatten())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Where a new QEMU has the tiers' memory: at the guest's own addresses, of which some below 4 GiB are
+/// kept free (`pc_q35_init` in its hw/i386/pc_q35.c).
+fn guest_ranges(machine: &Machine) -> Vec<TierRange> {
+    let all = machine.fast_bytes + machine.slow_bytes;
+    let low = all.min(if all >= 0xB000_0000 { 0x8000_0000 } else { 0xB000_0000 });
+    // Ranges of addresses, and where they begin among all memory.
+    let pieces = [(0, 0, low), (1 << 32, low, all - low)];
+    let tiers = [(0, machine.fast_bytes), (machine.fast_bytes, machine.slow_bytes)];
+    let mut ranges = Vec::new();
+    for (tier, (tier_start, tier_bytes)) in tiers.into_iter().enumerate() {
+        for (address, start, bytes) in pieces {
+            let from = start.max(tier_start);
+            let to = (start + bytes).min(tier_start + tier_bytes);
+            if from < to {
+                ranges.push(TierRange {
+                    tier,
+                    start: address + (from - start),
+                    bytes: to - from,
+                    offset: from - tier_start,
+                });
+            }
+        }
+    }
+    ranges
+}
+
+/// Where an old one has it.
+fn block_ranges(machine: &Machine) -> Vec<TierRange> {
+    let of = |(tier, range): (usize, NodeRange)| TierRange {
+        tier,
+        start: range.start,
+        bytes: range.bytes,
+        offset: 0,
+    };
+    ranges(machine).into_iter().enumerate().map(of).collect()
+}
 
 /// How fast the parts of this machine are.
 pub(crate) fn sized(machine: &Machine, config: &TimedConfig) -> TimedConfig {
@@ -23,6 +94,8 @@ pub(crate) fn sized(machine: &Machine, config: &TimedConfig) -> TimedConfig {
 pub(crate) struct Timing {
     folder: tempfile::TempDir,
     plugin: PathBuf,
+    /// This QEMU must not throw away what it has translated.
+    once: bool,
 }
 
 impl Timing {
@@ -31,20 +104,23 @@ impl Timing {
         config: &TimedConfig,
         qemu: QemuVersion,
     ) -> Result<Self, LabError> {
-        if !(SINCE..BEFORE).contains(&qemu) {
+        let new = NEW.contains(&qemu);
+        if !new && !OLD.contains(&qemu) {
             return Err(LabError::Invalid {
                 what: "the QEMU of a clock that knows the memory",
                 got: format!("version {}.{}", qemu.major, qemu.minor),
-                expected: "6.1 to 8.1, as Debian 12's 7.2".to_owned(),
+                expected: "6.1 to 8.1, as Debian 12's 7.2, or 9.2 to 10.0, as Debian 13's"
+                    .to_owned(),
             });
         }
-        let plugin =
+        let mut plugin =
             terrace_recorder::places::plugin(None).map_err(|e| LabError::HostProgramMissing {
                 what: "the plug-in that keeps the clock".to_owned(),
                 remedy: e.to_string(),
             })?;
         let plan = ClockPlan {
-            ranges: ranges(machine).map(|range| (range.start, range.bytes)).to_vec(),
+            ranges: if new { guest_ranges(machine) } else { block_ranges(machine) },
+            direct_map: (new && !machine.five_levels).then_some(DIRECT_MAP),
             config: sized(machine, config),
         };
         let text = plan.to_toml().map_err(|e| LabError::Invalid {
@@ -57,7 +133,13 @@ impl Timing {
             .tempdir()
             .doing("make a directory for the clock")?;
         std::fs::write(folder.path().join("plan.toml"), text).doing("hand the clock its plan")?;
-        Ok(Self { folder, plugin })
+        if new {
+            let copy = folder.path().join("plugin.so");
+            terrace_recorder::places::for_interface(&plugin, NEW_INTERFACE, &copy)
+                .doing("make a copy of the plug-in for this QEMU")?;
+            plugin = copy;
+        }
+        Ok(Self { folder, plugin, once: machine.cpus > 1 && qemu < THROWS_CODE_AWAY_SINCE })
     }
 
     fn results(&self) -> PathBuf {
@@ -69,10 +151,11 @@ impl Timing {
         // QEMU's own way to have a comma in a value.
         let of = |path: PathBuf| path.to_string_lossy().replace(',', ",,");
         format!(
-            "{},clock={},results={}",
-            self.plugin.display(),
+            "{},clock={},results={}{}",
+            of(self.plugin.clone()),
             of(self.folder.path().join("plan.toml")),
-            of(self.results())
+            of(self.results()),
+            if self.once { ",once=on" } else { "" }
         )
     }
 
@@ -173,6 +256,21 @@ mod tests {
     fn line(mark: &str, time_ns: u64) -> String {
         let figures = Figures { time_ns, ..Figures::default() };
         serde_json::json!({ "mark": mark, "figures": figures }).to_string()
+    }
+
+    #[test]
+    fn a_new_qemus_ranges_are_those_of_the_guests_memory() {
+        const GIB: u64 = 1 << 30;
+        let of = |fast_bytes, slow_bytes| {
+            let ranges = guest_ranges(&Machine { fast_bytes, slow_bytes, ..Machine::default() });
+            ranges.iter().map(|r| (r.tier, r.start, r.bytes, r.offset)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(GIB, GIB), [(0, 0, GIB, 0), (1, GIB, GIB, 0)]);
+        // With more than 2.75 GiB a half is below 2 GiB and the rest above 4.
+        let expected = [(0, 0, GIB, 0), (1, GIB, GIB, 0), (1, 4 * GIB, 2 * GIB, GIB)];
+        assert_eq!(of(GIB, 3 * GIB), expected);
+        let expected = [(0, 0, 2 * GIB, 0), (0, 4 * GIB, GIB, 2 * GIB), (1, 5 * GIB, GIB, 0)];
+        assert_eq!(of(3 * GIB, GIB), expected);
     }
 
     #[test]

@@ -47,10 +47,37 @@ pub struct TimedConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClockPlan {
-    /// The memory range of each tier, in the emulator's addresses: start and bytes.
-    pub ranges: Vec<(u64, u64)>,
+    /// The memory ranges of the tiers, in the emulator's addresses.
+    pub ranges: Vec<TierRange>,
+    /// Where the guest's kernel has all memory one to one, if the emulator's registers and memory can
+    /// be read: the guest's own page tables are walked then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direct_map: Option<u64>,
     /// The machine.
     pub config: TimedConfig,
+}
+
+/// A range of addresses in which a tier has memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TierRange {
+    /// Which tier, from 0.
+    pub tier: usize,
+    /// Its first address.
+    pub start: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Where it begins in the tier's memory.
+    pub offset: u64,
+}
+
+impl TierRange {
+    /// The tier and the place in it, where the address is of this range.
+    #[inline]
+    pub fn find(&self, address: u64) -> Option<(usize, u64)> {
+        let at = address.wrapping_sub(self.start);
+        (at < self.bytes).then_some((self.tier, self.offset + at))
+    }
 }
 
 impl ClockPlan {
@@ -182,7 +209,9 @@ mod tests {
     fn it_goes_to_the_plug_in_and_comes_back() {
         let config = TimedConfig::with_tiers(&TIERS).unwrap().sized(2, &[1 << 30, 2 << 30]);
         config.check().unwrap();
-        let plan = ClockPlan { ranges: vec![(0, 1 << 30), (2 << 30, 2 << 30)], config };
+        let of = |tier, start, bytes| TierRange { tier, start, bytes, offset: 0 };
+        let ranges = vec![of(0, 0, 1 << 30), of(1, 2 << 30, 2 << 30)];
+        let plan = ClockPlan { ranges, direct_map: Some(0xFFFF_8880_0000_0000), config };
         assert_eq!(ClockPlan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
     }
 

@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::config::{TimedConfig, TimedError};
 use crate::figures::{Figures, TierFigures};
 use crate::flow::{Block, LOADS, NO_LOAD, REGISTERS, Site, Sources};
-use crate::tables::{TABLES_BYTES, Tables};
+use crate::tables::{GuestWalk, TABLES_BYTES, Tables};
 
 /// Lines of a processor that may be under way, by their low bits.
 const LINES: usize = 32;
@@ -269,6 +269,19 @@ impl TimedMachine {
         access: Access,
         place: impl Fn() -> Option<(usize, u64)>,
     ) -> bool {
+        self.access_walked(cpu, site, access, place, || None)
+    }
+
+    /// The same where the guest's page tables can be read: `walk` says the way to the page.
+    #[inline]
+    pub fn access_walked(
+        &mut self,
+        cpu: usize,
+        site: &Site,
+        access: Access,
+        place: impl Fn() -> Option<(usize, u64)>,
+        walk: impl Fn() -> Option<GuestWalk>,
+    ) -> bool {
         let processor = &mut self.processors[cpu];
         let of_block = u64::from(processor.block.instructions.saturating_sub(site.position));
         let at = (processor.begun - of_block).max(processor.dispatched);
@@ -288,7 +301,8 @@ impl TimedMachine {
         }
         processor.references += 1;
         let starts = &self.starts;
-        let mut table = self.tables.of_access(|| place().map(|(tier, at)| starts[tier] + at));
+        let physical = || place().map(|(tier, at)| starts[tier] + at);
+        let mut table = self.tables.of_access(physical, walk, starts);
         // The part in the next page counts with the same line's time.
         let room = 4096 - access.address % 4096;
         let reference = Reference {

@@ -1,5 +1,6 @@
-//! Page tables that cannot be read: the emulator reports the destination of a translation with each
-//! access; the place of the tables is assumed.
+//! The guest's page tables. Where the emulator can read them, a walk is that of the guest
+//! ([`GuestWalk`]). Elsewhere the emulator reports the destination of a translation with each access,
+//! and the place of the tables is assumed, as follows.
 //!
 //! The emulator reports the physical address of an access, not the page size. A region of 2 MiB
 //! counts as one huge page once several of its 4 KiB pages were observed where one huge page would
@@ -32,6 +33,16 @@ struct Region {
 
 const UNKNOWN: Region =
     Region { virtual_region: u64::MAX, physical_region: 0, last_page: u64::MAX, seen: 0 };
+
+/// The way through the guest's own page tables to a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuestWalk {
+    /// The tier, and the place in it, of the page-table page of each level from the leaf's upwards;
+    /// nothing for one that is in no tier.
+    pub tables: [Option<(usize, u64)>; MAX_LEVELS],
+    /// The level of the leaf: 0 for a base page.
+    pub lowest: usize,
+}
 
 /// Observations of the mappings of a machine.
 #[derive(Debug, Clone)]
@@ -74,33 +85,61 @@ impl Tables {
         if region.seen < SEEN { PageSize::Base } else { PageSize::Huge }
     }
 
-    /// The tables for the walk of one access, which went to `physical`.
-    pub fn of_access<F: Fn() -> Option<u64>>(&mut self, physical: F) -> OfAccess<'_, F> {
-        OfAccess { tables: std::cell::RefCell::new(self), physical }
+    /// The tables for the walk of one access, which went to `physical`. `walk`: the way there, where
+    /// that is known; `starts`: where tiers begin.
+    pub fn of_access<'a, F, W>(
+        &'a mut self,
+        physical: F,
+        walk: W,
+        starts: &'a [u64],
+    ) -> OfAccess<'a, F, W>
+    where
+        F: Fn() -> Option<u64>,
+        W: Fn() -> Option<GuestWalk>,
+    {
+        OfAccess { tables: std::cell::RefCell::new(self), physical, walk, starts }
     }
 }
 
 /// The tables for the walk of one access.
-pub struct OfAccess<'a, F> {
+pub struct OfAccess<'a, F, W> {
     tables: std::cell::RefCell<&'a mut Tables>,
     physical: F,
+    walk: W,
+    starts: &'a [u64],
 }
 
-impl<F: Fn() -> Option<u64>> PageTable for OfAccess<'_, F> {
+impl<F, W> PageTable for OfAccess<'_, F, W>
+where
+    F: Fn() -> Option<u64>,
+    W: Fn() -> Option<GuestWalk>,
+{
     fn path(&self, address: VirtualAddress) -> Path {
         let mut known = self.tables.borrow_mut();
+        let physical = (self.physical)();
+        let walk = physical.and_then(|_| (self.walk)());
         let tables = std::array::from_fn(|level| {
-            let number = (address.0 >> (HUGE_LOG2 + 9 * level as u32)) % TABLE_PAGES;
-            PhysicalAddress(known.start + ((level as u64 * TABLE_PAGES + number) << 12))
+            let table = walk.and_then(|walk| walk.tables[level]);
+            let start = table.and_then(|(tier, at)| Some(self.starts.get(tier)? + at));
+            let assumed = || {
+                let number = (address.0 >> (HUGE_LOG2 + 9 * level as u32)) % TABLE_PAGES;
+                known.start + ((level as u64 * TABLE_PAGES + number) << 12)
+            };
+            PhysicalAddress(start.unwrap_or_else(assumed))
         });
-        let leaf = (self.physical)().map(|physical| {
-            let size = known.page_size(address.0, physical);
+        let leaf = physical.map(|physical| {
+            let size = match walk {
+                Some(walk) if walk.lowest == 0 => PageSize::Base,
+                // A page of a GiB is as many huge ones to the TLBs.
+                Some(_) => PageSize::Huge,
+                None => known.page_size(address.0, physical),
+            };
             let frame = PhysicalAddress(physical & !(size.bytes() - 1));
             // The emulator sets the bits of the guest's own tables.
             Leaf { frame, size, accessed: true, dirty: true }
         });
-        let lowest = usize::from(leaf.is_some_and(|leaf| leaf.size == PageSize::Huge));
-        Path { tables, lowest, leaf }
+        let assumed = usize::from(leaf.is_some_and(|leaf| leaf.size == PageSize::Huge));
+        Path { tables, lowest: walk.map_or(assumed, |walk| walk.lowest), leaf }
     }
 
     fn set_bits(&mut self, _address: VirtualAddress, _dirty: bool) {}
@@ -113,7 +152,7 @@ mod tests {
     const HUGE: u64 = 1 << HUGE_LOG2;
 
     fn size(tables: &mut Tables, address: u64, physical: u64) -> PageSize {
-        let table = tables.of_access(|| Some(physical));
+        let table = tables.of_access(|| Some(physical), || None, &[]);
         let leaf = table.path(VirtualAddress(address)).leaf.unwrap();
         assert_eq!(leaf.frame.0 | (address & (leaf.size.bytes() - 1)), physical);
         leaf.size
@@ -140,9 +179,34 @@ mod tests {
     }
 
     #[test]
+    fn a_walk_that_is_known_goes_where_the_guest_has_its_tables() {
+        let mut tables = Tables::new(PhysicalAddress(1 << 40));
+        let mut at = [None; MAX_LEVELS];
+        (at[0], at[1], at[2]) = (Some((1, 0x5000)), Some((0, 0x6000)), Some((7, 0)));
+        let walk = GuestWalk { tables: at, lowest: 0 };
+        let starts = [1 << 32, 1 << 33];
+        // It lies as a huge page would; the walk knows better.
+        for page in 0..8 {
+            let physical = 9 * HUGE + (page << 12);
+            let table = tables.of_access(|| Some(physical), || Some(walk), &starts);
+            let path = table.path(VirtualAddress(3 * HUGE + (page << 12)));
+            assert_eq!((path.lowest, path.leaf.unwrap().size), (0, PageSize::Base));
+            assert_eq!(path.tables[0].0, (1 << 33) + 0x5000);
+            assert_eq!(path.tables[1].0, (1 << 32) + 0x6000);
+            // In no tier: assumed.
+            assert!(path.tables[2].0 >= 1 << 40);
+        }
+        let huge = GuestWalk { lowest: 1, ..walk };
+        let table = tables.of_access(|| Some(9 * HUGE + 0x3000), || Some(huge), &starts);
+        let path = table.path(VirtualAddress(3 * HUGE + 0x3000));
+        assert_eq!((path.lowest, path.leaf.unwrap().frame.0), (1, 9 * HUGE));
+    }
+
+    #[test]
     fn what_is_no_memory_is_a_fault() {
         let mut tables = Tables::new(PhysicalAddress(1 << 40));
-        let path = tables.of_access(|| None).path(VirtualAddress(0xFFFF_8000_0000_1000));
+        let path =
+            tables.of_access(|| None, || None, &[]).path(VirtualAddress(0xFFFF_8000_0000_1000));
         assert!(path.leaf.is_none());
         assert!(path.tables.iter().all(|t| (1 << 40..(1 << 40) + TABLES_BYTES).contains(&t.0)));
     }

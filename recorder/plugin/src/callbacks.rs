@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::sync::atomic::Ordering;
 
 use terrace_recorder::nodes::NodeCounts;
+use terrace_recorder::places::INTERFACE_MARK;
 use terrace_recorder::shared::Shared;
 use terrace_timed::config::ClockPlan;
 
@@ -16,9 +17,15 @@ use crate::thread::{
 };
 use crate::timed;
 
-/// The plug-in interface that this was written for.
+/// The plug-in interface that this was written for, as QEMU looks for it, and words by which the
+/// number is found in the file: no number suits old QEMUs and new ones both, so those who start a new
+/// one hand it a copy with that one's number (`terrace_recorder::places::for_interface`).
 #[unsafe(no_mangle)]
-pub static qemu_plugin_version: c_int = 1;
+pub static qemu_plugin_version: Version = Version(1, INTERFACE_MARK);
+
+/// QEMU reads the number.
+#[repr(C)]
+pub struct Version(c_int, [u8; 28]);
 
 /// Called by QEMU once, before it loads the program.
 #[unsafe(no_mangle)]
@@ -34,11 +41,16 @@ pub extern "C" fn qemu_plugin_install(
     });
     // SAFETY: QEMU gives a valid description; its first field is a text ended by a zero.
     let target = unsafe { CStr::from_ptr((*info).target_name) };
+    // SAFETY: as above; the interface's versions follow.
+    qemu::set_interface(unsafe { (*info).interface });
     let arguments: Vec<_> = arguments.collect();
     let path = |name| arguments.iter().find_map(|a| a.strip_prefix(name)).map(str::to_owned);
     let installed = match (path("clock="), path("counts=")) {
-        (Some(clock), _) => install_clock(id, target, &clock, path("results=")),
+        (Some(clock), _) => {
+            install_clock(id, target, &clock, path("results="), path("once=").is_some())
+        }
         (_, Some(counts)) => install_counts(id, target, &counts, path("pages=")),
+        _ if qemu::has_registers() => Err("only old QEMUs record, expected 6.0 to 8.2".to_owned()),
         _ => install(id, target, path("memory=")),
     };
     match installed {
@@ -56,7 +68,7 @@ fn check(target: &CStr) -> Result<(), String> {
     }
     if !qemu::knows_kinds() {
         return Err(
-            "this QEMU tells the kinds of accesses otherwise, expected 6.0 to 8.2".to_owned()
+            "this QEMU tells the kinds of accesses otherwise, expected 6.0 to 10.0".to_owned()
         );
     }
     Ok(())
@@ -77,14 +89,21 @@ fn install_counts(id: Id, target: &CStr, path: &str, pages: Option<String>) -> R
 }
 
 /// In a whole emulated machine: has its clock know the memory.
-fn install_clock(id: Id, target: &CStr, path: &str, results: Option<String>) -> Result<(), String> {
+/// `once`: QEMU must not throw away what it has translated.
+fn install_clock(
+    id: Id,
+    target: &CStr,
+    path: &str,
+    results: Option<String>,
+    once: bool,
+) -> Result<(), String> {
     check(target)?;
     let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
     let plan = ClockPlan::from_toml(&text).map_err(|e| format!("{path}: {e}"))?;
     let results = results.ok_or("no results=PATH; start it with 'terrace lab --clock memory'")?;
     let file = OpenOptions::new().append(true).create(true).open(&results);
     let file = file.map_err(|e| format!("{results}: {e}"))?;
-    timed::begin(id, plan.config, plan.ranges, file)?;
+    timed::begin(id, plan, file, once)?;
     // SAFETY: a function of QEMU with the signature that it documents.
     unsafe { qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, timed::on_translate) };
     Ok(())
@@ -131,8 +150,7 @@ extern "C" fn on_translate(_id: Id, block: *mut Block) {
             // With its first second thread QEMU throws away all that it has translated
             // (`do_fork` in its linux-user/syscall.c) and asks for every block again.
             let counter = COUNTED_INLINE.as_ptr().cast();
-            let add = qemu::ADD_U64;
-            qemu::qemu_plugin_register_vcpu_tb_exec_inline(block, add, counter, count as u64);
+            qemu::register_block_counter(block, counter, count as u64);
         }
         for i in 0..count {
             let instruction = qemu::qemu_plugin_tb_get_insn(block, i);

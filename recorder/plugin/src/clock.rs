@@ -50,7 +50,8 @@ unsafe extern "C" {
 }
 const RTLD_DL_SYMENT: c_int = 1;
 
-fn symbol(name: &CStr) -> Result<*mut c_void, String> {
+/// A function or an object of QEMU.
+pub(crate) fn symbol(name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: a name ended by a zero; the program that loaded this plug-in is searched.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     if found.is_null() {

@@ -11,17 +11,20 @@
 //! - [`thread`]: what is kept per thread, and the path that each reference takes;
 //! - [`callbacks`]: the functions that QEMU calls;
 //! - [`nodes`]: in a whole emulated machine instead, accesses by memory node;
-//! - [`timed`]: in one whose clock knows the memory, what everything takes; and [`clock`], QEMU's;
+//! - [`timed`]: in one whose clock knows the memory, what everything takes; [`clock`], QEMU's; and
+//!   [`code_buffer`], which must not be full; [`registers`], with which a newer one has page tables;
 //! - [`system_calls`]: events from system calls;
 //! - [`exec`]: goes on recording in a program that the process executes;
 //! - [`maps`]: the process's memory map and command line.
 
 mod callbacks;
 mod clock;
+mod code_buffer;
 mod exec;
 mod maps;
 mod nodes;
 mod qemu;
+mod registers;
 mod system_calls;
 mod thread;
 mod timed;

@@ -86,11 +86,11 @@ pub extern "C" fn on_translate(_id: Id, block: *mut Block) {
             let (flags, kinds) = (qemu::NO_REGISTERS, qemu::LOADS_AND_STORES);
             let none = ptr::null_mut();
             qemu::qemu_plugin_register_vcpu_mem_cb(instruction, on_access, flags, kinds, none);
-            if qemu::qemu_plugin_insn_size(instruction) != 8 {
+            let mut bytes = [0; 16];
+            if qemu::copy_bytes(instruction, &mut bytes) != 8 {
                 continue;
             }
-            let bytes = qemu::qemu_plugin_insn_data(instruction).cast::<[u8; 8]>();
-            if let Some(mark) = bytes.as_ref().and_then(|bytes| Mark::of(bytes)) {
+            if let Some(mark) = Mark::of(&bytes[..8]) {
                 let mark = mark as usize as *mut c_void;
                 qemu::qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_mark, flags, mark);
             }

@@ -1,6 +1,9 @@
-//! The functions that QEMU gives its plug-ins: plug-in API version 1, as QEMU 6.0 to 8.2 have it.
+//! The functions that QEMU gives its plug-ins: plug-in API version 1, as QEMU 6.0 to 8.2 have it; and
+//! as much of version 4 (QEMU 9.2 and 10.0) as a whole emulated machine needs.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// A plug-in's number.
 pub type Id = u64;
@@ -25,11 +28,71 @@ pub struct Place {
     _opaque: [u8; 0],
 }
 
-/// What is emulated; only its first field is looked at.
+/// What is emulated; its first fields.
 #[repr(C)]
 pub struct Info {
     /// "x86_64".
     pub target_name: *const c_char,
+    /// The oldest version of the interface that QEMU takes.
+    pub oldest_interface: c_int,
+    /// The one that it has.
+    pub interface: c_int,
+}
+
+/// The version of the interface that QEMU has.
+static INTERFACE: AtomicI32 = AtomicI32::new(1);
+/// From here on the bytes of an instruction are copied.
+const COPIES_BYTES: c_int = 3;
+
+/// QEMU has this version.
+pub fn set_interface(version: c_int) {
+    INTERFACE.store(version, Ordering::Relaxed);
+}
+
+/// Whether QEMU has a version of the interface with registers and memory.
+pub fn has_registers() -> bool {
+    INTERFACE.load(Ordering::Relaxed) >= COPIES_BYTES
+}
+
+/// Copies an instruction's bytes; how many.
+///
+/// # Safety
+/// While QEMU translates the instruction's block.
+pub unsafe fn copy_bytes(instruction: *const Instruction, to: &mut [u8; 16]) -> usize {
+    type Copy = unsafe extern "C" fn(*const Instruction, *mut c_void, usize) -> usize;
+    // SAFETY: the instruction is valid (the caller's promise); an x86 one has at most 15 bytes. Since
+    // version 3 of the interface the function of this name copies.
+    unsafe {
+        let size = qemu_plugin_insn_size(instruction).min(to.len());
+        if has_registers() {
+            let get: unsafe extern "C" fn(*const Instruction) -> *const c_void =
+                qemu_plugin_insn_data;
+            let copy = std::mem::transmute::<*const (), Copy>(get as *const ());
+            copy(instruction, to.as_mut_ptr().cast(), size)
+        } else {
+            let from = qemu_plugin_insn_data(instruction).cast::<u8>();
+            std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), size);
+            size
+        }
+    }
+}
+
+/// Adds a number to a counter when a block begins, without a call. Version 1 of the interface only.
+///
+/// # Safety
+/// While QEMU translates the block; the counter lives as long as QEMU.
+pub unsafe fn register_block_counter(block: *mut Block, counter: *mut c_void, number: u64) {
+    type Register = unsafe extern "C" fn(*mut Block, c_int, *mut c_void, u64);
+    static FOUND: OnceLock<Option<Register>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let found = crate::clock::symbol(c"qemu_plugin_register_vcpu_tb_exec_inline").ok()?;
+        // SAFETY: QEMU's function of this name has this signature.
+        Some(unsafe { std::mem::transmute::<*mut c_void, Register>(found) })
+    });
+    if let Some(register) = found {
+        // SAFETY: the caller's promise.
+        unsafe { register(block, ADD_U64, counter, number) };
+    }
 }
 
 /// The callback needs no registers.
@@ -38,7 +101,7 @@ pub const NO_REGISTERS: c_int = 0;
 pub const LOADS_AND_STORES: c_int = 3;
 
 /// The one operation that there is without a call.
-pub const ADD_U64: c_int = 0;
+const ADD_U64: c_int = 0;
 
 /// Called with the number of the virtual CPU and what was registered.
 pub type OnExecute = extern "C" fn(c_uint, *mut c_void);
@@ -53,12 +116,7 @@ unsafe extern "C" {
         flags: c_int,
         data: *mut c_void,
     );
-    pub fn qemu_plugin_register_vcpu_tb_exec_inline(
-        block: *mut Block,
-        operation: c_int,
-        counter: *mut c_void,
-        number: u64,
-    );
+    pub fn qemu_plugin_register_vcpu_init_cb(id: Id, cb: extern "C" fn(Id, c_uint));
     pub fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
     /// The virtual address of its first instruction.
     pub fn qemu_plugin_tb_vaddr(block: *const Block) -> u64;
@@ -73,7 +131,7 @@ unsafe extern "C" {
         kinds: c_int,
         data: *mut c_void,
     );
-    pub fn qemu_plugin_insn_data(instruction: *const Instruction) -> *const c_void;
+    fn qemu_plugin_insn_data(instruction: *const Instruction) -> *const c_void;
     pub fn qemu_plugin_insn_size(instruction: *const Instruction) -> usize;
     pub fn qemu_plugin_register_vcpu_insn_exec_cb(
         instruction: *mut Instruction,

@@ -14,12 +14,15 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use terrace_recorder::nodes::Mark;
-use terrace_timed::config::TimedConfig;
+use terrace_timed::config::{ClockPlan, TierRange, TimedConfig};
 use terrace_timed::flow::{self, Block, Effect, Site};
 use terrace_timed::machine::{Access, TimedMachine};
+use terrace_timed::tables::GuestWalk;
 
 use crate::clock::QemuClock;
+use crate::code_buffer::CodeBuffer;
 use crate::qemu::{self, Block as QemuBlock, Id, MemInfo};
+use crate::registers::Registers;
 
 /// Accesses and blocks go to the machine.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -32,8 +35,12 @@ struct Timed {
     machine: Option<TimedMachine>,
     clock: QemuClock,
     /// Where each tier's memory is, as this QEMU tells addresses: start and bytes.
-    ranges: Vec<(u64, u64)>,
+    ranges: Vec<TierRange>,
+    /// Where QEMU lets page tables be read: with what, and where the kernel has all memory.
+    registers: Option<(Registers, u64)>,
     results: File,
+    /// Where it must not be full.
+    code: Option<CodeBuffer>,
     blocks: HashSet<&'static Block>,
     sites: HashSet<&'static Site>,
 }
@@ -48,21 +55,22 @@ unsafe fn timed() -> Option<&'static mut Timed> {
     unsafe { TIMED.load(Ordering::Relaxed).as_mut() }
 }
 
-/// Makes ready what [`on_translate`] needs. A machine with this configuration, whose figures go to
-/// this file, a line at each mark.
-pub fn begin(
-    id: Id,
-    config: TimedConfig,
-    ranges: Vec<(u64, u64)>,
-    results: File,
-) -> Result<(), String> {
+/// Makes ready what [`on_translate`] needs. A machine of this plan, whose figures go to this file, a
+/// line at each mark; `once`: QEMU must not throw away what it has translated.
+pub fn begin(id: Id, plan: ClockPlan, results: File, once: bool) -> Result<(), String> {
+    let ClockPlan { config, ranges, direct_map } = plan;
+    let direct_map = direct_map.filter(|_| qemu::has_registers());
+    let registers =
+        direct_map.map(|at| Registers::find(id).map(|found| (found, at))).transpose()?;
     TimedMachine::new(&config, 0).map_err(|e| e.to_string())?;
     let timed = Timed {
         config,
         machine: None,
         clock: QemuClock::find()?,
         ranges,
+        registers,
         results,
+        code: once.then(CodeBuffer::find).transpose()?,
         blocks: HashSet::new(),
         sites: HashSet::new(),
     };
@@ -89,14 +97,13 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
     unsafe {
         let count = qemu::qemu_plugin_tb_n_insns(block);
         let instruction = |at| qemu::qemu_plugin_tb_get_insn(block, at);
-        let bytes = |at: usize| -> &[u8] {
-            let instruction = instruction(at);
-            let data = qemu::qemu_plugin_insn_data(instruction).cast();
-            std::slice::from_raw_parts(data, qemu::qemu_plugin_insn_size(instruction))
-        };
-        for at in 0..count {
-            if let Ok(eight) = <&[u8; 8]>::try_from(bytes(at))
-                && let Some(mark) = Mark::of(eight)
+        let mut code = vec![([0; 16], 0); count];
+        for (at, (bytes, size)) in code.iter_mut().enumerate() {
+            *size = qemu::copy_bytes(instruction(at), bytes);
+        }
+        for (at, (bytes, size)) in code.iter().enumerate() {
+            if *size == 8
+                && let Some(mark) = Mark::of(&bytes[..8])
             {
                 let mark = mark as usize as *mut c_void;
                 let flags = qemu::NO_REGISTERS;
@@ -107,8 +114,17 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
             return;
         }
         let Some(timed) = timed() else { return };
+        if let Some(bytes) = timed.code.as_ref().and_then(CodeBuffer::nearly_full) {
+            return fail(&format!(
+                "the {} MiB of translated code that this QEMU can have are used up, and with several \
+                 processors it cannot begin anew; give the machine one (--cpus 1) or a QEMU since 8.0, \
+                 or have it do less",
+                bytes >> 20
+            ));
+        }
         let kernel = qemu::qemu_plugin_tb_vaddr(block) >> 63 != 0;
-        let flow = flow::analyse((0..count).map(bytes), kernel);
+        let bytes = code.iter().map(|(bytes, size)| &bytes[..*size]);
+        let flow = flow::analyse(bytes, kernel);
         let kept_block = kept(&mut timed.blocks, flow.block);
         let data = ptr::from_ref(kept_block).cast_mut().cast();
         qemu::qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, qemu::NO_REGISTERS, data);
@@ -118,7 +134,7 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
             // QEMU before 8.0 keeps a pointer to the callbacks of accesses made in its own functions
             // past an instruction of these that ends its block, and follows it with the next
             // interrupt of the processor: also when a full buffer of blocks was thrown away since.
-            // There are other ways to that: with several processors it can still happen.
+            // There are other ways to that (see `code_buffer`).
             if !flow.of_system[at] {
                 let instruction = instruction(at);
                 qemu::qemu_plugin_register_vcpu_mem_cb(instruction, on_access, flags, kinds, data);
@@ -175,7 +191,8 @@ extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, site: *mut c
     if cpu >= machine.processors() {
         return;
     }
-    let ranges = &timed.ranges;
+    let (ranges, registers) = (&timed.ranges, &timed.registers);
+    let tier_of = |physical: u64| ranges.iter().find_map(|range| range.find(physical));
     let place = || {
         // SAFETY: asked in the callback of the access, with what QEMU gave it.
         let physical = unsafe {
@@ -185,16 +202,19 @@ extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, site: *mut c
             }
             qemu::qemu_plugin_hwaddr_phys_addr(place)
         };
-        ranges.iter().enumerate().find_map(|(tier, &(start, bytes))| {
-            let at = physical.wrapping_sub(start);
-            (at < bytes).then_some((tier, at))
-        })
+        tier_of(physical)
+    };
+    let levels = timed.config.hardware.node.walker.levels as usize;
+    let walk = || {
+        let (registers, direct_map) = registers.as_ref()?;
+        let (tables, lowest) = registers.walk(address, *direct_map, levels)?;
+        Some(GuestWalk { tables: tables.map(tier_of), lowest })
     };
     let access = Access { address, size: 1 << qemu::size_log2(info), store: qemu::is_store(info) };
     // SAFETY: what `on_translate` registered, which is never freed.
     let site = unsafe { &*site.cast::<Site>() };
     // Through a device one processor wakes another.
-    if !machine.access(cpu, site, access, place) && machine.processors() > 1 {
+    if !machine.access_walked(cpu, site, access, place, walk) && machine.processors() > 1 {
         timed.clock.end_slice(index);
     }
 }
