@@ -1,0 +1,250 @@
+//! A virtual machine whose clock knows the memory, held against trace-driven simulation: what half
+//! of memory in the slow tier costs programs. Needs QEMU, gcc and, the first time, Debian's package
+//! archive.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use terrace_core::page::PageSize;
+use terrace_core::policy::Allocation;
+use terrace_lab::{Accel, GuestJob, Lab, LabConfig, Machine, Program};
+use terrace_simulated::hardware::presets::{self, MachineConfig};
+use terrace_simulated::reference::{
+    Counts, Options, ReferenceConfig, ReferenceGroup, ReferenceMachine, program,
+};
+use terrace_timed::config::TimedConfig;
+use terrace_timed::figures::Figures;
+use terrace_workloads::programs::memory::{Edge, phase};
+use terrace_workloads::programs::sink::{Mark, Reference, Sink};
+use terrace_workloads::programs::{self, Params};
+
+const MIB: u64 = 1 << 20;
+const HARDWARE: &str = "granularity-amd-a10-6800k";
+
+/// Programs with enough work for what a window's ends cost not to matter, and little enough for an
+/// emulator.
+const PROGRAMS: [(&str, &str); 12] = [
+    ("gups", "updates_per_word=2"),
+    ("bfs", "searches=2"),
+    ("pagerank", "iterations=2"),
+    ("stream", "iterations=4"),
+    ("is", "iterations=2"),
+    ("hashjoin", ""),
+    ("kv", ""),
+    ("xsbench", ""),
+    ("mg", "iterations=1"),
+    ("canneal", "temperatures=2"),
+    ("lbm", "iterations=2"),
+    ("cg", "inner_iterations=5"),
+];
+const FOOTPRINT_MIB: u64 = 16;
+
+/// Runs what is behind it with its pages in nodes in turn.
+const PLACED: &str = r#"
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    unsigned long nodes = strtoul(argv[1], 0, 0);
+    if (argc < 3 || syscall(SYS_set_mempolicy, 3 /* interleave */, &nodes, 64)) return 99;
+    execvp(argv[2], argv + 2);
+    return 98;
+}
+"#;
+
+fn params(options: &str) -> Params {
+    let options: Map<String, Value> = options
+        .split_whitespace()
+        .filter_map(|option| option.split_once('='))
+        .map(|(key, value)| (key.to_owned(), serde_json::from_str(value).expect("a number")))
+        .collect();
+    Params {
+        footprint_bytes: FOOTPRINT_MIB * MIB,
+        seed: 1,
+        threads: 1,
+        options: Value::Object(options),
+    }
+}
+
+/// References before the main phase, and in it.
+#[derive(Default)]
+struct Phases {
+    now: u64,
+    main: Option<(u64, u64)>,
+}
+
+impl Sink for Phases {
+    fn reference(&mut self, _reference: &Reference) -> ControlFlow<()> {
+        self.now += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn mark(&mut self, mark: &Mark) {
+        match (mark.phase, mark.edge) {
+            (phase::MAIN, Edge::Begin) => self.main = Some((self.now, 0)),
+            (phase::MAIN, Edge::End) => {
+                if let Some((before, within)) = &mut self.main {
+                    *within = self.now - *before;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What the main phase of a program takes at trace fidelity, and what it counts.
+fn simulated(hardware: &MachineConfig, name: &str, options: &str, fast: f64) -> (f64, Counts) {
+    let params = params(options);
+    let mut phases = Phases::default();
+    programs::trace(name, &params, &mut phases).expect(name).expect("it is not stopped");
+    let (before, within) = phases.main.expect("a main phase");
+    let config = ReferenceConfig {
+        hardware: hardware.clone(),
+        os: terrace_simulated::os::OsConfig::default(),
+        period_ns: 1_000_000_000,
+        reads_per_sample: 0,
+        sample_seed: 1,
+        options: Options::default(),
+    };
+    let machine = ReferenceMachine::new(config).expect("a machine");
+    let group = ReferenceGroup {
+        name: name.to_owned(),
+        page_size: PageSize::Base,
+        allocation: if fast < 1.0 { Allocation::Interleave } else { Allocation::FastFirst },
+        needs_frames: false,
+        tables: terrace_simulated::os::TablePolicy::default(),
+        fast_budget: Box::new(move |layout| (layout.pages() as f64 * fast) as u64),
+        start_ns: 0,
+        stop_ns: None,
+    };
+    let source = Box::new(program(name, &params, false).expect(name));
+    let _interfaces = machine.add_group(group, source).expect("a group");
+    machine.run_references(0, before, false).expect(name);
+    let counted = machine.counts(0);
+    let work = machine.run_references(0, within, false).expect(name);
+    (work.took.as_ns(), machine.counts(0) - counted)
+}
+
+/// The program that marks its phases, and the plug-in, and what places pages.
+fn built() -> (PathBuf, tempfile::TempDir) {
+    let cargo = |words: &[&str]| {
+        let built = Command::new(env!("CARGO")).args(["build", "--locked"]).args(words).status();
+        assert!(built.expect("cargo").success());
+    };
+    cargo(&["--package", "terrace-recorder-plugin"]);
+    cargo(&["--release", "--package", "terrace-recorder", "--example", "marked-program"]);
+    let folder = tempfile::tempdir().expect("a directory");
+    let (source, placed) = (folder.path().join("placed.c"), folder.path().join("placed"));
+    std::fs::write(&source, PLACED).expect("a source");
+    let gcc = Command::new("gcc").args(["-O2", "-static", "-o"]).args([&placed, &source]).status();
+    assert!(gcc.expect("gcc; apt-get install gcc libc6-dev").success());
+    let target = std::env::current_exe().expect("this program");
+    let target = target.ancestors().find(|path| path.ends_with("debug")).expect("target/debug");
+    let program = target.with_file_name("release").join("examples/marked-program");
+    (program, folder)
+}
+
+/// What the clock counted while each program was in its main phase: all fast, half slow.
+fn in_guest(programs: &[(&str, &str)], program: &Path, placed: &Path) -> Vec<[Figures; 2]> {
+    let mut script = "set -e\necho never > /sys/kernel/mm/transparent_hugepage/enabled
+        echo 0 > /proc/sys/kernel/numa_balancing\n"
+        .to_owned();
+    for (name, options) in programs {
+        for nodes in [1, 3] {
+            script += &format!("placed {nodes} marked-program {name} {FOOTPRINT_MIB} {options}\n");
+        }
+    }
+    let hardware = presets::by_name(HARDWARE).expect("a preset");
+    let machine = Machine {
+        cpus: 1,
+        fast_bytes: 512 * MIB,
+        slow_bytes: 256 * MIB,
+        accel: Accel::Tcg,
+        memory_clock: Some(Box::new(TimedConfig::of(hardware))),
+        boot_timeout: Duration::from_secs(300),
+        timeout: Duration::from_secs(3000),
+        ..Machine::default()
+    };
+    let job =
+        GuestJob::shell(&script).program(Program::host(program)).program(Program::host(placed));
+    let lab = Lab::new(LabConfig { machine, cache_dir: None }).expect("the lab");
+    let result = lab.run(&job, |_| {}).unwrap_or_else(|e| panic!("{e}"));
+    let text = result.stdout_text();
+    let errors = String::from_utf8_lossy(&result.stderr);
+    assert_eq!(result.exit_code, 0, "{text}{errors}");
+    println!("{text}");
+    let clock = result.clock.expect("figures");
+    assert_eq!(clock.periods.len(), 4 * programs.len() + 1, "windows");
+    let of = |at: usize| clock.periods[at].clone();
+    (0..programs.len()).map(|n| [of(4 * n + 1), of(4 * n + 3)]).collect()
+}
+
+#[test]
+fn half_of_memory_slow_costs_programs_what_it_costs_in_trace_driven_simulation() {
+    let chosen = std::env::var("TERRACE_REFEREE_PROGRAMS").unwrap_or_default();
+    let programs: Vec<_> = PROGRAMS
+        .into_iter()
+        .filter(|(name, _)| chosen.is_empty() || chosen.split(',').any(|n| n == *name))
+        .collect();
+    let (program, folder) = built();
+    let guest = in_guest(&programs, &program, &folder.path().join("placed"));
+    let hardware = presets::by_name(HARDWARE).expect("a preset");
+    let ms = |ns: f64| ns / 1e6;
+    let mut errors = Vec::new();
+    for ((name, options), guest) in programs.iter().zip(&guest) {
+        let sim = [1.0, 0.5].map(|fast| simulated(&hardware, name, options, fast));
+        for (which, (guest, (sim_ns, sim))) in ["fast", "half"].iter().zip(guest.iter().zip(&sim)) {
+            let ps = |ps: u64| ps as f64 / 1e9;
+            println!(
+                "{name} {which} guest: {:.3} ms; user/kernel minstr {:.2} {:.2}, busy {:.2} {:.2}; \
+                 refs {:.2}; compute {:.3} walk {:.3} cache {:.3} fast {:.3} slow {:.3} store {:.3}; \
+                 walks {} reads {} {} llc {:?} dep {} lead {}",
+                ms(guest.time_ns as f64),
+                guest.instructions[0] as f64 / 1e6,
+                guest.instructions[1] as f64 / 1e6,
+                ms(guest.busy_ns[0] as f64),
+                ms(guest.busy_ns[1] as f64),
+                guest.references as f64 / 1e6,
+                ms(guest.compute_ns),
+                ms(guest.walk_stall_ns),
+                ms(guest.cache_stall_ns.iter().sum()),
+                ms(guest.tiers[0].stall_ns),
+                ms(guest.tiers[1].stall_ns),
+                ms(guest.store_stall_ns),
+                guest.walks,
+                guest.tiers[0].reads,
+                guest.tiers[1].reads,
+                guest.caches,
+                guest.dependent_loads,
+                guest.leading_loads,
+            );
+            println!(
+                "{name} {which} sim:   {:.3} ms; minstr {:.2}; refs {:.2}; compute {:.3} walk {:.3} \
+                 cache {:.3} fast {:.3} slow {:.3} store {:.3} fault {:.3}; walks {} reads {} {} lead {}",
+                ms(*sim_ns),
+                sim.instructions as f64 / 1e6,
+                sim.references as f64 / 1e6,
+                ps(sim.compute_ps),
+                ps(sim.walk_stall_ps),
+                ps(sim.cache_stall_ps),
+                ps(sim.memory_stall_ps[0]),
+                ps(sim.memory_stall_ps[1]),
+                ps(sim.store_stall_ps),
+                ps(sim.fault_ps),
+                sim.walks,
+                sim.reads[0],
+                sim.reads[1],
+                sim.leading_loads,
+            );
+        }
+        let slowdown = guest[1].time_ns as f64 / guest[0].time_ns as f64;
+        let expected = sim[1].0 / sim[0].0;
+        errors.push(slowdown / expected - 1.0);
+        println!("{name}: {slowdown:.3} {expected:.3} {:+.1} %", 100.0 * errors[errors.len() - 1]);
+    }
+    let mean = errors.iter().map(|e| e.abs()).sum::<f64>() / errors.len() as f64;
+    println!("mean {:.1} %", 100.0 * mean);
+}
