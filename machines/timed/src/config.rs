@@ -35,12 +35,20 @@ pub struct TimedConfig {
     pub device_ns: u64,
     /// Time of an instruction with which a waiting loop yields.
     pub pause_ns: u64,
+    /// Whether a load waits for the loads that its address is made of. In trace-driven simulation none
+    /// does, so those who compare the two set it aside.
+    #[serde(default = "follows")]
+    pub follow_loads: bool,
     /// The tier in which page tables are assumed to be, from 0.
     pub tables_tier: usize,
     /// Bytes of each tier's memory.
     pub tier_bytes: Vec<u64>,
     /// Processor and tiers; the sizes of the tiers come from the emulated machine.
     pub hardware: MachineConfig,
+}
+
+fn follows() -> bool {
+    true
 }
 
 /// Input of the plug-in: the machine, and the emulator's physical memory ranges.
@@ -109,6 +117,7 @@ impl TimedConfig {
             quantum_ns: 10_000,
             device_ns: 100,
             pause_ns: 40,
+            follow_loads: true,
             tables_tier: 0,
             tier_bytes: Vec::new(),
         }

@@ -142,6 +142,7 @@ pub struct TimedMachine {
     quantum: u64,
     device: u64,
     pause: u64,
+    follow_loads: bool,
     /// First physical address of each tier's memory, as the caches use them.
     starts: Vec<u64>,
     names: Vec<String>,
@@ -173,6 +174,7 @@ impl TimedMachine {
             quantum: config.quantum_ns * 1000,
             device: config.device_ns * 1000,
             pause: config.pause_ns * 1000,
+            follow_loads: config.follow_loads,
             starts,
             names: config.hardware.tiers.iter().map(|tier| tier.name.clone()).collect(),
         })
@@ -288,7 +290,7 @@ impl TimedMachine {
         let instructions = at - processor.dispatched;
         processor.dispatched = at;
         let now = self.node.core(cpu).now().0;
-        let waits = processor.latest > now;
+        let waits = self.follow_loads && processor.latest > now;
         let mut dependence = Dependence::None;
         if waits && !access.store {
             let known = processor.known(site.address);
