@@ -4,12 +4,15 @@
  *   memory-speed compute - - INSTRUCTIONS [PROCESSES]
  *   memory-speed sleep - - MICROSECONDS
  *
- * Memory is bound to the node (to none where it is '-') and in huge pages where there are any. All of it is read once before
- * what is measured, so that caches that are smaller hold nothing of it that was written or that is
- * needed again soon. Each process is pinned to a processor of its own and prints nanoseconds an
- * access (of a stream: GB/s); they measure at once, and marks for the plug-in stand around that. At the
- * end comes the time from the first fork to the last wait, in microseconds. */
+ * Memory is bound to the node and in huge pages where there are any. Where the node is '-' it is bound
+ * to none, and each process has an idle thread: of one without, NUMA balancing leaves alone what is in
+ * the node that it runs in. All of it is read once before what is measured, so that caches that are
+ * smaller hold nothing of it that was written or that is needed again soon. Each process is pinned to a
+ * processor of its own and prints nanoseconds an access (of a stream: GB/s); they measure at once, and
+ * marks for the plug-in stand around that. At the end comes the time from the first fork to the last
+ * wait, in microseconds. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -38,12 +41,19 @@ static double now_ns(void) {
     return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
+static void *idle(void *nothing) {
+    for (;;) pause();
+    return nothing;
+}
+
 static uint64_t *bound_memory(const char *node, size_t bytes) {
     size_t huge = 2ul << 20;
     char *memory = mmap(0, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) exit(2);
     memory = (char *)(((uintptr_t)memory + huge - 1) & ~(huge - 1));
     unsigned long nodes = 1ul << atoi(node);
+    pthread_t thread;
+    if (*node == '-' && pthread_create(&thread, 0, idle, 0)) exit(6);
     if (*node != '-' && syscall(SYS_mbind, memory, bytes, 2, &nodes, 64, 0)) exit(3);
     madvise(memory, bytes, MADV_HUGEPAGE);
     return (uint64_t *)memory;
