@@ -13,7 +13,7 @@ use terrace_daemon::status::{Explanation, GroupStatus, MachineStatus, Status};
 
 use crate::show::{self, Format, say};
 
-/// Where the daemon listens.
+/// Path of the daemon's socket.
 #[derive(Args)]
 pub struct Socket {
     /// The daemon's control socket.
@@ -41,7 +41,7 @@ impl Socket {
 pub struct StatusArguments {
     #[command(flatten)]
     socket: Socket,
-    /// How to show it.
+    /// Format of the output.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
@@ -220,7 +220,7 @@ pub struct ExplainArguments {
     address: Option<u64>,
     #[command(flatten)]
     socket: Socket,
-    /// How to show it.
+    /// Format of the output.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

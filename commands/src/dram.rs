@@ -31,7 +31,7 @@ burst, front and back end of the controller included.";
 /// Load DRAM with traffic and measure its bandwidth and latencies.
 ///
 /// Simulates DDR4 or DDR5 command by command (banks, rows, refresh, read and write turns) under
-/// random or sequential traffic, either offered at a rate or with so many reads outstanding, and
+/// random or sequential traffic, either offered at a rate or with N reads outstanding, and
 /// reports achieved bandwidth and latencies. The same seed gives the same figures.
 #[derive(Args)]
 #[command(arg_required_else_help = true, after_long_help = MORE,
@@ -57,10 +57,10 @@ pub struct Arguments {
     /// Share of reads among the requests, 0 to 1.
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     reads: f64,
-    /// Requests come at random times (a Poisson process) that make so many GB/s, served or not.
+    /// Requests come at random times (a Poisson process) at this rate in GB/s, served or not.
     #[arg(long, value_name = "GB/S")]
     offered_gbps: Option<f64>,
-    /// So many reads are under way at a time; a write is done when the write queue takes it.
+    /// Reads under way at a time; a write is done when the write queue takes it.
     #[arg(long, value_name = "N")]
     outstanding: Option<u32>,
     /// Requests to measure.
@@ -75,7 +75,7 @@ pub struct Arguments {
     /// Seed of addresses, times and kinds.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How to show the answer.
+    /// Format of the answer.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

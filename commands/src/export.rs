@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Only this stream (thread) of a reference recording.
     #[arg(long, value_name = "N")]
     stream: Option<u32>,
-    /// How to show the answer.
+    /// Format of the answer.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

@@ -1,4 +1,4 @@
-//! The help of `terrace` itself: the commands by what they are for.
+//! The help of `terrace` itself: the commands by purpose.
 
 use clap::{Command, CommandFactory};
 

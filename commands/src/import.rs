@@ -30,13 +30,13 @@ pub struct Arguments {
     /// damon: size of the pages of the recording; 4K if not given.
     #[arg(long, value_name = "SIZE", value_enum)]
     page_size: Option<Pages>,
-    /// damon: put snapshots together to periods of so many milliseconds; else each is a period.
+    /// damon: join snapshots to periods of N milliseconds; else each is a period.
     #[arg(long, value_name = "MS")]
     period_ms: Option<u64>,
     /// perf: one in N references was sampled (perf record -c N).
     #[arg(long, value_name = "N")]
     sample: Option<u64>,
-    /// How to show the answer.
+    /// Format of the answer.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

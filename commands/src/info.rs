@@ -20,7 +20,7 @@ pub struct Arguments {
     /// The recording (.tref or .trec).
     #[arg(value_name = "RECORDING")]
     recording: PathBuf,
-    /// How to show the answer.
+    /// Format of the answer.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

@@ -75,7 +75,7 @@ pub struct Arguments {
     five_levels: bool,
     /// Let the guest's clocks count instructions, one a nanosecond, of all processors together.
     ///
-    /// What a program measures by any clock of the guest is then what it costs in instructions,
+    /// What a program measures by any clock of the guest is then its cost in instructions,
     /// the same on every host; time in which nothing runs is skipped. Software emulation in one
     /// thread.
     #[arg(long)]

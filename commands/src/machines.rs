@@ -20,7 +20,7 @@ pub struct Arguments {
     /// Print its configuration, every key, as TOML.
     #[arg(long, requires = "name")]
     print_config: bool,
-    /// How to show them.
+    /// Format of the output.
     #[arg(long, value_enum, default_value = "text", conflicts_with = "print_config")]
     format: Format,
 }

@@ -19,10 +19,10 @@ use crate::show::{self, Format, say};
 /// use numactl for that. Without a command: this machine's tiers and what its kernel can do.
 #[derive(Args)]
 pub struct Arguments {
-    /// Where page tables go: 'fast' (the nodes of the top tier), 'default', or a node's number.
+    /// Place of page tables: 'fast' (the nodes of the top tier), 'default', or a node's number.
     #[arg(long, value_name = "PLACE", value_parser = place, requires = "command")]
     page_tables: Option<TablePlace>,
-    /// Which levels.
+    /// Levels of page tables.
     #[arg(long, value_enum, default_value = "upper", requires = "page_tables")]
     levels: Which,
     /// Never elsewhere: when there is no room, memory is reclaimed and in the end processes are
@@ -32,7 +32,7 @@ pub struct Arguments {
     /// Let tables of the last level follow data that migrates to another tier.
     #[arg(long, requires = "page_tables")]
     follow: bool,
-    /// How to show what the machine has.
+    /// Format of the list of mechanisms.
     #[arg(long, value_enum, default_value = "text", conflicts_with = "command")]
     format: Format,
     /// The command and its arguments, after '--'.

@@ -124,7 +124,7 @@ pub struct Arguments {
     /// Runs at the same time; as many as there are processors by default. The answer is the same.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// How to show the answer.
+    /// Format of the answer.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

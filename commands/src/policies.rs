@@ -16,7 +16,7 @@ pub struct Arguments {
     /// Show this policy alone, with its parameters.
     #[arg(value_name = "POLICY")]
     name: Option<String>,
-    /// How to show them.
+    /// Format of the output.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

@@ -30,7 +30,7 @@ pub struct Arguments {
     /// Loads and stores in an interval. A period should hold several intervals.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     interval: u64,
-    /// How to show the summary.
+    /// Format of the summary.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

@@ -44,7 +44,7 @@ pub struct Arguments {
     /// Threads of this machine; all its processors if not given. Results do not depend on it.
     #[arg(long, value_name = "N")]
     threads: Option<std::num::NonZeroUsize>,
-    /// How to show results.
+    /// Format of results.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
@@ -56,13 +56,13 @@ enum Other {
         /// An experiment whose rack to take the sizes from; the paper's sizes if not given.
         #[arg(value_name = "RUN.toml")]
         file: Option<PathBuf>,
-        /// How to show them.
+        /// Format of the output.
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
     /// The data-movement schemes.
     Schemes {
-        /// How to show them.
+        /// Format of the output.
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },

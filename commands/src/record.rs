@@ -24,7 +24,7 @@ const BETWEEN_LINES: Duration = Duration::from_secs(10);
 /// user emulation (package qemu-user), sends each of its references through caches, and writes
 /// those that are left, and the changed lines that leave the caches. The program may mark places in its run with
 /// prctl(0x54455252, NUMBER, 0, 0, 0). A program that was killed leaves a recording too. Ctrl-C
-/// goes to the program, and what it did until its end is recorded; a second Ctrl-C kills it and
+/// goes to the program, and its references until its end are recorded; a second Ctrl-C kills it and
 /// finishes the recording at once.
 #[derive(Args)]
 pub struct Arguments {
@@ -55,7 +55,7 @@ pub struct Arguments {
     /// The recorder's plug-in; else the one beside this program.
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
-    /// How to show the summary.
+    /// Format of the summary.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
     /// The program and its arguments.

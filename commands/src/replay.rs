@@ -28,7 +28,7 @@ pub struct Arguments {
     /// Compare placements too.
     #[arg(long)]
     placement: bool,
-    /// How to show the answer.
+    /// Format of the answer.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

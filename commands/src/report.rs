@@ -15,7 +15,7 @@ pub struct Arguments {
     /// The results directory.
     #[arg(value_name = "DIR")]
     results: PathBuf,
-    /// How to show them.
+    /// Format of the output.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

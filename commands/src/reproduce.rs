@@ -40,7 +40,7 @@ pub struct Arguments {
     /// The sizes for a bigger machine.
     #[arg(long)]
     full: bool,
-    /// Where results go.
+    /// Folder for the results.
     #[arg(long, value_name = "DIR", default_value = "target/reproduce")]
     out: PathBuf,
     /// Write a page and a picture of each figure, and a table of contents, into this folder.
@@ -53,7 +53,7 @@ pub struct Arguments {
     /// Runs at the same time. The results are the same bytes.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
-    /// How to show the claims.
+    /// Format of the claims.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

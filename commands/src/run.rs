@@ -90,7 +90,7 @@ pub struct Common {
     /// It is made when it is not there; results in it are replaced.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// How to show the result.
+    /// Format of the result.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
     /// On the host: change kernel settings that would spoil the run, for its time.

@@ -79,7 +79,7 @@ pub struct Arguments {
     /// Columns of the run table to show and report.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     columns: Vec<String>,
-    /// How to show the result.
+    /// Format of the result.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

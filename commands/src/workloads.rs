@@ -15,7 +15,7 @@ pub struct Arguments {
     /// Show this kind alone, with its meaning and its parameters.
     #[arg(value_name = "KIND")]
     name: Option<String>,
-    /// How to show them.
+    /// Format of the output.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }

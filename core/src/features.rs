@@ -25,7 +25,7 @@ impl FeatureCounter {
         Some(remap)
     }
 
-    /// Where every page was in the scan before; fresh pages where they are now.
+    /// Placement in the scan before; that of fresh pages is the present one.
     pub fn previous_fast(&self) -> &PageBits {
         &self.previous
     }

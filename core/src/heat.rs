@@ -32,7 +32,7 @@ pub struct HeatBin {
     pub periods: u64,
     /// Pages and periods of the bin that were accessed, over all, 0 to 1.
     pub accessed_share: f64,
-    /// The same of those in fast memory.
+    /// Share of the bin's pages and periods in fast memory, 0 to 1.
     pub fast_share: f64,
 }
 

@@ -1,6 +1,6 @@
 //! Input that cannot be used: reported in one line, exit code 2, nothing changed.
 
-/// What was got, what was expected, and what to do, in one line.
+/// An error of input: got, expected, and the remedy, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InputError(pub String);

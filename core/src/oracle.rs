@@ -7,7 +7,7 @@
 //! span is limited. Which pages should be fast when?
 //!
 //! # The method
-//! Fast memory gets a *price* in each span (a Lagrange multiplier). With prices the pages no longer
+//! Fast memory gets a *price* in each span (a Lagrange multiplier). With prices the pages do not
 //! hinder each other, and each has its own cheapest path through time, found by dynamic programming
 //! over the spans in which it is read ([`Outlook::solve`]): between two of them it is best either to
 //! stay and pay the prices, or to be demoted at once and promoted just before. Prices of spans
@@ -50,7 +50,7 @@ pub struct Span {
     pub fast_ns: f64,
     /// Time by which it takes longer when all of its reads are slow, in ns.
     pub extra_ns: f64,
-    /// How many reads are waited for together: of a share `s` of slow reads a part
+    /// Number of reads that are waited for together: of a share `s` of slow reads a part
     /// `1 - (1 - s)^overlap` of `extra_ns` comes.
     pub overlap: f64,
 }
@@ -125,7 +125,7 @@ fn merged(spans: &[&Span]) -> Option<Span> {
     })
 }
 
-/// What an [`Outlook`] is for.
+/// Purpose of an [`Outlook`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A bound that holds: the costs of reads that wait together are put too low.
@@ -163,7 +163,7 @@ pub struct Outlook {
     demotion_ns: f64,
     bound_ns: f64,
     static_ns: f64,
-    /// What the costs of pages leave out.
+    /// The part that the costs of pages leave out.
     rest_ns: f64,
 }
 
@@ -206,7 +206,7 @@ impl Outlook {
         self.bound_ns
     }
 
-    /// What the best placement without any move adds, in ns.
+    /// Time that the best placement without any move adds, in ns.
     pub fn static_ns(&self) -> f64 {
         self.static_ns
     }
@@ -268,7 +268,7 @@ impl Outlook {
             .sum();
     }
 
-    /// Costs are these counts times what a read costs in each span.
+    /// Costs are these counts times the cost of a read in each span.
     fn scale(&mut self, counts: &[Vec<f32>], each_ns: &dyn Fn(usize) -> f64) {
         for (events, counts) in self.events.iter_mut().zip(counts) {
             for (event, &count) in events.iter_mut().zip(counts) {

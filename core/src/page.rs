@@ -85,9 +85,9 @@ pub enum LayoutError {
     BadExtent {
         /// Position in the list.
         index: usize,
-        /// Its address.
+        /// Its start address.
         start: u64,
-        /// Its pages.
+        /// Its number of pages.
         pages: u64,
         /// The layout's page size.
         page_size_bytes: u64,

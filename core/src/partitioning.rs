@@ -33,7 +33,7 @@ const GRAIN_BYTES: u64 = 2 << 20;
 /// The claim of one group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FastMemoryClaim {
-    /// What fast memory is worth to it.
+    /// Hits by size of fast memory.
     pub curve: HitCurve,
     /// It gets at least this, as far as it has pages.
     pub min_bytes: u64,
@@ -43,12 +43,12 @@ pub struct FastMemoryClaim {
     pub weight: f64,
 }
 
-/// What one group gets.
+/// The part of one group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Partition {
-    /// Its fast memory.
+    /// Its fast memory, in bytes.
     pub bytes: u64,
-    /// What it would have got by weight alone.
+    /// Its fast memory by weight alone, in bytes.
     pub entitled_bytes: u64,
     /// Its hit ratio with the entitlement minus that with its share, 0 where it gained.
     pub loss: f64,
@@ -111,7 +111,7 @@ fn whole_grains(bytes: u64) -> u64 {
     bytes.div_ceil(GRAIN_BYTES).saturating_mul(GRAIN_BYTES)
 }
 
-/// What each gets in proportion to its weight, within its bounds: the level at which it fits.
+/// The part of each in proportion to its weight, within its bounds: the level at which it fits.
 fn by_weight(
     total_bytes: u64,
     claims: &[FastMemoryClaim],
@@ -180,7 +180,7 @@ fn best(
     bytes
 }
 
-/// What groups may use next: `granted` so far, `used` at the moment, `targets` of the new
+/// The grants of the next period: `granted` so far, `used` at the moment, `targets` of the new
 /// partitioning. Those that shrink are cut at once; the others grow into what has come free. The
 /// larger of grant and use, summed over groups, is at most `total_bytes`, or where more is in use
 /// already, not more than before.

@@ -110,7 +110,7 @@ pub struct Features {
 /// The answer of a policy to one scan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// What to move.
+    /// The requested moves.
     pub plan: Plan,
     /// Name of the policy that made the plan: an adaptive policy names its choice.
     pub applied: &'static str,
@@ -122,7 +122,7 @@ pub struct Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureReason {
-    /// Pinned, locked, under write-back or isolated by somebody else (EBUSY, EAGAIN).
+    /// Pinned, locked, under write-back or isolated by another user (EBUSY, EAGAIN).
     Busy,
     /// No page is mapped there any more (ENOENT, EFAULT).
     Absent,
@@ -209,9 +209,9 @@ pub struct Failure {
 /// plus those kept and the failures that way.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Pages that went up, by an exchange or alone.
+    /// Pages promoted, by an exchange or alone.
     pub promoted_pages: u64,
-    /// Pages that went down, by an exchange or alone.
+    /// Pages demoted, by an exchange or alone.
     pub demoted_pages: u64,
     /// Of these, pairs that were exchanged in one operation.
     pub exchanged_pairs: u64,

@@ -63,7 +63,7 @@ pub struct Header {
 /// Speed of a tier, which causes a profile's costs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierSpeed {
-    /// Its name.
+    /// Name of the tier.
     pub name: String,
     /// Idle latency of a read beyond the caches, in ps.
     pub read_latency_ps: u64,

@@ -85,7 +85,7 @@ pub struct PeriodSurvey {
 /// The totals of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct GroupSurvey {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
     /// Periods with a scan.
     pub periods: u64,

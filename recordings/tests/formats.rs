@@ -479,7 +479,7 @@ fn a_file_cut_at_any_byte_is_imported_up_to_the_cut_or_refused() {
         for end in (0..bytes.len()).step_by(step) {
             match import(format, &bytes[..end]) {
                 Ok((imported, recording)) => {
-                    // What was imported is a whole recording of a part of the file.
+                    // The import is a whole recording of a part of the file.
                     let count = imported.counts[0].1;
                     assert!(count >= last && count <= most, "{format} cut at {end}");
                     last = count;

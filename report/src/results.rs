@@ -25,7 +25,7 @@ pub const FAILURE_REASONS: [&str; 9] = [
 pub(crate) trait Moves {
     /// Pages that were not moved, by reason in the order of [`FAILURE_REASONS`].
     fn failures(&self) -> [u64; FAILURE_REASONS.len()];
-    /// Pages that went up or down.
+    /// Pages promoted or demoted.
     fn moved_pages(&self) -> u64;
 
     /// Pages that were not moved.

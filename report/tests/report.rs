@@ -44,7 +44,7 @@ fn assert_sound(page: &str) {
     for element in elements(page) {
         assert!(known.contains(element.as_str()), "<{element}> in the report");
     }
-    // What is in an image is no address.
+    // Text within an image is no address.
     let mut parts = page.split("data:image/png;base64,");
     let mut words = parts.next().unwrap().to_owned();
     parts.for_each(|part| words.push_str(part.split_once('"').unwrap().1));

@@ -25,9 +25,9 @@ pub enum Value {
 
 /// A type that can be a field of a row.
 pub trait Cell: Sized {
-    /// Its physical kind.
+    /// Physical kind of the field.
     const KIND: Kind;
-    /// Whether it may be null.
+    /// Whether the field may be null.
     const NULLABLE: bool = false;
     /// As a value, or `None` for null.
     fn to_value(&self) -> Option<Value>;

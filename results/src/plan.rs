@@ -9,13 +9,13 @@ table! {
         machine: String,
         /// Idle latency of a read from its slow tier beyond the caches, in ns.
         slow_latency_ns: f64,
-        /// What can be read from its slow tier, in GB/s (10^9 bytes).
+        /// Read bandwidth of its slow tier, in GB/s (10^9 bytes).
         slow_gb_per_s: f64,
         /// The policy.
         policy: String,
         /// Share of the footprint that is fast, 0 to 1.
         fast_share: f64,
-        /// The same in bytes.
+        /// Fast memory in bytes.
         fast_bytes: u64,
         /// Expected run time over that with all memory fast.
         slowdown: f64,
@@ -29,7 +29,7 @@ table! {
         seed_error: f64,
         /// Due to the rule by which slow reads make time.
         reads_error: f64,
-        /// Due to what a recording without costs leaves open.
+        /// Due to the unknowns of a recording without costs.
         waiting_error: f64,
         /// Accessed pages in fast memory, over accessed pages.
         hit_ratio: f64,
@@ -37,7 +37,7 @@ table! {
         moved_pages: u64,
         /// Periods it took.
         periods: u64,
-        /// What the memory costs, in the prices' currency.
+        /// Price of the memory, in the prices' currency.
         cost: Option<f64>,
     }
 }
@@ -51,7 +51,7 @@ table! {
         machine: String,
         /// Idle latency of a read from its slow tier beyond the caches, in ns.
         slow_latency_ns: f64,
-        /// What can be read from its slow tier, in GB/s.
+        /// Read bandwidth of its slow tier, in GB/s.
         slow_gb_per_s: f64,
         /// The policy.
         policy: String,
@@ -59,7 +59,7 @@ table! {
         target: f64,
         /// The least share of the footprint that meets it; null where none does.
         fast_share: Option<f64>,
-        /// The same in bytes.
+        /// The least fast memory in bytes.
         fast_bytes: Option<u64>,
         /// Expected run time over that with all memory fast.
         slowdown: Option<f64>,
@@ -69,11 +69,11 @@ table! {
         high: Option<f64>,
         /// The least share at which the upper end meets the target.
         safe_fast_share: Option<f64>,
-        /// What the memory costs.
+        /// Price of the memory, in the prices' currency.
         cost: Option<f64>,
         /// It is the one that is recommended for the program.
         recommended: bool,
-        /// What came out at trace fidelity, where it was checked.
+        /// Slowdown at trace fidelity, where it was checked.
         measured_slowdown: Option<f64>,
     }
 }
@@ -89,7 +89,7 @@ table! {
         policy: String,
         /// Share of the footprint that is fast.
         fast_share: f64,
-        /// What the memory costs.
+        /// Price of the memory, in the prices' currency.
         cost: f64,
         /// Expected run time over that with all memory fast.
         slowdown: f64,

@@ -11,7 +11,7 @@ table! {
         scheme: String,
         /// Number of the node.
         node: u64,
-        /// What the node ran.
+        /// Workload of the node.
         workload: String,
         /// Nodes and pools of the rack.
         nodes: u64,
@@ -55,15 +55,16 @@ table! {
         pool_read_ns: Option<f64>,
         /// Mean time of a read that a page buffer answered at once; none without one.
         buffer_hit_ns: Option<f64>,
-        /// Mean time from asking for a hot page until its last block is buffered; none without one.
+        /// Mean time from the request of a hot page until its last block is buffered; none without
+        /// one.
         page_fetch_ns: Option<f64>,
         /// Of the time of a remote read in interfaces.
         remote_nic_ns: f64,
-        /// Of it in the switch and page buffers.
+        /// Part of a remote read's time in the switch and page buffers.
         remote_switch_ns: f64,
-        /// Of it waiting.
+        /// Part of a remote read's time in waiting.
         remote_queue_ns: f64,
-        /// Of it in a pool's memory.
+        /// Part of a remote read's time in a pool's memory.
         remote_dram_ns: f64,
         /// Pages that migrated to the node.
         pages_in: u64,
@@ -107,7 +108,7 @@ table! {
         workload: String,
         /// Start of the span.
         from_ns: f64,
-        /// Its end.
+        /// End of the span.
         to_ns: f64,
         /// Instructions.
         instructions: u64,
@@ -147,7 +148,7 @@ table! {
         variant: String,
         /// See `rack_runs`.
         scheme: String,
-        /// What the rack's first node ran.
+        /// Workload of the rack's first node.
         workload: String,
         /// "node 0", "pool 1".
         port: String,

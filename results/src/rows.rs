@@ -35,15 +35,15 @@ table! {
         applied: String,
         /// Moving average of LRU's hit ratio over all pages, from a policy that keeps it.
         lru_hit_average: Option<f64>,
-        /// The same for LFU.
+        /// Moving average of LFU's hit ratio over all pages, from a policy that keeps it.
         lfu_hit_average: Option<f64>,
         /// Pages that the plan sent up.
         planned_promotions: u64,
         /// Pages that the plan sent down.
         planned_demotions: u64,
-        /// Pages that went up.
+        /// Pages promoted.
         promoted_pages: u64,
-        /// Pages that went down.
+        /// Pages demoted.
         demoted_pages: u64,
         /// Pairs exchanged in one operation.
         exchanged_pairs: u64,
@@ -91,10 +91,11 @@ table! {
         machine: String,
         /// Kernel release, where there is one.
         kernel: Option<String>,
-        /// What read accessed bits, on a live machine: "damon", or "tiermem" (the Terrace kernel's
+        /// Mechanism that read accessed bits, on a live machine: "damon", or "tiermem" (the Terrace
+        /// kernel's
         /// scan).
         tracker: Option<String>,
-        /// What moved pages, on a live machine: "move_pages" or "tiermem".
+        /// Mechanism that moved pages, on a live machine: "move_pages" or "tiermem".
         mover: Option<String>,
         /// The requested policy.
         policy: String,
@@ -165,7 +166,7 @@ table! {
         /// Time that the program took, in ms.
         duration_ms: Option<f64>,
         /// `duration_ms` over what the same program takes with all its memory fast and nothing
-        /// moved; where that was run too.
+        /// moved; where there is such a run.
         slowdown: Option<f64>,
         /// Lines read from fast memory over lines read from memory: what `hit_ratio` estimates by
         /// pages. Where references are known, as are the columns that follow; on a virtual machine
@@ -184,7 +185,7 @@ table! {
         slow_stall_ms: Option<f64>,
         /// Mean latency of a line of fast memory beyond the caches, queues included, in ns.
         fast_loaded_ns: Option<f64>,
-        /// The same of slow memory.
+        /// Mean latency of a line of slow memory beyond the caches, queues included, in ns.
         slow_loaded_ns: Option<f64>,
         /// Time that processors were busy in the kernel, in ms, all processors together; on a virtual
         /// machine whose clock models the memory.
@@ -204,14 +205,14 @@ table! {
         table_within_tier: Option<u64>,
         /// Leaf table that still maps fast pages.
         table_maps_fast: Option<u64>,
-        /// Leaf table, or the one above it, locked by somebody else.
+        /// Leaf table, or the one above it, locked by another user.
         table_lock_contended: Option<u64>,
         /// No frame for the leaf table.
         table_no_room: Option<u64>,
-        /// What `duration_ms` comes to by the extended leading-load model (migration-granularity
+        /// `duration_ms` by the extended leading-load model (migration-granularity
         /// paper, section 5), from the run with all memory fast and `reference_hit_ratio`.
         projected_duration_ms: Option<f64>,
-        /// The same for `slowdown`.
+        /// `slowdown` by the same model.
         projected_slowdown: Option<f64>,
         /// `projected_slowdown / slowdown - 1`: how far the model is off.
         projection_error: Option<f64>,
@@ -224,7 +225,7 @@ table! {
         clock: Option<String>,
         /// Whether times come from software emulation: counts hold, times do not.
         emulated: bool,
-        /// What else is to be known.
+        /// Further notes, for people.
         notes: Option<String>,
     }
 }
@@ -279,7 +280,7 @@ table! {
         /// Mean latency of a line of fast memory beyond the caches, queues included, in ns; on a
         /// virtual machine whose clock models the memory.
         fast_loaded_ns: Option<f64>,
-        /// The same of slow memory.
+        /// Mean latency of a line of slow memory beyond the caches, queues included, in ns.
         slow_loaded_ns: Option<f64>,
         /// Lines written back to fast memory.
         fast_writes: u64,
@@ -304,7 +305,7 @@ table! {
         table_within_tier: Option<u64>,
         /// Leaf table that still maps fast pages.
         table_maps_fast: Option<u64>,
-        /// Leaf table, or the one above it, locked by somebody else.
+        /// Leaf table, or the one above it, locked by another user.
         table_lock_contended: Option<u64>,
         /// No frame for the leaf table.
         table_no_room: Option<u64>,

@@ -5,11 +5,11 @@ use crate::cell::{Kind, Value};
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
-    /// Its name.
+    /// Name of the column.
     pub name: &'static str,
-    /// Its physical kind.
+    /// Physical kind of its values.
     pub kind: Kind,
-    /// Whether it may be null.
+    /// Whether its values may be null.
     pub nullable: bool,
 }
 

@@ -11,11 +11,11 @@ use crate::file::{ROWS_PER_GROUP, ResultsError, begin, write_group};
 /// A column of such a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WideColumn {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
-    /// Its physical kind.
+    /// Physical kind of its values.
     pub kind: Kind,
-    /// Whether it may be null.
+    /// Whether its values may be null.
     pub nullable: bool,
 }
 

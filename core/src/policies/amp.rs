@@ -61,7 +61,7 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     build: |value, seed| Ok(Box::new(Amp::new(parameters(KIND.name, value)?, seed))),
 };
 
-/// What AMP chooses from.
+/// The policies that AMP chooses from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
     Random,

@@ -73,7 +73,7 @@ struct Memtis {
     keys: Vec<u8>,
 }
 
-/// What is hot, and what is warm.
+/// The hot and the warm threshold.
 struct Thresholds {
     hot: usize,
     warm: usize,

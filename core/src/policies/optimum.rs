@@ -7,7 +7,7 @@
 //! difference first. How far the program has come is given by its references, or by the
 //! period where references are not counted.
 //!
-//! How exact: what it reaches is a real run, within the machine's periods, budgets and costs; a
+//! How exact: its result is a real run, within the machine's periods, budgets and costs; a
 //! policy that is luckier in a period could beat it by a little. What no policy can beat is
 //! [`Outlook::bound_ns`]; `docs/policies.md` has both. Machines without an oracle trace refuse
 //! it. Without a trace it moves only the pages that exceed its budget.
@@ -39,7 +39,7 @@ pub(super) const KIND: PolicyKind = PolicyKind {
 struct Optimum {
     features: FeatureCounter,
     future: Option<Arc<OracleTrace>>,
-    /// The prices for so many pages of fast memory.
+    /// The prices for this many pages of fast memory.
     outlook: Option<(u64, Outlook)>,
 }
 

@@ -1,4 +1,4 @@
-//! The file that is imported: decompressed by what it begins with, read line by line or byte by
+//! The file that is imported: decompressed by its first bytes, read line by line or byte by
 //! byte, with the place for messages and a bound on every line.
 
 use std::cell::Cell;
@@ -69,7 +69,7 @@ impl Input {
         })
     }
 
-    /// The first bytes of what is read next, `most` of them where there are so many.
+    /// The first bytes of the next read, `most` of them where there are so many.
     pub(super) fn peek(&mut self, most: usize) -> Result<Vec<u8>, ImportError> {
         let mut begin = vec![0; most];
         let before = self.bytes;
@@ -193,7 +193,7 @@ fn buffered(from: Box<dyn Read>, cut: &Rc<Cell<bool>>) -> BufReader<UntilCut> {
     BufReader::with_capacity(1 << 18, UntilCut { from, cut: Rc::clone(cut) })
 }
 
-/// Ends where a compressed stream was cut off, and remembers it.
+/// Ends where a compressed stream was cut off, and records it.
 struct UntilCut {
     from: Box<dyn Read>,
     cut: Rc<Cell<bool>>,

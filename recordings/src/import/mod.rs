@@ -84,7 +84,7 @@ pub struct ImportOptions {
 pub struct Imported {
     /// Totals by name, to compare with the source tool's own.
     pub counts: Vec<(&'static str, u64)>,
-    /// Where the file was cut off.
+    /// Place of the cut, in a file that was cut off.
     pub cut: Option<Place>,
     /// Totals in the file itself that differ: name, stated, imported.
     pub differs: Vec<(&'static str, u64, u64)>,

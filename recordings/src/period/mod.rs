@@ -80,7 +80,7 @@ pub struct Header {
 /// A group of a recording.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupHeader {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
     /// Name of its policy.
     pub policy: String,

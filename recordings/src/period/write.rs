@@ -143,7 +143,7 @@ impl<W: Write> PeriodWriter<W> {
         Ok(())
     }
 
-    /// Writes out what is held; no later death of the program can take it back.
+    /// Writes out the pending frames; no later death of the program can take them back.
     pub fn flush(&mut self) -> Result<(), RecordingError> {
         if self.pending.is_empty() {
             return Ok(());

@@ -26,7 +26,7 @@ pub struct Region {
     pub writable: bool,
     /// Shared with other processes; else private.
     pub shared: bool,
-    /// Its kind.
+    /// Kind of the region.
     pub kind: RegionKind,
     /// The file, or the name in brackets, or nothing.
     pub name: String,

@@ -52,11 +52,11 @@ const LIST: ChunkKind = ChunkKind::new(b"LIST");
 pub enum Level {
     /// No cache: every reference.
     None,
-    /// What misses the first-level data cache.
+    /// References that miss the first-level data cache.
     L1,
-    /// What misses the second level.
+    /// References that miss the second level.
     L2,
-    /// What misses the last level: what reaches memory.
+    /// References that miss the last level and reach memory.
     Llc,
 }
 
@@ -136,14 +136,14 @@ pub struct WriteBack {
     pub address: u64,
 }
 
-/// What a stream did beside references. Numbers are those of the Linux system call.
+/// The other events of a stream. Numbers are those of the Linux system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
     /// Memory was mapped.
     Map {
         /// Address that it got.
         address: u64,
-        /// Its length.
+        /// Length in bytes.
         length_bytes: u64,
         /// PROT_ bits.
         protection: u64,
@@ -154,7 +154,7 @@ pub enum Event {
     Unmap {
         /// First address.
         address: u64,
-        /// Its length.
+        /// Length in bytes.
         length_bytes: u64,
     },
     /// A mapping was moved or resized.
@@ -177,7 +177,7 @@ pub enum Event {
     Advise {
         /// First address.
         address: u64,
-        /// Its length.
+        /// Length in bytes.
         length_bytes: u64,
         /// MADV_ number.
         advice: u64,
@@ -186,14 +186,14 @@ pub enum Event {
     Protect {
         /// First address.
         address: u64,
-        /// Its length.
+        /// Length in bytes.
         length_bytes: u64,
         /// PROT_ bits.
         protection: u64,
     },
     /// A thread or process was created.
     Created {
-        /// Its number in the system.
+        /// Its number in the system (process or thread).
         system_id: u64,
         /// A thread of this process; else a process.
         thread: bool,
@@ -228,7 +228,7 @@ pub enum Event {
     Fetch {
         /// Address of the instruction.
         address: u64,
-        /// Its length; 1 where that is not known.
+        /// Length in bytes; 1 where that is not known.
         size_bytes: u64,
     },
     /// An event of a later version.
@@ -291,7 +291,7 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// True where the program would have done more: what is here is all up to a cut.
+    /// True where the program would have done more: the recording has all up to a cut.
     pub fn is_cut_off(&self) -> bool {
         self.stopped || self.killed > 0
     }

@@ -22,7 +22,7 @@ use crate::error::RecordingError;
 pub struct BlockEntry {
     /// Offset in the file, in bytes.
     pub at: IndexEntry,
-    /// Its stream.
+    /// Number of its stream.
     pub stream: u32,
     /// The time at which it begins.
     pub time: u64,
@@ -102,7 +102,7 @@ impl<R: Read + Seek> ReferenceReader<R> {
         &self.maps
     }
 
-    /// Its processes.
+    /// The processes of the recording.
     pub fn processes(&self) -> &[Process] {
         &self.processes
     }
@@ -278,7 +278,7 @@ impl OpenBlock {
 
 /// Receives records, see [`References::visit`].
 pub trait Visitor {
-    /// A reference of this stream and process, which had executed so many instructions.
+    /// A reference of this stream and process, with the number of instructions executed before.
     fn reference(
         &mut self,
         stream: u32,

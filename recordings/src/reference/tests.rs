@@ -151,7 +151,7 @@ proptest! {
     }
 }
 
-/// Keeps what a visitor is given, up to so many records.
+/// Keeps the records of a visitor, up to a number.
 struct Kept {
     records: Vec<(u32, u32, u64, Record)>,
     most: usize,

@@ -45,9 +45,9 @@ pub(super) struct BarPanel {
 pub(super) struct Scale {
     /// The picture in words.
     pub(super) label: String,
-    /// Where the axis ends, if that is known without the values.
+    /// End of the axis, if that is known without the values.
     pub(super) end: Option<f64>,
-    /// How the axis writes numbers.
+    /// Format of the axis's numbers.
     pub(super) number: fn(f64) -> String,
 }
 

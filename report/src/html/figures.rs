@@ -134,7 +134,7 @@ pub(super) fn bar_figures(results: &Results, rows: &Rows, palette: &Palette) -> 
     figures
 }
 
-/// Hit ratio against fast memory, for what was run with several shares of it.
+/// Hit ratio against fast memory, for workloads run with several shares of it.
 fn sweeps(rows: &Rows, palette: &Palette) -> Vec<Figure> {
     let mut figures = Vec::new();
     for Panel { title, runs } in rows.sweeps() {

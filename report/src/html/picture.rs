@@ -22,8 +22,8 @@ pub(super) fn px(shown: f64) -> i32 {
     (shown * f64::from(SCALE)).round() as i32
 }
 
-/// Draws a picture. What `paint` returns is SVG that is laid over it: what the drawing library
-/// has no element for (tooltips, images). It must be escaped already. `label` describes the picture
+/// Draws a picture. `paint` returns SVG that is placed over it: elements that the drawing library
+/// does not have (tooltips, images). It must be escaped already. `label` describes the picture
 /// in words.
 pub(super) fn picture(
     (width, height): (u32, u32),
@@ -79,7 +79,7 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// How words are set.
+/// Style of words.
 #[derive(Clone, Copy)]
 pub(super) struct Lettering {
     pub(super) size: f64,
@@ -88,7 +88,7 @@ pub(super) struct Lettering {
 }
 
 impl Lettering {
-    /// The library's style, anchored. It writes sizes as 1/1.24 of what it is given.
+    /// The library's style, anchored. It writes sizes as 1/1.24 of the given ones.
     pub(super) fn style(self, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
         let size = self.size * f64::from(SCALE) * 1.24;
         let weight = if self.bold { FontStyle::Bold } else { FontStyle::Normal };

@@ -16,7 +16,7 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 14.0;
 const LEGEND_LINE: f64 = 20.0;
 const CHAR: f64 = 6.9;
-/// What a digit of a number above a bar takes, and a line of it.
+/// Width of a digit of a number above a bar, and height of a line of it.
 const DIGIT: f64 = 6.2;
 const NUMBER_LINE: f64 = 10.0;
 
@@ -32,7 +32,7 @@ pub struct Chart<'a> {
     pub log_x: bool,
     /// A value to compare with, drawn across.
     pub line: Option<f64>,
-    /// How a value is written above a bar.
+    /// Format of a value above a bar.
     pub number: fn(f64) -> String,
 }
 

@@ -169,7 +169,7 @@ fn points(periods: &[&PeriodRow], first: u64, step: u64) -> Vec<Point> {
     points
 }
 
-/// How the axis of a measure is written.
+/// Format of the axis of a measure.
 struct Measure {
     labels: usize,
     write: fn(f64) -> String,

@@ -11,7 +11,7 @@ use crate::bits::PageBits;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tier<'a> {
     fast: &'a PageBits,
-    /// What the bits of `fast` are changed by: all of them for the slow tier.
+    /// XOR mask of the bits of `fast`: all ones for the slow tier.
     flip: u64,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Tier<'a> {
         (self.fast.bits_at(page, count) ^ self.flip) & (!0 >> (64 - count))
     }
 
-    /// How many of these pages are in the tier.
+    /// Number of these pages that are in the tier.
     pub fn count(&self, pages: Range<usize>) -> u64 {
         let fast = self.fast.count_range(pages.clone());
         (if self.flip == 0 { fast } else { pages.len() - fast }) as u64
@@ -72,7 +72,7 @@ pub(super) struct Scanned {
     pub pages: u64,
     /// Counts of their regions by use.
     pub regions: Regions,
-    /// Where the next scan begins: the page after the last.
+    /// Start of the next scan: the page after the last.
     pub next: usize,
 }
 

@@ -68,14 +68,14 @@ fn size(plan: &Plan) -> OperationSize {
     plan.operation_sizes[0]
 }
 
-/// What is applied after `periods` of this.
+/// The name applied after `periods` of this.
 fn level(group: &mut Group, periods: usize, accessed: impl Fn(usize) -> bool) -> &'static str {
     (0..periods).map(|_| group.period(&accessed).applied).last().unwrap()
 }
 
 #[test]
 fn dense_2mb_regions_in_slow_memory_set_2mb() {
-    // Eight regions in slow memory, so many of them with 481 accessed pages, the others idle.
+    // Eight regions in slow memory, `dense` of them with 481 accessed pages, the others idle.
     let after = |dense: usize, pages: usize| {
         let mut group = Group::new("granularity", json!(null), 9 * LARGE, LARGE);
         level(&mut group, 1, |p| p >= LARGE && p / LARGE <= dense && p % LARGE < pages)
@@ -127,7 +127,7 @@ fn lowered(accessed: impl Fn(usize) -> bool) -> OperationSize {
 #[test]
 fn sparse_regions_in_fast_memory_set_4kb() {
     let demotes = |accessed: &dyn Fn(usize) -> bool| lowered(accessed).demotion_bytes;
-    // So many idle 2 MB regions, each of 32 idle regions of 64 KB.
+    // Idle 2 MB regions, each of 32 idle regions of 64 KB.
     assert_eq!(demotes(&|p| p / LARGE >= 4), 4 << 10);
     assert_eq!(demotes(&|p| p / LARGE >= 3), 2 << 20, "three are not more than three");
 }

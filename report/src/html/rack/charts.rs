@@ -9,7 +9,7 @@ use crate::html::theme::{AXIS, Colour, GRID};
 
 /// A line of a panel, or a part of a curve.
 pub(super) struct Line {
-    /// Its name.
+    /// Its name in the legend.
     pub(super) name: String,
     /// Its colour.
     pub(super) colour: Colour,
