@@ -31,7 +31,7 @@ class Lru:
 
 
 def cpu_s(experiment, policy):
-    """Processor time of one run, all threads; and what was moved."""
+    """Processor time of one run, all threads; and the pages moved."""
     begun = time.process_time()
     results = experiment.run(policy)
     spent = time.process_time() - begun

@@ -56,7 +56,7 @@ pub enum Allocation {
 pub struct PolicyKind {
     /// Its name in experiments and on the command line.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// Its summary, in one line.
     pub summary: &'static str,
     /// The paper and section it comes from.
     pub source: &'static str,

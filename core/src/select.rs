@@ -101,7 +101,7 @@ impl KeyCounts {
         self.lanes.iter().map(|lane| u64::from(lane[index])).sum()
     }
 
-    /// What to move. `coldest` is the key of pages with no access on record (padding must have
+    /// The moves. `coldest` is the key of pages with no access on record (padding must have
     /// it too), `bonus` the resident bonus in steps of the key.
     pub fn select(&self, coldest: u8, budget: &Budget, bonus: u8) -> Selection {
         let seen_as = |key: u8| if key == coldest { key } else { key.saturating_sub(bonus) };
@@ -109,9 +109,9 @@ impl KeyCounts {
     }
 
     /// As [`KeyCounts::select`], for a policy that judges itself what a move is worth: `promote`
-    /// says whether a page of this key goes up into free room, `trade` whether it goes up for one
-    /// of the second key. Both must say no of a colder page, or for a hotter one, when they say no
-    /// of one.
+    /// returns whether a page of this key goes up into free room, `trade` whether it goes up for
+    /// one of the second key. Both must be false of a colder page, or for a hotter one, when they
+    /// are false of one.
     pub fn select_if(
         &self,
         coldest: u8,
@@ -237,7 +237,7 @@ impl Selection {
         }
     }
 
-    /// Which of the next 64 pages go up and which down; what is left shrinks by them.
+    /// The next 64 pages' bits that go up and down; the rest of the selection shrinks by them.
     #[inline]
     fn take(&mut self, keys: &[u8; 64], fast: u64) -> (u64, u64) {
         let (mut up, mut down) = (0, 0);

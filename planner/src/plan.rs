@@ -27,7 +27,7 @@ const COARSE_GRID: [f64; 5] = [0.0, 0.2, 0.4, 0.6, 0.8];
 /// Slow latencies evaluated beside the recommended machine's, over it.
 const LATENCY_FACTORS: [f64; 4] = [0.75, 1.0, 1.5, 2.0];
 
-/// A slowdown may be so much above the target: sums of times are rounded.
+/// A slowdown may exceed the target by this much: sums of times are rounded.
 const ROUNDING: f64 = 1e-6;
 
 /// Policies where the request names none: the two that never choose and the two that do best in the
@@ -214,7 +214,7 @@ pub struct Plan {
     pub heat: Vec<HeatRow>,
 }
 
-/// What is the same in all runs of a program.
+/// The values that are the same in all runs of a program.
 pub(crate) struct Fixed {
     pub(crate) period_ms: u64,
     pub(crate) moved_pages: u64,

@@ -102,7 +102,7 @@ fn the_least_fast_memory_is_what_the_program_reads() {
     // With a fifth of the hot pages slow it loses a tenth of half its time.
     let least = answer(&plan, "lfu");
     assert!((0.26..=0.31).contains(&least), "{least}");
-    // First touch fills fast memory with what is never read.
+    // First touch fills fast memory with pages that are never read.
     let first_touch = answer(&plan, "first-touch");
     assert!(first_touch > 0.95, "{first_touch}");
     let chosen = &plan.recommended[0];

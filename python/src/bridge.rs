@@ -17,7 +17,7 @@ use terrace_experiments::CustomPolicy;
 use crate::errors::refused;
 use crate::scan::{Budget, Moves, Scan};
 
-/// What unwinds from a policy whose exception waits in [`Raised`].
+/// The payload that unwinds from a policy whose exception waits in [`Raised`].
 pub struct PolicyRaised;
 
 /// Where a policy's exception waits until the run has been left.

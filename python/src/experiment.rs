@@ -50,7 +50,7 @@ impl Experiment {
     fn of_json(text: &str, folder: PathBuf) -> PyResult<Self> {
         let keys: toml::Table = serde_json::from_str(text).map_err(refused)?;
         let text = toml::to_string(&keys).map_err(refused)?;
-        // Lines of a text that the caller did not write help nobody.
+        // Line numbers of a text that the caller did not write are of no use.
         let experiment =
             CoreExperiment::parse(&text, folder).map_err(|e| match e.0.split_once(": ") {
                 Some((line, rest)) if line.starts_with("line ") => refused(rest),

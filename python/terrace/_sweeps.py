@@ -25,7 +25,7 @@ PathLike = str | os.PathLike[str]
 # Tasks that wait for a processor, by processor: enough that none waits for the next, few enough
 # that memory does not grow with the grid.
 _AHEAD = 2
-# A task has as many cells as take about so long: handing out and taking in is little beside it, and
+# A task has as many cells as take about this long: sending and receiving is little beside it, and
 # little is run again when a worker dies.
 _TASK_S = 1.0
 _MOST_CELLS = 64

@@ -4,7 +4,7 @@
 use terrace_core::bits::PageBits;
 use terrace_core::page::{SpaceId, VirtualRange};
 
-/// What is wrong with some bytes: got and expected.
+/// The fault in some bytes: got and expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Malformed(pub String);
 

@@ -1,4 +1,4 @@
-//! What LRU and LFU have in common: fast memory holds the pages whose key is smallest.
+//! The common part of LRU and LFU: fast memory holds the pages whose key is smallest.
 
 use crate::builder::PlanBuilder;
 use crate::features::FeatureCounter;

@@ -2,7 +2,7 @@
 //!
 //! Where the machine samples reads, they are counted; else each accessed bit is one sample, several a
 //! period where bits are sampled several times. After
-//! so many samples a page all counts are halved, so that what was hot cools.
+//! a number of samples a page all counts are halved, so that hot pages cool.
 
 use crate::features::ratio;
 use crate::remap::Remap;
@@ -11,7 +11,7 @@ use crate::scan::Scan;
 /// Bins of counts: a page with a count of 2^n to 2^(n+1) is in bin n, one without any in bin 0.
 pub(super) const BINS: usize = 16;
 
-/// What a sample adds to a count: it keeps some bits through coolings.
+/// Increment of a count by a sample: it keeps some bits through coolings.
 const SAMPLE: u16 = 8;
 
 /// The counts of a group's pages, 2 bytes a page.

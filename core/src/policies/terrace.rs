@@ -148,7 +148,7 @@ impl Parameters {
 const KEEP: [f32; HORIZONS] = [0.6, 0.95, 0.995];
 /// The long one.
 const LONG: usize = HORIZONS - 1;
-/// Their names, where decisions name what was applied.
+/// Their names, for the applied name in decisions.
 const APPLIED: [&str; HORIZONS] = ["terrace-short", "terrace-middle", "terrace-long"];
 /// A program that allocates more than one page in so many in a period is still setting itself up.
 const GROWTH: usize = 64;
@@ -161,7 +161,7 @@ const REGION_BYTES: u64 = 64 << 10;
 #[derive(Debug, Default)]
 struct Shadow {
     fast: PageBits,
-    /// What its places gained against staying, less moves; older periods count less.
+    /// Gain of its places against staying, less moves; older periods count less.
     score: f64,
     /// Cost of its moves that is not charged yet: it is spread over the time that they last.
     debt: f64,
@@ -414,7 +414,7 @@ impl Policy for Terrace {
         let (features, resident) = self.features.count(scan);
         self.take_reads(scan);
 
-        // What the period's counters show of the moves before it.
+        // Costs of the moves before, from the period's counters.
         let all: f64 = self.reads.iter().map(|&r| f64::from(r)).sum();
         let hits = self.hits(&scan.fast);
         let at_home = self.hits(&self.initial_placement);

@@ -4,7 +4,7 @@
 //!
 //! - **Promotion.** A page in slow memory that is accessed a second time within the *hot
 //!   threshold* is promoted. Like Linux, which holds promotions at a rate and moves the threshold
-//!   by a sixteenth when more or fewer pages ask for it than that, the policy tightens the
+//!   by a sixteenth when more or fewer pages are candidates than that, the policy tightens the
 //!   threshold while candidates exceed the limit by a tenth and relaxes it while they are a tenth
 //!   below.
 //! - **Demotion** is apart from allocation and ahead of it: free fast memory is kept above a
@@ -103,7 +103,7 @@ impl Tpp {
         counts
     }
 
-    /// Demotes so many pages, the oldest first.
+    /// Demotes this many pages, the oldest first.
     fn demote(&self, scan: &Scan, counts: &[u64; 128], pages: u64, plan: &mut PlanBuilder<'_>) {
         let (mut left, mut class) = (pages, 128);
         while left > 0 && class > 0 {
@@ -180,7 +180,8 @@ impl Policy for Tpp {
         let moves = budget.moved_pages - due;
         let room = budget.fast_pages.saturating_sub(resident);
         let inactive = inactive.saturating_sub(due);
-        // Promotion uses what is free, headroom too, then what demotion frees for it: two moves.
+        // Promotion uses free memory, headroom too, then the memory that demotion frees for it: two
+        // moves.
         let into_room = wanted.min(limit).min(room).min(moves);
         let behind = (wanted.min(limit) - into_room).min(inactive).min((moves - into_room) / 2);
         let promotions = if due > 0 { 0 } else { into_room + behind };

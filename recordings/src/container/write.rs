@@ -71,7 +71,7 @@ impl<W: Write> ContainerWriter<W> {
         &self.name
     }
 
-    /// Writes a chunk through to the stream; what was written survives the writer's death.
+    /// Writes a chunk through to the stream; written chunks survive the writer's death.
     pub fn chunk(
         &mut self,
         kind: ChunkKind,

@@ -51,7 +51,7 @@ pub struct ExportOptions {
     pub stream: Option<u32>,
 }
 
-/// What was exported.
+/// The result of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Exported {
     /// Totals, each with its name.
@@ -64,7 +64,7 @@ pub struct Exported {
 pub struct ExportFormat {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What the files are.
+    /// Description of the files.
     pub summary: &'static str,
     run: fn(Recording, &mut Target<'_>, &ExportOptions) -> Result<Exported, ExportError>,
 }

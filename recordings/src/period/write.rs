@@ -13,7 +13,7 @@ use crate::error::RecordingError;
 
 /// Writes a period recording. Memory: one chunk and one scan per group.
 ///
-/// Dropped before [`Self::finish`], it writes what it holds and leaves the recording marked as
+/// Dropped before [`Self::finish`], it writes the pending frames and leaves the recording marked as
 /// cut off.
 pub struct PeriodWriter<W: Write> {
     /// Taken by `finish`.

@@ -66,7 +66,7 @@ impl Estimate {
             of_tier[usize::from(!scan.fast.get(page))] += f64::from(self.weights[page]);
             accessed += 1.0;
         }
-        // What each weight must be multiplied by for the accessed pages to have as many reads as
+        // The factor of each weight by which the accessed pages have as many reads as
         // were counted, in units.
         let all = (counted[0] + counted[1]) as f64;
         let unit = [0, 1].map(|tier: usize| {

@@ -19,7 +19,7 @@ pub struct Reads {
 pub struct Ledger {
     /// Extra cost of a slow read over a fast one, for each unit of reads, on average.
     pub gain: f64,
-    /// The same in the last period, over what it is on average.
+    /// The same in the last period, over its average.
     pub weight: f64,
     prices: Prices,
     /// Whether reads count by the cost per slow read of their period.

@@ -13,7 +13,7 @@ use super::{
     ImportError, Input, MOST_REGIONS, MOST_TARGETS, Place, ReadUp, Region, Sink, Snapshot,
 };
 
-/// What a file of versions 1 and 2 begins with.
+/// The first bytes of a file of versions 1 and 2.
 pub(super) const MAGIC: &[u8] = b"damon_recfmt_ver";
 
 pub(super) fn read(input: &mut Input, sink: &mut Sink<'_>) -> Result<ReadUp, ImportError> {

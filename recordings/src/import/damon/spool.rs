@@ -6,7 +6,7 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 
 use super::{ImportError, MOST_TARGETS, Region, Snapshot};
 
-/// What comes back of a snapshot.
+/// A snapshot as it is read back.
 pub(super) struct Spooled {
     pub(super) end_ns: u64,
     pub(super) regions: Vec<Region>,
