@@ -72,13 +72,13 @@ fn kills_groups_and_full_memory_leave_nothing_behind() {
     in_guest("debian", &[], "daemon_soak.sh", &["3", "12", "60", "1"], 900, &lines);
 }
 
-/// A driver of the kernel package that the guests boot, compressed.
-fn driver(name: &str) -> PathBuf {
+/// A module of the kernel package that the guests boot, compressed, by its path below 'kernel'.
+fn module(name: &str) -> PathBuf {
     let cache = Cache::of_user().expect("a cache");
     let image = Kernel::Debian.image(&cache, &mut |_| {}).expect("Debian's kernel");
     let root = image.ancestors().map(|a| a.join("root")).find(|r| r.is_dir()).expect("its package");
     let modules = std::fs::read_dir(root.join("lib/modules")).expect("modules");
-    let of_release = |entry: std::fs::DirEntry| entry.path().join("kernel/drivers").join(name);
+    let of_release = |entry: std::fs::DirEntry| entry.path().join("kernel").join(name);
     let mut found = modules.flatten().map(of_release).filter(|path| path.is_file());
     found.next().unwrap_or_else(|| panic!("no {name} in {}", root.display()))
 }
@@ -94,11 +94,83 @@ fn hot_pages_come_to_a_full_node_with_default_settings() {
 /// The same beside a reader of a device that is larger than what the fast node has free.
 #[test]
 fn a_reader_of_files_keeps_no_hot_page_in_slow_memory() {
-    let file = format!("{}:/srv/brd.ko.xz", driver("block/brd.ko.xz").display());
+    let file = format!("{}:/srv/brd.ko.xz", module("drivers/block/brd.ko.xz").display());
     let options = [CLOCK[0], "--file", &file];
     let lines = ["without a reader:", "beside a reader:", "difference:", "all held"];
     let arguments = ["beside_a_reader"];
     println!("{}", in_guest("debian", &options, "daemon_live.sh", &arguments, 1800, &lines));
+}
+
+/// The number behind a word, as in "faults 7".
+fn number_after(line: &str, word: &str) -> f64 {
+    let rest = line.split_once(word).unwrap_or_else(|| panic!("no '{word}' in '{line}'")).1;
+    let digits: String =
+        rest.trim_start().chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    digits.parse().unwrap_or_else(|_| panic!("no number after '{word}' in '{line}'"))
+}
+
+/// Faults that an operator meets, one after the other, under a daemon that goes on: each is seen, and
+/// the group is served again when it is over.
+fn faults(part: &str, files: &[String], names: &[&str]) {
+    let mut options = vec![CLOCK[0], "--program", "util-linux:prlimit"];
+    options.extend(files.iter().flat_map(|file| ["--file", file]));
+    let printed = in_guest("debian", &options, "daemon_faults.sh", &[part], 1500, &["all held"]);
+    println!("{printed}");
+    let is_there = |name: &&&str| !printed.contains(&format!("left out {name}: "));
+    let names: Vec<&&str> = names.iter().filter(is_there).collect();
+    for name in &names {
+        let fault = format!("fault {name}: seen by ");
+        let line = printed.lines().find(|line| line.starts_with(&fault));
+        let line = line.unwrap_or_else(|| panic!("nothing of '{fault}'"));
+        assert_eq!(number_after(line, "settings wrong"), 0.0, "{line}");
+        assert!(number_after(line, "served again after") < 120.0, "{line}");
+    }
+    let sum = printed.lines().find(|line| line.starts_with("faults ")).expect("a sum");
+    assert_eq!(number_after(sum, "faults"), names.len() as f64, "{sum}");
+    assert_eq!(number_after(sum, "recovered"), names.len() as f64, "{sum}");
+    assert_eq!(number_after(sum, "settings wrong"), 0.0, "{sum}");
+    assert_eq!(number_after(sum, "bytes lost"), 0.0, "{sum}");
+}
+
+#[test]
+fn what_a_host_runs_out_of_is_said_and_groups_are_served_again() {
+    let names = [
+        "open_files",
+        "journal_full",
+        "state_full",
+        "processor_offline",
+        "fast_memory_offline",
+        "slow_memory_offline",
+        "guard_killed",
+    ];
+    faults("host", &[], &names);
+}
+
+#[test]
+fn memory_that_cannot_move_is_said_and_moves_again_when_it_can() {
+    let names = [
+        "pages_piped",
+        "pages_registered",
+        "pages_locked",
+        "pages_of_a_guest",
+        "pages_merged",
+        "pages_of_the_pool",
+    ];
+    let file = |path: &str| {
+        let path = module(path);
+        let name = path.file_name().expect("a name").to_str().expect("text");
+        format!("{}:/srv/{name}", path.display())
+    };
+    let modules =
+        ["virt/lib/irqbypass.ko.xz", "arch/x86/kvm/kvm.ko.xz", "arch/x86/kvm/kvm-amd.ko.xz"];
+    faults("held", &modules.map(file), &names);
+}
+
+#[test]
+fn groups_that_vanish_and_damon_in_other_hands_leave_the_rest_served() {
+    let names =
+        ["died_moving", "group_removed", "cpuset_changed", "crowd", "damon_off", "damon_taken"];
+    faults("groups", &[], &names);
 }
 
 /// Time passes with the guest's instructions: nothing waits for a pause to be over.
