@@ -77,6 +77,11 @@ impl DamonSampler {
         self.turn_on(regions)
     }
 
+    /// Nothing is written to threads that somebody else has taken.
+    fn check_ours(&self) -> Result<(), StepError> {
+        if self.session.has_kdamonds()? { Ok(()) } else { Err(StepError::DamonTaken) }
+    }
+
     fn turn_on(&mut self, regions: Regions) -> Result<(), StepError> {
         let online = numa::online_cpus(&self.roots)?;
         if let Some(trace) = &mut self.trace {
@@ -110,6 +115,7 @@ impl DamonSampler {
             "the interval between samples changes"
         );
         self.stop()?;
+        self.check_ours()?;
         let begun = self.turn_on(collector.into_regions());
         if begun.is_err() {
             self.stop()?;
@@ -137,9 +143,7 @@ impl Sampler for DamonSampler {
 
     fn start(&mut self, layout: &Layout) -> Result<(), StepError> {
         self.stop()?;
-        if !self.session.has_kdamonds()? {
-            return Err(StepError::DamonTaken);
-        }
+        self.check_ours()?;
         // The thread may be on since an attempt that failed, of this sampler or of the one before
         // it in this place.
         self.kdamond.off()?;
