@@ -322,7 +322,7 @@ impl ComputeNode {
                             )
                     });
                     if alone {
-                        // No core takes the references before its own.
+                        // No other core runs that could take the references in the way.
                         self.drain(core);
                     } else {
                         self.cores[core].state = State::Starved;

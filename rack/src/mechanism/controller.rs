@@ -86,7 +86,7 @@ pub struct Controller {
     most_negative: u32,
     last_score: i32,
     count_least: u16,
-    /// Time of the last score, or of the last retraining without one.
+    /// Time of the last score, or of the last lowering of the threshold without one.
     scored: Time,
     fault_injection: Option<FaultInjection>,
     /// The controller's counters.
