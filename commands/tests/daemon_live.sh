@@ -122,7 +122,7 @@ scattered() {
     echo 1 >/sys/fs/cgroup/live/cpuset.mems
     rm -f /tmp/live.control /tmp/live.jsonl
     mkfifo /tmp/live.control
-    sh -c "echo \$\$ >/sys/fs/cgroup/live/cgroup.procs; exec terrace-workload hotcold --page-size any \
+    sh -c "echo \$\$ >/sys/fs/cgroup/live/cgroup.procs; exec terrace-workload hotcold --page-size base --hold joined \
         --pages 12288 --hot-every 5 --hot-within 3072 --pause-ms 100 --duration-ms 3600000" \
         <"/tmp/live.control" >"/tmp/live.jsonl" 2>&1 3>&- 4>&- 5>&- 6>&- &
     live=$!
@@ -157,13 +157,18 @@ place_hot_pages() {
     placed=$(hot_fast)
     end_daemon
 }
+# From now on khugepaged knows of the program, and joins its pages.
+join() {
+    echo always >/sys/kernel/mm/transparent_hugepage/enabled
+    echo hold >&4
+}
 all_collapsed() { [ "$(collapses)" -ge 20 ]; }
 
 khugepaged() {
     # Without terraced.
     scattered
     place_hot_pages
-    echo always >/sys/kernel/mm/transparent_hugepage/enabled
+    join
     until_true 240 all_collapsed || fail "khugepaged has made $(collapses) huge pages"
     snapshot >/tmp/before
     pages auto 'fast = "16M"' 'dry_run = true'
@@ -187,7 +192,7 @@ khugepaged() {
     rmdir /sys/fs/cgroup/live
     scattered
     place_hot_pages
-    echo always >/sys/kernel/mm/transparent_hugepage/enabled
+    join
     snapshot >/tmp/before
     pages auto 'fast = "16M"'
     start

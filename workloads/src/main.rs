@@ -56,8 +56,6 @@ enum PageSizeArgument {
     Huge,
     /// 4 KB pages.
     Base,
-    /// 4 KB pages that the kernel may join to huge ones.
-    Any,
     /// 2 MB pages of the kernel's pool (hugetlb).
     Pool,
 }
@@ -94,6 +92,8 @@ enum HoldArgument {
     Locked,
     /// Offered to be merged with pages of the same contents.
     Merged,
+    /// Offered to be joined to huge pages.
+    Joined,
     /// The memory of a virtual machine of KVM, whose processor touches it.
     Guest,
 }
@@ -105,6 +105,7 @@ impl From<HoldArgument> for HoldKind {
             HoldArgument::Registered => HoldKind::Registered,
             HoldArgument::Locked => HoldKind::Locked,
             HoldArgument::Merged => HoldKind::Merged,
+            HoldArgument::Joined => HoldKind::Joined,
             HoldArgument::Guest => HoldKind::Guest,
         }
     }
@@ -291,7 +292,7 @@ impl From<PageSizeArgument> for PageSize {
     fn from(size: PageSizeArgument) -> PageSize {
         match size {
             PageSizeArgument::Huge | PageSizeArgument::Pool => PageSize::Huge,
-            PageSizeArgument::Base | PageSizeArgument::Any => PageSize::Base,
+            PageSizeArgument::Base => PageSize::Base,
         }
     }
 }
@@ -350,7 +351,6 @@ fn memory_program(
         wait_go: a.wait_go,
         backing: match a.page_size {
             PageSizeArgument::Huge | PageSizeArgument::Base => Backing::Advised,
-            PageSizeArgument::Any => Backing::Any,
             PageSizeArgument::Pool => Backing::Pool,
         },
         hold: a.hold.map(HoldKind::from),

@@ -110,19 +110,6 @@ impl Arena {
     /// Maps the pages without touching them. Huge pages are requested with `MADV_HUGEPAGE`, base
     /// pages with `MADV_NOHUGEPAGE`.
     pub fn map(page_size: PageSize, pages: usize) -> Result<Arena, ArenaError> {
-        Self::map_advised(page_size, pages, true)
-    }
-
-    /// Maps base pages that the kernel may join to huge ones as it does everywhere.
-    pub fn map_any(pages: usize) -> Result<Arena, ArenaError> {
-        Self::map_advised(PageSize::Base, pages, false)
-    }
-
-    fn map_advised(
-        page_size: PageSize,
-        pages: usize,
-        is_advised: bool,
-    ) -> Result<Arena, ArenaError> {
         let size_bytes = size_bytes(page_size, pages)?;
         let align = PageSize::Huge.bytes();
         let refused = |call| move |source| ArenaError::Refused { call, size_bytes, source };
@@ -141,11 +128,9 @@ impl Arena {
         let slack = mapping.align_offset(align as usize);
         let start = mapping.wrapping_byte_add(slack);
         let start_words = start.cast_const().cast();
+        let is_advised = true;
         let arena =
             Arena { mapping, mapping_bytes, start: start_words, pages, page_size, is_advised };
-        if !is_advised {
-            return Ok(arena);
-        }
         let advice = match page_size {
             PageSize::Huge => Advice::LinuxHugepage,
             PageSize::Base => Advice::LinuxNoHugepage,

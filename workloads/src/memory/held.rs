@@ -25,6 +25,8 @@ pub enum HoldKind {
     Locked,
     /// Offered to the kernel to be merged with pages of the same contents (`MADV_MERGEABLE`).
     Merged,
+    /// Offered to the kernel to be joined to huge pages (`MADV_HUGEPAGE`).
+    Joined,
     /// The memory of a virtual machine of KVM, whose processor touches it instead of the program.
     Guest,
 }
@@ -35,7 +37,7 @@ impl HoldKind {
             HoldKind::Piped => "vmsplice",
             HoldKind::Registered => "io_uring_register",
             HoldKind::Locked => "mlock",
-            HoldKind::Merged => "madvise",
+            HoldKind::Merged | HoldKind::Joined => "madvise",
             HoldKind::Guest => "/dev/kvm",
         }
     }
@@ -68,6 +70,7 @@ impl Held {
             HoldKind::Registered => held.register(),
             HoldKind::Locked => held.lock(),
             HoldKind::Merged => held.advise(Advice::LinuxMergeable),
+            HoldKind::Joined => held.advise(Advice::LinuxHugepage),
             HoldKind::Guest => Guest::new(arena).map(|guest| held.guest = Some(guest)),
         };
         done.map_err(|source| held.error(source)).map(|()| held)
@@ -181,6 +184,7 @@ impl Drop for Held {
             // SAFETY: as for locking.
             HoldKind::Locked => unsafe { rustix::mm::munlock(self.start(), self.len()) },
             HoldKind::Merged => self.advise(Advice::LinuxUnmergeable),
+            HoldKind::Joined => self.advise(Advice::LinuxNoHugepage),
         };
     }
 }
@@ -203,6 +207,7 @@ mod tests {
             HoldKind::Registered,
             HoldKind::Locked,
             HoldKind::Merged,
+            HoldKind::Joined,
             HoldKind::Guest,
         ];
         for kind in kinds {

@@ -59,8 +59,6 @@ pub enum Backing {
     /// The kernel, advised on their size.
     #[default]
     Advised,
-    /// The kernel, which makes huge pages of base pages by its own rules.
-    Any,
     /// The kernel's pool of huge pages.
     Pool,
 }
@@ -122,7 +120,6 @@ pub fn run(
 ) -> Result<bool, ProgramError> {
     let arena = match settings.backing {
         Backing::Advised => Arena::map(settings.page_size, settings.pages)?,
-        Backing::Any => Arena::map_any(settings.pages)?,
         Backing::Pool => Arena::map_pool(settings.pages)?,
     };
     let mut memory = CheckedArena::fill(arena, settings.seed);
