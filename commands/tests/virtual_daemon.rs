@@ -101,6 +101,13 @@ fn a_reader_of_files_keeps_no_hot_page_in_slow_memory() {
     println!("{}", in_guest("debian", &options, "daemon_live.sh", &arguments, 1800, &lines));
 }
 
+/// An unmanaged program fills fast memory, and a group has nothing there: the status says who holds it.
+#[test]
+fn a_group_without_room_is_told_who_holds_fast_memory() {
+    let lines = ["held by unmanaged programs", "served once they are gone", "all held"];
+    println!("{}", in_guest("debian", &CLOCK, "daemon_live.sh", &["nothing_fast"], 900, &lines));
+}
+
 /// The number behind a word, as in "faults 7".
 fn number_after(line: &str, word: &str) -> f64 {
     let rest = line.split_once(word).unwrap_or_else(|| panic!("no '{word}' in '{line}'")).1;
