@@ -21,11 +21,12 @@
 //! # Is moving worth it?
 //! Compared with doing nothing, and measured, not modelled. A *shadow* placement is frozen every
 //! `2 * settle_periods` periods: where pages would lie if nothing were moved from then on. Each
-//! period gives the hits of the real placement and those of the shadow. The difference, summed,
-//! is the *gain* in page-periods (where accessed bits are sampled several times a period, a page
-//! counts by the share of samples in which it had been accessed); the *cost* is the promotions of the first `settle_periods`
-//! periods, each worth `payback_periods` of hits (later ones have had no time to yield; their hits
-//! count nevertheless, in favour of moving). When the gain is below the cost, moving pauses: first
+//! period gives the hits of the real placement and those of the shadow. The difference, summed, is
+//! the *gain*: pages, each once for every time that it was found accessed. With one sample a period
+//! that is once a period; with several it is once a sample, so that what a page yields hardly depends
+//! on how often it is sampled. The *cost* is the promotions of the first `settle_periods` periods,
+//! each worth `payback_periods` of hits (later ones have had no time to yield; their hits count
+//! nevertheless, in favour of moving). When the gain is below the cost, moving pauses: first
 //! for `pause_periods`, then twice as long each time, until it pays again. In a pause the group is
 //! still brought back within its limit, and free room is still filled.
 //!
@@ -305,7 +306,8 @@ impl Throttle {
             self.coldness.remap(&remap);
         }
         self.coldness.observe(scan);
-        self.gain += scan.accesses_in(&scan.fast) - scan.accesses_in(&self.shadow);
+        let samples = scan.counts.as_ref().map_or(1.0, |counts| f64::from(counts.samples));
+        self.gain += samples * (scan.accesses_in(&scan.fast) - scan.accesses_in(&self.shadow));
         let (mut up, mut down) = (Vec::new(), Vec::new());
         let places = scan.fast.words().iter().zip(self.before.words());
         let gone = self.went_up.words().iter().zip(self.went_down.words());
@@ -499,6 +501,7 @@ impl Policy for ThrottledPolicy {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use terrace_core::counts::AccessCounts;
     use terrace_core::page::{Layout, SpaceId};
     use terrace_core::plan::{Direction, Failure, FailureReason};
 
@@ -561,6 +564,27 @@ mod tests {
         // Once it pays, the next pause begins short again.
         periods(&mut throttle, 4, |t, p| (t == 0) == (p >= 4), |_, p| p < 4);
         assert_eq!(throttle.next_pause, 3);
+    }
+
+    /// Pages 4 to 7 come up after the first period, and each is accessed twice a second from then on.
+    #[test]
+    fn what_moves_yield_does_not_depend_on_how_often_bits_are_sampled() {
+        let layout = layout(8);
+        let gain = |samples: u8| {
+            let mut throttle = Throttle::new(small_spans(), false);
+            for period in 0..4 {
+                let fast = (0..8).map(|p| (p < 4) == (period == 0)).collect();
+                let at = scan(&layout, |p| p >= 4, &fast);
+                let found = samples.min(2);
+                let counts = (0..8).map(|p| if p >= 4 { found } else { 0 }).collect();
+                let interval_us = 1_000_000 / u32::from(samples);
+                let counts = AccessCounts { samples, interval_us, counts };
+                throttle.before(&at.with_counts(counts), &Budget::fast(4));
+            }
+            (throttle.status().gain, throttle.status().pause_left)
+        };
+        assert_eq!([gain(2), gain(20), gain(200)], [(24, 0); 3]);
+        assert_eq!(gain(1), (12, 0));
     }
 
     #[test]
