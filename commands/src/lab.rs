@@ -137,6 +137,15 @@ pub struct Arguments {
     /// window, the first when counting begins, a list of the nodes' lists.
     #[arg(long, value_name = "FILE", requires = "count_accesses")]
     count_pages: Option<PathBuf>,
+    /// Of the counted accesses, write those of a program that was started with 'setarch -L', which
+    /// has its mappings apart from those of all others, by base page to this file: a line a window, a
+    /// list of pages, each its number and the accesses that went to each node.
+    #[arg(long, value_name = "FILE", requires = "count_accesses")]
+    count_apart: Option<PathBuf>,
+    /// Of the counted accesses, leave out the first so many windows, which then take less time: those
+    /// before 'count-period' was run so often.
+    #[arg(long, value_name = "WINDOWS", requires = "count_accesses", default_value_t = 0)]
+    count_after: u32,
     /// Of the counted accesses, first-level cache of each processor: SIZE,WAYS.
     #[arg(long, value_name = "SIZE,WAYS", value_parser = shape, default_value = "32K,8")]
     l1: CacheShape,
@@ -215,6 +224,8 @@ impl Arguments {
                 llc: self.llc,
             }),
             count_pages: self.count_pages.clone(),
+            count_apart: self.count_apart.clone(),
+            count_after: self.count_after,
             ..Machine::default()
         };
         let lab =

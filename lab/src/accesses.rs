@@ -59,7 +59,9 @@ pub(crate) struct Counting {
     file: File,
     counts: NodeCounts,
     plugin: std::path::PathBuf,
-    pages: Option<std::path::PathBuf>,
+    /// Arguments of the plug-in and the files that they name.
+    files: [(&'static str, Option<std::path::PathBuf>); 2],
+    left_out: u32,
 }
 
 impl Counting {
@@ -95,18 +97,21 @@ impl Counting {
         file.set_len(NodeCounts::SIZE_BYTES as u64).doing("make memory for counts")?;
         let counts = NodeCounts::map(&file).doing("map the memory for counts")?;
         counts.begin(&ranges(machine), &filter);
-        let pages = machine.count_pages.clone();
-        Ok(Self { file, counts, plugin, pages })
+        let files =
+            [("pages", machine.count_pages.clone()), ("apart", machine.count_apart.clone())];
+        Ok(Self { file, counts, plugin, files, left_out: machine.count_after })
     }
 
     /// QEMU's argument after `-plugin`.
     pub fn plugin_argument(&self) -> String {
         let memory = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
-        let pages = self.pages.as_ref().map(|path| {
+        let given = self.files.iter().filter_map(|(name, path)| Some((name, path.as_ref()?)));
+        let files = given.map(|(name, path)| {
             // QEMU's own way to have a comma in a value.
-            format!(",pages={}", path.to_string_lossy().replace(',', ",,"))
+            format!(",{name}={}", path.to_string_lossy().replace(',', ",,"))
         });
-        format!("{},counts={memory}{}", self.plugin.display(), pages.unwrap_or_default())
+        let files: String = files.collect();
+        format!("{},counts={memory},after={}{files}", self.plugin.display(), self.left_out)
     }
 
     /// What was counted.
@@ -157,6 +162,9 @@ pub struct Window {
     pub user: Vec<NodeAccesses>,
     /// By the kernel: addresses in the upper half.
     pub kernel: Vec<NodeAccesses>,
+    /// Of those by programs, loads and stores of the fast and of the slow node by programs with the
+    /// compatible layout (`setarch -L`), which are told from others by their addresses.
+    pub apart: [u64; 2],
     /// Accesses to devices.
     pub devices: u64,
 }
@@ -166,6 +174,8 @@ pub struct Window {
 pub struct FastShares {
     /// Of all loads and stores.
     pub accesses: Option<f64>,
+    /// Of those by programs with the compatible layout (`setarch -L`).
+    pub apart: Option<f64>,
     /// Of those that reached memory.
     pub memory_accesses: Option<f64>,
     /// Of the pages of 4 KiB touched in a period, summed over the periods.
@@ -200,6 +210,7 @@ impl FastShares {
         };
         Self {
             accesses: of(|n| n.loads + n.stores),
+            apart: share([0, 1].map(|node| windows.iter().map(|w| w.apart[node]).sum())),
             memory_accesses: of(|n| n.memory_loads + n.memory_stores),
             touched_4k: of(|n| n.touched_4k.unwrap_or(0)),
             touched_2m: of(|n| n.touched_2m.unwrap_or(0)),
@@ -245,7 +256,8 @@ fn window(before: &Marked, after: &Marked, pages: Option<&Marked>) -> Window {
         nodes
     };
     let devices = after.devices.saturating_sub(before.devices);
-    Window { user: side(0), kernel: side(1), devices }
+    let apart = [0, 1].map(|place| after.apart[place].saturating_sub(before.apart[place]));
+    Window { user: side(0), kernel: side(1), apart, devices }
 }
 
 impl AccessCounts {
@@ -282,16 +294,19 @@ impl AccessCounts {
         let percent = |share: Option<f64>| {
             share.map_or_else(|| "none".to_owned(), |s| format!("{:.1} %", 100.0 * s))
         };
-        let FastShares { accesses, memory_accesses, touched_4k, touched_2m } = self.fast_share;
+        let FastShares { accesses, apart, memory_accesses, touched_4k, touched_2m } =
+            self.fast_share;
+        let apart = apart.map(|share| format!(", {} of the program apart", percent(Some(share))));
         let all = |n: &NodeAccesses| n.loads + n.stores;
         format!(
-            "programs made {} loads and stores of fast memory and {} of slow: {} fast; {} of those that reached memory, {} of the 4 KiB pages touched, {} of the 2 MiB pages{}",
+            "programs made {} loads and stores of fast memory and {} of slow: {} fast; {} of those that reached memory, {} of the 4 KiB pages touched, {} of the 2 MiB pages{}{}",
             all(&self.total.user[0]),
             all(&self.total.user[1]),
             percent(accesses),
             percent(memory_accesses),
             percent(touched_4k),
             percent(touched_2m),
+            apart.unwrap_or_default(),
             if self.complete { "" } else { "; the machine ended before counting did" },
         )
     }
@@ -307,7 +322,9 @@ mod tests {
         accesses[0][1].stores = slow_stores;
         let mut base_pages = [[0; PLACES]; 2];
         (base_pages[0][0], base_pages[0][1]) = (touched[0], touched[1]);
-        Marked { mark, accesses, base_pages, huge_pages: base_pages, devices: 0 }
+        let mut apart = [0; PLACES];
+        (apart[0], apart[1]) = (fast_loads / 2, slow_stores / 2);
+        Marked { mark, accesses, base_pages, huge_pages: base_pages, apart, devices: 0 }
     }
 
     #[test]
@@ -323,6 +340,7 @@ mod tests {
         assert!(counts.complete);
         assert_eq!((counts.total.user[0].loads, counts.total.user[1].stores), (30, 10));
         assert_eq!(counts.fast_share.accesses, Some(0.75));
+        assert_eq!((counts.total.apart, counts.fast_share.apart), ([15, 5], Some(0.75)));
         assert_eq!(counts.fast_share.touched_4k, Some(0.75));
         assert_eq!(counts.fast_share.memory_accesses, None);
         assert_eq!(counts.periods.len(), 2);

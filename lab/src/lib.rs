@@ -52,7 +52,7 @@ pub mod timed;
 mod vmlinux;
 
 pub use accel::{Accel, AccelChoice};
-pub use accesses::{AccessCounts, CountedCaches, FastShares};
+pub use accesses::{AccessCounts, CountedCaches, FastShares, Window};
 pub use apt::Suite;
 pub use error::{LabError, Phase};
 pub use job::{Event, GuestFile, GuestJob, GuestResult, Program};

@@ -107,6 +107,13 @@ pub struct Machine {
     /// Where accesses are counted, a file that gets those of programs by huge page, window for
     /// window: a line at each mark, the first at the one that begins, a list of the nodes' lists.
     pub count_pages: Option<PathBuf>,
+    /// Where accesses are counted, a file that gets those of programs with the compatible
+    /// layout (`terrace_recorder::nodes::APART`), window for window: a line at each mark, a
+    /// list of pages of 4 KiB, each its number and the accesses that went to each node.
+    pub count_apart: Option<PathBuf>,
+    /// Where accesses are counted, windows at the start in which they are not: a guest is faster until
+    /// so many periods were marked.
+    pub count_after: u32,
     /// The bound on the boot, from the start of QEMU to the guest's first process, second
     /// attempts included.
     pub boot_timeout: Duration,
@@ -139,6 +146,8 @@ impl Default for Machine {
             memory_clock: None,
             count_accesses: None,
             count_pages: None,
+            count_apart: None,
+            count_after: 0,
             // Fifty times what it takes in software emulation on an idle host.
             boot_timeout: Duration::from_secs(120),
             timeout: Duration::from_secs(300),

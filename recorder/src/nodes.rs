@@ -9,6 +9,7 @@
 //! All `unsafe` of this is the mapping of the memory.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{io, ptr};
@@ -27,7 +28,13 @@ pub const PROCESSORS: usize = 256;
 /// Marks that are kept.
 pub const MARKS: usize = 4096;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"TERRNOD1");
+/// Where Linux puts the mappings of a program with the compatible layout (`setarch -L`): from a third
+/// of the address space upwards, and those of nobody else (`mmap_legacy_base` in its
+/// arch/x86/mm/mmap.c, the random part of at most a terabyte included). So the plug-in, which sees
+/// no processes, tells such a program's accesses from all others.
+pub const APART: Range<u64> = 0x2aaa_0000_0000..0x4000_0000_0000;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"TERRNOD2");
 
 /// What is counted of the accesses that go to one place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -220,6 +227,8 @@ struct MarkEntry {
     base_pages: [[AtomicU64; PLACES]; 2],
     /// The same in pages of 2 MiB.
     huge_pages: [[AtomicU64; PLACES]; 2],
+    /// By place, since the machine began: those of programs that are told apart.
+    apart: [AtomicU64; PLACES],
     devices: AtomicU64,
 }
 
@@ -234,6 +243,8 @@ struct Layout {
     /// Of accesses that are none of memory.
     devices: [AtomicU64; PROCESSORS],
     accesses: [[[Numbers; PLACES]; 2]; PROCESSORS],
+    /// Loads and stores of mappings in [`APART`].
+    apart: [[AtomicU64; PLACES]; PROCESSORS],
     entries: [MarkEntry; MARKS],
 }
 
@@ -259,6 +270,8 @@ pub struct Marked {
     pub base_pages: [[u64; PLACES]; 2],
     /// The same in pages of 2 MiB.
     pub huge_pages: [[u64; PLACES]; 2],
+    /// Loads and stores of mappings in [`APART`] by place, since the machine began.
+    pub apart: [u64; PLACES],
     /// Accesses that were none of memory, since the machine began.
     pub devices: u64,
 }
@@ -317,6 +330,7 @@ impl NodeCounts {
         }
         // A machine that was started again counts anew.
         let all = layout.accesses.iter().flatten().flatten().flatten().chain(&layout.devices);
+        let all = all.chain(layout.apart.iter().flatten());
         all.for_each(|number| number.store(0, Ordering::Relaxed));
         layout.marks.store(0, Ordering::Relaxed);
         let nodes =
@@ -342,6 +356,12 @@ impl NodeCounts {
         add(&places[place % PLACES][kind as usize + usize::from(next)], 1);
     }
 
+    /// The plug-in: counts an access of a mapping in [`APART`], beside [`Self::count`].
+    #[inline]
+    pub fn count_apart(&self, processor: usize, place: usize) {
+        add(&self.layout().apart[processor % PROCESSORS][place % PLACES], 1);
+    }
+
     /// The plug-in: counts an access of something that is no memory.
     #[inline]
     pub fn count_device(&self, processor: usize) {
@@ -356,6 +376,9 @@ impl NodeCounts {
             let now = self.now();
             entry.mark.store(mark as u64, Ordering::Relaxed);
             entry.devices.store(now.devices, Ordering::Relaxed);
+            for (to, n) in entry.apart.iter().zip(now.apart) {
+                to.store(n, Ordering::Relaxed);
+            }
             for domain in 0..2 {
                 for place in 0..PLACES {
                     let numbers = now.accesses[domain][place].to_array();
@@ -390,11 +413,13 @@ impl NodeCounts {
             })
         });
         let devices = layout.devices.iter().map(load).sum();
+        let apart = std::array::from_fn(|place| layout.apart.iter().map(|p| load(&p[place])).sum());
         Marked {
             mark: Mark::End,
             accesses,
             base_pages: [[0; PLACES]; 2],
             huge_pages: [[0; PLACES]; 2],
+            apart,
             devices,
         }
     }
@@ -411,6 +436,7 @@ impl NodeCounts {
             }),
             base_pages: entry.base_pages.each_ref().map(|p| p.each_ref().map(load)),
             huge_pages: entry.huge_pages.each_ref().map(|p| p.each_ref().map(load)),
+            apart: entry.apart.each_ref().map(load),
             devices: load(&entry.devices),
         });
         (marked.collect(), count)
@@ -437,6 +463,7 @@ mod tests {
         theirs.count(3, Domain::of(u64::MAX), 1, Kind::Loads, true);
         theirs.count(0, Domain::of(0x7fff_ffff_f000), 0, Kind::MemoryLoads, false);
         theirs.count_device(1);
+        theirs.count_apart(2, 1);
         let mut pages = [[0; PLACES]; 2];
         pages[0][1] = 7;
         theirs.note(Mark::End, pages, pages);
@@ -447,11 +474,13 @@ mod tests {
         );
         assert_eq!(marks[1].accesses[1][1], Accesses { stores: 1, ..Accesses::default() });
         assert_eq!(marks[1].accesses[0][0], Accesses { memory_loads: 1, ..Accesses::default() });
+        assert_eq!((marks[0].apart[1], marks[1].apart[1]), (0, 1));
         assert_eq!((marks[1].devices, marks[1].base_pages[0][1], marks[0].devices), (1, 7, 0));
         // A machine that is started again counts anew.
         theirs.join().unwrap();
         assert_eq!(ours.marks().1, 0);
         assert_eq!(ours.now().accesses, [[Accesses::default(); PLACES]; 2]);
+        assert_eq!(ours.now().apart, [0; PLACES]);
     }
 
     #[test]

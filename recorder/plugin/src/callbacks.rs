@@ -49,7 +49,10 @@ pub extern "C" fn qemu_plugin_install(
         (Some(clock), _) => {
             install_clock(id, target, &clock, path("results="), path("once=").is_some())
         }
-        (_, Some(counts)) => install_counts(id, target, &counts, path("pages=")),
+        (_, Some(counts)) => {
+            let left_out = path("after=").and_then(|n| n.parse().ok()).unwrap_or(0);
+            install_counts(id, target, &counts, [path("pages="), path("apart=")], left_out)
+        }
         _ if qemu::has_registers() => Err("only old QEMUs record, expected 6.0 to 8.2".to_owned()),
         _ => install(id, target, path("memory=")),
     };
@@ -75,12 +78,19 @@ fn check(target: &CStr) -> Result<(), String> {
 }
 
 /// In a whole emulated machine: counts its accesses.
-fn install_counts(id: Id, target: &CStr, path: &str, pages: Option<String>) -> Result<(), String> {
+fn install_counts(
+    id: Id,
+    target: &CStr,
+    path: &str,
+    files: [Option<String>; 2],
+    left_out: u64,
+) -> Result<(), String> {
     check(target)?;
     let file = OpenOptions::new().read(true).write(true).open(path);
     let counts = file.and_then(|f| NodeCounts::map(&f)).map_err(|e| format!("{path}: {e}"))?;
     let create = |path: String| File::create(&path).map_err(|e| format!("{path}: {e}"));
-    if !nodes::begin(counts, pages.map(create).transpose()?) {
+    let [pages, apart] = files.map(|path| path.map(create).transpose());
+    if !nodes::begin(counts, pages?, apart?, left_out) {
         return Err(format!("{path} is no counts' memory; start it with 'terrace lab'"));
     }
     // SAFETY: a function of QEMU with the signature that it documents.

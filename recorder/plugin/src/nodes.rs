@@ -6,17 +6,18 @@
 //! as QEMU 7.2 has them: a block of memory's place among all blocks, plus its place in the
 //! region around it.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
 use std::fs::File;
 use std::io::Write;
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use terrace_recorder::cache::{self, NO_LINE, PrivateCache, SharedCache};
 use terrace_recorder::filter::{self, First, Missed};
 use terrace_recorder::nodes::{
-    Domain, ELSEWHERE, Kind, Mark, NODES, NodeCounts, NodeRange, PLACES, PROCESSORS,
+    APART, Domain, ELSEWHERE, Kind, Mark, NODES, NodeCounts, NodeRange, PLACES, PROCESSORS,
 };
 use terrace_recordings::reference::Filter;
 
@@ -27,6 +28,8 @@ const BASE_PAGE_LOG2: u32 = 12;
 const BASE_PAGES: usize = 512;
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
+/// Whether counting was asked for and has not ended.
+static BEGUN: AtomicBool = AtomicBool::new(false);
 static MACHINE: OnceLock<Machine> = OnceLock::new();
 static TABLE: [AtomicPtr<Processor>; PROCESSORS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; PROCESSORS];
@@ -40,6 +43,16 @@ struct Machine {
     /// By domain and node, a bit for each page touched since the last mark.
     touched: [[Vec<AtomicU64>; NODES]; 2],
     pages: Option<Pages>,
+    apart: Option<Apart>,
+    /// Marks of periods that are left before anything is counted.
+    left_out: AtomicU64,
+}
+
+/// Loads and stores of the first two nodes by base page of the mappings in [`APART`], since the last
+/// mark, and the file that gets a line of them at each mark.
+struct Apart {
+    file: File,
+    pages: Mutex<BTreeMap<u64, [u64; 2]>>,
 }
 
 /// Loads and stores of programs by huge page of a node since the last mark, and the file that
@@ -54,9 +67,11 @@ struct Processor {
     second: PrivateCache,
 }
 
-/// Joins the one who started the machine; false when this is not its memory. With a file, it gets
-/// a line at each mark with the accesses by huge page.
-pub fn begin(counts: NodeCounts, pages: Option<File>) -> bool {
+/// Joins the one who started the machine; false when this is not its memory. With a file of `pages`,
+/// it gets a line at each mark with the accesses by huge page; one of `apart` those of programs that
+/// are told apart, by base page of their addresses. The first `left_out` windows are not counted, and
+/// take less time.
+pub fn begin(counts: NodeCounts, pages: Option<File>, apart: Option<File>, left_out: u64) -> bool {
     let Some((nodes, filter)) = counts.join() else { return false };
     let Ok(sets) = cache::sets("llc", filter.llc, filter.line_bytes) else { return false };
     let zeros = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
@@ -64,7 +79,10 @@ pub fn begin(counts: NodeCounts, pages: Option<File>) -> bool {
         nodes.map(|node| (node.bytes >> BASE_PAGE_LOG2).div_ceil(BASE_PAGES as u64) as usize);
     let touched = std::array::from_fn(|_| huge_pages.map(|pages| zeros(pages * BASE_PAGES / 64)));
     let pages = pages.map(|file| Pages { file, accesses: huge_pages.map(zeros) });
+    let apart = apart.map(|file| Apart { file, pages: Mutex::default() });
     let machine = Machine {
+        apart,
+        left_out: AtomicU64::new(left_out),
         counts,
         nodes,
         line_shift: filter.line_bytes.trailing_zeros(),
@@ -105,15 +123,24 @@ extern "C" fn on_mark(_index: c_uint, mark: *mut c_void) {
         2 => Mark::Period,
         _ => Mark::End,
     };
-    if mark != Mark::Begin && !COUNTING.load(Ordering::Relaxed) {
+    if mark != Mark::Begin && !BEGUN.load(Ordering::Relaxed) {
         return;
     }
+    BEGUN.store(mark != Mark::End, Ordering::Relaxed);
     let (base, huge) = machine.take_pages();
     machine.counts.note(mark, base, huge);
     if let Some(pages) = &machine.pages {
         pages.write();
     }
-    COUNTING.store(mark != Mark::End, Ordering::Relaxed);
+    if let Some(apart) = &machine.apart {
+        apart.write();
+    }
+    if mark == Mark::Period {
+        let left = machine.left_out.load(Ordering::Relaxed);
+        machine.left_out.store(left.saturating_sub(1), Ordering::Relaxed);
+    }
+    let is_due = machine.left_out.load(Ordering::Relaxed) == 0;
+    COUNTING.store(mark != Mark::End && is_due, Ordering::Relaxed);
 }
 
 extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, _data: *mut c_void) {
@@ -134,6 +161,7 @@ extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, _data: *mut 
         Access {
             index: index as usize,
             domain: Domain::of(address),
+            address,
             physical,
             size_log2: qemu::size_log2(info),
             store: qemu::is_store(info),
@@ -160,9 +188,31 @@ fn processor(index: c_uint) -> Option<&'static mut Processor> {
 struct Access {
     index: usize,
     domain: Domain,
+    address: u64,
     physical: u64,
     size_log2: u8,
     store: bool,
+}
+
+impl Apart {
+    fn count(&self, address: u64, place: usize) {
+        let page = (address - APART.start) >> BASE_PAGE_LOG2;
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(accesses) = pages.entry(page).or_default().get_mut(place) {
+            *accesses += 1;
+        }
+    }
+
+    /// A list of pages, each its number and what went to each node; and from nothing again.
+    fn write(&self) {
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let pages = std::mem::take(&mut *pages).into_iter();
+        let pages = pages.map(|(page, [fast, slow])| format!("[{page},{fast},{slow}]"));
+        let line = format!("[{}]\n", pages.collect::<Vec<_>>().join(","));
+        if let Err(error) = (&self.file).write_all(line.as_bytes()) {
+            eprintln!("terrace recorder: counts of a program's pages were not written: {error}");
+        }
+    }
 }
 
 impl Pages {
@@ -187,9 +237,15 @@ impl Machine {
     }
 
     fn access(&self, processor: &mut Processor, access: Access) {
-        let Access { index, domain, physical, size_log2, store } = access;
+        let Access { index, domain, address, physical, size_log2, store } = access;
         let place = self.place(physical);
         self.counts.count(index, domain, place, Kind::Loads, store);
+        if APART.contains(&address) {
+            self.counts.count_apart(index, place);
+            if let Some(apart) = &self.apart {
+                apart.count(address, place);
+            }
+        }
         if let Some(pages) = self.touched[domain as usize].get(place) {
             let page = (physical - self.nodes[place].start) >> BASE_PAGE_LOG2;
             let bit = 1 << (page % 64);
