@@ -29,6 +29,8 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   kernel = "bzImage"          # of vm (Debian's packaged kernel)
   clock = "host"              # of vm: or "instructions", one a ns, or
                               # "memory", see below (host)
+  full = true                 # of vm and host: others have the rest of fast
+                              # memory meanwhile (false)
   fidelity = "interval"       # of sim: or "trace", see below (interval)
   sample_reads = 0            # one read in so many is told to policies, of
                               # "profile" and at trace fidelity (0: none)
@@ -72,6 +74,10 @@ guest takes a second or less; choose short periods. slowdown = false as above."#
 #[derive(Args)]
 #[command(after_long_help = EXPERIMENT_FILES)]
 pub struct Arguments {
+    /// On a live machine: let what Linux does by itself move pages instead of a policy: 'nothing',
+    /// 'linux' or 'damon'; see '--rivals' of 'terrace compare'.
+    #[arg(long, value_name = "NAME")]
+    rival: Option<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -117,6 +123,20 @@ pub struct Common {
     /// Show the console of the virtual machine while it runs.
     #[arg(long)]
     console: bool,
+    /// Within a virtual machine that counts accesses: programs have their mappings apart from others.
+    #[arg(long, hide = true)]
+    apart: bool,
+}
+
+/// What an experiment is run under, one after the other.
+#[derive(Default)]
+pub struct Compared {
+    /// Policies; what the file says where there are none.
+    pub policies: Option<Vec<String>>,
+    /// What Linux does by itself, by name.
+    pub rivals: Vec<String>,
+    /// Kernels of the virtual machine; the one in the file where there are none.
+    pub kernels: Vec<String>,
 }
 
 /// Machines by their names on the command line.
@@ -144,18 +164,14 @@ pub enum FidelityArgument {
 impl Arguments {
     /// Runs it.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
-        self.common.execute(None, Vec::new())
+        self.common.execute(Compared { rivals: Vec::from_iter(self.rival), ..Compared::default() })
     }
 }
 
 impl Common {
-    /// Runs the experiment, once under each of these policies where they are given, and that on each
-    /// of these kernels.
-    pub fn execute(
-        self,
-        policies: Option<Vec<String>>,
-        kernels: Vec<String>,
-    ) -> anyhow::Result<ExitCode> {
+    /// Runs the experiment, once under each of what is compared.
+    pub fn execute(self, compared: Compared) -> anyhow::Result<ExitCode> {
+        let Compared { policies, rivals, kernels } = compared;
         let mut experiment = Experiment::read(&self.experiment)?;
         if let Some(fidelity) = self.fidelity {
             experiment = experiment.at_fidelity(match fidelity {
@@ -167,6 +183,8 @@ impl Common {
         let request = Request {
             experiment,
             policies,
+            rivals,
+            apart: self.apart,
             kernels,
             machine: match self.machine {
                 Machine::Sim => MachineKind::Simulated,

@@ -168,7 +168,14 @@ fn policies_to_compare_must_exist_and_stand_once() {
         place.run(&format!("compare e.toml --policies {policies} --out out")).refused(words);
     }
     for (rest, words) in [
-        ("--kernels debian", &["kernels are chosen for a virtual machine", "use --machine vm"][..]),
+        ("--rivals linux", &["'linux' is Linux's own", "use --machine vm or host"][..]),
+        (
+            "--machine vm --rivals numad",
+            &["rival 'numad'", "expected one of nothing, linux, damon"],
+        ),
+        ("--machine vm --rivals linux,linux", &["rival 'linux' is named twice"]),
+        ("--machine vm --rivals linux", &["group 'g'", "give it a size, as in fast = \"64M\""]),
+        ("--kernels debian", &["kernels are chosen for a virtual machine", "use --machine vm"]),
         ("--machine vm --kernels debian,debian", &["kernel 'debian' is named twice"]),
         ("--machine vm --kernels none", &["machine.kernel", "none", "expected a kernel image"]),
     ] {

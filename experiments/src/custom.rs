@@ -86,6 +86,8 @@ mod tests {
             machine: MachineKind::Simulated,
             out: out.path().to_owned(),
             fix_conflicts: false,
+            rivals: Vec::new(),
+            apart: false,
             kernels: Vec::new(),
             count_accesses: false,
             jobs: 1,

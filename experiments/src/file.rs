@@ -70,6 +70,10 @@ fn is_yes(flag: &bool) -> bool {
     *flag
 }
 
+fn is_no(flag: &bool) -> bool {
+    !*flag
+}
+
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }
@@ -105,6 +109,10 @@ pub struct MachineSpec {
     /// the kernel has them), "stock", or "terrace".
     #[serde(skip_serializing_if = "Mechanisms::is_auto")]
     pub mechanisms: Mechanisms,
+    /// On a live machine: all fast memory but what the groups may use is taken for the time of the
+    /// run, so that they have a full node and what knows no limits has no more room than they.
+    #[serde(skip_serializing_if = "is_no")]
+    pub full: bool,
     /// What the clocks of a virtual machine count.
     #[serde(skip_serializing_if = "Clock::is_host")]
     pub clock: Clock,
@@ -192,6 +200,7 @@ impl Default for MachineSpec {
             slow_nodes: Vec::new(),
             kernel: None,
             mechanisms: Mechanisms::Auto,
+            full: false,
             clock: Clock::Host,
             fidelity: Fidelity::Interval,
             sample_reads: 0,
@@ -358,6 +367,20 @@ impl Experiment {
         Ok(experiment)
     }
 
+    /// The same experiment for something of Linux's that knows no limits: fast memory is full but for
+    /// what the groups may use.
+    pub fn on_a_full_node(&self) -> Result<Self, InputError> {
+        let mut experiment = self.clone();
+        experiment.machine.full = true;
+        experiment.check().map_err(|e| self.named(e))?;
+        Ok(experiment)
+    }
+
+    /// Fast memory that the groups may use together, where all of them say so as a size.
+    pub(crate) fn fast_bytes(&self) -> u64 {
+        self.groups.iter().filter_map(|g| g.fast).map(|size| size.0).sum()
+    }
+
     /// Parameters given for this policy, or null.
     pub fn parameters_of(&self, policy: &str) -> Value {
         self.policies.get(policy).cloned().unwrap_or(Value::Null)
@@ -413,6 +436,15 @@ impl Experiment {
                 "machine.hardware, machine.os and machine.simulation: expected only with \
                  fidelity = \"trace\" (machine.hardware with clock = \"memory\" and machine.os \
                  with profiles too); set it so"
+            ));
+        }
+        if machine.full
+            && let Some(group) = self.groups.iter().find(|g| g.fast.is_none())
+        {
+            return Err(refuse!(
+                "group '{}': its fast memory is a share of what is not known before it runs, and the \
+                 rest of fast memory is to be taken by then; give it a size, as in fast = \"64M\"",
+                group.name
             ));
         }
         if self.groups.is_empty() {

@@ -16,8 +16,12 @@ use terrace_engine::{Engine, Group, Options};
 use terrace_linux::cgroup::Cgroup;
 use terrace_linux::conflicts::{self, Intent, Severity};
 use terrace_linux::process;
+use terrace_linux::rivals::{KernelMoves, RivalHost};
 use terrace_linux::roots::Roots;
-use terrace_linux::{GroupSpec as Attach, GuardCommand, Host, HostOptions, Source, signals};
+use terrace_linux::tiers::Topology;
+use terrace_linux::{
+    GroupSpec as Attach, GuardCommand, Host, HostError, HostOptions, Source, signals,
+};
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::kinds::{self, LiveContext, LiveProgram, LiveWorkload, WorkloadResult};
@@ -36,6 +40,39 @@ const CGROUP_PREFIX: &str = "terrace-";
 /// Periods that programs go on beyond those of the experiment: setting up the tracker takes time
 /// after they have begun.
 const SLACK_PERIODS: u64 = 3;
+
+/// A host in which programs are started.
+pub(crate) trait Place {
+    /// Makes a control group that lasts as long as the run.
+    fn make_cgroup(&self, name: &Path) -> Result<Cgroup, HostError>;
+    /// The tiers.
+    fn topology(&self) -> &Topology;
+}
+
+impl Place for Host {
+    fn make_cgroup(&self, name: &Path) -> Result<Cgroup, HostError> {
+        Host::make_cgroup(self, name)
+    }
+
+    fn topology(&self) -> &Topology {
+        Host::topology(self)
+    }
+}
+
+impl Place for RivalHost {
+    fn make_cgroup(&self, name: &Path) -> Result<Cgroup, HostError> {
+        RivalHost::make_cgroup(self, name)
+    }
+
+    fn topology(&self) -> &Topology {
+        RivalHost::topology(self)
+    }
+}
+
+/// Pages that the kernel has migrated since it booted; nothing where it does not say.
+fn migrated_pages() -> Option<u64> {
+    KernelMoves::now(&Roots::default()).ok().map(|moves| moves.migrated)
+}
 
 /// What a group runs.
 enum Work {
@@ -120,7 +157,11 @@ pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
         for program in programs(run)? {
             program.locate().map_err(InputError::new)?;
         }
-        let (_, found) = Host::inspect(&options(run)).map_err(InputError::new)?;
+        let inspected = match run.rival {
+            Some(rival) => RivalHost::inspect(&options(run), rival),
+            None => Host::inspect(&options(run)),
+        };
+        let (_, found) = inspected.map_err(InputError::new)?;
         let in_the_way: Vec<_> = found
             .iter()
             .filter(|c| match c.severity {
@@ -172,7 +213,7 @@ fn check_running(run: &Run<'_>) -> Result<(), InputError> {
     Ok(())
 }
 
-fn options(run: &Run<'_>) -> HostOptions {
+pub(crate) fn options(run: &Run<'_>) -> HostOptions {
     let (groups, machine) = (&run.experiment.groups, &run.experiment.machine);
     let sizes: BTreeSet<u64> = groups.iter().map(|g| g.page_size.bytes()).collect();
     HostOptions {
@@ -210,6 +251,10 @@ pub(crate) fn run(
         }));
     }
 
+    if experiment.machine.full {
+        host.leave_free(experiment.fast_bytes()).map_err(InputError::new)?;
+    }
+    let migrated = migrated_pages();
     // Where the machine is emulated and its accesses are counted; nothing elsewhere.
     mark(Mark::Period);
     let mut sessions = Vec::new();
@@ -220,7 +265,7 @@ pub(crate) fn run(
         let inherited =
             tables.map(|policy| host.tables_of_children(&spec.name, policy)).transpose();
         let inherited = inherited.map_err(InputError::new)?;
-        let (session, source) = start(experiment, spec, &host, events)?;
+        let (session, source) = start(run, spec, &host, events)?;
         drop(inherited);
         sessions.push(session);
         counted.push((spec.name.clone(), source.clone()));
@@ -294,6 +339,9 @@ pub(crate) fn run(
         }
         results.push(result);
     }
+    let migrated = migrated.zip(migrated_pages()).filter(|_| names.len() == 1);
+    let migrated_bytes =
+        migrated.map(|(before, after)| after.saturating_sub(before) * PageSize::Base.bytes());
     host.close()?;
     let moves = counts.moves();
     write_whole(&run.details(), &serde_json::to_vec_pretty(&details)?)?;
@@ -304,6 +352,7 @@ pub(crate) fn run(
             row.duration_ms = Some(result.duration_ms);
             row.checksum_ok = result.checksum_ok;
         }
+        row.migrated_bytes = migrated_bytes;
         if let Some(moves) = &moves {
             moves.fill(row);
         }
@@ -313,20 +362,24 @@ pub(crate) fn run(
 }
 
 /// Starts a group's programs and says where its processes are found.
-fn start(
-    experiment: &Experiment,
+pub(crate) fn start(
+    run: &Run<'_>,
     spec: &GroupSpec,
-    host: &Host,
+    host: &dyn Place,
     events: &mut dyn Events,
 ) -> anyhow::Result<(Option<Session>, Source)> {
+    let experiment = &run.experiment;
     let workload = match work(experiment, spec)? {
         Work::Running(source) => return Ok((None, source)),
         Work::Started(workload) => workload,
     };
     let name = format!("{CGROUP_PREFIX}{}", spec.name);
     let cgroup = host.make_cgroup(Path::new(&name))?;
-    let policy = experiment.policy_of(spec)?;
-    let memory_policy = match policy.allocation() {
+    let allocation = match run.rival {
+        Some(_) => Allocation::FastFirst,
+        None => experiment.policy_of(spec)?.allocation(),
+    };
+    let memory_policy = match allocation {
         Allocation::FastFirst => MemoryPolicy::System,
         Allocation::Interleave => {
             let topology = host.topology();
@@ -334,7 +387,8 @@ fn start(
         }
     };
     events.event(Event::Stage(&format!("starting '{}'", spec.workload.kind)));
-    let options = SessionOptions { cgroup: Some(cgroup.path().to_owned()), memory_policy };
+    let cgroup_folder = Some(cgroup.path().to_owned());
+    let options = SessionOptions { cgroup: cgroup_folder, memory_policy, apart: run.request.apart };
     let session = Session::start(&workload, &options)?;
     Ok((Some(session), Source::Cgroup(cgroup.path().to_owned())))
 }

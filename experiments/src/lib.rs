@@ -10,6 +10,7 @@
 //! - [`claims`]: what papers say, checked against what was measured;
 //! - [`rack`](mod@rack): experiments on the rack;
 //! - `custom`: policies that are the caller's own, beside those of the registry;
+//! - `rival`: a run in which something of Linux's moves pages;
 //! - `parallel`: several simulated runs at a time;
 //! - `collect`: turns what the engine reports into result tables and a recording;
 //! - `rows`: where the rows go;
@@ -27,6 +28,7 @@ pub mod profile;
 pub mod rack;
 mod reference;
 mod renamed;
+mod rival;
 mod rows;
 pub mod run;
 mod simulated;

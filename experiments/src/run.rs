@@ -9,8 +9,9 @@ use terrace_results::RunRow;
 use crate::file::{Clock, Experiment, Fidelity};
 use crate::parallel;
 use crate::rows::Tables;
-use crate::{host, reference, simulated, virtual_machine};
+use crate::{host, reference, rival, simulated, virtual_machine};
 use terrace_core::{InputError, refuse};
+use terrace_linux::rivals::{self, Rival};
 
 /// Where an experiment runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +42,11 @@ pub struct Request {
     pub experiment: Experiment,
     /// Run it under each of these policies instead of the ones in the file.
     pub policies: Option<Vec<String>>,
+    /// On a live machine: run it under each of these of Linux's own as well, or instead where there are
+    /// no policies; all runs then have a full fast node.
+    pub rivals: Vec<String>,
+    /// Within a virtual machine that counts accesses: programs have their mappings apart from others.
+    pub apart: bool,
     /// On a virtual machine: run it on each of these kernels, as `[machine] kernel` names them,
     /// instead of the one in the file. None: on that one.
     pub kernels: Vec<String>,
@@ -103,6 +109,8 @@ pub(crate) struct Run<'a> {
     pub name: String,
     /// The experiment with the run's policies.
     pub experiment: Experiment,
+    /// What of Linux's own moves pages instead of them.
+    pub rival: Option<&'static dyn Rival>,
     /// What was asked for.
     pub request: &'a Request,
 }
@@ -136,8 +144,9 @@ impl Run<'_> {
             experiment: experiment.name.clone(),
             machine: self.request.machine.name().to_owned(),
             kernel: kernel.map(str::to_owned),
-            policy: group.policy.clone(),
+            policy: self.rival.map_or_else(|| group.policy.clone(), |r| r.name().to_owned()),
             parameters: match experiment.parameters_of(&group.policy) {
+                _ if self.rival.is_some() => "{}".to_owned(),
                 serde_json::Value::Null => "{}".to_owned(),
                 parameters => parameters.to_string(),
             },
@@ -210,8 +219,9 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
             }
             let all_fast = all_fast.get(&kernel).and_then(Option::as_ref);
             events.event(starts(run, index, runs.len()));
-            let rows = match request.machine {
-                MachineKind::Host => host::run(run, &mut tables, events),
+            let rows = match (request.machine, run.rival) {
+                (MachineKind::Host, Some(rival)) => rival::run(run, rival, &mut tables, events),
+                (MachineKind::Host, None) => host::run(run, &mut tables, events),
                 _ => virtual_machine::run(run, all_fast, &mut tables, events),
             };
             let rows = rows.with_context(|| format!("run '{}'", run.name))?;
@@ -254,27 +264,56 @@ fn runs(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
         for run in &policies {
             let mut experiment = run.experiment.clone();
             experiment.machine.kernel = Some(PathBuf::from(kernel));
-            runs.push(Run { name: format!("{}-{word}{number}", run.name), experiment, request });
+            let name = format!("{}-{word}{number}", run.name);
+            runs.push(Run { name, experiment, rival: run.rival, request });
         }
     }
     Ok(runs)
 }
 
 fn under_policies(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
-    let experiment = &request.experiment;
+    let mut runs = under_rivals(request)?;
+    let full = if runs.is_empty() { None } else { Some(request.experiment.on_a_full_node()?) };
+    let experiment = full.as_ref().unwrap_or(&request.experiment);
     let Some(policies) = &request.policies else {
+        if !runs.is_empty() {
+            return Ok(runs);
+        }
         let policy = &experiment.groups[0].policy;
         let alike = experiment.groups.iter().all(|g| &g.policy == policy);
         let name = if alike { policy.clone() } else { "as-written".to_owned() };
-        return Ok(vec![Run { name, experiment: experiment.clone(), request }]);
+        return Ok(vec![Run { name, experiment: experiment.clone(), rival: None, request }]);
     };
-    let mut runs: Vec<Run<'_>> = Vec::new();
     for policy in policies {
         if runs.iter().any(|r| &r.name == policy) {
             return Err(refuse!("policy '{policy}' is named twice: expected each once").into());
         }
         let experiment = experiment.under(policy)?;
-        runs.push(Run { name: policy.clone(), experiment, request });
+        runs.push(Run { name: policy.clone(), experiment, rival: None, request });
+    }
+    Ok(runs)
+}
+
+/// Each of Linux's own that is wanted.
+fn under_rivals(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
+    if !request.rivals.is_empty() && request.machine == MachineKind::Simulated {
+        return Err(refuse!(
+            "'{}' is Linux's own, and this is to run on sim; use --machine vm or host",
+            request.rivals[0]
+        )
+        .into());
+    }
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    for name in &request.rivals {
+        let Some(rival) = rivals::find(name) else {
+            let all: Vec<&str> = rivals::ALL.iter().map(|rival| rival.name()).collect();
+            return Err(refuse!("rival '{name}': expected one of {}", all.join(", ")).into());
+        };
+        if runs.iter().any(|r| &r.name == name) {
+            return Err(refuse!("rival '{name}' is named twice: expected each once").into());
+        }
+        let experiment = request.experiment.on_a_full_node()?;
+        runs.push(Run { name: name.clone(), experiment, rival: Some(rival), request });
     }
     Ok(runs)
 }

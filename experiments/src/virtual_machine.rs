@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde_json::json;
 use terrace_lab::{
     AccessCounts, CountedCaches, Event as LabEvent, FastShares, GuestJob, GuestResult, Kernel, Lab,
-    LabConfig, Machine, Program,
+    LabConfig, Machine, Program, Window,
 };
 use terrace_results::{HeatRow, PeriodRow, RunRow, TablePagesRow, path, read};
 use terrace_workloads::kinds::LiveProgram;
@@ -67,6 +67,8 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Mach
         instructions_as_time,
         memory_clock,
         count_accesses: count_accesses.then(CountedCaches::default),
+        // What programs do to set themselves up is of no period.
+        count_after: timed::BEFORE_PERIODS as u32,
         ..Machine::default()
     };
     if let Some(size) = wanted.fast {
@@ -131,7 +133,7 @@ pub(crate) fn all_fast(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result
     }
     events.event(Event::Stage("running with all memory fast, for comparison"));
     let experiment = timed::with_all_memory_fast(experiment)?;
-    let run = Run { name: "all-fast".to_owned(), experiment, request: run.request };
+    let run = Run { name: "all-fast".to_owned(), experiment, rival: None, request: run.request };
     let guest = boot(&run, events).context("run with all memory fast")?;
     let rows = read::<RunRow>(&guest.results)?;
     Ok(Some(AllFast { rows, clock: guest.result.clock }))
@@ -149,6 +151,8 @@ fn boot(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Guest> {
     let mut job = GuestJob::new("terrace")
         .args(["run", EXPERIMENT, "--machine", "host", "--fix-conflicts", "--format", "json"])
         .args(["--out", RESULTS])
+        .args(run.rival.iter().flat_map(|rival| ["--rival", rival.name()]))
+        .args(run.request.count_accesses.then_some("--apart"))
         .program(Program::host(exe))
         .bytes(text, EXPERIMENT)
         .result(RESULTS);
@@ -191,6 +195,18 @@ fn boot(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Guest> {
     Ok(Guest { results, result, emulated, kernel })
 }
 
+/// Windows that periods are counted in: the last window begins when the last period is over.
+fn periods_of(counts: &AccessCounts) -> &[Window] {
+    let last = counts.periods.len().saturating_sub(1);
+    counts.periods.get(timed::BEFORE_PERIODS..last).unwrap_or_default()
+}
+
+/// Share of fast memory in what the programs of the groups did in the second half of the periods.
+fn settled_share(counts: &AccessCounts) -> Option<f64> {
+    let periods = periods_of(counts);
+    FastShares::of(&periods[periods.len() / 2..]).apart
+}
+
 /// Writes what was counted, and puts it beside what the trackers said.
 fn compare(
     run: &Run<'_>,
@@ -198,9 +214,7 @@ fn compare(
     rows: &[RunRow],
     events: &mut dyn Events,
 ) -> anyhow::Result<()> {
-    // The last window begins when the last period is over.
-    let periods = counts.periods.get(timed::BEFORE_PERIODS..counts.periods.len().saturating_sub(1));
-    let exact = FastShares::of(periods.unwrap_or_default());
+    let exact = FastShares::of(periods_of(counts));
     let tracker = |row: &RunRow| {
         json!({
             "group": row.group,
@@ -214,16 +228,20 @@ fn compare(
     let percent = |share: Option<f64>| {
         share.map_or_else(|| "none".to_owned(), |share| format!("{:.1} %", 100.0 * share))
     };
-    let printed = rows.iter().map(|row| format!("{} {}", row.group, percent(Some(row.hit_ratio))));
+    let known = |row: &RunRow| Some(row.hit_ratio).filter(|ratio| ratio.is_finite());
+    let printed = rows.iter().map(|row| format!("{} {}", row.group, percent(known(row))));
     events.event(Event::Note(&format!(
         "fast-memory hit ratio by the tracker: {}; exact, of all programs: {} of the 2 MiB and \
          {} of the 4 KiB pages touched in a period, {} of loads and stores, {} of those that \
-         reached memory ({})",
+         reached memory; of the groups' programs alone: {} of loads and stores, {} in the second half \
+         ({})",
         printed.collect::<Vec<_>>().join(", "),
         percent(exact.touched_2m),
         percent(exact.touched_4k),
         percent(exact.accesses),
         percent(exact.memory_accesses),
+        percent(exact.apart),
+        percent(settled_share(counts)),
         run.accesses().display(),
     )));
     Ok(())
@@ -231,8 +249,9 @@ fn compare(
 
 /// The experiment as the guest runs it: its machine is there already.
 fn in_guest(experiment: &Experiment) -> Experiment {
-    let MachineSpec { fast_nodes, slow_nodes, mechanisms, .. } = experiment.machine.clone();
-    let machine = MachineSpec { fast_nodes, slow_nodes, mechanisms, ..MachineSpec::default() };
+    let MachineSpec { fast_nodes, slow_nodes, mechanisms, full, .. } = experiment.machine.clone();
+    let machine =
+        MachineSpec { fast_nodes, slow_nodes, mechanisms, full, ..MachineSpec::default() };
     Experiment { machine, ..experiment.clone() }
 }
 
@@ -276,6 +295,7 @@ fn adopt(
         if let Some(clock) = &guest.result.clock {
             timed::fill(&mut row, clock, &run.experiment);
         }
+        row.access_hit_ratio = guest.result.accesses.as_ref().and_then(settled_share);
         if let Some(all_fast) = all_fast {
             row.slowdown = all_fast.slowdown(&row, &run.experiment);
         }
@@ -285,6 +305,10 @@ fn adopt(
     for (folder, target) in [("recordings", run.recording()), ("details", run.details())] {
         let extension = target.extension().and_then(|e| e.to_str()).context("a file name")?;
         let from = results.join(folder).join(format!("{name}.{extension}"));
+        // What moves pages by itself has no scans to record.
+        if run.rival.is_some() && folder == "recordings" {
+            continue;
+        }
         let bytes = std::fs::read(&from).with_context(|| from.display().to_string())?;
         write_whole(&target, &bytes)?;
     }

@@ -136,6 +136,8 @@ fn measure(experiment: Experiment) -> anyhow::Result<RunRow> {
         machine: MachineKind::Simulated,
         out: folder.path().to_owned(),
         fix_conflicts: false,
+        rivals: Vec::new(),
+        apart: false,
         kernels: Vec::new(),
         count_accesses: false,
         jobs: 1,

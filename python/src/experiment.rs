@@ -108,6 +108,8 @@ impl Experiment {
             machine: MachineKind::Simulated,
             out: path.clone(),
             fix_conflicts: false,
+            rivals: Vec::new(),
+            apart: false,
             kernels: Vec::new(),
             count_accesses: false,
             jobs,

@@ -17,6 +17,8 @@
 //! | `page_size_bytes`, `period_ms`, `seed`, `periods`, `lost_periods`, `pages_max` | integer |
 //! | `fast_ratio` | fast memory over the group's memory, 0 to 1 |
 //! | `hit_ratio` | accessed pages in fast memory over accessed pages, 0 to 1, or null |
+//! | `access_hit_ratio` | exact share of accesses that fast memory served in the second half, or null |
+//! | `migrated_bytes` | bytes that the kernel moved, or null |
 //! | `accessed_ratio` | accessed pages over pages, 0 to 1, or null |
 //! | `stability` | pages that stayed in their tier over pages, 0 to 1, or null |
 //! | `applied` | `{policy, share}`: what was applied most, with its share of the periods |
@@ -70,6 +72,8 @@ fn run(run: &RunRow) -> Value {
         "lost_periods": run.lost_periods,
         "pages_max": run.pages_max,
         "hit_ratio": run.hit_ratio,
+        "access_hit_ratio": run.access_hit_ratio,
+        "migrated_bytes": run.migrated_bytes,
         "accessed_ratio": run.accessed_ratio,
         "stability": run.stability,
         "applied": { "policy": run.applied_main, "share": run.applied_main_share },

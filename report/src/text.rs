@@ -127,6 +127,7 @@ struct Measured {
     throughput: bool,
     data: bool,
     references: bool,
+    accesses: bool,
     run_time: bool,
     slowdown: bool,
     projected: bool,
@@ -148,6 +149,7 @@ impl Measured {
             throughput: runs.iter().any(|r| r.operations_per_s.is_some()),
             data: runs.iter().any(|r| r.checksum_ok.is_some()),
             references: runs.iter().any(|r| r.references.is_some()),
+            accesses: runs.iter().any(|r| r.access_hit_ratio.is_some()),
             run_time: runs.iter().any(|r| has_simulated_time(r) && r.duration_ms.is_some()),
             slowdown: runs.iter().any(|r| r.slowdown.is_some()),
             projected: runs.iter().any(|r| r.projected_slowdown.is_some()),
@@ -184,7 +186,7 @@ struct Column {
     value: Option<fn(&RunRow) -> String>,
 }
 
-const COLUMNS: [Column; 20] = [
+const COLUMNS: [Column; 22] = [
     Column { heading: "policy\nchosen", right: false, shown: |m| m.adaptive, value: Some(chosen) },
     Column {
         heading: "hit\nratio",
@@ -197,6 +199,18 @@ const COLUMNS: [Column; 20] = [
         right: true,
         shown: |m| m.references,
         value: Some(|run| run.reference_hit_ratio.map_or(MISSING.to_owned(), percent)),
+    },
+    Column {
+        heading: "accesses\nfast",
+        right: true,
+        shown: |m| m.accesses,
+        value: Some(|run| run.access_hit_ratio.map_or(MISSING.to_owned(), percent)),
+    },
+    Column {
+        heading: "moved\nMiB",
+        right: true,
+        shown: |m| m.accesses,
+        value: Some(|run| run.migrated_bytes.map_or(MISSING.to_owned(), |b| count(b >> 20))),
     },
     Column {
         heading: "run\ntime ms",

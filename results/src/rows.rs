@@ -172,6 +172,10 @@ table! {
         /// pages. Where references are known, as are the columns that follow; on a virtual machine
         /// whose clock models the memory those of all that ran in it, where there is one group.
         reference_hit_ratio: Option<f64>,
+        /// Loads and stores of fast memory by the groups' programs, over all that they made in the second
+        /// half of the periods: exact, of all groups together, on a virtual machine in which accesses
+        /// are counted.
+        access_hit_ratio: Option<f64>,
         /// Loads and stores of the program.
         references: Option<u64>,
         /// Time of its page walks, which overlap with other work, in ms.
@@ -192,7 +196,8 @@ table! {
         kernel_ms: Option<f64>,
         /// Time that it was stopped for migration, in ms.
         migration_ms: Option<f64>,
-        /// Bytes copied for it.
+        /// Bytes copied for it; on a live machine all that the kernel migrated meanwhile, where there is
+        /// one group.
         migrated_bytes: Option<u64>,
         /// TLB shootdowns for it.
         shootdowns: Option<u64>,

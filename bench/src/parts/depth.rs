@@ -90,6 +90,8 @@ fn compare(program: &str, options: &str, folder: &Path) -> anyhow::Result<Vec<f6
                     machine: MachineKind::Simulated,
                     out: out.clone(),
                     fix_conflicts: false,
+                    rivals: Vec::new(),
+                    apart: false,
                     kernels: Vec::new(),
                     count_accesses: false,
                     jobs: 2,

@@ -113,6 +113,8 @@ fn predict(
             machine: MachineKind::Simulated,
             out: out.clone(),
             fix_conflicts: false,
+            rivals: Vec::new(),
+            apart: false,
             kernels: Vec::new(),
             count_accesses: false,
             jobs: 2,

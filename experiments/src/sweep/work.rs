@@ -150,6 +150,8 @@ pub fn run_into(experiment: &Experiment, folder: &Path) -> anyhow::Result<()> {
         machine: MachineKind::Simulated,
         out: folder.to_owned(),
         fix_conflicts: false,
+        rivals: Vec::new(),
+        apart: false,
         kernels: Vec::new(),
         count_accesses: false,
         jobs: 1,

@@ -229,15 +229,17 @@ pub fn set_threads(kdamonds: &Path, number: u32) -> Result<(), FileError> {
     patiently(|| files::write(&kdamonds.join("nr_kdamonds"), &number.to_string()))
 }
 
-/// Whether a thread runs that is none of Terrace's, by what it watches.
-pub fn has_threads_of_others(kdamonds: &Path) -> Result<bool, FileError> {
+/// Whether a thread runs that is none of Terrace's, by what it watches: something else than these
+/// operations, or than what trackers watch where there are none.
+pub fn has_threads_of_others(kdamonds: &Path, operations: Option<&str>) -> Result<bool, FileError> {
+    let ours = operations.unwrap_or(OPERATIONS);
     for name in files::list(kdamonds)? {
         let folder = kdamonds.join(&name);
         if name.parse::<u32>().is_err() || !is_on(&folder)? {
             continue;
         }
         let operations = patiently(|| files::read(&folder.join("contexts/0/operations")))?;
-        if operations.is_some_and(|o| o.trim() != OPERATIONS) {
+        if operations.is_some_and(|o| o.trim() != ours) {
             return Ok(true);
         }
     }

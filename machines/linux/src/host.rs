@@ -13,6 +13,7 @@ use crate::cgroup::Cgroup;
 use crate::conflicts::{self, Conflict, Intent, PagemapScan, Severity};
 use crate::costs::Costs;
 use crate::files::FileError;
+use crate::filler;
 use crate::flush::FlushBudget;
 use crate::group_layout::{LayoutReader, Source};
 use crate::guard::GuardCommand;
@@ -193,7 +194,7 @@ impl HostError {
 }
 
 /// Changes what conflicts, until the end of the run.
-fn fix(session: &Session, conflicts: &[Conflict]) -> Result<(), HostError> {
+pub(crate) fn fix(session: &Session, conflicts: &[Conflict]) -> Result<(), HostError> {
     for conflict in conflicts {
         if let Severity::Fixable(fix) = &conflict.severity {
             tracing::info!(conflict = %conflict.found, "changed until the end of the run");
@@ -361,6 +362,12 @@ impl Host {
     /// Makes a control group that lasts as long as the run.
     pub fn make_cgroup(&self, name: &Path) -> Result<Cgroup, HostError> {
         Ok(self.session.make_cgroup(name)?)
+    }
+
+    /// Takes all fast memory but this much from everybody, until the end of the run.
+    pub fn leave_free(&self, bytes: u64) -> Result<(), HostError> {
+        let nodes = self.topology.fast_nodes();
+        filler::leave_free(&self.options.roots, &self.session, &nodes, bytes)
     }
 
     /// Begins to manage groups. Tracking starts with the first call of each tracker's

@@ -47,6 +47,9 @@ pub enum Change {
         /// The number that was taken.
         #[serde(default)]
         new: Option<u32>,
+        /// What they were set to watch; nothing where it is what trackers watch.
+        #[serde(default)]
+        operations: Option<String>,
     },
     /// A trace instance was made.
     TraceInstance {
@@ -167,7 +170,7 @@ fn is_ours(roots: &Roots, change: &Change) -> bool {
     match change {
         Change::Setting { path, .. } => {
             let of_groups = path.ends_with(SUBTREE_CONTROL) && below(path, &roots.cgroup());
-            of_groups || roots.settings().contains(path)
+            of_groups || roots.settings().contains(path) || roots.is_huge_page_pool(path)
         }
         Change::Kdamonds { path, .. } => *path == roots.kdamonds(),
         Change::TraceInstance { path } => {
@@ -209,11 +212,11 @@ fn take_back(change: &Change) -> Result<(), FileError> {
             }
             Some(_) => files::write(path, old),
         },
-        Change::Kdamonds { path, old, new } => {
+        Change::Kdamonds { path, old, new, operations } => {
             let number: Option<u32> = files::read_number(&path.join("nr_kdamonds"))?;
             let Some(number) = number.filter(|n| n != old) else { return Ok(()) };
             let changed = new.is_some_and(|new| new != number);
-            if changed || damon::has_threads_of_others(path)? {
+            if changed || damon::has_threads_of_others(path, operations.as_deref())? {
                 tracing::warn!(number, "somebody else has DAMON's threads now: they stay");
                 return Ok(());
             }
@@ -301,7 +304,7 @@ mod tests {
                 setting(&a, "1", "2"),
                 setting(&roots.huge_pages(), "madvise", "always"),
                 setting(&roots.demotion(), "true", "false"),
-                Change::Kdamonds { path: roots.kdamonds(), old: 0, new: Some(2) },
+                Change::Kdamonds { path: roots.kdamonds(), old: 0, new: Some(2), operations: None },
                 Change::TraceInstance { path: instance.clone() },
                 Change::Cgroup { path: group.clone(), home: roots.cgroup() },
             ],
@@ -364,7 +367,7 @@ mod tests {
             setting(&roots.demotion(), "true", "false"),
             setting(&roots.huge_pages(), "never", "always"),
             setting(&control, "-memory", "+memory"),
-            Change::Kdamonds { path: roots.kdamonds(), old: 0, new: Some(16) },
+            Change::Kdamonds { path: roots.kdamonds(), old: 0, new: Some(16), operations: None },
         ];
         let journal = Journal { run: "1".into(), changes };
         journal.save(&path).unwrap();
@@ -400,7 +403,7 @@ mod tests {
             Change::TraceInstance { path: roots.tracing().join("instances/perf") },
             Change::Cgroup { path: roots.cgroup(), home: roots.cgroup() },
             Change::Mount { path: roots.proc.clone() },
-            Change::Kdamonds { path: roots.sys.clone(), old: 0, new: None },
+            Change::Kdamonds { path: roots.sys.clone(), old: 0, new: None, operations: None },
         ];
         let journal = Journal { run: "1".into(), changes: changes.clone() };
         journal.save(&path).unwrap();

@@ -157,6 +157,44 @@ fn parse_room(text: &str, node: u32) -> Room {
     }
 }
 
+/// Where the memory of a node is by physical address, holes within its zones included: first address
+/// and the one behind the last, ascending. Zones that follow each other are one range.
+pub fn physical_ranges(roots: &Roots, node: u32) -> Result<Vec<(u64, u64)>, FileError> {
+    let path = roots.proc.join("zoneinfo");
+    let text = files::read(&path)?.unwrap_or_default();
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    let (mut ours, mut spanned) = (false, 0u64);
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(key), Some(value)) = (words.next(), words.next()) else { continue };
+        match key {
+            "Node" => (ours, spanned) = (value.trim_end_matches(',').parse() == Ok(node), 0),
+            "spanned" => spanned = value.parse().unwrap_or(0),
+            // The last line of a zone.
+            "start_pfn:" if ours && spanned > 0 => {
+                let pages = value.parse::<u64>().ok().and_then(|first| {
+                    Some((
+                        first.checked_mul(PAGE_BYTES)?,
+                        first.checked_add(spanned)?.checked_mul(PAGE_BYTES)?,
+                    ))
+                });
+                let Some((start, end)) = pages else {
+                    return Err(FileError::malformed(&path, line, "'start_pfn: <page>'"));
+                };
+                match ranges.last_mut() {
+                    Some(last) if last.1 == start => last.1 = end,
+                    _ => ranges.push((start, end)),
+                }
+            }
+            _ => {}
+        }
+    }
+    if ranges.is_empty() {
+        return Err(FileError::malformed(&path, "no zone of the node", "the zones of every node"));
+    }
+    Ok(ranges)
+}
+
 /// Pages that the kernel counts in.
 const PAGE_BYTES: u64 = 4096;
 

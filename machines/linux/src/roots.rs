@@ -109,7 +109,19 @@ impl Roots {
         self.sys.join(format!("module/{name}/parameters/enabled"))
     }
 
-    /// The settings that Terrace ever changes, but for those of control groups.
+    /// How many huge pages of a node are in the kernel's own pool.
+    pub fn huge_page_pool(&self, node: u32) -> PathBuf {
+        self.node(node).join("hugepages/hugepages-2048kB/nr_hugepages")
+    }
+
+    /// Whether this is the pool of huge pages of some node.
+    pub fn is_huge_page_pool(&self, path: &Path) -> bool {
+        let node = path.ancestors().nth(3).and_then(Path::file_name).and_then(|n| n.to_str());
+        let number = node.and_then(|n| n.strip_prefix("node")).and_then(|n| n.parse().ok());
+        number.is_some_and(|node| self.huge_page_pool(node) == path)
+    }
+
+    /// The settings that Terrace ever changes, but for those of control groups and of nodes.
     pub fn settings(&self) -> Vec<PathBuf> {
         let mut settings = vec![
             self.copy_threads(),

@@ -212,11 +212,11 @@ impl Session {
         Ok(files::write(path, value)?)
     }
 
-    /// How many of DAMON's threads this run has taken, if it has.
-    fn taken_kdamonds(&self) -> Option<u32> {
+    /// How many of DAMON's threads this run has taken, if it has, and what for.
+    fn taken_kdamonds(&self) -> Option<(u32, Option<String>)> {
         let state = self.state();
         let of = |change: &Change| match change {
-            Change::Kdamonds { new, .. } => *new,
+            Change::Kdamonds { new, operations, .. } => Some((*new.as_ref()?, operations.clone())),
             _ => None,
         };
         state.as_ref()?.journal.changes.iter().find_map(of)
@@ -225,14 +225,23 @@ impl Session {
     /// Whether DAMON's threads are still those that this run has taken: anybody with the rights can
     /// turn them off and take others. True where it has taken none.
     pub fn has_kdamonds(&self) -> Result<bool, FileError> {
-        let Some(taken) = self.taken_kdamonds() else { return Ok(true) };
+        let Some((taken, operations)) = self.taken_kdamonds() else { return Ok(true) };
         let is_number = damon::threads(&self.roots)? == Some(taken);
-        Ok(is_number && !damon::has_threads_of_others(&self.roots.kdamonds())?)
+        Ok(is_number && !damon::has_threads_of_others(&self.roots.kdamonds(), operations.as_deref())?)
     }
 
-    /// Takes DAMON's interface with this many threads; again, where somebody else has had it
+    /// Takes DAMON's interface with this many threads, which trackers will use; again, where somebody else has had it
     /// meanwhile and has left it.
     pub fn take_kdamonds(&self, threads: u32) -> Result<(), SessionError> {
+        self.take_kdamonds_for(threads, None)
+    }
+
+    /// The same for threads that will watch something else: the name of DAMON's operations.
+    pub fn take_kdamonds_for(
+        &self,
+        threads: u32,
+        operations: Option<&str>,
+    ) -> Result<(), SessionError> {
         let path = self.roots.kdamonds();
         if self.taken_kdamonds().is_some() && self.has_kdamonds()? {
             return Ok(());
@@ -250,7 +259,8 @@ impl Session {
             }
             .into());
         }
-        let change = Change::Kdamonds { path: path.clone(), old, new: Some(threads) };
+        let operations = operations.map(str::to_owned);
+        let change = Change::Kdamonds { path: path.clone(), old, new: Some(threads), operations };
         self.announce_once(&change)?;
         Ok(damon::set_threads(&path, threads)?)
     }

@@ -252,6 +252,8 @@ pub(super) fn run_cell(
             machine: MachineKind::Simulated,
             out: out.clone(),
             fix_conflicts: false,
+            rivals: Vec::new(),
+            apart: false,
             kernels: Vec::new(),
             count_accesses: false,
             jobs: 1,

@@ -1,5 +1,5 @@
-//! The child process's work between fork and exec: enters its control group and sets its memory
-//! policy. Owns the unsafe lines of the session.
+//! The child process's work between fork and exec: enters its control group, sets its memory policy
+//! and its layout of addresses. Owns the unsafe lines of the session.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -7,14 +7,18 @@ use std::process::Command;
 
 /// The mode of `set_mempolicy(2)` that takes nodes in turn.
 const MPOL_INTERLEAVE: libc::c_long = 3;
+/// The flag of `personality(2)` by which mappings lie from a third of the address space upwards.
+const ADDR_COMPAT_LAYOUT: libc::c_ulong = 0x020_0000;
 
 /// Makes the child enter the control group whose `cgroup.procs` is this open file, and take pages
-/// from the nodes of the mask in turn, if there is one. Both before the program is executed, so
-/// that its first page is already placed and counted right.
+/// from the nodes of the mask in turn, if there is one; and, where it is to be `apart`, have its
+/// mappings where those of others are not. All before the program is executed, so that its first
+/// page is already placed and counted right.
 pub(super) fn before_exec(
     command: &mut Command,
     cgroup_procs: Option<File>,
     interleave_mask: Option<u64>,
+    apart: bool,
 ) {
     let enter = move || {
         if let Some(procs) = &cgroup_procs {
@@ -32,9 +36,15 @@ pub(super) fn before_exec(
                 return Err(std::io::Error::last_os_error());
             }
         }
+        if apart {
+            // SAFETY: the call changes a flag of this process that takes effect with exec.
+            if unsafe { libc::personality(ADDR_COMPAT_LAYOUT) } < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
         Ok(())
     };
-    // SAFETY: between fork and exec the closure makes two system calls on values that it owns;
+    // SAFETY: between fork and exec the closure makes three system calls on values that it owns;
     // it neither allocates nor takes a lock, on success and on failure.
     unsafe { command.pre_exec(enter) };
 }

@@ -54,6 +54,9 @@ pub struct SessionOptions {
     pub cgroup: Option<PathBuf>,
     /// Memory policy of its pages.
     pub memory_policy: MemoryPolicy,
+    /// Its mappings lie apart from those of all other programs, as with `setarch -L`, so that a
+    /// machine that counts accesses by address can tell them.
+    pub apart: bool,
 }
 
 /// Why a workload could not be run to its end.
@@ -165,7 +168,7 @@ impl Session {
             }
         };
         let stdin = workload.begin_line.is_some() || matches!(workload.end, End::Line(_));
-        let place = Place { cgroup_procs, interleave_mask, stdin };
+        let place = Place { cgroup_procs, interleave_mask, apart: options.apart, stdin };
         let main = Process::start("main", &workload.main, place)?;
         let mut session = Session {
             workload: workload.clone(),

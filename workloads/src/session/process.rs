@@ -116,6 +116,8 @@ pub(super) struct Place {
     pub cgroup_procs: Option<File>,
     /// Nodes that its memory is interleaved over, one bit each.
     pub interleave_mask: Option<u64>,
+    /// Whether its mappings are to be apart from those of others.
+    pub apart: bool,
     /// Whether lines can be written to it.
     pub stdin: bool,
 }
@@ -158,7 +160,7 @@ impl Process {
             .stderr(Stdio::piped())
             // Its own group, so that its child processes can be ended with it.
             .process_group(0);
-        before_exec(&mut prepared, place.cgroup_procs, place.interleave_mask);
+        before_exec(&mut prepared, place.cgroup_procs, place.interleave_mask, place.apart);
         let started = Instant::now();
         let mut child = prepared.spawn().map_err(|e| failed(format!("{e}{entering}")))?;
         let pid = Pid::from_child(&child);

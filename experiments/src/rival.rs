@@ -1,0 +1,180 @@
+//! Runs on this host's own tiers with something of Linux's moving pages: the same programs in the same
+//! control groups and the same fast memory as under a policy, and nothing of Terrace's at work.
+//!
+//! There is no tracker, so hit ratios are not known but where accesses are counted. A period shows how
+//! much of each group is in fast memory, and what the kernel says that it moved. That is of the whole
+//! host: it stands in the rows of a group where there is one.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use serde_json::json;
+use terrace_core::InputError;
+use terrace_core::page::PageSize;
+use terrace_linux::rivals::{KernelMoves, Rival, RivalHost};
+use terrace_linux::{GuardCommand, HostOptions, signals};
+use terrace_recorder::nodes::{Mark, mark};
+use terrace_results::{PeriodRow, RunRow};
+use terrace_workloads::session::Session;
+
+use crate::host::{options, start};
+use crate::rows::Rows;
+use crate::run::{Event, Events, Run, write_whole};
+
+/// What moves pages, in the column of movers.
+const MOVER: &str = "kernel";
+
+/// Runs it and adds its rows to the tables.
+pub(crate) fn run(
+    run: &Run<'_>,
+    rival: &'static dyn Rival,
+    tables: &mut dyn Rows,
+    events: &mut dyn Events,
+) -> anyhow::Result<Vec<RunRow>> {
+    let experiment = &run.experiment;
+    let stop = signals::stop_flag().context("catching signals")?;
+    let guard = GuardCommand::this_program(["guard"]).context("finding the guard")?;
+    let host_options = HostOptions { guard: Some(guard), stop: Some(stop.clone()), ..options(run) };
+    let host = RivalHost::open(&host_options, rival).map_err(InputError::new)?;
+    for conflict in host.conflicts() {
+        events.event(Event::Note(&format!("{}; changed until the end of the run", conflict.found)));
+    }
+    host.leave_free(experiment.fast_bytes()).map_err(InputError::new)?;
+
+    // Where the machine is emulated and its accesses are counted; nothing elsewhere.
+    mark(Mark::Period);
+    let mut sessions = Vec::new();
+    let mut sources = Vec::new();
+    for spec in &experiment.groups {
+        let (session, source) = start(run, spec, &host, events)?;
+        sessions.push(session);
+        sources.push(source);
+    }
+    let first = host.moves()?;
+    host.begin().map_err(InputError::new)?;
+    for session in sessions.iter_mut().flatten() {
+        session.begin()?;
+    }
+
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kernel = kernel.trim();
+    let mut rows = run.rows((!kernel.is_empty()).then_some(kernel), false);
+    let alone = rows.len() == 1;
+    let period = Duration::from_millis(experiment.period_ms);
+    let mut before = first;
+    let mut due = Instant::now();
+    let mut all_ended = false;
+    mark(Mark::Period);
+    for number in 0..experiment.periods {
+        if all_ended || stop.load(Ordering::Relaxed) {
+            break;
+        }
+        due += period;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        // All of them are asked, so that each notes when its program ended.
+        let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
+        let ended = ended.collect::<Result<Vec<_>, _>>()?;
+        all_ended = !ended.is_empty() && ended.iter().all(|ended| *ended);
+        mark(Mark::Period);
+        let now = host.moves()?;
+        for (row, source) in rows.iter_mut().zip(&sources) {
+            let (fast, all) = host.placement(source)?;
+            let moves = if alone { now.since(before) } else { KernelMoves::default() };
+            let of_period = period_row(row, number, experiment.period_ms, [fast, all], moves);
+            row.periods += 1;
+            row.pages_max = row.pages_max.max(of_period.pages);
+            row.promoted_pages += of_period.promoted_pages;
+            row.demoted_pages += of_period.demoted_pages;
+            let (period, group) = (number, row.group.as_str());
+            let (hit_ratio, applied) = (f64::NAN, rival.name());
+            events.event(Event::Period { period, group, hit_ratio, applied });
+            tables.period(of_period)?;
+        }
+        before = now;
+    }
+    let moved = host.moves()?.since(first);
+    let mut details = BTreeMap::new();
+    for ((row, spec), session) in rows.iter_mut().zip(&experiment.groups).zip(sessions) {
+        let said = session.as_ref().map(Session::events);
+        let result = session.map(Session::finish).transpose()?;
+        if let (Some(events), Some(result)) = (said, &result) {
+            details
+                .insert(row.group.clone(), json!({ "events": events, "results": result.details }));
+        }
+        complete(row, rival, spec.fast.map_or(0, |size| size.0));
+        row.migrated_bytes = alone.then_some(moved.migrated * PageSize::Base.bytes());
+        if let Some(result) = result {
+            row.operations = result.operations;
+            row.operations_per_s = result.operations_per_s;
+            row.duration_ms = Some(result.duration_ms);
+            row.checksum_ok = result.checksum_ok;
+        }
+    }
+    host.close()?;
+    write_whole(&run.details(), &serde_json::to_vec_pretty(&details)?)?;
+    rows.iter().cloned().try_for_each(|row| tables.run(row))?;
+    Ok(rows)
+}
+
+/// A period of a group that has so many bytes in fast memory, and in any.
+fn period_row(
+    run: &RunRow,
+    number: u64,
+    period_ms: u64,
+    [fast, all]: [u64; 2],
+    moves: KernelMoves,
+) -> PeriodRow {
+    let base_pages = run.page_size_bytes / PageSize::Base.bytes();
+    PeriodRow {
+        run: run.run.clone(),
+        experiment: run.experiment.clone(),
+        machine: run.machine.clone(),
+        policy: run.policy.clone(),
+        group: run.group.clone(),
+        period: number,
+        time_ms: number * period_ms,
+        pages: all / run.page_size_bytes,
+        fast_pages: fast / run.page_size_bytes,
+        promoted_pages: moves.promoted / base_pages,
+        demoted_pages: moves.demoted / base_pages,
+        applied: run.policy.clone(),
+        hit_ratio: f64::NAN,
+        accessed_ratio: f64::NAN,
+        stability: f64::NAN,
+        ..PeriodRow::default()
+    }
+}
+
+/// What is known of a run without a tracker.
+fn complete(row: &mut RunRow, rival: &dyn Rival, fast_bytes: u64) {
+    row.mover = Some(MOVER.to_owned());
+    row.notes = Some(rival.summary().to_owned());
+    (row.hit_ratio, row.accessed_ratio, row.stability) = (f64::NAN, f64::NAN, f64::NAN);
+    (row.applied_main, row.applied_main_share) = (rival.name().to_owned(), 1.0);
+    row.fast_ratio = match row.pages_max * row.page_size_bytes {
+        0 => 0.0,
+        bytes => (fast_bytes as f64 / bytes as f64).min(1.0),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_linux::rivals;
+
+    #[test]
+    fn what_is_not_known_without_a_tracker_is_no_number() {
+        let mut row = RunRow { page_size_bytes: 2 << 20, ..RunRow::default() };
+        let moves = KernelMoves { promoted: 1024, demoted: 512, migrated: 1536 };
+        let period = period_row(&row, 3, 1000, [64 << 20, 192 << 20], moves);
+        assert_eq!((period.pages, period.fast_pages, period.time_ms), (96, 32, 3000));
+        assert_eq!((period.promoted_pages, period.demoted_pages), (2, 1));
+        assert!(period.hit_ratio.is_nan() && period.stability.is_nan());
+        row.pages_max = period.pages;
+        complete(&mut row, rivals::find("linux").unwrap(), 64 << 20);
+        assert!(row.hit_ratio.is_nan() && (row.fast_ratio - 1.0 / 3.0).abs() < 1e-9);
+        assert_eq!((row.applied_main.as_str(), row.mover.as_deref()), ("linux", Some("kernel")));
+    }
+}
