@@ -57,7 +57,11 @@ impl Events for Screen {
                 None => tell!("  {text}"),
             },
             Event::Period { period, group, hit_ratio, applied } => {
-                let text = format!("{group}: {:.1} % hits, {applied}", 100.0 * hit_ratio);
+                // Without a tracker none is known.
+                let text = match hit_ratio.is_finite() {
+                    true => format!("{group}: {:.1} % hits, {applied}", 100.0 * hit_ratio),
+                    false => format!("{group}: {applied}"),
+                };
                 match &self.bar {
                     Some(bar) => {
                         bar.set_position(period + 1);

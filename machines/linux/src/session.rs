@@ -227,7 +227,8 @@ impl Session {
     pub fn has_kdamonds(&self) -> Result<bool, FileError> {
         let Some((taken, operations)) = self.taken_kdamonds() else { return Ok(true) };
         let is_number = damon::threads(&self.roots)? == Some(taken);
-        Ok(is_number && !damon::has_threads_of_others(&self.roots.kdamonds(), operations.as_deref())?)
+        Ok(is_number
+            && !damon::has_threads_of_others(&self.roots.kdamonds(), operations.as_deref())?)
     }
 
     /// Takes DAMON's interface with this many threads, which trackers will use; again, where somebody else has had it
