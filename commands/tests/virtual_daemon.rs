@@ -142,6 +142,14 @@ fn a_group_without_room_is_told_who_holds_fast_memory() {
     println!("{}", in_guest("debian", &CLOCK, "daemon_live.sh", &["nothing_fast"], 900, &lines));
 }
 
+/// Base pages of which the hot ones are fast and the rest of each range is slow: khugepaged takes the
+/// hot ones with it. terraced brings them up again.
+#[test]
+fn hot_pages_that_khugepaged_joins_in_slow_memory_come_up_again() {
+    let lines = ["without terraced:", "terraced after them:", "terraced beside them:", "all held"];
+    println!("{}", in_guest("debian", &CLOCK, "daemon_live.sh", &["khugepaged"], 1200, &lines));
+}
+
 /// The number behind a word, as in "faults 7".
 fn number_after(line: &str, word: &str) -> f64 {
     let rest = line.split_once(word).unwrap_or_else(|| panic!("no '{word}' in '{line}'")).1;
