@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     caches, compare, completions, coverage, daemon, dram, export, guard, heatmap, import, info,
     lab, machines, man, numactl, plan, policies, profile, rack, record, replay, report, reproduce,
-    restore, run, sweep, top, workloads,
+    restore, run, sweep, top, watch, workloads,
 };
 
 /// Text below the commands in `--help` and in the manual page.
@@ -59,6 +59,7 @@ pub enum Command {
     Workloads(workloads::Arguments),
     Machines(machines::Arguments),
     Dram(dram::Arguments),
+    Watch(watch::Arguments),
     Status(daemon::StatusArguments),
     Explain(daemon::ExplainArguments),
     Top(top::Arguments),
@@ -96,6 +97,7 @@ impl Command {
             Command::Workloads(a) => a.execute(),
             Command::Machines(a) => a.execute(),
             Command::Dram(a) => a.execute(),
+            Command::Watch(a) => a.execute(),
             Command::Status(a) => a.execute(),
             Command::Explain(a) => a.execute(),
             Command::Top(a) => a.execute(),

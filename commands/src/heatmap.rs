@@ -6,12 +6,46 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use terrace_core::InputError;
+use terrace_core::{InputError, refuse};
 use terrace_daemon::control::{Request, SentBin};
 use terrace_results::HeatRow;
 
 use crate::daemon::Socket;
 use crate::show::say;
+
+/// How a picture is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Picture {
+    /// Scalable, with axes.
+    Svg,
+    /// Pixels.
+    Png,
+}
+
+/// What the name of a picture's file asks for.
+pub fn kind(out: &Path) -> Result<Picture, InputError> {
+    match out.extension().and_then(|e| e.to_str()) {
+        Some("svg") => Ok(Picture::Svg),
+        Some("png") => Ok(Picture::Png),
+        _ => Err(refuse!("--out {}: expected a name in .svg or .png", out.display())),
+    }
+}
+
+/// Draws a heat map into a file, whole or not at all.
+pub fn write(out: &Path, rows: &[HeatRow], label: &str) -> anyhow::Result<()> {
+    let nothing = || refuse!("{label}: nothing was observed yet; there is no picture to draw");
+    let picture = match kind(out)? {
+        Picture::Svg => terrace_report::heat_svg(rows, label).ok_or_else(nothing)?.into_bytes(),
+        Picture::Png => terrace_report::heat_png(rows).ok_or_else(nothing)?,
+    };
+    let beside = out.with_extension("partial");
+    std::fs::write(&beside, picture)
+        .and_then(|()| std::fs::rename(&beside, out))
+        .inspect_err(|_| {
+            let _ = std::fs::remove_file(&beside);
+        })
+        .with_context(|| out.display().to_string())
+}
 
 /// Draw which addresses were used when, and which were in fast memory.
 #[derive(Args)]
@@ -35,29 +69,14 @@ pub struct Arguments {
 impl Arguments {
     /// Draws.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
-        let kind = self.out.extension().and_then(|e| e.to_str()).unwrap_or_default().to_owned();
-        if kind != "svg" && kind != "png" {
-            let out = self.out.display();
-            return Err(InputError::new(format_args!(
-                "--out {out}: expected a name in .svg or .png"
-            ))
-            .into());
-        }
+        kind(&self.out)?;
         let folder = Path::new(&self.of);
         let (rows, label) =
             if folder.is_dir() { self.of_results(folder)? } else { self.of_daemon()? };
-        let nothing = || InputError::new(format_args!("{}: nothing was seen yet", self.of));
-        let picture = match kind.as_str() {
-            "svg" => terrace_report::heat_svg(&rows, &label).ok_or_else(nothing)?.into_bytes(),
-            _ => terrace_report::heat_png(&rows).ok_or_else(nothing)?,
-        };
-        let beside = self.out.with_extension("partial");
-        std::fs::write(&beside, picture)
-            .and_then(|()| std::fs::rename(&beside, &self.out))
-            .inspect_err(|_| {
-                let _ = std::fs::remove_file(&beside);
-            })
-            .with_context(|| self.out.display().to_string())?;
+        if rows.is_empty() {
+            return Err(InputError::new(format_args!("{}: nothing was seen yet", self.of)).into());
+        }
+        write(&self.out, &rows, &label)?;
         say!("{}: {label}", self.out.display())?;
         Ok(ExitCode::SUCCESS)
     }

@@ -40,7 +40,9 @@ mod restore;
 mod run;
 mod show;
 mod sweep;
+mod terminal;
 mod top;
+mod watch;
 mod workloads;
 
 use std::process::ExitCode;

@@ -3,20 +3,17 @@
 //! A screen is text that one function makes ([`screen`]); the rest puts it on the terminal and reads
 //! keys.
 
-use std::io::{IsTerminal, Read, Write};
-use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
-use crossterm::{cursor, execute, queue, style, terminal};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_core::InputError;
 use terrace_daemon::discover::shown;
 use terrace_daemon::status::{GroupStatus, Heat, MachineStatus, Status};
 
 use crate::daemon::{self, HEADER, Socket, bytes};
+use crate::terminal::{Key, Screen, cut};
 
 /// Show the groups of a running terraced, again and again.
 ///
@@ -54,12 +51,6 @@ impl Arguments {
             }
             return Ok(ExitCode::SUCCESS);
         }
-        if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-            return Err(InputError::new(
-                "standard input or output is no terminal; expected one, or use --once",
-            )
-            .into());
-        }
         let screen = Screen::take()?;
         let watched = self.watch(status);
         drop(screen);
@@ -71,11 +62,11 @@ impl Arguments {
         let every = Duration::from_secs_f64(self.every);
         let mut chosen = 0usize;
         loop {
-            let size = terminal::size()?;
+            let size = Screen::size()?;
             chosen = chosen.min(status.groups.len().saturating_sub(1));
-            put(&screen(&status, chosen, size))?;
+            Screen::put(&screen(&status, chosen, size))?;
             let due = Instant::now() + every;
-            match key(due)? {
+            match Screen::key(due)? {
                 Some(Key::End) => return Ok(()),
                 Some(Key::Down) => chosen += 1,
                 Some(Key::Up) => chosen = chosen.saturating_sub(1),
@@ -84,77 +75,6 @@ impl Arguments {
             }
         }
     }
-}
-
-/// The terminal, until it is dropped: a screen of its own, keys as they are pressed.
-struct Screen;
-
-impl Screen {
-    fn take() -> std::io::Result<Self> {
-        terminal::enable_raw_mode()?;
-        let screen = Screen;
-        execute!(std::io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)?;
-        Ok(screen)
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        let _ = execute!(std::io::stdout(), cursor::Show, terminal::LeaveAlternateScreen);
-        let _ = terminal::disable_raw_mode();
-    }
-}
-
-#[derive(Debug, PartialEq)]
-enum Key {
-    Up,
-    Down,
-    End,
-    Other,
-}
-
-/// The next key, unless none is pressed until then.
-fn key(due: Instant) -> std::io::Result<Option<Key>> {
-    let stdin = std::io::stdin();
-    let left = due.saturating_duration_since(Instant::now());
-    let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-    let ready =
-        match poll(&mut [PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)], Some(&limit)) {
-            // A change of the window's size, for one.
-            Err(rustix::io::Errno::INTR) => return Ok(Some(Key::Other)),
-            ready => ready?,
-        };
-    if ready == 0 {
-        return Ok(None);
-    }
-    let mut pressed = [0; 64];
-    let n = stdin.lock().read(&mut pressed)?;
-    Ok(Some(meaning(&pressed[..n])))
-}
-
-/// The pressed key; nothing at all if the terminal has gone.
-fn meaning(pressed: &[u8]) -> Key {
-    match pressed {
-        b"k" | b"\x1b[A" | b"\x1bOA" => Key::Up,
-        b"j" | b"\x1b[B" | b"\x1bOB" => Key::Down,
-        b"" | b"q" | b"\x1b" | b"\x03" => Key::End,
-        _ => Key::Other,
-    }
-}
-
-fn put(lines: &[String]) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    queue!(out, cursor::MoveTo(0, 0))?;
-    for (row, line) in lines.iter().enumerate() {
-        queue!(
-            out,
-            cursor::MoveTo(0, row as u16),
-            style::Print(line),
-            terminal::Clear(terminal::ClearType::UntilNewLine)
-        )?;
-    }
-    queue!(out, terminal::Clear(terminal::ClearType::FromCursorDown))?;
-    out.flush()
 }
 
 /// The lines of a screen of this width and height.
@@ -181,10 +101,6 @@ fn screen(status: &Status, chosen: usize, (width, height): (u16, u16)) -> Vec<St
     lines.truncate(usize::from(height.max(2)) - 1);
     lines.push(cut("up, down: choose a group   q: end", width));
     lines
-}
-
-fn cut(line: &str, width: u16) -> String {
-    line.chars().take(width.into()).collect()
 }
 
 /// A group in full.
@@ -305,11 +221,5 @@ mod tests {
             assert!(lines.len() <= usize::from(height.max(2)), "{width} x {height}: {lines:?}");
         }
         assert!(screen(&Status::default(), 0, (80, 24)).join(" ").contains("no group"));
-    }
-
-    #[test]
-    fn keys_mean_what_the_last_line_says() {
-        assert_eq!([&b"q"[..], b"\x03", b""].map(meaning), [Key::End, Key::End, Key::End]);
-        assert_eq!([&b"\x1b[A"[..], b"j", b"x"].map(meaning), [Key::Up, Key::Down, Key::Other]);
     }
 }

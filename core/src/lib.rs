@@ -19,7 +19,8 @@
 //! - [`parameters`] and [`mod@size`]: how parameters of experiment files are read;
 //! - [`policies`]: one file each, and their registry;
 //! - [`curve`] and [`partitioning`]: what fast memory is worth to groups, and how it is divided;
-//! - [`heat`]: accesses by address and period, binned;
+//! - [`heat`]: accesses by address and period, binned; [`working_set`]: how much memory is used, and
+//!   how its accesses are spread;
 //! - [`oracle`]: the future, and the best placement that it allows;
 //! - [`projection`]: run time on tiers of other latencies;
 //! - [`interfaces`]: the other two traits of the loop, [`interfaces::Tracker`] and [`interfaces::Mover`].
@@ -47,6 +48,7 @@ pub mod remap;
 pub mod scan;
 pub mod select;
 pub mod size;
+pub mod working_set;
 
 pub use input_error::InputError;
 

@@ -70,6 +70,22 @@ impl Conflict {
     pub fn prevents_tracking(&self) -> bool {
         ["damon_module", "tracefs_unmounted"].contains(&self.name)
     }
+
+    /// Whether it matters to whoever tracks and moves nothing. What clears accessed bits beside
+    /// DAMON matters too, but not so much that a host should be changed for it.
+    pub fn concerns_tracking(&self) -> bool {
+        const OTHERS: [&str; 8] = [
+            "one_tier",
+            "cap_sys_nice",
+            "mglru",
+            "numa_balancing",
+            "demotion",
+            "thp_missing",
+            "thp_off",
+            "thp_madvise",
+        ];
+        !OTHERS.contains(&self.name) && self.name != "thp_on"
+    }
 }
 
 impl fmt::Display for Conflict {

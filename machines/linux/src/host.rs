@@ -46,6 +46,9 @@ pub struct HostOptions {
     /// Nothing on the host is changed but what only tracking itself needs: DAMON's threads and
     /// trace instances. Settings that conflict stay as they are, whatever leave there is.
     pub dry_run: bool,
+    /// Groups are tracked and never moved: one tier is enough, and of the settings that conflict only
+    /// those are changed that keep anybody from tracking.
+    pub observe_only: bool,
     /// Fast and slow nodes, where the firmware says nothing or the wrong thing.
     pub nodes: Option<(Vec<u32>, Vec<u32>)>,
     /// By what pages are tracked and moved.
@@ -66,6 +69,7 @@ impl HostOptions {
             fix_conflicts: false,
             accept_conflicts: false,
             dry_run: false,
+            observe_only: false,
             nodes: None,
             mechanisms: Mechanisms::Auto,
             max_groups: 8,
@@ -239,7 +243,10 @@ impl Host {
             None => tiers::discover(roots)?,
         };
         let probe = PagemapScan::probe(roots);
-        let conflicts = conflicts::find(roots, &topology, options.intent, probe)?;
+        let mut conflicts = conflicts::find(roots, &topology, options.intent, probe)?;
+        if options.observe_only {
+            conflicts.retain(Conflict::concerns_tracking);
+        }
         Ok((topology, backend.conflicts_among(conflicts)))
     }
 
@@ -266,7 +273,7 @@ impl Host {
             if !needed.is_empty() {
                 return Err(HostError::Conflicts(needed));
             }
-        } else if options.fix_conflicts {
+        } else if options.fix_conflicts || options.observe_only {
             fix(&session, &conflicts)?;
         } else if !fixable.is_empty() && !options.accept_conflicts {
             return Err(HostError::Conflicts(fixable.into_iter().cloned().collect()));
@@ -376,7 +383,7 @@ impl Host {
         for group in &groups {
             self.check(group)?;
         }
-        if !self.topology.is_tiered() {
+        if !self.topology.is_tiered() && !self.options.observe_only {
             return Err(HostError::Group {
                 name: groups.first().map_or_else(String::new, |g| g.name.clone()),
                 message: format!(
@@ -400,7 +407,7 @@ impl Host {
             self.session.take_kdamonds(self.options.max_groups)?;
         }
         if !self.taken {
-            if !self.options.dry_run {
+            if !self.options.dry_run && !self.options.observe_only {
                 self.backend.set_up(&self.options.roots, &self.session)?;
             }
             self.taken = true;
@@ -614,6 +621,27 @@ mod tests {
         host.close().unwrap();
         assert_eq!(get(&roots.lru_gen()), "0x0007");
         assert_eq!(get(&roots.numa_balancing()), "1");
+    }
+
+    #[test]
+    fn a_host_of_one_tier_is_observed_and_keeps_its_settings() {
+        let (keep, roots) = clean_host();
+        put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+        put(keep.path(), "sys/module/damon_stat/parameters/enabled", "Y\n");
+        put(keep.path(), "sys/fs/cgroup/app/cgroup.procs", "");
+        put(keep.path(), "sys/devices/system/node/has_memory", "0\n");
+        assert!(!tiers::discover(&roots).unwrap().is_tiered());
+        assert!(refusal(Host::open(options(&roots))).contains("of one tier"));
+        let observing = HostOptions { observe_only: true, ..options(&roots) };
+        let mut host = Host::open(observing).unwrap();
+        // What keeps everybody from DAMON is off for as long as this lasts, and nothing else.
+        let stat = roots.damon_module("damon_stat");
+        assert_eq!((get(&stat), get(&roots.lru_gen())), ("N".into(), "0x0007\n".into()));
+        let app = Source::Cgroup("app".into());
+        let group = GroupSpec { by_range: true, ..GroupSpec::new("g", app, PageSize::Huge, 1000) };
+        assert_eq!(host.attach(vec![group]).unwrap().len(), 1);
+        host.close().unwrap();
+        assert_eq!(get(&stat), "Y");
     }
 
     #[test]

@@ -59,6 +59,24 @@ pub fn alive(roots: &Roots, pid: u32) -> Result<Option<Process>, FileError> {
         .map(|s| Process { pid, start_ticks: s.start_ticks }))
 }
 
+/// A process and all that descend from it now, ascending. Those that end meanwhile are left out.
+pub fn descendants(roots: &Roots, pid: u32) -> Result<Vec<u32>, FileError> {
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(&parent) = found.get(next) {
+        next += 1;
+        let tasks = std::fs::read_dir(roots.process(parent).join("task"));
+        for task in tasks.into_iter().flatten().flatten() {
+            let path = task.path().join("children");
+            let text = files::read(&path)?.unwrap_or_default();
+            found.extend(text.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
 /// Processor time of a thread: to the nanosecond where the kernel keeps it (`schedstat`), else in
 /// ticks of 10 ms.
 pub fn cpu_ns(roots: &Roots, pid: u32) -> Option<u64> {
