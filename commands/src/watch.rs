@@ -22,6 +22,7 @@ use terrace_linux::roots::Roots;
 use terrace_linux::sampling::Samples;
 use terrace_linux::{AttachedGroup, GroupSpec, GuardCommand, Host, HostOptions, Source, signals};
 use terrace_linux::{cgroup::Cgroup, process};
+use terrace_workloads::kinds::LiveProgram;
 
 use crate::heatmap;
 use crate::show::{say, tell};
@@ -71,6 +72,9 @@ impl Arguments {
         }
         let roots = Roots::default();
         let found = self.target.as_deref().map(|t| target(&roots, t)).transpose()?;
+        if let Some(program) = self.command.first() {
+            LiveProgram::Host(program.into()).locate().map_err(InputError::new)?;
+        }
         let stop = signals::stop_flag().context("catching signals")?;
         let mut host = Host::open(HostOptions {
             guard: Some(GuardCommand::this_program(["guard"]).context("finding the guard")?),

@@ -231,3 +231,52 @@ fn killing_the_engine_at_any_moment_harms_nothing() {
     assert!(number("in the middle of a run") >= 20, "{printed}");
     assert!(number("pages migrated") > 0, "{printed}");
 }
+
+/// The bytes that a summary of `terrace watch` gives behind a word, in MB.
+fn megabytes(summary: &str, line: &str, behind: &str) -> f64 {
+    let found = summary.lines().find(|l| l.trim_start().starts_with(line));
+    let line = found.unwrap_or_else(|| panic!("{line}: {summary}"));
+    let at = line.find(behind).unwrap_or_else(|| panic!("{behind}: {line}")) + behind.len();
+    let number = line[at..].trim_start().split('M').next().unwrap();
+    number.parse().unwrap_or_else(|e| panic!("{number}: {e}: {line}"))
+}
+
+#[test]
+fn the_memory_that_a_program_uses_is_watched_and_the_host_left_as_it_was() {
+    let _machine = one_machine_at_a_time();
+    let script = format!("{}/tests/watch.sh:/srv/watch.sh", env!("CARGO_MANIFEST_DIR"));
+    let workload = workload_program();
+    let output = terrace(&[
+        "lab",
+        "--fast",
+        "768M",
+        "--slow",
+        "512M",
+        "--instructions-as-time",
+        "--timeout",
+        "900",
+        "--program",
+        env!("CARGO_BIN_EXE_terrace"),
+        "--program",
+        workload.to_str().unwrap(),
+        "--file",
+        &script,
+        "--",
+        "sh",
+        "/srv/watch.sh",
+    ]);
+    let printed = printed(&output);
+    assert!(output.status.success() && printed.contains("all held"), "{printed}");
+    // Of a command and of a process: 50 of 200 MB are hot, the rest is never accessed again.
+    let summaries: Vec<_> = printed.split(" in ranges of 2 MB").skip(1).collect();
+    assert_eq!(summaries.len(), 2, "{printed}");
+    for summary in summaries {
+        let accessed = megabytes(summary, "accessed", "accessed");
+        let hot = megabytes(summary, "accesses", "99 % in");
+        assert!((46.0..=56.0).contains(&accessed), "{accessed} MB: {summary}");
+        assert!((40.0..=60.0).contains(&hot), "{hot} MB: {summary}");
+    }
+    let untouched =
+        megabytes(printed.rsplit("in ranges of 2 MB").next().unwrap(), "untouched", "untouched");
+    assert!((140.0..=152.0).contains(&untouched), "{untouched} MB: {printed}");
+}
