@@ -46,7 +46,7 @@ for program in $image/usr/bin/*; do
         cp -nL "$library" "$image$library"
     done
 done
-tar -C $image -c . | podman import --quiet - localhost/terrace:0.1.0 >/tmp/play.log 2>&1 || fail "podman import" /tmp/play.log
+tar -C $image -c . | podman import --quiet - localhost/terrace:0.2.0 >/tmp/play.log 2>&1 || fail "podman import" /tmp/play.log
 cp /srv/terrace /usr/local/bin/
 
 # Redis, of the user redis, with its memory in the slow tier: pages that are read must come up.
