@@ -214,7 +214,7 @@ mod tests {
             let mut counts = [0; PAGES];
             for (page, count) in counts.iter_mut().enumerate() {
                 let odds = if page < PAGES / 3 { 80 } else { 800 };
-                *count = (0..20).filter(|_| random.next_u64() % odds == 0).count() as u8;
+                *count = (0..20).filter(|_| random.next_u64().is_multiple_of(odds)).count() as u8;
             }
             shares.observe(&period(20, 50_000, &counts));
             let mut order: Vec<usize> = (0..PAGES).collect();
