@@ -373,22 +373,27 @@ unsigned long migrate_randomly(unsigned long wanted)
 {
 	uint64_t addrs[1024], seed = 10;
 	int32_t status[1024];
+	bool elsewhere[1024];
 	unsigned long done = 0;
 	double begun = now();
 
 	while (done < wanted && failures < 20 && now() - begun < seconds) {
-		int err, node = next(&seed) & 1;
+		unsigned long first = next(&seed);
+		int err, node = first & 1;
 
-		for (int i = 0; i < 1024; i++)
-			addrs[i] = (uintptr_t)st.p + next(&seed) % st.pages * PAGE;
-		/* Those that were there already are not counted. */
-		for (int i = 0; i < 1024; i++)
-			done += node_of((void *)addrs[i]) == !node;
+		/* None twice: their number is a power of two. */
+		for (int i = 0; i < 1024; i++) {
+			addrs[i] = (uintptr_t)st.p + (first + i * 1021UL) % st.pages * PAGE;
+			elsewhere[i] = node_of((void *)addrs[i]) == !node;
+		}
 		err = migrate(addrs, 1024, node, status);
 		if (err < 0) {
 			fail("TM_MIGRATE: %s", strerror(-err));
 			break;
 		}
+		/* Neither those that were there already, nor those that stayed. */
+		for (int i = 0; i < 1024; i++)
+			done += elsewhere[i] && !status[i];
 		usleep(1000);
 	}
 	return done;
