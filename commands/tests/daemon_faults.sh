@@ -41,7 +41,7 @@ end() {
 # What the status says of a group: its counter of failed moves by a reason, its error, its state.
 in_group() {
     terrace status --format json >/tmp/status.json || return 1
-    awk -v group="\"name\": \"group:/$1\"" '
+    awk -v group=":/$1\"" '
         index($0, "\"name\": ") { ours = index($0, group) }
         index($0, "\"unmanaged\": ") { ours = 0 }
         ours' /tmp/status.json
@@ -104,14 +104,21 @@ max_groups = 4
 max_processes = 100
 [[groups]]
 name = "group"
-cgroup = "/{long,held,twin,pool,dying,short,crowd}"
+cgroup = "/{long,held,twin,pool,short,crowd}"
 policy = "lru"
 fast_ratio = 0.5
+# So slow that it can be killed as it is moved.
+[[groups]]
+name = "slow"
+cgroup = "/{dying,dead}"
+policy = "lru"
+fast_ratio = 0.5
+bandwidth = "16M"
 EOF
-# Groups are named group:/NAME by their entry.
+# Groups are named ENTRY:/NAME.
 value() {
     terrace status --format json >/tmp/status.json || return 1
-    awk -v group="\"name\": \"group:/$1\"" -v key="\"$2\":" '
+    awk -v group=":/$1\"" -v key="\"$2\":" '
         index($0, "\"name\": ") { ours = index($0, group) }
         ours && index($0, key) { gsub(/[^0-9.]/, "", $2); print $2; exit }' /tmp/status.json
 }
