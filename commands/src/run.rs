@@ -29,8 +29,8 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   kernel = "bzImage"          # of vm (Debian's packaged kernel)
   clock = "host"              # of vm: or "instructions", one a ns, or
                               # "memory", see below (host)
-  full = true                 # of vm and host: others have the rest of fast
-                              # memory meanwhile (false)
+  full = false                # of vm and host: true lets others have the rest
+                              # of fast memory meanwhile (false)
   fidelity = "interval"       # of sim: or "trace", see below (interval)
   sample_reads = 0            # one read in so many is told to policies, of
                               # "profile" and at trace fidelity (0: none)

@@ -74,7 +74,7 @@ fn experiments_that_cannot_be_are_refused_and_leave_nothing() {
         ("[machine]\nfast = \"32M\"\nslow = \"16M\"", &["50331648 bytes, expected 67108864"]),
         ("[policies.amp]\nwindow = 3", &["policy 'amp'", "unknown field `window`"]),
         ("[policies.amp]\nwindow_periods = \"3\"", &["window_periods: got string \"3\", expected"]),
-        ("[policies.amp]\nrandom_margin = 1.5", &["random_margin is 1.5; expected a ratio from"]),
+        ("[policies.amp]\nrandom_margin = 1.5", &["random_margin is 1.5; expected 0 to 1"]),
         ("[policies.amp]\nrandom_margin = nan", &["random_margin: got null, expected a number"]),
         ("[policies]\namp = 3", &["policy 'amp'", "expected a table"]),
         ("[policies.best]\nx = 1", &["no policy is named 'best'", "terrace policies"]),

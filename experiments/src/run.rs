@@ -303,17 +303,20 @@ fn under_rivals(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
         )
         .into());
     }
-    let mut runs: Vec<Run<'_>> = Vec::new();
-    for name in &request.rivals {
+    let mut wanted = Vec::new();
+    for (index, name) in request.rivals.iter().enumerate() {
         let Some(rival) = rivals::find(name) else {
             let all: Vec<&str> = rivals::ALL.iter().map(|rival| rival.name()).collect();
             return Err(refuse!("rival '{name}': expected one of {}", all.join(", ")).into());
         };
-        if runs.iter().any(|r| &r.name == name) {
+        if request.rivals[..index].contains(name) {
             return Err(refuse!("rival '{name}' is named twice: expected each once").into());
         }
-        let experiment = request.experiment.on_a_full_node()?;
-        runs.push(Run { name: name.clone(), experiment, rival: Some(rival), request });
+        wanted.push((name.clone(), rival));
     }
-    Ok(runs)
+    let run = |(name, rival)| {
+        let experiment = request.experiment.on_a_full_node()?;
+        Ok(Run { name, experiment, rival: Some(rival), request })
+    };
+    wanted.into_iter().map(run).collect()
 }
