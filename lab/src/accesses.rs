@@ -163,7 +163,7 @@ pub struct Window {
     /// By the kernel: addresses in the upper half.
     pub kernel: Vec<NodeAccesses>,
     /// Of those by programs, loads and stores of the fast and of the slow node by programs with the
-    /// compatible layout (`setarch -L`), which are told from others by their addresses.
+    /// compatible layout (`setarch -L`), which are recognised by their addresses.
     pub apart: [u64; 2],
     /// Accesses to devices.
     pub devices: u64,

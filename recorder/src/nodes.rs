@@ -227,7 +227,7 @@ struct MarkEntry {
     base_pages: [[AtomicU64; PLACES]; 2],
     /// The same in pages of 2 MiB.
     huge_pages: [[AtomicU64; PLACES]; 2],
-    /// By place, since the machine began: those of programs that are told apart.
+    /// By place, since the machine began: those of programs that are counted apart.
     apart: [AtomicU64; PLACES],
     devices: AtomicU64,
 }

@@ -69,7 +69,7 @@ struct Processor {
 
 /// Joins the one who started the machine; false when this is not its memory. With a file of `pages`,
 /// it gets a line at each mark with the accesses by huge page; one of `apart` those of programs that
-/// are told apart, by base page of their addresses. The first `left_out` windows are not counted, and
+/// are counted apart, by base page of their addresses. The first `left_out` windows are not counted, and
 /// take less time.
 pub fn begin(counts: NodeCounts, pages: Option<File>, apart: Option<File>, left_out: u64) -> bool {
     let Some((nodes, filter)) = counts.join() else { return false };
