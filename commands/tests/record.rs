@@ -169,7 +169,8 @@ fn a_full_disk_is_told_and_leaves_nothing() {
 #[test]
 fn what_is_missing_is_told_in_one_line() {
     let place = Place::new();
-    let alone = place.path("terrace");
+    let alone = place.path("alone/terrace");
+    std::fs::create_dir(place.path("alone")).unwrap();
     std::fs::copy(TERRACE, &alone).unwrap();
     let run = |program: &Path, arguments: &[&str], path: &str| {
         let mut command = Command::new(program);
@@ -183,8 +184,12 @@ fn what_is_missing_is_told_in_one_line() {
         let path = "/usr/bin:/bin";
         run(&alone, &[], path).refused(&["libterrace_recorder_plugin.so", "'make build'"]);
         run(&alone, &["--plugin", "/none"], path).refused(&["plug-in '/none'", "give the path"]);
+        // One that lies a folder above is anyone's.
+        std::fs::write(place.path("libterrace_recorder_plugin.so"), "").unwrap();
+        run(&alone, &[], path).refused(&["libterrace_recorder_plugin.so", "'make build'"]);
+        std::fs::remove_file(place.path("libterrace_recorder_plugin.so")).unwrap();
     }
-    assert_eq!(place.names(), ["terrace"]);
+    assert_eq!(place.names(), ["alone"]);
 }
 
 #[test]

@@ -9,9 +9,12 @@ use crate::program;
 const QEMU: &str = "qemu-x86_64";
 /// The plug-in's file.
 pub(crate) const PLUGIN: &str = "libterrace_recorder_plugin.so";
-/// Where it is, seen from the folder of the running program: beside it, as cargo builds it; one
-/// up, for cargo's tests and examples; where `make install` puts it.
-const FOLDERS: [&str; 3] = ["", "..", "../lib/terrace"];
+/// Where it is, seen from the folder of the running program: beside it, as cargo builds it, or where
+/// `make install` puts it.
+const FOLDERS: [&str; 2] = ["", "../lib/terrace"];
+/// The folders in which cargo puts tests and examples: theirs is one up. For no other program, as it
+/// may stand in a folder of `/tmp`, where anyone can put a file.
+const CARGOS: [&str; 2] = ["deps", "examples"];
 
 /// What stands behind the number of the interface in the plug-in's file.
 pub const INTERFACE_MARK: [u8; 28] = *b"terrace: the interface above";
@@ -63,8 +66,10 @@ pub fn plugin(given: Option<&Path>) -> Result<PathBuf, RecordError> {
                 source,
             })?;
             let folder = running.parent().unwrap_or(Path::new("."));
+            let of_cargo = CARGOS.iter().any(|name| folder.ends_with(name));
             FOLDERS
                 .iter()
+                .chain(of_cargo.then_some(&".."))
                 .find_map(|place| folder.join(place).join(PLUGIN).canonicalize().ok())
                 .ok_or_else(|| RecordError::NoPlugin(folder.display().to_string()))?
         }
