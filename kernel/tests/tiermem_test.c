@@ -349,6 +349,7 @@ static const struct {
 	{ "pt-dax", test_pt_dax, TABLES, false },
 	{ "hard-movable", test_hard_movable, TABLES, false },
 	{ "hard-cpuset", test_hard_cpuset, POLICY, false },
+	{ "five-levels", test_five_levels, POLICY | TABLES, false },
 	{ "exchange", test_exchange, EXCHANGE, false },
 	{ "exchange-huge", test_exchange_huge, EXCHANGE, false },
 	{ "exchange-refusals", test_exchange_refusals, EXCHANGE, false },
@@ -491,6 +492,10 @@ int main(int argc, char **argv)
 	if (argc == 4 && !strcmp(argv[1], "--entry-tables")) {
 		device = atoi(argv[3]);
 		return entry_tables(atoi(argv[2]));
+	}
+	if (argc == 4 && !strcmp(argv[1], "--five-levels")) {
+		device = atoi(argv[3]);
+		return levels_after_exec();
 	}
 	while ((option = getopt(argc, argv, "cn:s:")) != -1) {
 		switch (option) {

@@ -167,6 +167,7 @@ void test_pt_collapse(void);
 void test_pt_dax(void);
 void test_hard_movable(void);
 void test_hard_cpuset(void);
+void test_five_levels(void);
 void test_exchange(void);
 void test_exchange_huge(void);
 void test_exchange_refusals(void);
@@ -213,5 +214,6 @@ void test_fault_scan(void);
 void test_uffd_stress(void);
 /* What the program does when it is executed by the test of placement. */
 int entry_tables(int node);
+int levels_after_exec(void);
 
 #endif
