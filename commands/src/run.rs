@@ -40,7 +40,9 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   policy = "amp"              # see 'terrace policies' (amp)
   fast_ratio = 0.5            # its fast memory over its footprint,
                               # or its size: fast = "512M"
-  page_size = "2M"            # tracked and moved in these: 2M or 4K (2M)
+  page_size = "2M"            # tracked and moved in these: 2M, 4K, or auto:
+                              # vm and host: in ranges of 2M whatever maps them,
+                              # bits sampled often; else as 2M (2M)
   moved_pages_per_period = 64 # at most (without bound)
 
   [groups.workload]

@@ -38,7 +38,11 @@ fn experiments_that_cannot_be_are_refused_and_leave_nothing() {
         (groups, "groups = []", &["no groups: expected at least one [[groups]] section"]),
         ("policy = \"amp\"", "polici = 1", &["line 6", "`polici`", "`policy`"]),
         ("policy = \"amp\"", "policy = \"best\"", &["'best'", "first-touch", "amp"]),
-        ("policy = \"amp\"", "page_size = \"1G\"", &["line 6", "`1G`, expected `4K` or `2M`"]),
+        (
+            "policy = \"amp\"",
+            "page_size = \"1G\"",
+            &["line 6", "got '1G', expected \"auto\", \"2M\" or \"4K\""],
+        ),
         (ratio, "fast_ratio = 1.5", &["group 'g'", "fast_ratio = 1.5: expected 0 to 1"]),
         (ratio, "fast_ratio = -0.1", &["fast_ratio = -0.1: expected 0 to 1"]),
         (ratio, "fast_ratio = nan", &["fast_ratio = NaN: expected 0 to 1"]),

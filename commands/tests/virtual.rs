@@ -166,17 +166,20 @@ fn scans_of_the_virtual_machine_give_the_same_plans_again() {
 }
 
 #[test]
-fn two_groups_have_their_own_policies_at_the_same_time() {
+fn groups_have_their_own_policies_and_pages_at_the_same_time() {
     let _machine = one_machine_at_a_time();
     let folder = tempfile::tempdir().unwrap();
-    let group = |name: &str, policy: &str, hot: &str| {
+    let group = |name: &str, policy: &str, pages: &str, hot: &str| {
         format!(
             "[[groups]]\nname = \"{name}\"\npolicy = \"{policy}\"\nfast_ratio = 0.5\n\
-             [groups.workload]\nkind = \"hotcold\"\nfootprint_mib = 64\nhot_ratio = {hot}\n"
+             page_size = \"{pages}\"\n[groups.workload]\nkind = \"hotcold\"\nfootprint_mib = 64\nhot_ratio = {hot}\n"
         )
     };
     let file = folder.path().join("two.toml");
-    let groups = group("young", "lru", "0.25") + &group("often", "lfu", "0.5");
+    // The third has its memory in base pages, which are tracked and moved by ranges of 2 MB.
+    let groups = group("young", "lru", "2M", "0.25")
+        + &group("often", "lfu", "2M", "0.5")
+        + &group("ranges", "lru", "auto", "0.25");
     std::fs::write(&file, format!("name = \"two\"\nperiod_ms = 1000\nperiods = 8\n{groups}"))
         .unwrap();
     let out = folder.path().join("out");
@@ -185,8 +188,8 @@ fn two_groups_have_their_own_policies_at_the_same_time() {
     assert!(output.status.success(), "{}", printed(&output));
     let rows = read::<RunRow>(&out).unwrap();
     let names: Vec<_> = rows.iter().map(|r| (r.group.as_str(), r.policy.as_str())).collect();
-    assert_eq!(names, [("young", "lru"), ("often", "lfu")]);
-    for (row, hot) in rows.iter().zip([0.25, 0.5]) {
+    assert_eq!(names, [("young", "lru"), ("often", "lfu"), ("ranges", "lru")]);
+    for (row, hot) in rows.iter().zip([0.25, 0.5, 0.25]) {
         assert_eq!((row.pages_max, row.checksum_ok), (32, Some(true)), "{row:?}");
         // Half of the pages are fast at the end, and all the hot ones are among them.
         assert!((row.accessed_ratio - hot).abs() < 0.1, "{row:?}");

@@ -1,7 +1,7 @@
 //! Pages and where they are in virtual memory: page sizes, ranges, and the layout that gives every
 //! page of a group a dense index.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The size of the pages a group is tracked and moved in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -20,6 +20,44 @@ impl PageSize {
         match self {
             PageSize::Base => 4 << 10,
             PageSize::Huge => 2 << 20,
+        }
+    }
+}
+
+/// What is tracked and moved as a page, as configurations name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub enum GroupPages {
+    /// Ranges of 2 MB, whatever maps them. Where memory is simulated, as huge pages.
+    #[default]
+    #[serde(rename = "auto")]
+    Ranges,
+    /// Huge pages; memory in base pages is not managed.
+    #[serde(rename = "2M")]
+    Huge,
+    /// Base pages; memory in huge pages is not managed.
+    #[serde(rename = "4K")]
+    Base,
+}
+
+impl GroupPages {
+    /// Size of what counts as a page.
+    pub fn size(self) -> PageSize {
+        match self {
+            GroupPages::Ranges | GroupPages::Huge => PageSize::Huge,
+            GroupPages::Base => PageSize::Base,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for GroupPages {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match String::deserialize(deserializer)?.as_str() {
+            "auto" => Ok(GroupPages::Ranges),
+            "2M" => Ok(GroupPages::Huge),
+            "4K" => Ok(GroupPages::Base),
+            other => Err(serde::de::Error::custom(format!(
+                "got '{other}', expected \"auto\", \"2M\" or \"4K\""
+            ))),
         }
     }
 }

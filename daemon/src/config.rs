@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
-use terrace_core::page::PageSize;
+use terrace_core::page::{GroupPages, PageSize};
 use terrace_core::parameters::in_plain_words;
 use terrace_core::policy;
 use terrace_core::size::Size;
@@ -286,41 +286,6 @@ fn old_throttle_line(text: &str) -> Option<usize> {
 
 fn amp() -> String {
     "amp".to_owned()
-}
-
-/// What is tracked and moved as a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum GroupPages {
-    /// "auto": ranges of 2 MB, whatever maps them.
-    #[default]
-    Ranges,
-    /// "2M": huge pages; memory in base pages is not managed.
-    Huge,
-    /// "4K": base pages; memory in huge pages is not managed.
-    Base,
-}
-
-impl GroupPages {
-    /// Size of what counts as a page.
-    pub fn size(self) -> PageSize {
-        match self {
-            GroupPages::Ranges | GroupPages::Huge => PageSize::Huge,
-            GroupPages::Base => PageSize::Base,
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for GroupPages {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match String::deserialize(deserializer)?.as_str() {
-            "auto" => Ok(GroupPages::Ranges),
-            "2M" => Ok(GroupPages::Huge),
-            "4K" => Ok(GroupPages::Base),
-            other => Err(serde::de::Error::custom(format!(
-                "got '{other}', expected \"auto\", \"2M\" or \"4K\""
-            ))),
-        }
-    }
 }
 
 /// How much fast memory a group may use.

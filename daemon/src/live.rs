@@ -19,7 +19,7 @@ use terrace_linux::session::GuardHealth;
 use terrace_linux::tiers::Topology;
 use terrace_linux::{GroupSpec, GuardCommand, Host, HostError, HostOptions, Source};
 
-use crate::config::{Config, GroupPages, Settings};
+use crate::config::{Config, Settings};
 use crate::discover::{BOUNDS, Wanted};
 use crate::history::Identity;
 use crate::machine::{Attached, Machine, Probe};
@@ -31,9 +31,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// What a configuration asks of a host: pages of the sizes that its groups have.
 #[must_use]
 pub fn intent(config: &Config) -> Intent {
-    let any = |pages| config.groups.iter().any(|g| g.get_ref().page_size == pages);
-    // Ranges are tracked whatever maps them: no setting of huge pages is in the way.
-    Intent { huge: any(GroupPages::Huge), base: any(GroupPages::Base), cgroups: true }
+    Intent::of(config.groups.iter().map(|g| g.get_ref().page_size))
 }
 
 /// This host, opened.

@@ -57,7 +57,7 @@ impl<'a> Collector<'a> {
             policy: g.policy.clone(),
             parameters: experiment.parameters_of(&g.policy),
             policy_seed: experiment.seed,
-            page_size: g.page_size,
+            page_size: g.page_size.size(),
             fast_share: g.fast_ratio.unwrap_or(0.0),
         };
         let header = Header {
@@ -71,7 +71,7 @@ impl<'a> Collector<'a> {
         };
         let recording = PeriodWriter::create(&run.recording(), header)?;
         let member = |(row, spec): (RunRow, &GroupSpec)| Member {
-            heat: Heat::new(spec.page_size),
+            heat: Heat::new(spec.page_size.size()),
             row,
             ratio_is_given: spec.fast_ratio.is_some(),
             lost: 0,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use terrace_core::page::PageSize;
+use terrace_core::page::{GroupPages, PageSize};
 use terrace_core::parameters::in_plain_words;
 use terrace_core::policy::{self, Policy, PolicyError};
 use terrace_engine::FastLimit;
@@ -226,9 +226,10 @@ pub struct GroupSpec {
     /// Its fast memory as a size. Give this or `fast_ratio`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fast: Option<Size>,
-    /// Size of the pages it is tracked and moved in.
+    /// What is tracked and moved as a page. On a live machine, with "auto", programs get their
+    /// pages as they are packaged, and accessed bits are sampled several times a period.
     #[serde(default = "huge")]
-    pub page_size: PageSize,
+    pub page_size: GroupPages,
     /// Pages that may be moved for it in a period; no limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved_pages_per_period: Option<u64>,
@@ -253,8 +254,8 @@ fn amp() -> String {
     "amp".to_owned()
 }
 
-fn huge() -> PageSize {
-    PageSize::Huge
+fn huge() -> GroupPages {
+    GroupPages::Huge
 }
 
 /// A workload by its kind; the other keys are the kind's own parameters.

@@ -1,7 +1,7 @@
 //! Runs on this host's own tiers: starts the workloads, each in a control group of its own,
 //! tracks and moves their pages, and leaves the host as it was.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use anyhow::Context;
 use serde::Deserialize;
 use serde_json::json;
 use terrace_core::interfaces::{Mover as _, Tracker as _};
-use terrace_core::page::PageSize;
+use terrace_core::page::{GroupPages, PageSize};
 use terrace_core::policy::Allocation;
 use terrace_engine::{Engine, Group, Options};
 use terrace_linux::cgroup::Cgroup;
@@ -18,6 +18,7 @@ use terrace_linux::conflicts::{self, Intent, Severity};
 use terrace_linux::process;
 use terrace_linux::rivals::{KernelMoves, RivalHost};
 use terrace_linux::roots::Roots;
+use terrace_linux::sampling::Samples;
 use terrace_linux::tiers::Topology;
 use terrace_linux::{
     GroupSpec as Attach, GuardCommand, Host, HostError, HostOptions, Source, signals,
@@ -108,7 +109,11 @@ fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, InputError> 
         runtime_directory: std::env::temp_dir(),
         period_ms: experiment.period_ms,
         duration_ms: experiment.period_ms.saturating_mul(experiment.periods + SLACK_PERIODS),
-        page_size: group.page_size,
+        // With ranges, programs get their pages as they are packaged.
+        page_size: match group.page_size {
+            GroupPages::Huge => PageSize::Huge,
+            GroupPages::Base | GroupPages::Ranges => PageSize::Base,
+        },
         seed: experiment.seed,
     };
     let kind = kinds::find(&group.workload.kind).map_err(InputError::new)?;
@@ -215,18 +220,13 @@ fn check_running(run: &Run<'_>) -> Result<(), InputError> {
 
 pub(crate) fn options(run: &Run<'_>) -> HostOptions {
     let (groups, machine) = (&run.experiment.groups, &run.experiment.machine);
-    let sizes: BTreeSet<u64> = groups.iter().map(|g| g.page_size.bytes()).collect();
     HostOptions {
         fix_conflicts: run.request.fix_conflicts,
         max_groups: groups.len() as u32,
         mechanisms: machine.mechanisms,
         nodes: (!machine.fast_nodes.is_empty())
             .then(|| (machine.fast_nodes.clone(), machine.slow_nodes.clone())),
-        ..HostOptions::new(Intent {
-            huge: sizes.contains(&PageSize::Huge.bytes()),
-            base: sizes.contains(&PageSize::Base.bytes()),
-            cgroups: true,
-        })
+        ..HostOptions::new(Intent::of(groups.iter().map(|g| g.page_size)))
     }
 }
 
@@ -269,8 +269,11 @@ pub(crate) fn run(
         drop(inherited);
         sessions.push(session);
         counted.push((spec.name.clone(), source.clone()));
-        let group = Attach::new(&spec.name, source, spec.page_size, experiment.period_ms);
-        attach.push(Attach { tables, ..group });
+        let pages = spec.page_size;
+        let group = Attach::new(&spec.name, source, pages.size(), experiment.period_ms);
+        let by_range = pages == GroupPages::Ranges;
+        let samples = if by_range { Samples::Several } else { Samples::One };
+        attach.push(Attach { tables, by_range, samples, ..group });
     }
     let mut counts = TableCounts::new(&run.name, counted);
     let attached = host.attach(attach).map_err(InputError::new)?;

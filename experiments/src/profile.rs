@@ -65,7 +65,7 @@ pub fn profile(
     let header = Header {
         workload: reference::workload_name(&group.workload),
         machine: reference::machine_name(experiment),
-        page_size: group.page_size,
+        page_size: group.page_size.size(),
         footprint_bytes: fast.footprint_bytes(0),
         interval_references,
         tiers: reference::config(experiment)?.hardware.tiers.iter().map(speed).collect(),

@@ -214,7 +214,7 @@ fn group(
 ) -> ReferenceGroup {
     ReferenceGroup {
         name: spec.name.clone(),
-        page_size: spec.page_size,
+        page_size: spec.page_size.size(),
         allocation,
         needs_frames,
         tables: spec.tables.unwrap_or_default(),
@@ -257,7 +257,7 @@ pub(crate) fn run(
         let source = source(experiment, spec)?;
         let mut share = spec.share();
         if let Some(bytes) = source.footprint_bytes() {
-            share = share.of_whole(spec.page_size, bytes);
+            share = share.of_whole(spec.page_size.size(), bytes);
         }
         let how = Share::Given(share);
         let group = group(spec, policy.allocation(), policy.needs_frames(), how);

@@ -152,7 +152,7 @@ impl Run<'_> {
             },
             group: group.name.clone(),
             workload: group.workload.kind.clone(),
-            page_size_bytes: group.page_size.bytes(),
+            page_size_bytes: group.page_size.size().bytes(),
             period_ms: experiment.period_ms,
             seed: experiment.seed,
             fast_ratio: group.fast_ratio.unwrap_or(0.0),

@@ -85,7 +85,7 @@ fn source(
     }
     let kind = terrace_workloads::kinds::find(&workload.kind).map_err(InputError::new)?;
     let timing = Timing {
-        page_size: group.page_size,
+        page_size: group.page_size.size(),
         period_ms: experiment.period_ms,
         seed: experiment.seed,
     };
@@ -110,7 +110,7 @@ fn profiled(
         .map_err(|e| refuse!("workload 'profile': {e}"))?;
     let path = experiment.folder.join(path);
     let profile = ProfileReader::open(&path).map_err(InputError::new)?;
-    let (got, expected) = (group.page_size.bytes(), profile.header().page_size.bytes());
+    let (got, expected) = (group.page_size.size().bytes(), profile.header().page_size.bytes());
     if got != expected {
         return Err(refuse!(
             "pages of {got} bytes, expected {expected} as in {}; set page_size so",
@@ -147,8 +147,8 @@ fn recorded(
     }
     let Header { groups, period_ms, .. } = source.header();
     let page_size = groups.iter().find(|g| g.name == name).map(|g| g.page_size);
-    if let Some(recorded) = page_size.filter(|&p| p != group.page_size) {
-        let (got, expected) = (group.page_size.bytes(), recorded.bytes());
+    if let Some(recorded) = page_size.filter(|&p| p != group.page_size.size()) {
+        let (got, expected) = (group.page_size.size().bytes(), recorded.bytes());
         return Err(refuse!(
             "pages of {got} bytes, expected {expected} as in {}; set page_size so",
             path.display()
@@ -175,7 +175,7 @@ fn future_of(experiment: &Experiment, group: &GroupSpec) -> anyhow::Result<Oracl
     let os = experiment.machine.os.clone().unwrap_or_default();
     // Half of the moves of a period go up.
     let batch = group.moved_pages_per_period.unwrap_or(u64::MAX) / 2;
-    let (page_size, period_ms) = (group.page_size, experiment.period_ms);
+    let (page_size, period_ms) = (group.page_size.size(), experiment.period_ms);
     Ok(future::of_intervals(&mut profile, &os, page_size, batch, period_ms)?)
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn run(
             policy.set_oracle(Arc::new(future_of(experiment, spec)?));
         }
         let mut share = spec.share();
-        let page_size = spec.page_size;
+        let page_size = spec.page_size.size();
         let profile = match spec.workload.kind == kinds::PROFILE {
             true => Some(profiled(experiment, spec)?),
             false => None,

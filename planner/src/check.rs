@@ -8,7 +8,7 @@
 use anyhow::Context;
 use serde::Serialize;
 use terrace_core::InputError;
-use terrace_core::page::PageSize;
+use terrace_core::page::{GroupPages, PageSize};
 use terrace_experiments::Experiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::run::{Event, Events, MachineKind, Request as RunRequest, run};
@@ -295,7 +295,7 @@ pub fn what_if(
     if recording.page_size == PageSize::Base {
         let mut huge = base.clone();
         for group in &mut huge.groups {
-            group.page_size = PageSize::Huge;
+            group.page_size = GroupPages::Huge;
             // As many bytes as before.
             group.moved_pages_per_period =
                 group.moved_pages_per_period.map(|pages| pages.div_ceil(512));

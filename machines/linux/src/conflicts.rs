@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use terrace_core::page::PageSize;
+use terrace_core::page::{GroupPages, PageSize};
 
 use crate::damon;
 use crate::files::{self, FileError};
@@ -106,9 +106,15 @@ pub struct Intent {
 }
 
 impl Intent {
-    /// An intent to track pages of this size.
-    pub fn of(page_size: PageSize, cgroups: bool) -> Self {
-        Intent { huge: page_size == PageSize::Huge, base: page_size == PageSize::Base, cgroups }
+    /// An intent to track control groups in these pages. Ranges are tracked whatever maps them: no
+    /// setting of huge pages is in the way.
+    pub fn of(groups: impl IntoIterator<Item = GroupPages>) -> Self {
+        let mut intent = Intent { huge: false, base: false, cgroups: true };
+        for pages in groups {
+            intent.huge |= pages == GroupPages::Huge;
+            intent.base |= pages == GroupPages::Base;
+        }
+        intent
     }
 }
 

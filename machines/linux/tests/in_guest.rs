@@ -19,7 +19,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use terrace_core::interfaces::{Mover, Observation, Tracker};
-use terrace_core::page::{PageSize, SpaceId, VirtualRange};
+use terrace_core::page::{GroupPages, PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Exchange, FailureReason, Plan};
 use terrace_core::scan::Scan;
 use terrace_linux::conflicts::Intent;
@@ -251,7 +251,11 @@ impl Drop for HotCold {
 fn options(page_size: PageSize) -> HostOptions {
     let program = std::env::current_exe().unwrap();
     let arguments = ["--exact", "guard_process", "--ignored", "--nocapture"];
-    let mut options = HostOptions::new(Intent::of(page_size, true));
+    let pages = match page_size {
+        PageSize::Huge => GroupPages::Huge,
+        PageSize::Base => GroupPages::Base,
+    };
+    let mut options = HostOptions::new(Intent::of([pages]));
     // For kernels without sockets, which the guard's start needs.
     options.guard = std::env::var_os("TERRACE_NO_GUARD")
         .is_none()
