@@ -350,10 +350,7 @@ pub(crate) fn run(
     write_whole(&run.details(), &serde_json::to_vec_pretty(&details)?)?;
     let rows = collector.finish(|index, row| {
         if let Some(result) = &results[index] {
-            row.operations = result.operations;
-            row.operations_per_s = result.operations_per_s;
-            row.duration_ms = Some(result.duration_ms);
-            row.checksum_ok = result.checksum_ok;
+            fill(row, result);
         }
         row.migrated_bytes = migrated_bytes;
         if let Some(moves) = &moves {
@@ -362,6 +359,16 @@ pub(crate) fn run(
     })?;
     counts.rows.into_iter().try_for_each(|row| tables.table_pages(row))?;
     Ok(rows)
+}
+
+/// Adds what a group's programs achieved.
+pub(crate) fn fill(row: &mut RunRow, result: &WorkloadResult) {
+    row.operations = result.operations;
+    row.operations_per_s = result.operations_per_s;
+    row.latency_p50_us = result.latency_p50_us;
+    row.latency_p99_us = result.latency_p99_us;
+    row.duration_ms = Some(result.duration_ms);
+    row.checksum_ok = result.checksum_ok;
 }
 
 /// Starts a group's programs and says where its processes are found.

@@ -19,7 +19,7 @@ use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::session::Session;
 
-use crate::host::{options, start};
+use crate::host::{fill, options, start};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
 
@@ -106,10 +106,7 @@ pub(crate) fn run(
         complete(row, rival, spec.fast.map_or(0, |size| size.0));
         row.migrated_bytes = alone.then_some(moved.migrated * PageSize::Base.bytes());
         if let Some(result) = result {
-            row.operations = result.operations;
-            row.operations_per_s = result.operations_per_s;
-            row.duration_ms = Some(result.duration_ms);
-            row.checksum_ok = result.checksum_ok;
+            fill(row, &result);
         }
     }
     host.close()?;

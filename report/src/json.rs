@@ -26,6 +26,7 @@
 //! | `failed_pages` | an object: `total`, then a key per reason ([`FAILURE_REASONS`]), integers |
 //! | `tracker_cpu_ms`, `daemon_cpu_ms`, `operations_per_s`, `duration_ms` | number or null |
 //! | `operations` | integer or null |
+//! | `latency_us` | `{p50, p99}`: times from a request to its answer; numbers or null |
 //! | `slowdown` | run time over that with all memory fast and nothing moved, or null |
 //! | `stalls` | `{walk_ms, fast_ms, slow_ms, kernel_ms}`: what processors waited for, and were busy in the kernel; numbers or null |
 //! | `loaded_latency_ns` | `{fast, slow}`: mean latency of a line beyond the caches; numbers or null |
@@ -86,6 +87,7 @@ fn run(run: &RunRow) -> Value {
         "daemon_cpu_ms": run.daemon_cpu_ms,
         "operations": run.operations,
         "operations_per_s": run.operations_per_s,
+        "latency_us": { "p50": run.latency_p50_us, "p99": run.latency_p99_us },
         "duration_ms": run.duration_ms,
         "slowdown": run.slowdown,
         "stalls": {

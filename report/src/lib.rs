@@ -13,6 +13,7 @@
 
 mod error;
 mod format;
+mod gain;
 pub mod html;
 pub mod json;
 pub mod rack;

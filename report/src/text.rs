@@ -4,6 +4,7 @@ use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Tab
 use terrace_results::RunRow;
 
 use crate::format::{MISSING, bytes, clean, count, duration, number, percent, percent_round};
+use crate::gain;
 use crate::results::{FAILURE_REASONS, Moves, Results, is_adaptive};
 use crate::rows::{Rows, values};
 
@@ -46,6 +47,12 @@ pub fn text_table(results: &Results, width: usize) -> String {
     }
     for note in notes(&results.runs, &measured) {
         lines.extend(wrap(&note, width));
+    }
+    for panel in &rows.panels {
+        if let Some(sentence) = gain::sentence(panel, &rows) {
+            let title = if panel.title.is_empty() { "" } else { ": " };
+            lines.extend(wrap(&format!("{}{title}{sentence}", panel.title), width));
+        }
     }
     lines.push(String::new());
     lines.join("\n").replace(GLUE, " ")
@@ -125,6 +132,7 @@ struct Measured {
     tracker_cpu: bool,
     daemon_cpu: bool,
     throughput: bool,
+    latency: bool,
     data: bool,
     references: bool,
     accesses: bool,
@@ -147,6 +155,7 @@ impl Measured {
             tracker_cpu: runs.iter().any(|r| r.tracker_cpu_ms.is_some()),
             daemon_cpu: runs.iter().any(|r| r.daemon_cpu_ms.is_some()),
             throughput: runs.iter().any(|r| r.operations_per_s.is_some()),
+            latency: runs.iter().any(|r| r.latency_p99_us.is_some()),
             data: runs.iter().any(|r| r.checksum_ok.is_some()),
             references: runs.iter().any(|r| r.references.is_some()),
             accesses: runs.iter().any(|r| r.access_hit_ratio.is_some()),
@@ -186,7 +195,7 @@ struct Column {
     value: Option<fn(&RunRow) -> String>,
 }
 
-const COLUMNS: [Column; 22] = [
+const COLUMNS: [Column; 24] = [
     Column { heading: "policy\nchosen", right: false, shown: |m| m.adaptive, value: Some(chosen) },
     Column {
         heading: "hit\nratio",
@@ -302,6 +311,18 @@ const COLUMNS: [Column; 22] = [
         right: true,
         shown: |m| m.throughput,
         value: Some(|run| timed(run, run.operations_per_s)),
+    },
+    Column {
+        heading: "p50\nms",
+        right: true,
+        shown: |m| m.latency,
+        value: Some(|run| timed(run, run.latency_p50_us.map(|us| us / 1e3))),
+    },
+    Column {
+        heading: "p99\nms",
+        right: true,
+        shown: |m| m.latency,
+        value: Some(|run| timed(run, run.latency_p99_us.map(|us| us / 1e3))),
     },
     Column {
         heading: "data",

@@ -163,6 +163,10 @@ table! {
         operations: Option<u64>,
         /// Their rate in 1/s.
         operations_per_s: Option<f64>,
+        /// Of the times from a request to its answer the median, in us.
+        latency_p50_us: Option<f64>,
+        /// Of the times from a request to its answer the 99th percentile, in us.
+        latency_p99_us: Option<f64>,
         /// Time that the program took, in ms.
         duration_ms: Option<f64>,
         /// `duration_ms` over what the same program takes with all its memory fast and nothing

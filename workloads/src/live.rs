@@ -185,6 +185,10 @@ pub struct WorkloadResult {
     pub operations: Option<u64>,
     /// Operations per second.
     pub operations_per_s: Option<f64>,
+    /// Of the times from a request to its answer the median; at a set rate from when it was due.
+    pub latency_p50_us: Option<f64>,
+    /// The 99th percentile of the same.
+    pub latency_p99_us: Option<f64>,
     /// From the begin of the periods, or of a program that begins by itself its own, to the end of
     /// the program that ends the run.
     pub duration_ms: f64,

@@ -6,6 +6,7 @@ use terrace_results::RunRow;
 
 use super::explanations::meaning;
 use crate::format::{bytes, clean, count, list, number, percent};
+use crate::gain::{self, baseline};
 use crate::results::{FAILURE_REASONS, Moves, Results};
 use crate::rows::{Panel, Rows};
 
@@ -21,6 +22,10 @@ pub(super) fn findings(results: &Results, rows: &Rows) -> Vec<Finding> {
     for panel in &rows.panels {
         all.extend(best_hits(panel, rows));
         all.extend(best_throughput(panel, rows));
+        all.extend(gain::sentence(panel, rows).map(|sentence| Finding {
+            kind: "plain",
+            text: format!("{}{sentence}", prefix(panel)),
+        }));
     }
     // More than a screenful is not short.
     if rows.panels.len() > 8 {
@@ -45,13 +50,6 @@ pub(super) fn findings(results: &Results, rows: &Rows) -> Vec<Finding> {
         all.push(Finding { kind: "note", text });
     }
     all
-}
-
-/// The run that others are compared with: under first-touch, which moves nothing, if there is
-/// one; else the first.
-fn baseline<'a>(panel: &Panel<'a>) -> Option<&'a RunRow> {
-    let untouched = |r: &&&RunRow| r.policy.replace('_', "-") == "first-touch";
-    panel.runs.iter().find(untouched).or(panel.runs.first()).copied()
 }
 
 fn prefix(panel: &Panel) -> String {

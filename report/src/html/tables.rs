@@ -47,6 +47,7 @@ pub(super) struct Table {
 pub(super) fn table(rows: &Rows, by_run: &PeriodsByRun, palette: &Palette) -> Table {
     let any = |has: fn(&RunRow) -> bool| rows.runs().any(has);
     let has_throughput = any(|r| r.operations_per_s.is_some());
+    let has_latency = any(|r| r.latency_p99_us.is_some());
     let has_duration = any(|r| r.duration_ms.is_some());
     let has_tracker = any(|r| r.tracker_cpu_ms.is_some());
     let has_daemon = any(|r| r.daemon_cpu_ms.is_some());
@@ -74,6 +75,8 @@ pub(super) fn table(rows: &Rows, by_run: &PeriodsByRun, palette: &Palette) -> Ta
     column(has_tracker, "tracker CPU", "ms", "CPU time of the tracker over the run", true);
     column(has_daemon, "daemon CPU", "ms", "CPU time of tracker, policy and mover", true);
     column(has_throughput, "throughput", "operations/s", "What the program achieved", true);
+    column(has_latency, "p50", "ms", "Half of the requests were answered in this time", true);
+    column(has_latency, "p99", "ms", "99 % of the requests were answered in this time", true);
     column(has_duration, "run time", "", "How long the program ran", true);
     let loaded = "Mean latency of a line beyond the caches, as loaded";
     let kernel = "Processors busy in the kernel, all together";
@@ -135,6 +138,11 @@ pub(super) fn table(rows: &Rows, by_run: &PeriodsByRun, palette: &Palette) -> Ta
             }
             if has_throughput {
                 cells.push(number_cell(timed(run, run.operations_per_s)));
+            }
+            if has_latency {
+                for us in [run.latency_p50_us, run.latency_p99_us] {
+                    cells.push(number_cell(timed(run, us.map(|us| us / 1e3))));
+                }
             }
             if has_duration {
                 let text = match run.duration_ms {

@@ -292,11 +292,16 @@ impl Session {
             .filter_map(|role| self.details.get(*role)?.get("checksum_ok")?.as_bool())
             .collect();
         let number = |key: &str| result.as_ref().and_then(|r| r.get(key));
+        // A load at a set rate is late by what the requests before it waited.
+        let latencies = number("latency_from_due_us").or_else(|| number("latency_us"));
+        let latency_us = |quantile: &str| latencies.and_then(|l| l.get(quantile)?.as_f64());
         let duration = self.ended.map_or_else(|| begun.elapsed(), |ended| ended - begun);
         let duration_ms = duration.as_nanos() as f64 / 1e6;
         Ok(WorkloadResult {
             operations: number("operations").and_then(Value::as_u64),
             operations_per_s: number("operations_per_s").and_then(Value::as_f64),
+            latency_p50_us: latency_us("p50"),
+            latency_p99_us: latency_us("p99"),
             duration_ms: number("duration_ms").and_then(Value::as_f64).unwrap_or(duration_ms),
             checksum_ok: (!looks.is_empty()).then(|| looks.iter().all(|&ok| ok)),
             details: Value::Object(self.details),

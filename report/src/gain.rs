@@ -1,0 +1,100 @@
+//! What less fast memory costs and what of it is regained: one sentence for each set of runs that
+//! can be compared, from slowdowns against all memory fast.
+
+use terrace_results::RunRow;
+
+use crate::format::{list, percent_round};
+use crate::rows::{Panel, Rows};
+
+/// Less than this is no loss that could be regained.
+const LEAST_LOSS: f64 = 0.005;
+
+/// Names of policies and rivals under which nothing is moved.
+const NOTHING_MOVED: [&str; 2] = ["first-touch", "nothing"];
+
+/// The run that others are compared with: one in which nothing is moved, if there is one; else the
+/// first.
+pub(crate) fn baseline<'a>(panel: &Panel<'a>) -> Option<&'a RunRow> {
+    let moves_nothing = |r: &&&RunRow| NOTHING_MOVED.contains(&&*r.policy.replace('_', "-"));
+    panel.runs.iter().find(moves_nothing).or(panel.runs.first()).copied()
+}
+
+/// The sentence; none where nothing is known of slowdowns, or nothing to compare with.
+pub(crate) fn sentence(panel: &Panel, rows: &Rows) -> Option<String> {
+    let base = baseline(panel).filter(|r| NOTHING_MOVED.contains(&&*r.policy.replace('_', "-")))?;
+    let cost = |r: &RunRow| r.slowdown.filter(|s| s.is_finite());
+    let lost = cost(base)? - 1.0;
+    let mut others: Vec<(&RunRow, f64)> = (panel.runs.iter())
+        .filter(|r| !std::ptr::eq(**r, base))
+        .filter_map(|r| Some((*r, cost(r)?)))
+        .collect();
+    others.sort_by(|a, b| a.1.total_cmp(&b.1));
+    if others.is_empty() {
+        return None;
+    }
+    let share = percent_round(base.fast_ratio);
+    let of = match base.fast_ratio {
+        r if r > 0.0 => format!("With fast memory for {share} of it and nothing moved"),
+        _ => "With less fast memory and nothing moved".to_owned(),
+    };
+    let group = &base.group;
+    if lost < LEAST_LOSS {
+        return Some(format!("{of}, {group} takes {:.3} times as long: no loss.", lost + 1.0));
+    }
+    let told: Vec<String> = others
+        .iter()
+        .map(|(run, cost)| {
+            let regained = percent_round((100.0 * (1.0 + lost - cost) / lost).round() / 100.0);
+            format!("{} {cost:.2} ({regained} of the loss regained)", rows.series_name(run))
+        })
+        .collect();
+    Some(format!(
+        "{of}, {group} takes {:.2} times as long as with all memory fast; under {}.",
+        lost + 1.0,
+        list(&told)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(policy: &str, slowdown: Option<f64>) -> RunRow {
+        RunRow {
+            policy: policy.to_owned(),
+            run: policy.to_owned(),
+            group: "redis".to_owned(),
+            fast_ratio: 0.5,
+            slowdown,
+            ..RunRow::default()
+        }
+    }
+
+    fn said(runs: &[RunRow]) -> Option<String> {
+        let rows = Rows::new(runs);
+        rows.panels.iter().find_map(|panel| sentence(panel, &rows))
+    }
+
+    #[test]
+    fn what_is_lost_and_regained_is_said_best_first() {
+        let runs = [run("nothing", Some(1.4)), run("linux", Some(1.3)), run("amp", Some(1.1))];
+        assert_eq!(
+            said(&runs).unwrap(),
+            "With fast memory for 50 % of it and nothing moved, redis takes 1.40 times as long as \
+             with all memory fast; under amp 1.10 (75 % of the loss regained) and linux 1.30 (25 % \
+             of the loss regained)."
+        );
+        // What makes it worse has regained less than nothing.
+        let worse = said(&[run("first-touch", Some(1.2)), run("lru", Some(1.3))]).unwrap();
+        assert!(worse.contains("lru 1.30 (-50"), "{worse}");
+    }
+
+    #[test]
+    fn nothing_is_said_where_there_is_no_loss_or_nothing_to_compare() {
+        assert_eq!(said(&[run("amp", Some(1.1)), run("lru", Some(1.2))]), None);
+        assert_eq!(said(&[run("nothing", Some(1.1))]), None);
+        assert_eq!(said(&[run("nothing", None), run("amp", Some(1.2))]), None);
+        let none = said(&[run("nothing", Some(1.001)), run("amp", Some(1.002))]).unwrap();
+        assert!(none.ends_with("no loss."), "{none}");
+    }
+}
