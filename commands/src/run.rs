@@ -198,7 +198,7 @@ impl Common {
             count_accesses: self.count_accesses,
             jobs: self.jobs.map_or(processors, usize::from),
         };
-        let all_well = terrace_experiments::run::run(request, &mut Screen::new(self.console))?;
+        let all_well = terrace_experiments::runner::run(request, &mut Screen::new(self.console))?;
         let results = Results::read(&self.out)?;
         let report = crate::report::write(&self.out, &results)?;
         crate::report::show(&results, self.format, &report)?;

@@ -53,7 +53,8 @@ mod tests {
 
     use super::*;
     use crate::Experiment;
-    use crate::run::{Event, Events, MachineKind, Request, run};
+    use crate::run::{Event, Events, MachineKind, Request};
+    use crate::runner::run;
 
     struct Quiet;
 

@@ -28,11 +28,13 @@ use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::kinds::{self, LiveContext, LiveProgram, LiveWorkload, WorkloadResult};
 use terrace_workloads::session::{MemoryPolicy, Session, SessionOptions};
 
+use crate::backend::{self, Backend};
 use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec};
 use crate::page_tables::{self, TableCounts};
+use crate::rival;
 use crate::rows::Rows;
-use crate::run::{Event, Events, Run, write_whole};
+use crate::run::{Event, Events, Request, Run, write_whole};
 use terrace_core::{InputError, refuse};
 
 /// What the names of control groups that a run makes begin with.
@@ -151,42 +153,6 @@ pub(crate) fn programs(run: &Run<'_>) -> Result<Vec<LiveProgram>, InputError> {
     Ok(programs)
 }
 
-/// Refuses what cannot be run, before anything is changed.
-pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
-    let lacking = conflicts::privileges(&Roots::default()).map_err(InputError::new)?;
-    if let Some(conflict) = lacking.iter().find(|c| c.severity == Severity::Fatal) {
-        return Err(InputError::new(conflict).into());
-    }
-    for run in runs {
-        check_workloads(run)?;
-        for program in programs(run)? {
-            program.locate().map_err(InputError::new)?;
-        }
-        let inspected = match run.rival {
-            Some(rival) => RivalHost::inspect(&options(run), rival),
-            None => Host::inspect(&options(run)),
-        };
-        let (_, found) = inspected.map_err(InputError::new)?;
-        let in_the_way: Vec<_> = found
-            .iter()
-            .filter(|c| match c.severity {
-                Severity::Fatal => true,
-                Severity::Fixable(_) => !run.request.fix_conflicts,
-                _ => false,
-            })
-            .map(|c| match c.severity {
-                Severity::Fixable(_) => format!("{c} (or let --fix-conflicts do it for the run)"),
-                _ => c.to_string(),
-            })
-            .collect();
-        if !in_the_way.is_empty() {
-            return Err(InputError::new(in_the_way.join("; ")).into());
-        }
-        check_running(run)?;
-    }
-    Ok(())
-}
-
 /// Refuses programs that should be running already and are not.
 fn check_running(run: &Run<'_>) -> Result<(), InputError> {
     let roots = Roots::default();
@@ -218,6 +184,64 @@ fn check_running(run: &Run<'_>) -> Result<(), InputError> {
     Ok(())
 }
 
+/// The machine that this runs on.
+pub(crate) struct ThisHost;
+
+impl Backend for ThisHost {
+    fn check(&self, runs: &[Run<'_>]) -> anyhow::Result<()> {
+        let lacking = conflicts::privileges(&Roots::default()).map_err(InputError::new)?;
+        if let Some(conflict) = lacking.iter().find(|c| c.severity == Severity::Fatal) {
+            return Err(InputError::new(conflict).into());
+        }
+        for run in runs {
+            check_workloads(run)?;
+            for program in programs(run)? {
+                program.locate().map_err(InputError::new)?;
+            }
+            let inspected = match run.rival {
+                Some(rival) => RivalHost::inspect(&options(run), rival),
+                None => Host::inspect(&options(run)),
+            };
+            let (_, found) = inspected.map_err(InputError::new)?;
+            let in_the_way: Vec<_> = found
+                .iter()
+                .filter(|c| match c.severity {
+                    Severity::Fatal => true,
+                    Severity::Fixable(_) => !run.request.fix_conflicts,
+                    _ => false,
+                })
+                .map(|c| match c.severity {
+                    Severity::Fixable(_) => {
+                        format!("{c} (or let --fix-conflicts do it for the run)")
+                    }
+                    _ => c.to_string(),
+                })
+                .collect();
+            if !in_the_way.is_empty() {
+                return Err(InputError::new(in_the_way.join("; ")).into());
+            }
+            check_running(run)?;
+        }
+        Ok(())
+    }
+
+    fn folders(&self, _request: &Request) -> Vec<&'static str> {
+        vec!["details"]
+    }
+
+    fn run(
+        &self,
+        runs: &[Run<'_>],
+        tables: &mut dyn Rows,
+        events: &mut dyn Events,
+    ) -> anyhow::Result<bool> {
+        backend::one_by_one(runs, events, |run, events| match run.rival {
+            Some(rival) => rival::run(run, rival, tables, events),
+            None => under_policies(run, tables, events),
+        })
+    }
+}
+
 pub(crate) fn options(run: &Run<'_>) -> HostOptions {
     let (groups, machine) = (&run.experiment.groups, &run.experiment.machine);
     HostOptions {
@@ -231,7 +255,7 @@ pub(crate) fn options(run: &Run<'_>) -> HostOptions {
 }
 
 /// Runs it and adds its rows to the tables.
-pub(crate) fn run(
+fn under_policies(
     run: &Run<'_>,
     tables: &mut dyn Rows,
     events: &mut dyn Events,

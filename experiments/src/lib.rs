@@ -4,7 +4,8 @@
 //! **Must not know** policies' insides, arguments or screens.
 //!
 //! - [`file`]: experiment files;
-//! - [`run`]: runs them; `simulated`, `reference`, `host` and `virtual_machine` are the machines;
+//! - [`runner`]: runs them, on a `backend`: `simulated`, `reference`, `host` or `virtual_machine`;
+//! - [`run`]: what a run is;
 //! - [`sparse`]: address spaces whose page tables have a larger program's shape;
 //! - [`profile`](mod@profile): what a workload costs with fast and with slow memory;
 //! - [`claims`]: what papers say, checked against what was measured;
@@ -16,6 +17,7 @@
 //! - `rows`: where the rows go;
 //! - [`sweep`]: an experiment over a grid of its keys.
 
+mod backend;
 pub mod claims;
 mod collect;
 mod custom;
@@ -31,6 +33,7 @@ mod renamed;
 mod rival;
 mod rows;
 pub mod run;
+pub mod runner;
 mod simulated;
 pub mod sparse;
 pub mod sweep;

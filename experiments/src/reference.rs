@@ -19,10 +19,12 @@ use terrace_simulated::reference::{
 };
 use terrace_workloads::kinds;
 
+use crate::backend::Backend;
 use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec, WorkloadSpec};
+use crate::parallel;
 use crate::rows::Rows;
-use crate::run::{Event, Events, Run};
+use crate::run::{self, Event, Events, Run};
 use crate::sparse::SparseSource;
 use terrace_core::{InputError, refuse};
 
@@ -30,41 +32,68 @@ use terrace_core::{InputError, refuse};
 const HARDWARE: &str = "server-ddr5-cxl";
 
 /// What each group takes with all memory fast and nothing moved; `None` where it did not end.
-pub(crate) type Baseline = Vec<Option<AllFast>>;
+type Baseline = Vec<Option<AllFast>>;
 
 /// What a group takes with all memory fast and nothing moved.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct AllFast {
+struct AllFast {
     duration: Picoseconds,
     /// Of it, for the leading-load model: waiting for the leading load of a group of misses, by
     /// the mean of its cores.
     memory: Picoseconds,
 }
 
-/// Refuses what cannot be run.
-pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
-    for run in runs {
-        run.experiment.future_is_unknown()?;
-        let machine = ReferenceMachine::new(config(&run.experiment)?).map_err(InputError::new)?;
-        drop(machine);
-        let mut needed_bytes = 0u64;
-        for group in &run.experiment.groups {
-            // Sources are threads: made to see that they can be, and dropped.
-            let source = source(&run.experiment, group);
-            let source = source.map_err(|e| refuse!("group '{}': {e}", group.name))?;
-            needed_bytes = needed_bytes.saturating_add(source.footprint_bytes().unwrap_or(0));
+/// The simulated machine at trace fidelity.
+pub(crate) struct TraceDriven;
+
+impl Backend for TraceDriven {
+    fn check(&self, runs: &[Run<'_>]) -> anyhow::Result<()> {
+        for run in runs {
+            run.experiment.future_is_unknown()?;
+            let machine =
+                ReferenceMachine::new(config(&run.experiment)?).map_err(InputError::new)?;
+            drop(machine);
+            let mut needed_bytes = 0u64;
+            for group in &run.experiment.groups {
+                // Sources are threads: made to see that they can be, and dropped.
+                let source = source(&run.experiment, group);
+                let source = source.map_err(|e| refuse!("group '{}': {e}", group.name))?;
+                needed_bytes = needed_bytes.saturating_add(source.footprint_bytes().unwrap_or(0));
+            }
+            let tiers = config(&run.experiment)?.hardware.tiers;
+            let got_bytes: u64 = tiers.iter().map(|t| t.capacity.0).sum();
+            if needed_bytes > got_bytes {
+                return Err(refuse!(
+                    "machine: all tiers together have {got_bytes} bytes, expected more than \
+                     {needed_bytes} for the workloads; give it more slow memory"
+                )
+                .into());
+            }
         }
-        let tiers = config(&run.experiment)?.hardware.tiers;
-        let got_bytes: u64 = tiers.iter().map(|t| t.capacity.0).sum();
-        if needed_bytes > got_bytes {
-            return Err(refuse!(
-                "machine: all tiers together have {got_bytes} bytes, expected more than \
-                 {needed_bytes} for the workloads; give it more slow memory"
-            )
-            .into());
-        }
+        Ok(())
     }
-    Ok(())
+
+    fn folders(&self, _request: &run::Request) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    fn run(
+        &self,
+        runs: &[Run<'_>],
+        tables: &mut dyn Rows,
+        events: &mut dyn Events,
+    ) -> anyhow::Result<bool> {
+        let baseline = match runs.first() {
+            Some(run) if run.experiment.slowdown => {
+                events.event(Event::Stage("running with all memory fast, for comparison"));
+                baseline(&run.experiment).context("run with all memory fast")?
+            }
+            Some(run) => vec![None; run.experiment.groups.len()],
+            None => Baseline::new(),
+        };
+        parallel::run(runs, tables, events, |run, rows, events| one(run, &baseline, rows, events))?;
+        Ok(true)
+    }
 }
 
 /// The machine of an experiment.
@@ -156,7 +185,7 @@ pub(crate) fn roomy(mut config: ReferenceConfig) -> ReferenceConfig {
 
 /// Runs the groups with all their memory fast and nothing moved, for as long as the experiment
 /// lasts: what slowdown is measured against. `None` for a group that had not ended by then.
-pub(crate) fn baseline(experiment: &Experiment) -> anyhow::Result<Baseline> {
+fn baseline(experiment: &Experiment) -> anyhow::Result<Baseline> {
     let config = roomy(config(experiment)?);
     // A tier modelled by its DRAM holds no more than its chips do: no baseline then.
     let Ok(machine) = ReferenceMachine::new(config) else {
@@ -243,7 +272,7 @@ pub(crate) fn machine_name(experiment: &Experiment) -> String {
 }
 
 /// Runs it and adds its rows to the tables.
-pub(crate) fn run(
+fn one(
     run: &Run<'_>,
     baseline: &Baseline,
     tables: &mut dyn Rows,

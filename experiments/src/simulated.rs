@@ -17,39 +17,60 @@ use terrace_simulated::{GroupConfig, Machine, MachineConfig, Placement, Sampling
 use terrace_workloads::generators::{GeneratorKind, Timing};
 use terrace_workloads::kinds;
 
+use crate::backend::Backend;
 use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec};
+use crate::parallel;
 use crate::rows::Rows;
-use crate::run::{Event, Events, Run};
+use crate::run::{Event, Events, Request, Run};
 use terrace_core::{InputError, refuse};
 
 /// Fast memory of a machine whose size the experiment does not give: as much as there can be, so
 /// that only the groups' shares bound it.
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
-/// Refuses what cannot be run.
-pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
-    for run in runs {
-        for group in &run.experiment.groups {
-            if group.tables.is_some() {
-                return Err(refuse!(
-                    "group '{}': tables: the simulated machine has page tables only with fidelity = \
-                     \"reference\" in [machine]; set it so, or use --machine vm with the Terrace \
-                     kernel",
-                    group.name
-                )
-                .into());
-            }
-            if group.workload.kind == kinds::PROFILE {
-                profiled(&run.experiment, group)
+/// The simulated machine at interval fidelity.
+pub(crate) struct Simulated;
+
+impl Backend for Simulated {
+    fn check(&self, runs: &[Run<'_>]) -> anyhow::Result<()> {
+        for run in runs {
+            for group in &run.experiment.groups {
+                if group.tables.is_some() {
+                    return Err(refuse!(
+                        "group '{}': tables: the simulated machine has page tables only with fidelity = \
+                         \"reference\" in [machine]; set it so, or use --machine vm with the Terrace \
+                         kernel",
+                        group.name
+                    )
+                    .into());
+                }
+                if group.workload.kind == kinds::PROFILE {
+                    profiled(&run.experiment, group)
+                        .map_err(|e| refuse!("group '{}': {e}", group.name))?;
+                    continue;
+                }
+                source(&run.experiment, group)
                     .map_err(|e| refuse!("group '{}': {e}", group.name))?;
-                continue;
             }
-            source(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
+            memory_suffices(&run.experiment)?;
         }
-        memory_suffices(&run.experiment)?;
+        Ok(())
     }
-    Ok(())
+
+    fn folders(&self, _request: &Request) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    fn run(
+        &self,
+        runs: &[Run<'_>],
+        tables: &mut dyn Rows,
+        events: &mut dyn Events,
+    ) -> anyhow::Result<bool> {
+        parallel::run(runs, tables, events, one)?;
+        Ok(true)
+    }
 }
 
 /// Refuses a machine that is too small for its generators; what recordings need is not known
@@ -180,7 +201,7 @@ fn future_of(experiment: &Experiment, group: &GroupSpec) -> anyhow::Result<Oracl
 }
 
 /// Runs it and adds its rows to the tables.
-pub(crate) fn run(
+fn one(
     run: &Run<'_>,
     tables: &mut dyn Rows,
     events: &mut dyn Events,

@@ -1,6 +1,8 @@
 //! Runs on a virtual two-tier machine: boots one for each run and has it run the same
 //! experiment on *its* host, so that there is one live implementation.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,9 +15,10 @@ use terrace_lab::{
 use terrace_results::{HeatRow, PeriodRow, RunRow, TablePagesRow, path, read};
 use terrace_workloads::kinds::LiveProgram;
 
+use crate::backend::{self, Backend};
 use crate::file::{Clock, Experiment, MachineSpec};
 use crate::rows::Rows;
-use crate::run::{Event, Events, MachineKind, Run, write_whole};
+use crate::run::{Event, Events, MachineKind, Request, Run, write_whole};
 use crate::timed::{self, AllFast};
 use terrace_core::{InputError, refuse};
 
@@ -33,17 +36,46 @@ const BUSIEST: u32 = 100;
 /// instructions a nanosecond.
 const BUSIEST_TIMED: u32 = 2000;
 
-/// Refuses what cannot be run.
-pub(crate) fn check(runs: &[Run<'_>]) -> anyhow::Result<()> {
-    for run in runs {
-        let machine = machine(&run.experiment, run.request.count_accesses)?;
-        machine.check().map_err(InputError::new)?;
-        if let Some(missing) = terrace_lab::missing_requirements(&machine).into_iter().next() {
-            return Err(InputError::new(terrace_lab::LabError::from(missing)).into());
+/// A virtual machine for each run.
+pub(crate) struct VirtualMachine;
+
+impl Backend for VirtualMachine {
+    fn check(&self, runs: &[Run<'_>]) -> anyhow::Result<()> {
+        for run in runs {
+            let machine = machine(&run.experiment, run.request.count_accesses)?;
+            machine.check().map_err(InputError::new)?;
+            if let Some(missing) = terrace_lab::missing_requirements(&machine).into_iter().next() {
+                return Err(InputError::new(terrace_lab::LabError::from(missing)).into());
+            }
+            crate::host::check_workloads(run)?;
         }
-        crate::host::check_workloads(run)?;
+        Ok(())
     }
-    Ok(())
+
+    fn folders(&self, request: &Request) -> Vec<&'static str> {
+        let timed = request.experiment.machine.clock == Clock::Memory;
+        let accesses = request.count_accesses.then_some("accesses");
+        ["details"].into_iter().chain(accesses).chain(timed.then_some("clock")).collect()
+    }
+
+    fn run(
+        &self,
+        runs: &[Run<'_>],
+        tables: &mut dyn Rows,
+        events: &mut dyn Events,
+    ) -> anyhow::Result<bool> {
+        // By kernel: what all memory fast comes to.
+        let mut by_kernel = BTreeMap::new();
+        for run in runs {
+            if let Entry::Vacant(place) = by_kernel.entry(run.experiment.machine.kernel.clone()) {
+                place.insert(all_fast(run, events)?);
+            }
+        }
+        backend::one_by_one(runs, events, |run, events| {
+            let all_fast = by_kernel.get(&run.experiment.machine.kernel).and_then(Option::as_ref);
+            one(run, all_fast, tables, events)
+        })
+    }
 }
 
 fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Machine> {
@@ -108,7 +140,7 @@ struct Guest {
 }
 
 /// Runs it and adds the guest's tables to these.
-pub(crate) fn run(
+fn one(
     run: &Run<'_>,
     all_fast: Option<&AllFast>,
     tables: &mut dyn Rows,
@@ -126,7 +158,7 @@ pub(crate) fn run(
 }
 
 /// Runs it with all memory fast and nothing moved, where slowdowns are measured against that.
-pub(crate) fn all_fast(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Option<AllFast>> {
+fn all_fast(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Option<AllFast>> {
     let experiment = &run.experiment;
     if experiment.machine.clock != Clock::Memory || !experiment.slowdown {
         return Ok(None);

@@ -11,7 +11,8 @@ use terrace_core::InputError;
 use terrace_experiments::Experiment as CoreExperiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
-use terrace_experiments::run::{Event, Events, MachineKind, Request, run};
+use terrace_experiments::run::{Event, Events, MachineKind, Request};
+use terrace_experiments::runner::run;
 use terrace_experiments::sweep::hash;
 
 use crate::bridge::{PolicyRaised, Raised, custom_policy, leave};

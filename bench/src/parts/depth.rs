@@ -7,7 +7,8 @@ use anyhow::Context;
 use terrace_experiments::Experiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
-use terrace_experiments::run::{Event, Events, MachineKind, Request, run as run_experiment};
+use terrace_experiments::run::{Event, Events, MachineKind, Request};
+use terrace_experiments::runner::run as run_experiment;
 use terrace_results::{RunRow, read};
 
 use super::Part;

@@ -7,9 +7,8 @@ use anyhow::Context;
 use serde_json::Value;
 use terrace_experiments::Experiment;
 use terrace_experiments::profile::profile;
-use terrace_experiments::run::{
-    Event, Events, MachineKind, Request as RunRequest, run as run_experiment,
-};
+use terrace_experiments::run::{Event, Events, MachineKind, Request as RunRequest};
+use terrace_experiments::runner::run as run_experiment;
 use terrace_planner::check::check;
 use terrace_planner::plan::{Request, plan};
 use terrace_planner::play::{Setup, play};

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::grid::{Cell, Grid};
 use crate::file::Experiment;
-use crate::run::{Event, Events, MachineKind, Request, run, write_whole};
+use crate::run::{Event, Events, MachineKind, Request, write_whole};
+use crate::runner::run;
 use terrace_core::{InputError, refuse};
 
 /// What shall be done.

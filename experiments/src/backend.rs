@@ -1,0 +1,56 @@
+//! What an experiment can run on, and which of them a request names.
+
+use anyhow::Context;
+use terrace_results::RunRow;
+
+use crate::file::Fidelity;
+use crate::host::ThisHost;
+use crate::reference::TraceDriven;
+use crate::rows::Rows;
+use crate::run::{Event, Events, MachineKind, Request, Run, starts};
+use crate::simulated::Simulated;
+use crate::virtual_machine::VirtualMachine;
+
+/// Something that experiments run on.
+pub(crate) trait Backend: Sync {
+    /// Refuses what cannot be run, before anything is written or changed.
+    fn check(&self, runs: &[Run<'_>]) -> anyhow::Result<()>;
+
+    /// Folders that its runs write to, beside that of recordings.
+    fn folders(&self, request: &Request) -> Vec<&'static str>;
+
+    /// Runs them and adds their rows to the tables, in order. False when one finished and found a
+    /// program's data damaged.
+    fn run(
+        &self,
+        runs: &[Run<'_>],
+        tables: &mut dyn Rows,
+        events: &mut dyn Events,
+    ) -> anyhow::Result<bool>;
+}
+
+/// Runs them one after the other.
+pub(crate) fn one_by_one(
+    runs: &[Run<'_>],
+    events: &mut dyn Events,
+    mut one: impl FnMut(&Run<'_>, &mut dyn Events) -> anyhow::Result<Vec<RunRow>>,
+) -> anyhow::Result<bool> {
+    let mut all_well = true;
+    for (index, run) in runs.iter().enumerate() {
+        events.event(starts(run, index, runs.len()));
+        let rows = one(run, events).with_context(|| format!("run '{}'", run.name))?;
+        events.event(Event::RunEnds);
+        all_well &= rows.iter().all(|r| r.checksum_ok != Some(false));
+    }
+    Ok(all_well)
+}
+
+/// What the request is to run on.
+pub(crate) fn of(request: &Request) -> &'static dyn Backend {
+    match (request.machine, request.experiment.machine.fidelity) {
+        (MachineKind::Simulated, Fidelity::Interval) => &Simulated,
+        (MachineKind::Simulated, Fidelity::Trace) => &TraceDriven,
+        (MachineKind::Virtual, _) => &VirtualMachine,
+        (MachineKind::Host, _) => &ThisHost,
+    }
+}

@@ -1,0 +1,116 @@
+//! Runs an experiment: once as written, or once under each of several policies, rivals and kernels,
+//! on the machine asked for, into one results directory.
+
+use std::path::{Path, PathBuf};
+
+use terrace_core::{InputError, refuse};
+use terrace_linux::rivals;
+
+use crate::backend;
+use crate::rows::Tables;
+use crate::run::{Events, MachineKind, Request, Run};
+
+/// Runs it. False when a run finished and found a program's data damaged.
+pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
+    let runs = runs(&request)?;
+    let only_virtual = |what: &str| {
+        refuse!("{what}, and this is to run on {}; use --machine vm", request.machine.name())
+    };
+    if request.count_accesses && request.machine != MachineKind::Virtual {
+        let what = "accesses are counted in the emulation of a virtual machine";
+        return Err(only_virtual(what).into());
+    }
+    if !request.kernels.is_empty() && request.machine != MachineKind::Virtual {
+        return Err(only_virtual("kernels are chosen for a virtual machine").into());
+    }
+    let backend = backend::of(&request);
+    backend.check(&runs).map_err(|e| match e.downcast::<InputError>() {
+        Ok(error) => request.experiment.named(error).into(),
+        Err(other) => other,
+    })?;
+    let out = &request.out;
+    for folder in ["recordings"].into_iter().chain(backend.folders(&request)) {
+        std::fs::create_dir_all(out.join(folder)).map_err(|e| {
+            refuse!("{}: {e}; expected a folder for results that can be written to", out.display())
+        })?;
+    }
+    let mut tables = Tables::create(out)?;
+    let all_well = backend.run(&runs, &mut tables, events)?;
+    tables.finish()?;
+    Ok(all_well)
+}
+
+/// Each policy on the first kernel, then each on the next.
+fn runs(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
+    let policies = under_policies(request)?;
+    if request.kernels.is_empty() {
+        return Ok(policies);
+    }
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    for (index, kernel) in request.kernels.iter().enumerate() {
+        if request.kernels[..index].contains(kernel) {
+            return Err(refuse!("kernel '{kernel}' is named twice: expected each once").into());
+        }
+        // A path is of no use as a name; its last part is, where no other image is called so.
+        let word = Path::new(kernel).file_name().and_then(|n| n.to_str()).unwrap_or(kernel);
+        let taken = runs.iter().any(|r| r.name == format!("{}-{word}", policies[0].name));
+        let number = if taken { format!("-{}", index + 1) } else { String::new() };
+        for run in &policies {
+            let mut experiment = run.experiment.clone();
+            experiment.machine.kernel = Some(PathBuf::from(kernel));
+            let name = format!("{}-{word}{number}", run.name);
+            runs.push(Run { name, experiment, rival: run.rival, request });
+        }
+    }
+    Ok(runs)
+}
+
+fn under_policies(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
+    let mut runs = under_rivals(request)?;
+    let full = if runs.is_empty() { None } else { Some(request.experiment.on_a_full_node()?) };
+    let experiment = full.as_ref().unwrap_or(&request.experiment);
+    let Some(policies) = &request.policies else {
+        if !runs.is_empty() {
+            return Ok(runs);
+        }
+        let policy = &experiment.groups[0].policy;
+        let alike = experiment.groups.iter().all(|g| &g.policy == policy);
+        let name = if alike { policy.clone() } else { "as-written".to_owned() };
+        return Ok(vec![Run { name, experiment: experiment.clone(), rival: None, request }]);
+    };
+    for policy in policies {
+        if runs.iter().any(|r| &r.name == policy) {
+            return Err(refuse!("policy '{policy}' is named twice: expected each once").into());
+        }
+        let experiment = experiment.under(policy)?;
+        runs.push(Run { name: policy.clone(), experiment, rival: None, request });
+    }
+    Ok(runs)
+}
+
+/// Each of Linux's own that is wanted.
+fn under_rivals(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
+    if !request.rivals.is_empty() && request.machine == MachineKind::Simulated {
+        return Err(refuse!(
+            "'{}' is Linux's own, and this is to run on sim; use --machine vm or host",
+            request.rivals[0]
+        )
+        .into());
+    }
+    let mut wanted = Vec::new();
+    for (index, name) in request.rivals.iter().enumerate() {
+        let Some(rival) = rivals::find(name) else {
+            let all: Vec<&str> = rivals::ALL.iter().map(|rival| rival.name()).collect();
+            return Err(refuse!("rival '{name}': expected one of {}", all.join(", ")).into());
+        };
+        if request.rivals[..index].contains(name) {
+            return Err(refuse!("rival '{name}' is named twice: expected each once").into());
+        }
+        wanted.push((name.clone(), rival));
+    }
+    let run = |(name, rival)| {
+        let experiment = request.experiment.on_a_full_node()?;
+        Ok(Run { name, experiment, rival: Some(rival), request })
+    };
+    wanted.into_iter().map(run).collect()
+}
