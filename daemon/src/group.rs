@@ -677,47 +677,4 @@ fn processes(scan: &Scan) -> (Vec<ProcessStatus>, u64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_found_no_room_is_said_until_promotions_find_some() {
-        let failure = |direction, reason, pages: u64| Failure {
-            range: VirtualRange {
-                space: SpaceId(1),
-                start: 0,
-                size_bytes: pages * PageSize::Huge.bytes(),
-            },
-            direction,
-            reason,
-        };
-        let outcome =
-            |promoted_pages, failures| Outcome { promoted_pages, failures, ..Outcome::default() };
-        let next = |before, outcome: &Outcome| no_room_bytes(before, outcome, PageSize::Huge);
-        let refused = || failure(Direction::Promotion, FailureReason::NoRoom, 4);
-        let mut now = next(0, &outcome(0, vec![refused()]));
-        assert_eq!(now, 8 << 20);
-        // A pause, and demotions that found none: nothing is known of fast memory.
-        now = next(now, &outcome(0, vec![failure(Direction::Demotion, FailureReason::NoRoom, 9)]));
-        assert_eq!(now, 8 << 20);
-        assert_eq!(next(now, &outcome(1, vec![refused()])), 8 << 20);
-        assert_eq!(next(now, &outcome(5, vec![refused()])), 0);
-        assert_eq!(next(now, &outcome(1, vec![])), 0);
-    }
-
-    #[test]
-    fn parts_of_accesses_are_counted_in_the_end_and_hits_are_never_more() {
-        let (mut left, mut sums, mut given) = ([0.0; 2], (0, 0), [0.0; 2]);
-        // The first two periods alone would have one hit of no access in the second.
-        for (accesses, hits) in [(2.5, 1.6), (0.4, 0.4), (3.25, 3.25), (0.0, 0.0), (7.1, 2.05)] {
-            left[0] += accesses;
-            left[1] += hits;
-            given[0] += accesses;
-            given[1] += hits;
-            let (accessed, hits) = take_whole(&mut left);
-            assert!(hits <= accessed, "{hits} of {accessed}");
-            sums = (sums.0 + accessed, sums.1 + hits);
-        }
-        assert_eq!(sums, (given[0] as u64, given[1] as u64));
-    }
-}
+mod tests;

@@ -1,0 +1,145 @@
+//! A node's hits, misses and bounds, counted by hand.
+
+use super::*;
+use crate::presets;
+use crate::speed::FlatTable;
+use crate::tier::memory::TieredMemory;
+use terrace_core::page::PageSize;
+
+struct Machine {
+    node: Node,
+    memory: TieredMemory,
+    table: FlatTable,
+}
+
+/// The server with CXL; data pages and page-table pages in a tier each.
+fn machine(name: &str, data: usize, tables: usize, size: PageSize) -> Machine {
+    let config = presets::by_name(name).unwrap();
+    let memory = TieredMemory::new(&config.tiers).unwrap();
+    let start = [memory.start(data)];
+    let tables_at = PhysicalAddress(memory.start(tables).0 + (8 << 30));
+    Machine {
+        node: Node::new(&config.node).unwrap(),
+        table: FlatTable::new(1 << 30, size, &start, tables_at),
+        memory,
+    }
+}
+
+impl Machine {
+    /// One load of 8 bytes that needs the one before; returns its completion time.
+    fn chase(&mut self, address: u64) -> Picoseconds {
+        let reference = Reference {
+            address: VirtualAddress(address),
+            size: 8,
+            kind: Kind::Read,
+            instructions: 1,
+            dependence: Dependence::PreviousLoad,
+        };
+        self.node.reference(0, &reference, &mut self.table, &mut self.memory).unwrap();
+        self.node.drain(0, &mut self.memory);
+        self.node.core(0).now()
+    }
+
+    fn ns_of(&mut self, address: u64) -> f64 {
+        let before = self.node.core(0).now();
+        self.chase(address).since(before).as_ns()
+    }
+}
+
+// The server: 3 GHz; 5, 15 and 70 cycles; 108 and 214 ns for a program.
+const CYCLE: f64 = 1.0 / 3.0;
+const DRAM: f64 = 108.0;
+const CXL: f64 = 214.0;
+
+#[track_caller]
+fn near(got: f64, expected: f64) {
+    assert!((got - expected).abs() < 0.2, "{got} ns, expected {expected}");
+}
+
+#[test]
+fn a_cold_load_takes_its_walk_and_then_its_line() {
+    let mut m = machine("server-ddr5-cxl", 0, 0, PageSize::Base);
+    // The second-level TLB, four entries of the page table, the accessed bit in a line that the
+    // first level has by then, and the line: one after the other.
+    let first = 7.0 * CYCLE + 4.0 * DRAM + 5.0 * CYCLE + DRAM;
+    near(m.ns_of(0), first);
+    // The same page: no walk. The same line: nothing to wait for.
+    near(m.ns_of(64), DRAM);
+    near(m.ns_of(72), 0.0);
+    // The next page: after the load before (from the first level) and the second-level TLB only
+    // the leaf is read, from the line of the one before, and its bit set.
+    near(m.ns_of(4096), (5.0 + 7.0 + 5.0 + 5.0) * CYCLE + DRAM);
+    // A page whose leaf is 8 entries on: another line of the page table.
+    near(m.ns_of(9 * 4096), 7.0 * CYCLE + DRAM + 5.0 * CYCLE + DRAM);
+}
+
+#[test]
+fn a_walk_costs_what_the_tier_of_the_page_table_costs() {
+    let cold = |data, tables| machine("server-ddr5-cxl", data, tables, PageSize::Base).ns_of(0);
+    near(cold(1, 0) - cold(0, 0), CXL - DRAM);
+    near(cold(0, 1) - cold(0, 0), 4.0 * (CXL - DRAM));
+    let huge = |tables| machine("server-ddr5-cxl", 0, tables, PageSize::Huge).ns_of(0);
+    near(huge(1) - huge(0), 3.0 * (CXL - DRAM));
+}
+
+#[test]
+fn independent_loads_overlap_and_chased_ones_do_not() {
+    for name in ["server-ddr5-cxl", "server-ddr5-cxl-timing"] {
+        let run = |dependence| {
+            let mut m = machine(name, 0, 0, PageSize::Huge);
+            let n = 20_000u64;
+            for i in 0..n {
+                let reference = Reference {
+                    address: VirtualAddress((i * 0x9E3779B1 % (1 << 30)) & !7),
+                    size: 8,
+                    kind: Kind::Read,
+                    instructions: 4,
+                    dependence,
+                };
+                m.node.reference(0, &reference, &mut m.table, &mut m.memory).unwrap();
+            }
+            m.node.drain(0, &mut m.memory);
+            m.node.core(0).now().as_ns() / n as f64
+        };
+        let (chased, overlapped) = (run(Dependence::PreviousLoad), run(Dependence::None));
+        // 16 lines under way at once.
+        assert!((95.0..150.0).contains(&chased), "{name}: {chased} ns a load");
+        let overlap = chased / overlapped;
+        assert!((12.0..16.5).contains(&overlap), "{name}: {overlap} at once");
+    }
+}
+
+#[test]
+fn dram_by_command_and_dram_as_a_queue_agree_when_idle() {
+    // A load at a time, far apart: the command-level model is between a closed bank and an open
+    // one, as its preset says.
+    for tier in [0, 1] {
+        let mean = |name| {
+            let mut m = machine(name, tier, 0, PageSize::Huge);
+            let loads: Vec<f64> =
+                (1..400u64).map(|i| m.ns_of((i * 0x9E3779B1 % (1 << 30)) & !7)).collect();
+            m.ns_of(0);
+            loads.iter().sum::<f64>() / loads.len() as f64
+        };
+        let (queue, commands) = (mean("server-ddr5-cxl"), mean("server-ddr5-cxl-timing"));
+        assert!((queue - commands).abs() < 0.1 * queue, "tier {tier}: {queue} {commands}");
+    }
+}
+
+#[test]
+fn a_store_to_two_pages_touches_both() {
+    let mut m = machine("server-ddr5-cxl", 0, 0, PageSize::Base);
+    let reference = Reference {
+        address: VirtualAddress(4096 - 4),
+        size: 8,
+        kind: Kind::Write,
+        instructions: 1,
+        dependence: Dependence::None,
+    };
+    let level = m.node.reference(0, &reference, &mut m.table, &mut m.memory).unwrap();
+    assert_eq!(level, Level::Memory);
+    assert_eq!((m.table.accessed(), m.table.dirty()), (2, 2));
+    m.node.drain(0, &mut m.memory);
+    // Four lines of the page table, the second leaf in the first one's, and two of data.
+    assert_eq!(m.memory.counts(0).reads, 4 + 2);
+}

@@ -1,0 +1,178 @@
+//! Opening a host, on folders that look like one.
+
+use super::*;
+use crate::testing::{clean_host, put};
+use std::fs;
+
+fn options(roots: &Roots) -> HostOptions {
+    let intent = Intent { huge: true, base: false, cgroups: true };
+    HostOptions { roots: roots.clone(), ..HostOptions::new(intent) }
+}
+
+fn refusal(result: Result<Host, HostError>) -> String {
+    let Err(error) = result else { panic!("the host was opened") };
+    let message = error.to_string();
+    assert!(!message.contains('\n'), "{message}");
+    message
+}
+
+fn get(path: &Path) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn a_group_may_go_to_a_thread_of_its_own() {
+    fn needs_send<T: Send>() {}
+    needs_send::<AttachedGroup>();
+}
+
+#[test]
+fn settings_are_changed_only_with_leave_and_then_put_back() {
+    let (keep, roots) = clean_host();
+    put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+    put(keep.path(), "proc/sys/kernel/numa_balancing", "1\n");
+    let message = refusal(Host::open(options(&roots)));
+    assert!(message.contains("accessed bits") && message.contains("echo 0 >"), "{message}");
+    assert_eq!(get(&roots.lru_gen()), "0x0007\n");
+
+    let accepted = HostOptions { accept_conflicts: true, ..options(&roots) };
+    assert_eq!(Host::open(accepted).unwrap().conflicts().len(), 2);
+    assert_eq!(get(&roots.lru_gen()), "0x0007\n");
+
+    let fixed = HostOptions { fix_conflicts: true, ..options(&roots) };
+    let host = Host::open(fixed).unwrap();
+    assert_eq!(
+        (get(&roots.lru_gen()), get(&roots.numa_balancing())),
+        ("0x0000".into(), "0".into())
+    );
+    host.close().unwrap();
+    assert_eq!(get(&roots.lru_gen()), "0x0007");
+    assert_eq!(get(&roots.numa_balancing()), "1");
+}
+
+#[test]
+fn a_host_of_one_tier_is_observed_and_keeps_its_settings() {
+    let (keep, roots) = clean_host();
+    put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+    put(keep.path(), "sys/module/damon_stat/parameters/enabled", "Y\n");
+    put(keep.path(), "sys/fs/cgroup/app/cgroup.procs", "");
+    put(keep.path(), "sys/devices/system/node/has_memory", "0\n");
+    assert!(!tiers::discover(&roots).unwrap().is_tiered());
+    assert!(refusal(Host::open(options(&roots))).contains("of one tier"));
+    let observing = HostOptions { observe_only: true, ..options(&roots) };
+    let mut host = Host::open(observing).unwrap();
+    // What keeps everybody from DAMON is off for as long as this lasts, and nothing else.
+    let stat = roots.damon_module("damon_stat");
+    assert_eq!((get(&stat), get(&roots.lru_gen())), ("N".into(), "0x0007\n".into()));
+    let app = Source::Cgroup("app".into());
+    let group = GroupSpec { by_range: true, ..GroupSpec::new("g", app, PageSize::Huge, 1000) };
+    assert_eq!(host.attach(vec![group]).unwrap().len(), 1);
+    host.close().unwrap();
+    assert_eq!(get(&stat), "Y");
+}
+
+#[test]
+fn a_dry_run_changes_no_setting_and_its_end_does() {
+    let (keep, roots) = clean_host();
+    put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+    put(keep.path(), "proc/sys/kernel/numa_balancing", "1\n");
+    put(keep.path(), "sys/fs/cgroup/app/cgroup.procs", "");
+    let dry = || HostOptions { fix_conflicts: true, dry_run: true, ..options(&roots) };
+    let mut host = Host::open(dry()).unwrap();
+    let app = Source::Cgroup("app".into());
+    let group = GroupSpec::new("g", app, PageSize::Huge, 1000);
+    let attached = host.attach(vec![group]).unwrap();
+    assert_eq!(get(&roots.lru_gen()), "0x0007\n");
+    assert_eq!(get(&roots.numa_balancing()), "1\n");
+    assert_eq!(host.conflicts().len(), 2);
+    host.end_dry_run().unwrap();
+    assert_eq!(get(&roots.lru_gen()), "0x0000");
+    assert_eq!(get(&roots.numa_balancing()), "0");
+    drop(attached);
+    host.close().unwrap();
+    assert_eq!(get(&roots.lru_gen()), "0x0007");
+
+    // What keeps others from DAMON has to be off: said, not changed.
+    put(keep.path(), "sys/module/damon_stat/parameters/enabled", "Y\n");
+    let message = refusal(Host::open(dry()));
+    assert!(message.contains("damon_stat runs") && message.contains("echo N"), "{message}");
+    assert_eq!(get(&roots.damon_module("damon_stat")), "Y\n");
+}
+
+#[test]
+fn nodes_that_come_and_go_are_followed() {
+    let (keep, roots) = clean_host();
+    put(keep.path(), "sys/fs/cgroup/app/cgroup.procs", "");
+    let third = "sys/devices/virtual/memory_tiering/memory_tier90/nodelist";
+    let app = || GroupSpec::new("g", Source::Cgroup("app".into()), PageSize::Huge, 1000);
+    let mut host = Host::open(options(&roots)).unwrap();
+    assert_eq!(host.follow_nodes().unwrap(), None);
+    put(keep.path(), "sys/devices/system/node/has_memory", "0-2\n");
+    put(keep.path(), third, "2\n");
+    let change = host.follow_nodes().unwrap().unwrap();
+    assert!(change.contains("slow [1, 2], before [0] and [1]"), "{change}");
+    assert_eq!(host.follow_nodes().unwrap(), None);
+    // All slow memory goes: groups are refused, not the run; and taken again as it is back.
+    put(keep.path(), "sys/devices/system/node/has_memory", "0\n");
+    assert!(host.follow_nodes().unwrap().is_some());
+    let Err(error) = host.attach(vec![app()]) else { panic!("attached") };
+    assert!(error.to_string().contains("of one tier now"), "{error}");
+    put(keep.path(), "sys/devices/system/node/has_memory", "0-1\n");
+    assert!(host.follow_nodes().unwrap().is_some());
+    assert_eq!(host.attach(vec![app()]).unwrap().len(), 1);
+
+    // Of nodes that were named, those that are there.
+    let nodes = Some((vec![0], vec![1, 2]));
+    put(keep.path(), "sys/devices/system/node/has_memory", "0-2\n");
+    drop(host);
+    let mut host = Host::open(HostOptions { nodes, ..options(&roots) }).unwrap();
+    put(keep.path(), "sys/devices/system/node/has_memory", "0-1\n");
+    let change = host.follow_nodes().unwrap().unwrap();
+    assert!(change.contains("slow [1], before"), "{change}");
+}
+
+#[test]
+fn what_cannot_be_fixed_is_refused_and_nothing_is_changed() {
+    let (keep, roots) = clean_host();
+    put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+    put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "2\n");
+    let message = refusal(Host::open(HostOptions { fix_conflicts: true, ..options(&roots) }));
+    assert!(message.contains("somebody else (2 kdamonds), expected 0"), "{message}");
+    assert_eq!(get(&roots.lru_gen()), "0x0007\n");
+
+    put(keep.path(), "proc/self/status", "CapEff:\t0\n");
+    let message = refusal(Host::open(options(&roots)));
+    assert!(message.contains("run it as root"), "{message}");
+
+    let (_keep, roots) = clean_host();
+    let nodes = Some((vec![0], vec![5]));
+    let message = refusal(Host::open(HostOptions { nodes, ..options(&roots) }));
+    assert!(message.contains("node 5 has no memory"), "{message}");
+}
+
+#[test]
+fn groups_that_cannot_be_are_refused_before_anything_is_taken() {
+    let (keep, roots) = clean_host();
+    put(keep.path(), "sys/fs/cgroup/app/cgroup.procs", "");
+    let mut host = Host::open(HostOptions { max_groups: 1, ..options(&roots) }).unwrap();
+    let group = |source, period_ms| GroupSpec::new("g", source, PageSize::Huge, period_ms);
+    let app = || Source::Cgroup("app".into());
+    let cases = [
+        (vec![group(Source::Cgroup("/none".into()), 1000)], "fs/cgroup/none does not exist"),
+        (vec![group(Source::Pids(vec![7]), 1000)], "none of the processes [7] lives"),
+        (vec![group(app(), 1)], "a period of 1 ms"),
+        (vec![GroupSpec { cap_pages: 0, ..group(app(), 1000) }], "0 pages tracked"),
+        (vec![GroupSpec { move_share: f64::NAN, ..group(app(), 1000) }], "share of NaN"),
+        (vec![group(app(), 1000), group(app(), 1000)], "at most 1"),
+    ];
+    for (groups, expected) in cases {
+        let Err(error) = host.attach(groups) else { panic!("{expected}: attached") };
+        let message = error.to_string();
+        assert!(message.starts_with("group 'g': ") && message.contains(expected), "{message}");
+    }
+    assert_eq!(get(&roots.kdamonds().join("nr_kdamonds")), "0\n");
+    assert_eq!(host.attach(vec![group(app(), 1000)]).unwrap().len(), 1);
+    assert_eq!(get(&roots.kdamonds().join("nr_kdamonds")), "1");
+    host.close().unwrap();
+    assert_eq!(get(&roots.kdamonds().join("nr_kdamonds")), "0");
+}
