@@ -171,8 +171,7 @@ fn span_of(text: &str) -> anyhow::Result<TraceConfig> {
 fn claims(verdicts: &[Verdict]) -> anyhow::Result<()> {
     let mut table = show::table(&["the paper says", "where", "expected", "here", ""]);
     for v in verdicts {
-        let word = v.agreement.word();
-        table.add_row([&v.says, &v.source, &v.expected, &v.here, word]);
+        table.add_row([&v.says, &v.source, &v.expected, &v.here, &v.words()]);
     }
     say!("{table}")
 }

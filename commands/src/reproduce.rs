@@ -7,6 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::json;
 use terrace_core::InputError;
+use terrace_experiments::verdict::VerdictKind;
 use terrace_reproductions::book::{self, Entry, Tally};
 use terrace_reproductions::library;
 use terrace_reproductions::{Figure, Outcome, RunCache, Size, from_results, reproduce};
@@ -148,12 +149,12 @@ fn show(figure: &Figure, outcome: &Outcome, took_s: f64) -> anyhow::Result<()> {
         say!("{}", data.text(&figure.row, measure))?;
     }
     for v in &outcome.verdicts {
-        let agrees = match v.agrees {
-            Some(true) => "agrees",
-            Some(false) => "DIFFERS",
-            None => "not run",
+        let kind = match v.kind {
+            VerdictKind::No => "DIFFERS",
+            kind => kind.word(),
         };
-        say!("  {agrees:<8} {}: paper {}, here {}", v.says, v.paper, v.here)?;
+        let headline = v.headline.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
+        say!("  {kind:<10} {headline}{}: paper {}, here {}", v.says, v.paper, v.here)?;
     }
     say!("  {}; {took_s:.0} s", Tally::of(outcome).words())?;
     say!("")?;
@@ -164,7 +165,12 @@ fn document(figure: &Figure, outcome: &Outcome) -> serde_json::Value {
     let claims: Vec<_> = outcome
         .verdicts
         .iter()
-        .map(|v| json!({ "says": v.says, "paper": v.paper, "here": v.here, "agrees": v.agrees }))
+        .map(|v| {
+            json!({
+                "says": v.says, "paper": v.paper, "here": v.here,
+                "headline": v.headline, "verdict": v.kind, "agrees": v.kind.agrees(),
+            })
+        })
         .collect();
     let values: Vec<_> = outcome
         .data

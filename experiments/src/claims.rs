@@ -13,7 +13,15 @@
 //! at_most = 2.0
 //! only = { variant = "100/400" }   # rows that are meant; all, if left out
 //! take = "each"                    # or "mean": the geometric mean of all
+//! # A number that a reader remembers: the geometric mean is compared with it (see [`crate::verdict`]).
+//! headline = "C.b"                 # its name
+//! paper = [1.1, 2.0]               # the paper's number, or its range
+//! neutral = 1.0                    # without the effect; by default 1 with `over`, else 0
+//! calibrated = false               # whether it was fitted to the paper
 //! ```
+//!
+//! A claim with `paper` needs no `at_least` and no `at_most`: each of its values then holds that agrees
+//! with the paper in size or in direction.
 //!
 //! `of`, `over` and `only` choose rows by their dimensions: a name, or a list of names. Rows of `of` and
 //! `over` are paired that agree in all dimensions which neither of the two names.
@@ -23,6 +31,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use terrace_core::{InputError, refuse};
+
+use crate::verdict::{Comparison, PaperNumber, VerdictKind};
 
 /// A row to check claims against: who it is of, and what was measured.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -82,6 +92,12 @@ pub struct Claim {
     only: Choice,
     #[serde(default)]
     take: Take,
+    /// Its name, where it is a number that a reader of the paper remembers.
+    pub headline: Option<String>,
+    paper: Option<PaperNumber>,
+    neutral: Option<f64>,
+    #[serde(default)]
+    calibrated: bool,
 }
 
 /// Whether a claim holds here.
@@ -127,6 +143,22 @@ pub struct Verdict {
     pub holds: usize,
     /// See above.
     pub cases: usize,
+    /// Its name, where it is a number that a reader of the paper remembers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headline: Option<String>,
+    /// How the mean of what came out compares with the paper's number, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<VerdictKind>,
+}
+
+impl Verdict {
+    /// The result in words: how far it agrees, and how it compares with the paper's number.
+    pub fn words(&self) -> String {
+        match self.verdict {
+            Some(kind) => format!("{}, {}", self.agreement.word(), kind.word()),
+            None => self.agreement.word().to_owned(),
+        }
+    }
 }
 
 /// Reads the claims of a file. What they may name is known before anything runs: dimensions with
@@ -146,8 +178,17 @@ pub fn read(
             let known = measures.join(", ");
             return Err(bad(format!("no measure {:?}; expected one of {known}", claim.measure)));
         }
-        if claim.at_least.is_none() && claim.at_most.is_none() {
-            return Err(bad("expected at_least, at_most or both".into()));
+        match claim.comparison() {
+            Some(comparison) => comparison.check().map_err(|e| bad(e.to_string()))?,
+            None if claim.headline.is_some() || claim.neutral.is_some() || claim.calibrated => {
+                return Err(bad(
+                    "headline, neutral and calibrated: expected paper with them".into()
+                ));
+            }
+            None if claim.at_least.is_none() && claim.at_most.is_none() => {
+                return Err(bad("expected at_least, at_most or both, or paper".into()));
+            }
+            None => {}
         }
         for (dimension, names) in claim.of.iter().chain(&claim.over).chain(&claim.only) {
             let Some(known) = dimensions.get(dimension.as_str()) else {
@@ -185,11 +226,23 @@ impl Claim {
         };
         let mean = if self.take == Take::Mean { "mean " } else { "" };
         let range = match (self.at_least, self.at_most) {
+            (None, None) => match self.paper {
+                Some(PaperNumber::Range([low, high])) => format!("{low} to {high} in the paper"),
+                Some(PaperNumber::One(number)) => format!("{number} in the paper"),
+                None => "anything".to_owned(),
+            },
             (Some(least), Some(most)) => format!("{least} to {most}"),
             (Some(least), None) => format!("at least {least}"),
             (None, most) => format!("at most {}", most.unwrap_or_default()),
         };
         format!("{mean}{value}: {range}")
+    }
+
+    /// The paper's number and what values are compared with it by, where it has one.
+    fn comparison(&self) -> Option<Comparison> {
+        let neutral = self.neutral.unwrap_or(if self.over.is_empty() { 0.0 } else { 1.0 });
+        let tie = Comparison::TIE;
+        self.paper.map(|paper| Comparison { paper, neutral, tie, calibrated: self.calibrated })
     }
 
     /// Every value that it is about, and of what.
@@ -237,12 +290,20 @@ impl Claim {
     /// Checks it.
     pub fn check(&self, facts: &[Fact]) -> Verdict {
         let mut values = self.values(facts);
+        let sum: f64 = values.iter().map(|v| v.0.ln()).sum();
+        // Of no values it is not a number, which is no verdict but "not run".
+        let mean = (sum / values.len() as f64).exp();
+        let comparison = self.comparison();
+        let verdict = comparison.map(|comparison| comparison.judge(mean));
         if self.take == Take::Mean && !values.is_empty() {
-            let sum: f64 = values.iter().map(|v| v.0.ln()).sum();
-            values = vec![((sum / values.len() as f64).exp(), "mean".into())];
+            values = vec![(mean, "mean".into())];
         }
-        let holds = |value: f64| {
-            self.at_least.is_none_or(|l| value >= l) && self.at_most.is_none_or(|m| value <= m)
+        let ranged = self.at_least.is_some() || self.at_most.is_some();
+        let holds = |value: f64| match comparison {
+            Some(comparison) if !ranged => comparison.judge(value).agrees() == Some(true),
+            _ => {
+                self.at_least.is_none_or(|l| value >= l) && self.at_most.is_none_or(|m| value <= m)
+            }
         };
         values.sort_by(|a, b| a.0.total_cmp(&b.0));
         let (cases, held) = (values.len(), values.iter().filter(|v| holds(v.0)).count());
@@ -266,6 +327,8 @@ impl Claim {
             },
             holds: held,
             cases,
+            headline: self.headline.clone(),
+            verdict,
         }
     }
 }
@@ -329,10 +392,39 @@ mod tests {
     }
 
     #[test]
+    fn a_headline_compares_the_mean_with_the_papers_number() {
+        // OLD over NEW: 2 and 0.8, 1.265 in the mean.
+        let ratio = "measure = 'slowdown'\nof = { scheme = 'OLD' }\nover = { scheme = 'NEW' }\n\
+                     headline = 'X.a'";
+        let verdict = |rest: &str| verdict(&format!("{ratio}\n{rest}"));
+        for (rest, kind) in [
+            ("paper = 1.3", VerdictKind::Size),
+            ("paper = [1.3, 2.0]", VerdictKind::Size),
+            ("paper = 2.0", VerdictKind::Direction),
+            ("paper = 0.5", VerdictKind::No),
+            ("paper = 1.3\ncalibrated = true", VerdictKind::Calibrated),
+            ("paper = 0.9\nneutral = 0.3", VerdictKind::Direction),
+            ("paper = 1.3\nonly = { workload = 'a' }", VerdictKind::Direction),
+        ] {
+            let v = verdict(rest);
+            assert_eq!((v.verdict, v.headline.as_deref()), (Some(kind), Some("X.a")), "{rest}");
+        }
+        // Without a range, values hold that agree: one of the two.
+        let v = verdict("paper = 1.3");
+        assert_eq!((v.holds, v.cases, v.words().as_str()), (1, 2, "partly, size"));
+        // With one it is the range that counts.
+        assert_eq!(verdict("paper = 1.3\nat_least = 0.7").holds, 2);
+        let none = "paper = 1.3\nonly = { workload = 'a', scheme = 'MID' }";
+        assert_eq!(verdict(none).verdict, Some(VerdictKind::NotRun));
+    }
+
+    #[test]
     fn claims_that_could_never_be_checked_are_refused() {
         for (text, printed) in [
             ("measure = 'speed'\nof = {}\nat_most = 1", "no measure \"speed\"; expected one of"),
             ("measure = 'slowdown'\nof = {}", "expected at_least, at_most or both"),
+            ("measure = 'slowdown'\nof = {}\npaper = 0", "expected a number, or a range"),
+            ("measure = 'slowdown'\nof = {}\nat_most = 1\nheadline = 'X'", "expected paper"),
             ("measure = 'slowdown'\nof = { plan = 'x' }\nat_most = 1", "no \"plan\""),
             ("measure = 'slowdown'\nof = { scheme = 'FAST' }\nat_most = 1", "no scheme \"FAST\""),
             ("measure = 'slowdown'\nof = {}\nat_mots = 1", "at_mots"),

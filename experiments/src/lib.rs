@@ -9,6 +9,7 @@
 //! - [`sparse`]: address spaces whose page tables have a larger program's shape;
 //! - [`profile`](mod@profile): what a workload costs with fast and with slow memory;
 //! - [`claims`]: what papers say, checked against what was measured;
+//! - [`verdict`]: how a number compares with a paper's: in size, in direction, not, by calibration;
 //! - [`rack`](mod@rack): experiments on the rack;
 //! - `custom`: policies that are the caller's own, beside those of the registry;
 //! - `rival`: a run in which something of Linux's moves pages;
@@ -38,6 +39,7 @@ mod simulated;
 pub mod sparse;
 pub mod sweep;
 mod timed;
+pub mod verdict;
 mod virtual_machine;
 
 pub use custom::CustomPolicy;

@@ -8,6 +8,8 @@
 //! | `gain(a, b)` | geometric mean over the rows of column `a` over column `b`, less one |
 //! | `rows_where(text)` | in how many rows an expression holds, in which `c` has the row's values by column, and `lowest(measure, columns)` is the one among columns with the row's lowest value of a measure |
 //! | `favours(row, column)` | the row's value in that column over the best of its others, less one |
+//! | `lowest_of(row, columns)` | the one among columns with the row's lowest value |
+//! | `mean_size(column)` | the mean over the rows of how far the values are from zero |
 //! | `spread()` | the largest of the rows' best value over their worst |
 //! | `best_columns()`, `least_columns()` | how many columns are the highest, or the lowest, of a row |
 //! | `least(row, column)` | the row's value in that column over the lowest of its others, less one |
@@ -26,6 +28,7 @@ use std::sync::Arc;
 
 use minijinja::value::Rest;
 use minijinja::{Environment, Error, ErrorKind, Value};
+use terrace_experiments::verdict::VerdictKind;
 
 use crate::data::{Data, number};
 use crate::figure::Claim;
@@ -42,8 +45,10 @@ pub struct Verdict {
     pub paper: String,
     /// The number here.
     pub here: String,
-    /// Whether the two agree; `None` when a needed value was not run.
-    pub agrees: Option<bool>,
+    /// Its name, where it is a number that a reader of the paper remembers.
+    pub headline: Option<String>,
+    /// How the two compare.
+    pub kind: VerdictKind,
 }
 
 /// Checks a figure's claims. The error is for an expression that makes no sense.
@@ -53,7 +58,7 @@ pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
         .iter()
         .map(|claim| {
             let here = evaluate(&environment, &claim.here, data)?;
-            let holds = evaluate(&environment, &claim.holds, data)?;
+            let kind = judge(&environment, claim, data)?;
             let here = here.map_or("not run".to_owned(), |v| {
                 f64::try_from(v.clone()).map_or_else(|_| v.to_string(), number)
             });
@@ -61,10 +66,31 @@ pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
                 says: claim.says.clone(),
                 paper: claim.paper.clone(),
                 here,
-                agrees: holds.map(|v| v.is_true()),
+                headline: claim.headline.clone(),
+                kind,
             })
         })
         .collect()
+}
+
+/// How a claim compares: its number with the paper's, or whether its statement holds.
+fn judge(environment: &Environment<'_>, claim: &Claim, data: &Data) -> Result<VerdictKind, String> {
+    if let (Some(effect), Some(comparison)) = (&claim.effect, claim.comparison()) {
+        let Some(value) = evaluate(environment, effect, data)? else {
+            return Ok(VerdictKind::NotRun);
+        };
+        let number = f64::try_from(value.clone()).map_err(|_| {
+            format!("claim '{effect}': got {value}; expected a number to compare with the paper's")
+        })?;
+        return Ok(comparison.judge(number));
+    }
+    let holds = claim.holds.as_deref().unwrap_or("false");
+    Ok(match evaluate(environment, holds, data)?.map(|v| v.is_true()) {
+        None => VerdictKind::NotRun,
+        Some(_) if claim.calibrated => VerdictKind::Calibrated,
+        Some(true) => VerdictKind::Direction,
+        Some(false) => VerdictKind::No,
+    })
 }
 
 fn evaluate(
@@ -104,7 +130,8 @@ fn environment(data: &Data) -> Environment<'static> {
             shared.get(&row, &column, &measure).ok_or_else(|| missing(&format!("{row}, {column}")))
         },
     );
-    let over_rows: [(&str, OverRows); 5] = [
+    let over_rows: [(&str, OverRows); 6] = [
+        ("mean_size", |v| v.iter().map(|x| x.abs()).sum::<f64>() / v.len() as f64),
         ("mean", |v| v.iter().sum::<f64>() / v.len() as f64),
         ("geomean", geomean),
         ("max_of", |v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
@@ -147,10 +174,7 @@ fn environment(data: &Data) -> Environment<'static> {
                     "lowest",
                     move |measure: String, columns: Vec<String>| -> Result<String, Error> {
                         let measure = measure_of(&own, &Rest(vec![measure]))?;
-                        let value = |c: &String| Some((c.clone(), own.get(&of, c, &measure)?));
-                        let lowest = columns.iter().filter_map(value);
-                        let lowest = lowest.min_by(|a, b| a.1.total_cmp(&b.1));
-                        lowest.map(|(column, _)| column).ok_or_else(|| missing(&of))
+                        lowest(&own, &of, &columns, &measure)
                     },
                 );
                 let expression = inner.compile_expression(&text)?;
@@ -167,6 +191,14 @@ fn environment(data: &Data) -> Environment<'static> {
                 count += u64::from(expression.eval(context)?.is_true());
             }
             Ok(count)
+        },
+    );
+    let shared = data.clone();
+    environment.add_function(
+        "lowest_of",
+        move |row: String, columns: Vec<String>, measure: Rest<String>| -> Result<String, Error> {
+            let measure = measure_of(&shared, &measure)?;
+            lowest(&shared, &row, &columns, &measure)
         },
     );
     let shared = data.clone();
@@ -253,6 +285,16 @@ fn measure_of(data: &Data, given: &Rest<String>) -> Result<String, Error> {
     }
 }
 
+/// The one among columns with a row's lowest value, where all of them have one.
+fn lowest(data: &Data, row: &str, columns: &[String], measure: &str) -> Result<String, Error> {
+    let mut values = Vec::new();
+    for column in columns {
+        values.push((column, data.get(row, column, measure).ok_or_else(|| missing(row))?));
+    }
+    let lowest = values.into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
+    lowest.map(|(column, _)| column.clone()).ok_or_else(|| missing(row))
+}
+
 /// A row's value in a column over the one among its others that `pick` chooses, less one.
 fn beside(
     data: &Data,
@@ -308,6 +350,8 @@ pub fn geomean(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use terrace_experiments::verdict::PaperNumber;
+
     use super::*;
 
     fn data() -> Data {
@@ -327,7 +371,8 @@ mod tests {
             says: "x".to_owned(),
             paper: "y".to_owned(),
             here: here.to_owned(),
-            holds: holds.to_owned(),
+            holds: Some(holds.to_owned()),
+            ..Claim::default()
         };
         check(&[claim], &data()).map(|mut v| v.remove(0))
     }
@@ -351,14 +396,47 @@ mod tests {
                 "1",
                 Some(true),
             ),
+            (
+                "lowest_of('cg', ['amp', 'lru'])",
+                "rows_where('lowest(\"speed\", [\"amp\", \"lru\"]) == {\"cg\": \"lru\", \"mcf\": \
+                 \"lru\"}[row]') == 1",
+                "lru",
+                Some(true),
+            ),
+            ("number(mean_size('amp'))", "mean_size('amp') == 2", "2", Some(true)),
             ("value('cg', 'amp', 'hits')", "value('cg', 'amp', 'hits') > 0", "not run", None),
             ("best_columns()", "least_columns() == 2", "2", Some(true)),
             ("correlation('speed')", "correlation('speed') < -0.5", "-0.905", Some(true)),
             ("value('bfs', 'amp')", "true", "not run", Some(true)),
         ] {
             let got = verdict(here, holds).unwrap();
-            assert_eq!((got.here.as_str(), got.agrees), (text, agrees), "{here}; {holds}");
+            assert_eq!((got.here.as_str(), got.kind.agrees()), (text, agrees), "{here}; {holds}");
         }
+    }
+
+    #[test]
+    fn an_effect_is_compared_with_the_papers_number() {
+        let kind = |effect: &str, expected: f64, calibrated: bool| {
+            let claim = Claim {
+                here: "1".to_owned(),
+                effect: Some(effect.to_owned()),
+                expected: Some(PaperNumber::One(expected)),
+                neutral: 1.0,
+                calibrated,
+                ..Claim::default()
+            };
+            check(&[claim], &data()).map(|v| v[0].kind)
+        };
+        // 2 over 1: an effect of 1.
+        let ratio = "value('cg', 'amp') / value('cg', 'lru')";
+        assert_eq!(kind(ratio, 1.9, false), Ok(VerdictKind::Size));
+        assert_eq!(kind(ratio, 3.0, false), Ok(VerdictKind::Direction));
+        assert_eq!(kind(ratio, 0.5, false), Ok(VerdictKind::No));
+        assert_eq!(kind(ratio, 1.9, true), Ok(VerdictKind::Calibrated));
+        assert_eq!(kind("gain('amp', 'lru') + 1", 1.2, false), Ok(VerdictKind::Tie));
+        assert_eq!(kind("value('bfs', 'amp')", 1.2, false), Ok(VerdictKind::NotRun));
+        let error = kind("percent(0.1)", 1.2, false).unwrap_err();
+        assert!(error.contains("expected a number"), "{error}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use serde::Deserialize;
 use terrace_core::parameters::in_plain_words;
+use terrace_experiments::verdict::{Comparison, PaperNumber};
 use toml::{Table, Value};
 
 use crate::kinds;
@@ -126,18 +127,53 @@ pub enum PictureKind {
     Stack,
 }
 
-/// A claim of the paper, as a statement that can be checked.
-#[derive(Debug, Clone, Deserialize)]
+/// A claim of the paper, as a statement that can be checked: `holds`, or a number (`effect`) that is
+/// compared with the paper's (`expected`).
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// The claim in words.
     pub says: String,
     /// The paper's number, or its words.
     pub paper: String,
-    /// An expression for the number here; see [`crate::claims`].
+    /// An expression for the number here, as text; see [`crate::claims`].
     pub here: String,
     /// An expression that holds when the two agree in direction.
-    pub holds: String,
+    pub holds: Option<String>,
+    /// Its name, where it is a number that a reader of the paper remembers: "G.a".
+    pub headline: Option<String>,
+    /// An expression for the number that is compared; see [`terrace_experiments::verdict`].
+    pub effect: Option<String>,
+    /// The paper's number, or its range.
+    pub expected: Option<PaperNumber>,
+    /// What the number would be without the effect.
+    #[serde(default)]
+    pub neutral: f64,
+    /// How near to neutral it is a tie; half a percent by default.
+    pub tie: Option<f64>,
+    /// Whether it was fitted to the paper.
+    #[serde(default)]
+    pub calibrated: bool,
+}
+
+impl Claim {
+    /// The comparison with the paper's number, where it has one.
+    pub fn comparison(&self) -> Option<Comparison> {
+        let tie = self.tie.unwrap_or(Comparison::TIE);
+        let (neutral, calibrated) = (self.neutral, self.calibrated);
+        self.expected.map(|paper| Comparison { paper, neutral, tie, calibrated })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let bad = |what: &str| format!("claim '{}': {what}", self.says);
+        match (&self.holds, &self.effect, self.comparison()) {
+            (Some(_), None, None) if self.neutral == 0.0 && self.tie.is_none() => Ok(()),
+            (None, Some(_), Some(comparison)) => {
+                comparison.check().map_err(|e| bad(&e.to_string()))
+            }
+            _ => Err(bad("expected either holds, or effect and expected")),
+        }
+    }
 }
 
 /// Keys that a figure inherits from the one that it is `like`, where it has none of its own; its
@@ -199,6 +235,7 @@ impl Figure {
         if self.measures.is_empty() {
             return Err("no measures: expected at least one".to_owned());
         }
+        self.claims.iter().try_for_each(Claim::check)?;
         for change in [&self.quick, &self.full] {
             let chosen = [(&change.rows, &self.rows), (&change.columns, &self.columns)];
             for (names, parts) in chosen {

@@ -131,7 +131,8 @@ fn write(
         .iter()
         .map(|v| {
             serde_json::json!({
-                "says": v.says, "paper": v.paper, "here": v.here, "agrees": v.agrees,
+                "says": v.says, "paper": v.paper, "here": v.here,
+                "headline": v.headline, "verdict": v.kind, "agrees": v.kind.agrees(),
             })
         })
         .collect();
