@@ -421,7 +421,7 @@ static void add_swap(void)
 void check_log(void)
 {
 	static const char * const words[] = {
-		"BUG:", "WARNING:", "Bad page", "Bad rss-counter", "KASAN", "KCSAN", "kernel BUG",
+		"BUG:", "WARNING:", "Bad page", "Bad rss-counter", "KASAN", "KCSAN: ", "kernel BUG",
 		"possible recursive locking", "circular locking", "soft lockup",
 		"INFO: trying to register", "blocked for more than", "page_table_check",
 	};
