@@ -1,9 +1,9 @@
 //! A coupled system of five unknowns a point, solved by symmetric successive over-relaxation:
 //! the pattern of NPB's LU.
 //!
-//! Represents lu.D of the adaptive-policy paper (NPB, section 3.2) and, in its sweeps with small
-//! dense blocks, NPB bt of the rack paper (table II). Each iteration goes four times through all
-//! arrays, forwards and backwards, so that all pages are used equally often and equally recently.
+//! Represents lu.D of the adaptive-policy paper (NPB, section 3.2). Each iteration goes four times
+//! through all arrays, forwards and backwards, so that all pages are used equally often and equally
+//! recently.
 //!
 //! The system is not NPB's linearized Navier-Stokes but has its structure: a seven-point stencil of
 //! 5x5 blocks that depend on a coefficient at every point, diagonally dominant, with a known
@@ -22,7 +22,7 @@ use super::{Kernel, Outcome, Params, ProgramError, ProgramKind, Run};
 pub(super) const KIND: ProgramKind = ProgramKind {
     name: "lu",
     summary: "coupled systems by symmetric over-relaxation (LU-like)",
-    stands_for: "adaptive policy section 3.2: lu.D; rack table II: NPB bt: forward and backward sweeps over all arrays, all pages alike",
+    stands_for: "adaptive policy section 3.2: lu.D: forward and backward sweeps over all arrays, all pages alike",
     operation: "point updates",
     threads: false,
     parameters: &[ParameterDoc {

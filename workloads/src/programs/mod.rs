@@ -27,11 +27,13 @@ mod traced;
 
 mod als;
 mod bfs;
+mod bt;
 mod btree;
 mod bwaves;
 mod cactus;
 mod canneal;
 mod cg;
+mod dc;
 mod deepsjeng;
 mod freqmine;
 mod ft;
@@ -70,11 +72,13 @@ use traced::{Stopped, Traced};
 pub static REGISTRY: &[ProgramKind] = &[
     als::KIND,
     bfs::KIND,
+    bt::KIND,
     btree::KIND,
     bwaves::KIND,
     cactus::KIND,
     canneal::KIND,
     cg::KIND,
+    dc::KIND,
     deepsjeng::KIND,
     freqmine::KIND,
     ft::KIND,

@@ -160,6 +160,8 @@ programs! {
     minife: json!({}), ["x", "?r", "?values", "b", "?init:columns"];
     als: json!({"iterations": 2, "ratings_per_user": 50}), ["factors"];
     bwaves: json!({"iterations": 2, "sweeps": 10}), ["state", "x", "?r"];
+    bt: json!({"iterations": 3}), ["u", "?rhs"];
+    dc: json!({"views": 3}), ["nodes", "init:tuples"];
     cactus: json!({"iterations": 3}), ["field 0", "field 23", "?speed"];
     deepsjeng: json!({"depth": 7}), ["?table"];
     canneal: json!({}), ["elements", "init:locations", "init:columns"];
