@@ -4,7 +4,7 @@ use std::path::Path;
 
 use terrace_rack::experiment::{Experiment, Finished, Planned};
 use terrace_rack::outcome::{Histogram, NodeOutcome};
-use terrace_rack::scheme::REGISTRY;
+use terrace_rack::scheme::{Batch, REGISTRY};
 use terrace_rack::simulate::RunError;
 use terrace_results::{
     RackLatencyRow, RackPortRow, RackRunRow, RackSampleRow, ResultsError, Table, TableWriter,
@@ -24,7 +24,7 @@ pub fn read(file: &Path, full: bool, schemes: &[String]) -> Result<Experiment, I
 }
 
 /// What claims can be about.
-const MEASURES: [&str; 14] = [
+const MEASURES: [&str; 17] = [
     "slowdown",
     "access_cost",
     "access_ns",
@@ -37,9 +37,13 @@ const MEASURES: [&str; 14] = [
     "pool_read_ns",
     "buffer_hit_ns",
     "page_fetch_ns",
+    "page_move_ns",
+    "misses_per_1000",
     // Of a page fetch over a read from a pool, and of a buffer hit.
     "page_over_block",
     "buffer_hit_over_block",
+    // Of a page that moves alone, from request to local memory, over a read from a pool.
+    "page_move_over_block",
 ];
 
 /// The claims of an experiment.
@@ -79,6 +83,9 @@ pub fn verdicts(experiment: &Experiment, runs: &[RackRunRow]) -> Result<Vec<Verd
             ("pool_read_ns", r.pool_read_ns),
             ("buffer_hit_ns", r.buffer_hit_ns),
             ("page_fetch_ns", r.page_fetch_ns),
+            ("page_move_ns", r.page_move_ns),
+            ("misses_per_1000", Some(r.misses_per_1000)),
+            ("page_move_over_block", over(r.page_move_ns, r.pool_read_ns)),
             ("page_over_block", over(r.page_fetch_ns, r.pool_read_ns)),
             ("buffer_hit_over_block", over(r.buffer_hit_ns, r.pool_read_ns)),
         ]
@@ -156,6 +163,7 @@ pub fn tables(experiment: &Experiment, finished: &[Finished]) -> Tables {
     let mut tables = Tables::default();
     for run in finished {
         let scheme = scheme_name(&run.planned);
+        let moves_alone = run.planned.scheme.is_some_and(|s| s.batch == Batch::Fixed(1));
         let (rack, _, _) = experiment.rack_of(&run.planned);
         let variant = &experiment.variants[run.planned.variant].name;
         let base = &finished[run.planned.base].outcome;
@@ -195,6 +203,10 @@ pub fn tables(experiment: &Experiment, finished: &[Finished]) -> Tables {
                 ),
                 buffer_hit_ns: known_mean_ns(c.buffer_hit_ps, c.buffer_hits),
                 page_fetch_ns: known_mean_ns(node.controller.fetch_ps, node.controller.fetches),
+                page_move_ns: moves_alone
+                    .then(|| known_mean_ns(c.page_move_ps, c.pages_in))
+                    .flatten(),
+                misses_per_1000: c.reads() as f64 * 1000.0 / node.instructions.max(1) as f64,
                 remote_nic_ns: part(1),
                 remote_switch_ns: part(2),
                 remote_queue_ns: part(3),

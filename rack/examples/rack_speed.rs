@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!(
                 "{:9} {:6} slowdown {:6.3} cost {:5.2} local {:5.1} remote {:6.1} ({}) ns | \
                  {:4.1} mpki local {:4.1}% migrated {:4.1}% buffer {:4.1}% | in {} out {} batches {} npm {} \
-                 score {} stall {:4.1}% thr {} ask {} refused {} held {} | page {:.0} block {:.0} hit {:.0} ns | \
+                 score {} stall {:4.1}% thr {} ask {} refused {} held {} | move {:.0} page {:.0} block {:.0} hit {:.0} ns | \
                  {:.0} us {:.2} Minstr/s",
                 n.workload,
                 name,
@@ -84,6 +84,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 n.controller.pages,
                 n.controller.pages_refused,
                 n.controller.held_back,
+                ns(c.page_move_ps, c.pages_in),
                 ns(n.controller.fetch_ps, n.controller.fetches),
                 ns(c.remote_ps - c.buffer_ps, c.remote_reads - c.buffer_reads),
                 ns(c.buffer_hit_ps, c.buffer_hits),

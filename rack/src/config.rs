@@ -174,6 +174,9 @@ pub struct MechanismConfig {
     pub npm_least: u32,
     /// Batches between two evaluations.
     pub feedback_batches: u32,
+    /// Whether the score counts reads that page buffers serve as a gain. Equation 2 names accesses
+    /// to migrated pages only, and most reads of a page may come before its batch is complete.
+    pub credit_buffers: bool,
     /// Evaluations with a negative score in a row after which parameters are learnt anew.
     pub negative_scores: u32,
     /// Whether pages go on migrating while parameters are learnt anew, by the old thresholds. The
@@ -212,6 +215,7 @@ impl Default for MechanismConfig {
             npm: 25,
             npm_least: 5,
             feedback_batches: 4,
+            credit_buffers: true,
             negative_scores: 4,
             migrate_while_relearning: true,
             training_us: 500.0,

@@ -121,6 +121,7 @@ pub struct LocalMemory {
     ledger: Ledger,
     ledger_batches: u32,
     feedback_batches: u32,
+    credit_buffers: bool,
     window: Time,
     /// The content of local and remote memory, where data are checked.
     check: Option<Check>,
@@ -234,6 +235,7 @@ impl LocalMemory {
             ledger: Ledger::default(),
             ledger_batches: 0,
             feedback_batches: m.feedback_batches,
+            credit_buffers: m.credit_buffers,
             window: config.window_ps(),
             check: config.check_data.then(Check::default),
             fault_injection: config.fault_injection,
@@ -567,7 +569,7 @@ impl LocalMemory {
                     c.wrong_values += u64::from(packet.value != expected);
                 }
                 let (local, remote) = self.mean_times();
-                if buffered {
+                if buffered && self.credit_buffers {
                     self.ledger.buffered += remote.saturating_sub(latency);
                 }
                 if self.pages.is_victim(miss.page) {

@@ -112,6 +112,9 @@ pub struct NodeCounts {
     pub remote_latency: RemoteLatency,
     /// Pages that arrived.
     pub pages_in: u64,
+    /// Time from the request of each batch until each of its pages was in local memory, in
+    /// picoseconds, summed: of pages that move alone, the time to access a remote page.
+    pub page_move_ps: u64,
     /// Pages that left as victims.
     pub pages_out: u64,
     /// Batches migrated.
@@ -149,6 +152,7 @@ impl NodeCounts {
             buffer_hits: self.buffer_hits - before.buffer_hits,
             buffer_hit_ps: self.buffer_hit_ps - before.buffer_hit_ps,
             pages_in: self.pages_in - before.pages_in,
+            page_move_ps: self.page_move_ps - before.page_move_ps,
             pages_out: self.pages_out - before.pages_out,
             migrations: self.migrations - before.migrations,
             stall_ps: self.stall_ps - before.stall_ps,

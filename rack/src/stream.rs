@@ -40,9 +40,20 @@ pub struct WorkloadConfig {
     /// looked up. No recorder observes it.
     #[serde(default)]
     pub dependent_loads: f64,
+    /// Factor on its instructions beside loads and stores, where the program that it represents is
+    /// known to execute fewer or more.
+    #[serde(default = "one")]
+    pub compute: f64,
+    /// The phase of the program that is simulated; what comes before counts as its start-up. `main`,
+    /// if left out.
+    pub region: Option<String>,
     /// A program's own parameters.
     #[serde(default)]
     pub options: serde_json::Map<String, serde_json::Value>,
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 /// A synthetic pattern.
@@ -118,7 +129,12 @@ pub struct Stream {
     /// The share of loads that depend on the one before, and the state of each core.
     dependent_loads: f64,
     towards_dependent: Vec<f64>,
+    /// Factor on instructions beside loads and stores, and what rounding left of each core's.
+    compute: f64,
+    fractions: Vec<f64>,
     source: Source,
+    /// The program's phase at which its start-up ends.
+    region: String,
     footprint: u64,
     /// Why the source ended early, if it did.
     problem: Option<String>,
@@ -161,6 +177,10 @@ impl Stream {
             let share = config.dependent_loads;
             return Err(bad(config, format!("dependent_loads is {share}; expected 0 to 1")));
         }
+        if !(0.01..=100.0).contains(&config.compute) {
+            let factor = config.compute;
+            return Err(bad(config, format!("compute is {factor}; expected 0.01 to 100")));
+        }
         let footprint = config.footprint.unwrap_or(Bytes::mib(64)).0;
         let source = if let Some(program) = &config.program {
             let kind = programs::kind(program).map_err(|e| bad(config, e))?;
@@ -195,7 +215,10 @@ impl Stream {
             waiting: 0,
             dependent_loads: config.dependent_loads,
             towards_dependent: vec![0.0; cores],
+            compute: config.compute,
+            fractions: vec![0.0; cores],
             source,
+            region: config.region.clone().unwrap_or_else(|| phase::MAIN.to_owned()),
             footprint,
             problem: None,
         })
@@ -218,11 +241,14 @@ impl Stream {
                 for event in events.by_ref() {
                     match event {
                         Event::References(block) => block.iter().for_each(|r| touch(r.address)),
-                        Event::Mark(m) if m.phase == phase::MAIN && m.edge == Edge::Begin => return,
+                        Event::Mark(m) if m.phase == self.region && m.edge == Edge::Begin => return,
                         _ => {}
                     }
                 }
                 self.end();
+                if self.problem.is_none() {
+                    self.problem = Some(format!("the program has no phase {:?}", self.region));
+                }
             }
             Source::Synthetic(pattern) => {
                 let touched = pattern.pages as f64 * (1.0 - pattern.shape.untouched);
@@ -237,6 +263,13 @@ impl Stream {
     pub fn next(&mut self, core: usize) -> Next {
         let Some(mut next) = self.cores[core].pop_front() else { return self.refill(core) };
         self.waiting -= 1;
+        if self.compute != 1.0
+            && let Next::Item(item) = &mut next
+        {
+            let gap = f64::from(item.gap) * self.compute + self.fractions[core];
+            item.gap = gap as u32;
+            self.fractions[core] = gap - f64::from(item.gap);
+        }
         if self.dependent_loads > 0.0
             && let Next::Item(item) = &mut next
             && !item.store
@@ -464,8 +497,53 @@ mod tests {
             synthetic: None,
             footprint: Some(Bytes::mib(2)),
             dependent_loads: 0.0,
+            compute: 1.0,
+            region: None,
             options: Default::default(),
         }
+    }
+
+    #[test]
+    fn compute_scales_instructions_beside_references_and_nothing_else() {
+        let first = |compute: f64| {
+            let mut stream =
+                Stream::new(&WorkloadConfig { compute, ..program("ft") }, 1, 1).unwrap();
+            stream.skip_start_up(|_| {});
+            let (mut gaps, mut addresses) = (0u64, Vec::new());
+            while addresses.len() < 10_000 {
+                if let Next::Item(item) = stream.next(0) {
+                    gaps += u64::from(item.gap);
+                    addresses.push(item.address);
+                }
+            }
+            (gaps, addresses)
+        };
+        let (all, addresses) = first(1.0);
+        let (third, same) = first(0.3);
+        assert_eq!(addresses, same);
+        assert!((third as f64 / all as f64 - 0.3).abs() < 1e-4, "{third} of {all}");
+        let refused = Stream::new(&WorkloadConfig { compute: 0.0, ..program("ft") }, 1, 1);
+        assert!(refused.unwrap_err().to_string().contains("compute is 0; expected 0.01 to 100"));
+    }
+
+    #[test]
+    fn a_region_begins_when_its_phase_does() {
+        let touches = |region: Option<&str>| {
+            let region = region.map(str::to_owned);
+            let mut stream =
+                Stream::new(&WorkloadConfig { region, ..program("minife") }, 2, 1).unwrap();
+            let mut touches = 0u64;
+            stream.skip_start_up(|_| touches += 1);
+            (touches, stream.problem().map(str::to_owned))
+        };
+        let (main, no_problem) = touches(None);
+        assert_eq!(no_problem, None);
+        // The assembly goes over the whole matrix many times before the solver begins.
+        let (solve, no_problem) = touches(Some("solve"));
+        assert_eq!(no_problem, None);
+        assert!(solve > 2 * main, "{solve} {main}");
+        let (_, problem) = touches(Some("sovle"));
+        assert!(problem.is_some_and(|p| p.contains("no phase \"sovle\"")));
     }
 
     #[test]

@@ -102,6 +102,8 @@ fn pattern(run_blocks: u32, gap: u32) -> WorkloadConfig {
         synthetic: Some(synthetic),
         footprint: Some(Bytes::mib(16)),
         dependent_loads: 0.0,
+        compute: 1.0,
+        region: None,
         options: Default::default(),
     }
 }

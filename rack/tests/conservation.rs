@@ -33,6 +33,8 @@ fn pattern(synthetic: Synthetic, kib: u64) -> WorkloadConfig {
         synthetic: Some(synthetic),
         footprint: Some(Bytes::kib(kib)),
         dependent_loads: 0.0,
+        compute: 1.0,
+        region: None,
         options: Default::default(),
     }
 }

@@ -14,6 +14,8 @@ fn program(name: &str) -> WorkloadConfig {
         synthetic: None,
         footprint: Some(Bytes::mib(4)),
         dependent_loads: 0.0,
+        compute: 1.0,
+        region: None,
         options: Default::default(),
     }
 }

@@ -32,6 +32,8 @@ fn outcome(config: &RackConfig, synthetic: Synthetic, scheme: &str) -> NodeOutco
         synthetic: Some(synthetic),
         footprint: Some(Bytes::mib(8)),
         dependent_loads: 0.0,
+        compute: 1.0,
+        region: None,
         options: Default::default(),
     };
     let scheme = Scheme::by_name(scheme).unwrap();
@@ -99,6 +101,12 @@ fn npm_grows_with_a_positive_score_and_parameters_are_learnt_anew_after_negative
     let ahead = outcome(&config, PASSED, "CPM");
     assert!(ahead.counts.buffer_reads > ahead.counts.pages_in, "{:?}", ahead.counts);
     assert_eq!(ahead.controller.trainings, 1);
+    // By accesses after migration alone the same batches were a loss.
+    config.mechanism.credit_buffers = false;
+    let denied = outcome(&config, PASSED, "CPM");
+    assert!(denied.samples.iter().any(|s| s.score < 0), "no negative score");
+    assert!(denied.controller.trainings >= 2, "{} trainings", denied.controller.trainings);
+    config.mechanism.credit_buffers = true;
 
     // Hot when half of it was read: the other half is worth less than the move costs.
     config.mechanism.count_factor = 0.5;

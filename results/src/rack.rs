@@ -58,6 +58,11 @@ table! {
         /// Mean time from the request of a hot page until its last block is buffered; none without
         /// one.
         page_fetch_ns: Option<f64>,
+        /// Mean time from the request of a page until local memory has all of it, where pages
+        /// migrate one by one (OTF); none elsewhere.
+        page_move_ns: Option<f64>,
+        /// Last-level misses in 1,000 instructions.
+        misses_per_1000: f64,
         /// Of the time of a remote read in interfaces.
         remote_nic_ns: f64,
         /// Part of a remote read's time in the switch and page buffers.

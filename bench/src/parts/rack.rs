@@ -35,6 +35,8 @@ fn workload() -> anyhow::Result<WorkloadConfig> {
         synthetic: None,
         footprint: Some(Bytes::mib(16)),
         dependent_loads: 0.0,
+        compute: 1.0,
+        region: None,
         options: serde_json::from_str(r#"{"iterations": 10000}"#)?,
     })
 }

@@ -47,6 +47,8 @@ pub(super) struct BatchState {
     /// Pages to be migrated when the shootdown is over, and the time of that.
     pub pages: Vec<u32>,
     pub at: Option<Time>,
+    /// When the node asked for its pages.
+    pub asked: Time,
     /// Remote pages reserved for its victims: a page fault meanwhile must not take them.
     pub room: VecDeque<u32>,
     /// Pages that have not arrived.
@@ -163,6 +165,7 @@ impl LocalMemory {
         }
         let ready = Packet::new(Kind::Ready, self.node, RemotePage(0), 0, self.header_bytes);
         self.send(now + self.translation_time, ready);
+        self.batch.asked = now;
         self.copy_out(now);
     }
 
@@ -315,6 +318,7 @@ impl LocalMemory {
         self.pages.moved(page, true);
         self.remote_to_page.remove(&remote.0);
         self.counts.pages_in += 1;
+        self.counts.page_move_ps += now - self.batch.asked;
         self.batch.left -= 1;
         self.free_arrival(n);
         if self.batch.left == 0 {
