@@ -21,7 +21,7 @@ pub type Progress<'a> = dyn FnMut(usize, &PeriodRow) + 'a;
 
 /// Collects one run: rows, heat map, recording.
 pub(crate) struct Collector<'a> {
-    period_ms: u64,
+    period_us: u64,
     groups: Vec<Member>,
     tables: &'a mut dyn Rows,
     recording: PeriodWriter<PartialFile>,
@@ -65,7 +65,8 @@ impl<'a> Collector<'a> {
             experiment: experiment.name.clone(),
             machine: run.request.machine.name().to_owned(),
             kernel: kernel.to_owned(),
-            period_ms: experiment.period_ms,
+            // Recordings count whole milliseconds.
+            period_ms: experiment.period_length_us().div_ceil(1000),
             seed: experiment.seed,
             groups: experiment.groups.iter().map(group).collect(),
         };
@@ -84,7 +85,13 @@ impl<'a> Collector<'a> {
             daemon_ns: None,
         };
         let groups = rows.into_iter().zip(&experiment.groups).map(member).collect();
-        Ok(Collector { period_ms: experiment.period_ms, groups, tables, recording, progress })
+        Ok(Collector {
+            period_us: experiment.period_length_us(),
+            groups,
+            tables,
+            recording,
+            progress,
+        })
     }
 
     /// Adds what a period cost the hardware.
@@ -163,7 +170,7 @@ impl Member {
 impl Observer for Collector<'_> {
     fn period(&mut self, report: &PeriodReport<'_>) -> Result<(), MachineError> {
         let member = &mut self.groups[report.group];
-        let row = row(self.period_ms, member, report);
+        let row = row(self.period_us, member, report);
         member.lost = 0;
         member.add(report, &row);
         (self.progress)(report.group, &row);
@@ -189,7 +196,7 @@ fn told(error: impl std::fmt::Display) -> MachineError {
     MachineError(error.to_string())
 }
 
-fn row(period_ms: u64, member: &Member, report: &PeriodReport<'_>) -> PeriodRow {
+fn row(period_us: u64, member: &Member, report: &PeriodReport<'_>) -> PeriodRow {
     let Scan { period, layout, accessed, fast, .. } = report.scan;
     let features = &report.decision.features;
     let (planned_promotions, planned_demotions) = report.decision.plan.pages(layout.page_size());
@@ -202,7 +209,7 @@ fn row(period_ms: u64, member: &Member, report: &PeriodReport<'_>) -> PeriodRow 
         policy: member.row.policy.clone(),
         group: member.row.group.clone(),
         period: *period,
-        time_ms: period * period_ms,
+        time_ms: period * period_us / 1000,
         pages,
         accessed_pages,
         fast_pages: fast.count() as u64,

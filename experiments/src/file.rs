@@ -31,8 +31,13 @@ pub struct Experiment {
     /// Seed of everything random.
     #[serde(default = "one")]
     pub seed: u64,
-    /// Length of a period in ms: how often accessed bits are read and pages moved.
+    /// Length of a period in ms: how often accessed bits are read and pages moved. Give this or
+    /// `period_us`.
+    #[serde(default, skip_serializing_if = "is_zero_ms")]
     pub period_ms: u64,
+    /// The same in us, at trace fidelity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub period_us: Option<u64>,
     /// Periods to run; it ends before when all its workloads have ended.
     pub periods: u64,
     /// At trace fidelity, and where a virtual machine's clock knows the memory: whether it is also
@@ -75,6 +80,10 @@ fn is_no(flag: &bool) -> bool {
 }
 
 fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_zero_ms(number: &u64) -> bool {
     *number == 0
 }
 
@@ -287,6 +296,11 @@ impl GroupSpec {
 }
 
 impl Experiment {
+    /// Length of a period in us.
+    pub fn period_length_us(&self) -> u64 {
+        self.period_us.unwrap_or(self.period_ms * 1000)
+    }
+
     /// Reads and checks an experiment file.
     pub fn read(path: &Path) -> Result<Self, InputError> {
         let text = std::fs::read_to_string(path).map_err(|e| {
@@ -406,8 +420,22 @@ impl Experiment {
 
     fn check(&self) -> Result<(), InputError> {
         name_is_plain("name", &self.name)?;
-        if !(1..=3_600_000).contains(&self.period_ms) {
-            return Err(refuse!("period_ms = {}: expected 1 to 3600000", self.period_ms));
+        match self.period_us {
+            Some(_) if self.period_ms != 0 => {
+                return Err(refuse!("period_ms and period_us: expected one of them"));
+            }
+            Some(us) if !(1..=3_600_000_000).contains(&us) => {
+                return Err(refuse!("period_us = {us}: expected 1 to 3600000000"));
+            }
+            Some(us) if self.machine.fidelity != Fidelity::Trace => {
+                return Err(refuse!(
+                    "period_us = {us}: expected only with fidelity = \"trace\"; use period_ms"
+                ));
+            }
+            None if !(1..=3_600_000).contains(&self.period_ms) => {
+                return Err(refuse!("period_ms = {}: expected 1 to 3600000", self.period_ms));
+            }
+            _ => {}
         }
         if !(1..=10_000_000).contains(&self.periods) {
             return Err(refuse!("periods = {}: expected 1 to 10000000", self.periods));
@@ -502,5 +530,44 @@ pub(crate) fn name_is_plain(key: &str, name: &str) -> Result<(), InputError> {
         Err(refuse!(
             "{key} = '{name}': expected 1 to 64 letters, digits, '-', '_' or '.', and a letter, digit or '_' first"
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(period: &str, fidelity: &str) -> Result<Experiment, String> {
+        let text = format!(
+            "name = \"e\"\n{period}\nperiods = 4\n[machine]\nfidelity = \"{fidelity}\"\n[[groups]]\n\
+             name = \"g\"\nfast_ratio = 0.5\nworkload = {{ kind = \"program\", name = \"gups\", \
+             footprint_mib = 4 }}\n"
+        );
+        Experiment::parse(&text, PathBuf::new()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_period_is_given_in_ms_or_in_us() {
+        let length_us = |period| with(period, "trace").map(|e| e.period_length_us());
+        assert_eq!(length_us("period_ms = 2"), Ok(2000));
+        assert_eq!(length_us("period_us = 400"), Ok(400));
+        // What was read is written so that it reads the same.
+        let text = toml::to_string(&with("period_us = 400", "trace").unwrap()).unwrap();
+        let again = Experiment::parse(&text, PathBuf::new()).unwrap();
+        assert_eq!((again.period_ms, again.period_us), (0, Some(400)));
+    }
+
+    #[test]
+    fn a_period_that_cannot_be_is_refused_in_one_line() {
+        for (period, fidelity, words) in [
+            ("", "trace", "period_ms = 0: expected 1 to 3600000"),
+            ("period_us = 0", "trace", "period_us = 0: expected 1 to 3600000000"),
+            ("period_us = -1", "trace", "got integer `-1`, expected a whole number, 0 or more"),
+            ("period_ms = 1\nperiod_us = 400", "trace", "expected one of them"),
+            ("period_us = 400", "interval", "expected only with fidelity = \"trace\""),
+        ] {
+            let error = with(period, fidelity).unwrap_err();
+            assert!(error.contains(words) && !error.contains('\n'), "{period}: {error}");
+        }
     }
 }

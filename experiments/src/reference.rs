@@ -113,7 +113,7 @@ pub(crate) fn config(experiment: &Experiment) -> Result<ReferenceConfig, InputEr
     Ok(ReferenceConfig {
         hardware,
         os: spec.os.clone().unwrap_or_default(),
-        period_ns: experiment.period_ms * 1_000_000,
+        period_ns: experiment.period_length_us() * 1000,
         reads_per_sample: spec.sample_reads,
         sample_seed: experiment.seed,
         options: spec.simulation.clone().unwrap_or_default(),

@@ -149,6 +149,7 @@ impl Run<'_> {
             workload: group.workload.kind.clone(),
             page_size_bytes: group.page_size.size().bytes(),
             period_ms: experiment.period_ms,
+            period_us: experiment.period_us,
             seed: experiment.seed,
             fast_ratio: group.fast_ratio.unwrap_or(0.0),
             emulated,

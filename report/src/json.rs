@@ -15,6 +15,7 @@
 //! | `kernel`, `tracker`, `mover`, `notes` | text or null |
 //! | `parameters` | the policy's parameters: an object (text, where it was not valid JSON) |
 //! | `page_size_bytes`, `period_ms`, `seed`, `periods`, `lost_periods`, `pages_max` | integer |
+//! | `period_us` | integer where the period is given in us (`period_ms` is 0 then), or null |
 //! | `fast_ratio` | fast memory over the group's memory, 0 to 1 |
 //! | `hit_ratio` | accessed pages in fast memory over accessed pages, 0 to 1, or null |
 //! | `access_hit_ratio` | exact share of accesses that fast memory served in the second half, or null |
@@ -54,7 +55,7 @@ fn run(run: &RunRow) -> Value {
         failed.insert((*reason).to_owned(), json!(pages));
     }
     // serde_json writes NaN and infinities as null.
-    json!({
+    let mut object = json!({
         "run": run.run,
         "experiment": run.experiment,
         "machine": run.machine,
@@ -101,7 +102,9 @@ fn run(run: &RunRow) -> Value {
         "checksum_ok": run.checksum_ok,
         "emulated": run.emulated,
         "notes": run.notes,
-    })
+    });
+    object["period_us"] = json!(run.period_us);
+    object
 }
 
 /// The parameters as a value; null when there are none.

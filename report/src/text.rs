@@ -392,7 +392,7 @@ fn headline(runs: &[RunRow]) -> String {
     same("kernel", &|r| clean(r.kernel.as_deref().unwrap_or("")));
     same("workload", &|r| clean(&r.workload));
     same("fast memory", &|r| percent_round(r.fast_ratio));
-    same("", &|r| format!("{} periods of {}", count(r.periods), duration(r.period_ms as f64)));
+    same("", &|r| format!("{} periods of {}", count(r.periods), duration(r.period_length_ms())));
     same("seed", &|r| r.seed.to_string());
     words.join(" · ")
 }

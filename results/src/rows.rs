@@ -80,6 +80,13 @@ table! {
     }
 }
 
+impl RunRow {
+    /// Length of a period in ms.
+    pub fn period_length_ms(&self) -> f64 {
+        self.period_us.map_or(self.period_ms as f64, |us| us as f64 / 1000.0)
+    }
+}
+
 table! {
     /// One group in one run.
     pub struct RunRow in "runs" {
@@ -107,7 +114,7 @@ table! {
         workload: String,
         /// Page size in bytes.
         page_size_bytes: u64,
-        /// Length of a period in ms.
+        /// Length of a period in ms; 0 where it is given in us.
         period_ms: u64,
         /// Seed of the run.
         seed: u64,
@@ -236,6 +243,8 @@ table! {
         emulated: bool,
         /// Further notes, for people.
         notes: Option<String>,
+        /// Length of a period in us, where it is given so.
+        period_us: Option<u64>,
     }
 }
 

@@ -15,8 +15,17 @@ use crate::file::Experiment;
 const MOST_CELLS: u64 = 1_000_000;
 
 /// Keys of an experiment.
-const EXPERIMENT_KEYS: [&str; 8] =
-    ["name", "description", "seed", "period_ms", "periods", "machine", "groups", "policies"];
+const EXPERIMENT_KEYS: [&str; 9] = [
+    "name",
+    "description",
+    "seed",
+    "period_ms",
+    "period_us",
+    "periods",
+    "machine",
+    "groups",
+    "policies",
+];
 
 /// A grid file.
 #[derive(Debug, Deserialize)]

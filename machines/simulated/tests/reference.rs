@@ -265,6 +265,45 @@ fn time_for_moves_is_bounded() {
 }
 
 #[test]
+fn moves_that_are_to_finish_outlast_their_period_while_the_program_runs() {
+    let demoted = |finish_moves| {
+        let mut c = config(128 << 20, 256 << 20);
+        // Eight huge pages, one by one, take many times as long.
+        c.period_ns = 200_000;
+        c.os.migration.batch_huge_pages = 1;
+        c.options = Options { finish_moves, ..Options::default() };
+        let machine = ReferenceMachine::new(c).unwrap();
+        // All pages are touched once; then the program stays in the first half.
+        let touches = (0..32).map(|page| load(START + page * HUGE));
+        let source = script(64 << 20, touches.chain(chase(32 << 20, 400_000)));
+        let (mut tracker, mut mover) =
+            machine.add_group(group(PageSize::Huge, 1.0), Box::new(source)).unwrap();
+        let mut scan = observe(&mut tracker);
+        while scan.pages() < 32 {
+            scan = observe(&mut tracker);
+        }
+        let mut references = || {
+            observe(&mut tracker);
+            machine.period_cost(0).counts.references
+        };
+        // The first periods miss the caches and the TLB more than later ones.
+        let before = (0..4).map(|_| references()).max().unwrap();
+        let down = scan.layout.ranges(24..32);
+        let outcome = mover.apply(&Plan { demotions: down, ..Plan::default() }).unwrap();
+        let (during, after) = (references(), references());
+        machine.check().unwrap();
+        (outcome, [before, during, after])
+    };
+    let (outcome, [before, during, after]) = demoted(true);
+    assert_eq!((outcome.demoted_pages, outcome.failures.len()), (8, 0), "{outcome:?}");
+    assert!(during > 4 * before, "{before} references, {during}, then {after}");
+    assert!(0 < after && after < 2 * before, "{before} references, {during}, then {after}");
+    let (outcome, _) = demoted(false);
+    assert!(outcome.demoted_pages < 8, "{outcome:?}");
+    assert!(outcome.failures.iter().all(|f| f.reason.name() == "out_of_time"), "{outcome:?}");
+}
+
+#[test]
 fn programs_start_and_end_at_their_times_and_share_bandwidth() {
     let bytes = 64 << 20;
     // Independent loads of every line, again and again: bandwidth is what counts.

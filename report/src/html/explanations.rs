@@ -26,7 +26,7 @@ pub(super) fn subtitle(runs: &[RunRow]) -> String {
     };
     same(&|r| r.kernel.as_deref().map_or(String::new(), |k| format!("kernel {}", clean(k))));
     same(&|r| format!("workload {}", clean(&r.workload)));
-    same(&|r| format!("{} periods of {}", count(r.periods), duration(r.period_ms as f64)));
+    same(&|r| format!("{} periods of {}", count(r.periods), duration(r.period_length_ms())));
     same(&|r| format!("seed {}", r.seed));
     let mut ratios = values(runs, |r| percent_round(r.fast_ratio));
     ratios.retain(|ratio| ratio != MISSING);
@@ -152,7 +152,7 @@ pub(super) fn setup(results: &Results, meta: &ReportMeta) -> Vec<Item> {
     item("page size", all(&|r| bytes(r.page_size_bytes as f64)), false);
     item(
         "periods",
-        all(&|r| format!("{} of {}", count(r.periods), duration(r.period_ms as f64))),
+        all(&|r| format!("{} of {}", count(r.periods), duration(r.period_length_ms()))),
         false,
     );
     item("seed", all(&|r| r.seed.to_string()), false);

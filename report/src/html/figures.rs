@@ -200,7 +200,7 @@ pub(super) fn timelines(
                 label: format!("Timelines of hit ratio, choices, stability and moves{title}"),
                 series: lines,
                 fast_ratio: same(|r| r.fast_ratio),
-                period: same(|r| r.period_ms as f64).map_or("as set".to_owned(), duration),
+                period: same(|r| r.period_length_ms()).map_or("as set".to_owned(), duration),
                 points_max: 400,
             },
         ));

@@ -37,6 +37,35 @@ const MADE: &[Made] = &[
     },
     // Lines read from memory: misses of the last cache.
     Made { name: "memory_reads", factor: 1.0, of: &["fast_reads", "slow_reads"], by: &[] },
+    // How often a page is read between two looks at it, by scans of 4,096 pages: lines read from
+    // memory in a period, of each page that a scan sees (granularity paper, section 4).
+    Made {
+        name: "lambda",
+        factor: 1.0 / 4096.0,
+        of: &["fast_reads", "slow_reads"],
+        by: &["periods"],
+    },
+    // The same in bytes, of lines of 64: what a program that streams goes on by.
+    Made {
+        name: "bytes_per_look",
+        factor: 64.0,
+        of: &["fast_reads", "slow_reads"],
+        by: &["periods"],
+    },
+    // Pages that an operation moves.
+    Made {
+        name: "pages_per_operation",
+        factor: 1.0,
+        of: &["promoted_pages", "demoted_pages"],
+        by: &["migration_operations"],
+    },
+    // Shootdowns of an operation.
+    Made {
+        name: "shootdowns_per_operation",
+        factor: 1.0,
+        of: &["shootdowns"],
+        by: &["migration_operations"],
+    },
     // Share of page-table pages in slow memory.
     Made {
         name: "slow_table_share",
@@ -70,11 +99,15 @@ mod tests {
             "slow_reads" => Some(2.0),
             "fast_table_pages" => Some(3.0),
             "instructions" => Some(0.0),
+            "periods" => Some(0.5),
             _ => None,
         };
         assert_eq!(made("walk_ns", &value), Some(2.5e5));
         assert_eq!(made("memory_reads", &value), Some(3.0));
         assert_eq!(made("slow_table_share", &value), Some(0.25));
+        // 3 lines in half a period: 6 a period, over 4,096 pages, or 384 bytes.
+        assert_eq!(made("lambda", &value), Some(6.0 / 4096.0));
+        assert_eq!(made("bytes_per_look", &value), Some(384.0));
         assert_eq!(made("walks_per_1000", &value), None, "nothing to divide by");
         assert_eq!(made("table_allocation_ns", &value), None, "of what is not known");
         assert_eq!(made("walks", &value), None, "not made of others");

@@ -187,7 +187,7 @@ fn key(experiment: &Table, interval_references: u64, sources: &str) -> anyhow::R
     let mut hash = StableHash::new();
     let mut experiment = experiment.clone();
     // Names and lengths do not affect the program.
-    for name in ["name", "description", "period_ms", "periods"] {
+    for name in ["name", "description", "period_ms", "period_us", "periods"] {
         experiment.remove(name);
     }
     hash.add_part(toml::to_string(&experiment)?.as_bytes());

@@ -44,6 +44,10 @@ pub struct Options {
     /// The part of a period after which no further moves are begun, 0 to 1: the rest of a plan then
     /// fails for want of time.
     pub move_share: f64,
+    /// Whether every plan is carried out to its end, by a thread beside the programs: no move fails
+    /// for want of time, `move_share` says nothing, and a period lasts until the moves that its
+    /// beginning ordered have ended, if they take longer than it.
+    pub finish_moves: bool,
     /// Regions of 2 MB of each program that are checked once a period, to be collapsed to huge
     /// pages as khugepaged does. 0: none.
     pub collapse_regions_per_period: u64,
@@ -78,6 +82,7 @@ impl Default for Options {
             skew_ns: 20_000,
             flush_on_scan: true,
             move_share: 0.9,
+            finish_moves: false,
             collapse_regions_per_period: 0,
             background_demotion: None,
         }

@@ -215,6 +215,10 @@ impl State {
         }
         if self.members[group].next_period == self.periods {
             self.period_end += Picoseconds::from_ns(self.config.period_ns);
+            if self.config.options.finish_moves {
+                // The thread that scans is the one that moves: it is back when it is done.
+                self.period_end = self.period_end.max(self.daemon_now);
+            }
             self.advance(Until::Time(self.period_end))?;
             self.periods += 1;
             self.daemon_now = self.daemon_now.max(self.period_end);

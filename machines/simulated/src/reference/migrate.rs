@@ -110,12 +110,15 @@ impl State {
         Ok(carrying.outcome)
     }
 
-    /// The limits of carrying out a plan in the share of this period that moves may take.
+    /// The limits of carrying out a plan: the share of this period that moves may take, or none.
     pub(super) fn carrying(&self, group: usize) -> Carrying {
         let page_size = self.members[group].page_size();
         let share = self.config.options.move_share.clamp(0.0, 1.0);
         let period_ps = self.config.period_ns as f64 * 1000.0;
-        let deadline = Picoseconds(self.period_end.0 + (period_ps * share) as u64);
+        let deadline = match self.config.options.finish_moves {
+            true => Picoseconds(u64::MAX),
+            false => Picoseconds(self.period_end.0 + (period_ps * share) as u64),
+        };
         Carrying { group, page_size, deadline, outcome: Outcome::default() }
     }
 
