@@ -249,6 +249,7 @@ fn promotions_stop_at_the_groups_share() {
     assert_eq!(outcome.promoted_pages, 0, "{outcome:?}");
     let failed: u64 = outcome.failures.iter().map(|f| f.range.pages(PageSize::Huge)).sum();
     assert_eq!(failed, 8);
+    assert_eq!(outcome.operations, 0, "what moves nothing is no operation, and has no shootdown");
     machine.check().unwrap();
 }
 

@@ -173,10 +173,10 @@ impl State {
                 let there = VirtualRange { size_bytes, ..*first };
                 carrying.fail(there, direction, FailureReason::Unsupported);
             }
-            carrying.outcome.operations += taken.len() as u64;
             if begun.pages == 0 {
                 continue;
             }
+            carrying.outcome.operations += taken.len() as u64;
             self.copy(&begun.copies, begun.copy_threads, false)?;
             let finished = self.os.finish_move(begun.id);
             self.finish(carrying.group, begun.id, &begun.copies, false, &finished)?;
