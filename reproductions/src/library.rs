@@ -42,6 +42,7 @@ figures! {
     "granularity/fig11",
     "granularity/fig12",
     "granularity/fig13",
+    "granularity/lambda",
     "amp/fig2",
     "amp/fig4",
     "amp/fig5",
