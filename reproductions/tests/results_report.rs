@@ -1,0 +1,74 @@
+//! The results report in `docs/results`: its verdicts are what the figures' claims make of its own tables,
+//! so that neither a claim nor a table changes without the other.
+
+use std::path::{Path, PathBuf};
+
+use terrace_experiments::verdict::VerdictKind;
+use terrace_reproductions::claims::check;
+use terrace_reproductions::data::Data;
+use terrace_reproductions::{Figure, Size, library};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/results")
+}
+
+fn cells(line: &str) -> Vec<&str> {
+    line.trim().trim_start_matches('|').trim_end_matches('|').split(" | ").map(str::trim).collect()
+}
+
+/// The rows of the table that begins after this line.
+fn table<'a>(page: &'a str, heading: &str) -> Option<Vec<Vec<&'a str>>> {
+    let (_, rest) = page.split_once(heading)?;
+    let rows = rest.lines().skip_while(|l| !l.starts_with('|'));
+    let rows = rows.take_while(|l| l.starts_with('|')).filter(|l| !l.starts_with("|---"));
+    Some(rows.map(cells).collect())
+}
+
+/// The values of a page's tables.
+fn data(figure: &Figure, page: &str) -> Data {
+    let mut data = Size::Quick.empty(figure);
+    for measure in &figure.measures {
+        // A table without any value is left out.
+        let Some(rows) = table(page, &format!("\n## {measure}\n")) else { continue };
+        let [columns, rows @ ..] = &rows[..] else { continue };
+        for row in rows {
+            for (column, value) in columns.iter().zip(row).skip(1) {
+                if let Ok(value) = value.parse() {
+                    data.put(row[0], column, measure, value);
+                }
+            }
+        }
+    }
+    data
+}
+
+#[test]
+fn verdicts_of_the_report_are_those_of_its_tables() {
+    let mut pages = 0;
+    for figure in library::all().unwrap() {
+        let path = folder().join(format!("{}.md", figure.name.replace('/', "-")));
+        // Figures that were not run for the report are named in it.
+        let Ok(page) = std::fs::read_to_string(&path) else {
+            let contents = std::fs::read_to_string(folder().join("README.md")).unwrap();
+            let not_run = contents.lines().find(|l| l.starts_with("Not run for this book:"));
+            assert!(not_run.is_some_and(|l| l.contains(&figure.name)), "no page {}", figure.name);
+            continue;
+        };
+        let shown = table(&page, "| claim | paper | here | verdict |").unwrap();
+        let shown: Vec<(&str, &str)> =
+            shown.iter().map(|row| (row[0], row[row.len() - 1])).collect();
+        let verdicts = check(&figure.claims, &data(&figure, &page)).unwrap();
+        let verdicts: Vec<(String, &str)> = verdicts
+            .iter()
+            .map(|v| {
+                let headline = v.headline.as_ref().map(|h| format!("{h}: ")).unwrap_or_default();
+                let word = if v.kind == VerdictKind::No { "**no**" } else { v.kind.word() };
+                (format!("{headline}{}", v.says), word)
+            })
+            .collect();
+        let verdicts: Vec<(&str, &str)> = verdicts.iter().map(|v| (&v.0[..], v.1)).collect();
+        assert_eq!(shown, verdicts, "{}: run the figure again with --book", path.display());
+        pages += 1;
+    }
+    assert!(pages >= 45, "{pages} pages");
+}
