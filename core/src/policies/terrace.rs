@@ -193,6 +193,8 @@ struct Terrace {
     reads: Vec<f32>,
     /// Whether they are samples.
     sampled: bool,
+    /// Whether they are from accessed bits that were sampled several times in the period.
+    bits_sampled: bool,
 }
 
 impl Terrace {
@@ -220,6 +222,7 @@ impl Terrace {
             applied: 2,
             reads: Vec::new(),
             sampled: false,
+            bits_sampled: false,
             parameters,
         }
     }
@@ -228,6 +231,7 @@ impl Terrace {
     fn take_reads(&mut self, scan: &Scan) {
         let samples = scan.samples();
         self.sampled = samples.is_some();
+        self.bits_sampled = !self.sampled && scan.counts.is_some();
         let Some(samples) = samples else {
             self.reads = self.estimate.reads(scan, self.parameters.count_reads);
             return;
@@ -296,8 +300,9 @@ impl Terrace {
         let worth = self.ledger.gain * self.horizon_periods(horizon);
         let noise = f64::from(self.rates.noise(horizon));
         let pair = if p.weigh_costs { self.ledger.pair() } else { 0.0 };
-        // Accessed bits are no samples: chance has no part in them.
-        let margin = if p.weigh_costs && self.sampled { p.margin } else { 0.0 };
+        // Accessed bits that are read once a period are no samples: chance has no part in them.
+        let by_chance = self.sampled || self.bits_sampled;
+        let margin = if p.weigh_costs && by_chance { p.margin } else { 0.0 };
         let trade = |up: u8, down: u8| {
             let (up, down) = (f64::from(rate_of(up)), f64::from(rate_of(down)));
             let chance = margin * ((up + down) * noise).sqrt();

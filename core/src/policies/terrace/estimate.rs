@@ -8,11 +8,14 @@
 //! a part in each period. As other pages are accessed, and pages change their places, the weights
 //! become those of the pages. When a page that is read often has been moved to slow memory, the
 //! next period's count shows it.
-//! Where accessed bits were sampled several times in the period, the samples show how often each
-//! page was accessed, and no weight is needed.
+//! Otherwise the reads of a period sum up to the number of accessed pages, as from bits alone.
 //!
-//! The reads of a period sum up to the number of accessed pages, as from bits alone, so that a unit
-//! of reads is the same whatever signals there are.
+//! Where accessed bits were sampled several times in the period, the samples show how often each
+//! page was accessed, and no weight is needed: a unit is an access that a sample finds, if it finds
+//! one. Shares of the number of accessed pages would be of no use. In a range of 2 MB of base pages a
+//! sample is of one page; of a range that is accessed here and there it seldom finds anything, of one
+//! that is accessed everywhere always. The first is what moves are about, and its share would be
+//! below the smallest rate that is told from none.
 
 use crate::remap::Remap;
 use crate::scan::Scan;
@@ -44,15 +47,11 @@ impl Estimate {
         let mut reads = vec![0.0; scan.pages()];
         if let Some(counts) = &scan.counts {
             let accesses = counts.accesses_per_sample();
-            let of = |page: usize| accesses[usize::from(counts.counts[page].min(counts.samples))];
-            let (mut sum, mut accessed) = (0.0f64, 0.0f64);
+            let samples = f32::from(counts.samples);
             for page in scan.accessed.iter_ones() {
-                reads[page] = of(page);
-                sum += f64::from(reads[page]);
-                accessed += 1.0;
+                let count = usize::from(counts.counts[page].min(counts.samples));
+                reads[page] = accesses[count] * samples;
             }
-            let unit = (accessed / sum.max(1e-9)) as f32;
-            scan.accessed.iter_ones().for_each(|page| reads[page] *= unit);
             return reads;
         }
         let counted = scan.counters.as_ref().map(|m| m.reads).filter(|r| r[0] + r[1] > 0);
