@@ -6,12 +6,12 @@
 
 use std::cmp::Reverse;
 
-use terrace_core::bits::PageBits;
-use terrace_core::counts::SampledShares;
-use terrace_core::page::VirtualRange;
-use terrace_core::plan::{Exchange, Plan};
-use terrace_core::remap::Remap;
-use terrace_core::scan::Scan;
+use crate::bits::PageBits;
+use crate::counts::SampledShares;
+use crate::page::VirtualRange;
+use crate::plan::{Exchange, Plan};
+use crate::remap::Remap;
+use crate::scan::Scan;
 
 /// Ages that are told apart: the last is for all that are older.
 const AGES: usize = 256;
@@ -21,20 +21,20 @@ const CHANCE_RANKS: usize = 4;
 
 /// Periods since each page was last used, up to 255: a byte a page, and the shares of samples.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Coldness {
+pub struct Coldness {
     idle_periods: Vec<u8>,
     shares: SampledShares,
 }
 
 impl Coldness {
     /// Pages have new indices.
-    pub(super) fn remap(&mut self, remap: &Remap) {
+    pub fn remap(&mut self, remap: &Remap) {
         self.idle_periods = remap.values(&self.idle_periods, 0, remap.new_pages());
         self.shares.remap(remap);
     }
 
     /// Takes in a scan.
-    pub(super) fn observe(&mut self, scan: &Scan) {
+    pub fn observe(&mut self, scan: &Scan) {
         match &scan.counts {
             Some(counts) => self.shares.observe(counts),
             // Sampled once a period, as from when the group has grown: periods without use tell.
@@ -51,7 +51,7 @@ impl Coldness {
     /// For promotions of a plan the pages of fast memory that may give up their places: the hottest
     /// that comes with the coldest that the plan leaves where it is, as long as the first was used
     /// more lately, or more often.
-    pub(super) fn victims(&self, scan: &Scan, plan: &Plan) -> Vec<Exchange> {
+    pub fn victims(&self, scan: &Scan, plan: &Plan) -> Vec<Exchange> {
         let size = scan.layout.page_size();
         let pages = |range: &VirtualRange| {
             let first = scan.layout.index(range.space, range.start).unwrap_or(usize::MAX);
@@ -98,10 +98,10 @@ impl Coldness {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counts::AccessCounts;
+    use crate::page::{Layout, PageSize};
+    use crate::remap::LayoutFollower;
     use std::sync::Arc;
-    use terrace_core::counts::AccessCounts;
-    use terrace_core::page::{Layout, PageSize};
-    use terrace_core::remap::LayoutFollower;
 
     const HUGE: u64 = PageSize::Huge.bytes();
 

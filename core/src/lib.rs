@@ -14,8 +14,8 @@
 //!   steps;
 //! - [`policy`]: the [`policy::Policy`] trait and how one is built by name;
 //! - parts that policies share: [`hotness`] (ages and histories), [`select`] (choosing by
-//!   counting), [`builder`] (from pages to a plan), [`features`], and [`remap`] (keeping all of it
-//!   when pages come and go);
+//!   counting), [`builder`] (from pages to a plan), [`coldness`] (pages that may give up their
+//!   place), [`features`], and [`remap`] (keeping all of it when pages come and go);
 //! - [`parameters`] and [`mod@size`]: how parameters of experiment files are read;
 //! - [`policies`]: one file each, and their registry;
 //! - [`curve`] and [`partitioning`]: what fast memory is worth to groups, and how it is divided;
@@ -28,6 +28,7 @@
 
 pub mod bits;
 pub mod builder;
+pub mod coldness;
 pub mod counts;
 pub mod curve;
 pub mod features;

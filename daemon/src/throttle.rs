@@ -15,7 +15,7 @@
 //!
 //! # Without room
 //! On a full node a promotion finds no room although the group is below its limit. So each goes with
-//! the coldest page of the group's own that may give up its place (`coldness.rs`), as long as that
+//! the coldest page of the group's own that may give up its place ([`Coldness`]), as long as that
 //! went unused for longer, or is accessed less often where bits are sampled.
 //!
 //! # Is moving worth it?
@@ -33,7 +33,6 @@
 //! Pages that are promoted and demoted within one such span are counted as thrashed.
 
 pub mod allowance;
-mod coldness;
 pub mod pressure;
 mod unmovable;
 
@@ -41,6 +40,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use terrace_core::bits::PageBits;
+use terrace_core::coldness::Coldness;
 use terrace_core::page::{PageSize, VirtualRange};
 use terrace_core::plan::FailureReason::OutOfTime;
 use terrace_core::plan::{Decision, Exchange, Outcome, Plan};
@@ -50,7 +50,6 @@ use terrace_core::scan::{Budget, Scan};
 
 use crate::config::ThrottleConfig;
 
-use coldness::Coldness;
 use pressure::{HitWorth, Stall};
 use unmovable::Unmovable;
 

@@ -35,6 +35,7 @@ use crate::page_tables::{self, TableCounts};
 use crate::rival;
 use crate::rows::Rows;
 use crate::run::{Event, Events, Request, Run, write_whole};
+use crate::victims::WithVictims;
 use terrace_core::{InputError, refuse};
 
 /// What the names of control groups that a run makes begin with.
@@ -308,7 +309,7 @@ fn under_policies(
         groups.push(Group {
             name: spec.name.clone(),
             tracker: Box::new(attached.tracker),
-            policy: experiment.policy_of(spec)?,
+            policy: Box::new(WithVictims::new(experiment.policy_of(spec)?)),
             mover: Box::new(attached.mover),
             share: spec.share(),
             moved_pages: spec.moved_pages_per_period.unwrap_or(u64::MAX),

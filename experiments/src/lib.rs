@@ -12,6 +12,7 @@
 //! - [`verdict`]: how a number compares with a paper's: in size, in direction, not, by calibration;
 //! - [`rack`](mod@rack): experiments on the rack;
 //! - `custom`: policies that are the caller's own, beside those of the registry;
+//! - `victims`: which pages may give up their place, on live machines;
 //! - `rival`: a run in which something of Linux's moves pages;
 //! - `parallel`: several simulated runs at a time;
 //! - `collect`: turns what the engine reports into result tables and a recording;
@@ -40,6 +41,7 @@ pub mod sparse;
 pub mod sweep;
 mod timed;
 pub mod verdict;
+mod victims;
 mod virtual_machine;
 
 pub use custom::CustomPolicy;
