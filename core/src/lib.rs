@@ -16,7 +16,8 @@
 //! - parts that policies share: [`hotness`] (ages and histories), [`select`] (choosing by
 //!   counting), [`builder`] (from pages to a plan), [`coldness`] (pages that may give up their
 //!   place), [`features`], and [`remap`] (keeping all of it when pages come and go);
-//! - [`parameters`] and [`mod@size`]: how parameters of experiment files are read;
+//! - [`parameters`], [`lines`] and [`mod@size`]: how parameters of experiment files are read, and
+//!   where in a file a key is; [`names`]: what an unknown name was meant to be;
 //! - [`policies`]: one file each, and their registry;
 //! - [`curve`] and [`partitioning`]: what fast memory is worth to groups, and how it is divided;
 //! - [`heat`]: accesses by address and period, binned; [`working_set`]: how much memory is used, and
@@ -36,6 +37,8 @@ pub mod heat;
 pub mod hotness;
 pub mod input_error;
 pub mod interfaces;
+pub mod lines;
+pub mod names;
 pub mod operations;
 pub mod oracle;
 pub mod page;

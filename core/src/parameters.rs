@@ -7,6 +7,8 @@ use std::fmt::Display;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::names;
+
 /// A parameter, for lists and documents.
 #[derive(Debug)]
 pub struct ParameterDoc {
@@ -159,6 +161,9 @@ pub fn in_plain_words(message: &str) -> String {
     let Some((got, expected)) = message.split_once(", expected ") else {
         return message;
     };
+    if let Some(hint) = hint_of(got, expected) {
+        return message + &hint;
+    }
     let expected = match expected {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
@@ -172,6 +177,13 @@ pub fn in_plain_words(message: &str) -> String {
     format!("{got}, expected {expected}")
 }
 
+/// What an unknown key or word was probably meant to be, by the deserializer's own message.
+fn hint_of(got: &str, expected: &str) -> Option<String> {
+    let (_, got) = got.split_once("unknown field `").or(got.split_once("unknown variant `"))?;
+    let known = expected.split('`').skip(1).step_by(2);
+    Some(names::hint(got.strip_suffix('`')?, known))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +195,18 @@ mod tests {
         count: u32,
         ratio: f64,
         inner: Vec<Inner>,
+    }
+
+    #[test]
+    fn a_mistyped_key_is_answered_with_the_one_that_was_meant() {
+        for (got, expected) in [
+            ("unknown field `cuont`, expected one of `count`, `ratio`", "; did you mean 'count'?"),
+            ("unknown field `coun`, expected `count`", "; did you mean 'count'?"),
+            ("unknown field `x`, expected one of `count`, `ratio`", "`, `ratio`"),
+            ("unknown variant `tarce`, expected `interval` or `trace`", "; did you mean 'trace'?"),
+        ] {
+            assert!(in_plain_words(got).ends_with(expected), "{}", in_plain_words(got));
+        }
     }
 
     #[derive(Debug, Default, serde::Deserialize)]

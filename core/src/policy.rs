@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::names;
 use crate::oracle::OracleTrace;
 use crate::parameters::{ParameterDoc, Parameters};
 use crate::plan::Decision;
@@ -73,11 +74,11 @@ pub type Build = fn(parameters: &Value, seed: u64) -> Result<Box<dyn Policy>, Po
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// No policy has this name.
-    #[error("no policy is named '{got}'; expected one of {expected}")]
+    #[error("no policy is named '{got}'; expected {expected}")]
     Unknown {
         /// The requested name.
         got: String,
-        /// The names in the registry.
+        /// The names in the registry, and which of them was probably meant.
         expected: String,
     },
     /// A parameter that the policy does not have, or a value it cannot take.
@@ -95,7 +96,7 @@ pub fn build(name: &str, parameters: &Value, seed: u64) -> Result<Box<dyn Policy
     let kinds = crate::policies::REGISTRY;
     let kind = kinds.iter().find(|k| k.name == name).ok_or_else(|| PolicyError::Unknown {
         got: name.to_owned(),
-        expected: kinds.iter().map(|k| k.name).collect::<Vec<_>>().join(", "),
+        expected: names::expected(name, kinds.iter().map(|k| k.name)),
     })?;
     (kind.build)(parameters, seed)
 }

@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use terrace_core::lines::{line_at, line_of_key};
 use terrace_core::page::{GroupPages, PageSize};
 use terrace_core::parameters::in_plain_words;
 use terrace_core::policy;
@@ -376,7 +377,7 @@ impl Config {
     /// Reads and checks a text; `name` stands in messages.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
         let config: Config = toml::from_str(text).map_err(|e| {
-            let line = e.span().map_or(String::new(), |s| format!(":{}", line_of(text, s.start)));
+            let line = e.span().map_or(String::new(), |s| format!(":{}", line_at(text, s.start)));
             let message = in_plain_words(e.message()).replace('\n', " ");
             ConfigError(format!("{name}{line}: {message}"))
         })?;
@@ -385,21 +386,23 @@ impl Config {
                 "{name}:{line}: [manners] is now [throttle]; rename it, the next release refuses it"
             );
         }
-        config.check().map_err(|(at, message)| {
-            let line = at.map_or(String::new(), |at| format!(":{}", line_of(text, at)));
+        config.check().map_err(|(path, message)| {
+            let path: Vec<&str> = path.split('/').collect();
+            let line = line_of_key(text, &path).map_or(String::new(), |line| format!(":{line}"));
             ConfigError(format!("{name}{line}: {message}"))
         })?;
         Ok(config)
     }
 
-    fn check(&self) -> Result<(), (Option<usize>, String)> {
-        let general = |message: String| Err((None, message));
+    /// Checks it; an error has the path of its key, parts separated by `/`.
+    fn check(&self) -> Result<(), (String, String)> {
         let d = &self.daemon;
+        let fault = |key: &str, message: String| Err((key.replace('.', "/"), message));
         let in_range = |key: &str, value: f64, from: f64, to: f64| {
             if (from..=to).contains(&value) {
                 Ok(())
             } else {
-                Err((None, format!("{key} = {value}: expected {from} to {to}")))
+                fault(key, format!("{key} = {value}: expected {from} to {to}"))
             }
         };
         in_range("daemon.period_ms", d.period_ms as f64, 50.0, 3_600_000.0)?;
@@ -424,100 +427,127 @@ impl Config {
         in_range("throttle.move_share", m.move_share, 0.0, 0.9)?;
         in_range("throttle.stall_share", m.stall_share, 0.0, 1.0)?;
         if d.fast_nodes.is_empty() != d.slow_nodes.is_empty() {
-            return general("fast_nodes and slow_nodes: expected both or none".to_owned());
+            let key = if d.slow_nodes.is_empty() { "fast_nodes" } else { "slow_nodes" };
+            let message = "fast_nodes and slow_nodes: expected both or none".to_owned();
+            return fault(&format!("daemon.{key}"), message);
         }
         if !d.control.is_absolute() {
-            return general(format!(
-                "daemon.control = '{}': expected an absolute path",
-                d.control.display()
-            ));
+            let got = d.control.display();
+            let message = format!("daemon.control = '{got}': expected an absolute path");
+            return fault("daemon.control", message);
         }
         if !d.state.as_os_str().is_empty() && !d.state.is_absolute() {
-            return general(format!(
-                "daemon.state = '{}': expected an absolute path, or \"\"",
-                d.state.display()
-            ));
+            let got = d.state.display();
+            let message = format!("daemon.state = '{got}': expected an absolute path, or \"\"");
+            return fault("daemon.state", message);
         }
         if !d.metrics.is_empty() && d.metrics.parse::<std::net::SocketAddr>().is_err() {
-            return general(format!(
+            let message = format!(
                 "daemon.metrics = '{}': expected an address and a port, such as 127.0.0.1:9464",
                 d.metrics
-            ));
+            );
+            return fault("daemon.metrics", message);
         }
         if self.groups.is_empty() || self.groups.len() > MOST_ENTRIES {
-            return general(format!(
-                "{} groups, expected 1 to {MOST_ENTRIES} of [[groups]]",
-                self.groups.len()
-            ));
+            let got = self.groups.len();
+            let message = format!("{got} groups, expected 1 to {MOST_ENTRIES} of [[groups]]");
+            return fault("groups", message);
         }
         for name in self.policies.keys() {
             let parameters = self.parameters_of(name);
-            policy::build(name, &parameters, d.seed).map_err(|e| (None, e.to_string()))?;
+            policy::build(name, &parameters, d.seed)
+                .map_err(|e| (self.parameter(name, &e.to_string()), e.to_string()))?;
         }
         let mut names = BTreeSet::new();
-        for group in &self.groups {
-            let at = Some(group.span().start);
-            let group = group.get_ref();
-            self.check_group(group).map_err(|m| (at, format!("group '{}': {m}", group.name)))?;
+        for (nth, group) in self.groups.iter().map(Spanned::get_ref).enumerate() {
+            self.check_group(group).map_err(|(key, message)| {
+                (format!("groups/{nth}/{key}"), format!("group '{}': {message}", group.name))
+            })?;
             if !names.insert(&group.name) {
-                return Err((at, format!("two groups are named '{}'; expected one", group.name)));
+                let message = format!("two groups are named '{}'; expected one", group.name);
+                return Err((format!("groups/{nth}/name"), message));
             }
         }
         Ok(())
     }
 
-    fn check_group(&self, group: &GroupConfig) -> Result<(), String> {
+    /// The path of the parameter of a policy that a message is about.
+    fn parameter(&self, policy: &str, message: &str) -> String {
+        let parameters = self.policies.get(policy).and_then(Value::as_object);
+        // What was expected may name other keys that are there.
+        let got = message.split("expected").next().unwrap_or_default();
+        let key = parameters.and_then(|p| p.keys().find(|key| got.contains(key.as_str())));
+        format!("policies/{policy}/{}", key.map_or("", String::as_str))
+    }
+
+    /// Checks a group; an error has its key, and the message.
+    fn check_group(&self, group: &GroupConfig) -> Result<(), (&'static str, String)> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if !(1..=64).contains(&group.name.len()) || !group.name.chars().all(plain) {
-            return Err("expected a name of 1 to 64 letters, digits, '-', '_' or '.'".to_owned());
+            let message = "expected a name of 1 to 64 letters, digits, '-', '_' or '.'";
+            return Err(("name", message.to_owned()));
         }
-        for pattern in std::iter::once(&group.cgroup).chain(&group.exclude) {
-            Pattern::new(pattern)?;
+        Pattern::new(&group.cgroup).map_err(|message| ("cgroup", message))?;
+        for pattern in &group.exclude {
+            Pattern::new(pattern).map_err(|message| ("exclude", message))?;
         }
-        let limits = [group.fast_ratio.is_some(), group.fast.is_some(), group.share.is_some()];
-        if limits.iter().filter(|q| **q).count() != 1 {
-            return Err("expected one of fast_ratio = 0.5, fast = \"8G\" and share = {}".to_owned());
+        let limits = [
+            ("fast_ratio", group.fast_ratio.is_some()),
+            ("fast", group.fast.is_some()),
+            ("share", group.share.is_some()),
+        ];
+        let mut given = limits.iter().filter(|(_, given)| *given);
+        let (first, second) = (given.next(), given.next());
+        if first.is_none() || second.is_some() {
+            let key = second.map_or("name", |(key, _)| *key);
+            let message = "expected one of fast_ratio = 0.5, fast = \"8G\" and share = {}";
+            return Err((key, message.to_owned()));
         }
         if let Some(ratio) = group.fast_ratio
             && !(0.0..=1.0).contains(&ratio)
         {
-            return Err(format!("fast_ratio = {ratio}: expected 0 to 1"));
+            return Err(("fast_ratio", format!("fast_ratio = {ratio}: expected 0 to 1")));
         }
         if let Some(share) = group.share {
             if !(1e-3..=1e3).contains(&share.weight) {
-                return Err(format!("share.weight = {}: expected 0.001 to 1000", share.weight));
+                let message = format!("share.weight = {}: expected 0.001 to 1000", share.weight);
+                return Err(("share", message));
             }
             if share.max.is_some_and(|max| max < share.min) {
-                return Err("share: max is less than min".to_owned());
+                return Err(("share", "share: max is less than min".to_owned()));
             }
         }
         let period_ms = group.period_ms.unwrap_or(self.daemon.period_ms);
         if !(50..=3_600_000).contains(&period_ms) {
-            return Err(format!("period_ms = {period_ms}: expected 50 to 3600000"));
+            return Err(("period_ms", format!("period_ms = {period_ms}: expected 50 to 3600000")));
         }
         if let Some(percent) = group.cpu_percent
             && !(0.001..=10_000.0).contains(&percent)
         {
-            return Err(format!("cpu_percent = {percent}: expected 0.001 to 10000"));
+            let message = format!("cpu_percent = {percent}: expected 0.001 to 10000");
+            return Err(("cpu_percent", message));
         }
         let cap = cap_pages(group);
         if !(1..=262_144).contains(&cap) {
-            return Err(format!("tracked: {cap} pages, expected 1 to 262144 of the page size"));
+            let message = format!("tracked: {cap} pages, expected 1 to 262144 of the page size");
+            return Err(("tracked", message));
         }
         let built =
             policy::build(&group.policy, &self.parameters_of(&group.policy), self.daemon.seed);
-        let policy = built.map_err(|e| e.to_string())?;
+        let policy = built.map_err(|e| ("policy", e.to_string()))?;
         if policy.needs_oracle() {
-            return Err(format!(
+            let message = format!(
                 "policy '{}' plans with the future, which nobody knows here; use terrace",
                 group.policy
-            ));
+            );
+            return Err(("policy", message));
         }
         if policy.needs_frames() {
-            return Err(format!(
+            let message = format!(
                 "policy '{}' scans page frames, which only the simulated machine tells; use granularity-4k",
                 group.policy
-            ));
+            );
+            return Err(("policy", message));
         }
         Ok(())
     }
@@ -569,10 +599,6 @@ fn cap_pages(group: &GroupConfig) -> u64 {
     group.tracked.map_or(usual, |size| size.0.div_ceil(group.page_size.size().bytes()))
 }
 
-fn line_of(text: &str, at: usize) -> usize {
-    text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -601,6 +627,31 @@ mod tests {
     }
 
     #[test]
+    fn the_example_has_every_key() {
+        // The deserializer's own word on the keys that it knows.
+        let keys_of = |text: &str| -> Vec<String> {
+            let message = refused(text);
+            let known = message.split_once("expected one of ").unwrap().1;
+            known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+        };
+        let example: Vec<&str> =
+            EXAMPLE.lines().map(|line| line.trim_start_matches(['#', ' '])).collect();
+        for (section, text) in [
+            ("daemon", format!("{SMALL}[daemon]\n? = 1\n")),
+            ("sharing", format!("{SMALL}[sharing]\n? = 1\n")),
+            ("throttle", format!("{SMALL}[throttle]\n? = 1\n")),
+            ("groups", format!("{SMALL}? = 1\n")),
+        ] {
+            let keys = keys_of(&text.replace('?', "no-such-key"));
+            assert!(keys.len() > 2, "{section}: {keys:?}");
+            for key in keys {
+                let is_there = example.iter().any(|line| line.starts_with(&format!("{key} = ")));
+                assert!(is_there, "[{section}] {key} is not in examples/terraced.toml");
+            }
+        }
+    }
+
+    #[test]
     fn the_old_name_of_the_throttle_is_read_and_its_line_named() {
         let old = format!("# manners\n{SMALL}[manners]\nstall_ms = 7\n");
         assert_eq!(Config::parse(&old, "t.toml").unwrap().throttle.stall_ms, 7);
@@ -614,19 +665,32 @@ mod tests {
     fn faults_are_said_with_their_line() {
         for (text, expected) in [
             (format!("{SMALL}polcy = \"lru\"\n"), "t.toml:5: unknown field `polcy`, expected"),
+            (format!("{SMALL}polcy = \"lru\"\n"), "; did you mean 'policy'?"),
             (format!("[daemon]\nperiod = 1\n{SMALL}"), "t.toml:2: unknown field `period`"),
-            (SMALL.replace("0.5", "1.5"), "t.toml:1: group 'g': fast_ratio = 1.5: expected 0 to 1"),
-            (format!("{SMALL}fast = \"1G\"\n"), "t.toml:1: group 'g': expected one of fast_ratio"),
-            (format!("{SMALL}policy = \"mru\"\n"), "no policy is named 'mru'; expected one of"),
+            (SMALL.replace("0.5", "1.5"), "t.toml:4: group 'g': fast_ratio = 1.5: expected 0 to 1"),
+            (format!("{SMALL}fast = \"1G\"\n"), "t.toml:5: group 'g': expected one of fast_ratio"),
+            (format!("{SMALL}policy = \"mru\"\n"), "t.toml:5: group 'g': no policy is named 'mru'"),
+            (format!("{SMALL}policy = \"apm\"\n"), "terrace; did you mean 'amp'?"),
             (
                 format!("{SMALL}page_size = \"1G\"\n"),
                 "t.toml:5: got '1G', expected \"auto\", \"2M\" or",
             ),
             (format!("{SMALL}policy = \"physical-4k\"\n"), "only the simulated machine tells"),
-            (format!("{SMALL}[policies.amp]\nwindow = 3\n"), "unknown field `window`"),
+            (
+                format!("{SMALL}[policies.amp]\nwarmup_periods = 3\nwindow = 3\n"),
+                "t.toml:7: policy 'amp': unknown field `window`",
+            ),
+            (
+                format!("[daemon]\nseed = 2\nperiod_ms = 1\n{SMALL}"),
+                "t.toml:3: daemon.period_ms = 1",
+            ),
             (format!("{SMALL}[policies.nosuch]\n"), "no policy is named 'nosuch'"),
-            (format!("{SMALL}{SMALL}"), "t.toml:5: two groups are named 'g'"),
+            (format!("{SMALL}{SMALL}"), "t.toml:6: two groups are named 'g'"),
             (SMALL.replace("/a", "/a/../b"), "'..'"),
+            (
+                SMALL.replace("/a", "a"),
+                "t.toml:3: group 'g': cgroup 'a': expected a path that begins",
+            ),
             (SMALL.replace("/a", "/[a"), "/[a"),
             (SMALL.replace("\"g\"", "\"g h\""), "expected a name"),
             ("groups = 3".to_owned(), "t.toml:1: got integer `3`, expected a list"),

@@ -27,7 +27,12 @@ impl Pattern {
     /// `{a,b}` within one name and `**` over any number of names.
     pub fn new(text: &str) -> Result<Self, String> {
         let bad = |what: &str| Err(format!("cgroup '{text}': {what}"));
-        if !text.starts_with('/') || text.len() < 2 {
+        if !text.starts_with('/') {
+            return bad(
+                "expected a path that begins with '/', such as /system.slice/redis.service",
+            );
+        }
+        if text.len() < 2 {
             return bad("expected a path such as /system.slice/redis.service, not the root");
         }
         if text.len() > 4096 || text.chars().any(char::is_control) {
@@ -213,7 +218,7 @@ mod tests {
         for (text, expected) in [
             ("", "expected a path"),
             ("/", "not the root"),
-            ("system.slice", "expected a path"),
+            ("system.slice", "expected a path that begins with '/'"),
             ("/a/../b", "'..'"),
             ("/[a", "expected a path with"),
             ("/a\n", "control characters"),

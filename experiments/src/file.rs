@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use terrace_core::lines::{line_at, line_of_key};
 use terrace_core::page::{GroupPages, PageSize};
 use terrace_core::parameters::in_plain_words;
 use terrace_core::policy::{self, Policy, PolicyError};
@@ -330,12 +331,15 @@ impl Experiment {
     /// Reads and checks the text of an experiment file whose relative paths start at `folder`.
     pub fn parse(text: &str, folder: PathBuf) -> Result<Self, InputError> {
         let mut experiment: Experiment = toml::from_str(text).map_err(|e| {
-            let line = e.span().map(|s| 1 + text[..s.start.min(text.len())].matches('\n').count());
+            // What is missing of the whole file is on no line of it.
+            let of_file = e.message().starts_with("missing field");
+            let somewhere = e.span().filter(|s| s.start > 0 || !of_file);
+            let line = somewhere.map(|s| line_at(text, s.start));
             let place = line.map(|l| format!("line {l}: ")).unwrap_or_default();
             refuse!("{place}{}", in_plain_words(e.message()))
         })?;
         experiment.folder = folder;
-        experiment.check()?;
+        experiment.check().map_err(|fault| fault.in_file(text))?;
         Ok(experiment)
     }
 
@@ -378,7 +382,7 @@ impl Experiment {
     pub fn at_fidelity(&self, fidelity: Fidelity) -> Result<Self, InputError> {
         let mut experiment = self.clone();
         experiment.machine.fidelity = fidelity;
-        experiment.check().map_err(|e| self.named(e))?;
+        experiment.check().map_err(|fault| self.named(fault.error))?;
         Ok(experiment)
     }
 
@@ -387,7 +391,7 @@ impl Experiment {
     pub fn on_a_full_node(&self) -> Result<Self, InputError> {
         let mut experiment = self.clone();
         experiment.machine.full = true;
-        experiment.check().map_err(|e| self.named(e))?;
+        experiment.check().map_err(|fault| self.named(fault.error))?;
         Ok(experiment)
     }
 
@@ -418,106 +422,186 @@ impl Experiment {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), InputError> {
-        name_is_plain("name", &self.name)?;
-        match self.period_us {
+    fn check(&self) -> Result<(), Fault> {
+        let at = Fault::at;
+        name_is_plain("name", &self.name).map_err(at(&["name"]))?;
+        let fault = match self.period_us {
             Some(_) if self.period_ms != 0 => {
-                return Err(refuse!("period_ms and period_us: expected one of them"));
+                Some(("period_us", refuse!("period_ms and period_us: expected one of them")))
             }
             Some(us) if !(1..=3_600_000_000).contains(&us) => {
-                return Err(refuse!("period_us = {us}: expected 1 to 3600000000"));
+                Some(("period_us", refuse!("period_us = {us}: expected 1 to 3600000000")))
             }
-            Some(us) if self.machine.fidelity != Fidelity::Trace => {
-                return Err(refuse!(
-                    "period_us = {us}: expected only with fidelity = \"trace\"; use period_ms"
-                ));
-            }
-            None if !(1..=3_600_000).contains(&self.period_ms) => {
-                return Err(refuse!("period_ms = {}: expected 1 to 3600000", self.period_ms));
-            }
-            _ => {}
+            Some(us) if self.machine.fidelity != Fidelity::Trace => Some((
+                "period_us",
+                refuse!("period_us = {us}: expected only with fidelity = \"trace\"; use period_ms"),
+            )),
+            None if !(1..=3_600_000).contains(&self.period_ms) => Some((
+                "period_ms",
+                refuse!("period_ms = {}: expected 1 to 3600000", self.period_ms),
+            )),
+            _ => None,
+        };
+        if let Some((key, error)) = fault {
+            return Err(at(&[key])(error));
         }
         if !(1..=10_000_000).contains(&self.periods) {
-            return Err(refuse!("periods = {}: expected 1 to 10000000", self.periods));
+            let error = refuse!("periods = {}: expected 1 to 10000000", self.periods);
+            return Err(at(&["periods"])(error));
         }
-        if !(1..=64).contains(&self.machine.cpus) {
-            return Err(refuse!("machine.cpus = {}: expected 1 to 64", self.machine.cpus));
-        }
-        for (key, size) in [("fast", self.machine.fast), ("slow", self.machine.slow)] {
-            if size.is_some_and(|s| s.0 < PageSize::Huge.bytes()) {
-                return Err(refuse!("machine.{key}: expected at least one huge page, \"2M\""));
-            }
-        }
-        let machine = &self.machine;
-        if machine.fast_nodes.is_empty() != machine.slow_nodes.is_empty() {
-            return Err(refuse!(
-                "machine.fast_nodes and machine.slow_nodes: expected both or none of them"
-            ));
-        }
-        // What moves cost is played at interval fidelity too, for programs whose time is known.
-        let profiled = self.groups.iter().any(|g| g.workload.kind == kinds::PROFILE);
-        if machine.fidelity == Fidelity::Interval
-            && ((machine.hardware.is_some() && machine.clock != Clock::Memory)
-                || machine.simulation.is_some()
-                || (machine.os.is_some() && !profiled))
-        {
-            return Err(refuse!(
-                "machine.hardware, machine.os and machine.simulation: expected only with \
-                 fidelity = \"trace\" (machine.hardware with clock = \"memory\" and machine.os \
-                 with profiles too); set it so"
-            ));
-        }
-        if machine.full
-            && let Some(group) = self.groups.iter().find(|g| g.fast.is_none())
-        {
-            return Err(refuse!(
-                "group '{}': its fast memory is a share of what is not known before it runs, and the \
-                 rest of fast memory is to be taken by then; give it a size, as in fast = \"64M\"",
-                group.name
-            ));
-        }
+        self.check_machine().map_err(|(key, error)| at(&["machine", key])(error))?;
         if self.groups.is_empty() {
-            return Err(refuse!("no groups: expected at least one [[groups]] section"));
+            let error = refuse!("no groups: expected at least one [[groups]] section");
+            return Err(at(&["groups"])(error));
         }
         for (index, group) in self.groups.iter().enumerate() {
+            let number = index.to_string();
             if self.groups[..index].iter().any(|g| g.name == group.name) {
-                return Err(refuse!(
-                    "two groups are named '{}': expected different names",
-                    group.name
-                ));
+                let error =
+                    refuse!("two groups are named '{}': expected different names", group.name);
+                return Err(at(&["groups", &number, "name"])(error));
             }
-            self.check_group(group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
+            let named = |error: InputError| refuse!("group '{}': {error}", group.name);
+            self.check_group(group)
+                .map_err(|(key, error)| at(&["groups", &number, key])(named(error)))?;
+            // Those of the caller's own are made when they are run: making one may do anything.
+            if self.custom_policies.iter().any(|own| own.name() == group.policy) {
+                continue;
+            }
+            self.policy_of(group).map_err(|error| match &error {
+                PolicyError::Unknown { .. } => {
+                    at(&["groups", &number, "policy"])(named(InputError::new(&error)))
+                }
+                PolicyError::BadParameter { .. } => {
+                    self.at_parameter(&group.policy, named(InputError::new(&error)))
+                }
+            })?;
         }
         for (name, parameters) in &self.policies {
-            policy::build(name, parameters, self.seed)
-                .map_err(|e| refuse!("policies.{name}: {e}; see 'terrace policies'"))?;
+            policy::build(name, parameters, self.seed).map_err(|e| {
+                self.at_parameter(name, refuse!("policies.{name}: {e}; see 'terrace policies'"))
+            })?;
         }
         Ok(())
     }
 
-    fn check_group(&self, group: &GroupSpec) -> Result<(), InputError> {
-        name_is_plain("name", &group.name)?;
-        let timed = group.start_ms.is_some() || group.stop_ms.is_some() || group.sparse.is_some();
-        if timed && self.machine.fidelity == Fidelity::Interval {
-            return Err(refuse!(
-                "start_ms, stop_ms and sparse: expected only with fidelity = \"trace\" in [machine]"
-            ));
+    /// A fault of one of the parameters given for this policy.
+    fn at_parameter(&self, policy: &str, error: InputError) -> Fault {
+        let parameters = self.policies.get(policy).and_then(Value::as_object);
+        // What was expected may name other keys that are there.
+        let got = error.0.split("expected").next().unwrap_or_default();
+        let named = |key: &&String| got.contains(key.as_str());
+        let key = parameters.and_then(|p| p.keys().find(named)).map_or("", String::as_str);
+        Fault::at(&["policies", policy, key])(error)
+    }
+
+    /// The machine; the error has its key.
+    fn check_machine(&self) -> Result<(), (&'static str, InputError)> {
+        let machine = &self.machine;
+        if !(1..=64).contains(&machine.cpus) {
+            return Err(("cpus", refuse!("machine.cpus = {}: expected 1 to 64", machine.cpus)));
         }
-        group.sparse.map_or(Ok(()), |sparse| sparse.check())?;
+        for (key, size) in [("fast", machine.fast), ("slow", machine.slow)] {
+            if size.is_some_and(|s| s.0 < PageSize::Huge.bytes()) {
+                let error = refuse!("machine.{key}: expected at least one huge page, \"2M\"");
+                return Err((key, error));
+            }
+        }
+        if machine.fast_nodes.is_empty() != machine.slow_nodes.is_empty() {
+            let error =
+                refuse!("machine.fast_nodes and machine.slow_nodes: expected both or none of them");
+            let key = if machine.slow_nodes.is_empty() { "fast_nodes" } else { "slow_nodes" };
+            return Err((key, error));
+        }
+        // What moves cost is played at interval fidelity too, for programs whose time is known.
+        let profiled = self.groups.iter().any(|g| g.workload.kind == kinds::PROFILE);
+        if machine.fidelity == Fidelity::Interval {
+            let of_trace = [
+                ("hardware", machine.hardware.is_some() && machine.clock != Clock::Memory),
+                ("simulation", machine.simulation.is_some()),
+                ("os", machine.os.is_some() && !profiled),
+            ];
+            if let Some((key, _)) = of_trace.into_iter().find(|(_, given)| *given) {
+                let error = refuse!(
+                    "machine.hardware, machine.os and machine.simulation: expected only with \
+                     fidelity = \"trace\" (machine.hardware with clock = \"memory\" and machine.os \
+                     with profiles too); set it so"
+                );
+                return Err((key, error));
+            }
+        }
+        if machine.full
+            && let Some(group) = self.groups.iter().find(|g| g.fast.is_none())
+        {
+            let error = refuse!(
+                "group '{}': its fast memory is a share of what is not known before it runs, and the \
+                 rest of fast memory is to be taken by then; give it a size, as in fast = \"64M\"",
+                group.name
+            );
+            return Err(("full", error));
+        }
+        Ok(())
+    }
+
+    /// One group; the error has its key.
+    fn check_group(&self, group: &GroupSpec) -> Result<(), (&'static str, InputError)> {
+        name_is_plain("name", &group.name).map_err(|e| ("name", e))?;
+        let timed = [
+            ("start_ms", group.start_ms.is_some()),
+            ("stop_ms", group.stop_ms.is_some()),
+            ("sparse", group.sparse.is_some()),
+        ];
+        if self.machine.fidelity == Fidelity::Interval
+            && let Some((key, _)) = timed.into_iter().find(|(_, given)| *given)
+        {
+            let error = refuse!(
+                "start_ms, stop_ms and sparse: expected only with fidelity = \"trace\" in [machine]"
+            );
+            return Err((key, error));
+        }
+        group.sparse.map_or(Ok(()), |sparse| sparse.check()).map_err(|e| ("sparse", e))?;
         if group.stop_ms.is_some_and(|stop| stop <= group.start_ms.unwrap_or(0)) {
-            return Err(refuse!("stop_ms: expected a time after start_ms"));
+            return Err(("stop_ms", refuse!("stop_ms: expected a time after start_ms")));
         }
         match (group.fast_ratio, group.fast) {
-            (Some(ratio), None) if (0.0..=1.0).contains(&ratio) => {}
-            (Some(ratio), None) => return Err(refuse!("fast_ratio = {ratio}: expected 0 to 1")),
-            (None, Some(_)) => {}
-            _ => return Err(refuse!("expected one of fast_ratio = 0.5 and fast = \"512M\"")),
+            (Some(ratio), None) if (0.0..=1.0).contains(&ratio) => Ok(()),
+            (Some(ratio), None) => {
+                Err(("fast_ratio", refuse!("fast_ratio = {ratio}: expected 0 to 1")))
+            }
+            (None, Some(_)) => Ok(()),
+            _ => {
+                Err(("fast_ratio", refuse!("expected one of fast_ratio = 0.5 and fast = \"512M\"")))
+            }
         }
-        // Those of the caller's own are made when they are run: making one may do anything.
-        match self.custom_policies.iter().any(|own| own.name() == group.policy) {
-            true => Ok(()),
-            false => self.policy_of(group).map(|_| ()).map_err(InputError::new),
+    }
+}
+
+/// What is wrong with an experiment, and with which of its keys.
+struct Fault {
+    path: Vec<String>,
+    error: InputError,
+}
+
+impl Fault {
+    /// Makes a fault of an error at a key, given by its path.
+    fn at(path: &[&str]) -> impl FnOnce(InputError) -> Self + use<> {
+        let path = path.iter().map(|part| (*part).to_owned()).collect();
+        move |error| Fault { path, error }
+    }
+
+    /// The error with its line in the text that the experiment was read from.
+    fn in_file(self, text: &str) -> InputError {
+        let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
+        match line_of_key(text, &path) {
+            Some(line) => refuse!("line {line}: {}", self.error),
+            None => self.error,
         }
+    }
+}
+
+impl From<Fault> for InputError {
+    fn from(fault: Fault) -> Self {
+        fault.error
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use terrace_core::{InputError, refuse};
+use terrace_core::{InputError, names, refuse};
 use terrace_linux::rivals;
 
 use crate::backend;
@@ -101,7 +101,7 @@ fn under_rivals(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
     for (index, name) in request.rivals.iter().enumerate() {
         let Some(rival) = rivals::find(name) else {
             let all: Vec<&str> = rivals::ALL.iter().map(|rival| rival.name()).collect();
-            return Err(refuse!("rival '{name}': expected one of {}", all.join(", ")).into());
+            return Err(refuse!("rival '{name}': expected {}", names::expected(name, all)).into());
         };
         if request.rivals[..index].contains(name) {
             return Err(refuse!("rival '{name}' is named twice: expected each once").into());

@@ -71,7 +71,7 @@ pub enum RecordingError {
         message: String,
     },
     /// No group has this name.
-    #[error("recording '{file}' has no group '{got}'; expected one of {expected}")]
+    #[error("recording '{file}' has no group '{got}'; expected {expected}")]
     UnknownGroup {
         /// Path of the recording.
         file: String,

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use terrace_core::names;
 use terrace_core::parameters::in_plain_words;
 use terrace_core::{InputError, refuse};
 use terrace_identity::StableHash;
@@ -327,7 +328,7 @@ fn exclusion(excluded: &Table, axes: &[Axis]) -> Result<Vec<(usize, usize)>, Inp
     for (name, value) in excluded {
         let at = axes.iter().position(|a| &a.name == name).ok_or_else(|| {
             let known: Vec<_> = axes.iter().map(|a| a.name.as_str()).collect();
-            refuse!("exclude: no axis '{name}'; expected one of {}", known.join(", "))
+            refuse!("exclude: no axis '{name}'; expected {}", names::expected(name, known))
         })?;
         let label = shown(value);
         let value = axes[at].labels().position(|l| l == label).ok_or_else(|| {

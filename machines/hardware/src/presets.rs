@@ -7,6 +7,7 @@
 //! is a plain guess everywhere: what programs reach between misses.
 
 use serde::{Deserialize, Serialize};
+use terrace_core::names::hint;
 
 use crate::cache::config::{CacheConfig, Replacement};
 use crate::cache::hierarchy::{Entry, HierarchyConfig, Inclusion};
@@ -85,7 +86,11 @@ pub fn by_name(name: &str) -> Result<MachineConfig, ConfigError> {
         let known: Vec<_> = names().collect();
         ConfigError::new(
             "machine",
-            format!("no preset {name:?}; known presets: {}", known.join(", ")),
+            format!(
+                "no preset {name:?}; known presets: {}{}",
+                known.join(", "),
+                hint(name, names())
+            ),
         )
     })
 }

@@ -18,7 +18,7 @@ use crate::reference::ReferenceReader;
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// No format has this name.
-    #[error("no format is named '{got}'; expected one of {expected}")]
+    #[error("no format is named '{got}'; expected {expected}")]
     UnknownFormat {
         /// The requested name.
         got: String,
@@ -76,7 +76,7 @@ pub static FORMATS: &[&ExportFormat] = &[&champsim::FORMAT, &csv::FORMAT];
 pub fn find(name: &str) -> Result<&'static ExportFormat, ExportError> {
     FORMATS.iter().find(|f| f.name == name).copied().ok_or_else(|| ExportError::UnknownFormat {
         got: name.to_owned(),
-        expected: FORMATS.iter().map(|f| f.name).collect::<Vec<_>>().join(", "),
+        expected: terrace_core::names::expected(name, FORMATS.iter().map(|f| f.name)),
     })
 }
 

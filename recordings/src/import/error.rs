@@ -47,7 +47,7 @@ pub enum ImportError {
         message: String,
     },
     /// No format has this name.
-    #[error("no format is named '{got}'; expected one of {expected}")]
+    #[error("no format is named '{got}'; expected {expected}")]
     UnknownFormat {
         /// The requested name.
         got: String,

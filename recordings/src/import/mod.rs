@@ -120,7 +120,7 @@ pub static FORMATS: &[&ImportFormat] =
 pub fn find(name: &str) -> Result<&'static ImportFormat, ImportError> {
     FORMATS.iter().find(|f| f.name == name).copied().ok_or_else(|| ImportError::UnknownFormat {
         got: name.to_owned(),
-        expected: FORMATS.iter().map(|f| f.name).collect::<Vec<_>>().join(", "),
+        expected: terrace_core::names::expected(name, FORMATS.iter().map(|f| f.name)),
     })
 }
 

@@ -72,7 +72,7 @@ impl<R: Read> PeriodReader<R> {
         groups.iter().position(|g| g.name == name).ok_or_else(|| RecordingError::UnknownGroup {
             file: self.name().to_owned(),
             got: name.to_owned(),
-            expected: groups.iter().map(|g| g.name.as_str()).collect::<Vec<_>>().join(", "),
+            expected: terrace_core::names::expected(name, groups.iter().map(|g| g.name.as_str())),
         })
     }
 

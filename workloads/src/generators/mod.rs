@@ -109,7 +109,7 @@ impl Timing {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GeneratorError {
     /// No generator has this name.
-    #[error("no generator is named '{got}'; expected one of {expected}")]
+    #[error("no generator is named '{got}'; expected {expected}")]
     Unknown {
         /// The requested name.
         got: String,
@@ -130,7 +130,7 @@ pub enum GeneratorError {
 pub fn kind(name: &str) -> Result<&'static GeneratorKind, GeneratorError> {
     REGISTRY.iter().find(|k| k.name == name).ok_or_else(|| GeneratorError::Unknown {
         got: name.to_owned(),
-        expected: REGISTRY.iter().map(|k| k.name).collect::<Vec<_>>().join(", "),
+        expected: terrace_core::names::expected(name, REGISTRY.iter().map(|k| k.name)),
     })
 }
 

@@ -169,7 +169,7 @@ pub fn check(name: &str, params: &Params) -> Result<(), ProgramError> {
 pub fn kind(name: &str) -> Result<&'static ProgramKind, ProgramError> {
     REGISTRY.iter().find(|k| k.name == name).ok_or_else(|| ProgramError::Unknown {
         got: name.to_owned(),
-        expected: REGISTRY.iter().map(|k| k.name).collect::<Vec<_>>().join(", "),
+        expected: terrace_core::names::expected(name, REGISTRY.iter().map(|k| k.name)),
     })
 }
 

@@ -45,7 +45,7 @@ pub const MOST_THREADS: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
     /// No program has this name.
-    #[error("no program is named '{got}'; expected one of {expected}")]
+    #[error("no program is named '{got}'; expected {expected}")]
     Unknown {
         /// The requested name.
         got: String,

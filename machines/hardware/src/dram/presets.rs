@@ -6,6 +6,8 @@
 //! and 16 Gb x8 (DDR5), one rank. Only the bin and the values that depend on it differ; every value
 //! can be set.
 
+use terrace_core::names::hint;
+
 use crate::dram::address_map::{Field, Part};
 use crate::dram::config::{Controller, DramConfig, Organization, PagePolicy, Scheduler, Timing};
 use crate::error::ConfigError;
@@ -44,7 +46,14 @@ pub fn by_name(name: &str) -> Result<DramConfig, ConfigError> {
     let ddr4 = DDR4.iter().find(|d| d.0 == name).map(ddr4);
     ddr4.or_else(|| DDR5.iter().find(|d| d.0 == name).map(ddr5)).ok_or_else(|| {
         let known: Vec<_> = names().collect();
-        ConfigError::new("dram", format!("no preset {name:?}; known presets: {}", known.join(", ")))
+        ConfigError::new(
+            "dram",
+            format!(
+                "no preset {name:?}; known presets: {}{}",
+                known.join(", "),
+                hint(name, names())
+            ),
+        )
     })
 }
 
