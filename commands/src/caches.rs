@@ -56,7 +56,7 @@ impl Arguments {
         let filter = &reader.header().filter;
         if filter.level != Level::None || filter.sample_one_in > 1 {
             return Err(InputError::new(format_args!(
-                "{}: taken after cache '{}', one in {}; expected every reference, record with --level none and without --sample",
+                "{}: taken after cache '{}', one in {}; expected every reference: record again with 'terrace record --level none --out FILE -- COMMAND'",
                 self.recording.display(),
                 filter.level.name(),
                 filter.sample_one_in

@@ -37,7 +37,7 @@ impl Arguments {
         }
         let mut table = show::table(&["workload", "machines", "what it does"]);
         for kind in kinds::all() {
-            table.add_row([kind.name, machines(&kind), kind.summary]);
+            table.add_row([kind.name, &kind.machines().join(" "), kind.summary]);
         }
         say!("{table}\n")?;
         say!("'terrace workloads KIND' shows one with its parameters.")
@@ -49,7 +49,7 @@ impl Arguments {
         }
         let mut table = show::list();
         table.add_row(["workload", kind.name]);
-        table.add_row(["machines", machines(kind)]);
+        table.add_row(["machines", &kind.machines().join(" ")]);
         table.add_row(["what it does", kind.summary]);
         table.add_row(["stands for", kind.stands_for]);
         say!("{table}\n")?;
@@ -58,21 +58,10 @@ impl Arguments {
     }
 }
 
-/// The machines that a kind can run on.
-fn machines(kind: &WorkloadKind) -> &'static str {
-    match (kind.live.is_some(), kind.generator.is_some()) {
-        (true, true) => "sim vm host",
-        (true, false) => "vm host",
-        (false, true) => "sim",
-        (false, false) if kind.name == kinds::ATTACH => "host",
-        (false, false) => "sim",
-    }
-}
-
 fn json(kind: &WorkloadKind) -> serde_json::Value {
     json!({
         "name": kind.name,
-        "machines": machines(kind).split(' ').collect::<Vec<_>>(),
+        "machines": kind.machines(),
         "summary": kind.summary,
         "stands_for": kind.stands_for,
         "parameters": show::parameters_json(kind.parameters()),

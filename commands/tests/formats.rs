@@ -198,7 +198,9 @@ fn recorded_programs_have_cachegrinds_data_counts() {
     assert!(text.contains("no instruction fetches") && text.contains("reads"), "{text}");
     let filtered = place.run("record --level l1 --out f.tref ./p").good();
     assert!(!filtered.err.is_empty());
-    place.run("caches f.tref").refused(&["taken after cache 'l1'", "record with --level none"]);
+    place
+        .run("caches f.tref")
+        .refused(&["taken after cache 'l1'", "terrace record --level none --out FILE -- COMMAND"]);
 }
 
 #[test]

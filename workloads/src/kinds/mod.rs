@@ -13,6 +13,7 @@ mod redis_zipf;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use terrace_core::names;
 use terrace_core::parameters;
 use terrace_core::parameters::ParameterDoc;
 use terrace_recordings::source::PeriodSource;
@@ -89,8 +90,22 @@ impl WorkloadKind {
         parameters: &Value,
         timing: Timing,
     ) -> Result<Box<dyn PeriodSource>, WorkloadError> {
-        let generator = self.generator.ok_or(WorkloadError::NoGenerator(self.name))?;
+        let generator = self.generator.ok_or(match self.name {
+            program::NAME => WorkloadError::NotByInterval(self.name),
+            _ => WorkloadError::NoGenerator(self.name),
+        })?;
         Ok((generator.build)(parameters, timing)?)
+    }
+
+    /// The machines that it can run on, as the command line names them.
+    pub fn machines(&self) -> &'static [&'static str] {
+        match (self.live.is_some(), self.generator.is_some()) {
+            (true, true) => &["sim", "vm", "host"],
+            (true, false) if self.name == program::NAME => &["sim", "vm", "host"],
+            (true, false) => &["vm", "host"],
+            (false, false) if self.name == ATTACH => &["host"],
+            (false, _) => &["sim"],
+        }
     }
 
     /// The parameters with their defaults and meanings: those of the live program, then those of
@@ -119,7 +134,7 @@ impl WorkloadKind {
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
     /// No kind has this name.
-    #[error("no workload is named '{got}'; expected one of {expected}")]
+    #[error("no workload is named '{got}'; expected {expected}")]
     Unknown {
         /// The requested name.
         got: String,
@@ -142,6 +157,11 @@ pub enum WorkloadError {
         "workload '{0}' has no live program; run it with --machine sim, or choose another kind"
     )]
     NotLive(&'static str),
+    /// The kind is simulated by reference, not by interval.
+    #[error(
+        "workload '{0}' is simulated reference by reference; run it with --fidelity trace (fidelity = \"trace\" in [machine]), or profile it once ('terrace profile') and run the profile (kind = \"profile\")"
+    )]
+    NotByInterval(&'static str),
     /// The kind has no model.
     #[error(
         "workload '{0}' has no model for the simulated machine; run it with --machine vm and simulate its recording (kind = \"recording\")"
@@ -244,7 +264,7 @@ pub fn find(name: &str) -> Result<WorkloadKind, WorkloadError> {
     let kinds = all();
     kinds.iter().find(|k| k.name == name).copied().ok_or_else(|| WorkloadError::Unknown {
         got: name.to_owned(),
-        expected: kinds.iter().map(|k| k.name).collect::<Vec<_>>().join(", "),
+        expected: names::expected(name, kinds.iter().map(|k| k.name)),
     })
 }
 

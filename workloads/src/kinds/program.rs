@@ -14,7 +14,7 @@ pub const NAME: &str = "program";
 
 pub(super) const KIND: LiveKind = LiveKind {
     name: NAME,
-    summary: "a workload program of the papers' classes; see 'terrace-workload program --list'",
+    summary: "a workload program of the papers' classes, simulated at trace fidelity; see 'terrace-workload program --list'",
     stands_for: "the programs of the papers' tables, each by its name",
     parameters: &[
         ParameterDoc {
