@@ -41,12 +41,15 @@ impl Arguments {
             let kinds: Vec<_> = REGISTRY.iter().map(json).collect();
             return say!("{}", serde_json::to_string_pretty(&kinds)?);
         }
-        let mut table = show::table(&["policy", "what it does", "source"]);
+        let mut table = show::table(&["policy", "what it does", "take it"]);
         for kind in REGISTRY {
-            table.add_row([kind.name, kind.summary, kind.source]);
+            table.add_row([kind.name, kind.summary, kind.advice]);
         }
         say!("{table}\n")?;
-        say!("'terrace policies POLICY' shows one with its parameters.")
+        say!(
+            "'terrace policies POLICY' shows one with its source and parameters; 'terrace compare' and\n\
+             'terrace plan' try several on your program."
+        )
     }
 
     fn show(&self, kind: &PolicyKind) -> anyhow::Result<()> {
@@ -56,6 +59,7 @@ impl Arguments {
         let mut table = show::list();
         table.add_row(["policy", kind.name]);
         table.add_row(["what it does", kind.summary]);
+        table.add_row(["take it", kind.advice]);
         table.add_row(["source", kind.source]);
         say!("{table}\n")?;
         show::parameters(kind.parameters)?;
@@ -70,6 +74,7 @@ fn json(kind: &PolicyKind) -> serde_json::Value {
     json!({
         "name": kind.name,
         "summary": kind.summary,
+        "advice": kind.advice,
         "source": kind.source,
         "parameters": show::parameters_json(kind.parameters),
     })

@@ -116,6 +116,13 @@ fn policies_and_workloads_are_listed_for_people_and_programs() {
             assert!(!summary.is_empty() && kind["parameters"].is_array(), "{kind}");
             assert!(text.lines().any(|l| l.trim_start().starts_with(name)), "{name}: {text}");
             let one = place.run(&format!("{command} {name}")).good();
+            if command == "policies" {
+                // When to take it: in the list, in words that the table may break, and alone.
+                let advice = kind["advice"].as_str().unwrap();
+                assert!(advice.len() > 20, "{kind}");
+                let first = advice.split(' ').next().unwrap();
+                assert!(text.contains(first) && one.out.contains(first), "{advice}: {one}");
+            }
             for parameter in kind["parameters"].as_array().unwrap() {
                 let key = parameter["name"].as_str().unwrap();
                 assert!(one.out.contains(key), "{key}: {one}");

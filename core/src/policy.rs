@@ -59,6 +59,8 @@ pub struct PolicyKind {
     pub name: &'static str,
     /// Its summary, in one line.
     pub summary: &'static str,
+    /// When to take it, and when not, in one line or two.
+    pub advice: &'static str,
     /// The paper and section it comes from.
     pub source: &'static str,
     /// Its parameters with their defaults and meanings.

@@ -21,7 +21,10 @@ fn parameter(p: &ParameterDoc) -> Value {
 pub fn policies(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let kind = |k: &terrace_core::policy::PolicyKind| {
         let parameters: Vec<_> = k.parameters.iter().map(parameter).collect();
-        json!({ "name": k.name, "summary": k.summary, "source": k.source, "parameters": parameters })
+        json!({
+            "name": k.name, "summary": k.summary, "advice": k.advice, "source": k.source,
+            "parameters": parameters,
+        })
     };
     loaded(py, &REGISTRY.iter().map(kind).collect())
 }
@@ -33,7 +36,7 @@ pub fn workloads(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         let parameters: Vec<_> = k.parameters().into_iter().map(parameter).collect();
         json!({
             "name": k.name, "summary": k.summary, "stands_for": k.stands_for,
-            "generator": k.generator.is_some(), "parameters": parameters,
+            "machines": k.machines(), "generator": k.generator.is_some(), "parameters": parameters,
         })
     };
     loaded(py, &terrace_workloads::kinds::all().into_iter().map(kind).collect())

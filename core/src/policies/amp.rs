@@ -56,6 +56,7 @@ declare_parameters! {
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "amp",
     summary: "applies Random, LRU or LFU, whichever suits the group at the time",
+    advice: "when in doubt, live too: the default; needs accessed bits alone, and picks LRU, LFU or Random by itself",
     source: "adaptive-migration-policy paper, sections 4 and 5, algorithm 1",
     parameters: Parameters::DOCS,
     build: |value, seed| Ok(Box::new(Amp::new(parameters(KIND.name, value)?, seed))),

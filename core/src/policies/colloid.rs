@@ -44,6 +44,7 @@ declare_parameters! {
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "colloid",
     summary: "shifts hot pages until both tiers, as loaded, answer equally fast",
+    advice: "where fast memory is so loaded that it is no faster; needs measured latencies, else it promotes what is hot",
     source: "Colloid, SOSP 2024, section 3",
     parameters: Parameters::DOCS,
     build: |value, _seed| Ok(Box::new(Colloid::new(parameters(KIND.name, value)?))),

@@ -16,7 +16,8 @@ use crate::select::Allowance;
 
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "first-touch",
-    summary: "leaves pages where they were first placed: fast memory until it is full",
+    summary: "leaves pages where they were first placed, fast memory until it is full; demotes only what exceeds the limit",
+    advice: "as the baseline that others are compared with; moving pays only where it is beaten",
     source: "nimble paper, section 3.2",
     parameters: NoParameters::DOCS,
     build: |value, _seed| {

@@ -49,6 +49,7 @@ const SOURCE: &str = "migration-granularity paper, section 4";
 pub(super) const DYNAMIC: PolicyKind = PolicyKind {
     name: "granularity",
     summary: "moves contiguous virtual memory in steps of 4 KB, 64 KB or 2 MB, as densely as it is used",
+    advice: "to study how much to move at once; behind amp in the means of docs/policies.md",
     source: SOURCE,
     parameters: Parameters::DOCS,
     build: |value, _seed| {
@@ -70,6 +71,7 @@ pub(super) const DYNAMIC: PolicyKind = PolicyKind {
 pub(super) const STATIC_4K: PolicyKind = PolicyKind {
     name: "granularity-4k",
     summary: "scans contiguous virtual memory and moves always 4 KB at once",
+    advice: "beside granularity, to see what adapting adds to small moves",
     source: SOURCE,
     parameters: StaticParameters::DOCS,
     build: |value, _seed| always(STATIC_4K.name, Level::Base, value),
@@ -78,6 +80,7 @@ pub(super) const STATIC_4K: PolicyKind = PolicyKind {
 pub(super) const STATIC_64K: PolicyKind = PolicyKind {
     name: "granularity-64k",
     summary: "scans contiguous virtual memory and moves always 64 KB at once",
+    advice: "beside granularity, to see what adapting adds to middling moves",
     source: SOURCE,
     parameters: StaticParameters::DOCS,
     build: |value, _seed| always(STATIC_64K.name, Level::Medium, value),
@@ -86,6 +89,7 @@ pub(super) const STATIC_64K: PolicyKind = PolicyKind {
 pub(super) const STATIC_2M: PolicyKind = PolicyKind {
     name: "granularity-2m",
     summary: "scans contiguous virtual memory and moves always 2 MB at once",
+    advice: "beside granularity, to see what adapting adds to large moves",
     source: SOURCE,
     parameters: StaticParameters::DOCS,
     build: |value, _seed| always(STATIC_2M.name, Level::Large, value),

@@ -19,6 +19,7 @@ use crate::select::{Allowance, first_bits};
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "interleave",
     summary: "alternates pages between the tiers in proportion to the budget",
+    advice: "where bandwidth, not latency, is the limit: both tiers are read at once",
     source: "radiant paper, sections 2.3 and 6.4; weighted interleaving of Linux",
     parameters: NoParameters::DOCS,
     build: |value, _seed| {

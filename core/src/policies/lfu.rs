@@ -23,6 +23,7 @@ declare_parameters! {
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "lfu",
     summary: "keeps the pages accessed in most of the last 64 periods in fast memory",
+    advice: "for a hot set that stays, beside scans of the rest; slow to follow a new phase",
     source: "adaptive-migration-policy paper, section 3.1",
     parameters: Parameters::DOCS,
     build: |value, _seed| {

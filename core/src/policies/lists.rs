@@ -77,6 +77,7 @@ enum Membership {
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "lists",
     summary: "active and inactive page lists per tier, as Linux keeps them",
+    advice: "to compare with what Linux's own page lists know, as Nimble does",
     source: "nimble paper, section 3.2, figure 7; adaptive-migration-policy paper, section 3.3",
     parameters: Parameters::DOCS,
     build: |value, _seed| {

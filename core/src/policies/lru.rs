@@ -21,6 +21,7 @@ declare_parameters! {
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "lru",
     summary: "keeps the most recently accessed pages in fast memory",
+    advice: "for working sets that come and go as a whole; one pass over all memory displaces everything",
     source: "adaptive-migration-policy paper, section 3.1",
     parameters: Parameters::DOCS,
     build: |value, _seed| {

@@ -52,6 +52,7 @@ declare_parameters! {
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "memtis",
     summary: "promotes what a histogram of sampled accesses shows to fit in fast memory",
+    advice: "where reads are sampled, and a few pages get most of them; with accessed bits alone it knows little",
     source: "MEMTIS, SOSP 2023, section 4",
     parameters: Parameters::DOCS,
     build: |value, _seed| Ok(Box::new(Memtis::new(parameters(KIND.name, value)?)?)),

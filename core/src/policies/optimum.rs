@@ -27,6 +27,7 @@ use crate::select::Allowance;
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "optimum",
     summary: "offline: moves what the future, known beforehand, makes worth it; a ceiling",
+    advice: "as the yardstick for others in interval simulation; never live, for it needs the future",
     source: "Lagrange prices of fast memory and dynamic programming, docs/policies.md",
     parameters: NoParameters::DOCS,
     build: |value, _seed| {

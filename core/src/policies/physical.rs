@@ -30,6 +30,7 @@ declare_parameters! {
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "physical-4k",
     summary: "scans physical memory frame by frame and moves 4 KB at once: the baseline of granularity",
+    advice: "as the baseline of granularity, on the simulated machine alone",
     source: "migration-granularity paper, section 5",
     parameters: Parameters::DOCS,
     build: |value, _seed| {

@@ -19,6 +19,7 @@ use rand_pcg::Pcg64Mcg;
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "random",
     summary: "fills fast memory, then stays; refills at random what is freed",
+    advice: "where memory is used all alike, so that no order is to be found: it moves next to nothing",
     source: "adaptive-migration-policy paper, section 3.1",
     parameters: NoParameters::DOCS,
     build: |value, seed| {

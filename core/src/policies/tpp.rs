@@ -46,6 +46,7 @@ declare_parameters! {
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "tpp",
     summary: "as Linux: promotes on the second access, demotes ahead of need",
+    advice: "to have Linux's NUMA balancing beside others in a simulation; live, '--rivals linux' is the real one",
     source: "TPP, ASPLOS 2023, section 5; Linux numa_balancing mode 2",
     parameters: Parameters::DOCS,
     build: |value, _seed| Ok(Box::new(Tpp::new(parameters(KIND.name, value)?))),
