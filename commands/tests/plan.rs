@@ -35,6 +35,11 @@ footprint_mib = 2
 options = { updates_per_word = 1 }
 "#;
 
+/// The sentences of an answer.
+fn plan_of(json: &serde_json::Value) -> Vec<String> {
+    serde_json::from_value(json["answer"].clone()).unwrap()
+}
+
 fn profiled() -> Place {
     let place = Place::new();
     place.write("e.toml", EXPERIMENT);
@@ -70,6 +75,16 @@ fn a_profile_has_an_answer_that_holds_when_it_is_run() {
     let json = one.json();
     assert_eq!(json["plan"]["programs"][0]["name"], "gups");
     assert_eq!(json["plan"]["programs"][0]["evidence"], "measured");
+    // At the latency that was planned for the table has the answer itself.
+    let plan = &json["plan"];
+    let planned_ns = &plan["machines"][0]["slow"]["latency_ns"];
+    let rows = plan["sensitivity"].as_array().unwrap();
+    let own = rows.iter().find(|row| &row["slow_latency_ns"] == planned_ns).unwrap();
+    assert_eq!(own["share"], plan["recommended"][0]["point"]["share"]);
+    assert_eq!(own["slowdown"], plan["recommended"][0]["point"]["slowdown"]);
+    let machine = "Planned for machine 'server-ddr5-cxl': fast memory of 85 ns and 270 GB/s, slow \
+                   memory of 191 ns and 53 GB/s.";
+    assert!(plan_of(&json).contains(&machine.to_owned()), "{json}");
     for (arguments, words) in [
         ("plan p.tprof --slowdown 0% --fast-at-most 0%", &["no policy stays within 0.0 %"][..]),
         ("plan p.tprof --slowdown 5% --policies lfo", &["no policy is named 'lfo'"]),
@@ -94,6 +109,7 @@ fn other_recordings_are_planned_from_and_said_to_be_weaker() {
     place.run("run e.toml --out out").good();
     let printed = place.run("plan out/recordings/amp.trec --slowdown 5% --out answer").good();
     assert!(printed.out.contains("weaker than a profile's"), "{}", printed.out);
+    assert!(printed.out.contains("an assumption, because such a recording has none"), "{printed}");
     assert!(place.path("answer/report.html").is_file());
     // A recording without its experiment.
     let refused = place.run("plan out/recordings/amp.trec --slowdown 5% --check");

@@ -225,6 +225,7 @@ pub fn check(
         uncorrected = point.slowdown;
         *chosen = corrected(chosen, point, off, plan.target, recording);
     }
+    plan.follow(program);
     Ok(rows)
 }
 

@@ -140,6 +140,19 @@ pub struct Sensitivity {
     pub slowdown: f64,
 }
 
+impl Sensitivity {
+    /// At the latency that was planned for: what was recommended.
+    fn as_planned(chosen: &Recommended, slow_latency_ns: f64) -> Self {
+        Sensitivity {
+            program: chosen.program.clone(),
+            policy: chosen.policy.clone(),
+            slow_latency_ns,
+            share: Some(chosen.point.share),
+            slowdown: chosen.point.slowdown,
+        }
+    }
+}
+
 /// A program of the plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Program {
@@ -212,6 +225,18 @@ pub struct Plan {
     /// Heat maps of the recommended runs.
     #[serde(skip)]
     pub heat: Vec<HeatRow>,
+}
+
+impl Plan {
+    /// Takes a corrected recommendation over where the same is shown at other latencies.
+    pub(crate) fn follow(&mut self, program: usize) {
+        let (chosen, latency_ns) =
+            (&self.recommended[program], self.machines[self.machine].slow.latency_ns);
+        let planned = Sensitivity::as_planned(chosen, latency_ns);
+        let same =
+            |s: &&mut Sensitivity| s.program == chosen.program && s.slow_latency_ns == latency_ns;
+        self.sensitivity.iter_mut().filter(same).for_each(|row| *row = planned.clone());
+    }
 }
 
 /// The values that are the same in all runs of a program.
@@ -712,6 +737,10 @@ fn sensitivity(
         closely: false,
     };
     let rows = terrace_jobs::all(&tasks, request.jobs, |&(program, chosen, latency_ns)| {
+        // Found again on a coarser grid it would differ from the answer.
+        if latency_ns == base.slow.latency_ns {
+            return Ok(Sensitivity::as_planned(chosen, latency_ns));
+        }
         let recording = &request.recordings[program];
         let machine = base.with_slow(Some(latency_ns), None);
         let mut player = Player::new(recording, &machine, &chosen.policy, &fixed[program], 1);

@@ -22,7 +22,7 @@ use terrace_recordings::error::RecordingError;
 use terrace_recordings::import::{self, ImportError, ImportOptions, Input, Makes};
 use terrace_recordings::period::{PeriodReader, RecordingSource};
 use terrace_recordings::profile::{Interval, ProfileReader};
-use terrace_recordings::reference::{Record, ReferenceReader};
+use terrace_recordings::reference::{Level, Record, ReferenceReader};
 use terrace_recordings::source::{PeriodSource, SourceError};
 use terrace_simulated::timed::IntervalSource;
 
@@ -556,11 +556,18 @@ fn references(
     let name = Path::new(command).file_stem().map(|s| s.to_string_lossy().into_owned());
     let mut warnings = Vec::new();
     if !nanoseconds && one_in == 1 {
-        warnings.push(
-            "this recording has every reference: 'terrace profile' of it (workload kind \
-             \"recording\") measures what they cost, and plans from that are stronger"
+        warnings.push(match header.filter.level {
+            Level::None => "this recording has every reference: 'terrace profile' of it (workload \
+                            kind \"recording\") measures what they cost, and plans from that are \
+                            stronger"
                 .to_owned(),
-        );
+            level => format!(
+                "this recording has only what missed cache '{}'; one of every reference ('terrace \
+                 record --level none') can be profiled ('terrace profile', workload kind \
+                 \"recording\"), and plans from that are stronger",
+                level.name()
+            ),
+        });
     }
     Ok(Recording {
         name: name.filter(|n| !n.is_empty()).unwrap_or_else(|| "program".to_owned()),

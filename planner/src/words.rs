@@ -2,7 +2,7 @@
 
 use crate::check::{Checked, WhatIf};
 use crate::plan::{Curve, Plan};
-use crate::recording::Evidence;
+use crate::recording::{ASSUMED_MACHINE, Evidence};
 
 /// Percent above 1.
 pub fn percent_over(slowdown: f64) -> String {
@@ -83,6 +83,7 @@ pub fn recommendation(plan: &Plan) -> Vec<String> {
         }
         lines.extend(policies(plan, chosen.curve));
     }
+    lines.push(machine(plan));
     if let (Some(cost), Some(all)) = (plan.cost, plan.all_fast_cost) {
         let saved = if all > 0.0 { 100.0 * (1.0 - cost / all) } else { 0.0 };
         lines.push(format!(
@@ -104,6 +105,29 @@ pub fn recommendation(plan: &Plan) -> Vec<String> {
         }));
     }
     lines
+}
+
+/// The machine that the answer is for.
+fn machine(plan: &Plan) -> String {
+    let machine = &plan.machines[plan.machine];
+    let (fast, slow) = (&machine.fast, &machine.slow);
+    let assumed = plan.programs.iter().any(|p| p.evidence != Evidence::Measured)
+        && machine.name == ASSUMED_MACHINE;
+    format!(
+        "Planned for machine '{}': fast memory of {:.0} ns and {:.0} GB/s, slow memory of {:.0} ns \
+         and {:.0} GB/s{}.",
+        machine.name,
+        fast.latency_ns,
+        fast.gb_per_s,
+        slow.latency_ns,
+        slow.gb_per_s,
+        match assumed {
+            true =>
+                ", an assumption, because such a recording has none; --machine or \
+                 --slow-latency-ns names yours",
+            false => "",
+        }
+    )
 }
 
 /// The shares that the other policies would need.
