@@ -14,7 +14,7 @@ demo:
 	tools/setup demo
 	$(CARGO) build --release --locked --workspace
 	$(TARGET)/release/terrace compare examples/redis-zipf.toml \
-	    --policies first-touch,lru,lfu,random,lists,amp --machine vm --out $(OUT)
+	    --policies first-touch,lru,lfu,random,lists,amp --machine vm --out $(OUT) --force
 
 # Every test there is, the ones in the virtual machine included.
 test:

@@ -26,6 +26,7 @@ mod lab;
 mod machines;
 mod man;
 mod numactl;
+mod output;
 mod pages;
 mod plan;
 mod policies;

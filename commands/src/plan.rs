@@ -17,6 +17,7 @@ use terrace_planner::recording::{ASSUMED_MACHINE, Evidence, Open, Recording, Wai
 use terrace_planner::tables::Tables;
 use terrace_planner::{config, words};
 
+use crate::output::Force;
 use crate::show::{self, Format, say, tell};
 
 /// Text below the options in `--help` and in the manual page.
@@ -121,6 +122,8 @@ pub struct Arguments {
     /// Folder for the answer: Parquet tables, report.html, plan.json and terraced.toml.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
     /// Runs at the same time; as many as there are processors by default. The answer is the same.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
@@ -178,6 +181,9 @@ struct Found {
 impl Arguments {
     /// Answers.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
+        if let Some(out) = &self.out {
+            self.force.folder(out, &["plan.json", "runs.parquet"])?;
+        }
         let request = self.request()?;
         let experiment = self.check_with.as_deref().map(Experiment::read).transpose()?;
         let wants_run = self.check || self.check_with.is_some() || self.refine > 0 || self.what_if;

@@ -9,6 +9,7 @@ use terrace_experiments::Experiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
 
+use crate::output::Force;
 use crate::progress::Screen;
 use crate::show::{Format, say};
 
@@ -27,6 +28,8 @@ pub struct Arguments {
     /// The profile to write (.tprof).
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    #[command(flatten)]
+    force: Force,
     /// Loads and stores in an interval. A period should hold several intervals.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     interval: u64,
@@ -38,6 +41,7 @@ pub struct Arguments {
 impl Arguments {
     /// Makes the profile.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
+        self.force.file(&self.out)?;
         let experiment = Experiment::read(&self.experiment)?.at_fidelity(Fidelity::Trace)?;
         let done = profile(&experiment, &self.out, self.interval, &mut Screen::new(false))?;
         let (fast, slow) = (done.fast.as_seconds() * 1e3, done.slow.as_seconds() * 1e3);

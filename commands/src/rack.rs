@@ -17,6 +17,7 @@ use terrace_rack::scheme::REGISTRY;
 use terrace_rack::trace::TraceConfig;
 use terrace_results::RackRunRow;
 
+use crate::output::Force;
 use crate::show::{self, Format, say, tell};
 
 /// Simulate a rack: compute nodes, a switch and memory pools, with pages moved by hardware.
@@ -37,6 +38,8 @@ pub struct Arguments {
     /// Write result tables into this directory.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
     /// Trace every packet of this time, in microseconds, into DIR/trace-*.json, which Perfetto and
     /// Chrome's trace viewer open.
     #[arg(long, value_name = "FROM..TO", requires = "out")]
@@ -89,6 +92,9 @@ impl Arguments {
             experiment.variants.iter_mut().for_each(|v| v.rack.trace = trace);
         }
         let experiment = experiment;
+        if let Some(out) = &self.out {
+            self.force.folder(out, &["rack_runs.parquet", "runs.parquet"])?;
+        }
         rack::check(&experiment, self.out.as_deref())?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = self.threads.map_or(processors, |n| n.get());

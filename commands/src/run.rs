@@ -1,6 +1,6 @@
 //! `terrace run`: an experiment on a machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -9,6 +9,7 @@ use terrace_experiments::file::Fidelity;
 use terrace_experiments::run::{MachineKind, Request};
 use terrace_report::Results;
 
+use crate::output::Force;
 use crate::progress::Screen;
 use crate::show::{Format, tell};
 
@@ -41,7 +42,7 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   fast_ratio = 0.5            # its fast memory over its footprint,
                               # or its size: fast = "512M"
   page_size = "2M"            # tracked and moved in these: 2M, 4K, or auto:
-                              # vm and host: in ranges of 2M whatever maps them,
+                              # vm, host: in ranges of 2M whatever maps them,
                               # bits sampled often; else as 2M (2M)
   moved_pages_per_period = 64 # at most (without bound)
 
@@ -95,9 +96,11 @@ pub struct Common {
     machine: Machine,
     /// Folder for the results: Parquet tables, recordings and report.html.
     ///
-    /// It is made when it is not there; results in it are replaced.
+    /// It is made when it is not there; results/NAME by default, with the experiment's name.
     #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
     /// Format of the result.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -181,6 +184,8 @@ impl Common {
                 FidelityArgument::Trace => Fidelity::Trace,
             })?;
         }
+        let out = self.out.unwrap_or_else(|| Path::new("results").join(&experiment.name));
+        self.force.folder(&out, &["runs.parquet", "sweep.parquet", "plan.json"])?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let request = Request {
             experiment,
@@ -193,14 +198,14 @@ impl Common {
                 Machine::Vm => MachineKind::Virtual,
                 Machine::Host => MachineKind::Host,
             },
-            out: self.out.clone(),
+            out: out.clone(),
             fix_conflicts: self.fix_conflicts,
             count_accesses: self.count_accesses,
             jobs: self.jobs.map_or(processors, usize::from),
         };
         let all_well = terrace_experiments::runner::run(request, &mut Screen::new(self.console))?;
-        let results = Results::read(&self.out)?;
-        let report = crate::report::write(&self.out, &results)?;
+        let results = Results::read(&out)?;
+        let report = crate::report::write(&out, &results)?;
         crate::report::show(&results, self.format, &report)?;
         if !all_well {
             tell!("terrace: a program's data was damaged; see checksum_ok in the results");

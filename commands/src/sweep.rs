@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use terrace_core::InputError;
+use terrace_core::{InputError, names};
 use terrace_experiments::sweep::{Cell, Grid, Merged, Outcome, Work, is_done, merge, work};
 use terrace_results::{Kind, RunRow, Table, Value};
 
@@ -98,6 +98,15 @@ impl Arguments {
             }
             return Ok(ExitCode::SUCCESS);
         };
+        // A sweep goes on in its own folder; what another command has left there is no part of it.
+        if out.join("runs.parquet").exists() && !out.join("cells").is_dir() {
+            return Err(InputError::new(format_args!(
+                "{} has results of another command (runs.parquet); expected a folder of its own: give \
+                 another --out",
+                out.display()
+            ))
+            .into());
+        }
         if !self.merge_only {
             let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
             let screen = Screen::new(cells.len());
@@ -155,10 +164,9 @@ impl Arguments {
         let column = |name: &String| {
             let name = name.trim();
             known.iter().find(|c| c.name == name).map(|c| c.name).ok_or_else(|| {
-                let names: Vec<_> = known.iter().map(|c| c.name).collect();
                 InputError::new(format_args!(
-                    "no column '{name}' of numbers in the run table; expected one of {}",
-                    names.join(", ")
+                    "no column '{name}' of numbers in the run table; expected {}",
+                    names::expected(name, known.iter().map(|c| c.name))
                 ))
             })
         };

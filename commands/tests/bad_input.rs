@@ -29,21 +29,29 @@ fn experiments_that_cannot_be_are_refused_and_leave_nothing() {
         ("period_ms = 1000", "period_ms = 0", &["period_ms = 0: expected 1 to"]),
         ("period_ms = 1000", "period_ms = -1", &["line 2", "expected a whole number"]),
         ("period_ms = 1000", "period_ms = \"1s\"", &["line 2", "expected a whole number"]),
-        ("period_ms = 1000", "period_ms = 3600001", &["period_ms = 3600001: expected 1 to"]),
-        ("periods = 20", "periods = 0", &["periods = 0: expected 1 to"]),
+        (
+            "period_ms = 1000",
+            "period_ms = 3600001",
+            &["line 2: period_ms = 3600001: expected 1 to"],
+        ),
+        ("periods = 20", "periods = 0", &["line 3: periods = 0: expected 1 to"]),
         ("periods = 20", "periods = 1.5", &["line 3", "got floating point `1.5`"]),
         ("periods = 20", "", &["missing field `periods`"]),
         ("[[groups]]", "[[groups]", &["line 4", "expected `]`"]),
         (groups, "", &["missing field `groups`"]),
         (groups, "groups = []", &["no groups: expected at least one [[groups]] section"]),
-        ("policy = \"amp\"", "polici = 1", &["line 6", "`polici`", "`policy`"]),
-        ("policy = \"amp\"", "policy = \"best\"", &["'best'", "first-touch", "amp"]),
+        ("policy = \"amp\"", "polici = 1", &["line 6", "`polici`", "; did you mean 'policy'?"]),
+        (
+            "policy = \"amp\"",
+            "policy = \"best\"",
+            &["line 6: group 'g'", "'best'", "first-touch", "amp"],
+        ),
         (
             "policy = \"amp\"",
             "page_size = \"1G\"",
             &["line 6", "got '1G', expected \"auto\", \"2M\" or \"4K\""],
         ),
-        (ratio, "fast_ratio = 1.5", &["group 'g'", "fast_ratio = 1.5: expected 0 to 1"]),
+        (ratio, "fast_ratio = 1.5", &["line 7: group 'g': fast_ratio = 1.5: expected 0 to 1"]),
         (ratio, "fast_ratio = -0.1", &["fast_ratio = -0.1: expected 0 to 1"]),
         (ratio, "fast_ratio = nan", &["fast_ratio = NaN: expected 0 to 1"]),
         (ratio, "fast_ratio = inf", &["fast_ratio = inf: expected 0 to 1"]),
@@ -56,6 +64,9 @@ fn experiments_that_cannot_be_are_refused_and_leave_nothing() {
         (kind, "kind = \"lru\"", &["no workload is named 'lru'", "lru-favor"]),
         (kind, "", &["missing field `kind`"]),
         (kind, "kind = \"redis-zipf\"", &["no model", "--machine vm"]),
+        (kind, "kind = \"program\"\nname = \"gups\"", &["--fidelity trace", "terrace profile"]),
+        (kind, "kind = \"lru-favour\"", &["did you mean 'lru-favor'?"]),
+        ("policy = \"amp\"", "policy = \"apm\"", &["; did you mean 'amp'?"]),
         (footprint, "footprint = 64", &["group 'g'", "unknown field `footprint`", "footprint_mib"]),
         (footprint, "footprint_mib = 0", &["footprint_mib is 0, expected 1 to"]),
         (footprint, "footprint_mib = 3", &["footprint_mib is 3, expected a multiple of 2"]),
@@ -72,13 +83,19 @@ fn experiments_that_cannot_be_are_refused_and_leave_nothing() {
     let cases: &[(&str, &[&str])] = &[
         (groups, &["two groups are named 'g': expected different names"]),
         ("[machine]\ncpu = 2", &["line 12", "`cpu`", "`cpus`"]),
-        ("[machine]\ncpus = 0", &["machine.cpus = 0: expected 1 to 64"]),
+        ("[machine]\ncpus = 0", &["line 12: machine.cpus = 0: expected 1 to 64"]),
         ("[machine]\nfast = \"1M\"", &["machine.fast: expected at least one huge page"]),
         ("[machine]\nslow_latency_ns = -1", &["expected a whole number"]),
         ("[machine]\nfast = \"32M\"\nslow = \"16M\"", &["50331648 bytes, expected 67108864"]),
-        ("[policies.amp]\nwindow = 3", &["policy 'amp'", "unknown field `window`"]),
+        (
+            "[policies.amp]\nwindow = 3",
+            &["line 12", "policy 'amp'", "`window`", "did you mean 'window_periods'?"],
+        ),
         ("[policies.amp]\nwindow_periods = \"3\"", &["window_periods: got string \"3\", expected"]),
-        ("[policies.amp]\nrandom_margin = 1.5", &["random_margin is 1.5; expected 0 to 1"]),
+        (
+            "[policies.amp]\nrandom_margin = 1.5",
+            &["line 12", "random_margin is 1.5; expected 0 to 1"],
+        ),
         ("[policies.amp]\nrandom_margin = nan", &["random_margin: got null, expected a number"]),
         ("[policies]\namp = 3", &["policy 'amp'", "expected a table"]),
         ("[policies.best]\nx = 1", &["no policy is named 'best'", "terrace policies"]),
@@ -279,6 +296,37 @@ fn results_go_only_where_they_can_be_written() {
     assert_eq!(output.status.code(), Some(2));
     place.run("man --out e.toml").refused(&["e.toml", "expected a folder for manual pages"]);
     assert_eq!(place.names(), ["e.toml"]);
+}
+
+#[test]
+fn results_are_replaced_only_when_that_is_asked_for() {
+    let place = Place::new();
+    place.write("e.toml", SMALL);
+    place.run("run e.toml").good();
+    let file = place.path("results/small/runs.parquet");
+    let before = std::fs::read(&file).unwrap();
+    for command in ["run e.toml", "compare e.toml --policies lru --out results/small"] {
+        place.run(command).refused(&["results/small has results already", "--out", "--force"]);
+        assert_eq!(std::fs::read(&file).unwrap(), before);
+    }
+    let plan = "plan results/small/recordings/amp.trec --slowdown 5%";
+    place.run(&format!("{plan} --out results/small")).refused(&["has results already"]);
+    place.write(
+        "grid.toml",
+        "name = \"g\"\nbase = \"e.toml\"\n[[axes]]\nkey = \"seed\"\nvalues = [1]\n",
+    );
+    place.run("sweep grid.toml --out results/small").refused(&["results of another command"]);
+    place.run("compare e.toml --policies lru --out results/small --force").good();
+    assert_ne!(std::fs::read(&file).unwrap(), before);
+    // A plan and a sweep, once they are there.
+    place.run(&format!("{plan} --out answer")).good();
+    place.run(&format!("{plan} --out answer")).refused(&["answer has results already (plan.json)"]);
+    place.run(&format!("{plan} --out answer --force")).good();
+    place.run("sweep grid.toml --out swept").good();
+    place.run("sweep grid.toml --out swept").good();
+    place.write("p.tprof", "mine");
+    place.run("profile e.toml --out p.tprof").refused(&["p.tprof exists", "--force"]);
+    assert_eq!(std::fs::read(place.path("p.tprof")).unwrap(), b"mine");
 }
 
 #[test]

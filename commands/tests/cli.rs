@@ -181,7 +181,7 @@ fn a_reader_who_goes_away_ends_the_output_and_not_the_command() {
         "replay good/recordings/amp.trec",
         "report good",
         "report good --format json",
-        "compare e.toml --policies lru,lfu --out out",
+        "compare e.toml --policies lru,lfu --out out --force",
     ] {
         let output = place.command(arguments).stdout(closed()).output().unwrap();
         let printed = Printed::new(arguments, output).good();

@@ -68,7 +68,7 @@ fn run_time_slowdown_and_exact_hits_come_out() {
     assert_eq!(runs[0].references, runs[1].references, "the same program under both");
     // A run at interval fidelity into the same folder has no such table, and leaves none behind.
     place.write("s.toml", common::SMALL);
-    place.run("run s.toml --out out").good();
+    place.run("run s.toml --out out --force").good();
     assert!(!place.path("out/hardware.parquet").exists());
 }
 

@@ -161,7 +161,7 @@ fn lists_work_at_both_page_sizes_and_obey_their_scan_shares() {
             let lists = format!("[policies.lists]\n{shares}\n");
             let text = small(&format!("page_size = \"{size}\""), &lists);
             place.write("e.toml", text.replace("lru-favor", "hotcold").replace("= 20", "= 60"));
-            place.run("compare e.toml --policies lists --out out").good();
+            place.run("compare e.toml --policies lists --out out --force").good();
             let run = &runs(&place)[0];
             assert_eq!(run.pages_max, if size == "2M" { 32 } else { 16384 }, "{run:?}");
             assert!(run.parameters.contains("active_scan_ratio"), "{run:?}");
