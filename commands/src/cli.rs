@@ -6,15 +6,16 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     caches, compare, completions, coverage, daemon, dram, export, guard, heatmap, import, info,
-    lab, machines, man, numactl, plan, policies, profile, rack, record, replay, report, reproduce,
-    restore, run, sweep, top, watch, workloads,
+    init, lab, machines, man, numactl, plan, policies, profile, rack, record, replay, report,
+    reproduce, restore, run, sweep, top, watch, workloads,
 };
 
 /// Text below the commands in `--help` and in the manual page.
 const MORE: &str = "\
 First steps:
-  terrace compare examples/amp/lru-favor.toml --policies lru,lfu --out DIR
-  terrace report DIR
+  terrace init experiment
+  terrace compare experiment.toml --policies first-touch,lru,lfu,amp
+  terrace watch PID
   terrace lab -- numactl --hardware
 
 Exit codes:
@@ -39,6 +40,7 @@ pub struct Cli {
 /// The commands.
 #[derive(Subcommand)]
 pub enum Command {
+    Init(init::Arguments),
     Run(run::Arguments),
     Compare(compare::Arguments),
     Record(record::Arguments),
@@ -77,6 +79,7 @@ impl Command {
     /// Executes the command.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         match self {
+            Command::Init(a) => a.execute(),
             Command::Run(a) => a.execute(),
             Command::Compare(a) => a.execute(),
             Command::Record(a) => a.execute(),

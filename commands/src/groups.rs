@@ -6,7 +6,8 @@ use crate::cli::Cli;
 use crate::show;
 
 /// Headings and commands, in the order of the help.
-const GROUPS: [(&str, &[&str]); 8] = [
+const GROUPS: [(&str, &[&str]); 9] = [
+    ("First steps", &["init"]),
     ("Experiments", &["run", "compare", "sweep", "replay", "report"]),
     ("Recordings", &["record", "import", "export", "info", "caches"]),
     ("Planning", &["profile", "plan"]),

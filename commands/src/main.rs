@@ -22,6 +22,7 @@ mod guard;
 mod heatmap;
 mod import;
 mod info;
+mod init;
 mod lab;
 mod machines;
 mod man;
