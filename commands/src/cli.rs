@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     caches, compare, completions, coverage, daemon, dram, export, guard, heatmap, import, info,
     init, lab, machines, man, numactl, plan, policies, profile, rack, record, replay, report,
-    reproduce, restore, run, sweep, top, watch, workloads,
+    reproduce, restore, run, schema, sweep, top, watch, workloads,
 };
 
 /// Text below the commands in `--help` and in the manual page.
@@ -68,6 +68,7 @@ pub enum Command {
     Heatmap(heatmap::Arguments),
     Reload(daemon::ReloadArguments),
     Restore(restore::Arguments),
+    Schema(schema::Arguments),
     Coverage(coverage::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
@@ -107,6 +108,7 @@ impl Command {
             Command::Heatmap(a) => a.execute(),
             Command::Reload(a) => a.execute(),
             Command::Restore(a) => a.execute(),
+            Command::Schema(a) => a.execute(),
             Command::Coverage(a) => a.execute(),
             Command::Completions(a) => a.execute(),
             Command::Man(a) => a.execute(),

@@ -14,7 +14,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
     ("This host", &["watch", "status", "top", "explain", "heatmap", "reload", "restore"]),
     ("Virtual machine and the Terrace kernel", &["lab", "numactl"]),
     ("Papers and hardware models", &["reproduce", "rack", "dram"]),
-    ("What there is", &["policies", "workloads", "machines", "coverage"]),
+    ("What there is", &["policies", "workloads", "machines", "schema", "coverage"]),
     ("Other", &["completions", "man", "help"]),
 ];
 

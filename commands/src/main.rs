@@ -40,6 +40,7 @@ mod report;
 mod reproduce;
 mod restore;
 mod run;
+mod schema;
 mod show;
 mod sweep;
 mod terminal;

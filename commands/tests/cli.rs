@@ -7,7 +7,8 @@ use common::{Place, Printed, with_results};
 use terrace_core::policies::REGISTRY;
 use terrace_results::{RunRow, read};
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 20] = [
+    "init",
     "run",
     "compare",
     "replay",
@@ -21,6 +22,7 @@ const COMMANDS: [&str; 18] = [
     "caches",
     "workloads",
     "machines",
+    "schema",
     "dram",
     "restore",
     "coverage",
@@ -57,7 +59,7 @@ fn wrong_arguments_exit_with_2_and_say_what_was_expected() {
         ("", "Usage: terrace <COMMAND>"),
         ("frobnicate", "unrecognized subcommand 'frobnicate'"),
         ("run", "<EXPERIMENT.toml>"),
-        ("run e.toml", "--out <DIR>"),
+        ("run e.toml", "e.toml: No such file"),
         ("run e.toml --out", "--out <DIR>"),
         ("run e.toml --out o --machine moon", "[possible values: sim, vm, host]"),
         ("run e.toml --out o --format yaml", "[possible values: text, json]"),

@@ -1,0 +1,355 @@
+//! `terrace schema`: JSON schemas of the files that people write.
+//!
+//! Keys are declared here, a row each; tests hold the rows against the keys that the readers of the
+//! files know. The parameters of policies and workloads are those that they declare.
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value, json};
+use terrace_core::parameters::ParameterDoc;
+use terrace_core::policies::REGISTRY;
+use terrace_core::policy::PolicyKind;
+use terrace_workloads::kinds::{self, WorkloadKind};
+
+use crate::show::say;
+
+/// Text below the options in `--help` and in the manual page.
+const MORE: &str = "\
+An editor that knows schemas of TOML files (by taplo or Even Better TOML)
+takes one from the first line of a file:
+  #:schema experiment.schema.json
+after
+  terrace schema experiment > experiment.schema.json";
+
+/// Print the JSON schema of a kind of file, with which editors complete keys and mark faults.
+#[derive(Args)]
+#[command(after_long_help = MORE)]
+pub struct Arguments {
+    /// The kind of file.
+    #[arg(value_enum)]
+    of: Kind,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kind {
+    /// Experiment files, of 'terrace run' and others.
+    Experiment,
+    /// The configuration of terraced.
+    Daemon,
+}
+
+impl Arguments {
+    /// Prints it.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
+        let schema = match self.of {
+            Kind::Experiment => experiment(),
+            Kind::Daemon => daemon(),
+        };
+        say!("{}", serde_json::to_string_pretty(&schema)?)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Keys of an experiment: name ('!' where it must be given), kind, meaning.
+const EXPERIMENT: &str = r#"
+name! | text | its name, in results: letters, digits, '-', '_', '.'
+description | text | what it shows, in a line or two
+seed | count | seed of everything random (1)
+period_ms | count | length of a period: how often accessed bits are read and pages moved; this or period_us
+period_us | count | the same in microseconds, at trace fidelity
+periods! | count | periods at most; it ends when its workloads have
+slowdown | bool | at trace fidelity and with clock = "memory": also a run with all memory fast (true)
+"#;
+
+/// Keys of `[machine]`.
+const MACHINE: &str = r#"
+cpus | count | processors (2)
+fast | size | fast tier (simulated: what the groups may use)
+slow | size | slow tier (simulated: without bound)
+fast_latency_ns | count | latency of the fast tier (80)
+slow_latency_ns | count | latency of the slow tier (300)
+fast_nodes | counts | nodes of the fast tier of a host that does not tell its tiers; both or none
+slow_nodes | counts | nodes of its slow tier
+kernel | text | kernel of the virtual machine: "debian", "debian-7.3", "terrace", or the path of an image
+mechanisms | auto stock terrace | what tracks and moves pages on a live machine (auto)
+full | bool | live: others have the rest of fast memory meanwhile (false)
+clock | host instructions memory | what the clocks of a virtual machine count (host)
+fidelity | interval trace | how deep the simulated machine goes (interval)
+sample_reads | count | one read in so many is told to policies, of profiles and at trace fidelity (0: none)
+hardware | table | at trace fidelity and with clock = "memory": a preset and what to change of it
+os | table | at trace fidelity: the operating system
+simulation | table | at trace fidelity: how time is played
+"#;
+
+/// Keys of `[[groups]]` of an experiment.
+const GROUP: &str = r#"
+name! | text | its name, in results and as a control group
+policy | policy | its policy (amp)
+fast_ratio | ratio | its fast memory over its footprint; this or fast
+fast | size | its fast memory as a size; this or fast_ratio
+page_size | auto 2M 4K | tracked and moved in these; auto, live: ranges of 2 MB, whatever maps them (2M)
+moved_pages_per_period | count | pages moved in a period at most (without bound)
+tables | table | where its page-table pages go: at trace fidelity, and live on the Terrace kernel
+sparse | table | at trace fidelity: how many entries of page-table pages are used, of 512
+start_ms | count | at trace fidelity: when it starts
+stop_ms | count | at trace fidelity: when it is ended
+workload! | workload | what it runs
+"#;
+
+/// Keys of `[daemon]`.
+const DAEMON: &str = r#"
+period_ms | count | length of a period, 50 to 3600000 (1000)
+discover_ms | count | how often control groups are looked for (2000)
+max_groups | count | groups at a time, 1 to 128 (16)
+max_processes | count | processes of a group beyond which it is not managed (1024)
+fix_conflicts | bool | leave to change kernel settings in the way, journaled and put back (true)
+fast_nodes | counts | nodes of the fast tier, where the firmware says nothing; both or none
+slow_nodes | counts | nodes of the slow tier
+dry_run | bool | nothing is moved and no setting changed (false)
+bandwidth | size | bytes moved per second by all groups together; 0 for no bound (200000000)
+cpu_percent | number | processor time of the daemon, in percent of one processor
+control | text | the control socket (/run/terrace/control.sock)
+control_group | text | group whose members may read it; root alone where empty
+metrics | text | address of the Prometheus endpoint, such as 127.0.0.1:9464; none where empty
+state | text | folder that keeps histories over restarts; none where empty (/var/lib/terrace)
+seed | count | of policies that draw random numbers (1)
+latency_ratio | number | latency of slow over fast memory; 0 for what the firmware says
+memory_share | ratio | share of a program's time that it waits for memory: an assumption (0.4)
+memory_share_error | ratio | by how much that may be off either way (0.2)
+"#;
+
+/// Keys of `[sharing]`.
+const SHARING: &str = r#"
+fast | amount | fast memory that all groups may use together: a part or a size (90%)
+every_ms | count | how often it is divided anew (30000)
+max_loss | ratio | hit ratio that a group may lose against a division by weight (0.3)
+"#;
+
+/// Keys of `[throttle]`.
+const THROTTLE: &str = r#"
+payback_periods | number | periods of hits that a promoted page must yield on average (1.0)
+settle_periods | count | periods in which promotions are counted (8)
+least_moved | number | promotions over fast pages, below which nothing is judged (0.1)
+pause_periods | count | the first pause; each that follows is twice as long (16)
+longest_pause_periods | count | the longest pause (512)
+stall_ms | count | time that one batch of moves may take (20)
+move_share | ratio | share of a period for moves (0.5)
+stall_share | ratio | share of a period that may be spent waiting for memory (0.05)
+"#;
+
+/// Keys of `[[groups]]` of terraced.
+const MANAGED: &str = r#"
+name! | text | letters, digits, '-', '_', '.'
+cgroup! | text | path below the control-group root with *, ?, [...], {a,b} within a name and ** over names
+exclude | texts | paths that are left out, likewise
+policy | policy | its policy (amp)
+page_size | auto 2M 4K | auto: ranges of 2 MB, whatever maps them; huge or base pages alone (auto)
+fast_ratio | ratio | fast memory over its own pages; this, fast or share
+fast | size | fast memory as a size
+share | share | fast memory by benefit, within guarantees
+period_ms | count | length of its period
+bandwidth | size | bytes moved for it per second
+cpu_percent | number | processor time for it, in percent of one processor
+dry_run | bool | nothing of it is moved (false)
+tracked | size | most memory that is tracked
+tables | fast follow fast-follow | on the Terrace kernel, where its page tables go
+"#;
+
+/// Keys of `share = { ... }`.
+const SHARE: &str = r#"
+min | size | it gets at least this, as far as it has pages (0)
+max | size | and at most this
+weight | number | what a hit of it counts beside another group's (1.0)
+"#;
+
+fn experiment() -> Value {
+    let mut schema = table(EXPERIMENT);
+    let properties = &mut schema["properties"];
+    properties["machine"] = table(MACHINE);
+    properties["groups"] = list(table(GROUP));
+    properties["policies"] = policies();
+    required(&mut schema, "groups");
+    headed(schema, "An experiment of Terrace")
+}
+
+fn daemon() -> Value {
+    let mut schema = table("");
+    let properties = &mut schema["properties"];
+    properties["daemon"] = table(DAEMON);
+    properties["sharing"] = table(SHARING);
+    properties["throttle"] = table(THROTTLE);
+    properties["groups"] = list(table(MANAGED));
+    properties["policies"] = policies();
+    required(&mut schema, "groups");
+    headed(schema, "The configuration of terraced")
+}
+
+fn headed(mut schema: Value, title: &str) -> Value {
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
+    schema["title"] = title.into();
+    schema
+}
+
+fn required(schema: &mut Value, key: &str) {
+    if let Some(required) = schema["required"].as_array_mut() {
+        required.push(key.into());
+    }
+}
+
+fn list(of: Value) -> Value {
+    json!({ "type": "array", "minItems": 1, "items": of })
+}
+
+/// A table with the keys of these rows and no others.
+fn table(rows: &str) -> Value {
+    let (mut properties, mut required) = (Map::new(), Vec::new());
+    for row in rows.lines() {
+        let mut parts = row.splitn(3, " | ");
+        let (Some(key), Some(kind), Some(meaning)) = (parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        let name = key.trim_end_matches('!');
+        if name != key {
+            required.push(Value::from(name));
+        }
+        let mut schema = of_kind(kind);
+        schema["description"] = meaning.into();
+        properties.insert(name.to_owned(), schema);
+    }
+    json!({
+        "type": "object", "properties": properties, "required": required,
+        "additionalProperties": false,
+    })
+}
+
+/// The schema of a kind of value; what is no kind is a list of words.
+fn of_kind(kind: &str) -> Value {
+    const SIZE: &str = r"^\s*[0-9.]+\s*[KMGTkmgt]?([iI]?[bB])?\s*$";
+    const AMOUNT: &str = r"^\s*[0-9.]+\s*(%|[KMGTkmgt]?([iI]?[bB])?)\s*$";
+    let count = json!({ "type": "integer", "minimum": 0 });
+    let either =
+        |pattern: &str| json!({ "anyOf": [count, { "type": "string", "pattern": pattern }] });
+    match kind {
+        "text" => json!({ "type": "string" }),
+        "texts" => json!({ "type": "array", "items": { "type": "string" } }),
+        "count" => count,
+        "counts" => json!({ "type": "array", "items": count }),
+        "number" => json!({ "type": "number" }),
+        "ratio" => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
+        "bool" => json!({ "type": "boolean" }),
+        "size" => either(SIZE),
+        "amount" => either(AMOUNT),
+        "table" => json!({ "type": "object" }),
+        "policy" => one_of(REGISTRY.iter().map(|kind| (kind.name, kind.advice))),
+        "workload" => workload(),
+        "share" => table(SHARE),
+        words => json!({ "enum": words.split(' ').collect::<Vec<_>>() }),
+    }
+}
+
+/// One of these words, each with its meaning.
+fn one_of<'a>(words: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
+    let words = words.map(|(word, meaning)| json!({ "const": word, "description": meaning }));
+    json!({ "oneOf": words.collect::<Vec<_>>() })
+}
+
+/// The parameters of all policies, by the policy's name.
+fn policies() -> Value {
+    let one = |kind: &PolicyKind| {
+        let mut schema = parameters(kind.parameters);
+        schema["description"] = kind.summary.into();
+        (kind.name.to_owned(), schema)
+    };
+    let properties: Map<_, _> = REGISTRY.iter().map(one).collect();
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+/// A workload: its kind, and the parameters of that.
+fn workload() -> Value {
+    let all = kinds::all();
+    let of_kind = |kind: &WorkloadKind| {
+        let mut parameters = parameters(kind.parameters());
+        parameters["properties"]["kind"] = json!({});
+        json!({ "if": { "properties": { "kind": { "const": kind.name } } }, "then": parameters })
+    };
+    json!({
+        "type": "object",
+        "properties": { "kind": one_of(all.iter().map(|kind| (kind.name, kind.summary))) },
+        "required": ["kind"],
+        "allOf": all.iter().map(of_kind).collect::<Vec<_>>(),
+    })
+}
+
+/// A table of declared parameters; their types are those of their defaults.
+fn parameters<'a>(all: impl IntoIterator<Item = &'a ParameterDoc>) -> Value {
+    let one = |parameter: &ParameterDoc| {
+        let default = serde_json::from_str::<Value>(&parameter.default.replace('_', ""));
+        let kind = match default {
+            Ok(Value::Bool(_)) => Some("boolean"),
+            Ok(Value::Number(_)) => Some("number"),
+            Ok(Value::String(_)) => Some("string"),
+            Ok(Value::Array(_)) => Some("array"),
+            Ok(Value::Object(_)) => Some("object"),
+            Ok(Value::Null) | Err(_) => None,
+        };
+        let description = format!("{} (default: {})", parameter.meaning, parameter.default);
+        let mut schema = json!({ "description": description });
+        if let Some(kind) = kind {
+            schema["type"] = kind.into();
+        }
+        (parameter.name.to_owned(), schema)
+    };
+    let properties: Map<_, _> = all.into_iter().map(one).collect();
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The keys that a reader knows, by its own word on one that it does not.
+    fn known(message: &str) -> BTreeSet<String> {
+        let (_, known) = message.split_once("expected one of ").expect(message);
+        let known = known.split('`').skip(1).step_by(2);
+        // An old name is read and not offered.
+        known.filter(|key| *key != "depth").map(str::to_owned).collect()
+    }
+
+    fn declared(rows: &str) -> BTreeSet<String> {
+        table(rows)["properties"].as_object().unwrap().keys().cloned().collect()
+    }
+
+    #[test]
+    fn the_keys_are_those_that_terraced_reads() {
+        let group = "[[groups]]\nname = \"g\"\ncgroup = \"/a\"\n";
+        let refused =
+            |text: &str| terrace_daemon::Config::parse(text, "t").unwrap_err().to_string();
+        for (rows, text) in [
+            (DAEMON, format!("[daemon]\nno-key = 1\n{group}")),
+            (SHARING, format!("[sharing]\nno-key = 1\n{group}")),
+            (THROTTLE, format!("[throttle]\nno-key = 1\n{group}")),
+            (MANAGED, format!("{group}no-key = 1\n")),
+            (SHARE, format!("{group}share = {{ no-key = 1 }}\n")),
+        ] {
+            assert_eq!(declared(rows), known(&refused(&text)), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_keys_are_those_that_experiments_have() {
+        let group = "[[groups]]\nname = \"g\"\n";
+        let refused = |text: &str| {
+            let read = terrace_experiments::Experiment::parse(text, "".into());
+            read.err().unwrap().to_string()
+        };
+        let mut whole = declared(EXPERIMENT);
+        whole.extend(["machine", "groups", "policies"].map(str::to_owned));
+        assert_eq!(whole, known(&refused("no-key = 1\n")));
+        assert_eq!(declared(MACHINE), known(&refused("[machine]\nno-key = 1\n")));
+        assert_eq!(declared(GROUP), known(&refused(&format!("{group}no-key = 1\n"))));
+    }
+}
