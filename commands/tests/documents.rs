@@ -1,5 +1,7 @@
 //! Commands and configurations in documents: the programs accept each of them.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,7 +40,8 @@ fn blocks(text: &str) -> Vec<(String, String)> {
 
 /// Commands of `terrace` and `terraced` in a block: continued lines are joined, remarks cut off.
 fn commands(block: &str) -> Vec<String> {
-    let joined = block.replace("\\\n", " ");
+    let joined: Vec<&str> = block.split("\\\n").map(str::trim_start).collect();
+    let joined = joined.join(" ").replace("  --", " --");
     let parts = joined.lines().flat_map(|line| {
         let line = line.split(" # ").next().unwrap_or_default();
         // A remark in a column of its own.
@@ -89,6 +92,115 @@ fn every_command_in_a_document_exists_and_has_the_options_it_is_given() {
         }
     }
     assert!(checked >= 40, "{checked} commands found in documents");
+}
+
+/// Whether a text is what a document shows, in which `...` stands for anything: in a line for the
+/// rest of it or a part, alone in a line for any number of lines.
+fn fits(shown: &[&str], lines: &[&str]) -> bool {
+    match shown.split_first() {
+        None => lines.is_empty(),
+        Some((&"...", rest)) => (0..=lines.len()).any(|n| fits(rest, &lines[n..])),
+        Some((first, rest)) => {
+            let Some((line, others)) = lines.split_first() else { return false };
+            line_fits(first, line.trim_end()) && fits(rest, others)
+        }
+    }
+}
+
+fn line_fits(shown: &str, line: &str) -> bool {
+    match shown.split_once("...") {
+        None => shown == line,
+        Some((before, after)) => line.strip_prefix(before).is_some_and(|rest| {
+            after.is_empty()
+                || (0..=rest.len())
+                    .any(|n| rest.is_char_boundary(n) && line_fits(after, &rest[n..]))
+        }),
+    }
+}
+
+/// Runs the commands of a document's console blocks one after the other in one folder, and returns
+/// how many there were. What `cat` shows of a file is what the file has.
+fn play(name: &str, text: &str, place: &common::Place) -> usize {
+    let mut count = 0;
+    for (_, block) in blocks(text).iter().filter(|(language, _)| language == "console") {
+        for step in block.split("$ ").skip(1) {
+            let mut lines = step.lines().map(str::trim_end);
+            let command = lines.next().unwrap();
+            let shown: Vec<&str> = lines.collect();
+            if let Some(file) = command.strip_prefix("cat ") {
+                place.write(file, shown.join("\n") + "\n");
+                continue;
+            }
+            let Some(arguments) = command.strip_prefix("terrace ") else {
+                panic!("{name}: '{command}': expected a command of terrace, or cat");
+            };
+            let printed = place.run(arguments);
+            assert!(!printed.err.contains("panicked"), "{name}: {printed}");
+            let refused = shown.iter().any(|line| line.starts_with("terrace: "));
+            assert_eq!(printed.code, Some(if refused { 2 } else { 0 }), "{name}: {printed}");
+            let (out, all) = (printed.out.clone(), format!("{}{}", printed.out, printed.err));
+            let fits_one = [&out, &all]
+                .iter()
+                .any(|text| fits(&shown, &text.lines().map(str::trim_end).collect::<Vec<_>>()));
+            assert!(
+                fits_one,
+                "{name}: '{command}' does not print what is shown\n{}\n--- but\n{all}",
+                shown.join("\n")
+            );
+            count += 1;
+        }
+    }
+    count
+}
+
+#[test]
+fn the_commands_of_the_tutorial_do_what_it_shows() {
+    let text = std::fs::read_to_string(tree().join("docs/tutorial.md")).unwrap();
+    let place = common::Place::new();
+    assert!(play("tutorial.md", &text, &place) >= 5);
+    for made in ["results/first/report.html", "words.tref", "answer/report.html"] {
+        assert!(place.path(made).is_file(), "{made}");
+    }
+    let told = |shown: &[&str], lines: &[&str]| fits(shown, lines);
+    assert!(told(&["a", "...", "c ... e"], &["a", "b", "b", "c d e"]));
+    assert!(!told(&["a ... c"], &["a b"]) && !told(&["a"], &["a", "b"]) && !told(&["a"], &[]));
+}
+
+/// What a command of the README needs that a test has not: other machines, programs and files, or
+/// minutes.
+const NOT_RUN: [&str; 14] = [
+    "--machine",
+    "terrace record -- COMMAND",
+    "terrace import lackey",
+    "terrace caches trace.tref",
+    "terrace run examples/reference/gups.toml",
+    "terrace profile",
+    "terrace plan",
+    "terrace reproduce nimble",
+    "terrace watch",
+    "terrace lab",
+    "terrace top",
+    "terrace help COMMAND",
+    "terrace man",
+    "terraced",
+];
+
+#[test]
+fn the_commands_of_the_readme_run_in_its_order() {
+    let text = std::fs::read_to_string(tree().join("README.md")).unwrap();
+    let place = common::Place::new();
+    std::os::unix::fs::symlink(
+        tree().join("examples").canonicalize().unwrap(),
+        place.path("examples"),
+    )
+    .unwrap();
+    let all: Vec<String> = blocks(&text).iter().flat_map(|(_, block)| commands(block)).collect();
+    let left_out = |command: &&String| NOT_RUN.iter().any(|part| command.contains(part));
+    let run: Vec<&String> = all.iter().filter(|command| !left_out(command)).collect();
+    assert!(run.len() >= 10, "{run:?}");
+    for command in run {
+        place.run(command.strip_prefix("terrace ").unwrap()).good();
+    }
 }
 
 #[test]
