@@ -189,7 +189,7 @@ fn what_is_missing_is_told_in_one_line() {
         run(&alone, &[], path).refused(&["libterrace_recorder_plugin.so", "'make build'"]);
         std::fs::remove_file(place.path("libterrace_recorder_plugin.so")).unwrap();
     }
-    assert_eq!(place.names(), ["alone"]);
+    assert_eq!(place.names(), ["alone/"]);
 }
 
 #[test]
