@@ -55,7 +55,7 @@ fn impossible_values_are_refused_in_one_line() {
     assert_eq!(
         error("lru", Value::Null),
         "no generator is named 'lru'; expected one of lru-favor, lfu-favor, random-favor, mix, \
-         zipf, hotcold, uniform, scan"
+         zipf, hotcold, uniform, scan; did you mean 'lru-favor'?"
     );
     assert_eq!(
         error("lru-favor", json!({"sets": 0})),
