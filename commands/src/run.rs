@@ -33,7 +33,7 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   full = false                # of vm and host: true lets others have the rest
                               # of fast memory meanwhile (false)
   fidelity = "interval"       # of sim: or "trace", see below (interval)
-  sample_reads = 0            # one read in so many is told to policies, of
+  sample_reads = 0            # policies get one read in so many, of
                               # "profile" and at trace fidelity (0: none)
 
   [[groups]]                  # one or more, run at the same time

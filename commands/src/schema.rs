@@ -76,7 +76,7 @@ mechanisms | auto stock terrace | what tracks and moves pages on a live machine 
 full | bool | live: others have the rest of fast memory meanwhile (false)
 clock | host instructions memory | what the clocks of a virtual machine count (host)
 fidelity | interval trace | how deep the simulated machine goes (interval)
-sample_reads | count | one read in so many is told to policies, of profiles and at trace fidelity (0: none)
+sample_reads | count | policies get one read in so many, of profiles and at trace fidelity (0: none)
 hardware | table | at trace fidelity and with clock = "memory": a preset and what to change of it
 os | table | at trace fidelity: the operating system
 simulation | table | at trace fidelity: how time is played

@@ -17,7 +17,9 @@ pub(crate) trait Backend: Sync {
     fn check(&self, runs: &[Run<'_>]) -> anyhow::Result<()>;
 
     /// Folders that its runs write to, beside that of recordings.
-    fn folders(&self, request: &Request) -> Vec<&'static str>;
+    fn folders(&self, _request: &Request) -> Vec<&'static str> {
+        Vec::new()
+    }
 
     /// Runs them and adds their rows to the tables, in order. False when one finished and found a
     /// program's data damaged.

@@ -24,7 +24,7 @@ use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec, WorkloadSpec};
 use crate::parallel;
 use crate::rows::Rows;
-use crate::run::{self, Event, Events, Run};
+use crate::run::{Event, Events, Run};
 use crate::sparse::SparseSource;
 use terrace_core::{InputError, refuse};
 
@@ -71,10 +71,6 @@ impl Backend for TraceDriven {
             }
         }
         Ok(())
-    }
-
-    fn folders(&self, _request: &run::Request) -> Vec<&'static str> {
-        Vec::new()
     }
 
     fn run(

@@ -1,4 +1,4 @@
-//! What a run is: what was asked for, where it goes, who is told what happens.
+//! What a run is: the request, where its results go, and the events that it reports.
 
 use std::path::{Path, PathBuf};
 

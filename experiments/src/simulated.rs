@@ -22,7 +22,7 @@ use crate::collect::Collector;
 use crate::file::{Experiment, GroupSpec};
 use crate::parallel;
 use crate::rows::Rows;
-use crate::run::{Event, Events, Request, Run};
+use crate::run::{Event, Events, Run};
 use terrace_core::{InputError, refuse};
 
 /// Fast memory of a machine whose size the experiment does not give: as much as there can be, so
@@ -56,10 +56,6 @@ impl Backend for Simulated {
             memory_suffices(&run.experiment)?;
         }
         Ok(())
-    }
-
-    fn folders(&self, _request: &Request) -> Vec<&'static str> {
-        Vec::new()
     }
 
     fn run(

@@ -15,7 +15,7 @@
 //! one. Shares of the number of accessed pages would be of no use. In a range of 2 MB of base pages a
 //! sample is of one page; of a range that is accessed here and there it seldom finds anything, of one
 //! that is accessed everywhere always. The first is what moves are about, and its share would be
-//! below the smallest rate that is told from none.
+//! below the smallest rate that differs from none.
 
 use crate::remap::Remap;
 use crate::scan::Scan;
