@@ -241,7 +241,9 @@ fn huge_bytes(smaps: &str, start: u64, end: u64) -> Result<u64, ArenaError> {
         if let Some(key) = first.strip_suffix(':') {
             if inside && key == "AnonHugePages" {
                 let kb = rest.trim().strip_suffix(" kB").and_then(|n| n.parse::<u64>().ok());
-                total += kb.and_then(|kb| kb.checked_mul(1024)).ok_or_else(|| bad(line))?;
+                let bytes = kb.and_then(|kb| kb.checked_mul(1024));
+                let sum = bytes.and_then(|bytes| total.checked_add(bytes));
+                total = sum.ok_or_else(|| bad(line))?;
                 seen = true;
             }
         } else if let Some((from, to)) = first.split_once('-') {
@@ -286,6 +288,10 @@ mod tests {
         assert_eq!(huge_bytes(text, 0x1fff, 0x2001).unwrap(), 6 << 20);
         assert!(huge_bytes(text, 0x5000, 0x6000).is_err());
         assert!(huge_bytes(&text.replace("4096 kB", "much"), 0x1fff, 0x2001).is_err());
+        // Each of them is a number of bytes, and their sum is not.
+        let half = (u64::MAX / 2048 + 1).to_string();
+        let much = text.replace("2048", &half).replace("4096", &half);
+        assert!(huge_bytes(&much, 0x1fff, 0x2001).is_err());
     }
 
     proptest! {
