@@ -16,7 +16,7 @@ First steps:
   terrace init experiment
   terrace compare experiment.toml --policies first-touch,lru,lfu,amp
   terrace watch PID
-  terrace lab -- numactl --hardware
+  terrace lab -- uname -a
 
 Exit codes:
   0  done

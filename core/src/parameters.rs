@@ -177,6 +177,14 @@ pub fn in_plain_words(message: &str) -> String {
     format!("{got}, expected {expected}")
 }
 
+/// The key of these parameters that a message is about; none where it names no key. What was
+/// expected may name others that are there.
+pub fn key_in<'a>(parameters: Option<&'a Value>, message: &str) -> &'a str {
+    let got = message.split("expected").next().unwrap_or_default();
+    let mut keys = parameters.and_then(Value::as_object).into_iter().flat_map(|p| p.keys());
+    keys.find(|key| got.contains(key.as_str())).map_or("", String::as_str)
+}
+
 /// What an unknown key or word was probably meant to be, by the deserializer's own message.
 fn hint_of(got: &str, expected: &str) -> Option<String> {
     let (_, got) = got.split_once("unknown field `").or(got.split_once("unknown variant `"))?;
@@ -195,6 +203,15 @@ mod tests {
         count: u32,
         ratio: f64,
         inner: Vec<Inner>,
+    }
+
+    #[test]
+    fn the_key_that_a_message_is_about_is_found() {
+        let parameters = serde_json::json!({"count": 1, "ratio": 2});
+        let key = |message| key_in(Some(&parameters), message);
+        assert_eq!(key("ratio = 2: expected 0 to 1, or count = 0"), "ratio");
+        assert_eq!(key("nothing of it; expected count"), "");
+        assert_eq!(key_in(None, "count"), "");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use terrace_core::lines::{line_at, line_of_key};
 use terrace_core::page::{GroupPages, PageSize};
-use terrace_core::parameters::in_plain_words;
+use terrace_core::parameters::{in_plain_words, key_in};
 use terrace_core::policy;
 use terrace_core::size::Size;
 use terrace_linux::page_tables::GroupTables;
@@ -473,11 +473,7 @@ impl Config {
 
     /// The path of the parameter of a policy that a message is about.
     fn parameter(&self, policy: &str, message: &str) -> String {
-        let parameters = self.policies.get(policy).and_then(Value::as_object);
-        // What was expected may name other keys that are there.
-        let got = message.split("expected").next().unwrap_or_default();
-        let key = parameters.and_then(|p| p.keys().find(|key| got.contains(key.as_str())));
-        format!("policies/{policy}/{}", key.map_or("", String::as_str))
+        format!("policies/{policy}/{}", key_in(self.policies.get(policy), message))
     }
 
     /// Checks a group; an error has its key, and the message.

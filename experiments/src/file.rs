@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use terrace_core::lines::{line_at, line_of_key};
 use terrace_core::page::{GroupPages, PageSize};
-use terrace_core::parameters::in_plain_words;
+use terrace_core::parameters::{in_plain_words, key_in};
 use terrace_core::policy::{self, Policy, PolicyError};
 use terrace_engine::FastLimit;
 use terrace_linux::backend::Mechanisms;
@@ -487,11 +487,7 @@ impl Experiment {
 
     /// A fault of one of the parameters given for this policy.
     fn at_parameter(&self, policy: &str, error: InputError) -> Fault {
-        let parameters = self.policies.get(policy).and_then(Value::as_object);
-        // What was expected may name other keys that are there.
-        let got = error.0.split("expected").next().unwrap_or_default();
-        let named = |key: &&String| got.contains(key.as_str());
-        let key = parameters.and_then(|p| p.keys().find(named)).map_or("", String::as_str);
+        let key = key_in(self.policies.get(policy), &error.0);
         Fault::at(&["policies", policy, key])(error)
     }
 

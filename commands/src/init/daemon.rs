@@ -36,8 +36,8 @@ pub fn made(survey: &Survey, cgroup: Option<&str>, out: &Path) -> Result<Made, I
     let file = out.display();
     let next = match (&survey.tiers, survey.stand_ins()) {
         (None, None) => {
-            "terrace lab -- numactl --hardware (a virtual machine with two tiers: this \
-                         host has one memory node, and terraced would refuse it)"
+            "terrace lab (a virtual machine with two tiers: this host has one memory node, and \
+             terraced would refuse it)"
                 .to_owned()
         }
         _ => format!("terraced check {file} --host, then as root terraced run {file}"),
