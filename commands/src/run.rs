@@ -120,9 +120,10 @@ pub struct Common {
     #[arg(long, value_enum)]
     #[arg(alias = "depth")]
     fidelity: Option<FidelityArgument>,
-    /// Simulated runs at the same time; as many as there are processors by default.
+    /// Runs at the same time, simulated ones and those on virtual machines whose clocks count; as many
+    /// as there are processors by default, and memory for their machines.
     ///
-    /// The results are the same bytes for any number.
+    /// The results of simulated runs are the same bytes for any number.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Show the console of the virtual machine while it runs.

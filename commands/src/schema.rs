@@ -59,6 +59,7 @@ seed | count | seed of everything random (1)
 period_ms | count | length of a period: how often accessed bits are read and pages moved; this or period_us
 period_us | count | the same in microseconds, at trace fidelity
 periods! | count | periods at most; it ends when its workloads have
+warm_up_periods | count | periods at the beginning that are run and not measured (0)
 slowdown | bool | at trace fidelity and with clock = "memory": also a run with all memory fast (true)
 "#;
 

@@ -22,6 +22,7 @@ pub type Progress<'a> = dyn FnMut(usize, &PeriodRow) + 'a;
 /// Collects one run: rows, heat map, recording.
 pub(crate) struct Collector<'a> {
     period_us: u64,
+    warm_up_periods: u64,
     groups: Vec<Member>,
     tables: &'a mut dyn Rows,
     recording: PeriodWriter<PartialFile>,
@@ -33,6 +34,8 @@ struct Member {
     ratio_is_given: bool,
     heat: Heat,
     lost: u64,
+    /// Periods whose ratios are summed.
+    measured: u64,
     accessed: u64,
     hits: u64,
     accessed_ratios: f64,
@@ -76,6 +79,7 @@ impl<'a> Collector<'a> {
             row,
             ratio_is_given: spec.fast_ratio.is_some(),
             lost: 0,
+            measured: 0,
             accessed: 0,
             hits: 0,
             accessed_ratios: 0.0,
@@ -87,6 +91,7 @@ impl<'a> Collector<'a> {
         let groups = rows.into_iter().zip(&experiment.groups).map(member).collect();
         Ok(Collector {
             period_us: experiment.period_length_us(),
+            warm_up_periods: experiment.warm_up_periods,
             groups,
             tables,
             recording,
@@ -120,7 +125,7 @@ impl<'a> Collector<'a> {
 }
 
 impl Member {
-    fn add(&mut self, report: &PeriodReport<'_>, row: &PeriodRow) {
+    fn add(&mut self, report: &PeriodReport<'_>, row: &PeriodRow, is_measured: bool) {
         let r = &mut self.row;
         r.periods += 1;
         if !self.ratio_is_given {
@@ -135,10 +140,13 @@ impl Member {
         for reason in FailureReason::ALL {
             *run_failures(r, reason) += *period_failures(&mut row.clone(), reason);
         }
-        self.accessed += row.accessed_pages;
-        self.hits += row.fast_accessed_pages;
-        self.accessed_ratios += row.accessed_ratio;
-        self.stabilities += row.stability;
+        if is_measured {
+            self.measured += 1;
+            self.accessed += row.accessed_pages;
+            self.hits += row.fast_accessed_pages;
+            self.accessed_ratios += row.accessed_ratio;
+            self.stabilities += row.stability;
+        }
         *self.applied.entry(report.decision.applied).or_default() += 1;
         add(&mut self.tracker_ns, report.cpu.tracker_ns);
         add(&mut self.daemon_ns, report.cpu.tracker_ns);
@@ -150,7 +158,7 @@ impl Member {
     fn summary(self) -> RunRow {
         let mut row = self.row;
         row.lost_periods += self.lost;
-        let mean = |sum: f64| if row.periods == 0 { 0.0 } else { sum / row.periods as f64 };
+        let mean = |sum: f64| if self.measured == 0 { 0.0 } else { sum / self.measured as f64 };
         row.accessed_ratio = mean(self.accessed_ratios);
         row.stability = mean(self.stabilities);
         row.hit_ratio = ratio(self.hits, self.accessed);
@@ -172,7 +180,7 @@ impl Observer for Collector<'_> {
         let member = &mut self.groups[report.group];
         let row = row(self.period_us, member, report);
         member.lost = 0;
-        member.add(report, &row);
+        member.add(report, &row, row.period >= self.warm_up_periods);
         (self.progress)(report.group, &row);
         let PeriodReport { group, scan, budget, decision, outcome, .. } = report;
         self.recording.period(*group, scan, budget, decision, outcome).map_err(told)?;

@@ -41,6 +41,11 @@ pub struct Experiment {
     pub period_us: Option<u64>,
     /// Periods to run; it ends before when all its workloads have ended.
     pub periods: u64,
+    /// Of them, so many at the beginning are run and not measured: policies find their placement
+    /// meanwhile. Programs that serve requests are measured from then on, and a virtual machine whose
+    /// clock knows the memory counts instructions until then, some ten times as fast.
+    #[serde(default, skip_serializing_if = "is_zero_ms")]
+    pub warm_up_periods: u64,
     /// At trace fidelity, and where a virtual machine's clock knows the memory: whether it is also
     /// run with all memory fast, for slowdowns.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
@@ -387,10 +392,10 @@ impl Experiment {
     }
 
     /// The same experiment for something of Linux's that knows no limits: fast memory is full but for
-    /// what the groups may use.
+    /// what the groups may use; where they may use all of it, there is nothing to fill.
     pub fn on_a_full_node(&self) -> Result<Self, InputError> {
         let mut experiment = self.clone();
-        experiment.machine.full = true;
+        experiment.machine.full = self.groups.iter().any(|g| g.fast_ratio != Some(1.0));
         experiment.check().map_err(|fault| self.named(fault.error))?;
         Ok(experiment)
     }
@@ -448,6 +453,25 @@ impl Experiment {
         if !(1..=10_000_000).contains(&self.periods) {
             let error = refuse!("periods = {}: expected 1 to 10000000", self.periods);
             return Err(at(&["periods"])(error));
+        }
+        if self.warm_up_periods > 0 {
+            let warm_up = self.warm_up_periods;
+            let error = if warm_up >= self.periods {
+                Some(refuse!(
+                    "warm_up_periods = {warm_up}: expected fewer than periods = {}",
+                    self.periods
+                ))
+            } else if self.machine.fidelity == Fidelity::Trace {
+                Some(refuse!(
+                    "warm_up_periods = {warm_up}: expected none at fidelity = \"trace\", which \
+                     measures programs from their start; leave it out"
+                ))
+            } else {
+                None
+            };
+            if let Some(error) = error {
+                return Err(at(&["warm_up_periods"])(error));
+            }
         }
         self.check_machine().map_err(|(key, error)| at(&["machine", key])(error))?;
         if self.groups.is_empty() {
@@ -635,6 +659,18 @@ mod tests {
         let text = toml::to_string(&with("period_us = 400", "trace").unwrap()).unwrap();
         let again = Experiment::parse(&text, PathBuf::new()).unwrap();
         assert_eq!((again.period_ms, again.period_us), (0, Some(400)));
+    }
+
+    #[test]
+    fn a_warm_up_that_leaves_nothing_to_measure_is_refused() {
+        let with = |warm_up: u64, fidelity| {
+            with(&format!("period_ms = 2\nwarm_up_periods = {warm_up}"), fidelity)
+        };
+        assert_eq!(with(3, "interval").map(|e| e.warm_up_periods), Ok(3));
+        let error = with(4, "interval").unwrap_err();
+        assert!(error.contains("line 3: warm_up_periods = 4: expected fewer than"), "{error}");
+        let error = with(1, "trace").unwrap_err();
+        assert!(error.contains("expected none at fidelity = \"trace\""), "{error}");
     }
 
     #[test]

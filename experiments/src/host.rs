@@ -26,7 +26,7 @@ use terrace_linux::{
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::kinds::{self, LiveContext, LiveProgram, LiveWorkload, WorkloadResult};
-use terrace_workloads::session::{MemoryPolicy, Session, SessionOptions};
+use terrace_workloads::session::{MemoryPolicy, Session, SessionError, SessionOptions};
 
 use crate::backend::{self, Backend};
 use crate::collect::Collector;
@@ -44,6 +44,9 @@ const CGROUP_PREFIX: &str = "terrace-";
 /// Periods that programs go on beyond those of the experiment: setting up the tracker takes time
 /// after they have begun.
 const SLACK_PERIODS: u64 = 3;
+/// How much longer programs go on that a mark ends: periods of a busy guest whose clock counts
+/// instructions last longer than they should.
+const MARKED_TIMES: u64 = 20;
 
 /// A host in which programs are started.
 pub(crate) trait Place {
@@ -108,10 +111,15 @@ fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, InputError> 
             )),
         };
     }
+    let marked = experiment.warm_up_periods > 0;
     let context = LiveContext {
         runtime_directory: std::env::temp_dir(),
         period_ms: experiment.period_ms,
-        duration_ms: experiment.period_ms.saturating_mul(experiment.periods + SLACK_PERIODS),
+        duration_ms: experiment
+            .period_ms
+            .saturating_mul(experiment.periods + SLACK_PERIODS)
+            .saturating_mul(if marked { MARKED_TIMES } else { 1 }),
+        marked,
         // With ranges, programs get their pages as they are packaged.
         page_size: match group.page_size {
             GroupPages::Huge => PageSize::Huge,
@@ -131,6 +139,18 @@ pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), InputError> {
         page_tables::policy(group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
         work(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
         let policy = run.experiment.policy_of(group).map_err(InputError::new)?;
+        if run.experiment.warm_up_periods > 0
+            && let Work::Started(workload) = work(&run.experiment, group)?
+            && !workload.drive_is_marked
+        {
+            return Err(refuse!(
+                "group '{}': warm_up_periods = {}, and workload '{}' measures no requests from some \
+                 time on; expected 'redis-zipf', leave warm_up_periods out",
+                group.name,
+                run.experiment.warm_up_periods,
+                group.workload.kind
+            ));
+        }
         if policy.needs_frames() {
             return Err(refuse!(
                 "group '{}': policy '{}' scans page frames, which only the simulated machine tells; \
@@ -344,12 +364,12 @@ fn under_policies(
     engine.run(&mut collector, || {
         periods += 1;
         counts.count(&host);
-        mark(Mark::Period);
+        let marked = between_periods(experiment, periods - 1, sessions.iter().flatten());
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
         // All of them are asked, so that each notes when its program ended.
         let ended: Vec<_> = ended.collect();
         let all = !ended.is_empty() && ended.iter().all(|e| matches!(e, Ok(true)));
-        died = ended.into_iter().find_map(Result::err);
+        died = marked.err().or_else(|| ended.into_iter().find_map(Result::err));
         periods > experiment.periods || all || died.is_some() || stop.load(Ordering::Relaxed)
     })?;
     // The trackers must have gone before the host can be put back.
@@ -384,6 +404,29 @@ fn under_policies(
     })?;
     counts.rows.into_iter().try_for_each(|row| tables.table_pages(row))?;
     Ok(rows)
+}
+
+/// Marks that so many periods are over, for whoever counts or measures.
+pub(crate) fn between_periods<'a>(
+    experiment: &Experiment,
+    over: u64,
+    mut sessions: impl Iterator<Item = &'a Session>,
+) -> Result<(), SessionError> {
+    let Experiment { periods, warm_up_periods, .. } = *experiment;
+    match over {
+        _ if warm_up_periods == 0 => mark(Mark::Period),
+        over if over == warm_up_periods => {
+            mark(Mark::Begin);
+            return sessions.try_for_each(Session::mark);
+        }
+        over if over == periods => {
+            // The programs end as soon as they hear of it.
+            sessions.try_for_each(Session::mark)?;
+            mark(Mark::End);
+        }
+        _ => mark(Mark::Period),
+    }
+    Ok(())
 }
 
 /// Adds what a group's programs achieved.

@@ -45,7 +45,7 @@ pub(crate) fn run(
 }
 
 /// Several at once have no progress to show but their ends.
-struct Nobody;
+pub(crate) struct Nobody;
 
 impl Events for Nobody {
     fn event(&mut self, _event: Event<'_>) {}

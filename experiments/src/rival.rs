@@ -13,13 +13,14 @@ use anyhow::Context;
 use serde_json::json;
 use terrace_core::InputError;
 use terrace_core::page::PageSize;
+use terrace_engine::FastLimit;
 use terrace_linux::rivals::{KernelMoves, Rival, RivalHost};
 use terrace_linux::{GuardCommand, HostOptions, signals};
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::session::Session;
 
-use crate::host::{fill, options, start};
+use crate::host::{between_periods, fill, options, start};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
 
@@ -41,7 +42,9 @@ pub(crate) fn run(
     for conflict in host.conflicts() {
         events.event(Event::Note(&format!("{}; changed until the end of the run", conflict.found)));
     }
-    host.leave_free(experiment.fast_bytes()).map_err(InputError::new)?;
+    if experiment.machine.full {
+        host.leave_free(experiment.fast_bytes()).map_err(InputError::new)?;
+    }
 
     // Where the machine is emulated and its accesses are counted; nothing elsewhere.
     mark(Mark::Period);
@@ -77,7 +80,7 @@ pub(crate) fn run(
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
         let ended = ended.collect::<Result<Vec<_>, _>>()?;
         all_ended = !ended.is_empty() && ended.iter().all(|ended| *ended);
-        mark(Mark::Period);
+        between_periods(experiment, number + 1, sessions.iter().flatten())?;
         let now = host.moves()?;
         for (row, source) in rows.iter_mut().zip(&sources) {
             let (fast, all) = host.placement(source)?;
@@ -103,7 +106,7 @@ pub(crate) fn run(
             details
                 .insert(row.group.clone(), json!({ "events": events, "results": result.details }));
         }
-        complete(row, rival, spec.fast.map_or(0, |size| size.0));
+        complete(row, rival, spec.share());
         row.migrated_bytes = alone.then_some(moved.migrated * PageSize::Base.bytes());
         if let Some(result) = result {
             fill(row, &result);
@@ -145,14 +148,15 @@ fn period_row(
 }
 
 /// What is known of a run without a tracker.
-fn complete(row: &mut RunRow, rival: &dyn Rival, fast_bytes: u64) {
+fn complete(row: &mut RunRow, rival: &dyn Rival, limit: FastLimit) {
     row.mover = Some(MOVER.to_owned());
     row.notes = Some(rival.summary().to_owned());
     (row.hit_ratio, row.accessed_ratio, row.stability) = (f64::NAN, f64::NAN, f64::NAN);
     (row.applied_main, row.applied_main_share) = (rival.name().to_owned(), 1.0);
-    row.fast_ratio = match row.pages_max * row.page_size_bytes {
-        0 => 0.0,
-        bytes => (fast_bytes as f64 / bytes as f64).min(1.0),
+    row.fast_ratio = match (limit, row.pages_max * row.page_size_bytes) {
+        (FastLimit::Ratio(ratio), _) => ratio,
+        (FastLimit::Bytes(_), 0) => 0.0,
+        (FastLimit::Bytes(fast), bytes) => (fast as f64 / bytes as f64).min(1.0),
     };
 }
 
@@ -170,7 +174,7 @@ mod tests {
         assert_eq!((period.promoted_pages, period.demoted_pages), (2, 1));
         assert!(period.hit_ratio.is_nan() && period.stability.is_nan());
         row.pages_max = period.pages;
-        complete(&mut row, rivals::find("linux").unwrap(), 64 << 20);
+        complete(&mut row, rivals::find("linux").unwrap(), FastLimit::Bytes(64 << 20));
         assert!(row.hit_ratio.is_nan() && (row.fast_ratio - 1.0 / 3.0).abs() < 1e-9);
         assert_eq!((row.applied_main.as_str(), row.mover.as_deref()), ("linux", Some("kernel")));
     }

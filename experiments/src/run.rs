@@ -53,7 +53,8 @@ pub struct Request {
     pub fix_conflicts: bool,
     /// On a virtual machine: count what goes to which tier, exactly.
     pub count_accesses: bool,
-    /// Simulated runs at the same time, 1 at least. The results are the same bytes.
+    /// Runs at the same time, 1 at least: simulated ones, whose results are the same bytes, and on
+    /// virtual machines whose clocks count.
     pub jobs: usize,
 }
 

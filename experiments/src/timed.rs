@@ -8,7 +8,7 @@ use terrace_simulated::hardware::presets::MachineConfig;
 use terrace_timed::config::{DEFAULT_PRESET, TierSpeed, TimedConfig};
 use terrace_timed::figures::{Figures, TierFigures};
 
-use crate::file::{Experiment, MachineSpec};
+use crate::file::{Clock, Experiment, MachineSpec};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
 use crate::size::Size;
@@ -16,7 +16,21 @@ use terrace_core::{InputError, refuse};
 
 /// Windows between marks before that of the first period: until programs are started, and until the
 /// first period begins.
-pub(crate) const BEFORE_PERIODS: usize = 2;
+const BEFORE_PERIODS: usize = 2;
+
+/// Windows before that of the first period that is counted: none after a warm-up, with whose end
+/// counting begins.
+pub(crate) fn before_periods(experiment: &Experiment) -> usize {
+    if experiment.warm_up_periods > 0 { 0 } else { BEFORE_PERIODS }
+}
+
+/// Of the windows between marks those of periods. After a warm-up counting ends with the last period;
+/// otherwise one window more begins then.
+pub(crate) fn periods_in<'a, W>(windows: &'a [W], experiment: &Experiment) -> &'a [W] {
+    let after = usize::from(experiment.warm_up_periods == 0);
+    let end = windows.len().saturating_sub(after);
+    windows.get(before_periods(experiment)..end).unwrap_or_default()
+}
 
 /// The group of rows that are of several.
 const ALL_GROUPS: &str = "all";
@@ -47,14 +61,31 @@ pub(crate) fn hardware(wanted: &MachineSpec) -> Result<TimedConfig, InputError> 
     TimedConfig::with_tiers(&tiers).map_err(InputError::new)
 }
 
+/// The rival under which nothing tracks or moves pages.
+pub(crate) const NOTHING_AT_WORK: &str = "nothing";
+
+/// Memory of its virtual machine, both tiers together.
+pub(crate) fn memory_bytes(machine: &MachineSpec) -> u64 {
+    let usual = Machine::default();
+    let size = |size: Option<Size>, usual: u64| size.map_or(usual, |size| size.0);
+    size(machine.fast, usual.fast_bytes).saturating_add(size(machine.slow, usual.slow_bytes))
+}
+
+/// Whether slowdowns are measured, against a run with all memory fast.
+pub(crate) fn has_reference(experiment: &Experiment) -> bool {
+    experiment.machine.clock == Clock::Memory && experiment.slowdown
+}
+
 /// The same experiment with all memory fast and nothing moved.
 pub(crate) fn with_all_memory_fast(experiment: &Experiment) -> Result<Experiment, InputError> {
     let mut experiment = experiment.under(NOTHING_MOVED)?;
-    let usual = Machine::default();
-    let size = |size: Option<Size>, usual: u64| size.map_or(usual, |size| size.0);
+    // There is nothing to find.
+    let measured = experiment.periods - experiment.warm_up_periods;
+    experiment.warm_up_periods = experiment.warm_up_periods.min(1);
+    experiment.periods = experiment.warm_up_periods + measured;
     let machine = &mut experiment.machine;
-    let all = size(machine.fast, usual.fast_bytes) + size(machine.slow, usual.slow_bytes);
-    machine.fast = Some(Size(all));
+    machine.full = false;
+    machine.fast = Some(Size(memory_bytes(machine)));
     for group in &mut experiment.groups {
         group.fast = None;
         group.fast_ratio = Some(1.0);
@@ -89,8 +120,12 @@ impl AllFast {
     }
 }
 
-/// What was counted from the start of the programs to the end of the last period.
-fn while_programs_ran(clock: &ClockFigures) -> Option<Figures> {
+/// What was counted from the start of the programs, or the end of the warm-up, to the end of the last
+/// period.
+fn while_programs_ran(clock: &ClockFigures, experiment: &Experiment) -> Option<Figures> {
+    if experiment.warm_up_periods > 0 {
+        return Some(clock.total.clone());
+    }
     let (first, last) = (clock.periods.first()?, clock.periods.last()?);
     (clock.periods.len() > BEFORE_PERIODS).then(|| clock.total.since(first).since(last))
 }
@@ -121,7 +156,7 @@ fn hit_ratio(fast: &TierFigures, slow: &TierFigures) -> f64 {
 /// Adds what the clock counted, which is not known by group.
 pub(crate) fn fill(row: &mut RunRow, clock: &ClockFigures, experiment: &Experiment) {
     let [_] = experiment.groups.as_slice() else { return };
-    let Some(figures) = while_programs_ran(clock) else { return };
+    let Some(figures) = while_programs_ran(clock, experiment) else { return };
     let (fast, slow) = tiers(&figures);
     row.reference_hit_ratio = Some(hit_ratio(&fast, &slow));
     row.references = Some(figures.references);
@@ -147,20 +182,19 @@ pub(crate) fn write(
         [group] => group.name.as_str(),
         _ => ALL_GROUPS,
     };
-    let periods = clock.periods.len().saturating_sub(1);
-    let periods = clock.periods.get(BEFORE_PERIODS..periods).unwrap_or_default();
-    for (period, figures) in periods.iter().enumerate() {
-        tables.hardware(hardware_row(&run.name, group, period as u64, figures))?;
+    let periods = periods_in(&clock.periods, experiment);
+    for (period, figures) in (experiment.warm_up_periods..).zip(periods) {
+        tables.hardware(hardware_row(&run.name, group, period, figures))?;
     }
     let document = json!({
         "hardware": hardware(&experiment.machine)?,
-        "while_programs_ran": while_programs_ran(clock),
+        "while_programs_ran": while_programs_ran(clock, experiment),
         "clock": clock,
         "all_fast": all_fast.map(|all_fast| {
             let durations = all_fast.rows.iter().map(|row| (row.group.clone(), row.duration_ms));
             json!({
                 "duration_ms": durations.collect::<std::collections::BTreeMap<_, _>>(),
-                "while_programs_ran": all_fast.clock.as_ref().and_then(while_programs_ran),
+                "while_programs_ran": all_fast.clock.as_ref().and_then(|clock| while_programs_ran(clock, experiment)),
             })
         }),
     });
@@ -237,6 +271,27 @@ mod tests {
             assert_eq!((group.fast, group.fast_ratio), (None, Some(1.0)));
             assert_eq!(group.policy, "first-touch");
         }
+    }
+
+    #[test]
+    fn with_all_memory_fast_as_much_is_measured_after_a_short_warm_up() {
+        let text = TWO_GROUPS.replace("periods = 6", "periods = 60\nwarm_up_periods = 50");
+        let text = text.replace("fast_ratio = 0.1", "fast = \"8M\"");
+        let full = experiment(&text).on_a_full_node().unwrap();
+        let fast = with_all_memory_fast(&full).unwrap();
+        assert_eq!((fast.warm_up_periods, fast.periods), (1, 11));
+        // Neither here nor in the guest, where it is run beside nothing, is fast memory filled.
+        assert!(full.machine.full && !fast.machine.full);
+        assert!(!fast.on_a_full_node().unwrap().machine.full);
+    }
+
+    #[test]
+    fn windows_of_periods_are_told_from_those_around_them() {
+        let windows = [0, 1, 2, 3, 4];
+        assert_eq!(periods_in(&windows, &one_group()), [2, 3]);
+        assert_eq!(periods_in(&windows[..2], &one_group()), [0; 0]);
+        let warmed = Experiment { warm_up_periods: 1, ..one_group() };
+        assert_eq!(periods_in(&windows, &warmed), windows);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //! experiment on *its* host, so that there is one live implementation.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,13 +11,15 @@ use terrace_lab::{
     AccessCounts, CountedCaches, Event as LabEvent, FastShares, GuestJob, GuestResult, Kernel, Lab,
     LabConfig, Machine, Program, Window,
 };
-use terrace_results::{HeatRow, PeriodRow, RunRow, TablePagesRow, path, read};
+use terrace_linux::rivals;
+use terrace_results::{ALL_FAST, HeatRow, PeriodRow, RunRow, TablePagesRow, path, read};
 use terrace_workloads::kinds::LiveProgram;
 
-use crate::backend::{self, Backend};
+use crate::backend::Backend;
 use crate::file::{Clock, Experiment, MachineSpec};
+use crate::parallel::Nobody;
 use crate::rows::Rows;
-use crate::run::{Event, Events, MachineKind, Request, Run, write_whole};
+use crate::run::{Event, Events, MachineKind, Request, Run, starts, write_whole};
 use crate::timed::{self, AllFast};
 use terrace_core::{InputError, refuse};
 
@@ -64,17 +65,106 @@ impl Backend for VirtualMachine {
         tables: &mut dyn Rows,
         events: &mut dyn Events,
     ) -> anyhow::Result<bool> {
-        // By kernel: what all memory fast comes to.
-        let mut by_kernel = BTreeMap::new();
-        for run in runs {
-            if let Entry::Vacant(place) = by_kernel.entry(run.experiment.machine.kernel.clone()) {
-                place.insert(all_fast(run, events)?);
+        let references = references(runs)?;
+        let all: Vec<&Run<'_>> = references.iter().chain(runs).collect();
+        let mut finished =
+            Finished { all: &all, references: references.len(), ..Finished::default() };
+        let jobs = machines_at_once(runs);
+        if jobs > 1 {
+            let stage = format!("running {jobs} machines at a time");
+            events.event(Event::Stage(&stage));
+            let work = |run: &&Run<'_>| boot(run, &mut Nobody).context(in_run(run));
+            terrace_jobs::in_turn(&all, jobs, work, |index, guest| {
+                events.event(starts(all[index], index, all.len()));
+                finished.take(index, guest, tables, events)
+            })?;
+        } else {
+            for (index, run) in all.iter().enumerate() {
+                events.event(starts(run, index, all.len()));
+                let guest = boot(run, events).context(in_run(run))?;
+                finished.take(index, guest, tables, events)?;
             }
         }
-        backend::one_by_one(runs, events, |run, events| {
-            let all_fast = by_kernel.get(&run.experiment.machine.kernel).and_then(Option::as_ref);
-            one(run, all_fast, tables, events)
-        })
+        Ok(!finished.damaged)
+    }
+}
+
+fn in_run(run: &Run<'_>) -> String {
+    format!("run '{}'", run.name)
+}
+
+/// Runs with all memory fast and nothing moved, one for each kernel, where slowdowns are measured
+/// against them.
+fn references<'a>(runs: &[Run<'a>]) -> Result<Vec<Run<'a>>, InputError> {
+    let mut references: Vec<Run<'a>> = Vec::new();
+    for run in runs.iter().filter(|run| timed::has_reference(&run.experiment)) {
+        let kernel = &run.experiment.machine.kernel;
+        if references.iter().any(|reference| &reference.experiment.machine.kernel == kernel) {
+            continue;
+        }
+        let name = match references.len() {
+            0 => ALL_FAST.to_owned(),
+            n => format!("{ALL_FAST}-{}", n + 1),
+        };
+        let experiment = timed::with_all_memory_fast(&run.experiment)?;
+        let rival = rivals::find(timed::NOTHING_AT_WORK);
+        references.push(Run { name, experiment, rival, request: run.request });
+    }
+    Ok(references)
+}
+
+/// How many machines run at the same time. Where the guests' clocks count, what else the host does
+/// changes nothing in them; elsewhere they would slow each other down.
+fn machines_at_once(runs: &[Run<'_>]) -> usize {
+    let Some(run) = runs.first().filter(|_| runs.iter().all(|run| counts(run))) else { return 1 };
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = kib.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let bytes = timed::memory_bytes(&run.experiment.machine);
+    run.request.jobs.min(at_once(kib.unwrap_or(0) << 10, bytes))
+}
+
+fn counts(run: &Run<'_>) -> bool {
+    run.experiment.machine.clock != Clock::Host
+}
+
+/// Machines of so much memory in this much, at least one. The emulator needs some for itself.
+fn at_once(available_bytes: u64, machine_bytes: u64) -> usize {
+    let each = machine_bytes + (512 << 20);
+    usize::try_from((available_bytes / each).max(1)).unwrap_or(usize::MAX)
+}
+
+/// Takes guests that are through, in the order of their runs.
+#[derive(Default)]
+struct Finished<'a> {
+    /// The references, then the runs.
+    all: &'a [&'a Run<'a>],
+    references: usize,
+    by_kernel: BTreeMap<Option<PathBuf>, AllFast>,
+    damaged: bool,
+}
+
+impl Finished<'_> {
+    fn take(
+        &mut self,
+        index: usize,
+        guest: Guest,
+        tables: &mut dyn Rows,
+        events: &mut dyn Events,
+    ) -> anyhow::Result<()> {
+        let run = self.all[index];
+        let kernel = run.experiment.machine.kernel.clone();
+        let rows = if index < self.references {
+            let all_fast =
+                AllFast { rows: reference_rows(run, &guest)?, clock: guest.result.clock };
+            all_fast.rows.iter().cloned().try_for_each(|row| tables.run(row))?;
+            self.by_kernel.entry(kernel).or_insert(all_fast).rows.clone()
+        } else {
+            one(run, &guest, self.by_kernel.get(&kernel), tables, events).context(in_run(run))?
+        };
+        self.damaged |= rows.iter().any(|row| row.checksum_ok == Some(false));
+        events.event(Event::RunEnds);
+        Ok(())
     }
 }
 
@@ -100,7 +190,8 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Mach
         memory_clock,
         count_accesses: count_accesses.then(CountedCaches::default),
         // What programs do to set themselves up is of no period.
-        count_after: timed::BEFORE_PERIODS as u32,
+        count_after: timed::before_periods(experiment) as u32,
+        begins_marked: experiment.warm_up_periods > 0,
         ..Machine::default()
     };
     if let Some(size) = wanted.fast {
@@ -139,15 +230,15 @@ struct Guest {
     kernel: Option<String>,
 }
 
-/// Runs it and adds the guest's tables to these.
+/// Adds a guest's tables to these.
 fn one(
     run: &Run<'_>,
+    guest: &Guest,
     all_fast: Option<&AllFast>,
     tables: &mut dyn Rows,
     events: &mut dyn Events,
 ) -> anyhow::Result<Vec<RunRow>> {
-    let guest = boot(run, events)?;
-    let rows = adopt(run, &guest, all_fast, tables)?;
+    let rows = adopt(run, guest, all_fast, tables)?;
     if let Some(counts) = &guest.result.accesses {
         compare(run, counts, &rows, events)?;
     }
@@ -157,18 +248,37 @@ fn one(
     Ok(rows)
 }
 
-/// Runs it with all memory fast and nothing moved, where slowdowns are measured against that.
-fn all_fast(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Option<AllFast>> {
-    let experiment = &run.experiment;
-    if experiment.machine.clock != Clock::Memory || !experiment.slowdown {
-        return Ok(None);
-    }
-    events.event(Event::Stage("running with all memory fast, for comparison"));
-    let experiment = timed::with_all_memory_fast(experiment)?;
-    let run = Run { name: "all-fast".to_owned(), experiment, rival: None, request: run.request };
-    let guest = boot(&run, events).context("run with all memory fast")?;
+/// The rows of a run that others are measured against.
+fn reference_rows(run: &Run<'_>, guest: &Guest) -> anyhow::Result<Vec<RunRow>> {
     let rows = read::<RunRow>(&guest.results)?;
-    Ok(Some(AllFast { rows, clock: guest.result.clock }))
+    let of_reference = |row| RunRow {
+        policy: ALL_FAST.to_owned(),
+        applied_main: ALL_FAST.to_owned(),
+        notes: None,
+        slowdown: Some(1.0),
+        ..of_machine(run, guest, row)
+    };
+    Ok(rows.into_iter().map(of_reference).collect())
+}
+
+/// The guest's row of a run as this machine's: the guest knows nothing of its own clock.
+fn of_machine(run: &Run<'_>, guest: &Guest, row: RunRow) -> RunRow {
+    let clock = run.experiment.machine.clock;
+    let mut row = RunRow {
+        run: run.name.clone(),
+        machine: MachineKind::Virtual.name().to_owned(),
+        kernel: guest.kernel.clone(),
+        clock: clock.column().map(str::to_owned),
+        // Where the clock knows the memory, times are simulated.
+        emulated: guest.emulated && clock != Clock::Memory,
+        ..row
+    };
+    if let Some(clock) = &guest.result.clock {
+        timed::fill(&mut row, clock, &run.experiment);
+    }
+    let counts = guest.result.accesses.as_ref();
+    row.access_hit_ratio = counts.and_then(|counts| settled_share(counts, &run.experiment));
+    row
 }
 
 /// Boots a machine and has it run the experiment.
@@ -227,16 +337,20 @@ fn boot(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Guest> {
     Ok(Guest { results, result, emulated, kernel })
 }
 
-/// Windows that periods are counted in: the last window begins when the last period is over.
-fn periods_of(counts: &AccessCounts) -> &[Window] {
-    let last = counts.periods.len().saturating_sub(1);
-    counts.periods.get(timed::BEFORE_PERIODS..last).unwrap_or_default()
+/// Windows that periods are counted in.
+fn periods_of<'a>(counts: &'a AccessCounts, experiment: &Experiment) -> &'a [Window] {
+    match counts.periods.as_slice() {
+        [] if experiment.warm_up_periods > 0 => std::slice::from_ref(&counts.total),
+        windows => timed::periods_in(windows, experiment),
+    }
 }
 
-/// Share of fast memory in what the programs of the groups did in the second half of the periods.
-fn settled_share(counts: &AccessCounts) -> Option<f64> {
-    let periods = periods_of(counts);
-    FastShares::of(&periods[periods.len() / 2..]).apart
+/// Share of fast memory in what the programs of the groups did in the second half of the periods, or
+/// after the warm-up.
+fn settled_share(counts: &AccessCounts, experiment: &Experiment) -> Option<f64> {
+    let periods = periods_of(counts, experiment);
+    let from = if experiment.warm_up_periods > 0 { 0 } else { periods.len() / 2 };
+    FastShares::of(&periods[from..]).apart
 }
 
 /// Writes what was counted, and puts it beside what the trackers said.
@@ -246,7 +360,7 @@ fn compare(
     rows: &[RunRow],
     events: &mut dyn Events,
 ) -> anyhow::Result<()> {
-    let exact = FastShares::of(periods_of(counts));
+    let exact = FastShares::of(periods_of(counts, &run.experiment));
     let tracker = |row: &RunRow| {
         json!({
             "group": row.group,
@@ -273,7 +387,7 @@ fn compare(
         percent(exact.accesses),
         percent(exact.memory_accesses),
         percent(exact.apart),
-        percent(settled_share(counts)),
+        percent(settled_share(counts, &run.experiment)),
         run.accesses().display(),
     )));
     Ok(())
@@ -295,9 +409,6 @@ fn adopt(
     tables: &mut dyn Rows,
 ) -> anyhow::Result<Vec<RunRow>> {
     let results = guest.results.as_path();
-    let clock = run.experiment.machine.clock;
-    // Where the clock knows the memory, times are simulated.
-    let emulated = guest.emulated && clock != Clock::Memory;
     let machine = MachineKind::Virtual.name();
     for row in read::<PeriodRow>(results)? {
         let (run, machine) = (run.name.clone(), machine.to_owned());
@@ -316,18 +427,7 @@ fn adopt(
     let mut name = String::new();
     for row in read::<RunRow>(results)? {
         name.clone_from(&row.run);
-        let mut row = RunRow {
-            run: run.name.clone(),
-            machine: machine.to_owned(),
-            kernel: guest.kernel.clone(),
-            clock: clock.column().map(str::to_owned),
-            emulated,
-            ..row
-        };
-        if let Some(clock) = &guest.result.clock {
-            timed::fill(&mut row, clock, &run.experiment);
-        }
-        row.access_hit_ratio = guest.result.accesses.as_ref().and_then(settled_share);
+        let mut row = of_machine(run, guest, row);
         if let Some(all_fast) = all_fast {
             row.slowdown = all_fast.slowdown(&row, &run.experiment);
         }
@@ -352,6 +452,14 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+
+    #[test]
+    fn no_more_machines_run_than_the_host_has_memory_for() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(at_once(8 * GIB, GIB + GIB / 2), 4);
+        // One runs in any case: the host may have swap.
+        assert_eq!(at_once(GIB, 2 * GIB), 1);
+    }
 
     #[test]
     fn the_guests_clock_is_the_one_that_was_asked_for() {

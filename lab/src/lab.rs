@@ -116,7 +116,11 @@ impl Lab {
         let end = self.run_guest(job, (&qemu, &kernel), &accel, bound, plugin, &mut event)?;
         let accesses = counting.zip(counted).map(|(counting, caches)| counting.finish(caches));
         let accesses = accesses.transpose()?;
-        let clock = timing.map(Timing::finish).transpose()?;
+        let clock = match timing.map(Timing::finish).transpose() {
+            // A command that failed before it marked the beginning has said why.
+            Err(_) if self.machine.begins_marked && end.exit_code != 0 => None,
+            clock => clock?,
+        };
         let results = results.fill(end.results)?;
         Ok(GuestResult {
             exit_code: end.exit_code,
@@ -157,7 +161,9 @@ impl Lab {
         // Behind the ports, whose names in the guest have the number of their virtio device.
         extra_qemu_args.extend(self.machine.root.iter().flat_map(|disk| root::qemu_args(disk)));
         if let Some(plugin) = plugin {
-            root.bytes("/.lab/begin-counting", Mark::Begin.program(), 0o700)?;
+            if !self.machine.begins_marked {
+                root.bytes("/.lab/begin-counting", Mark::Begin.program(), 0o700)?;
+            }
             root.bytes("/.lab/end-counting", Mark::End.program(), 0o700)?;
             extra_qemu_args.extend(["-plugin".to_owned(), plugin]);
         }

@@ -114,6 +114,10 @@ pub struct Machine {
     /// Where accesses are counted, windows at the start in which they are not: a guest is faster until
     /// so many periods were marked.
     pub count_after: u32,
+    /// What is counted, and with a clock that knows the memory what is timed, begins not with the
+    /// command but where the command says so (`terrace_recorder::nodes::mark`): until then a guest
+    /// whose clock knows the memory counts instructions, some ten times as fast.
+    pub begins_marked: bool,
     /// The bound on the boot, from the start of QEMU to the guest's first process, second
     /// attempts included.
     pub boot_timeout: Duration,
@@ -148,6 +152,7 @@ impl Default for Machine {
             count_pages: None,
             count_apart: None,
             count_after: 0,
+            begins_marked: false,
             // Fifty times what it takes in software emulation on an idle host.
             boot_timeout: Duration::from_secs(120),
             timeout: Duration::from_secs(300),

@@ -27,6 +27,6 @@ pub use figure::FigureRow;
 pub use file::{ResultsError, TableWriter, path, read};
 pub use plan::{PlanAnswerRow, PlanFrontRow, PlanPointRow, PlanSensitivityRow};
 pub use rack::{RackLatencyRow, RackPortRow, RackRunRow, RackSampleRow};
-pub use rows::{HardwareRow, HeatRow, PeriodRow, RunRow, TablePagesRow};
+pub use rows::{ALL_FAST, HardwareRow, HeatRow, PeriodRow, RunRow, TablePagesRow};
 pub use table::{Column, Table};
 pub use wide::{WideColumn, WideWriter};

@@ -1,5 +1,9 @@
 //! The columns of the four tables.
 
+/// The policy, in the row of a run with all memory fast and nothing moved, which others' slowdowns are
+/// measured against.
+pub const ALL_FAST: &str = "all-fast";
+
 table! {
     /// One period of one group in one run.
     pub struct PeriodRow in "periods" {

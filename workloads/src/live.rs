@@ -16,6 +16,8 @@ pub struct LiveContext {
     pub period_ms: u64,
     /// Length of the run: all periods together.
     pub duration_ms: u64,
+    /// Whether what is measured begins and ends between periods: `drive` is then sent SIGUSR1.
+    pub marked: bool,
     /// Size of the pages that the group is tracked in; programs map their memory accordingly.
     pub page_size: PageSize,
     /// Seed of everything random.
@@ -40,6 +42,10 @@ pub struct LiveWorkload {
     pub begin_line: Option<String>,
     /// How `main` is ended, if it still runs after the periods.
     pub end: End,
+    /// Whether SIGUSR1 means something to `drive`: what was before it is not measured, and at the
+    /// second `drive` ends.
+    #[serde(default)]
+    pub drive_is_marked: bool,
 }
 
 impl LiveWorkload {
@@ -229,6 +235,7 @@ mod tests {
             verify: Some(command("a")),
             begin_line: None,
             end: End::Terminate,
+            drive_is_marked: false,
         };
         let names = workload.programs();
         assert_eq!(names, [LiveProgram::Host("a".into()), LiveProgram::Host("b".into())]);

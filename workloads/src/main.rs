@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde_json::Value;
 use terrace_core::page::PageSize;
@@ -25,8 +25,9 @@ use terrace_workloads::redis::ClientError;
 use terrace_workloads::redis::connection::Address;
 use terrace_workloads::redis::load::{Store, load};
 use terrace_workloads::redis::popularity::{Mix, Order, Shift};
-use terrace_workloads::redis::run::{Load, WriteWith, run};
+use terrace_workloads::redis::run::{Load, Marks, WriteWith, run};
 use terrace_workloads::redis::verify::verify;
+use terrace_workloads::session::DRIVE_READY;
 
 /// Programs that make memory work for Terrace to manage.
 #[derive(Parser)]
@@ -252,6 +253,9 @@ struct RunArguments {
     /// Leave the versions of all keys in this file, for 'verify'.
     #[arg(long)]
     versions: Option<PathBuf>,
+    /// Measure from SIGUSR1 on, and end at the second; values are checked all the time.
+    #[arg(long)]
+    measure_on_signal: bool,
 }
 
 fn json(text: &str) -> serde_json::Result<Value> {
@@ -415,6 +419,11 @@ fn redis(command: RedisCommand) -> anyhow::Result<()> {
             print(&result);
         }
         RedisCommand::Run(a) => {
+            let marks = a.measure_on_signal.then(Marks::on_signal).transpose();
+            let marks = marks.context("catching SIGUSR1")?;
+            if marks.is_some() {
+                print(&serde_json::json!({ "event": DRIVE_READY }));
+            }
             let store = store(&a.store);
             let load = Load {
                 mix: Mix {
@@ -434,6 +443,7 @@ fn redis(command: RedisCommand) -> anyhow::Result<()> {
                 duration: Duration::from_millis(a.duration_ms),
                 connections: a.connections,
                 versions: a.versions,
+                marks,
             };
             let (result, right) = run(&store, &load, &mut |p| {
                 eprintln!(

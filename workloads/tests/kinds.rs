@@ -10,6 +10,7 @@ fn context() -> LiveContext {
         runtime_directory: "/run/x".into(),
         period_ms: 1000,
         duration_ms: 5000,
+        marked: false,
         page_size: PageSize::Huge,
         seed: 3,
     }

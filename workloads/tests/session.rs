@@ -27,6 +27,7 @@ fn workload(main: &str) -> LiveWorkload {
         verify: None,
         begin_line: None,
         end: End::Terminate,
+        drive_is_marked: false,
     }
 }
 
@@ -303,6 +304,7 @@ fn context(folder: &std::path::Path) -> LiveContext {
         runtime_directory: folder.to_owned(),
         period_ms: 100,
         duration_ms: 500,
+        marked: false,
         page_size: PageSize::Base,
         seed: 1,
     }
@@ -347,4 +349,40 @@ fn a_memory_program_told_to_end_early_still_checks_its_memory() {
     let result = session.finish().unwrap();
     assert_eq!(result.checksum_ok, Some(true));
     assert!(result.duration_ms < 60_000.0);
+}
+
+#[test]
+fn requests_are_measured_from_mark_to_mark() {
+    let folder = tempfile::tempdir().unwrap();
+    let context = LiveContext { duration_ms: 600_000, marked: true, ..context(folder.path()) };
+    let parameters = json!({ "footprint_mib": 8, "operations_per_s": 2000 });
+    let workload = kinds::find("redis-zipf").unwrap().live(&parameters, &context).unwrap();
+    let mut session = start(&workload);
+    let begun = Instant::now();
+    session.begin().unwrap();
+    // The client says when it catches marks; before, it is refused to send one.
+    let deadline = begun + Duration::from_secs(20);
+    while let Err(early) = session.mark() {
+        assert!(
+            early.to_string().contains("drive program terrace-workload is not ready"),
+            "{early}"
+        );
+        assert!(Instant::now() < deadline, "{early}");
+        assert!(!session.ended(Duration::from_millis(300)).unwrap());
+    }
+    let measured = Instant::now();
+    assert!(!session.ended(Duration::from_millis(500)).unwrap());
+    session.mark().unwrap();
+    assert!(session.ended(Duration::from_secs(20)).unwrap(), "the second mark ends the client");
+    let (since_begin, since_mark) = (begun.elapsed(), measured.elapsed());
+    let result = session.finish().unwrap();
+    assert_eq!(result.checksum_ok, Some(true), "{}", result.details);
+    let drive = &result.details["drive"];
+    let before = drive["unmeasured_operations"].as_u64().unwrap();
+    assert!(before > 0, "{drive}");
+    // What was done before is in neither the count nor the time nor the rate.
+    assert!(result.duration_ms <= since_mark.as_secs_f64() * 1e3 + 50.0, "{drive} {since_begin:?}");
+    assert!(result.duration_ms >= 400.0, "{drive}");
+    let all = ["reads", "writes", "sweep_reads"].map(|kind| drive[kind].as_u64().unwrap());
+    assert_eq!(result.operations.unwrap() + before, all.iter().sum::<u64>(), "{drive}");
 }

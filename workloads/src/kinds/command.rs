@@ -70,6 +70,7 @@ pub(super) const KIND: LiveKind = LiveKind {
             verify: None,
             begin_line: None,
             end: End::Terminate,
+            drive_is_marked: false,
         })
     },
 };

@@ -80,5 +80,6 @@ pub(super) fn own_program(arguments: Vec<String>) -> Result<LiveWorkload, Worklo
         verify: None,
         begin_line: None,
         end: End::Terminate,
+        drive_is_marked: false,
     })
 }

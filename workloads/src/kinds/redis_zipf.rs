@@ -178,6 +178,9 @@ pub(super) const KIND: LiveKind = LiveKind {
             format!("--seed={}", context.seed),
             format!("--versions={}", versions.display()),
         ];
+        if context.marked {
+            run.push("--measure-on-signal".to_owned());
+        }
         if p.operations_per_s > 0.0 {
             run.push(format!("--operations-per-s={}", p.operations_per_s));
         }
@@ -203,6 +206,7 @@ pub(super) const KIND: LiveKind = LiveKind {
             )),
             begin_line: None,
             end: End::Terminate,
+            drive_is_marked: context.marked,
         })
     },
 };

@@ -7,6 +7,8 @@
 //! known.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -44,6 +46,26 @@ pub struct Load {
     pub connections: usize,
     /// Path for the versions of all keys, for [`super::verify::verify`].
     pub versions: Option<PathBuf>,
+    /// What says from when to when it is measured; nothing where all of it is.
+    pub marks: Option<Marks>,
+}
+
+/// Says when what is measured begins, and then when the run ends.
+#[derive(Debug, Clone)]
+pub struct Marks(Arc<AtomicBool>);
+
+impl Marks {
+    /// SIGUSR1.
+    pub fn on_signal() -> std::io::Result<Self> {
+        let raised = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&raised))?;
+        Ok(Marks(raised))
+    }
+
+    /// Whether there was a mark since the last call.
+    fn next(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// Counts so far.
@@ -87,6 +109,7 @@ pub fn run(
     };
 
     let start = Instant::now();
+    let mut measured = load.marks.is_none().then_some(Measured::default());
     let mut reported = start;
     let mut issued = 0u64;
     // In a round every connection gets one pipeline's worth on average. At a set rate a round
@@ -105,6 +128,13 @@ pub fn run(
         if start.elapsed() >= load.duration {
             break;
         }
+        if load.marks.as_ref().is_some_and(Marks::next) {
+            if measured.is_some() {
+                break;
+            }
+            (client.latency, client.latency_from_due) = (histogram(), histogram());
+            measured = Some(Measured { from: start.elapsed(), before: client.counts.operations() });
+        }
         for _ in 0..round {
             client.queue(sequence.next(due.as_millis() as u64), due);
         }
@@ -115,17 +145,20 @@ pub fn run(
             progress(client.counts.progress(start.elapsed()));
         }
     }
-    let duration = start.elapsed();
+    let all = start.elapsed();
     if let Some(path) = &load.versions {
         client.versions.save(path)?;
     }
     let c = &client.counts;
     let right = c.wrong_values == 0 && c.missing == 0 && c.errors == 0;
+    let unmeasured = Measured { from: all, before: c.operations() };
+    let Measured { from, before } = measured.unwrap_or(unmeasured);
+    let (duration, operations) = (all - from, c.operations() - before);
     let mut result = json!({
         "event": "result",
-        "operations": c.operations(),
-        "operations_per_s": c.operations() as f64 / duration.as_secs_f64().max(1e-3),
-        "duration_ms": duration.as_millis() as u64,
+        "operations": operations,
+        "operations_per_s": operations as f64 / duration.as_secs_f64().max(1e-3),
+        "duration_ms": duration.as_nanos() as f64 / 1e6,
         "reads": c.reads,
         "writes": c.writes,
         "sweep_reads": c.sweep_reads,
@@ -135,6 +168,9 @@ pub fn run(
         "checksum_ok": c.wrong_values == 0 && c.missing == 0,
         "latency_us": quantiles(&client.latency),
     });
+    if load.marks.is_some() {
+        result["unmeasured_operations"] = json!(before);
+    }
     if load.operations_per_s.is_some() {
         result["latency_from_due_us"] = quantiles(&client.latency_from_due);
     }
@@ -142,6 +178,13 @@ pub fn run(
         result["first_error"] = json!(error);
     }
     Ok((result, right))
+}
+
+/// What of a run is measured: from when on, after how many operations.
+#[derive(Debug, Clone, Copy, Default)]
+struct Measured {
+    from: Duration,
+    before: u64,
 }
 
 /// From a microsecond to an hour, in three digits.

@@ -25,6 +25,8 @@ use process::{Place, Process, any_ends};
 const RETRY: Duration = Duration::from_millis(20);
 /// Time for a program to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
+/// The event with which `drive` says that it catches marks.
+pub const DRIVE_READY: &str = "ready";
 
 /// The nodes from which `main`'s new pages are allocated.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -89,11 +91,13 @@ pub enum SessionError {
         /// The kernel's error.
         what: String,
     },
-    /// The main program did not become ready.
+    /// A program did not become ready.
     #[error(
-        "main program {program} is not ready after {within_ms} ms: expected {expected}; it printed {printed}"
+        "{role} program {program} is not ready after {within_ms} ms: expected {expected}; it printed {printed}"
     )]
     NotReady {
+        /// Its role in the workload.
+        role: &'static str,
         /// The program's name.
         program: String,
         /// The sign of being ready.
@@ -210,6 +214,22 @@ impl Session {
         if let Some(drive) = &self.workload.drive {
             self.drive = Some(Process::start("drive", drive, Place::default())?);
         }
+        Ok(())
+    }
+
+    /// What is measured begins or ends here: for a workload whose `drive` knows such marks.
+    /// An error when `drive` has not yet said that it catches them: the signal would end it.
+    pub fn mark(&self) -> Result<(), SessionError> {
+        let Some(drive) = self.drive.as_ref().filter(|_| self.workload.drive_is_marked) else {
+            return Ok(());
+        };
+        if !drive.has_event(DRIVE_READY) {
+            let since = self.begun.map_or(0, |begun| begun.elapsed().as_millis() as u64);
+            let expected =
+                format!("a line with event '{DRIVE_READY}' before what is measured begins");
+            return Err(drive.not_ready(expected, since));
+        }
+        drive.signal(Signal::USR1);
         Ok(())
     }
 

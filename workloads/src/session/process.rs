@@ -296,6 +296,7 @@ impl Process {
     /// The error for not having become ready in time.
     pub fn not_ready(&self, expected: String, within_ms: u64) -> SessionError {
         SessionError::NotReady {
+            role: self.role,
             program: self.name.clone(),
             expected,
             within_ms,
