@@ -2,7 +2,7 @@
 //! in tables and charts, and which are the same for all and are shown once.
 
 use crate::format::{clean, percent_round};
-use terrace_results::RunRow;
+use terrace_results::{ALL_FAST, RunRow};
 
 /// A particular of a run, beside its policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,9 +104,10 @@ impl<'a> Rows<'a> {
         let apart = |p: &Particular| !p.within_panel() && *p != Particular::FastRatio;
         let apart: Vec<Particular> = self.shown.iter().copied().filter(apart).collect();
         let mut sweeps = panels(self.all, &apart);
-        sweeps.retain(|panel| {
-            let first = Particular::FastRatio.value(panel.runs[0]);
-            panel.runs.iter().any(|run| Particular::FastRatio.value(run) != first)
+        sweeps.retain_mut(|panel| {
+            panel.runs.retain(|run| !is_reference(run));
+            let ratios = panel.runs.iter().copied();
+            values(ratios, |run| Particular::FastRatio.value(run)).len() > 1
         });
         sweeps
     }
@@ -124,6 +125,11 @@ impl<'a> Rows<'a> {
         }
         name
     }
+}
+
+/// Whether it is the run with all memory fast, which is shown with those that are measured against it.
+pub(crate) fn is_reference(run: &RunRow) -> bool {
+    run.policy == ALL_FAST
 }
 
 /// Runs that are the same in some particulars, in the order of their first appearance.
@@ -153,7 +159,10 @@ fn panels<'a>(runs: &'a [RunRow], apart: &[Particular]) -> Vec<Panel<'a>> {
 }
 
 /// The distinct values of a particular, in the order of their first appearance.
-pub(crate) fn values(runs: &[RunRow], value: impl Fn(&RunRow) -> String) -> Vec<String> {
+pub(crate) fn values<'a>(
+    runs: impl IntoIterator<Item = &'a RunRow>,
+    value: impl Fn(&RunRow) -> String,
+) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for run in runs {
         let value = value(run);
@@ -165,7 +174,9 @@ pub(crate) fn values(runs: &[RunRow], value: impl Fn(&RunRow) -> String) -> Vec<
 }
 
 fn distinct(runs: &[RunRow], particular: Particular) -> usize {
-    values(runs, |run| particular.value(run)).len()
+    let of_reference = |run: &&RunRow| particular == Particular::FastRatio && is_reference(run);
+    let all = values(runs.iter().filter(|run| !of_reference(run)), |run| particular.value(run));
+    all.len()
 }
 
 fn by_tiermem(run: &RunRow) -> bool {
@@ -270,6 +281,19 @@ mod tests {
         let rows = Rows::new(&both);
         assert_eq!(rows.shown, [Particular::Kernel]);
         assert_eq!(rows.panels[1].title, "kernel 6.12.1-terrace");
+    }
+
+    #[test]
+    fn the_run_with_all_memory_fast_is_shown_with_those_that_are_measured_against_it() {
+        let with = |policy: &str, fast_ratio| RunRow {
+            fast_ratio,
+            ..run(policy, policy, "g", "redis", 1)
+        };
+        let runs = [with(ALL_FAST, 1.0), with("nothing", 0.5), with("amp", 0.5)];
+        let rows = Rows::new(&runs);
+        assert!(rows.shown.is_empty(), "{:?}", rows.shown);
+        assert_eq!(rows.panels.len(), 1);
+        assert!(rows.sweeps().is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use terrace_results::RunRow;
 use crate::format::{MISSING, bytes, clean, count, duration, number, percent, percent_round};
 use crate::gain;
 use crate::results::{FAILURE_REASONS, Moves, Results, is_adaptive};
-use crate::rows::{Rows, values};
+use crate::rows::{Rows, is_reference, values};
 
 /// Lines above and below the table and below its header, none between rows.
 const LINES: &str = "  ── ──      ──    ";
@@ -380,7 +380,8 @@ pub(crate) fn data(run: &RunRow) -> &'static str {
 fn headline(runs: &[RunRow]) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut same = |name: &str, value: &dyn Fn(&RunRow) -> String| {
-        if let [value] = values(runs, value).as_slice()
+        let compared = runs.iter().filter(|run| !is_reference(run));
+        if let [value] = values(compared, value).as_slice()
             && !value.is_empty()
             && value != MISSING
         {
