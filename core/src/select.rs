@@ -13,6 +13,8 @@
 //!   promotion: such a page yields to any that was accessed, and never takes up room that is
 //!   free.
 //!
+//! [`KeyCounts::select_by_list`] has none of them: it is what sorting a list of pages would do.
+//!
 //! Where several pages have the key at which the selection stops, those with the smallest
 //! addresses are taken.
 
@@ -120,28 +122,60 @@ impl KeyCounts {
         trade: impl Fn(u8, u8) -> bool,
     ) -> Selection {
         let coldest = usize::from(coldest);
-        let mut slow = [0; 128];
-        let mut fast = [0; 128];
-        for key in 0..=coldest {
-            slow[key] = self.of(key);
-            fast[key] = self.of(key + 128);
-        }
+        let (slow, fast) = self.by_key(coldest);
         let resident: u64 = fast.iter().sum();
         let hot: u64 = slow[..coldest].iter().sum();
         let rising: u64 = (0..coldest).filter(|&k| promote(k as u8)).map(|k| slow[k]).sum();
         let room = budget.fast_pages.saturating_sub(resident);
         // Where room is left over no page needs to make way.
         let hot = if rising < room { rising } else { hot };
-        let most = Allowance::new(budget, resident, hot, resident);
+        let mut most = Allowance::new(budget, resident, hot, resident);
+        most.promotions = most.promotions.min(rising);
+        Self::pair_up(&slow, &fast, coldest as u8, most, trade)
+    }
+
+    /// The moves that put the first pages of a list into fast memory: those of slow memory followed by
+    /// those of fast memory, sorted by key, pages of equal keys left in their order. So of two pages
+    /// that are equally hot the one in slow memory goes up, those with no access on record among them,
+    /// and where all are equally hot all of them move. `pages` is how many there are, padding left out.
+    pub fn select_by_list(&self, coldest: u8, budget: &Budget, pages: u64) -> Selection {
+        let (mut slow, fast) = self.by_key(usize::from(coldest));
+        let padding = slow.iter().sum::<u64>() + fast.iter().sum::<u64>() - pages;
+        slow[usize::from(coldest)] -= padding;
+        let resident = fast.iter().sum();
+        let most = Allowance::new(budget, resident, slow.iter().sum(), resident);
+        Self::pair_up(&slow, &fast, coldest, most, |up, down| up <= down)
+    }
+
+    /// Pages by key in slow memory and in fast memory.
+    fn by_key(&self, coldest: usize) -> ([u64; 128], [u64; 128]) {
+        let mut slow = [0; 128];
+        let mut fast = [0; 128];
+        for key in 0..=coldest {
+            slow[key] = self.of(key);
+            fast[key] = self.of(key + 128);
+        }
+        (slow, fast)
+    }
+
+    /// Fills what is free, demotes what is due, then pairs the hottest page in slow memory with the
+    /// coldest in fast memory for as long as `trade` returns true.
+    fn pair_up(
+        slow: &[u64; 128],
+        fast: &[u64; 128],
+        coldest: u8,
+        most: Allowance,
+        trade: impl Fn(u8, u8) -> bool,
+    ) -> Selection {
         let mut ups = Cut { key: 0, pages: 0, total: 0 };
-        let mut downs = Cut { key: coldest as u8, pages: 0, total: 0 };
-        ups.take(&slow, most.promotions.min(rising), |key| key + 1);
-        downs.take(&fast, most.demotions, |key| key - 1);
+        let mut downs = Cut { key: coldest, pages: 0, total: 0 };
+        ups.take(slow, most.promotions, |key| key + 1);
+        downs.take(fast, most.demotions, |key| key - 1);
         let mut pairs = most.exchanges;
         while pairs > 0 {
             // The hottest page in slow memory against the coldest in fast memory.
-            ups.settle(&slow, |key| key + 1);
-            downs.settle(&fast, |key| key - 1);
+            ups.settle(slow, |key| key + 1);
+            downs.settle(fast, |key| key - 1);
             let (up, down) = (usize::from(ups.key), usize::from(downs.key));
             if !trade(ups.key, downs.key) {
                 break;
@@ -387,6 +421,48 @@ mod tests {
                 by_sorting(&keys, &fast, coldest, &budget, bonus)
             );
         }
+    }
+
+    /// The places of pages after a sort that leaves pages of equal keys in the order of the list.
+    fn by_list(keys: &[u8], fast: &PageBits, coldest: u8, budget: &Budget) -> PageBits {
+        let mut counts = KeyCounts::new();
+        let mut padded = keys.to_vec();
+        padded.resize(keys.len().next_multiple_of(64), coldest);
+        for (chunk, &word) in padded.as_chunks::<64>().0.iter().zip(fast.words()) {
+            counts.count(chunk, word);
+        }
+        let mut placed = fast.clone();
+        counts.select_by_list(coldest, budget, keys.len() as u64).place(&padded, &mut placed);
+        placed
+    }
+
+    proptest! {
+        #[test]
+        fn a_list_fills_fast_memory_as_a_stable_sort_does(
+            pages in prop::collection::vec((0u8..=64, any::<bool>()), 1..200),
+            fast_pages in 0u64..250,
+        ) {
+            let keys: Vec<u8> = pages.iter().map(|p| p.0).collect();
+            let fast: PageBits = pages.iter().map(|p| p.1).collect();
+            let placed = by_list(&keys, &fast, 64, &Budget::fast(fast_pages));
+            // Of pages in fast memory with the same key those of the smallest addresses make way.
+            let slow = (0..keys.len()).filter(|&i| !fast.get(i));
+            let mut list: Vec<usize> = slow.chain((0..keys.len()).rev().filter(|&i| fast.get(i))).collect();
+            list.sort_by_key(|&i| keys[i]);
+            let wanted = (fast_pages as usize).min(keys.len());
+            let mut expected = PageBits::new(keys.len());
+            list[..wanted].iter().for_each(|&i| expected.set(i, true));
+            prop_assert_eq!(placed, expected);
+        }
+    }
+
+    #[test]
+    fn in_a_list_of_equally_hot_pages_all_of_them_trade_places() {
+        let fast: PageBits = [true, false, true, false].into_iter().collect();
+        let swapped: PageBits = [false, true, false, true].into_iter().collect();
+        assert_eq!(by_list(&[3; 4], &fast, 64, &Budget::fast(2)), swapped);
+        assert_eq!(by_list(&[64; 4], &fast, 64, &Budget::fast(2)), swapped, "never accessed");
+        assert_eq!(by_list(&[3, 4, 3, 4], &fast, 64, &Budget::fast(2)), fast);
     }
 
     #[test]

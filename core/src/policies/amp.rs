@@ -27,7 +27,7 @@
 //!   ratios by the share of samples in which it had been accessed, and LFU goes by that share.
 
 use super::random::RandomFill;
-use super::ranked::Rank;
+use super::ranked::{Rank, Ties};
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
 use crate::declare_parameters;
@@ -50,6 +50,8 @@ declare_parameters! {
             => "average hit ratio by which LRU or LFU must be better to replace the other";
         lru_resident_bonus: u8 = 1 => "resident_bonus of lru";
         lfu_resident_bonus: u8 = 1 => "resident_bonus of lfu";
+        ties: String = "resident".to_owned(), written "\"resident\"", one of ["resident", "list"]
+            => "ties of lru and lfu (\"resident\" or \"list\")";
     }
 }
 
@@ -73,16 +75,16 @@ enum Choice {
 #[derive(Debug)]
 struct Candidate {
     rank: Rank,
-    resident_bonus: u8,
+    ties: Ties,
     /// Its placement, had the policy been applied; stale while it is applied.
     shadow: PageBits,
     hit_ratios: MovingAverage,
 }
 
 impl Candidate {
-    fn new(rank: Rank, resident_bonus: u8, window: usize) -> Self {
+    fn new(rank: Rank, ties: Ties, window: usize) -> Self {
         let hit_ratios = MovingAverage::new(window);
-        Candidate { rank, resident_bonus, shadow: PageBits::default(), hit_ratios }
+        Candidate { rank, ties, shadow: PageBits::default(), hit_ratios }
     }
 }
 
@@ -105,8 +107,16 @@ impl Amp {
             features: FeatureCounter::default(),
             hotness: Hotness::new(),
             random: RandomFill::new(seed),
-            lru: Candidate::new(Rank::Recency, p.lru_resident_bonus, p.window_periods),
-            lfu: Candidate::new(Rank::Frequency, p.lfu_resident_bonus, p.window_periods),
+            lru: Candidate::new(
+                Rank::Recency,
+                Ties::new(&p.ties, p.lru_resident_bonus),
+                p.window_periods,
+            ),
+            lfu: Candidate::new(
+                Rank::Frequency,
+                Ties::new(&p.ties, p.lfu_resident_bonus),
+                p.window_periods,
+            ),
             applied: Choice::Random,
             periods: 0,
             parameters,
@@ -195,7 +205,7 @@ impl Policy for Amp {
         let mut plan = PlanBuilder::new(&scan.layout);
         for (candidate, counts) in [(&mut self.lru, lru_counts), (&mut self.lfu, lfu_counts)] {
             let rank = candidate.rank;
-            let selection = counts.select(rank.coldest(), budget, candidate.resident_bonus);
+            let selection = candidate.ties.select(&counts, rank, budget, scan.pages());
             let keys = rank.keys(&self.hotness);
             if real(rank) {
                 selection.moves(keys, scan.fast.words(), |word, up, down| {

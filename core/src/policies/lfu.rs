@@ -9,14 +9,20 @@
 //!   fast memory has no bonus.
 //! - Where accessed bits are sampled several times a period, frequency is the share of samples in
 //!   which a page had been accessed, averaged over periods ([`crate::counts`]).
+//! - The authors' kernel sorts a list that begins with the pages of slow memory, stably and without a
+//!   bonus (`page-migration/amp.c` of its published source): of equally hot pages those in slow memory
+//!   go up, and where all pages are accessed all of them move in every period. `ties = "list"` does so.
 
-use super::ranked::{Rank, Ranked};
+use super::ranked::{Rank, Ranked, Ties};
 use crate::declare_parameters;
 use crate::policy::{PolicyKind, parameters};
 
 declare_parameters! {
     struct Parameters {
         resident_bonus: u8 = 1, from 0 to 255 => "accesses by which a page in fast memory counts as more frequent";
+        ties: String = "resident".to_owned(), written "\"resident\"", one of ["resident", "list"]
+            => "which of equally hot pages is in fast memory: the one that is there, or the one that is \
+                not, as in the authors' kernel, without a bonus (\"resident\" or \"list\")";
     }
 }
 
@@ -28,6 +34,6 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     parameters: Parameters::DOCS,
     build: |value, _seed| {
         let p: Parameters = parameters("lfu", value)?;
-        Ok(Box::new(Ranked::new(Rank::Frequency, p.resident_bonus)))
+        Ok(Box::new(Ranked::new(Rank::Frequency, Ties::new(&p.ties, p.resident_bonus))))
     },
 };

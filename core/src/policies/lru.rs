@@ -7,14 +7,20 @@
 //!   not trade places for ever, while a working set that rotates every few periods is followed,
 //!   a period late at most.
 //! - A page that was never accessed is not promoted, not even into free room.
+//! - The authors' kernel sorts a list that begins with the pages of slow memory, stably and without a
+//!   bonus (`page-migration/amp.c` of its published source): of equally hot pages those in slow memory
+//!   go up, and where all pages are accessed all of them move in every period. `ties = "list"` does so.
 
-use super::ranked::{Rank, Ranked};
+use super::ranked::{Rank, Ranked, Ties};
 use crate::declare_parameters;
 use crate::policy::{PolicyKind, parameters};
 
 declare_parameters! {
     struct Parameters {
         resident_bonus: u8 = 1, from 0 to 255 => "periods of age by which a page in fast memory counts as younger";
+        ties: String = "resident".to_owned(), written "\"resident\"", one of ["resident", "list"]
+            => "which of equally hot pages is in fast memory: the one that is there, or the one that is \
+                not, as in the authors' kernel, without a bonus (\"resident\" or \"list\")";
     }
 }
 
@@ -26,6 +32,6 @@ pub(super) const KIND: PolicyKind = PolicyKind {
     parameters: Parameters::DOCS,
     build: |value, _seed| {
         let p: Parameters = parameters("lru", value)?;
-        Ok(Box::new(Ranked::new(Rank::Recency, p.resident_bonus)))
+        Ok(Box::new(Ranked::new(Rank::Recency, Ties::new(&p.ties, p.resident_bonus))))
     },
 };

@@ -6,7 +6,7 @@ use crate::hotness::{Hotness, IDLE, NEVER};
 use crate::plan::Decision;
 use crate::policy::Policy;
 use crate::scan::{Budget, Scan};
-use crate::select::KeyCounts;
+use crate::select::{KeyCounts, Selection};
 
 /// The key by which pages are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,23 +43,48 @@ impl Rank {
     }
 }
 
+/// Which of two equally hot pages is in fast memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ties {
+    /// The one that is there, which counts as hotter by a bonus in steps of the key.
+    Resident(u8),
+    /// The one that is not: the order of a sorted list that begins with the pages of slow memory.
+    List,
+}
+
+impl Ties {
+    /// From the parameters `ties` and `resident_bonus`.
+    pub fn new(ties: &str, resident_bonus: u8) -> Self {
+        if ties == "list" { Ties::List } else { Ties::Resident(resident_bonus) }
+    }
+
+    /// The pages that move when those of the smallest keys belong in fast memory.
+    pub fn select(
+        self,
+        counts: &KeyCounts,
+        rank: Rank,
+        budget: &Budget,
+        pages: usize,
+    ) -> Selection {
+        match self {
+            Ties::Resident(bonus) => counts.select(rank.coldest(), budget, bonus),
+            Ties::List => counts.select_by_list(rank.coldest(), budget, pages as u64),
+        }
+    }
+}
+
 /// A policy that keeps the pages of the smallest keys in fast memory.
 #[derive(Debug)]
 pub(super) struct Ranked {
     rank: Rank,
-    resident_bonus: u8,
+    ties: Ties,
     features: FeatureCounter,
     hotness: Hotness,
 }
 
 impl Ranked {
-    pub fn new(rank: Rank, resident_bonus: u8) -> Self {
-        Ranked {
-            rank,
-            resident_bonus,
-            features: FeatureCounter::default(),
-            hotness: Hotness::new(),
-        }
+    pub fn new(rank: Rank, ties: Ties) -> Self {
+        Ranked { rank, ties, features: FeatureCounter::default(), hotness: Hotness::new() }
     }
 }
 
@@ -83,7 +108,7 @@ impl Policy for Ranked {
                 self.hotness.observe_with(scan, |word, _, idles| counts.count(idles, fast[word]));
             }
         }
-        let selection = counts.select(self.rank.coldest(), budget, self.resident_bonus);
+        let selection = self.ties.select(&counts, self.rank, budget, scan.pages());
         let mut plan = PlanBuilder::new(&scan.layout);
         selection.moves(self.rank.keys(&self.hotness), fast, |word, up, down| {
             plan.word(word, up, down);
