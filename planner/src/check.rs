@@ -19,7 +19,8 @@ use terrace_simulated::hardware::tier::TierModel;
 use terrace_simulated::os::{TablePlacement, TablePolicy};
 
 use crate::memory::Machine;
-use crate::plan::{Fixed, Plan, Player, Recommended, Request, least_share};
+use crate::plan::{Plan, Recommended, Request};
+use crate::player::{Fixed, Player, least_share};
 use crate::recording::Recording;
 use terrace_core::refuse;
 
@@ -245,7 +246,7 @@ fn bracket(rows: &[Checked], target: f64) -> ((f64, f64), (f64, f64)) {
 /// The recommendation with another share, its prediction moved by the result of the check.
 fn corrected(
     chosen: &Recommended,
-    mut point: crate::plan::CurvePoint,
+    mut point: crate::player::CurvePoint,
     off: f64,
     target: f64,
     recording: &Recording,

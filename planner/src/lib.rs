@@ -24,6 +24,7 @@ pub mod config;
 pub mod memory;
 pub mod plan;
 pub mod play;
+pub mod player;
 pub mod price;
 pub mod recording;
 pub mod search;
