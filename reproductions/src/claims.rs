@@ -84,10 +84,14 @@ fn judge(environment: &Environment<'_>, claim: &Claim, data: &Data) -> Result<Ve
         })?;
         return Ok(comparison.judge(number));
     }
-    let holds = claim.holds.as_deref().unwrap_or("false");
-    Ok(match evaluate(environment, holds, data)?.map(|v| v.is_true()) {
+    let truth = |text: &Option<String>| {
+        let text = text.as_deref().unwrap_or("false");
+        Ok::<_, String>(evaluate(environment, text, data)?.map(|v| v.is_true()))
+    };
+    Ok(match truth(&claim.holds)? {
         None => VerdictKind::NotRun,
         Some(_) if claim.calibrated => VerdictKind::Calibrated,
+        Some(_) if truth(&claim.tied)? == Some(true) => VerdictKind::Tie,
         Some(true) => VerdictKind::Direction,
         Some(false) => VerdictKind::No,
     })
@@ -412,6 +416,21 @@ mod tests {
             let got = verdict(here, holds).unwrap();
             assert_eq!((got.here.as_str(), got.kind.agrees()), (text, agrees), "{here}; {holds}");
         }
+    }
+
+    #[test]
+    fn what_is_too_even_to_favour_anything_is_a_tie_and_no_agreement() {
+        let kind = |least: &str| {
+            let claim = Claim {
+                here: "favours('cg', 'amp')".to_owned(),
+                holds: Some(format!("favours('cg', 'amp') > {least}")),
+                tied: Some(format!("favours('cg', 'amp') <= {least}")),
+                ..Claim::default()
+            };
+            check(&[claim], &data()).map(|v| v[0].kind)
+        };
+        assert_eq!(kind("0.5"), Ok(VerdictKind::Direction));
+        assert_eq!(kind("1.5"), Ok(VerdictKind::Tie));
     }
 
     #[test]

@@ -140,6 +140,8 @@ pub struct Claim {
     pub here: String,
     /// An expression that holds when the two agree in direction.
     pub holds: Option<String>,
+    /// With `holds`: an expression that is true where what is compared is too even to say so.
+    pub tied: Option<String>,
     /// Its name, where it is a number that a reader of the paper remembers: "G.a".
     pub headline: Option<String>,
     /// An expression for the number that is compared; see [`terrace_experiments::verdict`].
@@ -168,10 +170,10 @@ impl Claim {
         let bad = |what: &str| format!("claim '{}': {what}", self.says);
         match (&self.holds, &self.effect, self.comparison()) {
             (Some(_), None, None) if self.neutral == 0.0 && self.tie.is_none() => Ok(()),
-            (None, Some(_), Some(comparison)) => {
+            (None, Some(_), Some(comparison)) if self.tied.is_none() => {
                 comparison.check().map_err(|e| bad(&e.to_string()))
             }
-            _ => Err(bad("expected either holds, or effect and expected")),
+            _ => Err(bad("expected either holds (and tied), or effect and expected")),
         }
     }
 }

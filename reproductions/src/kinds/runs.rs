@@ -5,7 +5,8 @@
 //!
 //! Measures are the numeric columns of the run's tables (`runs`; of `hardware` the sums over the
 //! run), and these: `performance` (1 over `slowdown`), `pair_performance` and `geomean_performance`
-//! (of two groups, of all), `chose_POLICY_share` and `operations_POLICY_share` (of periods, and of
+//! (of two groups, of all), `hit_ratio_of_all` (the hit ratio of the adaptive-migration-policy paper,
+//! section 3.2), `chose_POLICY_share` and `operations_POLICY_share` (of periods, and of
 //! migration operations, in which an adaptive policy applied it), `settled_periods`, and the
 //! measures that [`super::ratios`] derives.
 
@@ -211,6 +212,11 @@ impl Measured {
     fn value(&self, measure: &str) -> Option<f64> {
         match measure {
             "performance" => Some(1.0 / self.columns.get("slowdown")?),
+            // Accessed pages in fast memory over all pages: over the run it is the product, as long as
+            // the number of pages stays.
+            "hit_ratio_of_all" => {
+                Some(self.columns.get("hit_ratio")? * self.columns.get("accessed_ratio")?)
+            }
             "pair_performance" => {
                 let both =
                     self.columns.get("first.slowdown")? * self.columns.get("second.slowdown")?;
