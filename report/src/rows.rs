@@ -112,6 +112,27 @@ impl<'a> Rows<'a> {
         sweeps
     }
 
+    /// Runs whose slowdowns can be compared. By what pages are tracked and moved, and how much of a
+    /// group's memory that knows of is fast, differs between Linux's own and policies; where one run
+    /// with all memory fast and one in which nothing is moved are there for all, they are one set.
+    pub(crate) fn compared(&self) -> Vec<Panel<'a>> {
+        let apart = |p: &Particular| {
+            !p.within_panel() && !matches!(p, Particular::FastRatio | Particular::Mechanisms)
+        };
+        let apart: Vec<Particular> = self.shown.iter().copied().filter(apart).collect();
+        let sets = panels(self.all, &apart);
+        let count = |set: &Panel<'a>, is: fn(&RunRow) -> bool| {
+            set.runs.iter().filter(|run| is(run)).count()
+        };
+        let whole =
+            |set: &Panel<'a>| count(set, is_reference) == 1 && count(set, moves_nothing) == 1;
+        if sets.iter().all(whole) { sets } else { panels(self.all, &self.apart()) }
+    }
+
+    fn apart(&self) -> Vec<Particular> {
+        self.shown.iter().copied().filter(|p| !p.within_panel()).collect()
+    }
+
     /// All runs, panel by panel.
     pub(crate) fn runs(&self) -> impl Iterator<Item = &'a RunRow> + '_ {
         self.panels.iter().flat_map(|panel| panel.runs.iter().copied())
@@ -130,6 +151,14 @@ impl<'a> Rows<'a> {
 /// Whether it is the run with all memory fast, which is shown with those that are measured against it.
 pub(crate) fn is_reference(run: &RunRow) -> bool {
     run.policy == ALL_FAST
+}
+
+/// Names of policies and rivals under which nothing is moved.
+const NOTHING_MOVED: [&str; 2] = ["first-touch", "nothing"];
+
+/// Whether nothing is moved in it, by its policy.
+pub(crate) fn moves_nothing(run: &RunRow) -> bool {
+    NOTHING_MOVED.contains(&&*run.policy.replace('_', "-"))
 }
 
 /// Runs that are the same in some particulars, in the order of their first appearance.

@@ -48,7 +48,7 @@ pub fn text_table(results: &Results, width: usize) -> String {
     for note in notes(&results.runs, &measured) {
         lines.extend(wrap(&note, width));
     }
-    for panel in &rows.panels {
+    for panel in &rows.compared() {
         if let Some(sentence) = gain::sentence(panel, &rows) {
             let title = if panel.title.is_empty() { "" } else { ": " };
             lines.extend(wrap(&format!("{}{title}{sentence}", panel.title), width));

@@ -22,6 +22,8 @@ pub(super) fn findings(results: &Results, rows: &Rows) -> Vec<Finding> {
     for panel in &rows.panels {
         all.extend(best_hits(panel, rows));
         all.extend(best_throughput(panel, rows));
+    }
+    for panel in &rows.compared() {
         all.extend(gain::sentence(panel, rows).map(|sentence| Finding {
             kind: "plain",
             text: format!("{}{sentence}", prefix(panel)),
