@@ -47,6 +47,8 @@ const SLACK_PERIODS: u64 = 3;
 /// How much longer programs go on that a mark ends: periods of a busy guest whose clock counts
 /// instructions last longer than they should.
 const MARKED_TIMES: u64 = 20;
+/// And in which a tracker is set up under such a clock.
+const MARKED_SLACK_MS: u64 = 60_000;
 
 /// A host in which programs are started.
 pub(crate) trait Place {
@@ -118,7 +120,8 @@ fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, InputError> 
         duration_ms: experiment
             .period_ms
             .saturating_mul(experiment.periods + SLACK_PERIODS)
-            .saturating_mul(if marked { MARKED_TIMES } else { 1 }),
+            .saturating_mul(if marked { MARKED_TIMES } else { 1 })
+            .saturating_add(if marked { MARKED_SLACK_MS } else { 0 }),
         marked,
         // With ranges, programs get their pages as they are packaged.
         page_size: match group.page_size {
