@@ -9,7 +9,7 @@ BENCH ?=
 
 .PHONY: demo check test system-test audit bench build install install-built uninstall deb clean kernel kernel-deb kernel-test wheel chart
 
-# What half of the DRAM costs Redis in time, and what Linux and two policies get back: one table, one
+# What less DRAM costs Redis in time, and what Linux and two policies get back: one table, one
 # sentence, one report. On a virtual machine whose clock knows the memory.
 demo:
 	tools/setup demo
