@@ -23,8 +23,9 @@ use crate::spawn::bind_to_parent;
 /// How much of each of the command's two outputs is kept; all of it goes past as [`Event`]s.
 pub const OUTPUT_MAX_BYTES: usize = 64 << 20;
 
-/// How many lines of the console are kept for when something goes wrong.
-const CONSOLE_TAIL_LINES: usize = 60;
+/// How many lines of the console are kept for when something goes wrong: an oops with the two traces of
+/// a panic, from its first line on.
+const CONSOLE_TAIL_LINES: usize = 120;
 const OUTPUT_TAIL_LINES: usize = 20;
 
 /// What a guest is started with.

@@ -22,6 +22,12 @@ pub const FAST_MIN_BYTES: u64 = 256 * MIB;
 /// host, within a minute on a busy one.
 pub const TCG_THREADS_SAFE_SINCE: QemuVersion = QemuVersion { major: 8, minor: 1 };
 
+/// Since when software emulation keeps the flags of an exchange of 16 bytes (`cmpxchg16b`). In 7.2 an
+/// interrupt just before one leaves flags that no processor has: of 20,000,000 after an addition 5 did,
+/// with 10.0 none. Linux allocates by such exchanges, and falls over a trap flag or an alignment check
+/// that nobody has set. What lies between was not tried.
+const KEEPS_FLAGS_OF_EXCHANGES_SINCE: QemuVersion = QemuVersion { major: 10, minor: 0 };
+
 /// A QEMU's version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QemuVersion {
@@ -285,6 +291,8 @@ impl Machine {
             let thread = if self.multithreaded(qemu_version) { "multi" } else { "single" };
             // A processor that waits must halt, for then its time is skipped, and not wait in a loop;
             // and a change of address spaces drops translations, as the model of the TLBs has it.
+            let lost = qemu_version < KEEPS_FLAGS_OF_EXCHANGES_SINCE;
+            let exchanges = if lost { ",cx16=off" } else { "" };
             let waits = if self.memory_clock.is_some() { ",monitor=off,pcid=off" } else { "" };
             // As much translated code as it can have on any host: by default it is an eighth of the
             // host's memory, and some must not be full.
@@ -293,7 +301,7 @@ impl Machine {
                 "-accel",
                 &format!("tcg,thread={thread}{buffer}"),
                 "-cpu",
-                &format!("max,la57={la57},erms=off,fsrm=off{waits}"),
+                &format!("max,la57={la57},erms=off,fsrm=off{exchanges}{waits}"),
             ]);
         }
         if self.counts_instructions() {
@@ -353,6 +361,17 @@ mod tests {
         assert_eq!(thread(TcgThreads::Auto, 1), "tcg,thread=multi");
         assert_eq!(thread(TcgThreads::Multi, 0), "tcg,thread=multi");
         assert_eq!(thread(TcgThreads::Single, 1), "tcg,thread=single");
+    }
+
+    #[test]
+    fn emulators_that_lose_the_flags_of_an_exchange_have_none() {
+        let has_none = |kvm, major, minor| {
+            let args = Machine::default().qemu_args(kvm, QemuVersion { major, minor });
+            let at = args.iter().position(|arg| arg == "-cpu").expect("a processor");
+            args[at + 1].split(',').any(|word| word == "cx16=off")
+        };
+        assert!(has_none(false, 7, 2) && has_none(false, 9, 2));
+        assert!(!has_none(false, 10, 0) && !has_none(true, 7, 2));
     }
 
     #[test]
