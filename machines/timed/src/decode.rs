@@ -66,6 +66,22 @@ pub fn is_of_system(bytes: &[u8]) -> bool {
     }
 }
 
+/// Bytes that one repetition of a repeated copy or fill (`rep movs`, `rep stos`) writes; `None` for
+/// other instructions.
+pub fn repeated_bytes(bytes: &[u8]) -> Option<u8> {
+    let (prefix, rex, rest) = parts(bytes)?;
+    if !prefix.iter().any(|byte| matches!(byte, 0xF2 | 0xF3)) {
+        return None;
+    }
+    match rest {
+        [0xA4 | 0xAA] => Some(1),
+        [0xA5 | 0xAB] if rex & 8 != 0 => Some(8),
+        [0xA5 | 0xAB] if prefix.contains(&0x66) => Some(2),
+        [0xA5 | 0xAB] => Some(4),
+        _ => None,
+    }
+}
+
 const NOTHING: Decoded =
     Decoded { effect: Effect::None, address: 0, loads: false, reads: 0, writes: 0 };
 

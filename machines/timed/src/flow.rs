@@ -9,7 +9,7 @@
 //! unknown to [`crate::decode`] writes keeps its old sources.
 
 pub use crate::decode::Effect;
-use crate::decode::{Decoded, decode, is_of_system};
+use crate::decode::{Decoded, decode, is_of_system, repeated_bytes};
 
 /// Registers that are followed.
 pub const REGISTERS: usize = 16;
@@ -49,6 +49,8 @@ pub struct Site {
 pub struct Block {
     /// Number of instructions.
     pub instructions: u32,
+    /// Bytes that the block writes, where it is one repetition of a repeated copy or fill; 0 otherwise.
+    pub repeated_bytes: u8,
     /// Whether the instructions are the kernel's.
     pub kernel: bool,
     /// Sources of each register that the block changes, at its end.
@@ -73,7 +75,7 @@ pub fn analyse<'a>(instructions: impl Iterator<Item = &'a [u8]>, kernel: bool) -
     let mut state: [Sources; REGISTERS] =
         std::array::from_fn(|n| Sources { registers: 1 << n, loads: 0 });
     let mut flow = Flow::default();
-    let mut loads = 0;
+    let (mut loads, mut repeated) = (0, 0);
     let all = |state: &[Sources; REGISTERS], registers: u16| {
         (0..REGISTERS)
             .filter(|n| registers >> n & 1 != 0)
@@ -82,6 +84,7 @@ pub fn analyse<'a>(instructions: impl Iterator<Item = &'a [u8]>, kernel: bool) -
     for (at, bytes) in instructions.enumerate() {
         let Decoded { effect, address, loads: is_load, reads, writes } = decode(bytes);
         let position = at as u32 + 1;
+        repeated = repeated_bytes(bytes).unwrap_or(0);
         let mut site = Site { position, load: NO_LOAD, address: Sources::default() };
         let mut value = all(&state, reads);
         if is_load {
@@ -104,6 +107,9 @@ pub fn analyse<'a>(instructions: impl Iterator<Item = &'a [u8]>, kernel: bool) -
     let unchanged = |n: usize| Sources { registers: 1 << n, loads: 0 };
     flow.block = Block {
         instructions: flow.sites.len() as u32,
+        // The emulator executes the first repetition with the instructions before it, and each of the
+        // others as a block of its own.
+        repeated_bytes: if flow.sites.len() == 1 { repeated } else { 0 },
         kernel,
         changes: (0..REGISTERS)
             .filter(|&n| state[n] != unchanged(n))
@@ -198,6 +204,23 @@ mod tests {
         }
         for bytes in of_program {
             assert!(!flow(&[bytes]).of_system[0], "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn repetitions_of_a_copy_are_told_by_their_bytes() {
+        let blocks: [(&[&[u8]], u8); 8] = [
+            (&[&[0xF3, 0xA4]], 1),                // rep movsb
+            (&[&[0xF3, 0x48, 0xA5]], 8),          // rep movsq
+            (&[&[0xF3, 0x66, 0xAB]], 2),          // rep stosw
+            (&[&[0xF3, 0xAB]], 4),                // rep stosd
+            (&[&[0x48, 0xA5]], 0),                // movsq
+            (&[&[0xF3, 0x48, 0xA7]], 0),          // repe cmpsq
+            (&[&[0x90], &[0xF3, 0x48, 0xA5]], 0), // nop; rep movsq
+            (&[&[0xF3, 0x90]], 0),                // pause
+        ];
+        for (instructions, bytes) in blocks {
+            assert_eq!(flow(instructions).block.repeated_bytes, bytes, "{instructions:x?}");
         }
     }
 

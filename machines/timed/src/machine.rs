@@ -29,6 +29,10 @@ const NEAR: u64 = 3;
 /// loads.
 const MOST_AHEAD_PS: u64 = 2_000_000;
 
+/// A repeated copy or fill writes so many bytes a cycle, whatever its unit: fast-string operation
+/// (Intel's optimization manual, "REP MOVSB and REP STOSB").
+const STRING_BYTES_PER_CYCLE: f64 = 32.0;
+
 /// The emulator's next actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Step {
@@ -57,6 +61,8 @@ struct Processor {
     /// Instructions before the running block, and those given to the core.
     begun: u64,
     dispatched: u64,
+    /// Bytes of repeated copies and fills that count with the next whole instruction.
+    string_bytes: u64,
     block: &'static Block,
     /// When each register's value is available, and each load of the block.
     ready: [u64; REGISTERS],
@@ -77,7 +83,8 @@ struct Processor {
     dependent_loads: u64,
 }
 
-static NO_BLOCK: Block = Block { instructions: 0, kernel: false, changes: Vec::new() };
+static NO_BLOCK: Block =
+    Block { instructions: 0, repeated_bytes: 0, kernel: false, changes: Vec::new() };
 
 impl Processor {
     fn new() -> Self {
@@ -85,6 +92,7 @@ impl Processor {
             runs: false,
             begun: 0,
             dispatched: 0,
+            string_bytes: 0,
             block: &NO_BLOCK,
             ready: [0; REGISTERS],
             loads: [0; LOADS],
@@ -148,6 +156,9 @@ pub struct TimedMachine {
     names: Vec<String>,
     line_bits: u32,
     near: u64,
+    /// Bytes that a repeated copy or fill writes in the time of one instruction.
+    string_bytes: u64,
+    samples: Option<Sampling>,
 }
 
 impl TimedMachine {
@@ -159,11 +170,13 @@ impl TimedMachine {
             (0..config.hardware.tiers.len()).map(|tier| memory.start(tier).0).collect();
         let tables = starts.get(config.tables_tier).zip(config.tier_bytes.get(config.tables_tier));
         let tables = tables.map_or(0, |(start, bytes)| start + bytes);
+        let per_cycle = config.hardware.node.core.instructions_per_cycle;
         let l1_cycles = config.hardware.node.caches.l1.latency_cycles;
         Ok(TimedMachine {
             processors: vec![Processor::new(); node.cores()],
             line_bits: node.caches().line_bits(),
             near: NEAR * node.core(0).cycles(l1_cycles).0,
+            string_bytes: (STRING_BYTES_PER_CYCLE / per_cycle).round().max(1.0) as u64,
             node,
             memory,
             tables: Tables::new(PhysicalAddress(tables)),
@@ -248,12 +261,20 @@ impl TimedMachine {
         let side = usize::from(processor.block.kernel);
         processor.busy_ps[side] += before.saturating_sub(processor.counted);
         processor.counted = processor.counted.max(before);
-        let instructions = u64::from(block.instructions);
+        let executed = u64::from(block.instructions);
+        let instructions = match block.repeated_bytes {
+            0 => executed,
+            bytes => {
+                let sum = processor.string_bytes + u64::from(bytes);
+                processor.string_bytes = sum % self.string_bytes;
+                sum / self.string_bytes
+            }
+        };
         processor.instructions[usize::from(block.kernel)] += instructions;
         processor.begun += instructions;
         processor.block = block;
         let until = core.now().0 + core.dispatch_time(processor.begun - processor.dispatched).0;
-        let add_ns = self.clock.block(instructions, self.start_ns + until / 1000);
+        let add_ns = self.clock.block(executed, self.start_ns + until / 1000);
         let yields = before >= self.slice_end;
         if yields {
             self.slice_end = before + self.quantum;

@@ -51,13 +51,34 @@ impl Guest {
         tier: usize,
         at: u64,
     ) -> bool {
+        self.access(cpu, which, (tier, at), 8, false)
+    }
+
+    fn store(
+        &mut self,
+        cpu: usize,
+        which: &(&'static Block, Vec<Site>),
+        (tier, at): (usize, u64),
+        size: u32,
+    ) {
+        self.access(cpu, which, (tier, at), size, true);
+    }
+
+    fn access(
+        &mut self,
+        cpu: usize,
+        which: &(&'static Block, Vec<Site>),
+        (tier, at): (usize, u64),
+        size: u32,
+        store: bool,
+    ) -> bool {
         if self.machine.is_switch(cpu) {
             self.bias += self.machine.switch(cpu, self.now());
         }
         let step = self.machine.block(cpu, which.0);
         self.bias += step.add_ns;
         // Huge pages of their own for each tier.
-        let access = Access { address: (tier as u64 + 1) << 40 | at, size: 8, store: false };
+        let access = Access { address: (tier as u64 + 1) << 40 | at, size, store };
         self.machine.access(cpu, &which.1[0], access, || Some((tier, at)));
         self.count += u64::from(which.0.instructions);
         step.yields
@@ -221,4 +242,29 @@ fn a_flush_of_translations_is_paid_for() {
     guest.run(0, true, 0, 0, 1 << 12);
     let figures = guest.machine.figures().since(&before);
     assert!(figures.walks >= 8 && figures.walk_reads >= figures.walks, "{figures:?}");
+}
+
+#[test]
+fn a_repeated_fill_writes_32_bytes_a_cycle_whatever_its_unit() {
+    // rep stosb, rep stosq, and stosq by itself, over a page that the caches have.
+    let blocks = [(&[0xF3, 0xAA][..], 1), (&[0xF3, 0x48, 0xAB], 8), (&[0x48, 0xAB], 8)];
+    let times = blocks.map(|(bytes, size)| {
+        let mut guest = Guest::new(1);
+        let which = block(&[bytes]);
+        let fill = |guest: &mut Guest| {
+            let start = guest.read_clock(0);
+            for at in (0..4096 * 64).step_by(size as usize) {
+                guest.store(0, &which, (0, at % 4096), size);
+            }
+            guest.read_clock(0) - start
+        };
+        fill(&mut guest);
+        fill(&mut guest) as f64
+    });
+    let core = TimedConfig::with_tiers(&TIERS).unwrap().hardware.node.core;
+    let clock_ghz = f64::from(core.clock_mhz) / 1000.0;
+    let cycles = 4096.0 * 64.0 / 32.0;
+    near(times[0], cycles / clock_ghz, 0.02);
+    near(times[1], cycles / clock_ghz, 0.02);
+    assert!(times[2] > 1.5 * times[1], "{times:?}");
 }
