@@ -14,21 +14,26 @@ pub struct Regions {
     pub targets: Vec<Target>,
     /// Size of each region.
     pub region_bytes: u64,
-    /// Regions per page: 2 for a single huge page, else 1.
+    /// Regions per page.
     per_page: usize,
+    /// The regions of a page have accessed bits of their own.
+    are_parts: bool,
     /// Number of the first page of each target, and the number of pages at the end.
     first_page: Vec<usize>,
 }
 
 impl Regions {
-    /// The regions of a layout that has pages.
-    pub fn new(layout: &Layout) -> Self {
+    /// The regions of a layout that has pages, of which each is sampled in so many parts.
+    pub fn new(layout: &Layout, parts: u8) -> Self {
         let page_bytes = layout.page_size().bytes();
         // DAMON splits a lone region, because it wants more than half of its maximum, which is at
         // least 3: a lone huge page is told as two halves, which share one accessed bit. A lone
         // base page is the smallest region there is and cannot be split.
         let lone = layout.pages() == 1 && layout.page_size() == PageSize::Huge;
-        let per_page = if lone { 2 } else { 1 };
+        let per_page = match usize::from(parts.max(1)) {
+            1 if lone => 2,
+            parts => parts,
+        };
         let region_bytes = page_bytes / per_page as u64;
         let mut targets: Vec<Target> = Vec::new();
         let mut first_page = Vec::new();
@@ -45,7 +50,7 @@ impl Regions {
             pages += extent.pages as usize;
         }
         first_page.push(pages);
-        Regions { targets, region_bytes, per_page, first_page }
+        Regions { targets, region_bytes, per_page, are_parts: parts > 1, first_page }
     }
 
     /// Their number.
@@ -85,13 +90,15 @@ impl Accesses {
         Accesses { accessed: PageBits::new(pages), counts: vec![0; pages] }
     }
 
-    /// A page was accessed in so many of so many samples. Parts of a page that are reported apart
-    /// have one accessed bit: the greatest count is the page's.
-    fn note(&mut self, page: usize, accesses: u64, samples: u8) {
+    /// A region of a page was accessed in so many of so many samples. Halves of a huge page have one
+    /// accessed bit, so that the greater count is the page's; the counts of parts add up.
+    fn note(&mut self, page: usize, accesses: u64, samples: u8, is_part: bool) {
         if accesses > 0 {
             self.accessed.set(page, true);
             let count = accesses.min(samples.into()) as u8;
-            self.counts[page] = self.counts[page].max(count);
+            let before = self.counts[page];
+            self.counts[page] =
+                if is_part { before.saturating_add(count) } else { before.max(count) };
         }
     }
 }
@@ -146,11 +153,6 @@ impl Collector {
         }
     }
 
-    /// The regions, for a collector to come.
-    pub fn into_regions(self) -> Regions {
-        self.regions
-    }
-
     /// The kernel thread.
     pub fn pid(&self) -> u32 {
         self.pid
@@ -187,7 +189,8 @@ impl Collector {
         }
         self.seen.set(region, true);
         self.told += 1;
-        self.accesses.note(region / self.regions.per_page, record.accesses, self.samples);
+        let page = region / self.regions.per_page;
+        self.accesses.note(page, record.accesses, self.samples, self.regions.are_parts);
         if self.told == self.expected() {
             // A period that ends here and one that was given up cannot both come from one record
             // unless there is a single region.
@@ -241,7 +244,7 @@ mod tests {
     fn collector() -> Collector {
         // Space 4: pages 1, 2 and 8; space 6: page 3.
         let layout = layout(&[(4, 1, 2), (4, 8, 1), (6, 3, 1)]);
-        Collector::new(Regions::new(&layout), 9, PERIOD, 4)
+        Collector::new(Regions::new(&layout, 1), 9, PERIOD, 4)
     }
 
     fn ones(end: &PeriodEnd) -> Vec<usize> {
@@ -284,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_lone_huge_page_is_told_in_halves() {
-        let regions = Regions::new(&layout(&[(4, 7, 1)]));
+        let regions = Regions::new(&layout(&[(4, 7, 1)]), 1);
         assert_eq!(regions.targets[0].starts, [7 * HUGE, 7 * HUGE + HUGE / 2]);
         let mut c = Collector::new(regions, 9, PERIOD, 1);
         let half = |nth: u64, accesses| Record {
@@ -295,6 +298,23 @@ mod tests {
             |nth: u64, accesses| Record { start: 7 * HUGE + nth * HUGE / 2, ..half(nth, accesses) };
         assert_eq!(c.take(&half(0, 0)), None);
         assert_eq!(ones(&c.take(&half(1, 1)).unwrap()), [0]);
+    }
+
+    #[test]
+    fn the_counts_of_parts_add_up() {
+        let layout = layout(&[(4, 1, 2)]);
+        let regions = Regions::new(&layout, 4);
+        assert_eq!((regions.count(), regions.region_bytes), (8, HUGE / 4));
+        let mut c = Collector::new(regions, 9, PERIOD, 5);
+        let part = |nth: u64, accesses| {
+            let start = HUGE + nth * HUGE / 4;
+            Record { start, end: start + HUGE / 4, ..record(nth, 0, 1, accesses) }
+        };
+        for (nth, accesses) in [(0, 5), (1, 0), (2, 3), (3, 9), (4, 0), (5, 0), (6, 0)] {
+            assert_eq!(c.take(&part(nth, accesses)), None);
+        }
+        let end = c.take(&part(7, 1)).unwrap();
+        assert!(matches!(end, PeriodEnd::Complete(accesses) if accesses.counts == [13, 1]));
     }
 
     #[test]
@@ -313,7 +333,7 @@ mod tests {
             periods in prop::collection::vec(prop::collection::vec(any::<bool>(), 40), 1..5),
         ) {
             let layout = layout(&[(4, 0, pages.div_ceil(2)), (5, 0, pages / 2 + 1)]);
-            let mut c = Collector::new(Regions::new(&layout), 9, PERIOD, 4);
+            let mut c = Collector::new(Regions::new(&layout, 1), 9, PERIOD, 4);
             for (number, accessed) in periods.iter().enumerate() {
                 let mut ends = Vec::new();
                 for index in 0..layout.pages() {

@@ -37,6 +37,7 @@ pub(crate) struct DamonSampler {
     /// Before the session in this order, so that its files are closed when the session removes it.
     trace: Option<TraceInstance>,
     collector: Option<Collector>,
+    layout: Option<Layout>,
     /// The kernel thread was turned on, or that was tried.
     is_on: bool,
     records: Vec<Record>,
@@ -62,6 +63,7 @@ impl DamonSampler {
             kdamond: Kdamond::new(roots, number),
             trace: None,
             collector: None,
+            layout: None,
             is_on: false,
             records: Vec::new(),
             ended_ns: 0,
@@ -72,8 +74,9 @@ impl DamonSampler {
 
 impl DamonSampler {
     fn begin(&mut self, layout: &Layout) -> Result<(), StepError> {
-        let regions = Regions::new(layout);
-        self.sampling.set_pages(regions.pages());
+        self.sampling.set_pages(layout.pages());
+        let regions = Regions::new(layout, self.sampling.parts());
+        self.layout = Some(layout.clone());
         self.turn_on(regions)
     }
 
@@ -105,18 +108,21 @@ impl DamonSampler {
         Ok(())
     }
 
-    /// Goes on with the same regions and another interval.
+    /// Goes on with the same layout and another interval.
     fn resample(&mut self) -> Result<(), StepError> {
-        let Some(collector) = self.collector.take() else { return Ok(()) };
+        let (Some(collector), Some(layout)) = (self.collector.take(), self.layout.take()) else {
+            return Ok(());
+        };
         self.ended_ns += process::cpu_ns(&self.roots, collector.pid()).unwrap_or(0);
         tracing::debug!(
             group = self.number,
             interval_us = self.sampling.interval().as_micros() as u64,
+            parts = self.sampling.parts(),
             "the interval between samples changes"
         );
         self.stop()?;
         self.check_ours()?;
-        let begun = self.turn_on(collector.into_regions());
+        let begun = self.begin(&layout);
         if begun.is_err() {
             self.stop()?;
         }
@@ -206,9 +212,9 @@ impl Sampler for DamonSampler {
                 }
             }
             if let Some(Accesses { accessed, counts }) = newest {
-                let samples = self.sampling.samples();
+                let samples = self.sampling.looks();
                 let interval_us = self.sampling.interval().as_micros() as u32;
-                if self.sampling.follow(&counts) {
+                if self.sampling.follow(&counts, samples) {
                     self.resample()?;
                 }
                 let counts = (samples > 1).then(|| AccessCounts {

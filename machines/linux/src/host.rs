@@ -424,6 +424,10 @@ impl Host {
             let costs = Costs::default();
             let period = Duration::from_millis(group.period_ms);
             let stop = group.stop.or_else(|| self.options.stop.clone());
+            let samples = match group.samples {
+                Samples::Several if group.by_range => Samples::OfParts,
+                samples => samples,
+            };
             let tracker = GroupTracker::new(
                 roots,
                 group.source,
@@ -440,7 +444,7 @@ impl Host {
                         .map(|(policy, device)| TableKeeper::new(Arc::clone(device), policy)),
                     stop: stop.clone(),
                 },
-                self.backend.sampler(roots, &self.session, slot, period, group.samples),
+                self.backend.sampler(roots, &self.session, slot, period, samples),
                 kernel(),
                 nodes.clone(),
                 Arc::clone(&tracker_state),

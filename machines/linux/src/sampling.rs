@@ -9,6 +9,10 @@
 //! Each sample of a page is a check that costs the kernel up to a microsecond. A bound on checks a
 //! second bounds the share of a processor, whatever the group's size: large groups are sampled less
 //! often, and in the end once a period.
+//!
+//! A range of 2 MB has many bits, and a sample that reads one of them tells little of the others. What
+//! the bound leaves over goes into parts of each range that are sampled apart: as many more looks at a
+//! program that is small enough.
 
 use std::time::Duration;
 
@@ -20,6 +24,9 @@ pub enum Samples {
     One,
     /// As often as suits the program, within bounds: a scan has a count for each page.
     Several,
+    /// The same where a page is a range of base pages: parts of it are sampled apart, and its count is
+    /// their sum.
+    OfParts,
 }
 
 /// Shortest interval.
@@ -30,6 +37,10 @@ const CHECKS_PER_S: f64 = 20_000.0;
 const FIRST: u32 = 20;
 const MOST: u32 = 240;
 const LEAST: u32 = 5;
+/// Parts of a range that are sampled apart, at most.
+const PARTS: u32 = 8;
+/// Parts of all ranges together, at most: setting one up takes the kernel up to a millisecond.
+const ALL_PARTS: u32 = 1024;
 /// Of the samples, the share from which on a page counts as accessed in nearly all.
 const NEARLY_ALL: f64 = 0.875;
 /// Share of the pages that may be accessed in nearly all.
@@ -70,19 +81,38 @@ impl Sampling {
         if most < LEAST { 1 } else { self.wanted.min(most) as u8 }
     }
 
+    /// Parts of a page that are sampled apart: a power of two.
+    pub fn parts(&self) -> u8 {
+        let samples = u32::from(self.samples());
+        if self.kind != Samples::OfParts || samples < 2 {
+            return 1;
+        }
+        let pages = self.pages.max(1) as u32;
+        let by_checks =
+            CHECKS_PER_S * self.period.as_secs_f64() / f64::from(samples) / f64::from(pages);
+        // The sum of their counts is a count.
+        let most = PARTS.min(by_checks as u32).min(ALL_PARTS / pages).min(MOST / samples).max(1);
+        1 << most.ilog2()
+    }
+
+    /// Looks at a page in a period: samples of all of its parts.
+    pub fn looks(&self) -> u8 {
+        self.samples() * self.parts()
+    }
+
     /// The time between two samples.
     pub fn interval(&self) -> Duration {
         self.period / u32::from(self.samples())
     }
 
-    /// Takes in in how many samples of a period each page was accessed. Says whether the interval is
-    /// another from now on.
-    pub fn follow(&mut self, counts: &[u8]) -> bool {
+    /// Takes in in how many looks of a period each page was found accessed, of so many. Says whether the
+    /// interval is another from now on.
+    pub fn follow(&mut self, counts: &[u8], looks: u8) -> bool {
         let before = self.samples();
         if before < 2 {
             return false;
         }
-        let samples = f64::from(before);
+        let samples = f64::from(looks);
         let mut pages_with = [0usize; 256];
         counts.iter().for_each(|&count| pages_with[usize::from(count)] += 1);
         let in_use = counts.len() - pages_with[0];
@@ -118,7 +148,7 @@ mod tests {
         let mut busy = sampling(400);
         for _ in 0..9 {
             let all = vec![busy.samples(); 400];
-            busy.follow(&all);
+            busy.follow(&all, busy.looks());
         }
         assert_eq!(busy.samples(), 50, "20,000 checks a second");
         // Not more often than every 5 ms, nor so rarely that counts tell nothing.
@@ -127,6 +157,29 @@ mod tests {
         assert_eq!(quick.samples(), 20);
         quick.period = Duration::from_millis(20);
         assert_eq!(quick.samples(), 1);
+    }
+
+    #[test]
+    fn what_the_bound_leaves_over_goes_into_parts_of_ranges() {
+        let parts = |pages: usize, period_ms: u64| {
+            let mut sampling = Sampling::new(Duration::from_millis(period_ms), Samples::OfParts);
+            sampling.set_pages(pages);
+            (sampling.samples(), sampling.parts())
+        };
+        // 20 samples a second of 8 parts of 50 ranges are 8,000 checks a second.
+        assert_eq!(parts(50, 1000), (20, 8));
+        assert_eq!(parts(50, 100), (20, 2));
+        assert_eq!(parts(300, 1000), (20, 2));
+        assert_eq!(parts(2000, 1000), (10, 1));
+        assert_eq!(parts(100_000, 1000), (1, 1));
+        let mut pages = sampling(50);
+        assert_eq!((pages.parts(), pages.looks()), (1, 20));
+        // Fewer samples leave room for more parts.
+        let mut quick = Sampling::new(Duration::from_millis(100), Samples::OfParts);
+        quick.set_pages(50);
+        assert!(quick.follow(&[1; 50], 40));
+        assert_eq!((quick.samples(), quick.parts(), quick.looks()), (10, 4, 40));
+        assert!(pages.follow(&[1; 50], 20));
     }
 
     #[test]
@@ -144,7 +197,7 @@ mod tests {
                     ((1.0 - (-rate / samples).exp()) * samples).round() as u8
                 };
                 let counts: Vec<u8> = (0..60).map(count).collect();
-                changes += u32::from(sampling.follow(&counts));
+                changes += u32::from(sampling.follow(&counts, sampling.looks()));
             }
             let samples = u32::from(sampling.samples());
             assert!(expected.contains(&samples), "{samples} for {busy} a second");
@@ -158,7 +211,7 @@ mod tests {
     #[test]
     fn a_group_at_rest_changes_nothing() {
         let mut sampling = sampling(60);
-        assert!(!sampling.follow(&[0; 60]));
+        assert!(!sampling.follow(&[0; 60], 20));
         assert_eq!(sampling.samples(), 20);
     }
 }

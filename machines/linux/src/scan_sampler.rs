@@ -65,12 +65,22 @@ impl BitReader for Device {
     }
 }
 
+/// Base pages of a range.
+const PAGES_OF_RANGE: u32 = 512;
+
+/// Of a range's count, the weight of a sample: a count holds eighths of a range's base pages.
+const LOOKS_OF_RANGE: u8 = 8;
+
 /// The scan of some processes.
 pub(crate) struct ScanSampler {
     reader: Arc<dyn BitReader>,
     period: Duration,
     sampling: Sampling,
     layout: Option<Layout>,
+    /// Of each page that is a range, the accessed ones of its base pages in the last scan, as if all of
+    /// them were mapped; empty where pages are no ranges.
+    accessed_of_range: Vec<u16>,
+    is_by_range: bool,
     /// The processes under watch.
     processes: BTreeMap<u32, OwnedFd>,
 }
@@ -83,7 +93,15 @@ impl ScanSampler {
     /// With a device that can scan.
     pub(crate) fn new(reader: Arc<dyn BitReader>, period: Duration, samples: Samples) -> Self {
         let sampling = Sampling::new(period, samples);
-        ScanSampler { reader, period, sampling, layout: None, processes: BTreeMap::new() }
+        ScanSampler {
+            reader,
+            period,
+            sampling,
+            layout: None,
+            accessed_of_range: Vec::new(),
+            is_by_range: samples == Samples::OfParts,
+            processes: BTreeMap::new(),
+        }
     }
 
     /// Reads and clears all bits. `Ok(None)` when no process of the layout is left. Where one
@@ -93,11 +111,21 @@ impl ScanSampler {
         let mut accessed = PageBits::new(layout.pages());
         let mut active = PageBits::new(layout.pages());
         let mut alive = false;
+        let of_range = &mut self.accessed_of_range;
+        of_range.clear();
+        of_range.resize(if self.is_by_range { layout.pages() } else { 0 }, 0);
         for (space, range) in spans(layout) {
             let Some(process) = self.processes.get(&space.0) else { continue };
             let target = Target::Process(process.as_fd());
-            let mut take =
-                |entry: &ScanEntry| note(layout, space, entry, &mut accessed, &mut active);
+            let mut take = |entry: &ScanEntry| {
+                note(layout, space, entry, &mut accessed, &mut active);
+                if !of_range.is_empty()
+                    && let Some(page) = layout.index(space, entry.addr)
+                {
+                    let (of, all) = (u32::from(entry.accessed), u32::from(entry.present.max(1)));
+                    of_range[page] = (of * PAGES_OF_RANGE).div_ceil(all).min(PAGES_OF_RANGE) as u16;
+                }
+            };
             match self.reader.scan(target, range, &mut take) {
                 Ok(()) => alive = true,
                 Err(e) if ended(&e) => {}
@@ -137,23 +165,35 @@ impl ScanSampler {
 struct Tally {
     samples: u8,
     counts: Vec<u8>,
+    /// Accessed base pages of each range, of all samples together.
+    of_range: Vec<u32>,
 }
 
 impl Tally {
-    fn add(&mut self, accessed: &PageBits) {
+    fn add(&mut self, accessed: &PageBits, of_range: &[u16]) {
         self.counts.resize(accessed.len(), 0);
+        self.of_range.resize(of_range.len(), 0);
         self.samples = self.samples.saturating_add(1);
         accessed
             .iter_ones()
             .for_each(|page| self.counts[page] = self.counts[page].saturating_add(1));
+        for (sum, &pages) in self.of_range.iter_mut().zip(of_range) {
+            *sum += u32::from(pages);
+        }
     }
 
-    /// What was accessed, and how often.
-    fn counts(self, interval: Duration) -> (PageBits, Option<AccessCounts>) {
+    /// What was accessed, and how often: of a range the share of its base pages.
+    fn counts(self, interval: Duration) -> (PageBits, AccessCounts) {
         let accessed = self.counts.iter().map(|&count| count > 0).collect();
         let interval_us = interval.as_micros() as u32;
-        let counts = self.counts.into();
-        (accessed, Some(AccessCounts { samples: self.samples, interval_us, counts }))
+        if self.of_range.is_empty() {
+            let counts = self.counts.into();
+            return (accessed, AccessCounts { samples: self.samples, interval_us, counts });
+        }
+        let weight = LOOKS_OF_RANGE.min(u8::MAX / self.samples.max(1));
+        let of = |sum: u32| (sum * u32::from(weight)).div_ceil(PAGES_OF_RANGE) as u8;
+        let counts = self.of_range.into_iter().map(of).collect();
+        (accessed, AccessCounts { samples: self.samples * weight, interval_us, counts })
     }
 }
 
@@ -241,7 +281,7 @@ impl Sampler for ScanSampler {
             }
             // An error stays until the last sample, which says what is wrong.
             if let Ok(Some(observed)) = self.scan() {
-                tally.add(&observed.accessed);
+                tally.add(&observed.accessed, &self.accessed_of_range);
             }
         }
         // Asked for late, the bits of several periods come as one.
@@ -250,11 +290,10 @@ impl Sampler for ScanSampler {
         match self.scan() {
             Ok(Some(mut observed)) => {
                 if samples > 1 {
-                    tally.add(&observed.accessed);
-                    (observed.accessed, observed.counts) = tally.counts(interval);
-                    if let Some(counts) = &observed.counts {
-                        self.sampling.follow(&counts.counts);
-                    }
+                    tally.add(&observed.accessed, &self.accessed_of_range);
+                    let (accessed, counts) = tally.counts(interval);
+                    self.sampling.follow(&counts.counts, counts.samples);
+                    (observed.accessed, observed.counts) = (accessed, Some(counts));
                 }
                 Ok(Waited::Complete { observed, superseded: (late as u32).saturating_sub(1) })
             }
@@ -351,6 +390,19 @@ mod tests {
 
     /// Each call of the device with each error: nothing stays watched, the next attempt succeeds,
     /// and no page is ever called unused that was not read.
+    #[test]
+    fn the_count_of_a_range_is_the_share_of_its_base_pages() {
+        let mut tally = Tally::default();
+        let all: PageBits = [true, true, true].into_iter().collect();
+        for of_range in [[512, 64, 1], [512, 64, 0], [512, 0, 0], [512, 0, 0]] {
+            tally.add(&all, &of_range);
+        }
+        let (_, counts) = tally.counts(Duration::from_millis(25));
+        assert_eq!((counts.samples, counts.interval_us), (32, 25_000));
+        // All of 4 times 512, 128 of them, and one, which is not nothing.
+        assert_eq!(*counts.counts, [32, 2, 1]);
+    }
+
     #[test]
     fn an_error_of_any_call_leaves_no_process_watched_and_no_page_looking_unused() {
         let two = layout(PageSize::Huge, &[(4, 3 * BLOCK, 2), (7, BLOCK, 1)]);
