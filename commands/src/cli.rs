@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     caches, compare, completions, coverage, daemon, dram, export, guard, heatmap, import, info,
     init, lab, machines, man, numactl, plan, policies, profile, rack, record, replay, report,
-    reproduce, restore, run, schema, sweep, top, watch, workloads,
+    reproduce, restore, run, schema, signals, sweep, top, watch, workloads,
 };
 
 /// Text below the commands in `--help` and in the manual page.
@@ -62,6 +62,7 @@ pub enum Command {
     Machines(machines::Arguments),
     Dram(dram::Arguments),
     Watch(watch::Arguments),
+    Signals(signals::Arguments),
     Status(daemon::StatusArguments),
     Explain(daemon::ExplainArguments),
     Top(top::Arguments),
@@ -102,6 +103,7 @@ impl Command {
             Command::Machines(a) => a.execute(),
             Command::Dram(a) => a.execute(),
             Command::Watch(a) => a.execute(),
+            Command::Signals(a) => a.execute(),
             Command::Status(a) => a.execute(),
             Command::Explain(a) => a.execute(),
             Command::Top(a) => a.execute(),

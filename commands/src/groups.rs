@@ -11,7 +11,10 @@ const GROUPS: [(&str, &[&str]); 9] = [
     ("Experiments", &["run", "compare", "sweep", "replay", "report"]),
     ("Recordings", &["record", "import", "export", "info", "caches"]),
     ("Planning", &["profile", "plan"]),
-    ("This host", &["watch", "status", "top", "explain", "heatmap", "reload", "restore"]),
+    (
+        "This host",
+        &["watch", "signals", "status", "top", "explain", "heatmap", "reload", "restore"],
+    ),
     ("Virtual machine and the Terrace kernel", &["lab", "numactl"]),
     ("Papers and hardware models", &["reproduce", "rack", "dram"]),
     ("What there is", &["policies", "workloads", "machines", "schema", "coverage"]),

@@ -15,6 +15,7 @@ use terrace_lab::{
 };
 use terrace_recordings::reference::CacheShape;
 use terrace_timed::config::{TierSpeed, TimedConfig};
+use terrace_timed::samples::SamplePlan;
 
 use crate::record::shape;
 use crate::show::{say, tell};
@@ -51,7 +52,8 @@ pub struct Arguments {
     #[arg(long, default_value_t = 300, value_name = "NS")]
     slow_latency_ns: u32,
     /// Kernel to boot: 'debian' (its package, fetched), 'debian-7.3' (that series, of Debian 13's
-    /// backports), 'terrace' (built by 'make kernel'), or the path of an image.
+    /// backports), 'terrace' (built by 'make kernel'), 'terrace-7.3' (by 'make kernel KERNEL=7.3'),
+    /// or the path of an image.
     #[arg(long, value_name = "KERNEL", default_value = "debian")]
     kernel: String,
     /// QEMU to emulate with: a path, a name on PATH, or a major version of Debian's packages for
@@ -101,6 +103,19 @@ pub struct Arguments {
     /// For '--clock memory': write its counts to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     clock_figures: Option<PathBuf>,
+    /// For '--clock memory': sample one in so many loads of programs that miss the last level, as a
+    /// processor's PEBS or IBS does it [default: none].
+    ///
+    /// The guest has the samples at a virtio port named 'terrace.samples', as the records of a perf
+    /// event; 'terrace signals --read-ms 1000' in the guest shows them.
+    #[arg(long, value_name = "LOADS", value_parser = clap::value_parser!(u32).range(1..))]
+    sample_reads: Option<u32>,
+    /// Of these samples, take at most so many a second: more throttle the event [default: 100000].
+    #[arg(long, value_name = "N", requires = "sample_reads")]
+    most_samples_per_s: Option<u64>,
+    /// Of these samples, lose one in so many on purpose [default: none].
+    #[arg(long, value_name = "N", requires = "sample_reads")]
+    lose_samples: Option<u32>,
     /// Words added to the kernel's command line.
     #[arg(long, value_name = "WORDS")]
     append: Option<String>,
@@ -208,6 +223,12 @@ impl Arguments {
             instructions_as_time: self.instructions_as_time
                 || self.clock == ClockKind::Instructions,
             memory_clock: memory_clock.map(Box::new),
+            samples: self.sample_reads.map(|accesses_per_sample| SamplePlan {
+                accesses_per_sample,
+                most_per_s: self.most_samples_per_s.unwrap_or(0),
+                lose_one_in: self.lose_samples.unwrap_or(0),
+                ..SamplePlan::default()
+            }),
             fast_bandwidth_mib_per_s: fast_mib_per_s,
             slow_bandwidth_mib_per_s: slow_mib_per_s,
             kernel_args: self
@@ -280,6 +301,7 @@ impl Arguments {
             };
             only(self.hardware.is_some(), "--hardware")?;
             only(self.clock_figures.is_some(), "--clock-figures")?;
+            only(self.sample_reads.is_some(), "--sample-reads")?;
             return Ok(None);
         }
         if let Some(name) = &self.hardware {

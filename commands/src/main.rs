@@ -42,6 +42,7 @@ mod restore;
 mod run;
 mod schema;
 mod show;
+mod signals;
 mod sweep;
 mod terminal;
 mod top;

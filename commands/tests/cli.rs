@@ -7,7 +7,7 @@ use common::{Place, Printed, with_results};
 use terrace_core::policies::REGISTRY;
 use terrace_results::{RunRow, read};
 
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "init",
     "run",
     "compare",
@@ -25,6 +25,7 @@ const COMMANDS: [&str; 20] = [
     "schema",
     "dram",
     "restore",
+    "signals",
     "coverage",
     "completions",
     "man",

@@ -31,6 +31,9 @@ use terrace_hardware::random::Random;
 use terrace_recordings::champsim::Instruction;
 use terrace_recordings::container::{ChunkKind, ContainerWriter};
 use terrace_recordings::import::{self, ImportOptions, Input};
+use terrace_recordings::perf_record::{
+    MemorySample, RecordReader, SampleFormat, put_lost, put_sample, put_throttle,
+};
 use terrace_recordings::period::{self, PeriodReader, PeriodWriter};
 use terrace_recordings::reference::{self, ReferenceReader};
 
@@ -133,6 +136,36 @@ fn compressed(bytes: &[u8]) -> Vec<Vec<u8>> {
     zlib.write_all(bytes).unwrap();
     let zst = zstd::stream::encode_all(bytes, 1).unwrap();
     vec![gz.finish().unwrap(), zst, zlib.finish().unwrap()]
+}
+
+fn perf_records() -> Vec<u8> {
+    let mut all = Vec::new();
+    for at in 1..20u64 {
+        let sample = MemorySample {
+            time_ns: at,
+            address: Some(at << 12),
+            physical: Some(at << 13),
+            ..MemorySample::default()
+        };
+        put_sample(&mut all, &sample);
+    }
+    put_lost(&mut all, 3);
+    put_throttle(&mut all, 21, true);
+    put_throttle(&mut all, 22, false);
+    all
+}
+
+/// Samples that live machines read; in pieces, as a port gives them.
+fn read_perf_records(bytes: &[u8]) -> Result<(), String> {
+    let mut reader = RecordReader::new(SampleFormat::of_memory());
+    let mut records = 0;
+    bytes.chunks(100).for_each(|piece| reader.push(piece, |_| records += 1));
+    let counts = reader.counts();
+    assert!(8 * records + counts.skipped_bytes <= bytes.len() as u64, "{counts:?}");
+    match counts.malformed {
+        0 => Ok(()),
+        places => Err(format!("{places} places without a record")),
+    }
 }
 
 fn period_recording() -> Vec<u8> {
@@ -246,6 +279,7 @@ fn targets() -> Vec<Target> {
             seeds: damon.chain((0..3).map(damon_binary)).chain(compressed(DAMON_JSON)).collect(),
             parse: |b| import_and_read("damon", b),
         },
+        Target { name: "perf records", seeds: vec![perf_records()], parse: read_perf_records },
         Target { name: "reference recording", seeds: vec![references], parse: read_references },
         Target {
             name: "reference chunks",

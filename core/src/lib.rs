@@ -9,7 +9,7 @@
 //! - [`page`]: page sizes, virtual ranges, and the [`page::Layout`] that numbers a group's pages;
 //! - [`bits`]: one bit per page;
 //! - [`scan`]: what a tracker observed in one period; [`counts`]: how often pages were accessed in
-//!   it;
+//!   it; [`sample_picker`]: which accesses are samples;
 //! - [`plan`]: the moves that a policy requests, and their outcome; [`operations`]: in how many
 //!   steps;
 //! - [`policy`]: the [`policy::Policy`] trait and how one is built by name;
@@ -49,6 +49,7 @@ pub mod policies;
 pub mod policy;
 pub mod projection;
 pub mod remap;
+pub mod sample_picker;
 pub mod scan;
 pub mod select;
 pub mod size;

@@ -64,6 +64,8 @@ pub struct DaemonConfig {
     pub max_groups: u32,
     /// Most processes of one group; a group with more is not managed.
     pub max_processes: usize,
+    /// Of the reads that miss the last level one in so many is sampled, where the host can; 0: none.
+    pub sample_reads: u32,
     /// Leave to change kernel settings that conflict, journaled, for as long as the daemon runs.
     pub fix_conflicts: bool,
     /// Fast nodes, where the firmware says nothing or the wrong thing.
@@ -104,6 +106,7 @@ impl Default for DaemonConfig {
             discover_ms: 2000,
             max_groups: 16,
             max_processes: 1024,
+            sample_reads: 0,
             fix_conflicts: true,
             fast_nodes: Vec::new(),
             slow_nodes: Vec::new(),

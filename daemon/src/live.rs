@@ -62,6 +62,7 @@ impl Live {
             dry_run: config.is_dry(),
             nodes: (!d.fast_nodes.is_empty()).then(|| (d.fast_nodes.clone(), d.slow_nodes.clone())),
             max_groups: d.max_groups,
+            sample_reads: d.sample_reads,
             ..HostOptions::new(intent(config))
         };
         let host = Host::open(options)?;
@@ -166,6 +167,9 @@ impl Machine for Live {
         let fast_nodes = topology.fast_nodes();
         let slow_nodes = topology.slow_nodes();
         let free = |n: &u32| numa::room(&self.roots, *n).unwrap_or_default().bytes();
+        let samples = self.host.samples();
+        let samples = samples
+            .map(|(source, counts)| format!("samples of reads by {source}: {}", counts.line()));
         let given = Some(self.latency_ratio).filter(|r| *r > 0.0);
         MachineStatus {
             fast_bytes: total(&fast_nodes),
@@ -175,7 +179,7 @@ impl Machine for Live {
             slow_bytes: total(&slow_nodes),
             source: topology.source.to_string(),
             latency_ratio: given.or_else(|| stated_ratio(topology)),
-            notes: self.notes.clone(),
+            notes: self.notes.iter().cloned().chain(samples).collect(),
             mechanism: self.host.mechanism().to_owned(),
             guard_deaths: self.guard.deaths,
             is_guarded: self.guard.is_guarded,

@@ -135,8 +135,9 @@ pub struct MachineSpec {
     #[serde(skip_serializing_if = "Fidelity::is_interval")]
     #[serde(alias = "depth")]
     pub fidelity: Fidelity,
-    /// Of a workload of kind "profile", and of any at trace fidelity, one read from memory in so
-    /// many is sampled and told to policies; 0: none is.
+    /// Of a workload of kind "profile", of any at trace fidelity, where a virtual machine's clock knows
+    /// the memory, and on a host whose processor samples, one read from memory in so many is sampled
+    /// and told to policies; 0: none is.
     #[serde(skip_serializing_if = "is_zero")]
     pub sample_reads: u32,
     /// At trace fidelity, and where a virtual machine's clock knows the memory: the machine's

@@ -272,6 +272,7 @@ pub(crate) fn options(run: &Run<'_>) -> HostOptions {
         fix_conflicts: run.request.fix_conflicts,
         max_groups: groups.len() as u32,
         mechanisms: machine.mechanisms,
+        sample_reads: machine.sample_reads,
         nodes: (!machine.fast_nodes.is_empty())
             .then(|| (machine.fast_nodes.clone(), machine.slow_nodes.clone())),
         ..HostOptions::new(Intent::of(groups.iter().map(|g| g.page_size)))
@@ -380,13 +381,17 @@ fn under_policies(
     if let Some(error) = died {
         return Err(error.into());
     }
+    let samples = host.samples();
     let mut results: Vec<Option<WorkloadResult>> = Vec::new();
     let mut details = BTreeMap::new();
     for (name, session) in names.iter().zip(sessions) {
         let events = session.as_ref().map(Session::events);
         let result = session.map(Session::finish).transpose()?;
         if let (Some(events), Some(result)) = (events, &result) {
-            details.insert(*name, json!({ "events": events, "results": result.details }));
+            let of_host = samples.as_ref().map(|(_, counts)| counts);
+            let detail =
+                json!({ "events": events, "results": result.details, "host_samples": of_host });
+            details.insert(*name, detail);
         }
         results.push(result);
     }
@@ -406,6 +411,9 @@ fn under_policies(
         }
     })?;
     counts.rows.into_iter().try_for_each(|row| tables.table_pages(row))?;
+    if let Some((source, counts)) = &samples {
+        events.event(Event::Note(&format!("samples of reads by {source}: {}", counts.line())));
+    }
     Ok(rows)
 }
 

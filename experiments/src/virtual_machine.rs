@@ -13,6 +13,7 @@ use terrace_lab::{
 };
 use terrace_linux::rivals;
 use terrace_results::{ALL_FAST, HeatRow, PeriodRow, RunRow, TablePagesRow, path, read};
+use terrace_timed::samples::SamplePlan;
 use terrace_workloads::kinds::LiveProgram;
 
 use crate::backend::Backend;
@@ -188,6 +189,11 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Mach
             .saturating_add(OVERHEAD),
         instructions_as_time,
         memory_clock,
+        samples: (wanted.sample_reads > 0).then(|| SamplePlan {
+            accesses_per_sample: wanted.sample_reads,
+            seed: experiment.seed,
+            ..SamplePlan::default()
+        }),
         count_accesses: count_accesses.then(CountedCaches::default),
         // What programs do to set themselves up is of no period.
         count_after: timed::before_periods(experiment) as u32,
@@ -395,9 +401,16 @@ fn compare(
 
 /// The experiment as the guest runs it: its machine is there already.
 fn in_guest(experiment: &Experiment) -> Experiment {
-    let MachineSpec { fast_nodes, slow_nodes, mechanisms, full, .. } = experiment.machine.clone();
-    let machine =
-        MachineSpec { fast_nodes, slow_nodes, mechanisms, full, ..MachineSpec::default() };
+    let MachineSpec { fast_nodes, slow_nodes, mechanisms, full, sample_reads, .. } =
+        experiment.machine.clone();
+    let machine = MachineSpec {
+        fast_nodes,
+        slow_nodes,
+        mechanisms,
+        full,
+        sample_reads,
+        ..MachineSpec::default()
+    };
     Experiment { machine, ..experiment.clone() }
 }
 

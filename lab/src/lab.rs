@@ -113,7 +113,9 @@ impl Lab {
         let bound = self.machine.boot_timeout.saturating_mul(times);
         let plugin = counting.as_ref().map(Counting::plugin_argument);
         let plugin = plugin.or_else(|| timing.as_ref().map(Timing::plugin_argument));
-        let end = self.run_guest(job, (&qemu, &kernel), &accel, bound, plugin, &mut event)?;
+        let mut plugin_args: Vec<String> = timing.iter().flat_map(Timing::port_arguments).collect();
+        plugin_args.extend(plugin.into_iter().flat_map(|plugin| ["-plugin".to_owned(), plugin]));
+        let end = self.run_guest(job, (&qemu, &kernel), &accel, bound, plugin_args, &mut event)?;
         let accesses = counting.zip(counted).map(|(counting, caches)| counting.finish(caches));
         let accesses = accesses.transpose()?;
         let clock = match timing.map(Timing::finish).transpose() {
@@ -144,7 +146,7 @@ impl Lab {
         (qemu, kernel): (&QemuProgram, &Path),
         accel: &AccelChoice,
         boot_bound: Duration,
-        plugin: Option<String>,
+        plugin_args: Vec<String>,
         event: &mut dyn FnMut(Event),
     ) -> Result<GuestEnd, LabError> {
         let trailer = random_trailer()?;
@@ -160,12 +162,12 @@ impl Lab {
         let mut kernel_args = self.machine.kernel_args.clone();
         // Behind the ports, whose names in the guest have the number of their virtio device.
         extra_qemu_args.extend(self.machine.root.iter().flat_map(|disk| root::qemu_args(disk)));
-        if let Some(plugin) = plugin {
+        if !plugin_args.is_empty() {
             if !self.machine.begins_marked {
                 root.bytes("/.lab/begin-counting", Mark::Begin.program(), 0o700)?;
             }
             root.bytes("/.lab/end-counting", Mark::End.program(), 0o700)?;
-            extra_qemu_args.extend(["-plugin".to_owned(), plugin]);
+            extra_qemu_args.extend(plugin_args);
         }
         if self.machine.memory_clock.is_some() {
             kernel_args.extend(timed::kernel_args(qemu.version));
@@ -242,14 +244,20 @@ impl Lab {
         let probe = GuestJob::new("true").timeout(2 * PROBE_BOUND);
         // A system of its own takes longer to start than the bound.
         let bare = Self { machine: Machine { root: None, ..self.machine.clone() }, ..self.clone() };
-        let (works, reason) =
-            match bare.run_guest(&probe, (qemu, kernel), &kvm, PROBE_BOUND, None, &mut |_| {}) {
-                Ok(end) => (true, format!("a guest came up under KVM in {} ms", end.boot_ms)),
-                Err(error) => match probe_failure(&error) {
-                    Some(reason) => (false, reason),
-                    None => return Err(error),
-                },
-            };
+        let (works, reason) = match bare.run_guest(
+            &probe,
+            (qemu, kernel),
+            &kvm,
+            PROBE_BOUND,
+            Vec::new(),
+            &mut |_| {},
+        ) {
+            Ok(end) => (true, format!("a guest came up under KVM in {} ms", end.boot_ms)),
+            Err(error) => match probe_failure(&error) {
+                Some(reason) => (false, reason),
+                None => return Err(error),
+            },
+        };
         accel::remember(&self.cache, &Verdict { key, works, reason: reason.clone() })?;
         Ok(AccelChoice { kvm: works, reason })
     }

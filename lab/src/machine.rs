@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use terrace_timed::config::TimedConfig;
+use terrace_timed::samples::SamplePlan;
 
 use crate::accel::Accel;
 use crate::accesses::CountedCaches;
@@ -107,6 +108,9 @@ pub struct Machine {
     /// software emulation, which it asks for, in one thread. How many processors there are and how
     /// large the tiers are is said above.
     pub memory_clock: Option<Box<TimedConfig>>,
+    /// With a clock that knows the memory: samples of accesses that miss the last level, as a
+    /// processor's PEBS or IBS gives them, at a port of the guest named `terrace.samples`.
+    pub samples: Option<SamplePlan>,
     /// Count what goes to which node, behind these caches. Needs software emulation, which it
     /// asks for.
     pub count_accesses: Option<CountedCaches>,
@@ -154,6 +158,7 @@ impl Default for Machine {
             five_levels: false,
             instructions_as_time: false,
             memory_clock: None,
+            samples: None,
             count_accesses: None,
             count_pages: None,
             count_apart: None,
@@ -229,6 +234,20 @@ impl Machine {
                 "a clock that knows the memory, which counts them behind its own caches".into(),
                 "one of them",
             );
+        }
+        if let Some(samples) = &self.samples {
+            if self.memory_clock.is_none() {
+                return invalid(
+                    "sampling accesses",
+                    "a clock that knows no memory".into(),
+                    "one that does, which has the caches that accesses miss",
+                );
+            }
+            samples.check().map_err(|e| LabError::Invalid {
+                what: "the samples of accesses",
+                got: e.to_string(),
+                expected: "samples that can be taken".to_owned(),
+            })?;
         }
         for (what, value) in [
             ("the fast tier's latency", self.fast_latency_ns),

@@ -1,12 +1,13 @@
 //! A machine whose clock knows the memory: what its plug-in is handed, and what it has counted.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use terrace_recorder::nodes::NodeRange;
 use terrace_timed::config::{ClockPlan, TierRange, TimedConfig};
 use terrace_timed::figures::Figures;
+use terrace_timed::samples::SamplePlan;
 
 use crate::accesses::ranges;
 use crate::error::{Doing, LabError};
@@ -21,6 +22,15 @@ const NEW_INTERFACE: u32 = 4;
 /// Since this version a full buffer of translated code can be thrown away while a plug-in has several
 /// processors (the plug-in's `code_buffer`).
 const THROWS_CODE_AWAY_SINCE: QemuVersion = version(8, 0);
+
+/// Number and name of the guest's port with samples; the lab's own are before it.
+const PORT: u32 = 5;
+const PORT_NAME: &str = "terrace.samples";
+
+/// A path as the value of an argument of QEMU's, which has commas in its own way.
+fn quoted(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
 
 const fn version(major: u32, minor: u32) -> QemuVersion {
     QemuVersion { major, minor }
@@ -96,6 +106,8 @@ pub(crate) struct Timing {
     plugin: PathBuf,
     /// This QEMU must not throw away what it has translated.
     once: bool,
+    /// The guest has a port with samples.
+    samples: bool,
 }
 
 impl Timing {
@@ -118,7 +130,10 @@ impl Timing {
                 what: "the plug-in that keeps the clock".to_owned(),
                 remedy: e.to_string(),
             })?;
+        let physical = guest_ranges(machine);
+        let samples = machine.samples.clone().map(|samples| SamplePlan { physical, ..samples });
         let plan = ClockPlan {
+            samples: samples.clone(),
             ranges: if new { guest_ranges(machine) } else { block_ranges(machine) },
             direct_map: (new && !machine.five_levels).then_some(DIRECT_MAP),
             config: sized(machine, config),
@@ -139,7 +154,25 @@ impl Timing {
                 .doing("make a copy of the plug-in for this QEMU")?;
             plugin = copy;
         }
-        Ok(Self { folder, plugin, once: machine.cpus > 1 && qemu < THROWS_CODE_AWAY_SINCE })
+        let once = machine.cpus > 1 && qemu < THROWS_CODE_AWAY_SINCE;
+        Ok(Self { folder, plugin, once, samples: samples.is_some() })
+    }
+
+    /// The socket that the plug-in writes samples to, and QEMU has as a port of the guest.
+    fn socket(&self) -> Option<PathBuf> {
+        self.samples.then(|| self.folder.path().join("samples"))
+    }
+
+    /// QEMU's arguments for that port, behind those of the lab's own.
+    pub fn port_arguments(&self) -> Vec<String> {
+        let Some(socket) = self.socket() else { return Vec::new() };
+        let path = quoted(&socket);
+        vec![
+            "-chardev".to_owned(),
+            format!("socket,id=samples,path={path},server=on,wait=off"),
+            "-device".to_owned(),
+            format!("virtserialport,chardev=samples,nr={PORT},name={PORT_NAME}"),
+        ]
     }
 
     fn results(&self) -> PathBuf {
@@ -148,13 +181,13 @@ impl Timing {
 
     /// QEMU's argument after `-plugin`.
     pub fn plugin_argument(&self) -> String {
-        // QEMU's own way to have a comma in a value.
-        let of = |path: PathBuf| path.to_string_lossy().replace(',', ",,");
+        let samples = self.socket().map(|socket| format!(",samples={}", quoted(&socket)));
         format!(
-            "{},clock={},results={}{}",
-            of(self.plugin.clone()),
-            of(self.folder.path().join("plan.toml")),
-            of(self.results()),
+            "{},clock={},results={}{}{}",
+            quoted(&self.plugin),
+            quoted(&self.folder.path().join("plan.toml")),
+            quoted(&self.results()),
+            samples.unwrap_or_default(),
             if self.once { ",once=on" } else { "" }
         )
     }

@@ -10,6 +10,7 @@
 //! - [`period`]: the period recording (`.trec`): per group and period the scan, the budget, the
 //!   decision and its outcome;
 //! - [`reference`]: the reference recording (`.tref`): each load and store of a real program;
+//! - [`perf_record`]: the records in which Linux reports sampled accesses of memory;
 //! - [`import`], [`export`]: from files of other tools, and to them;
 //! - [`survey`]: the totals of a recording;
 //! - [`profile`]: the profile (`.tprof`): the cost of each interval of a program with fast and with
@@ -25,6 +26,7 @@ pub mod error;
 pub mod export;
 pub mod import;
 pub mod mixed;
+pub mod perf_record;
 pub mod period;
 pub mod profile;
 pub mod reference;

@@ -39,6 +39,18 @@ impl Mechanisms {
     }
 }
 
+/// By what accessed bits of pages are read here; or why they cannot be.
+pub fn accessed_bits(roots: &Roots) -> Result<String, String> {
+    let scans = Device::open_at(&roots.tiermem()).is_ok_and(|device| device.features().scan());
+    match (scans, roots.kdamonds().exists()) {
+        (true, _) => Ok("scan: the Terrace kernel's own (TM_SCAN)".to_owned()),
+        (false, true) => Ok("damon: a stock kernel's, a bit a page or samples of it".to_owned()),
+        (false, false) => {
+            Err("this kernel has neither DAMON nor the Terrace kernel's scan".to_owned())
+        }
+    }
+}
+
 /// Threads that copy a batch of pages, at most (Nimble paper, section 4.2: four saturate a link).
 const COPY_THREADS: usize = 4;
 

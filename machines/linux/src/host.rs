@@ -23,6 +23,8 @@ use crate::numa;
 use crate::page_tables::{self, Inherited, TableKeeper};
 use crate::ranges::{PagemapFolios, RangeKernel};
 use crate::roots::Roots;
+use crate::samples::SampleError;
+use crate::samples::hub::{SampleCounts, SampleHub};
 use crate::sampling::Samples;
 use crate::session::{GuardHealth, Session, SessionError};
 use crate::tiermem::{TablePolicy, TiermemError};
@@ -53,6 +55,8 @@ pub struct HostOptions {
     pub nodes: Option<(Vec<u32>, Vec<u32>)>,
     /// By what pages are tracked and moved.
     pub mechanisms: Mechanisms,
+    /// Of the accesses that miss the last level, one in so many is sampled where the host can; 0: none.
+    pub sample_reads: u32,
     /// Most groups at the same time; with DAMON each has a kernel thread kept ready.
     pub max_groups: u32,
     /// Ends all groups when it is set: see [`crate::signals::stop_flag`].
@@ -72,6 +76,7 @@ impl HostOptions {
             observe_only: false,
             nodes: None,
             mechanisms: Mechanisms::Auto,
+            sample_reads: 0,
             max_groups: 8,
             stop: None,
         }
@@ -172,6 +177,9 @@ pub enum HostError {
     /// The mechanisms that were asked for are not there.
     #[error(transparent)]
     Mechanisms(#[from] TiermemError),
+    /// Reads cannot be sampled here.
+    #[error("sample_reads: {0}; expected 0 here, or a host that samples ('terrace signals')")]
+    Samples(#[from] SampleError),
     /// A group cannot be managed.
     #[error("group '{name}': {message}")]
     Group {
@@ -191,7 +199,10 @@ impl HostError {
     pub fn is_permanent(&self) -> bool {
         match self {
             HostError::Conflicts(conflicts) => conflicts.iter().any(|c| c.name != "damon_user"),
-            HostError::Nodes(_) | HostError::Mechanisms(_) | HostError::Group { .. } => true,
+            HostError::Nodes(_)
+            | HostError::Mechanisms(_)
+            | HostError::Samples(_)
+            | HostError::Group { .. } => true,
             HostError::Session(_) | HostError::File(_) | HostError::Restore(_) => false,
         }
     }
@@ -223,6 +234,8 @@ pub struct Host {
     slots: Vec<bool>,
     /// Flushes that all groups together may make.
     flushes: FlushBudget,
+    /// Samples of reads, where they are wanted.
+    samples: Option<Arc<SampleHub>>,
     /// Whether what groups share was taken and set.
     taken: bool,
 }
@@ -280,7 +293,22 @@ impl Host {
         }
         let slots = vec![false; options.max_groups as usize];
         let flushes = FlushBudget::default();
-        Ok(Host { options, topology, backend, conflicts, session, slots, flushes, taken: false })
+        let samples = match options.sample_reads {
+            0 => None,
+            reads => Some(SampleHub::open(&options.roots, reads)?),
+        };
+        Ok(Host {
+            options,
+            topology,
+            backend,
+            conflicts,
+            session,
+            slots,
+            flushes,
+            samples,
+            shared_memory: Arc::default(),
+            taken: false,
+        })
     }
 
     /// Ends a dry run: changes what the start would have changed. Nothing where it is none.
@@ -323,6 +351,11 @@ impl Host {
     /// By what pages are tracked and moved, and why, in a line.
     pub fn mechanism(&self) -> &str {
         self.backend.reason()
+    }
+
+    /// Where samples of reads come from, and what became of them; nothing where none are wanted.
+    pub fn samples(&self) -> Option<(String, SampleCounts)> {
+        self.samples.as_ref().map(|hub| (hub.source(), hub.counts()))
     }
 
     /// Whether what was changed is guarded; a guard that has died is replaced. To be called again
@@ -438,6 +471,7 @@ impl Host {
                     cap_pages: group.cap_pages,
                     keep_empty: group.keep_empty,
                     flush: group.flush.then(|| self.flushes.clone()),
+                    samples: self.samples.as_ref().map(|hub| hub.join(slot as u32)),
                     tables: group
                         .tables
                         .zip(self.backend.device())

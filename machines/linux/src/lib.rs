@@ -11,7 +11,7 @@
 //! - tracking: [`damon`] (frozen regions), [`ring`] and [`trace`] (its records), [`collect`]
 //!   (records to periods); `sampler` (what reads accessed bits, a trait), `damon_sampler`,
 //!   [`sampling`] (how often), `scan_sampler` (the Terrace kernel's scan); [`flush`] (what stays in a TLB shows no use),
-//!   [`tracker`], `untracked` (why memory is not tracked);
+//!   [`samples`] (of reads, by the processor or an emulator), [`tracker`], `untracked` (why memory is not tracked);
 //! - moving: [`kernel`] (the calls, as a trait that tests replace), `ranges` (2 MB whatever maps
 //!   them), [`mover`],
 //!   [`batch_size`] (how many pages a call), [`costs`];
@@ -21,7 +21,7 @@
 //!   [`guard`] (restores when the run is killed), [`session`] (the three together), [`signals`];
 //! - [`conflicts`] (what stands in the way) and [`host`] (all of it for one run).
 //!
-//! Everything unsafe is in [`raw`] and `tiermem_raw`.
+//! Everything unsafe is in [`raw`], `tiermem_raw` and `pmu_raw`.
 
 pub mod backend;
 pub mod batch_size;
@@ -55,6 +55,7 @@ pub mod ring;
 pub mod rivals;
 pub mod roots;
 mod sampler;
+pub mod samples;
 pub mod sampling;
 mod scan_sampler;
 pub mod session;

@@ -69,6 +69,16 @@ impl Roots {
         self.sys.join("kernel/tracing")
     }
 
+    /// A unit of the processor or the kernel that counts events.
+    pub fn event_source(&self, name: &str) -> PathBuf {
+        self.sys.join("bus/event_source/devices").join(name)
+    }
+
+    /// Ports of a virtual machine.
+    pub fn virtio_ports(&self) -> PathBuf {
+        self.sys.join("class/virtio-ports")
+    }
+
     /// The Terrace kernel's device.
     pub fn tiermem(&self) -> PathBuf {
         self.dev.join("tiermem")

@@ -38,6 +38,7 @@ use crate::process;
 use crate::ranges;
 use crate::roots::Roots;
 use crate::sampler::{Observed, Sampler, StepError, Waited};
+use crate::samples::hub::GroupSamples;
 use crate::untracked::Measured;
 
 /// Time that looking for changes may take, as a share of the period.
@@ -66,6 +67,8 @@ pub struct TrackerOptions {
     pub keep_empty: bool,
     /// Flushes of translations that may be made as periods begin; none where it is `None`.
     pub flush: Option<FlushBudget>,
+    /// Samples of its reads, where the host gives any.
+    pub(crate) samples: Option<GroupSamples>,
     /// Places the page tables of its processes, if they are to be placed.
     pub(crate) tables: Option<TableKeeper>,
     /// Ends the group when it is set.
@@ -91,6 +94,8 @@ pub struct GroupTracker {
     /// A loss that is still to be told.
     untold: Option<(u32, String)>,
     check: CheckPace,
+    /// How often the frames are read by which samples are attributed to pages.
+    frames: CheckPace,
     rebuild_took: Option<Duration>,
     /// Pages that went unseen since the layout was right, summed over periods.
     missed_page_periods: f64,
@@ -163,6 +168,7 @@ impl GroupTracker {
             lost: 0,
             untold: None,
             check: CheckPace::default(),
+            frames: CheckPace::default(),
             rebuild_took: None,
             missed_page_periods: 0.0,
             counted: 0,
@@ -199,10 +205,21 @@ impl GroupTracker {
             }
         }
         let Some(watch) = &mut self.watch else { return Ok(self.end()?) };
+        // Moves of the last plan are made.
+        if let Some(samples) = &self.options.samples
+            && (self.frames.due() || !samples.follows(&watch.group.layout))
+        {
+            let begin = Instant::now();
+            samples.follow(&watch.group.layout)?;
+            self.frames.took(begin.elapsed(), self.options.period);
+        }
         let stop = self.options.stop.as_ref();
         let interval = self.sampler.interval();
         let mut flushed = Instant::now();
         let mut tick = || {
+            if let Some(samples) = &self.options.samples {
+                samples.poll();
+            }
             // Once a sample, or pages that stay in a TLB would look unused in all but the first.
             if interval < self.options.period && flushed.elapsed() >= interval {
                 flushed = Instant::now();
@@ -252,6 +269,9 @@ impl GroupTracker {
         let mut scan = Scan::new(self.period, layout, observed.accessed, fast);
         scan.active = observed.active;
         scan.counts = observed.counts;
+        if let Some(samples) = &self.options.samples {
+            add_samples(&mut scan, samples);
+        }
         scan.lost_periods = std::mem::take(&mut self.lost);
         self.period += 1;
         self.costs.tracked_pages().set(present);
@@ -509,6 +529,21 @@ impl GroupTracker {
         self.turn_off()?;
         Ok(Observation::Ended)
     }
+}
+
+/// Adds the samples of the period. A page of which a read was sampled was accessed, whatever its bit
+/// says: in one sample of its bit at least.
+fn add_samples(scan: &mut Scan, samples: &GroupSamples) {
+    let Some(counters) = samples.take(&scan.layout, &scan.fast) else { return };
+    for (page, &count) in counters.samples.iter().flat_map(|samples| samples.iter().enumerate()) {
+        if count > 0 && !scan.accessed.get(page) {
+            scan.accessed.set(page, true);
+            if let Some(counts) = &mut scan.counts {
+                Arc::make_mut(&mut counts.counts)[page] = 1;
+            }
+        }
+    }
+    scan.counters = Some(Arc::new(counters));
 }
 
 /// Whether the address spaces that have pages belong to the same processes.

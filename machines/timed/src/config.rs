@@ -8,6 +8,7 @@ use terrace_hardware::tier::queueing::QueueingConfig;
 use terrace_hardware::tier::{TierConfig, TierModel};
 use terrace_hardware::units::Bytes;
 
+use crate::samples::SamplePlan;
 use crate::tables::TABLES_BYTES;
 
 /// The machine whose processor is used where none is named.
@@ -61,6 +62,9 @@ pub struct ClockPlan {
     /// be read: the guest's own page tables are walked then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direct_map: Option<u64>,
+    /// Samples of its memory accesses, where they are wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<SamplePlan>,
     /// The machine.
     pub config: TimedConfig,
 }
@@ -85,6 +89,12 @@ impl TierRange {
     pub fn find(&self, address: u64) -> Option<(usize, u64)> {
         let at = address.wrapping_sub(self.start);
         (at < self.bytes).then_some((self.tier, self.offset + at))
+    }
+
+    /// The address of this place in a tier, where it is of this range.
+    pub fn address(&self, (tier, place): (usize, u64)) -> Option<u64> {
+        let at = place.wrapping_sub(self.offset);
+        (tier == self.tier && at < self.bytes).then_some(self.start + at)
     }
 }
 
@@ -220,7 +230,9 @@ mod tests {
         config.check().unwrap();
         let of = |tier, start, bytes| TierRange { tier, start, bytes, offset: 0 };
         let ranges = vec![of(0, 0, 1 << 30), of(1, 2 << 30, 2 << 30)];
-        let plan = ClockPlan { ranges, direct_map: Some(0xFFFF_8880_0000_0000), config };
+        let samples = Some(SamplePlan { physical: ranges.clone(), ..SamplePlan::default() });
+        let direct_map = Some(0xFFFF_8880_0000_0000);
+        let plan = ClockPlan { ranges, direct_map, samples, config };
         assert_eq!(ClockPlan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
     }
 

@@ -11,6 +11,7 @@
 //! - [`decode`] and [`flow`]: which loads need which, from instruction bytes;
 //! - [`tables`]: translations, as far as an emulator without register access reports them;
 //! - [`machine`]: the processors in time;
+//! - [`samples`]: sampled accesses, as a processor and Linux would give them;
 //! - [`figures`]: its counters.
 
 pub mod clock;
@@ -19,4 +20,5 @@ pub mod decode;
 pub mod figures;
 pub mod flow;
 pub mod machine;
+pub mod samples;
 pub mod tables;

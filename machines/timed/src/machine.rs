@@ -17,12 +17,17 @@ use crate::clock::Clock;
 use crate::config::{TimedConfig, TimedError};
 use crate::figures::{Figures, TierFigures};
 use crate::flow::{Block, LOADS, NO_LOAD, REGISTERS, Site, Sources};
+use crate::samples::{Miss, Sampling};
 use crate::tables::{GuestWalk, TABLES_BYTES, Tables};
 
 /// Lines of a processor that may be under way, by their low bits.
 const LINES: usize = 32;
 /// A load that is served sooner delays no instruction worth following.
 const NEAR: u64 = 3;
+
+/// A cycle of the clock that the guest's kernel takes for the processor's: a thousand million a second,
+/// as the emulator's clock counts.
+const CYCLE_PS: u64 = 1000;
 
 /// A core goes on by so much beyond a load that another load waits for, so that its time, and the
 /// clock, are not far behind its execution: a window's instructions take less where they are not
@@ -190,7 +195,19 @@ impl TimedMachine {
             follow_loads: config.follow_loads,
             starts,
             names: config.hardware.tiers.iter().map(|tier| tier.name.clone()).collect(),
+            samples: None,
         })
+    }
+
+    /// Samples memory accesses from now on.
+    pub fn sample(&mut self, samples: Sampling) {
+        self.samples = Some(samples);
+    }
+
+    /// Records of samples that wait to be taken, where there are new ones.
+    #[inline]
+    pub fn records(&mut self) -> Option<&mut Vec<u8>> {
+        self.samples.as_mut().and_then(Sampling::ring)
     }
 
     /// Number of processors.
@@ -322,6 +339,7 @@ impl TimedMachine {
             }
             dependence = Dependence::Until(Picoseconds(known));
         }
+        let issued = self.node.core(cpu).issue_time(dependence).0;
         processor.references += 1;
         let starts = &self.starts;
         let physical = || place().map(|(tier, at)| starts[tier] + at);
@@ -347,6 +365,22 @@ impl TimedMachine {
             misses[0] += 1;
             misses[1] += u64::from(level > Level::L2);
             misses[2] += u64::from(level > Level::Llc);
+            if level > Level::Llc
+                && !processor.block.kernel
+                && let Some(samples) = &mut self.samples
+                && samples.picks(access.store)
+                && let Some(place) = place()
+            {
+                let core = self.node.core(cpu);
+                let took = if access.store { 0 } else { core.last_load().0.saturating_sub(issued) };
+                samples.take(Miss {
+                    time_ns: self.start_ns + core.now().0 / 1000,
+                    address: access.address,
+                    place,
+                    store: access.store,
+                    weight_cycles: took / CYCLE_PS,
+                });
+            }
         }
         if access.store {
             return true;

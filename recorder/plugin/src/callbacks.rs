@@ -47,7 +47,8 @@ pub extern "C" fn qemu_plugin_install(
     let path = |name| arguments.iter().find_map(|a| a.strip_prefix(name)).map(str::to_owned);
     let installed = match (path("clock="), path("counts=")) {
         (Some(clock), _) => {
-            install_clock(id, target, &clock, path("results="), path("once=").is_some())
+            let files = [path("results="), path("samples=")];
+            install_clock(id, target, &clock, files, path("once=").is_some())
         }
         (_, Some(counts)) => {
             let left_out = path("after=").and_then(|n| n.parse().ok()).unwrap_or(0);
@@ -104,7 +105,7 @@ fn install_clock(
     id: Id,
     target: &CStr,
     path: &str,
-    results: Option<String>,
+    [results, samples]: [Option<String>; 2],
     once: bool,
 ) -> Result<(), String> {
     check(target)?;
@@ -113,7 +114,7 @@ fn install_clock(
     let results = results.ok_or("no results=PATH; start it with 'terrace lab --clock memory'")?;
     let file = OpenOptions::new().append(true).create(true).open(&results);
     let file = file.map_err(|e| format!("{results}: {e}"))?;
-    timed::begin(id, plan, file, once)?;
+    timed::begin(id, plan, file, samples.map(Into::into), once)?;
     // SAFETY: a function of QEMU with the signature that it documents.
     unsafe { qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, timed::on_translate) };
     Ok(())

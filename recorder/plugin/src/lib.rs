@@ -13,6 +13,7 @@
 //! - [`nodes`]: in a whole emulated machine instead, accesses by memory node;
 //! - [`timed`]: in one whose clock knows the memory, what everything takes; [`clock`], QEMU's; and
 //!   [`code_buffer`], which must not be full; [`registers`], with which a newer one has page tables;
+//!   [`samples`], of its accesses;
 //! - [`system_calls`]: events from system calls;
 //! - [`exec`]: goes on recording in a program that the process executes;
 //! - [`maps`]: the process's memory map and command line.
@@ -25,6 +26,7 @@ mod maps;
 mod nodes;
 mod qemu;
 mod registers;
+mod samples;
 mod system_calls;
 mod thread;
 mod timed;

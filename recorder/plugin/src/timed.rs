@@ -10,6 +10,7 @@ use std::ffi::{c_uint, c_void};
 use std::fs::File;
 use std::hash::Hash;
 use std::io::Write;
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
@@ -17,12 +18,14 @@ use terrace_recorder::nodes::Mark;
 use terrace_timed::config::{ClockPlan, TierRange, TimedConfig};
 use terrace_timed::flow::{self, Block, Effect, Site};
 use terrace_timed::machine::{Access, TimedMachine};
+use terrace_timed::samples::Sampling;
 use terrace_timed::tables::GuestWalk;
 
 use crate::clock::QemuClock;
 use crate::code_buffer::CodeBuffer;
 use crate::qemu::{self, Block as QemuBlock, Id, MemInfo};
 use crate::registers::Registers;
+use crate::samples::SamplePort;
 
 /// Accesses and blocks go to the machine.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -39,6 +42,9 @@ struct Timed {
     /// Where QEMU lets page tables be read: with what, and where the kernel has all memory.
     registers: Option<(Registers, u64)>,
     results: File,
+    /// Samples of accesses, and where they go, where they are wanted.
+    samples: Option<(Sampling, PathBuf)>,
+    port: Option<SamplePort>,
     /// Where it must not be full.
     code: Option<CodeBuffer>,
     blocks: HashSet<&'static Block>,
@@ -56,9 +62,19 @@ unsafe fn timed() -> Option<&'static mut Timed> {
 }
 
 /// Makes ready what [`on_translate`] needs. A machine of this plan, whose figures go to this file, a
-/// line at each mark; `once`: QEMU must not throw away what it has translated.
-pub fn begin(id: Id, plan: ClockPlan, results: File, once: bool) -> Result<(), String> {
-    let ClockPlan { config, ranges, direct_map } = plan;
+/// line at each mark, and its samples to the socket at this path; `once`: QEMU must not throw away
+/// what it has translated.
+pub fn begin(
+    id: Id,
+    plan: ClockPlan,
+    results: File,
+    socket: Option<PathBuf>,
+    once: bool,
+) -> Result<(), String> {
+    let ClockPlan { config, ranges, direct_map, samples } = plan;
+    if let Some(samples) = &samples {
+        samples.check().map_err(|e| e.to_string())?;
+    }
     let direct_map = direct_map.filter(|_| qemu::has_registers());
     let registers =
         direct_map.map(|at| Registers::find(id).map(|found| (found, at))).transpose()?;
@@ -70,6 +86,8 @@ pub fn begin(id: Id, plan: ClockPlan, results: File, once: bool) -> Result<(), S
         ranges,
         registers,
         results,
+        samples: samples.map(Sampling::new).zip(socket),
+        port: None,
         code: once.then(CodeBuffer::find).transpose()?,
         blocks: HashSet::new(),
         sites: HashSet::new(),
@@ -217,6 +235,11 @@ extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, site: *mut c
     if !machine.access_walked(cpu, site, access, place, walk) && machine.processors() > 1 {
         timed.clock.end_slice(index);
     }
+    if let Some(records) = machine.records()
+        && let Some(port) = &mut timed.port
+    {
+        port.write(records);
+    }
 }
 
 extern "C" fn on_halt(index: c_uint, _data: *mut c_void) {
@@ -278,6 +301,13 @@ impl Timed {
         match TimedMachine::new(&self.config, self.clock.now_ns()) {
             Ok(machine) => self.machine = Some(machine),
             Err(error) => return fail(&error.to_string()),
+        }
+        if let (Some((samples, socket)), Some(machine)) = (self.samples.take(), &mut self.machine) {
+            match SamplePort::connect(&socket) {
+                Ok(port) => self.port = Some(port),
+                Err(error) => return fail(&error),
+            }
+            machine.sample(samples);
         }
         self.note(Mark::Begin);
         ACTIVE.store(true, Ordering::Relaxed);

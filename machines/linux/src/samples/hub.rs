@@ -1,0 +1,477 @@
+//! Takes a host's samples and gives each group those of its pages.
+//!
+//! One source is of the whole host, so one hub reads it for all groups, whichever of them asks. What it
+//! does is bounded: beyond [`MOST_PER_S`] samples a second are read and left out. Each that is of no
+//! use is counted by the reason.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use terrace_core::bits::PageBits;
+use terrace_core::page::{Layout, SpaceId};
+use terrace_core::remap::Remap;
+use terrace_core::scan::PeriodCounters;
+use terrace_recordings::perf_record::{MemoryLevel, MemorySample, RecordCounts};
+
+use super::frames::FrameMap;
+use super::{SampleError, SampleSource};
+use crate::files::{self, FileError};
+use crate::roots::Roots;
+
+/// Samples a second that are looked at, of all groups together: as many as MEMTIS takes at most.
+pub const MOST_PER_S: u64 = 20_000;
+/// The source is not asked more often.
+const POLL_EVERY: Duration = Duration::from_millis(5);
+
+/// What became of samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SampleCounts {
+    /// Of pages of the groups.
+    pub of_groups: u64,
+    /// Of other memory.
+    pub outside: u64,
+    /// Served by a cache, or by what the processor does not tell.
+    pub cached: u64,
+    /// Of the kernel.
+    pub kernel: u64,
+    /// Beyond the bound on samples a second.
+    pub over_bound: u64,
+    /// Lost before they could be read.
+    pub lost: u64,
+    /// Times that the source stopped for too many.
+    pub throttled: u64,
+    /// Places in the stream where no record was.
+    pub malformed: u64,
+}
+
+impl SampleCounts {
+    /// A line for people.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!(
+            "{} samples of the groups' pages; left out: {} outside of them, {} from caches, {} of the \
+             kernel, {} beyond {MOST_PER_S} a second; {} lost, throttled {} times, {} malformed",
+            self.of_groups,
+            self.outside,
+            self.cached,
+            self.kernel,
+            self.over_bound,
+            self.lost,
+            self.throttled,
+            self.malformed
+        )
+    }
+}
+
+/// Samples of all groups of a host.
+pub struct SampleHub {
+    roots: Roots,
+    accesses_per_sample: u32,
+    /// Of the processor's clock, in which samples tell what they took; 0: not known.
+    cycle_ps: u64,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    source: Box<dyn SampleSource>,
+    members: BTreeMap<u32, Member>,
+    counts: SampleCounts,
+    by_memory: [u64; 2],
+    bound: Bound,
+    polled: Option<Instant>,
+}
+
+/// At most so many a second.
+struct Bound {
+    left: u64,
+    since: Instant,
+}
+
+impl Bound {
+    fn new() -> Self {
+        Bound { left: MOST_PER_S, since: Instant::now() }
+    }
+
+    fn passes(&mut self) -> bool {
+        if self.since.elapsed() >= Duration::from_secs(1) {
+            *self = Bound::new();
+        }
+        let passes = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        passes
+    }
+}
+
+/// What a group has had in a period.
+struct Member {
+    layout: Arc<Layout>,
+    frames: FrameMap,
+    samples: Vec<u16>,
+    /// What the sampled reads of each page took together.
+    cycles: Vec<u64>,
+}
+
+impl Member {
+    fn page(&self, sample: &MemorySample) -> Option<usize> {
+        match (sample.pid, sample.address) {
+            (Some(pid), Some(address)) => self.layout.index(SpaceId(pid), address),
+            _ => self.frames.page(sample.physical?),
+        }
+    }
+}
+
+impl Inner {
+    fn poll(&mut self) -> std::io::Result<()> {
+        let (counts, members, bound) = (&mut self.counts, &mut self.members, &mut self.bound);
+        let by_memory = &mut self.by_memory;
+        self.source.read(&mut |sample| {
+            let memory = sample.source.memory();
+            if sample.kernel {
+                counts.kernel += 1;
+            } else if let Some(memory) = memory
+                && bound.passes()
+            {
+                by_memory[usize::from(memory == MemoryLevel::Remote)] += 1;
+                let found = members.values_mut().find_map(|m| m.page(sample).map(|page| (m, page)));
+                let Some((member, page)) = found else {
+                    counts.outside += 1;
+                    return;
+                };
+                counts.of_groups += 1;
+                member.samples[page] = member.samples[page].saturating_add(1);
+                member.cycles[page] = member.cycles[page].saturating_add(sample.weight_cycles);
+            } else if memory.is_some() {
+                counts.over_bound += 1;
+            } else {
+                counts.cached += 1;
+            }
+        })?;
+        let RecordCounts { lost, throttled, malformed, .. } = self.source.counts();
+        (counts.lost, counts.throttled, counts.malformed) = (lost, throttled, malformed);
+        Ok(())
+    }
+}
+
+impl SampleHub {
+    /// The samples of this host, one in so many accesses.
+    pub fn open(roots: &Roots, accesses_per_sample: u32) -> Result<Arc<Self>, SampleError> {
+        let source = super::open(roots, accesses_per_sample)?;
+        Ok(Self::of(roots, source, accesses_per_sample))
+    }
+
+    /// Samples of this source.
+    pub fn of(roots: &Roots, source: Box<dyn SampleSource>, accesses_per_sample: u32) -> Arc<Self> {
+        let (members, counts) = (BTreeMap::new(), SampleCounts::default());
+        let (by_memory, bound) = ([0; 2], Bound::new());
+        let inner = Inner { source, members, counts, by_memory, bound, polled: None };
+        Arc::new(SampleHub {
+            roots: roots.clone(),
+            accesses_per_sample,
+            cycle_ps: cycle_ps(roots).unwrap_or(0),
+            inner: Mutex::new(inner),
+        })
+    }
+
+    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The source's name.
+    pub fn source(&self) -> String {
+        self.inner().source.name().to_owned()
+    }
+
+    /// What became of samples so far.
+    pub fn counts(&self) -> SampleCounts {
+        self.inner().counts
+    }
+
+    /// Samples that memory near their processor served, and memory that is not, as they tell it.
+    pub fn by_memory(&self) -> [u64; 2] {
+        self.inner().by_memory
+    }
+
+    /// Takes what has come, unless that was just done.
+    pub fn poll(&self) {
+        let mut inner = self.inner();
+        if inner.polled.is_some_and(|at| at.elapsed() < POLL_EVERY) {
+            return;
+        }
+        if let Err(error) = inner.poll() {
+            tracing::debug!(%error, "no samples");
+        }
+        inner.polled = Some(Instant::now());
+    }
+
+    /// A group's part of it.
+    pub fn join(self: &Arc<Self>, slot: u32) -> GroupSamples {
+        GroupSamples { hub: Arc::clone(self), slot }
+    }
+}
+
+/// A group's samples; without it the group has none.
+pub struct GroupSamples {
+    hub: Arc<SampleHub>,
+    slot: u32,
+}
+
+impl GroupSamples {
+    /// Takes what has come.
+    pub fn poll(&self) {
+        self.hub.poll();
+    }
+
+    /// Whether these are the pages that it knows the frames of.
+    pub fn follows(&self, layout: &Arc<Layout>) -> bool {
+        let inner = self.hub.inner();
+        inner.members.get(&self.slot).is_some_and(|member| Arc::ptr_eq(&member.layout, layout))
+    }
+
+    /// The group has these pages now, in frames that are read now: to be called when pages have been
+    /// moved. Samples until then are of where they were.
+    pub fn follow(&self, layout: &Arc<Layout>) -> Result<(), FileError> {
+        {
+            let mut inner = self.hub.inner();
+            if let Err(error) = inner.poll() {
+                tracing::debug!(%error, "no samples");
+            }
+        }
+        // Other groups go on meanwhile.
+        let frames = FrameMap::read(&self.hub.roots, layout)?;
+        if frames.left_out() > 0 {
+            let left_out = frames.left_out();
+            tracing::debug!(left_out, "base pages whose samples are not known");
+        }
+        let mut inner = self.hub.inner();
+        let pages = layout.pages();
+        let member = match inner.members.remove(&self.slot) {
+            Some(before) if Arc::ptr_eq(&before.layout, layout) => Member { frames, ..before },
+            Some(before) => {
+                let remap = Remap::between(&before.layout, layout);
+                Member {
+                    samples: remap.values(&before.samples, 0, pages),
+                    cycles: remap.values(&before.cycles, 0, pages),
+                    layout: Arc::clone(layout),
+                    frames,
+                }
+            }
+            None => Member {
+                samples: vec![0; pages],
+                cycles: vec![0; pages],
+                layout: Arc::clone(layout),
+                frames,
+            },
+        };
+        inner.members.insert(self.slot, member);
+        Ok(())
+    }
+
+    /// The samples of a period that is over, if they are of the pages of this layout, of which these
+    /// are in fast memory. Nothing as long as the source has given none at all, for that says nothing
+    /// of the pages.
+    pub fn take(&self, layout: &Arc<Layout>, fast: &PageBits) -> Option<PeriodCounters> {
+        let mut inner = self.hub.inner();
+        if let Err(error) = inner.poll() {
+            tracing::debug!(%error, "no samples");
+        }
+        if inner.source.counts().samples == 0 {
+            return None;
+        }
+        let member = inner.members.get_mut(&self.slot)?;
+        if !Arc::ptr_eq(&member.layout, layout) {
+            return None;
+        }
+        let (mut samples, mut cycles) = ([0u64; 2], [0u64; 2]);
+        for (page, (&count, &took)) in member.samples.iter().zip(&member.cycles).enumerate() {
+            if count > 0 {
+                let tier = usize::from(!fast.get(page));
+                samples[tier] += u64::from(count);
+                cycles[tier] += took;
+            }
+        }
+        let counters = PeriodCounters {
+            reads: samples.map(|count| count * u64::from(self.hub.accesses_per_sample)),
+            read_latency_ps: std::array::from_fn(|tier| {
+                cycles[tier].saturating_mul(self.hub.cycle_ps) / samples[tier].max(1)
+            }),
+            samples: Some(Arc::from(&member.samples[..])),
+            reads_per_sample: self.hub.accesses_per_sample,
+            ..PeriodCounters::default()
+        };
+        member.samples.fill(0);
+        member.cycles.fill(0);
+        Some(counters)
+    }
+}
+
+impl std::fmt::Debug for GroupSamples {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GroupSamples").field("slot", &self.slot).finish_non_exhaustive()
+    }
+}
+
+impl Drop for GroupSamples {
+    fn drop(&mut self) {
+        self.hub.inner().members.remove(&self.slot);
+    }
+}
+
+/// Length of a cycle by the first processor's clock.
+fn cycle_ps(roots: &Roots) -> Option<u64> {
+    let text = files::read(&roots.proc.join("cpuinfo")).ok()??;
+    let line = text.lines().find_map(|line| line.strip_prefix("cpu MHz"))?;
+    let mhz: f64 = line.split_once(':')?.1.trim().parse().ok()?;
+    (mhz > 0.0).then(|| (1e6 / mhz).round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::folder;
+    use std::sync::mpsc;
+    use terrace_core::page::{Extent, PageSize};
+    use terrace_recordings::perf_record::DataSource;
+
+    /// Gives what it is sent.
+    struct Sent(mpsc::Receiver<MemorySample>, u64);
+
+    impl SampleSource for Sent {
+        fn name(&self) -> &str {
+            "sent"
+        }
+        fn read(&mut self, take: &mut dyn FnMut(&MemorySample)) -> std::io::Result<()> {
+            for sample in self.0.try_iter() {
+                self.1 += 1;
+                take(&sample);
+            }
+            Ok(())
+        }
+        fn counts(&self) -> RecordCounts {
+            RecordCounts { samples: self.1, lost: 5, throttled: 1, ..RecordCounts::default() }
+        }
+    }
+
+    fn layout(pid: u32, page: u64, pages: u64) -> Arc<Layout> {
+        let extent = Extent { space: SpaceId(pid), start: page * 4096, pages };
+        Arc::new(Layout::new(PageSize::Base, vec![extent]).unwrap())
+    }
+
+    fn sample(pid: Option<u32>, address: u64, physical: u64) -> MemorySample {
+        MemorySample {
+            pid,
+            address: Some(address),
+            physical: Some(physical),
+            weight_cycles: 600,
+            source: DataSource::of_memory(MemoryLevel::Remote, false),
+            ..MemorySample::default()
+        }
+    }
+
+    fn host() -> (tempfile::TempDir, Roots, mpsc::Sender<MemorySample>, Arc<SampleHub>) {
+        let stat =
+            |pid: u32| format!("{pid} (a) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1 0 777 0 0\n");
+        let (keep, roots) = folder(&[
+            ("proc/4/stat", &stat(4)),
+            ("proc/6/stat", &stat(6)),
+            ("proc/cpuinfo", "processor\t: 0\ncpu MHz\t\t: 2000.000\n"),
+        ]);
+        for (pid, frames) in [(4, 100u64), (6, 200)] {
+            let entries = (0..64u64).map(|page| (1 << 63 | (frames + page)).to_ne_bytes());
+            let bytes: Vec<u8> = entries.flatten().collect();
+            std::fs::write(keep.path().join(format!("proc/{pid}/pagemap")), bytes).unwrap();
+        }
+        let (send, receive) = mpsc::channel();
+        let hub = SampleHub::of(&roots, Box::new(Sent(receive, 0)), 100);
+        (keep, roots, send, hub)
+    }
+
+    #[test]
+    fn each_group_gets_the_samples_of_its_pages_and_the_rest_is_counted_by_reason() {
+        let (_keep, _roots, send, hub) = host();
+        let (one, other) = (hub.join(0), hub.join(1));
+        let layouts = [layout(4, 8, 4), layout(6, 8, 4)];
+        one.follow(&layouts[0]).unwrap();
+        assert_eq!(one.take(&layouts[0], &PageBits::new(4)), None, "nothing came yet");
+        other.follow(&layouts[1]).unwrap();
+        // By physical address, where there is no process: page 9 of process 4 is in frame 109.
+        send.send(sample(None, 0x1234, 109 * 4096 + 8)).unwrap();
+        send.send(sample(None, 0x1234, 109 * 4096 + 64)).unwrap();
+        // By process and address, whatever the frame.
+        send.send(sample(Some(6), 11 * 4096 + 5, 1)).unwrap();
+        send.send(sample(None, 9 * 4096, 300 * 4096)).unwrap();
+        send.send(MemorySample { kernel: true, ..sample(None, 0, 109 * 4096) }).unwrap();
+        send.send(MemorySample { source: DataSource(0), ..sample(None, 0, 109 * 4096) }).unwrap();
+        let mut fast = PageBits::new(4);
+        fast.set(1, true);
+        let got = one.take(&layouts[0], &fast).unwrap();
+        assert_eq!(got.samples.as_deref(), Some(&[0, 2, 0, 0][..]));
+        assert_eq!((got.reads, got.reads_per_sample), ([200, 0], 100));
+        // 600 cycles of 2 GHz.
+        assert_eq!(got.read_latency_ps, [300_000, 0]);
+        let got = other.take(&layouts[1], &PageBits::new(4)).unwrap();
+        assert_eq!(got.samples.as_deref(), Some(&[0, 0, 0, 1][..]));
+        let expected = SampleCounts {
+            of_groups: 3,
+            outside: 1,
+            cached: 1,
+            kernel: 1,
+            lost: 5,
+            throttled: 1,
+            ..SampleCounts::default()
+        };
+        assert_eq!(hub.counts(), expected);
+        // The next period begins with none.
+        let next = one.take(&layouts[0], &fast).unwrap();
+        assert!(next.samples.unwrap().iter().all(|&count| count == 0));
+    }
+
+    #[test]
+    fn pages_that_moved_are_found_where_they_are_and_counts_go_with_the_layout() {
+        let (keep, _roots, send, hub) = host();
+        let group = hub.join(0);
+        let before = layout(4, 8, 4);
+        group.follow(&before).unwrap();
+        send.send(sample(None, 0, 110 * 4096)).unwrap();
+        // Page 10 goes from frame 110 to 500; what was sampled before is still of frame 110.
+        let path = keep.path().join("proc/4/pagemap");
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[80..88].copy_from_slice(&(1u64 << 63 | 500).to_ne_bytes());
+        std::fs::write(&path, bytes).unwrap();
+        let after = layout(4, 10, 8);
+        group.follow(&after).unwrap();
+        send.send(sample(None, 0, 500 * 4096)).unwrap();
+        send.send(sample(None, 0, 110 * 4096)).unwrap();
+        assert_eq!(group.take(&before, &PageBits::new(4)), None, "another layout");
+        let got = group.take(&after, &PageBits::new(8)).unwrap();
+        assert_eq!(got.samples.as_deref(), Some(&[2, 0, 0, 0, 0, 0, 0, 0][..]));
+        assert_eq!(hub.counts().outside, 1);
+    }
+
+    #[test]
+    fn beyond_the_bound_samples_are_left_out() {
+        let (_keep, _roots, send, hub) = host();
+        let group = hub.join(0);
+        let pages = layout(4, 8, 4);
+        group.follow(&pages).unwrap();
+        for _ in 0..MOST_PER_S + 1000 {
+            send.send(sample(None, 0, 109 * 4096)).unwrap();
+        }
+        group.take(&pages, &PageBits::new(4)).unwrap();
+        let counts = hub.counts();
+        assert!(counts.over_bound >= 1 && counts.of_groups <= 2 * MOST_PER_S, "{counts:?}");
+        assert_eq!(counts.of_groups + counts.over_bound, MOST_PER_S + 1000);
+    }
+
+    #[test]
+    fn a_group_that_leaves_has_no_samples() {
+        let (_keep, _roots, send, hub) = host();
+        let group = hub.join(0);
+        group.follow(&layout(4, 8, 4)).unwrap();
+        drop(group);
+        send.send(sample(None, 0, 109 * 4096)).unwrap();
+        hub.poll();
+        assert_eq!(hub.counts().outside, 1);
+    }
+}

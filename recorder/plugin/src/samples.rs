@@ -1,0 +1,41 @@
+//! Where samples of accesses go: a socket of QEMU's own, which the guest has as a port.
+
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// The writing end.
+pub struct SamplePort {
+    /// Nothing once it broke.
+    socket: Option<UnixStream>,
+}
+
+impl SamplePort {
+    /// Connects to the socket of a character device that QEMU has at this path.
+    pub fn connect(path: &Path) -> Result<Self, String> {
+        let connect = || {
+            let socket = UnixStream::connect(path)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let socket = connect().map_err(|error: std::io::Error| {
+            format!("{}: {error}; start the machine with 'terrace lab'", path.display())
+        })?;
+        Ok(SamplePort { socket: Some(socket) })
+    }
+
+    /// Writes of these what there is room for. What is left waits in the ring, which loses samples
+    /// once it is full: as long as nobody in the guest reads.
+    pub fn write(&mut self, records: &mut Vec<u8>) {
+        let Some(socket) = &mut self.socket else { return };
+        match socket.write(records) {
+            Ok(written) => drop(records.drain(..written)),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => {
+                eprintln!("terrace recorder: samples end: {error}");
+                self.socket = None;
+            }
+        }
+    }
+}
