@@ -97,6 +97,8 @@ install-built:
 	    -e 's|/usr/share/doc/terrace/|$(PREFIX)/share/doc/terrace/|' \
 	    packaging/systemd/terraced.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/terraced.service
 	install -D -m 644 docs/operator.md $(DESTDIR)$(PREFIX)/share/doc/terrace/operator.md
+	install -D -m 644 packaging/systemd/policies-of-ones-own.conf \
+	    $(DESTDIR)$(PREFIX)/share/doc/terrace/examples/policies-of-ones-own.conf
 	[ -e $(DESTDIR)$(SYSCONFDIR)/terrace/terraced.toml ] || install -D -m 644 \
 	    packaging/debian/terraced.toml $(DESTDIR)$(SYSCONFDIR)/terrace/terraced.toml
 

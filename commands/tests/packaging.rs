@@ -76,6 +76,16 @@ fn the_debian_package_has_what_it_should_and_the_same_bytes_each_time() {
     assert!(is_same, "another package of the same programs and sources");
 }
 
+/// A process of another user is started and ended with these, and with none that the unit has not asked
+/// for.
+#[test]
+fn policies_of_ones_own_take_three_rights_more_and_nothing_else() {
+    let drop_in = read("packaging/systemd/policies-of-ones-own.conf");
+    let lines: Vec<_> = drop_in.lines().filter(|l| !l.starts_with('#')).collect();
+    let rights = "CapabilityBoundingSet=CAP_SETUID CAP_SETGID CAP_KILL";
+    assert_eq!(lines, ["[Service]", rights]);
+}
+
 #[test]
 fn the_unit_gives_no_more_than_it_needs() {
     let unit = read("packaging/systemd/terraced.service");

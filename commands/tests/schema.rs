@@ -36,7 +36,7 @@ fn faults(place: &Place, kind: &str, files: &[PathBuf]) -> Vec<String> {
 /// The experiments among the examples: rack experiments and grids are other files.
 fn experiments() -> Vec<PathBuf> {
     let mut all = Vec::new();
-    for folder in ["", "amp", "granularity", "plan", "policies", "reference"] {
+    for folder in ["", "amp", "granularity", "plan", "policies", "python", "reference"] {
         for entry in std::fs::read_dir(tree("examples").join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap_or_default();
@@ -95,6 +95,10 @@ fn configurations_of_terraced_fit_their_schema_and_broken_ones_do_not() {
     ];
     assert_eq!(faults(&place, "daemon", &good), ["", "", ""]);
     let group = "[[groups]]\nname = \"g\"\ncgroup = \"/a\"\nfast_ratio = 0.5\n";
+    let own = "[policies.own]\nkind = \"python\"\nfile = \"own.py\"\n";
+    let own_group = format!("{group}policy = \"own\"\n{own}");
+    let file = place.write("own.toml", format!("{own_group}class = \"Own\"\n"));
+    assert_eq!(faults(&place, "daemon", &[file]), [""]);
     let cases = [
         (format!("{group}polcy = \"lru\"\n"), "'polcy' was unexpected"),
         (format!("{group}policy = \"lur\"\n"), "'lur'"),
@@ -102,6 +106,8 @@ fn configurations_of_terraced_fit_their_schema_and_broken_ones_do_not() {
         (format!("[sharing]\nfast = \"half\"\n{group}"), "'half'"),
         (group.replace("cgroup = \"/a\"\n", ""), "'cgroup' is a required property"),
         (format!("{group}tables = \"slow\"\n"), "'slow'"),
+        (own_group.clone(), "'class' is a required property"),
+        (format!("{own_group}class = \"Own\"\nfallbak = \"lru\"\n"), "'fallbak' was unexpected"),
     ];
     let files: Vec<PathBuf> =
         cases.iter().enumerate().map(|(n, c)| place.write(&format!("{n}.toml"), &c.0)).collect();

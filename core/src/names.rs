@@ -1,5 +1,22 @@
 //! Names that are not known: what was expected, and which of it was probably meant.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+/// A name that lives as long as the program, as those of policies do; each is kept once.
+pub fn kept(name: &str) -> &'static str {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    match names.get(name) {
+        Some(known) => known,
+        None => {
+            let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
+            names.insert(name);
+            name
+        }
+    }
+}
+
 /// The known name that `got` was probably meant to be: the one that takes the fewest changes of a
 /// letter, at most one in four and one at least; else the only one that `got` begins, or that
 /// begins `got`.

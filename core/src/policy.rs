@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::input_error::InputError;
 use crate::names;
 use crate::oracle::OracleTrace;
 use crate::parameters::{ParameterDoc, Parameters};
@@ -40,8 +42,57 @@ pub trait Policy: Send {
     /// Passes the oracle trace of the group, before its first scan.
     fn set_oracle(&mut self, _future: Arc<OracleTrace>) {}
 
+    /// What a policy that asks another process has to say of that; `None` of all others.
+    fn external(&self) -> Option<ExternalReport> {
+        None
+    }
+
     /// Bytes of metadata held for the group's pages at this moment.
     fn metadata_bytes(&self) -> usize;
+}
+
+/// How a policy that asks another process fares, and who decided where that did not.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ExternalReport {
+    /// Name of the policy that decides where the process does not.
+    pub fallback: String,
+    /// "deciding", or why it does not at the moment, as in `fallback_periods`.
+    pub state: String,
+    /// Periods that the process decided.
+    pub decided_periods: u64,
+    /// Periods that the fallback decided, by reason.
+    pub fallback_periods: Vec<(String, u64)>,
+    /// How often a process was started anew.
+    pub restarts: u64,
+    /// The last thing that went wrong.
+    pub error: Option<String>,
+}
+
+impl ExternalReport {
+    /// Periods that the fallback decided.
+    pub fn lapses(&self) -> u64 {
+        self.fallback_periods.iter().map(|(_, periods)| periods).sum()
+    }
+
+    /// Why it decided them, in words: `late 3, died 1`.
+    pub fn reasons(&self) -> String {
+        let counts = self.fallback_periods.iter().filter(|(_, periods)| *periods > 0);
+        let one =
+            |(reason, periods): &(String, u64)| format!("{} {periods}", reason.replace('_', " "));
+        counts.map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    /// All of it, in words.
+    pub fn words(&self) -> String {
+        let mut text = format!("its policy decided {} periods", self.decided_periods);
+        if self.lapses() > 0 {
+            text += &format!(", {} {} ({})", self.fallback, self.lapses(), self.reasons());
+        }
+        if let Some(error) = &self.error {
+            text += &format!("; the last error: {error}");
+        }
+        text
+    }
 }
 
 /// Where new pages go (nimble paper, section 3.2: never migrate on the allocation path).
@@ -69,6 +120,12 @@ pub struct PolicyKind {
     pub build: Build,
 }
 
+impl From<InputError> for PolicyError {
+    fn from(error: InputError) -> Self {
+        PolicyError::Own(error)
+    }
+}
+
 /// Builds a policy from its parameters (a JSON object, or null) and the seed of the run.
 pub type Build = fn(parameters: &Value, seed: u64) -> Result<Box<dyn Policy>, PolicyError>;
 
@@ -83,6 +140,9 @@ pub enum PolicyError {
         /// The names in the registry, and which of them was probably meant.
         expected: String,
     },
+    /// A policy that is not Terrace's own cannot be used.
+    #[error("{0}")]
+    Own(InputError),
     /// A parameter that the policy does not have, or a value it cannot take.
     #[error("policy '{policy}': {message}")]
     BadParameter {
@@ -112,4 +172,32 @@ pub fn parameters<T: Parameters>(policy: &'static str, value: &Value) -> Result<
     crate::parameters::read(value)
         .and_then(|parameters: T| parameters.check().map(|()| parameters))
         .map_err(|message| PolicyError::BadParameter { policy, message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_asks_another_process_says_who_decided_and_why() {
+        let mut report = ExternalReport {
+            fallback: "lru".into(),
+            decided_periods: 37,
+            fallback_periods: vec![
+                ("starting".into(), 1),
+                ("late".into(), 0),
+                ("given_up".into(), 2),
+            ],
+            ..ExternalReport::default()
+        };
+        assert_eq!((report.lapses(), report.reasons().as_str()), (3, "starting 1, given up 2"));
+        report.error = Some("own.py, line 3: KeyError: 7".into());
+        assert_eq!(
+            report.words(),
+            "its policy decided 37 periods, lru 3 (starting 1, given up 2); the last error: own.py, \
+             line 3: KeyError: 7"
+        );
+        let good = ExternalReport { decided_periods: 40, ..ExternalReport::default() };
+        assert_eq!(good.words(), "its policy decided 40 periods");
+    }
 }

@@ -2,11 +2,12 @@
 //!
 //! Unknown keys, impossible values and contradictions are errors; what is left out has the
 //! default that `docs/operator.md` and `examples/terraced.toml` state. Nothing in it is ever
-//! executed.
+//! executed, but for policies of one's own, in processes without privileges (`terrace_external`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -15,6 +16,7 @@ use terrace_core::page::{GroupPages, PageSize};
 use terrace_core::parameters::{in_plain_words, key_in};
 use terrace_core::policy;
 use terrace_core::size::Size;
+use terrace_external::{ExternalPolicy, is_external};
 use terrace_linux::page_tables::GroupTables;
 use toml::Spanned;
 
@@ -50,6 +52,9 @@ pub struct Config {
     /// Parameters of policies, by policy.
     #[serde(default)]
     pub policies: BTreeMap<String, Value>,
+    /// Those of them that are policies of one's own, with the texts of their files.
+    #[serde(skip)]
+    pub externals: BTreeMap<String, Arc<ExternalPolicy>>,
 }
 
 /// `[daemon]`.
@@ -319,6 +324,8 @@ pub struct Settings {
     pub policy: String,
     /// Its parameters.
     pub parameters: Value,
+    /// The policy itself, where it is one of one's own.
+    pub external: Option<Arc<ExternalPolicy>>,
     /// Its seed.
     pub seed: u64,
     /// Size of its pages.
@@ -356,8 +363,10 @@ impl Settings {
 
     /// Whether the policy is the same.
     pub fn decides_like(&self, other: &Settings) -> bool {
-        (&self.policy, &self.parameters, self.seed)
-            == (&other.policy, &other.parameters, other.seed)
+        (&self.policy, &self.parameters, self.seed, &self.external)
+            == (&other.policy, &other.parameters, other.seed, &other.external)
+            // What answers in time depends on how long a period is.
+            && (self.external.is_none() || self.period_ms == other.period_ms)
     }
 }
 
@@ -379,7 +388,7 @@ impl Config {
 
     /// Reads and checks a text; `name` stands in messages.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
-        let config: Config = toml::from_str(text).map_err(|e| {
+        let mut config: Config = toml::from_str(text).map_err(|e| {
             let line = e.span().map_or(String::new(), |s| format!(":{}", line_at(text, s.start)));
             let message = in_plain_words(e.message()).replace('\n', " ");
             ConfigError(format!("{name}{line}: {message}"))
@@ -389,12 +398,24 @@ impl Config {
                 "{name}:{line}: [manners] is now [throttle]; rename it, the next release refuses it"
             );
         }
-        config.check().map_err(|(path, message)| {
+        let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+        let checked = config.read_externals(folder).and_then(|()| config.check());
+        checked.map_err(|(path, message)| {
             let path: Vec<&str> = path.split('/').collect();
             let line = line_of_key(text, &path).map_or(String::new(), |line| format!(":{line}"));
             ConfigError(format!("{name}{line}: {message}"))
         })?;
         Ok(config)
+    }
+
+    /// Reads the policies that are not Terrace's own; their files are relative to this folder.
+    fn read_externals(&mut self, folder: &Path) -> Result<(), (String, String)> {
+        for (name, table) in self.policies.iter().filter(|(_, table)| is_external(table)) {
+            let read = ExternalPolicy::read(name, table, folder, |name| self.parameters_of(name));
+            let read = read.map_err(|e| (self.parameter(name, &e.0), e.0))?;
+            self.externals.insert(name.clone(), Arc::new(read));
+        }
+        Ok(())
     }
 
     /// Checks it; an error has the path of its key, parts separated by `/`.
@@ -456,7 +477,7 @@ impl Config {
             let message = format!("{got} groups, expected 1 to {MOST_ENTRIES} of [[groups]]");
             return fault("groups", message);
         }
-        for name in self.policies.keys() {
+        for name in self.policies.keys().filter(|name| !self.externals.contains_key(*name)) {
             let parameters = self.parameters_of(name);
             policy::build(name, &parameters, d.seed)
                 .map_err(|e| (self.parameter(name, &e.to_string()), e.to_string()))?;
@@ -531,6 +552,10 @@ impl Config {
             let message = format!("tracked: {cap} pages, expected 1 to 262144 of the page size");
             return Err(("tracked", message));
         }
+        // Its fallback was checked as it was read.
+        if self.externals.contains_key(&group.policy) {
+            return Ok(());
+        }
         let built =
             policy::build(&group.policy, &self.parameters_of(&group.policy), self.daemon.seed);
         let policy = built.map_err(|e| ("policy", e.to_string()))?;
@@ -566,6 +591,7 @@ impl Config {
             entry: group.name.clone(),
             policy: group.policy.clone(),
             parameters: self.parameters_of(&group.policy),
+            external: self.externals.get(&group.policy).cloned(),
             seed: self.daemon.seed,
             page_size: group.page_size.size(),
             by_range: group.page_size == GroupPages::Ranges,

@@ -5,6 +5,7 @@
 
 use terrace_core::page::SpaceId;
 use terrace_core::plan::{Direction, FailureReason};
+use terrace_core::policy::ExternalReport;
 use terrace_core::scan::Scan;
 
 use crate::group::View;
@@ -103,6 +104,7 @@ fn facts(view: &View, scan: &Scan) -> Vec<String> {
         "64 MiB more of fast memory would be worth {:.1} points of hit ratio, best placed",
         100.0 * gain
     ));
+    facts.extend(s.external.iter().map(ExternalReport::words));
     if let Some(message) = &s.throttle.message {
         facts.push(format!("moves are throttled: {message}"));
     }

@@ -21,6 +21,7 @@ use terrace_core::plan::{Direction, Failure, FailureReason, Outcome};
 use terrace_core::policy::{self, Policy};
 use terrace_core::scan::Scan;
 use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
+use terrace_external::Patience;
 use terrace_linux::costs::{CostSnapshot, Costs, thread_cpu_ns};
 
 use crate::config::{GroupLimit, Settings};
@@ -207,6 +208,8 @@ impl Running {
 struct Keeper {
     shared: Arc<Shared>,
     throttle: Arc<Mutex<Throttle>>,
+    /// Asked for what it has to say of itself.
+    policy: Option<SharedPolicy>,
     status: GroupStatus,
     failed: BTreeMap<FailureReason, u64>,
     features: FeatureCounter,
@@ -248,6 +251,7 @@ impl Keeper {
         Keeper {
             shared: Arc::clone(shared),
             throttle: Arc::new(Mutex::new(Throttle::new(settings.throttle, settings.dry_run))),
+            policy: None,
             status,
             failed: BTreeMap::new(),
             features: FeatureCounter::default(),
@@ -276,6 +280,7 @@ impl Keeper {
                 return Finished { error: Some(error), carryover };
             }
         };
+        self.policy = Some(Arc::clone(&policy));
         let gated =
             ThrottledPolicy { policy: Arc::clone(&policy), throttle: Arc::clone(&self.throttle) };
         let group = Group {
@@ -379,10 +384,19 @@ impl Keeper {
     /// A new policy that knows what the history tells.
     fn build(&self) -> Result<Box<dyn Policy>, String> {
         let s = &self.settings;
-        let mut policy =
-            policy::build(&s.policy, &s.parameters, s.seed).map_err(|e| e.to_string())?;
+        let mut policy = match &s.external {
+            Some(external) => external.fallback(s.seed).map_err(|e| e.to_string())?,
+            None => policy::build(&s.policy, &s.parameters, s.seed).map_err(|e| e.to_string())?,
+        };
         self.history.teach(policy.as_mut());
-        Ok(policy)
+        match &s.external {
+            // What it learns from the past is its fallback's: its process may take long over a scan.
+            Some(external) => {
+                let patience = Patience::Live { period_ms: s.period_ms };
+                Ok(Box::new(external.policy(s.seed, patience, policy)))
+            }
+            None => Ok(policy),
+        }
     }
 
     fn learn(&mut self, scan: &Scan) -> terrace_core::plan::Features {
@@ -465,6 +479,7 @@ impl Keeper {
         let status = &mut self.status;
         status.throttle = throttle;
         status.policy = self.settings.policy.clone();
+        status.external = self.policy.as_ref().and_then(|policy| lock(policy).external());
         status.dry_run = self.settings.dry_run;
         status.page_size_bytes = self.settings.page_size.bytes();
         status.period_ms = self.settings.period_ms;

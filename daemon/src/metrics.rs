@@ -7,6 +7,42 @@ use crate::status::{GroupStatus, Status};
 use crate::throttle::ThrottleReason;
 use std::fmt::Write as _;
 
+/// How policies of one's own fare.
+fn external(out: &mut Exposition, groups: &[GroupStatus]) {
+    let own = || groups.iter().filter_map(|g| Some((g, g.external.as_ref()?)));
+    out.family(
+        "terrace_group_policy_decided_periods_total",
+        "counter",
+        "Periods that a policy of one's own decided.",
+    );
+    for (g, report) in own() {
+        let periods = report.decided_periods as f64;
+        out.sample("terrace_group_policy_decided_periods_total", &labels(g), periods);
+    }
+    out.family(
+        "terrace_group_policy_fallback_periods_total",
+        "counter",
+        "Periods that the fallback of a policy of one's own decided, by reason.",
+    );
+    for (g, report) in own() {
+        for (reason, periods) in &report.fallback_periods {
+            out.sample(
+                "terrace_group_policy_fallback_periods_total",
+                &with(g, "reason", reason),
+                *periods as f64,
+            );
+        }
+    }
+    out.family(
+        "terrace_group_policy_restarts_total",
+        "counter",
+        "How often the process of a policy of one's own was started anew.",
+    );
+    for (g, report) in own() {
+        out.sample("terrace_group_policy_restarts_total", &labels(g), report.restarts as f64);
+    }
+}
+
 /// The text of a scrape.
 pub fn render(status: &Status) -> String {
     let mut out = Exposition::default();
@@ -217,6 +253,7 @@ pub fn render(status: &Status) -> String {
             }
         }
     }
+    external(&mut out, groups);
     out.family(
         "terrace_group_bound_periods_total",
         "counter",

@@ -2,6 +2,7 @@
 //! screens, the metrics and the tests. Sizes are bytes, times are ns unless a name says otherwise.
 
 use serde::{Deserialize, Serialize};
+use terrace_core::policy::ExternalReport;
 
 use crate::throttle::ThrottleStatus;
 
@@ -168,6 +169,9 @@ pub struct GroupStatus {
     pub policy: String,
     /// See `policy`.
     pub applied: String,
+    /// How a policy of one's own fares.
+    #[serde(default)]
+    pub external: Option<ExternalReport>,
     /// Nothing is moved.
     pub dry_run: bool,
     /// Size of its pages.

@@ -44,7 +44,7 @@ use terrace_core::coldness::Coldness;
 use terrace_core::page::{PageSize, VirtualRange};
 use terrace_core::plan::FailureReason::OutOfTime;
 use terrace_core::plan::{Decision, Exchange, Outcome, Plan};
-use terrace_core::policy::Policy;
+use terrace_core::policy::{ExternalReport, Policy};
 use terrace_core::remap::LayoutFollower;
 use terrace_core::scan::{Budget, Scan};
 
@@ -489,6 +489,10 @@ impl Policy for ThrottledPolicy {
         };
         decision.plan = throttle.pass(decision.plan, scan, &bounded);
         decision
+    }
+
+    fn external(&self) -> Option<ExternalReport> {
+        lock(&self.policy).external()
     }
 
     fn metadata_bytes(&self) -> usize {

@@ -566,3 +566,55 @@ fn nodes_that_change_begin_groups_anew_and_nothing_is_forgotten() {
     assert!(status.unmanaged.is_empty(), "{:?}", status.unmanaged);
     assert_eq!(run.world(|w| w.attaches), attaches + 2);
 }
+
+/// A policy in a process of its own decides; where that dies, its fallback does, and both are said.
+#[test]
+fn a_policy_in_its_own_process_decides_and_its_fallback_where_it_does_not() {
+    use std::os::unix::fs::PermissionsExt;
+
+    // As Python would be started; it answers with no moves, and dies after some periods.
+    let folder = tempfile::tempdir().unwrap();
+    let (python, file) = (folder.path().join("python"), folder.path().join("own.py"));
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../external/src/policy/program.py");
+    std::fs::copy(program, &python).unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let still = "send(16)\nn = 0\nwhile True:\n    asked = receive()\n    n += 1\n    \
+                 if n > 6: send(19, b'own.py, line 6: KeyError: 7'); sys.exit(1)\n    answer(0, 0)\n";
+    std::fs::write(&file, still).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let groups = format!(
+        "[[groups]]\nname = \"a\"\ncgroup = \"/a\"\npolicy = \"own\"\nfast_ratio = 0.25\n\
+         period_ms = 200\n[policies.own]\nkind = \"python\"\nfile = \"{}\"\nclass = \"Own\"\n\
+         interpreter = \"{}\"\nrestarts = 0\ndeadline_share = 0.9\n",
+        file.display(),
+        python.display()
+    );
+    let run = Run::start(&groups, 32);
+    run.program("/a", 32, HIGH);
+    let decides = |g: &GroupStatus| g.applied == "own";
+    run.until("decided", |s| group(s, "a").is_some_and(decides));
+    // It gave up: the fallback brings the hot pages up, as it would have without it.
+    let gave_up = |g: &GroupStatus| g.external.as_ref().is_some_and(|e| e.state == "given_up");
+    let fell_back = |g: &GroupStatus| gave_up(g) && g.applied == "lru" && g.hit_ratio == 1.0;
+    let status = run.until("taken over", |s| group(s, "a").is_some_and(fell_back));
+    let a = group(&status, "a").unwrap();
+    let report = a.external.clone().unwrap();
+    assert_eq!(a.policy, "own");
+    assert!(report.decided_periods > 0 && report.decided_periods <= 6, "{report:?}");
+    assert_eq!(report.error.as_deref(), Some("own.py, line 6: KeyError: 7"));
+    let metrics = terrace_daemon::metrics::render(&status);
+    let decided = format!(
+        "terrace_group_policy_decided_periods_total{{group=\"a\",policy=\"own\"}} {}\n",
+        report.decided_periods
+    );
+    assert!(metrics.contains(&decided), "{metrics}");
+    let died = "terrace_group_policy_fallback_periods_total{group=\"a\",reason=\"died\"} 1\n";
+    assert!(metrics.contains(died), "{metrics}");
+
+    // Another text of the file is another policy: a reload takes it.
+    std::fs::write(&file, "send(16)\nwhile True:\n    asked = receive()\n    answer(0, 0)\n")
+        .unwrap();
+    run.reload(&groups).unwrap();
+    let again = |g: &GroupStatus| g.external.as_ref().is_some_and(|e| e.state == "deciding");
+    run.until("decided again", |s| group(s, "a").is_some_and(again));
+}

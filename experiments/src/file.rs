@@ -10,6 +10,7 @@ use terrace_core::page::{GroupPages, PageSize};
 use terrace_core::parameters::{in_plain_words, key_in};
 use terrace_core::policy::{self, Policy, PolicyError};
 use terrace_engine::FastLimit;
+use terrace_external::{ExternalPolicy, Patience, is_external};
 use terrace_linux::backend::Mechanisms;
 use terrace_simulated::os::{OsConfig, TablePolicy};
 use terrace_simulated::reference::Options;
@@ -378,10 +379,37 @@ impl Experiment {
 
     /// Makes the policy of a group.
     pub fn policy_of(&self, group: &GroupSpec) -> Result<Box<dyn Policy>, PolicyError> {
-        match self.custom_policies.iter().find(|own| own.name() == group.policy) {
-            Some(own) => Ok(own.build(self.seed)),
+        self.policy_with(group, Patience::Simulated)
+    }
+
+    /// Makes the policy of a group of live programs, which go on while it decides.
+    pub fn live_policy_of(&self, group: &GroupSpec) -> Result<Box<dyn Policy>, PolicyError> {
+        self.policy_with(group, Patience::Live { period_ms: self.period_ms })
+    }
+
+    fn policy_with(
+        &self,
+        group: &GroupSpec,
+        patience: Patience,
+    ) -> Result<Box<dyn Policy>, PolicyError> {
+        if let Some(own) = self.custom_policies.iter().find(|own| own.name() == group.policy) {
+            return Ok(own.build(self.seed));
+        }
+        match self.external(&group.policy)? {
+            Some(external) => {
+                let fallback = external.fallback(self.seed)?;
+                Ok(Box::new(external.policy(self.seed, patience, fallback)))
+            }
             None => policy::build(&group.policy, &self.parameters_of(&group.policy), self.seed),
         }
+    }
+
+    /// The policy of this name, where it decides in a process of its own.
+    pub(crate) fn external(&self, name: &str) -> Result<Option<ExternalPolicy>, InputError> {
+        let Some(table) = self.policies.get(name).filter(|table| is_external(table)) else {
+            return Ok(None);
+        };
+        ExternalPolicy::read(name, table, &self.folder, |name| self.parameters_of(name)).map(Some)
     }
 
     /// The same experiment at this depth.
@@ -497,12 +525,15 @@ impl Experiment {
                 PolicyError::Unknown { .. } => {
                     at(&["groups", &number, "policy"])(named(InputError::new(&error)))
                 }
-                PolicyError::BadParameter { .. } => {
+                PolicyError::BadParameter { .. } | PolicyError::Own(_) => {
                     self.at_parameter(&group.policy, named(InputError::new(&error)))
                 }
             })?;
         }
         for (name, parameters) in &self.policies {
+            if self.external(name).map_err(|e| self.at_parameter(name, e))?.is_some() {
+                continue;
+            }
             policy::build(name, parameters, self.seed).map_err(|e| {
                 self.at_parameter(name, refuse!("policies.{name}: {e}; see 'terrace policies'"))
             })?;

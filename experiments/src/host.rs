@@ -30,6 +30,7 @@ use terrace_workloads::session::{MemoryPolicy, Session, SessionError, SessionOpt
 
 use crate::backend::{self, Backend};
 use crate::collect::Collector;
+use crate::external;
 use crate::file::{Experiment, GroupSpec};
 use crate::page_tables::{self, TableCounts};
 use crate::rival;
@@ -333,7 +334,7 @@ fn under_policies(
         groups.push(Group {
             name: spec.name.clone(),
             tracker: Box::new(attached.tracker),
-            policy: Box::new(WithVictims::new(experiment.policy_of(spec)?)),
+            policy: Box::new(WithVictims::new(experiment.live_policy_of(spec)?)),
             mover: Box::new(attached.mover),
             share: spec.share(),
             moved_pages: spec.moved_pages_per_period.unwrap_or(u64::MAX),
@@ -376,6 +377,7 @@ fn under_policies(
         died = marked.err().or_else(|| ended.into_iter().find_map(Result::err));
         periods > experiment.periods || all || died.is_some() || stop.load(Ordering::Relaxed)
     })?;
+    let said = external::notes(&mut engine);
     // The trackers must have gone before the host can be put back.
     drop(engine);
     if let Some(error) = died {
@@ -406,6 +408,7 @@ fn under_policies(
             fill(row, result);
         }
         row.migrated_bytes = migrated_bytes;
+        row.notes = said.get(index).cloned().flatten();
         if let Some(moves) = &moves {
             moves.fill(row);
         }

@@ -23,6 +23,7 @@ mod backend;
 pub mod claims;
 mod collect;
 mod custom;
+mod external;
 pub mod file;
 pub mod heat;
 mod host;

@@ -21,6 +21,7 @@ use terrace_workloads::kinds;
 
 use crate::backend::Backend;
 use crate::collect::Collector;
+use crate::external;
 use crate::file::{Experiment, GroupSpec, WorkloadSpec};
 use crate::parallel;
 use crate::rows::Rows;
@@ -316,6 +317,7 @@ fn one(
             periods > experiment.periods
         })
         .context("the simulation stopped")?;
+    external::all_decided(&mut engine)?;
     let hardware = config(experiment)?.hardware;
     let latency_ratio = latency(&hardware, 1)?.0 as f64 / latency(&hardware, 0)?.0.max(1) as f64;
     observer.collector.finish(|index, row| {

@@ -19,6 +19,7 @@ use terrace_workloads::kinds;
 
 use crate::backend::Backend;
 use crate::collect::Collector;
+use crate::external;
 use crate::file::{Experiment, GroupSpec};
 use crate::parallel;
 use crate::rows::Rows;
@@ -280,6 +281,7 @@ fn one(
             periods > experiment.periods
         })
         .context("the simulation stopped")?;
+    external::all_decided(&mut engine)?;
     collector.finish(|index, row| {
         if let Some((took, fast)) = machine.duration_ps(index) {
             row.duration_ms = Some(took as f64 / 1e9);

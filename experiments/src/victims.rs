@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrace_core::coldness::Coldness;
 use terrace_core::oracle::OracleTrace;
 use terrace_core::plan::Decision;
-use terrace_core::policy::{Allocation, Policy};
+use terrace_core::policy::{Allocation, ExternalReport, Policy};
 use terrace_core::remap::LayoutFollower;
 use terrace_core::scan::{Budget, Scan};
 
@@ -60,6 +60,10 @@ impl Policy for WithVictims {
 
     fn set_oracle(&mut self, future: Arc<OracleTrace>) {
         self.policy.set_oracle(future);
+    }
+
+    fn external(&self) -> Option<ExternalReport> {
+        self.policy.external()
     }
 
     fn metadata_bytes(&self) -> usize {

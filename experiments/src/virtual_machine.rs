@@ -49,6 +49,17 @@ impl Backend for VirtualMachine {
             if let Some(missing) = terrace_lab::missing_requirements(&machine).into_iter().next() {
                 return Err(InputError::new(terrace_lab::LabError::from(missing)).into());
             }
+            for group in &run.experiment.groups {
+                if run.experiment.external(&group.policy)?.is_some() {
+                    return Err(refuse!(
+                        "group '{}': policy '{}' is in Python, which the virtual machine has none of; \
+                         run it with --machine host or sim, or under terraced",
+                        group.name,
+                        group.policy
+                    )
+                    .into());
+                }
+            }
             crate::host::check_workloads(run)?;
         }
         Ok(())

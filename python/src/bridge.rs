@@ -1,7 +1,6 @@
 //! Policies written in Python behind the engine's interface: called once a period with the scan,
 //! and their answers checked before they become plans.
 
-use std::collections::BTreeSet;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,13 +8,15 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use terrace_core::bits::PageBits;
 use terrace_core::features::FeatureCounter;
-use terrace_core::plan::{Decision, Plan};
+use terrace_core::names::kept;
+use terrace_core::plan::Decision;
 use terrace_core::policy::{Allocation, Policy};
 use terrace_core::scan::{Budget as CoreBudget, Scan as CoreScan};
 use terrace_experiments::CustomPolicy;
+use terrace_external::Moves;
 
 use crate::errors::refused;
-use crate::scan::{Budget, Moves, Scan};
+use crate::scan::{self, Budget, Scan};
 
 /// The payload that unwinds from a policy whose exception waits in [`Raised`].
 pub struct PolicyRaised;
@@ -28,20 +29,6 @@ pub type Raised = Arc<Mutex<Option<PyErr>>>;
 pub fn leave(raised: &Raised, error: PyErr) -> ! {
     *raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     resume_unwind(Box::new(PolicyRaised))
-}
-
-/// A name that lives as long as the program, as the engine requires of policies; each is kept once.
-fn kept(name: &str) -> &'static str {
-    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    match names.get(name) {
-        Some(known) => known,
-        None => {
-            let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
-            names.insert(name);
-            name
-        }
-    }
 }
 
 /// The policy of this name, of which `make(seed)` makes one for every group and run.
@@ -94,14 +81,14 @@ impl Policy for InPython {
     fn decide(&mut self, scan: &CoreScan, budget: &CoreBudget) -> Decision {
         let remap = self.features.follow(scan);
         let (features, _) = self.features.count(scan);
-        let plan = Python::attach(|py| {
+        let moves = Python::attach(|py| {
             let seen = Bound::new(py, Scan::new(scan.clone(), remap))?;
             let may_use = Bound::new(py, Budget { budget: *budget })?;
             let answer = self.decide.bind(py).call1((&seen, may_use))?;
-            plan(&answer, scan, budget).map_err(|e| told(py, self.name, scan.period, e))
+            moves_of(&answer, scan, budget).map_err(|e| told(py, self.name, scan.period, e))
         });
-        match plan {
-            Ok(plan) => Decision { plan, applied: self.name, features },
+        match moves {
+            Ok(moves) => Decision { plan: moves.plan(scan), applied: self.name, features },
             Err(error) => leave(&self.raised, error),
         }
     }
@@ -124,18 +111,17 @@ fn told(py: Python<'_>, name: &str, period: u64, error: PyErr) -> PyErr {
     }
 }
 
-/// The plan from the return value of `decide`.
-fn plan(answer: &Bound<'_, PyAny>, scan: &CoreScan, budget: &CoreBudget) -> PyResult<Plan> {
+/// The moves that a return value of `decide` is, checked against the scan and the budget.
+pub fn moves_of(
+    answer: &Bound<'_, PyAny>,
+    scan: &CoreScan,
+    budget: &CoreBudget,
+) -> PyResult<Moves> {
     if answer.is_none() {
-        return Ok(Plan::default());
+        return Ok(Moves::none(scan.pages()));
     }
-    let given;
-    let made;
-    let moves = match answer.cast::<Moves>() {
-        Ok(moves) => {
-            given = moves;
-            given.get()
-        }
+    let moves = match answer.cast::<scan::Moves>() {
+        Ok(moves) => moves.get().moves.clone(),
         Err(_) => {
             let pair: (Bound<'_, PyAny>, Bound<'_, PyAny>) = answer.extract().map_err(|_| {
                 refused(format_args!(
@@ -144,61 +130,14 @@ fn plan(answer: &Bound<'_, PyAny>, scan: &CoreScan, budget: &CoreBudget) -> PyRe
                     answer.get_type()
                 ))
             })?;
-            let up = pages(&pair.0, "promote", scan.pages())?;
-            let down = pages(&pair.1, "demote", scan.pages())?;
-            made = Moves { up, down };
-            &made
+            Moves {
+                up: pages(&pair.0, "promote", scan.pages())?,
+                down: pages(&pair.1, "demote", scan.pages())?,
+            }
         }
     };
-    check(moves, scan, budget)?;
-    Ok(moves.plan(scan))
-}
-
-/// Refuses moves of pages that are there already, and more moves than the budget allows.
-fn check(moves: &Moves, scan: &CoreScan, budget: &CoreBudget) -> PyResult<()> {
-    if moves.up.len() != scan.pages() {
-        return Err(refused(format_args!(
-            "moves of {} pages, expected those of this scan, which has {}",
-            moves.up.len(),
-            scan.pages()
-        )));
-    }
-    let fast = scan.fast.words();
-    let first = |bits: &PageBits, wrong: &dyn Fn(u64, u64) -> u64| {
-        let words = bits.words().iter().zip(fast).enumerate();
-        words
-            .map(|(at, (&b, &f))| (at, wrong(b, f)))
-            .find(|(_, w)| *w != 0)
-            .map(|(at, w)| 64 * at + w.trailing_zeros() as usize)
-    };
-    if let Some(page) = first(&moves.up, &|bits, fast| bits & fast) {
-        return Err(refused(format_args!(
-            "promote has page {page}, which is in fast memory already"
-        )));
-    }
-    if let Some(page) = first(&moves.down, &|bits, fast| bits & !fast) {
-        return Err(refused(format_args!(
-            "demote has page {page}, which is in slow memory already"
-        )));
-    }
-    let (ups, downs) = (moves.up.count() as u64, moves.down.count() as u64);
-    let resident = scan.fast.count() as u64;
-    let after = resident + ups - downs;
-    if ups > 0 && after > budget.fast_pages {
-        return Err(refused(format_args!(
-            "{ups} promotions and {downs} demotions leave {after} pages in fast memory, expected at \
-             most {}; demote more, or use terrace.select",
-            budget.fast_pages
-        )));
-    }
-    if ups + downs > budget.moved_pages {
-        return Err(refused(format_args!(
-            "{} moves, expected at most {}; use terrace.select",
-            ups + downs,
-            budget.moved_pages
-        )));
-    }
-    Ok(())
+    moves.check(scan, budget).map_err(refused)?;
+    Ok(moves)
 }
 
 /// Pages given as a mask with an entry for each, or as indices.

@@ -8,14 +8,16 @@
 //! - `table`: result tables, handed over as Arrow streams;
 //! - `column`: memory of a scan as Python's buffers, for NumPy to read;
 //! - `scan`: scans, budgets and moves for policies;
-//! - `bridge`: policies written in Python, behind the engine's interface;
-//! - `experiment`: experiments and their results;
+//! - `bridge`: policies written in Python, behind the engine's interface; `conversation`: the same in a
+//!   process of their own, for live programs;
+//! - `experiment`: experiments; `results`: their results;
 //! - `recording`: recordings; `sweep`: grids and their cells; `planner`: plans;
 //! - `catalogue`: the policies, workloads and machines.
 
 mod bridge;
 mod catalogue;
 mod column;
+mod conversation;
 mod errors;
 mod experiment;
 mod planner;
@@ -46,6 +48,7 @@ fn _terrace(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<recording::Recording>()?;
     module.add_class::<recording::Scans>()?;
     module.add_class::<sweep::Grid>()?;
+    module.add_class::<conversation::Conversation>()?;
     module.add_class::<planner::Plan>()?;
     module.add_function(wrap_pyfunction!(scan::select, module)?)?;
     module.add_function(wrap_pyfunction!(sweep::run_cell, module)?)?;

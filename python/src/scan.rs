@@ -6,8 +6,6 @@ use std::sync::{Arc, OnceLock};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use terrace_core::bits::PageBits;
-use terrace_core::builder::PlanBuilder;
-use terrace_core::plan::Plan;
 use terrace_core::remap::Remap;
 use terrace_core::scan;
 use terrace_core::select::KeyCounts;
@@ -281,8 +279,7 @@ impl Budget {
 /// Pages to move, as `select` chose them; what `decide` may return.
 #[pyclass(frozen, module = "terrace")]
 pub struct Moves {
-    pub up: PageBits,
-    pub down: PageBits,
+    pub moves: terrace_external::Moves,
 }
 
 #[pymethods]
@@ -290,30 +287,17 @@ impl Moves {
     /// Pages to promote (indices, uint64).
     #[getter]
     fn promote<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Values::Long(self.up.iter_ones().map(|n| n as u64).collect()).array(py)
+        Values::Long(self.moves.up.iter_ones().map(|n| n as u64).collect()).array(py)
     }
 
     /// Pages to demote (indices, uint64).
     #[getter]
     fn demote<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Values::Long(self.down.iter_ones().map(|n| n as u64).collect()).array(py)
+        Values::Long(self.moves.down.iter_ones().map(|n| n as u64).collect()).array(py)
     }
 
     fn __repr__(&self) -> String {
-        format!("<terrace.Moves: {} up, {} down>", self.up.count(), self.down.count())
-    }
-}
-
-impl Moves {
-    /// As a plan of exchanges and the remaining moves.
-    pub fn plan(&self, scan: &scan::Scan) -> Plan {
-        let mut plan = PlanBuilder::new(&scan.layout);
-        for (word, (&up, &down)) in self.up.words().iter().zip(self.down.words()).enumerate() {
-            if up | down != 0 {
-                plan.word(word, up, down);
-            }
-        }
-        plan.finish()
+        format!("<terrace.Moves: {} up, {} down>", self.moves.up.count(), self.moves.down.count())
     }
 }
 
@@ -361,7 +345,7 @@ pub fn select(
             down[word] = downs;
         });
         let [up, down] = [up, down].map(|words| PageBits::from_words(words, pages));
-        Moves { up, down }
+        Moves { moves: terrace_external::Moves { up, down } }
     }))
 }
 

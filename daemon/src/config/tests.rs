@@ -127,3 +127,36 @@ proptest! {
         let _ = Config::parse(&text, "t.toml");
     }
 }
+
+#[test]
+fn a_policy_of_ones_own_is_read_with_its_file_and_is_another_when_that_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("own.py"), "class Own: ...\n").unwrap();
+    let name = folder.path().join("terraced.toml").display().to_string();
+    let text = format!(
+        "{SMALL}policy = \"own\"\n[policies.own]\nkind = \"python\"\nfile = \"own.py\"\n\
+         class = \"Own\"\ninterpreter = \"/bin/sh\"\n"
+    );
+    let settings = |text: &str| {
+        let config = Config::parse(text, &name).unwrap();
+        config.settings(config.groups[0].get_ref())
+    };
+    let one = settings(&text);
+    assert_eq!(one.external.as_ref().unwrap().source, "class Own: ...\n");
+    assert!(one.decides_like(&settings(&text)));
+    let longer = text.replace("fast_ratio = 0.5", "fast_ratio = 0.5\nperiod_ms = 2000");
+    assert!(!one.decides_like(&settings(&longer)), "another deadline");
+    std::fs::write(folder.path().join("own.py"), "class Own: pass\n").unwrap();
+    assert!(!one.decides_like(&settings(&text)), "another text");
+
+    let refused = |from: &str, to: &str| {
+        let error = Config::parse(&text.replace(from, to), &name).unwrap_err().to_string();
+        error.strip_prefix(&name).unwrap_or(&error).to_owned()
+    };
+    let error = refused("own.py", "none.py");
+    assert!(error.starts_with(":8: policy 'own': ") && error.contains("none.py"), "{error}");
+    let error = refused("policy = \"own\"", "policy = \"owl\"");
+    assert!(error.starts_with(":5: group 'g': no policy is named 'owl'"), "{error}");
+    let error = refused("class = \"Own\"", "class = \"Own\"\nfallback = \"lur\"");
+    assert!(error.starts_with(":10: ") && error.contains("did you mean 'lru'?"), "{error}");
+}

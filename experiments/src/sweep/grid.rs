@@ -414,6 +414,9 @@ fn hash_of(experiment: &Experiment, sources: &str) -> anyhow::Result<String> {
     hash.add_part(sources.as_bytes());
     hash.add_part(serde_json::to_string(experiment)?.as_bytes());
     for group in &experiment.groups {
+        if let Some(external) = experiment.external(&group.policy)? {
+            hash.add_part(external.source.as_bytes());
+        }
         let Some(path) = group.workload.parameters.get("path").and_then(|p| p.as_str()) else {
             continue;
         };
