@@ -19,6 +19,10 @@ pub enum Values {
     Short(Arc<[u16]>),
     /// 64 bits.
     Long(Arc<[u64]>),
+    /// 64 bits with a sign.
+    Whole(Arc<[i64]>),
+    /// Numbers of 64 bits.
+    Number(Arc<[f64]>),
 }
 
 impl Values {
@@ -28,6 +32,8 @@ impl Values {
             Values::Truth(_) => "?",
             Values::Short(_) => "u2",
             Values::Long(_) => "u8",
+            Values::Whole(_) => "i8",
+            Values::Number(_) => "f8",
         }
     }
 
@@ -38,6 +44,8 @@ impl Values {
             Values::Truth(v) => (v.as_ptr().cast(), v.len(), 1, c"?"),
             Values::Short(v) => (v.as_ptr().cast(), 2 * v.len(), 2, c"H"),
             Values::Long(v) => (v.as_ptr().cast(), 8 * v.len(), 8, c"Q"),
+            Values::Whole(v) => (v.as_ptr().cast(), 8 * v.len(), 8, c"q"),
+            Values::Number(v) => (v.as_ptr().cast(), 8 * v.len(), 8, c"d"),
         }
     }
 
@@ -68,7 +76,7 @@ impl Column {
             return Err(PyBufferError::new_err("no view to fill"));
         }
         if flags & ffi::PyBUF_WRITABLE != 0 {
-            return Err(PyBufferError::new_err("a scan cannot be written to; copy it"));
+            return Err(PyBufferError::new_err("this array cannot be written to; copy it"));
         }
         let (start, bytes, each, kind) = this.get().values.parts();
         // SAFETY: the view is not null and Python's to be filled. It gets a reference to this object,

@@ -1,4 +1,4 @@
-//! Experiments, and their results.
+//! Experiments, and running them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -6,8 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use tempfile::TempDir;
-use terrace_core::InputError;
 use terrace_experiments::Experiment as CoreExperiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
@@ -16,8 +14,8 @@ use terrace_experiments::runner::run;
 use terrace_experiments::sweep::hash;
 
 use crate::bridge::{PolicyRaised, Raised, custom_policy, leave};
-use crate::errors::{raised, refused};
-use crate::table::Table;
+use crate::errors::{in_python, raised, refused};
+use crate::results::Results;
 
 /// Interval between two checks for a request to end.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
@@ -52,11 +50,13 @@ impl Experiment {
         let keys: toml::Table = serde_json::from_str(text).map_err(refused)?;
         let text = toml::to_string(&keys).map_err(refused)?;
         // Line numbers of a text that the caller did not write are of no use.
-        let experiment =
-            CoreExperiment::parse(&text, folder).map_err(|e| match e.0.split_once(": ") {
+        let experiment = CoreExperiment::parse(&text, folder).map_err(|e| {
+            let text = in_python(&e);
+            match text.split_once(": ") {
                 Some((line, rest)) if line.starts_with("line ") => refused(rest),
-                _ => refused(e),
-            })?;
+                _ => refused(text),
+            }
+        })?;
         Ok(Experiment { experiment })
     }
 
@@ -116,7 +116,7 @@ impl Experiment {
             jobs,
         };
         guarded(py, exception, |events| run(request, events), progress)?;
-        Ok(Results { path, _folder: folder.map(Arc::new) })
+        Ok(Results::new(path, folder.map(Arc::new)))
     }
 
     /// Makes a profile: the cost of its program with fast and with slow memory. Returns the numbers
@@ -182,86 +182,5 @@ impl Events for Watch {
             let wanted = Python::attach(|py| py.check_signals());
             wanted.unwrap_or_else(|error| leave(&self.exception, error));
         }
-    }
-}
-
-/// The results of an experiment: tables, and recordings of scans and decisions.
-#[pyclass(frozen, module = "terrace")]
-pub struct Results {
-    path: PathBuf,
-    /// Where no folder was named; it is deleted with its last user.
-    _folder: Option<Arc<TempDir>>,
-}
-
-impl Results {
-    fn table(&self, py: Python<'_>, name: &str) -> PyResult<Table> {
-        let path = self.path.join(format!("{name}.parquet"));
-        py.detach(|| Table::of_file(&path))
-    }
-}
-
-#[pymethods]
-impl Results {
-    /// The results in a folder that `terrace run`, `terrace compare` or `run(out=...)` wrote.
-    #[staticmethod]
-    fn read(path: PathBuf) -> PyResult<Self> {
-        if !path.join("runs.parquet").is_file() {
-            let text = format!(
-                "{}: no runs.parquet; expected a results directory as 'terrace run --out DIR' makes it",
-                path.display()
-            );
-            return Err(refused(InputError::new(text)));
-        }
-        Ok(Results { path, _folder: None })
-    }
-
-    /// The folder.
-    #[getter]
-    fn path(&self) -> PathBuf {
-        self.path.clone()
-    }
-
-    /// A row for each run and group.
-    #[getter]
-    fn runs(&self, py: Python<'_>) -> PyResult<Table> {
-        self.table(py, "runs")
-    }
-
-    /// A row for each period of each group in each run.
-    #[getter]
-    fn periods(&self, py: Python<'_>) -> PyResult<Table> {
-        self.table(py, "periods")
-    }
-
-    /// Accesses by address and period, binned.
-    #[getter]
-    fn heat(&self, py: Python<'_>) -> PyResult<Table> {
-        self.table(py, "heat")
-    }
-
-    /// Hardware costs of periods; None at interval fidelity, which has no references.
-    #[getter]
-    fn hardware(&self, py: Python<'_>) -> PyResult<Option<Table>> {
-        match self.path.join("hardware.parquet").is_file() {
-            true => self.table(py, "hardware").map(Some),
-            false => Ok(None),
-        }
-    }
-
-    /// Recordings of scans and decisions, by run.
-    #[getter]
-    fn recordings(&self) -> PyResult<Vec<PathBuf>> {
-        let entries = match std::fs::read_dir(self.path.join("recordings")) {
-            Ok(entries) => entries,
-            Err(_) => return Ok(Vec::new()),
-        };
-        let mut all: Vec<_> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
-        all.retain(|path| path.extension().is_some_and(|e| e == "trec"));
-        all.sort();
-        Ok(all)
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<terrace.Results in {}>", self.path.display())
     }
 }

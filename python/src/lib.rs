@@ -5,7 +5,7 @@
 //! them. **Must not depend on** how any of it works.
 //!
 //! - `errors`: errors as exceptions;
-//! - `table`: result tables, handed over as Arrow streams;
+//! - `table`: result tables, handed over as Arrow streams; `cells`: what is in them;
 //! - `column`: memory of a scan as Python's buffers, for NumPy to read;
 //! - `scan`: scans, budgets and moves for policies;
 //! - `bridge`: policies written in Python, behind the engine's interface; `conversation`: the same in a
@@ -16,12 +16,14 @@
 
 mod bridge;
 mod catalogue;
+mod cells;
 mod column;
 mod conversation;
 mod errors;
 mod experiment;
 mod planner;
 mod recording;
+mod results;
 mod scan;
 mod sweep;
 mod table;
@@ -44,12 +46,14 @@ fn _terrace(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<scan::Budget>()?;
     module.add_class::<scan::Moves>()?;
     module.add_class::<experiment::Experiment>()?;
-    module.add_class::<experiment::Results>()?;
+    module.add_class::<results::Results>()?;
+    module.add_class::<results::Run>()?;
     module.add_class::<recording::Recording>()?;
     module.add_class::<recording::Scans>()?;
     module.add_class::<sweep::Grid>()?;
     module.add_class::<conversation::Conversation>()?;
     module.add_class::<planner::Plan>()?;
+    module.add_function(wrap_pyfunction!(errors::hint, module)?)?;
     module.add_function(wrap_pyfunction!(scan::select, module)?)?;
     module.add_function(wrap_pyfunction!(sweep::run_cell, module)?)?;
     module.add_function(wrap_pyfunction!(planner::plan, module)?)?;

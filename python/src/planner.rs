@@ -12,6 +12,7 @@ use terrace_planner::tables::Tables;
 use terrace_planner::{config, words};
 
 use crate::bridge::Raised;
+use crate::cells::escaped;
 use crate::errors::refused;
 use crate::experiment::guarded;
 use crate::table::Table;
@@ -31,13 +32,13 @@ impl Plan {
         words::recommendation(&self.plan)
     }
 
-    /// The recommendation: program, policy, share of fast memory, fast memory in bytes, slowdown,
-    /// and the ends of its interval.
+    /// The recommendation for each program.
     #[getter]
-    fn recommended(&self) -> Vec<(String, String, f64, u64, f64, f64, f64)> {
+    fn recommended<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let kind = py.import("terrace._plans")?.getattr("Recommended")?;
         let one = |r: &terrace_planner::plan::Recommended| {
             let p = &r.point;
-            (r.program.clone(), r.policy.clone(), p.share, r.fast_bytes, p.slowdown, p.low, p.high)
+            kind.call1((&r.program, &r.policy, p.share, r.fast_bytes, p.slowdown, p.low, p.high))
         };
         self.plan.recommended.iter().map(one).collect()
     }
@@ -81,6 +82,20 @@ impl Plan {
     #[getter]
     fn sensitivity(&self) -> PyResult<Table> {
         self.table("plan_sensitivity")
+    }
+
+    fn __repr__(&self) -> String {
+        let mut text = format!("<terrace.Plan for a slowdown of at most {}>", self.plan.target);
+        for line in self.words() {
+            text += &format!("\n{line}");
+        }
+        text
+    }
+
+    fn _repr_html_(&self) -> PyResult<String> {
+        let words = self.words();
+        let words = words.iter().map(|line| format!("<p>{}</p>", escaped(line)));
+        Ok(words.collect::<String>() + &self.answers()?.shown().html())
     }
 }
 

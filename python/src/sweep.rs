@@ -12,7 +12,7 @@ use terrace_experiments::sweep::{
 };
 
 use crate::bridge::Raised;
-use crate::errors::{raised, refused};
+use crate::errors::{in_python, raised, refused};
 use crate::experiment::guarded;
 
 /// A grid: an experiment and the keys of it that take several values.
@@ -55,7 +55,9 @@ impl Grid {
     #[pyo3(signature = (text, folder=PathBuf::from(".")))]
     fn of_json(py: Python<'_>, text: &str, folder: PathBuf) -> PyResult<Self> {
         let keys: toml::Table = serde_json::from_str(text).map_err(refused)?;
-        Self::parse(py, &toml::to_string(&keys).map_err(refused)?, folder)
+        let text = toml::to_string(&keys).map_err(refused)?;
+        let grid = py.detach(|| sweep::Grid::parse(&text, folder));
+        Ok(Grid { grid: grid.map_err(|e| refused(in_python(&e)))? })
     }
 
     /// Its name.

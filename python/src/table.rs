@@ -16,13 +16,18 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type;
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyDict, PyIterator, PyList, PySlice};
 
-use crate::errors::{TerraceError, refused};
+use crate::cells::{self, Cell, Shown};
+use crate::errors::{TerraceError, raised, refused, unknown};
 
-/// A table of results. pyarrow.table(t), polars.DataFrame(t) and pandas read it without copying.
+/// A table of results. `t["column"]` is a column as a NumPy array, `t[["a", "b"]]` some columns,
+/// `t[0]` a row, `t[5:9]` and `t[mask]` some rows. pyarrow.table(t) and polars.DataFrame(t) read it
+/// without copying, pandas.DataFrame(t) too reads it.
 #[pyclass(frozen, module = "terrace")]
+#[derive(Clone)]
 pub struct Table {
     schema: SchemaRef,
     /// One for each row group.
@@ -43,6 +48,146 @@ impl Table {
         let read = catch_unwind(AssertUnwindSafe(|| read(file)));
         read.unwrap_or_else(|_| Err("got a damaged file".to_owned())).map_err(damaged)
     }
+}
+
+impl Table {
+    /// Names of the columns.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.schema.fields().iter().map(|field| field.name().as_str())
+    }
+
+    /// How many rows it has.
+    pub fn rows(&self) -> usize {
+        self.batches.iter().map(RecordBatch::num_rows).sum()
+    }
+
+    /// The position of a column.
+    fn position(&self, py: Python<'_>, name: &str) -> PyResult<usize> {
+        self.names()
+            .position(|known| known == name)
+            .ok_or_else(|| unknown(py, "column", name, self.names()))
+    }
+
+    /// The batch of a row, and its number in it.
+    fn place(&self, mut row: usize) -> Option<(usize, usize)> {
+        for (at, batch) in self.batches.iter().enumerate() {
+            match row.checked_sub(batch.num_rows()) {
+                None => return Some((at, row)),
+                Some(rest) => row = rest,
+            }
+        }
+        None
+    }
+
+    /// The values of a column; nothing where it is not there.
+    pub fn cells<'a>(&'a self, name: &str) -> Option<impl Iterator<Item = Cell> + use<'a>> {
+        let at = self.names().position(|known| known == name)?;
+        let batches = self.batches.iter();
+        Some(batches.flat_map(move |batch| {
+            (0..batch.num_rows()).map(move |row| cells::cell(batch.column(at), row))
+        }))
+    }
+
+    /// The rows of these numbers.
+    pub fn taken(&self, rows: impl Iterator<Item = usize>) -> PyResult<Table> {
+        let places: Option<Vec<_>> = rows.map(|row| self.place(row)).collect();
+        let places = places.ok_or_else(|| PyIndexError::new_err("a row past the last"))?;
+        let batch = cells::taken(&self.schema, &self.batches, &places)?;
+        Ok(Table { schema: self.schema.clone(), batches: [batch].into() })
+    }
+
+    /// The rows that have one of these texts in a column.
+    pub fn with(&self, column: &str, values: &[String]) -> PyResult<Table> {
+        let cells = self.cells(column).ok_or_else(|| refused(format_args!("no '{column}'")))?;
+        let wanted = |cell: &Cell| matches!(cell, Cell::Text(text) if values.contains(text));
+        let rows: Vec<_> = cells.enumerate().filter(|(_, c)| wanted(c)).map(|(at, _)| at).collect();
+        self.taken(rows.into_iter())
+    }
+
+    /// Some of its columns.
+    pub fn selected(&self, py: Python<'_>, names: &[String]) -> PyResult<Table> {
+        let positions: Vec<_> =
+            names.iter().map(|name| self.position(py, name)).collect::<PyResult<_>>()?;
+        let project = |batch: &RecordBatch| batch.project(&positions);
+        let batches: Result<Vec<_>, _> = self.batches.iter().map(project).collect();
+        let schema = self.schema.project(&positions).map_err(|e| raised(e.into()))?;
+        Ok(Table {
+            schema: Arc::new(schema),
+            batches: batches.map_err(|e| raised(e.into()))?.into(),
+        })
+    }
+
+    /// Rows one after the other, without a copy.
+    fn sliced(&self, first: usize, count: usize) -> Table {
+        let (mut skip, mut left) = (first, count);
+        let mut batches = Vec::new();
+        for batch in self.batches.iter() {
+            let rows = batch.num_rows();
+            let from = skip.min(rows);
+            let taken = left.min(rows - from);
+            skip -= from;
+            left -= taken;
+            if taken > 0 {
+                batches.push(batch.slice(from, taken));
+            }
+        }
+        Table { schema: self.schema.clone(), batches: batches.into() }
+    }
+
+    /// As it shows itself.
+    pub fn shown(&self) -> Shown {
+        Shown::of(&self.schema, &self.batches)
+    }
+
+    /// Its row of this number as a dict.
+    fn row<'py>(&self, py: Python<'py>, row: usize) -> PyResult<Bound<'py, PyDict>> {
+        let Some((batch, row)) = self.place(row) else {
+            let text = format!("row {row}: expected one of {} rows, from 0", self.rows());
+            return Err(PyIndexError::new_err(text));
+        };
+        cells::row(py, &self.schema, &self.batches[batch], row)
+    }
+
+    /// The rows that an array of truths or of numbers names.
+    fn by_array<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = key.py();
+        let array = py.import("numpy")?.call_method1("asarray", (key,))?;
+        let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
+        let rows = self.rows();
+        let picked: Vec<usize> = match kind.as_str() {
+            "b" => {
+                let mask: Vec<bool> = array.call_method0("tolist")?.extract()?;
+                if mask.len() != rows {
+                    return Err(refused(format_args!(
+                        "a mask of {} rows, expected one of {rows}",
+                        mask.len()
+                    )));
+                }
+                (0..rows).filter(|row| mask[*row]).collect()
+            }
+            "i" | "u" => {
+                let numbers: Vec<i64> = array.call_method0("tolist")?.extract()?;
+                numbers.into_iter().map(|n| counted(n, rows)).collect::<PyResult<_>>()?
+            }
+            _ => {
+                let text = format!(
+                    "a table indexed by {}, expected a column's name, a list of names, a row's number, a \
+                     slice, or a mask of rows",
+                    key.get_type()
+                );
+                return Err(PyTypeError::new_err(text));
+            }
+        };
+        Ok(Bound::new(py, self.taken(picked.into_iter())?)?.into_any())
+    }
+}
+
+/// The number of a row; one below 0 counts from the end.
+fn counted(number: i64, rows: usize) -> PyResult<usize> {
+    let from_start = if number < 0 { number + rows as i64 } else { number };
+    usize::try_from(from_start).ok().filter(|row| *row < rows).ok_or_else(|| {
+        PyIndexError::new_err(format!("row {number}: expected one of {rows} rows, from 0"))
+    })
 }
 
 /// Reads the file of a flat table of whole numbers, numbers, texts and truths.
@@ -166,40 +311,123 @@ impl Table {
 
     /// Names of the columns.
     #[getter]
+    fn columns(&self) -> Vec<String> {
+        self.names().map(str::to_owned).collect()
+    }
+
+    /// Names of the columns, as pyarrow calls them.
+    #[getter]
     fn column_names(&self) -> Vec<String> {
-        self.schema.fields().iter().map(|f| f.name().clone()).collect()
+        self.columns()
     }
 
     /// How many rows it has.
     #[getter]
     fn num_rows(&self) -> usize {
-        self.batches.iter().map(RecordBatch::num_rows).sum()
+        self.rows()
+    }
+
+    /// How many rows and columns it has.
+    #[getter]
+    fn shape(&self) -> (usize, usize) {
+        (self.rows(), self.schema.fields().len())
     }
 
     fn __len__(&self) -> usize {
-        self.num_rows()
+        self.rows()
+    }
+
+    /// Whether it has a column of this name.
+    fn __contains__(&self, name: &str) -> bool {
+        self.names().any(|known| known == name)
+    }
+
+    /// A column, by its name; some columns, by a list of names; a row, by its number; some rows, by a
+    /// slice, a mask or their numbers.
+    fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = key.py();
+        if let Ok(name) = key.extract::<String>() {
+            let at = self.position(py, &name)?;
+            let parts: Vec<_> = self.batches.iter().map(|batch| batch.column(at)).collect();
+            return cells::array(py, self.schema.field(at).data_type(), &parts);
+        }
+        if let Ok(slice) = key.cast::<PySlice>() {
+            let range = slice.indices(self.rows() as isize)?;
+            let first = usize::try_from(range.start).unwrap_or(0);
+            let some = match range.step {
+                1 => self.sliced(first, range.slicelength),
+                step => self.taken(
+                    (0..range.slicelength as isize)
+                        .map(|n| usize::try_from(range.start + n * step).unwrap_or(usize::MAX)),
+                )?,
+            };
+            return Ok(Bound::new(py, some)?.into_any());
+        }
+        if let Ok(number) = key.extract::<i64>() {
+            return Ok(self.row(py, counted(number, self.rows())?)?.into_any());
+        }
+        if let Ok(list) = key.cast::<PyList>()
+            && let Ok(names) = list.extract::<Vec<String>>()
+        {
+            return Ok(Bound::new(py, self.selected(py, &names)?)?.into_any());
+        }
+        self.by_array(key)
+    }
+
+    /// Its rows, each as a dict.
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        let rows = PyList::empty(py);
+        for batch in self.batches.iter() {
+            for row in 0..batch.num_rows() {
+                rows.append(cells::row(py, &self.schema, batch, row)?)?;
+            }
+        }
+        rows.try_iter()
+    }
+
+    /// The first rows.
+    #[pyo3(signature = (rows=5))]
+    fn head(&self, rows: usize) -> Table {
+        self.sliced(0, rows)
+    }
+
+    /// Names that an interactive Python completes after `t[`.
+    fn _ipython_key_completions_(&self) -> Vec<String> {
+        self.columns()
     }
 
     fn __repr__(&self) -> String {
-        format!(
-            "<terrace.Table: {} rows of {} columns>",
-            self.num_rows(),
-            self.schema.fields().len()
-        )
+        let (rows, columns) = self.shape();
+        format!("<terrace.Table of {rows} rows, {columns} columns>\n{}", self.shown().text())
+    }
+
+    fn _repr_html_(&self) -> String {
+        self.shown().html()
     }
 
     /// As a pyarrow.Table.
     fn to_pyarrow<'py>(this: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        this.py().import("pyarrow")?.call_method1("table", (this,))
+        library(this.py(), "pyarrow")?.call_method1("table", (this,))
     }
 
     /// As a polars.DataFrame.
     fn to_polars<'py>(this: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        this.py().import("polars")?.call_method1("DataFrame", (this,))
+        library(this.py(), "polars")?.call_method1("DataFrame", (this,))
     }
 
     /// As a pandas.DataFrame, by way of pyarrow.
     fn to_pandas<'py>(this: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        library(this.py(), "pandas")?;
         Self::to_pyarrow(this)?.call_method0("to_pandas")
     }
+}
+
+/// A library that the package does without, until somebody asks for its tables.
+fn library<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyModule>> {
+    py.import(name).map_err(|error| {
+        let text = format!("no module '{name}': expected it for this; pip install {name}");
+        let missing = pyo3::exceptions::PyImportError::new_err(text);
+        missing.set_cause(py, Some(error));
+        missing
+    })
 }

@@ -7,12 +7,16 @@
 >>> results = e.run(policies=["lru", "lfu"])
 >>> results.runs.num_rows
 2
->>> "hit_ratio" in results.periods.column_names
+>>> bool(results["lru"].hit_ratio > 0.5)
 True
+>>> results.periods["hit_ratio"].shape
+(40,)
 
 `docs/python.md` of the project describes the package.
 """
 
+from ._errors import UnknownArgument, UnknownName
+from ._plans import Recommended, plan
 from ._sweeps import Progress, Sweep, sweep
 from ._terrace import (
     Budget,
@@ -22,6 +26,7 @@ from ._terrace import (
     Recording,
     Refused,
     Results,
+    Run,
     Scan,
     Scans,
     Table,
@@ -29,7 +34,6 @@ from ._terrace import (
     __build__,
     __version__,
     machines,
-    plan,
     policies,
     select,
     workloads,
@@ -46,14 +50,18 @@ __all__ = [
     "Plan",
     "Policy",
     "Progress",
+    "Recommended",
     "Recording",
     "Refused",
     "Results",
+    "Run",
     "Scan",
     "Scans",
     "Sweep",
     "Table",
     "TerraceError",
+    "UnknownArgument",
+    "UnknownName",
     "Workload",
     "__build__",
     "__version__",

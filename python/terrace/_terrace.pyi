@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+
+from ._plans import Recommended
 
 PathLike = str | os.PathLike[str]
 
@@ -27,7 +29,9 @@ class Column:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Table:
-    """A table of results. pyarrow.table(t), polars.DataFrame(t) and pandas read it without copying."""
+    """A table of results. `t["column"]` is a column as a NumPy array, `t[["a", "b"]]` some columns,
+    `t[0]` a row, `t[5:9]` and `t[mask]` some rows. pyarrow.table(t) and polars.DataFrame(t) read it
+    without copying, pandas.DataFrame(t) too reads it."""
 
     @staticmethod
     def read(path: PathLike) -> Table:
@@ -35,10 +39,30 @@ class Table:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
     def __arrow_c_schema__(self) -> object: ...
     @property
-    def column_names(self) -> list[str]: ...
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns, as pyarrow calls them."""
     @property
     def num_rows(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many rows and columns it has."""
     def __len__(self) -> int: ...
+    def __contains__(self, name: str) -> bool:
+        """Whether it has a column of this name."""
+    @overload
+    def __getitem__(self, key: str) -> npt.NDArray[Any]: ...
+    @overload
+    def __getitem__(self, key: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, key: slice | list[str] | npt.NDArray[Any]) -> Table: ...
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Its rows, each as a dict."""
+    def head(self, rows: int = 5) -> Table:
+        """The first rows."""
+    def _repr_html_(self) -> str: ...
     def to_pyarrow(self) -> Any:
         """As a pyarrow.Table."""
     def to_polars(self) -> Any:
@@ -124,12 +148,44 @@ class Experiment:
     def hash(self) -> str: ...
 
 class Results:
-    """The results of an experiment: tables, and recordings of scans and decisions."""
+    """The results of an experiment: tables, and recordings of scans and decisions. `results["amp"]`
+    has those of one policy."""
 
     @staticmethod
     def read(path: PathLike) -> Results: ...
     @property
     def path(self) -> os.PathLike[str]: ...
+    @property
+    def policies(self) -> list[str]:
+        """The policies that were run, in the order of their runs."""
+    @property
+    def runs(self) -> Table:
+        """A row for each run and group."""
+    @property
+    def periods(self) -> Table:
+        """A row for each period of each group in each run."""
+    @property
+    def heat(self) -> Table:
+        """Accesses by address and period, binned."""
+    @property
+    def hardware(self) -> Table | None:
+        """Hardware costs of periods; None at interval fidelity, which has no references."""
+    @property
+    def recordings(self) -> list[os.PathLike[str]]: ...
+    def __getitem__(self, policy: str) -> Run: ...
+    def __len__(self) -> int: ...
+    def __contains__(self, policy: str) -> bool: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def _repr_html_(self) -> str: ...
+
+class Run:
+    """What was run under one policy. Every column of `runs` is an attribute where there is one group;
+    of several, `run["group"]` has one."""
+
+    @property
+    def policy(self) -> str: ...
+    @property
+    def groups(self) -> list[str]: ...
     @property
     def runs(self) -> Table: ...
     @property
@@ -138,8 +194,79 @@ class Results:
     def heat(self) -> Table: ...
     @property
     def hardware(self) -> Table | None: ...
-    @property
-    def recordings(self) -> list[os.PathLike[str]]: ...
+    def __getitem__(self, group: str) -> Run: ...
+    def _repr_html_(self) -> str: ...
+
+    # The columns of `runs`; those that a machine does not count are None.
+    run: str
+    experiment: str
+    machine: str
+    kernel: str | None
+    tracker: str | None
+    mover: str | None
+    parameters: str
+    group: str
+    workload: str
+    page_size_bytes: int
+    period_ms: int
+    seed: int
+    fast_ratio: float
+    lost_periods: int
+    pages_max: int
+    hit_ratio: float
+    accessed_ratio: float
+    stability: float
+    promoted_pages: int
+    demoted_pages: int
+    exchanged_pairs: int
+    migration_operations: int
+    failed_busy: int
+    failed_absent: int
+    failed_no_room: int
+    failed_not_allowed: int
+    failed_denied: int
+    failed_process_gone: int
+    failed_stayed_put: int
+    failed_out_of_time: int
+    failed_unsupported: int
+    applied_main: str
+    applied_main_share: float
+    tracker_cpu_ms: float | None
+    daemon_cpu_ms: float | None
+    operations: int | None
+    operations_per_s: float | None
+    latency_p50_us: float | None
+    latency_p99_us: float | None
+    duration_ms: float | None
+    slowdown: float | None
+    reference_hit_ratio: float | None
+    access_hit_ratio: float | None
+    references: int | None
+    walk_ms: float | None
+    walk_stall_ms: float | None
+    fast_stall_ms: float | None
+    slow_stall_ms: float | None
+    fast_loaded_ns: float | None
+    slow_loaded_ns: float | None
+    kernel_ms: float | None
+    migration_ms: float | None
+    migrated_bytes: int | None
+    shootdowns: int | None
+    table_moves: int | None
+    table_already_there: int | None
+    table_within_tier: int | None
+    table_maps_fast: int | None
+    table_lock_contended: int | None
+    table_no_room: int | None
+    projected_duration_ms: float | None
+    projected_slowdown: float | None
+    projection_error: float | None
+    killed: bool | None
+    checksum_ok: bool | None
+    clock: str | None
+    emulated: bool
+    notes: str | None
+    period_us: int | None
 
 class Recording:
     """A recording: accessed pages by period (.trec), references (.tref), or a profile (.tprof)."""
@@ -187,13 +314,23 @@ class Grid:
     ) -> int: ...
     def merge(self, out: PathLike) -> tuple[int, int, int, str | None]: ...
 
+class Conversation:
+    def hello(self) -> dict[str, Any]: ...
+    def take_no_privileges(self) -> None: ...
+    def ready(self) -> None: ...
+    def period(self) -> tuple[Scan, Budget] | None: ...
+    def answer(self, answer: object) -> None: ...
+    def refuse(self, text: str) -> None: ...
+    def fail(self, text: str) -> None: ...
+
 class Plan:
     """How much fast memory programs need, as curves, an answer and a configuration."""
 
     @property
     def words(self) -> list[str]: ...
     @property
-    def recommended(self) -> list[tuple[str, str, float, int, float, float, float]]: ...
+    def recommended(self) -> list[Recommended]:
+        """The recommendation for each program."""
     @property
     def warnings(self) -> list[str]: ...
     @property
@@ -207,6 +344,7 @@ class Plan:
     def front(self) -> Table: ...
     @property
     def sensitivity(self) -> Table: ...
+    def _repr_html_(self) -> str: ...
 
 def select(
     scan: Scan, budget: Budget, keys: npt.NDArray[np.uint8], resident_bonus: int = 1
@@ -234,6 +372,9 @@ def plan(
     jobs: int = 1,
 ) -> Plan:
     """Finds how much fast memory programs need to stay within a slowdown (1.05 for 5 %)."""
+
+def hint(got: str, known: list[str]) -> str:
+    """The end of an error about an unknown name: `; did you mean 'amp'?`, or nothing."""
 
 def policies() -> list[dict[str, Any]]: ...
 def workloads() -> list[dict[str, Any]]: ...

@@ -10,10 +10,12 @@ import copy
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from . import _terrace
-from ._terrace import Budget, Moves, Refused, Results, Scan
+from ._errors import UnknownArgument, check_name, named_arguments
+from ._names import MachineName, PolicyName, WorkloadKind
+from ._terrace import Budget, Moves, Refused, Results, Scan, hint
 
 PathLike = str | os.PathLike[str]
 
@@ -53,6 +55,17 @@ class _Keys:
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.keys_of_file() == other.keys_of_file()
 
+    def __getattr__(self, name: str) -> Any:
+        keys = self.__dict__.get("_keys", {})
+        if name in keys:
+            return keys[name]
+        raise AttributeError(
+            f"{type(self).__name__} was given no '{name}'; it has {', '.join(keys) or 'nothing'}"
+        )
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._keys]
+
 
 def _plain(value: Any) -> Any:
     if isinstance(value, _Keys):
@@ -68,26 +81,85 @@ def _plain(value: Any) -> Any:
     return value
 
 
+Size = str | int
+
+
+def _json(keys: Any) -> str:
+    try:
+        return json.dumps(keys)
+    except (TypeError, ValueError) as error:
+        raise UnknownArgument(
+            f"{error}: expected numbers, texts, lists and dicts as values of keys"
+        ) from None
+
+
 class Machine(_Keys):
-    """The simulated machine's two tiers; every key of the section `[machine]` can be given.
+    """The simulated machine's two tiers, by the keys of the section `[machine]`.
+
+    Sizes are texts such as "512M", or bytes. Without `fast`, the fast tier is what the groups may
+    use; without `slow`, the slow tier has no bound. `fidelity` "trace" plays every reference on
+    `hardware` under the operating system `os`, in the way of `simulation`; `Machine.preset` has
+    hardware. `sample_reads` passes one read in so many to policies. The keys of live and virtual
+    machines (`kernel`, `mechanisms`, `clock`, `full`, nodes) are there for files that are written.
 
     >>> Machine(fast="1G", slow_latency_ns=300)
     Machine(fast='1G', slow_latency_ns=300)
+    >>> Machine(slow_latency=300)
+    Traceback (most recent call last):
+    ...
+    terrace.UnknownArgument: Machine has no argument 'slow_latency'; expected one of \
+fast, slow, fast_latency_ns, slow_latency_ns, cpus, fidelity, sample_reads, hardware, os, \
+simulation, fast_nodes, slow_nodes, kernel, mechanisms, full, clock; did you mean 'slow_latency_ns'?
     """
 
-    def __init__(self, **keys: Any) -> None:
-        super().__init__(**keys)
+    @named_arguments
+    def __init__(
+        self,
+        *,
+        fast: Size | None = None,
+        slow: Size | None = None,
+        fast_latency_ns: int | None = None,
+        slow_latency_ns: int | None = None,
+        cpus: int | None = None,
+        fidelity: Literal["interval", "trace"] | None = None,
+        sample_reads: int | None = None,
+        hardware: Mapping[str, Any] | None = None,
+        os: Mapping[str, Any] | None = None,
+        simulation: Mapping[str, Any] | None = None,
+        fast_nodes: Sequence[int] | None = None,
+        slow_nodes: Sequence[int] | None = None,
+        kernel: PathLike | None = None,
+        mechanisms: Literal["auto", "stock", "terrace"] | None = None,
+        full: bool | None = None,
+        clock: Literal["host", "instructions", "memory"] | None = None,
+    ) -> None:
+        super().__init__(
+            fast=fast,
+            slow=slow,
+            fast_latency_ns=fast_latency_ns,
+            slow_latency_ns=slow_latency_ns,
+            cpus=cpus,
+            fidelity=fidelity,
+            sample_reads=sample_reads,
+            hardware=hardware,
+            os=os,
+            simulation=simulation,
+            fast_nodes=fast_nodes,
+            slow_nodes=slow_nodes,
+            kernel=kernel,
+            mechanisms=mechanisms,
+            full=full,
+            clock=clock,
+        )
 
     @classmethod
-    def preset(cls, name: str, **keys: Any) -> Machine:
+    def preset(cls, name: MachineName, **keys: Any) -> Machine:
         """A machine of `terrace.machines()`, at trace fidelity.
 
         >>> Machine.preset("server-ddr5-cxl", slow="4G").keys_of_file()["fidelity"]
         'trace'
         """
-        known = [machine["name"] for machine in _terrace.machines()]
-        if name not in known:
-            raise Refused(f"machine '{name}': expected one of {', '.join(known)}")
+        check_name("machine", name, [machine["name"] for machine in _terrace.machines()])
         hardware = {"preset": name, **keys.pop("hardware", {})}
         return cls(fidelity="trace", hardware=hardware, **keys)
 
@@ -99,7 +171,15 @@ class Workload(_Keys):
     Workload(kind='zipf', footprint_mib=64)
     """
 
-    def __init__(self, kind: str, **parameters: Any) -> None:
+    def __init__(self, kind: WorkloadKind, **parameters: Any) -> None:
+        kinds = {k["name"]: [p["name"] for p in k["parameters"]] for k in _terrace.workloads()}
+        check_name("kind of workload", kind, kinds)
+        for name in parameters:
+            if name not in kinds[kind]:
+                raise UnknownArgument(
+                    f"workload '{kind}' has no parameter '{name}'; expected one of "
+                    f"{', '.join(kinds[kind])}{hint(name, kinds[kind])}"
+                )
         super().__init__(kind=kind, **parameters)
 
     @classmethod
@@ -114,23 +194,44 @@ class Workload(_Keys):
 
 
 class Group(_Keys):
-    """A workload under a policy with its share of fast memory: `fast_ratio` or `fast`.
+    """A workload under a policy with its share of fast memory: `fast_ratio` of its footprint, or the
+    size `fast`.
 
-    Other keys of the section `[[groups]]` can be given too.
+    `tables` and `sparse` are about its page tables, `start_ms` and `stop_ms` about when it runs; they
+    are for trace fidelity.
+
+    >>> Group("a", Workload("zipf", footprint_mib=64), fast_ratio=0.4).fast_ratio
+    0.4
     """
 
+    @named_arguments
     def __init__(
         self,
         name: str,
         workload: Workload | Mapping[str, Any],
         *,
-        policy: str | None = None,
+        policy: PolicyName | None = None,
         fast_ratio: float | None = None,
-        fast: str | int | None = None,
-        page_size: str | None = None,
+        fast: Size | None = None,
+        page_size: Literal["2M", "4K", "auto"] | None = None,
         moved_pages_per_period: int | None = None,
-        **keys: Any,
+        tables: Mapping[str, Any] | None = None,
+        sparse: Mapping[str, Any] | None = None,
+        start_ms: int | None = None,
+        stop_ms: int | None = None,
     ) -> None:
+        if not isinstance(workload, (Workload, Mapping)):
+            raise UnknownArgument(
+                f"workload = {workload!r}: expected a terrace.Workload, as in "
+                'Workload("zipf", footprint_mib=64)'
+            )
+        if fast_ratio is not None and fast is not None:
+            raise Refused(f"fast_ratio = {fast_ratio} and fast = {fast!r}: expected one of them")
+        if policy is not None and not isinstance(policy, str):
+            raise UnknownArgument(
+                f"policy = {policy!r}: expected a name; policies in Python are given to "
+                "Experiment.run"
+            )
         super().__init__(
             name=name,
             workload=workload,
@@ -139,11 +240,14 @@ class Group(_Keys):
             fast=fast,
             page_size=page_size,
             moved_pages_per_period=moved_pages_per_period,
-            **keys,
+            tables=tables,
+            sparse=sparse,
+            start_ms=start_ms,
+            stop_ms=stop_ms,
         )
 
 
-PolicyLike = str | Policy | Callable[[], Policy]
+PolicyLike = PolicyName | Policy | Callable[[], Policy]
 
 
 class Experiment:
@@ -159,30 +263,49 @@ class Experiment:
     terrace.Refused: period_ms = 0: expected 1 to 3600000
     """
 
+    @named_arguments
     def __init__(
         self,
         name: str,
         *,
-        period_ms: int,
+        groups: Group | Sequence[Group | Mapping[str, Any]],
         periods: int,
-        groups: Sequence[Group | Mapping[str, Any]],
+        period_ms: int | None = None,
+        period_us: int | None = None,
+        warm_up_periods: int | None = None,
+        slowdown: bool | None = None,
         machine: Machine | Mapping[str, Any] | None = None,
         policies: Mapping[str, Mapping[str, Any]] | None = None,
         seed: int = 1,
         description: str = "",
         folder: PathLike = ".",
     ) -> None:
+        several = [groups] if isinstance(groups, (Group, Mapping)) else groups
+        if not isinstance(several, Iterable) or isinstance(several, str):
+            raise UnknownArgument(f"groups = {groups!r}: expected a list of terrace.Group")
+        several = list(several)
+        for group in several:
+            if not isinstance(group, (Group, Mapping)):
+                raise UnknownArgument(f"groups has {group!r}: expected a terrace.Group")
+        if machine is not None and not isinstance(machine, (Machine, Mapping)):
+            raise UnknownArgument(
+                f"machine = {machine!r}: expected a terrace.Machine, as in "
+                'Machine(fast="512M"), or Machine.preset(NAME)'
+            )
         keys = _Keys(
             name=name,
             description=description,
             seed=seed,
             period_ms=period_ms,
+            period_us=period_us,
             periods=periods,
+            warm_up_periods=warm_up_periods,
+            slowdown=slowdown,
             machine=machine,
-            groups=list(groups),
+            groups=several,
             policies=policies,
         ).keys_of_file()
-        self._inner = _terrace.Experiment.of_json(json.dumps(keys), os.fspath(folder))
+        self._inner = _terrace.Experiment.of_json(_json(keys), os.fspath(folder))
 
     @classmethod
     def _of(cls, inner: _terrace.Experiment) -> Experiment:
@@ -213,7 +336,8 @@ class Experiment:
         """The same experiment with other values of some keys.
 
         Keys of sections are given with dots, those of groups are set for every group:
-        `with_keys(**{"machine.slow_latency_ns": 400, "fast_ratio": 0.3})`.
+        `with_keys(**{"machine.slow_latency_ns": 400, "fast_ratio": 0.3})`. A group's keys and those
+        of the experiment can be given as such.
 
         >>> e = Experiment(name="e", period_ms=100, periods=5,
         ...                groups=[Group("a", Workload("zipf", footprint_mib=64), fast="32M")])
@@ -231,7 +355,7 @@ class Experiment:
                 for number, (key, value) in enumerate(changes.items())
             ],
         }
-        text = _terrace.Grid.of_json(json.dumps(grid), self._inner.folder).describe(0)["experiment"]
+        text = _terrace.Grid.of_json(_json(grid), self._inner.folder).describe(0)["experiment"]
         return self.parse(text, self._inner.folder)
 
     def run(
@@ -257,11 +381,14 @@ class Experiment:
             names = []
             for policy in policies:
                 if isinstance(policy, str):
+                    check_name("policy", policy, [p["name"] for p in _terrace.policies()])
                     names.append(policy)
                     continue
                 name, make = _own(policy)
                 names.append(name)
                 own.append((name, make))
+        if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+            raise UnknownArgument(f"jobs = {jobs!r}: expected a whole number, 1 or more")
         where = None if out is None else os.fspath(out)
         return self._inner.run(where, names, own, jobs, progress)
 
@@ -274,7 +401,14 @@ class Experiment:
 
     def __repr__(self) -> str:
         keys = self.keys
-        return f"<terrace.Experiment {keys['name']!r}: {len(keys['groups'])} groups>"
+        length = f"{keys['period_us']} us" if "period_us" in keys else f"{keys['period_ms']} ms"
+        lines = [f"<terrace.Experiment {keys['name']!r}: {keys['periods']} periods of {length}>"]
+        for group in keys["groups"]:
+            share = f"fast_ratio {group['fast_ratio']}" if "fast_ratio" in group else ""
+            share = share or f"fast {group['fast']}"
+            workload = ", ".join(f"{name} {value}" for name, value in group["workload"].items())
+            lines.append(f"group {group['name']!r}: {workload}; {share}, policy {group['policy']}")
+        return "\n".join(lines)
 
     def __reduce__(self) -> Any:
         return Experiment.parse, (self.to_toml(), os.fspath(self._inner.folder))

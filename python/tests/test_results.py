@@ -42,10 +42,10 @@ def test_an_experiment_of_objects_is_that_of_its_file(small, tmp_path):
     ("keys", "said"),
     [
         ({"period_ms": 0}, "period_ms = 0: expected 1 to 3600000"),
-        ({"machine": terrace.Machine(cpuz=3)}, "unknown field `cpuz`"),
+        ({"machine": {"cpuz": 3}}, "unknown key 'cpuz'"),
         ({"machine": terrace.Machine(fast="1K")}, "machine.fast: expected at least one huge page"),
-        ({"groups": []}, "no groups"),
-        ({"policies": {"lru": {"bonus": 1}}}, "unknown field `bonus`"),
+        ({"groups": []}, "no groups: expected at least one terrace.Group"),
+        ({"policies": {"lru": {"bonus": 1}}}, "unknown key 'bonus'"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_a_line(small, keys, said):
