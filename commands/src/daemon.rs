@@ -125,13 +125,14 @@ pub fn headline(status: &Status) -> String {
 }
 
 /// Columns of the table of groups.
-pub const HEADER: [&str; 12] = [
+pub const HEADER: [&str; 13] = [
     "group",
     "policy",
     "state",
     "memory",
     "fast",
     "granted",
+    "frees",
     "hot in slow",
     "hit %",
     "up",
@@ -159,6 +160,7 @@ pub fn row(g: &GroupStatus) -> Vec<String> {
         bytes(g.bytes),
         bytes(g.fast_bytes),
         bytes(g.granted_bytes),
+        bytes(g.freed_fast_bytes),
         bytes(g.slow.hot_bytes),
         format!("{:.1}", 100.0 * g.hit_ratio),
         g.promoted_pages.to_string(),
@@ -171,7 +173,13 @@ pub fn row(g: &GroupStatus) -> Vec<String> {
 /// Further remarks on a group.
 pub fn remarks(g: &GroupStatus, machine: &MachineStatus) -> Vec<String> {
     let mut lines: Vec<String> = g.throttle.message.iter().map(|s| shown(s)).collect();
-    lines.extend(g.no_room(machine));
+    lines.extend(g.external.iter().filter(|e| e.lapses() > 0).map(|e| shown(&e.words())));
+    let why = g.why_not_better.as_deref().map(shown);
+    let no_room = g.no_room(machine);
+    if no_room.is_none() || why != no_room {
+        lines.extend(no_room);
+    }
+    lines.extend(why.map(|why| format!("why not better: {why}")));
     lines.extend(g.error.iter().map(|e| format!("fault: {}", shown(e))));
     if !g.failed.is_empty() {
         let failed: Vec<String> =

@@ -171,6 +171,8 @@ mod tests {
             applied: "lru".into(),
             bytes: 1 << 30,
             hit_ratio: 0.875,
+            freed_fast_bytes: 600 << 20,
+            why_not_better: Some("64 MiB more would hold them".into()),
             processes: vec![ProcessStatus { pid: 4242, bytes: 1 << 30, ..Default::default() }],
             ..GroupStatus::default()
         };
@@ -181,7 +183,15 @@ mod tests {
     #[test]
     fn the_screen_shows_groups_and_the_chosen_one_in_full() {
         let text = screen(&status(), 0, (150, 40)).join("\n");
-        for word in ["amp (lru)", "87.5", "1.0G", "process    4242", "q: end"] {
+        for word in [
+            "amp (lru)",
+            "87.5",
+            "1.0G",
+            "process    4242",
+            "600M",
+            "why not better: 64 MiB more",
+            "q: end",
+        ] {
             assert!(text.contains(word), "{word}: {text}");
         }
         assert!(!text.contains("\u{1b}[2J"), "a name reached the terminal as a command");

@@ -51,6 +51,10 @@ impl Board {
         let mut status = self.frame().clone();
         let groups: Vec<Arc<Shared>> = lock(&self.groups).values().cloned().collect();
         status.groups = groups.iter().map(|g| g.view().status.clone()).collect();
+        for group in &mut status.groups {
+            group.freed_fast_bytes = group.freed_bytes();
+            group.why_not_better = group.why_not(&status.machine);
+        }
         status.uptime_s = self.began.elapsed().as_secs_f64();
         status.pid = std::process::id();
         status.version = terrace_identity::build().description.to_owned();

@@ -21,6 +21,7 @@ pub mod config;
 pub mod control;
 pub mod discover;
 pub mod explain;
+pub mod gain;
 pub mod group;
 pub mod history;
 pub mod http;

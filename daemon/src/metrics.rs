@@ -198,6 +198,12 @@ pub fn render(status: &Status) -> String {
             seconds(g.longest_move_ns)
         }),
         (
+            "terrace_group_freed_fast_bytes",
+            "gauge",
+            "Its memory that is in slow memory, so that others may use as much fast memory.",
+            |g| g.freed_fast_bytes as f64,
+        ),
+        (
             "terrace_group_no_room_bytes",
             "gauge",
             "Memory that was to be promoted and found no room.",

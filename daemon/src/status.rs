@@ -263,6 +263,12 @@ pub struct GroupStatus {
     pub metadata_bytes: u64,
     /// Run time over run time with all memory fast, as the leading-load model has it.
     pub slowdown: Option<Estimate>,
+    /// What would be in fast memory if all of its memory were, and is not.
+    #[serde(default)]
+    pub freed_fast_bytes: u64,
+    /// What keeps it from serving more accesses from fast memory, where there is something to gain.
+    #[serde(default)]
+    pub why_not_better: Option<String>,
 }
 
 impl GroupStatus {

@@ -349,8 +349,23 @@ fn each_group_gets_its_hot_pages_into_its_own_share() {
     assert_eq!((a.policy.as_str(), b.policy.as_str()), ("lru", "lfu"));
     assert_eq!((a.fast_bytes / HUGE, a.granted_bytes / HUGE, b.granted_bytes / HUGE), (8, 8, 16));
     assert_eq!((a.fast.hot_bytes / HUGE, a.slow.hot_bytes), (8, 0));
+    assert_eq!((a.freed_fast_bytes / HUGE, &a.why_not_better), (24, &None));
     assert!(a.slowdown.is_some_and(|e| e.value < 1.4 && e.error > 0.0), "{a:?}");
     run.world(|w| assert!((24..32).all(|p| w.programs["/a"].fast.get(p))));
+}
+
+#[test]
+fn a_group_with_more_hot_memory_than_it_may_have_says_how_much_more_would_hold_it() {
+    let run = Run::start(TWO, 32);
+    run.program("/a", 32, |_, page| page >= 16);
+    let says =
+        |g: &GroupStatus| g.why_not_better.as_deref().is_some_and(|why| why.contains("would hold"));
+    let status = run.until("said", |s| group(s, "a").is_some_and(says));
+    let why = group(&status, "a").unwrap().why_not_better.as_deref().unwrap();
+    assert_eq!(
+        why,
+        "32 MiB are hot and it may have 16 of fast memory: 16 MiB more would hold them"
+    );
 }
 
 #[test]
