@@ -14,6 +14,8 @@ use terrace_workloads::kinds::{self, WorkloadKind};
 
 use crate::show::say;
 
+mod reference;
+
 /// Text below the options in `--help` and in the manual page.
 const MORE: &str = "\
 An editor that knows schemas of TOML files (by taplo or Even Better TOML)
@@ -29,6 +31,17 @@ pub struct Arguments {
     /// The kind of file.
     #[arg(value_enum)]
     of: Kind,
+    /// Form of the output: the schema, or a reference for people in Markdown.
+    #[arg(long, value_enum, default_value = "json")]
+    format: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// JSON schema.
+    Json,
+    /// Tables of keys, in Markdown.
+    Markdown,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -42,6 +55,10 @@ enum Kind {
 impl Arguments {
     /// Prints it.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
+        if self.format == Format::Markdown {
+            say!("{}", reference::of(self.of)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let schema = match self.of {
             Kind::Experiment => experiment(),
             Kind::Daemon => daemon(),
@@ -72,12 +89,12 @@ fast_latency_ns | count | latency of the fast tier (80)
 slow_latency_ns | count | latency of the slow tier (300)
 fast_nodes | counts | nodes of the fast tier of a host that does not tell its tiers; both or none
 slow_nodes | counts | nodes of its slow tier
-kernel | text | kernel of the virtual machine: "debian", "debian-7.3", "terrace", or the path of an image
+kernel | text | kernel of the virtual machine: "debian", "debian-7.3", "terrace", "terrace-7.3", or the path of an image
 mechanisms | auto stock terrace | what tracks and moves pages on a live machine (auto)
 full | bool | live: others have the rest of fast memory meanwhile (false)
 clock | host instructions memory | what the clocks of a virtual machine count (host)
 fidelity | interval trace | how deep the simulated machine goes (interval)
-sample_reads | count | policies get one read in so many, of profiles and at trace fidelity (0: none)
+sample_reads | count | policies get one read in so many: of profiles, at trace fidelity, with clock = "memory", on a host that samples (0: none)
 hardware | table | at trace fidelity and with clock = "memory": a preset and what to change of it
 os | table | at trace fidelity: the operating system
 simulation | table | at trace fidelity: how time is played
@@ -104,6 +121,7 @@ period_ms | count | length of a period, 50 to 3600000 (1000)
 discover_ms | count | how often control groups are looked for (2000)
 max_groups | count | groups at a time, 1 to 128 (16)
 max_processes | count | processes of a group beyond which it is not managed (1024)
+sample_reads | count | policies get one in so many reads that miss the last level, on a host that samples (0: none)
 fix_conflicts | bool | leave to change kernel settings in the way, journaled and put back (true)
 fast_nodes | counts | nodes of the fast tier, where the firmware says nothing; both or none
 slow_nodes | counts | nodes of the slow tier
@@ -171,6 +189,7 @@ fn experiment() -> Value {
     properties["groups"] = list(table(GROUP));
     properties["policies"] = policies();
     required(&mut schema, "groups");
+    own_policies(&mut schema);
     headed(schema, "An experiment of Terrace")
 }
 
@@ -183,7 +202,19 @@ fn daemon() -> Value {
     properties["groups"] = list(table(MANAGED));
     properties["policies"] = policies();
     required(&mut schema, "groups");
+    own_policies(&mut schema);
     headed(schema, "The configuration of terraced")
+}
+
+/// Where a file has no policies of one's own, policies are Terrace's; where it has, which those are is
+/// more than a schema can say.
+fn own_policies(schema: &mut Value) {
+    let of_terrace = one_of(REGISTRY.iter().map(|kind| (kind.name, kind.advice)));
+    let names: Vec<&str> = REGISTRY.iter().map(|kind| kind.name).collect();
+    schema["if"] = json!({ "properties": { "policies": { "propertyNames": { "enum": names } } } });
+    schema["then"] = json!({
+        "properties": { "groups": { "items": { "properties": { "policy": of_terrace } } } }
+    });
 }
 
 fn headed(mut schema: Value, title: &str) -> Value {
@@ -243,7 +274,8 @@ fn of_kind(kind: &str) -> Value {
         "size" => either(SIZE),
         "amount" => either(AMOUNT),
         "table" => json!({ "type": "object" }),
-        "policy" => one_of(REGISTRY.iter().map(|kind| (kind.name, kind.advice))),
+        // Which there are depends on the file: see `own_policies`.
+        "policy" => json!({ "type": "string" }),
         "workload" => workload(),
         "share" => table(SHARE),
         words => json!({ "enum": words.split(' ').collect::<Vec<_>>() }),
@@ -264,7 +296,10 @@ fn policies() -> Value {
         (kind.name.to_owned(), schema)
     };
     let properties: Map<_, _> = REGISTRY.iter().map(one).collect();
-    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+    let mut own = parameters(terrace_external::config::Written::DOCS);
+    own["description"] = "a policy of one's own, in a process of its own".into();
+    own["required"] = json!(["kind", "file", "class"]);
+    json!({ "type": "object", "properties": properties, "additionalProperties": own })
 }
 
 /// A workload: its kind, and the parameters of that.
@@ -337,6 +372,23 @@ mod tests {
             (SHARE, format!("{group}share = {{ no-key = 1 }}\n")),
         ] {
             assert_eq!(declared(rows), known(&refused(&text)), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_pages_of_keys_are_up_to_date() {
+        for (kind, name, page) in [
+            (Kind::Experiment, "experiment", "docs/experiments.md"),
+            (Kind::Daemon, "daemon", "docs/configuration.md"),
+        ] {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
+            let kept = std::fs::read_to_string(&path).unwrap_or_default();
+            let made = reference::of(kind).unwrap();
+            assert!(
+                kept.trim_end() == made,
+                "{page} is not what the code has; make it by: \
+                 terrace schema {name} --format markdown > {page}"
+            );
         }
     }
 
