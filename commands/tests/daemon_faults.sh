@@ -202,6 +202,7 @@ held() {
     pinned
     of_a_guest
     merged
+    shared
     pool
 }
 
@@ -273,6 +274,36 @@ merged() {
     end held
     end twin
     echo 0 >/sys/kernel/mm/ksm/run
+}
+
+shared() {
+    # A file of shared memory that two groups map: one fills it and uses a page of it, the other reads
+    # pages that the first does not use.
+    mkdir -p /tmp/shared
+    mount -t tmpfs -o huge=always,size=64m tmpfs /tmp/shared || fail "no shared memory in huge pages"
+    begin held --pages 16 --hot 1 --file /tmp/shared/file
+    until_true 120 at_least held scans 3 || fail "held is not tracked" /tmp/daemon.log /tmp/status.json
+    begin twin --pages 16 --hot 4 --seed 2 --file /tmp/shared/file --reader
+    until_true 120 at_least twin scans 3 || fail "twin is not tracked" /tmp/daemon.log /tmp/status.json
+    promoted() { echo $(($(value held promoted_pages) + $(value twin promoted_pages))); }
+    before=$(promoted)
+    shift_hot twin
+    come_up() { [ "$(promoted)" -gt "$before" ]; }
+    until_true 120 come_up || fail "what only the other group uses does not come up" /tmp/daemon.log /tmp/status.json
+    until_true 120 served held 3 || fail "held is not served" /tmp/daemon.log /tmp/status.json
+    # And there it ends: nothing goes up and down for as long as both run.
+    moved() { echo $(($(value held promoted_pages) + $(value held demoted_pages) + $(value twin promoted_pages) + $(value twin demoted_pages))); }
+    scans=$(value twin scans)
+    until_true 60 at_least twin scans $((scans + 4)) || fail "twin is not tracked" /tmp/status.json
+    before=$(moved)
+    scans=$(value twin scans)
+    until_true 60 at_least twin scans $((scans + 16)) || fail "twin is not tracked" /tmp/status.json
+    fought=$(($(moved) - before))
+    [ $fought -le 4 ] || fail "$fought pages were moved in 16 periods in which nothing changed" /tmp/status.json
+    ended pages_shared "nothing: one group moves it, by the accesses of both; $fought moves in 16 periods without a change" held
+    end twin
+    end held
+    umount /tmp/shared
 }
 
 pool() {

@@ -203,6 +203,7 @@ fn memory_that_cannot_move_is_said_and_moves_again_when_it_can() {
         "pages_locked",
         "pages_of_a_guest",
         "pages_merged",
+        "pages_shared",
         "pages_of_the_pool",
     ];
     let file = |path: &str| {

@@ -182,6 +182,32 @@ impl Layout {
         Layout::new(page_size, extents).expect("one aligned extent is a layout")
     }
 
+    /// The layout of some of its pages, which come in order and by ranges that do not touch one
+    /// another.
+    ///
+    /// # Panics
+    /// When a page comes after a later one, or is none of the layout's.
+    #[must_use]
+    pub fn of_pages(&self, pages: &[std::ops::Range<usize>]) -> Self {
+        let mut extents = Vec::new();
+        let mut number = 0;
+        for range in pages {
+            let mut page = range.start;
+            while page < range.end {
+                while self.first[number + 1] <= page as u64 {
+                    number += 1;
+                }
+                let extent = &self.extents[number];
+                let end = range.end.min(self.first[number + 1] as usize);
+                let before = page as u64 - self.first[number];
+                let start = extent.start + before * self.page_size.bytes();
+                extents.push(Extent { space: extent.space, start, pages: (end - page) as u64 });
+                page = end;
+            }
+        }
+        Layout::new(self.page_size, extents).expect("pages in order")
+    }
+
     /// The page size.
     pub fn page_size(&self) -> PageSize {
         self.page_size
@@ -296,6 +322,21 @@ mod tests {
         assert_eq!(layout.index(SpaceId(1), 0x4000), None);
         assert_eq!(layout.index(SpaceId(1), 0), None);
         assert_eq!(layout.index(SpaceId(3), 0x1000), None);
+    }
+
+    #[test]
+    fn a_layout_of_some_pages_has_their_addresses_and_no_others() {
+        let layout = two_extents();
+        let cuts: [&[(usize, usize)]; 5] =
+            [&[], &[(0, 6)], &[(1, 4)], &[(0, 1), (2, 3), (4, 6)], &[(5, 6)]];
+        for cut in cuts {
+            let pages: Vec<_> = cut.iter().map(|&(from, to)| from..to).collect();
+            let some = layout.of_pages(&pages);
+            let all: Vec<_> = pages.iter().cloned().flatten().map(|p| layout.address(p)).collect();
+            let got: Vec<_> = (0..some.pages()).map(|page| some.address(page)).collect();
+            assert_eq!(got, all, "{pages:?}");
+        }
+        assert_eq!(layout.of_pages(&[0..3, 3..6]), layout);
     }
 
     #[test]

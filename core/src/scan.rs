@@ -1,5 +1,6 @@
 //! What a tracker observed in one period, and how much fast memory the group may use.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::bits::PageBits;
@@ -135,6 +136,41 @@ impl Scan {
         Scan { counters: Some(counters), ..self }
     }
 
+    /// The scan of some of its pages, which come in order: `layout` is theirs, as
+    /// [`Layout::of_pages`] makes it.
+    ///
+    /// # Panics
+    /// When the layout has more or fewer pages.
+    #[must_use]
+    pub fn of_pages(&self, layout: &Arc<Layout>, pages: &[Range<usize>]) -> Self {
+        let bits = |all: &PageBits| {
+            let mut some = PageBits::new(layout.pages());
+            let mut at = 0;
+            for range in pages {
+                some.copy_range(at, all, range.clone());
+                at += range.len();
+            }
+            some
+        };
+        fn values<T: Copy>(all: &[T], pages: &[Range<usize>]) -> Arc<[T]> {
+            pages.iter().flat_map(|range| &all[range.clone()]).copied().collect()
+        }
+        let mut scan =
+            Scan::new(self.period, Arc::clone(layout), bits(&self.accessed), bits(&self.fast));
+        scan.lost_periods = self.lost_periods;
+        scan.frames = self.frames.as_ref().map(|frames| values(frames, pages));
+        scan.active = self.active.as_ref().map(bits);
+        scan.counts = self
+            .counts
+            .as_ref()
+            .map(|counts| AccessCounts { counts: values(&counts.counts, pages), ..counts.clone() });
+        scan.counters = self.counters.as_ref().map(|counters| {
+            let samples = counters.samples.as_ref().map(|samples| values(samples, pages));
+            Arc::new(PeriodCounters { samples, ..PeriodCounters::clone(counters) })
+        });
+        scan
+    }
+
     /// Sampled reads of each page, where reads are sampled.
     pub fn samples(&self) -> Option<&[u16]> {
         self.counters.as_ref()?.samples.as_deref()
@@ -160,5 +196,57 @@ impl Budget {
     /// A budget of this much fast memory and any number of moves.
     pub fn fast(fast_pages: u64) -> Self {
         Budget { fast_pages, moved_pages: u64::MAX }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::page::PageSize;
+
+    proptest! {
+        /// The scan of some pages says of each of them what the scan of all says.
+        #[test]
+        fn of_some_pages_everything_is_as_it_is_of_all(
+            values in prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>(), 0u8..20), 1..200),
+            cuts in prop::collection::btree_set(0usize..200, 0..8),
+        ) {
+            let count = values.len();
+            let layout = Arc::new(Layout::contiguous(PageSize::Base, count as u64));
+            let bits = |of: &dyn Fn(usize) -> bool| {
+                let mut bits = PageBits::new(count);
+                (0..count).for_each(|page| bits.set(page, of(page)));
+                bits
+            };
+            let accessed = bits(&|page| values[page].0);
+            let counts: Arc<[u8]> = values.iter().map(|v| v.3).collect();
+            let samples: Arc<[u16]> = values.iter().map(|v| u16::from(v.3) + 7).collect();
+            let counters = PeriodCounters { samples: Some(samples), references: 3, ..Default::default() };
+            let scan = Scan::new(5, Arc::clone(&layout), accessed, bits(&|page| values[page].1))
+                .with_active(bits(&|page| values[page].2))
+                .with_counts(AccessCounts { samples: 20, interval_us: 9, counts })
+                .with_frames((0..count as u64).map(|page| page * 3).collect())
+                .with_counters(Arc::new(counters));
+            let cuts: Vec<usize> = cuts.into_iter().filter(|&cut| cut <= count).collect();
+            let pages: Vec<Range<usize>> = cuts.chunks_exact(2).map(|c| c[0]..c[1]).collect();
+            let some = Arc::new(layout.of_pages(&pages));
+            let got = scan.of_pages(&some, &pages);
+            prop_assert_eq!((got.period, got.pages()), (5, some.pages()));
+            let pages = pages.into_iter().flatten();
+            for (nth, page) in pages.enumerate() {
+                prop_assert_eq!(got.accessed.get(nth), scan.accessed.get(page));
+                prop_assert_eq!(got.fast.get(nth), scan.fast.get(page));
+                let active = |scan: &Scan, page| scan.active.as_ref().unwrap().get(page);
+                prop_assert_eq!(active(&got, nth), active(&scan, page));
+                let frame = |scan: &Scan, page: usize| scan.frames.as_ref().unwrap()[page];
+                prop_assert_eq!(frame(&got, nth), frame(&scan, page));
+                let count = |scan: &Scan, page: usize| scan.counts.as_ref().unwrap().counts[page];
+                prop_assert_eq!(count(&got, nth), count(&scan, page));
+                prop_assert_eq!(got.samples().unwrap()[nth], scan.samples().unwrap()[page]);
+            }
+            prop_assert_eq!(got.counters.unwrap().references, 3);
+        }
     }
 }

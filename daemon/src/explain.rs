@@ -131,6 +131,7 @@ fn facts(view: &View, scan: &Scan) -> Vec<String> {
 #[must_use]
 pub fn untracked_reasons(s: &GroupStatus) -> String {
     let words = |reason: &str| match reason {
+        "another_group" => "shared memory that another group moves",
         "unmapped" => "page cache that nobody maps",
         "file" => "programs, libraries and other files",
         "other_size" => "pages of another size",

@@ -78,6 +78,12 @@ struct MemoryArguments {
     /// Wait for a line 'go' on standard input before the first round.
     #[arg(long)]
     wait_go: bool,
+    /// Take the memory from this file, shared with whoever maps it, such as in /dev/shm.
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+    /// Only read the file: another program fills it and writes to it.
+    #[arg(long, requires = "file", conflicts_with = "hold")]
+    reader: bool,
     /// Hold the memory so from a line 'hold' on standard input to a line 'release'.
     #[arg(long, value_enum, value_name = "KIND")]
     hold: Option<HoldArgument>,
@@ -95,6 +101,8 @@ enum HoldArgument {
     Merged,
     /// Offered to be joined to huge pages.
     Joined,
+    /// In a mapping of its own for each base page.
+    Cut,
     /// The memory of a virtual machine of KVM, whose processor touches it.
     Guest,
 }
@@ -107,6 +115,7 @@ impl From<HoldArgument> for HoldKind {
             HoldArgument::Locked => HoldKind::Locked,
             HoldArgument::Merged => HoldKind::Merged,
             HoldArgument::Joined => HoldKind::Joined,
+            HoldArgument::Cut => HoldKind::Cut,
             HoldArgument::Guest => HoldKind::Guest,
         }
     }
@@ -353,9 +362,16 @@ fn memory_program(
         pause: Duration::from_millis(a.pause_ms),
         duration: Duration::from_millis(a.duration_ms),
         wait_go: a.wait_go,
-        backing: match a.page_size {
-            PageSizeArgument::Huge | PageSizeArgument::Base => Backing::Advised,
-            PageSizeArgument::Pool => Backing::Pool,
+        backing: match (&a.file, a.page_size) {
+            (Some(_), PageSizeArgument::Pool) => {
+                bail!(
+                    "got '--page-size pool' with '--file', expected huge or base: a file's pages are no pool's"
+                )
+            }
+            (Some(file), _) if a.reader => Backing::FileOfAnother(file.clone()),
+            (Some(file), _) => Backing::File(file.clone()),
+            (None, PageSizeArgument::Huge | PageSizeArgument::Base) => Backing::Advised,
+            (None, PageSizeArgument::Pool) => Backing::Pool,
         },
         hold: a.hold.map(HoldKind::from),
     };

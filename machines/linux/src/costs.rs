@@ -53,6 +53,8 @@ counters! {
     untracked_over_bound_bytes,
     /// Of both, memory of processes whose page map could not be read.
     untracked_unreadable_bytes,
+    /// Of both, shared memory that another group moves.
+    untracked_another_group_bytes,
     /// Of both, what none of these reasons explains: memory that came since the last scan, that
     /// processes share with others, or that a process has left behind.
     untracked_other_bytes,
@@ -83,7 +85,7 @@ counters! {
 impl CostSnapshot {
     /// Memory that is not tracked, in bytes, by the name of the reason: the same as
     /// `untracked_fast_bytes` and `untracked_slow_bytes` together.
-    pub fn untracked_by_reason(&self) -> [(&'static str, u64); 7] {
+    pub fn untracked_by_reason(&self) -> [(&'static str, u64); 8] {
         [
             ("unmapped", self.untracked_unmapped_bytes),
             ("file", self.untracked_file_bytes),
@@ -91,6 +93,7 @@ impl CostSnapshot {
             ("few_pages", self.untracked_few_pages_bytes),
             ("over_bound", self.untracked_over_bound_bytes),
             ("unreadable", self.untracked_unreadable_bytes),
+            ("another_group", self.untracked_another_group_bytes),
             ("other", self.untracked_other_bytes),
         ]
     }

@@ -27,6 +27,7 @@ use crate::samples::SampleError;
 use crate::samples::hub::{SampleCounts, SampleHub};
 use crate::sampling::Samples;
 use crate::session::{GuardHealth, Session, SessionError};
+use crate::shared_memory::SharedMemory;
 use crate::tiermem::{TablePolicy, TiermemError};
 use crate::tiers::{self, Topology};
 use crate::tracker::{GroupTracker, TrackerOptions};
@@ -236,6 +237,8 @@ pub struct Host {
     flushes: FlushBudget,
     /// Samples of reads, where they are wanted.
     samples: Option<Arc<SampleHub>>,
+    /// Memory that several groups map.
+    shared_memory: Arc<SharedMemory>,
     /// Whether what groups share was taken and set.
     taken: bool,
 }
@@ -472,6 +475,7 @@ impl Host {
                     keep_empty: group.keep_empty,
                     flush: group.flush.then(|| self.flushes.clone()),
                     samples: self.samples.as_ref().map(|hub| hub.join(slot as u32)),
+                    shared_memory: self.shared_memory.join(),
                     tables: group
                         .tables
                         .zip(self.backend.device())

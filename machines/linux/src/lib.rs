@@ -59,6 +59,7 @@ pub mod samples;
 pub mod sampling;
 mod scan_sampler;
 pub mod session;
+mod shared_memory;
 pub mod signals;
 #[cfg(test)]
 mod testing;

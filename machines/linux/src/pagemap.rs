@@ -206,6 +206,37 @@ impl Pagemap {
         Ok(true)
     }
 
+    /// Calls `take` with each base page that is present from `start` on, of so many, and its frame: the
+    /// number of the page from 0, and the frame's. Says whether the process is still there. Without
+    /// the right to see frame numbers (CAP_SYS_ADMIN) there are none.
+    pub fn frames(
+        &self,
+        start: u64,
+        pages: u64,
+        mut take: impl FnMut(u64, u64),
+    ) -> Result<bool, FileError> {
+        let mut buffer = [0u8; 512 * 8];
+        let mut page = 0;
+        while page < pages {
+            let stretch = (pages - page).min(512);
+            let buffer = &mut buffer[..stretch as usize * 8];
+            match self.file.read_exact_at(buffer, (start / BASE_BYTES + page) * 8) {
+                Ok(()) => {}
+                Err(e) if is_gone(&e) || e.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    return Ok(false);
+                }
+                Err(source) => return Err(FileError::Read { path: self.path.clone(), source }),
+            }
+            for (nth, entry) in buffer.as_chunks::<8>().0.iter().enumerate() {
+                if let Some(frame) = frame(u64::from_ne_bytes(*entry)) {
+                    take(page + nth as u64, frame);
+                }
+            }
+            page += stretch;
+        }
+        Ok(true)
+    }
+
     /// Takes out of `runs` the pages whose frame is in `seen` already, and puts the others there.
     /// Without the right to see frame numbers (CAP_SYS_ADMIN) nothing is taken out. What comes after
     /// `most` pages that were kept is kept unread: no more than that are tracked, and no more
@@ -244,13 +275,9 @@ impl Pagemap {
                 }
                 let entries = buffer.as_chunks::<8>().0;
                 for (nth, entries) in entries.chunks(entries_of_each).enumerate() {
-                    // Bits 0-54 are the frame number, bit 63 says that the page is present
-                    // (Documentation/admin-guide/mm/pagemap.rst).
                     let mut of_page = entries.iter().map(|entry| u64::from_ne_bytes(*entry));
-                    let entry = of_page.find(|entry| entry >> 63 != 0).unwrap_or_default();
-                    let frame = entry & ((1 << 55) - 1);
-                    let known = entry >> 63 != 0 && frame != 0;
-                    if !known || seen.insert(frame) {
+                    let known = of_page.find(|entry| entry >> 63 != 0).and_then(frame);
+                    if known.is_none_or(|frame| seen.insert(frame)) {
                         left -= 1;
                         let start = address + nth as u64 * size.bytes();
                         push(&mut kept, size, start, start + size.bytes());
@@ -261,6 +288,13 @@ impl Pagemap {
         }
         Ok(kept)
     }
+}
+
+/// Frame of an entry, where its page is present and the kernel shows the frame: bits 0-54 are its number, bit
+/// 63 says that the page is there (Documentation/admin-guide/mm/pagemap.rst).
+fn frame(entry: u64) -> Option<u64> {
+    let frame = entry & ((1 << 55) - 1);
+    (entry >> 63 != 0 && frame != 0).then_some(frame)
 }
 
 /// Base pages of a range of 2 MB from which on it is tracked: a range with a few costs as much to track

@@ -103,6 +103,20 @@ pub struct Mapping {
     pub shared: bool,
     /// It is the stack of the first thread.
     pub stack: bool,
+    /// What it maps, where it maps a file or shared memory.
+    pub object: Object,
+    /// Place of its first byte in that.
+    pub offset: u64,
+}
+
+/// A file or a piece of shared memory, the same for all that map it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Object {
+    /// Major and minor number of its device; 0 and 0 where nothing but private memory is mapped.
+    device: (u32, u32),
+    inode: u64,
+    /// Shared memory of System V has numbers of its own on the same device.
+    is_system_v: bool,
 }
 
 fn parse_mapping(line: &str) -> Option<Mapping> {
@@ -114,9 +128,15 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
     if flags.len() < 4 || start >= end {
         return None;
     }
-    // Offset, device and inode come before the name.
-    let stack = words.nth(3) == Some("[stack]");
-    Some(Mapping { start, end, writable: flags[1] == b'w', shared: flags[3] == b's', stack })
+    let offset = words.next().and_then(|w| u64::from_str_radix(w, 16).ok()).unwrap_or_default();
+    let device = words.next().and_then(|w| w.split_once(':'));
+    let hex = |number: &str| u32::from_str_radix(number, 16).unwrap_or_default();
+    let device = device.map(|(major, minor)| (hex(major), hex(minor))).unwrap_or_default();
+    let inode = words.next().and_then(|w| w.parse().ok()).unwrap_or_default();
+    let name = words.next().unwrap_or_default();
+    let object = Object { device, inode, is_system_v: name.starts_with("/SYSV") };
+    let (writable, shared) = (flags[1] == b'w', flags[3] == b's');
+    Some(Mapping { start, end, writable, shared, stack: name == "[stack]", object, offset })
 }
 
 /// The mappings of a process, by address; empty when it is gone.
@@ -237,16 +257,29 @@ mod tests {
     #[test]
     fn mappings_keep_what_matters_and_name_the_file_when_malformed() {
         let (_keep, roots) = folder(&[
-            ("proc/1/maps", "1000-3000 rw-p 00000000 00:00 0\n8000-9000 rw-s 0 00:01 5 /dev/x y\n"),
+            (
+                "proc/1/maps",
+                "1000-3000 rw-p 00000000 00:00 0\n8000-9000 rw-s 3000 0a:01 5 /dev/x y\n\
+                 9000-a000 rw-s 3000 0a:01 5 /SYSV00000000 (deleted)\n",
+            ),
             ("proc/2/maps", "what\n"),
         ]);
         let got = mappings(&roots, 1).unwrap();
-        assert_eq!(got.len(), 2);
-        assert_eq!(
-            got[0],
-            Mapping { start: 0x1000, end: 0x3000, writable: true, shared: false, stack: false }
-        );
+        assert_eq!(got.len(), 3);
+        let private = Mapping {
+            start: 0x1000,
+            end: 0x3000,
+            writable: true,
+            shared: false,
+            stack: false,
+            object: Object::default(),
+            offset: 0,
+        };
+        assert_eq!(got[0], private);
         assert!(got[1].shared);
+        let object = Object { device: (10, 1), inode: 5, is_system_v: false };
+        assert_eq!((got[1].object, got[1].offset), (object, 0x3000));
+        assert_ne!(got[2].object, object, "another's numbers");
         assert!(mappings(&roots, 2).unwrap_err().to_string().contains("2/maps: got 'what'"));
     }
 

@@ -39,6 +39,7 @@ use crate::ranges;
 use crate::roots::Roots;
 use crate::sampler::{Observed, Sampler, StepError, Waited};
 use crate::samples::hub::GroupSamples;
+use crate::shared_memory::Member;
 use crate::untracked::Measured;
 
 /// Time that looking for changes may take, as a share of the period.
@@ -69,6 +70,8 @@ pub struct TrackerOptions {
     pub flush: Option<FlushBudget>,
     /// Samples of its reads, where the host gives any.
     pub(crate) samples: Option<GroupSamples>,
+    /// Its part in memory that several groups map.
+    pub(crate) shared_memory: Member,
     /// Places the page tables of its processes, if they are to be placed.
     pub(crate) tables: Option<TableKeeper>,
     /// Ends the group when it is set.
@@ -102,6 +105,8 @@ pub struct GroupTracker {
     counted: u32,
     /// What the last look at the group has found beside its layout.
     measured: Measured,
+    /// Shared memory in its layout that other groups move.
+    of_others_bytes: u64,
     own_ns: u64,
 }
 
@@ -173,6 +178,7 @@ impl GroupTracker {
             missed_page_periods: 0.0,
             counted: 0,
             measured: Measured::default(),
+            of_others_bytes: 0,
             own_ns: 0,
             options,
         }
@@ -272,6 +278,9 @@ impl GroupTracker {
         if let Some(samples) = &self.options.samples {
             add_samples(&mut scan, samples);
         }
+        let (mut scan, of_others) = self.options.shared_memory.divide(scan);
+        self.of_others_bytes = of_others * scan.layout.page_size().bytes();
+        let present = present.saturating_sub(of_others);
         scan.lost_periods = std::mem::take(&mut self.lost);
         self.period += 1;
         self.costs.tracked_pages().set(present);
@@ -390,6 +399,7 @@ impl GroupTracker {
             if let Ok(mut state) = self.tracker_state.write() {
                 state.members.clone_from(&group.processes);
             }
+            self.options.shared_memory.follow(&self.roots, &group.layout)?;
             if group.layout.pages() == 0 {
                 return Ok(());
             }
@@ -510,6 +520,7 @@ impl GroupTracker {
         let untracked_slow = total(false).saturating_sub(slow * bytes);
         self.costs.untracked_fast_bytes().set(untracked_fast);
         self.costs.untracked_slow_bytes().set(untracked_slow);
+        self.measured.of_others_bytes = self.of_others_bytes;
         self.measured.publish(untracked_fast + untracked_slow, &self.costs);
         Ok(())
     }

@@ -16,6 +16,8 @@ pub(crate) struct Measured {
     few_pages_bytes: u64,
     over_bound_bytes: u64,
     unreadable_bytes: u64,
+    /// Shared memory that other groups move.
+    pub(crate) of_others_bytes: u64,
 }
 
 impl Measured {
@@ -65,6 +67,8 @@ impl Measured {
         costs.untracked_few_pages_bytes().set(take(self.few_pages_bytes));
         costs.untracked_other_size_bytes().set(take(self.other_size_bytes));
         costs.untracked_file_bytes().set(take(self.file_bytes));
+        // Last: what was charged to another group is no memory of this one.
+        costs.untracked_another_group_bytes().set(take(self.of_others_bytes));
         costs.untracked_other_bytes().set(left);
     }
 }
@@ -101,6 +105,12 @@ mod tests {
         assert_eq!(s.untracked_few_pages_bytes, 1 << 20);
         assert_eq!(s.untracked_unreadable_bytes, 2 << 20);
         assert_eq!(s.untracked_other_bytes, 6 << 20);
+        assert_eq!(sum(&costs), 20 << 20);
+        // What another group moves, as far as it is this one's.
+        let shared = Measured { of_others_bytes: 100 << 20, ..measured };
+        shared.publish(20 << 20, &costs);
+        let s = costs.snapshot();
+        assert_eq!((s.untracked_another_group_bytes, s.untracked_other_bytes), (6 << 20, 0));
         assert_eq!(sum(&costs), 20 << 20);
         // Of less memory no more is explained.
         measured.publish(9 << 20, &costs);

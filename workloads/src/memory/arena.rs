@@ -1,7 +1,8 @@
-//! One private mapping of whole pages of a known size, aligned to 2 MB: the memory that the
+//! One mapping of whole pages of a known size, aligned to 2 MB: the memory that the
 //! programs of this folder touch. Owns every unsafe line of theirs.
 
 use std::ffi::c_void;
+use std::fs::File;
 use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -42,6 +43,16 @@ pub enum ArenaError {
         size_bytes: u64,
         /// The kernel's error.
         source: rustix::io::Errno,
+    },
+    /// The file of shared memory could not be opened or made as large as that.
+    #[error(
+        "{path}: {source}; expected a file of shared memory that may be written, such as in /dev/shm"
+    )]
+    File {
+        /// The file.
+        path: String,
+        /// The kernel's error.
+        source: std::io::Error,
     },
     /// `/proc/self/smaps` could not be read or understood.
     #[error("/proc/self/smaps: {0}; expected a kernel with CONFIG_PROC_PAGE_MONITOR")]
@@ -107,12 +118,72 @@ impl Arena {
         })
     }
 
+    /// Maps a file of shared memory, which is made and made large enough where it is not. The kernel
+    /// chooses the size of its pages.
+    pub fn map_file(
+        path: &std::path::Path,
+        page_size: PageSize,
+        pages: usize,
+    ) -> Result<Arena, ArenaError> {
+        let size_bytes = size_bytes(page_size, pages)?;
+        let shown = || path.display().to_string();
+        let failed = |source| ArenaError::File { path: shown(), source };
+        let options =
+            File::options().read(true).write(true).create(true).truncate(false).open(path);
+        let file = options.map_err(failed)?;
+        if file.metadata().map_err(failed)?.len() < size_bytes {
+            file.set_len(size_bytes).map_err(failed)?;
+        }
+        // Aligned to 2 MB within a mapping of nothing, so that huge pages of the file are mapped as such.
+        let arena = Arena::reserve(page_size, pages, size_bytes, ProtFlags::empty())?;
+        // SAFETY: replaces a part of the mapping of nothing that was made just now; the file's words
+        // are accessed as atomics alone, whoever else writes them.
+        unsafe {
+            rustix::mm::mmap(
+                arena.start.cast_mut().cast(),
+                size_bytes as usize,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                &file,
+                0,
+            )
+        }
+        .map_err(|source| ArenaError::Refused {
+            call: "mmap of the file",
+            size_bytes,
+            source,
+        })?;
+        Ok(arena)
+    }
+
     /// Maps the pages without touching them. Huge pages are requested with `MADV_HUGEPAGE`, base
     /// pages with `MADV_NOHUGEPAGE`.
     pub fn map(page_size: PageSize, pages: usize) -> Result<Arena, ArenaError> {
         let size_bytes = size_bytes(page_size, pages)?;
+        let refused = |source| ArenaError::Refused { call: "madvise", size_bytes, source };
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let mut arena = Arena::reserve(page_size, pages, size_bytes, access)?;
+        arena.is_advised = true;
+        let start = arena.start.cast_mut().cast();
+        let advice = match page_size {
+            PageSize::Huge => Advice::LinuxHugepage,
+            PageSize::Base => Advice::LinuxNoHugepage,
+        };
+        // SAFETY: the range is within the mapping made above, and the advice only chooses the size
+        // of the pages that back it; contents stay.
+        unsafe { rustix::mm::madvise(start, size_bytes as usize, advice) }.map_err(refused)?;
+        Ok(arena)
+    }
+
+    /// A private mapping, aligned to 2 MB.
+    fn reserve(
+        page_size: PageSize,
+        pages: usize,
+        size_bytes: u64,
+        access: ProtFlags,
+    ) -> Result<Arena, ArenaError> {
         let align = PageSize::Huge.bytes();
-        let refused = |call| move |source| ArenaError::Refused { call, size_bytes, source };
+        let refused = |source| ArenaError::Refused { call: "mmap", size_bytes, source };
         let mapping_bytes = (size_bytes + align) as usize;
         // SAFETY: a new private mapping at an address of the kernel's choice touches no memory in
         // use.
@@ -120,26 +191,15 @@ impl Arena {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
                 mapping_bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
+                access,
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }
-        .map_err(refused("mmap"))?;
+        .map_err(refused)?;
         let slack = mapping.align_offset(align as usize);
         let start = mapping.wrapping_byte_add(slack);
-        let start_words = start.cast_const().cast();
-        let is_advised = true;
-        let arena =
-            Arena { mapping, mapping_bytes, start: start_words, pages, page_size, is_advised };
-        let advice = match page_size {
-            PageSize::Huge => Advice::LinuxHugepage,
-            PageSize::Base => Advice::LinuxNoHugepage,
-        };
-        // SAFETY: the range is within the mapping made above, and the advice only chooses the size
-        // of the pages that back it; contents stay.
-        unsafe { rustix::mm::madvise(start, size_bytes as usize, advice) }
-            .map_err(refused("madvise"))?;
-        Ok(arena)
+        let start = start.cast_const().cast();
+        Ok(Arena { mapping, mapping_bytes, start, pages, page_size, is_advised: false })
     }
 
     /// Number of pages.
@@ -271,6 +331,21 @@ mod tests {
         }
         assert_eq!(arena.page(0)[511].load(Relaxed), 1);
         arena.check_page_size().unwrap();
+    }
+
+    #[test]
+    fn a_file_is_the_same_memory_to_all_that_map_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shared");
+        let [one, two] = [4, 2].map(|pages| Arena::map_file(&path, PageSize::Base, pages).unwrap());
+        one.page(1)[7].store(5, Relaxed);
+        assert_eq!(two.page(1)[7].load(Relaxed), 5);
+        assert_eq!(two.address(0) % PageSize::Huge.bytes(), 0);
+        // The larger one wins.
+        one.page(3)[0].store(1, Relaxed);
+        two.check_page_size().unwrap();
+        let none = Arena::map_file(folder.path(), PageSize::Base, 1).err().unwrap().to_string();
+        assert!(none.contains("expected a file of shared memory"), "{none}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use rustix::io::Errno;
 use rustix::mm::Advice;
 use rustix::pipe::{IoSliceRaw, SpliceFlags};
+use terrace_core::page::PageSize;
 
 use super::arena::Arena;
 use super::guest::Guest;
@@ -27,6 +28,9 @@ pub enum HoldKind {
     Merged,
     /// Offered to the kernel to be joined to huge pages (`MADV_HUGEPAGE`).
     Joined,
+    /// A mapping for each base page: some of a program that protects and gives back memory in small
+    /// pieces.
+    Cut,
     /// The memory of a virtual machine of KVM, whose processor touches it instead of the program.
     Guest,
 }
@@ -37,7 +41,7 @@ impl HoldKind {
             HoldKind::Piped => "vmsplice",
             HoldKind::Registered => "io_uring_register",
             HoldKind::Locked => "mlock",
-            HoldKind::Merged | HoldKind::Joined => "madvise",
+            HoldKind::Merged | HoldKind::Joined | HoldKind::Cut => "madvise",
             HoldKind::Guest => "/dev/kvm",
         }
     }
@@ -71,6 +75,7 @@ impl Held {
             HoldKind::Locked => held.lock(),
             HoldKind::Merged => held.advise(Advice::LinuxMergeable),
             HoldKind::Joined => held.advise(Advice::LinuxHugepage),
+            HoldKind::Cut => held.cut(),
             HoldKind::Guest => Guest::new(arena).map(|guest| held.guest = Some(guest)),
         };
         done.map_err(|source| held.error(source)).map(|()| held)
@@ -171,6 +176,18 @@ impl Held {
         unsafe { rustix::mm::mlock(self.start(), self.len()) }
     }
 
+    /// Every second base page is not inherited by a child: neighbours differ, and are mappings of
+    /// their own.
+    fn cut(&mut self) -> Result<(), Errno> {
+        let bytes = PageSize::Base.bytes() as usize;
+        for at in (0..self.len()).step_by(2 * bytes) {
+            let page = self.start().wrapping_byte_add(at);
+            // SAFETY: a page of the arena; the advice is about children, which there are none of.
+            unsafe { rustix::mm::madvise(page, bytes, Advice::LinuxDontFork) }?;
+        }
+        Ok(())
+    }
+
     fn advise(&mut self, advice: Advice) -> Result<(), Errno> {
         // SAFETY: the arena's own range; the kernel keeps its contents either way.
         unsafe { rustix::mm::madvise(self.start(), self.len(), advice) }
@@ -185,6 +202,7 @@ impl Drop for Held {
             HoldKind::Locked => unsafe { rustix::mm::munlock(self.start(), self.len()) },
             HoldKind::Merged => self.advise(Advice::LinuxUnmergeable),
             HoldKind::Joined => self.advise(Advice::LinuxNoHugepage),
+            HoldKind::Cut => self.advise(Advice::LinuxDoFork),
         };
     }
 }
@@ -197,7 +215,24 @@ fn last_error() -> Errno {
 mod tests {
     use super::super::checked::CheckedArena;
     use super::*;
-    use terrace_core::page::PageSize;
+
+    #[test]
+    fn memory_that_is_cut_is_a_mapping_for_each_page_and_one_again() {
+        let arena = Rc::new(Arena::map(PageSize::Base, 100).unwrap());
+        let mappings = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let (from, to) = (arena.address(0), arena.address(0) + arena.size_bytes());
+            let starts = maps
+                .lines()
+                .filter_map(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok());
+            starts.filter(|start| (from..to).contains(start)).count()
+        };
+        let before = mappings();
+        let held = Held::hold(&arena, HoldKind::Cut).unwrap();
+        assert!((99..=100).contains(&mappings()), "{}", mappings());
+        drop(held);
+        assert_eq!(mappings(), before);
+    }
 
     #[test]
     fn held_memory_keeps_its_contents_and_comes_free() {
@@ -208,6 +243,7 @@ mod tests {
             HoldKind::Locked,
             HoldKind::Merged,
             HoldKind::Joined,
+            HoldKind::Cut,
             HoldKind::Guest,
         ];
         for kind in kinds {

@@ -4,6 +4,7 @@
 //! Between the fill and the last check nothing reads or writes a page that the schedule does not
 //! name: counters, buffers and the schedule itself are outside the arena.
 
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -54,13 +55,17 @@ impl std::str::FromStr for Control {
 }
 
 /// Where the pages of a memory program come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Backing {
     /// The kernel, advised on their size.
     #[default]
     Advised,
     /// The kernel's pool of huge pages.
     Pool,
+    /// A file of shared memory.
+    File(PathBuf),
+    /// The same, filled and written by another program: this one reads.
+    FileOfAnother(PathBuf),
 }
 
 /// Parameters of a memory program besides its schedule.
@@ -118,11 +123,16 @@ pub fn run(
     control: &Receiver<Control>,
     report: &mut dyn FnMut(&Value),
 ) -> Result<bool, ProgramError> {
-    let arena = match settings.backing {
-        Backing::Advised => Arena::map(settings.page_size, settings.pages)?,
-        Backing::Pool => Arena::map_pool(settings.pages)?,
+    let (size, pages) = (settings.page_size, settings.pages);
+    let arena = match &settings.backing {
+        Backing::Advised => Arena::map(size, pages)?,
+        Backing::Pool => Arena::map_pool(pages)?,
+        Backing::File(path) | Backing::FileOfAnother(path) => Arena::map_file(path, size, pages)?,
     };
-    let mut memory = CheckedArena::fill(arena, settings.seed);
+    let mut memory = match settings.backing {
+        Backing::FileOfAnother(_) => CheckedArena::of_another(arena),
+        _ => CheckedArena::fill(arena, settings.seed),
+    };
     memory.arena().check_page_size()?;
     report(&json!({
         "event": "ready",
@@ -339,6 +349,22 @@ mod tests {
         let (result, events) = run_with(&[Control::Hold, Control::Release, Control::Go]);
         assert!(result.unwrap());
         assert!(events.iter().all(|e| e["event"] != "held"));
+    }
+
+    #[test]
+    fn one_that_reads_what_another_writes_finds_nothing_wrong_and_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shared");
+        let run_on = |backing| {
+            let settings = Settings { wait_go: false, hold: None, backing, ..settings() };
+            let mut schedule = HotCold::new(16, Choice::Every { step: 4, within: 16 }, None, 0);
+            run(&settings, &mut schedule, &channel().1, &mut |_| {}).unwrap()
+        };
+        assert!(run_on(Backing::File(path.clone())));
+        let written = std::fs::read(&path).unwrap();
+        assert!(written.iter().any(|&b| b != 0));
+        assert!(run_on(Backing::FileOfAnother(path.clone())));
+        assert!(std::fs::read(&path).unwrap() == written);
     }
 
     #[test]
