@@ -92,6 +92,8 @@ ended() {
     echo "fault $1: seen by $2; $group served again after $took s; settings wrong $wrong"
 }
 
+max_processes=100
+[ "$1" != processes ] || max_processes=1100
 # Journal, control socket and histories on small file systems of their own.
 mkdir -p /run/terrace /var/lib/terrace
 mount -t tmpfs -o size=256k tmpfs /run/terrace || fail "no small disk"
@@ -101,7 +103,7 @@ cat >/srv/terraced.toml <<EOF
 period_ms = 500
 discover_ms = 300
 max_groups = 4
-max_processes = 100
+max_processes = $max_processes
 [[groups]]
 name = "group"
 cgroup = "/{long,held,twin,pool,short,crowd}"
@@ -370,6 +372,23 @@ groups() {
     until_true 60 rmdir /sys/fs/cgroup/crowd || fail "the crowd stays"
     ended crowd "the reason for which it is unmanaged"
 
+    # A program of as many mappings as some databases and runtimes have.
+    limit=$(cat /proc/sys/vm/max_map_count)
+    echo 200000 >/proc/sys/vm/max_map_count
+    begin held --pages 196 --hot 16 --hold cut
+    until_true 120 served held 3 || fail "held is not served" /tmp/daemon.log /tmp/status.json
+    tell held hold
+    until_true 120 grep -q '"held"' /tmp/held.jsonl || fail "it is not cut" /tmp/held.jsonl
+    mappings=$(wc -l <"/proc/$(pid held)/maps")
+    [ "$mappings" -ge 100000 ] || fail "only $mappings mappings"
+    shift_hot held
+    shift_hot
+    ended mappings "nothing: $mappings mappings are tracked and move" held
+    until_true 60 served long 3 || fail "long is not served beside it" /tmp/daemon.log /tmp/status.json
+    tell held release
+    end held
+    echo "$limit" >/proc/sys/vm/max_map_count
+
     # Somebody turns DAMON off, and then takes it.
     damon=/sys/kernel/mm/damon/admin/kdamonds
     on() { for n in 0 1 2 3; do [ "$(cat $damon/$n/state)" = off ] || echo $n; done; }
@@ -390,6 +409,27 @@ groups() {
     until_true 60 said || fail "DAMON in other hands is not said" /tmp/daemon.log /tmp/status.json
     echo 0 >$damon/nr_kdamonds
     ended damon_taken "the reason for which the group is unmanaged"
+}
+
+# --- many processes: minutes, most of them to start and end so many ------------------------------
+processes() {
+    # As many processes as a group may have by default.
+    begin held --pages 16 --hot 4
+    mkdir /sys/fs/cgroup/held/many
+    sh -c 'echo $$ >/sys/fs/cgroup/held/many/cgroup.procs; for i in $(seq 1023); do sleep 1000 & done; wait' &
+    many=$!
+    as_many() { [ "$(wc -l </sys/fs/cgroup/held/many/cgroup.procs)" -ge 1023 ]; }
+    until_true 240 as_many || fail "only $(wc -l </sys/fs/cgroup/held/many/cgroup.procs) processes"
+    scans=$(value held scans)
+    until_true 120 at_least held scans $((${scans:-0} + 3)) || fail "held is not tracked" /tmp/daemon.log /tmp/status.json
+    shift_hot held
+    shift_hot
+    ended processes "nothing: a group of $(wc -l </sys/fs/cgroup/held/many/cgroup.procs) more processes is tracked" held
+    until_true 60 served long 3 || fail "long is not served beside it" /tmp/daemon.log /tmp/status.json
+    echo 1 >/sys/fs/cgroup/held/many/cgroup.kill
+    wait $many
+    until_true 60 rmdir /sys/fs/cgroup/held/many || fail "the processes stay"
+    end held
 }
 
 programs=

@@ -216,10 +216,24 @@ fn memory_that_cannot_move_is_said_and_moves_again_when_it_can() {
     faults("held", &modules.map(file), &names);
 }
 
+/// A group of as many processes as it may have by default.
+#[test]
+#[ignore = "minutes"]
+fn a_thousand_processes_of_a_group_are_served() {
+    faults("processes", &[], &["processes"]);
+}
+
 #[test]
 fn groups_that_vanish_and_damon_in_other_hands_leave_the_rest_served() {
-    let names =
-        ["died_moving", "group_removed", "cpuset_changed", "crowd", "damon_off", "damon_taken"];
+    let names = [
+        "died_moving",
+        "group_removed",
+        "cpuset_changed",
+        "crowd",
+        "mappings",
+        "damon_off",
+        "damon_taken",
+    ];
     faults("groups", &[], &names);
 }
 
