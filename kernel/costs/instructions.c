@@ -2,152 +2,29 @@
 /*
  * What /dev/tiermem and page migration cost, in instructions.
  *
- * usage: tiermem_cost workload|migrate|steps|exchange|tables|scan...
+ * usage: instructions workload|migrate|steps|exchange|tables|scan...
  *
  * Runs as root in a machine of one processor whose time stamp counter counts
  * instructions ("terrace lab --instructions-as-time --cpus 1").  Prints one line for
  * each figure: its group, its name, and instructions, divided by what the name says.
  * "workload" needs no device: it is for comparing kernels.
  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include "moves.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
-#include <linux/tiermem.h>
 
-#define PAGE		4096UL
-#define HUGE		(2UL << 20)
-#define MOVE		2	/* MPOL_MF_MOVE */
 #define ROUNDS		3
 #define TRACING		"/sys/kernel/tracing/"
-
-static int device = -1;
-
-static void die(const char *what)
-{
-	fprintf(stderr, "tiermem_cost: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
 
 static uint64_t now(void)
 {
 	return __builtin_ia32_rdtsc();
 }
 
-/* A figure is the median of its rounds: ticks of the clock fall into some. */
-static int order(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static double median(double *values, unsigned int n)
-{
-	qsort(values, n, sizeof(*values), order);
-	return values[n / 2];
-}
-
 static void tell(const char *group, const char *name, double instructions)
 {
 	printf("%s\t%s\t%.0f\n", group, name, instructions);
 }
-
-static bool put(const char *path, const char *value)
-{
-	int fd = open(path, O_WRONLY | O_TRUNC);
-	bool done = fd >= 0 && write(fd, value, strlen(value)) == (ssize_t)strlen(value);
-
-	if (fd >= 0)
-		close(fd);
-	return done;
-}
-
-static void must_put(const char *path, const char *value)
-{
-	if (!put(path, value))
-		die(path);
-}
-
-static char *map(unsigned long bytes, bool huge)
-{
-	char *raw = mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	char *p;
-
-	if (raw == MAP_FAILED)
-		die("mmap");
-	p = (char *)(((uintptr_t)raw + HUGE - 1) & ~(HUGE - 1));
-	madvise(p, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-	return p;
-}
-
-/* n pages of a size, all there. */
-static char *pages(unsigned long n, unsigned long size)
-{
-	char *p = map(n * size, size == HUGE);
-
-	memset(p, 1, n * size);
-	return p;
-}
-
-static void addresses(uint64_t *to, char *p, unsigned long n, unsigned long size)
-{
-	for (unsigned long i = 0; i < n; i++)
-		to[i] = (uintptr_t)p + i * size;
-}
-
-static int status[4096];
-
-static unsigned long at_node(uint64_t *addrs, unsigned long n, int node)
-{
-	unsigned long there = 0;
-
-	if (syscall(SYS_move_pages, 0, n, addrs, NULL, status, 0))
-		die("move_pages");
-	for (unsigned long i = 0; i < n; i++)
-		there += status[i] == node;
-	return there;
-}
-
-static void by_move_pages(uint64_t *addrs, unsigned long n, int node)
-{
-	static int nodes[4096];
-
-	for (unsigned long i = 0; i < n; i++)
-		nodes[i] = node;
-	if (syscall(SYS_move_pages, 0, n, addrs, nodes, status, MOVE) < 0)
-		die("move_pages");
-}
-
-static void by_device(uint64_t *addrs, unsigned long n, int node)
-{
-	struct tm_migrate arg = {
-		.size = sizeof(arg), .pidfd = TM_SELF, .count = n, .node = node,
-		.addrs = (uintptr_t)addrs, .status = (uintptr_t)status,
-	};
-
-	if (ioctl(device, TM_MIGRATE, &arg) || arg.moved != n)
-		die("TM_MIGRATE");
-}
-
-static void copying(const char *threads, const char *batch)
-{
-	must_put("/sys/kernel/mm/tiermem/copy_min_kb", "64");
-	must_put("/sys/kernel/mm/tiermem/copy_batch_pages", batch);
-	must_put("/sys/kernel/mm/tiermem/copy_threads", threads);
-}
-
-typedef void (*mover)(uint64_t *, unsigned long, int);
 
 /* To and fro, in calls of so many pages each; instructions for one page. */
 static double cost_of_moves(mover move, char *p, unsigned long n, unsigned long size,
@@ -250,16 +127,13 @@ static void workload(void)
 
 /* --- migration ------------------------------------------------------------ */
 
-/* Instructions for splitting a huge page, or nothing if that cannot be asked for. */
-static double split(char *p, unsigned long n)
+/* Instructions for splitting a huge page. */
+static double cost_of_splits(char *p, unsigned long n)
 {
-	char range[128];
-	uint64_t t;
+	uint64_t begun = now();
 
-	snprintf(range, sizeof(range), "%d,0x%lx,0x%lx", getpid(), (long)p, (long)(p + n * HUGE));
-	t = now();
-	must_put("/sys/kernel/debug/split_huge_pages", range);
-	return (double)(now() - t) / n;
+	split(p, n);
+	return (double)(now() - begun) / n;
 }
 
 static void migrate(void)
@@ -299,7 +173,7 @@ static void migrate(void)
 	tell("migrate", "huge page, TM_MIGRATE, 8 a call, copied by 4 threads",
 	     cost_of_moves(by_device, huge, nr_huge, HUGE, nr_huge));
 	copying("0", "512");
-	tell("migrate", "huge page, split, alone", split(parts, nr_huge));
+	tell("migrate", "huge page, split, alone", cost_of_splits(parts, nr_huge));
 	tell("migrate", "huge page that was split, move_pages of its 512 base pages",
 	     512 * cost_of_moves(by_move_pages, parts, 2048, PAGE, 512));
 }
@@ -335,7 +209,7 @@ static void tracing(bool on)
 		must_put(enable[i], on ? "1" : "0");
 }
 
-/* Lines are "tiermem_cost-60 [000] d..1. 123456789: tlb_flush: ...". */
+/* Lines are "instructions-60 [000] d..1. 123456789: tlb_flush: ...". */
 static unsigned int read_trace(uint64_t from, uint64_t to)
 {
 	char line[512], what[64];
@@ -430,7 +304,7 @@ static void steps_of(const char *kind, unsigned long n, unsigned long size)
 		last = trace[k].when;
 	}
 	if (sets < n || removes < n) {
-		fprintf(stderr, "tiermem_cost: %u pages unmapped and %u mapped in the trace, expected "
+		fprintf(stderr, "instructions: %u pages unmapped and %u mapped in the trace, expected "
 			"%lu\n", sets, removes, n);
 		exit(1);
 	}
@@ -618,7 +492,7 @@ static void check_clock(void)
 	per = (double)(now() - begun) / 2e6;
 	/* Ticks of the kernel's clock fall in between. */
 	if (per < 0.99 || per > 1.10) {
-		fprintf(stderr, "tiermem_cost: the clock counts %.3f an instruction, expected 1; "
+		fprintf(stderr, "instructions: the clock counts %.3f an instruction, expected 1; "
 			"run it with 'terrace lab --instructions-as-time --cpus 1'\n", per);
 		exit(1);
 	}
@@ -639,7 +513,7 @@ int main(int argc, char **argv)
 			if (!strcmp(argv[i], parts[k].name))
 				break;
 		if (k == sizeof(parts) / sizeof(parts[0])) {
-			fprintf(stderr, "tiermem_cost: no part '%s'\n", argv[i]);
+			fprintf(stderr, "instructions: no part '%s'\n", argv[i]);
 			return 2;
 		}
 		if (parts[k].needs_device && device < 0) {
