@@ -21,6 +21,7 @@ figures! {
     "nimble/fig13",
     "nimble/fig14",
     "nimble/table2",
+    "nimble/kernel",
     "radiant/fig1",
     "radiant/fig4",
     "radiant/fig5",

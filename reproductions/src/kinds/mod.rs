@@ -1,6 +1,7 @@
 //! How a figure's data is made. A kind is a file and a line of [`KINDS`].
 
 mod homogeneity;
+mod measured;
 mod ratios;
 mod runs;
 mod steps;
@@ -28,7 +29,8 @@ pub struct Kind {
 }
 
 /// The kinds.
-pub const KINDS: &[Kind] = &[runs::KIND, steps::KIND, timeline::KIND, homogeneity::KIND];
+pub const KINDS: &[Kind] =
+    &[runs::KIND, steps::KIND, timeline::KIND, homogeneity::KIND, measured::KIND];
 
 /// Finds a kind by its name.
 pub fn find(name: &str) -> Result<&'static Kind, String> {
