@@ -51,10 +51,10 @@ bench:
 	$(CARGO) run --release --locked --package terrace-bench -- $(BENCH)
 
 # The Terrace kernel for virtual machines, built once for the same series; says where its image is,
-# for 'terrace lab --kernel'.
+# for 'terrace lab --kernel'. KERNEL=7.3: of that series of kernels.
 kernel:
 	tools/setup kernel
-	kernel/build image
+	kernel/build $(if $(KERNEL),--kernel $(KERNEL)) image
 
 # Packages of a kernel with Debian's own configuration and the series, for real machines.
 kernel-deb:
@@ -63,7 +63,7 @@ kernel-deb:
 
 # The kernel's tests, in the virtual machine.
 kernel-test: kernel
-	kernel/test
+	kernel/test $(if $(KERNEL),--kernel $(KERNEL))
 
 # The programs, and the plug-in of 'terrace record', which looks for it beside itself.
 build:

@@ -26,8 +26,8 @@ pub struct Arguments {
     #[arg(long, value_delimiter = ',', value_name = "A,B,C")]
     rivals: Vec<String>,
     /// On the virtual machine: each policy on each of these kernels, 'debian', 'debian-7.3' (that
-    /// series, of Debian 13's backports), 'terrace' (built by 'make kernel') or the path of an
-    /// image, instead of the one in the file.
+    /// series, of Debian 13's backports), 'terrace' or 'terrace-7.3' (built by 'make kernel') or
+    /// the path of an image, instead of the one in the file.
     #[arg(long, value_delimiter = ',', value_name = "A,B")]
     kernels: Vec<String>,
     #[command(flatten)]

@@ -1,61 +1,15 @@
-//! `terraced` on a live kernel, in a virtual machine with two tiers: Debian's 6.12 and 7.3, and the
-//! Terrace kernel where `make kernel` has built an image.
+//! `terraced` on a live kernel, in a virtual machine with two tiers: Debian's 6.12 and 7.3. On the
+//! Terrace kernel it is tested by `virtual_kernel`.
+
+#[path = "common/guest.rs"]
+mod guest;
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
+use guest::{CLOCK, LONG, LONG_LINES, in_guest};
 use terrace_lab::cache::Cache;
 use terrace_lab::{Kernel, Qemu};
-
-/// A program that is built with the workspace and not with this test.
-fn beside(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_BIN_EXE_terrace")).with_file_name(name);
-    assert!(path.is_file(), "{}: run 'cargo build --workspace --bins' first", path.display());
-    path
-}
-
-/// Runs a script of this folder in a guest with these options that has all programs, and returns
-/// its output; fails where the script does, or where its output lacks these lines.
-fn in_guest(
-    kernel: &str,
-    options: &[&str],
-    script: &str,
-    arguments: &[&str],
-    timeout_s: u32,
-    lines: &[&str],
-) -> String {
-    let tests = format!("{}/tests", env!("CARGO_MANIFEST_DIR"));
-    let file = |name: &str| format!("{tests}/{name}:/srv/{name}");
-    let (daemon, workload) = (beside("terraced"), beside("terrace-workload"));
-    let output = Command::new(env!("CARGO_BIN_EXE_terrace"))
-        .args([
-            "lab",
-            "--kernel",
-            kernel,
-            "--timeout",
-            &timeout_s.to_string(),
-            "--fast",
-            "768M",
-            "--slow",
-            "512M",
-        ])
-        .args(options)
-        .args(["--program", env!("CARGO_BIN_EXE_terrace")])
-        .args(["--program", daemon.to_str().unwrap(), "--program", workload.to_str().unwrap()])
-        .args(["--file", &file("daemon_common.sh"), "--file", &file(script)])
-        .args(["--", "sh", &format!("/srv/{script}")])
-        .args(arguments)
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let printed = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.success(), "{printed}");
-    for line in lines {
-        assert!(printed.contains(line), "nothing of '{line}': {printed}");
-    }
-    printed
-}
 
 #[test]
 fn the_daemon_serves_two_groups_reloads_survives_a_kill_and_harms_nothing() {
@@ -237,11 +191,6 @@ fn groups_that_vanish_and_damon_in_other_hands_leave_the_rest_served() {
     faults("groups", &[], &names);
 }
 
-/// Time passes with the guest's instructions: nothing waits for a pause to be over.
-const CLOCK: [&str; 1] = ["--instructions-as-time"];
-const LONG: [&str; 4] = ["100", "200", "2000", "1"];
-const LONG_LINES: [&str; 4] = ["kills 100", "groups 200 came and went", "periods 2000", "all held"];
-
 #[test]
 #[ignore = "ten minutes"]
 fn a_hundred_kills_two_hundred_groups_and_two_thousand_periods() {
@@ -264,27 +213,4 @@ fn the_daemon_serves_on_debians_newest_kernel() {
     }
     let lines = ["damon_stat runs and keeps", "killed: every setting", "all held"];
     in_guest("debian-7.3", &["--qemu", "10"], "daemon.sh", &[], 1800, &lines);
-}
-
-/// Whether the Terrace kernel has been built.
-fn has_terrace_kernel() -> bool {
-    let cache = Cache::of_user().expect("a cache");
-    let image = Kernel::Terrace.image(&cache, &mut |_| {});
-    image.inspect_err(|error| eprintln!("skipped: {error}")).is_ok()
-}
-
-#[test]
-fn page_tables_of_a_group_go_where_the_daemons_key_says() {
-    if has_terrace_kernel() {
-        in_guest("terrace", &[], "daemon_tables.sh", &[], 900, &["all held"]);
-    }
-}
-
-#[test]
-#[ignore = "ten minutes"]
-fn the_same_on_the_terrace_kernel() {
-    if !has_terrace_kernel() {
-        return;
-    }
-    println!("{}", in_guest("terrace", &CLOCK, "daemon_soak.sh", &LONG, 5400, &LONG_LINES));
 }

@@ -1,21 +1,36 @@
-//! The whole of Terrace on the Terrace kernel, in a virtual machine: where `make kernel` has built
-//! an image. Elsewhere these tests report that they did nothing.
+//! The whole of Terrace on the Terrace kernels, in a virtual machine: on each of which `make kernel`
+//! has built an image. Where there is none these tests report that they did nothing. `make test` runs
+//! them once the image is there; `cargo test` only by name (`--test virtual_kernel`).
+
+#[path = "common/guest.rs"]
+mod guest;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use guest::{CLOCK, LONG, LONG_LINES, in_guest};
 use serde_json::Value;
 use terrace_lab::Kernel;
 use terrace_lab::cache::Cache;
 use terrace_recordings::period::{PeriodReader, Record};
 use terrace_results::{RunRow, TablePagesRow, read};
 
-/// Whether there is an image, and the lock to boot a machine: one after the other.
-fn machine() -> Option<MutexGuard<'static, ()>> {
+/// Runs a test on each of the kernels of which there is an image, one machine after the other.
+fn on_each_kernel(test: fn(&str)) {
+    for kernel in ["terrace", "terrace-7.3"] {
+        if let Some(_machine) = machine(kernel) {
+            eprintln!("on {kernel}:");
+            test(kernel);
+        }
+    }
+}
+
+/// Whether there is an image, and the lock to boot a machine.
+fn machine(kernel: &str) -> Option<MutexGuard<'static, ()>> {
     static MACHINE: Mutex<()> = Mutex::new(());
     let cache = Cache::of_user().expect("a cache");
-    if let Err(error) = Kernel::Terrace.image(&cache, &mut |_| {}) {
+    if let Err(error) = Kernel::named(kernel).image(&cache, &mut |_| {}) {
         eprintln!("skipped: {error}");
         return None;
     }
@@ -33,9 +48,12 @@ fn printed(output: &Output) -> String {
 
 #[test]
 fn page_tables_are_placed_for_a_command_and_what_it_executes() {
-    let Some(_machine) = machine() else { return };
+    on_each_kernel(places_tables);
+}
+
+fn places_tables(kernel: &str) {
     let program = env!("CARGO_BIN_EXE_terrace");
-    let arguments = ["lab", "--kernel", "terrace", "--threads", "each", "--program", program, "--"];
+    let arguments = ["lab", "--kernel", kernel, "--threads", "each", "--program", program, "--"];
     let inner = ["terrace", "numactl", "--page-tables", "1", "--levels", "all", "--follow", "--"];
     let output = terrace(&[&arguments[..], &inner, &["sh", "-c", "terrace numactl"]].concat());
     let printed = printed(&output);
@@ -56,11 +74,11 @@ fn page_tables_are_placed_for_a_command_and_what_it_executes() {
 
 /// The file of an experiment with a program of hot and cold pages, of which the hot ones change,
 /// under LRU.
-fn experiment(folder: &Path, mechanisms: &str) -> PathBuf {
+fn experiment(folder: &Path, kernel: &str, mechanisms: &str) -> PathBuf {
     let file = folder.join(format!("{mechanisms}.toml"));
     let experiment = format!(
         "name = \"hot-and-cold\"\nperiod_ms = 1000\nperiods = 10\n\
-         [machine]\nkernel = \"terrace\"\nmechanisms = \"{mechanisms}\"\n\
+         [machine]\nkernel = \"{kernel}\"\nmechanisms = \"{mechanisms}\"\n\
          [[groups]]\nname = \"program\"\npolicy = \"lru\"\nfast_ratio = 0.5\n\
          [groups.workload]\nkind = \"hotcold\"\nfootprint_mib = 64\nhot_ratio = 0.25\n\
          shift_every_ms = 3000\n"
@@ -69,8 +87,8 @@ fn experiment(folder: &Path, mechanisms: &str) -> PathBuf {
     file
 }
 
-fn run(folder: &Path, mechanisms: &str) -> RunRow {
-    let file = experiment(folder, mechanisms);
+fn run(folder: &Path, kernel: &str, mechanisms: &str) -> RunRow {
+    let file = experiment(folder, kernel, mechanisms);
     let out = folder.join(mechanisms);
     let output = terrace(&[
         "run",
@@ -86,10 +104,15 @@ fn run(folder: &Path, mechanisms: &str) -> RunRow {
 
 #[test]
 fn a_live_run_uses_the_terrace_kernels_mechanisms_and_says_so() {
-    let Some(_machine) = machine() else { return };
+    on_each_kernel(uses_mechanisms);
+}
+
+fn uses_mechanisms(kernel: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let row = run(folder.path(), "terrace");
-    assert!(row.kernel.as_deref().is_some_and(|k| k.ends_with("-terrace")), "{row:?}");
+    let row = run(folder.path(), kernel, "terrace");
+    let release = kernel.strip_prefix("terrace-").unwrap_or("6.12");
+    let booted = row.kernel.as_deref().unwrap();
+    assert!(booted.starts_with(release) && booted.ends_with("-terrace"), "{row:?}");
     let means = (row.tracker.as_deref(), row.mover.as_deref());
     assert_eq!(means, (Some("tiermem"), Some("tiermem")), "{row:?}");
     assert_eq!(row.checksum_ok, Some(true), "{row:?}");
@@ -121,9 +144,12 @@ fn a_live_run_uses_the_terrace_kernels_mechanisms_and_says_so() {
 
 #[test]
 fn the_stock_mechanisms_of_the_same_kernel_can_be_had_for_comparison() {
-    let Some(_machine) = machine() else { return };
+    on_each_kernel(uses_stock_mechanisms);
+}
+
+fn uses_stock_mechanisms(kernel: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let row = run(folder.path(), "stock");
+    let row = run(folder.path(), kernel, "stock");
     let means = (row.tracker.as_deref(), row.mover.as_deref());
     assert_eq!(means, (Some("damon"), Some("move_pages")), "{row:?}");
     assert_eq!((row.checksum_ok, row.exchanged_pairs), (Some(true), 0), "{row:?}");
@@ -131,9 +157,12 @@ fn the_stock_mechanisms_of_the_same_kernel_can_be_had_for_comparison() {
 
 #[test]
 fn a_policy_is_compared_on_two_kernels_by_one_command() {
-    let Some(_machine) = machine() else { return };
+    on_each_kernel(compares_kernels);
+}
+
+fn compares_kernels(kernel: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(folder.path(), "auto");
+    let file = experiment(folder.path(), kernel, "auto");
     let out = folder.path().join("both");
     let output = terrace(&[
         "compare",
@@ -143,7 +172,7 @@ fn a_policy_is_compared_on_two_kernels_by_one_command() {
         "--policies",
         "lru",
         "--kernels",
-        "debian,terrace",
+        &format!("debian,{kernel}"),
         "--out",
         out.to_str().unwrap(),
     ]);
@@ -154,10 +183,11 @@ fn a_policy_is_compared_on_two_kernels_by_one_command() {
         .iter()
         .map(|r| (r.run.as_str(), r.tracker.as_deref().unwrap(), r.mover.as_deref().unwrap()))
         .collect();
+    let of_terrace = format!("lru-{kernel}");
     let expected = [
         ("lru-debian", "damon", "move_pages"),
         // The file's word for the kernel is not the command's.
-        ("lru-terrace", "tiermem", "tiermem"),
+        (of_terrace.as_str(), "tiermem", "tiermem"),
     ];
     assert_eq!(what, expected);
     assert!(rows.iter().all(|r| r.checksum_ok == Some(true)), "{rows:?}");
@@ -181,7 +211,10 @@ fn table_pages(out: &Path) -> (u64, u64) {
 
 #[test]
 fn a_live_groups_page_tables_go_where_its_key_says_and_are_counted() {
-    let Some(_machine) = machine() else { return };
+    on_each_kernel(places_group_tables);
+}
+
+fn places_group_tables(kernel: &str) {
     let folder = tempfile::tempdir().unwrap();
     let experiment = |name: &str, machine: &str, group: &str| {
         let file = folder.path().join(format!("{name}.toml"));
@@ -206,7 +239,7 @@ fn a_live_groups_page_tables_go_where_its_key_says_and_are_counted() {
         terrace run stock.toml --machine host --fix-conflicts --out /out/stock; [ $? = 2 ]";
     let program = env!("CARGO_BIN_EXE_terrace");
     let workload = Path::new(program).with_file_name("terrace-workload");
-    let mut arguments = vec!["lab", "--kernel", "terrace", "--threads", "each", "--timeout", "600"];
+    let mut arguments = vec!["lab", "--kernel", kernel, "--threads", "each", "--timeout", "600"];
     arguments.extend(["--program", program, "--program", workload.to_str().unwrap()]);
     files.iter().for_each(|file| arguments.extend(["--file", file]));
     arguments.extend(["--result", "/out/as-ever", "--result", "/out/bound"]);
@@ -243,7 +276,10 @@ const AGING: &str = r#"ageing() {
 
 #[test]
 fn the_kernels_lists_decide_what_is_hot_where_a_policy_goes_by_them() {
-    let Some(_machine) = machine() else { return };
+    on_each_kernel(goes_by_lists);
+}
+
+fn goes_by_lists(kernel: &str) {
     let folder = tempfile::tempdir().unwrap();
     let experiment = |name: &str, mechanisms: &str| {
         let file = folder.path().join(format!("{name}.toml"));
@@ -268,7 +304,7 @@ fn the_kernels_lists_decide_what_is_hot_where_a_policy_goes_by_them() {
     );
     let program = env!("CARGO_BIN_EXE_terrace");
     let workload = Path::new(program).with_file_name("terrace-workload");
-    let mut arguments = vec!["lab", "--kernel", "terrace", "--threads", "each", "--timeout", "600"];
+    let mut arguments = vec!["lab", "--kernel", kernel, CLOCK[0], "--timeout", "900"];
     arguments.extend(["--program", program, "--program", workload.to_str().unwrap()]);
     files.iter().for_each(|file| arguments.extend(["--file", file]));
     let outs = names.map(|name| format!("/out/{name}"));
@@ -305,4 +341,19 @@ fn the_kernels_lists_decide_what_is_hot_where_a_policy_goes_by_them() {
     // Where the kernel does not report lists, the policy keeps its own, and the results say so.
     assert_eq!(row("stock").applied_main, "lists-own");
     assert!(active("stock").iter().all(Option::is_none));
+}
+
+#[test]
+fn page_tables_of_a_group_go_where_the_daemons_key_says() {
+    on_each_kernel(|kernel| {
+        in_guest(kernel, &[], "daemon_tables.sh", &[], 900, &["all held"]);
+    });
+}
+
+#[test]
+#[ignore = "ten minutes"]
+fn the_daemon_survives_kills_and_full_memory_on_each_kernel() {
+    on_each_kernel(|kernel| {
+        println!("{}", in_guest(kernel, &CLOCK, "daemon_soak.sh", &LONG, 5400, &LONG_LINES));
+    });
 }

@@ -117,8 +117,8 @@ pub struct MachineSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slow_nodes: Vec<u32>,
     /// Kernel of the virtual machine: "debian" (its package, the default), "debian-7.3" (that
-    /// series, of Debian 13's backports), "terrace" (what `make kernel` built), or the path of an
-    /// image.
+    /// series, of Debian 13's backports), "terrace" (what `make kernel` built), "terrace-7.3" (what
+    /// `make kernel KERNEL=7.3` built), or the path of an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<PathBuf>,
     /// By what a live machine tracks and moves pages: "auto" (the Terrace kernel's mechanisms where

@@ -226,7 +226,7 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Mach
                     let kernel = kernel.display();
                     return Err(refuse!(
                         "machine.kernel = {kernel}: expected a kernel image, 'debian', \
-                         'debian-7.3' or 'terrace'"
+                         'debian-7.3', 'terrace' or 'terrace-7.3'"
                     )
                     .into());
                 }

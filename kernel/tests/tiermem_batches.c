@@ -255,7 +255,10 @@ static bool tracing(const char *event, bool on)
 	return put(path, on ? "1" : "0");
 }
 
-/* Lines of the trace that say so, and the largest number after a key in them. */
+/*
+ * Lines of the trace that say so, in capitals or not, as kernels differ, and the largest
+ * number after a key in them.
+ */
 static unsigned int traced(const char *what, const char *key, long *largest)
 {
 	char line[512];
@@ -265,7 +268,7 @@ static unsigned int traced(const char *what, const char *key, long *largest)
 	while (f && fgets(line, sizeof(line), f)) {
 		char *at;
 
-		if (line[0] == '#' || !strstr(line, what))
+		if (line[0] == '#' || !strcasestr(line, what))
 			continue;
 		n++;
 		at = key ? strstr(line, key) : NULL;

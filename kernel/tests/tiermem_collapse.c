@@ -7,6 +7,7 @@
 #include "tiermem_test.h"
 
 #define SHMEM	"/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+#define MOST_PAUSE_US	20000
 
 /*
  * What is freed is given to others, who write it: to another process, for whoever waits to
@@ -67,8 +68,16 @@ unsigned long collapse_beside_moves(unsigned long wanted)
 		CHECK(!wrong, "round %lu: %lu pages are wrong before the collapse", rounds, wrong);
 		madvise(p, HUGE, MADV_HUGEPAGE);
 		before = __atomic_load_n(&st.tables, __ATOMIC_RELAXED);
-		if (!madvise(p, HUGE, MADV_COLLAPSE))
+		/*
+		 * A collapse that meets a move gives up.  How many meet one is up to the host:
+		 * the mover waits for longer until some do not.
+		 */
+		if (!madvise(p, HUGE, MADV_COLLAPSE)) {
 			collapsed++;
+			st.pause_us /= 2;
+		} else if (st.pause_us < MOST_PAUSE_US) {
+			st.pause_us = 2 * st.pause_us + 100;
+		}
 		st.moves += __atomic_load_n(&st.tables, __ATOMIC_RELAXED) - before;
 		wrong = 0;
 		for (unsigned long i = 0; i < HUGE / PAGE; i++) {

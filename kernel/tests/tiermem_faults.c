@@ -163,10 +163,12 @@ static void reclaim_stress(void)
 	memset(&st, 0, sizeof(st));
 	/* Longer than the delay, or the walk meets a move each time that it begins again. */
 	st.pause_us = 5000;
-	memset(p, 1, FEW_PAGES * PAGE);
+	/* The table is there for the mover, which may run anywhere. */
+	p[FEW_PAGES * PAGE] = 1;
 	start(table_mover, p);
 	/* Pages that wait elsewhere for their place on a list are not reclaimed. */
 	on_processor(0);
+	memset(p, 1, FEW_PAGES * PAGE);
 	for (round = 0; round < most && !stayed && now() - begun < seconds; round++) {
 		for (int i = 0; i < FEW_PAGES; i++)
 			*(volatile char *)(p + i * PAGE) = round;

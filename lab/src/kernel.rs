@@ -25,6 +25,8 @@ pub enum Kernel {
     Path(PathBuf),
     /// Debian's source with the series of `kernel/`, as `make kernel` left it in the cache.
     Terrace,
+    /// The same of a newer series of kernels, such as 7.3, as `kernel/build --kernel` left it.
+    TerraceSeries(Series),
 }
 
 /// A series of kernels: 7.3 of 7.3.4.
@@ -71,15 +73,17 @@ impl fmt::Display for Series {
 }
 
 impl Kernel {
-    /// The kernel that people mean by this word: 'debian', 'debian-7.3' or another series,
-    /// 'terrace', or the path of an image.
+    /// The kernel that people mean by this word: 'debian' or 'terrace', 'debian-7.3' or
+    /// 'terrace-7.3' or another series, or the path of an image.
     #[must_use]
     pub fn named(word: &str) -> Self {
-        match (word, word.strip_prefix("debian-").and_then(Series::parse)) {
-            ("debian", _) | (_, Some(STABLE)) => Self::Debian,
-            (_, Some(series)) => Self::DebianSeries(series),
-            ("terrace", _) => Self::Terrace,
-            (path, None) => Self::Path(path.into()),
+        let series = |prefix| word.strip_prefix(prefix).and_then(Series::parse);
+        match (word, series("debian-"), series("terrace-")) {
+            ("debian", _, _) | (_, Some(STABLE), _) => Self::Debian,
+            ("terrace", _, _) | (_, _, Some(STABLE)) => Self::Terrace,
+            (_, Some(series), _) => Self::DebianSeries(series),
+            (_, _, Some(series)) => Self::TerraceSeries(series),
+            (path, None, None) => Self::Path(path.into()),
         }
     }
 
@@ -93,7 +97,8 @@ impl Kernel {
             }),
             Self::Debian => debian(&Packages::new(cache), STABLE, say),
             Self::DebianSeries(series) => debian(&Packages::of_suite(cache, NEWER), *series, say),
-            Self::Terrace => terrace(cache),
+            Self::Terrace => terrace(cache, STABLE),
+            Self::TerraceSeries(series) => terrace(cache, *series),
         }
     }
 
@@ -121,15 +126,20 @@ impl Kernel {
     }
 }
 
-/// `make kernel` keeps images by content, and a link to the one that it made or found last.
-fn terrace(cache: &Cache) -> Result<PathBuf, LabError> {
-    let current = cache.root().join("kernel/current");
+/// `make kernel` keeps images by content, and of each series of kernels a link to the one that it
+/// made or found last.
+fn terrace(cache: &Cache, series: Series) -> Result<PathBuf, LabError> {
+    let (link, remedy) = match series {
+        STABLE => ("current".to_owned(), "build the Terrace kernel with `make kernel`".to_owned()),
+        _ => (
+            format!("current-{series}"),
+            format!("build that Terrace kernel with `make kernel KERNEL={series}`"),
+        ),
+    };
+    let current = cache.root().join("kernel").join(link);
     // The first starts without being unpacked.
     ["vmlinux", "bzImage"].map(|name| current.join(name)).into_iter().find(|p| p.is_file()).ok_or(
-        LabError::KernelMissing {
-            reason: format!("{} has no image", current.display()),
-            remedy: "build the Terrace kernel with `make kernel`".to_owned(),
-        },
+        LabError::KernelMissing { reason: format!("{} has no image", current.display()), remedy },
     )
 }
 
@@ -254,6 +264,9 @@ mod tests {
             ("debian-6.12", Kernel::Debian),
             ("debian-7.3", series(7, 3)),
             ("terrace", Kernel::Terrace),
+            ("terrace-6.12", Kernel::Terrace),
+            ("terrace-7.3", Kernel::TerraceSeries(Series { major: 7, minor: 3 })),
+            ("terrace-7", Kernel::Path("terrace-7".into())),
             ("debian-7", Kernel::Path("debian-7".into())),
             ("debian-7.x", Kernel::Path("debian-7.x".into())),
             ("./bzImage", Kernel::Path("./bzImage".into())),
@@ -300,6 +313,23 @@ mod tests {
             assert_eq!(std::fs::read_to_string(&found).unwrap(), key);
             assert!(found.ends_with(name), "{}", found.display());
         }
+    }
+
+    #[test]
+    fn each_series_of_terrace_kernels_has_an_image_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        for (link, text) in [("current", "stable"), ("current-7.3", "newer")] {
+            let folder = cache.root().join("kernel").join(link);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("bzImage"), text).unwrap();
+        }
+        for (word, text) in [("terrace", "stable"), ("terrace-7.3", "newer")] {
+            let found = Kernel::named(word).image(&cache, &mut |_| {}).unwrap();
+            assert_eq!(std::fs::read_to_string(found).unwrap(), text, "{word}");
+        }
+        let error = Kernel::named("terrace-7.4").image(&cache, &mut |_| {}).unwrap_err();
+        assert!(error.to_string().contains("make kernel KERNEL=7.4"), "{error}");
     }
 
     #[test]

@@ -86,7 +86,12 @@ impl PageMover {
                 Some(&down) if result == Err(FailureReason::NoRoom) => {
                     pairs.push(Pair { down, up, is_victim: true });
                 }
-                _ => account.page(Direction::Promotion, up, result),
+                _ => {
+                    if result == Err(FailureReason::NoRoom) {
+                        tracing::debug!(page = ?up, victims = plan.victims.len(), "no victim");
+                    }
+                    account.page(Direction::Promotion, up, result);
+                }
             }
         }
         // A victim that is in slow memory already has no place to give.
@@ -95,6 +100,7 @@ impl PageMover {
         pairs.retain(|pair| {
             let is_fast = places.next().and_then(Result::ok).is_some_and(|n| self.nodes.is_fast(n));
             if !is_fast {
+                tracing::debug!(page = ?pair.up, victim = ?pair.down, "the victim is in slow memory");
                 account.page(Direction::Promotion, pair.up, Err(FailureReason::NoRoom));
             }
             is_fast
@@ -213,6 +219,9 @@ impl PageMover {
                 // Its place was not freed: the group would pass its limit.
                 Err(_) => Err(FailureReason::NoRoom),
             };
+            if up.is_err() {
+                tracing::debug!(page = ?pair.up, victim = ?pair.down, ?went, ?up, "not exchanged");
+            }
             context.places_are_lost |= went.is_ok() && up == Err(FailureReason::NoRoom);
             pair.settle(account, up, Some(went));
         }
