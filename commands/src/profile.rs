@@ -15,9 +15,10 @@ use crate::show::{Format, say};
 
 /// Simulate a workload with all its memory fast and with all of it slow, and write its profile.
 ///
-/// The experiment must have one group, of kind "program" or "recording". It is run at reference
-/// depth seven times at once: with fast memory, with slow, with a half, an 8th, a 32nd and a 128th of
-/// it slow, and scanned. The profile has the cost of each interval of the program and the pages
+/// The experiment must have one group, of kind "program" or "recording". It is simulated at trace
+/// fidelity seven times in one pass: with fast memory, with slow, with a half, an 8th, a 32nd and a
+/// 128th of it slow, and scanned. The recording is decoded once, and the seven use as many cores as
+/// there are. The profile has the cost of each interval of the program and the pages
 /// that cause it; as a workload of kind "profile" it gives run times at interval fidelity,
 /// thousands of times faster, under any policy and any share of fast memory.
 #[derive(Args)]

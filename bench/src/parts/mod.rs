@@ -6,6 +6,7 @@ mod depth;
 mod plan;
 mod policies;
 mod policy;
+mod profile;
 mod rack;
 mod record;
 mod sim;
@@ -29,6 +30,7 @@ pub static PARTS: &[Part] = &[
     sim::PART,
     depth::PART,
     plan::PART,
+    profile::PART,
     policies::PART,
     rack::PART,
     clock::PART,

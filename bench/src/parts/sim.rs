@@ -37,24 +37,31 @@ pub const PART: Part = Part {
 
 /// First address of the recorded program's memory.
 const START: u64 = 1 << 32;
-const MACHINE: &str = "server-ddr5-cxl";
+pub(super) const MACHINE: &str = "server-ddr5-cxl";
 /// Pages that a plan may move, like a promotion rate limit: copying a page takes as many requests
 /// as a hundred references.
 const MOVED_PAGES: u64 = 512;
 
 /// A kind of recording: its name, number of references, memory, and the pattern.
 #[derive(Clone)]
-struct Kind {
-    name: &'static str,
-    references: u64,
-    footprint_bytes: u64,
-    page_size: PageSize,
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) references: u64,
+    pub(super) footprint_bytes: u64,
+    pub(super) page_size: PageSize,
     period_ns: u64,
-    what: &'static str,
+    pub(super) what: &'static str,
     address: fn(&mut Random, u64, u64) -> u64,
 }
 
-const KINDS: [Kind; 3] = [
+impl Kind {
+    /// The same pattern over so many references.
+    pub(super) fn of_length(&self, references: u64) -> Kind {
+        Kind { references, ..self.clone() }
+    }
+}
+
+pub(super) const KINDS: [Kind; 3] = [
     Kind {
         name: "friendly",
         references: 40_000_000,
@@ -122,7 +129,7 @@ fn memory(report: &mut Report, folder: &Path) -> anyhow::Result<()> {
     let mut peaks = Vec::new();
     let short = 4_000_000;
     for references in [short, 8 * short] {
-        let kind = Kind { references, ..KINDS[0].clone() };
+        let kind = KINDS[0].of_length(references);
         let path = folder.join(format!("{references}.tref"));
         record(&kind, &path).context("recording for the memory's sake")?;
         forget_peak().context("resetting the peak of resident memory")?;
@@ -156,7 +163,7 @@ fn peak_bytes() -> anyhow::Result<u64> {
 }
 
 /// Writes the recording.
-fn record(kind: &Kind, path: &Path) -> anyhow::Result<()> {
+pub(super) fn record(kind: &Kind, path: &Path) -> anyhow::Result<()> {
     let shape = CacheShape { size_bytes: 32 << 10, ways: 8 };
     let header = Header {
         command: vec![kind.name.to_owned()],
@@ -245,7 +252,7 @@ fn simulate(kind: &Kind, path: &Path) -> anyhow::Result<(Duration, u64)> {
 }
 
 /// Processor time of all threads of this process.
-fn process_time() -> Duration {
+pub(super) fn process_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }

@@ -1,18 +1,14 @@
-//! The counters and samples that a processor would have of a program played by intervals, and the
-//! drawing of samples, which trace-driven simulation shares.
+//! The counters and samples that a processor would have of a program played by intervals.
 //!
-//! Counters are exact. One read in so many is a sample, as with PEBS and IBS: the distance from one
-//! sample to the next is drawn anew each time, from half to one and a half of the mean, so that no
-//! pattern of the program stays hidden. The order of an interval's reads is not known; they are
-//! taken page by page.
+//! Counters are exact. One read in so many is a sample ([`SamplePicker`]). The order of an interval's
+//! reads is not known; they are taken page by page.
 
 use std::sync::Arc;
 
-use rand_core::RngCore;
-use rand_pcg::Pcg64;
 use terrace_core::bits::PageBits;
 use terrace_core::page::Layout;
 use terrace_core::remap::Remap;
+use terrace_core::sample_picker::SamplePicker;
 use terrace_core::scan::PeriodCounters;
 use terrace_recordings::profile::Interval;
 
@@ -33,62 +29,10 @@ impl Default for Sampling {
     }
 }
 
-/// Picks one read in so many.
-pub(crate) struct Sampler {
-    reads_per_sample: u32,
-    random: Pcg64,
-    /// Reads until the next sample.
-    left: u64,
-}
-
-impl Sampler {
-    /// One sample in so many reads; 0: none. `seed` is that of the distances.
-    pub(crate) fn new(reads_per_sample: u32, seed: u64) -> Self {
-        let random = Pcg64::new(seed.into(), 0x5a);
-        let mut sampler = Sampler { reads_per_sample, random, left: 0 };
-        sampler.left = sampler.distance();
-        sampler
-    }
-
-    /// Whether any read is sampled.
-    pub(crate) fn is_on(&self) -> bool {
-        self.reads_per_sample > 0
-    }
-
-    /// Reads for each sample; 0: there are none.
-    pub(crate) fn reads_per_sample(&self) -> u32 {
-        self.reads_per_sample
-    }
-
-    /// How many of the next so many reads are samples.
-    #[inline]
-    pub(crate) fn pick(&mut self, mut reads: u64) -> u64 {
-        if !self.is_on() {
-            return 0;
-        }
-        let mut picked = 0;
-        while reads >= self.left {
-            reads -= self.left;
-            self.left = self.distance();
-            picked += 1;
-        }
-        self.left -= reads;
-        picked
-    }
-
-    /// Reads from one sample to the next.
-    fn distance(&mut self) -> u64 {
-        let mean = u64::from(self.reads_per_sample);
-        let below = mean.max(1);
-        let drawn = (u128::from(self.random.next_u64()) * u128::from(below)) >> 64;
-        (mean / 2 + drawn as u64).max(1)
-    }
-}
-
 /// Counters and samples of one program.
 pub(crate) struct Meter {
     sampling: Sampling,
-    sampler: Sampler,
+    sampler: SamplePicker,
     samples: Vec<u16>,
     layout: Option<Arc<Layout>>,
     references: u64,
@@ -103,7 +47,7 @@ impl Meter {
     pub(crate) fn new(sampling: Sampling) -> Self {
         Meter {
             sampling,
-            sampler: Sampler::new(sampling.reads_per_sample, sampling.seed),
+            sampler: SamplePicker::new(sampling.reads_per_sample, sampling.seed),
             samples: Vec::new(),
             layout: None,
             references: 0,
@@ -153,7 +97,7 @@ impl Meter {
             reads: self.reads,
             read_latency_ps: self.sampling.latency_ns.map(|ns| (ns * 1000.0) as u64),
             samples,
-            reads_per_sample: self.sampler.reads_per_sample(),
+            reads_per_sample: self.sampler.period(),
         };
         (self.reads, self.extra_ps, self.moving_ps) = ([0; 2], 0, 0);
         self.samples.fill(0);

@@ -563,3 +563,44 @@ fn sampling_changes_nothing_and_shows_where_reads_go() {
     let told = samples * 31 / 2;
     assert!(told > reads * 8 / 10 && told <= reads * 101 / 100, "{told} of {reads}");
 }
+
+#[test]
+fn a_window_after_functional_simulation_reads_what_it_reads_in_a_whole_run() {
+    const BEFORE: u64 = 150_000;
+    const WINDOW: u64 = 20_000;
+    // Every other access is within 1 MB, the others anywhere in 64 MB; a quarter are stores.
+    let bytes = 64 << 20;
+    let accesses = || {
+        chase(1 << 20, BEFORE).zip(chase(bytes, BEFORE)).enumerate().flat_map(|(n, (near, far))| {
+            let kind = if n % 2 == 0 { AccessKind::Store } else { AccessKind::Load };
+            [near, Access { kind, ..far }]
+        })
+    };
+    let window = |warm: bool| {
+        let mut config = config(64 << 20, 128 << 20);
+        let last_level = &mut config.hardware.node.caches.llc;
+        (last_level.size, last_level.ways) = (Bytes(1 << 20), 16);
+        let machine = ReferenceMachine::new(config).unwrap();
+        let source = Box::new(script(bytes, accesses()));
+        let _interfaces = machine.add_group(group(PageSize::Base, 0.5), source).unwrap();
+        let before = if warm {
+            machine.warm_references(0, BEFORE)
+        } else {
+            machine.run_references(0, BEFORE, false)
+        };
+        assert_eq!(before.unwrap().references, BEFORE);
+        let first = machine.counts(0);
+        assert_eq!(first.reads.iter().sum::<u64>() == 0, warm);
+        let work = machine.run_references(0, WINDOW, false).unwrap();
+        let counts = machine.counts(0) - first;
+        let traffic = (counts.reads, counts.writes, counts.walks, counts.faults, first.faults);
+        (traffic, work.took.as_ns())
+    };
+    let ((traffic, took), (sampled_traffic, sampled_took)) = (window(false), window(true));
+    assert_eq!(sampled_traffic, traffic);
+    let (reads, writes, walks, ..) = traffic;
+    assert!(reads[0] > 0 && reads[1] > 0 && writes[1] > 0 && walks > 0, "{traffic:?}");
+    // What was under way when the window began is all that a window does not know.
+    let ratio = sampled_took / took;
+    assert!((ratio - 1.0).abs() < 0.01, "{ratio}");
+}

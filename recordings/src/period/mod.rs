@@ -32,6 +32,7 @@ mod frame;
 mod read;
 mod records;
 mod source;
+pub mod stream;
 mod write;
 
 pub use frame::{Frame, RecordedDecision};

@@ -291,6 +291,17 @@ impl ReferenceMachine {
         lock(&self.state).run_references(group, references, scan)
     }
 
+    /// Runs the program of a group, the only one on the machine, for so many references more in
+    /// functional simulation: caches, TLBs and page tables change as ever, and page faults are
+    /// served, but the references take no time and their traffic is not counted.
+    pub fn warm_references(&self, group: usize, references: u64) -> Result<Work, MachineError> {
+        let state = &mut *lock(&self.state);
+        state.programs[group].is_warming = true;
+        let work = state.run_references(group, references, false);
+        state.programs[group].is_warming = false;
+        work
+    }
+
     /// The cost of the last observed period for a group.
     pub fn period_cost(&self, group: usize) -> PeriodCost {
         lock(&self.state).members[group].period

@@ -26,7 +26,7 @@ use super::meter::{Progress, ReadMeter};
 use super::port::{FrameReads, Port};
 use super::program::{Phase, Program, Stop};
 use super::source::{ReferenceSource, Step};
-use crate::meter::Sampler;
+use terrace_core::sample_picker::SamplePicker;
 
 /// A machine at trace fidelity. Clones share its state.
 #[derive(Clone)]
@@ -166,7 +166,7 @@ impl ReferenceMachine {
         state.programs.push(Program::new(name, space, source, cores, start, stop));
         // A seed per program, so that programs are not sampled in step.
         let seed = state.config.sample_seed.wrapping_add(number as u64);
-        let sampler = Sampler::new(state.config.reads_per_sample, seed);
+        let sampler = SamplePicker::new(state.config.reads_per_sample, seed);
         state.meters.push(ReadMeter::new(sampler));
         state.members.push(Member::new(group, fast_limit_bytes.unwrap_or(0)));
         let state = self.state.clone();

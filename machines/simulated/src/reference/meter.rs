@@ -18,7 +18,7 @@ use terrace_os::Os;
 use terrace_os::frames::Owner;
 
 use super::counts::Counts;
-use crate::meter::Sampler;
+use terrace_core::sample_picker::SamplePicker;
 
 /// How far a program has run since its start.
 #[derive(Debug, Clone, Copy, Default)]
@@ -48,7 +48,7 @@ impl Progress {
 
 /// Counters and samples of one program.
 pub(super) struct ReadMeter {
-    sampler: Sampler,
+    sampler: SamplePicker,
     /// Sampled reads whose pages are not known yet.
     picked: Vec<PhysicalAddress>,
     /// Sampled reads by address of the base page.
@@ -61,7 +61,7 @@ pub(super) struct ReadMeter {
 }
 
 impl ReadMeter {
-    pub(super) fn new(sampler: Sampler) -> Self {
+    pub(super) fn new(sampler: SamplePicker) -> Self {
         ReadMeter {
             sampler,
             picked: Vec::new(),
@@ -132,7 +132,7 @@ impl ReadMeter {
             reads: [0, 1].map(|n| reads[n] - old_reads[n]),
             read_latency_ps: latency,
             samples,
-            reads_per_sample: self.sampler.reads_per_sample(),
+            reads_per_sample: self.sampler.period(),
         }
     }
 

@@ -5,7 +5,8 @@
 //! has cores, TLBs, walkers, caches and tiers, the operating-system crate frames, page tables,
 //! faults and migration; this machine plays time among them.
 //!
-//! - [`source`]: streams of references; [`program`] and [`recording`] make such streams;
+//! - [`source`]: streams of references; [`program`] and [`recording`] make such streams, and
+//!   [`shared`] gives one to several machines;
 //! - [`config`]: the configuration of a machine;
 //! - [`machine`]: the passing of time among programs and copying threads;
 //! - `group`: a program's tracker and mover, for the engine;
@@ -28,6 +29,7 @@ mod port;
 mod program;
 mod program_source;
 mod recording_source;
+mod shared_source;
 pub mod source;
 
 pub use config::{BackgroundDemotion, Options, ReferenceConfig, ReferenceGroup};
@@ -37,4 +39,5 @@ pub use machine::{Killed, ReferenceMachine};
 pub(crate) use migrate::MOST_OPERATION_BYTES;
 pub use program_source::program;
 pub use recording_source::{RecordingChoice, recording};
+pub use shared_source::shared;
 pub use source::{Access, AccessKind, Piped, ReferenceSource, Step};

@@ -63,6 +63,8 @@ pub(super) struct Program {
     pub(super) pause_at: u64,
     /// Accesses of a block beyond the pause.
     held: Vec<Access>,
+    /// References change caches, TLBs and page tables, and take no time.
+    pub(super) is_warming: bool,
     ahead: Prefetcher,
     /// Whether looking ahead is worth it: the block before missed much.
     looks_ahead: bool,
@@ -101,6 +103,7 @@ impl Program {
             next: 0,
             pause_at: u64::MAX,
             held: Vec::new(),
+            is_warming: false,
             ahead: Prefetcher::default(),
             looks_ahead: false,
             misses_before: 0,
@@ -188,12 +191,9 @@ impl Program {
     ) -> Stop {
         let before = CoreSums::of(node, &self.own_cores);
         let first = self.next;
-        let of_thread = |cores: &[usize], thread| cores[usize::from(thread) % cores.len()];
-        let stop = match (self.cores.len(), self.looks_ahead) {
-            (1, false) => self.run_on::<false>(horizon, node, os, port, |cores, _| cores[0]),
-            (1, true) => self.run_on::<true>(horizon, node, os, port, |cores, _| cores[0]),
-            (_, false) => self.run_on::<false>(horizon, node, os, port, of_thread),
-            (_, true) => self.run_on::<true>(horizon, node, os, port, of_thread),
+        let stop = match self.is_warming {
+            false => self.run_as::<false>(horizon, node, os, port),
+            true => self.run_as::<true>(horizon, node, os, port),
         };
         self.counts.references += (self.next - first) as u64;
         self.counts.add_cores(&before, &CoreSums::of(node, &self.own_cores));
@@ -202,7 +202,24 @@ impl Program {
     }
 
     #[inline(always)]
-    fn run_on<const LOOK_AHEAD: bool>(
+    fn run_as<const WARM: bool>(
+        &mut self,
+        horizon: Picoseconds,
+        node: &mut Node,
+        os: &mut Os,
+        port: &mut Port<'_>,
+    ) -> Stop {
+        let of_thread = |cores: &[usize], thread| cores[usize::from(thread) % cores.len()];
+        match (self.cores.len(), self.looks_ahead) {
+            (1, false) => self.run_on::<false, WARM>(horizon, node, os, port, |cores, _| cores[0]),
+            (1, true) => self.run_on::<true, WARM>(horizon, node, os, port, |cores, _| cores[0]),
+            (_, false) => self.run_on::<false, WARM>(horizon, node, os, port, of_thread),
+            (_, true) => self.run_on::<true, WARM>(horizon, node, os, port, of_thread),
+        }
+    }
+
+    #[inline(always)]
+    fn run_on<const LOOK_AHEAD: bool, const WARM: bool>(
         &mut self,
         horizon: Picoseconds,
         node: &mut Node,
@@ -231,7 +248,11 @@ impl Program {
                 instructions: access.instructions,
                 dependence,
             };
-            if let Err(fault) = node.reference(core, &reference, space, port) {
+            let made = match WARM {
+                false => node.reference(core, &reference, space, port),
+                true => node.warm(core, &reference, space),
+            };
+            if let Err(fault) = made {
                 // The instructions are dispatched; the access is made again without them.
                 self.block[self.next].instructions = 0;
                 return Stop::Fault(core, fault);

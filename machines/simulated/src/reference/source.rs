@@ -87,7 +87,7 @@ pub trait ReferenceSource: Send {
 /// Accesses in one step of a pipe.
 pub const BLOCK: usize = 4096;
 /// Steps that a producer may be ahead: 2 MB at most, so that they stay in the host's caches.
-const AHEAD: usize = 32;
+pub(super) const AHEAD: usize = 32;
 
 /// The producer's end of a pipe.
 pub struct Pipe {
