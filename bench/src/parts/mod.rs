@@ -9,6 +9,7 @@ mod policy;
 mod profile;
 mod rack;
 mod record;
+mod sample;
 mod sim;
 
 use crate::measure::Report;
@@ -31,6 +32,7 @@ pub static PARTS: &[Part] = &[
     depth::PART,
     plan::PART,
     profile::PART,
+    sample::PART,
     policies::PART,
     rack::PART,
     clock::PART,

@@ -514,5 +514,7 @@ impl<M: MemoryPort> WalkMemory for WalkPort<'_, M> {
     }
 }
 
+mod warm;
+
 #[cfg(test)]
 mod tests;

@@ -143,3 +143,45 @@ fn a_store_to_two_pages_touches_both() {
     // Four lines of the page table, the second leaf in the first one's, and two of data.
     assert_eq!(m.memory.counts(0).reads, 4 + 2);
 }
+
+#[test]
+fn a_warm_reference_leaves_everything_as_a_timed_one() {
+    use crate::random::Random;
+    for (name, size) in [
+        ("server-ddr5-cxl", PageSize::Base),
+        ("server-ddr5-cxl", PageSize::Huge),
+        ("granularity-amd-a10-6800k", PageSize::Base),
+        ("nimble-xeon-e5-2650v3", PageSize::Base),
+    ] {
+        let (mut timed, mut warm) = (machine(name, 0, 1, size), machine(name, 0, 1, size));
+        let mut random = Random::new(5);
+        for n in 0..300_000u64 {
+            // Often near, sometimes anywhere, now and then across lines and pages.
+            let far = if n % 4 == 0 { random.below(1 << 29) } else { random.below(1 << 15) };
+            let reference = Reference {
+                address: VirtualAddress(far + random.below(8)),
+                size: 8,
+                kind: if random.below(3) == 0 { Kind::Write } else { Kind::Read },
+                instructions: 3,
+                dependence: Dependence::None,
+            };
+            let core = (n % 2) as usize;
+            let expected =
+                timed.node.reference(core, &reference, &mut timed.table, &mut timed.memory);
+            let got = warm.node.warm(core, &reference, &mut warm.table);
+            assert_eq!(got.unwrap(), expected.unwrap(), "{name}, reference {n}");
+        }
+        assert_eq!(warm.node.caches().counts(), timed.node.caches().counts(), "{name}");
+        for core in 0..2 {
+            assert_eq!(warm.node.tlbs(core).counts(), timed.node.tlbs(core).counts(), "{name}");
+            let walks = |m: &Machine| {
+                let c = m.node.walker(core).counts();
+                (c.walks, c.accesses, c.accessed_set, c.dirty_set)
+            };
+            assert_eq!(walks(&warm), walks(&timed), "{name}");
+        }
+        let bits = |m: &Machine| (m.table.accessed(), m.table.dirty());
+        assert_eq!(bits(&warm), bits(&timed), "{name}");
+        assert_eq!(warm.node.core(0).now(), Picoseconds::ZERO, "{name}");
+    }
+}
