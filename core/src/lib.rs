@@ -61,3 +61,8 @@ pub use input_error::InputError;
 #[cfg(doctest)]
 #[doc = include_str!("../../CONTRIBUTING.md")]
 struct Contributing;
+
+/// The policy of the guide compiles, and does what the guide says.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/writing-a-policy.md")]
+struct WritingAPolicy;
