@@ -7,7 +7,7 @@ OUT ?= target/demo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BENCH ?=
 
-.PHONY: demo check test system-test audit bench build install install-built uninstall deb clean kernel kernel-deb kernel-test wheel chart
+.PHONY: demo check test system-test audit bench build install install-built uninstall deb clean site kernel kernel-deb kernel-test wheel chart
 
 # What less DRAM costs Redis in time, and what Linux and two policies get back: one table, one
 # sentence, one report. On a virtual machine whose clock knows the memory.
@@ -49,6 +49,11 @@ audit:
 bench:
 	$(CARGO) build --release --locked --package terrace-recorder-plugin
 	$(CARGO) run --release --locked --package terrace-bench -- $(BENCH)
+
+# The documents as a site, in target/site.
+site:
+	tools/setup site
+	tools/site
 
 # The Terrace kernel for virtual machines, built once for the same series; says where its image is,
 # for 'terrace lab --kernel'. KERNEL=7.3: of that series of kernels.
