@@ -361,9 +361,14 @@ groups() {
     ended cpuset_changed "$seen"
 
     mkdir -p /sys/fs/cgroup/crowd
-    sh -c 'echo $$ >/sys/fs/cgroup/crowd/cgroup.procs; for i in $(seq 150); do sleep 1000 & done; wait' &
+    # A few processes, which are managed; then they grow to more than may be.
+    sh -c 'echo $$ >/sys/fs/cgroup/crowd/cgroup.procs; for i in $(seq 5); do sleep 1000 & done
+        until [ -e /tmp/grow ]; do sleep 0.2; done
+        for i in $(seq 150); do sleep 1000 & done; wait' &
     crowd=$!
-    until_true 60 unmanaged_says 'max_processes' || fail "a crowd is managed" /tmp/status.json
+    until_true 60 at_least crowd scans 1 || fail "a few processes are not managed" /tmp/daemon.log /tmp/status.json
+    touch /tmp/grow
+    until_true 60 unmanaged_says 'max_processes' || fail "a crowd is managed" /tmp/daemon.log /tmp/status.json
     shift_hot
     scans=$(value long scans)
     until_true 60 at_least long scans $((scans + 2)) || fail "a crowd stopped it" /tmp/daemon.log

@@ -314,6 +314,9 @@ impl Keeper {
                 let is_divided = !matches!(group.share, FastLimit::Bytes(NOT_DIVIDED));
                 group.moved_pages = if is_divided { u64::MAX } else { 0 };
             }
+            if let Some(reason) = probe.refusal() {
+                break Some(reason);
+            }
             let bounds = self.bounds(probe.as_mut());
             lock(&self.throttle).bound(bounds);
             let mut watching = Watching { keeper: &mut self, probe: probe.as_mut() };

@@ -122,11 +122,8 @@ impl Machine for Live {
     ) -> Result<Attached, String> {
         let group = Cgroup::new(&self.roots, Path::new(cgroup));
         let processes = group.processes().map_err(|e| e.to_string())?.len();
-        if processes > self.max_processes {
-            return Err(format!(
-                "it has {processes} processes, expected at most {}: max_processes",
-                self.max_processes
-            ));
+        if let Some(reason) = too_many(processes, self.max_processes) {
+            return Err(reason);
         }
         let mut spec = GroupSpec::new(
             &settings.entry,
@@ -150,7 +147,11 @@ impl Machine for Live {
             tracker: Box::new(attached.tracker),
             mover: Box::new(attached.mover),
             costs: attached.costs,
-            probe: Box::new(LiveProbe { roots: self.roots.clone(), group }),
+            probe: Box::new(LiveProbe {
+                roots: self.roots.clone(),
+                group,
+                max_processes: self.max_processes,
+            }),
         })
     }
 
@@ -218,9 +219,16 @@ impl Machine for Live {
     }
 }
 
+/// Why a group of so many processes is not managed.
+fn too_many(processes: usize, most: usize) -> Option<String> {
+    (processes > most)
+        .then(|| format!("it has {processes} processes, expected at most {most}: max_processes"))
+}
+
 struct LiveProbe {
     roots: Roots,
     group: Cgroup,
+    max_processes: usize,
 }
 
 impl Probe for LiveProbe {
@@ -236,6 +244,11 @@ impl Probe for LiveProbe {
         let group = pressure::of_group(&self.group).ok().flatten()?;
         let host = pressure::of_host(&self.roots).ok().flatten()?;
         Some((group.some_us, host.full_us))
+    }
+
+    fn refusal(&mut self) -> Option<String> {
+        // A group that has gone is the tracker's to say.
+        too_many(self.group.processes().map_or(0, |pids| pids.len()), self.max_processes)
     }
 
     fn identity(&mut self, spaces: &[SpaceId]) -> Vec<(u32, u64)> {

@@ -44,6 +44,12 @@ pub trait Probe: Send {
         None
     }
 
+    /// Why the group cannot be managed as it is now, such as for its many processes; `None` where it
+    /// can. Asked before each scan: a group grows after it was found.
+    fn refusal(&mut self) -> Option<String> {
+        None
+    }
+
     /// The processes with these identifiers as they are now, with their start times.
     fn identity(&mut self, spaces: &[SpaceId]) -> Vec<(u32, u64)>;
 }

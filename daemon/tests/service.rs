@@ -38,6 +38,8 @@ struct Program {
     fast: PageBits,
     /// What its tracker says instead of a scan, once.
     fault: Option<String>,
+    /// Why it cannot be managed any more.
+    refusal: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -134,9 +136,17 @@ fn layout(program: &Program) -> Arc<Layout> {
     Arc::new(Layout::new(PageSize::Huge, extents).unwrap())
 }
 
-struct FakeProbe;
+struct FakeProbe {
+    fake: Fake,
+    cgroup: String,
+}
 
 impl Probe for FakeProbe {
+    fn refusal(&mut self) -> Option<String> {
+        let world = self.fake.world.lock().unwrap();
+        world.programs.get(&self.cgroup).and_then(|program| program.refusal.clone())
+    }
+
     fn pagetable_bytes(&mut self) -> Vec<u64> {
         vec![4096, 0]
     }
@@ -187,9 +197,9 @@ impl Machine for Fake {
                 stop,
                 layout,
             }),
-            mover: Box::new(FakeMover { fake, cgroup }),
+            mover: Box::new(FakeMover { fake: fake.clone(), cgroup: cgroup.clone() }),
             costs: Costs::default(),
-            probe: Box::new(FakeProbe),
+            probe: Box::new(FakeProbe { fake, cgroup }),
         })
     }
 
@@ -268,7 +278,7 @@ impl Run {
         // As the kernel places them: fast memory first.
         let free = self.fake.fast_pages.saturating_sub(world.fast_pages());
         let fast = (0..pages).map(|p| p < free).collect();
-        let program = Program { pid, pages, hot, fast, fault: None };
+        let program = Program { pid, pages, hot, fast, fault: None, refusal: None };
         world.programs.insert(cgroup.to_owned(), program);
     }
 
@@ -464,6 +474,20 @@ fn a_group_that_fails_is_told_left_alone_and_tried_again_without_harm_to_others(
     let scans = group(&status, "b").unwrap().scans;
     run.until("the other goes on", |s| group(s, "b").is_some_and(|g| g.scans > scans + 5));
     let status = run.until("tried again", |s| group(s, "a").is_some_and(|g| g.scans > 0));
+    assert!(group(&status, "a").unwrap().restored_scans > 0, "what it knew was lost");
+}
+
+#[test]
+fn a_group_that_grows_past_what_may_be_managed_is_left() {
+    let run = Run::start(TWO, 64);
+    run.program("/a", 32, LOW);
+    run.program("/b", 32, LOW);
+    run.until("both", |s| s.groups.len() == 2 && s.groups.iter().all(|g| g.scans > 3));
+    run.world(|w| w.programs.get_mut("/a").unwrap().refusal = Some("2000 processes".into()));
+    let status = run.until("left", |s| s.groups.len() == 1 && !s.unmanaged.is_empty());
+    assert_eq!(status.unmanaged[0].reason, "2000 processes");
+    run.world(|w| w.programs.get_mut("/a").unwrap().refusal = None);
+    let status = run.until("managed again", |s| group(s, "a").is_some_and(|g| g.scans > 0));
     assert!(group(&status, "a").unwrap().restored_scans > 0, "what it knew was lost");
 }
 
