@@ -130,14 +130,9 @@ fn simulated(hardware: &MachineConfig, name: &str, options: &str, fast: f64) -> 
     (work.took.as_ns(), machine.counts(0) - counted)
 }
 
-/// The program that marks its phases, and the plug-in, and what places pages.
+/// The program that marks its phases, and what places pages. Workloads are built with all
+/// optimisation for tests too (`Cargo.toml`): their speed is compared.
 fn built() -> (PathBuf, tempfile::TempDir) {
-    let cargo = |words: &[&str]| {
-        let built = Command::new(env!("CARGO")).args(["build", "--locked"]).args(words).status();
-        assert!(built.expect("cargo").success());
-    };
-    cargo(&["--package", "terrace-recorder-plugin"]);
-    cargo(&["--release", "--package", "terrace-recorder", "--example", "marked-program"]);
     let folder = tempfile::tempdir().expect("a directory");
     let (source, placed) = (folder.path().join("placed.c"), folder.path().join("placed"));
     std::fs::write(&source, PLACED).expect("a source");
@@ -145,7 +140,12 @@ fn built() -> (PathBuf, tempfile::TempDir) {
     assert!(gcc.expect("gcc; apt-get install gcc libc6-dev").success());
     let target = std::env::current_exe().expect("this program");
     let target = target.ancestors().find(|path| path.ends_with("debug")).expect("target/debug");
-    let program = target.with_file_name("release").join("examples/marked-program");
+    let program = target.join("examples/marked-program");
+    assert!(
+        program.is_file(),
+        "no {}: cargo build --workspace; cargo build -p terrace-recorder --examples",
+        program.display()
+    );
     (program, folder)
 }
 

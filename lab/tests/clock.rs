@@ -1,5 +1,5 @@
 //! Guests whose clock knows the memory, measured from inside by their own clocks. These need QEMU,
-//! gcc and, the first time, Debian's package archive.
+//! gcc, the plug-in (`cargo build --workspace`) and, the first time, Debian's package archive.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -18,14 +18,10 @@ const MIB: u64 = 1 << 20;
 const TIERS: [TierSpeed; 2] =
     [TierSpeed { latency_ns: 80.0, gb_per_s: 4.0 }, TierSpeed { latency_ns: 300.0, gb_per_s: 1.5 }];
 
-/// The program that measures, and the plug-in, built once.
+/// The program that measures, built once.
 fn memory_speed() -> &'static Path {
     static BUILT: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, program) = BUILT.get_or_init(|| {
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--locked", "--package", "terrace-recorder-plugin"])
-            .status();
-        assert!(built.expect("cargo").success());
         let folder = tempfile::tempdir().expect("a directory");
         let program = folder.path().join("memory-speed");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/memory_speed.c");
@@ -64,8 +60,6 @@ fn measure(machine: Machine, script: &str) -> (Vec<(String, f64)>, ClockFigures)
 }
 
 fn measure_of(machine: Machine, job: &Job<'_>) -> (Vec<(String, f64)>, ClockFigures) {
-    // With it the plug-in is built.
-    memory_speed();
     let job = GuestJob::shell(&job.script).program(Program::host(job.program));
     let lab = Lab::new(LabConfig { machine, cache_dir: None }).expect("the lab");
     let result = lab.run(&job, |_| {});

@@ -1,5 +1,5 @@
-//! Boots real guests. These need QEMU and, the first time, Debian's package archive; without
-//! them they fail and say what to install.
+//! Boots real guests. These need QEMU, the plug-in (`cargo build --workspace`) and, the first time,
+//! Debian's package archive; without them they fail and say what to do.
 
 use std::fs;
 use std::path::Path;
@@ -433,10 +433,6 @@ int main(int count, char **given) {
 
 #[test]
 fn what_goes_to_each_node_is_counted_exactly() {
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--locked", "--package", "terrace-recorder-plugin"])
-        .status();
-    assert!(built.expect("cargo").success());
     const BYTES: u64 = 16 * MIB;
     let host = tempfile::tempdir().expect("a directory");
     let (source, program) = (host.path().join("p.c"), host.path().join("two-nodes"));

@@ -11,7 +11,7 @@ use terrace_recorder::Options;
 use terrace_recorder::launch::default_filter;
 use terrace_recordings::reference::{Filter, Level};
 
-/// The plug-in, built as cargo builds this test; nothing where QEMU is missing.
+/// The plug-in, built beside this test; nothing where QEMU is missing.
 pub fn plugin() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     BUILT
@@ -20,14 +20,11 @@ pub fn plugin() -> Option<&'static Path> {
                 eprintln!("no qemu-x86_64: apt-get install qemu-user; nothing is tested");
                 return None;
             }
-            let built = Command::new(env!("CARGO"))
-                .args(["build", "--locked", "--package", "terrace-recorder-plugin"])
-                .status()
-                .unwrap();
-            assert!(built.success());
             let test = std::env::current_exe().unwrap();
             let target = test.parent().unwrap().parent().unwrap().parent().unwrap();
-            Some(target.join("debug/libterrace_recorder_plugin.so"))
+            let plugin = target.join("debug/libterrace_recorder_plugin.so");
+            assert!(plugin.is_file(), "no {}: cargo build --workspace", plugin.display());
+            Some(plugin)
         })
         .as_deref()
 }
