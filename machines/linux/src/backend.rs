@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
 
 use crate::conflicts::{self, Conflict};
@@ -42,12 +43,15 @@ impl Mechanisms {
 /// By what accessed bits of pages are read here; or why they cannot be.
 pub fn accessed_bits(roots: &Roots) -> Result<String, String> {
     let scans = Device::open_at(&roots.tiermem()).is_ok_and(|device| device.features().scan());
-    match (scans, roots.kdamonds().exists()) {
-        (true, _) => Ok("scan: the Terrace kernel's own (TM_SCAN)".to_owned()),
-        (false, true) => Ok("damon: a stock kernel's, a bit a page or samples of it".to_owned()),
-        (false, false) => {
-            Err("this kernel has neither DAMON nor the Terrace kernel's scan".to_owned())
-        }
+    let damon = roots.kdamonds();
+    if scans {
+        Ok("scan: the Terrace kernel's own (TM_SCAN)".to_owned())
+    } else if !damon.exists() {
+        Err("this kernel has neither DAMON nor the Terrace kernel's scan".to_owned())
+    } else if access(damon.join("nr_kdamonds"), Access::WRITE_OK).is_err() {
+        Err("this kernel has DAMON, which may not be used by this user: run as root".to_owned())
+    } else {
+        Ok("damon: a stock kernel's, a bit a page or samples of it".to_owned())
     }
 }
 
