@@ -26,12 +26,13 @@ use terrace_linux::{
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::kinds::{self, LiveContext, LiveProgram, LiveWorkload, WorkloadResult};
-use terrace_workloads::session::{MemoryPolicy, Session, SessionError, SessionOptions};
+use terrace_workloads::session::{MemoryPolicy, Session, SessionOptions};
 
 use crate::backend::{self, Backend};
 use crate::collect::Collector;
 use crate::external;
 use crate::file::{Experiment, GroupSpec};
+use crate::measured::Measured;
 use crate::page_tables::{self, TableCounts};
 use crate::rival;
 use crate::rows::Rows;
@@ -364,12 +365,13 @@ fn under_policies(
     let options =
         Options { cpu_clock: || Some(terrace_linux::costs::thread_cpu_ns()), ..Options::default() };
     let mut engine = Engine::new(groups, options);
+    let mut measured = Measured::of(experiment);
     let mut periods = 0;
     let mut died = None;
     engine.run(&mut collector, || {
         periods += 1;
         counts.count(&host);
-        let marked = between_periods(experiment, periods - 1, sessions.iter().flatten());
+        let marked = measured.between_periods(periods - 1, sessions.iter().flatten());
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
         // All of them are asked, so that each notes when its program ended.
         let ended: Vec<_> = ended.collect();
@@ -377,6 +379,7 @@ fn under_policies(
         died = marked.err().or_else(|| ended.into_iter().find_map(Result::err));
         periods > experiment.periods || all || died.is_some() || stop.load(Ordering::Relaxed)
     })?;
+    measured.end();
     let said = external::notes(&mut engine);
     // The trackers must have gone before the host can be put back.
     drop(engine);
@@ -414,33 +417,11 @@ fn under_policies(
         }
     })?;
     counts.rows.into_iter().try_for_each(|row| tables.table_pages(row))?;
+    measured.rows(&run.name).into_iter().try_for_each(|row| tables.kernel_thread(row))?;
     if let Some((source, counts)) = &samples {
         events.event(Event::Note(&format!("samples of reads by {source}: {}", counts.line())));
     }
     Ok(rows)
-}
-
-/// Marks that so many periods are over, for whoever counts or measures.
-pub(crate) fn between_periods<'a>(
-    experiment: &Experiment,
-    over: u64,
-    mut sessions: impl Iterator<Item = &'a Session>,
-) -> Result<(), SessionError> {
-    let Experiment { periods, warm_up_periods, .. } = *experiment;
-    match over {
-        _ if warm_up_periods == 0 => mark(Mark::Period),
-        over if over == warm_up_periods => {
-            mark(Mark::Begin);
-            return sessions.try_for_each(Session::mark);
-        }
-        over if over == periods => {
-            // The programs end as soon as they hear of it.
-            sessions.try_for_each(Session::mark)?;
-            mark(Mark::End);
-        }
-        _ => mark(Mark::Period),
-    }
-    Ok(())
 }
 
 /// Adds what a group's programs achieved.

@@ -27,6 +27,7 @@ mod external;
 pub mod file;
 pub mod heat;
 mod host;
+mod measured;
 mod page_tables;
 mod parallel;
 pub mod profile;

@@ -20,7 +20,8 @@ use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::session::Session;
 
-use crate::host::{between_periods, fill, options, start};
+use crate::host::{fill, options, start};
+use crate::measured::Measured;
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
 
@@ -69,6 +70,7 @@ pub(crate) fn run(
     let mut before = first;
     let mut due = Instant::now();
     let mut all_ended = false;
+    let mut measured = Measured::of(experiment);
     mark(Mark::Period);
     for number in 0..experiment.periods {
         if all_ended || stop.load(Ordering::Relaxed) {
@@ -80,7 +82,7 @@ pub(crate) fn run(
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
         let ended = ended.collect::<Result<Vec<_>, _>>()?;
         all_ended = !ended.is_empty() && ended.iter().all(|ended| *ended);
-        between_periods(experiment, number + 1, sessions.iter().flatten())?;
+        measured.between_periods(number + 1, sessions.iter().flatten())?;
         let now = host.moves()?;
         for (row, source) in rows.iter_mut().zip(&sources) {
             let (fast, all) = host.placement(source)?;
@@ -97,6 +99,7 @@ pub(crate) fn run(
         }
         before = now;
     }
+    measured.end();
     let moved = host.moves()?.since(first);
     let mut details = BTreeMap::new();
     for ((row, spec), session) in rows.iter_mut().zip(&experiment.groups).zip(sessions) {
@@ -115,6 +118,7 @@ pub(crate) fn run(
     host.close()?;
     write_whole(&run.details(), &serde_json::to_vec_pretty(&details)?)?;
     rows.iter().cloned().try_for_each(|row| tables.run(row))?;
+    measured.rows(&run.name).into_iter().try_for_each(|row| tables.kernel_thread(row))?;
     Ok(rows)
 }
 

@@ -5,7 +5,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use terrace_results::{
-    HardwareRow, HeatRow, PeriodRow, ResultsError, RunRow, Table, TablePagesRow, TableWriter, path,
+    HardwareRow, HeatRow, KernelThreadRow, PeriodRow, ResultsError, RunRow, Table, TablePagesRow,
+    TableWriter, path,
 };
 
 /// Takes the rows of a run.
@@ -20,6 +21,8 @@ pub(crate) trait Rows {
     fn hardware(&mut self, row: HardwareRow) -> Result<(), ResultsError>;
     /// Page-table pages of a group.
     fn table_pages(&mut self, row: TablePagesRow) -> Result<(), ResultsError>;
+    /// Time of the kernel's own threads.
+    fn kernel_thread(&mut self, row: KernelThreadRow) -> Result<(), ResultsError>;
 }
 
 /// The tables of a results directory.
@@ -31,6 +34,8 @@ pub struct Tables {
     hardware: Option<TableWriter<HardwareRow>>,
     /// There only when a live machine's kernel counts them.
     table_pages: Option<TableWriter<TablePagesRow>>,
+    /// There only where a live machine's kernel tells them.
+    kernel_threads: Option<TableWriter<KernelThreadRow>>,
     directory: PathBuf,
 }
 
@@ -40,12 +45,14 @@ impl Tables {
     pub fn create(directory: &Path) -> Result<Self, ResultsError> {
         forget::<HardwareRow>(directory)?;
         forget::<TablePagesRow>(directory)?;
+        forget::<KernelThreadRow>(directory)?;
         Ok(Tables {
             periods: TableWriter::create(directory)?,
             runs: TableWriter::create(directory)?,
             heat: TableWriter::create(directory)?,
             hardware: None,
             table_pages: None,
+            kernel_threads: None,
             directory: directory.to_owned(),
         })
     }
@@ -56,7 +63,8 @@ impl Tables {
         self.runs.finish()?;
         self.heat.finish()?;
         self.hardware.map_or(Ok(()), TableWriter::finish)?;
-        self.table_pages.map_or(Ok(()), TableWriter::finish)
+        self.table_pages.map_or(Ok(()), TableWriter::finish)?;
+        self.kernel_threads.map_or(Ok(()), TableWriter::finish)
     }
 }
 
@@ -105,6 +113,14 @@ impl Rows for Tables {
         };
         table.push(row)
     }
+
+    fn kernel_thread(&mut self, row: KernelThreadRow) -> Result<(), ResultsError> {
+        let table = match &mut self.kernel_threads {
+            Some(table) => table,
+            none => none.insert(TableWriter::create(&self.directory)?),
+        };
+        table.push(row)
+    }
 }
 
 /// Rows kept until it is their run's turn.
@@ -115,6 +131,7 @@ pub(crate) struct Kept {
     heat: Vec<HeatRow>,
     hardware: Vec<HardwareRow>,
     table_pages: Vec<TablePagesRow>,
+    kernel_threads: Vec<KernelThreadRow>,
 }
 
 impl Kept {
@@ -124,7 +141,8 @@ impl Kept {
         self.runs.into_iter().try_for_each(|row| to.run(row))?;
         self.heat.into_iter().try_for_each(|row| to.heat(row))?;
         self.hardware.into_iter().try_for_each(|row| to.hardware(row))?;
-        self.table_pages.into_iter().try_for_each(|row| to.table_pages(row))
+        self.table_pages.into_iter().try_for_each(|row| to.table_pages(row))?;
+        self.kernel_threads.into_iter().try_for_each(|row| to.kernel_thread(row))
     }
 }
 
@@ -151,6 +169,11 @@ impl Rows for Kept {
 
     fn table_pages(&mut self, row: TablePagesRow) -> Result<(), ResultsError> {
         self.table_pages.push(row);
+        Ok(())
+    }
+
+    fn kernel_thread(&mut self, row: KernelThreadRow) -> Result<(), ResultsError> {
+        self.kernel_threads.push(row);
         Ok(())
     }
 }

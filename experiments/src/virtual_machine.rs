@@ -12,7 +12,9 @@ use terrace_lab::{
     LabConfig, Machine, Program, Window,
 };
 use terrace_linux::rivals;
-use terrace_results::{ALL_FAST, HeatRow, PeriodRow, RunRow, TablePagesRow, path, read};
+use terrace_results::{
+    ALL_FAST, HeatRow, KernelThreadRow, PeriodRow, RunRow, TablePagesRow, path, read,
+};
 use terrace_timed::samples::SamplePlan;
 use terrace_workloads::kinds::LiveProgram;
 
@@ -444,6 +446,11 @@ fn adopt(
     if path::<TablePagesRow>(results).is_file() {
         for row in read::<TablePagesRow>(results)? {
             tables.table_pages(TablePagesRow { run: run.name.clone(), ..row })?;
+        }
+    }
+    if path::<KernelThreadRow>(results).is_file() {
+        for row in read::<KernelThreadRow>(results)? {
+            tables.kernel_thread(KernelThreadRow { run: run.name.clone(), ..row })?;
         }
     }
     let mut rows = Vec::new();

@@ -1,8 +1,8 @@
-//! The results of a directory as a report needs them: all three tables, checked.
+//! The results of a directory as a report needs them: its tables, checked.
 
 use std::path::Path;
 
-use terrace_results::{HeatRow, PeriodRow, RunRow, path, read};
+use terrace_results::{HeatRow, KernelThreadRow, PeriodRow, RunRow, path, read};
 
 use crate::error::ReportError;
 use crate::format::{clean, list};
@@ -74,11 +74,14 @@ pub struct Results {
     pub periods: Vec<PeriodRow>,
     /// The heat of all runs.
     pub heat: Vec<HeatRow>,
+    /// What the kernel's own threads took, on live machines.
+    pub kernel_threads: Vec<KernelThreadRow>,
 }
 
 impl Results {
     /// Reads `runs.parquet`, `periods.parquet` and `heat.parquet` of a directory. There must be
-    /// at least one run; periods and heat may have no rows. A share that is not known (NaN) is
+    /// at least one run; periods and heat may have no rows, and `kernel-threads.parquet` need not be
+    /// there. A share that is not known (NaN) is
     /// let through and shown as missing; one outside 0 to 1 is an error.
     pub fn read(directory: &Path) -> Result<Results, ReportError> {
         let runs: Vec<RunRow> = read(directory)?;
@@ -102,7 +105,9 @@ impl Results {
         let file = path::<HeatRow>(directory);
         check(&file, "accessed_share", &heat, |h| h.accessed_share)?;
         check(&file, "fast_share", &heat, |h| h.fast_share)?;
-        Ok(Results { runs, periods, heat })
+        let has_threads = path::<KernelThreadRow>(directory).is_file();
+        let kernel_threads = if has_threads { read(directory)? } else { Vec::new() };
+        Ok(Results { runs, periods, heat, kernel_threads })
     }
 
     /// A title for a report of them: the experiments, and what was compared.

@@ -376,3 +376,24 @@ fn a_report_is_written_whole_or_not_at_all() {
     write_html(&directory.path().join("folder"), &results, &meta()).unwrap_err();
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
 }
+
+#[test]
+fn threads_of_the_kernel_are_shown_by_run_the_busiest_first() {
+    let mut results = six_policies();
+    assert!(!html(&results, &meta()).contains("Threads of the kernel"));
+    let mut times =
+        vec![("lru", "kdamond.0", 12.5), ("amp", "kdamond.0", 3.0), ("amp", "<b>", 50.0)];
+    let names: Vec<_> = (0..12).map(|n| format!("kworker{n}")).collect();
+    times.extend(names.iter().map(|name| ("lfu", name.as_str(), 0.5)));
+    results.kernel_threads = common::kernel_threads(&times);
+    let directory = tempfile::tempdir().unwrap();
+    common::write(&results, directory.path());
+    let page = html(&Results::read(directory.path()).unwrap(), &meta());
+    assert_sound(&page);
+    let section = page.split("id=\"threads\"").nth(1).unwrap();
+    let section = section.split("</section>").next().unwrap();
+    let at = |text: &str| section.find(text).unwrap_or_else(|| panic!("{text}: {section}"));
+    assert!(at("&lt;b&gt;") < at("kdamond.0") && at("kdamond.0") < at("kworker0"), "{section}");
+    // Two of twelve alike are beyond what is shown by name.
+    assert!(at("2 others") > at("12.5") && section.contains(">1<"), "{section}");
+}

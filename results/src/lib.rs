@@ -5,7 +5,7 @@
 //!
 //! A results directory holds [`PeriodRow`]s in `periods.parquet`, [`RunRow`]s in
 //! `runs.parquet`, [`HeatRow`]s in `heat.parquet` and, from machines with references,
-//! [`HardwareRow`]s in `hardware.parquet`. A table is a struct declared with
+//! [`HardwareRow`]s in `hardware.parquet`, [`KernelThreadRow`]s in `kernel-threads.parquet`. A table is a struct declared with
 //! the macro of `table.rs`; a column is added by adding a field.
 #![forbid(unsafe_code)]
 
@@ -27,6 +27,6 @@ pub use figure::FigureRow;
 pub use file::{ResultsError, TableWriter, path, read};
 pub use plan::{PlanAnswerRow, PlanFrontRow, PlanPointRow, PlanSensitivityRow};
 pub use rack::{RackLatencyRow, RackPortRow, RackRunRow, RackSampleRow};
-pub use rows::{ALL_FAST, HardwareRow, HeatRow, PeriodRow, RunRow, TablePagesRow};
+pub use rows::{ALL_FAST, HardwareRow, HeatRow, KernelThreadRow, PeriodRow, RunRow, TablePagesRow};
 pub use table::{Column, Table};
 pub use wide::{WideColumn, WideWriter};

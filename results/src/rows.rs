@@ -354,6 +354,19 @@ table! {
 }
 
 table! {
+    /// Processor time that one kind of the kernel's own threads took while a run was measured: on
+    /// live machines.
+    pub struct KernelThreadRow in "kernel-threads" {
+        /// Identifies the run within the results directory.
+        run: String,
+        /// Name of the threads, without the number of a processor.
+        thread: String,
+        /// What they took together, in ms.
+        time_ms: f64,
+    }
+}
+
+table! {
     /// A bin of the heat map of one group in one run.
     pub struct HeatRow in "heat" {
         /// Identifies the run within the results directory.

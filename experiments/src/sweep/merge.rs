@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use terrace_results::{
-    HardwareRow, PeriodRow, RunRow, Table, TablePagesRow, Value, WideColumn, WideWriter, path, read,
+    HardwareRow, KernelThreadRow, PeriodRow, RunRow, Table, TablePagesRow, Value, WideColumn,
+    WideWriter, path, read,
 };
 
 use super::grid::{Cell, Grid};
@@ -70,6 +71,7 @@ struct Part {
     periods: Vec<PeriodRow>,
     hardware: Vec<HardwareRow>,
     table_pages: Vec<TablePagesRow>,
+    kernel_threads: Vec<KernelThreadRow>,
 }
 
 impl Part {
@@ -86,11 +88,14 @@ impl Part {
         let (mut runs, mut periods) = (read::<RunRow>(&folder)?, read::<PeriodRow>(&folder)?);
         let mut hardware = read_if_there::<HardwareRow>(&folder)?;
         let mut table_pages = read_if_there::<TablePagesRow>(&folder)?;
+        let mut kernel_threads = read_if_there::<KernelThreadRow>(&folder)?;
         runs.iter_mut().for_each(|row| row.run.clone_from(&name));
         periods.iter_mut().for_each(|row| row.run.clone_from(&name));
         hardware.iter_mut().for_each(|row| row.run.clone_from(&name));
         table_pages.iter_mut().for_each(|row| row.run.clone_from(&name));
-        let part = Part { index, cell, folder, runs, periods, hardware, table_pages };
+        kernel_threads.iter_mut().for_each(|row| row.run.clone_from(&name));
+        let part =
+            Part { index, cell, folder, runs, periods, hardware, table_pages, kernel_threads };
         Ok(Found::Done(Box::new(part)))
     }
 }
@@ -127,18 +132,18 @@ pub fn merge(grid: &Grid, out: &Path) -> anyhow::Result<Merged> {
             }
         });
         for part in cells {
-            let Part { index, cell, folder: from, runs, periods, hardware, table_pages } =
-                match part? {
-                    Found::Done(part) => *part,
-                    Found::Failed(failed) => {
-                        merged.failed.push(failed);
-                        continue;
-                    }
-                    Found::Missing => {
-                        merged.missing += 1;
-                        continue;
-                    }
-                };
+            let part = match part? {
+                Found::Done(part) => *part,
+                Found::Failed(failed) => {
+                    merged.failed.push(failed);
+                    continue;
+                }
+                Found::Missing => {
+                    merged.missing += 1;
+                    continue;
+                }
+            };
+            let Part { index, cell, folder: from, runs, periods, .. } = part;
             merged.done += 1;
             for row in &runs {
                 tables.run(row.clone())?;
@@ -151,8 +156,9 @@ pub fn merge(grid: &Grid, out: &Path) -> anyhow::Result<Merged> {
             periods.into_iter().try_for_each(|row| tables.period(row))?;
             // By far the most rows.
             tables.heat_of(&from, &name(index))?;
-            hardware.into_iter().try_for_each(|row| tables.hardware(row))?;
-            table_pages.into_iter().try_for_each(|row| tables.table_pages(row))?;
+            part.hardware.into_iter().try_for_each(|row| tables.hardware(row))?;
+            part.kernel_threads.into_iter().try_for_each(|row| tables.kernel_thread(row))?;
+            part.table_pages.into_iter().try_for_each(|row| tables.table_pages(row))?;
             merged.cells.push(MergedCell {
                 cell: index,
                 values: cell.values.iter().map(|(_, v)| v.clone()).collect(),

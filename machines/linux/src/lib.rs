@@ -11,7 +11,8 @@
 //! - tracking: [`damon`] (frozen regions), [`ring`] and [`trace`] (its records), [`collect`]
 //!   (records to periods); `sampler` (what reads accessed bits, a trait), `damon_sampler`,
 //!   [`sampling`] (how often), `scan_sampler` (the Terrace kernel's scan); [`flush`] (what stays in a TLB shows no use),
-//!   [`samples`] (of reads, by the processor or an emulator), [`tracker`], `untracked` (why memory is not tracked);
+//!   [`samples`] (of reads, by the processor or an emulator), [`tracker`], `untracked` (why memory is
+//!   not tracked), [`kernel_threads`] (what the kernel takes beside programs);
 //! - moving: [`kernel`] (the calls, as a trait that tests replace), `ranges` (2 MB whatever maps
 //!   them), [`mover`],
 //!   [`batch_size`] (how many pages a call), [`costs`];
@@ -41,6 +42,7 @@ pub mod guard;
 pub mod host;
 pub mod journal;
 pub mod kernel;
+pub mod kernel_threads;
 pub mod limits;
 pub mod lock;
 pub mod mover;

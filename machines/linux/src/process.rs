@@ -41,6 +41,34 @@ fn parse_stat(text: &str) -> Option<Stat> {
     Some(Stat { state, cpu_ticks: utime.checked_add(stime)?, start_ticks })
 }
 
+/// Set in the flags of a thread of the kernel: `PF_KTHREAD`, include/linux/sched.h.
+const OF_KERNEL: u64 = 0x0020_0000;
+
+/// The name of a thread of the kernel; of anything else nothing.
+fn parse_kernel_thread(text: &str) -> Option<Option<String>> {
+    let name = text.find('(')? + 1..text.rfind(')')?;
+    // Flags are field 9 in proc(5), the one after the name is 3.
+    let mut fields = text[name.end + 1..].split_whitespace();
+    let flags: u64 = fields.nth(6)?.parse().ok()?;
+    Some((flags & OF_KERNEL != 0).then(|| text.get(name).unwrap_or_default().to_owned()))
+}
+
+/// Identifiers of all processes and threads of the kernel that there are now, ascending.
+pub fn all(roots: &Roots) -> Result<Vec<u32>, FileError> {
+    let names = files::list(roots.processes())?;
+    let mut pids: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+/// The name of a thread of the kernel; `None` of programs, and where there is none any more.
+pub fn kernel_thread(roots: &Roots, pid: u32) -> Result<Option<String>, FileError> {
+    let path = roots.process(pid).join("stat");
+    let Some(text) = files::read(&path)? else { return Ok(None) };
+    parse_kernel_thread(&text)
+        .ok_or_else(|| FileError::malformed(&path, &text, "the fields of proc(5)"))
+}
+
 /// Reads `/proc/PID/stat`; `None` when there is no such process.
 pub fn stat(roots: &Roots, pid: u32) -> Result<Option<Stat>, FileError> {
     let path = roots.process(pid).join("stat");

@@ -49,6 +49,11 @@ impl Roots {
         self.proc.join(pid.to_string())
     }
 
+    /// The folder of all processes.
+    pub fn processes(&self) -> &Path {
+        &self.proc
+    }
+
     /// The folder of a memory node.
     pub fn node(&self, node: u32) -> PathBuf {
         self.sys.join(format!("devices/system/node/node{node}"))

@@ -21,6 +21,7 @@ mod sweep;
 mod tables;
 mod templates;
 mod theme;
+mod threads;
 mod timeline;
 
 use std::io::Write;

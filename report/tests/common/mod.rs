@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use terrace_report::Results;
-use terrace_results::{HeatRow, PeriodRow, RunRow, Table, TableWriter};
+use terrace_results::{HeatRow, KernelThreadRow, PeriodRow, RunRow, Table, TableWriter};
 
 pub const POLICIES: [&str; 6] = ["first-touch", "lru", "lfu", "random", "lists", "amp"];
 const PAGES: usize = 384;
@@ -274,6 +274,16 @@ pub fn six_policies() -> Results {
     results
 }
 
+/// What threads took in runs, in ms.
+pub fn kernel_threads(times: &[(&str, &str, f64)]) -> Vec<KernelThreadRow> {
+    let row = |&(run, thread, time_ms): &(&str, &str, f64)| KernelThreadRow {
+        run: run.to_owned(),
+        thread: thread.to_owned(),
+        time_ms,
+    };
+    times.iter().map(row).collect()
+}
+
 /// Two groups at once under an adaptive policy, and the same under first-touch.
 pub fn two_groups() -> Results {
     let mut results = Results::default();
@@ -301,4 +311,7 @@ pub fn write(results: &Results, directory: &Path) {
     table(&results.runs, directory);
     table(&results.periods, directory);
     table(&results.heat, directory);
+    if !results.kernel_threads.is_empty() {
+        table(&results.kernel_threads, directory);
+    }
 }

@@ -1,0 +1,122 @@
+//! From when to when a live run is measured: marks for whoever counts outside, and for the programs'
+//! requests; and what the kernel's own threads take meanwhile.
+
+use std::collections::BTreeMap;
+
+use terrace_linux::kernel_threads::KernelThreads;
+use terrace_linux::roots::Roots;
+use terrace_recorder::nodes::{Mark, mark};
+use terrace_results::KernelThreadRow;
+use terrace_workloads::session::{Session, SessionError};
+
+use crate::file::Experiment;
+
+/// What of a run is measured. Threads are read outside of it, since reading takes time.
+pub(crate) struct Measured {
+    roots: Roots,
+    warm_up_periods: u64,
+    periods: u64,
+    begin: Option<KernelThreads>,
+    end: Option<KernelThreads>,
+}
+
+impl Measured {
+    /// Begins, where there is no warm-up.
+    pub fn of(experiment: &Experiment) -> Self {
+        Self::below(Roots::default(), experiment)
+    }
+
+    fn below(roots: Roots, experiment: &Experiment) -> Self {
+        let Experiment { periods, warm_up_periods, .. } = *experiment;
+        let mut measured = Self { roots, warm_up_periods, periods, begin: None, end: None };
+        measured.begin = measured.threads();
+        measured
+    }
+
+    /// Kernels that do not tell have no rows: nothing else of a run depends on it.
+    fn threads(&self) -> Option<KernelThreads> {
+        KernelThreads::read(&self.roots).ok()
+    }
+
+    /// Marks that so many periods are over.
+    pub fn between_periods<'a>(
+        &mut self,
+        over: u64,
+        mut sessions: impl Iterator<Item = &'a Session>,
+    ) -> Result<(), SessionError> {
+        match over {
+            _ if self.warm_up_periods == 0 => mark(Mark::Period),
+            over if over == self.warm_up_periods => {
+                self.begin = self.threads();
+                mark(Mark::Begin);
+                return sessions.try_for_each(Session::mark);
+            }
+            over if over == self.periods => {
+                // The programs end as soon as they hear of it.
+                sessions.try_for_each(Session::mark)?;
+                mark(Mark::End);
+                self.end = self.threads();
+            }
+            _ => mark(Mark::Period),
+        }
+        Ok(())
+    }
+
+    /// The last period is over: here ends what has not ended.
+    pub fn end(&mut self) {
+        if self.end.is_none() {
+            self.end = self.threads();
+        }
+    }
+
+    /// What the kernel's own threads took.
+    pub fn rows(&self, run: &str) -> Vec<KernelThreadRow> {
+        let times = self.begin.as_ref().zip(self.end.as_ref());
+        let times = times.map_or(BTreeMap::new(), |(begin, end)| end.since(begin));
+        let row = |(thread, time_ns)| KernelThreadRow {
+            run: run.to_owned(),
+            thread,
+            time_ms: time_ns as f64 / 1e6,
+        };
+        times.into_iter().map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn threads_are_measured_after_the_warm_up_and_to_the_end() {
+        let host = tempfile::tempdir().unwrap();
+        let put = |time_ns: u64| {
+            let folder = host.path().join("proc/2");
+            std::fs::create_dir_all(&folder).unwrap();
+            let stat = "2 (kswapd1) S 2 0 0 0 -1 2129984 0 0 0 0 5 6 0 0 20 0 1 0 77 0 0\n";
+            std::fs::write(folder.join("stat"), stat).unwrap();
+            std::fs::write(folder.join("schedstat"), format!("{time_ns} 0 1\n")).unwrap();
+        };
+        let rows = |warm_up_periods: u64| {
+            let text = format!(
+                "name = \"e\"\nperiod_ms = 100\nperiods = 6\nwarm_up_periods = {warm_up_periods}\n\
+                 [[groups]]\nname = \"a\"\nfast_ratio = 0.5\nworkload = {{ kind = \"zipf\" }}\n"
+            );
+            let experiment = Experiment::parse(&text, PathBuf::from(".")).unwrap();
+            put(1_000_000);
+            let mut measured = Measured::below(Roots::below(host.path()), &experiment);
+            for over in 1..=6 {
+                put(1_000_000 * (over + 1));
+                measured.between_periods(over, std::iter::empty()).unwrap();
+            }
+            put(20_000_000);
+            measured.end();
+            let rows = measured.rows("lru");
+            rows.into_iter().map(|r| (r.run, r.thread, r.time_ms)).collect::<Vec<_>>()
+        };
+        let of = |time_ms| vec![("lru".to_owned(), "kswapd1".to_owned(), time_ms)];
+        assert_eq!(rows(0), of(19.0));
+        assert_eq!(rows(2), of(4.0));
+    }
+}
