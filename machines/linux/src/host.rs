@@ -488,10 +488,8 @@ impl Host {
                 Arc::clone(&tracker_state),
                 costs.clone(),
             );
-            let bounds = MoverOptions {
-                stall: Duration::from_millis(group.stall_ms),
-                total: period.mul_f64(group.move_share),
-            };
+            let stall = Duration::from_millis(group.stall_ms);
+            let bounds = MoverOptions::in_period(period, group.move_share, stall);
             let mover_kernel: Box<dyn PageKernel> = match group.by_range {
                 true => Box::new(RangeKernel::new(
                     kernel(),

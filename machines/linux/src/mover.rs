@@ -60,6 +60,15 @@ pub struct MoverOptions {
     pub total: Duration,
 }
 
+impl MoverOptions {
+    /// Of a period this share, in calls that keep pages away no longer than `stall`, and than an
+    /// eighth of the period: two such calls are kept clear before and after its end, so that half of
+    /// it is left however short it is.
+    pub fn in_period(period: Duration, share: f64, stall: Duration) -> Self {
+        MoverOptions { stall: stall.min(period / 8), total: period.mul_f64(share) }
+    }
+}
+
 /// The nodes of the two tiers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TierNodes {

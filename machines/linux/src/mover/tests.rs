@@ -594,6 +594,28 @@ fn no_page_is_on_its_way_when_a_period_ends() {
 }
 
 #[test]
+fn in_every_period_there_is_time_for_moves_however_short_it_is() {
+    let ms = Duration::from_millis;
+    // The shortest that an experiment and a group may have, and one in which calls are as long as asked.
+    for (period_ms, stall_ms) in [(50, 6), (100, 12), (1000, 20)] {
+        let options = MoverOptions::in_period(ms(period_ms), 0.5, ms(20));
+        assert_eq!(options.stall.as_millis(), stall_ms);
+        for now in (0..period_ms).step_by(5) {
+            let (now, place) = (ms(now), placed(0..0, 0..40));
+            let world =
+                World { place, per_page: Duration::from_micros(100), now, ..World::default() };
+            let (mut mover, world, _) = mover(world, options.total);
+            mover.options = options;
+            mover.tracker_state.write().unwrap().boundary = Some((ms(period_ms), ms(period_ms)));
+            let plan = Plan { promotions: vec![range(0, 40)], ..Plan::default() };
+            let outcome = mover.apply(&plan).unwrap();
+            assert_eq!(outcome.promoted_pages, 40, "{period_ms} ms, from {now:?}");
+            assert!(world.lock().unwrap().now <= now + ms(period_ms), "{period_ms} ms");
+        }
+    }
+}
+
+#[test]
 fn a_stranger_with_a_members_number_is_left_alone() {
     let world = World { place: placed(0..0, 0..1), ..World::default() };
     let (mut mover, world, _) = mover(world, Duration::from_secs(1));
