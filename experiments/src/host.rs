@@ -461,7 +461,13 @@ pub(crate) fn start(
     };
     events.event(Event::Stage(&format!("starting '{}'", spec.workload.kind)));
     let cgroup_folder = Some(cgroup.path().to_owned());
-    let options = SessionOptions { cgroup: cgroup_folder, memory_policy, apart: run.request.apart };
+    let options = SessionOptions {
+        cgroup: cgroup_folder,
+        memory_policy,
+        apart: run.request.apart,
+        // What came in huge pages would stay where it is.
+        base_pages: spec.page_size == GroupPages::Base,
+    };
     let session = Session::start(&workload, &options)?;
     Ok((Some(session), Source::Cgroup(cgroup.path().to_owned())))
 }

@@ -299,6 +299,24 @@ fn interleaving_is_in_force_from_the_first_page() {
     assert_eq!(session.finish().unwrap().checksum_ok, Some(true));
 }
 
+#[test]
+fn a_program_in_base_pages_gets_no_huge_ones_and_neither_do_its_children() {
+    let says = |base_pages: bool| {
+        let wanted = u8::from(!base_pages);
+        let line = format!(
+            "sh -c 'grep -q \"^THP_enabled:.*{wanted}$\" /proc/self/status' && \
+             echo '{{\"event\":\"result\",\"checksum_ok\":true}}'"
+        );
+        let main = LiveCommand { within_ms: 20_000, ..sh(&line) };
+        let workload = LiveWorkload { main, end: End::Line(String::new()), ..workload("") };
+        let options = SessionOptions { base_pages, ..Default::default() };
+        Session::start(&workload, &options).and_then(Session::finish).map(|r| r.checksum_ok)
+    };
+    for base_pages in [true, false] {
+        assert!(matches!(says(base_pages), Ok(Some(true))), "{base_pages}");
+    }
+}
+
 fn context(folder: &std::path::Path) -> LiveContext {
     LiveContext {
         runtime_directory: folder.to_owned(),

@@ -1,25 +1,20 @@
-//! The child process's work between fork and exec: enters its control group, sets its memory policy
-//! and its layout of addresses. Owns the unsafe lines of the session.
+//! The child process's work between fork and exec: enters its control group, sets its memory policy,
+//! its layout of addresses and the size of its pages. Owns the unsafe lines of the session.
 
-use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+
+use super::process::Place;
 
 /// The mode of `set_mempolicy(2)` that takes nodes in turn.
 const MPOL_INTERLEAVE: libc::c_long = 3;
 /// The flag of `personality(2)` by which mappings lie from a third of the address space upwards.
 const ADDR_COMPAT_LAYOUT: libc::c_ulong = 0x020_0000;
 
-/// Makes the child enter the control group whose `cgroup.procs` is this open file, and take pages
-/// from the nodes of the mask in turn, if there is one; and, where it is to be `apart`, have its
-/// mappings where those of others are not. All before the program is executed, so that its first
-/// page is already placed and counted right.
-pub(super) fn before_exec(
-    command: &mut Command,
-    cgroup_procs: Option<File>,
-    interleave_mask: Option<u64>,
-    apart: bool,
-) {
+/// Makes the child what `place` says. All before the program is executed, so that its first page is
+/// already placed and counted right.
+pub(super) fn before_exec(command: &mut Command, place: Place) {
+    let Place { cgroup_procs, interleave_mask, apart, base_pages, .. } = place;
     let enter = move || {
         if let Some(procs) = &cgroup_procs {
             // 0 is the process that writes.
@@ -42,9 +37,16 @@ pub(super) fn before_exec(
                 return Err(std::io::Error::last_os_error());
             }
         }
+        if base_pages {
+            let (yes, none) = (1 as libc::c_ulong, 0 as libc::c_ulong);
+            // SAFETY: the call changes a flag of this process's memory that lasts beyond exec.
+            if unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, yes, none, none, none) } != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
         Ok(())
     };
-    // SAFETY: between fork and exec the closure makes three system calls on values that it owns;
+    // SAFETY: between fork and exec the closure makes four system calls on values that it owns;
     // it neither allocates nor takes a lock, on success and on failure.
     unsafe { command.pre_exec(enter) };
 }

@@ -59,6 +59,8 @@ pub struct SessionOptions {
     /// Its mappings lie apart from those of all other programs, as with `setarch -L`, so that a
     /// machine that counts accesses by address can tell them.
     pub apart: bool,
+    /// The kernel gives it no huge pages by itself (`PR_SET_THP_DISABLE`), whatever it asks for.
+    pub base_pages: bool,
 }
 
 /// Why a workload could not be run to its end.
@@ -172,7 +174,8 @@ impl Session {
             }
         };
         let stdin = workload.begin_line.is_some() || matches!(workload.end, End::Line(_));
-        let place = Place { cgroup_procs, interleave_mask, apart: options.apart, stdin };
+        let (apart, base_pages) = (options.apart, options.base_pages);
+        let place = Place { cgroup_procs, interleave_mask, apart, base_pages, stdin };
         let main = Process::start("main", &workload.main, place)?;
         let mut session = Session {
             workload: workload.clone(),

@@ -118,6 +118,8 @@ pub(super) struct Place {
     pub interleave_mask: Option<u64>,
     /// Whether its mappings are to be apart from those of others.
     pub apart: bool,
+    /// Whether its memory is in base pages alone.
+    pub base_pages: bool,
     /// Whether lines can be written to it.
     pub stdin: bool,
 }
@@ -160,7 +162,7 @@ impl Process {
             .stderr(Stdio::piped())
             // Its own group, so that its child processes can be ended with it.
             .process_group(0);
-        before_exec(&mut prepared, place.cgroup_procs, place.interleave_mask, place.apart);
+        before_exec(&mut prepared, place);
         let started = Instant::now();
         let mut child = prepared.spawn().map_err(|e| failed(format!("{e}{entering}")))?;
         let pid = Pid::from_child(&child);
