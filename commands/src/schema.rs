@@ -90,6 +90,7 @@ slow_latency_ns | count | latency of the slow tier (300)
 fast_nodes | counts | nodes of the fast tier of a host that does not tell its tiers; both or none
 slow_nodes | counts | nodes of its slow tier
 kernel | text | kernel of the virtual machine: "debian", "debian-7.3", "terrace", "terrace-7.3", or the path of an image
+qemu | text | what emulates the virtual machine: a major version of Debian's QEMU as in "10", a name on PATH, or a path (the host's)
 mechanisms | auto stock terrace | what tracks and moves pages on a live machine (auto)
 full | bool | live: others have the rest of fast memory meanwhile (false)
 clock | host instructions memory | what the clocks of a virtual machine count (host)

@@ -121,6 +121,10 @@ pub struct MachineSpec {
     /// `make kernel KERNEL=7.3` built), or the path of an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<PathBuf>,
+    /// What emulates the virtual machine: the major version of Debian's QEMU, as in "10", a name on
+    /// PATH, or a path. Default: the QEMU of the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qemu: Option<String>,
     /// By what a live machine tracks and moves pages: "auto" (the Terrace kernel's mechanisms where
     /// the kernel has them), "stock", or "terrace".
     #[serde(skip_serializing_if = "Mechanisms::is_auto")]
@@ -216,6 +220,7 @@ impl Default for MachineSpec {
             fast_nodes: Vec::new(),
             slow_nodes: Vec::new(),
             kernel: None,
+            qemu: None,
             mechanisms: Mechanisms::Auto,
             full: false,
             clock: Clock::Host,

@@ -9,7 +9,7 @@ use anyhow::Context;
 use serde_json::json;
 use terrace_lab::{
     AccessCounts, CountedCaches, Event as LabEvent, FastShares, GuestJob, GuestResult, Kernel, Lab,
-    LabConfig, Machine, Program, Window,
+    LabConfig, Machine, Program, Qemu, Window,
 };
 use terrace_linux::rivals;
 use terrace_results::{
@@ -235,6 +235,23 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Mach
                 Kernel::Path(kernel)
             }
             Some(packaged) => packaged,
+        };
+    }
+    if let Some(wanted) = &wanted.qemu {
+        machine.qemu = match Qemu::named(wanted) {
+            // A path is one from the experiment's folder; a name is looked for on PATH.
+            Qemu::Host(path) if path.components().count() > 1 => {
+                let path = experiment.folder.join(path);
+                if !path.is_file() {
+                    let path = path.display();
+                    return Err(refuse!(
+                        "machine.qemu = {path}: expected a QEMU, or a major version as in \"10\""
+                    )
+                    .into());
+                }
+                Qemu::Host(path)
+            }
+            named => named,
         };
     }
     Ok(machine)
@@ -492,22 +509,34 @@ mod tests {
         assert_eq!(at_once(GIB, 2 * GIB), 1);
     }
 
+    /// The machine of an experiment with these keys in its `[machine]`.
+    fn machine_of(keys: &str) -> Result<Machine, String> {
+        let text = format!(
+            "name = \"e\"\nperiod_ms = 1000\nperiods = 60\n[machine]\n{keys}\n[[groups]]\n\
+             name = \"a\"\nfast_ratio = 0.5\nworkload = {{ kind = \"zipf\" }}\n"
+        );
+        let experiment =
+            Experiment::parse(&text, PathBuf::from(".")).map_err(|refusal| refusal.to_string())?;
+        machine(&experiment, false).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn the_guests_clock_is_the_one_that_was_asked_for() {
-        let machine_of = |clock: &str| {
-            let text = format!(
-                "name = \"e\"\nperiod_ms = 1000\nperiods = 60\n[machine]\n{clock}\n[[groups]]\n\
-                 name = \"a\"\nfast_ratio = 0.5\nworkload = {{ kind = \"zipf\" }}\n"
-            );
-            Experiment::parse(&text, PathBuf::from("."))
-                .map_err(|refusal| refusal.to_string())
-                .map(|experiment| machine(&experiment, false).unwrap())
-        };
         let [host, instructions] =
             ["", "clock = \"instructions\""].map(|clock| machine_of(clock).unwrap());
         assert!(!host.instructions_as_time && instructions.instructions_as_time);
         assert!(instructions.timeout > host.timeout);
         let refused = machine_of("clock = \"sundial\"").unwrap_err();
         assert!(refused.contains("sundial") && refused.contains("instructions"), "{refused}");
+    }
+
+    #[test]
+    fn the_guest_is_emulated_by_what_was_asked_for() {
+        let qemu = |keys: &str| machine_of(keys).map(|machine| machine.qemu);
+        assert_eq!(qemu(""), Ok(Machine::default().qemu));
+        assert_eq!(qemu("qemu = \"10\""), Ok(Qemu::Packaged { major: 10 }));
+        assert_eq!(qemu("qemu = \"qemu-new\""), Ok(Qemu::Host("qemu-new".into())));
+        let refused = qemu("qemu = \"no/such/qemu\"").unwrap_err();
+        assert!(refused.contains("no/such/qemu: expected a QEMU"), "{refused}");
     }
 }

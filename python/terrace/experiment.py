@@ -100,7 +100,8 @@ class Machine(_Keys):
     use; without `slow`, the slow tier has no bound. `fidelity` "trace" plays every reference on
     `hardware` under the operating system `os`, in the way of `simulation`; `Machine.preset` has
     hardware. `sample_reads` passes one read in so many to policies. The keys of live and virtual
-    machines (`kernel`, `mechanisms`, `clock`, `full`, nodes) are there for files that are written.
+    machines (`kernel`, `qemu`, `mechanisms`, `clock`, `full`, nodes) are there for files that are
+    written.
 
     >>> Machine(fast="1G", slow_latency_ns=300)
     Machine(fast='1G', slow_latency_ns=300)
@@ -109,7 +110,7 @@ class Machine(_Keys):
     ...
     terrace.UnknownArgument: Machine has no argument 'slow_latency'; expected one of \
 fast, slow, fast_latency_ns, slow_latency_ns, cpus, fidelity, sample_reads, hardware, os, \
-simulation, fast_nodes, slow_nodes, kernel, mechanisms, full, clock; did you mean 'slow_latency_ns'?
+simulation, fast_nodes, slow_nodes, kernel, qemu, mechanisms, full, clock; did you mean 'slow_latency_ns'?
     """
 
     @named_arguments
@@ -129,6 +130,7 @@ simulation, fast_nodes, slow_nodes, kernel, mechanisms, full, clock; did you mea
         fast_nodes: Sequence[int] | None = None,
         slow_nodes: Sequence[int] | None = None,
         kernel: PathLike | None = None,
+        qemu: str | None = None,
         mechanisms: Literal["auto", "stock", "terrace"] | None = None,
         full: bool | None = None,
         clock: Literal["host", "instructions", "memory"] | None = None,
@@ -147,6 +149,7 @@ simulation, fast_nodes, slow_nodes, kernel, mechanisms, full, clock; did you mea
             fast_nodes=fast_nodes,
             slow_nodes=slow_nodes,
             kernel=kernel,
+            qemu=qemu,
             mechanisms=mechanisms,
             full=full,
             clock=clock,
