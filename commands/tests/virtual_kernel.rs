@@ -357,3 +357,51 @@ fn the_daemon_survives_kills_and_full_memory_on_each_kernel() {
         println!("{}", in_guest(kernel, &CLOCK, "daemon_soak.sh", &LONG, 5400, &LONG_LINES));
     });
 }
+
+#[test]
+fn walks_are_shorter_where_page_tables_follow_their_data() {
+    on_each_kernel(follows_data);
+}
+
+/// The example, with page tables that follow their data and without, at the same time.
+fn follows_data(kernel: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/live-page-tables.toml");
+    let example = std::fs::read_to_string(example).unwrap();
+    let example = example.replace("kernel = \"terrace\"", &format!("kernel = \"{kernel}\""));
+    let tables = "tables = { placement = \"bind_high_levels\", migrate = true }\n";
+    let run = |name: &str, text: String| {
+        let (file, out) = (folder.path().join(format!("{name}.toml")), folder.path().join(name));
+        std::fs::write(&file, text).unwrap();
+        let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
+        let output = terrace(&["run", file, "--machine", "vm", "--out", out]);
+        assert!(output.status.success(), "{}", printed(&output));
+        let run = read::<RunRow>(Path::new(out)).unwrap().remove(0);
+        let pages = read::<TablePagesRow>(Path::new(out)).unwrap();
+        // In the last period the program may have ended.
+        let last = pages.iter().map(|row| row.period).max().unwrap() - 1;
+        let leaves = |node| {
+            let rows =
+                pages.iter().filter(|row| (row.period, row.level, row.node) == (last, 1, node));
+            rows.map(|row| row.pages).sum::<u64>()
+        };
+        let leaves = [leaves(0), leaves(1)];
+        eprintln!(
+            "{name}: {:?} ms, walks {:?} ms, leaf tables by node {leaves:?}, {:?} moved",
+            run.duration_ms, run.walk_ms, run.table_moves
+        );
+        (run, leaves[0])
+    };
+    assert!(example.contains(tables));
+    let (stay, follow) = std::thread::scope(|scope| {
+        let stay = scope.spawn(|| run("stay", example.replace(tables, "")));
+        let follow = run("follow", example.clone());
+        (stay.join().unwrap(), follow)
+    });
+    let ((stay, stayed), (follow, followed)) = (stay, follow);
+    assert!(follow.table_moves > Some(0) && followed > stayed, "{followed} after {stayed}");
+    let ratio = |of: fn(&RunRow) -> Option<f64>| of(&follow).unwrap() / of(&stay).unwrap();
+    let (walks, time) = (ratio(|row| row.walk_ms), ratio(|row| row.duration_ms));
+    assert!((0.78..0.90).contains(&walks), "walks {walks}: {follow:?} after {stay:?}");
+    assert!((0.96..0.99).contains(&time), "time {time}: {follow:?} after {stay:?}");
+}
