@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    caches, compare, completions, coverage, daemon, dram, export, guard, heatmap, import, info,
-    init, lab, machines, man, numactl, plan, policies, profile, rack, record, replay, report,
+    caches, compare, completions, coverage, daemon, dram, export, fleet, guard, heatmap, import,
+    info, init, lab, machines, man, numactl, plan, policies, profile, rack, record, replay, report,
     reproduce, restore, run, schema, signals, sweep, top, watch, workloads,
 };
 
@@ -50,6 +50,7 @@ pub enum Command {
     Caches(caches::Arguments),
     Profile(profile::Arguments),
     Plan(Box<plan::Arguments>),
+    Fleet(fleet::Arguments),
     Sweep(sweep::Arguments),
     Replay(replay::Arguments),
     Rack(rack::Arguments),
@@ -91,6 +92,7 @@ impl Command {
             Command::Caches(a) => a.execute(),
             Command::Profile(a) => a.execute(),
             Command::Plan(a) => a.execute(),
+            Command::Fleet(a) => a.execute(),
             Command::Sweep(a) => a.execute(),
             Command::Replay(a) => a.execute(),
             Command::Rack(a) => a.execute(),

@@ -10,7 +10,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
     ("First steps", &["init"]),
     ("Experiments", &["run", "compare", "sweep", "replay", "report"]),
     ("Recordings", &["record", "import", "export", "info", "caches"]),
-    ("Planning", &["profile", "plan"]),
+    ("Planning", &["profile", "plan", "fleet"]),
     (
         "This host",
         &["watch", "signals", "status", "top", "explain", "heatmap", "reload", "restore"],

@@ -17,6 +17,7 @@ mod coverage;
 mod daemon;
 mod dram;
 mod export;
+mod fleet;
 mod groups;
 mod guard;
 mod heatmap;

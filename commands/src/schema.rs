@@ -50,6 +50,8 @@ enum Kind {
     Experiment,
     /// The configuration of terraced.
     Daemon,
+    /// Fleet files, of 'terrace fleet'.
+    Fleet,
 }
 
 impl Arguments {
@@ -62,6 +64,7 @@ impl Arguments {
         let schema = match self.of {
             Kind::Experiment => experiment(),
             Kind::Daemon => daemon(),
+            Kind::Fleet => fleet(),
         };
         say!("{}", serde_json::to_string_pretty(&schema)?)?;
         Ok(ExitCode::SUCCESS)
@@ -183,6 +186,51 @@ max | size | and at most this
 weight | number | what a hit of it counts beside another group's (1.0)
 "#;
 
+/// Keys of a fleet file.
+const FLEET: &str = r#"
+seed | count | seed of the bootstrap (1)
+confidence | ratio | confidence of the intervals, 0.5 to 0.999 (0.95)
+quantile | ratio | part of the hosts of a class that the answer is enough for, 0.5 to 0.999 (0.95)
+slowdown | slowdown | what services can bear where theirs is not given ("5%")
+slow_latencies_ns | numbers | other latencies of slow memory to answer for (none)
+memory_share | ratio | share of its time that a service waits for memory: an assumption (0.4)
+memory_share_error | ratio | by how much that may be off either way (0.2)
+policy | policy | the policy that manages fast memory (lfu)
+settle_periods | count | periods at the beginning of a history that are played and not counted (16)
+least_periods | count | periods that a history must have (32)
+"#;
+
+/// Keys of `[[classes]]` of a fleet file.
+const CLASS: &str = r#"
+name! | text | its name
+hosts! | text | pattern of the folders of its hosts, one for each: *, ?, [...], {a,b}; relative to the file
+memory! | size | memory of a host, fast and slow together
+reserve | size | fast memory for the kernel and for whatever is in no group (0)
+count | count | hosts that there are or will be (as many as have a folder)
+price_fast | number | price of a GB (2^30 bytes) of fast memory; both prices or none
+price_slow | number | price of a GB of slow memory
+fast_latency_ns | number | idle latency of a read from fast memory beyond the caches (of server-ddr5-cxl)
+slow_latency_ns | number | the same of slow memory (of server-ddr5-cxl)
+"#;
+
+/// Keys of `[[services]]` of a fleet file.
+const SERVICE: &str = r#"
+name! | text | its name
+groups! | texts | patterns of its groups' names: *, ?, [...], {a,b} within a name and ** over names
+slowdown | slowdown | what it can bear (that of the fleet)
+memory_share | ratio | share of its time that it waits for memory (that of the fleet)
+"#;
+
+fn fleet() -> Value {
+    let mut schema = table(FLEET);
+    let properties = &mut schema["properties"];
+    properties["policy"] = one_of(REGISTRY.iter().map(|kind| (kind.name, kind.advice)));
+    properties["classes"] = list(table(CLASS));
+    properties["services"] = list(table(SERVICE));
+    required(&mut schema, "classes");
+    headed(schema, "A fleet of Terrace")
+}
+
 fn experiment() -> Value {
     let mut schema = table(EXPERIMENT);
     let properties = &mut schema["properties"];
@@ -261,6 +309,7 @@ fn table(rows: &str) -> Value {
 fn of_kind(kind: &str) -> Value {
     const SIZE: &str = r"^\s*[0-9.]+\s*[KMGTkmgt]?([iI]?[bB])?\s*$";
     const AMOUNT: &str = r"^\s*[0-9.]+\s*(%|[KMGTkmgt]?([iI]?[bB])?)\s*$";
+    const SLOWDOWN: &str = r"^\s*[0-9.]+\s*[%x]\s*$";
     let count = json!({ "type": "integer", "minimum": 0 });
     let either =
         |pattern: &str| json!({ "anyOf": [count, { "type": "string", "pattern": pattern }] });
@@ -270,6 +319,8 @@ fn of_kind(kind: &str) -> Value {
         "count" => count,
         "counts" => json!({ "type": "array", "items": count }),
         "number" => json!({ "type": "number" }),
+        "numbers" => json!({ "type": "array", "items": { "type": "number" } }),
+        "slowdown" => json!({ "type": "string", "pattern": SLOWDOWN }),
         "ratio" => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
         "bool" => json!({ "type": "boolean" }),
         "size" => either(SIZE),
@@ -377,10 +428,24 @@ mod tests {
     }
 
     #[test]
+    fn the_keys_are_those_that_fleets_have() {
+        let refused = |text: &str| {
+            let read = terrace_fleet::Fleet::parse(text, "".into());
+            read.err().unwrap().to_string()
+        };
+        let mut whole = declared(FLEET);
+        whole.extend(["classes", "services"].map(str::to_owned));
+        assert_eq!(whole, known(&refused("no-key = 1\n")));
+        assert_eq!(declared(CLASS), known(&refused("[[classes]]\nno-key = 1\n")));
+        assert_eq!(declared(SERVICE), known(&refused("[[services]]\nno-key = 1\n")));
+    }
+
+    #[test]
     fn the_pages_of_keys_are_up_to_date() {
         for (kind, name, page) in [
             (Kind::Experiment, "experiment", "docs/experiments.md"),
             (Kind::Daemon, "daemon", "docs/configuration.md"),
+            (Kind::Fleet, "fleet", "docs/fleet-file.md"),
         ] {
             let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
             let kept = std::fs::read_to_string(&path).unwrap_or_default();

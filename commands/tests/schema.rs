@@ -115,3 +115,22 @@ fn configurations_of_terraced_fit_their_schema_and_broken_ones_do_not() {
         assert!(fault.contains(expected), "'{expected}' is not in '{fault}'");
     }
 }
+
+#[test]
+fn fleet_files_fit_their_schema_and_broken_ones_do_not() {
+    let place = Place::new();
+    assert_eq!(faults(&place, "fleet", &[tree("examples/fleet.toml")]), [""]);
+    let class = "[[classes]]\nname = \"c\"\nhosts = \"h*\"\nmemory = \"1G\"\n";
+    let cases = [
+        (format!("slowdown = \"5\"\n{class}"), "'5'"),
+        (format!("policy = \"lur\"\n{class}"), "'lur'"),
+        (format!("{class}memry = 1\n"), "'memry' was unexpected"),
+        (class.replace("hosts = \"h*\"\n", ""), "'hosts' is a required property"),
+        ("seed = 1\n".to_owned(), "'classes' is a required property"),
+    ];
+    let files: Vec<PathBuf> =
+        cases.iter().enumerate().map(|(n, c)| place.write(&format!("{n}.toml"), &c.0)).collect();
+    for (fault, (_, expected)) in faults(&place, "fleet", &files).iter().zip(&cases) {
+        assert!(fault.contains(expected), "'{expected}' is not in '{fault}'");
+    }
+}

@@ -430,6 +430,10 @@ fn every_example_is_a_good_experiment_named_as_its_file() {
                     Some("sweep") => terrace_experiments::sweep::Grid::read(&path).unwrap().name,
                     // The daemon's; a test there checks it with its own reader.
                     _ if path.ends_with("terraced.toml") => continue,
+                    _ if path.ends_with("fleet.toml") => {
+                        terrace_fleet::Fleet::read(&path).unwrap();
+                        continue;
+                    }
                     _ => Experiment::read(&path).unwrap().name,
                 };
                 assert_eq!(path.file_stem().unwrap(), name.as_str());

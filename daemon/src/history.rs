@@ -13,10 +13,7 @@ use terrace_core::hotness::HISTORY_PERIODS;
 use terrace_core::page::PageSize;
 use terrace_core::policy::Policy;
 use terrace_core::scan::{Budget, Scan};
-use terrace_recordings::period::{GroupHeader, Header, PeriodReader, Record};
-
-/// What the experiment's name begins with in recordings of this kind.
-const KIND: &str = "terraced state";
+use terrace_recordings::period::{GroupHeader, HISTORY, Header, PeriodReader, Record};
 
 /// The last scans of a group.
 #[derive(Debug, Clone, Default)]
@@ -86,7 +83,7 @@ impl History {
         std::fs::create_dir_all(folder).map_err(|e| error(&e))?;
         let header = Header {
             created_by: terrace_identity::created_by("terraced"),
-            experiment: format!("{KIND}\n{}\n{}", who.boot, text_of(&who.processes)),
+            experiment: format!("{HISTORY}\n{}\n{}", who.boot, text_of(&who.processes)),
             machine: "host".to_owned(),
             kernel: String::new(),
             period_ms: who.period_ms,
@@ -127,7 +124,7 @@ impl History {
         let reader = PeriodReader::open(&path).map_err(|e| error(&e))?;
         let header = reader.header();
         let mut lines = header.experiment.lines();
-        let same = lines.next() == Some(KIND)
+        let same = lines.next() == Some(HISTORY)
             && lines.next() == Some(who.boot.as_str())
             && header.period_ms == who.period_ms
             && header.groups.len() == 1

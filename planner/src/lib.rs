@@ -32,5 +32,5 @@ pub mod tables;
 pub mod uncertainty;
 pub mod words;
 
-pub use plan::{Plan, Request, plan};
+pub use plan::{Plan, Request, curves, plan};
 pub use recording::Recording;

@@ -211,7 +211,33 @@ impl Plan {
 /// Answers a request. `done` receives how many of how many curves there are.
 pub fn plan(request: &Request, done: &(dyn Fn(usize, usize) + Sync)) -> anyhow::Result<Plan> {
     check(request)?;
-    let fixed: Vec<Fixed> = request.recordings.iter().map(|r| Fixed::of(r, request)).collect();
+    let fixed = fixed(request);
+    let curves = all_curves(request, &fixed, done)?;
+    answer(request, &fixed, curves)
+}
+
+/// Every curve of a request, by program, machine and policy in its order, and no choice among them:
+/// for answers that are put together from many programs.
+///
+/// # Errors
+/// As of [`plan`]; a target that no policy meets is none.
+pub fn curves(
+    request: &Request,
+    done: &(dyn Fn(usize, usize) + Sync),
+) -> anyhow::Result<Vec<Curve>> {
+    check(request)?;
+    all_curves(request, &fixed(request), done)
+}
+
+fn fixed(request: &Request) -> Vec<Fixed> {
+    request.recordings.iter().map(|r| Fixed::of(r, request)).collect()
+}
+
+fn all_curves(
+    request: &Request,
+    fixed: &[Fixed],
+    done: &(dyn Fn(usize, usize) + Sync),
+) -> anyhow::Result<Vec<Curve>> {
     let wanted = Wanted {
         target: request.target,
         fast_at_most: request.fast_at_most,
@@ -245,8 +271,7 @@ pub fn plan(request: &Request, done: &(dyn Fn(usize, usize) + Sync)) -> anyhow::
             points,
         })
     });
-    let curves = curves.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-    answer(request, &fixed, curves)
+    curves.into_iter().collect()
 }
 
 fn check(request: &Request) -> Result<(), InputError> {

@@ -22,6 +22,7 @@ mod rows;
 pub mod text;
 
 pub use error::ReportError;
+pub use html::fleet::{FleetPage, fleet_html, write_fleet_html};
 pub use html::plan::{PlanPage, plan_html, write_plan_html};
 pub use html::plots;
 pub use html::sheet::{SweepPage, SweepRow, sweep_html, write_sweep_html};

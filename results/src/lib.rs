@@ -16,6 +16,7 @@ mod table;
 // After the macro that it uses.
 mod figure;
 mod file;
+mod fleet;
 mod plan;
 mod quiet;
 mod rack;
@@ -25,6 +26,7 @@ mod wide;
 pub use cell::{Cell, Kind, Value};
 pub use figure::FigureRow;
 pub use file::{ResultsError, TableWriter, path, read};
+pub use fleet::{FleetClassRow, FleetHostRow, FleetLeftOutRow, FleetPairRow, FleetServiceRow};
 pub use plan::{PlanAnswerRow, PlanFrontRow, PlanPointRow, PlanSensitivityRow};
 pub use rack::{RackLatencyRow, RackPortRow, RackRunRow, RackSampleRow};
 pub use rows::{ALL_FAST, HardwareRow, HeatRow, KernelThreadRow, PeriodRow, RunRow, TablePagesRow};

@@ -3,6 +3,7 @@
 
 mod clock;
 mod depth;
+mod fleet;
 mod plan;
 mod policies;
 mod policy;
@@ -31,6 +32,7 @@ pub static PARTS: &[Part] = &[
     sim::PART,
     depth::PART,
     plan::PART,
+    fleet::PART,
     profile::PART,
     sample::PART,
     policies::PART,

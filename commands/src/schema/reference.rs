@@ -9,7 +9,10 @@ use terrace_core::policies::REGISTRY;
 use terrace_simulated::os::OsConfig;
 use terrace_workloads::kinds;
 
-use super::{DAEMON, EXPERIMENT, GROUP, Kind, MACHINE, MANAGED, SHARE, SHARING, THROTTLE};
+use super::{
+    CLASS, DAEMON, EXPERIMENT, FLEET, GROUP, Kind, MACHINE, MANAGED, SERVICE, SHARE, SHARING,
+    THROTTLE,
+};
 
 /// What stands before the tables of experiments.
 const EXPERIMENT_HEAD: &str = "\
@@ -28,6 +31,15 @@ const DAEMON_HEAD: &str = "\
 Every key of `terraced.toml`. This page is made by `terrace schema daemon --format markdown`. A number in \
 parentheses is the default; keys in bold must be given. Sizes are a number of bytes or text such as \
 `\"512M\"`.
+";
+
+/// What stands before the tables of fleets.
+const FLEET_HEAD: &str = "\
+# Fleet files
+
+Every key of the file of `terrace fleet`. This page is made by `terrace schema fleet --format markdown`. \
+A number in parentheses is the default; keys in bold must be given. Sizes are a number of bytes or text \
+such as `\"512M\"`.
 ";
 
 /// What stands before the parameters of policies.
@@ -61,6 +73,13 @@ pub(super) fn of(kind: Kind) -> Result<String, toml::ser::Error> {
             rows(&mut text, "`[throttle]`", THROTTLE);
             rows(&mut text, "`[[groups]]`", MANAGED);
             rows(&mut text, "`share = { ... }` of a group", SHARE);
+        }
+        Kind::Fleet => {
+            text += FLEET_HEAD;
+            rows(&mut text, "At the top", FLEET);
+            rows(&mut text, "`[[classes]]`", CLASS);
+            rows(&mut text, "`[[services]]`", SERVICE);
+            return Ok(text.trim_end().to_owned());
         }
     }
     text += POLICIES_HEAD;
@@ -101,6 +120,8 @@ fn value(kind: &str) -> String {
         "count" => "whole number",
         "counts" => "list of whole numbers",
         "number" => "number",
+        "numbers" => "list of numbers",
+        "slowdown" => "text such as `\"5%\"` or `\"1.05x\"`",
         "ratio" => "number from 0 to 1",
         "bool" => "true or false",
         "size" => "size",

@@ -57,6 +57,9 @@ pub const CHUNK_BYTES: usize = 4 << 20;
 pub const CONTENT: &str = "period";
 /// The version of the content that this module writes and reads.
 pub const CONTENT_VERSION: u32 = 5;
+/// What the experiment's name begins with in recordings that terraced keeps of its groups: the last
+/// scans of one group, over restarts.
+pub const HISTORY: &str = "terraced state";
 const CHUNK: ChunkKind = ChunkKind::new(b"PERD");
 
 /// The header of a recording.

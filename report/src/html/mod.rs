@@ -10,6 +10,7 @@ mod content;
 mod explanations;
 mod figures;
 mod findings;
+pub mod fleet;
 mod heat;
 mod page;
 mod picture;

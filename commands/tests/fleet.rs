@@ -1,0 +1,87 @@
+//! `terrace fleet` from the command line: its answer in words, JSON and tables, what is left out, what
+//! is refused.
+
+mod common;
+
+use common::{Place, tree};
+use terrace_fleet::synthetic::Shape;
+use terrace_results::{FleetClassRow, FleetHostRow, FleetServiceRow, read};
+
+fn made() -> Place {
+    let place = Place::new();
+    Shape { hosts: 15, services: 5, seed: 1 }.write(&place.path(""), &[250.0]).unwrap();
+    place
+}
+
+#[test]
+fn a_fleet_is_answered_in_words_in_json_and_in_tables() {
+    let place = made();
+    let text = place.run("fleet fleet.toml --rollout --out answer").good();
+    for part in [
+        "is enough for 95.0 % of hosts",
+        "5 are too few hosts for an interval",
+        "with slow memory of 250 instead of 180 ns",
+        "It saves",
+        "service-04",
+        "Stage 1: 3 hosts",
+        "Watch terrace_group_slowdown",
+        "To stop: set fast_ratio",
+    ] {
+        assert!(text.out.contains(part), "no '{part}': {text}");
+    }
+    let without = place.run("fleet fleet.toml").good();
+    assert!(!without.out.contains("Stage 1"), "{without}");
+    let answer = place.path("answer");
+    let classes: Vec<FleetClassRow> = read(&answer).unwrap();
+    let services: Vec<FleetServiceRow> = read(&answer).unwrap();
+    let hosts: Vec<FleetHostRow> = read(&answer).unwrap();
+    assert_eq!((classes.len(), hosts.len()), (6, 30));
+    let json = place.run("fleet fleet.toml --format json").good().json();
+    assert_eq!(json["fleet"]["classes"][0]["fast_share"], classes[0].fast_share);
+    assert_eq!(json["fleet"]["services"].as_array().unwrap().len(), services.len());
+    let kept = std::fs::read_to_string(answer.join("fleet.json")).unwrap();
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&kept).unwrap(), json);
+    let report = std::fs::read_to_string(answer.join("report.html")).unwrap();
+    for part in ["<svg", "Host classes", "Rollout", "terrace_group_hit_ratio"] {
+        assert!(report.contains(part), "no '{part}' in the report");
+    }
+    // Results are replaced only with --force, by the same bytes.
+    place.run("fleet fleet.toml --out answer").refused(&["has results already", "--force"]);
+    let before = std::fs::read(answer.join("fleet_services.parquet")).unwrap();
+    place.run("fleet fleet.toml --rollout --out answer --force --jobs 1").good();
+    assert_eq!(std::fs::read(answer.join("fleet_services.parquet")).unwrap(), before);
+}
+
+#[test]
+fn a_damaged_history_is_named_and_the_others_are_used() {
+    let place = made();
+    let host = Shape::host_name(3);
+    place.write(&format!("{host}/bad.trec"), "no history");
+    let text = place.run("fleet fleet.toml --out answer").good();
+    assert!(text.out.contains("Left out: 1 files or folders, of 1 of 15 hosts"), "{text}");
+    assert!(text.out.contains("bad.trec"), "{text}");
+    let report = std::fs::read_to_string(place.path("answer").join("report.html")).unwrap();
+    assert!(report.contains("Left out (1)") && report.contains("bad.trec"));
+    // Nothing is left of hosts without histories, and no folder is made.
+    for number in 0..15 {
+        let folder = place.path(&Shape::host_name(number));
+        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::create_dir(&folder).unwrap();
+    }
+    place.run("fleet fleet.toml --out none").refused(&["of 15 hosts none", "no history"]);
+    assert!(!place.path("none").exists());
+}
+
+#[test]
+fn fleet_files_that_cannot_be_used_are_refused() {
+    let place = Place::new();
+    place.run("fleet gone.toml").refused(&["gone.toml", "expected a fleet file"]);
+    place.write("f.toml", "quantil = 0.9\n");
+    place.run("fleet f.toml").refused(&["f.toml: line 1", "did you mean 'quantile'?"]);
+    std::fs::copy(tree("examples/fleet.toml"), place.path("fleet.toml")).unwrap();
+    place.run("fleet fleet.toml").refused(&[
+        "class 'web'",
+        "no folder is named",
+        "histories/web-*",
+    ]);
+}

@@ -1,0 +1,249 @@
+//! One host: its histories are read, planned and reduced to what each service on it needs.
+//!
+//! Of the periods only what services used together remains, two services at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::Context;
+use terrace_core::InputError;
+use terrace_planner::memory::Machine;
+use terrace_planner::plan::{Request, curves};
+use terrace_planner::recording::{Open, Recording};
+use terrace_recordings::period::{HISTORY, PeriodReader, Record};
+
+use crate::file::{Fleet, Matcher, Terms};
+use crate::folders::{HostFolder, histories};
+use crate::needs::{Need, RESOLUTION, need};
+use crate::pairs::{Series, Together, together};
+
+/// What is left of a host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Host {
+    /// Position of its class.
+    pub class: usize,
+    /// Its name.
+    pub name: String,
+    /// What its services need, by name.
+    pub services: Vec<ServiceOnHost>,
+    /// What two of its services used together.
+    pub pairs: Vec<Together>,
+    /// What could not be used.
+    pub left_out: Vec<LeftOut>,
+}
+
+impl Host {
+    /// Whether all of its histories were used: only then its whole need is known.
+    pub fn is_whole(&self) -> bool {
+        self.left_out.is_empty() && !self.services.is_empty()
+    }
+
+    /// What all of its services need, in bytes, at a latency of its class.
+    pub fn need(&self, latency: usize) -> Need {
+        let mut sum = Need::default();
+        let needs = self.services.iter().filter_map(|s| s.needs.get(latency));
+        needs.for_each(|need| sum.add(need));
+        sum
+    }
+
+    /// Memory of its services, in bytes.
+    pub fn footprint_bytes(&self) -> f64 {
+        self.services.iter().map(|s| s.footprint_bytes).sum()
+    }
+}
+
+/// The groups of one service on a host, together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServiceOnHost {
+    /// Name of the service.
+    pub service: String,
+    /// Run time that it can bear, over that with all memory fast.
+    pub target: f64,
+    /// How many groups there are.
+    pub groups: u64,
+    /// Their memory, in bytes.
+    pub footprint_bytes: f64,
+    /// Fast memory that they need, in bytes, by latency of the class.
+    pub needs: Vec<Need>,
+}
+
+/// A file or a folder that could not be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Path.
+    pub path: String,
+    /// Reason, in a line.
+    pub reason: String,
+}
+
+/// Reads hosts of a fleet.
+pub struct HostReader<'a> {
+    fleet: &'a Fleet,
+    matcher: Matcher,
+    /// Machines of each class: with its own slow memory, then with others.
+    machines: Vec<Vec<Machine>>,
+}
+
+impl<'a> HostReader<'a> {
+    /// Ready to read the hosts of this fleet.
+    ///
+    /// # Errors
+    /// A pattern that cannot be read.
+    pub fn new(fleet: &'a Fleet) -> Result<Self, InputError> {
+        let mut machines = Vec::new();
+        for class in &fleet.classes {
+            let own = class.machine()?;
+            let latencies = fleet.latencies_ns(class)?.into_iter();
+            machines.push(latencies.map(|ns| own.with_slow(Some(ns), None)).collect());
+        }
+        Ok(HostReader { fleet, matcher: fleet.matcher()?, machines })
+    }
+
+    /// Reads a host. What cannot be used is named in the result, and is no error.
+    pub fn read(&self, folder: &HostFolder) -> Host {
+        let mut host = Host {
+            class: folder.class,
+            name: folder.name.clone(),
+            services: Vec::new(),
+            pairs: Vec::new(),
+            left_out: Vec::new(),
+        };
+        let files = match histories(&folder.path) {
+            Ok(files) => files,
+            Err(reason) => {
+                host.left_out.push(left_out(&folder.path, reason));
+                return host;
+            }
+        };
+        if files.is_empty() {
+            let reason = "no history, expected files of terraced (.trec)".to_owned();
+            host.left_out.push(left_out(&folder.path, reason));
+        }
+        let mut services: BTreeMap<String, (ServiceOnHost, Series)> = BTreeMap::new();
+        let mut groups = BTreeSet::new();
+        for file in files {
+            match self.history(&file, folder.class, &mut groups) {
+                Ok((terms, used, needs)) => {
+                    let added = services.entry(terms.service.clone()).or_insert_with(|| {
+                        let needs = vec![Need::default(); needs.len()];
+                        let one = ServiceOnHost {
+                            service: terms.service.clone(),
+                            target: terms.target,
+                            groups: 0,
+                            footprint_bytes: 0.0,
+                            needs,
+                        };
+                        (one, Series::default())
+                    });
+                    added.0.groups += 1;
+                    added.0.footprint_bytes += used.footprint_bytes;
+                    added.0.needs.iter_mut().zip(&needs).for_each(|(sum, need)| sum.add(need));
+                    added.1.add(&used.series);
+                }
+                Err(e) => host.left_out.push(left_out(&file, one_line(&e, &file))),
+            }
+        }
+        let all: Vec<&(ServiceOnHost, Series)> = services.values().collect();
+        for (index, first) in all.iter().enumerate() {
+            for second in &all[index + 1..] {
+                let pair = together(&first.1, &second.1);
+                host.pairs.extend(pair.map(|pair| Together {
+                    first: first.0.service.clone(),
+                    second: second.0.service.clone(),
+                    ..pair
+                }));
+            }
+        }
+        host.services = services.into_values().map(|(service, _)| service).collect();
+        host
+    }
+
+    /// One history: its service, what it used, and what it needs in bytes by latency.
+    fn history(
+        &self,
+        path: &Path,
+        class: usize,
+        groups: &mut BTreeSet<String>,
+    ) -> anyhow::Result<(Terms, Used, Vec<Need>)> {
+        let used = Used::read(path, self.fleet.least_periods)?;
+        if !groups.insert(used.group.clone()) {
+            anyhow::bail!("group {} is in another history of the host", used.group);
+        }
+        let terms = self.fleet.terms(&self.matcher, &used.group);
+        let how =
+            Open { group: None, page_size: None, sample_one_in: None, waiting: terms.waiting };
+        let recording = Recording::open(path, &how)?;
+        let pages = recording.footprint_bytes.div_ceil(recording.page_size.bytes());
+        let footprint_bytes = recording.footprint_bytes as f64;
+        let request = Request {
+            recordings: vec![recording],
+            target: terms.target,
+            policies: vec![self.fleet.policy.clone()],
+            machines: self.machines[class].clone(),
+            fast_at_most: 1.0,
+            seeds: 1,
+            period_ms: None,
+            moved_pages: None,
+            settle_periods: self.fleet.settle_periods,
+            resolution: RESOLUTION,
+            jobs: 1,
+        };
+        let curves = curves(&request, &|_, _| {})?;
+        let needs = curves.iter().map(|curve| {
+            let share = need(&curve.points, terms.target, terms.waiting, pages);
+            share.map(|share| share * footprint_bytes)
+        });
+        let needs = needs.collect();
+        Ok((terms, Used { footprint_bytes, ..used }, needs))
+    }
+}
+
+/// What a history shows before it is planned.
+struct Used {
+    group: String,
+    footprint_bytes: f64,
+    series: Series,
+}
+
+impl Used {
+    /// Reads a history to its end.
+    fn read(path: &Path, least_periods: u64) -> anyhow::Result<Self> {
+        let mut reader = PeriodReader::open(path)?;
+        if !reader.is_whole()? {
+            anyhow::bail!("cut off, expected a history that was saved whole");
+        }
+        let header = reader.header();
+        if header.experiment.lines().next() != Some(HISTORY) {
+            anyhow::bail!("a recording, but no history of terraced");
+        }
+        let [group] = &header.groups[..] else {
+            anyhow::bail!("{} groups, expected the history of one", header.groups.len());
+        };
+        let (name, page_bytes) = (group.name.clone(), group.page_size.bytes());
+        let mut series = Series { period_ms: header.period_ms.max(1), bytes: Vec::new() };
+        for record in reader.records() {
+            if let Record::Period(period) = record.context("damaged")? {
+                series.bytes.push(period.scan.accessed.count() as f64 * page_bytes as f64);
+            }
+        }
+        if (series.bytes.len() as u64) < least_periods {
+            anyhow::bail!("{} periods, expected at least {least_periods}", series.bytes.len());
+        }
+        Ok(Used { group: name, footprint_bytes: 0.0, series })
+    }
+}
+
+fn left_out(path: &Path, reason: String) -> LeftOut {
+    LeftOut { path: path.display().to_string(), reason }
+}
+
+/// The error and its causes in a line, without the path that stands beside it.
+fn one_line(error: &anyhow::Error, path: &Path) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = if text.is_empty() { cause } else { format!("{text}: {cause}") };
+        }
+    }
+    InputError::new(text.replace(&format!("{}: ", path.display()), "")).0
+}

@@ -1,0 +1,202 @@
+//! Services that should not share a host: those whose working sets peak at the same time, so that
+//! together they need more than fits.
+//!
+//! The rule, for a host on which both ran. Their working sets are the memory accessed in each period.
+//! Histories of a host are saved together, so that they are laid over each other from their ends. Let
+//! `J` be the most that both had in one period together, `A` and `B` the most of each alone, and the
+//! *room* the fast memory of the class's answer without the reserve and without what the other
+//! services of the host need. The two *collide* on the host where
+//!
+//! 1. `J` is at least nine tenths of `A + B`: they peak together;
+//! 2. `J` is at least 1.25 times the mean of both together: it is a peak;
+//! 3. `J` is more than the room, and neither `A` nor `B` alone is.
+//!
+//! Two services should not share a host where they collide on at least half of the hosts on which
+//! both ran, and on three at least.
+
+use std::collections::BTreeMap;
+
+use terrace_results::FleetPairRow;
+
+use crate::file::Fleet;
+use crate::host::Host;
+use crate::interval::quantile;
+
+/// Least part of the two peaks that is a peak of both.
+const TOGETHER: f64 = 0.9;
+/// Least peak over the mean.
+const PEAK: f64 = 1.25;
+/// Hosts on which two services collide at least, to be named.
+pub const LEAST_HOSTS: u64 = 3;
+
+/// Memory that was accessed in each period, the last one at the end.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Series {
+    /// Length of a period.
+    pub period_ms: u64,
+    /// Bytes accessed in each.
+    pub bytes: Vec<f64>,
+}
+
+impl Series {
+    /// So many milliseconds before the end.
+    fn before_end(&self, ms: u64) -> Option<f64> {
+        let back = (ms / self.period_ms.max(1)) as usize;
+        self.bytes.len().checked_sub(back + 1).map(|at| self.bytes[at])
+    }
+
+    /// Both at the same times, from the end back, as far as both reach.
+    fn beside<'a>(&'a self, other: &'a Series) -> impl Iterator<Item = (f64, f64)> + 'a {
+        let step = self.period_ms.max(other.period_ms).max(1);
+        let times = (0..).map(move |n| n * step);
+        times.map_while(|ms| Some((self.before_end(ms)?, other.before_end(ms)?)))
+    }
+
+    /// Adds another of the same service, as far as both reach.
+    pub fn add(&mut self, other: &Series) {
+        if self.bytes.is_empty() {
+            *self = other.clone();
+            return;
+        }
+        let mut sums: Vec<f64> = self.beside(other).map(|(a, b)| a + b).collect();
+        sums.reverse();
+        *self = Series { period_ms: self.period_ms.max(other.period_ms), bytes: sums };
+    }
+}
+
+/// What two services used together on one host.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Together {
+    /// The service whose name comes first.
+    pub first: String,
+    /// The other.
+    pub second: String,
+    /// Most that both accessed in one period, in bytes.
+    pub joint_peak_bytes: f64,
+    /// Mean of that.
+    pub joint_mean_bytes: f64,
+    /// Most of the first alone.
+    pub first_peak_bytes: f64,
+    /// Most of the second alone.
+    pub second_peak_bytes: f64,
+}
+
+/// Lays two services over each other; `None` where they have no period together.
+pub fn together(first: &Series, second: &Series) -> Option<Together> {
+    let both: Vec<(f64, f64)> = first.beside(second).collect();
+    let most = |of: &dyn Fn(&(f64, f64)) -> f64| both.iter().map(of).fold(0.0, f64::max);
+    (!both.is_empty()).then(|| Together {
+        joint_peak_bytes: most(&|p| p.0 + p.1),
+        joint_mean_bytes: both.iter().map(|p| p.0 + p.1).sum::<f64>() / both.len() as f64,
+        first_peak_bytes: most(&|p| p.0),
+        second_peak_bytes: most(&|p| p.1),
+        ..Together::default()
+    })
+}
+
+impl Together {
+    /// Whether the two collide where there is so much room.
+    pub fn collide(&self, room_bytes: f64) -> bool {
+        let joint = self.joint_peak_bytes;
+        joint >= TOGETHER * (self.first_peak_bytes + self.second_peak_bytes)
+            && joint >= PEAK * self.joint_mean_bytes
+            && joint > room_bytes
+            && self.first_peak_bytes.max(self.second_peak_bytes) <= room_bytes
+    }
+}
+
+/// Pairs of a fleet.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Pairs {
+    /// Pairs that collide anywhere, those that should not share a host first.
+    pub rows: Vec<FleetPairRow>,
+    /// Pairs that ran together on enough hosts to be judged.
+    pub judged: u64,
+    /// Pairs that did not.
+    pub unseen: u64,
+}
+
+/// Judges all pairs; `fast_bytes` is the fast memory of a host by class, at its own latency.
+pub fn judge(fleet: &Fleet, hosts: &[Host], fast_bytes: &[f64], services: u64) -> Pairs {
+    let mut seen: BTreeMap<(&str, &str), Vec<(bool, f64, f64)>> = BTreeMap::new();
+    for host in hosts.iter().filter(|h| h.is_whole()) {
+        let room = fast_bytes[host.class] - fleet.classes[host.class].reserve_bytes() as f64;
+        let all = host.need(0).fast;
+        let need = |name: &str| {
+            let service = host.services.iter().find(|s| s.service == name);
+            service.and_then(|s| s.needs.first()).map_or(0.0, |n| n.fast)
+        };
+        for pair in &host.pairs {
+            let others = (all - need(&pair.first) - need(&pair.second)).max(0.0);
+            let room = (room - others).max(0.0);
+            let row = (pair.collide(room), pair.joint_peak_bytes, room);
+            seen.entry((&pair.first, &pair.second)).or_default().push(row);
+        }
+    }
+    let mut pairs = Pairs::default();
+    for ((first, second), hosts) in seen {
+        let count = hosts.len() as u64;
+        pairs.judged += u64::from(count >= LEAST_HOSTS);
+        let colliding = hosts.iter().filter(|h| h.0).count() as u64;
+        if colliding == 0 {
+            continue;
+        }
+        let median = |of: &dyn Fn(&(bool, f64, f64)) -> f64| {
+            let mut all: Vec<f64> = hosts.iter().map(of).collect();
+            all.sort_by(f64::total_cmp);
+            quantile(&all, 0.5).unwrap_or(0.0) as u64
+        };
+        pairs.rows.push(FleetPairRow {
+            first: first.to_owned(),
+            second: second.to_owned(),
+            hosts: count,
+            colliding_hosts: colliding,
+            colliding_share: colliding as f64 / count as f64,
+            apart: colliding >= LEAST_HOSTS && 2 * colliding >= count,
+            joint_peak_bytes: median(&|h| h.1),
+            room_bytes: median(&|h| h.2),
+        });
+    }
+    pairs.rows.sort_by(|a, b| {
+        let by_share = b.colliding_share.total_cmp(&a.colliding_share);
+        b.apart.cmp(&a.apart).then(by_share).then(b.colliding_hosts.cmp(&a.colliding_hosts))
+    });
+    pairs.unseen = (services * services.saturating_sub(1) / 2).saturating_sub(pairs.judged);
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(period_ms: u64, bytes: &[f64]) -> Series {
+        Series { period_ms, bytes: bytes.to_vec() }
+    }
+
+    #[test]
+    fn two_collide_where_they_peak_together_and_there_is_no_room() {
+        let burst = series(1000, &[1.0, 5.0, 1.0, 5.0]);
+        let other = series(1000, &[5.0, 1.0, 5.0, 1.0]);
+        let (same, opposite) =
+            (together(&burst, &burst).unwrap(), together(&burst, &other).unwrap());
+        assert!(same.collide(9.0), "10 are more than 9");
+        assert!(!same.collide(10.0), "it fits");
+        assert!(!same.collide(4.0), "each alone is too much already");
+        assert!(!opposite.collide(5.5), "they take turns");
+        let steady = series(1000, &[5.0; 4]);
+        assert!(!together(&steady, &steady).unwrap().collide(9.0), "no peak");
+    }
+
+    #[test]
+    fn histories_are_laid_over_each_other_from_their_ends() {
+        // Of one second and of two; the shorter one began later.
+        let fine = series(1000, &[9.0, 9.0, 1.0, 2.0, 3.0, 4.0]);
+        let coarse = series(2000, &[10.0, 20.0]);
+        let pair = together(&fine, &coarse).unwrap();
+        assert_eq!((pair.first_peak_bytes, pair.joint_peak_bytes), (4.0, 24.0));
+        let mut sum = fine;
+        sum.add(&coarse);
+        assert_eq!(sum, series(2000, &[12.0, 24.0]));
+        assert_eq!(together(&sum, &Series::default()), None);
+    }
+}

@@ -1,0 +1,184 @@
+//! The rollout: with which hosts to begin, what to watch, and when to stop.
+//!
+//! A host goes the earlier the more fast memory it has to spare under the class's answer: where the
+//! answer is wrong, that is seen last there, and the first hosts are those that it hurts least. Hosts
+//! of which something was left out, that need more than the answer gives, or that run two services
+//! which should not share a host have stage 0: they are to be looked at first.
+
+use terrace_results::FleetPairRow;
+
+use crate::answer::Answer;
+use crate::file::Fleet;
+use crate::host::Host;
+
+/// Parts of a class's hosts that have gone by the end of each stage.
+const STAGES: [f64; 4] = [0.01, 0.1, 0.5, 1.0];
+
+/// A metric of terraced to watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watch {
+    /// Its name.
+    pub metric: &'static str,
+    /// What it shows.
+    pub shows: &'static str,
+    /// When to stop the rollout.
+    pub stop: &'static str,
+}
+
+/// What to watch, the most important first.
+pub const WATCH: [Watch; 7] = [
+    Watch {
+        metric: "terrace_group_slowdown",
+        shows: "the estimated slowdown of a group",
+        stop: "above the slowdown that its service can bear, less terrace_group_slowdown_error, for \
+               an hour",
+    },
+    Watch {
+        metric: "terrace_group_hit_ratio",
+        shows: "accessed pages that were fast",
+        stop: "10 points below what the same service has on hosts that have not gone",
+    },
+    Watch {
+        metric: "terrace_fast_free_bytes",
+        shows: "free fast memory of the host",
+        stop: "below 1 % of the host's fast memory for an hour",
+    },
+    Watch {
+        metric: "terrace_group_no_room_bytes",
+        shows: "memory that should go up and finds no room",
+        stop: "above 0 for an hour: the host needs more than it has",
+    },
+    Watch {
+        metric: "terrace_group_thrashed_pages_total",
+        shows: "pages moved to and fro",
+        stop: "more than a tenth of terrace_group_moved_pages_total",
+    },
+    Watch {
+        metric: "terrace_group_pauses_total",
+        shows: "pauses because moves did not pay",
+        stop: "more than one an hour",
+    },
+    Watch {
+        metric: "terrace_group_lost_periods_total",
+        shows: "periods that were not seen",
+        stop: "more than 1 % of terrace_group_scans_total: the other metrics cannot be trusted",
+    },
+];
+
+/// The stage of each host, in their order; 0 for one that is to be looked at first.
+pub fn stages(
+    fleet: &Fleet,
+    hosts: &[Host],
+    fast_bytes: &[f64],
+    pairs: &[FleetPairRow],
+) -> Vec<u64> {
+    let apart = |host: &Host| {
+        let runs = |name: &str| host.services.iter().any(|s| s.service == name);
+        pairs.iter().any(|p| p.apart && runs(&p.first) && runs(&p.second))
+    };
+    let mut stages = vec![0; hosts.len()];
+    for (class, (of, fast)) in fleet.classes.iter().zip(fast_bytes).enumerate() {
+        let spare = |host: &Host| fast - host.need(0).fast - of.reserve_bytes() as f64;
+        let mut order: Vec<(usize, f64)> = hosts
+            .iter()
+            .enumerate()
+            .filter(|(_, host)| host.class == class && host.is_whole() && !apart(host))
+            .map(|(number, host)| (number, spare(host)))
+            .filter(|(_, spare)| *spare >= 0.0)
+            .collect();
+        // Hosts come by name, and equals keep that order.
+        order.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let count = order.len() as f64;
+        for (place, (number, _)) in order.iter().enumerate() {
+            let stage = STAGES.iter().position(|part| (place as f64) < (part * count).ceil());
+            stages[*number] = stage.map_or(STAGES.len(), |s| s + 1) as u64;
+        }
+    }
+    stages
+}
+
+/// The rollout in words: stages, what to watch, when to stop.
+pub fn in_words(answer: &Answer) -> Vec<String> {
+    let mut lines = Vec::new();
+    let own: Vec<_> = answer.hosts.iter().filter(|h| h.own_latency).collect();
+    for stage in 1..=STAGES.len() as u64 {
+        let of: Vec<_> = own.iter().filter(|h| h.stage == stage).collect();
+        let mut names: Vec<&str> = of.iter().map(|h| h.host.as_str()).take(5).collect();
+        if of.is_empty() {
+            continue;
+        }
+        let more = of.len() - names.len();
+        let more = format!("and {more} more");
+        if of.len() > names.len() {
+            names.push(&more);
+        }
+        lines.push(format!("Stage {stage}: {} hosts: {}.", of.len(), names.join(", ")));
+    }
+    let held = own.iter().filter(|h| h.stage == 0).count();
+    if held > 0 {
+        lines.push(format!(
+            "Not before they were looked at: {held} hosts that need more than the answer, run \
+             services that should not share a host, or were left out (stage 0 in fleet_hosts)."
+        ));
+    }
+    lines.push(
+        "Each stage has the most to spare of the hosts that are left. Let it run for a day with a \
+         full peak in it before the next."
+            .to_owned(),
+    );
+    for watch in WATCH {
+        lines.push(format!("Watch {} ({}). Stop: {}.", watch.metric, watch.shows, watch.stop));
+    }
+    lines.push(
+        "To stop: set fast_ratio of the group back to 1.0 in terraced.toml and reload; the host is \
+         as it was, with all of its fast memory."
+            .to_owned(),
+    );
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::ServiceOnHost;
+    use crate::needs::Need;
+
+    #[test]
+    fn every_metric_to_watch_is_one_of_terraced() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../daemon/src/metrics.rs");
+        let source = std::fs::read_to_string(path).unwrap();
+        for watch in WATCH {
+            let words = [watch.metric, watch.stop].join(" ");
+            let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
+            let named = words.split(|c| !is_part(c)).filter(|w| w.starts_with("terrace_"));
+            for name in named {
+                assert!(source.contains(&format!("\"{name}\"")), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn hosts_with_most_to_spare_go_first_and_those_without_do_not() {
+        let text = "[[classes]]\nname = \"c\"\nhosts = \"*\"\nmemory = \"1000\"\n";
+        let fleet = Fleet::parse(text, std::path::PathBuf::new()).unwrap();
+        let host = |fast: f64| Host {
+            class: 0,
+            name: String::new(),
+            services: vec![ServiceOnHost {
+                service: "s".to_owned(),
+                target: 1.05,
+                groups: 1,
+                footprint_bytes: 900.0,
+                needs: vec![Need { fast, ..Need::default() }],
+            }],
+            pairs: Vec::new(),
+            left_out: Vec::new(),
+        };
+        let hosts: Vec<Host> = (0..20).map(|n| host(f64::from(n) * 10.0)).collect();
+        let stages = stages(&fleet, &hosts, &[150.0], &[]);
+        // 16 go, the least needy first: 1, then to 2, to 8, to 16.
+        assert_eq!(stages[..3], [1, 2, 3]);
+        assert_eq!((stages[7], stages[8], stages[15]), (3, 4, 4));
+        assert_eq!(stages[16..], [0; 4]);
+    }
+}

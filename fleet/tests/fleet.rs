@@ -1,0 +1,290 @@
+//! Fleets whose needs are known beforehand, read from histories as terraced saves them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrace_core::bits::PageBits;
+use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
+use terrace_core::scan::{Budget, Scan};
+use terrace_daemon::history::{History, Identity};
+use terrace_fleet::answer::ALL_CLASSES;
+use terrace_fleet::synthetic::{SLOW_LATENCY_NS, Shape, write_history};
+use terrace_fleet::{Answer, Fleet, answer};
+use terrace_results::{FleetClassRow, FleetServiceRow};
+
+const OTHER_LATENCY_NS: f64 = 250.0;
+const SHAPE: Shape = Shape { hosts: 240, services: 12, seed: 11 };
+/// Points of memory that an answer may be off.
+const NEAR: f64 = 0.02;
+
+fn ask(folder: &Path, jobs: usize) -> Answer {
+    let fleet = Fleet::read(&folder.join("fleet.toml")).unwrap();
+    answer(&fleet, jobs, &mut |_, _| {}).unwrap()
+}
+
+fn made(shape: Shape) -> (tempfile::TempDir, Answer) {
+    let place = tempfile::tempdir().unwrap();
+    shape.write(place.path(), &[OTHER_LATENCY_NS]).unwrap();
+    let found = ask(place.path(), 2);
+    (place, found)
+}
+
+fn of_service<'a>(found: &'a Answer, name: &str, at: Option<f64>) -> &'a FleetServiceRow {
+    let is = |s: &&FleetServiceRow| {
+        s.service == name && s.class == ALL_CLASSES && s.slow_latency_ns == at
+    };
+    found.services.iter().find(is).unwrap()
+}
+
+fn of_class<'a>(found: &'a Answer, name: &str, at: f64) -> &'a FleetClassRow {
+    let is = |c: &&FleetClassRow| c.class == name && c.slow_latency_ns == at;
+    found.classes.iter().find(is).unwrap()
+}
+
+#[test]
+fn known_needs_are_found_beside_either_slow_memory_with_honest_intervals() {
+    let (_place, found) = made(SHAPE);
+    assert_eq!((found.hosts_found, found.hosts_left_out), (240, 0));
+    let (mut near, mut contained, mut all) = (0, 0, 0);
+    let mut rows = Vec::new();
+    for (latency_ns, at) in [(SLOW_LATENCY_NS, None), (OTHER_LATENCY_NS, Some(OTHER_LATENCY_NS))] {
+        let truth = SHAPE.truth(latency_ns, 30_000).unwrap();
+        for (service, known) in SHAPE.services().iter().zip(&truth.services) {
+            let row = of_service(&found, &service.name, at);
+            all += 1;
+            near += usize::from((row.fast_share - known).abs() <= NEAR);
+            let (low, high) = (row.low.unwrap(), row.high.unwrap());
+            contained += usize::from(low <= *known && *known <= high);
+            rows.push((row.service.clone(), latency_ns, *known, row.fast_share, low, high));
+        }
+        for (class, known) in ["small", "medium", "large"].iter().zip(&truth.classes) {
+            let row = of_class(&found, class, latency_ns);
+            assert!((row.fast_share - known).abs() <= 0.05, "{class} {known} {row:?}");
+            let (low, high) = (row.low.unwrap(), row.high.unwrap());
+            assert!(low <= *known && *known <= high, "{class} {known} {row:?}");
+            assert!((row.overrun_share - 0.05).abs() <= 0.02, "{row:?}");
+        }
+    }
+    assert_eq!(near, all, "within 2 points: {rows:#?}");
+    // 24 intervals of 95 %: fewer than 20 would be seen once in 400 tries.
+    assert!(contained >= 20, "{contained} of {all}: {rows:#?}");
+}
+
+#[test]
+fn services_that_burst_together_are_kept_apart_and_others_are_not() {
+    let (_place, found) = made(SHAPE);
+    let apart: Vec<(String, String)> = found
+        .pairs
+        .iter()
+        .filter(|p| p.apart)
+        .map(|p| (p.first.clone(), p.second.clone()))
+        .collect();
+    let mut expected = SHAPE.pairs_that_burst_together();
+    expected.sort();
+    let mut named = apart.clone();
+    named.sort();
+    assert_eq!(named, expected, "{:#?}", found.pairs);
+    assert_eq!(found.pairs_judged + found.pairs_unseen, 12 * 11 / 2);
+}
+
+#[test]
+fn every_column_of_another_latency_is_computed_for_it() {
+    let shape = Shape { hosts: 240, services: 8, seed: 5 };
+    let (place, found) = made(shape);
+    // The same fleet whose own latency is the other one.
+    let text = shape.file(&[]).replace("slow_latency_ns = 180", "slow_latency_ns = 250");
+    std::fs::write(place.path().join("fleet.toml"), text).unwrap();
+    let there = ask(place.path(), 2);
+    for class in ["small", "medium", "large"] {
+        let (own, row, alone) = (
+            of_class(&found, class, SLOW_LATENCY_NS),
+            of_class(&found, class, OTHER_LATENCY_NS),
+            of_class(&there, class, OTHER_LATENCY_NS),
+        );
+        // As if it were asked for alone, but for what is bought.
+        let expected = FleetClassRow {
+            own_latency: false,
+            overrun_as_bought_share: row.overrun_as_bought_share,
+            ..alone.clone()
+        };
+        assert_eq!(*row, expected);
+        assert!(row.overrun_as_bought_share > own.overrun_share + 0.1, "{row:?}");
+        // And nothing is the own latency's. (The safe share can be: the planner's error near all fast
+        // does not depend on latency.)
+        let numbers = |r: &FleetClassRow| {
+            let some = [r.low, r.high, r.cost, r.saved, r.saved_low, r.saved_high, r.saved_by_all];
+            let mut all: Vec<f64> = some.into_iter().map(Option::unwrap).collect();
+            all.extend([
+                r.fast_share,
+                r.fast_bytes as f64,
+                r.waits_less_fast_share,
+                r.waits_more_fast_share,
+            ]);
+            all
+        };
+        for (column, (a, b)) in numbers(own).iter().zip(numbers(row)).enumerate() {
+            assert!((a - b).abs() > 1e-4, "{class}: number {column} is {a} at both latencies");
+        }
+    }
+    for service in shape.services() {
+        let own = of_service(&found, &service.name, None);
+        let row = of_service(&found, &service.name, Some(OTHER_LATENCY_NS));
+        let alone = of_service(&there, &service.name, None);
+        assert_eq!(row.fast_share, alone.fast_share);
+        assert_eq!(row.saved, alone.saved);
+        assert_eq!(row.safe_fast_share, alone.safe_fast_share);
+        assert_eq!(row.waits_more_fast_share, alone.waits_more_fast_share);
+        assert_eq!(row.overrun_share, alone.overrun_share);
+        assert!(row.fast_share > own.fast_share + 0.01, "{row:?}");
+        assert!(row.low.unwrap() > own.low.unwrap() && row.high.unwrap() > own.high.unwrap());
+        assert!(row.waits_less_fast_share > own.waits_less_fast_share);
+        assert!(row.saved.unwrap() < own.saved.unwrap());
+        assert!(row.overrun_as_bought_share > own.overrun_share);
+    }
+}
+
+#[test]
+fn the_same_fleet_has_the_same_answer_on_any_number_of_threads() {
+    let shape = Shape { hosts: 30, services: 6, seed: 2 };
+    let (place, found) = made(shape);
+    for jobs in [1, 3, 8] {
+        assert_eq!(ask(place.path(), jobs), found, "{jobs}");
+    }
+    let write = |folder: &str| {
+        let folder = place.path().join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        terrace_fleet::tables::write(&ask(place.path(), 2), &folder).unwrap();
+        ["classes", "services", "hosts", "pairs", "left_out"]
+            .map(|table| std::fs::read(folder.join(format!("fleet_{table}.parquet"))).unwrap())
+    };
+    assert_eq!(write("a"), write("b"));
+    // Another seed draws otherwise: intervals move, and nothing else.
+    let path = place.path().join("fleet.toml");
+    let text = std::fs::read_to_string(&path).unwrap().replace("seed = 2\n", "seed = 3\n");
+    std::fs::write(&path, text).unwrap();
+    let other = ask(place.path(), 2);
+    assert_ne!(other.services, found.services);
+    assert_eq!((&other.classes, &other.hosts), (&found.classes, &found.hosts));
+}
+
+#[test]
+fn damaged_histories_are_named_and_left_out() {
+    let shape = Shape { hosts: 12, services: 8, seed: 4 };
+    let (place, whole) = made(shape);
+    let host = |number: usize| place.path().join(Shape::host_name(number));
+    let first = |number: usize| {
+        let mut files: Vec<PathBuf> =
+            std::fs::read_dir(host(number)).unwrap().map(|e| e.unwrap().path()).collect();
+        files.sort();
+        files.remove(0)
+    };
+    // A flipped byte, a file that was cut, no recording at all, nothing.
+    let flipped = first(0);
+    let mut bytes = std::fs::read(&flipped).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0xff;
+    std::fs::write(&flipped, bytes).unwrap();
+    let cut = first(1);
+    let bytes = std::fs::read(&cut).unwrap();
+    std::fs::write(&cut, &bytes[..bytes.len() - 40]).unwrap();
+    std::fs::write(host(2).join("other.trec"), "no recording").unwrap();
+    std::fs::remove_dir_all(host(3)).unwrap();
+    std::fs::create_dir(host(3)).unwrap();
+    std::fs::copy(first(4), host(4).join("twice.trec")).unwrap();
+    let found = ask(place.path(), 2);
+    assert_eq!((found.hosts_found, found.hosts_left_out), (12, 5));
+    let reason = |path: &Path| {
+        let path = path.display().to_string();
+        let left = found.left_out.iter().find(|l| l.path == path);
+        left.unwrap_or_else(|| panic!("{path}: {:#?}", found.left_out)).reason.clone()
+    };
+    assert!(!reason(&flipped).contains('\n'));
+    assert!(reason(&cut).starts_with("cut off"), "{}", reason(&cut));
+    assert!(!reason(&host(2).join("other.trec")).is_empty());
+    assert!(reason(&host(3)).starts_with("no history"));
+    assert!(reason(&host(4).join("twice.trec")).contains("in another history"));
+    // Hosts of which something is missing have no part in their classes; the rest is as it was.
+    let hosts: u64 = found.classes.iter().filter(|c| c.own_latency).map(|c| c.hosts).sum();
+    assert_eq!(hosts, 7);
+    let row = |of: &Answer, name: &str| {
+        of.hosts.iter().find(|h| h.host == name && h.own_latency).unwrap().fast_bytes
+    };
+    let untouched = Shape::host_name(7);
+    assert_eq!(row(&found, &untouched), row(&whole, &untouched));
+    // Nothing left is an error of one line.
+    for number in 0..12 {
+        let _ = std::fs::remove_dir_all(host(number));
+        std::fs::create_dir(host(number)).unwrap();
+    }
+    let fleet = Fleet::read(&place.path().join("fleet.toml")).unwrap();
+    let error = answer(&fleet, 2, &mut |_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("of 12 hosts none") && !error.contains('\n'), "{error}");
+}
+
+#[test]
+fn a_history_of_another_service_moves_the_answer() {
+    let shape = Shape { hosts: 30, services: 6, seed: 9 };
+    let (place, before) = made(shape);
+    let services = shape.services();
+    // The most and the least needy service of the first host that has both swap their histories.
+    let share = |found: &Answer, name: &str| of_service(found, name, None).fast_share;
+    let mut order: Vec<&str> = services.iter().map(|s| s.name.as_str()).collect();
+    order.sort_by(|a, b| share(&before, a).total_cmp(&share(&before, b)));
+    let (least, most) = (order[0], order[order.len() - 1]);
+    let position = |name: &str| services.iter().position(|s| s.name == name).unwrap();
+    let mut swapped = 0;
+    for host in 0..30 {
+        let drawn = shape.draw(&services, host);
+        let find = |name: &str| drawn.iter().find(|d| d.service == position(name));
+        if let (Some(a), Some(b)) = (find(least), find(most)) {
+            let folder = place.path().join(Shape::host_name(host));
+            write_history(&folder.join(format!("{least}.trec")), least, b).unwrap();
+            write_history(&folder.join(format!("{most}.trec")), most, a).unwrap();
+            swapped += 1;
+        }
+        if swapped == 1 {
+            break;
+        }
+    }
+    let after = ask(place.path(), 2);
+    // One host of some 28: a twenty-eighth of the difference, weighed by size.
+    let apart = share(&before, most) - share(&before, least);
+    assert!(apart > 0.1, "{apart}");
+    let moved = share(&after, least) - share(&before, least);
+    assert!(moved > apart / 150.0, "{moved} of {apart}");
+    assert!(share(&after, most) < share(&before, most));
+    for name in &order[1..order.len() - 1] {
+        assert_eq!(share(&after, name), share(&before, name));
+    }
+}
+
+#[test]
+fn what_terraced_saves_is_read() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("h1");
+    let extent = Extent { space: SpaceId(7), start: 0, pages: 100 };
+    let layout = Arc::new(Layout::new(PageSize::Huge, vec![extent]).unwrap());
+    let mut history = History::default();
+    for period in 0..100 {
+        // The last 40 pages always, and no others.
+        let accessed = (0..100).map(|page| page >= 60).collect::<PageBits>();
+        let scan = Scan::new(period, Arc::clone(&layout), accessed, PageBits::ones(100));
+        history.push(&scan, Budget::fast(100));
+    }
+    let who = Identity {
+        cgroup: "/system.slice/redis.service".to_owned(),
+        boot: "b".to_owned(),
+        processes: vec![(7, 7)],
+        period_ms: 1000,
+    };
+    history.save(&folder, &who).unwrap();
+    let text = "slowdown = \"0%\"\n[[classes]]\nname = \"web\"\nhosts = \"h*\"\nmemory = \"1G\"\n";
+    let fleet = Fleet::parse(text, place.path().to_owned()).unwrap();
+    let found = answer(&fleet, 1, &mut |_, _| {}).unwrap();
+    assert_eq!(found.left_out, []);
+    let row = of_service(&found, "/system.slice/redis.service", None);
+    assert!((row.fast_share - 0.4).abs() <= 0.015, "{row:?}");
+    assert_eq!((row.low, row.interval.as_str()), (None, "too few hosts (of 10)"));
+    assert_eq!(found.classes[0].interval, "too few hosts");
+    assert_eq!(found.classes[0].saved, None);
+}
