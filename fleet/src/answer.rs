@@ -16,7 +16,7 @@ use crate::file::Fleet;
 use crate::folders::{HostFolder, hosts};
 use crate::host::{Host, HostReader, ServiceOnHost};
 use crate::interval::{LEAST_HOSTS, quantile, quantile_interval, ratio, ratio_interval, seed_of};
-use crate::needs::Need;
+use crate::needs::{HALF_STEP, Need};
 use crate::{pairs, rollout};
 
 /// The class of rows over all classes.
@@ -283,7 +283,10 @@ fn service_row(
     let class_name = cell.class.map_or(ALL_CLASSES, |c| &fleet.classes[c].name);
     let latency = cell.latency_ns.map_or_else(|| "own".to_owned(), |ns| ns.to_string());
     let seed = seed_of(fleet.seed, &[cell.service, class_name, &latency]);
-    let ends = ratio_interval(&pairs, fleet.confidence, seed);
+    // Between two shares that the planner has tried nothing is known, and that is no less with more
+    // hosts.
+    let ends = ratio_interval(&pairs, fleet.confidence, seed)
+        .map(|(low, high)| ((low - HALF_STEP).max(0.0), (high + HALF_STEP).min(1.0)));
     let shares = sorted(pairs.iter().map(|(need, has)| need / has.max(1.0)));
     // Beyond the largest of so few there is nothing to see.
     let enough = shares.len() as f64 * (1.0 - fleet.quantile) >= 1.0 - 1e-9;

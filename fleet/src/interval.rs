@@ -131,8 +131,9 @@ mod tests {
         let hosts = |n: u32| (0..n).map(f64::from).collect::<Vec<_>>();
         assert_eq!(quantile_interval(&hosts(71), 0.95, 0.95), None);
         assert_eq!(quantile_interval(&hosts(72), 0.95, 0.95).unwrap().1, 71.0);
-        // By hand: 100 hosts, the 91st and the 99th.
-        assert_eq!(quantile_interval(&hosts(100), 0.95, 0.95), Some((90.0, 98.0)));
+        // Of 100 hosts: P(B <= 89) = 0.0115, P(B <= 90) = 0.0282, P(B <= 98) = 0.9629 and
+        // P(B <= 99) = 0.9941 of the binomial, so the 90th and the 100th.
+        assert_eq!(quantile_interval(&hosts(100), 0.95, 0.95), Some((89.0, 99.0)));
         assert!(quantile_interval(&hosts(100_000), 0.95, 0.95).is_some());
     }
 

@@ -11,6 +11,9 @@ use terrace_planner::recording::Waiting;
 /// How near the crossing the planner looks, as a share of the footprint.
 pub const RESOLUTION: f64 = 0.015;
 
+/// Half of that: by so much the share on the line can be off where the curve is not straight.
+pub const HALF_STEP: f64 = RESOLUTION / 2.0;
+
 /// A slowdown may exceed the target by this much: sums of times are rounded.
 const ROUNDING: f64 = 1e-6;
 

@@ -8,7 +8,7 @@
 //! services of the host need. The two *collide* on the host where
 //!
 //! 1. `J` is at least nine tenths of `A + B`: they peak together;
-//! 2. `J` is at least 1.25 times the mean of both together: it is a peak;
+//! 2. `A` and `B` each are at least 1.25 times their means: both have a peak;
 //! 3. `J` is more than the room, and neither `A` nor `B` alone is.
 //!
 //! Two services should not share a host where they collide on at least half of the hosts on which
@@ -73,23 +73,28 @@ pub struct Together {
     pub second: String,
     /// Most that both accessed in one period, in bytes.
     pub joint_peak_bytes: f64,
-    /// Mean of that.
-    pub joint_mean_bytes: f64,
     /// Most of the first alone.
     pub first_peak_bytes: f64,
+    /// Mean of the first alone.
+    pub first_mean_bytes: f64,
     /// Most of the second alone.
     pub second_peak_bytes: f64,
+    /// Mean of the second alone.
+    pub second_mean_bytes: f64,
 }
 
 /// Lays two services over each other; `None` where they have no period together.
 pub fn together(first: &Series, second: &Series) -> Option<Together> {
     let both: Vec<(f64, f64)> = first.beside(second).collect();
     let most = |of: &dyn Fn(&(f64, f64)) -> f64| both.iter().map(of).fold(0.0, f64::max);
+    let mean =
+        |of: &dyn Fn(&(f64, f64)) -> f64| both.iter().map(of).sum::<f64>() / both.len() as f64;
     (!both.is_empty()).then(|| Together {
         joint_peak_bytes: most(&|p| p.0 + p.1),
-        joint_mean_bytes: both.iter().map(|p| p.0 + p.1).sum::<f64>() / both.len() as f64,
         first_peak_bytes: most(&|p| p.0),
+        first_mean_bytes: mean(&|p| p.0),
         second_peak_bytes: most(&|p| p.1),
+        second_mean_bytes: mean(&|p| p.1),
         ..Together::default()
     })
 }
@@ -99,7 +104,8 @@ impl Together {
     pub fn collide(&self, room_bytes: f64) -> bool {
         let joint = self.joint_peak_bytes;
         joint >= TOGETHER * (self.first_peak_bytes + self.second_peak_bytes)
-            && joint >= PEAK * self.joint_mean_bytes
+            && self.first_peak_bytes >= PEAK * self.first_mean_bytes
+            && self.second_peak_bytes >= PEAK * self.second_mean_bytes
             && joint > room_bytes
             && self.first_peak_bytes.max(self.second_peak_bytes) <= room_bytes
     }
@@ -185,6 +191,7 @@ mod tests {
         assert!(!opposite.collide(5.5), "they take turns");
         let steady = series(1000, &[5.0; 4]);
         assert!(!together(&steady, &steady).unwrap().collide(9.0), "no peak");
+        assert!(!together(&burst, &steady).unwrap().collide(9.0), "one peak");
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Fleets whose needs are known beforehand, read from histories as terraced saves them.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use terrace_core::bits::PageBits;
 use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
 use terrace_core::scan::{Budget, Scan};
 use terrace_daemon::history::{History, Identity};
 use terrace_fleet::answer::ALL_CLASSES;
-use terrace_fleet::synthetic::{SLOW_LATENCY_NS, Shape, write_history};
+use terrace_fleet::synthetic::{Drawn, SLOW_LATENCY_NS, Shape, growth, write_history};
 use terrace_fleet::{Answer, Fleet, answer};
 use terrace_results::{FleetClassRow, FleetServiceRow};
 
@@ -29,6 +29,9 @@ fn made(shape: Shape) -> (tempfile::TempDir, Answer) {
     (place, found)
 }
 
+/// The answer for [`SHAPE`], made once.
+static KNOWN: LazyLock<Answer> = LazyLock::new(|| made(SHAPE).1);
+
 fn of_service<'a>(found: &'a Answer, name: &str, at: Option<f64>) -> &'a FleetServiceRow {
     let is = |s: &&FleetServiceRow| {
         s.service == name && s.class == ALL_CLASSES && s.slow_latency_ns == at
@@ -43,14 +46,14 @@ fn of_class<'a>(found: &'a Answer, name: &str, at: f64) -> &'a FleetClassRow {
 
 #[test]
 fn known_needs_are_found_beside_either_slow_memory_with_honest_intervals() {
-    let (_place, found) = made(SHAPE);
+    let found = &*KNOWN;
     assert_eq!((found.hosts_found, found.hosts_left_out), (240, 0));
     let (mut near, mut contained, mut all) = (0, 0, 0);
     let mut rows = Vec::new();
     for (latency_ns, at) in [(SLOW_LATENCY_NS, None), (OTHER_LATENCY_NS, Some(OTHER_LATENCY_NS))] {
         let truth = SHAPE.truth(latency_ns, 30_000).unwrap();
         for (service, known) in SHAPE.services().iter().zip(&truth.services) {
-            let row = of_service(&found, &service.name, at);
+            let row = of_service(found, &service.name, at);
             all += 1;
             near += usize::from((row.fast_share - known).abs() <= NEAR);
             let (low, high) = (row.low.unwrap(), row.high.unwrap());
@@ -58,7 +61,7 @@ fn known_needs_are_found_beside_either_slow_memory_with_honest_intervals() {
             rows.push((row.service.clone(), latency_ns, *known, row.fast_share, low, high));
         }
         for (class, known) in ["small", "medium", "large"].iter().zip(&truth.classes) {
-            let row = of_class(&found, class, latency_ns);
+            let row = of_class(found, class, latency_ns);
             assert!((row.fast_share - known).abs() <= 0.05, "{class} {known} {row:?}");
             let (low, high) = (row.low.unwrap(), row.high.unwrap());
             assert!(low <= *known && *known <= high, "{class} {known} {row:?}");
@@ -72,7 +75,7 @@ fn known_needs_are_found_beside_either_slow_memory_with_honest_intervals() {
 
 #[test]
 fn services_that_burst_together_are_kept_apart_and_others_are_not() {
-    let (_place, found) = made(SHAPE);
+    let found = &*KNOWN;
     let apart: Vec<(String, String)> = found
         .pairs
         .iter()
@@ -223,38 +226,49 @@ fn damaged_histories_are_named_and_left_out() {
 
 #[test]
 fn a_history_of_another_service_moves_the_answer() {
-    let shape = Shape { hosts: 30, services: 6, seed: 9 };
+    let shape = Shape { hosts: 30, services: 12, seed: 9 };
     let (place, before) = made(shape);
     let services = shape.services();
-    // The most and the least needy service of the first host that has both swap their histories.
-    let share = |found: &Answer, name: &str| of_service(found, name, None).fast_share;
-    let mut order: Vec<&str> = services.iter().map(|s| s.name.as_str()).collect();
-    order.sort_by(|a, b| share(&before, a).total_cmp(&share(&before, b)));
-    let (least, most) = (order[0], order[order.len() - 1]);
-    let position = |name: &str| services.iter().position(|s| s.name == name).unwrap();
-    let mut swapped = 0;
-    for host in 0..30 {
-        let drawn = shape.draw(&services, host);
-        let find = |name: &str| drawn.iter().find(|d| d.service == position(name));
-        if let (Some(a), Some(b)) = (find(least), find(most)) {
-            let folder = place.path().join(Shape::host_name(host));
-            write_history(&folder.join(format!("{least}.trec")), least, b).unwrap();
-            write_history(&folder.join(format!("{most}.trec")), most, a).unwrap();
-            swapped += 1;
-        }
-        if swapped == 1 {
-            break;
-        }
-    }
+    // Of the same slowdown and far apart; the first host that has both swaps their histories.
+    let (least, most) = (8, 9);
+    let drawn: Vec<Vec<Drawn>> = (0..30).map(|host| shape.draw(&services, host)).collect();
+    let find = |host: usize, service: usize| drawn[host].iter().find(|d| d.service == service);
+    let both = |host: &usize| find(*host, least).is_some() && find(*host, most).is_some();
+    let swapped = (0..30).find(both).unwrap();
+    let (a, b) = (find(swapped, least).unwrap(), find(swapped, most).unwrap());
+    let folder = place.path().join(Shape::host_name(swapped));
+    let put = |number: usize, history: &Drawn| {
+        let name = &services[number].name;
+        write_history(&folder.join(format!("{name}.trec")), name, history).unwrap();
+    };
+    put(least, b);
+    put(most, a);
     let after = ask(place.path(), 2);
-    // One host of some 28: a twenty-eighth of the difference, weighed by size.
-    let apart = share(&before, most) - share(&before, least);
-    assert!(apart > 0.1, "{apart}");
-    let moved = share(&after, least) - share(&before, least);
-    assert!(moved > apart / 150.0, "{moved} of {apart}");
-    assert!(share(&after, most) < share(&before, most));
-    for name in &order[1..order.len() - 1] {
-        assert_eq!(share(&after, name), share(&before, name));
+    let share =
+        |of: &Answer, number: usize| of_service(of, &services[number].name, None).fast_share;
+    // What the arithmetic of the shapes says of one history in place of another.
+    let growth = growth(SLOW_LATENCY_NS).unwrap();
+    let expected = |service: usize, other: &Drawn| {
+        let of = |replaced: bool| {
+            let (mut need, mut has) = (0.0, 0.0);
+            for host in 0..30 {
+                let own = find(host, service);
+                let one = if replaced && host == swapped { Some(other) } else { own };
+                need += one.map_or(0.0, |d| d.need_pages(growth));
+                has += one.map_or(0.0, |d| d.pages as f64);
+            }
+            need / has
+        };
+        of(true) - of(false)
+    };
+    for (service, other) in [(least, b), (most, a)] {
+        let moved = share(&after, service) - share(&before, service);
+        let known = expected(service, other);
+        assert!(known.abs() > 0.005, "{known}");
+        assert!((moved - known).abs() < 0.2 * known.abs(), "{moved} and {known}");
+    }
+    for other in (0..12).filter(|n| ![least, most].contains(n)) {
+        assert_eq!(share(&after, other), share(&before, other));
     }
 }
 

@@ -98,22 +98,19 @@ fn latency(ns: f64) -> String {
     format!("{ns:.0} ns")
 }
 
-/// A column of numbers is shown where there is any.
-fn any<T>(rows: &[T], of: impl Fn(&T) -> Option<f64>) -> bool {
-    rows.iter().any(|row| of(row).is_some())
-}
-
 fn classes(fleet: &FleetPage) -> Section {
-    let names: BTreeSet<&str> = fleet.classes.iter().map(|c| c.class.as_str()).collect();
+    let own = fleet.classes.iter().filter(|c| c.own_latency);
+    let names: Vec<&str> = own.map(|c| c.class.as_str()).collect();
     let figures = names.iter().take(CLASSES_MAX).map(|class| hosts_within(fleet, class)).collect();
     Section {
         title: "Host classes".to_owned(),
-        note: "Upwards: share of hosts whose services all stay within their slowdowns. To the right: \
-               fast memory of a host, of its memory. The ring is the answer; the line across is the \
+        note:
+            "Upwards: share of hosts whose services all stay within their slowdowns. To the right: \
+               fast memory of a host, of its memory. Rings are the answers; the line across is the \
                share of hosts that the answer is to be enough for."
-            .to_owned(),
+                .to_owned(),
         figures,
-        tables: vec![class_table(fleet)],
+        tables: std::iter::once(class_table(fleet)).chain(money_table(fleet)).collect(),
         ..Section::default()
     }
 }
@@ -131,28 +128,26 @@ fn hosts_within(fleet: &FleetPage, class: &str) -> Picture {
         needs.sort_by(f64::total_cmp);
         let all = needs.len().max(1) as f64;
         let step = needs.len().div_ceil(POINTS_MAX).max(1);
-        let enough = needs.iter().enumerate().map(|(n, need)| (*need, (n + 1) as f64 / all));
         let last = needs.len().saturating_sub(1);
-        let points: Vec<(f64, f64)> = enough
-            .enumerate()
-            .filter(|(n, _)| n % step == 0 || *n == last)
-            .map(|(_, point)| point)
-            .collect();
+        // Steps: a host more has enough at its need, and none between two.
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for (n, need) in needs.iter().enumerate().filter(|(n, _)| n % step == 0 || *n == last) {
+            points.push((*need, points.last().map_or(0.0, |p| p.1)));
+            points.push((*need, (n + 1) as f64 / all));
+        }
         least = needs.first().copied().unwrap_or(1.0).min(least);
         most = needs.last().copied().unwrap_or(0.0).max(answer.high.unwrap_or(0.0)).max(most);
         let colour = series(2 + index);
-        // The interval of the answer, as a band of its width along the bottom half.
+        // The interval of the answer, over the whole height.
         let band = match (answer.low, answer.high) {
             (Some(low), Some(high)) => vec![(low, 0.0, 1.0), (high, 0.0, 1.0)],
             _ => Vec::new(),
         };
         lines.push(Curve { colour, points, band, joined: true, dots: false });
-        legend.push(Entry { chip: chip(colour), name: latency(answer.slow_latency_ns) });
-        let text = format!("{}: {}", latency(answer.slow_latency_ns), percent(answer.fast_share));
-        marks.push((answer.fast_share, fleet.quantile, text));
+        let name = format!("{}: {}", latency(answer.slow_latency_ns), percent(answer.fast_share));
+        legend.push(Entry { chip: chip(colour), name });
+        marks.push((answer.fast_share, fleet.quantile, String::new()));
     }
-    // Words of two marks at one height would touch: the figure has that of the class's own latency.
-    marks.truncate(1);
     let room = (0.08 * (most - least)).max(0.01);
     let axes = Axes {
         label: format!("Share of hosts of {} that have enough fast memory", clean(class)),
@@ -173,8 +168,7 @@ fn hosts_within(fleet: &FleetPage, class: &str) -> Picture {
 }
 
 fn class_table(fleet: &FleetPage) -> Sheet {
-    let priced = any(&fleet.classes, |c| c.cost);
-    let mut names = vec![
+    let names = [
         "class",
         ">slow latency",
         ">hosts",
@@ -188,11 +182,8 @@ fn class_table(fleet: &FleetPage) -> Sheet {
         ">overrun",
         ">overrun as bought",
     ];
-    if priced {
-        names.extend([">cost", ">all fast", ">saved", ">saved by all"]);
-    }
     let one = |c: &FleetClassRow| {
-        let mut cells = vec![
+        let cells = [
             clean(&c.class),
             latency(c.slow_latency_ns),
             count(c.hosts),
@@ -206,20 +197,42 @@ fn class_table(fleet: &FleetPage) -> Sheet {
             percent(c.overrun_share),
             percent(c.overrun_as_bought_share),
         ];
-        if priced {
-            cells.extend(
-                [c.cost, c.all_fast_cost, c.saved, c.saved_by_all].map(|v| or_missing(v, number)),
-            );
-        }
         row(cells, c.own_latency)
     };
     Sheet {
         columns: columns(&names),
         rows: fleet.classes.iter().take(ROWS_MAX).map(one).collect(),
-        note: "Bold: the class's own latency. Costs are of a host, in the currency of the prices."
-            .to_owned(),
+        note: "Bold: the class's own latency.".to_owned(),
         ..Sheet::default()
     }
+}
+
+/// What it costs; nothing without prices.
+fn money_table(fleet: &FleetPage) -> Option<Sheet> {
+    let priced = fleet.classes.iter().filter(|c| c.cost.is_some());
+    let one = |c: &FleetClassRow| {
+        let values = [c.cost, c.all_fast_cost, c.saved, c.saved_low, c.saved_high, c.saved_by_all];
+        let cells = [clean(&c.class), latency(c.slow_latency_ns)];
+        let cells = cells.into_iter().chain(values.map(|v| or_missing(v, number)));
+        row(cells.chain([count(c.count)]), c.own_latency)
+    };
+    let rows: Vec<_> = priced.take(ROWS_MAX).map(one).collect();
+    (!rows.is_empty()).then(|| Sheet {
+        title: "Cost of the memory of a host".to_owned(),
+        columns: columns(&[
+            "class",
+            ">slow latency",
+            ">cost",
+            ">all fast",
+            ">saved",
+            ">from",
+            ">to",
+            ">saved by all",
+            ">hosts",
+        ]),
+        rows,
+        note: "In the currency of the prices. From, to: at the ends of the interval.".to_owned(),
+    })
 }
 
 fn services(fleet: &FleetPage) -> Section {
@@ -242,7 +255,7 @@ fn services(fleet: &FleetPage) -> Section {
     };
     let scale = Scale {
         label: "Share of the memory of each service that needs to be fast".to_owned(),
-        end: None,
+        end: own.iter().map(|s| s.fast_share).reduce(f64::max).filter(|most| *most > 0.0),
         number: percent_round,
     };
     // Two pictures side by side, the first half of the services in the first.
