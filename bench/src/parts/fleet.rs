@@ -64,12 +64,16 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
         let mut add = |what: &str, value: f64, unit: &str| {
             report.add(&format!("fleet.{hosts}.{what}"), value, unit, &conditions)
         };
+        // Classes with too few hosts have none.
+        add("class_intervals", found.class_intervals.len() as f64, "intervals")?;
         add("services_within_2_points_percent", part(&found.near), "%")?;
         add("worst_points", 100.0 * found.off.iter().copied().fold(0.0, f64::max), "points")?;
         let mean = found.off.iter().sum::<f64>() / found.off.len().max(1) as f64;
         add("mean_points", 100.0 * mean, "points")?;
         add("service_intervals_with_truth_percent", part(&found.service_intervals), "%")?;
-        add("class_intervals_with_truth_percent", part(&found.class_intervals), "%")?;
+        if !found.class_intervals.is_empty() {
+            add("class_intervals_with_truth_percent", part(&found.class_intervals), "%")?;
+        }
         let (wall, processor) = (median(walls), median(processors));
         add("wall_s", wall, "s")?;
         add("processor_s", processor, "s")?;
