@@ -58,7 +58,7 @@ fn a_damaged_history_is_named_and_the_others_are_used() {
     let host = Shape::host_name(3);
     place.write(&format!("{host}/bad.trec"), "no history");
     let text = place.run("fleet fleet.toml --out answer").good();
-    assert!(text.out.contains("Left out: 1 files or folders, of 1 of 15 hosts"), "{text}");
+    assert!(text.out.contains("Left out: 1 file or folder, of 1 of 15 hosts"), "{text}");
     assert!(text.out.contains("bad.trec"), "{text}");
     let report = std::fs::read_to_string(place.path("answer").join("report.html")).unwrap();
     assert!(report.contains("Left out (1)") && report.contains("bad.trec"));

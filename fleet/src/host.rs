@@ -245,5 +245,6 @@ fn one_line(error: &anyhow::Error, path: &Path) -> String {
             text = if text.is_empty() { cause } else { format!("{text}: {cause}") };
         }
     }
-    InputError::new(text.replace(&format!("{}: ", path.display()), "")).0
+    let path = path.display();
+    InputError::new(text.replace(&format!("{path}: "), "").replace(&format!("'{path}' "), "")).0
 }

@@ -1,5 +1,7 @@
 //! The answer in plain words.
 
+use std::collections::BTreeSet;
+
 use terrace_planner::words::{money, size};
 use terrace_results::{FleetClassRow, FleetPairRow};
 
@@ -118,6 +120,15 @@ pub fn remarks(answer: &Answer) -> Vec<String> {
         percent(share),
         percent(error)
     )];
+    let named: BTreeSet<&str> = answer.hosts.iter().map(|h| h.class.as_str()).collect();
+    for class in named {
+        if answer.classes.iter().all(|c| c.class != class) {
+            lines.push(format!(
+                "{class}: no host could be used with all of its histories, so that there is no answer \
+                 for this class."
+            ));
+        }
+    }
     let few = answer.services.iter().filter(|s| s.own_latency && s.low.is_none());
     let few = few.filter(|s| s.class == ALL_CLASSES).count();
     if few > 0 {
@@ -127,9 +138,12 @@ pub fn remarks(answer: &Answer) -> Vec<String> {
         let first: Vec<String> =
             answer.left_out.iter().take(3).map(|l| format!("{}: {}", l.path, l.reason)).collect();
         lines.push(format!(
-            "Left out: {} files or folders, of {} of {} hosts: {}{}. Such hosts have no part in the \
-             answer for their class; their other histories have in that for services.",
-            answer.left_out.len(),
+            "Left out: {}, of {} of {} hosts: {}{}. Such hosts have no part in the answer for their \
+             class; their other histories have in that for services.",
+            match answer.left_out.len() {
+                1 => "1 file or folder".to_owned(),
+                n => format!("{n} files or folders"),
+            },
             answer.hosts_left_out,
             answer.hosts_found,
             first.join("; "),
@@ -137,4 +151,31 @@ pub fn remarks(answer: &Answer) -> Vec<String> {
         ));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_results::{FleetHostRow, FleetLeftOutRow};
+
+    #[test]
+    fn a_class_without_an_answer_and_what_was_left_out_are_named() {
+        let host = FleetHostRow { class: "db".to_owned(), ..FleetHostRow::default() };
+        let left = FleetLeftOutRow {
+            path: "db-1/a.trec".to_owned(),
+            reason: "cut off".to_owned(),
+            ..FleetLeftOutRow::default()
+        };
+        let answer = Answer {
+            hosts_found: 1,
+            hosts_left_out: 1,
+            hosts: vec![host],
+            left_out: vec![left],
+            ..Answer::default()
+        };
+        let lines = remarks(&answer).join("\n");
+        assert!(lines.contains("db: no host could be used"), "{lines}");
+        assert!(lines.contains("Left out: 1 file or folder, of 1 of 1 hosts"), "{lines}");
+        assert!(lines.contains("db-1/a.trec: cut off"), "{lines}");
+    }
 }
