@@ -164,7 +164,7 @@ fn class_table(found: &Answer) -> anyhow::Result<()> {
 fn service_table(found: &Answer) -> anyhow::Result<()> {
     let mut own: Vec<_> =
         found.services.iter().filter(|s| s.class == ALL_CLASSES && s.own_latency).collect();
-    own.sort_by(|a, b| b.fast_bytes.cmp(&a.fast_bytes));
+    own.sort_by_key(|s| std::cmp::Reverse(s.fast_bytes));
     let mut table = show::table(&[
         "service", "bears", "hosts", "memory", "fast", "share", "from..to", "upper", "safe",
     ]);

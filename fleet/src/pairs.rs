@@ -122,9 +122,12 @@ pub struct Pairs {
     pub unseen: u64,
 }
 
+/// Whether two services collide on a host, their joint peak and their room.
+type OnHost = (bool, f64, f64);
+
 /// Judges all pairs; `fast_bytes` is the fast memory of a host by class, at its own latency.
 pub fn judge(fleet: &Fleet, hosts: &[Host], fast_bytes: &[f64], services: u64) -> Pairs {
-    let mut seen: BTreeMap<(&str, &str), Vec<(bool, f64, f64)>> = BTreeMap::new();
+    let mut seen: BTreeMap<(&str, &str), Vec<OnHost>> = BTreeMap::new();
     for host in hosts.iter().filter(|h| h.is_whole()) {
         let room = fast_bytes[host.class] - fleet.classes[host.class].reserve_bytes() as f64;
         let all = host.need(0).fast;
@@ -147,7 +150,7 @@ pub fn judge(fleet: &Fleet, hosts: &[Host], fast_bytes: &[f64], services: u64) -
         if colliding == 0 {
             continue;
         }
-        let median = |of: &dyn Fn(&(bool, f64, f64)) -> f64| {
+        let median = |of: &dyn Fn(&OnHost) -> f64| {
             let mut all: Vec<f64> = hosts.iter().map(of).collect();
             all.sort_by(f64::total_cmp);
             quantile(&all, 0.5).unwrap_or(0.0) as u64

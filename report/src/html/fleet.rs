@@ -238,7 +238,7 @@ fn money_table(fleet: &FleetPage) -> Option<Sheet> {
 fn services(fleet: &FleetPage) -> Section {
     let all = || fleet.services.iter().filter(|s| s.class == "all");
     let mut own: Vec<&FleetServiceRow> = all().filter(|s| s.own_latency).collect();
-    own.sort_by(|a, b| b.fast_bytes.cmp(&a.fast_bytes));
+    own.sort_by_key(|s| std::cmp::Reverse(s.fast_bytes));
     let others: BTreeSet<u64> =
         all().filter_map(|s| s.slow_latency_ns).map(|ns| ns.round() as u64).collect();
     let bar = |s: &&FleetServiceRow| Bar {
