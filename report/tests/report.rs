@@ -385,6 +385,7 @@ fn threads_of_the_kernel_are_shown_by_run_the_busiest_first() {
         vec![("lru", "kdamond.0", 12.5), ("amp", "kdamond.0", 3.0), ("amp", "<b>", 50.0)];
     let names: Vec<_> = (0..12).map(|n| format!("kworker{n}")).collect();
     times.extend(names.iter().map(|name| ("lfu", name.as_str(), 0.5)));
+    times.push(("lru", "rcu_preempt", 0.004));
     results.kernel_threads = common::kernel_threads(&times);
     let directory = tempfile::tempdir().unwrap();
     common::write(&results, directory.path());
@@ -394,6 +395,7 @@ fn threads_of_the_kernel_are_shown_by_run_the_busiest_first() {
     let section = section.split("</section>").next().unwrap();
     let at = |text: &str| section.find(text).unwrap_or_else(|| panic!("{text}: {section}"));
     assert!(at("&lt;b&gt;") < at("kdamond.0") && at("kdamond.0") < at("kworker0"), "{section}");
+    assert!(!section.contains("rcu_preempt"), "{section}");
     // Two of twelve alike are beyond what is shown by name.
     assert!(at("2 others") > at("12.5") && section.contains(">1<"), "{section}");
 }

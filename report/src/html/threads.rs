@@ -11,6 +11,8 @@ use crate::rows::values;
 
 /// Threads that are shown by name; what all others took is one row.
 const SHOWN_THREADS: usize = 12;
+/// What took less in all runs together is not worth a row, in ms.
+const LEAST_MS: f64 = 0.01;
 
 #[derive(Serialize)]
 struct Row {
@@ -29,6 +31,7 @@ pub(super) fn threads(results: &Results) -> Value {
     let runs = values(&results.runs, |r| r.run.clone());
     let mut threads: Vec<_> = by_thread.into_iter().collect();
     let sum = |times: &BTreeMap<&str, f64>| times.values().sum::<f64>();
+    threads.retain(|(_, times)| sum(times) >= LEAST_MS);
     threads.sort_by(|(a, x), (b, y)| sum(y).total_cmp(&sum(x)).then(a.cmp(b)));
     let others = threads.split_off(threads.len().min(SHOWN_THREADS));
     let cells = |of: &dyn Fn(&str) -> f64| runs.iter().map(|run| number(of(run))).collect();
