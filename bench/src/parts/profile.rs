@@ -7,7 +7,6 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use terrace_core::page::PageSize;
 use terrace_experiments::Experiment;
 use terrace_experiments::profile::{Passes, profile_in};
@@ -20,7 +19,7 @@ use terrace_simulated::reference::{
 };
 
 use super::Part;
-use super::sim::{KINDS, Kind, MACHINE, process_time, record};
+use super::sim::{Kind, MACHINE, each_recording, process_time};
 use crate::measure::{Report, median};
 
 pub const PART: Part = Part {
@@ -49,16 +48,7 @@ pub(super) fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result
 }
 
 fn run(report: &mut Report) -> anyhow::Result<()> {
-    let folder = tempfile::tempdir().context("a folder for recordings")?;
-    for (name, references) in REFERENCES {
-        let kind = KINDS.iter().find(|kind| kind.name == name).context("a kind of recording")?;
-        let kind = kind.of_length(references);
-        let path = folder.path().join(format!("{name}.tref"));
-        record(&kind, &path).with_context(|| format!("recording {name}"))?;
-        measure(report, &kind, &path, folder.path())?;
-        std::fs::remove_file(&path).context("removing a recording")?;
-    }
-    Ok(())
+    each_recording(&REFERENCES, |kind, path, folder| measure(report, kind, path, folder))
 }
 
 fn measure(report: &mut Report, kind: &Kind, path: &Path, folder: &Path) -> anyhow::Result<()> {

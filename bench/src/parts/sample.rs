@@ -6,12 +6,11 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use terrace_simulated::reference::{RecordingChoice, ReferenceSource, Step, recording};
 
 use super::Part;
 use super::profile::{all_fast, timed};
-use super::sim::{KINDS, Kind, MACHINE, record};
+use super::sim::{Kind, MACHINE, each_recording};
 use crate::measure::{Report, median};
 
 pub const PART: Part = Part {
@@ -26,16 +25,7 @@ const REFERENCES: [(&str, u64); 3] =
 const TURNS: usize = 3;
 
 fn run(report: &mut Report) -> anyhow::Result<()> {
-    let folder = tempfile::tempdir().context("a folder for recordings")?;
-    for (name, references) in REFERENCES {
-        let kind = KINDS.iter().find(|kind| kind.name == name).context("a kind of recording")?;
-        let kind = kind.of_length(references);
-        let path = folder.path().join(format!("{name}.tref"));
-        record(&kind, &path).with_context(|| format!("recording {name}"))?;
-        measure(report, &kind, &path)?;
-        std::fs::remove_file(&path).context("removing a recording")?;
-    }
-    Ok(())
+    each_recording(&REFERENCES, |kind, path, _| measure(report, kind, path))
 }
 
 fn measure(report: &mut Report, kind: &Kind, path: &Path) -> anyhow::Result<()> {

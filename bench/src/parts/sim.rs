@@ -56,12 +56,30 @@ pub(super) struct Kind {
 
 impl Kind {
     /// The same pattern over so many references.
-    pub(super) fn of_length(&self, references: u64) -> Kind {
+    fn of_length(&self, references: u64) -> Kind {
         Kind { references, ..self.clone() }
     }
 }
 
-pub(super) const KINDS: [Kind; 3] = [
+/// Measures a recording of each of these kinds, of so many references: `measure` receives the kind, its
+/// recording, and a folder for files.
+pub(super) fn each_recording(
+    kinds: &[(&str, u64)],
+    mut measure: impl FnMut(&Kind, &Path, &Path) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir().context("a folder for recordings")?;
+    for &(name, references) in kinds {
+        let kind = KINDS.iter().find(|kind| kind.name == name).context("a kind of recording")?;
+        let kind = kind.of_length(references);
+        let path = folder.path().join(format!("{name}.tref"));
+        record(&kind, &path).with_context(|| format!("recording {name}"))?;
+        measure(&kind, &path, folder.path())?;
+        std::fs::remove_file(&path).context("removing a recording")?;
+    }
+    Ok(())
+}
+
+const KINDS: [Kind; 3] = [
     Kind {
         name: "friendly",
         references: 40_000_000,
@@ -163,7 +181,7 @@ fn peak_bytes() -> anyhow::Result<u64> {
 }
 
 /// Writes the recording.
-pub(super) fn record(kind: &Kind, path: &Path) -> anyhow::Result<()> {
+fn record(kind: &Kind, path: &Path) -> anyhow::Result<()> {
     let shape = CacheShape { size_bytes: 32 << 10, ways: 8 };
     let header = Header {
         command: vec![kind.name.to_owned()],
