@@ -1,6 +1,6 @@
-//! How the guest's processor is emulated. `/dev/kvm` that opens proves nothing (guests die or
-//! hang under it on some hosts), so the lab asks it by starting a guest, once per boot of the
-//! host, processor, guest kernel and QEMU.
+//! Selects how the guest's processor is emulated. That `/dev/kvm` opens proves nothing: on some
+//! hosts guests die or hang under KVM. So the lab starts a test guest under KVM, once per boot of
+//! the host, processor, guest kernel and QEMU, and remembers the outcome.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,24 +11,24 @@ use serde::{Deserialize, Serialize};
 use crate::cache::{Cache, write_whole};
 use crate::error::{Doing, LabError};
 
-/// What is wanted.
+/// The requested emulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Accel {
-    /// KVM if a guest really runs under it, else software.
+    /// KVM if a test guest runs under it, else software.
     #[default]
     Auto,
-    /// KVM, without asking.
+    /// KVM, without a test guest.
     Kvm,
     /// Software emulation (QEMU's TCG).
     Tcg,
 }
 
-/// What was chosen.
+/// The emulation in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccelChoice {
-    /// KVM, or else software.
+    /// True for KVM, false for software.
     pub kvm: bool,
-    /// Why.
+    /// The reason for the choice, in one line.
     pub reason: String,
 }
 
@@ -39,10 +39,10 @@ impl fmt::Display for AccelChoice {
     }
 }
 
-/// How long a guest under KVM may take to come up; on hosts where it works it takes a second.
+/// Time within which a guest under KVM must come up; where KVM works a guest takes one second.
 pub(crate) const PROBE_BOUND: Duration = Duration::from_secs(8);
 
-/// What a verdict on KVM holds for.
+/// The conditions under which an outcome of the KVM test holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProbeKey {
     boot_id: String,
@@ -76,7 +76,7 @@ impl ProbeKey {
     }
 }
 
-/// What asking KVM gave.
+/// Outcome of the KVM test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
     pub key: ProbeKey,
@@ -88,20 +88,20 @@ fn path(cache: &Cache) -> PathBuf {
     cache.root().join("kvm-verdict.json")
 }
 
-/// The verdict that still holds, if there is one.
+/// The remembered outcome, if it still holds.
 pub(crate) fn remembered(cache: &Cache, key: &ProbeKey) -> Option<Verdict> {
     let text = std::fs::read_to_string(path(cache)).ok()?;
     let verdict: Verdict = serde_json::from_str(&text).ok()?;
     (verdict.key == *key).then_some(verdict)
 }
 
-/// Remembers a verdict.
+/// Remembers an outcome.
 pub(crate) fn remember(cache: &Cache, verdict: &Verdict) -> Result<(), LabError> {
     let text = serde_json::to_vec_pretty(verdict).doing("describe whether KVM works")?;
     write_whole(&path(cache), &text)
 }
 
-/// Why KVM need not even be asked, if so.
+/// The reason why KVM need not be tested, if there is one.
 pub(crate) fn kvm_absent() -> Option<String> {
     let open = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
     open.err().map(|e| format!("/dev/kvm: {e}"))

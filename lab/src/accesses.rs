@@ -1,5 +1,4 @@
-//! Accesses by memory node, counted exactly by the recorder's plug-in while software emulates the
-//! machine.
+//! Accesses by memory node, counted exactly by the recorder's plug-in under software emulation.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -14,13 +13,13 @@ use terrace_recordings::reference::{CacheShape, Filter, Level};
 use crate::error::{Doing, LabError};
 use crate::machine::{Machine, QemuVersion};
 
-/// Versions of QEMU whose plug-ins are told addresses as [`ranges`] has them: since 8.2 they are
-/// guest-physical ones.
+/// Versions of QEMU that report addresses to plug-ins as [`ranges`] gives them: since 8.2 they are
+/// guest-physical addresses.
 const SINCE: QemuVersion = QemuVersion { major: 6, minor: 1 };
 const BEFORE: QemuVersion = QemuVersion { major: 8, minor: 2 };
 
-/// The caches between the processors and memory, of which only what passes reaches memory.
-/// Physically indexed; the first two of each processor, the last of all.
+/// The caches in front of memory: only what misses them reaches memory. Physically indexed; the
+/// first two levels are private to a processor, the last is shared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CountedCaches {
     /// First level.
@@ -45,10 +44,11 @@ impl CountedCaches {
     }
 }
 
-/// Where the two tiers' memory is, as QEMU's plug-in interface tells addresses: a block's place
-/// among all blocks of memory, plus its place in the region around it (`qemu_plugin_hwaddr_phys_addr`
-/// in QEMU 7.2's plugins/api.c). The machine's blocks come first, in the order of its arguments,
-/// and the unused one behind them ([`Machine::qemu_args`]) keeps others out of the second's range.
+/// Address ranges of the two tiers as QEMU's plug-in interface reports them: the place of a block
+/// among all blocks of memory, plus its place in the region around it
+/// (`qemu_plugin_hwaddr_phys_addr` in QEMU 7.2's plugins/api.c). The machine's blocks come first,
+/// in the order of its arguments, and the unused one behind them ([`Machine::qemu_args`]) keeps
+/// others out of the second's range.
 pub(crate) fn ranges(machine: &Machine) -> [NodeRange; 2] {
     let (fast, slow) = (machine.fast_bytes, machine.slow_bytes);
     [NodeRange { start: 0, bytes: fast }, NodeRange { start: 2 * fast, bytes: slow }]
@@ -65,7 +65,7 @@ pub(crate) struct Counting {
 }
 
 impl Counting {
-    /// Memory for a machine that is about to start.
+    /// Prepares the counters of a machine that is about to start.
     pub fn new(
         machine: &Machine,
         caches: &CountedCaches,
@@ -107,7 +107,7 @@ impl Counting {
         let memory = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
         let given = self.files.iter().filter_map(|(name, path)| Some((name, path.as_ref()?)));
         let files = given.map(|(name, path)| {
-            // QEMU's own way to have a comma in a value.
+            // QEMU escapes a comma in a value by doubling it.
             format!(",{name}={}", path.to_string_lossy().replace(',', ",,"))
         });
         let files: String = files.collect();
@@ -139,70 +139,70 @@ pub struct NodeAccesses {
     pub stores: u64,
     /// Accesses that missed the first level.
     pub l1_misses: u64,
-    /// And the second.
+    /// Accesses that also missed the second level.
     pub l2_misses: u64,
     /// Loads that missed all caches.
     pub memory_loads: u64,
-    /// Stores that did.
+    /// Stores that missed all caches.
     pub memory_stores: u64,
-    /// Changed lines that were written back to this node while this side ran.
+    /// Dirty lines written back to this node while programs (or the kernel) ran.
     pub write_backs: u64,
-    /// Pages of 4 KiB touched; nothing where several periods are summed.
+    /// Pages of 4 KiB touched; `None` for the sum of several periods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub touched_4k: Option<u64>,
-    /// The same in pages of 2 MiB.
+    /// Pages of 2 MiB touched; `None` for the sum of several periods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub touched_2m: Option<u64>,
 }
 
-/// What programs did, and what the kernel did for them.
+/// Accesses between two marks, by programs and by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Window {
     /// By programs: addresses in the lower half.
     pub user: Vec<NodeAccesses>,
     /// By the kernel: addresses in the upper half.
     pub kernel: Vec<NodeAccesses>,
-    /// Of those by programs, loads and stores of the fast and of the slow node by programs with the
-    /// compatible layout (`setarch -L`), which are recognised by their addresses.
+    /// Loads and stores of the fast and of the slow node by programs with the compatible layout
+    /// (`setarch -L`), which are recognised by their addresses. Included in `user`.
     pub apart: [u64; 2],
     /// Accesses to devices.
     pub devices: u64,
 }
 
-/// Shares of what programs did that went to the fast node; nothing where they did nothing.
+/// Shares of the programs' accesses that went to the fast node; `None` where there were none.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct FastShares {
     /// Of all loads and stores.
     pub accesses: Option<f64>,
-    /// Of those by programs with the compatible layout (`setarch -L`).
+    /// Of loads and stores by programs with the compatible layout (`setarch -L`).
     pub apart: Option<f64>,
-    /// Of those that reached memory.
+    /// Of accesses that reached memory.
     pub memory_accesses: Option<f64>,
     /// Of the pages of 4 KiB touched in a period, summed over the periods.
     pub touched_4k: Option<f64>,
-    /// The same in pages of 2 MiB.
+    /// Of the pages of 2 MiB touched in a period, summed over the periods.
     pub touched_2m: Option<f64>,
 }
 
-/// All that was counted in a run.
+/// All counts of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AccessCounts {
-    /// The caches that stood before memory: bytes and ways of each level.
+    /// The modelled caches: bytes and ways of each level.
     pub caches: [(u64, u32); 3],
     /// From the first mark to the last.
     pub total: Window,
-    /// Shares of the whole.
+    /// Shares over the whole run.
     pub fast_share: FastShares,
     /// From mark to mark, where there are more than two.
     pub periods: Vec<Window>,
-    /// Whether counting ended with a mark; otherwise the machine ended first.
+    /// Whether counting ended with a mark; false if the machine ended first.
     pub complete: bool,
-    /// Marks beyond those that are kept.
+    /// Marks beyond the number that is kept.
     pub lost_marks: u64,
 }
 
 impl FastShares {
-    /// Of these windows together.
+    /// Shares over these windows together.
     #[must_use]
     pub fn of(windows: &[Window]) -> Self {
         let of = |number: fn(&NodeAccesses) -> u64| {
@@ -288,7 +288,7 @@ impl AccessCounts {
         }
     }
 
-    /// One line for people.
+    /// A summary in one line.
     #[must_use]
     pub fn line(&self) -> String {
         let percent = |share: Option<f64>| {
@@ -350,7 +350,7 @@ mod tests {
         let counts = AccessCounts::new(&caches, &marks[..1], 1, &marks[3]);
         assert!(!counts.complete && counts.line().contains("ended before"));
         assert_eq!(counts.total.user[0].loads, 89);
-        // Nothing was ever said.
+        // No mark was made.
         let counts = AccessCounts::new(&caches, &[], 0, &marks[3]);
         assert_eq!((counts.total.user[0].loads, counts.complete), (0, false));
     }

@@ -1,7 +1,7 @@
-//! How Debian's packages are found and fetched: by the host's own apt, or, for a suite that the
-//! host does not use, by the same programs with a configuration of their own. That one keeps its
-//! sources list, lists and archives in the cache and runs none of the host's hooks, so nothing of
-//! the host's is touched. The mirror is the one that the host's own sources name.
+//! Finds and fetches Debian's packages: by the host's apt, or, for a suite that the host does not
+//! use, by the same programs with a separate configuration. The separate configuration keeps its
+//! sources list, lists and archives in the cache and runs none of the host's hooks, so the host's
+//! state is not changed. The mirror is the one in the host's sources.
 
 use std::fmt;
 use std::fs;
@@ -12,17 +12,17 @@ use std::time::{Duration, SystemTime};
 use crate::cache::{Cache, lock, write_whole};
 use crate::error::{Doing, LabError};
 
-/// Lists of packages older than this are asked for again before something is fetched by them.
+/// Package lists older than this are updated before a fetch.
 const LISTS_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// And older than this, when what they name is not there to be fetched.
+/// Package lists older than this are updated when a package that they name cannot be fetched.
 const LISTS_RETRY_AGE: Duration = Duration::from_secs(3600);
 
-/// The file that is as old as the lists.
+/// A file whose time of change is that of the lists.
 const UPDATED: &str = "updated";
 
-/// Debian's keys, of the package `debian-archive-keyring`. Where it is not installed, the keys
-/// that the host's apt trusts have to do.
+/// Debian's keys, of the package `debian-archive-keyring`. Where the package is not installed, the
+/// keys that the host's apt trusts are used.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// A suite of Debian other than the host's.
@@ -65,7 +65,7 @@ impl Suite {
         Self::ALL.into_iter().find(|suite| suite.name() == name)
     }
 
-    /// What apt shall take packages from: the suite, and below it the release it builds on.
+    /// The suites that apt may take packages from: this one, and the release it builds on.
     fn sources(self) -> Vec<&'static str> {
         let mut names = vec![self.name(), self.release()];
         names.dedup();
@@ -86,7 +86,7 @@ pub(crate) struct Apt {
 }
 
 impl Apt {
-    /// For the host's suite, or for this one with its state in the cache.
+    /// For the host's suite, or for the given one with its state in the cache.
     pub(crate) fn new(cache: &Cache, suite: Option<Suite>) -> Self {
         let directory = |suite: Suite| cache.root().join("suites").join(suite.name()).join("apt");
         Self { suite: suite.map(|suite| (suite, directory(suite))) }
@@ -146,12 +146,12 @@ impl Apt {
     ) -> Result<Option<String>, LabError> {
         let mut apt = self.command("apt-cache", name, LISTS_MAX_AGE, say)?;
         apt.args(["show", "--no-all-versions", name]);
-        // It fails for a package that no list has.
+        // It fails for a package that is in no list.
         let Ok(text) = run(apt, name, &self.remedy()) else { return Ok(None) };
         Ok(text.lines().find_map(|line| line.strip_prefix("Version: ")).map(str::to_owned))
     }
 
-    /// A program of apt, with lists to go by.
+    /// A program of apt, with package lists present.
     fn command(
         &self,
         program: &str,
@@ -162,7 +162,7 @@ impl Apt {
         let mut command = Command::new(program);
         if let Some((suite, directory)) = &self.suite {
             let configuration = self.ready(*suite, (directory, max_age), package, say)?;
-            // Behind the host's configuration, whose proxies and limits hold here, too.
+            // After the host's configuration, whose proxies and limits apply.
             command.arg("-c").arg(configuration);
         }
         Ok(command)
@@ -198,7 +198,7 @@ impl Apt {
         let names = format!("lists of {suite}");
         match run(update, &names, &self.remedy()) {
             Ok(_) => write_whole(&updated, b"")?,
-            // Without a network, what was fetched before will do.
+            // Without a network the older lists are used.
             Err(error) if updated.is_file() => say(format!("{error}; older lists are used")),
             Err(error) => return Err(error),
         }
@@ -206,16 +206,16 @@ impl Apt {
     }
 }
 
-/// Whether the lists of a suite are younger than this.
+/// Whether the lists of a suite are younger than `age`.
 fn younger(directory: &Path, age: Duration) -> bool {
     let updated = fs::metadata(directory.join(UPDATED)).and_then(|file| file.modified());
     updated.is_ok_and(|then| SystemTime::now().duration_since(then).is_ok_and(|is| is < age))
 }
 
-/// The mirror that the host takes Debian from.
+/// The mirror from which the host fetches Debian's packages.
 fn mirror(package: &str) -> Result<String, LabError> {
     let mut apt = Command::new("apt-get");
-    // Any target will do that is fetched of every suite.
+    // Any target that exists for every suite serves.
     apt.args(["indextargets", "--format", "$(ORIGIN)\t$(LABEL)\t$(SITE)", "Created-By: Packages"]);
     let remedy = "name a Debian mirror in the host's apt sources and run `apt-get update`";
     let text = run(apt, package, remedy)?;
@@ -226,7 +226,7 @@ fn mirror(package: &str) -> Result<String, LabError> {
     })
 }
 
-/// Security updates come from a place of their own, labelled otherwise.
+/// Security updates come from a separate site with another label.
 fn debian_mirror(targets: &str) -> Option<String> {
     targets.lines().find_map(|line| line.strip_prefix("Debian\tDebian\t")).map(str::to_owned)
 }
@@ -273,7 +273,8 @@ Dir::Cache::archives "{at}/cache/archives";
     ))
 }
 
-/// Runs a program of Debian and gives what it wrote; if it fails, its last line of errors.
+/// Runs a program of Debian and returns its output; on failure the error has its last line of
+/// errors.
 pub(crate) fn run(mut command: Command, package: &str, remedy: &str) -> Result<String, LabError> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.env("LC_ALL", "C").stdin(Stdio::null());
@@ -341,7 +342,7 @@ mod tests {
         assert!(!text.contains("Signed-By"), "{text}");
     }
 
-    /// Every folder and hook that apt would use is asked of apt itself, beside a host whose
+    /// Asks apt itself for every folder and hook that it would use, beside a host whose
     /// configuration has hooks.
     #[test]
     fn nothing_of_the_hosts_is_used_but_its_network_settings() {

@@ -1,4 +1,4 @@
-//! The directory in which the lab keeps what it fetched or found out.
+//! The directory of fetched packages and remembered results.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,14 +8,14 @@ use rustix::fs::FlockOperation;
 
 use crate::error::{Doing, LabError};
 
-/// A cache directory. What is in it can be deleted at any time.
+/// A cache directory. Its contents can be deleted at any time.
 #[derive(Debug, Clone)]
 pub struct Cache {
     root: PathBuf,
 }
 
 impl Cache {
-    /// A cache in this directory, which is made if need be.
+    /// A cache in this directory, which is created if needed.
     pub fn at(root: impl Into<PathBuf>) -> Result<Self, LabError> {
         let root = root.into();
         std::fs::create_dir_all(&root)
@@ -36,13 +36,13 @@ impl Cache {
         &self.root
     }
 
-    /// Holds off other processes that fill the cache, until the file is dropped.
+    /// Excludes other processes that fill the cache, until the file is dropped.
     pub(crate) fn lock(&self) -> Result<File, LabError> {
         lock(&self.root.join("lock"))
     }
 }
 
-/// Holds this file's lock until it is dropped.
+/// Holds a lock on this file until the returned file is dropped.
 pub(crate) fn lock(path: &Path) -> Result<File, LabError> {
     let file = File::create(path).doing(format!("make {}", path.display()))?;
     rustix::fs::flock(&file, FlockOperation::LockExclusive)
@@ -50,7 +50,7 @@ pub(crate) fn lock(path: &Path) -> Result<File, LabError> {
     Ok(file)
 }
 
-/// Writes a file that others see whole or not at all.
+/// Writes a file by renaming, so that others see it whole or not at all.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
     let doing = || format!("write {}", path.display());
     let parent = path.parent().unwrap_or(Path::new("/"));
@@ -60,7 +60,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
 }
 
 fn user_directory(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf, LabError> {
-    // The XDG specification has relative paths ignored; the same is right for the others.
+    // The XDG specification says that relative paths are ignored; so for the others.
     let absolute = |name| variable(name).filter(|path| path.is_absolute());
     absolute("TERRACE_CACHE_DIR")
         .or_else(|| absolute("XDG_CACHE_HOME").map(|path| path.join("terrace")))

@@ -43,8 +43,8 @@ impl Sources {
     /// The host, with what its linker's cache has.
     #[must_use]
     pub fn host() -> Self {
-        // `ldconfig` is in libc-bin, which every Debian has; without it, the default directories
-        // have to do.
+        // `ldconfig` is in libc-bin, which every Debian has; without it, only the default
+        // directories are searched.
         let output = ["/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"].iter().find_map(|name| {
             std::process::Command::new(name).arg("-p").output().ok().filter(|o| o.status.success())
         });
@@ -58,7 +58,7 @@ impl Sources {
     #[must_use]
     pub fn find(&self, guest_path: &Path) -> Option<PathBuf> {
         let mut path = guest_path.to_owned();
-        // As many links as the kernel follows (path_resolution(7)).
+        // The kernel follows this many links (path_resolution(7)).
         for _ in 0..40 {
             let (at, link) = self
                 .roots
@@ -93,7 +93,7 @@ fn spellings(path: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The path without `.` and `..`, by its letters alone.
+/// The path without `.` and `..`, without access to files.
 fn lexical(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -121,10 +121,10 @@ fn parse_linker_cache(text: &str) -> HashMap<String, Vec<PathBuf>> {
     libraries
 }
 
-/// What the linker reads of an object.
+/// The parts of an object that the linker reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Object {
-    /// Class and machine: a library of another kind is passed over.
+    /// Class and machine: a library of another kind is skipped.
     kind: (bool, u16),
     needed: Vec<String>,
     rpath: Vec<String>,
@@ -160,7 +160,7 @@ pub(crate) fn is_static(path: &Path) -> Result<bool, LabError> {
     Ok(read(path)?.is_some_and(|object| object.interpreter.is_none() && object.needed.is_empty()))
 }
 
-/// What a program brings along: where each file goes in the guest and where it is on the host.
+/// The files that a program needs: their paths in the guest and on the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Closure {
     /// Guest path to host path.

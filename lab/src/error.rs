@@ -1,16 +1,16 @@
-//! What can go wrong in the lab, each in one line: what was got, what was expected, what to do.
+//! Errors of the lab, each in one line: what was got, what was expected, what to do.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// How far a guest had come.
+/// The stage that a guest had reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// The kernel had not yet started the first process.
     Booting,
     /// The command was running.
     Running,
-    /// The command had ended and its results were on their way out.
+    /// The command had ended and its results were being sent.
     Collecting,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Why the lab could not do what was asked.
+/// Why the lab could not run a job.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// A program of the host is absent.
@@ -32,7 +32,7 @@ pub enum LabError {
     HostProgramMissing {
         /// The program.
         what: String,
-        /// What brings it.
+        /// The command that installs it.
         remedy: String,
     },
     /// There is no kernel to boot.
@@ -53,15 +53,15 @@ pub enum LabError {
         /// What to do.
         remedy: String,
     },
-    /// A program asked for is nowhere to be found.
+    /// A requested program was not found.
     #[error("program {program}: {reason}; give a path, a name on PATH, or the package it is in")]
     ProgramMissing {
-        /// As asked for.
+        /// The name or path that was requested.
         program: String,
         /// Where it was looked for.
         reason: String,
     },
-    /// A program needs a shared library that is nowhere to be found.
+    /// A program needs a shared library that was not found.
     #[error(
         "program {program} needs the shared library {library}, which is neither on this host nor \
          in the packages fetched; install or name the package that has it"
@@ -72,17 +72,17 @@ pub enum LabError {
         /// The library's soname.
         library: String,
     },
-    /// The machine or job asked for cannot be.
+    /// The requested machine or job is impossible.
     #[error("{what}: got {got}, expected {expected}")]
     Invalid {
         /// The setting.
         what: &'static str,
         /// Its value.
         got: String,
-        /// What would do.
+        /// The accepted values.
         expected: String,
     },
-    /// QEMU gave up before or while the guest ran.
+    /// QEMU ended before or while the guest ran.
     #[error("QEMU stopped ({status}): {message}; check the machine's settings and extra arguments")]
     Qemu {
         /// How it ended.
@@ -95,20 +95,20 @@ pub enum LabError {
     /// The guest's kernel panicked.
     #[error("the guest's kernel panicked while {phase}: {message}; its console shows why")]
     Panicked {
-        /// How far it had come.
+        /// The stage reached.
         phase: Phase,
-        /// The line that says so.
+        /// The line of the console with the panic.
         message: String,
         /// The end of the guest's console.
         console_tail: Vec<String>,
     },
-    /// The guest did not end in time.
+    /// The guest exceeded its time bound.
     #[error(
         "the guest was still {phase} after {bound_ms} ms, its bound; see its last output and \
          console, or give it more time"
     )]
     TimedOut {
-        /// How far it had come.
+        /// The stage reached.
         phase: Phase,
         /// The bound, from the start of QEMU.
         bound_ms: u64,
@@ -117,10 +117,10 @@ pub enum LabError {
         /// The end of what the command wrote.
         output_tail: Vec<String>,
     },
-    /// The guest switched itself off without saying how its command ended.
+    /// The guest switched itself off without reporting how its command ended.
     #[error("the guest ended while {phase} without an exit code; its console may show why")]
     EndedEarly {
-        /// How far it had come.
+        /// The stage reached.
         phase: Phase,
         /// The end of the guest's console.
         console_tail: Vec<String>,
@@ -134,18 +134,18 @@ pub enum LabError {
         /// The end of the guest's console.
         console_tail: Vec<String>,
     },
-    /// What came back of the results cannot be used.
+    /// The results that came back cannot be used.
     #[error("results of the guest: {reason}; nothing was written")]
     Results {
         /// What is wrong with them.
         reason: String,
     },
-    /// The host refused something.
+    /// A system call of the host failed.
     #[error("cannot {doing}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: String,
-        /// What the host said.
+        /// The error of the host.
         source: std::io::Error,
     },
 }
@@ -165,7 +165,7 @@ impl LabError {
     }
 }
 
-/// Names what was being done when the host refused.
+/// Adds the operation to an error of the host.
 pub(crate) trait Doing<T> {
     fn doing(self, what: impl Into<String>) -> Result<T, LabError>;
 }

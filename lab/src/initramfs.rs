@@ -1,8 +1,8 @@
 //! The guest's root file system as a newc cpio archive, which the kernel unpacks before it starts
-//! the first process. Entries are sorted and carry no time, owner or inode of the host, so that
-//! the same contents give the same bytes.
+//! the first process. Entries are sorted and have no time, owner or inode of the host, so that the
+//! same contents give the same bytes.
 //!
-//! It is not compressed: QEMU hands it over by copying memory, whereas the guest would unpack it
+//! The archive is not compressed: QEMU copies it into memory, whereas the guest would unpack it
 //! with an emulated processor (docs/design.md has the figures).
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use cpio::newc::{Builder, ModeFileType, trailer};
 
 use crate::error::{Doing, LabError};
 
-/// Directories that Debian, since bookworm, has as links into `/usr`.
+/// Directories that are links into `/usr` in Debian since bookworm.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,15 +26,14 @@ enum Entry {
     Host { from: PathBuf, mode: u32 },
 }
 
-/// A root file system in the making. Paths are absolute; what is put twice in one place stays as
-/// it was put last.
+/// A root file system under construction. Paths are absolute; the last entry put at a path wins.
 #[derive(Debug, Clone, Default)]
 pub struct Initramfs {
     entries: BTreeMap<PathBuf, Entry>,
 }
 
 impl Initramfs {
-    /// A root with the directories that every program expects, and nothing in them.
+    /// A root with the directories that every program expects, all empty.
     pub fn new() -> Result<Self, LabError> {
         let mut root = Self::default();
         for name in MERGED {
@@ -138,7 +137,7 @@ impl Initramfs {
             self.entries.entry(parent.to_owned()).or_insert(Entry::Directory { mode: 0o755 });
         }
         match (self.entries.get(&path), &entry) {
-            // A directory that is already there keeps what is in it.
+            // An existing directory keeps its contents.
             (Some(Entry::Directory { .. }), Entry::Directory { .. }) | (None, _) => {}
             (Some(Entry::Directory { .. }), _) | (Some(_), Entry::Directory { .. }) => {
                 return Err(LabError::Invalid {
@@ -192,7 +191,7 @@ impl Initramfs {
         trailer(out).doing("end the guest's root file system")
     }
 
-    /// Writes the archive to an anonymous file in memory and says how long it is.
+    /// Writes the archive to an anonymous file in memory; returns its length in bytes.
     pub(crate) fn write_to_memory(&self) -> Result<(File, u64), LabError> {
         let fd = rustix::fs::memfd_create("terrace-initramfs", rustix::fs::MemfdFlags::CLOEXEC)
             .doing("make a file in memory")?;
@@ -204,8 +203,8 @@ impl Initramfs {
     }
 }
 
-/// Writes one entry. A file that is not as long as it was said to be is an error: the archive
-/// would be garbage from here on.
+/// Writes one entry. A file whose length differs from the declared length is an error: the rest of
+/// the archive would be garbage.
 fn copy<W: Write>(file: Builder, from: impl Read, bytes: u64, out: W) -> io::Result<W> {
     let size = u32::try_from(bytes).map_err(|_| {
         io::Error::other(format!("got {bytes} bytes, expected less than 4 GiB in one file"))
@@ -218,8 +217,8 @@ fn copy<W: Write>(file: Builder, from: impl Read, bytes: u64, out: W) -> io::Res
     writer.finish()
 }
 
-/// The path as the archive has it: without the leading slash, without `.` and `..`, and below
-/// `/usr` what Debian has there.
+/// The path in the archive: without the leading slash, without `.` and `..`, and with Debian's
+/// links into `/usr` resolved.
 fn normal(path: &Path) -> Result<PathBuf, LabError> {
     let mut parts: Vec<&std::ffi::OsStr> = Vec::new();
     for part in path.components() {

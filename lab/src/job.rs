@@ -1,4 +1,4 @@
-//! What shall run in a guest, what is told while it runs, and what comes back.
+//! What runs in a guest, the events while it runs, and its results.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::accel::AccelChoice;
 use crate::accesses::AccessCounts;
 use crate::timed::ClockFigures;
 
-/// A program to carry into the guest, with the shared libraries it needs.
+/// A program to copy into the guest, with the shared libraries it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
     /// A program of the host: a path, or a name to look up on `PATH`. It keeps its path, or goes
@@ -34,7 +34,7 @@ impl Program {
     }
 }
 
-/// A file or directory to carry into the guest.
+/// A file or directory to copy into the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuestFile {
     /// A file or directory of the host, with everything in it.
@@ -44,9 +44,9 @@ pub enum GuestFile {
         /// Where it goes in the guest (absolute).
         to: PathBuf,
     },
-    /// Bytes.
+    /// A file with these bytes.
     Bytes {
-        /// What is in it.
+        /// The contents.
         bytes: Vec<u8>,
         /// Permission bits, such as `0o644`.
         mode: u32,
@@ -55,7 +55,7 @@ pub enum GuestFile {
     },
 }
 
-/// What shall run in a guest.
+/// A job for a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestJob {
     /// The command: the name of one of `programs`, of a busybox applet, or a path in the guest.
@@ -66,23 +66,23 @@ pub struct GuestJob {
     pub env: Vec<(String, String)>,
     /// Its working directory in the guest.
     pub directory: PathBuf,
-    /// Programs to carry in.
+    /// Programs to copy in.
     pub programs: Vec<Program>,
-    /// Files to carry in.
+    /// Files to copy in.
     pub files: Vec<GuestFile>,
-    /// Files and directories of the guest to bring back (absolute).
+    /// Files and directories of the guest to copy back (absolute).
     pub results: Vec<PathBuf>,
-    /// Where they go on the host; a temporary directory that lives as long as the
-    /// [`GuestResult`] if not given. A directory that has something in it is refused.
+    /// Directory for the results on the host; must be empty. By default a temporary directory that
+    /// lives as long as the [`GuestResult`].
     pub results_dir: Option<PathBuf>,
-    /// What the command reads.
+    /// The command's standard input.
     pub stdin: Vec<u8>,
-    /// The bound on the whole run, from the start of QEMU. The machine's if not given.
+    /// Bound on the whole run, from the start of QEMU; by default the machine's.
     pub timeout: Option<Duration>,
 }
 
 impl GuestJob {
-    /// A job that runs a command and brings back nothing but its output.
+    /// A job that runs a command and returns its output only.
     pub fn new(command: impl Into<String>) -> Self {
         Self {
             command: command.into(),
@@ -117,49 +117,49 @@ impl GuestJob {
         self
     }
 
-    /// Carries a program in.
+    /// Copies a program in.
     #[must_use]
     pub fn program(mut self, program: Program) -> Self {
         self.programs.push(program);
         self
     }
 
-    /// Carries a file or directory of the host in.
+    /// Copies a file or directory of the host in.
     #[must_use]
     pub fn file(mut self, from: impl Into<PathBuf>, to: impl Into<PathBuf>) -> Self {
         self.files.push(GuestFile::Host { from: from.into(), to: to.into() });
         self
     }
 
-    /// Carries bytes in, as a file that all may read.
+    /// Copies bytes in, as a file that all users may read.
     #[must_use]
     pub fn bytes(mut self, bytes: impl Into<Vec<u8>>, to: impl Into<PathBuf>) -> Self {
         self.files.push(GuestFile::Bytes { bytes: bytes.into(), mode: 0o644, to: to.into() });
         self
     }
 
-    /// Brings a file or directory of the guest back.
+    /// Copies a file or directory of the guest back.
     #[must_use]
     pub fn result(mut self, path: impl Into<PathBuf>) -> Self {
         self.results.push(path.into());
         self
     }
 
-    /// Says where results go on the host.
+    /// Sets the directory for results on the host.
     #[must_use]
     pub fn results_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.results_dir = Some(path.into());
         self
     }
 
-    /// Gives the command something to read.
+    /// Sets the command's standard input.
     #[must_use]
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.stdin = bytes.into();
         self
     }
 
-    /// Bounds the run.
+    /// Sets the bound on the run.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -167,11 +167,11 @@ impl GuestJob {
     }
 }
 
-/// What is told while a guest is made ready and runs. Lines come without their newline, as soon
-/// as the guest has written them.
+/// Events while a guest is prepared and runs. Lines come without their newline, as soon as the
+/// guest has written them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Something that takes a while is being done on the host.
+    /// A step on the host that takes time.
     Preparing(String),
     /// QEMU starts.
     Starting {
@@ -180,7 +180,7 @@ pub enum Event {
         /// The size of the guest's root file system.
         initramfs_bytes: u64,
     },
-    /// The guest's first process runs; the command is about to.
+    /// The guest's first process runs; the command follows.
     Booted {
         /// `uname -r` in the guest.
         kernel_release: String,
@@ -195,17 +195,17 @@ pub enum Event {
     Stderr(String),
 }
 
-/// What came back from a guest.
+/// The outcome of a job.
 #[derive(Debug)]
 pub struct GuestResult {
     /// The command's exit code; 128 plus the signal's number if a signal ended it; 127 if the
     /// guest has no such command.
     pub exit_code: i32,
-    /// All that it wrote to standard output (the first [`crate::guest::OUTPUT_MAX_BYTES`]).
+    /// Standard output (the first [`crate::guest::OUTPUT_MAX_BYTES`]).
     pub stdout: Vec<u8>,
-    /// All that it wrote to standard error (likewise).
+    /// Standard error (likewise).
     pub stderr: Vec<u8>,
-    /// Results asked for that were not there.
+    /// Requested results that did not exist.
     pub missing_results: Vec<PathBuf>,
     /// How the processor was emulated, and why so.
     pub accel: AccelChoice,
@@ -217,14 +217,14 @@ pub struct GuestResult {
     pub run_ms: u64,
     /// The end of the guest's console.
     pub console_tail: Vec<String>,
-    /// What went to which node while the command ran, if that was to be counted.
+    /// Accesses by node while the command ran, if they were counted.
     pub accesses: Option<AccessCounts>,
-    /// What the command took, if the machine's clock knows the memory.
+    /// Figures of the memory clock, if the machine has one (`Machine::memory_clock`).
     pub clock: Option<ClockFigures>,
     pub(crate) results: ResultsDir,
 }
 
-/// Where results lie.
+/// The directory of the results.
 #[derive(Debug)]
 pub(crate) enum ResultsDir {
     None,
@@ -233,8 +233,8 @@ pub(crate) enum ResultsDir {
 }
 
 impl GuestResult {
-    /// The directory with the results; in it, each has the path that it had in the guest. None
-    /// if none were asked for.
+    /// The directory with the results, each at the path that it had in the guest. `None` if none
+    /// were requested.
     #[must_use]
     pub fn results_dir(&self) -> Option<&Path> {
         match &self.results {
@@ -244,7 +244,7 @@ impl GuestResult {
         }
     }
 
-    /// Where the result is on the host that was at this path in the guest.
+    /// The host's path of the result that was at this path in the guest.
     #[must_use]
     pub fn result(&self, guest_path: impl AsRef<Path>) -> Option<PathBuf> {
         let path = guest_path.as_ref();

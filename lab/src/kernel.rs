@@ -13,17 +13,17 @@ use crate::vmlinux::from_image;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Kernel {
     /// Debian's packaged 6.12 for clouds (`linux-image-6.12.*-cloud-amd64`): the newest in the
-    /// cache or, if that has none, the newest that apt knows.
+    /// cache or, if the cache has none, the newest that apt knows.
     #[default]
     Debian,
     /// Debian's packaged kernel for clouds of a newer series, such as 7.3, from Debian 13's
-    /// backports: the newest in the cache or, if that has none, the newest of the mirror.
+    /// backports: the newest in the cache or, if the cache has none, the newest of the mirror.
     DebianSeries(Series),
     /// An image that QEMU's `-kernel` takes: a bzImage, or a vmlinux with the PVH entry point
     /// (CONFIG_PVH), which starts sooner. It has to have devtmpfs, virtio-pci, virtio-console
     /// and the 8250 serial console built in.
     Path(PathBuf),
-    /// Debian's source with the series of `kernel/`, as `make kernel` left it in the cache.
+    /// Debian's source with the patch series of `kernel/`, as `make kernel` left it in the cache.
     Terrace,
     /// The same of a newer series of kernels, such as 7.3, as `kernel/build --kernel` left it.
     TerraceSeries(Series),
@@ -38,27 +38,28 @@ pub struct Series {
     pub minor: u32,
 }
 
-/// That of Debian 12 and 13 themselves.
+/// The series of Debian 12 and 13.
 const STABLE: Series = Series { major: 6, minor: 12 };
 
-/// Where newer ones come from.
+/// The suite of newer series.
 const NEWER: Suite = Suite::TrixieBackports;
 
 impl Series {
-    /// From `7.3`.
+    /// Parses `7.3`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (major, minor) = text.split_once('.')?;
         Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
     }
 
-    /// What the packages' names begin with that have an image: since 7.0 that is a package of
-    /// its own, and `linux-image` but names it.
+    /// Prefix of the names of packages with an image: since 7.0 the image has a package of its own,
+    /// and `linux-image` only depends on it.
     fn prefix(self) -> &'static str {
         if self.major < 7 { "linux-image-" } else { "linux-binary-" }
     }
 
-    /// The packages that have such a kernel. Those with debugging symbols (`-dbg`) do not match.
+    /// Pattern of the packages that have such a kernel. Packages with debugging symbols (`-dbg`) do
+    /// not match.
     fn pattern(self) -> String {
         let Self { major, minor } = self;
         let prefix = self.prefix();
@@ -73,8 +74,8 @@ impl fmt::Display for Series {
 }
 
 impl Kernel {
-    /// The kernel that people mean by this word: 'debian' or 'terrace', 'debian-7.3' or
-    /// 'terrace-7.3' or another series, or the path of an image.
+    /// The kernel of this name: 'debian' or 'terrace', 'debian-7.3' or 'terrace-7.3' or another
+    /// series, or the path of an image.
     #[must_use]
     pub fn named(word: &str) -> Self {
         let series = |prefix| word.strip_prefix(prefix).and_then(Series::parse);
@@ -102,8 +103,8 @@ impl Kernel {
         }
     }
 
-    /// The files of the package that has the modules of this packaged image: its own, or, since
-    /// 7.0, another, which is fetched. Nothing for an image that is not packaged.
+    /// The files of the package with the modules of this packaged image: the same package, or,
+    /// since 7.0, another, which is fetched. `None` for an image that is not packaged.
     pub(crate) fn modules(
         image: &Path,
         cache: &Cache,
@@ -137,7 +138,7 @@ fn terrace(cache: &Cache, series: Series) -> Result<PathBuf, LabError> {
         ),
     };
     let current = cache.root().join("kernel").join(link);
-    // The first starts without being unpacked.
+    // vmlinux starts without being unpacked.
     ["vmlinux", "bzImage"].map(|name| current.join(name)).into_iter().find(|p| p.is_file()).ok_or(
         LabError::KernelMissing { reason: format!("{} has no image", current.display()), remedy },
     )
@@ -165,7 +166,7 @@ fn debian(
         }
     };
     let package = packages.get(&name, say)?;
-    // Beside the package's files, made once.
+    // Stored beside the package's files, and made once.
     let unpacked = package.root.with_file_name("vmlinux");
     if unpacked.is_file() {
         return Ok(unpacked);
@@ -203,8 +204,8 @@ fn packaged_image(package: &Package) -> Result<PathBuf, LabError> {
     })
 }
 
-/// The newest of these packages that has a kernel of this series; of the same version the signed
-/// one, which is what Debian installs.
+/// The newest of these packages that has a kernel of this series; of two with the same version the
+/// signed one, which Debian installs.
 fn newest(names: Vec<String>, series: Series) -> Option<String> {
     let version = |name: &str| version(name, series);
     names.into_iter().filter_map(|name| Some((version(&name)?, name))).max().map(|(_, name)| name)

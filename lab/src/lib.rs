@@ -1,8 +1,8 @@
 //! The lab: a virtual machine with two memory tiers, from one call.
 //!
-//! **Knows** QEMU, initramfs archives, Debian packages, and how to tell a guest that works from
-//! one that hangs or panics. **Must not know** policies, trackers or what the program inside is
-//! for: it carries a command, programs and files in, and an exit code, output and results back.
+//! **Knows** QEMU, initramfs archives, Debian packages, and how to tell a guest that works from one
+//! that hangs or panics. **Must not know** policies, trackers or what the program inside is for: a
+//! command, programs and files go in; exit code, output and results come back.
 //!
 //! ```no_run
 //! use terrace_lab::{GuestJob, Lab, LabConfig};
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! A run goes through these files, in this order:
-//! - [`machine`]: the machine that is wanted, as QEMU arguments;
-//! - [`job`]: what shall run in it, and what comes back;
+//! - [`machine`]: the requested machine, as QEMU arguments;
+//! - [`job`]: the command, its files and its results;
 //! - [`cache`], [`apt`], [`packages`]: Debian packages, of the host's suite or another, fetched
 //!   once and never installed;
 //! - [`kernel`], [`qemu`]: what the machine boots and what emulates it;
@@ -23,11 +23,11 @@
 //! - [`initramfs`]: the guest's root file system, as an archive (its first process is `init.sh`, which
 //!   runs the command by `serve.sh`);
 //! - `root`: a root file system and an init of its own instead, on a disk (`root.sh`);
-//! - [`accesses`]: what went to which node, counted while software emulates;
-//! - [`timed`]: a clock that knows the memory, and what it has counted;
-//! - [`accel`]: whether KVM really works here;
+//! - [`accesses`]: accesses by node, counted under software emulation;
+//! - [`timed`]: the memory clock, which models the time of accesses, and its figures;
+//! - [`accel`]: KVM or software emulation;
 //! - [`guest`]: one running guest, from start to end;
-//! - [`lab`]: the call that puts these together;
+//! - [`lab`]: runs a job;
 //! - [`requirements`]: what the host must have, with the remedy for what it lacks.
 
 pub mod accel;

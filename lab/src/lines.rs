@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Cuts bytes into lines as they come.
+/// Cuts bytes into lines as they arrive.
 #[derive(Debug, Default)]
 pub(crate) struct LineSplitter {
     partial: Vec<u8>,
@@ -12,7 +12,7 @@ pub(crate) struct LineSplitter {
 const LINE_MAX_BYTES: usize = 64 * 1024;
 
 impl LineSplitter {
-    /// Takes bytes in and gives every line that they complete, without its end.
+    /// Takes bytes and passes on every line that they complete, without its end.
     pub fn push(&mut self, bytes: &[u8], mut line: impl FnMut(String)) {
         for &byte in bytes {
             if byte == b'\n' {
@@ -26,7 +26,7 @@ impl LineSplitter {
         }
     }
 
-    /// Gives the last line, if it had no end.
+    /// Passes on the last line, if it had no end.
     pub fn finish(&mut self, mut line: impl FnMut(String)) {
         if !self.partial.is_empty() {
             line(self.take());
@@ -40,11 +40,11 @@ impl LineSplitter {
     }
 }
 
-/// Passes bytes through up to a trailer that may come in pieces.
+/// Passes bytes through up to a trailer, which may arrive in pieces.
 #[derive(Debug)]
 pub(crate) struct TrailerFilter {
     trailer: Vec<u8>,
-    /// What may be the trailer's beginning.
+    /// Bytes that may begin the trailer.
     held: Vec<u8>,
     done: bool,
 }
@@ -59,7 +59,7 @@ impl TrailerFilter {
         self.done
     }
 
-    /// Takes bytes in and gives those that are surely not the trailer.
+    /// Takes bytes and returns those that cannot belong to the trailer.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         if self.done {
             return Vec::new();
@@ -71,7 +71,7 @@ impl TrailerFilter {
             self.done = true;
             return std::mem::take(&mut self.held);
         }
-        // Hold back the longest end of the bytes that is a beginning of the trailer.
+        // Hold back the longest suffix that is a prefix of the trailer.
         let keep = (1..trailer.len().min(self.held.len() + 1))
             .rev()
             .find(|&n| self.held.ends_with(&trailer[..n]))
@@ -80,7 +80,7 @@ impl TrailerFilter {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// Gives what was held back when the stream ended without a trailer.
+    /// Returns what was held back when the stream ended without a trailer.
     pub fn finish(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }

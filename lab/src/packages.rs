@@ -24,16 +24,16 @@ pub struct Package {
     pub root: PathBuf,
 }
 
-/// Where a program of a package was found, with all that it needs.
+/// A program found in a package, with everything that it needs.
 #[derive(Debug, Clone)]
 pub struct PackagedProgram {
-    /// Where it goes in the guest.
+    /// Its path in the guest.
     pub guest_path: PathBuf,
     /// It and its libraries.
     pub closure: Closure,
 }
 
-/// Where packages have programs.
+/// Directories of programs in packages.
 const PROGRAM_DIRECTORIES: [&str; 7] =
     ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/games", "/usr/local/bin", "/usr/lib"];
 
@@ -51,7 +51,7 @@ impl<'a> Packages<'a> {
         Self { cache, suite: None }
     }
 
-    /// The packages of another suite, kept apart from those of the host's.
+    /// The packages of another suite, kept apart from those of the host's suite.
     #[must_use]
     pub fn of_suite(cache: &'a Cache, suite: Suite) -> Self {
         Self { cache, suite: Some(suite) }
@@ -84,7 +84,7 @@ impl<'a> Packages<'a> {
             return Ok(package);
         }
         let _lock = self.cache.lock()?;
-        // Another process may have fetched it while this one waited.
+        // Another process may have fetched it meanwhile.
         if let Some(package) = self.read(name)? {
             return Ok(package);
         }
@@ -114,7 +114,7 @@ impl<'a> Packages<'a> {
         }))
     }
 
-    /// Fetches into a directory of its own, renamed when it is whole.
+    /// Fetches into a separate directory, renamed when complete.
     fn fetch(&self, name: &str, say: &mut dyn FnMut(String)) -> Result<(), LabError> {
         let packages = self.directory();
         fs::create_dir_all(&packages).doing(format!("make {}", packages.display()))?;
@@ -156,7 +156,7 @@ impl<'a> Packages<'a> {
         self.apt().search(pattern, say)
     }
 
-    /// The version of a package: that of the cache, or else the one that would be fetched.
+    /// The version of a package: of the cached one, or else of the one that would be fetched.
     pub(crate) fn version(
         &self,
         name: &str,
@@ -168,9 +168,8 @@ impl<'a> Packages<'a> {
         }
     }
 
-    /// A program of a package and all that it needs, from the host where that has it and from the
-    /// packages that this one depends on where not. Those are fetched one by one, only as far as
-    /// they are needed.
+    /// A program of a package and all that it needs: from the host where the host has it, else from
+    /// the package's dependencies, which are fetched one by one as far as they are needed.
     pub fn program(
         &self,
         package: &str,
@@ -205,7 +204,7 @@ impl<'a> Packages<'a> {
                 ),
             };
             let (library, error) = wanted;
-            // A program that the package does not even name is not in what it depends on.
+            // Dependencies are not searched for a program that the package does not even name.
             if library.is_none() && !self.names(&first, program) {
                 return Err(error);
             }
@@ -214,7 +213,7 @@ impl<'a> Packages<'a> {
             };
             let package = match self.get(&next, say) {
                 Ok(package) => package,
-                // Virtual packages cannot be fetched; another dependency may do.
+                // Virtual packages cannot be fetched; another dependency may provide the library.
                 Err(LabError::Package { .. }) if !waiting.is_empty() => {
                     fetched.insert(next);
                     continue;
@@ -254,8 +253,8 @@ impl<'a> Packages<'a> {
     }
 }
 
-/// The dependency to fetch next: the one that by Debian's naming rule (Policy 8.1) has the
-/// library that is wanted, or else the next library, or else the next.
+/// The dependency to fetch next: the one that should have the library by Debian's naming rule
+/// (Policy 8.1), or else the next library, or else the next package.
 fn take_next(
     waiting: &mut VecDeque<String>,
     library: Option<&str>,
@@ -272,8 +271,8 @@ fn take_next(
     waiting.remove(at)
 }
 
-/// `libjemalloc.so.2` is in `libjemalloc2`; where the name ends in a digit a hyphen parts it from
-/// the version; packages rebuilt for 64-bit time end in `t64`.
+/// `libjemalloc.so.2` is in `libjemalloc2`; a name that ends in a digit has a hyphen before the
+/// version; packages rebuilt for 64-bit time end in `t64`.
 fn package_names(soname: &str) -> Vec<String> {
     let Some((base, version)) = soname.split_once(".so") else { return Vec::new() };
     let base = base.to_lowercase().replace('_', "-");
@@ -294,7 +293,7 @@ fn parse_depends(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Names go into paths and argument lists: only what Debian's Policy 5.6.1 allows does.
+/// Names become paths and arguments: only those that Debian's Policy 5.6.1 allows are accepted.
 fn check_name(name: &str) -> Result<(), LabError> {
     let begins = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c);

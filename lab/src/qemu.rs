@@ -1,5 +1,5 @@
-//! The QEMU that emulates the machine: one of the host, or one of Debian's packages, which is
-//! unpacked in the cache and run from there. So a host can use a newer QEMU than its own.
+//! The QEMU that emulates the machine: the host's, or one of Debian's packages, which is unpacked
+//! in the cache and run from there. So a host can use a newer QEMU than its own.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::requirements::find_program;
 const PACKAGE: &str = "qemu-system-x86";
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// The packages with firmware that the program reads, and where they have it.
+/// The packages with firmware that the program reads, and its directory in them.
 const FIRMWARE: [(&str, &str); 2] =
     [("qemu-system-data", "usr/share/qemu"), ("seabios", "usr/share/seabios")];
 
@@ -46,9 +46,9 @@ pub struct QemuProgram {
     pub path: PathBuf,
     /// Its version.
     pub version: QemuVersion,
-    /// What it has to be given before all else: where its firmware is.
+    /// Arguments that come first: where its firmware is.
     pub args: Vec<String>,
-    /// Where it finds the libraries that the host does not have, if there are any.
+    /// Directories of libraries that the host lacks, if there are any.
     pub library_path: Option<String>,
 }
 
@@ -66,8 +66,8 @@ impl QemuProgram {
 }
 
 impl Qemu {
-    /// The QEMU that people mean by this word: a major version, as in '10', of Debian's packages;
-    /// or a path, or a name on `PATH`.
+    /// The QEMU of this name: a major version, as in '10', of Debian's packages; or a path, or a
+    /// name on `PATH`.
     #[must_use]
     pub fn named(word: &str) -> Self {
         word.parse().map_or_else(|_| Self::Host(word.into()), |major| Self::Packaged { major })

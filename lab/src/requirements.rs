@@ -1,4 +1,4 @@
-//! What the host must have before a guest can start, with the remedy for what it lacks.
+//! Requirements of the host, with the remedy for each that is missing.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,9 @@ use crate::qemu::Qemu;
 /// Something that the host lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingRequirement {
-    /// What.
+    /// The missing program or file.
     pub what: String,
-    /// The command that brings it.
+    /// The command that installs it.
     pub remedy: String,
 }
 
@@ -22,8 +22,8 @@ impl From<MissingRequirement> for LabError {
     }
 }
 
-/// All that the host lacks for this machine: empty if it can start. Kernel, busybox and packaged
-/// programs need not be installed: they are fetched.
+/// The requirements of this machine that the host lacks: empty if it can start. Kernel, busybox and
+/// packaged programs need not be installed: they are fetched.
 #[must_use]
 pub fn missing_requirements(machine: &Machine) -> Vec<MissingRequirement> {
     let qemu = "apt-get install --no-install-recommends qemu-system-x86";
@@ -54,7 +54,7 @@ pub fn find_program(program: &Path) -> Option<PathBuf> {
         return program.is_file().then(|| program.to_owned());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Programs for administrators are not on every user's PATH.
+    // Directories of system programs are not on every user's PATH.
     let more = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
     let places = std::env::split_paths(&path).chain(more);
     places.map(|place| place.join(program)).find(|path| path.is_file())

@@ -1,4 +1,4 @@
-//! A guest with a root file system and an init of its own, on a disk.
+//! A guest with a root file system and an init on a disk.
 
 use std::path::{Path, PathBuf};
 
@@ -8,12 +8,12 @@ use crate::job::{GuestFile, GuestJob};
 
 const SWITCH: &str = include_str!("root.sh");
 
-/// Modules that the guest needs to reach its disk, where its kernel has them not built in.
+/// Modules that the guest needs for its disk, where its kernel has them not built in.
 const MODULES: [&str; 1] = ["virtio_blk"];
 
-/// The arguments by which QEMU has this disk, writable for the guest and unchanged by it.
+/// QEMU's arguments for this disk: writable for the guest, the image unchanged.
 pub(crate) fn qemu_args(disk: &Path) -> Vec<String> {
-    // A comma is what parts QEMU's options.
+    // A comma separates QEMU's options.
     let file = disk.display().to_string().replace(',', ",,");
     vec![
         "-drive".to_owned(),
@@ -23,7 +23,7 @@ pub(crate) fn qemu_args(disk: &Path) -> Vec<String> {
     ]
 }
 
-/// Puts what hands over to the disk into the first root file system.
+/// Adds the files that switch to the disk to the first root file system.
 pub(crate) fn put(
     root: &mut Initramfs,
     job: &GuestJob,
@@ -47,7 +47,7 @@ pub(crate) fn put(
 /// Those of [`MODULES`] that are in this package.
 fn modules(package: &Path) -> Result<Vec<(String, PathBuf)>, LabError> {
     let mut found = Vec::new();
-    // Packages since Linux 7 have them where /lib leads.
+    // Since Linux 7 packages have them below the target of /lib.
     let folders = ["lib/modules", "usr/lib/modules"].map(|folder| package.join(folder));
     if let Some(folder) = folders.iter().find(|folder| folder.is_dir()) {
         search(folder, &mut found)?;

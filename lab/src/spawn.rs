@@ -7,13 +7,13 @@ use std::process::Command;
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-/// Makes a command's child be killed when the thread that starts it ends (for whatever reason,
-/// `SIGKILL` included), and keep `inherited` open under the numbers that they have here.
+/// Makes the kernel kill a command's child when the thread that starts it ends (for whatever
+/// reason, `SIGKILL` included), and keeps `inherited` open under the same numbers.
 pub(crate) fn bind_to_parent(command: &mut Command, inherited: Vec<OwnedFd>) {
     let parent = getpid();
     let child_setup = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have died before the line above; then nobody would send the signal.
+        // The parent may have died before the call above; then no signal comes.
         if getppid() != Some(parent) {
             return Err(std::io::ErrorKind::Other.into());
         }

@@ -1,19 +1,19 @@
-//! Takes the kernel proper out of a compressed image, once, so that no guest has to unpack it
-//! with an emulated processor: QEMU can start it directly where it has the PVH entry point. That
-//! also leaves its addresses as linked, the same on every boot.
+//! Extracts the kernel proper from a compressed image, once, so that no guest has to unpack it with
+//! an emulated processor: QEMU can start it directly if it has the PVH entry point. Its addresses
+//! are then as linked, the same on every boot.
 //!
-//! Offsets are those of the x86 boot protocol (Documentation/arch/x86/boot.rst in Linux,
-//! "The Real-Mode Kernel Header" and `payload_offset`).
+//! Offsets are those of the x86 boot protocol (Documentation/arch/x86/boot.rst in Linux, "The
+//! Real-Mode Kernel Header" and `payload_offset`).
 
 use std::io::{self, Read};
 
-/// Far more than any kernel.
+/// Far more than the size of any kernel.
 const VMLINUX_MAX_BYTES: u64 = 512 << 20;
 
 /// Type of the note with the PVH entry point (Xen's public/elfnote.h).
 const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
 
-/// The kernel in this image, or why it has to be booted as it is.
+/// The kernel in this image, or the reason why the image has to be booted unextracted.
 pub(crate) fn from_image(image: &[u8]) -> Result<Vec<u8>, String> {
     let payload = payload(image).ok_or("it is no bzImage of boot protocol 2.08 or later")?;
     if !payload.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
@@ -40,7 +40,7 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
     if image.get(0x202..0x206)? != b"HdrS" || protocol < 0x0208 {
         return None;
     }
-    // For old loaders' sake nothing means four.
+    // For old loaders, zero means four.
     let setup_sectors = match *image.get(0x1f1)? {
         0 => 4,
         sectors => usize::from(sectors),

@@ -1,5 +1,5 @@
-//! Guests whose clock knows the memory, measured from inside by their own clocks. These need QEMU,
-//! gcc, the plug-in (`cargo build --workspace`) and, the first time, Debian's package archive.
+//! Guests with the memory clock, measured from inside by their own clocks. These need QEMU, gcc,
+//! the plug-in (`cargo build --workspace`) and, the first time, Debian's package archive.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 const TIERS: [TierSpeed; 2] =
     [TierSpeed { latency_ns: 80.0, gb_per_s: 4.0 }, TierSpeed { latency_ns: 300.0, gb_per_s: 1.5 }];
 
-/// The program that measures, built once.
+/// The measuring program, built once.
 fn memory_speed() -> &'static Path {
     static BUILT: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, program) = BUILT.get_or_init(|| {
@@ -48,13 +48,14 @@ fn machine(cpus: u32) -> Machine {
     }
 }
 
-/// What a guest is to do.
+/// A script for a guest, and its machine.
 struct Job<'a> {
     script: String,
     program: &'a Path,
 }
 
-/// What the lines of a guest that ran this script say, by their first word, and its clock's figures.
+/// Figures in the lines of a guest that ran this script, by their first word, and its clock's
+/// figures.
 fn measure(machine: Machine, script: &str) -> (Vec<(String, f64)>, ClockFigures) {
     measure_of(machine, &Job { script: script.to_owned(), program: memory_speed() })
 }
@@ -143,8 +144,8 @@ fn two_processors_that_stream_at_once_share_a_tiers_bandwidth() {
 
 #[test]
 fn balancing_costs_its_own_faults_where_all_memory_is_fast() {
-    // Scans at once and often, so that there are faults within milliseconds; of memory without a
-    // policy of its own, for other is left out.
+    // Scans at once and often, so that there are faults within milliseconds; only memory without a
+    // policy of its own is scanned.
     let script = "
         echo never > /sys/kernel/mm/transparent_hugepage/enabled
         for n in scan_delay_ms scan_period_min_ms; do
@@ -337,13 +338,13 @@ fn walks_are_charged_by_the_node_that_each_page_table_is_in() {
     let (lines, _) = measure_of(machine(Qemu::default()), &job);
     let assumed = of(&lines, "load");
     near("assumed tables", assumed[1], assumed[0], 0.02);
-    // Fewer tables are assumed than there are: these are in the caches.
+    // Fewer tables are assumed than there are: the assumed ones are in the caches.
     assert!(assumed[0] < load[0], "{assumed:?} {load:?}");
 }
 
 #[test]
 fn a_buffer_of_translated_code_that_is_used_up_ends_in_one_line() {
-    // A QEMU with little of it.
+    // A QEMU with a small buffer.
     let folder = tempfile::tempdir().expect("a directory");
     let qemu = folder.path().join("qemu");
     let script = "#!/bin/sh\nfor word; do shift; case $word in tcg,thread=*) word=$word,tb-size=8;; esac\n\

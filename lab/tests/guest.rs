@@ -19,7 +19,7 @@ use terrace_recordings::reference::CacheShape;
 const MIB: u64 = 1 << 20;
 
 fn machine() -> Machine {
-    // KVM is asked in a test of its own; the others shall not differ from host to host.
+    // KVM has a test of its own; the others use software emulation on every host.
     let timeout = Duration::from_secs(120);
     Machine { accel: Accel::Tcg, timeout, ..Machine::default() }
 }
@@ -36,7 +36,7 @@ fn expect(job: &GuestJob) -> GuestResult {
     run(job).unwrap_or_else(|e| panic!("{e}\n{}", e.console_tail().join("\n")))
 }
 
-/// The processes that this one has started and not yet buried, by name.
+/// The running or unreaped children of this process, by name.
 fn children_of(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -48,7 +48,7 @@ fn children_of(pid: u32) -> Vec<u32> {
 
 #[test]
 fn where_instructions_are_the_clock_idle_time_is_skipped() {
-    // All in one thread, and each instruction counted: slower than the others.
+    // All processors in one thread, and each instruction counted: slower than the others.
     let timeout = Duration::from_secs(400);
     let machine = Machine { instructions_as_time: true, cpus: 1, timeout, ..machine() };
     // Far beyond the bound on the run; and work takes as long as there is of it.
@@ -402,8 +402,8 @@ fn qemu_and_files_go_when_the_host_process_is_killed() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Writes `BYTES` bytes of memory bound to a node word by word, and reads them; then of the other
-/// node. What is counted is told before and after each.
+/// Writes `BYTES` bytes of memory bound to a node word by word, and reads them; then the same on
+/// the other node. Counts are printed before and after each.
 const TWO_NODES: &str = r#"
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -460,8 +460,8 @@ fn what_goes_to_each_node_is_counted_exactly() {
     let counts = result.accesses.expect("counts");
     assert!(counts.complete && counts.periods.len() == 7, "{counts:#?}");
     let (words, lines, pages) = (BYTES / 8, BYTES / 64, BYTES / 4096);
-    // Beside the program nothing of the guest's user side runs, and its own stack and code are in
-    // fast memory: of slow memory it uses what it bound, to the word; of fast memory a little more.
+    // No other program of the guest runs, and the program's stack and code are in fast memory: of
+    // slow memory it uses what it bound, to the word; of fast memory a little more.
     let few = 1..=words / 1000;
     for (first, bound, other) in [(1, 0, 1), (4, 1, 0)] {
         let (write, read) = (&counts.periods[first], &counts.periods[first + 1]);
@@ -489,7 +489,8 @@ fn what_goes_to_each_node_is_counted_exactly() {
     }
     let share = counts.fast_share.accesses.expect("a share");
     assert!((0.49..0.52).contains(&share), "{share}");
-    // What the program apart did, by base page: a line a mark, the first of nothing.
+    // Accesses of the program with the compatible layout by base page: a line a mark, the first
+    // without pages.
     let apart = fs::read_to_string(host.path().join("apart")).expect("counts of a program's pages");
     let apart: Vec<Vec<[u64; 3]>> = serde_json::Deserializer::from_str(&apart)
         .into_iter()
@@ -502,7 +503,7 @@ fn what_goes_to_each_node_is_counted_exactly() {
     }
     let touched = apart[2].iter().filter(|page| page[1] == 512).count() as u64;
     assert_eq!(touched, pages, "each word of each page once");
-    // The same by huge page: a line a mark, the first of nothing.
+    // The same by huge page: a line a mark, the first without pages.
     let pages = fs::read_to_string(host.path().join("pages")).expect("counts of pages");
     let pages: Vec<[Vec<u64>; 2]> = serde_json::Deserializer::from_str(&pages)
         .into_iter()

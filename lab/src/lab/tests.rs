@@ -1,4 +1,4 @@
-//! What goes into a guest and what comes out of it.
+//! Tests of files that go into a guest and results that come out.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn nothing_leaves_the_directory_for_results() {
     let mut header = tar::Header::new_gnu();
     header.set_size(4);
     header.set_mode(0o644);
-    // The library would not write such a name: put it there by hand.
+    // The library refuses such a name: it is written by hand.
     let name = b"../escaped";
     header.as_old_mut().name[..name.len()].copy_from_slice(name);
     header.set_cksum();
