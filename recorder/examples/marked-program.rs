@@ -1,5 +1,6 @@
 //! A workload program that marks where its main phase begins and ends, for the plug-in of a virtual
-//! machine: `marked-program NAME MIB [OPTION=VALUE]...`. Says `NAME NS`, by the clock of the machine.
+//! machine: `marked-program NAME MIB [OPTION=VALUE]...`. Prints `NAME NS`, by the clock of the
+//! machine.
 
 use std::sync::Mutex;
 use std::time::Instant;

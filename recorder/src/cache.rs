@@ -1,7 +1,7 @@
 //! The caches of the filter. They are LRU, allocate on loads and stores alike, and do not
-//! invalidate each other: as Valgrind's cachegrind counts. A line that a store changed is dirty;
-//! when it leaves it makes dirty the next level's copy, without counting as a use of it, so that
-//! what misses is what misses in cachegrind, which has no dirty lines.
+//! invalidate each other, as in Valgrind's cachegrind. A line that a store changed is dirty; its
+//! eviction marks the next level's copy as dirty without counting as a use. So misses equal those
+//! of cachegrind, which has no dirty lines.
 
 use std::ops::{BitAnd, BitOr, Not};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use terrace_recordings::reference::{CacheShape, Filter};
 use crate::huge::in_huge_pages;
 use crate::prefetch::prefetch;
 
-/// Why a cache cannot be: got, expected.
+/// Why a cache shape is impossible: got, expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadShape(pub String);
@@ -50,25 +50,25 @@ pub fn check(filter: &Filter) -> Result<(), BadShape> {
     Ok(())
 }
 
-/// Bits of a program's addresses: x86-64 with four levels of page tables gives it 47. QEMU puts
-/// programs below 0x5000_0000_0000, so that the one more that an entry adds does not overflow.
+/// Bits of a program's addresses: 47 on x86-64 with four levels of page tables. QEMU puts programs
+/// below 0x5000_0000_0000, so that the one added by an entry does not overflow.
 const ADDRESS_BITS: u32 = 47;
 
-/// No line has this number.
+/// Stands for no line.
 pub const NO_LINE: u64 = u64::MAX;
 
-/// What the use of a line did.
+/// Outcome of the use of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {
-    /// The line was there.
+    /// The line was present.
     pub hit: bool,
-    /// The dirty line that had to leave for it, or [`NO_LINE`].
+    /// The dirty line that was evicted, or [`NO_LINE`].
     pub left: u64,
 }
 
 const HIT: Use = Use { hit: true, left: NO_LINE };
 
-/// A line in a set: its number without the set's, plus one, then a bit for dirty; 0 for none.
+/// A line in a set: its number without the set's bits, plus one, then a bit for dirty; 0 for none.
 trait Entry:
     Copy + Eq + From<u8> + Into<u64> + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self>
 {
@@ -76,7 +76,7 @@ trait Entry:
 impl Entry for u32 {}
 impl Entry for u64 {}
 
-/// Whether all numbers of lines without their sets' leave room for the bit in 32.
+/// Whether line numbers without their set's bits fit into 32 bits beside the dirty bit.
 fn is_narrow(set_bits: u32, line_bytes: u32) -> bool {
     set_bits + line_bytes.trailing_zeros() + 31 >= ADDRESS_BITS
 }
@@ -85,18 +85,18 @@ fn entry(line: u64, set_bits: u32) -> u64 {
     ((line >> set_bits) + 1) << 1
 }
 
-/// The line of an entry that left, where it was dirty.
+/// The line of an evicted entry, if it was dirty.
 fn left(entry: u64, set: usize, set_bits: u32) -> u64 {
     if entry & 1 == 0 { NO_LINE } else { ((entry >> 1) - 1) << set_bits | set as u64 }
 }
 
-/// Uses a line in its set, which is in the order of use, most recent first. Returns whether it
-/// was there, and the entry that left.
+/// Uses a line in its set, which is in the order of use, most recent first. Returns whether the
+/// line was present, and the evicted entry.
 #[inline]
 fn touch<T: Entry, const WAYS: usize>(set: &mut [T; WAYS], line: T) -> (bool, T) {
     let one = T::from(1);
     let before = *set;
-    // A plain yes or no of all ways is a few vector instructions; where it is matters only then.
+    // Whether any way matches is a few vector instructions; the way itself is needed only on a hit.
     let found = before.iter().fold(false, |found, entry| found | (*entry & !one == line));
     if !found {
         set[1..].copy_from_slice(&before[..WAYS - 1]);
@@ -112,7 +112,7 @@ fn touch<T: Entry, const WAYS: usize>(set: &mut [T; WAYS], line: T) -> (bool, T)
     (true, T::from(0))
 }
 
-/// The same for any number of ways.
+/// `touch` for any number of ways.
 fn touch_any<T: Entry>(set: &mut [T], line: T) -> (bool, T) {
     let one = T::from(1);
     let found = set.iter().position(|entry| *entry & !one == line);
@@ -156,8 +156,7 @@ pub struct PrivateCache {
     ways: usize,
 }
 
-/// Per set, most recently used first. In half the memory where the caches' own sets leave few
-/// enough bits.
+/// Per set, most recently used first. Entries of 32 bits where line numbers fit.
 #[derive(Debug)]
 enum Lines {
     Narrow(Box<[u32]>),
@@ -181,7 +180,7 @@ impl PrivateCache {
         (line & ((1 << self.set_bits) - 1)) as usize
     }
 
-    /// Has the processor fetch a line's set.
+    /// Prefetches a line's set into the host's caches.
     #[inline]
     pub fn prefetch(&self, line: u64) {
         let first = self.set(line) * self.ways;
@@ -202,7 +201,7 @@ impl PrivateCache {
         }
     }
 
-    /// Makes a line dirty without using it; false where it is not there.
+    /// Marks a line as dirty without using it; false if it is absent.
     pub fn mark(&mut self, line: u64) -> bool {
         let (set, entry) = (self.set(line), entry(line, self.set_bits));
         match &mut self.lines {
@@ -212,12 +211,12 @@ impl PrivateCache {
     }
 }
 
-/// A cache that the threads of a process share without a lock. Two threads that use one set at
-/// the same instant may lose or double a line in it, which costs accuracy (a miss or a write-back
-/// too many) and nothing else; one thread alone gets exact LRU.
+/// A cache that the threads of a process share without a lock. Two threads that use one set at the
+/// same instant may lose or duplicate a line in it, which costs accuracy (one miss or write-back
+/// too many); a single thread gets exact LRU.
 #[derive(Debug)]
 pub struct SharedCache {
-    /// As in a private cache; two narrow lines to a word. The first are at `start`.
+    /// As in a private cache; two narrow lines to a word. The first set is at `start`.
     words: Vec<AtomicU64>,
     start: usize,
     set_bits: u32,
@@ -244,7 +243,7 @@ impl SharedCache {
         (set, self.words.get(first..first + words).unwrap_or_default())
     }
 
-    /// Has the processor fetch a line's set.
+    /// Prefetches a line's set into the host's caches.
     #[inline]
     pub fn prefetch(&self, line: u64) {
         if let Some(word) = self.set(line).1.first() {
@@ -262,7 +261,7 @@ impl SharedCache {
         if hit { HIT } else { Use { hit, left: left(old, set, self.set_bits) } }
     }
 
-    /// Makes a line dirty without using it; false where it is not there.
+    /// Marks a line as dirty without using it; false if it is absent.
     #[inline]
     pub fn mark(&self, line: u64) -> bool {
         let entry = entry(line, self.set_bits);
@@ -290,9 +289,9 @@ impl SharedCache {
     }
 }
 
-/// Sixteen lines in 64 bytes, one line of the host's cache. Word by word: a wide load of what was
-/// just stored in pieces would wait for every store before it, the recorded program's own misses
-/// among them.
+/// Sixteen lines in 64 bytes, one line of the host's cache. Accessed word by word: a wide load of
+/// what was just stored in pieces would stall on every store before it, the recorded program's own
+/// misses among them.
 #[inline]
 fn use_narrow(words: &[AtomicU64], entry: u32) -> (bool, u64) {
     let mut moved = entry;
@@ -382,7 +381,7 @@ mod tests {
         fn both_caches_are_lru_and_tell_the_dirty_lines_that_leave(
             lines in prop::collection::vec((0u64..40, 0u64..3, any::<bool>()), 1..500),
             ways in prop_oneof![1u32..9, Just(8), Just(16)],
-            // Few sets keep whole line numbers, many keep half.
+            // Few sets need wide entries, many sets narrow ones.
             log_sets in prop_oneof![0u32..4, 10u32..12],
         ) {
             let sets = 1usize << log_sets;
@@ -390,7 +389,7 @@ mod tests {
             let mut private = PrivateCache::new(sets, ways, 64);
             let shared = SharedCache::new(sets, ways, 64);
             for (tag, set, mark) in lines {
-                // Up to the highest that QEMU gives a program.
+                // Up to the highest address that QEMU gives a program.
                 let line = (0x5000_0000_0000 >> 6) - 1 - (tag << log_sets | set);
                 if mark {
                     let expected = plain.mark(line);

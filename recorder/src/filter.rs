@@ -1,9 +1,10 @@
-//! The filter: the path of a reference through a thread's caches and the one that all share.
+//! The filter: the path of a reference through a thread's caches and the shared last level.
 //!
-//! Steps, each where it is cheapest. Of a first level of the usual shape, [`Front`] is asked the
-//! moment a reference is made, for almost all references end there, and [`Behind`] later, for
-//! many at a time; one of another shape ([`First`]) is asked at once. [`second`] is asked for many
-//! misses at a time, and [`last`] some references later, when the host has fetched the set.
+//! Each step runs where it is cheapest. A first level of the usual shape is split: [`Front`] is
+//! looked up when a reference is made, because almost all references hit there, and [`Behind`]
+//! later, for many references at a time. A first level of another shape ([`First`]) is looked up at
+//! once. [`second`] is looked up for many misses at a time, and [`last`] some references later,
+//! when the host has fetched the set.
 
 use terrace_recordings::reference::Filter;
 
@@ -18,25 +19,25 @@ pub struct Counts {
     pub stores: u64,
     /// References that missed the first level.
     pub l1_misses: u64,
-    /// And the second.
+    /// Of these, references that missed the second level.
     pub l2_misses: u64,
-    /// And the last.
+    /// Of these, references that missed the last level.
     pub llc_misses: u64,
-    /// Dirty lines that left the recorded level.
+    /// Dirty lines evicted from the recorded level.
     pub write_backs: u64,
 }
 
 impl Counts {
-    /// How many counts there are.
+    /// Number of counts.
     pub const LEN: usize = 6;
 
-    /// The counts one after the other.
+    /// The counts as an array.
     pub fn to_array(self) -> [u64; Self::LEN] {
         let Counts { loads, stores, l1_misses, l2_misses, llc_misses, write_backs } = self;
         [loads, stores, l1_misses, l2_misses, llc_misses, write_backs]
     }
 
-    /// And back.
+    /// The counts of an array.
     pub fn from_array(counts: [u64; Self::LEN]) -> Self {
         let [loads, stores, l1_misses, l2_misses, llc_misses, write_backs] = counts;
         Counts { loads, stores, l1_misses, l2_misses, llc_misses, write_backs }
@@ -50,38 +51,38 @@ impl Counts {
     }
 }
 
-/// What the next level is asked.
+/// A request to the next level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missed {
     /// The line that is needed, or [`NO_LINE`].
     pub line: u64,
-    /// A dirty line that left the level before, or [`NO_LINE`].
+    /// A dirty line evicted from the level before, or [`NO_LINE`].
     pub left: u64,
 }
 
-/// Ways of nearly every first level there is.
+/// Ways of nearly every first-level cache.
 pub const USUAL_WAYS: usize = 8;
 /// Its sets: 32 KB.
 pub const USUAL_SETS: usize = 64;
 /// Its lines' bytes.
 pub const USUAL_LINE_BYTES: u64 = 64;
-/// Lines of a set that [`Front`] keeps.
+/// Ways of a set that [`Front`] holds.
 const FRONT_WAYS: usize = 3;
 
-/// No line: no address is in it, and it is not dirty.
+/// No line: it contains no address and is not dirty.
 const EMPTY: u64 = u64::MAX - 1;
 
-/// Whether an address is in the line of an entry, which is the line's first address, and 1 where
-/// it is dirty.
+/// Whether an entry's line contains an address. An entry is the line's first address, plus 1 if
+/// dirty.
 #[inline(always)]
 fn holds(entry: u64, address: u64) -> bool {
     entry ^ address < USUAL_LINE_BYTES
 }
 
-/// The lines used last of a first level of the usual shape: three of each set, as many as it
-/// takes for arrays of one alignment, and few enough to be asked in registers, in the callback.
-/// A list in the order of use can be cut anywhere: what is not here is asked of [`Behind`], in the
-/// same order but at any time later.
+/// The most recently used lines of a first level of the usual shape: three of each set, as many as
+/// fit arrays of one alignment, and few enough to be compared in registers, in the callback. A list
+/// in LRU order can be split anywhere: what is not here is looked up in [`Behind`], in the same
+/// order but at any later time.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Front {
@@ -96,7 +97,7 @@ impl Default for Front {
 }
 
 impl Front {
-    /// Uses the line of an address. Where it was not here, what left for it, to be given to
+    /// Uses the line of an address. On a miss returns the entry that was moved out, to be given to
     /// [`Behind::use_line`].
     #[inline(always)]
     pub fn use_line(&mut self, address: u64, store: bool) -> Option<u64> {
@@ -126,8 +127,8 @@ impl Front {
 /// The rest of a first level of the usual shape.
 #[derive(Debug)]
 pub struct Behind {
-    /// Per set, those that are in front, in no order, and whether they came there dirty; then
-    /// the others, most recently used first.
+    /// Per set, the lines that are in front, in no order, and whether they were dirty when they
+    /// moved there; then the others, most recently used first.
     sets: Box<[[u64; USUAL_WAYS]; USUAL_SETS]>,
 }
 
@@ -138,8 +139,8 @@ impl Default for Behind {
 }
 
 impl Behind {
-    /// Uses the line of an address, which the front did not have and for which `left` left it.
-    /// Nothing where it was here.
+    /// Uses the line of an address that missed the front, which moved `left` out for it. `None` on
+    /// a hit.
     #[inline]
     pub fn use_line(&mut self, address: u64, left: u64) -> Option<Missed> {
         let set = &mut self.sets[(address / USUAL_LINE_BYTES) as usize % USUAL_SETS];
@@ -151,8 +152,8 @@ impl Behind {
             FRONT_WAYS - 1
         };
         let line = address & !(USUAL_LINE_BYTES - 1);
-        // Each line moves one back until the place of the used one is reached. One by one: a
-        // wide load would wait for the narrow stores before it.
+        // Each line moves one back, up to the place of the used one. One by one: a wide load would
+        // wait for the narrow stores before it.
         let mut moved = left | set[at] & 1;
         for way in FRONT_WAYS..USUAL_WAYS {
             let here = std::mem::replace(&mut set[way], moved);
@@ -168,7 +169,7 @@ impl Behind {
     }
 }
 
-/// A thread's first level of any shape, in one piece.
+/// A thread's first level of any shape, not split.
 #[derive(Debug)]
 pub struct First {
     /// Per set, most recently used first: the line's number plus one, then a bit for dirty.
@@ -178,13 +179,13 @@ pub struct First {
 }
 
 impl First {
-    /// An empty one, for a filter that [`crate::cache::check`] found good.
+    /// An empty cache, for a filter that [`crate::cache::check`] accepted.
     pub fn new(filter: &Filter) -> Result<Self, BadShape> {
         let (sets, ways) = (sets("l1", filter.l1, filter.line_bytes)?, filter.l1.ways as usize);
         Ok(First { lines: vec![0; sets * ways].into(), ways, mask: sets as u64 - 1 })
     }
 
-    /// Whether [`Front`] and [`Behind`] serve instead.
+    /// Whether [`Front`] and [`Behind`] are used instead.
     pub fn is_usual(filter: &Filter) -> bool {
         let usual_bytes = USUAL_SETS as u64 * USUAL_WAYS as u64 * USUAL_LINE_BYTES;
         filter.l1.ways as usize == USUAL_WAYS
@@ -192,7 +193,7 @@ impl First {
             && filter.l1.size_bytes == usual_bytes
     }
 
-    /// Uses a line; nothing where it was there.
+    /// Uses a line; `None` on a hit.
     #[inline]
     pub fn use_line(&mut self, line: u64, store: bool) -> Option<Missed> {
         let (set, dirty) = ((line & self.mask) as usize * self.ways, u64::from(store));
@@ -212,18 +213,18 @@ impl First {
     }
 }
 
-/// What a level behind the first says.
+/// The answer of a level behind the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beyond {
-    /// The line that was needed goes on to the next level.
+    /// The needed line missed and goes on to the next level.
     pub miss: bool,
-    /// Dirty lines that go on, or [`NO_LINE`]: one that left this level, and one that came and
-    /// was not there.
+    /// Dirty lines that go on, or [`NO_LINE`]: one evicted from this level, and one evicted from
+    /// the level before that this level does not hold.
     pub left: [u64; 2],
 }
 
-/// Asks a thread's second level. What left the first is put back first: the line that drove it
-/// out of there may drive it out of here too.
+/// Looks up a thread's second level. The line evicted from the first level is written back first:
+/// the needed line may evict it here too.
 #[inline]
 pub fn second(l2: &mut PrivateCache, missed: Missed) -> Beyond {
     let Missed { line, left } = missed;
@@ -232,7 +233,7 @@ pub fn second(l2: &mut PrivateCache, missed: Missed) -> Beyond {
     Beyond { miss: !used.hit, left: [used.left, passed] }
 }
 
-/// Asks the level that all threads share.
+/// Looks up the level that all threads share.
 #[inline]
 pub fn last(llc: &SharedCache, missed: Missed) -> Beyond {
     let Missed { line, left } = missed;
@@ -304,10 +305,11 @@ mod tests {
         let llc = SharedCache::new(1, 4, 64);
         let ask = |line, left| Missed { line, left };
         assert_eq!(second(&mut l2, ask(1, NO_LINE)), Beyond { miss: true, left: [NO_LINE; 2] });
-        // It comes back dirty, and leaves as the third line comes.
+        // The line comes back dirty, and is evicted by the third line.
         assert!(second(&mut l2, ask(2, 1)).miss);
         assert_eq!(second(&mut l2, ask(3, NO_LINE)).left, [1, NO_LINE]);
-        // The last level does not have it: it goes to memory. Then it does, and keeps it.
+        // The last level does not hold the line: it goes to memory. After the load it does, and
+        // keeps it.
         assert_eq!(last(&llc, ask(NO_LINE, 1)), Beyond { miss: false, left: [NO_LINE, 1] });
         assert_eq!(last(&llc, ask(1, NO_LINE)).left, [NO_LINE; 2]);
         assert_eq!(last(&llc, ask(NO_LINE, 1)).left, [NO_LINE; 2]);

@@ -1,4 +1,4 @@
-//! The launcher: starts the program under QEMU, receives what it did, writes the file.
+//! The launcher: starts the program under QEMU, receives its records, writes the file.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -24,14 +24,14 @@ use crate::program::{self, ProgramError};
 use crate::shared::{Content, Handed, Shared};
 use crate::signals::Signals;
 
-/// Time between two looks for processes that were killed.
+/// Time between two checks for processes that were killed.
 const BETWEEN_SWEEPS: Duration = Duration::from_millis(500);
-/// The longest wait before the launcher looks whether the program has ended.
+/// Longest wait before the launcher checks whether the program has ended.
 const POLL: Duration = Duration::from_millis(20);
-/// Signals that come this soon after the first are the same wish: `timeout` sends two.
+/// Signals this soon after the first count as the same request: `timeout` sends two.
 const SAME_WISH: Duration = Duration::from_millis(200);
 
-/// For the system's refusal, with what to do.
+/// Advice for the system's error.
 const MAKE_MEMORY: &str =
     "make 260 MB of shared memory (free memory, and 'ulimit -f', must allow that)";
 
@@ -46,7 +46,7 @@ pub struct Options {
     pub qemu: Option<PathBuf>,
     /// The plug-in; found beside the running program when not given.
     pub plugin: Option<PathBuf>,
-    /// Program and version that stand in the header.
+    /// Program and version, written to the header.
     pub created_by: String,
 }
 
@@ -62,7 +62,7 @@ pub fn default_filter() -> Filter {
     }
 }
 
-/// Why there is no recording. One line: got, expected, what to do.
+/// Why there is no recording, in one line: got, expected, what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// QEMU is not installed.
@@ -73,12 +73,12 @@ pub enum RecordError {
         "cannot find the recorder's plug-in {PLUGIN} in {0} or ../lib/terrace from there; build both with 'make build' or give --plugin"
     )]
     NoPlugin(String),
-    /// The plug-in that was named is not there.
+    /// The given plug-in does not exist.
     #[error("cannot find the recorder's plug-in '{path}': {source}; give the path of {PLUGIN}")]
     BadPlugin {
-        /// What was named.
+        /// The path given.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// QEMU's command line cannot name this path.
@@ -87,21 +87,21 @@ pub enum RecordError {
     /// The program cannot be recorded.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The caches cannot be.
+    /// The caches are impossible.
     #[error(transparent)]
     Shape(#[from] BadShape),
-    /// There is something already.
+    /// The file exists already.
     #[error("'{0}' exists, expected a new file; give another name or remove it")]
     Exists(String),
     /// The recording could not be written; nothing of it is left.
     #[error(transparent)]
     Write(#[from] RecordingError),
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// QEMU ended before the program began.
@@ -111,7 +111,7 @@ pub enum RecordError {
     NotStarted(ExitStatus),
 }
 
-/// How far a recording is.
+/// Progress of a recording.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
     /// Since its start.
@@ -131,13 +131,14 @@ pub struct Summary {
     pub bytes: u64,
     /// References in it.
     pub references: u64,
-    /// What went into the filter. Of threads that were killed, all but about the last thousand references.
+    /// References and misses of the filter. For threads that were killed, without about the last
+    /// thousand references.
     pub counts: Counts,
-    /// Instructions executed, of all streams.
+    /// Instructions executed, summed over all streams.
     pub instructions: u64,
     /// Threads.
     pub streams: u32,
-    /// Processes; a process that executes another program counts again.
+    /// Processes; a process that executes another program counts twice.
     pub processes: u32,
     /// How the program ended.
     pub status: ExitStatus,
@@ -166,12 +167,12 @@ impl Recorder {
     }
 
     /// Runs the command to its end, and to the end of every process it left behind; writes the
-    /// file. Calls `progress` about twice a second. On an error nothing is left of the file, and
-    /// the program is ended.
+    /// file. Calls `progress` about twice a second. On an error the file is removed and the program
+    /// is ended.
     ///
-    /// The first of `signals` goes to the program, which ends by it or not; recording goes on to
-    /// its end. The second kills the program and all processes it began. Either way the file is
-    /// finished, and says so where it is cut off.
+    /// The first of `signals` goes to the program, which may end by it; recording goes on to its
+    /// end. The second kills the program and all processes it started. Either way the file is
+    /// completed, and marked if it is cut off.
     pub fn run(
         &self,
         command: &[OsString],
@@ -275,12 +276,12 @@ struct Receiver {
     status: Option<ExitStatus>,
     started: Instant,
     partial: PathBuf,
-    /// By stream: instructions and counts, as far as known.
+    /// By stream: instructions and counts, as last reported.
     ended: BTreeMap<u32, (u64, Counts)>,
     references: u64,
     bytes: Vec<u8>,
     signals: Signals,
-    /// When the first signal came.
+    /// Time of the first signal.
     asked: Option<Instant>,
     /// Signals acted on.
     heeded: u32,
@@ -359,7 +360,7 @@ impl Receiver {
                     .into_iter()
                     .filter(is_alive)
                     .collect();
-                // What was handed over before its owner was seen dead comes first.
+                // Slots handed over before their owner was seen dead come first.
                 for handed in self.shared.handed() {
                     self.receive(&handed)?;
                 }
@@ -415,7 +416,8 @@ impl Receiver {
         match handed.content {
             Content::Maps => self.writer.maps(start.process, start.time, &bytes)?,
             Content::Command => {
-                // Nothing in the recording refers to the first one's, which differs each time.
+                // The recording does not refer to the system id of the first process, which differs
+                // from run to run.
                 let number = start.process as usize;
                 let system_id = self.shared.system_ids().nth(number).filter(|_| number > 0);
                 let system_id = system_id.unwrap_or(0);
@@ -460,7 +462,7 @@ fn kill(id: u32, signal: Signal) {
     }
 }
 
-/// Runs still: exists and is no zombie.
+/// The process exists and is no zombie.
 fn is_alive(id: &u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { return false };
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
@@ -468,7 +470,7 @@ fn is_alive(id: &u32) -> bool {
 }
 
 impl Summary {
-    /// How the program ended, for people.
+    /// How the program ended, in words.
     pub fn ending(&self) -> String {
         match (self.status.code(), self.status.signal()) {
             (Some(code), _) => format!("ended with exit code {code}"),

@@ -1,14 +1,14 @@
-//! The recorder: runs a program under QEMU's user emulation and writes what it loads and stores.
+//! The recorder: runs a program under QEMU's user emulation and writes its loads and stores.
 //!
 //! **Knows** the recording format, QEMU's command line, the memory it shares with its plug-in.
-//! **Must not know** who asks for a recording, or what is done with it.
+//! **Must not know** who uses a recording, or for what.
 //!
 //! Two parts. The *plug-in* (`plugin/`) runs inside QEMU, inside each process of the recorded
-//! program: it sends every reference through the caches and writes what is left, encoded, into
+//! program: it sends every reference through the caches and writes those that miss, encoded, into
 //! slots of shared memory. The *launcher* ([`Recorder`]) starts the program, takes full slots,
 //! compresses them and writes the file. So the file has one writer however many processes there
-//! are, compression uses another core, and a program that is killed takes nothing with it: what
-//! it had recorded is in memory that the launcher holds.
+//! are, compression uses another core, and the records of a program that is killed are not lost:
+//! they are in memory that the launcher holds.
 //!
 //! The plug-in is Rust too: it shares the record format and the memory layout with the launcher
 //! as code, and both are tested without QEMU.
@@ -16,10 +16,10 @@
 //! - [`cache`]: the caches of the filter;
 //! - [`filter`]: the path of a reference through them;
 //! - [`nodes`]: accesses of a whole emulated machine by memory node;
-//! - [`program`]: what an executable file is, and what runs it;
-//! - [`places`]: where QEMU and the plug-in are;
+//! - [`program`]: kinds of executable files, and interpreters of scripts;
+//! - [`places`]: paths of QEMU and the plug-in;
 //! - [`shared`]: the memory between plug-in and launcher;
-//! - [`Signals`]: what asks for the end;
+//! - [`Signals`]: signals that end a recording;
 //! - [`launch`]: the launcher.
 
 pub mod cache;

@@ -1,4 +1,4 @@
-//! Where QEMU and the plug-in are.
+//! Paths of QEMU and the plug-in.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,22 +7,22 @@ use crate::launch::RecordError;
 use crate::program;
 
 const QEMU: &str = "qemu-x86_64";
-/// The plug-in's file.
+/// The plug-in's file name.
 pub(crate) const PLUGIN: &str = "libterrace_recorder_plugin.so";
-/// Where it is, seen from the folder of the running program: beside it, as cargo builds it, or where
+/// Its folder, relative to that of the running program: the same, as cargo builds it, or where
 /// `make install` puts it.
 const FOLDERS: [&str; 2] = ["", "../lib/terrace"];
-/// The folders in which cargo puts tests and examples: theirs is one up. For no other program, as it
-/// may stand in a folder of `/tmp`, where anyone can put a file.
+/// The folders in which cargo puts tests and examples: the plug-in is one level up. Only for
+/// programs in these, because the folder above may be `/tmp`, where anyone can put a file.
 const CARGOS: [&str; 2] = ["deps", "examples"];
 
-/// What stands behind the number of the interface in the plug-in's file.
+/// The bytes after the number of the interface in the plug-in's file.
 pub const INTERFACE_MARK: [u8; 28] = *b"terrace: the interface above";
-/// The number that the plug-in is built with: that of QEMU 6.0 to 8.2.
+/// The number that the plug-in is built with, for QEMU 6.0 to 8.2.
 const BUILT_WITH: u32 = 1;
 
-/// Writes a copy of the plug-in for QEMUs with another version of the interface, each of which takes a
-/// few versions only: 4 is that of 9.2 and of 10.0.
+/// Writes a copy of the plug-in for QEMUs with another version of the interface, each of which
+/// accepts a few versions only: 4 is that of 9.2 and of 10.0.
 pub fn for_interface(plugin: &Path, version: u32, copy: &Path) -> std::io::Result<()> {
     let mut bytes = std::fs::read(plugin)?;
     let number = BUILT_WITH.to_le_bytes();
@@ -43,7 +43,7 @@ pub fn for_interface(plugin: &Path, version: u32, copy: &Path) -> std::io::Resul
     std::fs::write(copy, bytes)
 }
 
-/// QEMU's user emulator: the one given, or the one on the PATH.
+/// QEMU's user emulator: the given one, or the one on the PATH.
 pub(crate) fn qemu(given: Option<&Path>) -> Result<PathBuf, RecordError> {
     match given {
         Some(path) if path.is_file() => Ok(path.to_owned()),
@@ -53,7 +53,7 @@ pub(crate) fn qemu(given: Option<&Path>) -> Result<PathBuf, RecordError> {
     }
 }
 
-/// The plug-in: the one given, or the one that belongs to the running program.
+/// The plug-in: the given one, or the one that belongs to the running program.
 pub fn plugin(given: Option<&Path>) -> Result<PathBuf, RecordError> {
     let found = match given {
         Some(path) => path.canonicalize().map_err(|source| RecordError::BadPlugin {
@@ -96,7 +96,7 @@ mod tests {
         for_interface(&plugin, 4, &copy).unwrap();
         bytes[64] = 4;
         assert_eq!(std::fs::read(&copy).unwrap(), bytes);
-        // The copy has no such place any more.
+        // The number cannot be found in the copy again.
         let error = for_interface(&copy, 4, &plugin).unwrap_err().to_string();
         assert!(error.contains("0 places") && error.lines().count() == 1, "{error}");
     }

@@ -1,6 +1,6 @@
 //! A hint to the processor. `unsafe` because its interface takes an address.
 
-/// Has the processor fetch what holds this value, without waiting for it.
+/// Prefetches the cache line of this value, without waiting for it.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,5 @@
-//! What an executable file is, and what runs it: an ELF program itself, a script its interpreter.
+//! Kinds of executable files, and what runs them: an ELF program runs itself, a script is run by
+//! its interpreter.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -6,7 +7,7 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Scripts whose interpreters are scripts, at most: Linux's own limit (`fs/exec.c`).
+/// Most scripts that are each other's interpreter: Linux's own limit (`fs/exec.c`).
 const MAX_INTERPRETERS: usize = 5;
 
 /// What to execute.
@@ -14,8 +15,8 @@ const MAX_INTERPRETERS: usize = 5;
 pub struct Program {
     /// An x86-64 ELF file.
     pub path: PathBuf,
-    /// Arguments that stand before the program's own, argument 0 included: those that a script's
-    /// first line and name make. Empty for a program that is no script.
+    /// Arguments before the program's own, argument 0 included: those that come from a script's
+    /// first line and name. Empty for a program that is no script.
     pub before: Vec<OsString>,
 }
 
@@ -30,15 +31,15 @@ pub enum ProgramError {
     Unreadable {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// It is not for this machine.
+    /// The file is for another machine.
     #[error("'{path}' is {got}, expected an x86-64 Linux program or a script for one")]
     NotX86 {
         /// The file.
         path: String,
-        /// What it is.
+        /// Its kind.
         got: String,
     },
 }
@@ -84,7 +85,7 @@ pub fn resolve(path: &Path) -> Result<Program, ProgramError> {
             before.push(OsString::from_vec(argument.to_vec()));
         }
         before.push(program.path.into_os_string());
-        // The script's own argument 0 gives way to its path.
+        // The script's argument 0 is replaced by its path.
         before.extend(program.before.into_iter().skip(1));
         program = Program { path: PathBuf::from(OsStr::from_bytes(interpreter)), before };
     }
@@ -100,7 +101,7 @@ fn head(path: &Path) -> Result<Vec<u8>, ProgramError> {
     Ok(head)
 }
 
-/// Nothing where these bytes begin an x86-64 ELF program.
+/// The kind of file, or `None` if these bytes begin an x86-64 ELF program.
 fn what_is(head: &[u8]) -> Option<String> {
     const X86_64: u16 = 62;
     if !head.starts_with(b"\x7fELF") || head.len() < 20 {

@@ -1,10 +1,10 @@
 //! The memory that the plug-in, in every recorded process, shares with the launcher.
 //!
 //! A head with the filter and a few counters, then slots. A thread takes a free slot, writes
-//! records into it and publishes, with each, how far it got; when the slot is full it hands it
-//! over and takes another. No locks and no file descriptors: a fork inherits the mapping, a
-//! program that closes every descriptor it finds closes none of ours, and what a killed program
-//! had written is still there. When no slot is free a thread waits for the launcher.
+//! records into it and publishes its progress with each; it hands a full slot over and takes
+//! another. No locks and no file descriptors: a fork inherits the mapping, a program that closes
+//! every descriptor closes none of ours, and the records of a killed program are still there. When
+//! no slot is free a thread waits for the launcher.
 //!
 //! All `unsafe` of this crate is here, a prefetch and an advice to the kernel apart.
 
@@ -35,14 +35,14 @@ const FREE: u32 = 0;
 const OWNED: u32 = 1;
 const FULL: u32 = 2;
 
-/// What a slot holds.
+/// The contents of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// Records of a stream.
     Records,
     /// Lines of the process's map.
     Maps,
-    /// The process's command line, arguments ended by zeros.
+    /// The process's command line, arguments terminated by zeros.
     Command,
 }
 
@@ -86,7 +86,7 @@ struct Layout {
     bytes: [[u8; SLOT_BYTES]; SLOTS],
 }
 
-/// Whose a slot is and where it begins.
+/// Owner and beginning of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotStart {
     /// Number of the process.
@@ -104,7 +104,7 @@ pub struct SlotStart {
 pub struct Handed {
     /// Number of the slot.
     pub slot: usize,
-    /// What it holds.
+    /// The kind of contents.
     pub content: Content,
     /// Where it begins.
     pub start: SlotStart,
@@ -112,7 +112,7 @@ pub struct Handed {
     pub references: u64,
     /// Instructions of the stream when the slot was last written.
     pub end_instructions: u64,
-    /// The stream's counts when it last said them; zeros when it never did.
+    /// The stream's counts when it last published them; zeros if it never did.
     pub counts: Counts,
     length: usize,
 }
@@ -123,17 +123,18 @@ pub struct Shared {
     memory: *const Layout,
 }
 
-// SAFETY: the memory stays mapped for good, and everything in it is atomic or, the bytes of a
-// slot, used by the one who holds the slot.
+// SAFETY: the memory stays mapped for good, and everything in it is atomic or, the bytes of a slot,
+// used by the holder of the slot only.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Bytes that the file behind it has.
+    /// Size of the shared memory's file in bytes.
     pub const SIZE_BYTES: usize = size_of::<Layout>();
 
-    /// Maps the file for good: a recording's memory, all zeros or made so by [`Self::begin`].
+    /// Maps the file for the rest of the process's life: a recording's memory, all zeros or
+    /// initialised by [`Self::begin`].
     pub fn map(file: &File) -> io::Result<Self> {
         if file.metadata()?.len() != Self::SIZE_BYTES as u64 {
             return Err(io::Error::other("its size is not that of this version's memory"));
@@ -161,7 +162,7 @@ impl Shared {
         unsafe { (&raw const (*self.memory).bytes[slot % SLOTS]).cast_mut().cast() }
     }
 
-    /// The launcher: makes fresh memory ready.
+    /// For the launcher: initialises fresh memory.
     pub fn begin(&self, filter: &Filter) {
         let numbers = [
             filter.level as u64,
@@ -181,7 +182,7 @@ impl Shared {
         self.head().magic.store(MAGIC, Ordering::Release);
     }
 
-    /// The plug-in: the filter; nothing where this is not a recording's memory.
+    /// For the plug-in: the filter; `None` if the memory is of another kind.
     pub fn filter(&self) -> Option<Filter> {
         if self.head().magic.load(Ordering::Acquire) != MAGIC {
             return None;
@@ -199,7 +200,7 @@ impl Shared {
         })
     }
 
-    /// The plug-in: a number for a new process; nothing when there are too many, or the
+    /// For the plug-in: a number for a new process; `None` when there are too many, or the
     /// recording has ended.
     pub fn new_process(&self, system_id: u32) -> Option<u32> {
         if self.head().closed.load(Ordering::Relaxed) != 0 {
@@ -210,14 +211,14 @@ impl Shared {
         Some(process)
     }
 
-    /// The plug-in: whether a process has handed everything over and ends.
+    /// For the plug-in: sets whether a process has handed everything over and ends.
     pub fn set_ended(&self, process: u32, ended: bool) {
         if let Some(place) = self.head().ended.get(process as usize) {
             place.store(ended.into(), Ordering::Release);
         }
     }
 
-    /// The launcher: processes that did not say that they end.
+    /// For the launcher: processes that did not report their end.
     pub fn unended(&self) -> u32 {
         let count = self.head().processes.load(Ordering::Acquire) as usize;
         let ended = self.head().ended.iter().take(count);
@@ -240,18 +241,18 @@ impl Shared {
         self.head().system_ids.iter().take(count).map(|id| id.load(Ordering::Acquire))
     }
 
-    /// Makes a stream's time known to all.
+    /// Publishes a stream's time.
     pub fn publish_time(&self, time: u64) {
         self.head().latest.fetch_max(time, Ordering::Relaxed);
     }
 
-    /// The latest time known.
+    /// The latest published time.
     pub fn latest_time(&self) -> u64 {
         self.head().latest.load(Ordering::Relaxed)
     }
 
-    /// The plug-in: takes a free slot, waiting for one if need be; nothing when the launcher has
-    /// ended the recording.
+    /// For the plug-in: takes a free slot, waiting for one if necessary; `None` when the launcher
+    /// has ended the recording.
     pub fn take(&self, content: Content, start: SlotStart) -> Option<usize> {
         let head = self.head();
         loop {
@@ -282,7 +283,7 @@ impl Shared {
             let timeout = futex_time(Duration::from_millis(20));
             let _ = futex::wait(&head.freed, futex::Flags::empty(), freed, Some(&timeout));
             head.waiting.fetch_sub(1, Ordering::AcqRel);
-            // A launcher that was killed frees nothing any more: the program goes on unrecorded.
+            // A launcher that was killed frees no slot: the program goes on unrecorded.
             let launcher = Pid::from_raw(head.launcher.load(Ordering::Relaxed) as i32);
             if launcher.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH)) {
                 self.close();
@@ -290,7 +291,7 @@ impl Shared {
         }
     }
 
-    /// The plug-in: writes one record into a slot it has taken, at `length`, and publishes it.
+    /// For the plug-in: writes one record into a slot it has taken, at `length`, and publishes it.
     /// `encode` returns the record's length. Returns the new length.
     ///
     /// # Safety
@@ -311,7 +312,7 @@ impl Shared {
         length
     }
 
-    /// The plug-in: fills a slot it has taken with bytes, as many as fit; returns how many.
+    /// For the plug-in: fills a slot it has taken with bytes, as many as fit; returns how many.
     ///
     /// # Safety
     /// As for [`Self::append`].
@@ -323,8 +324,8 @@ impl Shared {
         length
     }
 
-    /// The plug-in: says how far the stream that took the slot is, for the case that it is
-    /// killed before it hands it over.
+    /// For the plug-in: publishes the progress of the stream that took the slot, in case it is
+    /// killed before it hands the slot over.
     pub fn publish(&self, slot: usize, instructions: u64, counts: Counts) {
         let to = self.slot(slot);
         to.end_instructions.store(instructions, Ordering::Relaxed);
@@ -333,7 +334,7 @@ impl Shared {
         }
     }
 
-    /// The plug-in: hands a slot over.
+    /// For the plug-in: hands a slot over.
     pub fn hand_over(&self, slot: usize, end_instructions: u64, counts: Counts) {
         let (head, to) = (self.head(), self.slot(slot));
         self.publish(slot, end_instructions, counts);
@@ -343,10 +344,10 @@ impl Shared {
         let _ = futex::wake(&head.filled, futex::Flags::empty(), 1);
     }
 
-    /// The launcher: slots that were handed over, each stream's in its order.
+    /// For the launcher: slots that were handed over, each stream's in its order.
     pub fn handed(&self) -> Vec<Handed> {
-        // Only those whose ticket was drawn before the look: a slot that precedes one of them
-        // in its stream was handed over before that ticket was drawn, so it is seen too.
+        // Only those whose ticket was drawn before this load: a slot that precedes one of them in
+        // its stream was handed over before that ticket was drawn, so it is visible too.
         let drawn = self.head().tickets.load(Ordering::Acquire);
         let mut handed: Vec<(u64, Handed)> = (0..SLOTS)
             .filter(|slot| self.slot(*slot).state.load(Ordering::Acquire) == FULL)
@@ -357,7 +358,7 @@ impl Shared {
         handed.into_iter().map(|(_, handed)| handed).collect()
     }
 
-    /// The launcher: slots not handed over of processes for which `is_dead`.
+    /// For the launcher: slots not handed over, of processes for which `is_dead`.
     pub fn left_behind(&self, mut is_dead: impl FnMut(u32) -> bool) -> Vec<Handed> {
         let mut left: Vec<Handed> = (0..SLOTS)
             .filter(|slot| self.slot(*slot).state.load(Ordering::Acquire) == OWNED)
@@ -392,12 +393,12 @@ impl Shared {
         }
     }
 
-    /// The launcher: copies a slot's bytes out and frees the slot.
+    /// For the launcher: copies a slot's bytes out and frees the slot.
     pub fn receive(&self, handed: &Handed, into: &mut Vec<u8>) {
         into.clear();
         into.resize(handed.length, 0);
-        // SAFETY: the slot was handed over or its owner is dead, so nobody writes to it; the
-        // length was bounded when it was looked at.
+        // SAFETY: the slot was handed over or its owner is dead, so nobody writes to it; the length
+        // was bounded when it was read.
         unsafe { ptr::copy_nonoverlapping(self.bytes(handed.slot), into.as_mut_ptr(), into.len()) };
         self.slot(handed.slot).state.store(FREE, Ordering::Release);
         self.head().freed.fetch_add(1, Ordering::Release);
@@ -406,15 +407,15 @@ impl Shared {
         }
     }
 
-    /// The launcher: waits until a slot is handed over after `seen` were, or for this long;
-    /// returns how many were.
+    /// For the launcher: waits until a slot is handed over after the first `seen`, or for this
+    /// long; returns how many were.
     pub fn wait_handed(&self, seen: u32, timeout: Duration) -> u32 {
         let timeout = futex_time(timeout);
         let _ = futex::wait(&self.head().filled, futex::Flags::empty(), seen, Some(&timeout));
         self.head().filled.load(Ordering::Acquire)
     }
 
-    /// The launcher: takes nothing more; threads that wait go on unrecorded.
+    /// For the launcher: accepts nothing more; waiting threads go on unrecorded.
     pub fn close(&self) {
         self.head().closed.store(1, Ordering::Release);
         self.head().freed.fetch_add(1, Ordering::Release);

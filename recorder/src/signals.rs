@@ -1,9 +1,9 @@
-//! Signals that ask for the end of a recording.
+//! Signals that end a recording.
 //!
-//! The program is to get the first one, and to end as it would have without a recorder. A
-//! terminal sends its signals to every process of the foreground, the program included; another
-//! process sends them to this one only. So the handler notes who sent a signal, and the launcher
-//! passes on what the program did not get.
+//! The program must get the first one, and end as it would have without a recorder. A terminal
+//! sends its signals to every process of the foreground, the program included; another process
+//! sends them to this one only. So the handler notes who sent a signal, and the launcher passes on
+//! those that the program did not get.
 
 use std::io;
 use std::sync::Arc;
@@ -22,18 +22,18 @@ pub struct Signals {
 struct State {
     received: AtomicU32,
     last: AtomicI32,
-    /// The last one that only this process got; 0 when there is none.
+    /// The last signal that only this process got; 0 when there is none.
     to_pass_on: AtomicI32,
 }
 
 impl Signals {
-    /// Never receives any.
+    /// Signals that never arrive.
     pub fn none() -> Self {
         Signals::default()
     }
 
-    /// Receives SIGINT, SIGTERM and SIGHUP from now on, instead of being ended by them. A file
-    /// that grows beyond the limit for files (SIGXFSZ) is an error of writing from now on.
+    /// Catches SIGINT, SIGTERM and SIGHUP from now on, instead of being ended by them. A file that
+    /// grows beyond the limit for files (SIGXFSZ) is an error of writing from now on.
     pub fn catch() -> io::Result<Self> {
         let signals = Signals::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -41,13 +41,13 @@ impl Signals {
             // SAFETY: the action only stores into atomics, which a handler may.
             unsafe { register_sigaction(signal, move |info| state.receive(signal, info))? };
         }
-        // Caught, not ignored: what is ignored stays so in the program.
-        // SAFETY: the action does nothing.
+        // Caught, not ignored: the program would inherit an ignored signal. SAFETY: the action does
+        // nothing.
         unsafe { register_sigaction(SIGXFSZ, |_| {})? };
         Ok(signals)
     }
 
-    /// How many there were.
+    /// Number of signals received.
     pub(crate) fn received(&self) -> u32 {
         self.state.received.load(Ordering::Acquire)
     }
@@ -57,7 +57,7 @@ impl Signals {
         Some(self.state.last.load(Ordering::Acquire)).filter(|signal| *signal != 0)
     }
 
-    /// One that the program did not get, once.
+    /// A signal that the program did not get; returned once.
     pub(crate) fn take_to_pass_on(&self) -> Option<c_int> {
         Some(self.state.to_pass_on.swap(0, Ordering::AcqRel)).filter(|signal| *signal != 0)
     }
@@ -66,7 +66,7 @@ impl Signals {
 impl State {
     fn receive(&self, signal: c_int, info: &siginfo_t) {
         self.last.store(signal, Ordering::Release);
-        // Codes above 0 are the kernel's: the terminal's keys, and its end.
+        // Codes above 0 are the kernel's: keys of the terminal, and its hang-up.
         if info.si_code <= 0 {
             self.to_pass_on.store(signal, Ordering::Release);
         }

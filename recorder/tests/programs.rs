@@ -1,5 +1,5 @@
-//! Real programs under QEMU. Needs qemu-x86_64 (package qemu-user) and gcc; without QEMU the
-//! tests say so and pass.
+//! Real programs under QEMU. Needs qemu-x86_64 (package qemu-user) and gcc; without QEMU the tests
+//! print so and pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -92,7 +92,7 @@ fn children_and_what_they_execute_are_recorded() {
     let reader = ReferenceReader::open(&out).unwrap();
     let commands: Vec<_> = reader.processes().iter().map(|p| p.command.join(" ")).collect();
     assert_eq!(commands.iter().filter(|c| *c == "/bin/true").count(), 2, "{commands:?}");
-    // The processes' creators know them by their system ids.
+    // The creators of these processes know them by their system ids.
     let created: Vec<u64> = records(&out)
         .iter()
         .filter_map(|r| match r.record {
@@ -185,7 +185,7 @@ fn each_thread_counts_its_own_instructions() {
     for placed in records(&out) {
         last.insert(placed.stream, placed.instructions);
     }
-    // What else a thread does, the C library's start among it, is below 300,000.
+    // The thread's other work, such as the C library's start, is below 300,000 instructions.
     let millions: Vec<u64> = last.values().map(|n| n / 1_000_000).collect();
     let rest: Vec<u64> = last.values().map(|n| n % 1_000_000).collect();
     let sorted: BTreeSet<u64> = millions.iter().copied().collect();
@@ -200,8 +200,8 @@ fn lines_that_were_changed_are_written_back_once_and_others_are_not() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    // Stores to the first 4 MB, loads of the next 4, twice; then 64 KB more of loads push what
-    // is left out of the 32 KB and 64 KB.
+    // Stores to the first 4 MB, loads of the next 4, twice; then loads of 64 KB more evict the rest
+    // from the 32 KB and 64 KB.
     let program = compile(
         folder.path(),
         &["-nostdlib", "-static", "-fno-stack-protector"],
@@ -242,7 +242,8 @@ fn lines_that_were_changed_are_written_back_once_and_others_are_not() {
             }
         }
         assert_eq!((stores, loads), (2 * 65536, 2 * 65536 + 1024), "{level:?}");
-        // Every line of the first 4 MB twice; the stack's, and those of before, at most a few.
+        // Every line of the first 4 MB twice; lines of the stack and of the start at most a few
+        // times.
         let twice = written.values().filter(|times| **times == 2).count();
         assert!((65530..=65540).contains(&twice), "{level:?}: {twice}");
         assert!(written.len() < 65536 + 10, "{level:?}: {}", written.len());

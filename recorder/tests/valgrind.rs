@@ -1,5 +1,5 @@
-//! The recorder against tools that no one here wrote: Valgrind's lackey counts the loads, stores
-//! and instructions of the same programs, cachegrind the misses of the same caches.
+//! The recorder against independent tools: Valgrind's lackey counts the loads, stores and
+//! instructions of the same programs, cachegrind the misses of the same caches.
 //!
 //! Totals are compared for programs of busybox, linked statically. What differs, and why:
 //!
@@ -9,11 +9,11 @@
 //!   (auxiliary vector, environment): up to 29,000 instructions at the start, the same for any
 //!   input.
 //!
-//! Together below one in a hundred, which is what is asked. Misses are compared for programs
-//! without a C library: stack and heap of one that has it begin elsewhere in a page, and in a
-//! small cache other lines conflict then (5 % of the misses of a sort in 2 KB).
+//! Together below one in a hundred, which is the bound of the test. Misses are compared for
+//! programs without a C library: stack and heap of one that has it begin elsewhere in a page, and
+//! in a small cache other lines conflict then (5 % of the misses of a sort in 2 KB).
 //!
-//! Needs qemu-x86_64, valgrind and busybox-static; without QEMU the tests say so and pass.
+//! Needs qemu-x86_64, valgrind and busybox-static; without QEMU the tests print so and pass.
 
 mod common;
 
@@ -132,8 +132,8 @@ fn totals_equal_lackeys() {
     }
 }
 
-/// Without a C library, linked statically, data at fixed places: both execute the same addresses,
-/// but for a line or two of the stack.
+/// Without a C library, linked statically, data at fixed addresses: both execute the same
+/// addresses, except for a line or two of the stack.
 const KERNELS: &str = r#"
 static unsigned a[60000], b[60000], seed = 1;
 static double x[80][80], y[80][80], z[80][80];

@@ -1,15 +1,15 @@
-//! The clock of QEMU: a count of instructions plus a bias, which lie in memory that QEMU has no
-//! function for.
+//! The clock of QEMU: a count of instructions plus a bias, in memory for which QEMU has no
+//! function.
 //!
-//! Both are words of `timers_state`, whose layout differs between versions. They are found by what
-//! they do: a word is the bias if adding to it adds to the clock and not to the count, and the count
-//! if it adds to both. A QEMU in which no word, or more than one, answers so is refused by name.
+//! Both are words of `timers_state`, whose layout differs between versions. They are found by their
+//! effect: a word is the bias if adding to it adds to the clock and not to the count, and the count
+//! if it adds to both. A QEMU in which not exactly one word behaves so is refused by name.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Added to a word to see what it does.
+/// Added to a word to see its effect.
 const PROBE: i64 = 4096;
 
 type GetTime = unsafe extern "C" fn() -> i64;
@@ -17,7 +17,7 @@ type ToTime = unsafe extern "C" fn(i64) -> i64;
 type GetProcessor = unsafe extern "C" fn(c_int) -> *mut c_void;
 type OfProcessor = unsafe extern "C" fn(*mut c_void);
 
-/// QEMU's clock and what goes with it.
+/// QEMU's clock and the functions around it.
 #[derive(Clone, Copy)]
 pub struct QemuClock {
     bias: &'static AtomicI64,
@@ -89,7 +89,8 @@ fn words(object: *mut c_void) -> Result<&'static [AtomicI64], String> {
 }
 
 impl QemuClock {
-    /// Finds it. To be called while QEMU has one thread that uses its clock: when it loads plug-ins.
+    /// Finds the clock. To be called while QEMU has one thread that uses its clock: when it loads
+    /// plug-ins.
     pub fn find() -> Result<Self, String> {
         let words = words(symbol(c"timers_state")?)?;
         // SAFETY: functions and an object of QEMU with these signatures, the same in 6.0 to 10.0.
@@ -137,21 +138,21 @@ impl QemuClock {
         unsafe { *self.uses_count == 1 && (self.to_time)(1) == 1 }
     }
 
-    /// What it shows. Only where no processor is inside a block.
+    /// The time of the clock. Only while no processor is inside a block.
     pub fn now_ns(&self) -> u64 {
-        // SAFETY: no block runs, says the caller.
+        // SAFETY: no block runs (the caller's promise).
         unsafe { (self.get)() as u64 }
     }
 
-    /// What it showed when the running processor's slice began.
+    /// The time of the clock when the running processor's slice began.
     #[inline]
     pub fn at_slice_ns(&self) -> u64 {
         let (count, bias) = (self.count.load(Ordering::Relaxed), self.bias.load(Ordering::Relaxed));
         count.wrapping_add(bias) as u64
     }
 
-    /// Moves it. Called in the thread that runs all processors; others change the bias only while
-    /// that one waits.
+    /// Advances the clock. Called in the thread that runs all processors; other threads change the
+    /// bias only while that one waits.
     #[inline]
     pub fn add(&self, ns: i64) {
         self.bias.store(self.bias.load(Ordering::Relaxed).wrapping_add(ns), Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! QEMU's buffer of translated code, which some versions must not fill.
+//! QEMU's buffer of translated code, which must not fill up with some versions.
 //!
-//! When it is full, QEMU throws away all that it has translated, and the lists of callbacks with it.
-//! Before 8.0 a processor may still have a pointer to such a list, and follows it with the next access
-//! that QEMU makes for it: with several processors QEMU then ends itself (`plugins/core.c`: code that
-//! should not be reached).
+//! When it is full, QEMU discards all translated code, and the lists of callbacks with it. Before
+//! 8.0 a processor may keep a pointer to such a list, and follows it with the next access that QEMU
+//! makes for it: with several processors QEMU then ends itself (`plugins/core.c`: code that should
+//! not be reached).
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,9 +12,9 @@ use crate::clock::symbol;
 
 type GetSize = unsafe extern "C" fn() -> usize;
 
-/// What is left free, more than any block takes.
+/// Bytes kept free, more than any block takes.
 const SPARE_BYTES: usize = 1 << 20;
-/// It is asked with one in so many blocks.
+/// The size is read once in so many blocks.
 const BLOCKS: u32 = 32;
 
 /// QEMU's buffer of translated code.
@@ -26,7 +26,7 @@ pub struct CodeBuffer {
 }
 
 impl CodeBuffer {
-    /// Finds it.
+    /// Finds QEMU's functions.
     pub fn find() -> Result<Self, String> {
         use std::mem::transmute;
         // SAFETY: functions of QEMU without arguments, the same in 4.2 to 10.0.
@@ -39,10 +39,10 @@ impl CodeBuffer {
         Ok(CodeBuffer { size, capacity, blocks: AtomicU32::new(0) })
     }
 
-    /// Another block is about to be translated: the buffer's size where that, or one of the next,
+    /// Before another block is translated: the buffer's size if that block, or one of the next,
     /// could fill it.
     pub fn nearly_full(&self) -> Option<usize> {
-        // One thread translates.
+        // A single thread translates.
         let blocks = self.blocks.load(Ordering::Relaxed).wrapping_add(1);
         self.blocks.store(blocks, Ordering::Relaxed);
         if blocks % BLOCKS != 1 {

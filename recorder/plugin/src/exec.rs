@@ -1,8 +1,8 @@
-//! Goes on recording in a program that the process executes.
+//! Continues a recording in a program that the process executes.
 //!
 //! QEMU would let the kernel execute the new program itself, which ends the recording. So before
-//! it gets that far the process executes QEMU again, with the new program as its argument. Where
-//! that cannot be (no such file, not x86-64), QEMU goes on as it would have.
+//! that the process executes QEMU again, with the new program as its argument. Where that is
+//! impossible (no such file, not x86-64), QEMU goes on as without a recorder.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,13 +15,13 @@ use terrace_recordings::reference::Event;
 use crate::thread::Thread;
 use crate::{maps, qemu};
 
-/// The longest argument that Linux takes (`MAX_ARG_STRLEN`).
+/// Longest argument that Linux accepts (`MAX_ARG_STRLEN`).
 const LONGEST: usize = 128 << 10;
 /// Arguments, at most.
 const MOST: usize = 1 << 20;
 const AT_FDCWD: i32 = -100;
 
-/// What the program asked for; addresses are its own, which are this process's too.
+/// The arguments of the system call; addresses are the program's, which are this process's too.
 pub struct Call {
     /// execveat's folder and flags.
     pub folder: Option<(u64, u64)>,
@@ -33,7 +33,7 @@ pub struct Call {
     pub envp: u64,
 }
 
-/// Executes the program under QEMU; returns only where that cannot be.
+/// Executes the program under QEMU; returns only where that is impossible.
 pub fn execute(thread: &mut Thread, call: Call) {
     let Some(prepared) = prepare(&call) else { return };
     thread.event(Event::Exec);
@@ -111,7 +111,7 @@ fn path(call: &Call) -> Option<PathBuf> {
     Some(path)
 }
 
-/// A list of texts, ended by a null. A null list is an empty one, as for Linux.
+/// A list of strings, ended by a null. A null list is an empty one, as for Linux.
 fn texts(list: u64) -> Option<Vec<CString>> {
     let mut texts = Vec::new();
     if list == 0 {
@@ -147,8 +147,8 @@ fn text(address: u64) -> Option<CString> {
     None
 }
 
-/// Reads the program's memory as far as it is there: a bad address is the program's error, and
-/// the kernel's to report.
+/// Reads the program's memory as far as it is mapped: a bad address is the program's error, and the
+/// kernel's to report.
 fn read(address: u64, into: &mut [u8]) -> usize {
     const PAGE: u64 = 4096;
     let length = into.len().min((PAGE - address % PAGE) as usize);

@@ -1,4 +1,4 @@
-//! The plug-in: what QEMU calls while it executes the recorded program.
+//! The plug-in that QEMU calls while it executes the recorded program.
 //!
 //! **Knows** QEMU's plug-in interface, the filter, the shared memory. **Must not know** files:
 //! the launcher writes them.
@@ -8,14 +8,14 @@
 //! panic.
 //!
 //! - [`qemu`]: QEMU's functions;
-//! - [`thread`]: what is kept per thread, and the path that each reference takes;
+//! - [`thread`]: data of a thread, and the path of each reference;
 //! - [`callbacks`]: the functions that QEMU calls;
 //! - [`nodes`]: in a whole emulated machine instead, accesses by memory node;
-//! - [`timed`]: in one whose clock knows the memory, what everything takes; [`clock`], QEMU's; and
-//!   [`code_buffer`], which must not be full; [`registers`], with which a newer one has page tables;
-//!   [`samples`], of its accesses;
+//! - [`timed`]: the memory clock of a whole emulated machine; [`clock`]: QEMU's clock;
+//!   [`code_buffer`]: its buffer of translated code; [`registers`]: page tables with newer QEMUs;
+//!   [`samples`]: samples of accesses;
 //! - [`system_calls`]: events from system calls;
-//! - [`exec`]: goes on recording in a program that the process executes;
+//! - [`exec`]: continues in a program that the process executes;
 //! - [`maps`]: the process's memory map and command line.
 
 mod callbacks;

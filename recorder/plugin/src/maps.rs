@@ -13,7 +13,7 @@ use crate::thread::{Process, Thread};
 
 const FIRST_OF_QEMU: u64 = 0x5000_0000_0000;
 
-/// Sends the map, and before it the command line, unless that was done.
+/// Sends the map, and before it the command line, unless they were sent.
 pub fn send_first(thread: &mut Thread) {
     let process = thread.process();
     if !process.mapped.swap(true, Ordering::Relaxed) {
@@ -44,7 +44,7 @@ fn command() -> Vec<u8> {
     let (_, program) = arguments();
     let mut command = Vec::new();
     for (i, argument) in program.iter().enumerate() {
-        // The file's name stands in the map.
+        // The map has the file's name.
         if i != 1 {
             command.extend_from_slice(argument);
             command.push(0);

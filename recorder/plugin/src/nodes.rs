@@ -1,9 +1,9 @@
 //! Counts the accesses of a whole emulated machine by memory node, in the shared memory that
 //! `terrace_recorder::nodes` lays out.
 //!
-//! The plug-in interface has no processes and no privilege: programs and kernel are told apart by
-//! the halves of the address space, and a guest says when to count. Addresses are physical as far
-//! as QEMU 7.2 has them: a block of memory's place among all blocks, plus its place in the
+//! The plug-in interface has no processes and no privilege: programs and kernel are distinguished
+//! by the halves of the address space, and a guest marks when to count. Addresses are physical as
+//! far as QEMU 7.2 reports them: a block of memory's place among all blocks, plus its place in the
 //! region around it.
 
 use std::collections::BTreeMap;
@@ -24,11 +24,11 @@ use terrace_recordings::reference::Filter;
 use crate::qemu::{self, Block, Id, MemInfo};
 
 const BASE_PAGE_LOG2: u32 = 12;
-/// Of them, in a huge page.
+/// Base pages in a huge page.
 const BASE_PAGES: usize = 512;
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
-/// Whether counting was asked for and has not ended.
+/// Whether counting has begun and not ended.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 static MACHINE: OnceLock<Machine> = OnceLock::new();
 static TABLE: [AtomicPtr<Processor>; PROCESSORS] =
@@ -44,7 +44,7 @@ struct Machine {
     touched: [[Vec<AtomicU64>; NODES]; 2],
     pages: Option<Pages>,
     apart: Option<Apart>,
-    /// Marks of periods that are left before anything is counted.
+    /// Marks of periods left before counting begins.
     left_out: AtomicU64,
 }
 
@@ -67,10 +67,10 @@ struct Processor {
     second: PrivateCache,
 }
 
-/// Joins the one who started the machine; false when this is not its memory. With a file of `pages`,
-/// it gets a line at each mark with the accesses by huge page; one of `apart` those of programs that
-/// are counted apart, by base page of their addresses. The first `left_out` windows are not counted, and
-/// take less time.
+/// Joins the memory of the starter of the machine; false if it is of another kind. A file of
+/// `pages` gets a line at each mark with the accesses by huge page; a file of `apart` those of
+/// programs with the compatible layout, by base page of their addresses. The first `left_out`
+/// windows are not counted, and take less time.
 pub fn begin(counts: NodeCounts, pages: Option<File>, apart: Option<File>, left_out: u64) -> bool {
     let Some((nodes, filter)) = counts.join() else { return false };
     let Ok(sets) = cache::sets("llc", filter.llc, filter.line_bytes) else { return false };
@@ -94,7 +94,7 @@ pub fn begin(counts: NodeCounts, pages: Option<File>, apart: Option<File>, left_
     MACHINE.set(machine).is_ok()
 }
 
-/// What is called for a block that QEMU translates.
+/// Called for each block that QEMU translates.
 pub extern "C" fn on_translate(_id: Id, block: *mut Block) {
     // SAFETY: QEMU's block is valid during this call, and so are its instructions and their
     // bytes; what is registered is a number, not an address.
@@ -203,7 +203,8 @@ impl Apart {
         }
     }
 
-    /// A list of pages, each its number and what went to each node; and from nothing again.
+    /// Writes a list of pages, each with its number and the accesses to each node; and resets the
+    /// counts.
     fn write(&self) {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let pages = std::mem::take(&mut *pages).into_iter();
@@ -216,7 +217,7 @@ impl Apart {
 }
 
 impl Pages {
-    /// A list of the nodes' lists, and from zero again.
+    /// Writes a list of the nodes' lists, and resets the counts.
     fn write(&self) {
         let list = |node: &Vec<AtomicU64>| {
             let counts = node.iter().map(|n| n.swap(0, Ordering::Relaxed).to_string());
@@ -263,12 +264,12 @@ impl Machine {
         let line = physical >> self.line_shift;
         let misses = self.use_line(processor, &access, line);
         let last = (physical + (1 << size_log2) - 1) >> self.line_shift;
-        // The page after this one may be anywhere.
+        // The next page may be at any address.
         let in_page =
             physical >> BASE_PAGE_LOG2 == (physical + (1 << size_log2) - 1) >> BASE_PAGE_LOG2;
         let more =
             if line != last && in_page { self.use_line(processor, &access, last) } else { 0 };
-        // An access misses once, whatever it spans.
+        // An access counts one miss, also where it spans two lines.
         for level in 0..misses.max(more) {
             let (kind, next) = match level {
                 0 => (Kind::L1Misses, false),
@@ -279,7 +280,7 @@ impl Machine {
         }
     }
 
-    /// Sends a line through the caches; returns how many levels it missed.
+    /// Sends a line through the caches; returns the number of levels it missed.
     fn use_line(&self, processor: &mut Processor, access: &Access, line: u64) -> u32 {
         let Some(missed) = processor.first.use_line(line, access.store) else { return 0 };
         let beyond = filter::second(&mut processor.second, missed);
@@ -308,7 +309,7 @@ impl Machine {
         beyond.miss
     }
 
-    /// Pages touched since the last time, by domain and place: base pages, and huge ones.
+    /// Pages touched since the last call, by domain and place: base pages, and huge ones.
     fn take_pages(&self) -> ([[u64; PLACES]; 2], [[u64; PLACES]; 2]) {
         let (mut base, mut huge) = ([[0; PLACES]; 2], [[0; PLACES]; 2]);
         for (domain, nodes) in self.touched.iter().enumerate() {

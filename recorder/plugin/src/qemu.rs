@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// A plug-in's number.
 pub type Id = u64;
-/// What kind of access; asked with [`qemu_plugin_mem_size_shift`].
+/// Kind of an access; read by [`qemu_plugin_mem_size_shift`].
 pub type MemInfo = u32;
 
-/// A block being translated.
+/// A block under translation.
 #[repr(C)]
 pub struct Block {
     _opaque: [u8; 0],
@@ -22,29 +22,29 @@ pub struct Instruction {
     _opaque: [u8; 0],
 }
 
-/// Where an access went.
+/// Target of an access.
 #[repr(C)]
 pub struct Place {
     _opaque: [u8; 0],
 }
 
-/// What is emulated; its first fields.
+/// Description of the emulation; its first fields.
 #[repr(C)]
 pub struct Info {
     /// "x86_64".
     pub target_name: *const c_char,
-    /// The oldest version of the interface that QEMU takes.
+    /// The oldest version of the interface that QEMU accepts.
     pub oldest_interface: c_int,
-    /// The one that it has.
+    /// The version that it has.
     pub interface: c_int,
 }
 
 /// The version of the interface that QEMU has.
 static INTERFACE: AtomicI32 = AtomicI32::new(1);
-/// From here on the bytes of an instruction are copied.
+/// Since this version QEMU copies the bytes of an instruction.
 const COPIES_BYTES: c_int = 3;
 
-/// QEMU has this version.
+/// Stores QEMU's version of the interface.
 pub fn set_interface(version: c_int) {
     INTERFACE.store(version, Ordering::Relaxed);
 }
@@ -54,7 +54,7 @@ pub fn has_registers() -> bool {
     INTERFACE.load(Ordering::Relaxed) >= COPIES_BYTES
 }
 
-/// Copies an instruction's bytes; how many.
+/// Copies an instruction's bytes; returns how many.
 ///
 /// # Safety
 /// While QEMU translates the instruction's block.
@@ -97,10 +97,10 @@ pub unsafe fn register_block_counter(block: *mut Block, counter: *mut c_void, nu
 
 /// The callback needs no registers.
 pub const NO_REGISTERS: c_int = 0;
-/// Called for loads and stores. Asked for one kind alone, 7.2 calls for the wrong ones too.
+/// Called for loads and stores. With one kind alone, 7.2 calls for the wrong ones too.
 pub const LOADS_AND_STORES: c_int = 3;
 
-/// The one operation that there is without a call.
+/// The only operation without a call.
 const ADD_U64: c_int = 0;
 
 /// Called with the number of the virtual CPU and what was registered.
@@ -120,8 +120,8 @@ unsafe extern "C" {
     pub fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
     /// The virtual address of its first instruction.
     pub fn qemu_plugin_tb_vaddr(block: *const Block) -> u64;
-    /// Takes back everything that was registered, throws away what was translated, and calls back
-    /// while no processor runs.
+    /// Removes everything that was registered, discards translated code, and calls back while no
+    /// processor runs.
     pub fn qemu_plugin_reset(id: Id, cb: extern "C" fn(Id));
     pub fn qemu_plugin_tb_get_insn(block: *const Block, index: usize) -> *mut Instruction;
     pub fn qemu_plugin_register_vcpu_mem_cb(
@@ -161,8 +161,8 @@ unsafe extern "C" {
     pub fn qemu_plugin_path_to_binary() -> *const c_char;
 }
 
-/// log2 of an access's size. Its kind is asked for with each access, too often to call QEMU;
-/// [`knows_kinds`] makes sure that QEMU says the same.
+/// log2 of an access's size. The kind is needed with each access, too often to call QEMU;
+/// [`knows_kinds`] checks that QEMU agrees.
 #[inline(always)]
 pub fn size_log2(info: MemInfo) -> u8 {
     (info >> 4 & 7) as u8
@@ -174,7 +174,7 @@ pub fn is_store(info: MemInfo) -> bool {
     info >> 17 & 1 != 0
 }
 
-/// Whether QEMU understands kinds as the two functions above do.
+/// Whether QEMU encodes kinds as the two functions above assume.
 pub fn knows_kinds() -> bool {
     (0..1 << 18).step_by(1 << 4).all(|info| {
         // SAFETY: functions of the number alone.

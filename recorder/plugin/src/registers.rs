@@ -1,5 +1,5 @@
-//! Registers and memory of an emulated machine, where QEMU lets a plug-in read them (9.0 and later):
-//! the guest's own page tables.
+//! Registers and memory of an emulated machine, where QEMU lets a plug-in read them (9.0 and
+//! later): the guest's page tables.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::clock::symbol;
 use crate::qemu;
 
-/// An array of GLib's, of things or of bytes.
+/// GLib's array, of pointers or of bytes.
 #[repr(C)]
 struct Array {
     data: *mut u8,
@@ -28,7 +28,7 @@ type ReadMemory = unsafe extern "C" fn(u64, *mut Array, usize) -> bool;
 type NewBytes = unsafe extern "C" fn() -> *mut Array;
 type SetSize = unsafe extern "C" fn(*mut Array, u32) -> *mut Array;
 
-/// The root of the page tables, of any processor: QEMU's number for the register.
+/// QEMU's number for the register with the root of the page tables, the same for all processors.
 static ROOT: OnceLock<usize> = OnceLock::new();
 
 /// Reads the guest's page tables.
@@ -37,18 +37,18 @@ pub struct Registers {
     read_register: ReadRegister,
     read_memory: ReadMemory,
     set_size: SetSize,
-    /// GLib's, for answers.
+    /// GLib's array for answers.
     bytes: *mut Array,
 }
 
-/// What a page-table entry leads to: bits 12 to 51.
+/// Address bits of a page-table entry: bits 12 to 51.
 const ADDRESS: u64 = 0x000F_FFFF_FFFF_F000;
 const PRESENT: u64 = 1;
 /// The entry maps a page larger than the smallest.
 const LARGE: u64 = 1 << 7;
 
 impl Registers {
-    /// Finds QEMU's functions, and has QEMU say a processor's registers when it has one.
+    /// Finds QEMU's functions, and registers for the list of a processor's registers.
     pub fn find(id: qemu::Id) -> Result<Self, String> {
         use std::mem::transmute;
         // SAFETY: functions of QEMU (9.0 to 10.0) and GLib with these signatures; the array is GLib's
@@ -97,9 +97,9 @@ impl Registers {
         if read { Some(u64::from_le_bytes(self.take()?)) } else { None }
     }
 
-    /// The physical addresses of the page-table pages that lead to an address, from the leaf's upwards,
-    /// and the level of the leaf. `direct_map`: where the kernel has all memory. Nothing where no page
-    /// is mapped. In a callback of the processor that made the access only.
+    /// The physical addresses of the page-table pages that lead to an address, from the leaf's
+    /// upwards, and the level of the leaf. `direct_map`: start of the kernel's direct map. `None`
+    /// where no page is mapped. In a callback of the processor that made the access only.
     pub fn walk(&self, address: u64, direct_map: u64, levels: usize) -> Option<([u64; 5], usize)> {
         let mut tables = [0; 5];
         let mut table = self.root()?;

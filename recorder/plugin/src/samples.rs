@@ -1,4 +1,4 @@
-//! Where samples of accesses go: a socket of QEMU's own, which the guest has as a port.
+//! Target of samples of accesses: a socket of QEMU's, which the guest has as a port.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -6,12 +6,12 @@ use std::path::Path;
 
 /// The writing end.
 pub struct SamplePort {
-    /// Nothing once it broke.
+    /// `None` after an error.
     socket: Option<UnixStream>,
 }
 
 impl SamplePort {
-    /// Connects to the socket of a character device that QEMU has at this path.
+    /// Connects to the socket of QEMU's character device at this path.
     pub fn connect(path: &Path) -> Result<Self, String> {
         let connect = || {
             let socket = UnixStream::connect(path)?;
@@ -24,8 +24,8 @@ impl SamplePort {
         Ok(SamplePort { socket: Some(socket) })
     }
 
-    /// Writes of these what there is room for. What is left waits in the ring, which loses samples
-    /// once it is full: as long as nobody in the guest reads.
+    /// Writes as many records as there is room for. The rest stays in the ring, which loses samples
+    /// when it is full: while nobody in the guest reads.
     pub fn write(&mut self, records: &mut Vec<u8>) {
         let Some(socket) = &mut self.socket else { return };
         match socket.write(records) {

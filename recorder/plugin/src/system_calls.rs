@@ -42,7 +42,7 @@ pub fn enter(index: u32, number: i64, arguments: [u64; 5]) {
     let [a, b, c, d, e] = arguments;
     thread.arguments = [a, b, c, d];
     thread.drain();
-    // A thread that this call wakes or creates begins no earlier.
+    // Publishes the time: a thread that this call wakes or creates starts no earlier.
     thread.process().shared.publish_time(thread.time());
     match number {
         RT_SIGRETURN => thread.event(Event::SignalReturn),
@@ -55,7 +55,7 @@ pub fn enter(index: u32, number: i64, arguments: [u64; 5]) {
             thread.event(Event::Exit { code: a, process: true });
             maps::send(thread);
         }
-        // What QEMU makes a thread of: it takes vfork for a fork.
+        // Calls for which QEMU makes a thread: it treats vfork as a fork.
         CLONE if a & CLONE_VM != 0 && a & CLONE_VFORK == 0 => {
             SEVERAL_THREADS.store(true, Ordering::Relaxed);
         }

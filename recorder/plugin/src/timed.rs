@@ -1,9 +1,9 @@
-//! In a whole emulated machine: says to a [`TimedMachine`] what the processors do, and moves QEMU's
-//! clock as it says.
+//! The memory clock of a whole emulated machine: reports to a [`TimedMachine`] what the processors
+//! execute, and moves QEMU's clock by its answers.
 //!
 //! QEMU emulates all processors in one thread where its clock counts instructions, so there is one
-//! caller at a time. Until the guest marks the beginning, nothing but the mark is looked for: a boot
-//! runs at full speed. Then QEMU is asked to translate everything anew.
+//! caller at a time. Until the guest marks the beginning, the plug-in looks for marks only: a boot
+//! runs at full speed. Then QEMU translates all code again.
 
 use std::collections::HashSet;
 use std::ffi::{c_uint, c_void};
@@ -27,31 +27,31 @@ use crate::qemu::{self, Block as QemuBlock, Id, MemInfo};
 use crate::registers::Registers;
 use crate::samples::SamplePort;
 
-/// Accesses and blocks go to the machine.
+/// Whether accesses and blocks are reported to the machine.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static TIMED: AtomicPtr<Timed> = AtomicPtr::new(ptr::null_mut());
 static ID: AtomicU64 = AtomicU64::new(0);
 
 struct Timed {
     config: TimedConfig,
-    /// Nothing until it begins.
+    /// `None` until it begins.
     machine: Option<TimedMachine>,
     clock: QemuClock,
-    /// Where each tier's memory is, as this QEMU tells addresses: start and bytes.
+    /// Address range of each tier, as this QEMU reports addresses: start and bytes.
     ranges: Vec<TierRange>,
-    /// Where QEMU lets page tables be read: with what, and where the kernel has all memory.
+    /// If QEMU lets page tables be read: the registers, and the start of the kernel's direct map.
     registers: Option<(Registers, u64)>,
     results: File,
-    /// Samples of accesses, and where they go, where they are wanted.
+    /// Samples of accesses and their target, if requested.
     samples: Option<(Sampling, PathBuf)>,
     port: Option<SamplePort>,
-    /// Where it must not be full.
+    /// Set where the buffer must not fill up.
     code: Option<CodeBuffer>,
     blocks: HashSet<&'static Block>,
     sites: HashSet<&'static Site>,
 }
 
-/// What one plug-in instance has.
+/// The data of the plug-in instance.
 ///
 /// # Safety
 /// To be called from QEMU's callbacks only, and the result dropped before the callback returns.
@@ -61,9 +61,8 @@ unsafe fn timed() -> Option<&'static mut Timed> {
     unsafe { TIMED.load(Ordering::Relaxed).as_mut() }
 }
 
-/// Makes ready what [`on_translate`] needs. A machine of this plan, whose figures go to this file, a
-/// line at each mark, and its samples to the socket at this path; `once`: QEMU must not throw away
-/// what it has translated.
+/// Prepares [`on_translate`] for a machine of this plan. A line of figures goes to the file at each
+/// mark, samples go to the socket at this path. `once`: QEMU must not discard translated code.
 pub fn begin(
     id: Id,
     plan: ClockPlan,
@@ -97,7 +96,7 @@ pub fn begin(
     Ok(())
 }
 
-/// One of each value, for good: blocks are translated again and again.
+/// Keeps one copy of each value for good: blocks are translated again and again.
 fn kept<T: Hash + Eq>(values: &mut HashSet<&'static T>, value: T) -> &'static T {
     if let Some(kept) = values.get(&value) {
         return kept;
@@ -107,7 +106,7 @@ fn kept<T: Hash + Eq>(values: &mut HashSet<&'static T>, value: T) -> &'static T 
     kept
 }
 
-/// What is called for a block that QEMU translates.
+/// Called for each block that QEMU translates.
 pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
     let active = ACTIVE.load(Ordering::Relaxed);
     // SAFETY: QEMU's block is valid during this call, and so are its instructions and their bytes;
@@ -149,10 +148,10 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
         for (at, (site, effect)) in flow.sites.into_iter().zip(flow.effects).enumerate() {
             let data = ptr::from_ref(kept(&mut timed.sites, site)).cast_mut().cast();
             let (flags, kinds) = (qemu::NO_REGISTERS, qemu::LOADS_AND_STORES);
-            // QEMU before 8.0 keeps a pointer to the callbacks of accesses made in its own functions
-            // past an instruction of these that ends its block, and follows it with the next
-            // interrupt of the processor: also when a full buffer of blocks was thrown away since.
-            // There are other ways to that (see `code_buffer`).
+            // QEMU before 8.0 keeps a pointer to the callbacks of accesses made in its own
+            // functions past such an instruction that ends its block, and follows it with the next
+            // interrupt of the processor: also when the full code buffer was discarded meanwhile.
+            // Other cases are in `code_buffer`.
             if !flow.of_system[at] {
                 let instruction = instruction(at);
                 qemu::qemu_plugin_register_vcpu_mem_cb(instruction, on_access, flags, kinds, data);
@@ -170,7 +169,7 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
     }
 }
 
-/// Calls with the machine and QEMU's clock, where there is such a processor and time is kept.
+/// Calls with the machine and QEMU's clock, if there is such a processor and time is modelled.
 #[inline(always)]
 fn with(index: c_uint, call: impl FnOnce(&mut TimedMachine, &QemuClock, usize)) {
     if !ACTIVE.load(Ordering::Relaxed) {
@@ -231,7 +230,7 @@ extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, site: *mut c
     let access = Access { address, size: 1 << qemu::size_log2(info), store: qemu::is_store(info) };
     // SAFETY: what `on_translate` registered, which is never freed.
     let site = unsafe { &*site.cast::<Site>() };
-    // Through a device one processor wakes another.
+    // An access to a device may wake another processor.
     if !machine.access_walked(cpu, site, access, place, walk) && machine.processors() > 1 {
         timed.clock.end_slice(index);
     }
@@ -271,17 +270,18 @@ extern "C" fn on_mark(_index: c_uint, mark: *mut c_void) {
     }
     match mark {
         Mark::Begin if timed.machine.is_none() => {
-            // SAFETY: QEMU's function; what it calls then lives as long as QEMU.
+            // SAFETY: QEMU's function; its callback lives as long as QEMU.
             unsafe { qemu::qemu_plugin_reset(ID.load(Ordering::Relaxed), on_begin) };
         }
-        // What is translated stays. QEMU before 8.0 keeps a pointer to the callbacks of accesses of
-        // the block that ran last and uses it for an interrupt's own, also once they are freed.
+        // Translated code stays. QEMU before 8.0 keeps a pointer to the callbacks of accesses of
+        // the block that ran last and uses it for an interrupt's own accesses, even after they are
+        // freed.
         Mark::End => ACTIVE.store(false, Ordering::Relaxed),
         _ => {}
     }
 }
 
-/// No processor runs, and all that was translated is thrown away.
+/// No processor runs, and all translated code is discarded.
 extern "C" fn on_begin(id: Id) {
     // SAFETY: in a callback.
     if let Some(timed) = unsafe { timed() } {
@@ -332,7 +332,7 @@ impl Timed {
     }
 }
 
-/// Processor time that QEMU has taken of its host.
+/// Processor time of the host that QEMU has used.
 fn host_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: it is written to only.
@@ -340,7 +340,7 @@ fn host_cpu_ns() -> u64 {
     if failed == 0 { time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 } else { 0 }
 }
 
-/// Ends QEMU: a machine whose clock is wrong is worse than none.
+/// Ends QEMU: a wrong clock is worse than no machine.
 fn fail(message: &str) {
     eprintln!("terrace recorder: {message}");
     std::process::exit(1);

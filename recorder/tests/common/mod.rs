@@ -1,6 +1,6 @@
-//! What the tests share: the plug-in, options, small programs.
+//! Shared parts of the tests: the plug-in, options, small programs.
 
-// Each test file is a program of its own and uses a part.
+// Each test file is a program of its own and uses some of it.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use terrace_recorder::Options;
 use terrace_recorder::launch::default_filter;
 use terrace_recordings::reference::{Filter, Level};
 
-/// The plug-in, built beside this test; nothing where QEMU is missing.
+/// The plug-in, built beside this test; `None` where QEMU is missing.
 pub fn plugin() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     BUILT
