@@ -50,7 +50,8 @@ impl Instruction {
         bytes
     }
 
-    /// From the bytes of a record; `None` where a flag is neither 0 nor 1: the bytes are no record.
+    /// From the bytes of a record; `None` if a flag is neither 0 nor 1, because then the bytes are
+    /// no record.
     pub fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
         let number = |at: usize| {
             let mut number = [0; 8];

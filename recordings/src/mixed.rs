@@ -9,21 +9,21 @@ pub struct MixedRun {
     pub took_ps: u64,
 }
 
-/// Shares of slow reads outside of these show nothing: too few reads were slow, or too few fast.
+/// Shares of slow reads outside this range are not used: too few reads were slow, or too few fast.
 const TELLING: std::ops::RangeInclusive<f64> = 0.005..=0.95;
 /// Exponents of single runs are held in these bounds.
 const EXPONENTS: std::ops::RangeInclusive<f64> = 0.5..=10.0;
 
-/// Of the time that an interval takes longer with all of its reads slow, the part that it takes
-/// longer with a share of them slow.
+/// Of the extra time of an interval with all of its reads slow, the part that it has with a share
+/// of them slow.
 ///
-/// A group of reads that are waited for together is as slow as its slowest. Were all groups alike,
-/// of `n` reads, and each read slow with the same chance, a share `s` would cost the part
-/// `1 - (1 - s)^n`. They are not alike, and where all is slow it is bandwidth that bounds: the first
-/// slow reads cost several times their share, and the later ones little. So the exponent is measured
-/// at several shares. In the logarithms of what is left, `-ln(1 - part)` over `-ln(1 - s)`, that
-/// formula is a straight line through nothing; between measured shares the curve is straight there,
-/// and past the last it is the line through nothing and it.
+/// A group of overlapping reads takes as long as its slowest. If all groups had `n` reads, and each
+/// read were slow with the same probability, a share `s` would cost the part `1 - (1 - s)^n`.
+/// Groups differ, and with all memory slow the bandwidth limits: the first slow reads cost several
+/// times their share, and the later ones little. So the exponent is measured at several shares. In
+/// logarithms of the remainders, `-ln(1 - part)` over `-ln(1 - s)`, the formula is a straight line
+/// through the origin; the curve is linear between measured shares, and beyond the last it is the
+/// line through the origin and that one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
     /// (`-ln(1 - s)`, `-ln(1 - part)`), ascending in both.
@@ -48,7 +48,7 @@ impl Curve {
             }
         }
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        // More slow reads never cost less: noise of single runs is evened out.
+        // More slow reads never cost less: this removes noise of single runs.
         let mut most = 0.0f64;
         for point in &mut points {
             most = most.max(point.1);
@@ -109,8 +109,8 @@ mod tests {
         let curve = Curve::new(1000, 3000, &[MixedRun { slow_ppm: 500_000, took_ps: 2500 }]);
         assert!((curve.part(0.25) - (1.0 - 0.75f64.powi(2))).abs() < 1e-12);
         assert!((curve.least_exponent() - 2.0).abs() < 1e-12);
-        // All or nothing slow shows nothing, nor does a program that slow memory does not slow
-        // down.
+        // Runs with all or no reads slow are not used, nor those of a program that slow memory does
+        // not slow down.
         for (slow_ppm, slow_ps) in [(1_000_000, 3000), (0, 3000), (500_000, 1005)] {
             let curve = Curve::new(1000, slow_ps, &[MixedRun { slow_ppm, took_ps: 1004 }]);
             assert_eq!(curve.part(0.3), 1.0 - 0.7f64.powf(1.0));

@@ -1,10 +1,10 @@
 //! Records of sampled memory accesses, as Linux writes them into the ring of a perf event
 //! (`PERF_RECORD_SAMPLE` and its like in include/uapi/linux/perf_event.h).
 //!
-//! A [`RecordReader`] takes them from a stream of bytes that may be cut anywhere: a ring, or a port of
-//! a virtual machine. Nothing in a stream makes it panic or keep more than a record. A header that
-//! cannot be one ends the step: what follows is left out, and counted, until the next record that is
-//! one beyond doubt.
+//! A [`RecordReader`] takes them from a stream of bytes that may be cut anywhere: a ring, or a port
+//! of a virtual machine. No stream makes it panic or keep more than a record. After an impossible
+//! header the reader is out of step: bytes are skipped, and counted, until the next record with an
+//! unambiguous header.
 
 /// Fields of a sample that have a fixed size, in the order in which they are written.
 const FIELDS: [u64; 17] = [
@@ -35,9 +35,9 @@ pub const TID: u64 = 1 << 1;
 pub const TIME: u64 = 1 << 2;
 /// `PERF_SAMPLE_ADDR`: virtual address of the access.
 pub const ADDR: u64 = 1 << 3;
-/// `PERF_SAMPLE_WEIGHT`: what the access took.
+/// `PERF_SAMPLE_WEIGHT`: cost of the access.
 pub const WEIGHT: u64 = 1 << 14;
-/// `PERF_SAMPLE_DATA_SRC`: where the data came from.
+/// `PERF_SAMPLE_DATA_SRC`: source of the data.
 pub const DATA_SRC: u64 = 1 << 15;
 /// `PERF_SAMPLE_PHYS_ADDR`: physical address of the access.
 pub const PHYS_ADDR: u64 = 1 << 19;
@@ -52,11 +52,11 @@ const DATA_PAGE_SIZE: u64 = 1 << 22;
 const CODE_PAGE_SIZE: u64 = 1 << 23;
 const WEIGHT_STRUCT: u64 = 1 << 24;
 
-/// What samples of memory accesses have in this project, from every source.
+/// Fields of samples of memory accesses in this project, from every source.
 pub const SAMPLE_TYPE: u64 = TID | TIME | ADDR | WEIGHT | DATA_SRC | PHYS_ADDR;
 
 const HEADER_BYTES: usize = 8;
-/// The most that `sample_id` adds behind a record, and some more.
+/// More than `sample_id` adds to a record.
 const TRAILER_BYTES: usize = 64;
 
 const LOST: u32 = 2;
@@ -64,24 +64,24 @@ const THROTTLE: u32 = 5;
 const UNTHROTTLE: u32 = 6;
 const SAMPLE: u32 = 9;
 const LOST_SAMPLES: u32 = 13;
-/// No kernel has records of a higher type yet.
+/// No kernel has records of a higher type.
 const HIGHEST: u32 = 64;
 
-/// `PERF_RECORD_MISC_KERNEL` and `_USER`, of the bits that say in which mode the processor was.
+/// `PERF_RECORD_MISC_KERNEL` and `_USER`, of the bits with the mode of the processor.
 const MISC_MODE: u16 = 7;
 const MISC_KERNEL: u16 = 1;
 const MISC_USER: u16 = 2;
 /// `PERF_RECORD_MISC_EXACT_IP`, and above it those of other records.
 const MISC_SAMPLE: u16 = MISC_MODE | 1 << 14;
 
-/// Which fields a sample has: `sample_type` of the event.
+/// The fields of a sample: `sample_type` of the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleFormat {
     sample_type: u64,
 }
 
 impl SampleFormat {
-    /// A format of fields of a fixed size; nothing where there are others.
+    /// A format of fields of a fixed size; `None` if there are others.
     pub fn new(sample_type: u64) -> Option<Self> {
         let known = FIELDS.iter().fold(0, |all, field| all | field);
         (sample_type & !known == 0).then_some(SampleFormat { sample_type })
@@ -107,7 +107,7 @@ impl SampleFormat {
     }
 }
 
-/// Where the data of a sampled access came from: `union perf_mem_data_src`.
+/// Source of the data of a sampled access: `union perf_mem_data_src`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DataSource(pub u64);
 
@@ -150,12 +150,12 @@ impl DataSource {
         DataSource(op | level | remote | unknown)
     }
 
-    /// Whether it was a store, and not a load.
+    /// Whether the access was a store, not a load.
     pub fn is_store(self) -> bool {
         self.0 & OP_STORE != 0
     }
 
-    /// The memory that served it; nothing where a cache did, or where it is not known.
+    /// The memory that served the access; `None` if a cache did, or if it is unknown.
     pub fn memory(self) -> Option<MemoryLevel> {
         let levels = self.0 >> LEVEL & 0x3fff;
         let number = self.0 >> LEVEL_NUMBER & 0xf;
@@ -174,19 +174,19 @@ impl DataSource {
 /// A sampled access of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemorySample {
-    /// Process, where the source knows processes.
+    /// Process, if the source knows processes.
     pub pid: Option<u32>,
-    /// When, by the clock of the source.
+    /// Time, by the clock of the source.
     pub time_ns: u64,
-    /// Virtual address, where it is known.
+    /// Virtual address, if known.
     pub address: Option<u64>,
-    /// Physical address, where it is known.
+    /// Physical address, if known.
     pub physical: Option<u64>,
-    /// What it took from dispatch to completion, in cycles; 0: not known.
+    /// Cycles from dispatch to completion; 0 if unknown.
     pub weight_cycles: u64,
-    /// Where the data came from.
+    /// Source of the data.
     pub source: DataSource,
-    /// Whether the kernel made it, and no program.
+    /// Whether the kernel made the access, not a program.
     pub kernel: bool,
 }
 
@@ -211,7 +211,7 @@ fn put_header(out: &mut Vec<u8>, kind: u32, misc: u16, words: usize) {
     out.extend(((HEADER_BYTES + 8 * words) as u16).to_le_bytes());
 }
 
-/// A process that is not known, as the kernel writes one that has ended.
+/// An unknown process; the kernel writes so for one that has ended.
 const NO_PROCESS: u32 = u32::MAX;
 
 /// Writes a sample with the fields of [`SAMPLE_TYPE`].
@@ -234,14 +234,14 @@ pub fn put_sample(out: &mut Vec<u8>, sample: &MemorySample) {
     }
 }
 
-/// Writes that so many samples were lost.
+/// Writes a record of lost samples.
 pub fn put_lost(out: &mut Vec<u8>, count: u64) {
     put_header(out, LOST, 0, 2);
     out.extend(0u64.to_le_bytes());
     out.extend(count.to_le_bytes());
 }
 
-/// Writes that samples stop, or go on.
+/// Writes that samples are throttled, or taken again.
 pub fn put_throttle(out: &mut Vec<u8>, time_ns: u64, throttled: bool) {
     put_header(out, if throttled { THROTTLE } else { UNTHROTTLE }, 0, 3);
     for word in [time_ns, 0, 0] {
@@ -249,25 +249,25 @@ pub fn put_throttle(out: &mut Vec<u8>, time_ns: u64, throttled: bool) {
     }
 }
 
-/// What a reader has seen.
+/// Counts of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecordCounts {
     /// Samples.
     pub samples: u64,
     /// Samples that were lost before they could be read, as their source reports.
     pub lost: u64,
-    /// Times that the source stopped for too many samples.
+    /// Times that the source was throttled.
     pub throttled: u64,
     /// Other records.
     pub others: u64,
-    /// Places at which no record was where one should be.
+    /// Places without a valid record.
     pub malformed: u64,
-    /// Bytes that were left out there.
+    /// Bytes skipped there.
     pub skipped_bytes: u64,
 }
 
 impl RecordCounts {
-    /// Adds what another reader has seen.
+    /// Adds the counts of another reader.
     pub fn add(&mut self, other: &RecordCounts) {
         self.samples += other.samples;
         self.lost = self.lost.saturating_add(other.lost);
@@ -278,12 +278,12 @@ impl RecordCounts {
     }
 }
 
-/// Takes records from a stream.
+/// Reads records from a stream.
 #[derive(Debug, Clone)]
 pub struct RecordReader {
     format: SampleFormat,
     counts: RecordCounts,
-    /// What is not a whole record yet.
+    /// Bytes that are no whole record yet.
     rest: Vec<u8>,
     /// Whether the last bytes were a record.
     in_step: bool,
@@ -300,7 +300,7 @@ impl RecordReader {
         self.counts
     }
 
-    /// Takes bytes in and gives every record that they complete.
+    /// Takes bytes and passes on every record that they complete.
     pub fn push(&mut self, bytes: &[u8], mut take: impl FnMut(Record)) {
         self.rest.extend_from_slice(bytes);
         let rest = std::mem::take(&mut self.rest);
@@ -335,7 +335,7 @@ impl RecordReader {
             LOST => behind(24),
             THROTTLE | UNTHROTTLE => behind(32),
             LOST_SAMPLES => behind(16),
-            // Where records were missing, what follows is no proof of one.
+            // Out of step, a common type is no proof of a record.
             1..=HIGHEST => self.in_step && size >= HEADER_BYTES,
             _ => false,
         };

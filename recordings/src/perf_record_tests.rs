@@ -116,7 +116,7 @@ fn what_is_damaged_is_counted_and_the_next_record_is_found() {
         let (records, counts) = read(&bytes);
         assert_eq!(counts.malformed, 1, "{damage:?}");
         assert!(counts.skipped_bytes > 0);
-        // A cut record ends in the next one's beginning, which then is none.
+        // A cut record ends inside the next one, which is then invalid.
         assert_eq!(records.len(), 3, "{damage:?}");
         assert_eq!(records.last(), Some(&Record::Sample(sample())));
     }

@@ -33,7 +33,7 @@ pub struct ReferenceSurvey {
     pub stores: u64,
     /// Fetches of instructions; recorders leave these out.
     pub fetches: u64,
-    /// Lines that left the caches changed.
+    /// Dirty lines that left the caches.
     pub write_backs: u64,
     /// References that could not be recorded.
     pub lost: u64,

@@ -1,5 +1,5 @@
-//! Importers and exporters: totals are the source tool's own, what is written reads back, cut and
-//! hostile files end in one line and leave nothing.
+//! Importers and exporters: totals equal the source tool's own, written files can be read again,
+//! cut and hostile files end in one line and leave nothing.
 
 use std::io::{self, Cursor, Read, Write};
 use std::path::Path;

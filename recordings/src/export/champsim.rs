@@ -3,8 +3,8 @@
 //! An instruction's loads and stores are in its record, those beyond four and two in records that
 //! follow it. Instructions without references are records without addresses, so that ChampSim
 //! counts as many as the program executed; where the recording does not have the addresses of
-//! instructions, they get addresses of a loop of 16 KB. Registers and branches are not known and
-//! left 0.
+//! instructions, they get addresses of a loop of 16 KB. Registers and branches are unknown and left
+//! 0.
 
 use super::{ExportError, ExportFormat, ExportOptions, Exported, Recording, Target};
 use crate::champsim::Instruction;
@@ -16,7 +16,7 @@ pub(super) static FORMAT: ExportFormat = ExportFormat {
     run,
 };
 
-/// Instructions between two references beyond which something is wrong with the recording.
+/// More instructions than this between two references mean a damaged recording.
 const MOST_BETWEEN: u64 = 1 << 32;
 
 fn run(

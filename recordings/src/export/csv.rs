@@ -124,7 +124,7 @@ fn periods<R: std::io::Read>(
     Ok(Exported { counts: vec![("rows", rows), ("periods", scans)], notes })
 }
 
-/// A group's name, should it have what CSV would have to quote.
+/// A group's name without characters that CSV would have to quote.
 fn one_word(name: &str) -> String {
     name.chars().map(|c| if c == ',' || c == '"' || c.is_control() { '_' } else { c }).collect()
 }

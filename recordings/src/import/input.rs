@@ -81,8 +81,8 @@ impl Input {
         Ok(begin)
     }
 
-    /// The rest is compressed by zlib (RFC 1950), whose two bytes of header other formats have too:
-    /// only the caller can know.
+    /// Decompresses the rest by zlib (RFC 1950). Other formats begin with the same two bytes, so
+    /// the caller decides.
     pub(super) fn inflate(&mut self) {
         let rest = std::mem::replace(&mut self.from, buffered(Box::new(io::empty()), &self.cut));
         self.from = buffered(Box::new(flate2::bufread::ZlibDecoder::new(rest)), &self.cut);
@@ -180,7 +180,7 @@ impl Input {
     }
 }
 
-/// For parsers that read by themselves.
+/// For parsers that read bytes themselves.
 impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let n = self.from.read(buffer)?;

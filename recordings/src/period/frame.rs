@@ -1,5 +1,5 @@
-//! The frames of a period recording as values and as bytes. Both directions keep, for each
-//! group, the scan before, against which the next is stated.
+//! The frames of a period recording as values and as bytes. Encoder and decoder keep, for each
+//! group, the scan before, relative to which the next is stored.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ const ENDED: u8 = 6;
 
 /// The layout follows.
 const WITH_LAYOUT: u8 = 1;
-/// The bits are what changed since the scan before.
+/// The bits are the changes since the scan before.
 const CHANGED_BITS: u8 = 2;
 /// The frames follow.
 const WITH_FRAMES: u8 = 4;
@@ -35,7 +35,7 @@ const SAME_FRAMES: u8 = 8;
 const WITH_COUNTERS: u8 = 16;
 /// The pages on the kernel's active lists follow.
 const WITH_ACTIVE: u8 = 32;
-/// How often accessed bits were set follows.
+/// The numbers of samples with accessed bits set follow.
 const WITH_COUNTS: u8 = 64;
 
 /// A decision read back: the name of the applied policy is owned, not static.
@@ -103,7 +103,7 @@ pub enum Frame {
 }
 
 impl Frame {
-    /// The group it is of.
+    /// Number of its group.
     pub fn group(&self) -> usize {
         match self {
             Frame::Lost { group, .. }
@@ -248,7 +248,7 @@ pub(crate) fn put_layout(out: &mut Vec<u8>, layout: &Layout) {
     }
 }
 
-/// Neighbours in virtual memory are often neighbours in physical memory: that takes a byte.
+/// Neighbours in virtual memory are often neighbours in physical memory: these take one byte.
 fn put_frames(out: &mut Vec<u8>, frames: &[u64]) {
     let mut next = 0u64;
     for &frame in frames {
@@ -362,10 +362,10 @@ fn put_features(out: &mut Vec<u8>, features: &Features) {
 #[derive(Debug)]
 pub(super) struct Decoder {
     page_sizes: Vec<PageSize>,
-    /// Of the content: what frames hold.
+    /// Version of the content.
     version: u32,
     before: Vec<Option<Before>>,
-    /// Whether `before` is of the chunk being read: bits may then be stated against it.
+    /// Whether `before` belongs to the chunk being read: bits may then be relative to it.
     in_chunk: Vec<bool>,
 }
 
@@ -469,7 +469,7 @@ impl Decoder {
 }
 
 fn take_frames(from: &mut Cursor<'_>, pages: usize) -> Result<Arc<[u64]>, Malformed> {
-    // Each takes a byte at least: never more memory than the bytes at hand can fill.
+    // Each takes at least a byte: never more memory than the bytes at hand can fill.
     let mut frames = Vec::with_capacity(pages.min(from.remaining()));
     let mut next = 0u64;
     for _ in 0..pages {

@@ -1,19 +1,18 @@
-//! The period recording (`.trec`): what an engine observed, decided and did, group by group and
-//! period by period. One recording serves every policy: its accessed bits drive the simulated
-//! machine ([`RecordingSource`]), and a policy under replay must make its decisions again.
+//! The period recording (`.trec`): the scans, decisions and outcomes of an engine, group by group
+//! and period by period. One recording serves every policy: its accessed bits drive the simulated
+//! machine ([`RecordingSource`]), and a replayed policy must make the recorded decisions again.
 //!
-//! On the [`container`](crate::container), content `period`, version 5. Chunks of kind `PERD`
-//! hold frames; each begins afresh, so that any of them can be read without those before it:
-//! the first scan of a group in a chunk states its layout and its bits, those after it state
-//! the layout only when it changed and the bits as what changed since the scan before.
-//! A chunk is written every [`PERIODS_PER_CHUNK`] periods, or [`CHUNK_BYTES`] of frames, so a
-//! killed writer loses no more than that.
+//! On the [`container`](crate::container), content `period`, version 5. Chunks of kind `PERD` hold
+//! frames; each can be read without those before it: the first scan of a group in a chunk states
+//! its layout and its bits, those after it state the layout only when it changed and the bits as
+//! what changed since the scan before. A chunk is written every [`PERIODS_PER_CHUNK`] periods, or
+//! [`CHUNK_BYTES`] of frames, so a killed writer loses no more than that.
 //!
 //! ```text
 //! frame    = code:byte group:number rest
 //! lost     = 1 group periods reason:text
 //! scan     = 2 group period lost_periods flags:byte [layout] accessed:bits fast:bits [frames]
-//!            [active:bits] [counts] [measures]
+//!            [active:bits] [counts] [counters]
 //! budget   = 3 group period fast_pages moved_pages
 //! decision = 4 group period applied:text features promotions demotions exchanges sizes
 //! outcome  = 5 group period promoted demoted exchanged operations failures
@@ -21,11 +20,10 @@
 //! ```
 //!
 //! `number` is in 7-bit groups, `text` has its length before it, ranges are stored by their
-//! distance
-//! distance from the one that follows the frame before. Counts are those of the samples of accessed
-//! bits in the period: their number and interval, then one for each accessed page.
+//! distance from the range before. Counts are those of the samples of accessed bits in the period:
+//! their number and interval, then one for each accessed page.
 //!
-//! Version 1 had no frames, no sizes of operations and no count of them, version 2 no measures,
+//! Version 1 had no frames, no sizes of operations and no count of them, version 2 no counters,
 //! version 3 no active pages, version 4 no counts; they are still read.
 
 mod frame;
@@ -57,8 +55,8 @@ pub const CHUNK_BYTES: usize = 4 << 20;
 pub const CONTENT: &str = "period";
 /// The version of the content that this module writes and reads.
 pub const CONTENT_VERSION: u32 = 5;
-/// What the experiment's name begins with in recordings that terraced keeps of its groups: the last
-/// scans of one group, over restarts.
+/// Prefix of the experiment's name in recordings that terraced keeps of its groups: the last scans
+/// of one group, over restarts.
 pub const HISTORY: &str = "terraced state";
 const CHUNK: ChunkKind = ChunkKind::new(b"PERD");
 

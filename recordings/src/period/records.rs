@@ -53,7 +53,7 @@ pub struct Records<R> {
     reader: PeriodReader<R>,
     open: Vec<Option<PeriodRecord>>,
     ready: VecDeque<Record>,
-    /// The input is at its end, perhaps because of this.
+    /// Set at the end of the input, with the error that ended it, if any.
     end: Option<Option<RecordingError>>,
 }
 
@@ -73,12 +73,12 @@ impl<R: Read> Records<R> {
         self.reader.truncation()
     }
 
-    /// The period of this group that is being put together is complete.
+    /// Completes the period of this group that is being assembled.
     fn close(&mut self, group: usize) {
         self.ready.extend(self.open[group].take().map(|r| Record::Period(Box::new(r))));
     }
 
-    /// The record that a frame of this period belongs to; none where the chunk with its scan was
+    /// The record of this period to which a frame belongs; `None` if the chunk with its scan was
     /// skipped.
     fn open(&mut self, group: usize, period: u64) -> Option<&mut PeriodRecord> {
         self.open[group].as_mut().filter(|r| r.scan.period == period)

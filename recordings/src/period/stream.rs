@@ -1,5 +1,5 @@
 //! Scans one by one, each with its budget, for a process that decides elsewhere: the frames of a
-//! recording of one group, without the container. Each states only what changed since the scan
+//! recording of one group, without the container. Each holds only the changes since the scan
 //! before, so every message has to arrive, in order.
 //!
 //! ```text
@@ -23,7 +23,7 @@ impl Default for ScanEncoder {
 }
 
 impl ScanEncoder {
-    /// The message of a scan and of what its plan may use.
+    /// The message of a scan and the budget of its plan.
     pub fn encode(&mut self, scan: &Scan, budget: &Budget) -> Vec<u8> {
         let mut message = Vec::new();
         put_number(&mut message, scan.layout.page_size().bytes());
@@ -38,8 +38,7 @@ impl ScanEncoder {
 pub struct ScanDecoder(Option<(PageSize, Decoder)>);
 
 impl ScanDecoder {
-    /// The scan of a message, with its budget. An error is of the message; nothing that follows can be
-    /// read then.
+    /// The scan of a message, with its budget. After an error no later message can be read.
     pub fn decode(&mut self, message: &[u8]) -> Result<(Scan, Budget), String> {
         self.decoded(message).map_err(|Malformed(fault)| fault)
     }

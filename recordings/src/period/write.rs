@@ -113,7 +113,7 @@ impl<W: Write> PeriodWriter<W> {
         Ok(())
     }
 
-    /// The four above, of one period.
+    /// Scan, budget, decision and outcome of one period.
     pub fn period(
         &mut self,
         group: usize,
@@ -143,7 +143,7 @@ impl<W: Write> PeriodWriter<W> {
         Ok(())
     }
 
-    /// Writes out the pending frames; no later death of the program can take them back.
+    /// Writes the pending frames to the file; they survive the death of the program.
     pub fn flush(&mut self) -> Result<(), RecordingError> {
         if self.pending.is_empty() {
             return Ok(());
@@ -191,8 +191,8 @@ impl<W: Write> PeriodWriter<W> {
 
 impl<W: Write> Drop for PeriodWriter<W> {
     fn drop(&mut self) {
-        // After `finish` there is nothing left to write; before it, an error here can only mean
-        // that less was saved.
+        // After `finish` nothing is pending; before it, an error here means only that less was
+        // saved.
         let _ = self.flush();
     }
 }

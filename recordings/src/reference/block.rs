@@ -9,10 +9,10 @@
 //!
 //! `time` is the time since the record before, 15 meaning 15 and the number that follows. The
 //! signed number of a reference is the distance in bytes from the reference before, that of a
-//! write-back the distance in units of 16 bytes from the write-back before: lines that leave are
-//! as far apart as lines that came, however both kinds alternate. All begin at the block's head,
-//! addresses with 0. The first argument of a fetch is a signed number
-//! too: the distance from the end of the instruction before.
+//! write-back the distance in units of 16 bytes from the write-back before: evicted lines are as
+//! far apart as lines that were filled, however both kinds alternate. All begin at the block's
+//! head, addresses with 0. The first argument of a fetch is a signed number too: the distance from
+//! the end of the instruction before.
 //!
 //! The encoder writes into a fixed array without allocating: it runs inside the program that is
 //! recorded, once per reference.
@@ -207,9 +207,9 @@ impl Decoder {
         }
     }
 
-    /// A reference before `limit` as nearly all are: less than 15 instructions after the one
-    /// before, in no more than nine bytes and not among the last of the block. Nothing has happened
-    /// if it is another.
+    /// A reference before `limit` of the usual form: less than 15 instructions after the one
+    /// before, in no more than nine bytes and not among the last of the block. `None`, without
+    /// effect, for another.
     #[inline(always)]
     pub(super) fn short_reference(&mut self, limit: u64) -> Option<(u64, u64, Reference)> {
         let nine: &[u8; 9] = self.bytes.get(self.at..)?.first_chunk()?;

@@ -23,8 +23,8 @@ struct Open {
     time: u64,
 }
 
-/// Builds a recording in which time is the number of instructions, or whatever else the importer
-/// counts: both advance together. Memory: some blocks.
+/// Builds a recording in which time is the number of instructions, or another count of the
+/// importer: both advance together. Memory: some blocks.
 pub struct ReferenceBuilder<W: Write> {
     writer: ReferenceWriter<W>,
     name: String,
@@ -53,8 +53,8 @@ impl<W: Write> ReferenceBuilder<W> {
         self.streams.len()
     }
 
-    /// A load or store. Times of a stream do not run backwards: one that would counts as the
-    /// time before.
+    /// A load or store. Times of a stream do not run backwards: an earlier time counts as the time
+    /// before.
     pub fn reference(
         &mut self,
         stream: u32,
@@ -123,7 +123,7 @@ impl<W: Write> ReferenceBuilder<W> {
     fn flush(&mut self) -> Result<(), RecordingError> {
         for open in self.streams.values_mut().filter(|open| !open.bytes.is_empty()) {
             self.writer.block(open.head, &open.bytes)?;
-            // Not kept: many streams would each hold a block's memory.
+            // Not kept: each of many streams would hold a block's memory.
             open.bytes = Vec::new();
         }
         self.held = 0;

@@ -99,7 +99,7 @@ pub struct Header {
     pub base_page_bytes: u64,
     /// Size of a huge page.
     pub huge_page_bytes: u64,
-    /// Lines that leave the caches changed were recorded too, as [`Record::WriteBack`].
+    /// Dirty lines that leave the caches were recorded too, as [`Record::WriteBack`].
     #[serde(default)]
     pub write_backs: bool,
     /// Program and version.
@@ -126,10 +126,9 @@ impl Reference {
     }
 }
 
-/// A line that was changed since it was filled leaves the caches: [`Filter::line_bytes`] bytes are
-/// written to the level beyond the recorded one. No load or store of the program: a consumer of the
-/// program's own references skips it. It is in the stream, and at the place, of the reference that
-/// evicted the line.
+/// A dirty line leaves the caches: [`Filter::line_bytes`] bytes are written to the level beyond the
+/// recorded one. No load or store of the program: a consumer of the program's own references skips
+/// it. It is in the stream, and at the place, of the reference that evicted the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WriteBack {
     /// Virtual address of its first byte.
@@ -243,7 +242,7 @@ pub enum Event {
 pub enum Record {
     /// A load or store.
     Reference(Reference),
-    /// A changed line that left the caches.
+    /// A dirty line that left the caches.
     WriteBack(WriteBack),
     /// Any other event.
     Event(Event),
@@ -283,15 +282,15 @@ pub struct Ending {
     pub exit_code: Option<i32>,
     /// Or the signal that ended it.
     pub signal: Option<i32>,
-    /// Processes that something killed: the last few references of each, up to about a thousand
-    /// that had not been through the caches, are not in the recording.
+    /// Processes that were killed: the last few references of each, up to about a thousand that had
+    /// not been through the caches, are not in the recording.
     pub killed: u32,
     /// Recording was stopped while the program ran; it was killed.
     pub stopped: bool,
 }
 
 impl Ending {
-    /// True where the program would have done more: the recording has all up to a cut.
+    /// True if the recording ends before the program would have.
     pub fn is_cut_off(&self) -> bool {
         self.stopped || self.killed > 0
     }

@@ -1,5 +1,5 @@
-//! What damo writes today (its `_damo_records.py`): a list of records, one per target, each with
-//! its snapshots. Read as a stream: one snapshot is in memory.
+//! damo's present format (its `_damo_records.py`): a list of records, one per target, each with its
+//! snapshots. Read as a stream: one snapshot is in memory.
 //!
 //! ```text
 //! [{"kdamond_idx": 0, "context_idx": 0, "intervals": {"aggr_us": 100000}, "target_id": 0,
@@ -271,7 +271,7 @@ impl<'de> Deserialize<'de> for Regions {
                     let start = r.start.whole().ok_or_else(no_address)?;
                     let end = r.end.whole().ok_or_else(no_address)?;
                     let accesses = r.nr_accesses.and_then(|a| a.samples.or(a.percent));
-                    // -1 marks a snapshot of nothing; a share of a sample is some.
+                    // -1 marks an empty snapshot; a fraction of a sample counts as one.
                     let accesses = accesses.map_or(0.0, |a| a.number.ceil()).max(0.0) as u64;
                     all.push(Region { start, end, accesses });
                 }

@@ -1,4 +1,4 @@
-//! Snapshots on disk, a nameless file for each target, to be read again in order.
+//! Snapshots on disk, an anonymous file for each target, to be read again in order.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -85,8 +85,8 @@ impl Spool {
         self.stores.iter().map(|s| s.first_ns).min().unwrap_or(0)
     }
 
-    /// The mean time between snapshots of the first target that has several, or the length of the
-    /// first snapshot that has one.
+    /// The mean time between snapshots of the first target that has several, or else the length of
+    /// the first snapshot that has one.
     pub(super) fn interval_ns(&self) -> Option<u64> {
         let mean = |s: &Store| {
             let between = s.snapshots.checked_sub(1).filter(|n| *n > 0)?;

@@ -17,7 +17,7 @@ use super::{
 const EVENT: &str = "damon_aggregated:";
 
 pub(super) fn read(input: &mut Input, sink: &mut Sink<'_>) -> Result<ReadUp, ImportError> {
-    // The regions of a snapshot come one after the other, but targets may take turns.
+    // The regions of a snapshot come in sequence, but those of several targets may be mixed.
     let mut open: BTreeMap<u64, Snapshot> = BTreeMap::new();
     let mut held = 0;
     let mut line = Vec::new();
@@ -65,7 +65,7 @@ pub(super) fn read(input: &mut Input, sink: &mut Sink<'_>) -> Result<ReadUp, Imp
 
 /// End, target, number of regions, region.
 fn parse(before: &str, after: &str) -> Option<(u64, u64, u64, Region)> {
-    // `... 82877.315633: damon:`, the last word without what the split left of the event's name.
+    // `... 82877.315633: damon:`; the last word is what the split left of the event's name.
     let time = before.split_whitespace().rev().find_map(|w| {
         let (seconds, places) = w.strip_suffix(':')?.split_once('.')?;
         let places = places.get(..9).unwrap_or(places);
@@ -76,7 +76,7 @@ fn parse(before: &str, after: &str) -> Option<(u64, u64, u64, Region)> {
     let target = words.next()?.strip_prefix("target_id=")?.parse().ok()?;
     let count = words.next()?.strip_prefix("nr_regions=")?.parse().ok()?;
     let (start, end) = words.next()?.strip_suffix(':')?.split_once('-')?;
-    // -1 marks a snapshot of nothing.
+    // -1 marks an empty snapshot.
     let accesses = words.next()?.parse::<i64>().ok()?.max(0) as u64;
     let region = Region { start: start.parse().ok()?, end: end.parse().ok()?, accesses };
     Some((time, target, count, region))
