@@ -1,4 +1,4 @@
-//! What an experiment can run on, and which of them a request names.
+//! The machines that experiments run on, and the choice by a request.
 
 use anyhow::Context;
 use terrace_results::RunRow;
@@ -13,7 +13,7 @@ use crate::virtual_machine::VirtualMachine;
 
 /// Something that experiments run on.
 pub(crate) trait Backend: Sync {
-    /// Refuses what cannot be run, before anything is written or changed.
+    /// Refuses runs that are impossible, before anything is written or changed.
     fn check(&self, runs: &[Run<'_>]) -> anyhow::Result<()>;
 
     /// Folders that its runs write to, beside that of recordings.
@@ -21,7 +21,7 @@ pub(crate) trait Backend: Sync {
         Vec::new()
     }
 
-    /// Runs them and adds their rows to the tables, in order. False when one finished and found a
+    /// Runs them and adds their rows to the tables, in order. False when a run finished and found a
     /// program's data damaged.
     fn run(
         &self,
@@ -47,7 +47,7 @@ pub(crate) fn one_by_one(
     Ok(all_well)
 }
 
-/// What the request is to run on.
+/// The backend of a request.
 pub(crate) fn of(request: &Request) -> &'static dyn Backend {
     match (request.machine, request.experiment.machine.fidelity) {
         (MachineKind::Simulated, Fidelity::Interval) => &Simulated,

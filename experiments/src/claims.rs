@@ -1,6 +1,6 @@
-//! Claims of a paper as statements that can be checked: a measure, or the ratio of two of its values,
-//! lies in a range. An experiment's file carries them; a run prints what the paper says, what came
-//! out here, and whether the two agree.
+//! Claims of a paper as statements that can be checked: a measure, or the ratio of two of its
+//! values, lies in a range. They are in an experiment's file; a run prints the paper's statement,
+//! the measured value, and whether the two agree.
 //!
 //! ```toml
 //! [[claims]]
@@ -20,8 +20,8 @@
 //! calibrated = false               # whether it was fitted to the paper
 //! ```
 //!
-//! A claim with `paper` needs no `at_least` and no `at_most`: each of its values then holds that agrees
-//! with the paper in size or in direction.
+//! A claim with `paper` needs no `at_least` and no `at_most`: a value then holds if it agrees with
+//! the paper in size or in direction.
 //!
 //! `of`, `over` and `only` choose rows by their dimensions: a name, or a list of names. Rows of `of` and
 //! `over` are paired that agree in all dimensions which neither of the two names.
@@ -34,16 +34,16 @@ use terrace_core::{InputError, refuse};
 
 use crate::verdict::{Comparison, PaperNumber, VerdictKind};
 
-/// A row to check claims against: who it is of, and what was measured.
+/// A row to check claims against: dimensions and measured values.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Fact {
-    /// What tells it from others, such as workload and scheme.
+    /// What identifies the row, such as workload and scheme.
     pub dimensions: BTreeMap<&'static str, String>,
-    /// What was measured.
+    /// Measured values by name.
     pub measures: BTreeMap<&'static str, f64>,
 }
 
-/// A name or several.
+/// One name or several.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 enum Names {
@@ -63,7 +63,7 @@ impl Names {
 /// Rows by their dimensions.
 type Choice = BTreeMap<String, Names>;
 
-/// Which of the values a claim is about.
+/// Which of its values a claim is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 enum Take {
@@ -78,9 +78,9 @@ enum Take {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// What the paper says, in our words.
+    /// The paper's statement, in our words.
     pub says: String,
-    /// Where.
+    /// Place in the paper.
     pub source: String,
     measure: String,
     of: Choice,
@@ -92,7 +92,7 @@ pub struct Claim {
     only: Choice,
     #[serde(default)]
     take: Take,
-    /// Its name, where it is a number that a reader of the paper remembers.
+    /// Its name, for a number that readers of the paper remember.
     pub headline: Option<String>,
     paper: Option<PaperNumber>,
     neutral: Option<f64>,
@@ -100,7 +100,7 @@ pub struct Claim {
     calibrated: bool,
 }
 
-/// Whether a claim holds here.
+/// Whether a claim holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Agreement {
@@ -110,7 +110,7 @@ pub enum Agreement {
     Partly,
     /// In none.
     Differs,
-    /// What it speaks of was not run.
+    /// Its rows were not run.
     NotMeasured,
 }
 
@@ -126,33 +126,33 @@ impl Agreement {
     }
 }
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// What the paper says.
+    /// The paper's statement.
     pub says: String,
-    /// Where.
+    /// Place in the paper.
     pub source: String,
-    /// What must lie where, in words.
+    /// The measure and its range, in words.
     pub expected: String,
-    /// What came out, in words.
+    /// The measured values, in words.
     pub here: String,
     /// Whether the two agree.
     pub agreement: Agreement,
-    /// In how many cases, of how many.
+    /// Number of cases that hold.
     pub holds: usize,
-    /// See above.
+    /// Number of cases.
     pub cases: usize,
-    /// Its name, where it is a number that a reader of the paper remembers.
+    /// Its name, for a number that readers of the paper remember.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headline: Option<String>,
-    /// How the mean of what came out compares with the paper's number, where it has one.
+    /// How the mean of the measured values compares with the paper's number, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<VerdictKind>,
 }
 
 impl Verdict {
-    /// The result in words: how far it agrees, and how it compares with the paper's number.
+    /// The result in words: agreement, and comparison with the paper's number.
     pub fn words(&self) -> String {
         match self.verdict {
             Some(kind) => format!("{}, {}", self.agreement.word(), kind.word()),
@@ -161,8 +161,8 @@ impl Verdict {
     }
 }
 
-/// Reads the claims of a file. What they may name is known before anything runs: dimensions with
-/// their values, and measures.
+/// Reads the claims of a file. The names that they may use are known before anything runs:
+/// dimensions with their values, and measures.
 pub fn read(
     tables: &[toml::Table],
     dimensions: &BTreeMap<&'static str, Vec<String>>,
@@ -213,7 +213,7 @@ fn chosen(fact: &Fact, choice: &Choice) -> bool {
 }
 
 impl Claim {
-    /// What it says must lie where.
+    /// The measure and its range, in words.
     fn expected(&self) -> String {
         let choice = |c: &Choice| {
             let names: Vec<_> = c.values().map(|n| n.all().join(", ")).collect();
@@ -238,18 +238,18 @@ impl Claim {
         format!("{mean}{value}: {range}")
     }
 
-    /// The paper's number and what values are compared with it by, where it has one.
+    /// The paper's number and how values are compared with it, if there is one.
     fn comparison(&self) -> Option<Comparison> {
         let neutral = self.neutral.unwrap_or(if self.over.is_empty() { 0.0 } else { 1.0 });
         let tie = Comparison::TIE;
         self.paper.map(|paper| Comparison { paper, neutral, tie, calibrated: self.calibrated })
     }
 
-    /// Every value that it is about, and of what.
+    /// Each of its values, with a description.
     fn values(&self, facts: &[Fact]) -> Vec<(f64, String)> {
         let meant: Vec<&Fact> = facts.iter().filter(|f| chosen(f, &self.only)).collect();
         let value = |f: &Fact| f.measures.get(self.measure.as_str()).copied();
-        // A dimension with one value only says nothing.
+        // A dimension with a single value is left out.
         let tells = |dimension: &str| {
             let mut values = meant.iter().filter_map(|f| f.dimensions.get(dimension));
             let first = values.next();
@@ -287,11 +287,11 @@ impl Claim {
         values
     }
 
-    /// Checks it.
+    /// Checks it against these rows.
     pub fn check(&self, facts: &[Fact]) -> Verdict {
         let mut values = self.values(facts);
         let sum: f64 = values.iter().map(|v| v.0.ln()).sum();
-        // Of no values it is not a number, which is no verdict but "not run".
+        // Without values the mean is not a number, and the verdict "not run".
         let mean = (sum / values.len() as f64).exp();
         let comparison = self.comparison();
         let verdict = comparison.map(|comparison| comparison.judge(mean));
@@ -409,10 +409,10 @@ mod tests {
             let v = verdict(rest);
             assert_eq!((v.verdict, v.headline.as_deref()), (Some(kind), Some("X.a")), "{rest}");
         }
-        // Without a range, values hold that agree: one of the two.
+        // Without a range, a value holds if it agrees: one of the two.
         let v = verdict("paper = 1.3");
         assert_eq!((v.holds, v.cases, v.words().as_str()), (1, 2, "partly, size"));
-        // With one it is the range that counts.
+        // With a range, the range decides.
         assert_eq!(verdict("paper = 1.3\nat_least = 0.7").holds, 2);
         let none = "paper = 1.3\nonly = { workload = 'a', scheme = 'MID' }";
         assert_eq!(verdict(none).verdict, Some(VerdictKind::NotRun));

@@ -1,4 +1,4 @@
-//! Turns what the engine reports into result tables and a recording.
+//! Turns the engine's reports into result tables and a recording.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ impl<'a> Collector<'a> {
             experiment: experiment.name.clone(),
             machine: run.request.machine.name().to_owned(),
             kernel: kernel.to_owned(),
-            // Recordings count whole milliseconds.
+            // Recordings have whole milliseconds.
             period_ms: experiment.period_length_us().div_ceil(1000),
             seed: experiment.seed,
             groups: experiment.groups.iter().map(group).collect(),
@@ -99,12 +99,12 @@ impl<'a> Collector<'a> {
         })
     }
 
-    /// Adds what a period cost the hardware.
+    /// Adds the hardware costs of a period.
     pub fn hardware(&mut self, row: HardwareRow) -> Result<(), MachineError> {
         self.tables.hardware(row).map_err(told)
     }
 
-    /// Writes the rows of the run. `complete` adds what only the end of the run knows.
+    /// Writes the rows of the run. `complete` adds values that are known at the end of the run.
     pub fn finish(
         self,
         mut complete: impl FnMut(usize, &mut RunRow),
@@ -162,7 +162,7 @@ impl Member {
         row.accessed_ratio = mean(self.accessed_ratios);
         row.stability = mean(self.stabilities);
         row.hit_ratio = ratio(self.hits, self.accessed);
-        // The first of equals by name, so that the row does not hang on the order of a map.
+        // The first of equals by name, so that the row does not depend on the order of a map.
         let main = self.applied.iter().max_by_key(|(name, n)| (**n, std::cmp::Reverse(**name)));
         if let Some((name, &periods)) = main {
             row.applied_main = (*name).to_owned();
@@ -189,7 +189,7 @@ impl Observer for Collector<'_> {
 
     fn lost(&mut self, group: usize, periods: u32, reason: &str) -> Result<(), MachineError> {
         let member = &mut self.groups[group];
-        // The next scan counts them; what no scan follows is counted at the end.
+        // The next scan counts them; those that no scan follows are counted at the end.
         member.lost += u64::from(periods);
         tracing::warn!(group = member.row.group, periods, reason, "periods lost");
         self.recording.lost(group, periods, reason).map_err(told)

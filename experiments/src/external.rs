@@ -1,10 +1,10 @@
-//! Policies that decide in processes of their own: what becomes of periods that they did not decide.
+//! Policies in processes of their own: reports on periods that they did not decide.
 
 use anyhow::bail;
 use terrace_core::policy::ExternalReport;
 use terrace_engine::Engine;
 
-/// What each group's policy has to say; nothing of Terrace's own.
+/// The report of each group's policy; `None` for Terrace's own.
 fn reports(engine: &mut Engine) -> Vec<Option<ExternalReport>> {
     let mut reports = Vec::new();
     while let Some(group) = engine.group_mut(reports.len()) {
@@ -13,14 +13,14 @@ fn reports(engine: &mut Engine) -> Vec<Option<ExternalReport>> {
     reports
 }
 
-/// For each group whose policy decides in a process of its own: how many periods it decided, how many
-/// its fallback, and why.
+/// For each group whose policy has a process of its own: how many periods it decided, how many its
+/// fallback, and why.
 pub(crate) fn notes(engine: &mut Engine) -> Vec<Option<String>> {
     reports(engine).into_iter().map(|report| report.map(|r| r.words() + ".")).collect()
 }
 
-/// Refuses results of which a part was decided by another policy than they say: where nothing runs
-/// meanwhile, there is no reason for that but a fault.
+/// Refuses results in which the fallback decided a part: on a simulated machine, which waits for
+/// the policy, only a fault can cause that.
 pub(crate) fn all_decided(engine: &mut Engine) -> anyhow::Result<()> {
     let names: Vec<String> = engine.group_names().map(str::to_owned).collect();
     for (name, report) in names.iter().zip(reports(engine)) {

@@ -1,22 +1,22 @@
-//! Experiments: a workload on a machine under a policy, and what comes of it.
+//! Experiments: a workload on a machine under a policy, and its results.
 //!
 //! **Knows** the engine, the machines, the workloads and the lab, and puts them together.
 //! **Must not know** policies' insides, arguments or screens.
 //!
 //! - [`file`]: experiment files;
 //! - [`runner`]: runs them, on a `backend`: `simulated`, `reference`, `host` or `virtual_machine`;
-//! - [`run`]: what a run is;
+//! - [`run`]: requests, runs and their events;
 //! - [`sparse`]: address spaces whose page tables have a larger program's shape;
-//! - [`profile`](mod@profile): what a workload costs with fast and with slow memory;
-//! - [`claims`]: what papers say, checked against what was measured;
+//! - [`profile`](mod@profile): the cost of a workload with fast and with slow memory;
+//! - [`claims`]: statements of papers, checked against measured values;
 //! - [`verdict`]: how a number compares with a paper's: in size, in direction, not, by calibration;
 //! - [`rack`](mod@rack): experiments on the rack;
-//! - `custom`: policies that are the caller's own, beside those of the registry;
-//! - `victims`: which pages may give up their place, on live machines;
-//! - `rival`: a run in which something of Linux's moves pages;
+//! - `custom`: policies of the caller, beside those of the registry;
+//! - `victims`: pages that may be demoted to make room, on live machines;
+//! - `rival`: runs in which a mechanism of Linux moves pages;
 //! - `parallel`: several simulated runs at a time;
-//! - `collect`: turns what the engine reports into result tables and a recording;
-//! - `rows`: where the rows go;
+//! - `collect`: turns the engine's reports into result tables and a recording;
+//! - `rows`: rows of results, on disk or in memory;
 //! - [`sweep`]: an experiment over a grid of its keys.
 
 mod backend;

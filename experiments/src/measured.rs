@@ -1,5 +1,5 @@
-//! From when to when a live run is measured: marks for whoever counts outside, and for the programs'
-//! requests; and what the kernel's own threads take meanwhile.
+//! The measured part of a live run: marks for external counters and for the programs' requests; and
+//! the processor time of kernel threads meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use terrace_workloads::session::{Session, SessionError};
 
 use crate::file::Experiment;
 
-/// What of a run is measured. Threads are read outside of it, since reading takes time.
+/// The measured part of a run. Threads are read outside of it, because reading takes time.
 pub(crate) struct Measured {
     roots: Roots,
     warm_up_periods: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// Begins, where there is no warm-up.
+    /// Begins at once, without a warm-up.
     pub fn of(experiment: &Experiment) -> Self {
         Self::below(Roots::default(), experiment)
     }
@@ -33,12 +33,12 @@ impl Measured {
         measured
     }
 
-    /// Kernels that do not tell have no rows: nothing else of a run depends on it.
+    /// A kernel that does not report them gives no rows: nothing else of a run depends on them.
     fn threads(&self) -> Option<KernelThreads> {
         KernelThreads::read(&self.roots).ok()
     }
 
-    /// Marks that so many periods are over.
+    /// Marks the end of so many periods.
     pub fn between_periods<'a>(
         &mut self,
         over: u64,
@@ -52,7 +52,7 @@ impl Measured {
                 return sessions.try_for_each(Session::mark);
             }
             over if over == self.periods => {
-                // The programs end as soon as they hear of it.
+                // The programs end when they get the mark.
                 sessions.try_for_each(Session::mark)?;
                 mark(Mark::End);
                 self.end = self.threads();
@@ -62,14 +62,14 @@ impl Measured {
         Ok(())
     }
 
-    /// The last period is over: here ends what has not ended.
+    /// Marks the end of the last period: all measuring ends here.
     pub fn end(&mut self) {
         if self.end.is_none() {
             self.end = self.threads();
         }
     }
 
-    /// What the kernel's own threads took.
+    /// Processor time of the kernel's own threads.
     pub fn rows(&self, run: &str) -> Vec<KernelThreadRow> {
         let times = self.begin.as_ref().zip(self.end.as_ref());
         let times = times.map_or(BTreeMap::new(), |(begin, end)| end.since(begin));

@@ -1,5 +1,5 @@
-//! Page tables of live groups on the Terrace kernel: where an experiment wants them, and where they
-//! are at the end of each period.
+//! Page tables of live groups on the Terrace kernel: the requested placement, and the placement at
+//! the end of each period.
 
 use terrace_linux::files;
 use terrace_linux::roots::Roots;
@@ -11,7 +11,7 @@ use terrace_simulated::os::TablePlacement;
 use crate::file::GroupSpec;
 use terrace_core::{InputError, refuse};
 
-/// The kernel's policy for what the experiment wants, if it wants any.
+/// The kernel's policy for the requested placement, if there is one.
 pub(crate) fn policy(group: &GroupSpec) -> Result<Option<TablePolicy>, InputError> {
     let Some(wanted) = group.tables else { return Ok(None) };
     let (place, levels) = match wanted.placement {
@@ -28,7 +28,7 @@ pub(crate) fn policy(group: &GroupSpec) -> Result<Option<TablePolicy>, InputErro
     Ok(Some(TablePolicy { place, levels, hard: wanted.hard, follow: wanted.migrate }))
 }
 
-/// What the kernel did with tables whose data moved (Radiant paper, table 5), on the whole machine.
+/// Outcomes for page tables whose data moved (Radiant paper, table 5), on the whole machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Moves([u64; 6]);
 
@@ -43,7 +43,7 @@ const MOVES: [&str; 6] = [
 ];
 
 impl Moves {
-    /// From the text of `/proc/vmstat`; nothing where the kernel has no such counters.
+    /// From the text of `/proc/vmstat`; `None` if the kernel has no such counters.
     fn parse(text: &str) -> Option<Self> {
         let value = |name: &str| {
             let mut lines = text.lines().filter_map(|l| l.split_once(' '));
@@ -85,12 +85,12 @@ pub(crate) struct TableCounts {
     groups: Vec<(String, Source)>,
     period: u64,
     before: Option<Moves>,
-    /// What was counted.
+    /// The counts.
     pub rows: Vec<TablePagesRow>,
 }
 
 impl TableCounts {
-    /// Of these groups, from now on.
+    /// Counts these groups, from now on.
     pub(crate) fn new(run: &str, groups: Vec<(String, Source)>) -> Self {
         Self { run: run.to_owned(), groups, period: 0, before: Moves::now(), rows: Vec::new() }
     }
@@ -109,7 +109,7 @@ impl TableCounts {
         self.period += 1;
     }
 
-    /// What the kernel did since the beginning, where one group alone can have caused it.
+    /// Outcomes since the beginning, if a single group can have caused them.
     pub(crate) fn moves(&self) -> Option<Moves> {
         (self.groups.len() == 1).then(|| Some(Moves::now()?.since(self.before?)))?
     }

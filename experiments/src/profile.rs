@@ -22,16 +22,16 @@ pub use runs::Passes;
 use runs::{Runs, Stretch};
 use terrace_core::refuse;
 
-/// What a profile came to.
+/// The totals of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Profiled {
     /// Intervals.
     pub intervals: u64,
     /// Loads and stores.
     pub references: u64,
-    /// How long the program takes with all memory fast.
+    /// Run time with all memory fast.
     pub fast: Picoseconds,
-    /// How long it takes with all memory slow.
+    /// Run time with all memory slow.
     pub slow: Picoseconds,
 }
 
@@ -45,7 +45,7 @@ pub fn profile(
     profile_in(Passes::One, experiment, out, interval_references, events)
 }
 
-/// The same, with a choice of how the runs get the program's references.
+/// [`profile`] with a choice of how the runs get the program's references.
 pub fn profile_in(
     passes: Passes,
     experiment: &Experiment,
@@ -131,8 +131,8 @@ fn speed(tier: &TierConfig) -> TierSpeed {
     }
 }
 
-/// Pages that `before` did not have, in the order in which they were touched: on a machine where
-/// nothing moves frames are given out in ascending order.
+/// Pages that `before` did not have, in the order in which they were touched: without moves frames
+/// are allocated in ascending order.
 fn touched_in_order(before: Option<&Layout>, layout: &Layout, frames: &[u64]) -> Vec<usize> {
     let remap = match before {
         Some(before) => Remap::between(before, layout),

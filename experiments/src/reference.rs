@@ -29,18 +29,18 @@ use crate::run::{Event, Events, Run};
 use crate::sparse::SparseSource;
 use terrace_core::{InputError, refuse};
 
-/// The machine where an experiment does not say.
+/// The machine where an experiment names none.
 const HARDWARE: &str = "server-ddr5-cxl";
 
-/// What each group takes with all memory fast and nothing moved; `None` where it did not end.
+/// Times of each group with all memory fast and nothing moved; `None` if it did not end.
 type Baseline = Vec<Option<AllFast>>;
 
-/// What a group takes with all memory fast and nothing moved.
+/// Times of a group with all memory fast and nothing moved.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct AllFast {
     duration: Picoseconds,
-    /// Of it, for the leading-load model: waiting for the leading load of a group of misses, by
-    /// the mean of its cores.
+    /// Memory time, for the leading-load model: waiting for the leading load of a group of misses,
+    /// the mean over its cores.
     memory: Picoseconds,
 }
 
@@ -56,7 +56,7 @@ impl Backend for TraceDriven {
             drop(machine);
             let mut needed_bytes = 0u64;
             for group in &run.experiment.groups {
-                // Sources are threads: made to see that they can be, and dropped.
+                // A source is a thread: started to see that it can be, and dropped.
                 let source = source(&run.experiment, group);
                 let source = source.map_err(|e| refuse!("group '{}': {e}", group.name))?;
                 needed_bytes = needed_bytes.saturating_add(source.footprint_bytes().unwrap_or(0));
@@ -117,7 +117,7 @@ pub(crate) fn config(experiment: &Experiment) -> Result<ReferenceConfig, InputEr
     })
 }
 
-/// Parameters of the workload kind "recording" at this depth.
+/// Parameters of the workload kind "recording" at this fidelity.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Recorded {
@@ -127,7 +127,7 @@ struct Recorded {
     dependent_loads: bool,
 }
 
-/// What a group's workload does.
+/// The source of a group's references.
 pub(crate) fn source(
     experiment: &Experiment,
     group: &GroupSpec,
@@ -139,7 +139,7 @@ pub(crate) fn source(
     })
 }
 
-/// The same, where its own addresses put it.
+/// The source at the program's own addresses.
 fn dense_source(
     experiment: &Experiment,
     group: &GroupSpec,
@@ -169,7 +169,7 @@ fn dense_source(
     }
 }
 
-/// A machine each of whose first two tiers holds what all tiers hold together.
+/// A machine whose first two tiers can each hold everything that all tiers can.
 pub(crate) fn roomy(mut config: ReferenceConfig) -> ReferenceConfig {
     let all: u64 = config.hardware.tiers.iter().map(|t| t.capacity.0).sum();
     for tier in config.hardware.tiers.iter_mut().take(2) {
@@ -181,10 +181,10 @@ pub(crate) fn roomy(mut config: ReferenceConfig) -> ReferenceConfig {
 }
 
 /// Runs the groups with all their memory fast and nothing moved, for as long as the experiment
-/// lasts: what slowdown is measured against. `None` for a group that had not ended by then.
+/// lasts: the base of slowdowns. `None` for a group that had not ended by then.
 fn baseline(experiment: &Experiment) -> anyhow::Result<Baseline> {
     let config = roomy(config(experiment)?);
-    // A tier modelled by its DRAM holds no more than its chips do: no baseline then.
+    // A tier modelled by its DRAM has no more capacity than its chips: no baseline then.
     let Ok(machine) = ReferenceMachine::new(config) else {
         return Ok(vec![None; experiment.groups.len()]);
     };
@@ -201,7 +201,7 @@ fn baseline(experiment: &Experiment) -> anyhow::Result<Baseline> {
     Ok((0..experiment.groups.len()).map(all_fast).collect())
 }
 
-/// What a program waits for a line of a tier that is idle.
+/// Latency of a line from an idle tier.
 fn latency(hardware: &MachineConfig, tier: usize) -> anyhow::Result<Picoseconds> {
     let mut memory = TieredMemory::new(&hardware.tiers)?;
     let request = Request { id: RequestId(1), address: memory.start(tier), kind: Kind::Read };
@@ -214,7 +214,7 @@ fn latency(hardware: &MachineConfig, tier: usize) -> anyhow::Result<Picoseconds>
     Ok(done + Picoseconds(lookup as u64))
 }
 
-/// How much of a group's memory is fast.
+/// The fast share of a group's memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Share {
     /// This much.
@@ -223,7 +223,7 @@ pub(crate) enum Share {
     AllFast,
     /// Nothing.
     AllSlow,
-    /// Everything but one in so many pages, the last that are touched.
+    /// All but one in so many pages, the last ones touched.
     LastSlow(u64),
 }
 
@@ -255,13 +255,13 @@ fn group(
     }
 }
 
-/// A workload as people know it: a program by its own name.
+/// Name of a workload for people: a program's own name.
 pub(crate) fn workload_name(workload: &WorkloadSpec) -> String {
     let name = workload.parameters.get("name").and_then(|n| n.as_str());
     name.unwrap_or(&workload.kind).to_owned()
 }
 
-/// The machine of an experiment as people know it.
+/// Name of an experiment's machine for people.
 pub(crate) fn machine_name(experiment: &Experiment) -> String {
     let hardware = experiment.machine.hardware.as_ref();
     let preset = hardware.and_then(|h| h.get("preset")).and_then(|p| p.as_str());
@@ -328,7 +328,7 @@ fn one(
     })
 }
 
-/// Adds to each period what it cost the hardware.
+/// Adds the hardware costs to each period.
 struct WithHardware<'a> {
     collector: Collector<'a>,
     machine: &'a ReferenceMachine,
@@ -357,7 +357,7 @@ fn ms(ps: u64) -> f64 {
     ps as f64 / 1e9
 }
 
-/// Everything but the fast tier.
+/// All tiers but the fast one.
 fn slow(by_tier: &[u64; TIERS]) -> u64 {
     by_tier[1..].iter().sum()
 }
@@ -404,7 +404,7 @@ fn hardware_row(run: &str, group: &str, period: u64, cost: &PeriodCost) -> Hardw
     }
 }
 
-/// What only the end of a run knows.
+/// Fills in values that are known at the end of a run.
 fn complete(row: &mut RunRow, machine: &ReferenceMachine, group: usize) {
     let counts = machine.counts(group);
     let total = machine.total_cost(group);
@@ -441,8 +441,7 @@ fn complete(row: &mut RunRow, machine: &ReferenceMachine, group: usize) {
     }
 }
 
-/// Run time against that with all memory fast: what it came to, and what the extended leading-load
-/// model makes of it.
+/// Run time over that with all memory fast: as simulated, and by the extended leading-load model.
 fn compare(
     row: &mut RunRow,
     machine: &ReferenceMachine,
@@ -450,7 +449,7 @@ fn compare(
     all_fast: AllFast,
     latency_ratio: f64,
 ) {
-    // A program that was killed did not do what the other did.
+    // A program that was killed did not do the same work.
     let Some(duration) = machine.duration(group).filter(|_| machine.killed(group).is_none()) else {
         return;
     };
@@ -465,7 +464,8 @@ fn compare(
         compute_ns: fast_ns - memory_ns,
         memory_ns,
         hit_ratio: HitRatio::counted(counts.reads[0], counts.reads.iter().sum()),
-        // As it was on tiers as they are, copying included: nothing of it is left to be scaled.
+        // The simulated tiers are the target tiers, and copying is included: nothing is left to
+        // scale.
         shootdown_ns: Picoseconds(counts.migration_ps).as_ns() / machine.cores(group) as f64,
         copy_ns: 0.0,
     }

@@ -1,5 +1,5 @@
-//! Where the rows of a run go: straight into the tables of a results directory, or into memory
-//! until it is their turn.
+//! The rows of a run: written to the tables of a results directory, or kept in memory until it is
+//! their turn.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(crate) trait Rows {
     fn run(&mut self, row: RunRow) -> Result<(), ResultsError>;
     /// A bin of a heat map.
     fn heat(&mut self, row: HeatRow) -> Result<(), ResultsError>;
-    /// What a period of a group cost the hardware.
+    /// Hardware costs of a period of a group.
     fn hardware(&mut self, row: HardwareRow) -> Result<(), ResultsError>;
     /// Page-table pages of a group.
     fn table_pages(&mut self, row: TablePagesRow) -> Result<(), ResultsError>;
@@ -30,18 +30,18 @@ pub struct Tables {
     periods: TableWriter<PeriodRow>,
     runs: TableWriter<RunRow>,
     heat: TableWriter<HeatRow>,
-    /// There only when a machine knows references.
+    /// Created only when a machine knows references.
     hardware: Option<TableWriter<HardwareRow>>,
-    /// There only when a live machine's kernel counts them.
+    /// Created only when a live machine's kernel counts them.
     table_pages: Option<TableWriter<TablePagesRow>>,
-    /// There only where a live machine's kernel tells them.
+    /// Created only when a live machine's kernel reports them.
     kernel_threads: Option<TableWriter<KernelThreadRow>>,
     directory: PathBuf,
 }
 
 impl Tables {
-    /// Begins the tables of this directory, which must exist. An earlier run's tables that not every
-    /// run has go: this one may have none to put in their place.
+    /// Begins the tables of this directory, which must exist. Optional tables of an earlier run are
+    /// removed: this one may not replace them.
     pub fn create(directory: &Path) -> Result<Self, ResultsError> {
         forget::<HardwareRow>(directory)?;
         forget::<TablePagesRow>(directory)?;
@@ -57,7 +57,7 @@ impl Tables {
         })
     }
 
-    /// Gives the files their names.
+    /// Renames the files to their final names.
     pub fn finish(self) -> Result<(), ResultsError> {
         self.periods.finish()?;
         self.runs.finish()?;
@@ -135,7 +135,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Hands them on, in the order in which they came.
+    /// Passes them on, in the order in which they were added.
     pub(crate) fn give(self, to: &mut dyn Rows) -> Result<(), ResultsError> {
         self.periods.into_iter().try_for_each(|row| to.period(row))?;
         self.runs.into_iter().try_for_each(|row| to.run(row))?;

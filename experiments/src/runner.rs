@@ -1,5 +1,5 @@
 //! Runs an experiment: once as written, or once under each of several policies, rivals and kernels,
-//! on the machine asked for, into one results directory.
+//! on the requested machine, into one results directory.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::backend;
 use crate::rows::Tables;
 use crate::run::{Events, MachineKind, Request, Run};
 
-/// Runs it. False when a run finished and found a program's data damaged.
+/// Runs a request. False when a run finished and found a program's data damaged.
 pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
     let runs = runs(&request)?;
     let only_virtual = |what: &str| {
@@ -51,7 +51,7 @@ fn runs(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
         if request.kernels[..index].contains(kernel) {
             return Err(refuse!("kernel '{kernel}' is named twice: expected each once").into());
         }
-        // A path is of no use as a name; its last part is, where no other image is called so.
+        // A path is no name; its last part is, if no other image has the same.
         let word = Path::new(kernel).file_name().and_then(|n| n.to_str()).unwrap_or(kernel);
         let taken = runs.iter().any(|r| r.name == format!("{}-{word}", policies[0].name));
         let number = if taken { format!("-{}", index + 1) } else { String::new() };
@@ -88,7 +88,7 @@ fn under_policies(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
     Ok(runs)
 }
 
-/// Each of Linux's own that is wanted.
+/// One run for each of the requested mechanisms of Linux.
 fn under_rivals(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
     if !request.rivals.is_empty() && request.machine == MachineKind::Simulated {
         return Err(refuse!(

@@ -1,15 +1,14 @@
 //! Sparse address spaces: a small program gets page tables of a large one's shape.
 //!
 //! A program of 64 MB has 32 leaf tables below one page of each upper level. A program of 1 TB has
-//! 524,288 below 1,024 below 2 (Radiant paper, section 4.2). What can be shown of the placement of
-//! upper levels hangs on there being many of their pages, in both tiers. So a group may be laid out
-//! sparsely: only the first few entries of each page-table page are used, and the program's pages,
-//! in their order, go to the next page-table page after that. Everything else is as it was: which
-//! pages are touched in which order, lines of leaf entries per touched page, and the work of the
-//! walker, which takes tables as they are.
+//! 524,288 below 1,024 below 2 (Radiant paper, section 4.2). The placement of upper levels matters
+//! only if they have many pages, in both tiers. So a group may be laid out sparsely: only the first
+//! few entries of each page-table page are used, and the program's pages, in their order, go to the
+//! next page-table page after that. Everything else is unchanged: the order in which pages are
+//! touched, lines of leaf entries per touched page, and the walker.
 //!
-//! Page-table pages take the more of memory the fewer of their entries are used: of `n` used
-//! entries in a leaf table, one page in `n`. The share is in the results (`fast_table_pages`,
+//! The fewer of their entries are used, the more memory page-table pages take: with `n` used
+//! entries in a leaf table, one page for each `n`. The share is in the results (`fast_table_pages`,
 //! `slow_table_pages`).
 
 use std::collections::VecDeque;
@@ -23,11 +22,11 @@ use terrace_core::{InputError, refuse};
 
 /// Entries of a page-table page.
 const ENTRIES: u64 = 512;
-/// Where sparse pages begin: above what programs and recordings use of themselves, below the half
-/// of the address space that four levels give to programs.
+/// Where sparse pages begin: above the addresses of programs and recordings, below the half of the
+/// address space that four levels give to programs.
 const START: u64 = 1 << 46;
 
-/// How many entries of page-table pages are used.
+/// Number of entries used in page-table pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sparse {
@@ -38,7 +37,7 @@ pub struct Sparse {
 }
 
 impl Sparse {
-    /// Refuses what is no number of entries.
+    /// Refuses impossible numbers of entries.
     pub(crate) fn check(&self) -> Result<(), InputError> {
         for (name, used) in [("pte", self.pte), ("pmd", self.pmd)] {
             if !(1..=ENTRIES).contains(&used) {
@@ -48,7 +47,7 @@ impl Sparse {
         Ok(())
     }
 
-    /// Where the program's page of this number lies; pages of one leaf table lie side by side.
+    /// The address of the program's page of this number; pages of one leaf table are adjacent.
     fn address(&self, page: u64) -> u64 {
         let (leaf, slot) = (page / self.pte, page % self.pte);
         let (upper, middle) = (leaf / self.pmd, leaf % self.pmd);
@@ -68,10 +67,10 @@ struct Range {
 pub(crate) struct SparseSource {
     inner: Box<dyn ReferenceSource>,
     sparse: Sparse,
-    /// Sorted, apart.
+    /// Sorted and disjoint.
     ranges: Vec<Range>,
     pages: u64,
-    /// Of the range that was found last.
+    /// Index of the range found last.
     last: usize,
     waiting: VecDeque<Step>,
 }
@@ -82,7 +81,7 @@ impl SparseSource {
         SparseSource { inner, sparse, ranges, pages: 0, last: 0, waiting }
     }
 
-    /// Numbers for the pages of a range that have none yet.
+    /// Numbers the pages of a range that have no number yet.
     fn number(&mut self, start: u64, end: u64) {
         let mut fresh = vec![(start, end)];
         for r in &self.ranges {
@@ -100,7 +99,7 @@ impl SparseSource {
         self.last = 0;
     }
 
-    /// The address where this one lies; itself where nothing was mapped.
+    /// The sparse address of this one; the same address where nothing was mapped.
     #[inline]
     fn place(&mut self, address: u64) -> u64 {
         let holds = |r: &Range| r.start <= address && address < r.end;
@@ -116,7 +115,7 @@ impl SparseSource {
         self.sparse.address(r.page + (address - r.start) / base) + address % base
     }
 
-    /// The runs of pages, side by side, that the pages of a range lie in.
+    /// The runs of adjacent pages to which the pages of a range are mapped.
     fn runs(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let base = PageSize::Base.bytes();
         let mut runs: Vec<(u64, u64)> = Vec::new();
@@ -148,7 +147,8 @@ impl ReferenceSource for SparseSource {
             Step::Accesses(mut block) => {
                 for access in &mut block {
                     access.address = self.place(access.address);
-                    // What would reach into the next page, which lies elsewhere, ends with its own.
+                    // An access that would reach into the next page, which is elsewhere, ends with
+                    // its own page.
                     let left = PageSize::Base.bytes() - access.address % PageSize::Base.bytes();
                     access.size = access.size.min(left.min(u64::from(u8::MAX)) as u8);
                 }
@@ -223,7 +223,7 @@ mod tests {
         };
         assert_eq!((tables(12), tables(21), tables(30)), (4096, 64, 8));
         assert!(block.iter().all(|a| a.address % PAGE == 40));
-        // All that is accessed is mapped, and nothing else.
+        // All accessed pages are mapped, and no others.
         let mapped: u64 = steps
             .iter()
             .map(|s| if let Step::Map { size_bytes, .. } = s { *size_bytes } else { 0 })

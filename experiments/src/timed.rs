@@ -1,5 +1,5 @@
-//! Runs on a virtual machine whose clock knows the memory: its hardware, the same run with all
-//! memory fast, and what the clock counted in the columns of the tables.
+//! Runs on a virtual machine with the memory clock: its hardware, the same run with all memory
+//! fast, and the clock's figures in the columns of the tables.
 
 use serde_json::json;
 use terrace_lab::{ClockFigures, Machine};
@@ -18,28 +18,28 @@ use terrace_core::{InputError, refuse};
 /// first period begins.
 const BEFORE_PERIODS: usize = 2;
 
-/// Windows before that of the first period that is counted: none after a warm-up, with whose end
-/// counting begins.
+/// Windows before that of the first counted period: none after a warm-up, at whose end counting
+/// begins.
 pub(crate) fn before_periods(experiment: &Experiment) -> usize {
     if experiment.warm_up_periods > 0 { 0 } else { BEFORE_PERIODS }
 }
 
-/// Of the windows between marks those of periods. After a warm-up counting ends with the last period;
-/// otherwise one window more begins then.
+/// The windows of periods among those between marks. After a warm-up counting ends with the last
+/// period; otherwise there is one window more.
 pub(crate) fn periods_in<'a, W>(windows: &'a [W], experiment: &Experiment) -> &'a [W] {
     let after = usize::from(experiment.warm_up_periods == 0);
     let end = windows.len().saturating_sub(after);
     windows.get(before_periods(experiment)..end).unwrap_or_default()
 }
 
-/// The group of rows that are of several.
+/// Group name of rows for all groups together.
 const ALL_GROUPS: &str = "all";
 
 /// The policy that moves nothing.
 const NOTHING_MOVED: &str = "first-touch";
 
-/// The hardware of the clock: what is named, or the usual processor before two tiers of the
-/// latencies that the firmware tells.
+/// The hardware of the clock: the named one, or the usual processor with two tiers of the latencies
+/// that the firmware reports.
 pub(crate) fn hardware(wanted: &MachineSpec) -> Result<TimedConfig, InputError> {
     if let Some(table) = &wanted.hardware {
         let mut table = table.clone();
@@ -79,7 +79,7 @@ pub(crate) fn has_reference(experiment: &Experiment) -> bool {
 /// The same experiment with all memory fast and nothing moved.
 pub(crate) fn with_all_memory_fast(experiment: &Experiment) -> Result<Experiment, InputError> {
     let mut experiment = experiment.under(NOTHING_MOVED)?;
-    // There is nothing to find.
+    // A run without moves needs no warm-up.
     let measured = experiment.periods - experiment.warm_up_periods;
     experiment.warm_up_periods = experiment.warm_up_periods.min(1);
     experiment.periods = experiment.warm_up_periods + measured;
@@ -93,17 +93,17 @@ pub(crate) fn with_all_memory_fast(experiment: &Experiment) -> Result<Experiment
     Ok(experiment)
 }
 
-/// What a run with all memory fast and nothing moved gave.
+/// Results of a run with all memory fast and nothing moved.
 pub(crate) struct AllFast {
     /// Its groups.
     pub rows: Vec<RunRow>,
-    /// What its clock counted.
+    /// Figures of its clock.
     pub clock: Option<ClockFigures>,
 }
 
 impl AllFast {
-    /// Run time of this group over that of the same here: of its programs where they ended, of an
-    /// operation of theirs where they were ended. Nothing where neither is known.
+    /// Run time of this group over that of the same group here: of its programs if they ended, of
+    /// one of their operations if they were ended. `None` if neither is known.
     pub fn slowdown(&self, row: &RunRow, experiment: &Experiment) -> Option<f64> {
         let fast = self.rows.iter().find(|r| r.group == row.group)?;
         let time = |row: &RunRow| {
@@ -120,8 +120,8 @@ impl AllFast {
     }
 }
 
-/// What was counted from the start of the programs, or the end of the warm-up, to the end of the last
-/// period.
+/// The clock's figures from the start of the programs, or the end of the warm-up, to the end of the
+/// last period.
 fn while_programs_ran(clock: &ClockFigures, experiment: &Experiment) -> Option<Figures> {
     if experiment.warm_up_periods > 0 {
         return Some(clock.total.clone());
@@ -134,7 +134,7 @@ fn ms(ns: f64) -> f64 {
     ns / 1e6
 }
 
-/// Fast memory, and all the rest as one.
+/// Fast memory, and all other tiers together.
 fn tiers(figures: &Figures) -> (TierFigures, TierFigures) {
     let mut tiers = figures.tiers.iter().cloned();
     let fast = tiers.next().unwrap_or_default();
@@ -153,7 +153,7 @@ fn hit_ratio(fast: &TierFigures, slow: &TierFigures) -> f64 {
     if all == 0 { 0.0 } else { fast.reads as f64 / all as f64 }
 }
 
-/// Adds what the clock counted, which is not known by group.
+/// Adds the clock's figures, which are not known by group.
 pub(crate) fn fill(row: &mut RunRow, clock: &ClockFigures, experiment: &Experiment) {
     let [_] = experiment.groups.as_slice() else { return };
     let Some(figures) = while_programs_ran(clock, experiment) else { return };
@@ -169,7 +169,7 @@ pub(crate) fn fill(row: &mut RunRow, clock: &ClockFigures, experiment: &Experime
     row.kernel_ms = Some(ms(figures.busy_ns[1] as f64));
 }
 
-/// Writes all that the clock counted, and rows of it period by period.
+/// Writes all figures of the clock, and rows of them period by period.
 pub(crate) fn write(
     run: &Run<'_>,
     clock: &ClockFigures,
@@ -280,7 +280,7 @@ mod tests {
         let full = experiment(&text).on_a_full_node().unwrap();
         let fast = with_all_memory_fast(&full).unwrap();
         assert_eq!((fast.warm_up_periods, fast.periods), (1, 11));
-        // Neither here nor in the guest, where it is run beside nothing, is fast memory filled.
+        // Fast memory is filled neither here nor in the guest.
         assert!(full.machine.full && !fast.machine.full);
         assert!(!fast.on_a_full_node().unwrap().machine.full);
     }
@@ -303,9 +303,9 @@ mod tests {
         let experiment = experiment(TWO_GROUPS);
         let slowdown = |row: RunRow| all_fast.slowdown(&row, &experiment);
         assert_eq!(slowdown(row("a", None, 300.0, 3)), Some(1.5));
-        // It was ended with the last period: how long it would have taken is not known.
+        // It was ended with the last period: its run time is unknown.
         assert_eq!(slowdown(row("a", None, 600.0, 6)), None);
-        // As long, and half the work.
+        // As long, with half the work.
         assert_eq!(slowdown(row("b", Some(50), 600.0, 6)), Some(2.0));
         assert_eq!(slowdown(row("b", Some(0), 600.0, 6)), None);
         assert_eq!(slowdown(row("c", None, 300.0, 3)), None);

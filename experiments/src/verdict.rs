@@ -1,10 +1,10 @@
-//! How a number that came out compares with a paper's.
+//! How a measured number compares with a paper's.
 //!
-//! An *effect* is how far a number is from what it would be if the mechanism did nothing, its *neutral*
-//! value: 0 for a gain ("11 % faster"), 1 for a ratio ("15x"). The two agree in *size* when the effect
-//! here is between 2/3 and 3/2 of the paper's, and in *direction* when it has the same sign. Two
-//! verdicts count as neither: a number of which the value was fitted to the paper is *calibrated*, and
-//! an effect too small to have a sign is a *tie*.
+//! An *effect* is the distance of a number from its value without the mechanism, the *neutral*
+//! value: 0 for a gain ("11 % faster"), 1 for a ratio ("15x"). The two agree in *size* when the
+//! effect here is between 2/3 and 3/2 of the paper's, and in *direction* when it has the same sign.
+//! Two verdicts count as neither: a number of which the value was fitted to the paper is
+//! *calibrated*, and an effect too small to have a sign is a *tie*.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use terrace_core::{InputError, refuse};
 /// Least and greatest share of the paper's effect that agree with it in size.
 const SIZE: (f64, f64) = (2.0 / 3.0, 3.0 / 2.0);
 
-/// What a comparison with a paper came to.
+/// Result of a comparison with a paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerdictKind {
@@ -23,11 +23,11 @@ pub enum VerdictKind {
     Direction,
     /// The other sign.
     No,
-    /// Fitted to the paper: no agreement, whatever came out.
+    /// Fitted to the paper: never counts as agreement.
     Calibrated,
     /// Too small to have a sign: no agreement.
     Tie,
-    /// What it speaks of was not run.
+    /// Its rows were not run.
     NotRun,
 }
 
@@ -74,14 +74,14 @@ pub enum PaperNumber {
     Range([f64; 2]),
 }
 
-/// A paper's number with what a number here is compared by.
+/// A paper's number with the rules of comparison.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Comparison {
     /// The paper's number.
     pub paper: PaperNumber,
-    /// What the number would be without the effect.
+    /// The number without the effect.
     pub neutral: f64,
-    /// How near to neutral a number here is a tie.
+    /// Distance from neutral within which a number is a tie.
     pub tie: f64,
     /// Whether the number was fitted to the paper.
     pub calibrated: bool,
@@ -117,7 +117,7 @@ impl Comparison {
         }
     }
 
-    /// Compares the number that came out here.
+    /// Compares a measured number.
     pub fn judge(&self, here: f64) -> VerdictKind {
         if !here.is_finite() {
             return VerdictKind::NotRun;
@@ -134,7 +134,7 @@ impl Comparison {
             return VerdictKind::No;
         }
         let (near, far) = (low.abs().min(high.abs()), low.abs().max(high.abs()));
-        // The last digit of a quotient decides nothing.
+        // Rounding of a quotient decides nothing.
         let rounding = 1.0 + 1e-12;
         if effect.abs() * rounding >= SIZE.0 * near && effect.abs() <= SIZE.1 * far * rounding {
             VerdictKind::Size

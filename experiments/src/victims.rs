@@ -1,6 +1,6 @@
-//! Policies on a live machine: beside what a policy plans, the pages that may give up their place
-//! where a promotion finds no room, as under terraced. How much of fast memory others leave free a
-//! policy does not know.
+//! Policies on a live machine: beside its plan, a policy names pages that may be demoted where a
+//! promotion finds no room, as under terraced. A policy does not know how much of fast memory other
+//! programs leave free.
 
 use std::fmt;
 use std::sync::Arc;
@@ -87,7 +87,8 @@ mod tests {
             pages.iter().for_each(|&page| bits.set(page, true));
             bits
         };
-        // Pages 0 and 1 are fast, and 0 was used a period before. There seems to be room for a third.
+        // Pages 0 and 1 are fast, and 0 was used a period before. There seems to be room for a
+        // third.
         let (fast, budget) = (bits(&[0, 1]), Budget::fast(3));
         let scan =
             |period, accessed| Scan::new(period, Arc::clone(&layout), accessed, fast.clone());

@@ -1,6 +1,6 @@
-//! A virtual machine whose clock knows the memory, held against trace-driven simulation: what half
-//! of memory in the slow tier costs programs. Needs QEMU, gcc and, the first time, Debian's package
-//! archive.
+//! A virtual machine with the memory clock compared with trace-driven simulation: the cost to
+//! programs of half of memory in the slow tier. Needs QEMU, gcc and, the first time, Debian's
+//! package archive.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use terrace_workloads::programs::{self, Params};
 const MIB: u64 = 1 << 20;
 const HARDWARE: &str = "granularity-amd-a10-6800k";
 
-/// Programs with enough work for what a window's ends cost not to matter, and little enough for an
+/// Programs with enough work that the ends of a window do not matter, and little enough for an
 /// emulator.
 const PROGRAMS: [(&str, &str); 12] = [
     ("gups", "updates_per_word=2"),
@@ -41,10 +41,10 @@ const PROGRAMS: [(&str, &str); 12] = [
     ("cg", "inner_iterations=5"),
 ];
 const FOOTPRINT_MIB: u64 = 16;
-/// Those that take least of a host; `TERRACE_REFEREE` has others, by name, or 'all'.
+/// Those that take the least time; `TERRACE_REFEREE` selects others, by name, or 'all'.
 const USUAL: &str = "gups,pagerank,kv,xsbench,lbm";
 
-/// Runs what is behind it with its pages in nodes in turn.
+/// Runs a command with its pages interleaved over the nodes.
 const PLACED: &str = r#"
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -97,7 +97,7 @@ impl Sink for Phases {
     }
 }
 
-/// What the main phase of a program takes at trace fidelity, and what it counts.
+/// Time and counts of the main phase of a program at trace fidelity.
 fn simulated(hardware: &MachineConfig, name: &str, options: &str, fast: f64) -> (f64, Counts) {
     let params = params(options);
     let mut phases = Phases::default();
@@ -130,7 +130,7 @@ fn simulated(hardware: &MachineConfig, name: &str, options: &str, fast: f64) -> 
     (work.took.as_ns(), machine.counts(0) - counted)
 }
 
-/// The program that marks its phases, and what places pages. Workloads are built with all
+/// The program that marks its phases, and the one that places pages. Workloads are built with all
 /// optimisation for tests too (`Cargo.toml`): their speed is compared.
 fn built() -> (PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a directory");
@@ -149,7 +149,7 @@ fn built() -> (PathBuf, tempfile::TempDir) {
     (program, folder)
 }
 
-/// What the clock counted while each program was in its main phase: all fast, half slow.
+/// The clock's figures for each program's main phase: all fast, half slow.
 fn in_guest(programs: &[(&str, &str)], program: &Path, placed: &Path) -> Vec<[Figures; 2]> {
     let mut script = "set -e\necho never > /sys/kernel/mm/transparent_hugepage/enabled
         echo 0 > /proc/sys/kernel/numa_balancing\n"
@@ -185,8 +185,8 @@ fn in_guest(programs: &[(&str, &str)], program: &Path, placed: &Path) -> Vec<[Fi
     (0..programs.len()).map(|n| [of(4 * n + 1), of(4 * n + 3)]).collect()
 }
 
-/// A row of the table: times in ms, the rest of what both sides count. Those of the guest are of all
-/// that its processor did, the kernel's share behind them.
+/// A row of the table: times in ms, other values in both sides' units. Those of the guest are of
+/// all that its processor did, with the kernel's share after them.
 fn row(name: &str, which: &str, guest: &Figures, (sim_ns, sim): &(f64, Counts)) -> String {
     let guest_ms = |ns: f64| ns / 1e6;
     let sim_ms = |ps: u64| ps as f64 / 1e9;

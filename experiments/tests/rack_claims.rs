@@ -20,7 +20,7 @@ fn run(file: &str, schemes: &[&str], workloads: &[&str]) -> (Vec<RackRunRow>, Ve
     experiment.workloads.retain(|w| workloads.contains(&w.name.as_str()));
     let finished = rack::run(&experiment, 2, |_| {}).unwrap();
     let runs = rack::tables(&experiment, &finished).runs;
-    // Claims name what was not run too: they are read as the file has them.
+    // Claims may name cells that were not run: they are read from the whole file.
     experiment = rack::read(&file, false, &[]).unwrap();
     experiment.claims = claims;
     let verdicts = rack::verdicts(&experiment, &runs).unwrap();
@@ -44,7 +44,7 @@ fn a_page_and_a_buffer_hit_take_as_long_beside_a_block_as_the_paper_says() {
         assert_eq!(verdict.agreement, Agreement::Agrees, "{verdict:?}");
         assert_eq!(verdict.verdict, Some(kind), "{verdict:?}");
     }
-    // A page that moves alone has a time; a scheme that moves batches has none for one.
+    // A page that moves alone has a time; a scheme that moves batches has none.
     let moves = |scheme: &str| runs.iter().find(|r| r.scheme == scheme).unwrap().page_move_ns;
     assert!(moves("OTF").is_some() && moves("CPM").is_none() && moves("BLOCK").is_none());
 }

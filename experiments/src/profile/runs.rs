@@ -1,4 +1,4 @@
-//! The runs that a profile is made of: the same references with different parts of memory slow.
+//! The runs of a profile: the same references with different parts of memory slow.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
@@ -10,8 +10,8 @@ use terrace_simulated::reference::{ReferenceMachine, ReferenceSource, Work, shar
 use crate::file::{Experiment, GroupSpec};
 use crate::reference::{self, Share};
 
-/// Mixed runs have one in so many pages slow. The first slow reads cost most (`docs/performance.md`),
-/// so that is where measuring pays.
+/// One page in so many is slow in the mixed runs. The first slow reads cost most
+/// (`docs/performance.md`), so most runs have few.
 const SLOW_PARTS: [u64; 4] = [128, 32, 8, 2];
 
 /// How the runs get the program's references.
@@ -19,12 +19,12 @@ const SLOW_PARTS: [u64; 4] = [128, 32, 8, 2];
 pub enum Passes {
     /// The program runs, or its recording is decoded, once; the runs go on side by side.
     One,
-    /// Every run has a source of its own, and they take turns. The profile is the same; this is what
-    /// one pass is compared with.
+    /// Every run has a source of its own, and they take turns. The profile is the same; one pass is
+    /// compared with this.
     Apart,
 }
 
-/// What all runs came to in an interval.
+/// Results of all runs in an interval.
 pub(super) struct Stretch {
     /// All memory fast.
     pub(super) fast: Work,
@@ -58,7 +58,7 @@ impl Runs {
         let mixed = SLOW_PARTS.map(Share::LastSlow);
         let mut shares = vec![Share::AllFast, Share::AllSlow];
         shares.extend(mixed);
-        // Another machine is scanned: that costs it time, which the others are spared.
+        // A separate machine is scanned: scans cost time, which the others do not have.
         shares.push(Share::AllFast);
         let source = || reference::source(experiment, group);
         let sources = match passes {
@@ -79,7 +79,7 @@ impl Runs {
         Ok(Runs { runs: runs.collect::<anyhow::Result<_>>()?, passes, footprint_bytes })
     }
 
-    /// Runs everything to its end and gives `take` one interval after the other.
+    /// Runs everything to its end and passes `take` one interval after the other.
     pub(super) fn each_interval(
         self,
         references: u64,
@@ -97,8 +97,8 @@ impl Runs {
     }
 }
 
-/// Every run on a thread of its own. What they share lets none run far ahead, so few intervals wait
-/// to be taken.
+/// Every run on a thread of its own. None runs far ahead of the shared source, so few intervals
+/// wait to be taken.
 fn side_by_side(
     runs: Vec<Run>,
     references: u64,
@@ -144,7 +144,7 @@ impl Run {
     }
 }
 
-/// Puts together what the runs came to, in their order.
+/// Combines the results of the runs, in their order.
 fn stretch(all: anyhow::Result<Vec<(Work, u64)>>) -> anyhow::Result<Stretch> {
     let mut all = all?.into_iter();
     let mut next = || all.next().context("a profile has more runs");

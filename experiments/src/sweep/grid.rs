@@ -59,17 +59,17 @@ struct VariantFile {
     set: Table,
 }
 
-/// One direction of the grid.
+/// An axis of the grid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
     /// Its name: the key, unless it sets several.
     pub name: String,
-    /// Its values: what they are called, and the keys that they set.
+    /// Its values: their labels, and the keys that they set.
     values: Vec<(String, Vec<(String, Value)>)>,
 }
 
 impl Axis {
-    /// What its values are called, in order.
+    /// The labels of its values, in order.
     pub fn labels(&self) -> impl Iterator<Item = &str> {
         self.values.iter().map(|(label, _)| label.as_str())
     }
@@ -80,7 +80,7 @@ impl Axis {
 pub struct Grid {
     /// Its name.
     pub name: String,
-    /// What it shows.
+    /// Its purpose.
     pub description: String,
     /// Its axes; the last one changes fastest.
     pub axes: Vec<Axis>,
@@ -99,11 +99,11 @@ pub struct Cell {
     pub hash: String,
     /// Axis and value.
     pub values: Vec<(String, String)>,
-    /// What is run.
+    /// The experiment.
     pub experiment: Experiment,
 }
 
-/// A cell as one line of JSON, for who hands cells out.
+/// A cell as one line of JSON, for a scheduler of cells.
 #[derive(Debug, Serialize)]
 pub struct Listed<'a> {
     /// Its number.
@@ -112,7 +112,7 @@ pub struct Listed<'a> {
     pub hash: &'a str,
     /// Axis and value.
     pub values: serde_json::Map<String, serde_json::Value>,
-    /// Its results are there.
+    /// Whether its results exist.
     pub done: bool,
 }
 
@@ -124,7 +124,7 @@ impl Cell {
         all.join(" ")
     }
 
-    /// For a list of cells.
+    /// The cell for a list.
     pub fn listed(&self, done: bool) -> Listed<'_> {
         let value = |(axis, value): &(String, String)| (axis.clone(), value.clone().into());
         Listed {
@@ -200,12 +200,12 @@ impl Grid {
         Ok(grid)
     }
 
-    /// How many cells there are.
+    /// Number of cells.
     pub fn len(&self) -> usize {
         self.cells.len()
     }
 
-    /// Whether there are none, which a grid file cannot say.
+    /// Whether there are none; impossible in a grid that was read.
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
@@ -229,7 +229,7 @@ impl Grid {
             }
         }
         let text = toml::to_string(&table).map_err(|e| told(InputError::new(e)))?;
-        // Lines of a text that nobody wrote help nobody.
+        // Lines of the generated text are of no use to the user.
         Experiment::parse(&text, self.folder.clone()).map_err(|e| match e.0.split_once(": ") {
             Some((line, rest)) if line.starts_with("line ") => told(InputError::new(rest)),
             _ => told(e),
@@ -243,7 +243,7 @@ impl Grid {
         Ok(Cell { index, hash, values: self.values(index), experiment })
     }
 
-    /// The cells that a person names: a number, a range `3..9`, or the beginning of a hash.
+    /// The cells of a selection: a number, a range `3..9`, or the beginning of a hash.
     pub fn select(&self, what: &str) -> anyhow::Result<Vec<usize>> {
         let bad = || {
             refuse!(
@@ -375,7 +375,7 @@ fn set_in_groups(
             continue;
         }
         found = true;
-        // Either is given, never both.
+        // Both are valid alternatives; a cell has one of them.
         match path {
             ["fast_ratio"] => drop(group.remove("fast")),
             ["fast"] => drop(group.remove("fast_ratio")),
@@ -408,7 +408,7 @@ pub fn hash(experiment: &Experiment) -> anyhow::Result<String> {
     hash_of(experiment, terrace_identity::build().sources)
 }
 
-/// The same for a program with these sources.
+/// The hash for a program with these sources.
 fn hash_of(experiment: &Experiment, sources: &str) -> anyhow::Result<String> {
     let mut hash = StableHash::new();
     hash.add_part(sources.as_bytes());

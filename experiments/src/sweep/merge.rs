@@ -1,8 +1,8 @@
-//! Puts finished cells together: the tables of all of them as one, and a table with a row for each
-//! cell and group that has the values of the axes beside what came out.
+//! Merges finished cells: the tables of all of them as one, and a table with a row for each cell
+//! and group that has the values of the axes beside the results.
 //!
 //! Cells are read one after the other in the order of the grid, so that memory does not grow with
-//! them and the bytes do not depend on how they came about.
+//! their number and the bytes do not depend on the order of the runs.
 
 use std::path::{Path, PathBuf};
 
@@ -20,27 +20,27 @@ use crate::run::write_whole;
 /// Cells that are read before they are written.
 const AHEAD: usize = 4;
 
-/// What was merged.
+/// The result of merging.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Merged {
-    /// Cells that are there.
+    /// Finished cells.
     pub done: usize,
     /// Cells that failed.
     pub failed: Vec<Failed>,
     /// Cells that have not been run.
     pub missing: usize,
-    /// Of those that are there: number, values in the order of the axes, and rows.
+    /// Finished cells: number, values in the order of the axes, and rows.
     pub cells: Vec<MergedCell>,
 }
 
-/// What a report needs of a cell.
+/// The data of a cell for a report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MergedCell {
     /// Its number.
     pub cell: usize,
     /// Its values in the order of the axes.
     pub values: Vec<String>,
-    /// What came out, a row for each group.
+    /// Its results, a row for each group.
     pub rows: Vec<RunRow>,
 }
 
@@ -50,19 +50,19 @@ fn column_name(axis: &str) -> String {
     format!("axis_{}", axis.chars().map(fit).collect::<String>())
 }
 
-/// What a cell's run is called in the tables of all.
+/// Name of a cell's run in the merged tables.
 fn name(index: usize) -> String {
     format!("cell-{index:06}")
 }
 
-/// What there is of a cell.
+/// State of a cell.
 enum Found {
     Done(Box<Part>),
     Failed(Failed),
     Missing,
 }
 
-/// A finished cell's rows, under the name that they have among others.
+/// A finished cell's rows, under the run's name in the merged tables.
 struct Part {
     index: usize,
     cell: Cell,
@@ -100,12 +100,12 @@ impl Part {
     }
 }
 
-/// Rows of a table that not every machine fills.
+/// Rows of a table that only some machines fill.
 fn read_if_there<T: Table>(folder: &Path) -> anyhow::Result<Vec<T>> {
     if path::<T>(folder).is_file() { Ok(read(folder)?) } else { Ok(Vec::new()) }
 }
 
-/// Merges what is there into the sweep's folder.
+/// Merges finished cells into the sweep's folder.
 pub fn merge(grid: &Grid, out: &Path) -> anyhow::Result<Merged> {
     let mut merged = Merged::default();
     let mut tables = Tables::create(out)?;
@@ -125,7 +125,7 @@ pub fn merge(grid: &Grid, out: &Path) -> anyhow::Result<Merged> {
             for index in 0..grid.len() {
                 let part = Part::read(grid, out, index);
                 let last = part.is_err();
-                // Nobody takes it any more: an error has ended the merging.
+                // The receiver is gone: an error has ended the merging.
                 if found.send(part).is_err() || last {
                     break;
                 }

@@ -2,14 +2,14 @@
 //! machines, resumable.
 //!
 //! A *cell* is one combination of the axes' values: a whole experiment, with a hash of everything
-//! that its results depend on. Its tables are made in a folder of their own that takes the hash's
-//! name when they are whole, so a cell is there once or not at all, whoever was killed when, and
+//! that its results depend on. Its tables are made in a folder of their own that is renamed to the
+//! hash when they are whole, so a cell exists once or not at all, whichever process was killed, and
 //! however many worked at it. The merged tables are read from these folders in the order of the
 //! grid: the same bytes, wherever and in whatever order cells ran.
 //!
 //! - [`grid`]: grid files and their cells;
 //! - [`work`]: runs cells;
-//! - [`merge`]: puts finished cells together.
+//! - [`merge`]: merges finished cells.
 
 pub mod grid;
 pub mod merge;
