@@ -1,7 +1,7 @@
 //! DRAM accesses that no core waits for: pages on their way in and out. A memory controller takes
 //! them in the time that demand leaves, so that a batch of pages does not delay a miss.
 //!
-//! While a demand read is in the controller, a few reads of copies at most are there with it;
+//! While a demand read is in the controller, at most a few reads of copies are there with it;
 //! without demand, more are. Writes wait in the controller's write queue, where they delay nothing
 //! until it must be drained: a share of the queue is left to demand. So that pages arrive at all
 //! where demand never ends, one access of copies goes for every few of demand.
@@ -23,7 +23,7 @@ pub struct BackgroundConfig {
     pub reads_alone: u32,
     /// Writes of copies in the controller.
     pub writes: u32,
-    /// Demand reads for which one access of copies goes at the least.
+    /// Demand reads for which at least one access of copies is issued.
     pub demand_for_one: u32,
 }
 
@@ -88,8 +88,8 @@ impl<T> Background<T> {
         if write { &mut self.writes } else { &mut self.reads }.push_back(access);
     }
 
-    /// Removes the access that goes now, if one does, with so many demand reads in the controller;
-    /// returns also whether it writes.
+    /// Removes the access that is issued now, if one is, with so many demand reads in the
+    /// controller; returns also whether it writes.
     pub fn next(&mut self, demand: u32) -> Option<(bool, T)> {
         if self.reads.is_empty() && self.writes.is_empty() {
             return None;
@@ -186,7 +186,7 @@ mod tests {
         let mut b = filled(BackgroundConfig { demand_first: false, ..Default::default() });
         let all: Vec<_> = std::iter::from_fn(|| b.next(9)).collect();
         assert_eq!(all.len(), 80);
-        // In turns, each kind in its order.
+        // Alternating, each kind in its order.
         assert_eq!(all[..4], [(false, 0), (true, 100), (false, 1), (true, 101)]);
     }
 }

@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use crate::packet::Packet;
 use crate::{NEVER, Time};
 
-/// Which of the waiting packets goes next.
+/// The order of waiting packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
     /// The one that arrived first.
     Fifo,
-    /// While both kinds wait, so many of blocks, then so many of pages.
+    /// While both kinds wait, so many blocks, then so many pages.
     Weighted(u32, u32),
 }
 
@@ -45,7 +45,7 @@ impl Turns {
         }
     }
 
-    /// Records that one of `kind` went.
+    /// Records that one of `kind` was sent.
     pub fn went(&mut self, kind: usize) {
         if kind != self.kind {
             return;
@@ -170,8 +170,8 @@ impl Sender {
         self.turns.next([0, 1].map(|q: usize| self.queues[q].front().is_some_and(|f| f.0 <= at)))
     }
 
-    /// Sends the packet that goes at `now`, which [`Sender::next`] returned: the packet, and when
-    /// its last bit leaves.
+    /// Sends the packet that is due at `now`, which [`Sender::next`] returned: the packet, and the
+    /// time at which its last bit leaves.
     pub fn send(&mut self, now: Time) -> Option<(Packet, Time)> {
         let kind = self.choice(now)?;
         let (ready, mut packet) = self.queues[kind].pop_front()?;

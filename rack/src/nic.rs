@@ -16,7 +16,7 @@ pub struct Nic {
     processing: Time,
     propagation: Time,
     ps_1024_per_byte: u64,
-    /// Credits of the switch that will be known, and when.
+    /// Credits of the switch that will arrive, and when.
     credits: VecDeque<(Time, u64)>,
     /// When the way in is free again.
     in_free_at: Time,

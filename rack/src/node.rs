@@ -2,7 +2,7 @@
 //! behind them.
 //!
 //! Cores run ahead to the end of the window, or until they wait for memory; then requests, answers
-//! and packets are processed in time order, and cores that were waited for go on.
+//! and packets are processed in time order, and cores whose data arrived continue.
 
 use terrace_hardware::address::{Kind as Access, VirtualAddress};
 use terrace_hardware::cpu::{CoreCounts, Dependence};
@@ -21,7 +21,7 @@ use crate::{NEVER, Time};
 /// The state of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The core can go on.
+    /// The core can run.
     Ready,
     /// The core waits for memory, with this reference.
     Waiting(Item),
@@ -138,7 +138,7 @@ impl ComputeNode {
         self.done_at
     }
 
-    /// Why the node cannot go on, if it cannot.
+    /// Why the node cannot continue, if it cannot.
     pub fn problem(&self) -> Option<String> {
         self.memory.problem.clone().or_else(|| self.stream.problem().map(str::to_owned))
     }
@@ -275,7 +275,7 @@ impl ComputeNode {
         }
     }
 
-    /// Retries the reference that a core waits with, and goes on if it succeeds.
+    /// Retries the reference that a core waits with, and continues if it succeeds.
     fn retry(&mut self, core: usize, end: Time) {
         let (State::Waiting(item) | State::Faulting(item)) = self.cores[core].state else { return };
         if self.attempt(core, item) {
@@ -322,7 +322,7 @@ impl ComputeNode {
                             )
                     });
                     if alone {
-                        // No other core runs that could take the references in the way.
+                        // No other core runs that could take the references ahead in the queue.
                         self.drain(core);
                     } else {
                         self.cores[core].state = State::Starved;
@@ -377,7 +377,7 @@ impl ComputeNode {
         }
     }
 
-    /// All cores that are not done have reached a barrier: they go on together.
+    /// All cores that are not done have reached a barrier: they continue together.
     fn pass_barrier(&mut self) -> bool {
         let mut waits = false;
         for core in &self.cores {

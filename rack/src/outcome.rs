@@ -102,7 +102,7 @@ pub struct NodeCounts {
     pub remote_ps: u64,
     /// Time of reads that page buffers answered, in picoseconds.
     pub buffer_ps: u64,
-    /// Reads that a page buffer answered at once, and their time.
+    /// Reads that a page buffer answered at once.
     pub buffer_hits: u64,
     /// Time of these reads, in picoseconds.
     pub buffer_hit_ps: u64,
@@ -113,7 +113,7 @@ pub struct NodeCounts {
     /// Pages that arrived.
     pub pages_in: u64,
     /// Time from the request of each batch until each of its pages was in local memory, in
-    /// picoseconds, summed: of pages that move alone, the time to access a remote page.
+    /// picoseconds, summed; for batches of one page, the time to access a remote page.
     pub page_move_ps: u64,
     /// Pages that left as victims.
     pub pages_out: u64,
@@ -123,9 +123,9 @@ pub struct NodeCounts {
     pub stall_ps: u64,
     /// Page faults.
     pub faults: u64,
-    /// Pages allocated locally and remotely.
+    /// Pages allocated locally.
     pub pages_local: u64,
-    /// See above.
+    /// Pages allocated remotely.
     pub pages_remote: u64,
     /// Blocks read whose value was not the last write; 0 unless something is broken.
     pub wrong_values: u64,
@@ -181,13 +181,13 @@ pub struct Sample {
     pub to: Time,
     /// Instructions.
     pub instructions: u64,
-    /// See [`NodeCounts`].
+    /// Local reads.
     pub local_reads: u64,
-    /// See [`NodeCounts`].
+    /// Local reads to pages that had migrated.
     pub migrated_reads: u64,
-    /// See [`NodeCounts`].
+    /// Remote reads.
     pub remote_reads: u64,
-    /// See [`NodeCounts`].
+    /// Remote reads that a page buffer answered.
     pub buffer_reads: u64,
     /// Pages that arrived.
     pub pages_in: u64,

@@ -98,7 +98,7 @@ pub enum Next {
     Item(Item),
     /// Waits until all cores have reached this point.
     Barrier,
-    /// Nothing now: other cores must go on first.
+    /// Nothing now: other cores must run first.
     Starved,
     /// The end of the stream.
     End,

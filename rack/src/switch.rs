@@ -365,7 +365,7 @@ impl Switch {
         }
     }
 
-    /// Lets a node's controller go on: its held requests, its selector, its copies.
+    /// Continues a node's controller: its held requests, its selector, its copies.
     fn after(&mut self, now: Time, node: usize) {
         let mut sent = std::mem::take(&mut self.sent);
         while let Some(mut packet) = self.held[node].pop_front() {

@@ -1,11 +1,11 @@
 //! Which of a node's pages are local and which remote, by the set share ("the memory page allocations
 //! are performed across local and remote memory at a fixed ratio", the paper's section IV-B).
 //!
-//! Allocated strictly in turns, every second page of an array is local, and a program that strides
-//! over an even number of pages uses one memory alone: its local hits depend more on parity than on
-//! the share. On a real machine several threads fault at once, so which of two neighbours comes
-//! first is chance. So the ratio is kept exactly within every [`HAND`] pages, and their order is
-//! drawn.
+//! If pages alternated strictly, every second page of an array would be local, and a program that
+//! strides over an even number of pages would use one memory alone: its local hits would depend
+//! more on parity than on the share. On a real machine several threads fault at once, so the order
+//! of two neighbours is random. So the ratio is exact within every [`HAND`] pages, and their order
+//! is random.
 
 use rand_core::RngCore;
 use rand_core::SeedableRng;
@@ -16,12 +16,12 @@ use crate::config::Dealing;
 /// Pages within which the ratio is exact.
 const HAND: usize = 64;
 
-/// Deals pages out.
+/// Decides which pages are local.
 #[derive(Debug, Clone)]
 pub struct Dealer {
     dealing: Dealing,
     local_share: f64,
-    /// Fraction of a local page left over for the next hand, less than one.
+    /// Fraction of a local page left over for the next [`HAND`] pages, less than one.
     owed: f64,
     hand: Vec<bool>,
     random: Pcg64Mcg,

@@ -339,7 +339,7 @@ impl Controller {
         if tracked.count < threshold.count || tracked.frequency(now) < threshold.frequency_per_us {
             return false;
         }
-        // Our own: of a page that was passed through once, only the rest is worth fetching.
+        // Our own: of a page that was used once, only the rest is worth fetching.
         let left = BLOCKS - tracked.blocks.count_ones();
         let reused = u32::from(tracked.again) * 4 >= tracked.blocks.count_ones();
         !self.scheme.own.skip_spent || reused || left >= BLOCKS / 4
