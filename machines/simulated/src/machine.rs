@@ -140,8 +140,8 @@ impl Machine {
         self.add(config, Source::Timed(Box::new(timed)))
     }
 
-    /// How long a timed group took, and how long it would have taken with all memory fast, in ps;
-    /// `None` before its end, and for other groups.
+    /// Run time of a timed group, and its run time with all memory fast, in ps; `None` before its
+    /// end, and for other groups.
     pub fn duration_ps(&self, group: usize) -> Option<(u64, u64)> {
         match &lock(&self.state).groups[group].source {
             Source::Timed(timed) => timed.duration_ps(),
@@ -149,7 +149,7 @@ impl Machine {
         }
     }
 
-    /// The same for the part that has run so far.
+    /// [`Self::duration_ps`] for the part that has run so far.
     pub fn so_far_ps(&self, group: usize) -> Option<(u64, u64)> {
         match &lock(&self.state).groups[group].source {
             Source::Timed(timed) => Some(timed.so_far_ps()),

@@ -18,7 +18,7 @@ use terrace_core::plan::{Direction, Exchange, Failure, FailureReason, Outcome, P
 use crate::placement::Placement;
 use crate::tiers::Tiers;
 
-/// Draws which pages are held by another when they are to be moved.
+/// Decides at random which pages are held by another when they are to be moved.
 #[derive(Debug, Clone)]
 pub(crate) struct BusyPages {
     /// The busy rate, of 2^32.

@@ -67,9 +67,9 @@ impl Placement {
         *self = Placement::empty(page_size);
     }
 
-    /// Switches to the next layout: frees the pages that have gone, then allocates those that have
-    /// come, in the order of touch where that is known. Without memory for the new pages, only the
-    /// freeing takes effect.
+    /// Switches to the next layout: frees the pages that are gone, then allocates the new ones, in
+    /// the order of touch where that is known. Without memory for the new pages, only the freeing
+    /// takes effect.
     pub(crate) fn follow(
         &mut self,
         layout: &Arc<Layout>,

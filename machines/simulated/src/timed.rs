@@ -2,9 +2,9 @@
 //! placement of its pages.
 //!
 //! The time of each interval is the time with all memory fast mixed with the time with all of it
-//! slow, by the share of its reads that are fast now ([`Interval::time_ps`]). So a period holds
-//! less work the slower memory is, as on real machines. Moves cost the time of their steps in the
-//! operating-system model: the program stops for shootdowns, and for pages under way that it
+//! slow, by the share of its reads that are fast now ([`Interval::time_ps`]). So the slower memory
+//! is, the less work fits into a period, as on real machines. Moves cost the time of their steps in
+//! the operating-system model: the program stops for shootdowns, and for pages under way that it
 //! touches. While the program is stopped it accesses nothing; moves take a limited share of time,
 //! so that the program is never stopped for ever.
 
@@ -50,7 +50,7 @@ pub(crate) struct Timed {
     /// Of the time between the end of the last period and the clock, the part in which the program
     /// is stopped for moves. The rest is of an interval that began before.
     still_ps: u64,
-    /// Time of moves beyond their share of the periods so far.
+    /// Time of moves beyond their share of the periods so far, charged to later periods.
     owed_ps: f64,
     /// Periods completed.
     periods: u64,
@@ -83,13 +83,12 @@ impl Timed {
         })
     }
 
-    /// How long the program took, once it has ended, and how long it would have taken with all
-    /// memory fast.
+    /// Run time of the program, once it has ended, and its run time with all memory fast.
     pub(crate) fn duration_ps(&self) -> Option<(u64, u64)> {
         self.ended.then_some(self.so_far_ps())
     }
 
-    /// The same for the part that has run so far.
+    /// [`Self::duration_ps`] for the part that has run so far.
     pub(crate) fn so_far_ps(&self) -> (u64, u64) {
         (self.clock_ps, self.fast_ps)
     }
@@ -160,8 +159,8 @@ impl Timed {
 
     /// Splits a plan into the part that there is time for in a period, and the rest, which fails:
     /// operations are begun in order, until their time is spent. An operation that has begun is
-    /// finished; its excess time is owed, so that over many periods moves take no more than their
-    /// share however large operations are.
+    /// finished; its excess time is charged to later periods, so that over many periods moves take
+    /// no more than their share however large operations are.
     pub(crate) fn in_time(&self, plan: &Plan, page_size: PageSize) -> (Plan, Vec<Failure>) {
         let mut time = MoveTime {
             costs: &self.costs,

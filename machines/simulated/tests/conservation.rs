@@ -84,7 +84,7 @@ impl Random {
     }
 }
 
-/// A source whose next yield the test sets.
+/// A source whose next period the test sets.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<VecDeque<Arc<Layout>>>>);
 
@@ -337,7 +337,7 @@ fn a_million_moves_go_as_the_rules_say_page_by_page() {
         seen.borrow_mut().extend(got.iter().map(|((_, direction), reason)| (*direction, *reason)));
         assert_eq!(got, failures);
     });
-    // The test is only worth the cases that it met.
+    // The test is only as good as the cases that it met.
     let reasons = [FailureReason::Absent, FailureReason::NoRoom, FailureReason::Unsupported];
     for direction in [Direction::Promotion, Direction::Demotion] {
         assert!(reasons.iter().all(|r| seen.borrow().contains(&(direction, *r))), "{seen:?}");

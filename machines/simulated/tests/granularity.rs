@@ -1,4 +1,4 @@
-//! Which migration granularity suits which workload, and that the adaptive one finds it
+//! The best migration granularity for each workload, and whether the adaptive policy finds it
 //! (migration-granularity paper, sections 4 and 6; the experiments of `examples/granularity`).
 
 use serde_json::{Value, json};
@@ -86,8 +86,8 @@ fn run(workload: &str, parameters: &Value, fast_ratio: f64, policy: &str, of: &V
 }
 
 /// Four working sets in turn, each a quarter of 256 MiB, laid out in runs of so many pages; fast
-/// memory holds 28 of the 128 regions of 2 MB, whole ones, for a region is moved whole or not at
-/// all.
+/// memory holds 28 of the 128 regions of 2 MB, as a whole number because a region is moved whole or
+/// not at all.
 fn turns(run_pages: u64, policy: &str) -> Counts {
     let parameters = json!({
         "footprint_mib": 256,

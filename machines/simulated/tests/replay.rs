@@ -1,5 +1,5 @@
-//! A recording is decided again as it was decided: the same policy on two machines. Here both are
-//! simulated; a recording from a live one works the same way.
+//! Replayed policies make the recorded decisions again: the same policy on two machines. Here both
+//! are simulated; a recording of a live one works the same way.
 
 mod support;
 

@@ -36,8 +36,8 @@ pub struct TimedConfig {
     pub device_ns: u64,
     /// Time of an instruction with which a waiting loop yields.
     pub pause_ns: u64,
-    /// Whether a load waits for the loads that its address is made of. In trace-driven simulation none
-    /// does, so those who compare the two set it aside.
+    /// Whether a load waits for the loads from which its address is computed. Trace-driven
+    /// simulation has no such dependences, so comparisons of the two switch this off.
     #[serde(default = "follows")]
     pub follow_loads: bool,
     /// The tier in which page tables are assumed to be, from 0.
@@ -58,11 +58,11 @@ fn follows() -> bool {
 pub struct ClockPlan {
     /// The memory ranges of the tiers, in the emulator's addresses.
     pub ranges: Vec<TierRange>,
-    /// Where the guest's kernel has all memory one to one, if the emulator's registers and memory can
-    /// be read: the guest's own page tables are walked then.
+    /// Start of the guest kernel's direct map, if the emulator's registers and memory can be read:
+    /// the guest's own page tables are walked then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direct_map: Option<u64>,
-    /// Samples of its memory accesses, where they are wanted.
+    /// Samples of its memory accesses, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<SamplePlan>,
     /// The machine.
@@ -73,25 +73,25 @@ pub struct ClockPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierRange {
-    /// Which tier, from 0.
+    /// Index of the tier, from 0.
     pub tier: usize,
     /// Its first address.
     pub start: u64,
     /// Its bytes.
     pub bytes: u64,
-    /// Where it begins in the tier's memory.
+    /// Offset in the tier's memory.
     pub offset: u64,
 }
 
 impl TierRange {
-    /// The tier and the place in it, where the address is of this range.
+    /// The tier and the offset in it, if the address is in this range.
     #[inline]
     pub fn find(&self, address: u64) -> Option<(usize, u64)> {
         let at = address.wrapping_sub(self.start);
         (at < self.bytes).then_some((self.tier, self.offset + at))
     }
 
-    /// The address of this place in a tier, where it is of this range.
+    /// The address of this offset in a tier, if it is in this range.
     pub fn address(&self, (tier, place): (usize, u64)) -> Option<u64> {
         let at = place.wrapping_sub(self.offset);
         (tier == self.tier && at < self.bytes).then_some(self.start + at)

@@ -11,7 +11,7 @@ pub enum Effect {
     None,
     /// Waits for an interrupt.
     Halt,
-    /// Lets another processor go on: a loop that waits.
+    /// Yields to another processor: a waiting loop.
     Pause,
     /// Reads the time.
     ReadClock,

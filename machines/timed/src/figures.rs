@@ -18,15 +18,15 @@ pub struct TierFigures {
 }
 
 impl TierFigures {
-    /// Mean latency of a read beyond the caches, as loaded; nothing without reads.
+    /// Mean latency of a read beyond the caches, under load; `None` without reads.
     #[must_use]
     pub fn loaded_latency_ns(&self) -> Option<f64> {
         (self.reads > 0).then(|| self.read_ns / self.reads as f64)
     }
 }
 
-/// Counters since the clock began to follow the memory. Summed over all processors where nothing
-/// else is said.
+/// Counters since the clock began to model memory timing. Summed over all processors unless stated
+/// otherwise.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Figures {
     /// Guest time.

@@ -1,5 +1,5 @@
-//! A virtual machine whose clock follows the memory: the time of instructions and accesses of an
-//! emulated machine, and the clock that shows it to the guest.
+//! The memory clock of a virtual machine: the modelled time of its instructions and accesses, and
+//! the clock that shows it to the guest.
 //!
 //! **Knows** the hardware parts of trace-driven simulation, x86-64 instructions, and how an
 //! emulator counts instructions. **Must not know** QEMU: its plug-in (`recorder/plugin`) reports
@@ -8,7 +8,7 @@
 //!
 //! - [`config`]: configuration of a timed machine;
 //! - [`clock`]: the clock's arithmetic;
-//! - [`decode`] and [`flow`]: which loads need which, from instruction bytes;
+//! - [`decode`] and [`flow`]: dependences between loads, from instruction bytes;
 //! - [`tables`]: translations, as far as an emulator without register access reports them;
 //! - [`machine`]: the processors in time;
 //! - [`samples`]: sampled accesses, as a processor and Linux would give them;

@@ -1,10 +1,10 @@
 //! Samples of memory accesses, as a processor's PEBS or IBS and Linux's perf event on it would give
 //! them: one in so many accesses of programs that miss the last level, as records of a ring.
 //!
-//! A machine knows addresses and no processes, so samples have the process that Linux writes for one
-//! that has ended. Loss is real, as with a ring: what finds it full is lost, and counted in a record
-//! before the next sample. Throttling is, too: as Linux does it, at most so many samples are taken
-//! between two ticks. Both can be had on purpose, the same at every run.
+//! A machine knows addresses and no processes, so samples have the process that Linux writes for
+//! one that has ended. Samples are lost as with a real ring: those that find it full are lost, and
+//! counted in a record before the next sample. Throttling is as in Linux: at most so many samples
+//! are taken between two ticks. Both can be configured, the same in every run.
 
 use serde::{Deserialize, Serialize};
 use terrace_core::sample_picker::SamplePicker;
@@ -14,14 +14,14 @@ use terrace_recordings::perf_record::{
 
 use crate::config::{TierRange, TimedError};
 
-/// Bytes of records that wait to be taken, at most: a ring of 16 pages.
+/// Most bytes of records that were not yet taken: a ring of 16 pages.
 pub const RING_BYTES: usize = 64 << 10;
 /// Linux counts samples between two of its ticks: 250 a second, as Debian's kernel has it.
 const TICKS_PER_S: u64 = 250;
 /// Linux's `perf_event_max_sample_rate`.
 const MOST_PER_S: u64 = 100_000;
 
-/// What is sampled.
+/// Parameters of sampling.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SamplePlan {
@@ -31,9 +31,9 @@ pub struct SamplePlan {
     pub stores: bool,
     /// Samples a second at most, 0: 100,000; more throttle the event.
     pub most_per_s: u64,
-    /// On purpose, one sample in so many is lost; 0: none.
+    /// One sample in so many is lost intentionally; 0: none.
     pub lose_one_in: u32,
-    /// Seed of what is random.
+    /// Seed of random numbers.
     pub seed: u64,
     /// The guest's own addresses of the tiers' memory.
     pub physical: Vec<TierRange>,
@@ -88,7 +88,7 @@ pub struct Sampling {
     picker: SamplePicker,
     loser: SamplePicker,
     ring: Vec<u8>,
-    /// Whether there are records since the ring was last asked for.
+    /// Whether there are records since the ring was last read.
     fresh: bool,
     lost: u64,
     tick: u64,
@@ -112,7 +112,7 @@ impl Sampling {
         }
     }
 
-    /// Whether this access is a sample. To be asked of each miss of a program, once.
+    /// Whether this access is a sample. Called for each miss of a program, once.
     #[inline]
     pub(crate) fn picks(&mut self, store: bool) -> bool {
         (!store || self.plan.stores) && self.picker.pick(1) > 0
@@ -163,8 +163,7 @@ impl Sampling {
         self.plan.physical.iter().find_map(|range| range.address((tier, at)))
     }
 
-    /// The records that wait, once after each that comes. What the reader takes, it removes from
-    /// the front.
+    /// The pending records, if there are new ones. The reader removes what it takes from the front.
     #[inline]
     pub fn ring(&mut self) -> Option<&mut Vec<u8>> {
         std::mem::take(&mut self.fresh).then_some(&mut self.ring)

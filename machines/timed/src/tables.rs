@@ -34,11 +34,11 @@ struct Region {
 const UNKNOWN: Region =
     Region { virtual_region: u64::MAX, physical_region: 0, last_page: u64::MAX, seen: 0 };
 
-/// The way through the guest's own page tables to a page.
+/// The path through the guest's own page tables to a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GuestWalk {
-    /// The tier, and the place in it, of the page-table page of each level from the leaf's upwards;
-    /// nothing for one that is in no tier.
+    /// The tier, and the offset in it, of the page-table page of each level from the leaf's
+    /// upwards; `None` for one that is in no tier.
     pub tables: [Option<(usize, u64)>; MAX_LEVELS],
     /// The level of the leaf: 0 for a base page.
     pub lowest: usize,
@@ -85,8 +85,8 @@ impl Tables {
         if region.seen < SEEN { PageSize::Base } else { PageSize::Huge }
     }
 
-    /// The tables for the walk of one access, which went to `physical`. `walk`: the way there, where
-    /// that is known; `starts`: where tiers begin.
+    /// The tables for the walk of one access, which went to `physical`. `walk`: the path there, if
+    /// known; `starts`: first addresses of the tiers.
     pub fn of_access<'a, F, W>(
         &'a mut self,
         physical: F,
@@ -185,7 +185,7 @@ mod tests {
         (at[0], at[1], at[2]) = (Some((1, 0x5000)), Some((0, 0x6000)), Some((7, 0)));
         let walk = GuestWalk { tables: at, lowest: 0 };
         let starts = [1 << 32, 1 << 33];
-        // It lies as a huge page would; the walk knows better.
+        // It is placed as a huge page would be; the walk shows base pages.
         for page in 0..8 {
             let physical = 9 * HUGE + (page << 12);
             let table = tables.of_access(|| Some(physical), || Some(walk), &starts);

@@ -52,7 +52,7 @@ impl State {
         let Some(demotion) = self.config.options.background_demotion else { return Ok(()) };
         let capacity_bytes = self.config.hardware.tiers[0].capacity.0 as f64;
         let free_bytes = self.os.free_bytes(Node::FAST);
-        // Once begun, demotion goes on, over several periods if needed, until enough is free.
+        // Once begun, demotion continues, over several periods if needed, until enough is free.
         let member = &mut self.members[group];
         if free_bytes as f64 >= demotion.end_free_share * capacity_bytes {
             member.is_demoting = false;
@@ -65,7 +65,7 @@ impl State {
         let page_bytes = scan.layout.page_size().bytes();
         let short_bytes = (demotion.end_free_share * capacity_bytes) as u64;
         let wanted = short_bytes.saturating_sub(free_bytes).div_ceil(page_bytes) as usize;
-        // The start moves round, so that not the same pages are checked first each time.
+        // The start moves round, so that the same pages are not always checked first.
         let pages = scan.pages();
         let hand = self.members[group].demote_from % pages.max(1);
         let unused = |&page: &usize| scan.fast.get(page) && !scan.accessed.get(page);

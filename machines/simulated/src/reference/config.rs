@@ -20,18 +20,18 @@ pub struct ReferenceConfig {
     pub reads_per_sample: u32,
     /// Seed of the distances between samples.
     pub sample_seed: u64,
-    /// How simulated time is played.
+    /// Options of the simulation of time.
     pub options: Options,
 }
 
-/// Options of playing simulated time. The defaults suit machines of some cores and a few programs.
+/// Options of the simulation of time. The defaults suit machines of some cores and a few programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
     /// How far one program or copying thread may run ahead of the next while others run, in ns of
     /// simulated time. Shorter is more exact where they share bandwidth, and slower.
     pub quantum_ns: u64,
-    /// The same where programs share a core: their time slice.
+    /// The quantum of programs that share a core: their time slice.
     pub time_slice_ns: u64,
     /// The cost of a switch from one program to another on a core, in ns. Translations are flushed.
     pub switch_ns: u64,
@@ -45,7 +45,7 @@ pub struct Options {
     /// fails for want of time.
     pub move_share: f64,
     /// Whether every plan is carried out to its end, by a thread beside the programs: no move fails
-    /// for want of time, `move_share` says nothing, and a period lasts until the moves that its
+    /// for want of time, `move_share` has no effect, and a period lasts until the moves that its
     /// beginning ordered have ended, if they take longer than it.
     pub finish_moves: bool,
     /// Regions of 2 MB of each program that are checked once a period, to be collapsed to huge

@@ -216,7 +216,7 @@ impl State {
         if self.members[group].next_period == self.periods {
             self.period_end += Picoseconds::from_ns(self.config.period_ns);
             if self.config.options.finish_moves {
-                // The thread that scans is the one that moves: it is back when it is done.
+                // The thread that scans also moves: the period lasts until it is done.
                 self.period_end = self.period_end.max(self.daemon_now);
             }
             self.advance(Until::Time(self.period_end))?;
@@ -292,8 +292,8 @@ impl ReferenceMachine {
     }
 
     /// Runs the program of a group, the only one on the machine, for so many references more in
-    /// functional simulation: caches, TLBs and page tables change as ever, and page faults are
-    /// served, but the references take no time and their traffic is not counted.
+    /// functional simulation: caches, TLBs and page tables change, and page faults are served, but
+    /// the references take no time and their traffic is not counted.
     pub fn warm_references(&self, group: usize, references: u64) -> Result<Work, MachineError> {
         let state = &mut *lock(&self.state);
         state.programs[group].is_warming = true;
