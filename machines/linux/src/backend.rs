@@ -1,5 +1,5 @@
-//! By what the pages of a host are tracked and moved: the Terrace kernel's mechanisms where the
-//! kernel has them, or those of a stock kernel.
+//! The mechanisms by which the pages of a host are tracked and moved: the Terrace kernel's where
+//! the kernel has them, or those of a stock kernel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::session::{Session, SessionError};
 use crate::tiermem::{Device, TiermemError};
 use crate::tiermem_kernel::TiermemKernel;
 
-/// Which mechanisms a run wants.
+/// The mechanisms that a run requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mechanisms {
@@ -33,14 +33,14 @@ pub enum Mechanisms {
 }
 
 impl Mechanisms {
-    /// For serde: whether it need not be written.
+    /// For serde: whether the default need not be written.
     #[must_use]
     pub fn is_auto(&self) -> bool {
         *self == Mechanisms::Auto
     }
 }
 
-/// By what accessed bits of pages are read here; or why they cannot be.
+/// The mechanism that reads accessed bits of pages on this host; or why there is none.
 pub fn accessed_bits(roots: &Roots) -> Result<String, String> {
     let scans = Device::open_at(&roots.tiermem()).is_ok_and(|device| device.features().scan());
     let damon = roots.kdamonds();
@@ -58,15 +58,15 @@ pub fn accessed_bits(roots: &Roots) -> Result<String, String> {
 /// Threads that copy a batch of pages, at most (Nimble paper, section 4.2: four saturate a link).
 const COPY_THREADS: usize = 4;
 
-/// What was found.
+/// The mechanisms in use.
 pub(crate) struct Backend {
     device: Option<Arc<Device>>,
-    /// Which it is and why.
+    /// Their names and the reason for them.
     reason: String,
 }
 
 impl Backend {
-    /// Looks for what is wanted.
+    /// Selects the mechanisms.
     pub(crate) fn find(roots: &Roots, wanted: Mechanisms) -> Result<Self, TiermemError> {
         let path = roots.tiermem();
         let opened = match wanted {
@@ -86,7 +86,8 @@ impl Backend {
                 let reason = format!("the Terrace kernel's ({})", names.join(", "));
                 (Some(Arc::new(device)), reason)
             }
-            // The kernel has it, and this process cannot see it: a service manager's doing.
+            // The kernel has the device and this process cannot see it, because of the service
+            // manager.
             Some(Err(TiermemError::Absent)) if roots.tiermem_class().exists() => {
                 let reason = format!(
                     "a stock kernel's: this kernel has tiermem, but {} is not there; let the service see it (no PrivateDevices, DeviceAllow={} rw)",
@@ -115,7 +116,7 @@ impl Backend {
         &self.reason
     }
 
-    /// The device, if there is one and it is wanted.
+    /// The device, if it is there and requested.
     pub(crate) fn device(&self) -> Option<&Arc<Device>> {
         self.device.as_ref()
     }
@@ -130,12 +131,12 @@ impl Backend {
         self.scanner().is_none()
     }
 
-    /// Of what stands in a stock kernel's way, what stands in the way of these.
+    /// Of the conflicts with a stock kernel's mechanisms, those that concern these.
     pub(crate) fn conflicts_among(&self, found: Vec<Conflict>) -> Vec<Conflict> {
         if self.needs_damon() { found } else { conflicts::of_scans(found) }
     }
 
-    /// What reads the accessed bits of a group.
+    /// The sampler of a group's accessed bits.
     pub(crate) fn sampler(
         &self,
         roots: &Roots,
@@ -152,7 +153,7 @@ impl Backend {
         }
     }
 
-    /// What moves pages.
+    /// The calls that move pages.
     pub(crate) fn kernel(&self, roots: &Roots, move_shared: bool) -> Box<dyn PageKernel> {
         let stock = LiveKernel::new(roots.clone(), move_shared);
         match &self.device {
@@ -163,8 +164,8 @@ impl Backend {
         }
     }
 
-    /// Settings that go with them, until the end of the run: batches are copied by several threads
-    /// where there are processors for it.
+    /// Makes the settings of these mechanisms, until the end of the run: batches are copied by
+    /// several threads where there are processors for it.
     pub(crate) fn set_up(&self, roots: &Roots, session: &Session) -> Result<(), SessionError> {
         if self.device.as_ref().is_none_or(|d| !d.features().migrate()) {
             return Ok(());
@@ -188,7 +189,7 @@ mod tests {
         // A kernel that has it and a service that does not see it.
         put(keep.path(), "sys/class/misc/tiermem/dev", "10:126\n");
         assert!(reason(Mechanisms::Auto).contains("PrivateDevices"));
-        // There, and no device of ours.
+        // The file exists and is no device of ours.
         put(keep.path(), "dev/tiermem", "");
         let message = reason(Mechanisms::Auto);
         assert!(message.contains("dev/tiermem cannot be used"), "{message}");

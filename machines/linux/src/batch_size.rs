@@ -1,34 +1,33 @@
-//! How many pages one call should move, from how long calls have taken.
+//! Number of pages in one call of migration, from the times of earlier calls.
 //!
-//! A call takes a time of its own, mostly for draining every processor's LRU caches, and a time
-//! for each page. Only during the second are pages away from the program. So the two are told
-//! apart (a line fitted to the calls so far, older ones counting less), and the number of pages
-//! follows the second alone: making batches smaller because the first is long would cost more and
-//! spare nobody.
+//! A call takes a fixed time, mostly for draining every processor's LRU caches, and a time for each
+//! page. Programs wait for pages only during the second. So the two are separated (a line is fitted
+//! to the calls so far, with less weight for older ones), and the number of pages follows the
+//! second alone: smaller batches because of the first would cost more and save no waiting.
 
 use std::time::Duration;
 
-/// How much the calls so far count beside a new one.
+/// Weight of the earlier calls at each new one.
 const MEMORY: f64 = 0.9;
 
-/// How many times the stall a call may take for a larger batch to be tried.
+/// A larger batch is tried while a call takes less than this many times the stall.
 const EXPLORE: f64 = 3.0;
 
-/// After how many calls of one size, each too long for a larger one to be tried, one is tried all the
-/// same: where a call is long by itself, as on a host with many busy processors, small ones would
+/// After so many calls of one size, each too long for a larger batch, a larger one is tried all the
+/// same: where the fixed time is long, as on a host with many busy processors, small batches would
 /// never show it.
 const PATIENCE: u32 = 16;
 
 /// Sizes of batches.
 #[derive(Debug)]
 pub struct BatchSizer {
-    /// Time for which the pages of a batch should be away at most.
+    /// Longest time for which the pages of a batch should be unmapped, in s.
     stall_s: f64,
     most: usize,
     batch: usize,
     /// Weighted sums over calls of 1, pages, pages squared, time, pages times time.
     sums: [f64; 5],
-    /// Calls that told nothing but how long one of this size is.
+    /// Consecutive calls of one size.
     alike: u32,
 }
 
@@ -43,7 +42,7 @@ impl BatchSizer {
         self.batch
     }
 
-    /// A call that moved `pages` pages took this long.
+    /// Takes the time of a call that moved `pages` pages.
     pub fn took(&mut self, pages: usize, time: Duration) {
         let (n, t) = (pages as f64, time.as_secs_f64());
         for (sum, new) in self.sums.iter_mut().zip([1.0, n, n * n, t, n * t]) {
@@ -54,9 +53,9 @@ impl BatchSizer {
         let larger = (self.batch + self.batch.div_ceil(4)) as f64;
         let wanted = match slope {
             Some(s) if s > 0.0 => self.stall_s / s,
-            // What a page takes does not show beside what a call takes.
+            // The time per page is hidden by the time per call.
             Some(_) => larger,
-            // Calls of one size do not tell the two times apart: another size will.
+            // Calls of one size do not separate the two times: another size will.
             None if t <= EXPLORE * self.stall_s => larger,
             None if self.alike >= PATIENCE => {
                 self.alike = 0;
@@ -64,13 +63,13 @@ impl BatchSizer {
             }
             None => n * self.stall_s / t,
         };
-        // Larger step by step, and only as far as calls have really been that large: one quick
-        // call is no proof.
+        // Larger step by step, and only as far as calls have really been that large: one quick call
+        // proves nothing.
         let step = if pages >= self.batch { self.batch * 2 } else { self.batch };
         self.batch = (wanted as usize).min(step).clamp(1, self.most);
     }
 
-    /// Time per page: the slope of the fitted line, which noise may bend below nought. `None` with
+    /// Time per page: the slope of the fitted line, which noise may make negative. `None` with
     /// calls of one size only.
     fn per_page_s(&self) -> Option<f64> {
         let [w, n, nn, t, nt] = self.sums;
@@ -84,7 +83,7 @@ impl BatchSizer {
 mod tests {
     use super::*;
 
-    /// Sizes of batches when a call takes so long of its own and per page.
+    /// Sizes of batches when a call takes so long in itself and per page.
     fn sizes(own_us: u64, page_us: u64, calls: usize) -> Vec<usize> {
         let mut batch_sizer = BatchSizer::new(Duration::from_millis(20), 2, 64);
         (0..calls)
@@ -111,11 +110,11 @@ mod tests {
     #[test]
     fn a_call_that_is_slow_by_itself_does_not_make_batches_small() {
         let sizes = sizes(15_000, 1000, 100);
-        // Now and then one that is a little larger, to see whether it still is so.
+        // Sometimes a slightly larger one, to measure again.
         assert!(sizes[10..].iter().all(|s| (19..=25).contains(s)), "{sizes:?}");
     }
 
-    /// The same when a call's own time is now this and now that, by up to so much.
+    /// Sizes of batches when a call's fixed time varies by up to so much.
     fn sizes_in_noise(own_us: u64, noise_us: u64, page_us: u64, calls: usize) -> Vec<usize> {
         let mut batch_sizer = BatchSizer::new(Duration::from_millis(20), 2, 64);
         let mut state = 1u64;
@@ -135,7 +134,7 @@ mod tests {
         let mean = |sizes: &[usize]| sizes.iter().sum::<usize>() / sizes.len();
         let quick_pages = sizes_in_noise(100_000, 200_000, 10, 600);
         assert!(mean(&quick_pages[100..]) >= 16, "{quick_pages:?}");
-        // Where it is the pages that are slow, a try now and then is all.
+        // Where the pages are slow, larger batches are tried only sometimes.
         let slow_pages = sizes_in_noise(1, 20_000, 300_000, 200);
         let tries = slow_pages[1..].iter().filter(|s| **s > 1).count();
         assert!(slow_pages.iter().all(|s| *s <= 2) && tries <= 12, "{slow_pages:?}");

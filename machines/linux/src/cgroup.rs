@@ -1,4 +1,4 @@
-//! Control groups of version 2: who is in a group, where its memory lies, making and removing.
+//! Control groups of version 2: their processes, the nodes of their memory, creation and removal.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct GroupMemory {
     pub anon_thp_bytes: Option<Vec<u64>>,
     /// Page cache, shared memory included.
     pub file_bytes: Option<Vec<u64>>,
-    /// Of it, what some process maps.
+    /// Of it, pages mapped by some process.
     pub file_mapped_bytes: Option<Vec<u64>>,
     /// Page tables.
     pub pagetables_bytes: Option<Vec<u64>>,
@@ -41,7 +41,7 @@ impl Cgroup {
         Cgroup { path }
     }
 
-    /// The group of this very folder.
+    /// The group of exactly this folder.
     pub fn at(folder: &Path) -> Self {
         Cgroup { path: folder.to_owned() }
     }
@@ -66,7 +66,7 @@ impl Cgroup {
                 let pid: u32 = line.trim().parse().map_err(|_| {
                     FileError::malformed(&path, line, "a process identifier on each line")
                 })?;
-                // 0 stands for a process outside our own pid namespace: not ours to touch.
+                // 0 stands for a process outside our own pid namespace, which must not be touched.
                 if pid != 0 {
                     pids.push(pid);
                 }
@@ -83,7 +83,7 @@ impl Cgroup {
         Ok(pids)
     }
 
-    /// Where the group's memory lies; `None` without the memory controller.
+    /// The group's memory by node; `None` without the memory controller.
     pub fn memory(&self) -> Result<Option<GroupMemory>, FileError> {
         let path = self.path.join("memory.numa_stat");
         let Some(text) = files::read(&path)? else { return Ok(None) };
@@ -105,15 +105,15 @@ impl Cgroup {
         Ok(Some(memory))
     }
 
-    /// Huge pages that khugepaged has made of the group's base pages so far (`thp_collapse_alloc` of
-    /// `memory.stat`); `None` where the kernel does not count them.
+    /// Huge pages into which khugepaged has collapsed the group's base pages so far
+    /// (`thp_collapse_alloc` of `memory.stat`); `None` where the kernel does not count them.
     pub fn collapses(&self) -> Result<Option<u64>, FileError> {
         let text = files::read(&self.path.join("memory.stat"))?.unwrap_or_default();
         let count = text.lines().find_map(|l| l.strip_prefix("thp_collapse_alloc "));
         Ok(count.and_then(|n| n.trim().parse().ok()))
     }
 
-    /// Makes the group. It must not exist: a group of that name belongs to somebody else.
+    /// Creates the group. It must not exist: another program would own it.
     pub fn create(&self) -> Result<(), FileError> {
         fs::create_dir(&self.path).map_err(|source| FileError::Write {
             path: self.path.clone(),
@@ -127,15 +127,15 @@ impl Cgroup {
         files::write(&self.path.join("cgroup.procs"), &pid.to_string())
     }
 
-    /// Removes the group and those below it, sending any process that is left to `home`. A group
-    /// that is gone already is fine.
+    /// Removes the group and those below it, and moves remaining processes to `home`. A group that
+    /// is gone already is no error.
     pub fn remove(&self, home: &Path) -> Result<(), FileError> {
         if !self.path.exists() {
             return Ok(());
         }
         for pid in self.processes()? {
             match files::write(&home.join("cgroup.procs"), &pid.to_string()) {
-                // It ended meanwhile.
+                // The process ended meanwhile.
                 Err(e) if e.errno() == Some(libc::ESRCH) => {}
                 other => other?,
             }
@@ -167,7 +167,7 @@ fn parse_nodes(text: &str) -> Option<Vec<u64>> {
     for word in text.split_whitespace() {
         let (node, bytes) = word.strip_prefix('N')?.split_once('=')?;
         let node: usize = node.parse().ok()?;
-        // The kernel's limit is 1,024 nodes; anything above is not a node list.
+        // The kernel's limit is 1,024 nodes; a larger number is no node list.
         if node >= 4096 {
             return None;
         }
@@ -179,7 +179,7 @@ fn parse_nodes(text: &str) -> Option<Vec<u64>> {
     Some(nodes)
 }
 
-/// Folder of the version-2 group that this process is in, for sending others home to.
+/// Folder of the version-2 group of this process, to which other processes are moved.
 pub fn own(roots: &Roots) -> Result<PathBuf, FileError> {
     let path = roots.proc.join("self/cgroup");
     let text = files::read(&path)?.unwrap_or_default();

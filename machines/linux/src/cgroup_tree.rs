@@ -1,5 +1,5 @@
-//! The tree of control groups, walked within bounds: anybody with a delegated subtree can make
-//! any number of groups, and the walk runs on the thread that also serves signals.
+//! The tree of control groups, walked within bounds: the owner of a delegated subtree can make any
+//! number of groups, and the walk runs on the thread that also serves signals.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::faults;
 use crate::files::{self, FileError};
 
-/// Deepest control group that is visited, and most of them in one walk.
+/// Bounds of a walk: depth and number of groups.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Levels below the root.
@@ -17,20 +17,20 @@ pub struct Bounds {
     pub groups: usize,
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Survey {
     /// Paths below the root (`/a/b`) of groups with a process in themselves or below, sorted.
     pub populated: Vec<String>,
     /// Groups whose state was read.
     pub visited: usize,
-    /// Groups left out for a bound: at least so many, as nothing below them was listed.
+    /// Lower bound of the groups left out: groups below them were not listed.
     pub unvisited: usize,
 }
 
-/// Walks the groups below `root`. A group is visited, and what is below it, only where `wanted`
-/// says so of its path; groups near the root come first, so that a subtree with very many groups
-/// is left out before those beside it. What is below a group without processes is not listed.
+/// Walks the groups below `root`. A group, and what is below it, is visited only where `wanted`
+/// accepts its path; groups near the root come first, so that a subtree with very many groups is
+/// left out before those beside it. What is below a group without processes is not listed.
 pub fn walk(
     root: &Path,
     bounds: Bounds,
@@ -51,7 +51,7 @@ pub fn walk(
             }
             survey.populated.push(path.clone());
         }
-        // Groups that could be queued and still be visited; of more, no name is kept.
+        // Groups that can be queued and still be visited; the names of more are not kept.
         let room = (bounds.groups - survey.visited).saturating_sub(queue.len());
         let mut names = Vec::new();
         for name in folders(&folder)? {
@@ -78,8 +78,8 @@ fn is_populated(folder: &Path) -> Result<bool, FileError> {
     Ok(events.is_some_and(|text| text.lines().any(|line| line == "populated 1")))
 }
 
-/// Names of the folders in a folder, by what the listing itself says of each entry; none where it
-/// is gone. Names that are no text are left out: no pattern matches them.
+/// Names of the folders in a folder, by the types in the listing itself; none if it is gone. Names
+/// that are not UTF-8 are left out: no pattern matches them.
 fn folders(folder: &Path) -> Result<impl Iterator<Item = String>, FileError> {
     let entries = match faults::check(folder).and_then(|()| fs::read_dir(folder)) {
         Ok(entries) => Some(entries),
@@ -97,7 +97,7 @@ fn folders(folder: &Path) -> Result<impl Iterator<Item = String>, FileError> {
 mod tests {
     use super::*;
 
-    /// Makes a group; `populated` is what the kernel says of it.
+    /// Makes a group; `populated` is the kernel's value for it.
     fn group(root: &Path, path: &str, populated: bool) {
         let folder = root.join(path.trim_start_matches('/'));
         fs::create_dir_all(&folder).unwrap();

@@ -1,5 +1,4 @@
-//! From a stream of DAMON's records to the accessed pages of whole periods: knows which regions a
-//! period has, notices when some are missing.
+//! Assembles DAMON's records into the accessed pages of whole periods, and detects missing records.
 
 use terrace_core::bits::PageBits;
 use terrace_core::page::{Layout, PageSize};
@@ -7,7 +6,7 @@ use terrace_core::page::{Layout, PageSize};
 use crate::damon::Target;
 use crate::ring::Record;
 
-/// The regions of a layout: one per page, as DAMON is told them.
+/// The regions of a layout: one per page, as configured in DAMON.
 #[derive(Debug)]
 pub struct Regions {
     /// One target per address space, in the order of the layout.
@@ -16,7 +15,7 @@ pub struct Regions {
     pub region_bytes: u64,
     /// Regions per page.
     per_page: usize,
-    /// The regions of a page have accessed bits of their own.
+    /// Whether the regions of a page have accessed bits of their own.
     are_parts: bool,
     /// Number of the first page of each target, and the number of pages at the end.
     first_page: Vec<usize>,
@@ -27,8 +26,8 @@ impl Regions {
     pub fn new(layout: &Layout, parts: u8) -> Self {
         let page_bytes = layout.page_size().bytes();
         // DAMON splits a lone region, because it wants more than half of its maximum, which is at
-        // least 3: a lone huge page is told as two halves, which share one accessed bit. A lone
-        // base page is the smallest region there is and cannot be split.
+        // least 3: a lone huge page is configured as two halves, which share one accessed bit. A
+        // lone base page is the smallest region and cannot be split.
         let lone = layout.pages() == 1 && layout.page_size() == PageSize::Huge;
         let per_page = match usize::from(parts.max(1)) {
             1 if lone => 2,
@@ -53,7 +52,7 @@ impl Regions {
         Regions { targets, region_bytes, per_page, are_parts: parts > 1, first_page }
     }
 
-    /// Their number.
+    /// Number of regions.
     pub fn count(&self) -> usize {
         self.pages() * self.per_page
     }
@@ -63,8 +62,8 @@ impl Regions {
         self.first_page.last().copied().unwrap_or(0)
     }
 
-    /// The number of the region that a record is about; `None` when it is about no region of ours,
-    /// such as one that was merged or split.
+    /// The number of the record's region; `None` for a foreign region, such as one that was merged
+    /// or split.
     fn of(&self, record: &Record) -> Option<usize> {
         let target = usize::try_from(record.target).ok()?;
         let starts = &self.targets.get(target)?.starts;
@@ -79,9 +78,9 @@ impl Regions {
 /// The accesses of a period, by page.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Accesses {
-    /// Which pages were accessed.
+    /// The accessed pages.
     pub accessed: PageBits,
-    /// In how many samples of the period each was.
+    /// In how many samples of the period each page was accessed.
     pub counts: Vec<u8>,
 }
 
@@ -90,8 +89,9 @@ impl Accesses {
         Accesses { accessed: PageBits::new(pages), counts: vec![0; pages] }
     }
 
-    /// A region of a page was accessed in so many of so many samples. Halves of a huge page have one
-    /// accessed bit, so that the greater count is the page's; the counts of parts add up.
+    /// Records that a region of a page was accessed in so many of so many samples. Halves of a huge
+    /// page have one accessed bit, so the greater count is the page's; the counts of parts are
+    /// added.
     fn note(&mut self, page: usize, accesses: u64, samples: u8, is_part: bool) {
         if accesses > 0 {
             self.accessed.set(page, true);
@@ -103,27 +103,27 @@ impl Accesses {
     }
 }
 
-/// The end of a period, as far as records tell.
+/// The end of a period, as the records show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeriodEnd {
-    /// Every region was told.
+    /// Every region was reported.
     Complete(Accesses),
-    /// Some were not.
+    /// Some regions were not reported.
     Incomplete {
-        /// Regions that were.
+        /// Reported regions.
         told: usize,
-        /// Regions there are.
+        /// Regions in all.
         expected: usize,
     },
 }
 
-/// Gathers records into periods.
+/// Collects records into periods.
 #[derive(Debug)]
 pub struct Collector {
     regions: Regions,
-    /// The kernel thread whose records count.
+    /// The kernel thread of the records.
     pid: u32,
-    /// Records of one period lie closer together than this, those of the next farther away.
+    /// Gaps between records of one period are shorter than this, those between periods longer.
     gap_ns: u64,
     /// Samples of a period.
     samples: u8,
@@ -131,12 +131,13 @@ pub struct Collector {
     accesses: Accesses,
     told: usize,
     first_ns: u64,
-    /// Records of our thread that were about no region of ours.
+    /// Records of the thread about foreign regions.
     foreign: u64,
 }
 
 impl Collector {
-    /// For the records of kernel thread `pid`, one period of so many samples every `period_ns`.
+    /// Collects the records of kernel thread `pid`: one period of so many samples every
+    /// `period_ns`.
     pub fn new(regions: Regions, pid: u32, period_ns: u64, samples: u8) -> Self {
         let seen = PageBits::new(regions.count());
         let accesses = Accesses::new(regions.pages());
@@ -158,22 +159,22 @@ impl Collector {
         self.pid
     }
 
-    /// Regions there are.
+    /// Regions in all.
     pub fn expected(&self) -> usize {
         self.regions.count()
     }
 
-    /// Regions told in the period that is not complete yet.
+    /// Regions reported in the unfinished period.
     pub fn told(&self) -> usize {
         self.told
     }
 
-    /// Records about regions that we never made. Not 0 means that DAMON changed its regions.
+    /// Records about foreign regions. Not 0 means that DAMON changed its regions.
     pub fn foreign(&self) -> u64 {
         self.foreign
     }
 
-    /// Takes in one record; gives the end of a period if this is it.
+    /// Takes a record; returns the end of a period if this is one.
     pub fn take(&mut self, record: &Record) -> Option<PeriodEnd> {
         if record.pid != self.pid {
             return None;
@@ -192,7 +193,7 @@ impl Collector {
         let page = region / self.regions.per_page;
         self.accesses.note(page, record.accesses, self.samples, self.regions.are_parts);
         if self.told == self.expected() {
-            // A period that ends here and one that was given up cannot both come from one record
+            // A period that ends here and one that was given up cannot both result from one record
             // unless there is a single region.
             let accesses = std::mem::take(&mut self.accesses);
             self.reset();
@@ -201,7 +202,7 @@ impl Collector {
         ended
     }
 
-    /// Gives up the period that is not complete.
+    /// Gives up the unfinished period.
     pub fn give_up(&mut self) -> PeriodEnd {
         let ended = PeriodEnd::Incomplete { told: self.told, expected: self.expected() };
         self.reset();
@@ -259,13 +260,13 @@ mod tests {
         let mut c = collector();
         assert_eq!(c.take(&record(1, 0, 1, 0)), None);
         assert_eq!(c.take(&record(2, 0, 2, 1)), None);
-        // Somebody else's record, and one of a region that is not ours.
+        // Another thread's record, and one of a foreign region.
         assert_eq!(c.take(&Record { pid: 8, ..record(2, 0, 8, 1) }), None);
         assert_eq!(c.take(&record(2, 1, 8, 1)), None);
         assert_eq!(c.take(&record(3, 0, 8, 0)), None);
         let end = c.take(&record(4, 1, 3, 5)).unwrap();
         assert_eq!(ones(&end), [1, 3]);
-        // Never in more samples than there were.
+        // Never more than the number of samples.
         assert!(matches!(end, PeriodEnd::Complete(accesses) if accesses.counts == [0, 1, 0, 4]));
         assert_eq!(c.foreign(), 1);
         assert_eq!(c.told(), 0);

@@ -1,5 +1,5 @@
-//! What managing one group costs, and what is left out of sight: counters that the tracker
-//! and the mover add to and anybody may read meanwhile.
+//! Costs of managing one group, and its untracked memory: counters that the tracker and the mover
+//! write and any thread may read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -35,7 +35,7 @@ counters! {
     mover_cpu_ns,
     /// Pages that are tracked now.
     tracked_pages,
-    /// Pages of the group's size beyond the cap on regions, which are not tracked.
+    /// Pages of the group's size beyond the bound on regions, which are not tracked.
     truncated_pages,
     /// Memory of the group in fast memory that is not tracked: pages of another size, page cache.
     untracked_fast_bytes,
@@ -49,26 +49,26 @@ counters! {
     untracked_other_size_bytes,
     /// Of both, pages of ranges of 2 MB that hold too few to be tracked.
     untracked_few_pages_bytes,
-    /// Of both, what is beyond the bound on tracked memory.
+    /// Of both, memory beyond the bound on tracked memory.
     untracked_over_bound_bytes,
     /// Of both, memory of processes whose page map could not be read.
     untracked_unreadable_bytes,
     /// Of both, shared memory that another group moves.
     untracked_another_group_bytes,
-    /// Of both, what none of these reasons explains: memory that came since the last scan, that
-    /// processes share with others, or that a process has left behind.
+    /// Of both, the rest: memory allocated since the last scan, shared with other processes, or
+    /// left behind by a process.
     untracked_other_bytes,
     /// Processes whose translations could not be flushed at the start of a period: pages that
-    /// stayed in a TLB may have been taken for unused.
+    /// stayed in a TLB may appear unused.
     failed_flushes,
-    /// Processes whose turn to be flushed did not come in a period, because the host's budget of
-    /// flushes was used.
+    /// Processes that were not flushed in a period, because the host's budget of flushes was used
+    /// up.
     skipped_flushes,
-    /// How often the tracker was set up anew because the group's pages changed.
+    /// How often the tracker was set up again because the group's pages changed.
     rebuilds,
-    /// Time that the last setting up took.
+    /// Duration of the last set-up.
     setup_ns,
-    /// Time that setting up anew took in all: accesses in it went unseen.
+    /// Total duration of set-ups: accesses in that time were not observed.
     unseen_ns,
     /// Periods that were lost.
     lost_periods,
@@ -76,9 +76,9 @@ counters! {
     move_calls,
     /// Time those calls took.
     move_ns,
-    /// The longest of them.
+    /// The longest of these calls.
     longest_move_ns,
-    /// Pages that a plan wanted moved and that lay where it wanted them already.
+    /// Pages of plans that were already in their target tier.
     already_there_pages,
 }
 
@@ -103,7 +103,7 @@ impl CostSnapshot {
 #[derive(Debug, Clone, Default)]
 pub struct Costs(Arc<Cells>);
 
-/// One of them.
+/// One of the counters.
 pub(crate) struct Counter<'a>(&'a AtomicU64);
 
 impl Counter<'_> {

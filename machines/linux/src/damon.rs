@@ -23,9 +23,9 @@ use crate::faults;
 use crate::files::{self, FileError};
 use crate::roots::Roots;
 
-/// What our threads watch: virtual addresses in regions that are given.
+/// Operations of our threads: virtual addresses in given regions.
 const OPERATIONS: &str = "fvaddr";
-/// How long the kernel may keep refusing because another writer holds DAMON's lock.
+/// How long a write is retried while another writer holds DAMON's lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Regions of one process.
@@ -53,9 +53,8 @@ impl Kdamond {
         Kdamond { folder, configured: None, region_bytes: 0 }
     }
 
-    /// Configures what the kernel watches: regions of `region_bytes` each, sampled so many times a
-    /// period. The thread must be off.
-    /// Writes only what changed since the last time.
+    /// Configures the thread: regions of `region_bytes` each, sampled so many times a period. The
+    /// thread must be off. Writes only what changed since the last configuration.
     pub fn configure(
         &mut self,
         targets: &[Target],
@@ -68,20 +67,20 @@ impl Kdamond {
         if self.configured.is_none() {
             self.set("contexts/nr_contexts", 1)?;
             self.set_text("contexts/0/operations", OPERATIONS)?;
-            // Nothing to update: an interval that never comes.
+            // No updates: a very long interval.
             self.set("contexts/0/monitoring_attrs/intervals/update_us", 1 << 50)?;
         }
         let sample_us = interval.as_micros() as u64;
         let aggr_us = sample_us * u64::from(samples);
         self.set("contexts/0/monitoring_attrs/intervals/sample_us", sample_us)?;
         self.set("contexts/0/monitoring_attrs/intervals/aggr_us", aggr_us)?;
-        // The kernel wants at least 3; fewer regions than that neither merge nor split, as long
-        // as there are two.
+        // The kernel requires at least 3; fewer regions neither merge nor split, if there are at
+        // least two.
         let limit = regions.max(3) as u64;
         self.set("contexts/0/monitoring_attrs/nr_regions/min", limit)?;
         self.set("contexts/0/monitoring_attrs/nr_regions/max", limit)?;
 
-        // Taken, so that a failure half-way leaves nothing believed.
+        // Taken, so that a failure half-way leaves no assumed configuration.
         let mut before = self.configured.take().unwrap_or_default();
         if region_bytes != self.region_bytes {
             before.clear();
@@ -116,7 +115,7 @@ impl Kdamond {
             patiently(|| files::write(&folder.join("nr_regions"), &number))?;
             before = &[];
         }
-        // Tens of thousands of files: looked up from their own folder, not from the root.
+        // Tens of thousands of files: opened relative to their own folder, not from the root.
         let open = openat(CWD, folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let folder_fd =
             open.map_err(|e| FileError::Read { path: folder.to_owned(), source: e.into() })?;
@@ -130,7 +129,7 @@ impl Kdamond {
         Ok(())
     }
 
-    /// Turns the thread on and gives its process identifier.
+    /// Turns the thread on; returns its process identifier.
     pub fn on(&self) -> Result<u32, FileError> {
         self.set_text("state", "on")?;
         let path = self.folder.join("pid");
@@ -141,8 +140,8 @@ impl Kdamond {
         })
     }
 
-    /// Turns the thread off; one that is off, or was never on, is fine. It reports what it has sampled
-    /// so far before it ends.
+    /// Turns the thread off; one that is off already is no error. The thread reports its samples so
+    /// far before it ends.
     pub fn off(&self) -> Result<(), FileError> {
         turn_off(&self.folder)
     }
@@ -152,8 +151,8 @@ impl Kdamond {
         is_on(&self.folder)
     }
 
-    /// Whether the thread runs and is the one that [`Kdamond::on`] gave: somebody else may have turned
-    /// that off and another on.
+    /// Whether the thread runs and is the one that [`Kdamond::on`] returned: another program may
+    /// have turned that one off and its own on.
     pub fn runs_as(&self, pid: u32) -> Result<bool, FileError> {
         if !is_on(&self.folder)? {
             return Ok(false);
@@ -189,7 +188,7 @@ fn put_at(folder: &OwnedFd, path: &Path, name: &str, value: u64) -> Result<(), F
     }
 }
 
-/// Does it again for a while when the kernel says that DAMON's lock is held.
+/// Retries for a while when the kernel reports that DAMON's lock is held.
 fn patiently<T>(mut act: impl FnMut() -> Result<T, FileError>) -> Result<T, FileError> {
     let begin = Instant::now();
     loop {
@@ -211,7 +210,7 @@ fn turn_off(folder: &Path) -> Result<(), FileError> {
         return Ok(());
     }
     match patiently(|| files::write(&folder.join("state"), "off")) {
-        // It ended by itself in between.
+        // The thread ended by itself meanwhile.
         Err(e) if matches!(e.errno(), Some(libc::EPERM | libc::EINVAL)) && !is_on(folder)? => {
             Ok(())
         }
@@ -229,8 +228,8 @@ pub fn set_threads(kdamonds: &Path, number: u32) -> Result<(), FileError> {
     patiently(|| files::write(&kdamonds.join("nr_kdamonds"), &number.to_string()))
 }
 
-/// Whether a thread runs that is none of Terrace's, by what it watches: something else than these
-/// operations, or than what trackers watch where there are none.
+/// Whether a thread runs that is not Terrace's, by its operations: others than these, or than those
+/// of trackers if there are none.
 pub fn has_threads_of_others(kdamonds: &Path, operations: Option<&str>) -> Result<bool, FileError> {
     let ours = operations.unwrap_or(OPERATIONS);
     for name in files::list(kdamonds)? {

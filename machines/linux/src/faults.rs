@@ -1,8 +1,8 @@
-//! Faults that tests inject into every use of a kernel file: the operation of a given number fails
-//! with a given error. Outside tests nothing is ever injected and the checks are nothing.
+//! Fault injection for tests, into every use of a kernel file: the operation of a given number
+//! fails with a given error. Outside tests the checks do nothing.
 //!
-//! A test counts the operations of what it looks into, then runs it once for each with that one
-//! failing. So a step that is added later is covered without a word.
+//! A test counts the operations of the tested function, then runs it once for each with that one
+//! failing. So steps that are added later are covered too.
 
 #[cfg(not(test))]
 pub(crate) use off::{check, made_folder, remove_folder};
@@ -52,7 +52,7 @@ mod on {
         }
     }
 
-    /// Operations of this thread while `act` runs, and what it gives.
+    /// Number of operations of this thread while `act` runs, and its result.
     pub(crate) fn count<T>(act: impl FnOnce() -> T) -> (usize, T) {
         OPERATIONS.set(0);
         let result = act();
@@ -68,7 +68,7 @@ mod on {
         result
     }
 
-    /// What the kernel of a test puts into a folder as it is made.
+    /// Fills each new folder as the kernel would.
     pub(crate) fn on_new_folder(fill: impl Fn(&Path) + 'static) {
         NEW_FOLDER.set(Some(Box::new(fill)));
     }
@@ -77,7 +77,7 @@ mod on {
         NEW_FOLDER.with_borrow(|fill| fill.iter().for_each(|fill| fill(path)));
     }
 
-    /// A kernel's folder goes with the files that the kernel has put into it.
+    /// Removes a kernel's folder together with the files that the kernel has put into it.
     pub(crate) fn remove_folder(path: &Path) -> io::Result<()> {
         match NEW_FOLDER.with_borrow(Option::is_some) {
             true => std::fs::remove_dir_all(path),

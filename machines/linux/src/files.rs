@@ -28,22 +28,22 @@ pub enum FileError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// It holds something else than expected.
+    /// Its content is not as expected.
     #[error("{}: got '{got}', expected {expected}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it holds, shortened.
+        /// The content, shortened.
         got: String,
         /// What was expected.
         expected: &'static str,
     },
-    /// It does not exist, and nothing can be done without it.
+    /// It does not exist and is needed.
     #[error("{} does not exist: {remedy}", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
 }
@@ -59,7 +59,7 @@ impl FileError {
         FileError::Malformed { path: path.to_owned(), got, expected }
     }
 
-    /// The error number behind it, if the system refused.
+    /// The system's error number, if there is one.
     pub fn errno(&self) -> Option<i32> {
         match self {
             FileError::Read { source, .. } | FileError::Write { source, .. } => {
@@ -70,15 +70,15 @@ impl FileError {
     }
 }
 
-/// Whether an error says that the thing asked for is not there: no file, or a process that ended
-/// between opening and reading.
+/// Whether an error means that the object does not exist: no file, or a process that ended between
+/// opening and reading.
 pub fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::NotFound
         || matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENODEV))
 }
 
-/// The text of a file, or `None` when there is no such file. Bytes that are not UTF-8 are
-/// replaced: names of programs and paths of mappings may hold any.
+/// The text of a file, or `None` when there is no such file. Bytes that are not UTF-8 are replaced:
+/// names of programs and paths of mappings may have any bytes.
 pub fn read(path: &Path) -> Result<Option<String>, FileError> {
     match read_bytes(path) {
         Ok(bytes) => Ok(Some(match String::from_utf8(bytes) {
@@ -90,9 +90,9 @@ pub fn read(path: &Path) -> Result<Option<String>, FileError> {
     }
 }
 
-/// Reads in large pieces. Many kernel files tell one consistent state per system call, and some
-/// (`events/header_page`) give nothing from the second call on; `fs::read` would begin with a
-/// call for 32 bytes.
+/// Reads in large pieces. Many kernel files give one consistent state per system call, and some
+/// (`events/header_page`) give nothing from the second call on; `fs::read` would begin with a call
+/// for 32 bytes.
 fn read_bytes(path: &Path) -> std::io::Result<Vec<u8>> {
     faults::check(path)?;
     let mut file = fs::File::open(path)?;
@@ -167,7 +167,7 @@ pub fn make_folder(path: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Removes a folder of the kernel's; one that is gone already is fine.
+/// Removes a folder of the kernel's; one that is gone already is no error.
 pub fn remove_folder(path: &Path) -> Result<(), FileError> {
     match faults::check(path).and_then(|()| faults::remove_folder(path)) {
         Err(source) if !is_gone(&source) => {
@@ -177,8 +177,8 @@ pub fn remove_folder(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// A list of numbers as the kernel writes them, `0-3,8`; `None` when it is not one. A range that
-/// is absurdly long counts as malformed rather than filling memory.
+/// A list of numbers as the kernel writes them, `0-3,8`; `None` if the text is none. A range that
+/// is too long counts as malformed, so that it cannot fill memory.
 pub fn parse_list(text: &str) -> Option<Vec<u32>> {
     let mut numbers = Vec::new();
     for part in text.trim().split(',').filter(|p| !p.is_empty()) {

@@ -1,9 +1,8 @@
-//! Takes fast memory away from everybody, for the time of a run: what remains is as much as its
-//! groups may use. So systems that know no limits have the same room as those that do, and both have
-//! a full node.
+//! Fills fast memory for the time of a run, except for the groups' limits. So mechanisms without
+//! limits have the same fast memory as those with limits, and both run on a full node.
 //!
-//! The kernel's pool of huge pages is what takes it: those pages are nobody's, and neither reclaim
-//! nor migration touches them. The pool's size is a setting, journaled and put back like any other.
+//! The kernel's pool of huge pages is used for that: neither reclaim nor migration touches these
+//! pages. The pool's size is a setting, journaled and restored like any other.
 
 use crate::files::{self, FileError};
 use crate::host::HostError;
@@ -13,8 +12,8 @@ use crate::session::Session;
 
 const POOL_PAGE_BYTES: u64 = 2 << 20;
 
-/// Leaves this much of these nodes together free above their low watermarks, to which programs fill
-/// them.
+/// Leaves this much free on these nodes together, above their low watermarks, to which programs
+/// fill them.
 pub(crate) fn leave_free(
     roots: &Roots,
     session: &Session,
@@ -41,7 +40,7 @@ pub(crate) fn leave_free(
         session.set(&path, &wanted.to_string())?;
         let got: u64 = files::read_number(&path)?.unwrap_or(0);
         if got != wanted {
-            // As it was before: what the journal was told is not what it holds.
+            // Restored to the earlier value: the file does not have the value in the journal.
             files::write(&path, &had.to_string())?;
             return Err(HostError::Nodes(format!(
                 "node {node} gave {} of {pages} huge pages, expected memory that can be taken: \
@@ -53,7 +52,7 @@ pub(crate) fn leave_free(
     Ok(())
 }
 
-/// Pages for the pool, so that `each` of this room remains; or the room, where it is less.
+/// Pages for the pool, so that `each` of this room remains; as an error the room, if it is smaller.
 fn pool_pages(room: u64, each: u64) -> Result<u64, u64> {
     room.checked_sub(each).map(|surplus| surplus / POOL_PAGE_BYTES).ok_or(room)
 }

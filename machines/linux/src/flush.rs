@@ -1,19 +1,17 @@
-//! Makes processors forget the translations of a program, so that its next use of a page shows.
+//! Flushes the TLB entries of a program, so that its next access of a page sets the accessed bit.
 //!
-//! DAMON clears accessed bits and leaves the translations in the TLBs as they are
-//! (`damon_pmdp_mkold` in mm/damon/ops-common.c). A processor that still knows a page's
-//! translation does not look at the page table and sets no bit: a program with few hot pages, which
-//! never leave the TLB, looks idle. Seen on an emulated machine: a single hot page of 128 was
-//! missed in 2 of 5 periods.
+//! DAMON clears accessed bits and does not flush TLBs (`damon_pmdp_mkold` in
+//! mm/damon/ops-common.c). A processor with a cached translation does not walk the page table and
+//! sets no bit: a program with few hot pages, which never leave the TLB, looks idle. Observed on an
+//! emulated machine: a single hot page of 128 was missed in 2 of 5 periods.
 //!
 //! No interface of Linux 6.12 flushes another process's translations as such. But moving one base
 //! page does: `try_to_migrate` defers the flush to `try_to_unmap_flush`, which on x86 flushes
-//! everything on each processor that runs the program (`arch_tlbbatch_flush`), and a program that
-//! does not run at the moment finds its translations out of date when it does. So once a period,
-//! when DAMON has cleared the bits, the topmost page of the program's stack, which holds its
-//! environment and little else, goes to the other tier; the next period it comes back. How many
-//! processes of a host are flushed in a second is bounded; those that have to wait take turns, and
-//! a dry run flushes none.
+//! everything on each processor that runs the program (`arch_tlbbatch_flush`); a program that does
+//! not run at the moment is flushed when it runs again. So once a period, when DAMON has cleared
+//! the bits, the topmost page of the program's stack, which holds its environment and little else,
+//! is moved to the other tier; in the next period it is moved back. The number of processes flushed
+//! per second on a host is bounded; waiting processes take turns, and a dry run flushes none.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,13 +23,12 @@ use crate::mover::TierNodes;
 use crate::process::{self, Process};
 use crate::roots::Roots;
 
-/// Flushes that all groups of a host may make in a second. Each is a call of `move_pages`, which
-/// empties the lists of pages that every processor keeps (`lru_add_drain_all`) and interrupts
-/// those that run the program: with a thousand processes in a group, no call of it may come for
-/// each in every period.
+/// Flushes per second of all groups of a host. Each is a call of `move_pages`, which empties the
+/// page lists of every processor (`lru_add_drain_all`) and interrupts the processors that run the
+/// program: with a thousand processes in a group, not every one can be flushed in every period.
 const FLUSHES_PER_S: f64 = 16.0;
 
-/// The flushes that all groups of a host may still make. Clones share it.
+/// Remaining flushes of a host, shared by all groups. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct FlushBudget(Arc<Mutex<Bucket>>);
 
@@ -43,7 +40,7 @@ struct Bucket {
 }
 
 impl FlushBudget {
-    /// Takes a flush, at this time, if there is one.
+    /// Takes a flush at this time, if one is left.
     fn take(&self, now: Duration) -> bool {
         let mut bucket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let gained = match bucket.filled {
@@ -58,12 +55,13 @@ impl FlushBudget {
     }
 }
 
-/// What came of a period's flushes.
+/// Result of a period's flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flushed {
-    /// Processes for which it did not work.
+    /// Processes whose flush failed.
     pub failed: u64,
-    /// Processes whose turn did not come: the budget was used. Theirs comes first the next time.
+    /// Processes that were not flushed because the budget was used up. They are first the next
+    /// time.
     pub skipped: u64,
 }
 
@@ -72,12 +70,12 @@ pub struct Flushed {
 pub struct Flusher {
     /// The page to move, for each process that has one.
     pages: BTreeMap<Process, Option<u64>>,
-    /// Whose turn is next: the first process after this one.
+    /// The process flushed last: the next one is first.
     last: Option<Process>,
 }
 
 impl Flusher {
-    /// Flushes the translations of these processes, ascending, as far as the budget lasts.
+    /// Flushes the translations of these processes, ascending, as far as the budget allows.
     pub fn flush(
         &mut self,
         roots: &Roots,
@@ -108,7 +106,7 @@ impl Flusher {
             let moved = page.is_some_and(|page| move_over(kernel, nodes, process.pid, page));
             if !moved {
                 flushed.failed += 1;
-                // Another program may run in the process by now, with another stack.
+                // The process may run another program by now, with another stack.
                 self.pages.remove(&process);
             }
         }
@@ -191,7 +189,7 @@ mod tests {
         let mut flusher = Flusher::default();
         let budget = FlushBudget::default();
         let processes = [5, 6].map(|pid| Process { pid, start_ticks: 0 });
-        // The second has no stack that is known as such.
+        // The second has no mapping that is marked as a stack.
         let flushed = flusher.flush(&roots, &mut kernel, &nodes, &budget, &processes).unwrap();
         assert_eq!(flushed, Flushed { failed: 1, skipped: 0 });
         assert_eq!((kernel.node, kernel.moves), (1, 1));
@@ -218,7 +216,7 @@ mod tests {
         for second in 0..140 {
             kernel.time = Duration::from_secs(second);
             for (nth, (flusher, flushed)) in groups.iter_mut().zip(&mut flushed).enumerate() {
-                // Who is first in a period has all of it: they take turns here.
+                // The first one gets the whole budget: they alternate here.
                 if (second + nth as u64).is_multiple_of(2) {
                     kernel.moved.clear();
                     let done =

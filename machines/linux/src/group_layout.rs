@@ -1,5 +1,5 @@
-//! The address-space layout of a group: its processes and its pages, as scans are about them. Read
-//! anew every period at bounded cost; the tracker decides which changes are worth following.
+//! The address-space layout of a group: its processes and its pages. Read every period at bounded
+//! cost; the tracker decides which changes are worth a new set-up.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::pagemap::{Answers, LeftOut, Pagemap, Run};
 use crate::process::{self, Process};
 use crate::roots::Roots;
 
-/// Where the processes of a group come from.
+/// Source of the processes of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A control group of version 2 and those below it; the folder, absolute or below
@@ -38,7 +38,7 @@ pub struct GroupLayout {
     pub unreadable_bytes: u64,
 }
 
-/// Reads the layout of one group, again and again.
+/// Reads the layout of one group repeatedly.
 #[derive(Debug)]
 pub struct LayoutReader {
     roots: Roots,
@@ -55,7 +55,7 @@ pub struct LayoutReader {
 }
 
 impl LayoutReader {
-    /// For this group; at most `cap_pages` pages are tracked.
+    /// A reader of this group; at most `cap_pages` pages are tracked.
     pub fn new(roots: Roots, source: Source, page_size: PageSize, cap_pages: u64) -> Self {
         LayoutReader {
             roots,
@@ -119,7 +119,8 @@ impl LayoutReader {
         let mut unreadable = None;
         for &process in &processes {
             let runs = match self.runs(process, seen.as_mut(), room, &mut left_out) {
-                // Such as one that a security module shields from everybody. The others are tracked.
+                // For example a process that a security module protects from all others. The others
+                // are tracked.
                 Err(e) if matches!(e.errno(), Some(libc::EACCES | libc::EPERM)) => {
                     unreadable_bytes += process::resident_bytes(&self.roots, process.pid)?;
                     unreadable = Some(e);
@@ -136,7 +137,7 @@ impl LayoutReader {
                 }
             }
         }
-        // Nothing could be read: that is no group without memory.
+        // An error if nothing could be read: that is not a group without memory.
         if let Some(error) = unreadable.filter(|_| extents.is_empty()) {
             return Err(error);
         }
@@ -162,7 +163,7 @@ impl LayoutReader {
         most: u64,
         left_out: &mut LeftOut,
     ) -> Result<Vec<Run>, FileError> {
-        // A file opened before the process called exec(2) is of memory that is gone: once more.
+        // A file opened before exec(2) shows memory that is gone: opened once more.
         for _ in 0..2 {
             if !self.pagemaps.contains_key(&process.pid) {
                 match Pagemap::open(&self.roots, process)? {
@@ -194,7 +195,7 @@ impl LayoutReader {
     }
 }
 
-/// Pages that `new` has and `old` has not, and the other way round.
+/// Pages in `new` that are not in `old`, and the other way round.
 pub fn difference(old: &Layout, new: &Layout) -> (u64, u64) {
     let common = common_pages(old, new);
     (new.pages() as u64 - common, old.pages() as u64 - common)

@@ -1,5 +1,5 @@
-//! The few questions and orders about pages that the tracker and the mover put to the kernel, as
-//! a trait, so that tests put a kernel of their own in its place.
+//! The calls to the kernel about pages that the tracker and the mover make, as a trait, so that
+//! tests can replace the kernel.
 
 use std::io;
 use std::sync::OnceLock;
@@ -10,18 +10,18 @@ use crate::process::{self, Process};
 use crate::raw;
 use crate::roots::Roots;
 
-/// What the mover and the tracker need of a kernel.
+/// Calls of the mover and the tracker.
 pub trait PageKernel: Send {
-    /// By what it moves pages, as results tell it.
+    /// The mechanism of migration, as shown in results.
     fn name(&self) -> &'static str {
         "move_pages"
     }
 
-    /// Where the pages at these addresses lie: a node or a negated errno each.
+    /// Nodes of the pages at these addresses: a node or a negated errno each.
     fn locate(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()>;
 
-    /// Moves them to a node. `status` is written for the pages that the kernel came to; see
-    /// `do_pages_move` in mm/migrate.c. Gives the number of pages not moved.
+    /// Moves pages to a node. `status` is written for the pages that the kernel reached; see
+    /// `do_pages_move` in mm/migrate.c. Returns the number of pages not moved.
     fn migrate(
         &mut self,
         pid: u32,
@@ -50,13 +50,13 @@ pub trait PageKernel: Send {
     /// Bytes that a node can take: see [`numa::Room`].
     fn room_bytes(&mut self, node: u32) -> u64;
 
-    /// Nodes that a process may use; `None` when that cannot be known.
+    /// Nodes that a process may use; `None` if unknown.
     fn allowed_nodes(&mut self, pid: u32) -> Option<Vec<u32>>;
 
     /// The process of this identifier, if it lives.
     fn alive(&mut self, pid: u32) -> Option<Process>;
 
-    /// Time since some moment, the same for all kernels of this process.
+    /// Time since a fixed moment, the same for all kernels of this process.
     fn now(&mut self) -> Duration;
 
     /// Lets time pass.
@@ -69,11 +69,11 @@ pub(crate) fn now() -> Duration {
     BEGIN.get_or_init(Instant::now).elapsed()
 }
 
-/// Pages asked about in one call: the call holds the process's address space for reading for 16
-/// pages at a time, so the number bounds only our own arrays.
+/// Pages located in one call: the call holds the process's address space for reading for 16 pages
+/// at a time, so the number bounds only our own arrays.
 const LOCATE_PAGES: usize = 4096;
 
-/// The kernel that we run on.
+/// The running kernel.
 #[derive(Debug)]
 pub struct LiveKernel {
     roots: Roots,
@@ -82,7 +82,7 @@ pub struct LiveKernel {
 }
 
 impl LiveKernel {
-    /// `move_shared` says whether pages that other processes map too are moved, which needs
+    /// `move_shared`: whether pages that other processes map too are moved, which needs
     /// CAP_SYS_NICE.
     pub fn new(roots: Roots, move_shared: bool) -> Self {
         let move_flags = if move_shared { raw::MPOL_MF_MOVE_ALL } else { raw::MPOL_MF_MOVE };

@@ -1,5 +1,5 @@
-//! Processor time of the kernel's own threads, by name: what reclaim, compaction, DAMON and the rest
-//! of the kernel take beside the programs, which no program's own time has.
+//! Processor time of the kernel's own threads, by name: the time of reclaim, compaction, DAMON and
+//! others, which no program's own time contains.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,9 @@ pub struct KernelThreads {
 }
 
 impl KernelThreads {
-    /// Reads it from `/proc/PID/schedstat`, whose first number is exact where `/proc/PID/stat` counts
-    /// ticks. Threads that end meanwhile are left out; so are all on a kernel without that file.
+    /// Reads it from `/proc/PID/schedstat`, whose first number is exact where `/proc/PID/stat`
+    /// counts ticks. Threads that end meanwhile are left out, and all on a kernel without that
+    /// file.
     pub fn read(roots: &Roots) -> Result<Self, FileError> {
         let mut threads = BTreeMap::new();
         for pid in process::all(roots)? {
@@ -31,14 +32,14 @@ impl KernelThreads {
         Ok(Self { threads })
     }
 
-    /// Time that threads of each name have taken since `before`, in ns, but for those that took none.
-    /// A name ends before a slash: what follows is a processor's number. What a thread took that has
-    /// ended meanwhile is not known.
+    /// Time that threads of each name have used since `before`, in ns, without those that used
+    /// none. A name ends before a slash: a processor's number follows. The time of threads that
+    /// ended meanwhile is unknown.
     pub fn since(&self, before: &Self) -> BTreeMap<String, u64> {
         let mut times = BTreeMap::new();
         for (pid, (name, time_ns)) in &self.threads {
             let earlier = match before.threads.get(pid) {
-                // A thread that has less is another one with the same identifier.
+                // A thread with less time is another one with the same identifier.
                 Some((_, earlier)) if earlier <= time_ns => *earlier,
                 _ => 0,
             };

@@ -1,26 +1,26 @@
-//! Live Linux: the kernel interfaces through which a stock 6.12 kernel is asked what a program
-//! uses and told what to move.
+//! Live Linux: the kernel interfaces for tracking the accesses of programs and moving their pages,
+//! on a stock 6.12 kernel and on the Terrace kernel.
 //!
 //! **Knows** files below `/proc` and `/sys`, two system calls and an ioctl. **Must not know**
 //! policies, experiments, or the engine that drives it: it implements the core's two interfaces,
 //! [`Tracker`](terrace_core::interfaces::Tracker) and [`Mover`](terrace_core::interfaces::Mover).
 //!
 //! In reading order:
-//! - asking: [`roots`] (every path, so that tests hand in a folder), [`files`], [`numa`],
-//!   [`tiers`], [`cgroup`], [`process`], [`pagemap`], [`group_layout`] (a group's processes and pages);
+//! - reading: [`roots`] (every path, so that tests can pass a folder), [`files`], [`numa`],
+//!   [`tiers`], [`cgroup`], [`process`], [`pagemap`], [`group_layout`] (a group's processes and
+//!   pages);
 //! - tracking: [`damon`] (frozen regions), [`ring`] and [`trace`] (its records), [`collect`]
-//!   (records to periods); `sampler` (what reads accessed bits, a trait), `damon_sampler`,
-//!   [`sampling`] (how often), `scan_sampler` (the Terrace kernel's scan); [`flush`] (what stays in a TLB shows no use),
-//!   [`samples`] (of reads, by the processor or an emulator), [`tracker`], `untracked` (why memory is
-//!   not tracked), [`kernel_threads`] (what the kernel takes beside programs);
-//! - moving: [`kernel`] (the calls, as a trait that tests replace), `ranges` (2 MB whatever maps
-//!   them), [`mover`],
-//!   [`batch_size`] (how many pages a call), [`costs`];
+//!   (records to periods); `sampler` (the trait of readers of accessed bits), `damon_sampler`,
+//!   [`sampling`] (how often), `scan_sampler` (the Terrace kernel's scan); [`flush`] (of TLBs),
+//!   [`samples`] (of reads, by the processor or an emulator), [`tracker`], `untracked` (why memory
+//!   is not tracked), [`kernel_threads`] (the kernel's processor time);
+//! - moving: [`kernel`] (the calls, as a trait that tests replace), `ranges` (2 MB, whatever maps
+//!   them), [`mover`], [`batch_size`] (pages of a call), [`costs`];
 //! - the Terrace kernel's device: [`tiermem`], `tiermem_kernel` (moves with it); [`backend`] (which
 //!   mechanisms a host has);
-//! - leaving the host as it was: [`lock`], [`journal`] (every change, before it is made),
-//!   [`guard`] (restores when the run is killed), [`session`] (the three together), [`signals`];
-//! - [`conflicts`] (what stands in the way) and [`host`] (all of it for one run).
+//! - restoring the host: [`lock`], [`journal`] (every change, before it is made), [`guard`]
+//!   (restores when the run is killed), [`session`] (the three together), [`signals`];
+//! - [`conflicts`] (settings and programs that conflict) and [`host`] (all of it for one run).
 //!
 //! Everything unsafe is in [`raw`], `tiermem_raw` and `pmu_raw`.
 

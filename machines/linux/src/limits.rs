@@ -1,10 +1,10 @@
-//! Limits of this process that stand in the way of large groups.
+//! Limits of this process that are too low for large groups.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit on open files as far as it may go, and gives it: a group holds a file open for
-/// each of its processes and for each processor, and the usual 1,024 are soon used. No program is
-/// started from here that would mind: the guard opens a handful.
+/// Raises the limit on open files as far as permitted, and returns it: a group holds a file open
+/// for each of its processes and for each processor, and the usual 1,024 are soon used up. The only
+/// program started from here, the guard, opens few files.
 pub fn raise_open_files() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

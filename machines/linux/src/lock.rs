@@ -1,4 +1,4 @@
-//! One run at a time: a lock file that the kernel frees when its holder ends, so that none is ever
+//! One run at a time: a lock file that the kernel frees when its holder ends, so that it is never
 //! stale; the identifier in it is for the message only.
 
 use std::fs::{File, OpenOptions};
@@ -18,13 +18,13 @@ pub struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing alone would not do: a child that is just being started still has the open file
-        // until it executes its program, and would hold the lock for that long.
+        // Closing alone is not enough: a child that is just being started has the open file until
+        // it executes its program, and would hold the lock for that long.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// Why the lock was not had.
+/// Why the lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another run has it.
@@ -32,9 +32,9 @@ pub enum LockError {
         "another run of Terrace (process {holder}) changes this host; expected to be the only one: wait for it or stop it"
     )]
     Held {
-        /// Its process identifier, as far as it is known.
+        /// Its process identifier, if known.
         holder: String,
-        /// It is only putting back what a run that ended has changed.
+        /// It only restores the changes of a run that has ended.
         restoring: bool,
     },
     /// The file could not be used.
@@ -47,21 +47,21 @@ pub enum LockError {
     },
 }
 
-/// What a guard adds to its identifier.
+/// Added by a guard to its identifier.
 const RESTORING: &str = "restoring";
 
 impl Lock {
-    /// Takes the lock of a run folder, which is made if need be.
+    /// Takes the lock of a run folder, which is created if needed.
     pub fn take(folder: &Path) -> Result<Self, LockError> {
         Self::take_saying(folder, "")
     }
 
-    /// Takes it to put back what a run that ended has changed: a start meanwhile waits.
+    /// Takes it to restore the changes of a run that has ended: a start meanwhile waits.
     pub fn take_to_restore(folder: &Path) -> Result<Self, LockError> {
         Self::take_saying(folder, RESTORING)
     }
 
-    /// Takes it, waiting for as long as `patience` for the end of what is only put back.
+    /// Takes it, waiting for up to `patience` while another process only restores.
     pub fn take_patiently(folder: &Path, patience: Duration) -> Result<Self, LockError> {
         let begin = Instant::now();
         loop {
@@ -88,8 +88,8 @@ impl Lock {
                 let _ = file.read_to_string(&mut text);
                 let holder: String =
                     text.chars().take_while(char::is_ascii_digit).take(10).collect();
-                // Whoever has the lock and has not written yet, or is named there and is dead,
-                // took it this moment.
+                // The holder has not written its identifier yet, or the named process is dead: the
+                // lock was taken just now.
                 let pid = holder.parse().ok().and_then(Pid::from_raw);
                 let alive = pid.is_some_and(|p| test_kill_process(p) != Err(Errno::SRCH));
                 let restoring = !alive || text.contains(RESTORING);

@@ -1,25 +1,25 @@
-//! Moves pages: with `move_pages(2)`, or the calls that the Terrace kernel has instead.
+//! Moves pages: with `move_pages(2)`, or the calls of the Terrace kernel.
 //!
-//! What `move_pages` is like (mm/migrate.c, Linux 6.12) and what follows from it:
-//! - each call drains every processor's LRU caches first, so a call should carry many pages; but
-//!   whoever touches a page that is being moved waits for it to arrive. So pages go in batches
-//!   whose size follows the measured time per page ([`crate::batch_size`]).
-//! - one address names a whole folio. Base addresses of one huge page would be refused as busy,
-//!   because the first of them took it off its list.
-//! - when a page fails to move, the call ends early and leaves `status` unwritten for the pages
-//!   of that stretch, the moved ones too. So `status` is filled with a value that the kernel
-//!   never writes, pages the kernel did not come to are tried again, and the place of every page
-//!   is read back: only a page found in the tier it was sent to counts as moved.
-//! - what the policy wants moved in one operation goes in a call of its own: each call ends with
-//!   the shootdowns of its pages put together.
+//! Properties of `move_pages` (mm/migrate.c, Linux 6.12) and their consequences:
+//! - each call drains every processor's LRU caches first, so a call should carry many pages; but a
+//!   program that touches a page under migration waits for it. So pages go in batches whose size
+//!   follows the measured time per page ([`crate::batch_size`]).
+//! - one address names a whole folio. Several addresses of one huge page would be refused as busy,
+//!   because the first of them takes it off its list.
+//! - when a page fails to move, the call ends early and leaves `status` unwritten for the pages of
+//!   that stretch, the moved ones too. So `status` is filled with a value that the kernel never
+//!   writes, pages that the kernel did not reach are tried again, and the place of every page is
+//!   read back: only a page found in the target tier counts as moved.
+//! - the pages of one operation of the policy are moved by one call: each call ends with one
+//!   shootdown for its pages.
 //! - the target node is exact (`__GFP_THISNODE`), and the kernel reclaims on it to make room, from
-//!   page cache first. How much room that makes is [`crate::numa::room`]. Beyond it nothing is
-//!   promoted but in another page's place ([`exchanges`]).
+//!   page cache first. [`crate::numa::room`] computes that room. Beyond it a page is promoted only
+//!   in another page's place ([`exchanges`]).
 //!
 //! Before each call the process is checked ([`target`]): it may have ended, another may have its
 //! identifier, its cpuset may have changed, and the run may be about to stop.
 //!
-//! [`batches`] moves pages one way, [`account`] counts what became of each.
+//! [`batches`] moves pages in one direction, [`account`] counts their results.
 
 mod account;
 mod batches;
@@ -47,23 +47,24 @@ use account::Account;
 
 /// A status that the kernel never writes.
 const UNWRITTEN: i32 = i32::MIN;
-/// The longest that a mover waits without looking whether it is to stop.
+/// Longest wait of a mover between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// Bounds of a mover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MoverOptions {
-    /// Time for which the pages of one call should be away at most: what a program waits that
-    /// touches one of them (Katalyst settled on 20 ms after stalls of minutes: katalyst-core issue 477).
+    /// Longest time for which the pages of one call should be unmapped: a program that touches one
+    /// of them waits for so long (Katalyst chose 20 ms after stalls of minutes: katalyst-core issue
+    /// 477).
     pub stall: Duration,
-    /// Time that the moves of one plan may take; what is left then fails as `OutOfTime`.
+    /// Time for the moves of one plan; the rest then fails as `OutOfTime`.
     pub total: Duration,
 }
 
 impl MoverOptions {
-    /// Of a period this share, in calls that keep pages away no longer than `stall`, and than an
-    /// eighth of the period: two such calls are kept clear before and after its end, so that half of
-    /// it is left however short it is.
+    /// This share of a period, in calls that unmap pages for no longer than `stall`, and than an
+    /// eighth of the period: the time of two such calls before and after the end of a period is
+    /// kept free of moves, so that half of it is left however short it is.
     pub fn in_period(period: Duration, share: f64, stall: Duration) -> Self {
         MoverOptions { stall: stall.min(period / 8), total: period.mul_f64(share) }
     }
@@ -72,9 +73,9 @@ impl MoverOptions {
 /// The nodes of the two tiers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TierNodes {
-    /// Where promotions go.
+    /// Targets of promotions.
     pub fast: Vec<u32>,
-    /// Where demotions go, the best first.
+    /// Targets of demotions, the best first.
     pub slow: Vec<u32>,
 }
 
@@ -89,7 +90,7 @@ impl TierNodes {
         u32::try_from(status).is_ok_and(|node| self.slow.contains(&node))
     }
 
-    /// Where pages go that move this way.
+    /// Target nodes of this direction.
     pub fn targets(&self, direction: Direction) -> &[u32] {
         match direction {
             Direction::Promotion => &self.fast,
@@ -98,27 +99,27 @@ impl TierNodes {
     }
 }
 
-/// What the tracker of a group lets its mover know.
+/// State of a group's tracker that its mover reads.
 #[derive(Debug, Default)]
 pub struct TrackerState {
-    /// The processes that the group has now: the mover touches no other.
+    /// The present processes of the group: the mover touches no others.
     pub members: Vec<Process>,
-    /// The end of the period that runs, on the clock of [`PageKernel::now`], and the length of a
-    /// period. A page on the way at that moment would look unused.
+    /// The end of the current period, on the clock of [`PageKernel::now`], and the length of a
+    /// period. A page under migration at that moment would look unused.
     pub boundary: Option<(Duration, Duration)>,
 }
 
 /// Shared by a group's tracker and mover.
 pub type SharedTrackerState = Arc<RwLock<TrackerState>>;
 
-/// A page on its way.
+/// A page to be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Page {
     space: SpaceId,
     address: u64,
 }
 
-/// What became of a page.
+/// Result of a page.
 type PageResult = Result<(), FailureReason>;
 
 /// Moves the pages of one group.
@@ -133,24 +134,24 @@ pub struct PageMover {
     stop: Option<Arc<AtomicBool>>,
 }
 
-/// What is known while one plan is carried out, so that it is asked once and not per call.
+/// State during one plan.
 #[derive(Default)]
 struct MigrationContext {
-    /// When moves have to end.
+    /// Time at which moves have to end.
     deadline: Duration,
     /// Room of nodes that may be filled, in bytes, as of a few calls ago.
     room: BTreeMap<u32, u64>,
     calls: u32,
-    /// What the plan says of the size of operations.
+    /// Sizes of operations in the plan.
     operation_sizes: Vec<OperationSize>,
     /// Calls that moved some page.
     operations: u64,
-    /// Bytes of fast memory that pages of the plan have just left for those that come in their places.
-    /// They are room although the node may have none: a node that others have filled is below the
-    /// watermark that room is counted from, and stays as far below it.
+    /// Bytes of fast memory that pages of the plan have just left for those that replace them. They
+    /// are room although the node may have none: a node filled by other programs is below the
+    /// watermark from which room is counted, and stays as far below it.
     freed_bytes: u64,
-    /// A page gave up its place and the page that was to have it found none: somebody else took
-    /// the memory. More such pairs would only drain the group.
+    /// A page was demoted and the page that was to replace it found no room: another program took
+    /// the memory. More such pairs would only shrink the group's fast memory.
     places_are_lost: bool,
 }
 
@@ -160,7 +161,7 @@ impl MigrationContext {
         MigrationContext { deadline, operation_sizes, ..MigrationContext::default() }
     }
 
-    /// The region of a page that an operation keeps to; all memory where the plan says nothing.
+    /// The region to which an operation on this page is limited; all memory if the plan has none.
     fn region(&self, direction: Direction, page: Page, page_size: PageSize) -> u64 {
         let size = self.operation_sizes.iter().find(|o| o.space == page.space);
         size.map_or(0, |o| page.address / region_bytes(Some(o.bytes(direction)), page_size))
@@ -187,7 +188,7 @@ impl PageMover {
         PageMover { kernel, nodes, page_size, options, tracker_state, costs, batch_sizer, stop }
     }
 
-    /// Ends in the midst of a plan, between two calls, when this is set.
+    /// Stops in the middle of a plan, between two calls, when this is set.
     #[must_use]
     pub fn stopping(mut self, stop: Option<Arc<AtomicBool>>) -> Self {
         self.stop = stop;
@@ -215,8 +216,8 @@ impl PageMover {
         pages
     }
 
-    /// When moves have to end: with the time allowed, and before DAMON looks at accessed bits
-    /// again. Close to that moment it is waited for, so that moves have their time after it.
+    /// Time at which moves have to end: by the time allowed, and before DAMON reads accessed bits
+    /// again. Close to that moment this waits for it, so that moves have their time after it.
     fn deadline(&mut self) -> Duration {
         let now = self.kernel.now();
         let boundary = self.tracker_state.read().ok().and_then(|n| n.boundary);
@@ -224,7 +225,7 @@ impl PageMover {
             return now + self.options.total;
         };
         let margin = (2 * self.options.stall).max(period / 20);
-        // The tracker has not been asked since: periods went on without us.
+        // The tracker was not called meanwhile: periods have passed.
         while end + margin < now {
             end += period;
         }
@@ -255,8 +256,8 @@ impl PageMover {
         let mut account = Account::new(self.page_size);
         let mut context = MigrationContext::new(plan, deadline);
 
-        // Demotions come first, so that what they free can be filled. Where there is little room,
-        // others would take it meanwhile: each page that comes up goes with one that goes down.
+        // Demotions come first, so that the freed memory can be filled. With little room, other
+        // programs would take it meanwhile: each promotion is then paired with a demotion.
         let mut demotions = self.pages(plan.demotions.iter().copied());
         let promotions = self.pages(plan.promotions.iter().copied());
         let paired = promotions.len().min(demotions.len());

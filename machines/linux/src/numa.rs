@@ -1,5 +1,4 @@
-//! Memory nodes: which there are, which have processors, how far apart they stand and how much
-//! of each is free.
+//! Memory nodes: which exist, which have processors, their distances and their free memory.
 
 use crate::files::{self, FileError};
 use crate::roots::Roots;
@@ -13,7 +12,7 @@ pub fn nodes_with_memory(roots: &Roots) -> Result<Vec<u32>, FileError> {
     })
 }
 
-/// Nodes that have processors, ascending; `None` on a kernel that does not say.
+/// Nodes that have processors, ascending; `None` if the kernel does not report them.
 pub fn nodes_with_cpus(roots: &Roots) -> Result<Option<Vec<u32>>, FileError> {
     files::read_list(&roots.sys.join("devices/system/node/has_cpu"))
 }
@@ -36,7 +35,7 @@ pub fn distances(roots: &Roots, node: u32) -> Result<Option<Vec<u32>>, FileError
 pub struct NodeMemory {
     /// All of it.
     pub total_bytes: u64,
-    /// What nobody uses.
+    /// Unused memory.
     pub free_bytes: u64,
 }
 
@@ -57,7 +56,7 @@ pub fn memory(roots: &Roots, node: u32) -> Result<Option<NodeMemory>, FileError>
     }))
 }
 
-/// How much more a node can take before the kernel would have to take memory away that is in use.
+/// How much more a node can take before the kernel would have to reclaim memory in use.
 ///
 /// A page that moves is allocated with `GFP_HIGHUSER_MOVABLE | __GFP_THISNODE` (mm/migrate.c,
 /// `alloc_migration_target`), so:
@@ -66,16 +65,16 @@ pub fn memory(roots: &Roots, node: u32) -> Result<Option<NodeMemory>, FileError>
 ///   That is how far any allocation fills a node. The high watermark, to which kswapd frees, lies
 ///   above: on a node in use nothing is free beyond it. Between low and min the kernel would grant
 ///   the page, too, but wake kswapd with it;
-/// - below the watermark the call reclaims on the node, clean page cache that nobody maps first.
-///   That is cheap, and reading a file must not keep a program's hot pages out. It counts as room
-///   but for a reserve ([`CACHE_RESERVE`]).
+/// - below the watermark the call reclaims on the node, unmapped clean page cache first. That is
+///   cheap, and reading a file must not keep a program's hot pages out. It counts as room except
+///   for a reserve ([`CACHE_RESERVE`]).
 ///
 /// No such allocation ends in the out-of-memory killer: `__GFP_THISNODE` excludes that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Room {
     /// Free bytes above the low watermarks.
     pub free_bytes: u64,
-    /// Bytes of clean page cache that nobody maps, beyond what is left to it.
+    /// Bytes of unmapped clean page cache, beyond the reserve.
     pub cache_bytes: u64,
 }
 
@@ -86,8 +85,8 @@ impl Room {
     }
 }
 
-/// Part of a node that is left to page cache: as much as the kernel's own reclaim on one node leaves
-/// to it (`min_unmapped_ratio`, 1 %), and as much again for what is read at the moment.
+/// Part of a node that is reserved for page cache: as much as the kernel's own reclaim on one node
+/// leaves to it (`min_unmapped_ratio`, 1 %), and as much again for files being read.
 pub const CACHE_RESERVE: f64 = 0.02;
 
 /// Room on a node.
@@ -96,7 +95,7 @@ pub fn room(roots: &Roots, node: u32) -> Result<Room, FileError> {
     Ok(files::read(&path)?.map_or(Room::default(), |text| parse_room(&text, node)))
 }
 
-/// Pages of one zone, as far as they are read yet.
+/// Pages of one zone, as far as read.
 #[derive(Default)]
 struct Zone {
     free: u64,
@@ -114,8 +113,8 @@ fn parse_room(text: &str, node: u32) -> Room {
         free += zone.free.saturating_sub(zone.low.saturating_add(zone.protection));
         managed += zone.managed;
     };
-    // File pages of the node that are on a list of the kernel's, and those of them that are not to
-    // be had cheaply: mapped, dirty or on their way to disk.
+    // File pages of the node on the kernel's LRU lists, and those of them that are expensive to
+    // reclaim: mapped, dirty or under writeback.
     let (mut cache, mut dear) = (0u64, 0u64);
     for line in text.lines() {
         let mut words = line.split_whitespace();
@@ -157,8 +156,8 @@ fn parse_room(text: &str, node: u32) -> Room {
     }
 }
 
-/// Where the memory of a node is by physical address, holes within its zones included: first address
-/// and the one behind the last, ascending. Zones that follow each other are one range.
+/// Physical address ranges of a node's memory, holes within its zones included: first address and
+/// one past the last, ascending. Adjacent zones are one range.
 pub fn physical_ranges(roots: &Roots, node: u32) -> Result<Vec<(u64, u64)>, FileError> {
     let path = roots.proc.join("zoneinfo");
     let text = files::read(&path)?.unwrap_or_default();
@@ -198,7 +197,7 @@ pub fn physical_ranges(roots: &Roots, node: u32) -> Result<Vec<(u64, u64)>, File
 /// Pages that the kernel counts in.
 const PAGE_BYTES: u64 = 4096;
 
-/// Processors that are online; processor 0 where the kernel does not say.
+/// Processors that are online; processor 0 if the kernel does not report them.
 pub fn online_cpus(roots: &Roots) -> Result<Vec<u32>, FileError> {
     Ok(files::read_list(&roots.sys.join("devices/system/cpu/online"))?.unwrap_or_else(|| vec![0]))
 }
@@ -227,8 +226,8 @@ mod tests {
     fn a_node_in_use_has_room_down_to_the_low_watermark_and_for_clean_cache() {
         let (_keep, roots) = folder(&[("proc/zoneinfo", FULL)]);
         let room = room(&roots, 1).unwrap();
-        // DMA32 keeps its free pages for those who can use nothing else; below the high watermark
-        // of Movable 100 pages are free above the low one.
+        // DMA32 keeps its free pages for allocations that need it; below the high watermark of
+        // Movable 100 pages are free above the low one.
         assert_eq!(room.free_bytes, (100 + 100) * 4096);
         assert_eq!(room.cache_bytes, (35_000 - 4_000 - 2_000) * 4096);
         assert_eq!(room.bytes(), room.free_bytes + room.cache_bytes);

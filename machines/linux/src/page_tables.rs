@@ -1,4 +1,4 @@
-//! Page tables of groups on the Terrace kernel: placed as a group wants it, and counted.
+//! Page tables of groups on the Terrace kernel: their placement by policy, and counts.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use crate::process::Process;
 use crate::roots::Roots;
 use crate::tiermem::{self, Device, Levels, TablePlace, TablePolicy, Target, TiermemError};
 
-/// What a configuration may want of a group's page tables (Radiant paper, section 4).
+/// Placement of a group's page tables in a configuration (Radiant paper, section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GroupTables {
@@ -36,7 +36,7 @@ impl From<GroupTables> for TablePolicy {
     }
 }
 
-/// Why this kernel cannot do what is wanted of page tables, or nothing.
+/// Why this kernel cannot place page tables so; `None` if it can.
 pub(crate) fn conflict(device: Option<&Device>, policy: TablePolicy) -> Option<String> {
     let Some(device) = device else {
         return Some(
@@ -74,7 +74,8 @@ impl TableKeeper {
         Self { device, policy, set: BTreeSet::new() }
     }
 
-    /// Of these, processes not yet known get the policy. One that ends meanwhile has no tables.
+    /// Sets the policy for those of these processes that are new. One that ends meanwhile has no
+    /// tables.
     pub(crate) fn keep(&mut self, processes: &[Process]) {
         let now: BTreeSet<_> = processes.iter().map(|p| (p.pid, p.start_ticks)).collect();
         for &(pid, _) in now.difference(&self.set) {
@@ -88,8 +89,8 @@ impl TableKeeper {
     }
 }
 
-/// The policy of the calling process, until it is dropped: what is started meanwhile has it from
-/// its first page table on.
+/// The policy of the calling process, until this is dropped: processes started meanwhile have it
+/// from their first page table on.
 pub struct Inherited {
     device: Arc<Device>,
     before: TablePolicy,

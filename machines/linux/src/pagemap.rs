@@ -1,5 +1,5 @@
-//! Where the pages of a process are: extents of huge or base pages from the `PAGEMAP_SCAN` ioctl,
-//! and the frames behind them, so that a page that two processes map is counted once.
+//! Pages of a process: extents of huge or base pages from the `PAGEMAP_SCAN` ioctl, and their
+//! frames, so that a page that two processes map is counted once.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -35,7 +35,7 @@ pub struct LeftOut {
     pub few_pages_bytes: u64,
 }
 
-/// The end of what a program can map on x86-64 unless it asks for more.
+/// End of the addresses that a program can map on x86-64 unless it asks for more.
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
 const BASE_BYTES: u64 = PageSize::Base.bytes();
 
@@ -47,7 +47,7 @@ pub struct Pagemap {
     file: File,
 }
 
-/// Room for the kernel's answers to one call: 24 KB, shared by all processes of a group.
+/// Buffer for the kernel's answers to one call: 24 KB, shared by all processes of a group.
 #[derive(Debug)]
 pub struct Answers(Vec<PageRegion>);
 
@@ -131,8 +131,8 @@ impl Pagemap {
 
     /// Runs of present pages of this size, by address; `None` when the process is gone.
     ///
-    /// Pages of files are left out unless they are shared memory (a mapping that is shared and
-    /// may be written): a library's text belongs to everybody. The shared page of zeros is no
+    /// Pages of files are left out unless they are shared memory (a mapping that is shared and may
+    /// be written): a library's text is shared by all programs. The shared page of zeros is no
     /// memory. Huge pages count as huge only where one page-middle-directory entry maps them.
     pub fn runs(
         &self,
@@ -160,8 +160,8 @@ impl Pagemap {
         Ok(read.then_some(runs))
     }
 
-    /// Calls `take` with each region of these categories, by address, that is the process's own: not
-    /// with pages of files that are not shared memory. Says whether the process is still there.
+    /// Calls `take` with each region of these categories, by address, that belongs to the process:
+    /// without pages of files that are not shared memory. Returns whether the process still exists.
     fn regions(
         &self,
         roots: &Roots,
@@ -206,9 +206,9 @@ impl Pagemap {
         Ok(true)
     }
 
-    /// Calls `take` with each base page that is present from `start` on, of so many, and its frame: the
-    /// number of the page from 0, and the frame's. Says whether the process is still there. Without
-    /// the right to see frame numbers (CAP_SYS_ADMIN) there are none.
+    /// Calls `take` with each of so many base pages from `start` on that is present, and its frame:
+    /// the number of the page from 0, and the frame's. Returns whether the process still exists.
+    /// Without the right to see frame numbers (CAP_SYS_ADMIN) there are none.
     pub fn frames(
         &self,
         start: u64,
@@ -237,10 +237,9 @@ impl Pagemap {
         Ok(true)
     }
 
-    /// Takes out of `runs` the pages whose frame is in `seen` already, and puts the others there.
-    /// Without the right to see frame numbers (CAP_SYS_ADMIN) nothing is taken out. What comes after
-    /// `most` pages that were kept is kept unread: no more than that are tracked, and no more
-    /// frames are remembered.
+    /// Removes from `runs` the pages whose frame is in `seen`, and adds the others to it. Without
+    /// the right to see frame numbers (CAP_SYS_ADMIN) nothing is removed. After `most` kept pages
+    /// the rest is kept unread: no more than that are tracked, and no more frames are remembered.
     pub fn leave_out_seen(
         &self,
         runs: Vec<Run>,
@@ -259,7 +258,8 @@ impl Pagemap {
                     push(&mut kept, size, start, run.start + run.pages * size.bytes());
                     break;
                 }
-                // Base pages in stretches; of a range of 2 MB the first page that is there tells.
+                // Base pages in stretches; the first present page of a range of 2 MB stands for the
+                // range.
                 let (stretch, entries_of_each) = match size {
                     PageSize::Base => ((run.pages - page).min(512).min(left), 1),
                     PageSize::Huge => (1, 512),
@@ -290,22 +290,22 @@ impl Pagemap {
     }
 }
 
-/// Frame of an entry, where its page is present and the kernel shows the frame: bits 0-54 are its number, bit
-/// 63 says that the page is there (Documentation/admin-guide/mm/pagemap.rst).
+/// Frame of an entry, if its page is present and the kernel shows the frame: bits 0-54 are its
+/// number, bit 63 means present (Documentation/admin-guide/mm/pagemap.rst).
 fn frame(entry: u64) -> Option<u64> {
     let frame = entry & ((1 << 55) - 1);
     (entry >> 63 != 0 && frame != 0).then_some(frame)
 }
 
-/// Base pages of a range of 2 MB from which on it is tracked: a range with a few costs as much to track
-/// and counts as much against a limit as a full one.
+/// Minimum of base pages for a range of 2 MB to be tracked: a range with fewer costs as much to
+/// track and counts as much against a limit as a full one.
 pub const LEAST_PAGES: u64 = 128;
 
-/// Counts the pages of ranges of 2 MB, as their regions come by address.
+/// Counts the pages of ranges of 2 MB; regions are added in the order of addresses.
 #[derive(Debug, Default)]
 struct RangeCounter {
     runs: Vec<Run>,
-    /// The range that is counted, and its base pages so far.
+    /// The current range, and its base pages so far.
     range: u64,
     pages: u64,
     /// Base pages of ranges that are left out.
@@ -324,7 +324,7 @@ impl RangeCounter {
                 self.range = range;
             }
             self.pages += (to - start) / BASE_BYTES;
-            // Whole ranges of a long region need no counting each.
+            // Whole ranges of a long region need no separate counting.
             let whole = (end - to) / bytes * bytes;
             if whole > 0 {
                 self.close();
@@ -344,18 +344,18 @@ impl RangeCounter {
         }
     }
 
-    /// The runs, and the base pages that are in none.
+    /// The runs, and the base pages outside of them.
     fn finish(mut self) -> (Vec<Run>, u64) {
         self.close();
         (self.runs, self.left_out)
     }
 }
 
-/// Shared mappings, gone through once as regions come by address: a process may have tens of
+/// Shared mappings, traversed once in step with regions by address: a process may have tens of
 /// thousands of both.
 struct Shared {
     mappings: Vec<(u64, u64)>,
-    /// The first that may reach into a region to come.
+    /// The first that may overlap a later region.
     next: usize,
     /// Mappings compared so far.
     #[cfg(test)]
@@ -372,7 +372,7 @@ impl Shared {
         }
     }
 
-    /// Calls `take` for each part of `start..end` that is shared. Regions come by address.
+    /// Calls `take` for each part of `start..end` that is shared. Called in the order of addresses.
     fn overlaps(&mut self, start: u64, end: u64, mut take: impl FnMut(u64, u64)) {
         while let Some(&(from, to)) = self.mappings.get(self.next) {
             #[cfg(test)]
@@ -384,7 +384,7 @@ impl Shared {
                     return;
                 }
                 take(start.max(from), end.min(to));
-                // It may reach into the next region.
+                // It may overlap the next region.
                 if to > end {
                     return;
                 }
@@ -399,7 +399,7 @@ fn shared_mappings(roots: &Roots, pid: u32) -> Result<Vec<(u64, u64)>, FileError
     Ok(mappings.iter().filter(|m| m.shared && m.writable).map(|m| (m.start, m.end)).collect())
 }
 
-/// Adds the whole pages of `start..end`, joined to the run before when they follow it.
+/// Adds the whole pages of `start..end`, merged with the run before if adjacent.
 fn push(runs: &mut Vec<Run>, size: PageSize, start: u64, end: u64) {
     let bytes = size.bytes();
     let (Some(start), end) = (start.checked_next_multiple_of(bytes), end / bytes * bytes) else {
@@ -438,7 +438,7 @@ mod tests {
     #[test]
     fn pages_that_were_written_are_found_and_the_others_not() {
         let (roots, mut pagemap) = own();
-        // 4 MB that are surely base pages: half of each 2 MB is never touched.
+        // 4 MB that are certainly base pages: half of each 2 MB is never touched.
         let mut memory = vec![0u8; 4 << 20];
         let first = (memory.as_ptr() as u64).next_multiple_of(4096);
         let offset = (first - memory.as_ptr() as u64) as usize;
@@ -538,7 +538,7 @@ mod tests {
         counter.add(7 * MB2 + 500 * 4096, 10 * MB2 + 128 * 4096);
         let (runs, left_out) = counter.finish();
         assert_eq!(runs, [Run { start: MB2, pages: 2 }, Run { start: 8 * MB2, pages: 3 }]);
-        // What is in no run is counted.
+        // Pages in no run are counted.
         assert_eq!(left_out, 127 + 12);
     }
 

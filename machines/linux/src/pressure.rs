@@ -1,5 +1,4 @@
-//! Pressure stall information (Documentation/accounting/psi.rst): for how long tasks waited for
-//! memory.
+//! Pressure stall information (Documentation/accounting/psi.rst): how long tasks waited for memory.
 
 use std::path::Path;
 
@@ -10,9 +9,9 @@ use crate::roots::Roots;
 /// Time since the boot, or since a control group was made, in which tasks waited for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryStalls {
-    /// Some task did, in us.
+    /// In which some task did, in us.
     pub some_us: u64,
-    /// All tasks that could have run did, in us.
+    /// In which all runnable tasks did, in us.
     pub full_us: u64,
 }
 
@@ -27,7 +26,7 @@ pub fn of_group(group: &Cgroup) -> Result<Option<MemoryStalls>, FileError> {
 }
 
 fn read(path: &Path) -> Result<Option<MemoryStalls>, FileError> {
-    // Where it is built in and switched off, the file is there and cannot be read.
+    // If it is built in and switched off, the file exists and cannot be read.
     let text = match files::read(path) {
         Ok(Some(text)) => text,
         Ok(None) => return Ok(None),

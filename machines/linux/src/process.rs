@@ -1,5 +1,5 @@
-//! What `/proc/PID` says of a process: whether it lives, what it maps, what processor time a
-//! thread has used, where its memory lies.
+//! Reads `/proc/PID` of a process: whether it lives, its mappings, the processor time of a thread,
+//! the nodes of its memory.
 
 use std::path::PathBuf;
 
@@ -13,19 +13,19 @@ use crate::roots::Roots;
 pub struct Process {
     /// Its identifier.
     pub pid: u32,
-    /// When it started, in clock ticks since boot: tells it from another that got the same
-    /// identifier later.
+    /// Start time in clock ticks since boot: distinguishes it from a later process with the same
+    /// identifier.
     pub start_ticks: u64,
 }
 
-/// What `/proc/PID/stat` says.
+/// Fields of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// State letter: R, S, D, I, Z, ...
     pub state: char,
     /// Processor time in clock ticks.
     pub cpu_ticks: u64,
-    /// When it started.
+    /// Start time in clock ticks since boot.
     pub start_ticks: u64,
 }
 
@@ -44,7 +44,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
 /// Set in the flags of a thread of the kernel: `PF_KTHREAD`, include/linux/sched.h.
 const OF_KERNEL: u64 = 0x0020_0000;
 
-/// The name of a thread of the kernel; of anything else nothing.
+/// The name of a kernel thread; `Some(None)` for a program.
 fn parse_kernel_thread(text: &str) -> Option<Option<String>> {
     let name = text.find('(')? + 1..text.rfind(')')?;
     // Flags are field 9 in proc(5), the one after the name is 3.
@@ -53,7 +53,7 @@ fn parse_kernel_thread(text: &str) -> Option<Option<String>> {
     Some((flags & OF_KERNEL != 0).then(|| text.get(name).unwrap_or_default().to_owned()))
 }
 
-/// Identifiers of all processes and threads of the kernel that there are now, ascending.
+/// Identifiers of all present processes and kernel threads, ascending.
 pub fn all(roots: &Roots) -> Result<Vec<u32>, FileError> {
     let names = files::list(roots.processes())?;
     let mut pids: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -61,7 +61,7 @@ pub fn all(roots: &Roots) -> Result<Vec<u32>, FileError> {
     Ok(pids)
 }
 
-/// The name of a thread of the kernel; `None` of programs, and where there is none any more.
+/// The name of a kernel thread; `None` for programs, and if it has ended.
 pub fn kernel_thread(roots: &Roots, pid: u32) -> Result<Option<String>, FileError> {
     let path = roots.process(pid).join("stat");
     let Some(text) = files::read(&path)? else { return Ok(None) };
@@ -131,19 +131,19 @@ pub struct Mapping {
     pub shared: bool,
     /// It is the stack of the first thread.
     pub stack: bool,
-    /// What it maps, where it maps a file or shared memory.
+    /// The mapped object, if it is a file or shared memory.
     pub object: Object,
-    /// Place of its first byte in that.
+    /// Offset of its first byte in the object.
     pub offset: u64,
 }
 
-/// A file or a piece of shared memory, the same for all that map it.
+/// A file or a piece of shared memory, equal for all that map it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Object {
-    /// Major and minor number of its device; 0 and 0 where nothing but private memory is mapped.
+    /// Major and minor number of its device; 0 and 0 for private memory.
     device: (u32, u32),
     inode: u64,
-    /// Shared memory of System V has numbers of its own on the same device.
+    /// Shared memory of System V has separate numbers on the same device.
     is_system_v: bool,
 }
 
@@ -180,8 +180,8 @@ pub fn mappings(roots: &Roots, pid: u32) -> Result<Vec<Mapping>, FileError> {
         .collect()
 }
 
-/// Address of the topmost page of the first thread's stack; `None` when no mapping is known as
-/// such or the process is gone.
+/// Address of the topmost page of the first thread's stack; `None` if no mapping is marked as the
+/// stack or the process is gone.
 pub fn stack_top(roots: &Roots, pid: u32) -> Result<Option<u64>, FileError> {
     let stack = mappings(roots, pid)?.into_iter().find(|m| m.stack);
     Ok(stack.map(|m| m.end - PageSize::Base.bytes()))
@@ -218,18 +218,18 @@ pub fn bytes_per_node(roots: &Roots, pid: u32) -> Result<Vec<u64>, FileError> {
     Ok(nodes)
 }
 
-/// Memory that a process has mapped and that is there (`VmRSS`); 0 when it is gone.
+/// Resident memory of a process (`VmRSS`); 0 if it is gone.
 pub fn resident_bytes(roots: &Roots, pid: u32) -> Result<u64, FileError> {
     let kib = |value: &str| value.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok();
     Ok(status_field(roots, pid, "VmRSS:", kib)?.unwrap_or_default().saturating_mul(1024))
 }
 
-/// Nodes that a process may use (`Mems_allowed_list`); `None` when the kernel does not say.
+/// Nodes that a process may use (`Mems_allowed_list`); `None` if the kernel does not report them.
 pub fn allowed_nodes(roots: &Roots, pid: u32) -> Result<Option<Vec<u32>>, FileError> {
     status_field(roots, pid, "Mems_allowed_list:", files::parse_list)
 }
 
-/// Effective capabilities of a process as a mask; `None` when the kernel does not say.
+/// Effective capabilities of a process as a mask; `None` if the kernel does not report them.
 pub fn capabilities(roots: &Roots, pid: &str) -> Result<Option<u64>, FileError> {
     let path = roots.proc.join(pid).join("status");
     field(&path, "CapEff:", |v| u64::from_str_radix(v.trim(), 16).ok())

@@ -1,10 +1,11 @@
-//! Ranges of 2 MB, whatever maps them, as if each were a page: most programs have base pages for some
-//! of their memory, and some for all of it.
+//! Ranges of 2 MB as pages, whatever maps them: most programs have base pages for some of their
+//! memory, and some for all of it.
 //!
-//! Bits are sampled of a range as of a page, and the mover sends ranges. This kernel stands between
-//! the mover and the real one. Where a range lies, a few of its base pages say; where it is sent, all
-//! of its pages that are not there go in one call: a huge page by one address, base pages each by its
-//! own. A range is where more than half of it is. Pages of it that cannot be moved stay behind.
+//! Accessed bits are sampled per range, and the mover moves ranges. This kernel is placed between
+//! the mover and the real one. The node of a range is that of a few of its base pages; a move of a
+//! range moves all of its pages that are elsewhere in one call: a huge page by one address, base
+//! pages each by its own. A range is on the node of more than half of its pages. Pages of it that
+//! cannot be moved stay behind.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,9 +21,9 @@ use crate::roots::Roots;
 /// Size of a range.
 const RANGE: u64 = PageSize::Huge.bytes();
 const BASE: u64 = PageSize::Base.bytes();
-/// Base pages of a range that are asked where they lie.
+/// Base pages of a range that are located.
 const ASKED: u64 = 16;
-/// How often the pages that the kernel did not come to are tried again.
+/// How often the pages that the kernel did not reach are tried again.
 const ATTEMPTS: usize = 3;
 /// A status that the kernel never writes.
 const UNWRITTEN: i32 = i32::MIN;
@@ -73,7 +74,7 @@ impl FolioReader for PagemapFolios {
             Ok(()) if is_huge => Ok(Folios::Huge),
             Ok(()) => Ok(Folios::Base(base)),
             Err(e) => {
-                // Of memory that is gone, after exec(2) too: opened anew the next time.
+                // Of memory that is gone, after exec(2) too: opened again the next time.
                 self.last = None;
                 Err(e)
             }
@@ -81,8 +82,8 @@ impl FolioReader for PagemapFolios {
     }
 }
 
-/// Where ranges lie: the node of most of the pages asked of each, or a negated errno. Other pages are
-/// asked at each `turn`, so that no error lasts.
+/// Nodes of ranges: the node of most of the located pages of each, or a negated errno. Other pages
+/// are located at each `turn`, so that no error lasts.
 pub(crate) fn locate(
     kernel: &mut dyn PageKernel,
     pid: u32,
@@ -104,7 +105,7 @@ pub(crate) fn locate(
     Ok(())
 }
 
-/// The node that most of these are on; the lowest of equals.
+/// The node of most of these; the lowest of equals.
 fn most(places: &[i32]) -> Option<i32> {
     let mut counts: BTreeMap<i32, usize> = BTreeMap::new();
     places.iter().filter(|&&place| place >= 0).for_each(|&p| *counts.entry(p).or_default() += 1);
@@ -130,7 +131,7 @@ impl RangeKernel {
         starts.iter().map(|&start| self.folios.folios(process, start)).collect()
     }
 
-    /// Sends pages to a node; gives where each is at the end, or why it is not there.
+    /// Moves pages to a node; returns the node of each at the end, or why it is not there.
     fn send(&mut self, pid: u32, pages: &[u64], node: u32) -> io::Result<Vec<i32>> {
         let mut places = vec![-libc::ENOENT; pages.len()];
         self.inner.locate(pid, pages, &mut places)?;
@@ -147,7 +148,7 @@ impl RangeKernel {
             self.inner.locate(pid, &sent, &mut now)?;
             let mut again = Vec::new();
             for ((&index, &reported), &now) in going.iter().zip(&reported).zip(&now) {
-                // Where it is counts; where it stays, why.
+                // The present node decides; for pages that stayed, the error.
                 let refused = is_away(now) && reported < 0 && reported != UNWRITTEN;
                 places[index] = if refused { reported } else { now };
                 if is_away(now) && (reported == UNWRITTEN || reported == -libc::EBUSY) {
@@ -160,7 +161,7 @@ impl RangeKernel {
                     return Err(error);
                 }
             }
-            // So that those behind the page that ended the call come first.
+            // Reversed, so that pages behind the one that ended the call come first.
             again.reverse();
             going = again;
         }
@@ -207,7 +208,7 @@ impl PageKernel for RangeKernel {
             } else if 2 * there > places.len() {
                 node as i32
             } else {
-                // Why most of the others stay.
+                // The reasons of the pages that stayed.
                 let reasons: Vec<i32> =
                     places.iter().filter(|&&p| p < 0).map(|&errno| -errno).collect();
                 most(&reasons).map_or(-libc::EBUSY, |errno| -errno)
@@ -221,7 +222,7 @@ impl PageKernel for RangeKernel {
         self.inner.exchanges()
     }
 
-    /// Pairs of huge pages trade places; others are refused, and go as two moves.
+    /// Exchanges pairs of huge pages; others are refused, and become two moves.
     fn exchange(&mut self, pid: u32, a: &[u64], b: &[u64], status: &mut [i32]) -> io::Result<()> {
         let (of_a, of_b) = (self.folios_of(pid, a)?, self.folios_of(pid, b)?);
         let is_able = |nth: &usize| of_a[*nth] == Folios::Huge && of_b[*nth] == Folios::Huge;
@@ -263,12 +264,12 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// Base pages by address, each on a node; calls of so many pages at most are finished.
+    /// Base pages by address, each on a node; a call handles so many pages at most.
     #[derive(Default)]
     struct State {
         nodes: BTreeMap<u64, i32>,
         pinned: Vec<u64>,
-        /// Pages of a call after which it ends early, as the real one does.
+        /// Pages after which a call ends early, as the real one does.
         most: usize,
         moved: usize,
     }
@@ -364,7 +365,7 @@ mod tests {
         kernel.migrate(7, &[RANGE], 0, &mut status).unwrap();
         assert_eq!(status, [0]);
         assert!(small.0.lock().unwrap().moved > 480, "{}", small.0.lock().unwrap().moved);
-        // Where most pages cannot go, the range has not gone, and says why.
+        // If most of its pages cannot be moved, the range has not moved, and reports why.
         put(&small, 3 * RANGE, 0..100, 1);
         small.0.lock().unwrap().pinned = (0..80).map(|page| 3 * RANGE + page * BASE).collect();
         let mut status = [UNWRITTEN];

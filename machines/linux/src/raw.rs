@@ -55,18 +55,18 @@ struct ScanArguments {
 const PAGEMAP_SCAN: libc::c_ulong =
     (3 << 30) | ((size_of::<ScanArguments>() as libc::c_ulong) << 16) | (0x66 << 8) | 16;
 
-/// What pages a scan looks for.
+/// The categories of a scan.
 #[derive(Debug, Clone, Copy)]
 pub struct Categories {
     /// Categories that must be set.
     pub set: u64,
     /// Categories that must not be set.
     pub clear: u64,
-    /// Categories that are told apart in the answer.
+    /// Categories that are distinguished in the answer.
     pub told: u64,
 }
 
-/// One call of `PAGEMAP_SCAN` over `start..end`: fills `regions` from its beginning, gives the
+/// One call of `PAGEMAP_SCAN` over `start..end`: fills `regions` from its beginning, returns the
 /// number filled and the address at which the scan stopped.
 pub fn pagemap_scan(
     pagemap: BorrowedFd<'_>,
@@ -97,8 +97,8 @@ pub fn pagemap_scan(
 }
 
 /// `move_pages(2)`: moves the pages at `addresses` of process `pid` to `nodes`, one node for each,
-/// or only asks where they lie when `nodes` is `None`. `status` gets a node or a negated errno for
-/// each page that the kernel came to. Gives the number of pages that were not moved.
+/// or only locates them if `nodes` is `None`. `status` gets a node or a negated errno for each page
+/// that the kernel reached. Returns the number of pages that were not moved.
 ///
 /// # Panics
 /// When the slices differ in length.

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use crate::files::FileError;
 
-/// Where a number stands in a record.
+/// Place of a number in a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Field {
     offset: usize,
@@ -31,7 +31,7 @@ impl Field {
     }
 }
 
-/// Where a `field:` line of a format text puts the field of this name.
+/// Place of the field of this name, from a `field:` line of a format text.
 fn field(text: &str, name: &str) -> Option<Field> {
     // "	field:unsigned long target_id;	offset:8;	size:8;	signed:0;"
     for line in text.lines() {
@@ -90,7 +90,7 @@ impl EventFormat {
     }
 }
 
-/// How a page of the buffer begins.
+/// Layout of the beginning of a page of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageFormat {
     timestamp: Field,
@@ -107,7 +107,7 @@ impl PageFormat {
                 commit: field(text, "commit")?,
                 data: field(text, "data")?,
             };
-            // A page of the buffer is at most a few base pages: anything else is nonsense.
+            // A page of the buffer is at most a few base pages: larger values are invalid.
             (format.page_bytes() <= 1 << 20 && format.data.size > 0).then_some(format)
         })();
         parsed.ok_or_else(|| {
@@ -121,10 +121,10 @@ impl PageFormat {
     }
 }
 
-/// One region of one period, as DAMON tells it.
+/// One region of one period, as DAMON reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// When it was written, on the clock of the trace instance.
+    /// Time of writing, on the clock of the trace instance.
     pub time_ns: u64,
     /// The kernel thread that wrote it.
     pub pid: u32,
@@ -134,16 +134,16 @@ pub struct Record {
     pub start: u64,
     /// One past the last.
     pub end: u64,
-    /// Samples of the period that found it accessed.
+    /// Samples of the period in which it was accessed.
     pub accesses: u64,
 }
 
-/// What else a page says.
+/// State of a page beside its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageFacts {
     /// Records before this page were overwritten.
     pub missed: bool,
-    /// The page is not what the kernel's format says it is; what was understood is kept.
+    /// The page is not in the kernel's format; records before the fault are kept.
     pub malformed: bool,
 }
 
@@ -190,7 +190,7 @@ pub fn parse_page(
                     continue;
                 }
                 Some(high) => {
-                    // An absolute time of 59 bits: the upper five stay as they were.
+                    // An absolute time of 59 bits: the upper five bits are unchanged.
                     let low = (u64::from(high) << 27) | delta;
                     time_ns = (time_ns & !((1 << 59) - 1)) | low;
                     rest = &rest[8..];
@@ -199,7 +199,7 @@ pub fn parse_page(
                 None => return facts,
             },
             0 => match word(rest, 4) {
-                // The stated length counts its own word.
+                // The stated length includes its own word.
                 Some(bytes) => (rest.get(8..), (bytes as usize).saturating_add(4)),
                 None => return facts,
             },

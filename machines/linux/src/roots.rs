@@ -1,9 +1,9 @@
-//! Where the kernel's file systems stand. Every reader of this crate takes its paths from here,
-//! so that a test hands it a folder of files.
+//! Mount points of the kernel's file systems. Every reader of this crate takes its paths from here,
+//! so that a test can pass a folder of files.
 
 use std::path::{Path, PathBuf};
 
-/// Parts of the kernel that use DAMON by themselves, and keep others from it.
+/// Parts of the kernel that use DAMON by themselves, and exclude others.
 pub const DAMON_MODULES: [&str; 3] = ["damon_reclaim", "damon_lru_sort", "damon_stat"];
 
 /// Root directories.
@@ -15,7 +15,7 @@ pub struct Roots {
     pub sys: PathBuf,
     /// `/dev`.
     pub dev: PathBuf,
-    /// Where the journal and the lock stand while settings are changed: `/run/terrace`.
+    /// Folder of the journal and the lock while settings are changed: `/run/terrace`.
     pub run: PathBuf,
 }
 
@@ -37,7 +37,7 @@ impl Roots {
         Roots { proc, sys, dev, run }
     }
 
-    /// The roots of a run whose journal stands in this folder: those of the system where it is the
+    /// The roots of a run whose journal is in this folder: those of the system if it is the
     /// system's, else those beside it.
     pub fn of_run(run: &Path) -> Self {
         let system = Roots::default();
@@ -136,7 +136,7 @@ impl Roots {
         number.is_some_and(|node| self.huge_page_pool(node) == path)
     }
 
-    /// The settings that Terrace ever changes, but for those of control groups and of nodes.
+    /// All settings that Terrace can change, except those of control groups and of nodes.
     pub fn settings(&self) -> Vec<PathBuf> {
         let mut settings = vec![
             self.copy_threads(),

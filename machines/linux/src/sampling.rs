@@ -1,18 +1,18 @@
-//! How many times a period the accessed bit of each page is sampled: pure, without a kernel.
+//! Number of samples of each accessed bit in a period: pure, without a kernel.
 //!
-//! A bit once a period tells a busy program's pages not apart, because nearly all of them are used in
-//! every period. Samples within the period do, if their interval suits the rate of accesses: where
-//! every sample finds a page accessed, or none does, pages look alike again. So the interval follows
-//! the program. It is halved while many pages are accessed in nearly all samples, and doubled when
-//! even the busiest are in few.
+//! One bit a period does not distinguish the pages of a busy program, because nearly all of them
+//! are used in every period. Samples within the period do, if their interval suits the rate of
+//! accesses: where every sample finds a page accessed, or none does, pages look alike again. So the
+//! interval follows the program. It is halved while many pages are accessed in nearly all samples,
+//! and doubled when even the busiest are accessed in few.
 //!
-//! Each sample of a page is a check that costs the kernel up to a microsecond. A bound on checks a
-//! second bounds the share of a processor, whatever the group's size: large groups are sampled less
-//! often, and in the end once a period.
+//! Each sample of a page is a check that costs the kernel up to a microsecond. A bound on checks
+//! per second bounds the processor time, whatever the group's size: large groups are sampled less
+//! often, down to once a period.
 //!
-//! A range of 2 MB has many bits, and a sample that reads one of them tells little of the others. What
-//! the bound leaves over goes into parts of each range that are sampled apart: as many more looks at a
-//! program that is small enough.
+//! A range of 2 MB has many accessed bits, and a sample that reads one of them says little about
+//! the others. The rest of the bound is used for parts of each range that are sampled separately:
+//! more checks for a program that is small enough.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ pub enum Samples {
     One,
     /// As often as suits the program, within bounds: a scan has a count for each page.
     Several,
-    /// The same where a page is a range of base pages: parts of it are sampled apart, and its count is
-    /// their sum.
+    /// Several samples where a page is a range of base pages: its parts are sampled separately, and
+    /// its count is their sum.
     OfParts,
 }
 
@@ -33,19 +33,19 @@ pub enum Samples {
 const SHORTEST: Duration = Duration::from_millis(5);
 /// Checks a second of one group: 1 to 2 % of a processor.
 const CHECKS_PER_S: f64 = 20_000.0;
-/// Samples of a period at the start, at most and, where there are several, at least.
+/// Samples of a period: at the start, at most and, if there are several, at least.
 const FIRST: u32 = 20;
 const MOST: u32 = 240;
 const LEAST: u32 = 5;
-/// Parts of a range that are sampled apart, at most.
+/// Most parts of a range that are sampled separately.
 const PARTS: u32 = 8;
-/// Parts of all ranges together, at most: setting one up takes the kernel up to a millisecond.
+/// Most parts of all ranges together: setting one up takes the kernel up to a millisecond.
 const ALL_PARTS: u32 = 1024;
-/// Of the samples, the share from which on a page counts as accessed in nearly all.
+/// Share of the samples from which on a page counts as accessed in nearly all.
 const NEARLY_ALL: f64 = 0.875;
 /// Share of the pages that may be accessed in nearly all.
 const MANY: f64 = 0.125;
-/// The busiest quarter of the pages in use is in few samples below this share of them.
+/// The busiest quarter of the used pages is accessed in few samples below this share.
 const FEW: f64 = 0.15;
 
 /// The interval between samples of one group.
@@ -59,12 +59,12 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Of a group with this period.
+    /// For a group with this period.
     pub fn new(period: Duration, kind: Samples) -> Self {
         Sampling { period, kind, wanted: FIRST, pages: 0 }
     }
 
-    /// The group has so many pages now.
+    /// Sets the number of the group's pages.
     pub fn set_pages(&mut self, pages: usize) {
         self.pages = pages;
     }
@@ -77,11 +77,11 @@ impl Sampling {
         let by_time = self.period.as_micros() / SHORTEST.as_micros();
         let by_checks = CHECKS_PER_S * self.period.as_secs_f64() / self.pages.max(1) as f64;
         let most = (by_time as u32).min(by_checks as u32).min(MOST);
-        // Two or three samples tell little and cost as much as a bit more each.
+        // Two or three samples say little and cost as much as an additional bit each.
         if most < LEAST { 1 } else { self.wanted.min(most) as u8 }
     }
 
-    /// Parts of a page that are sampled apart: a power of two.
+    /// Parts of a page that are sampled separately: a power of two.
     pub fn parts(&self) -> u8 {
         let samples = u32::from(self.samples());
         if self.kind != Samples::OfParts || samples < 2 {
@@ -90,12 +90,12 @@ impl Sampling {
         let pages = self.pages.max(1) as u32;
         let by_checks =
             CHECKS_PER_S * self.period.as_secs_f64() / f64::from(samples) / f64::from(pages);
-        // The sum of their counts is a count.
+        // The sum of their counts must fit a count.
         let most = PARTS.min(by_checks as u32).min(ALL_PARTS / pages).min(MOST / samples).max(1);
         1 << most.ilog2()
     }
 
-    /// Looks at a page in a period: samples of all of its parts.
+    /// Checks of a page in a period: samples of all of its parts.
     pub fn looks(&self) -> u8 {
         self.samples() * self.parts()
     }
@@ -105,8 +105,8 @@ impl Sampling {
         self.period / u32::from(self.samples())
     }
 
-    /// Takes in in how many looks of a period each page was found accessed, of so many. Says whether the
-    /// interval is another from now on.
+    /// Takes the number of checks of a period, of so many, that found each page accessed. Returns
+    /// whether the interval changes.
     pub fn follow(&mut self, counts: &[u8], looks: u8) -> bool {
         let before = self.samples();
         if before < 2 {
@@ -151,7 +151,7 @@ mod tests {
             busy.follow(&all, busy.looks());
         }
         assert_eq!(busy.samples(), 50, "20,000 checks a second");
-        // Not more often than every 5 ms, nor so rarely that counts tell nothing.
+        // Not more often than every 5 ms, nor so rarely that counts are meaningless.
         let mut quick = Sampling::new(Duration::from_millis(100), Samples::Several);
         quick.set_pages(10);
         assert_eq!(quick.samples(), 20);

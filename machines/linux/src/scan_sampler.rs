@@ -2,11 +2,11 @@
 //!
 //! A scan reads and clears the bits of a range in one walk over its page table, and the kernel
 //! keeps for it those that reclaim clears meanwhile. So multi-generational LRU may stay on, nothing
-//! is set up for a new layout, and no kernel thread or trace instance is needed. It says as well
+//! is set up for a new layout, and no kernel thread or trace instance is needed. It also reports
 //! which pages are on the kernel's active lists.
 //!
-//! The watch over a process ends with this sampler or with the process. Should a run be killed, it
-//! stays until the process ends: 64 bytes for each 2 MB in use.
+//! The kernel stops recording for a process when this sampler or the process ends. After a run that
+//! was killed it goes on until the process ends: 64 bytes for each 2 MB in use.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,10 +26,10 @@ use crate::tiermem::{self, Device, ScanEntry, Target};
 
 /// The longest sleep between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(200);
-/// What a scan's entry is about.
+/// Bytes of an entry of a scan.
 const BLOCK: u64 = PageSize::Huge.bytes();
 
-/// What reads accessed bits: the device, or that of a test.
+/// The reader of accessed bits: the device, or that of a test.
 pub(crate) trait BitReader: Send + Sync {
     /// A descriptor of a process.
     fn process(&self, pid: u32) -> io::Result<OwnedFd>;
@@ -42,7 +42,7 @@ pub(crate) trait BitReader: Send + Sync {
         take: &mut dyn FnMut(&ScanEntry),
     ) -> io::Result<()>;
 
-    /// Ends the watch over a process.
+    /// Stops recording for a process.
     fn unwatch(&self, target: Target<'_>) -> io::Result<()>;
 }
 
@@ -68,7 +68,7 @@ impl BitReader for Device {
 /// Base pages of a range.
 const PAGES_OF_RANGE: u32 = 512;
 
-/// Of a range's count, the weight of a sample: a count holds eighths of a range's base pages.
+/// Weight of a sample in a range's count: a count is in eighths of a range's base pages.
 const LOOKS_OF_RANGE: u8 = 8;
 
 /// The scan of some processes.
@@ -77,11 +77,11 @@ pub(crate) struct ScanSampler {
     period: Duration,
     sampling: Sampling,
     layout: Option<Layout>,
-    /// Of each page that is a range, the accessed ones of its base pages in the last scan, as if all of
-    /// them were mapped; empty where pages are no ranges.
+    /// For each page that is a range, the accessed ones of its base pages in the last scan, as if
+    /// all of them were mapped; empty if pages are no ranges.
     accessed_of_range: Vec<u16>,
     is_by_range: bool,
-    /// The processes under watch.
+    /// The processes that the kernel records for.
     processes: BTreeMap<u32, OwnedFd>,
 }
 
@@ -90,7 +90,7 @@ fn ended(error: &io::Error) -> bool {
 }
 
 impl ScanSampler {
-    /// With a device that can scan.
+    /// Uses a device that can scan.
     pub(crate) fn new(reader: Arc<dyn BitReader>, period: Duration, samples: Samples) -> Self {
         let sampling = Sampling::new(period, samples);
         ScanSampler {
@@ -104,8 +104,8 @@ impl ScanSampler {
         }
     }
 
-    /// Reads and clears all bits. `Ok(None)` when no process of the layout is left. Where one
-    /// cannot be read nothing is known of the group: its pages would look unused.
+    /// Reads and clears all bits. `Ok(None)` when no process of the layout is left. If one cannot
+    /// be read, the whole scan fails: its pages would look unused.
     fn scan(&mut self) -> Result<Option<Observed>, StepError> {
         let Some(layout) = self.layout.as_ref() else { return Ok(None) };
         let mut accessed = PageBits::new(layout.pages());
@@ -137,7 +137,7 @@ impl ScanSampler {
 
     fn begin(&mut self, layout: &Layout) -> Result<(), StepError> {
         let spaces: Vec<u32> = spans(layout).into_iter().map(|(space, _)| space.0).collect();
-        // Those that left the group are let go of; the tracker asks again for those that died.
+        // Processes that left the group are dropped; the tracker handles those that died.
         self.processes.retain(|pid, process| {
             let stays = spaces.contains(pid);
             if !stays {
@@ -146,7 +146,7 @@ impl ScanSampler {
             stays
         });
         for pid in spaces {
-            // Anew each time: a number may have got another process.
+            // Opened again each time: the number may belong to another process.
             match self.reader.process(pid) {
                 Ok(process) => self.processes.insert(pid, process),
                 Err(e) if ended(&e) => self.processes.remove(&pid),
@@ -155,7 +155,7 @@ impl ScanSampler {
         }
         self.sampling.set_pages(layout.pages());
         self.layout = Some(layout.clone());
-        // What was accessed before the first period is nobody's.
+        // Accesses before the first period are dropped.
         self.scan().map(drop)
     }
 }
@@ -165,7 +165,7 @@ impl ScanSampler {
 struct Tally {
     samples: u8,
     counts: Vec<u8>,
-    /// Accessed base pages of each range, of all samples together.
+    /// Accessed base pages of each range, summed over all samples.
     of_range: Vec<u32>,
 }
 
@@ -182,7 +182,7 @@ impl Tally {
         }
     }
 
-    /// What was accessed, and how often: of a range the share of its base pages.
+    /// Accessed pages and their counts: for a range the share of its base pages.
     fn counts(self, interval: Duration) -> (PageBits, AccessCounts) {
         let accessed = self.counts.iter().map(|&count| count > 0).collect();
         let interval_us = interval.as_micros() as u32;
@@ -197,7 +197,7 @@ impl Tally {
     }
 }
 
-/// The spaces of a layout, each with the range that holds its pages, out to multiples of 2 MB.
+/// The address spaces of a layout, each with the range of its pages, extended to multiples of 2 MB.
 fn spans(layout: &Layout) -> Vec<(SpaceId, std::ops::Range<u64>)> {
     let bytes = layout.page_size().bytes();
     let mut spans: Vec<(SpaceId, std::ops::Range<u64>)> = Vec::new();
@@ -211,8 +211,8 @@ fn spans(layout: &Layout) -> Vec<(SpaceId, std::ops::Range<u64>)> {
     spans
 }
 
-/// Sets the bits of the pages that an entry says were accessed, and of those that are active. A
-/// huge page is what one of its base pages is, where it is mapped by those.
+/// Sets the bits of the pages that an entry reports as accessed, and of those that are active. A
+/// huge page that is mapped by base pages is accessed if one of them is.
 fn note(
     layout: &Layout,
     space: SpaceId,
@@ -263,7 +263,7 @@ impl Sampler for ScanSampler {
     ) -> Result<Waited, StepError> {
         let (samples, interval) = (self.sampling.samples(), self.sampling.interval());
         let mut tally = Tally::default();
-        // Those that came due while pages were moved are part of the first.
+        // Samples that came due while pages were moved are part of the first.
         let missed = (since.elapsed().as_nanos() / interval.as_nanos().max(1)) as u32;
         let first = (missed + 1).min(samples.into());
         for sample in first..=u32::from(samples) {
@@ -279,12 +279,12 @@ impl Sampler for ScanSampler {
             if sample == u32::from(samples) {
                 break;
             }
-            // An error stays until the last sample, which says what is wrong.
+            // An error is ignored until the last sample, which reports it.
             if let Ok(Some(observed)) = self.scan() {
                 tally.add(&observed.accessed, &self.accessed_of_range);
             }
         }
-        // Asked for late, the bits of several periods come as one.
+        // Called late, it gets the bits of several periods as one.
         let late = since.elapsed().as_secs_f64() / self.period.as_secs_f64();
         let lost = |reason, is_over| Ok(Waited::Lost { periods: 1, reason, is_over });
         match self.scan() {
@@ -309,7 +309,7 @@ impl Sampler for ScanSampler {
 
     fn stop(&mut self) -> Result<(), FileError> {
         for process in std::mem::take(&mut self.processes).into_values() {
-            // A process that has ended is not watched any more.
+            // A process that has ended needs no call.
             let _ = self.reader.unwatch(Target::Process(process.as_fd()));
         }
         self.layout = None;
@@ -337,7 +337,7 @@ mod tests {
         Layout::new(page_size, extents.iter().map(extent).collect()).unwrap()
     }
 
-    /// A device that watches, and whose call number `fail_at` fails.
+    /// A device whose call number `fail_at` fails.
     #[derive(Default)]
     struct Faulty {
         calls: AtomicUsize,
@@ -388,8 +388,8 @@ mod tests {
         }
     }
 
-    /// Each call of the device with each error: nothing stays watched, the next attempt succeeds,
-    /// and no page is ever called unused that was not read.
+    /// Each call of the device with each error: no recording is left, the next attempt succeeds,
+    /// and no unread page is reported as unused.
     #[test]
     fn the_count_of_a_range_is_the_share_of_its_base_pages() {
         let mut tally = Tally::default();
@@ -399,7 +399,7 @@ mod tests {
         }
         let (_, counts) = tally.counts(Duration::from_millis(25));
         assert_eq!((counts.samples, counts.interval_us), (32, 25_000));
-        // All of 4 times 512, 128 of them, and one, which is not nothing.
+        // All of 4 times 512, 128 of them, and one, which counts.
         assert_eq!(*counts.counts, [32, 2, 1]);
     }
 

@@ -1,9 +1,9 @@
 //! Memory that several groups map: moved by one of them, by the accesses of all.
 //!
-//! Each group sees the accesses of its own processes alone. Were such memory moved by all that map
-//! it, one group would send to slow memory what the other brings up, for as long as both run. So
-//! the group that was first to map it moves it and has it in its account; the others tell that one
-//! how often they have accessed it. When the first has gone, the next takes its place.
+//! Each group observes the accesses of its own processes only. If every group that maps such memory
+//! moved it, one would demote what another promotes, for as long as both run. So the group that
+//! mapped it first moves it and has it in its account; the others report their accesses to that
+//! one. When the first is gone, the next takes its place.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,14 +24,14 @@ pub(crate) struct SharedMemory(Mutex<Users>);
 struct Users {
     /// Number of the next group.
     next: u64,
-    /// Those that map an object, the one that moves it first.
+    /// Groups that map an object; the first one moves it.
     of: BTreeMap<Object, Vec<User>>,
 }
 
 #[derive(Debug)]
 struct User {
     group: u64,
-    /// What it has accessed in its last period, by place in the object.
+    /// Its accesses in its last period, by offset in the object.
     accessed: Vec<Accessed>,
 }
 
@@ -40,12 +40,12 @@ struct User {
 struct Accessed {
     /// First byte in the object, and one past the last. A range of 2 MB may begin before it.
     bytes: (i64, i64),
-    /// Share of the period's samples that found it accessed, above 0.
+    /// Share of the period's samples in which it was accessed, above 0.
     share: f64,
 }
 
 impl SharedMemory {
-    /// A group more.
+    /// Adds a group.
     pub(crate) fn join(self: &Arc<Self>) -> Member {
         let mut users = lock(&self.0);
         let group = users.next;
@@ -59,7 +59,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Users {
-    /// The group maps these objects, which are sorted, and no others.
+    /// Sets the objects that the group maps, sorted.
     fn maps(&mut self, group: u64, objects: &[Object]) {
         self.of.retain(|object, users| {
             users.retain(|user| user.group != group || objects.binary_search(object).is_ok());
@@ -78,38 +78,38 @@ impl Users {
     }
 }
 
-/// One group's part in it.
+/// One group's membership.
 #[derive(Debug)]
 pub(crate) struct Member {
     all: Arc<SharedMemory>,
     group: u64,
-    /// The layout that `parts` are of.
+    /// The layout of `parts`.
     followed: Option<Arc<Layout>>,
     parts: Vec<Part>,
-    /// Of the layout, what this group moves, where that is not all.
+    /// The part of the layout that this group moves, if that is not all.
     own: Option<Own>,
 }
 
-/// Pages of a layout that are of one object, one after the other.
+/// Adjacent pages of a layout that belong to one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Part {
     pages: Range<usize>,
     object: Object,
-    /// Place of the first page's first byte in the object.
+    /// Offset of the first page's first byte in the object.
     offset: i64,
 }
 
-/// What a group moves of its layout.
+/// The part of its layout that a group moves.
 #[derive(Debug)]
 struct Own {
     layout: Arc<Layout>,
     pages: Vec<Range<usize>>,
-    /// The parts that others move, by number.
+    /// Numbers of the parts that others move.
     others: Vec<usize>,
 }
 
 impl Member {
-    /// Looks which pages of a layout are of shared memory. `layout` is the group's from now on.
+    /// Finds the pages of a layout that are shared memory. `layout` is the group's from now on.
     pub(crate) fn follow(&mut self, roots: &Roots, layout: &Arc<Layout>) -> Result<(), FileError> {
         let mut parts = Vec::new();
         let mut mappings: Vec<process::Mapping> = Vec::new();
@@ -133,8 +133,9 @@ impl Member {
         Ok(())
     }
 
-    /// The scan of what this group moves, with the accesses of the others that map it; and how many
-    /// pages are left out. Those that move them get what this group has accessed of theirs.
+    /// The scan of the pages that this group moves, with the accesses of the other groups that map
+    /// them; and the number of pages left out. The groups that move those get this group's
+    /// accesses.
     pub(crate) fn divide(&mut self, mut scan: Scan) -> (Scan, u64) {
         let is_followed = self.followed.as_ref().is_some_and(|l| Arc::ptr_eq(l, &scan.layout));
         if !is_followed || self.parts.is_empty() {
@@ -172,7 +173,7 @@ impl Member {
         }
         let parts = &self.parts;
         let left_out = others.iter().map(|&number| parts[number].pages.len() as u64).sum();
-        // The layout stays the same one for as long as nothing changes.
+        // The layout stays the same while nothing changes.
         let own = match self.own.take() {
             Some(own) if own.others == others => self.own.insert(own),
             _ => self.own.insert(Own::of(&scan.layout, parts, others)),
@@ -187,8 +188,8 @@ impl Drop for Member {
     }
 }
 
-/// The parts of an extent's pages that are of shared mappings, which come by address. A page is of
-/// the mapping that its middle is in: a range of 2 MB may hold several.
+/// The parts of an extent's pages that belong to shared mappings, which come by address. A page
+/// belongs to the mapping of its middle: a range of 2 MB may hold several.
 fn parts_of(
     extent: &Extent,
     first: usize,
@@ -217,8 +218,7 @@ fn parts_of(
     }
 }
 
-/// Adds to the pages of a part what others have accessed: a page is as hot as it is to the one to
-/// which it is hottest.
+/// Adds the accesses of others to the pages of a part: the hottest group decides.
 fn add(scan: &mut Scan, part: &Part, of_others: &[Accessed]) {
     let bytes = scan.layout.page_size().bytes() as i64;
     for accessed in of_others {
@@ -237,7 +237,7 @@ fn add(scan: &mut Scan, part: &Part, of_others: &[Accessed]) {
     }
 }
 
-/// What a scan says of a part's pages.
+/// The scan's values for a part's pages.
 fn accessed<'a>(
     scan: &'a Scan,
     part: &'a Part,

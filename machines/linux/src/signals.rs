@@ -1,4 +1,4 @@
-//! Ending in good order: a flag that SIGINT and SIGTERM raise, for [`crate::host::HostOptions`].
+//! Orderly end: a flag that SIGINT and SIGTERM set, for [`crate::host::HostOptions`].
 
 use std::io;
 use std::sync::Arc;
@@ -7,24 +7,24 @@ use std::sync::atomic::AtomicBool;
 use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag;
 
-/// A flag that the first SIGINT or SIGTERM raises. The second one ends the program at once, as it
+/// A flag that the first SIGINT or SIGTERM sets. The second one ends the program at once, as it
 /// would have without this; the guard restores the host then.
 pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // In this order: the first signal finds the flag down and only raises it.
+        // In this order: the first signal finds the flag unset and only sets it.
         flag::register_conditional_default(signal, Arc::clone(&stop))?;
         flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
 }
 
-/// For the guard, which ends when its run does and not before.
+/// For the guard, which must end when its run does and not before.
 pub(crate) fn ignore_terminal() {
     let unused = Arc::new(AtomicBool::new(false));
-    // SIGABRT is what systemd's watchdog sends to all processes of a service that hangs.
+    // systemd's watchdog sends SIGABRT to all processes of a service that hangs.
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGABRT] {
-        // Without a handler the guard is only less hard to kill.
+        // Without a handler the guard is only easier to kill.
         let _ = flag::register(signal, Arc::clone(&unused));
     }
 }

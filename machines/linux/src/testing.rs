@@ -7,7 +7,8 @@ use tempfile::TempDir;
 
 use crate::roots::Roots;
 
-/// A temporary folder with these files, and its roots. The folder goes when the first is dropped.
+/// A temporary folder with these files, and its roots. The folder is removed when the first value
+/// is dropped.
 pub fn folder(files: &[(&str, &str)]) -> (TempDir, Roots) {
     let keep = tempfile::tempdir().expect("a temporary folder");
     for (path, text) in files {
@@ -24,7 +25,7 @@ pub fn put(root: &Path, path: &str, text: &str) {
     fs::write(path, text).expect("a file");
 }
 
-/// A host with two tiers on which nothing stands in the way of tracking control groups.
+/// A host with two tiers without conflicts for tracking control groups.
 pub fn clean_host() -> (TempDir, Roots) {
     folder(&[
         ("proc/self/status", "CapEff:\t000001ffffffffff\n"),

@@ -43,7 +43,7 @@ impl PageKernel for TiermemKernel {
         if !self.device.features().migrate() {
             return self.stock.migrate(pid, addresses, node, status);
         }
-        // Opened for each call: a number may get another process.
+        // Opened for each call: the number may belong to another process later.
         let process = tiermem::process(pid)?;
         let target = Target::Process(process.as_fd());
         self.device.migrate(target, addresses, node, self.shared, status)?;

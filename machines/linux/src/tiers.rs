@@ -1,10 +1,10 @@
-//! Memory tiers: which nodes are fast, which are slow, and what the firmware says of them.
+//! Memory tiers: which nodes are fast, which are slow, and the firmware's values for them.
 //!
-//! Three sources, the first that tells nodes apart wins:
+//! Three sources; the first that distinguishes nodes wins:
 //! 1. the kernel's own tiers (`/sys/devices/virtual/memory_tiering`), built from the firmware's
-//!    HMAT or a driver's word;
+//!    HMAT or by a driver;
 //! 2. the read latency of each node as seen from its nearest processors (`access0`);
-//! 3. processors and node distance: memory that has no processors and stands apart is slow.
+//! 3. processors and node distance: distant memory without processors is slow.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::files::{self, FileError};
 use crate::numa;
 use crate::roots::Roots;
 
-/// What the firmware says of a node, as seen from the processors nearest to it.
+/// The firmware's values for a node, as seen from the processors nearest to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodePerformance {
     /// Read latency.
@@ -30,7 +30,7 @@ pub struct NodePerformance {
 pub struct Node {
     /// Its number.
     pub id: u32,
-    /// What the firmware says.
+    /// The firmware's values.
     pub performance: NodePerformance,
 }
 
@@ -41,7 +41,7 @@ pub struct Tier {
     pub nodes: Vec<Node>,
 }
 
-/// How tiers were told apart.
+/// Source of the order of tiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TierSource {
     /// By the kernel's memory tiers.
@@ -70,7 +70,7 @@ impl fmt::Display for TierSource {
 pub struct Topology {
     /// Fastest first; at least one.
     pub tiers: Vec<Tier>,
-    /// How they were told apart.
+    /// Source of their order.
     pub source: TierSource,
 }
 
@@ -117,8 +117,8 @@ pub fn discover(roots: &Roots) -> Result<Topology, FileError> {
     Ok(Topology { tiers: vec![Tier { nodes }], source: TierSource::MemoryTiers })
 }
 
-/// Two tiers of these nodes, for a machine whose firmware says nothing or the wrong thing. Nodes
-/// without memory are an error.
+/// Two tiers of these nodes, for a machine whose firmware reports none or wrong ones. Nodes without
+/// memory are an error.
 pub fn given(roots: &Roots, fast: &[u32], slow: &[u32]) -> Result<Topology, String> {
     let present = numa::nodes_with_memory(roots).map_err(|e| e.to_string())?;
     let tier = |ids: &[u32]| -> Result<Tier, String> {
@@ -143,7 +143,7 @@ pub fn given(roots: &Roots, fast: &[u32], slow: &[u32]) -> Result<Topology, Stri
     Ok(Topology { tiers: vec![tier(fast)?, tier(slow)?], source: TierSource::Given })
 }
 
-/// What the firmware says of a node. A kernel or firmware that says nothing leaves `None`.
+/// The firmware's values for a node. Missing values are `None`.
 pub fn performance(roots: &Roots, node: u32) -> Result<NodePerformance, FileError> {
     let folder = roots.node(node).join("access0/initiators");
     let field = |name: &str| files::read_number::<u64>(&folder.join(name));
@@ -174,8 +174,8 @@ fn memory_tiers(roots: &Roots, nodes: &[Node]) -> Result<Vec<Tier>, FileError> {
     Ok(numbered.into_iter().map(|(_, tier)| tier).collect())
 }
 
-/// Tiers by stated read latency: a node more than half as slow again as the fastest of a tier
-/// begins the next. One tier when a node states none.
+/// Tiers by stated read latency: a node with more than one and a half times the latency of the
+/// fastest of a tier begins the next. One tier if a node states none.
 fn by_latency(nodes: &[Node]) -> Vec<Tier> {
     let mut timed: Vec<(u64, Node)> = Vec::new();
     for node in nodes {
@@ -208,8 +208,8 @@ fn by_distance(roots: &Roots, nodes: &[Node]) -> Result<Vec<Tier>, FileError> {
     let mut slow: Vec<(u32, Node)> = Vec::new();
     for node in apart {
         let distances = numa::distances(roots, node.id)?.unwrap_or_default();
-        // The kernel lists a distance per online node; node numbers and positions agree as long
-        // as no number is left out, and the nearest is all that is asked for.
+        // The kernel lists a distance per online node; node numbers and positions agree as long as
+        // no number is left out, and only the nearest is needed.
         let nearest = fast.iter().filter_map(|f| distances.get(f.id as usize)).min();
         slow.push((nearest.copied().unwrap_or(u32::MAX), node));
     }

@@ -1,8 +1,8 @@
-//! A trace instance of our own, in which only the records of one kernel thread arrive, so that
-//! other tracers see nothing of us and we nothing of them.
+//! A private trace instance, which gets only the records of one kernel thread, so that it does not
+//! interfere with other tracers.
 //!
-//! Bounded: the buffer holds two periods of records; where that times the number of processors
-//! passes the limit, the kernel thread is kept to as many processors as fit.
+//! Bounded: the buffer holds two periods of records; if that times the number of processors exceeds
+//! the limit, the kernel thread is bound to as many processors as fit.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -19,10 +19,10 @@ use crate::faults;
 use crate::files::{self, FileError};
 use crate::ring::{EventFormat, PageFormat, Record, parse_page};
 
-/// Memory that the buffers of one instance may take together.
+/// Bound on the memory of all buffers of one instance.
 const LIMIT_BYTES: u64 = 64 << 20;
 
-/// What draining found beside records.
+/// Faults found while draining.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Drained {
     /// Records were overwritten before they were read.
@@ -45,7 +45,7 @@ pub struct TraceInstance {
     buffer_kib: u64,
     /// The kernel thread whose records come in.
     followed: Option<u32>,
-    /// Processors to which the kernel thread is kept; all when empty.
+    /// Processors to which the kernel thread is bound; all when empty.
     kept_to: Vec<u32>,
 }
 
@@ -124,7 +124,7 @@ impl TraceInstance {
         Ok(())
     }
 
-    /// Lets only the records of this kernel thread in.
+    /// Filters for the records of this kernel thread.
     pub fn follow(&mut self, pid: u32) -> Result<(), FileError> {
         files::write(&self.path.join(EVENT).join("filter"), &format!("common_pid == {pid}"))?;
         self.followed = Some(pid);
@@ -134,22 +134,22 @@ impl TraceInstance {
         Ok(())
     }
 
-    /// Keeps the kernel thread to some processors.
+    /// Binds the kernel thread to some processors.
     fn keep(&self, pid: u32, cpus: &[u32]) {
         let mut set = CpuSet::new();
         for &cpu in cpus.iter().filter(|c| (**c as usize) < CpuSet::MAX_CPU) {
             set.set(cpu as usize);
         }
-        // A thread that may not be kept to processors can overrun a small buffer: that shows as
-        // missed records, so a refusal is no error here.
+        // A thread that cannot be bound can overrun a small buffer: that shows as missed records,
+        // so a refusal is no error here.
         if let Some(Err(e)) = Pid::from_raw(pid as i32).map(|p| sched_setaffinity(Some(p), &set)) {
             tracing::debug!(pid, error = %e, "the kernel thread keeps to all processors");
         }
     }
 
-    /// Reads from these processors from now on: the kernel thread writes wherever it runs, on a
-    /// processor that has just come online too. What those that went have left must have been
-    /// drained. Gives whether anything changed.
+    /// Reads from these processors from now on: the kernel thread may run on any of them, also on
+    /// one that has just come online. Records of processors that went offline must have been
+    /// drained. Returns whether anything changed.
     pub fn follow_cpus(&mut self, online: &[u32]) -> Result<bool, FileError> {
         let has = |pipes: &[(u32, File)], cpu: u32| pipes.iter().any(|(c, _)| *c == cpu);
         let mut came = Vec::new();
@@ -163,8 +163,8 @@ impl TraceInstance {
         }
         self.pipes.extend(came);
         self.pipes.sort_by_key(|(cpu, _)| *cpu);
-        // The limit is on all buffers together, and a processor that the thread was kept to may
-        // have gone.
+        // The limit is on all buffers together, and a processor to which the thread was bound may
+        // be offline.
         let was_kept = !self.kept_to.is_empty();
         self.buffer_kib = 0;
         self.reserve(self.records)?;
@@ -229,7 +229,7 @@ fn open_pipe(instance: &Path, cpu: u32) -> Result<Option<File>, FileError> {
     }
 }
 
-/// Removes an instance. Its files must be closed; one that is gone already is fine.
+/// Removes an instance. Its files must be closed; one that is gone already is no error.
 pub fn remove(path: &Path) -> Result<(), FileError> {
     files::remove_folder(path)
 }

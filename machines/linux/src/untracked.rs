@@ -1,4 +1,4 @@
-//! Why memory of a group is not tracked: its total is known, and what each reason takes of it.
+//! Why memory of a group is not tracked: its total is known, and each reason accounts for a part.
 
 use terrace_core::page::PageSize;
 
@@ -6,8 +6,8 @@ use crate::cgroup::GroupMemory;
 use crate::costs::Costs;
 use crate::group_layout::GroupLayout;
 
-/// What is known of a group's memory beside its layout, in bytes. Each figure comes from another
-/// count of the kernel's, made at another moment.
+/// Measurements of a group's memory beside its layout, in bytes. Each comes from another count of
+/// the kernel, made at another moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Measured {
     unmapped_bytes: u64,
@@ -32,12 +32,13 @@ impl Measured {
         }
     }
 
-    /// With what only the control group tells. Groups that are tracked in ranges have no other size.
+    /// Adds values that only the control group has. Groups that are tracked in ranges have no other
+    /// size.
     pub(crate) fn with_group(self, memory: &GroupMemory, tracked: Option<PageSize>) -> Self {
         let sum = |nodes: &Option<Vec<u64>>| nodes.iter().flatten().sum::<u64>();
         let anon_bytes = sum(&memory.anon_bytes);
         let huge_bytes = sum(&memory.anon_thp_bytes).min(anon_bytes);
-        // A kernel that does not tell what is mapped: all of it may be.
+        // A kernel without a count of mapped pages: all may be mapped.
         let mapped = memory.file_mapped_bytes.as_ref().or(memory.file_bytes.as_ref());
         let mapped_bytes = mapped.into_iter().flatten().sum::<u64>();
         Measured {
@@ -51,9 +52,9 @@ impl Measured {
         }
     }
 
-    /// Divides so many bytes that are not tracked by reason. Counts that were made at different
-    /// moments, or that count what is another group's, never make it more: what a reason takes is
-    /// not there for the next.
+    /// Divides so many untracked bytes by reason. Counts that were made at different moments, or
+    /// that include memory of other groups, never increase the sum: the bytes of one reason are not
+    /// available to the next.
     pub(crate) fn publish(&self, untracked_bytes: u64, costs: &Costs) {
         let mut left = untracked_bytes;
         let mut take = |bytes: u64| {
@@ -67,7 +68,7 @@ impl Measured {
         costs.untracked_few_pages_bytes().set(take(self.few_pages_bytes));
         costs.untracked_other_size_bytes().set(take(self.other_size_bytes));
         costs.untracked_file_bytes().set(take(self.file_bytes));
-        // Last: what was charged to another group is no memory of this one.
+        // Last: memory charged to another group is not this group's.
         costs.untracked_another_group_bytes().set(take(self.of_others_bytes));
         costs.untracked_other_bytes().set(left);
     }
@@ -106,13 +107,13 @@ mod tests {
         assert_eq!(s.untracked_unreadable_bytes, 2 << 20);
         assert_eq!(s.untracked_other_bytes, 6 << 20);
         assert_eq!(sum(&costs), 20 << 20);
-        // What another group moves, as far as it is this one's.
+        // Memory that another group moves, as far as it is charged to this one.
         let shared = Measured { of_others_bytes: 100 << 20, ..measured };
         shared.publish(20 << 20, &costs);
         let s = costs.snapshot();
         assert_eq!((s.untracked_another_group_bytes, s.untracked_other_bytes), (6 << 20, 0));
         assert_eq!(sum(&costs), 20 << 20);
-        // Of less memory no more is explained.
+        // Less memory has less to explain.
         measured.publish(9 << 20, &costs);
         let s = costs.snapshot();
         assert_eq!((s.untracked_file_bytes, s.untracked_other_bytes), (0, 0));

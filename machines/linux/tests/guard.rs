@@ -1,5 +1,5 @@
-//! A run that is killed at any moment leaves the host as it was. Real processes, killed for real,
-//! on a folder of files that stands for the host: no root needed.
+//! A run that is killed at any moment leaves the host restored. Real processes are killed, on a
+//! folder of files that stands for the host: no root needed.
 //!
 //! The processes are this test binary itself, started with the name of one of the entries below.
 
@@ -24,7 +24,7 @@ type Setting = fn(&Roots) -> PathBuf;
 const SETTINGS: [(Setting, &str); 3] =
     [(Roots::lru_gen, "0x0007"), (Roots::numa_balancing, "1"), (Roots::demotion, "true")];
 
-/// Signals act on it whatever the one who started the tests ignores, as nohup does hang-ups.
+/// Signals act on it even if the starter of the tests ignores them, as nohup ignores hang-ups.
 fn entry(name: &str) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP,INT,QUIT,TERM", "--"]);
@@ -33,8 +33,8 @@ fn entry(name: &str) -> Command {
     command
 }
 
-/// The guard: see [`GuardCommand`]. The journal and the run are the last two arguments; to the
-/// test harness they are names of tests that it has not.
+/// The guard: see [`GuardCommand`]. The journal and the run are the last two arguments; to the test
+/// harness they are names of unknown tests.
 #[test]
 #[ignore = "the guard process of the other tests"]
 fn guard_process() {
@@ -47,7 +47,7 @@ fn guard_process() {
     }
 }
 
-/// A run that changes settings to and fro until it is killed.
+/// A run that changes settings back and forth until it is killed.
 #[test]
 #[ignore = "the run that the other tests kill"]
 fn victim_process() {
@@ -59,8 +59,8 @@ fn victim_process() {
     let session = Session::open(&roots, Some(guard)).unwrap();
     session.take_kdamonds(2).unwrap();
     session.make_cgroup(Path::new("terrace")).unwrap();
-    // Without a guard nothing is changed, and one that is killed as it starts is none: the run goes on
-    // and asks again.
+    // Without a guard nothing is changed, and one that is killed as it starts counts as none: the
+    // run continues and starts another.
     let may_fail = |error: SessionError| match error {
         SessionError::Guard(_) => {}
         error => panic!("{error}"),
@@ -136,8 +136,8 @@ fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-/// The guards that a run has, by their parent and their name. One that is dead and not yet waited
-/// for is none.
+/// The guards of a run, by their parent and their name. One that is dead and not yet reaped does
+/// not count.
 fn guards_of(victim: u32) -> Vec<Pid> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -236,14 +236,14 @@ fn a_guard_that_dies_is_replaced_and_the_other_restores() {
         kill_process(first, Signal::KILL).unwrap();
         wait_for("another guard", || guards_of(victim.id()).iter().any(|pid| *pid != first));
     }
-    // One that is being started is not on duty: as long as it is none, the journal is there for
-    // the next start.
+    // A guard that is being started does not count: until then the journal is there for the next
+    // start.
     let guard = guard_of(victim.id());
     wait_for("the guard's duty", || {
         let ignored = fs::read_to_string(format!("/proc/{}/status", guard.as_raw_nonzero()));
         ignored.unwrap_or_default().lines().any(|l| {
             let mask = l.strip_prefix("SigCgt:").map(|m| u64::from_str_radix(m.trim(), 16));
-            // It has handlers for what would end it: SIGTERM is 15.
+            // It has handlers for signals that would end it: SIGTERM is 15.
             mask.is_some_and(|m| m.is_ok_and(|m| m >> 14 & 1 != 0))
         })
     });

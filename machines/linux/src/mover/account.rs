@@ -1,11 +1,11 @@
-//! Counts what became of each page of a plan, and names why pages failed.
+//! Counts the result of each page of a plan, and names the reasons of failures.
 
 use terrace_core::page::{PageSize, VirtualRange};
 use terrace_core::plan::{Direction, Failure, FailureReason, Outcome};
 
 use super::{Page, PageResult};
 
-/// Counts what became of each page; joins neighbours that failed alike.
+/// Counts the result of each page; merges neighbours that failed alike.
 pub(super) struct Account {
     page_bytes: u64,
     pub(super) outcome: Outcome,
@@ -55,9 +55,9 @@ pub(super) fn of_page(status: i32) -> FailureReason {
     }
 }
 
-/// Why a whole call failed. The numbers mean other things there than in a page's status: EACCES
-/// says that the node is outside the process's cpuset, EINVAL that the process has no memory any
-/// more (`find_mm_struct` in mm/migrate.c).
+/// Why a whole call failed. Error numbers differ from those in a page's status: EACCES means that
+/// the node is outside the process's cpuset, EINVAL that the process has no memory any more
+/// (`find_mm_struct` in mm/migrate.c).
 pub(super) fn of_call(error: &std::io::Error) -> FailureReason {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::ENODEV) => FailureReason::NotAllowed,

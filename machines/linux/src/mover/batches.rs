@@ -1,4 +1,4 @@
-//! Moves pages one way, in batches that are short enough.
+//! Moves pages in one direction, in batches that are short enough.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use terrace_core::plan::{Direction, FailureReason};
 use super::account::{of_call, of_page};
 use super::{MigrationContext, Page, PageMover, PageResult, UNWRITTEN};
 
-/// How often the pages of one batch that the kernel did not come to are tried again.
+/// How often the pages of a batch that the kernel did not reach are tried again.
 pub(super) const ATTEMPTS: usize = 3;
 
-/// The pages of one call that go one way, by index, and where they are to go.
+/// The pages of one call in one direction, by index, and their target.
 struct Batch<'a> {
     pid: u32,
     direction: Direction,
@@ -19,7 +19,7 @@ struct Batch<'a> {
 }
 
 impl PageMover {
-    /// Moves these pages one way until the deadline. Says what became of each.
+    /// Moves these pages in one direction until the deadline. Returns the result of each.
     pub(super) fn migrate_pages(
         &mut self,
         direction: Direction,
@@ -31,7 +31,7 @@ impl PageMover {
             let rest = &pages[done.len()..];
             let same_space = rest.iter().take_while(|p| p.space == first.space).count();
             let pages = &rest[..same_space];
-            // What is not come to stays so.
+            // Pages that are not reached keep this result.
             let mut results = vec![Err(FailureReason::OutOfTime); pages.len()];
             if self.may_go_on(context) {
                 self.migrate_in_space(direction, pages, context, &mut results);
@@ -91,7 +91,7 @@ impl PageMover {
         }
     }
 
-    /// Moves the pages of a batch, none of which is there yet.
+    /// Moves the pages of a batch, none of which is on the target yet.
     fn migrate_batch(
         &mut self,
         batch: &Batch<'_>,
@@ -147,8 +147,8 @@ impl PageMover {
                 };
             }
             context.operations += u64::from(moved);
-            // The other way round, so that those behind the page that ended the call come first.
-            // A page alone has no other behind it.
+            // Reversed, so that pages behind the one that ended the call come first. A single page
+            // has no others behind it.
             again.reverse();
             left = if left.len() == 1 { Vec::new() } else { again };
         }

@@ -1,15 +1,15 @@
-//! Exchanges: a page goes up, and another down in its place.
+//! Exchanges: a page is promoted, and another demoted in its place.
 //!
-//! The page that is to come is looked at first: where it cannot come, or is there already, the
-//! other keeps its place. Where the kernel exchanges pages (`TM_EXCHANGE`), a pair of one process
-//! goes in one step and needs no free memory. What it refuses, and everything on a stock kernel,
-//! goes as two moves, the page down first.
+//! The page to be promoted is checked first: if it cannot be moved, or is fast already, the other
+//! keeps its place. If the kernel exchanges pages (`TM_EXCHANGE`), a pair of one process is
+//! exchanged in one step and needs no free memory. Pairs that it refuses, and all pairs on a stock
+//! kernel, become two moves, the demotion first.
 //!
-//! What a page leaves is room for the other whatever the node's watermarks say: on a node that others
-//! have filled there is none besides.
+//! The memory of a demoted page is room for its partner whatever the node's watermarks are: on a
+//! node filled by other programs there is no other room.
 //!
-//! On a full node others may take the freed memory before the page up has it. Then no further pair
-//! of the plan is tried: the group would lose a page with each.
+//! On a full node other programs may take the freed memory before the promotion. Then no further
+//! pair of the plan is tried: the group would lose a page with each.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ use terrace_core::plan::{Direction, FailureReason, Plan};
 use super::account::{Account, of_call, of_page};
 use super::{MigrationContext, Page, PageMover, PageResult, UNWRITTEN};
 
-/// A page that goes down and one that comes up.
+/// A page to be demoted and one to be promoted.
 #[derive(Debug, Clone, Copy)]
 struct Pair {
     down: Page,
     up: Page,
-    /// The plan did not ask for the page to go down.
+    /// The plan does not request the demotion.
     is_victim: bool,
 }
 
@@ -36,7 +36,7 @@ impl Pair {
                 account.page(Direction::Demotion, self.down, Ok(()));
                 account.outcome.victim_pages += u64::from(self.is_victim);
             }
-            // Nobody asked for a victim to go.
+            // A victim that stays is no failure.
             _ if self.is_victim => {}
             Some(Err(reason)) => account.page(Direction::Demotion, self.down, Err(reason)),
             None => account.outcome.kept_pages += 1,
@@ -45,8 +45,8 @@ impl Pair {
 }
 
 impl PageMover {
-    /// Carries out exchanges of the plan: a few go down, as many go up in their place, so that fast
-    /// memory is never short of more than a batch and a deadline in between leaves it full.
+    /// Carries out exchanges of the plan: a few demotions, then as many promotions in their place,
+    /// so that at most a batch of fast memory is empty and a deadline in between leaves it full.
     pub(super) fn exchange(
         &mut self,
         downs: &[Page],
@@ -57,7 +57,8 @@ impl PageMover {
         let pair = |(&down, &up): (&Page, &Page)| Pair { down, up, is_victim: false };
         let pairs: Vec<Pair> = downs.iter().zip(ups).map(pair).collect();
         self.exchange_pairs(&pairs, context, account);
-        // Ranges of a pair are equally long; should they not be, the rest is still accounted for.
+        // Both ranges of a pair should have the same length; if not, the rest is still accounted
+        // for.
         for &page in &downs[pairs.len()..] {
             account.page(Direction::Demotion, page, Err(FailureReason::Unsupported));
         }
@@ -66,8 +67,8 @@ impl PageMover {
         }
     }
 
-    /// Settles promotions of a plan; brings those up that found no room, each in the place of its
-    /// victim. Those without one stay.
+    /// Completes promotions of a plan; those that found no room replace their victims. Those
+    /// without a victim stay.
     pub(super) fn replace_victims(
         &mut self,
         plan: &Plan,
@@ -94,7 +95,7 @@ impl PageMover {
                 }
             }
         }
-        // A victim that is in slow memory already has no place to give.
+        // A victim that is slow already has no place to give.
         let downs: Vec<Page> = pairs.iter().map(|p| p.down).collect();
         let mut places = self.locate_pages(&downs).into_iter();
         pairs.retain(|pair| {
@@ -137,7 +138,7 @@ impl PageMover {
         }
     }
 
-    /// Where these pages are: a node, or why that cannot be known.
+    /// Nodes of these pages, or why they are unknown.
     fn locate_pages(&mut self, pages: &[Page]) -> Vec<Result<i32, FailureReason>> {
         let mut places = Vec::with_capacity(pages.len());
         while let Some(first) = pages.get(places.len()) {
@@ -156,8 +157,8 @@ impl PageMover {
         places
     }
 
-    /// The pairs of which both pages can go; settles the others. The page that is to come is looked
-    /// at before the other loses its place.
+    /// The pairs of which both pages can be moved; completes the others. The page to be promoted is
+    /// checked before the other loses its place.
     fn check_pairs(&mut self, pairs: &[Pair], account: &mut Account) -> Vec<Pair> {
         let ups: Vec<Page> = pairs.iter().map(|p| p.up).collect();
         let downs: Vec<Page> = pairs.iter().map(|p| p.down).collect();
@@ -184,7 +185,7 @@ impl PageMover {
                     self.costs.already_there_pages().add(1);
                     pair.settle(account, Ok(()), None);
                 }
-                // Its place cannot be had: the group would pass its limit.
+                // Its place is not available: the group would exceed its limit.
                 (Ok(_), Err(reason)) => {
                     pair.settle(account, Err(FailureReason::NoRoom), Some(Err(reason)));
                 }
@@ -216,7 +217,7 @@ impl PageMover {
             let up = match went {
                 Ok(()) => came.next().unwrap_or(Err(FailureReason::OutOfTime)),
                 Err(FailureReason::OutOfTime) => Err(FailureReason::OutOfTime),
-                // Its place was not freed: the group would pass its limit.
+                // Its place was not freed: the group would exceed its limit.
                 Err(_) => Err(FailureReason::NoRoom),
             };
             if up.is_err() {
@@ -227,9 +228,9 @@ impl PageMover {
         }
     }
 
-    /// Exchanges these pairs in one step, where the kernel can. Gives those that it did not. Pairs
-    /// of one process go in one call, an operation: their pages are unmapped together. Where the
-    /// plan bounds operations, a call keeps to one region each way.
+    /// Exchanges these pairs in one step, if the kernel can. Returns those that were not exchanged.
+    /// Pairs of one process form one call, an operation: their pages are unmapped together. If the
+    /// plan bounds operations, a call is limited to one region in each direction.
     fn swap(
         &mut self,
         pairs: &[Pair],
@@ -250,7 +251,7 @@ impl PageMover {
             let wanted = regions(first);
             let same =
                 |p: &&Pair| p.up.space == space && p.down.space == space && regions(p) == wanted;
-            // A pair of two processes has no call.
+            // There is no call for a pair of two processes.
             let together = rest.iter().take_while(same).count();
             if together == 0 {
                 left.push(*first);
@@ -281,7 +282,8 @@ impl PageMover {
         account: &mut Account,
         left: &mut Vec<Pair>,
     ) {
-        // Down in fast memory and up in slow, or the other way round.
+        // Whether the demoted page is in fast memory and the promoted one in slow, before and
+        // after.
         let locate = |mover: &mut Self| -> Vec<(bool, bool)> {
             let all: Vec<u64> = pairs.iter().flat_map(|p| [p.down.address, p.up.address]).collect();
             let mut place = vec![UNWRITTEN; all.len()];
@@ -310,7 +312,7 @@ impl PageMover {
             }
             self.timed(2 * a.len(), begin);
         }
-        // What counts is where the pages are now.
+        // The present nodes decide.
         let mut exchanged = 0;
         for ((pair, before), after) in pairs.iter().zip(before).zip(locate(self)) {
             if before.0 && after.1 {

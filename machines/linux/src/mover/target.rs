@@ -1,12 +1,12 @@
-//! Whether a process may be touched, and which nodes have room: asked before each call, because
-//! processes end, their identifiers and cpusets change, and others allocate.
+//! Checks whether a process may be touched, and which nodes have room: before each call, because
+//! processes end, their identifiers and cpusets change, and other programs allocate.
 
 use terrace_core::plan::Direction;
 
 use super::{MigrationContext, PageMover};
 use crate::process::Process;
 
-/// Calls after which the room of nodes is asked anew: others allocate too.
+/// Calls after which the room of nodes is read again: other programs allocate too.
 const ROOM_CALLS: u32 = 16;
 
 /// A process that may be touched.
@@ -18,7 +18,7 @@ pub(super) struct TargetCheck {
 }
 
 impl PageMover {
-    /// Whether a process may be touched: it lives and is the one that the tracker means. Another
+    /// Checks that a process may be touched: it lives and is the one in the tracker's scan. Another
     /// may have got its identifier since the scan, or since the call before.
     pub(super) fn check_target(&mut self, pid: u32, direction: Direction) -> Option<TargetCheck> {
         let process = self.kernel.alive(pid)?;
@@ -34,7 +34,7 @@ impl PageMover {
         Some(TargetCheck { process, nodes })
     }
 
-    /// Whether fast memory has room for so many pages, by what the kernel would do for them.
+    /// Whether fast memory has room for so many pages, by the rules of the kernel's allocation.
     pub(super) fn has_room(&mut self, pages: usize) -> bool {
         let wanted = pages as u64 * self.page_size.bytes();
         let mut room = 0u64;

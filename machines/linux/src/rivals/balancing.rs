@@ -1,13 +1,13 @@
-//! Linux's own tiering: NUMA balancing in its mode for memory tiers (since Linux 5.18) samples pages
-//! of the slow tier by making them fault, and promotes those that fault soon; reclaim on the fast
-//! tier demotes in place of paging out (since 5.15). How fast it scans is left as the kernel has it.
-//! See `numa_balancing` in the kernel's Documentation/admin-guide/sysctl/kernel.rst and
+//! Linux's own tiering: NUMA balancing in its mode for memory tiers (since Linux 5.18) samples
+//! pages of the slow tier by making them fault, and promotes those that fault soon; reclaim on the
+//! fast tier demotes in place of paging out (since 5.15). The rate of its scans is the kernel's
+//! default. See `numa_balancing` in the kernel's Documentation/admin-guide/sysctl/kernel.rst and
 //! Documentation/ABI/testing/sysfs-kernel-mm-numa.
 
 use super::{Rival, Setting};
 use crate::roots::Roots;
 
-/// See the top of this file.
+/// NUMA balancing.
 #[derive(Debug)]
 pub(super) struct Balancing;
 
@@ -21,7 +21,7 @@ impl Rival for Balancing {
     }
 
     fn settings(&self, roots: &Roots) -> Vec<Setting> {
-        // Demotion first: what is promoted needs room.
+        // Demotion first: promotions need room.
         settings(roots, "2", "true")
     }
 }

@@ -1,9 +1,9 @@
-//! What Linux does by itself with pages in two tiers, by name, so that it can be run beside the
-//! policies of Terrace: on the same programs, in the same fast memory, by the same columns.
+//! Linux's own mechanisms for two tiers, by name, so that they can be compared with the policies of
+//! Terrace: with the same programs, the same fast memory and the same columns of results.
 //!
-//! A rival is settings of the kernel, and perhaps something of the kernel's that is started; while
-//! it is at work Terrace tracks nothing and moves nothing. Settings are conflicts like any other:
-//! said with their remedy, changed with leave, journaled, put back.
+//! A rival is a set of kernel settings, and perhaps a part of the kernel that is started; while it
+//! runs, Terrace tracks and moves nothing. Settings are conflicts like any other: reported with
+//! their remedy, changed if permitted, journaled, restored.
 
 mod balancing;
 mod damon;
@@ -34,25 +34,25 @@ pub struct Setting {
     pub path: PathBuf,
     /// What it has to be.
     pub value: &'static str,
-    /// What it is, in words.
+    /// Description.
     pub what: &'static str,
-    /// The kernel's option that brings it.
+    /// The kernel option that provides it.
     pub option: &'static str,
 }
 
-/// Something of Linux's that places pages by itself.
+/// A mechanism of Linux that places pages by itself.
 pub trait Rival: fmt::Debug + Sync {
-    /// Its name, as a policy's.
+    /// Its name, in the column of policies.
     fn name(&self) -> &'static str;
-    /// What it is, in a line.
+    /// Description in a line.
     fn summary(&self) -> &'static str;
-    /// What the kernel must be set to while it is at work.
+    /// Kernel settings while it runs.
     fn settings(&self, roots: &Roots) -> Vec<Setting>;
-    /// What it lacks on this host beside settings.
+    /// Requirements beside settings that this host lacks.
     fn missing(&self, _roots: &Roots) -> Result<Option<Conflict>, FileError> {
         Ok(None)
     }
-    /// Begins, once the settings are made. What it takes is taken through the session.
+    /// Starts, once the settings are made. Resources are taken through the session.
     fn begin(
         &self,
         _roots: &Roots,
@@ -71,28 +71,28 @@ pub fn find(name: &str) -> Option<&'static dyn Rival> {
     ALL.into_iter().find(|rival| rival.name() == name)
 }
 
-/// Conflicts with a tracker and a policy that stand in a rival's way, too.
+/// Conflicts with a tracker and a policy that are also conflicts with a rival.
 const SHARED: [&str; 5] = ["privileges", "one_tier", "cgroup_v1", "thp_off", "thp_missing"];
 
 /// Pages that the kernel itself moved between tiers since it booted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KernelMoves {
-    /// Base pages that went up by hint faults.
+    /// Base pages promoted by hint faults.
     pub promoted: u64,
-    /// Base pages that went down by reclaim.
+    /// Base pages demoted by reclaim.
     pub demoted: u64,
-    /// Base pages that moved for any reason.
+    /// Base pages migrated for any reason.
     pub migrated: u64,
 }
 
 impl KernelMoves {
-    /// Of now.
+    /// The present counts.
     pub fn now(roots: &Roots) -> Result<Self, FileError> {
         let text = files::read(&roots.proc.join("vmstat"))?.unwrap_or_default();
         Ok(Self::parse(&text))
     }
 
-    /// From the text of `/proc/vmstat`. Who demoted is counted apart, by more names with every
+    /// From the text of `/proc/vmstat`. Demotions are counted by cause, with more names in every
     /// release.
     fn parse(text: &str) -> Self {
         let mut moves = Self::default();
@@ -108,7 +108,7 @@ impl KernelMoves {
         moves
     }
 
-    /// Since an earlier moment.
+    /// The difference to earlier counts.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl KernelMoves {
     }
 }
 
-/// A host on which a rival is at work.
+/// A host on which a rival runs.
 #[derive(Debug)]
 pub struct RivalHost {
     roots: Roots,
@@ -130,7 +130,7 @@ pub struct RivalHost {
 }
 
 impl RivalHost {
-    /// Finds out what stands in its way, its own settings included, without changing anything.
+    /// Finds conflicts, its own settings included, without changing anything.
     pub fn inspect(
         options: &HostOptions,
         rival: &dyn Rival,
@@ -149,8 +149,8 @@ impl RivalHost {
         Ok((topology, found))
     }
 
-    /// Opens the host and makes the rival's settings. What an earlier run left behind is taken back.
-    /// A setting that was not changed is not the rival, whatever is accepted elsewhere.
+    /// Opens the host and makes the rival's settings. Changes that an earlier run left are undone.
+    /// All settings must be made, whatever is accepted elsewhere.
     pub fn open(options: &HostOptions, rival: &'static dyn Rival) -> Result<Self, HostError> {
         let lacking = conflicts::privileges(&options.roots)?;
         if lacking.iter().any(|c| c.severity == Severity::Fatal) {
@@ -171,7 +171,7 @@ impl RivalHost {
         Ok(Self { roots: options.roots.clone(), rival, topology, conflicts, session })
     }
 
-    /// Lets it begin.
+    /// Starts the rival.
     pub fn begin(&self) -> Result<(), HostError> {
         self.rival.begin(&self.roots, &self.topology, &self.session)
     }
@@ -181,7 +181,7 @@ impl RivalHost {
         &self.topology
     }
 
-    /// What was found in the way at the start, and changed.
+    /// Conflicts found at the start, and fixed.
     pub fn conflicts(&self) -> &[Conflict] {
         &self.conflicts
     }
@@ -191,22 +191,22 @@ impl RivalHost {
         Ok(self.session.make_cgroup(name)?)
     }
 
-    /// Takes all fast memory but this much.
+    /// Fills fast memory except for this much.
     pub fn leave_free(&self, bytes: u64) -> Result<(), HostError> {
         filler::leave_free(&self.roots, &self.session, &self.topology.fast_nodes(), bytes)
     }
 
-    /// Bytes of a group in fast memory, and all that it has in memory.
+    /// Bytes of a group in fast memory, and in all memory.
     pub fn placement(&self, source: &Source) -> Result<(u64, u64), HostError> {
         placement(&self.roots, &self.topology, source)
     }
 
-    /// What the kernel has moved since it booted.
+    /// Pages that the kernel has moved since it booted.
     pub fn moves(&self) -> Result<KernelMoves, HostError> {
         Ok(KernelMoves::now(&self.roots)?)
     }
 
-    /// Ends the run: everything is put back.
+    /// Ends the run and restores everything.
     pub fn close(self) -> Result<(), HostError> {
         match self.session.restore().into_iter().next() {
             Some(error) => Err(HostError::Restore(error)),
@@ -222,7 +222,7 @@ fn placement(roots: &Roots, topology: &Topology, source: &Source) -> Result<(u64
     let fast_nodes = topology.fast_nodes();
     let mut group = LayoutReader::new(roots.clone(), source.clone(), PageSize::Base, 1);
     for process in group.processes()? {
-        // One that has just ended has nothing.
+        // A process that has just ended has none.
         let nodes = process::bytes_per_node(roots, process.pid).unwrap_or_default();
         for (node, bytes) in (0..).zip(nodes) {
             all += bytes;
@@ -232,7 +232,7 @@ fn placement(roots: &Roots, topology: &Topology, source: &Source) -> Result<(u64
     Ok((fast, all))
 }
 
-/// The conflict of a setting that is not what the rival needs.
+/// The conflict of a setting that differs from the rival's.
 fn in_the_way(rival: &dyn Rival, setting: Setting) -> Result<Option<Conflict>, FileError> {
     let Setting { path, value, what, option } = setting;
     let name = rival.name();
@@ -281,7 +281,8 @@ mod tests {
         assert!(find("lru").is_none());
     }
 
-    /// A host as Debian's kernel leaves it, with a tracker's conflicts that are none of a rival's.
+    /// A host with the defaults of Debian's kernel, and with conflicts that concern a tracker but
+    /// no rival.
     #[test]
     fn a_rivals_settings_are_made_with_leave_and_taken_back() {
         let (keep, roots) = clean_host();
@@ -306,7 +307,8 @@ mod tests {
         }
     }
 
-    /// DAMON's threads run over physical memory, which a tracker's never do, and DAMON_STAT was on.
+    /// DAMON's threads watch physical memory, which those of a tracker never do, and DAMON_STAT was
+    /// on.
     #[test]
     fn damons_threads_and_settings_are_taken_back() {
         let (keep, roots) = clean_host();

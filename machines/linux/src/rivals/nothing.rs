@@ -1,10 +1,10 @@
-//! Nobody moves anything: pages stay where they were first put, which shows what any system brings.
-//! khugepaged collapses pages as it always does, for it is part of the kernel as packaged.
+//! No migration: pages stay where they were allocated, which is the base of comparison. khugepaged
+//! collapses pages as usual, because it is part of the packaged kernel.
 
 use super::{Rival, Setting, balancing};
 use crate::roots::Roots;
 
-/// See the top of this file.
+/// No migration.
 #[derive(Debug)]
 pub(super) struct Nothing;
 

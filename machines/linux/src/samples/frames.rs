@@ -1,9 +1,9 @@
 //! From physical addresses to a group's pages: the frames of its pages, read from the page maps of its
 //! processes.
 //!
-//! A refresh reads 8 bytes for each base page of the group, and is made as often as suits its cost. The
-//! map has a run for each stretch of neighbouring frames of a page: one for a huge page, at most 512
-//! for a range of base pages. Beyond a bound on runs pages are left out.
+//! A refresh reads 8 bytes for each base page of the group; its cost limits how often it is made.
+//! The map has a run for each stretch of neighbouring frames of a page: one for a huge page, at
+//! most 512 for a range of base pages. Beyond a bound on runs pages are left out.
 
 use terrace_core::page::{Layout, PageSize, SpaceId};
 
@@ -12,7 +12,7 @@ use crate::pagemap::Pagemap;
 use crate::process;
 use crate::roots::Roots;
 
-/// Runs that a map has at most: 16 MB, 4 GB of base pages none of which are neighbours.
+/// Most runs of a map: 16 MB, enough for 4 GB of base pages without neighbours.
 const MOST_RUNS: usize = 1 << 20;
 
 /// Neighbouring frames of one page.
@@ -27,7 +27,7 @@ struct Frames {
 #[derive(Debug, Default)]
 pub struct FrameMap {
     runs: Vec<Frames>,
-    /// Base pages that were left out for the bound.
+    /// Base pages that were left out because of the bound.
     left_out: u64,
 }
 
@@ -64,7 +64,7 @@ impl FrameMap {
         }
     }
 
-    /// The page that this physical address is of, if it is one of the group's.
+    /// The page of this physical address, if it belongs to the group.
     pub fn page(&self, physical: u64) -> Option<usize> {
         let frame = physical / PageSize::Base.bytes();
         let after = self.runs.partition_point(|run| run.first <= frame);
@@ -72,7 +72,7 @@ impl FrameMap {
         (frame - run.first < u64::from(run.count)).then_some(run.page as usize)
     }
 
-    /// Base pages whose frames are not in it because it has as many as it may.
+    /// Base pages whose frames were left out because of the bound on runs.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -86,7 +86,7 @@ mod tests {
 
     const STAT: &str = "4 (a) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1 0 777 0 0\n";
 
-    /// A page map with these frames from page 1 of memory on; 0: not there.
+    /// A page map with these frames from page 1 of memory on; 0: absent.
     fn map_of(size: PageSize, extents: &[(u64, u64)], frames: &[(u64, u64)]) -> FrameMap {
         let (keep, roots) = folder(&[("proc/4/stat", STAT)]);
         let mut entries = vec![0u64; 4096];
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_huge_page_is_one_run_and_a_range_of_base_pages_many() {
         let mut frames: Vec<(u64, u64)> = (0..512).map(|n| (512 + n, 1024 + n)).collect();
-        // The next range has every other page, in frames that go down.
+        // The next range has every other page, in descending frames.
         frames.extend((0..256).map(|n| (1024 + 2 * n, 900 - n)));
         let map = map_of(PageSize::Huge, &[(1, 2)], &frames);
         assert_eq!(map.runs.len(), 257);

@@ -1,8 +1,8 @@
-//! Takes a host's samples and gives each group those of its pages.
+//! Reads a host's samples and gives each group those of its pages.
 //!
-//! One source is of the whole host, so one hub reads it for all groups, whichever of them asks. What it
-//! does is bounded: beyond [`MOST_PER_S`] samples a second are read and left out. Each that is of no
-//! use is counted by the reason.
+//! One source serves the whole host, so one hub reads it for all groups, whichever of them calls.
+//! Its work is bounded: samples beyond [`MOST_PER_S`] a second are read and dropped. Each unused
+//! sample is counted by reason.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,19 +20,19 @@ use super::{SampleError, SampleSource};
 use crate::files::{self, FileError};
 use crate::roots::Roots;
 
-/// Samples a second that are looked at, of all groups together: as many as MEMTIS takes at most.
+/// Most samples processed per second, of all groups together: MEMTIS's maximum.
 pub const MOST_PER_S: u64 = 20_000;
-/// The source is not asked more often.
+/// Shortest interval between reads of the source.
 const POLL_EVERY: Duration = Duration::from_millis(5);
 
-/// What became of samples.
+/// Counts of samples by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SampleCounts {
     /// Of pages of the groups.
     pub of_groups: u64,
     /// Of other memory.
     pub outside: u64,
-    /// Served by a cache, or by what the processor does not tell.
+    /// Served by a cache, or by a source that the processor does not report.
     pub cached: u64,
     /// Of the kernel.
     pub kernel: u64,
@@ -40,14 +40,14 @@ pub struct SampleCounts {
     pub over_bound: u64,
     /// Lost before they could be read.
     pub lost: u64,
-    /// Times that the source stopped for too many.
+    /// Times that the source was throttled.
     pub throttled: u64,
-    /// Places in the stream where no record was.
+    /// Places in the stream without a valid record.
     pub malformed: u64,
 }
 
 impl SampleCounts {
-    /// A line for people.
+    /// A summary in one line.
     #[must_use]
     pub fn line(&self) -> String {
         format!(
@@ -69,7 +69,7 @@ impl SampleCounts {
 pub struct SampleHub {
     roots: Roots,
     accesses_per_sample: u32,
-    /// Of the processor's clock, in which samples tell what they took; 0: not known.
+    /// Period of the processor's clock, the unit of latencies in samples; 0 if unknown.
     cycle_ps: u64,
     inner: Mutex<Inner>,
 }
@@ -83,7 +83,7 @@ struct Inner {
     polled: Option<Instant>,
 }
 
-/// At most so many a second.
+/// A bound on samples per second.
 struct Bound {
     left: u64,
     since: Instant,
@@ -104,12 +104,12 @@ impl Bound {
     }
 }
 
-/// What a group has had in a period.
+/// Samples of a group in a period.
 struct Member {
     layout: Arc<Layout>,
     frames: FrameMap,
     samples: Vec<u16>,
-    /// What the sampled reads of each page took together.
+    /// Sum of the latencies of each page's sampled reads, in cycles.
     cycles: Vec<u64>,
 }
 
@@ -183,17 +183,17 @@ impl SampleHub {
         self.inner().source.name().to_owned()
     }
 
-    /// What became of samples so far.
+    /// Counts so far.
     pub fn counts(&self) -> SampleCounts {
         self.inner().counts
     }
 
-    /// Samples that memory near their processor served, and memory that is not, as they tell it.
+    /// Samples served by memory near their processor, and by other memory, as they report it.
     pub fn by_memory(&self) -> [u64; 2] {
         self.inner().by_memory
     }
 
-    /// Takes what has come, unless that was just done.
+    /// Reads the samples that have arrived, unless that was just done.
     pub fn poll(&self) {
         let mut inner = self.inner();
         if inner.polled.is_some_and(|at| at.elapsed() < POLL_EVERY) {
@@ -205,32 +205,32 @@ impl SampleHub {
         inner.polled = Some(Instant::now());
     }
 
-    /// A group's part of it.
+    /// Adds a group.
     pub fn join(self: &Arc<Self>, slot: u32) -> GroupSamples {
         GroupSamples { hub: Arc::clone(self), slot }
     }
 }
 
-/// A group's samples; without it the group has none.
+/// A group's samples; when it is dropped the group has none.
 pub struct GroupSamples {
     hub: Arc<SampleHub>,
     slot: u32,
 }
 
 impl GroupSamples {
-    /// Takes what has come.
+    /// Reads the samples that have arrived.
     pub fn poll(&self) {
         self.hub.poll();
     }
 
-    /// Whether these are the pages that it knows the frames of.
+    /// Whether the frames in use are those of these pages.
     pub fn follows(&self, layout: &Arc<Layout>) -> bool {
         let inner = self.hub.inner();
         inner.members.get(&self.slot).is_some_and(|member| Arc::ptr_eq(&member.layout, layout))
     }
 
-    /// The group has these pages now, in frames that are read now: to be called when pages have been
-    /// moved. Samples until then are of where they were.
+    /// Sets the group's pages and reads their frames: to be called when pages have been moved.
+    /// Earlier samples belong to the frames before.
     pub fn follow(&self, layout: &Arc<Layout>) -> Result<(), FileError> {
         {
             let mut inner = self.hub.inner();
@@ -238,7 +238,7 @@ impl GroupSamples {
                 tracing::debug!(%error, "no samples");
             }
         }
-        // Other groups go on meanwhile.
+        // Other groups continue meanwhile.
         let frames = FrameMap::read(&self.hub.roots, layout)?;
         if frames.left_out() > 0 {
             let left_out = frames.left_out();
@@ -268,9 +268,9 @@ impl GroupSamples {
         Ok(())
     }
 
-    /// The samples of a period that is over, if they are of the pages of this layout, of which these
-    /// are in fast memory. Nothing as long as the source has given none at all, for that says nothing
-    /// of the pages.
+    /// The samples of a finished period, if they belong to the pages of this layout; `fast` are
+    /// those in fast memory. `None` while the source has given no sample at all, which says nothing
+    /// about the pages.
     pub fn take(&self, layout: &Arc<Layout>, fast: &PageBits) -> Option<PeriodCounters> {
         let mut inner = self.hub.inner();
         if let Err(error) = inner.poll() {
@@ -334,7 +334,7 @@ mod tests {
     use terrace_core::page::{Extent, PageSize};
     use terrace_recordings::perf_record::DataSource;
 
-    /// Gives what it is sent.
+    /// Returns the samples sent to it.
     struct Sent(mpsc::Receiver<MemorySample>, u64);
 
     impl SampleSource for Sent {
@@ -395,7 +395,7 @@ mod tests {
         one.follow(&layouts[0]).unwrap();
         assert_eq!(one.take(&layouts[0], &PageBits::new(4)), None, "nothing came yet");
         other.follow(&layouts[1]).unwrap();
-        // By physical address, where there is no process: page 9 of process 4 is in frame 109.
+        // By physical address, without a process: page 9 of process 4 is in frame 109.
         send.send(sample(None, 0x1234, 109 * 4096 + 8)).unwrap();
         send.send(sample(None, 0x1234, 109 * 4096 + 64)).unwrap();
         // By process and address, whatever the frame.
@@ -434,7 +434,7 @@ mod tests {
         let before = layout(4, 8, 4);
         group.follow(&before).unwrap();
         send.send(sample(None, 0, 110 * 4096)).unwrap();
-        // Page 10 goes from frame 110 to 500; what was sampled before is still of frame 110.
+        // Page 10 moves from frame 110 to 500; earlier samples are still of frame 110.
         let path = keep.path().join("proc/4/pagemap");
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[80..88].copy_from_slice(&(1u64 << 63 | 500).to_ne_bytes());

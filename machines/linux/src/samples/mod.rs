@@ -1,8 +1,8 @@
-//! Samples of memory accesses: where they come from, and whose pages they are of.
+//! Samples of memory accesses: their sources, and the pages they belong to.
 //!
 //! A [`SampleSource`] gives sampled accesses that missed the last level, from
 //! - [`pmu`]: the processor's own sampling (Intel's PEBS, AMD's IBS) through a perf event's ring, or
-//! - [`port`]: a virtual machine whose emulator samples, at a port of its own.
+//! - [`port`]: a virtual machine whose emulator samples, at a virtio port.
 //!
 //! Both write the same records (`terrace_recordings::perf_record`). The [`hub`] takes them for all
 //! groups of a host and finds each sample's page, by its process and virtual address or, where the
@@ -20,30 +20,30 @@ use crate::roots::Roots;
 
 /// Sampled accesses of a host's memory.
 pub trait SampleSource: Send {
-    /// The name it has in results.
+    /// Its name in results.
     fn name(&self) -> &str;
 
-    /// Gives what has come since the last call, of one call a bounded number.
+    /// Passes on the samples since the last call, a bounded number in one call.
     fn read(&mut self, take: &mut dyn FnMut(&MemorySample)) -> std::io::Result<()>;
 
-    /// What was read so far, and what was lost before it could be.
+    /// Counts of samples read, and of those lost before.
     fn counts(&self) -> RecordCounts;
 }
 
-/// Why a host gives no samples: a line.
+/// Why a host gives no samples, in a line.
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
-    /// No source is there.
+    /// There is no source.
     #[error("{0}")]
     Absent(String),
-    /// A source is there and cannot be used.
+    /// There is a source, and it cannot be used.
     #[error("{name}: {source}; {remedy}")]
     Unusable {
         /// Its name.
         name: String,
-        /// What the kernel says.
+        /// The error of the kernel.
         source: std::io::Error,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
 }
@@ -52,9 +52,9 @@ pub enum SampleError {
 pub struct SourceKind {
     /// Its name.
     pub name: &'static str,
-    /// What it is.
+    /// Description.
     pub summary: &'static str,
-    /// Opens it: one sample in so many accesses, where the source can be asked for that.
+    /// Opens it: one sample in so many accesses, if the source can be configured so.
     pub open: fn(&Roots, u32) -> Opened,
 }
 
@@ -64,7 +64,7 @@ pub type Opened = Result<Box<dyn SampleSource>, SampleError>;
 /// All sources, in the order in which they are tried.
 pub const SOURCES: &[SourceKind] = &[port::KIND, pmu::KIND];
 
-/// The first source that this host has; where it has none, why, in a line.
+/// The first source that this host has; if it has none, the reason in a line.
 pub fn open(roots: &Roots, accesses_per_sample: u32) -> Opened {
     let mut reasons = Vec::new();
     for kind in SOURCES {

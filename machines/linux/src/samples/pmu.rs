@@ -2,9 +2,10 @@
 //! `ibs_op`, each through the ring of a perf event a processor.
 //!
 //! Which of them a processor has is read from `/sys/bus/event_source`, never assumed from its name.
-//! Intel's event counts loads that take longer than [`LONG_CYCLES`]; AMD's unit counts operations and,
-//! where it can (`l3missonly`, since Zen 4), keeps those that miss the last level. So one sample in so
-//! many is of another kind of event on each, and what a cache served is left out by its data source.
+//! Intel's event counts loads that take longer than [`LONG_CYCLES`]; AMD's unit counts operations
+//! and, where it can (`l3missonly`, since Zen 4), keeps those that miss the last level. So one
+//! sample in so many means another kind of event on each, and samples served by a cache are left
+//! out by their data source.
 
 use std::path::Path;
 
@@ -18,11 +19,11 @@ use crate::files;
 use crate::numa;
 use crate::roots::Roots;
 
-/// Loads that take longer have hardly come from a cache.
+/// Loads that take longer are hardly served by a cache.
 const LONG_CYCLES: u64 = 128;
 /// Pages of each processor's ring: 4,600 samples.
 const RING_PAGES: usize = 64;
-/// IBS takes multiples of 16, from here on.
+/// IBS accepts multiples of 16, from this value on.
 const LEAST_OPERATIONS: u64 = 0x90;
 
 pub(super) const KIND: SourceKind = SourceKind {
@@ -33,7 +34,7 @@ pub(super) const KIND: SourceKind = SourceKind {
     },
 };
 
-/// An event as the kernel is asked for it.
+/// Attributes of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Event {
     name: &'static str,
@@ -47,7 +48,7 @@ struct Event {
 }
 
 impl Event {
-    /// The one that this host's processor has.
+    /// The event of this host's processor.
     fn find(roots: &Roots, accesses_per_sample: u32) -> Option<Event> {
         Self::ibs(roots, accesses_per_sample).or_else(|| Self::pebs(roots, accesses_per_sample))
     }
@@ -55,11 +56,11 @@ impl Event {
     fn ibs(roots: &Roots, accesses_per_sample: u32) -> Option<Event> {
         let unit = roots.event_source("ibs_op");
         let mut config = [0; 2];
-        // Operations are counted and not cycles.
+        // Operations are counted, not cycles.
         term(&unit, "cnt_ctl", 1, &mut config)?;
         let _ = term(&unit, "l3missonly", 1, &mut config);
         let period = u64::from(accesses_per_sample).next_multiple_of(16).max(LEAST_OPERATIONS);
-        // It cannot leave the kernel out: that is done as samples are read.
+        // IBS cannot exclude the kernel: its samples are dropped when they are read.
         let [config, config1] = config;
         let kind = number(&unit.join("type"))? as u32;
         Some(Event { name: "ibs_op", kind, config, config1, flags: 0, period, leader: None })
@@ -103,7 +104,7 @@ fn named(unit: &Path, event: &str) -> Option<[u64; 2]> {
     Some(config)
 }
 
-/// Sets a term of a unit: its file says in which bits of which word it is, as `config1:0-15`.
+/// Sets a term of a unit: its file has the word and bits, as `config1:0-15`.
 fn term(unit: &Path, name: &str, value: u64, config: &mut [u64; 2]) -> Option<()> {
     let text = files::read(&unit.join("format").join(name)).ok()??;
     let (word, bits) = text.trim().split_once(':')?;
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn intels_event_is_the_one_that_the_kernel_names() {
-        // As on a Sapphire Rapids.
+        // Files of a Sapphire Rapids.
         let (_keep, roots) = host(&[
             ("cpu/type", "4\n"),
             ("cpu/format/event", "config:0-7\n"),
@@ -284,11 +285,12 @@ mod tests {
         let mut pmu = Pmu { name: event.name, rings: Vec::new(), _leaders: Vec::new() };
         match pmu.add(&event, Some(0), None) {
             Ok(()) => {}
-            // Where a container forbids it; the guest's tests have it.
+            // Fails where a container forbids it; the test in the guest covers it.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => return,
             Err(e) => panic!("{e}"),
         }
-        // So much that it is new memory for sure; a page of each 2 MB, for huge pages take one fault.
+        // So large that it is certainly new memory; a page of each 2 MB, because huge pages take
+        // one fault.
         let (step, touched) = (2usize << 20, 36usize);
         let mut memory = vec![0u8; (touched + 1) * step];
         let first = (memory.as_ptr() as u64).next_multiple_of(step as u64);

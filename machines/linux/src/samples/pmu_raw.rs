@@ -1,5 +1,4 @@
-//! The system call and the mapping that sampling by the processor needs. Everything unsafe of it is
-//! here.
+//! The system call and the mapping for sampling by the processor. Everything unsafe of it is here.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -26,7 +25,7 @@ pub(super) struct Attributes {
 /// Bits of `flags`: an event counts at once.
 pub(super) const EXCLUDE_KERNEL: u64 = 1 << 5;
 pub(super) const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
-/// The two bits of `precise_ip`, of which 1 asks for the processor's own samples.
+/// The two bits of `precise_ip`, of which 1 selects the processor's own samples.
 pub(super) const PRECISE: u64 = 1 << 15;
 
 /// `PERF_FLAG_FD_CLOEXEC`.
@@ -72,7 +71,7 @@ pub(super) struct Ring {
     map: *mut u8,
     /// Bytes behind the first page: a power of two.
     bytes: usize,
-    /// Closed behind the mapping.
+    /// Closed after the mapping.
     _event: OwnedFd,
 }
 
@@ -106,8 +105,8 @@ impl Ring {
         unsafe { &*self.map.add(offset).cast::<AtomicU64>() }
     }
 
-    /// Gives the bytes that the kernel has written since the last call, in one or two pieces, and
-    /// then lets it write over them.
+    /// Passes on the bytes that the kernel has written since the last call, in one or two pieces,
+    /// and then lets the kernel overwrite them.
     pub(super) fn take(&mut self, mut piece: impl FnMut(&[u8])) {
         let head = self.word(HEAD).load(Ordering::Acquire);
         let tail = self.word(TAIL).load(Ordering::Relaxed);

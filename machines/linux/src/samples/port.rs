@@ -1,5 +1,5 @@
-//! Samples from the emulator of a virtual machine, at a virtio port that has a name
-//! (`terrace lab --clock memory --sample-reads N`).
+//! Samples from the emulator of a virtual machine, at a named virtio port (`terrace lab --clock
+//! memory --sample-reads N`).
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -14,7 +14,7 @@ use crate::roots::Roots;
 
 /// The port's name on QEMU's command line.
 pub const PORT_NAME: &str = "terrace.samples";
-/// Bytes that one call takes at most: 4,600 samples.
+/// Most bytes read by one call: 4,600 samples.
 const MOST_BYTES: usize = 256 << 10;
 
 pub(super) const KIND: SourceKind = SourceKind {
@@ -31,7 +31,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens the port of this name. What was sampled before comes first, as much as was kept.
+    /// Opens the port of this name. Earlier samples come first, as far as they were kept.
     pub fn open(roots: &Roots) -> Result<Self, SampleError> {
         let ports = std::fs::read_dir(roots.virtio_ports());
         let found = ports.into_iter().flatten().flatten().find(|port| {
@@ -62,7 +62,7 @@ impl SampleSource for Port {
         let mut taken = 0;
         while taken < MOST_BYTES {
             let count = match self.file.read(&mut self.buffer) {
-                // The emulator has ended, or not begun.
+                // The emulator has ended, or not started.
                 Ok(0) => return Ok(()),
                 Ok(count) => count,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),

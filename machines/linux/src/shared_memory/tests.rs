@@ -57,7 +57,7 @@ fn the_first_moves_it_by_the_accesses_of_both_and_the_next_when_it_has_gone() {
     let (divided, left_out) = second.divide(scan(&two, &[1, 2, 3, 4, 0, 0, 0, 0, 9, 5]));
     assert_eq!((divided.layout.extents(), left_out), (&two.extents()[..1], 6));
     assert_eq!(counts(&divided), [1, 2, 3, 4]);
-    // The same layout, and no change, as long as nothing changes.
+    // The same layout while nothing changes.
     let (again, _) = second.divide(scan(&two, &[1, 2, 3, 4, 0, 0, 0, 0, 9, 5]));
     assert!(Arc::ptr_eq(&again.layout, &divided.layout));
 
@@ -84,7 +84,7 @@ fn one_that_no_longer_maps_it_leaves_it_to_the_other() {
     put(keep.path(), "proc/1/maps", "10000-14000 rw-p 0 00:00 0\n");
     first.follow(&roots, &layout(&[(1, 16, 4)])).unwrap();
     assert_eq!(second.divide(scan(&two, &[0; 10])).1, 0);
-    // And when it maps it again, it is the second.
+    // When it maps the object again, it is the second.
     put(keep.path(), "proc/1/maps", "20000-26000 rw-s 2000 00:01 7 /dev/shm/x\n");
     first.follow(&roots, &one).unwrap();
     assert_eq!(second.divide(scan(&two, &[0; 10])).1, 0);
@@ -137,7 +137,7 @@ fn a_range_that_holds_the_end_of_a_mapping_belongs_to_what_its_middle_is_in() {
 
 proptest! {
     /// Whatever two groups map and access: each page of an object has one that moves it, and that
-    /// one knows of it what the hotter of the two does.
+    /// group's scan has the accesses of the hotter of the two.
     #[test]
     fn every_page_has_one_that_moves_it_and_knows_the_hotter(
         a in prop::collection::vec(0u8..=10, 12),
