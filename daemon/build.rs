@@ -1,4 +1,4 @@
-//! Finds out what the program is built from.
+//! Sets the build's identity.
 
 fn main() {
     let folder = std::path::PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());

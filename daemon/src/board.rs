@@ -1,5 +1,4 @@
-//! What the service shows to those who ask: the control socket and the metrics read it, the
-//! service writes it.
+//! The published status: the service writes it, the control socket and the metrics read it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +9,7 @@ use terrace_linux::roots::Roots;
 use crate::group::Shared;
 use crate::status::Status;
 
-/// The board.
+/// The published status.
 #[derive(Debug)]
 pub struct Board {
     began: Instant,
@@ -31,17 +30,17 @@ impl Default for Board {
 }
 
 impl Board {
-    /// Everything but the groups, to be written.
+    /// Everything but the groups, for writing.
     pub fn frame(&self) -> MutexGuard<'_, Status> {
         lock(&self.frame)
     }
 
-    /// Shows a group.
+    /// Adds a group.
     pub fn add(&self, cgroup: &str, group: Arc<Shared>) {
         lock(&self.groups).insert(cgroup.to_owned(), group);
     }
 
-    /// Shows it no longer.
+    /// Removes a group.
     pub fn remove(&self, cgroup: &str) {
         lock(&self.groups).remove(cgroup);
     }

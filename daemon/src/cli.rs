@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-/// Where the configuration is looked for.
+/// Default path of the configuration.
 const CONFIG: &str = "/etc/terrace/terraced.toml";
 
-/// What stands below the commands in `--help` and in the manual page.
+/// Text after the commands in `--help` and in the manual page.
 const MORE: &str = "\
 Signals:
   SIGHUP           read the configuration again; nothing that is known is lost

@@ -1,9 +1,9 @@
-//! The control socket: one line of JSON asked, one answered.
+//! The control socket: a request and an answer, one line of JSON each.
 //!
-//! Who can open the socket may read: its file belongs to root and the group that the
-//! configuration names, and no one else has rights to it. Only root (and the user that the
-//! daemon runs as) may change anything: the kernel says who is at the other end
-//! (`SO_PEERCRED`). Requests, answers, connections and the time for each have bounds.
+//! Who can open the socket may read: its file belongs to root and the group that the configuration
+//! names, and others have no rights to it. Only root (and the user that the daemon runs as) may
+//! change anything: the kernel identifies the peer (`SO_PEERCRED`). Requests, answers, connections
+//! and the time for each are bounded.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -27,12 +27,12 @@ const MOST_REQUEST_BYTES: usize = 4 << 10;
 const MOST_ANSWER_BYTES: u64 = 64 << 20;
 /// Connections that are answered at the same time.
 const MOST_CONNECTIONS: usize = 16;
-/// Time for a request to arrive and its answer to go.
+/// Time for a request to arrive and its answer to be sent.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time for the service to carry out a change.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What may be asked.
+/// Requests of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -66,15 +66,15 @@ impl Request {
     }
 }
 
-/// A change that the service is asked for, with where the answer goes.
+/// A request for a change, with the channel of its answer.
 pub struct Order {
-    /// What.
+    /// The request.
     pub request: Request,
-    /// Where the answer goes.
+    /// Channel of the answer.
     pub answer: Sender<Result<Value, String>>,
 }
 
-/// A bin of a heat map as it is sent.
+/// A bin of a heat map in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SentBin {
     /// Address space: the process.
@@ -87,25 +87,25 @@ pub struct SentBin {
     pub period: u64,
     /// Number of periods.
     pub periods: u64,
-    /// Share of pages and periods that were accessed.
+    /// Accessed share of its pages and periods.
     pub accessed_share: f64,
-    /// Share of them in fast memory.
+    /// Share of its pages in fast memory.
     pub fast_share: f64,
 }
 
-/// Why the socket could not be had.
+/// Why the socket could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct SocketError(pub String);
 
-/// Makes the socket: readable by root and this group (name or number; root alone where empty).
+/// Creates the socket: readable by root and this group (name or number; root alone if empty).
 pub fn bind(path: &Path, group: &str) -> Result<UnixListener, SocketError> {
     let error = |what: &dyn std::fmt::Display| SocketError(format!("{}: {what}", path.display()));
     let gid = group_of(Path::new(GROUPS), group).map_err(SocketError)?;
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|e| error(&e))?;
     }
-    // A socket that nobody listens at is left over from a daemon that was killed.
+    // A socket without a listener is left over from a daemon that was killed.
     if let Ok(found) = std::fs::symlink_metadata(path) {
         use std::os::unix::fs::FileTypeExt;
         if !found.file_type().is_socket() {
@@ -116,8 +116,8 @@ pub fn bind(path: &Path, group: &str) -> Result<UnixListener, SocketError> {
         }
         std::fs::remove_file(path).map_err(|e| error(&e))?;
     }
-    // Made under a name of its own and without rights for others, so that there is no moment in
-    // which anybody could open it.
+    // Created under another name and without rights for others, so that nobody can open it
+    // meanwhile.
     let beside = path.with_extension(format!("new{}", std::process::id()));
     let _ = std::fs::remove_file(&beside);
     let listener = UnixListener::bind(&beside).map_err(|e| error(&e))?;
@@ -136,10 +136,10 @@ pub fn bind(path: &Path, group: &str) -> Result<UnixListener, SocketError> {
     Ok(listener)
 }
 
-/// The groups of this system.
+/// The file of groups of this system.
 pub const GROUPS: &str = "/etc/group";
 
-/// The number of the group that `control_group` names in this file; `None` where it is empty.
+/// The number of the group `control_group`, by this file; `None` if the name is empty.
 pub fn group_of(file: &Path, name: &str) -> Result<Option<u32>, String> {
     if name.is_empty() {
         return Ok(None);
@@ -161,7 +161,7 @@ fn group_id(file: &Path, name: &str) -> Option<u32> {
     })
 }
 
-/// Answers until `stop` is set.
+/// Answers requests until `stop` is set.
 pub fn serve(
     listener: UnixListener,
     board: Arc<Board>,
@@ -292,8 +292,8 @@ pub fn respond(
     }
 }
 
-/// Makes addresses of each process relative to its lowest: where a program is mapped is its
-/// owner's secret (address-space layout randomization), what it uses is what readers may see.
+/// Makes addresses of each process relative to its lowest: where a program is mapped is its owner's
+/// secret (address-space layout randomization), but readers may see what it uses.
 fn make_relative(addresses: &mut [(u32, &mut u64)]) {
     let mut lowest: BTreeMap<u32, u64> = BTreeMap::new();
     for (space, address) in addresses.iter() {
@@ -327,7 +327,7 @@ fn send(mut stream: UnixStream, answer: &Result<Value, String>) -> std::io::Resu
     stream.write_all(text.as_bytes())
 }
 
-/// Asks a daemon. The error is one line that says what to do.
+/// Sends a request to a daemon. The error is one line with the remedy.
 pub fn ask(socket: &Path, request: &Request) -> Result<Value, String> {
     let name = socket.display();
     let mut stream = UnixStream::connect(socket).map_err(|e| match e.kind() {
@@ -346,12 +346,12 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Value, String> {
     let mut line = serde_json::to_string(request).map_err(|e| e.to_string())?;
     line.push('\n');
     match stream.write_all(line.as_bytes()) {
-        // It has refused without reading, and has said why.
+        // The daemon refused without reading, and has sent the reason.
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
         written => written.map_err(io)?,
     }
     let mut text = String::new();
-    // To the end of the line, not of the stream: that may end in a reset.
+    // To the end of the line, not of the stream, which may end in a reset.
     BufReader::new(stream.take(MOST_ANSWER_BYTES)).read_line(&mut text).map_err(io)?;
     let answer: Value = serde_json::from_str(&text).map_err(|e| {
         format!("{name}: an answer that is none ({e}); is it a terraced of this version?")
@@ -399,7 +399,7 @@ mod tests {
 
         fn raw(&self, bytes: &[u8]) -> String {
             let mut stream = UnixStream::connect(self.folder.path().join("s")).unwrap();
-            // It may answer and hang up before it has read all.
+            // The daemon may answer and hang up before it has read everything.
             let _ = stream.write_all(bytes);
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let mut text = String::new();
@@ -429,7 +429,7 @@ mod tests {
         });
         assert_eq!(ask(&socket, &Request::Reload {}).unwrap(), "done");
         assert_eq!(service.join().unwrap(), Request::Reload {});
-        // It has gone: said, not waited for.
+        // The receiver is gone: an error at once, without waiting.
         assert!(ask(&socket, &Request::Save {}).unwrap_err().contains("ending"));
         let error = ask(&socket, &Request::Heat { group: "x".into() }).unwrap_err();
         assert!(error.contains("no group is named 'x'"), "{error}");
@@ -488,7 +488,7 @@ mod tests {
             [&b""[..], b"\n", b"{}\n", &long, &nested, b"\xff\xfe\n", b"{\"request\":\"no\"}\n"]
         {
             let text = server.raw(bytes);
-            // Of one that was cut off while it still sent, nothing may be left to read.
+            // Nothing may be left to read of a connection that was cut off while it was sending.
             if !text.is_empty() {
                 assert_eq!(text.lines().count(), 1, "{text}");
                 assert!(text.starts_with("{\"error\":"), "{text}");

@@ -1,9 +1,9 @@
 //! Which control groups there are, and which of them are managed: patterns over paths, and
 //! the rule that no process belongs to two groups.
 //!
-//! Names of control groups are their owners' words: they are matched and shown, never opened as
-//! anything but folders below the control-group root, and what a terminal would take as a command
-//! is replaced before it is shown ([`shown`]).
+//! Names of control groups are chosen by their owners, so they are untrusted: they are matched and
+//! shown, and opened only as folders below the control-group root; control characters are replaced
+//! before they are shown ([`shown`]).
 
 use globset::{GlobBuilder, GlobMatcher};
 use terrace_linux::cgroup_tree::Bounds;
@@ -16,9 +16,9 @@ pub const BOUNDS: Bounds = Bounds { depth: 16, groups: 4096 };
 #[derive(Debug, Clone)]
 pub struct Pattern {
     glob: GlobMatcher,
-    /// What each name of a path must match, up to the first part that spans names.
+    /// Pattern of each name of a path, up to the first part that spans names.
     names: Vec<GlobMatcher>,
-    /// Whether there is such a part, so that a path may have more names than those.
+    /// Whether there is such a part, so that a path may have more names than patterns.
     is_open: bool,
 }
 
@@ -41,7 +41,7 @@ impl Pattern {
         if text.split('/').any(|name| name == ".." || name == ".") {
             return bad("expected no '.' or '..' in it");
         }
-        // Reading a pattern of many alternatives takes long; nobody needs so many.
+        // Bounds the time to read a pattern.
         if text.matches(['{', ',']).count() > 64 {
             return bad("expected at most 64 alternatives");
         }
@@ -158,8 +158,8 @@ fn contains(upper: &str, lower: &str) -> bool {
     lower.strip_prefix(upper).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A name as it may be written to a terminal, a log or a metric: control characters, which a
-/// terminal could take as commands, replaced, and no longer than a line.
+/// A name for a terminal, a log or a metric: control characters are replaced, and the length is
+/// bounded.
 pub fn shown(name: &str) -> String {
     let hidden = |c: char| {
         c.is_control()
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(names(&chosen), [("/a/b", 0), ("/a/c", 1), ("/ab", 1)]);
         assert_eq!(unmanaged.len(), 1);
         assert!(unmanaged[0].path == "/a" && unmanaged[0].reason.contains("/a/b"), "{unmanaged:?}");
-        // Who is managed already stays.
+        // A managed group stays managed.
         let (chosen, _) = choose(&paths, &entries, &["/a".into()], 10);
         assert_eq!(names(&chosen), [("/a", 1), ("/ab", 1)]);
         let (chosen, unmanaged) = choose(&paths, &entries, &["/ab".into()], 1);

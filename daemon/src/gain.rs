@@ -1,27 +1,27 @@
-//! What a group gains, for people: fast memory that others may use, and what keeps it from serving
-//! more accesses from fast memory. Pure, from a status.
+//! Benefits of a group in words: fast memory that others may use, and what prevents a higher hit
+//! ratio. Pure, from a status.
 
 use crate::status::{GroupStatus, MachineStatus};
 use crate::throttle::ThrottleReason;
 
-/// Below this share of its accesses nothing is worth a remark.
+/// Share of accesses below which nothing is reported.
 const FEW_ACCESSES: f64 = 0.02;
-/// Hot memory below this is left out of account: a page or two of a large group.
+/// Hot memory below this is ignored: a page or two of a large group.
 const FEW_BYTES: u64 = 4 << 20;
 /// Scans after which a placement can be judged.
 const FEW_SCANS: u64 = 8;
 
 impl GroupStatus {
-    /// Memory of the group that would be in fast memory if all of it were, and is not: what others may
-    /// use there.
+    /// Memory of the group that would be in fast memory without tiering and is not: others may use
+    /// that.
     #[must_use]
     pub fn freed_bytes(&self) -> u64 {
         let slow = self.bytes.saturating_sub(self.fast_bytes);
         slow.saturating_add(self.untracked_slow_bytes)
     }
 
-    /// The first thing that keeps the group from serving more accesses from fast memory, and what would
-    /// change it. `None` where next to nothing is to be had.
+    /// The first obstacle to a higher hit ratio, and its remedy. `None` if next to nothing can be
+    /// gained.
     #[must_use]
     pub fn why_not(&self, machine: &MachineStatus) -> Option<String> {
         let mib = |bytes: u64| bytes >> 20;

@@ -1,10 +1,10 @@
-//! The last 64 scans of a group: what lets a new policy begin with all that the old one knew, and
-//! what is kept on disk so that a restart loses nothing.
+//! The last 64 scans of a group: a new policy is trained with them, and they are kept on disk over
+//! a restart.
 //!
-//! Two bits a page and scan. A policy that is replaced is fed these scans; policies hold nothing
-//! else of the past that counts for long. On disk they are a period recording (which `terrace
-//! info` and `terrace replay` read too) named for the control group, whose header tells the boot
-//! and the processes: addresses mean something only in the same processes.
+//! Two bits a page and scan. A policy that is replaced is fed these scans; policies keep nothing
+//! else of the past that matters for long. On disk they are a period recording (which `terrace
+//! info` and `terrace replay` read too) named for the control group. Its header has the boot and
+//! the processes: addresses are valid only in the same processes.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct History {
     scans: VecDeque<(Scan, Budget)>,
 }
 
-/// Whose scans they are.
+/// The group and the processes of the scans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The control group.
@@ -35,7 +35,7 @@ pub struct Identity {
 }
 
 impl History {
-    /// Takes in a scan and what its plan could use.
+    /// Adds a scan and the budget of its plan.
     pub fn push(&mut self, scan: &Scan, budget: Budget) {
         if self.scans.len() == HISTORY_PERIODS {
             self.scans.pop_front();
@@ -43,7 +43,7 @@ impl History {
         self.scans.push_back((scan.clone(), budget));
     }
 
-    /// Scans held.
+    /// Number of scans.
     pub fn len(&self) -> usize {
         self.scans.len()
     }
@@ -58,12 +58,12 @@ impl History {
         self.scans.iter().map(|(scan, _)| scan)
     }
 
-    /// Forgets everything: scans of pages of another size are of no use.
+    /// Removes all scans: those of pages of another size are of no use.
     pub fn clear(&mut self) {
         self.scans.clear();
     }
 
-    /// Feeds the scans to a policy that has seen none; its plans are dropped.
+    /// Feeds the scans to a new policy; its plans are dropped.
     pub fn teach(&self, policy: &mut dyn Policy) {
         for (scan, budget) in &self.scans {
             policy.decide(scan, budget);
@@ -100,7 +100,7 @@ impl History {
         let mut writer = terrace_recordings::period::PeriodWriter::create(&path, header)
             .map_err(|e| error(&e))?;
         for (number, (scan, budget)) in self.scans.iter().enumerate() {
-            // Numbers of another run could go back: the file has its own.
+            // Numbers of several runs may decrease: the file has its own.
             let scan = Scan { period: number as u64, ..scan.clone() };
             writer.scan(0, &scan).map_err(|e| error(&e))?;
             writer.budget(0, scan.period, budget).map_err(|e| error(&e))?;
@@ -109,8 +109,8 @@ impl History {
         Ok(())
     }
 
-    /// Reads the scans of a group back. `Ok(None)` where there are none that mean anything today:
-    /// no file, another boot, other processes, another page size or period.
+    /// Reads the scans of a group back. `Ok(None)` if there are no valid ones: no file, another
+    /// boot, other processes, another page size or period.
     pub fn load(
         folder: &Path,
         who: &Identity,
@@ -130,8 +130,8 @@ impl History {
             && header.groups.len() == 1
             && header.groups[0].name == who.cgroup
             && header.groups[0].page_size == page_size;
-        // Processes that have ended since lose their pages with the first scan; one that has the
-        // identifier of another would get its history.
+        // The first scan drops pages of processes that have ended; a process that reuses an
+        // identifier would get another's history.
         let known = lines.next().and_then(processes_of).unwrap_or_default();
         let alive = |p: &(u32, u64)| who.processes.contains(p);
         let stranger =
@@ -149,14 +149,14 @@ impl History {
         Ok(Some(history))
     }
 
-    /// Removes what is kept of a group.
+    /// Removes the stored scans of a group.
     pub fn forget(folder: &Path, cgroup: &str) {
         let _ = std::fs::remove_file(file(folder, cgroup));
     }
 }
 
-/// The file of a control group: a name made of its path's bytes, so that no path can lead
-/// elsewhere and no two share one.
+/// The file of a control group: its name is made of the bytes of the path, so that no path can lead
+/// elsewhere and no two share a file.
 fn file(folder: &Path, cgroup: &str) -> PathBuf {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in cgroup.bytes() {
@@ -243,7 +243,8 @@ mod tests {
         assert!(!load(&Identity { boot: "later".into(), ..who() }, PageSize::Huge));
         assert!(!load(&Identity { period_ms: 200, ..who() }, PageSize::Huge));
         assert!(!load(&Identity { cgroup: "/a/c.service".into(), ..who() }, PageSize::Huge));
-        // One of two has ended: the other's history counts. Another has its identifier: none.
+        // One of two has ended: the other's history is valid. Another process has its identifier:
+        // none is.
         let one = Identity { processes: vec![(7, 70)], ..who() };
         assert!(load(&one, PageSize::Huge));
         let stranger = Identity { processes: vec![(7, 70), (8, 81)], ..who() };

@@ -17,14 +17,14 @@ use tokio::sync::Semaphore;
 use crate::board::Board;
 use crate::metrics;
 
-/// Largest head of a request; hyper takes no less.
+/// Largest head of a request; hyper accepts no smaller bound.
 const MOST_BYTES: usize = 8 << 10;
 /// Time for the head of a request, and for a connection as a whole.
 const HEAD_TIME: Duration = Duration::from_secs(2);
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
-/// Connections at a time; more wait until one has ended.
+/// Most connections at a time; others wait until one has ended.
 const MOST_CONNECTIONS: usize = 64;
-/// How often it is checked whether to stop.
+/// Interval of checks of the stop flag.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 /// Answers scrapes until `stop` is set. Slow and silent clients do not delay others.
@@ -58,7 +58,7 @@ async fn accept(listener: tokio::net::TcpListener, board: Arc<Board>) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Such as no file descriptor left: others may be closed meanwhile.
+                // For example, no file descriptor is free: others may be closed meanwhile.
                 tracing::debug!(%error, "a scrape");
                 tokio::time::sleep(CHECK_EVERY).await;
                 continue;
@@ -138,7 +138,7 @@ mod tests {
             stream
         }
 
-        /// What comes back until the server closes.
+        /// The answer until the server closes.
         fn answer(&self, request: &[u8]) -> String {
             let mut stream = self.connect();
             let _ = stream.write_all(request);
@@ -183,7 +183,7 @@ mod tests {
         let begin = Instant::now();
         let scrape = server.answer(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
         assert!(scrape.starts_with("HTTP/1.1 200 OK"), "{scrape}");
-        // One at a time they would each have had the time for a request's head.
+        // In sequence each would have had the time for a request's head.
         let one_by_one = HEAD_TIME * (silent.len() / 4) as u32;
         assert!(begin.elapsed() < one_by_one, "{:?}", begin.elapsed());
         for stream in &mut silent {

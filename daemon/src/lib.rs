@@ -5,14 +5,14 @@
 //! `machines/linux`'s.
 //!
 //! In reading order:
-//! - what is wanted: [`config`] (`terraced.toml`), [`discover`] (patterns over control groups);
-//! - a group: [`group`] (its thread over the engine's loop), [`throttle`] (what holds moves back),
-//!   [`history`] (what outlives a policy and a restart), [`slowdown`] (an estimate);
+//! - input: [`config`] (`terraced.toml`), [`discover`] (patterns over control groups);
+//! - a group: [`group`] (its thread over the engine's loop), [`throttle`] (limits migration),
+//!   [`history`] (scans kept over changes of policy and restarts), [`slowdown`] (an estimate);
 //! - all groups: [`service`], over a [`machine`], which is [`live`] or a test's; [`preflight`]
-//!   (what is wrong before anything is changed), [`waiting`] (for a host that can be managed),
-//!   [`notify`] (the service manager);
-//! - what is shown: [`status`] (plain data), [`board`], [`explain`](mod@explain), [`control`] (the
-//!   socket, both ends), [`metrics`], [`http`]; [`cli`]: arguments.
+//!   (checks before anything is changed), [`waiting`] (for a host that can be managed), [`notify`]
+//!   (the service manager);
+//! - output: [`status`] (plain data), [`board`], [`explain`](mod@explain), [`control`] (the socket,
+//!   both ends), [`metrics`], [`http`]; [`cli`]: arguments.
 #![forbid(unsafe_code)]
 
 pub mod board;

@@ -25,10 +25,10 @@ use crate::history::Identity;
 use crate::machine::{Attached, Machine, Probe};
 use crate::status::MachineStatus;
 
-/// How often it is checked which nodes have memory.
+/// Interval of checks for nodes with memory.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 
-/// What a configuration asks of a host: pages of the sizes that its groups have.
+/// Page sizes that a configuration needs of a host.
 #[must_use]
 pub fn intent(config: &Config) -> Intent {
     Intent::of(config.groups.iter().map(|g| g.get_ref().page_size))
@@ -42,13 +42,13 @@ pub struct Live {
     latency_ratio: f64,
     max_processes: usize,
     guard: GuardHealth,
-    /// When nodes are checked next.
+    /// Time of the next check of nodes.
     next_check: Instant,
 }
 
 impl Live {
-    /// Opens the host as the configuration says: puts back what an earlier run left, changes
-    /// conflicting settings where there is leave to.
+    /// Opens the host as the configuration says: restores what an earlier run changed, and changes
+    /// conflicting settings if permitted.
     pub fn open(
         config: &Config,
         roots: Roots,
@@ -92,13 +92,13 @@ impl Live {
         self.notes = self.host.conflicts().iter().map(note).collect();
     }
 
-    /// Puts everything back. Groups must have been released.
+    /// Restores all settings. Groups must have been released.
     pub fn close(self) -> Result<(), String> {
         self.host.close().map_err(|e| e.to_string())
     }
 }
 
-/// Latency of the nearest slow node over that of the fastest fast node, where both are stated.
+/// Latency of the nearest slow node over that of the fastest fast node, if both are reported.
 fn stated_ratio(topology: &Topology) -> Option<f64> {
     let least = |tier: &terrace_linux::tiers::Tier| {
         tier.nodes.iter().filter_map(|n| n.performance.read_latency_ns).min()
@@ -175,7 +175,7 @@ impl Machine for Live {
         MachineStatus {
             fast_bytes: total(&fast_nodes),
             fast_free_bytes: fast_nodes.iter().map(free).sum(),
-            // The service knows the groups.
+            // Filled in by the service, which knows the groups.
             unmanaged_fast_bytes: 0,
             slow_bytes: total(&slow_nodes),
             source: topology.source.to_string(),
@@ -219,7 +219,7 @@ impl Machine for Live {
     }
 }
 
-/// Why a group of so many processes is not managed.
+/// The reason why a group of so many processes is not managed, if it is too large.
 fn too_many(processes: usize, most: usize) -> Option<String> {
     (processes > most)
         .then(|| format!("it has {processes} processes, expected at most {most}: max_processes"))
@@ -247,7 +247,7 @@ impl Probe for LiveProbe {
     }
 
     fn refusal(&mut self) -> Option<String> {
-        // A group that has gone is the tracker's to say.
+        // The tracker reports a group that is gone.
         too_many(self.group.processes().map_or(0, |pids| pids.len()), self.max_processes)
     }
 

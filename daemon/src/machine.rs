@@ -1,4 +1,4 @@
-//! What the service needs of a machine, as a trait: this host, or one that a test makes up.
+//! The machine under the service, as a trait: this host, or one made up by a test.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,15 +15,15 @@ use crate::status::MachineStatus;
 
 /// Tracker and mover of a group.
 pub struct Attached {
-    /// What to give back to [`Machine::release`].
+    /// For [`Machine::release`].
     pub slot: u32,
-    /// Sees its pages.
+    /// Scans its pages.
     pub tracker: Box<dyn Tracker + Send>,
     /// Moves them.
     pub mover: Box<dyn Mover + Send>,
-    /// What both cost.
+    /// Costs of both.
     pub costs: Costs,
-    /// Answers questions about the group from its own thread.
+    /// Facts about the group, for its own thread.
     pub probe: Box<dyn Probe>,
 }
 
@@ -38,25 +38,26 @@ pub trait Probe: Send {
         None
     }
 
-    /// Time in which some task of the group waited for memory, and in which all tasks of the host did,
-    /// since some moment; `None` where the kernel does not say.
+    /// Total time in which some task of the group waited for memory, and in which all tasks of the
+    /// host did; `None` if the kernel does not report it.
     fn stalls_us(&mut self) -> Option<(u64, u64)> {
         None
     }
 
-    /// Why the group cannot be managed as it is now, such as for its many processes; `None` where it
-    /// can. Asked before each scan: a group grows after it was found.
+    /// Why the group cannot be managed at present, such as for its many processes; `None` if it
+    /// can. Checked before each scan: a group grows after it was found.
     fn refusal(&mut self) -> Option<String> {
         None
     }
 
-    /// The processes with these identifiers as they are now, with their start times.
+    /// The processes with these identifiers at present, with their start times.
     fn identity(&mut self, spaces: &[SpaceId]) -> Vec<(u32, u64)>;
 }
 
-/// A machine with groups on it.
+/// A machine with control groups.
 pub trait Machine {
-    /// Its control groups that have processes, in themselves or below, as far as they can be wanted.
+    /// Its control groups that have processes, in themselves or below, as far as the patterns can
+    /// match them.
     fn groups(&mut self, wanted: &[Wanted]) -> Result<Survey, String>;
 
     /// Begins to manage a group. `stop` ends it.
@@ -67,23 +68,23 @@ pub trait Machine {
         stop: Arc<AtomicBool>,
     ) -> Result<Attached, String>;
 
-    /// Takes back what a group had whose tracker and mover have been dropped.
+    /// Frees the resources of a group whose tracker and mover have been dropped.
     fn release(&mut self, slot: u32);
 
-    /// What it is, with what is free now.
+    /// Its description, with present amounts of free memory.
     fn status(&mut self) -> MachineStatus;
 
-    /// Sees to what may change under a machine's feet, such as its guard and its nodes: called again
-    /// and again. Gives why all groups have to be attached anew, if they have to.
+    /// Checks what may change at run time, such as its guard and its nodes; called repeatedly.
+    /// Returns the reason if all groups have to be attached anew.
     fn watch(&mut self) -> Option<String> {
         None
     }
 
-    /// From now on pages are moved: changes what a dry run has left as it was.
+    /// Ends a dry run: makes the changes that it omitted.
     fn end_dry_run(&mut self) -> Result<(), String> {
         Ok(())
     }
 
-    /// What keeps a history from being taken for another's, the processes left out.
+    /// Identifies a history, without its processes.
     fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity;
 }

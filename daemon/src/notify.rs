@@ -11,17 +11,18 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Where notifications go.
+/// Sends notifications.
 #[derive(Debug, Default)]
 pub struct Notifier {
     socket: Option<UnixDatagram>,
-    /// How often the manager is notified that the daemon is alive; never where it does not ask.
+    /// Interval of notifications that the daemon is alive; `None` if the manager does not ask for
+    /// them.
     every: Option<Duration>,
     next: Option<Instant>,
 }
 
 impl Notifier {
-    /// As the service manager asks for in the environment of this process.
+    /// As the environment of this process requests.
     pub fn from_environment() -> io::Result<Self> {
         let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(Self::default()) };
         let text = |key| std::env::var(key).ok();
@@ -45,18 +46,18 @@ impl Notifier {
     pub fn to(address: &SocketAddr, watchdog: Option<Duration>) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.connect_addr(address)?;
-        // A manager that does not read must not hold the loop that it watches.
+        // A manager that does not read must not block the loop that it watches.
         socket.set_nonblocking(true)?;
-        // Three times in that span: a late one or a lost one is no death.
+        // Three times in that time: a late or lost notification does no harm.
         Ok(Notifier { socket: Some(socket), every: watchdog.map(|w| w / 3), next: None })
     }
 
-    /// The daemon is at work.
+    /// Reports that the daemon works.
     pub fn ready(&self) {
         self.send("READY=1\n");
     }
 
-    /// The daemon is alive: sent when it is due.
+    /// Reports that the daemon is alive, if that is due.
     pub fn alive(&mut self) {
         let Some(every) = self.every else { return };
         let now = Instant::now();
@@ -66,7 +67,7 @@ impl Notifier {
         }
     }
 
-    /// The daemon ends in good order.
+    /// Reports that the daemon ends in order.
     pub fn stopping(&self) {
         self.send("STOPPING=1\n");
     }
@@ -80,7 +81,7 @@ impl Notifier {
     }
 }
 
-/// The span of the watchdog, where one is asked for and for this process.
+/// The time of the watchdog, if one is requested for this process.
 fn watchdog(usec: Option<&str>, pid: Option<&str>, own: u32) -> Option<Duration> {
     if pid.is_some_and(|pid| pid.parse() != Ok(own)) {
         return None;

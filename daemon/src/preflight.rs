@@ -1,5 +1,5 @@
-//! What of a configuration can be found wrong before the host is changed: the control group of
-//! the socket, the socket's path, the state folder. `terraced check` asks the same.
+//! Checks of a configuration against the system before the host is changed: the control group of
+//! the socket, the socket's path, the state folder. `terraced check` makes the same checks.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub fn check(config: &Config, groups: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a folder is there or can be made.
+/// Checks that a folder exists or can be made.
 fn folder(key: &str, path: &Path) -> Result<(), String> {
     let Some(found) = path.ancestors().find(|p| p.exists()) else { return Ok(()) };
     let bad = |what: &str| {
@@ -40,7 +40,7 @@ fn folder(key: &str, path: &Path) -> Result<(), String> {
     if !found.is_dir() {
         return bad("is no folder");
     }
-    // Another user checks a file for the daemon, whose rights are its own.
+    // Only for root: another user may check a file for the daemon, which runs with its own rights.
     if rustix::process::geteuid().is_root() && access(found, Access::WRITE_OK).is_err() {
         return bad("is read-only");
     }

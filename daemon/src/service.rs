@@ -1,8 +1,8 @@
-//! The service: finds groups, starts and ends their threads, divides fast memory, reloads, keeps
-//! histories, ends in good order.
+//! The service: finds groups, starts and ends their threads, partitions fast memory, reloads,
+//! stores histories, ends in order.
 //!
-//! One thread does all of it, so there is no order of locks to keep: groups' threads, the control
-//! socket and the metrics endpoint only read the board and send orders.
+//! A single thread does all of it, so there is no lock order: groups' threads, the control socket
+//! and the metrics endpoint only read the board and send orders.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,31 +25,31 @@ use crate::notify::Notifier;
 use crate::slowdown::Assumed;
 use crate::status::{SharingStatus, UnmanagedStatus};
 
-/// The longest that an order or a signal waits.
+/// Longest wait of an order or a signal.
 const SLICE: Duration = Duration::from_millis(200);
-/// The longest that the end of a group's thread goes unnoticed by who waits for it.
+/// Longest delay until the end of a group's thread is noticed by whoever waits for it.
 const JOIN_SLICE: Duration = Duration::from_millis(5);
-/// How often the machine is asked what is free.
+/// Interval of updates of the machine's free memory.
 const STATUS_EVERY: Duration = Duration::from_secs(2);
-/// How often histories are written.
+/// Interval of writing histories.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
-/// How long a group whose thread failed is left unmanaged: doubled each time, up to the second.
+/// Time for which a group whose thread failed is unmanaged: doubled each time, up to `LAST_RETRY`.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
-/// See `FIRST_RETRY`.
+/// Longest such time.
 const LAST_RETRY: Duration = Duration::from_secs(600);
 /// Control groups whose failures are remembered.
 const MOST_FAILURES: usize = 1024;
 /// Unmanaged groups that are reported.
 const MOST_UNMANAGED: usize = 200;
 
-/// The service over a machine.
+/// The service on a machine.
 pub struct Service<M: Machine> {
     machine: M,
     path: PathBuf,
     config: Config,
     board: Arc<Board>,
     running: BTreeMap<String, Running>,
-    /// Of groups that are to begin anew: with other pages or periods, or after a failure.
+    /// Groups that are to start anew: with other pages or periods, or after a failure.
     waiting: BTreeMap<String, Carryover>,
     failures: BTreeMap<String, Failure>,
     targets: BTreeMap<String, u64>,
@@ -71,7 +71,7 @@ struct Failure {
 }
 
 impl<M: Machine> Service<M> {
-    /// A service that has not begun.
+    /// A service that has not started.
     pub fn new(machine: M, path: &Path, config: Config, board: Arc<Board>) -> Self {
         let now = Instant::now();
         Service {
@@ -100,14 +100,14 @@ impl<M: Machine> Service<M> {
         self
     }
 
-    /// Notifies the service manager: after the first round that the service is ready, and from
-    /// then on that it is alive.
+    /// Notifies the service manager: after the first round that the service is ready, and from then
+    /// on that it is alive.
     pub fn notifying(mut self, notifier: Notifier) -> Self {
         self.notifier = notifier;
         self
     }
 
-    /// Runs until `stop` is set or asked for; `reload` is set by SIGHUP. Gives the machine back,
+    /// Runs until `stop` is set or a client stops it; SIGHUP sets `reload`. Returns the machine,
     /// with no group left.
     pub fn run(mut self, orders: &Receiver<Order>, stop: &AtomicBool, reload: &AtomicBool) -> M {
         let mut is_ready = false;
@@ -140,8 +140,8 @@ impl<M: Machine> Service<M> {
         self.end()
     }
 
-    /// Waits for the end of a group's thread, which may be setting up what takes long, and stays
-    /// alive for the service manager meanwhile.
+    /// Waits for the end of a group's thread, which may be in a long set-up, and notifies the
+    /// service manager meanwhile.
     fn join(&mut self, running: Running) -> Finished {
         while !running.is_finished() {
             self.notifier.alive();
@@ -150,7 +150,7 @@ impl<M: Machine> Service<M> {
         running.join()
     }
 
-    /// What is due.
+    /// Does what is due.
     pub fn round(&mut self) {
         self.reap();
         let now = Instant::now();
@@ -171,7 +171,7 @@ impl<M: Machine> Service<M> {
             self.next_save = now + SAVE_EVERY;
             self.save();
         }
-        // What is free changes all the time, and asking takes the kernel a while.
+        // Free memory changes all the time, and reading it takes the kernel a while.
         let machine = (now >= self.next_status).then(|| self.machine.status());
         let mut frame = self.board.frame();
         if let Some(mut machine) = machine {
@@ -198,7 +198,7 @@ impl<M: Machine> Service<M> {
         }
     }
 
-    /// Ends threads that have ended, and starts those anew that wait to be.
+    /// Joins threads that have ended, and restarts those that are due.
     fn reap(&mut self) {
         let ended: Vec<String> = self
             .running
@@ -216,7 +216,7 @@ impl<M: Machine> Service<M> {
                 Some(reason) => {
                     tracing::warn!(group = shown(&cgroup), reason, "no longer managed");
                     self.note_failure(&cgroup, reason);
-                    // What it knew is kept for the next attempt, as long as the group is there.
+                    // Its history is kept for the next attempt, while the group exists.
                     self.waiting.insert(cgroup, finished.carryover);
                 }
                 None => {
@@ -239,7 +239,7 @@ impl<M: Machine> Service<M> {
         self.failures.insert(cgroup.to_owned(), failure);
     }
 
-    /// Its processes have gone: nothing that is known of it counts any more.
+    /// Its processes have gone: nothing known of it is valid any more.
     fn forget(&mut self, cgroup: &str) {
         self.failures.remove(cgroup);
         self.targets.remove(cgroup);
@@ -249,7 +249,7 @@ impl<M: Machine> Service<M> {
     }
 
     fn wanted(config: &Config) -> Vec<Wanted> {
-        // They were read when the configuration was checked.
+        // They were checked when the configuration was read.
         let pattern = |text: &String| Pattern::new(text).ok();
         let wanted = |g: &GroupConfig| {
             let exclude = g.exclude.iter().filter_map(pattern).collect();
@@ -258,7 +258,7 @@ impl<M: Machine> Service<M> {
         config.groups.iter().filter_map(|g| wanted(g.get_ref())).collect()
     }
 
-    /// Finds groups and starts what is new.
+    /// Finds groups and starts new ones.
     fn discover(&mut self) {
         let wanted = Self::wanted(&self.config);
         let survey = match self.machine.groups(&wanted) {
@@ -389,8 +389,8 @@ impl<M: Machine> Service<M> {
         }
     }
 
-    /// Divides fast memory between the groups with a share, when that is due, and lets them grow
-    /// into what has come free.
+    /// Partitions fast memory between the groups with a share, when that is due, and lets them grow
+    /// into free memory.
     fn share(&mut self, now: Instant) {
         let mut names = Vec::new();
         let mut claims = Vec::new();
@@ -405,7 +405,7 @@ impl<M: Machine> Service<M> {
                 GroupLimit::Ratio(ratio) => fixed += (s.bytes as f64 * ratio) as u64,
                 GroupLimit::Bytes(bytes) => fixed += bytes.min(s.bytes),
                 GroupLimit::Partitioned { min_bytes, max_bytes, weight } => {
-                    // Until its first scan nothing is known of it, and it moves nothing.
+                    // Until its first scan a group is unknown, and moves nothing.
                     if view.scan.is_none() {
                         continue;
                     }
@@ -425,7 +425,7 @@ impl<M: Machine> Service<M> {
         if newcomer || now >= self.next_division {
             let machine = self.machine.status();
             let configured = self.config.sharing.fast.of(machine.fast_bytes).saturating_sub(fixed);
-            // What others use of fast memory cannot be given to anybody.
+            // Fast memory of other programs cannot be granted.
             let there = machine.fast_free_bytes.saturating_add(used.iter().sum());
             let total = configured.min(there);
             self.next_division = now + Duration::from_millis(self.config.sharing.every_ms);
@@ -465,7 +465,8 @@ impl<M: Machine> Service<M> {
         }
     }
 
-    /// Reads the configuration again. Groups go on with all they know; gives what needs a restart.
+    /// Reads the configuration again. Groups keep their state; returns the keys that need a
+    /// restart.
     fn reload(&mut self) -> Result<Vec<String>, String> {
         let new = match Config::read(&self.path) {
             Ok(new) => new,
@@ -493,7 +494,7 @@ impl<M: Machine> Service<M> {
         let nodes = |c: &Config| (c.daemon.fast_nodes.clone(), c.daemon.slow_nodes.clone());
         fixed("daemon.fast_nodes", nodes(&old) == nodes(&new));
         fixed("daemon.latency_ratio", old.daemon.latency_ratio == new.daemon.latency_ratio);
-        // Kernel threads were taken for so many groups, once.
+        // Kernel threads for so many groups were taken at the start.
         new.daemon.max_groups = old.daemon.max_groups;
         new.daemon.dry_run |= self.dry_run;
         if !new.is_dry()
@@ -515,7 +516,7 @@ impl<M: Machine> Service<M> {
         Ok(notes)
     }
 
-    /// Brings what runs in line with the configuration.
+    /// Adapts the running groups to the configuration.
     fn apply(&mut self) {
         let held: Vec<String> = self.running.keys().cloned().collect();
         let (chosen, _) = discover::choose(&held, &Self::wanted(&self.config), &[], held.len());
@@ -542,7 +543,7 @@ impl<M: Machine> Service<M> {
         self.begin_anew(anew);
     }
 
-    /// Ends the threads of groups, which go on from a new one with all they know.
+    /// Ends the threads of groups; new threads continue with their state.
     fn begin_anew(&mut self, groups: Vec<String>) {
         groups.iter().filter_map(|g| self.running.get(g)).for_each(Running::stop);
         for cgroup in groups {
@@ -555,7 +556,7 @@ impl<M: Machine> Service<M> {
         }
     }
 
-    /// Ends all groups and keeps their histories.
+    /// Ends all groups and stores their histories.
     fn end(mut self) -> M {
         self.running.values().for_each(Running::stop);
         for (cgroup, running) in std::mem::take(&mut self.running) {
@@ -574,8 +575,8 @@ impl<M: Machine> Service<M> {
     }
 }
 
-/// How long a group is left unmanaged that fails now, after the failure before: twice as long, but
-/// anew from the shortest where it was managed for longer than it had been left.
+/// How long a group that fails now is unmanaged: twice as long as after the failure before, but the
+/// shortest time if it was managed for longer than it had been unmanaged.
 fn wait_after(before: Option<&Failure>, now: Instant) -> Duration {
     match before {
         Some(before) if now.saturating_duration_since(before.until) <= before.wait => {
@@ -585,7 +586,7 @@ fn wait_after(before: Option<&Failure>, now: Instant) -> Duration {
     }
 }
 
-/// What a group's grant is until its first division: it moves nothing.
+/// A group's grant until the first partitioning: it moves nothing.
 pub const NOT_DIVIDED: u64 = u64::MAX;
 
 fn state(config: &Config) -> Option<PathBuf> {

@@ -1,27 +1,27 @@
-//! How much a group suffers from slow memory: the extended leading-load model as a live estimate
+//! Slowdown of a group by slow memory: the extended leading-load model as a live estimate
 //! (`docs/coverage.md`, G6).
 //!
-//! The model wants compute time `C`, memory time `M` with all memory fast, and where misses went.
-//! A stock kernel tells none of them for another process without the processor's counters, which
-//! virtual machines do not have. So two things are assumed and their errors shown:
+//! The model needs compute time `C`, memory time `M` with all memory fast, and the tiers of misses.
+//! A stock kernel reports none of them for another process without the processor's counters, which
+//! virtual machines do not have. So two assumptions are made and their errors shown:
 //! - the share of time spent waiting for memory, `M / (C + M)`, is a parameter
 //!   (`memory_share`, off by `memory_share_error` either way);
 //! - the hit ratio of pages stands for that of accesses. It is taken as a sample, one for each
 //!   accessed page of the last period (Wilson's interval).
 //!
-//! What moving cost is measured: time in calls that move pages, against the period. It counts in
-//! full, as if the program waited for all of it, which is its upper bound.
+//! The cost of migration is measured: time in calls that move pages, over the period. It counts in
+//! full, as if the program waited for all of it, which is an upper bound.
 
 use terrace_core::projection::{HitRatio, ThreadTime};
 
 use crate::status::Estimate;
 
-/// What is known of a group in a period.
+/// Measured values of a group in a period.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Facts {
-    /// Accessed pages, and those of them that lay in fast memory.
+    /// Accessed pages.
     pub accessed_pages: u64,
-    /// See `accessed_pages`.
+    /// Accessed pages in fast memory.
     pub hit_pages: u64,
     /// Time in calls that moved its pages.
     pub move_ns: u64,
@@ -29,19 +29,19 @@ pub struct Facts {
     pub period_ns: u64,
 }
 
-/// What is assumed.
+/// Assumptions of the estimate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Assumed {
     /// Latency of slow over that of fast memory.
     pub latency_ratio: f64,
     /// Share of time that waits for memory with all of it fast.
     pub memory_share: f64,
-    /// By how much that may be off.
+    /// Error of that share, either way.
     pub memory_share_error: f64,
 }
 
-/// Run time over run time with all memory fast and nothing moved. `None` of a group that accessed
-/// nothing.
+/// Run time over run time with all memory fast and nothing moved. `None` for a group without
+/// accesses.
 pub fn estimate(facts: &Facts, assumed: &Assumed) -> Option<Estimate> {
     if facts.accessed_pages == 0 || facts.period_ns == 0 {
         return None;

@@ -1,5 +1,5 @@
-//! What the daemon tells of itself: plain data, the same for `terrace status --format json`, the
-//! screens, the metrics and the tests. Sizes are bytes, times are ns unless a name says otherwise.
+//! The status of the daemon: plain data, the same for `terrace status --format json`, the screens,
+//! the metrics and the tests. Sizes are bytes, times are ns unless a name says otherwise.
 
 use serde::{Deserialize, Serialize};
 use terrace_core::policy::ExternalReport;
@@ -13,13 +13,13 @@ pub struct Status {
     pub version: String,
     /// Its process.
     pub pid: u32,
-    /// Since it started.
+    /// Seconds since it started.
     pub uptime_s: f64,
     /// The configuration in force.
     pub config: String,
-    /// Reloads that were done, and that were refused.
+    /// Successful reloads.
     pub reloads: u64,
-    /// See `reloads`.
+    /// Refused reloads.
     pub failed_reloads: u64,
     /// Why the last reload was refused, until one is done.
     pub reload_error: Option<String>,
@@ -32,14 +32,14 @@ pub struct Status {
     pub rss_bytes: u64,
     /// The machine.
     pub machine: MachineStatus,
-    /// How fast memory is divided, where some group has a share.
+    /// Partitioning of fast memory, if some group has a share.
     pub sharing: Option<SharingStatus>,
     /// The groups, by control group.
     pub groups: Vec<GroupStatus>,
     /// Control groups that match and are not managed.
     #[serde(alias = "left")]
     pub unmanaged: Vec<UnmanagedStatus>,
-    /// Control groups that the last search left out, at least: there are too many.
+    /// Lower bound of the control groups that the last search left out because there are too many.
     #[serde(default)]
     pub unvisited_groups: u64,
 }
@@ -51,44 +51,44 @@ pub struct MachineStatus {
     pub fast_nodes: Vec<u32>,
     /// Nodes of the slow tiers.
     pub slow_nodes: Vec<u32>,
-    /// How tiers were told apart.
+    /// Source of the tiers' order.
     pub source: String,
     /// Memory of the fast tier.
     pub fast_bytes: u64,
     /// Of it, free above the kernel's reserve.
     pub fast_free_bytes: u64,
-    /// Of it, neither free nor of a managed group: of unmanaged programs and the kernel.
+    /// Of it, neither free nor of a managed group: used by unmanaged programs and the kernel.
     #[serde(default)]
     pub unmanaged_fast_bytes: u64,
     /// Memory of the slow tiers.
     pub slow_bytes: u64,
-    /// Latency of slow over that of fast memory, where it is known.
+    /// Latency of slow over that of fast memory, if known.
     pub latency_ratio: Option<f64>,
-    /// What was found in the way at the start, and changed where it could be.
+    /// Conflicts found at the start, changed where possible.
     pub notes: Vec<String>,
-    /// By what pages are tracked and moved, and why.
+    /// The mechanism of tracking and migration, and why.
     #[serde(default)]
     pub mechanism: String,
     /// Guard processes that died and were replaced.
     #[serde(default)]
     pub guard_deaths: u64,
-    /// Settings would be put back if the daemon were killed now.
+    /// Whether settings would be restored if the daemon were killed now.
     #[serde(default)]
     pub is_guarded: bool,
 }
 
-/// How fast memory is divided.
+/// Partitioning of fast memory.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SharingStatus {
-    /// What there is to divide.
+    /// Fast memory to partition.
     pub total_bytes: u64,
-    /// Divisions so far.
+    /// Partitionings so far.
     pub divisions: u64,
     /// Minimums did not fit and were cut.
     pub minimums_cut: bool,
-    /// The largest loss of hit ratio that a group suffers against a division by weight.
+    /// The largest loss of hit ratio of a group against partitioning by weight.
     pub largest_loss: f64,
-    /// The bound on it.
+    /// The bound on that loss.
     pub max_loss: f64,
 }
 
@@ -99,11 +99,11 @@ pub struct UnmanagedStatus {
     pub cgroup: String,
     /// Name of the entry that matches.
     pub entry: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Memory by how it was used and where it lies.
+/// Memory of a tier by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Heat {
     /// Accessed in at least half of the last scans (64 at most).
@@ -150,7 +150,7 @@ pub struct UntrackedBytes {
 pub struct Estimate {
     /// The value.
     pub value: f64,
-    /// By how much it may be off.
+    /// Its error, either way.
     pub error: f64,
 }
 
@@ -163,13 +163,13 @@ pub struct GroupStatus {
     pub cgroup: String,
     /// "starting", "tracking", "lost" or "ended".
     pub state: String,
-    /// The last thing that went wrong.
+    /// The last error.
     pub error: Option<String>,
-    /// Its policy, and what that applies at the moment.
+    /// Name of its policy.
     pub policy: String,
-    /// See `policy`.
+    /// The policy that it applies at present, such as one that AMP chose.
     pub applied: String,
-    /// How a policy of one's own fares.
+    /// Decisions of an external policy.
     #[serde(default)]
     pub external: Option<ExternalReport>,
     /// Nothing is moved.
@@ -178,108 +178,108 @@ pub struct GroupStatus {
     pub page_size_bytes: u64,
     /// Length of a period.
     pub period_ms: u64,
-    /// Scans so far, and scans that were taken over from before a restart or a reload.
+    /// Scans so far.
     pub scans: u64,
-    /// See `scans`.
+    /// Scans taken over from before a restart or a reload.
     pub restored_scans: u64,
     /// Periods that were lost.
     pub lost_periods: u64,
     /// Its processes with the most tracked memory.
     pub processes: Vec<ProcessStatus>,
-    /// How many it has.
+    /// Number of its processes.
     pub process_count: u64,
     /// Tracked memory.
     pub bytes: u64,
     /// Of it, in fast memory.
     pub fast_bytes: u64,
-    /// What it may have there.
+    /// Fast memory that it may use.
     pub granted_bytes: u64,
-    /// How the grant came about: "ratio", "fixed" or "share".
+    /// Kind of that limit: "ratio", "fixed" or "share".
     #[serde(alias = "quota")]
     pub limit: String,
-    /// What it would have got by weight alone, of groups with a share.
+    /// Fast memory by weight alone, for groups with a share.
     pub entitled_bytes: Option<u64>,
     /// Loss of hit ratio against that.
     pub loss: Option<f64>,
-    /// Memory that is not tracked, in fast and slow memory.
+    /// Untracked memory in fast memory.
     pub untracked_fast_bytes: u64,
-    /// See `untracked_fast_bytes`.
+    /// Untracked memory in slow memory.
     pub untracked_slow_bytes: u64,
-    /// Both together, by reason.
+    /// Untracked memory by reason.
     #[serde(default)]
     pub untracked: Vec<UntrackedBytes>,
     /// Pages beyond the bound on tracked memory.
     pub truncated_pages: u64,
-    /// Huge pages that khugepaged has made of its base pages so far, in whatever memory; `None` where
+    /// Huge pages into which khugepaged has collapsed its base pages so far, in any tier; `None` if
     /// the kernel does not count them.
     #[serde(default)]
     pub collapses: Option<u64>,
-    /// Bytes that were to be promoted and found no room in fast memory, in the last period in which
-    /// pages were promoted or were to be.
+    /// Bytes whose promotion found no room in fast memory, in the last period with promotions or
+    /// attempts.
     #[serde(default)]
     pub no_room_bytes: u64,
-    /// Page tables by node, where the kernel counts them.
+    /// Page tables by node, if the kernel counts them.
     pub pagetable_bytes: Vec<u64>,
-    /// In fast memory.
+    /// Its memory in fast memory, by use.
     pub fast: Heat,
-    /// In slow memory.
+    /// Its memory in slow memory, by use.
     pub slow: Heat,
     /// Accessed pages in fast memory over accessed pages, of the last period.
     pub hit_ratio: f64,
     /// The same over all periods since the start.
     pub hit_ratio_all: f64,
-    /// Accessed pages since the start, and those of them in fast memory.
+    /// Accessed pages since the start.
     pub accessed_pages: u64,
-    /// See `accessed_pages`.
+    /// Accessed pages in fast memory since the start.
     pub hit_pages: u64,
     /// Accessed pages over all pages, of the last period.
     pub accessed_ratio: f64,
     /// Pages that stayed where they were, over all.
     pub stability: f64,
-    /// Pages promoted and demoted so far.
+    /// Pages promoted so far.
     pub promoted_pages: u64,
-    /// See `promoted_pages`.
+    /// Pages demoted so far.
     pub demoted_pages: u64,
     /// Operations (calls) that moved pages.
     pub operations: u64,
     /// Failed moves.
     pub failed: Vec<FailureCount>,
-    /// What throttled moves.
+    /// The migration throttle.
     #[serde(alias = "manners")]
     pub throttle: ThrottleStatus,
-    /// Time that moves took, and the longest batch.
+    /// Time that moves took.
     pub move_ns: u64,
-    /// See `move_ns`.
+    /// Time of the longest batch.
     pub longest_move_ns: u64,
-    /// Processor time of tracking, deciding and moving.
+    /// Processor time of tracking.
     pub tracker_cpu_ns: u64,
-    /// See `tracker_cpu_ns`.
+    /// Processor time of the policy.
     pub policy_cpu_ns: u64,
-    /// See `tracker_cpu_ns`.
+    /// Processor time of migration.
     pub mover_cpu_ns: u64,
-    /// Of it, of the last period, in percent of one processor.
+    /// Processor time of all three in the last period, in percent of one processor.
     pub cpu_percent: f64,
-    /// Memory that policy and history take.
+    /// Memory of policy and history.
     pub metadata_bytes: u64,
-    /// Run time over run time with all memory fast, as the leading-load model has it.
+    /// Run time over run time with all memory fast, by the leading-load model.
     pub slowdown: Option<Estimate>,
-    /// What would be in fast memory if all of its memory were, and is not.
+    /// Memory that would be in fast memory without tiering, and is not.
     #[serde(default)]
     pub freed_fast_bytes: u64,
-    /// What keeps it from serving more accesses from fast memory, where there is something to gain.
+    /// What prevents a higher hit ratio, if one could be had.
     #[serde(default)]
     pub why_not_better: Option<String>,
 }
 
 impl GroupStatus {
-    /// What it has of fast memory, tracked or not.
+    /// Its fast memory, tracked or not.
     #[must_use]
     pub fn all_fast(&self) -> u64 {
         self.fast_bytes.saturating_add(self.untracked_fast_bytes)
     }
 
-    /// Why pages that were to be promoted found no room, if they did: fast memory that this group may
-    /// use is somebody else's, and that of unmanaged programs cannot be taken from them.
+    /// Why promotions found no room, if they did: other programs use fast memory that this group
+    /// may use, and that of unmanaged programs cannot be taken.
     #[must_use]
     pub fn no_room(&self, machine: &MachineStatus) -> Option<String> {
         if self.no_room_bytes == 0 {
@@ -312,14 +312,14 @@ pub struct Explanation {
     pub group: String,
     /// Sentences about the group.
     pub facts: Vec<String>,
-    /// Ranges of pages that are alike, the largest first.
+    /// Ranges of pages with the same use, the largest first.
     pub ranges: Vec<RangeExplanation>,
-    /// Addresses are relative to the lowest range of their process: who asks is not root.
+    /// Whether addresses are relative to the lowest range of their process: the client is not root.
     #[serde(default)]
     pub is_relative: bool,
 }
 
-/// A range of pages that are alike.
+/// A range of pages with the same use.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RangeExplanation {
     /// Process.
@@ -328,13 +328,13 @@ pub struct RangeExplanation {
     pub address: u64,
     /// Length.
     pub size_bytes: u64,
-    /// It lies in fast memory.
+    /// Whether it is in fast memory.
     pub is_fast: bool,
-    /// Least and most periods since the last access; `None`: never seen accessed.
+    /// Least and most periods since the last access; `None` if no access was observed.
     pub age_periods: (Option<u32>, Option<u32>),
     /// Least and most scans of the last 64 in which it was accessed.
     pub frequency: (u8, u8),
-    /// Why it lies there.
+    /// Why it is there.
     pub why: String,
     /// What would change it.
     pub would_change: String,

@@ -1,5 +1,5 @@
-//! The throttle between a group's policy and its mover: what may be moved this period, and why not
-//! more. Pure: no clock, no I/O; periods are its only time.
+//! The migration throttle between a group's policy and its mover: the moves allowed in this period,
+//! and why not more. Pure: no clock, no I/O; periods are its only time.
 //!
 //! # What throttles moves
 //! - **Budgets**: pages per period that bandwidth and processor time allow. The budget of a
@@ -11,24 +11,24 @@
 //!   number is halved ([`pressure`]).
 //! - **Unmovable**: pages that failed again and again are left out for a while (`unmovable.rs`), and
 //!   the policy sees them in such a way that it chooses others.
-//! - **Dry run**: everything; what would be moved is counted.
+//! - **Dry run**: everything; planned moves are counted.
 //!
 //! # Without room
-//! On a full node a promotion finds no room although the group is below its limit. So each goes with
-//! the coldest page of the group's own that may give up its place ([`Coldness`]), as long as that
-//! went unused for longer, or is accessed less often where bits are sampled.
+//! On a full node a promotion finds no room although the group is below its limit. So each is
+//! paired with the demotion of the group's coldest page ([`Coldness`]), if that page was unused for
+//! longer, or is accessed less often where bits are sampled.
 //!
 //! # Is moving worth it?
-//! Compared with doing nothing, and measured, not modelled. A *shadow* placement is frozen every
-//! `2 * settle_periods` periods: where pages would lie if nothing were moved from then on. Each
-//! period gives the hits of the real placement and those of the shadow. The difference, summed, is
-//! the *gain*: pages, each once for every time that it was found accessed. With one sample a period
-//! that is once a period; with several it is once a sample, so that what a page yields hardly depends
-//! on how often it is sampled. The *cost* is the promotions of the first `settle_periods` periods,
-//! each worth `payback_periods` of hits (later ones have had no time to yield; their hits count
-//! nevertheless, in favour of moving). When the gain is below the cost, moving pauses: first
-//! for `pause_periods`, then twice as long each time, until it pays again. In a pause the group is
-//! still brought back within its limit, and free room is still filled.
+//! Compared with doing nothing, and measured, not modelled. A *shadow* placement is frozen every `2
+//! * settle_periods` periods: the placement without moves from then on. Each period gives the hits
+//!   of the real placement and those of the shadow. The difference, summed, is the *gain*: pages,
+//!   each once for every time that it was found accessed. With one sample a period that is once a
+//!   period; with several it is once a sample, so that the yield of a page hardly depends on how
+//!   often it is sampled. The *cost* is the promotions of the first `settle_periods` periods, each
+//!   worth `payback_periods` of hits (later ones have had no time to yield; their hits count
+//!   nevertheless, in favour of moving). When the gain is below the cost, moving pauses: first for
+//!   `pause_periods`, then twice as long each time, until it pays again. In a pause the group is
+//!   still brought back within its limit, and free room is still filled.
 //!
 //! Pages that are promoted and demoted within one such span are counted as thrashed.
 
@@ -53,7 +53,7 @@ use crate::config::ThrottleConfig;
 use pressure::{HitWorth, Stall};
 use unmovable::Unmovable;
 
-/// Moves in a period of which half may fail before they are throttled: below this, chance.
+/// Moves in a period below which failures count as chance.
 const FEW: u64 = 8;
 
 /// Why moves were throttled.
@@ -62,7 +62,7 @@ const FEW: u64 = 8;
 pub enum ThrottleReason {
     /// Nothing is moved at all.
     DryRun,
-    /// Moving did not pay.
+    /// Migration yielded less than its cost.
     NotBeneficial,
     /// Many moves failed.
     Failures,
@@ -70,13 +70,13 @@ pub enum ThrottleReason {
     Bandwidth,
     /// The budget of processor time.
     Cpu,
-    /// The pages could not be moved lately.
+    /// The pages could not be moved in earlier periods.
     Unmovable,
     /// The group or the host waited for memory.
     MemoryPressure,
 }
 
-/// How many reasons there are.
+/// Number of reasons.
 pub const REASONS: usize = 7;
 
 impl ThrottleReason {
@@ -105,11 +105,11 @@ impl ThrottleReason {
     }
 }
 
-/// What was counted.
+/// Counters of the throttle.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ThrottleStatus {
-    /// Pages of plans that were throttled, by reason of [`ThrottleReason::ALL`]: only plans that were cut
-    /// as they came out count, not what a policy left out because its budget told it to.
+    /// Pages of plans that were throttled, by reason of [`ThrottleReason::ALL`]. Only cuts of
+    /// finished plans count, not moves that a policy left out because of its budget.
     #[serde(alias = "held_pages")]
     pub throttled_pages: [u64; REASONS],
     /// Periods in which a budget of pages was in force, by the same reasons.
@@ -122,34 +122,34 @@ pub struct ThrottleStatus {
     pub cost: f64,
     /// Pauses so far.
     pub pauses: u64,
-    /// Periods of the pause that are left; 0 without one.
+    /// Periods left of the pause; 0 without one.
     pub pause_left: u32,
-    /// Pages that may be moved in a period because moves failed; `None` without a bound.
+    /// Bound on the pages moved in a period because of failures; `None` without a bound.
     pub failure_bound: Option<u64>,
-    /// Pages that are remembered because they could not be moved.
+    /// Pages that are remembered as unmovable.
     #[serde(default)]
     pub unmovable_pages: u64,
-    /// Pages that may be moved in a period because of memory pressure; `None` without a bound.
+    /// Bound on the pages moved in a period because of memory pressure; `None` without a bound.
     #[serde(default)]
     pub pressure_bound: Option<u64>,
     /// Share of the last period in which the group or the host waited for memory; 0 to 1.
     #[serde(default)]
     pub stall_share: f64,
-    /// The reason in force, for people.
+    /// The reason in force, in words.
     #[serde(alias = "printed")]
     pub message: Option<String>,
 }
 
-/// Pages that may be moved in a period.
+/// Bounds on the pages moved in a period.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Bounds {
     /// By bandwidth.
     pub bandwidth_pages: Option<u64>,
     /// By processor time.
     pub cpu_pages: Option<u64>,
-    /// How long the group and the host waited for memory in the last period, where that is known.
+    /// Times that the group and the host waited for memory in the last period, if known.
     pub stall: Option<Stall>,
-    /// What a hit is worth to the group.
+    /// Value of a hit to the group.
     pub hit_worth: HitWorth,
 }
 
@@ -161,7 +161,7 @@ pub struct Throttle {
     bounds: Bounds,
     status: ThrottleStatus,
     follower: LayoutFollower,
-    /// Where pages would lie without the moves of this span.
+    /// The placement without the moves of this span.
     shadow: PageBits,
     before: PageBits,
     went_up: PageBits,
@@ -171,7 +171,7 @@ pub struct Throttle {
     gain: f64,
     promoted: u64,
     next_pause: u32,
-    /// Pages asked for in the period that runs.
+    /// Pages planned in the present period.
     asked: u64,
     /// Pages moved in the last period.
     moved: u64,
@@ -206,7 +206,7 @@ impl Throttle {
         }
     }
 
-    /// Changes what it goes by and keeps what it counted.
+    /// Changes the configuration and keeps the counters.
     pub fn configure(&mut self, config: ThrottleConfig, dry_run: bool) {
         if self.config != config {
             self.next_pause = config.pause_periods;
@@ -214,17 +214,17 @@ impl Throttle {
         (self.config, self.dry_run) = (config, dry_run);
     }
 
-    /// Sets the budgets of pages for the periods to come.
+    /// Sets the bounds for the following periods.
     pub fn bound(&mut self, bounds: Bounds) {
         self.bounds = bounds;
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn status(&self) -> &ThrottleStatus {
         &self.status
     }
 
-    /// Takes in a scan, before the policy decides, and says what its plan may use.
+    /// Takes a scan, before the policy decides, and returns the budget of its plan.
     pub fn before(&mut self, scan: &Scan, budget: &Budget) -> Budget {
         self.judge(scan);
         self.unmovable.next_period();
@@ -297,7 +297,8 @@ impl Throttle {
     /// Compares with doing nothing.
     fn judge(&mut self, scan: &Scan) {
         if let Some(remap) = self.follower.follow(&scan.layout) {
-            // Fresh pages were placed by the kernel, not by us: the shadow has them where they are.
+            // Fresh pages were placed by the kernel, not by migration: the shadow has them in the
+            // same place.
             self.shadow = remap.bits_or(&self.shadow, &scan.fast);
             self.before = remap.bits_or(&self.before, &scan.fast);
             self.went_up = remap.bits(&self.went_up);
@@ -355,8 +356,8 @@ impl Throttle {
         (self.age, self.gain, self.promoted) = (0, 0.0, 0);
     }
 
-    /// The scan as the policy is to see it, and its budget: pages that cannot be moved for now are
-    /// not worth asking for, and those that it asks for all the same are no loss to the others.
+    /// The scan and the budget for the policy: unmovable pages look not worth moving, and if the
+    /// policy requests them all the same, other pages lose nothing.
     fn masked(&self, scan: &Scan, budget: &Budget) -> Option<(Scan, Budget)> {
         let left_out = self.left_out.count() as u64;
         (left_out > 0).then(|| {
@@ -400,11 +401,12 @@ impl Throttle {
         passed
     }
 
-    /// Takes in what became of the plan.
+    /// Takes the outcome of the plan.
     pub fn outcome(&mut self, outcome: &Outcome, page_size: PageSize) {
         self.unmovable.learn(outcome, page_size);
         self.moved = outcome.promoted_pages + outcome.demoted_pages;
-        // What was not tried for want of time has not failed; the mover bounds that itself.
+        // Moves that were not tried for want of time have not failed; the mover bounds its own
+        // time.
         let pages = |late: bool| -> u64 {
             let of = outcome.failures.iter().filter(|f| (f.reason == OutOfTime) == late);
             of.map(|f| f.range.pages(page_size)).sum()
@@ -421,7 +423,7 @@ impl Throttle {
         } else if failed * 10 <= asked
             && let Some(pages) = *bound
         {
-            // Gone when it no longer binds.
+            // Removed when it no longer binds.
             *bound = (asked >= pages / 2).then(|| pages.saturating_mul(2));
         }
     }
@@ -441,7 +443,7 @@ fn first_pages(ranges: &[VirtualRange], pages: u64, size: PageSize) -> Vec<Virtu
     kept
 }
 
-/// Leaves so many moves in a plan: of its last ones promotions go first, then exchanges, then
+/// Leaves so many moves in a plan: the last promotions are dropped first, then exchanges, then
 /// demotions.
 fn cut(plan: &mut Plan, moved_pages: u64, size: PageSize) {
     let pages = |ranges: &[VirtualRange]| -> u64 { ranges.iter().map(|r| r.pages(size)).sum() };
@@ -460,14 +462,14 @@ fn cut(plan: &mut Plan, moved_pages: u64, size: PageSize) {
     plan.promotions = first_pages(&plan.promotions, left, size);
 }
 
-/// A policy that the engine asks and others replace.
+/// A policy that the engine calls and others replace.
 pub type SharedPolicy = Arc<Mutex<Box<dyn Policy>>>;
 
 /// A policy behind a throttle, as the engine sees it.
 pub struct ThrottledPolicy {
-    /// Decides.
+    /// The policy.
     pub policy: SharedPolicy,
-    /// Lets pass.
+    /// The throttle.
     pub throttle: Arc<Mutex<Throttle>>,
 }
 

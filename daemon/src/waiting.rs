@@ -1,8 +1,8 @@
-//! `terraced run --wait`: a host that cannot be managed is asked again until it can.
+//! `terraced run --wait`: a host that cannot be managed is checked again until it can.
 //!
-//! A node of one memory tier is no fault of a cluster in which the daemon runs on every node, and
-//! memory of a second tier may come online later. The daemon then stays, says why in its log and
-//! its metrics, changes nothing, and answers the service manager.
+//! A node with one memory tier is no fault in a cluster in which the daemon runs on every node, and
+//! memory of a second tier may come online later. The daemon then stays, reports the reason in its
+//! log and its metrics, changes nothing, and answers the service manager.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 use crate::board::Board;
 use crate::notify::Notifier;
 
-/// How often a host that cannot be managed is asked again.
+/// Interval of checks.
 pub const ASK_EVERY: Duration = Duration::from_secs(60);
-/// The longest that a signal waits.
+/// Longest wait of a signal.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// Why a host could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CannotOpen {
-    /// It is as it is: only somebody's change helps.
+    /// Nothing changes without a change of configuration or host.
     Permanent(String),
-    /// Another attempt may do.
+    /// Another attempt may succeed.
     Passing(String),
 }
 
-/// Asks every so often until the host opens. Nothing where `stop` was raised first; what only
-/// passes is for the service manager, which starts the daemon anew.
+/// Tries at intervals until the host opens. `None` if `stop` was set first. Passing errors are
+/// returned: the service manager restarts the daemon.
 pub fn until_open<M>(
     mut open: impl FnMut() -> Result<M, CannotOpen>,
     every: Duration,

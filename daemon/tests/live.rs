@@ -1,4 +1,4 @@
-//! This host's machine over a folder of files that stands for a kernel.
+//! This host's machine on a folder of files that stands for a kernel.
 
 use std::fs;
 use std::path::Path;
@@ -80,7 +80,7 @@ fn the_host_is_opened_groups_are_found_and_everything_is_put_back() {
     assert_eq!(status.latency_ratio, Some(3.75));
     assert!(status.notes.iter().any(|n| n.contains("changed until the end")), "{:?}", status.notes);
 
-    // Those with processes, in themselves or below; the root is nobody's group.
+    // Groups with processes, in themselves or below; the root is not a group.
     let all = [wanted("/**")];
     assert_eq!(live.groups(&all).unwrap().populated, ["/a", "/upper", "/upper/lower"]);
     assert_eq!(live.groups(&[wanted("/upper/l*")]).unwrap().populated, ["/upper", "/upper/lower"]);

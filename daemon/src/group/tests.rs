@@ -1,4 +1,4 @@
-//! What a group says of its room and of accesses.
+//! Tests of a group's room and accesses.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn what_found_no_room_is_said_until_promotions_find_some() {
     let refused = || failure(Direction::Promotion, FailureReason::NoRoom, 4);
     let mut now = next(0, &outcome(0, vec![refused()]));
     assert_eq!(now, 8 << 20);
-    // A pause, and demotions that found none: nothing is known of fast memory.
+    // A pause, and demotions without room: they tell nothing about fast memory.
     now = next(now, &outcome(0, vec![failure(Direction::Demotion, FailureReason::NoRoom, 9)]));
     assert_eq!(now, 8 << 20);
     assert_eq!(next(now, &outcome(1, vec![refused()])), 8 << 20);
@@ -30,7 +30,7 @@ fn what_found_no_room_is_said_until_promotions_find_some() {
 #[test]
 fn parts_of_accesses_are_counted_in_the_end_and_hits_are_never_more() {
     let (mut left, mut sums, mut given) = ([0.0; 2], (0, 0), [0.0; 2]);
-    // The first two periods alone would have one hit of no access in the second.
+    // Alone, the first two periods would give one hit and no access in the second.
     for (accesses, hits) in [(2.5, 1.6), (0.4, 0.4), (3.25, 3.25), (0.0, 0.0), (7.1, 2.05)] {
         left[0] += accesses;
         left[1] += hits;

@@ -1,4 +1,4 @@
-//! When a group that failed is tried again.
+//! Tests of the time until a failed group is tried again.
 
 use super::*;
 

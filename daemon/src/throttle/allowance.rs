@@ -1,21 +1,21 @@
-//! A budget of pages that need not be whole: what a period's bandwidth allows may be less than a
-//! page, and a page moves when enough has come together.
+//! A budget of pages that need not be whole: the bandwidth of a period may be less than a page, and
+//! a page moves when enough has been saved.
 
-/// Pages that may be moved, saved up.
+/// Saved budget of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Allowance {
     saved: f64,
 }
 
 impl Allowance {
-    /// A period begins that allows so many pages: whole pages that may be moved in it. What was not
-    /// used before is not saved beyond a page.
+    /// Begins a period with so many pages; returns the whole pages that may be moved in it. At most
+    /// a page is saved for later.
     pub fn pages(&mut self, allowed: f64) -> u64 {
         self.saved = self.saved.clamp(0.0, 1.0) + allowed.max(0.0);
         self.saved as u64
     }
 
-    /// So many were moved.
+    /// Subtracts moved pages.
     pub fn spend(&mut self, pages: u64) {
         self.saved = (self.saved - pages as f64).max(0.0);
     }

@@ -1,26 +1,26 @@
-//! Moving backs off when it costs more waiting for memory than it can gain.
+//! Reduces migration when it costs more waiting for memory than it gains.
 //!
-//! Linux says for how long tasks waited for memory (pressure stall information): of a control group
-//! the time in which *some* task waited, of the whole host that in which *all* that could run did.
-//! Migration adds to both: pages on their way are waited for, and room for them is made by reclaim.
-//! What moves gained is the time that hits save: the share of time that is spent waiting for memory,
-//! times what slow memory adds to it, times the hit ratio that was won over doing nothing. When the
-//! larger of the two stalls exceeds the gain, and is no trifle, half as many pages are moved in the
-//! next period; in each period without that, twice as many again.
+//! Linux reports how long tasks waited for memory (pressure stall information): for a control group
+//! the time in which *some* task waited, for the whole host that in which *all* runnable tasks did.
+//! Migration adds to both: tasks wait for pages under migration, and reclaim makes room for them.
+//! The gain is the time that hits save: the share of time spent waiting for memory, times the extra
+//! latency of slow memory, times the gain of hit ratio over doing nothing. When the larger of the
+//! two stalls exceeds the gain and a lower bound, half as many pages are moved in the next period;
+//! in each period without that, twice as many again.
 
 use std::time::Instant;
 
 /// Shares of a period in which tasks waited for memory, 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Stall {
-    /// Some task of the group.
+    /// Time in which some task of the group waited.
     pub group: f64,
-    /// All tasks of the host that could have run.
+    /// Time in which all runnable tasks of the host waited.
     pub host: f64,
 }
 
 impl Stall {
-    /// The worse of the two.
+    /// The larger of the two.
     pub fn worst(&self) -> f64 {
         self.group.max(self.host)
     }
@@ -33,7 +33,7 @@ pub struct StallClock {
 }
 
 impl StallClock {
-    /// The stalls since the last reading. `None` the first time, and where nothing is known.
+    /// The stalls since the last reading. `None` for the first reading, and if they are unknown.
     pub fn since_last(&mut self, now: Instant, totals_us: Option<(u64, u64)>) -> Option<Stall> {
         let (group_us, host_us) = totals_us?;
         let last = self.last.replace((now, group_us, host_us));
@@ -49,7 +49,7 @@ impl StallClock {
     }
 }
 
-/// What a hit in place of a miss is worth.
+/// The value of a hit in place of a miss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HitWorth {
     /// Share of a program's time, with all memory fast, that it waits for memory.
@@ -64,7 +64,7 @@ impl Default for HitWorth {
     }
 }
 
-/// Share of a period's time that a hit ratio higher by so much saves.
+/// Share of a period's time that such a gain of hit ratio saves.
 pub fn gained_share(hit_ratio_gain: f64, worth: &HitWorth) -> f64 {
     worth.memory_share * (worth.latency_ratio - 1.0).max(0.0) * hit_ratio_gain.max(0.0)
 }
@@ -80,12 +80,12 @@ pub fn next_bound(
     least: u64,
 ) -> Option<u64> {
     if stall > trifle && stall > gained {
-        // Nothing was moved, and still they wait: that is not for moves to mend.
+        // Nothing was moved, and still tasks wait: migration is not the cause.
         let from = bound.unwrap_or(moved).min(moved.max(least));
         return Some((from / 2).max(least));
     }
     let pages = bound?;
-    // Gone when it no longer binds.
+    // Removed when it no longer binds.
     (moved >= pages / 2).then(|| pages.saturating_mul(2))
 }
 
@@ -99,7 +99,8 @@ mod tests {
         assert_eq!(next(None, 100, 0.2, 0.1), Some(50));
         assert_eq!(next(Some(50), 50, 0.2, 0.1), Some(25));
         assert_eq!(next(Some(9), 9, 0.9, 0.0), Some(8));
-        // What gains more than it costs goes on, and so does what costs next to nothing.
+        // Migration that gains more than it costs goes on, and so does migration that costs next to
+        // nothing.
         assert_eq!(next(None, 100, 0.2, 0.3), None);
         assert_eq!(next(None, 100, 0.04, 0.0), None);
         assert_eq!(next(Some(25), 25, 0.01, 0.0), Some(50));

@@ -30,7 +30,7 @@ fn range(page: u64, pages: u64) -> VirtualRange {
     VirtualRange { space: SpaceId(0), start: page * HUGE, size_bytes: pages * HUGE }
 }
 
-/// Runs periods in which `place` says what is fast and `accessed` what is used.
+/// Runs periods in which `place` tells whether a page is fast and `accessed` whether it is used.
 fn periods(
     throttle: &mut Throttle,
     number: u64,
@@ -46,13 +46,13 @@ fn periods(
 
 #[test]
 fn moves_that_yield_go_on_and_moves_that_do_not_pause_for_longer_each_time() {
-    // Pages 4 to 7 are used throughout and come up after the first period.
+    // Pages 4 to 7 are used throughout and are promoted after the first period.
     let mut throttle = Throttle::new(small_spans(), false);
     periods(&mut throttle, 4, |t, p| if t == 0 { p < 4 } else { p >= 4 }, |_, p| p >= 4);
     assert_eq!((throttle.status().pause_left, throttle.status().gain), (0, 12));
     assert_eq!(throttle.status().cost, 4.0);
 
-    // They come up and are not used.
+    // They are promoted and not used.
     let mut throttle = Throttle::new(small_spans(), false);
     let mut pauses = Vec::new();
     for _ in 0..4 {
@@ -62,12 +62,13 @@ fn moves_that_yield_go_on_and_moves_that_do_not_pause_for_longer_each_time() {
     assert!(throttle.status().message.is_some());
     assert_eq!(pauses, [3, 6, 12, 12]);
     assert!((throttle.status().gain as f64) < throttle.status().cost);
-    // Once it pays, the next pause begins short again.
+    // Once migration pays, the next pause is short again.
     periods(&mut throttle, 4, |t, p| (t == 0) == (p >= 4), |_, p| p < 4);
     assert_eq!(throttle.next_pause, 3);
 }
 
-/// Pages 4 to 7 come up after the first period, and each is accessed twice a second from then on.
+/// Pages 4 to 7 are promoted after the first period, and each is accessed twice a second from then
+/// on.
 #[test]
 fn what_moves_yield_does_not_depend_on_how_often_bits_are_sampled() {
     let layout = layout(8);
@@ -91,7 +92,7 @@ fn what_moves_yield_does_not_depend_on_how_often_bits_are_sampled() {
 #[test]
 fn few_moves_are_not_judged_and_pages_to_and_fro_are_counted() {
     let mut throttle = Throttle::new(ThrottleConfig { least_moved: 0.5, ..small_spans() }, false);
-    // One of four resident pages comes and goes unused.
+    // One of four resident pages is replaced again and again without being used.
     periods(&mut throttle, 4, |t, p| p < 3 || p == 3 + (t % 2) as usize, |_, _| false);
     assert_eq!(throttle.status().pause_left, 0);
     assert_eq!(throttle.status().thrashed_pages, 4);
@@ -138,7 +139,7 @@ fn promotions_that_may_find_no_room_go_with_a_colder_page_of_the_groups_own() {
     let pair = |up, down| Exchange { up: range(up, 1), down: range(down, 1) };
     assert_eq!(passed.victims, [pair(6, 2), pair(7, 3)]);
     assert_eq!(Plan { victims: Vec::new(), ..passed }, plan);
-    // A pause moves nothing to and fro.
+    // A pause moves nothing.
     throttle.status.pause_left = 5;
     assert!(throttle.pass(plan, &at, &Budget::fast(6)).victims.is_empty());
 }
@@ -268,7 +269,7 @@ fn failures_halve_what_is_asked_for_and_success_takes_it_back() {
     assert!(throttle.status().message.as_ref().is_some_and(|s| s.contains("16 pages")));
     assert_eq!(bound(&mut throttle, 16, 4), 16);
     assert_eq!(bound(&mut throttle, 16, 0), 32);
-    // A few pages say nothing, and a bound that nobody comes near goes.
+    // A few pages prove nothing, and a bound far above the moves is removed.
     assert_eq!(bound(&mut throttle, 4, 4), 32);
     assert_eq!(bound(&mut throttle, 8, 0), u64::MAX);
     assert_eq!(throttle.status().bound_periods[ThrottleReason::Failures as usize], 5);

@@ -1,11 +1,10 @@
 //! Pages that could not be moved again and again, remembered for a while: pinned for a device
 //! (VFIO, RDMA, O_DIRECT, io_uring), shared with others, or of a kind that the kernel does not
-//! move. Without this the same hottest pages would be asked for each period and nothing else come
-//! up.
+//! move. Without this the same hottest pages would be planned each period and no others promoted.
 //!
-//! A first failure may be chance: a page is busy for a moment. From the second in a row on a page is
-//! left out for `2^n` periods, 4 at first and 256 at most. One that is not heard of for as long
-//! again has moved or is no longer wanted, and is forgotten. At most [`MOST_PAGES`] are remembered.
+//! A first failure may be chance: a page is busy for a moment. From the second in a row on a page
+//! is left out for `2^n` periods, 4 at first and 256 at most. One that is not planned for as long
+//! again has moved or is no longer hot, and is forgotten. At most [`MOST_PAGES`] are remembered.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +13,17 @@ use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Exchange, FailureReason, Outcome, Plan};
 use terrace_core::scan::Scan;
 
-/// Pages that are remembered at most: some 1 MB.
+/// Most remembered pages: some 1 MB.
 pub(super) const MOST_PAGES: usize = 16_384;
 /// Periods for which a page is left out after two failures, as a power of two.
 const FIRST: u32 = 2;
-/// And at most.
+/// Most such periods, as a power of two.
 const LAST: u32 = 8;
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     failures: u32,
-    /// The period in which it is asked for again.
+    /// The period in which it may be planned again.
     until: u64,
 }
 
@@ -35,28 +34,28 @@ impl Entry {
     }
 }
 
-/// Pages that cannot be moved for now.
+/// Pages that cannot be moved at present.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Unmovable {
     pages: BTreeMap<(SpaceId, u64), Entry>,
     period: u64,
 }
 
-/// Whether a failure of this kind says that it is the page that cannot be moved.
+/// Whether a failure of this kind is a property of the page.
 fn is_of_page(reason: FailureReason) -> bool {
     use FailureReason::{Busy, Denied, StayedPut, Unsupported};
     matches!(reason, Busy | Denied | StayedPut | Unsupported)
 }
 
 impl Unmovable {
-    /// A period begins; forgets what has not been heard of for long.
+    /// Begins a period; forgets pages that were not planned for long.
     pub(super) fn next_period(&mut self) {
         self.period += 1;
         let period = self.period;
         self.pages.retain(|_, e| period <= e.until + Entry::wait(e.failures).max(1 << FIRST));
     }
 
-    /// Takes in what failed.
+    /// Takes the failures of an outcome.
     pub(super) fn learn(&mut self, outcome: &Outcome, size: PageSize) {
         for failure in outcome.failures.iter().filter(|f| is_of_page(f.reason)) {
             for nth in 0..failure.range.pages(size) {
@@ -88,8 +87,8 @@ impl Unmovable {
         bits
     }
 
-    /// The scan as a policy is to see it, so that it chooses others: what cannot come up looks
-    /// unused, and what cannot go down in use.
+    /// The scan for a policy, so that it chooses other pages: an unmovable slow page looks unused,
+    /// an unmovable fast one in use.
     pub(super) fn mask(scan: &Scan, left_out: &PageBits) -> Scan {
         let words = scan.accessed.words().iter().zip(scan.fast.words()).zip(left_out.words());
         let accessed = words.map(|((&accessed, &fast), &out)| accessed & !out | fast & out);
@@ -97,7 +96,7 @@ impl Unmovable {
         Scan { accessed, ..scan.clone() }
     }
 
-    /// Takes out of a plan what cannot be moved for now: pages that it loses.
+    /// Removes unmovable pages from a plan; returns how many.
     pub(super) fn take_out(&self, plan: &mut Plan, size: PageSize) -> u64 {
         if self.pages.is_empty() {
             return 0;
@@ -137,13 +136,13 @@ impl Unmovable {
         before.0 + before.1 - after.0 - after.1
     }
 
-    /// Pages that are remembered.
+    /// Number of remembered pages.
     pub(super) fn len(&self) -> usize {
         self.pages.len()
     }
 }
 
-/// Joins neighbours in a list: `extend` does so where it can.
+/// Merges neighbours in a list, where `extend` can.
 fn join<T>(items: Vec<T>, extend: impl Fn(&mut T, &T) -> Option<()>) -> Vec<T> {
     let mut joined: Vec<T> = Vec::with_capacity(items.len());
     for item in items {
