@@ -1,343 +1,16 @@
-//! The service over a machine that the test makes up: groups that come, go, fail, are reloaded and
-//! restarted. Time is real and short; everything is waited for, never slept for.
+//! The service on a made-up machine: groups that come, go, fail, are reloaded and restarted. Time
+//! is real and short; tests wait for conditions and never sleep.
 
-use std::collections::BTreeMap;
+mod machine;
+
+use machine::*;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use terrace_core::bits::PageBits;
-use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
-use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
-use terrace_core::plan::{Outcome, Plan};
-use terrace_core::scan::Scan;
-use terrace_daemon::board::Board;
-use terrace_daemon::config::Settings;
-use terrace_daemon::control::{Order, Request};
-use terrace_daemon::discover::Wanted;
-use terrace_daemon::history::Identity;
-use terrace_daemon::machine::{Attached, Machine, Probe};
 use terrace_daemon::notify::Notifier;
-use terrace_daemon::status::{GroupStatus, MachineStatus, Status};
-use terrace_daemon::{Config, Service};
-use terrace_linux::cgroup_tree::Survey;
-use terrace_linux::costs::Costs;
-
-const HUGE: u64 = PageSize::Huge.bytes();
-const PERIOD: Duration = Duration::from_millis(50);
-
-/// A group of the made-up machine: pages, of which the hot ones are accessed in every period.
-#[derive(Debug)]
-struct Program {
-    pid: u32,
-    pages: u64,
-    /// Accessed in a period of this number.
-    hot: fn(period: u64, page: u64) -> bool,
-    fast: PageBits,
-    /// What its tracker says instead of a scan, once.
-    fault: Option<String>,
-    /// Why it cannot be managed any more.
-    refusal: Option<String>,
-}
-
-#[derive(Debug, Default)]
-struct World {
-    programs: BTreeMap<String, Program>,
-    slots: Vec<bool>,
-    most_attached: usize,
-    attaches: u64,
-    /// The kernel does not answer the question which groups there are.
-    hangs: bool,
-    /// Control groups that a search leaves out.
-    unvisited: usize,
-    /// Why groups have to be attached anew, once.
-    change: Option<String>,
-}
-
-impl World {
-    fn fast_pages(&self) -> u64 {
-        self.programs.values().map(|p| p.fast.count() as u64).sum()
-    }
-}
-
-#[derive(Clone)]
-struct Fake {
-    world: Arc<Mutex<World>>,
-    fast_pages: u64,
-    /// The most fast memory that was ever in use.
-    peak: Arc<AtomicU64>,
-}
-
-struct FakeTracker {
-    fake: Fake,
-    cgroup: String,
-    pid: u32,
-    period: u64,
-    stop: Arc<AtomicBool>,
-    layout: Arc<Layout>,
-}
-
-impl Tracker for FakeTracker {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
-    fn observe(&mut self) -> Result<Observation, MachineError> {
-        std::thread::sleep(Duration::from_millis(2));
-        let mut world = self.fake.world.lock().unwrap();
-        if self.stop.load(Ordering::Relaxed) {
-            return Ok(Observation::Ended);
-        }
-        let Some(program) = world.programs.get_mut(&self.cgroup).filter(|p| p.pid == self.pid)
-        else {
-            return Ok(Observation::Ended);
-        };
-        if let Some(fault) = program.fault.take() {
-            return Err(MachineError(fault));
-        }
-        if self.layout.pages() as u64 != program.pages {
-            self.layout = layout(program);
-        }
-        let accessed = (0..program.pages).map(|page| (program.hot)(self.period, page)).collect();
-        let scan = Scan::new(self.period, Arc::clone(&self.layout), accessed, program.fast.clone());
-        self.period += 1;
-        Ok(Observation::Period(scan))
-    }
-}
-
-struct FakeMover {
-    fake: Fake,
-    cgroup: String,
-}
-
-impl Mover for FakeMover {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
-    fn apply(&mut self, plan: &Plan) -> Result<Outcome, MachineError> {
-        let mut world = self.fake.world.lock().unwrap();
-        let (up, down) = plan.pages(PageSize::Huge);
-        if let Some(program) = world.programs.get_mut(&self.cgroup) {
-            plan.apply(&layout(program), &mut program.fast);
-        }
-        self.fake.peak.fetch_max(world.fast_pages(), Ordering::Relaxed);
-        Ok(Outcome { promoted_pages: up, demoted_pages: down, ..Outcome::default() })
-    }
-}
-
-fn layout(program: &Program) -> Arc<Layout> {
-    let extents = match program.pages {
-        0 => Vec::new(),
-        pages => vec![Extent { space: SpaceId(program.pid), start: HUGE, pages }],
-    };
-    Arc::new(Layout::new(PageSize::Huge, extents).unwrap())
-}
-
-struct FakeProbe {
-    fake: Fake,
-    cgroup: String,
-}
-
-impl Probe for FakeProbe {
-    fn refusal(&mut self) -> Option<String> {
-        let world = self.fake.world.lock().unwrap();
-        world.programs.get(&self.cgroup).and_then(|program| program.refusal.clone())
-    }
-
-    fn pagetable_bytes(&mut self) -> Vec<u64> {
-        vec![4096, 0]
-    }
-
-    fn identity(&mut self, spaces: &[SpaceId]) -> Vec<(u32, u64)> {
-        spaces.iter().map(|s| (s.0, 1)).collect()
-    }
-}
-
-impl Machine for Fake {
-    fn groups(&mut self, _wanted: &[Wanted]) -> Result<Survey, String> {
-        while self.world.lock().unwrap().hangs {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let world = self.world.lock().unwrap();
-        let populated: Vec<String> = world.programs.keys().cloned().collect();
-        Ok(Survey { visited: populated.len(), populated, unvisited: world.unvisited })
-    }
-
-    fn attach(
-        &mut self,
-        cgroup: &str,
-        _: &Settings,
-        stop: Arc<AtomicBool>,
-    ) -> Result<Attached, String> {
-        let mut world = self.world.lock().unwrap();
-        let slot = match world.slots.iter().position(|taken| !taken) {
-            Some(slot) => slot,
-            None => {
-                world.slots.push(false);
-                world.slots.len() - 1
-            }
-        };
-        let program = world.programs.get(cgroup).ok_or("it has gone")?;
-        let (pid, layout) = (program.pid, layout(program));
-        world.slots[slot] = true;
-        world.attaches += 1;
-        let attached = world.slots.iter().filter(|s| **s).count();
-        world.most_attached = world.most_attached.max(attached);
-        let (fake, cgroup) = (self.clone(), cgroup.to_owned());
-        Ok(Attached {
-            slot: slot as u32,
-            tracker: Box::new(FakeTracker {
-                fake: fake.clone(),
-                cgroup: cgroup.clone(),
-                pid,
-                period: 0,
-                stop,
-                layout,
-            }),
-            mover: Box::new(FakeMover { fake: fake.clone(), cgroup: cgroup.clone() }),
-            costs: Costs::default(),
-            probe: Box::new(FakeProbe { fake, cgroup }),
-        })
-    }
-
-    fn release(&mut self, slot: u32) {
-        self.world.lock().unwrap().slots[slot as usize] = false;
-    }
-
-    fn status(&mut self) -> MachineStatus {
-        let used = self.world.lock().unwrap().fast_pages();
-        MachineStatus {
-            fast_bytes: self.fast_pages * HUGE,
-            fast_free_bytes: self.fast_pages.saturating_sub(used) * HUGE,
-            latency_ratio: Some(3.0),
-            ..MachineStatus::default()
-        }
-    }
-
-    fn watch(&mut self) -> Option<String> {
-        self.world.lock().unwrap().change.take()
-    }
-
-    fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity {
-        let world = self.world.lock().unwrap();
-        let processes = world.programs.get(cgroup).map(|p| (p.pid, 1)).into_iter().collect();
-        Identity { cgroup: cgroup.to_owned(), boot: "boot".into(), processes, period_ms }
-    }
-}
-
-/// A service at work, and the world that it works on.
-struct Run {
-    fake: Fake,
-    board: Arc<Board>,
-    orders: mpsc::Sender<Order>,
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-    config: PathBuf,
-    folder: Arc<tempfile::TempDir>,
-}
-
-impl Run {
-    fn start(groups: &str, fast_pages: u64) -> Self {
-        let folder = Arc::new(tempfile::tempdir().unwrap());
-        let world = Arc::new(Mutex::new(World::default()));
-        let fake = Fake { world, fast_pages, peak: Arc::default() };
-        Self::start_on(fake, folder, groups)
-    }
-
-    fn start_on(fake: Fake, folder: Arc<tempfile::TempDir>, groups: &str) -> Self {
-        Self::start_notifying(fake, folder, groups, Notifier::default())
-    }
-
-    fn start_notifying(
-        fake: Fake,
-        folder: Arc<tempfile::TempDir>,
-        groups: &str,
-        notifier: Notifier,
-    ) -> Self {
-        let config = folder.path().join("terraced.toml");
-        std::fs::write(&config, text(folder.path(), groups)).unwrap();
-        let board = Arc::new(Board::default());
-        let (orders, ordered) = mpsc::channel();
-        let stop = Arc::new(AtomicBool::new(false));
-        let read = Config::read(&config).unwrap();
-        let service = (fake.clone(), config.clone(), Arc::clone(&board), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || {
-            let (machine, config, board, stop) = service;
-            let service = Service::new(machine, &config, read, board).notifying(notifier);
-            service.run(&ordered, &stop, &AtomicBool::new(false));
-        });
-        Run { fake, board, orders, stop, thread: Some(thread), config, folder }
-    }
-
-    fn program(&self, cgroup: &str, pages: u64, hot: fn(u64, u64) -> bool) {
-        let mut world = self.fake.world.lock().unwrap();
-        let pid = 100 + world.attaches as u32 + world.programs.len() as u32;
-        // As the kernel places them: fast memory first.
-        let free = self.fake.fast_pages.saturating_sub(world.fast_pages());
-        let fast = (0..pages).map(|p| p < free).collect();
-        let program = Program { pid, pages, hot, fast, fault: None, refusal: None };
-        world.programs.insert(cgroup.to_owned(), program);
-    }
-
-    fn world<T>(&self, f: impl FnOnce(&mut World) -> T) -> T {
-        f(&mut self.fake.world.lock().unwrap())
-    }
-
-    fn ask(&self, request: Request) -> Result<serde_json::Value, String> {
-        let (answer, answered) = mpsc::channel();
-        self.orders.send(Order { request, answer }).unwrap();
-        answered.recv_timeout(Duration::from_secs(60)).unwrap()
-    }
-
-    fn reload(&self, groups: &str) -> Result<serde_json::Value, String> {
-        std::fs::write(&self.config, text(self.folder.path(), groups)).unwrap();
-        self.ask(Request::Reload {})
-    }
-
-    /// Waits until the status is as wanted.
-    #[track_caller]
-    fn until(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
-        let begin = Instant::now();
-        loop {
-            let status = self.board.status();
-            if wanted(&status) {
-                return status;
-            }
-            assert!(begin.elapsed() < Duration::from_secs(90), "never {what}: {status:#?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn end(mut self) -> (Fake, Arc<tempfile::TempDir>) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().unwrap().join().unwrap();
-        (self.fake.clone(), Arc::clone(&self.folder))
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(|t| t.join());
-    }
-}
-
-/// Periods of milliseconds: by the default bandwidth a huge page would take several.
-fn text(folder: &Path, groups: &str) -> String {
-    format!(
-        "[daemon]\nperiod_ms = {}\nbandwidth = 0\ndiscover_ms = 50\nmax_groups = 4\nstate = \"{}\"\n\
-         [sharing]\nfast = \"100%\"\nevery_ms = 50\nmax_loss = 1.0\n{groups}",
-        PERIOD.as_millis(),
-        folder.join("state").display()
-    )
-}
-
-fn group<'a>(status: &'a Status, name: &str) -> Option<&'a GroupStatus> {
-    status.groups.iter().find(|g| g.name == name)
-}
+use terrace_daemon::status::{GroupStatus, Status};
 
 const LOW: fn(u64, u64) -> bool = |_, page| page < 8;
 const HIGH: fn(u64, u64) -> bool = |_, page| page >= 24;
@@ -422,7 +95,7 @@ fn a_reload_changes_policies_and_shares_and_forgets_nothing() {
     let b = group(&status, "b").unwrap();
     assert!(b.scans > before / 2 && b.restored_scans > 0, "{b:?}");
 
-    // A configuration with a fault is refused, and all goes on.
+    // A faulty configuration is refused, and all goes on.
     let error = run.reload("[[groups]]\nname = \"x\"\n").unwrap_err();
     assert!(error.contains("terraced.toml:"), "{error}");
     let status = run.until("refused", |s| s.failed_reloads == 1);
@@ -509,7 +182,7 @@ fn fast_memory_follows_benefit_and_never_passes_the_total() {
     let sharing = status.sharing.as_ref().unwrap();
     assert_eq!(sharing.total_bytes, 32 * HUGE);
     assert!(group(&status, "all:/busy").unwrap().loss == Some(0.0));
-    // The other way round, once that is what they do.
+    // The other way round, once that is their behaviour.
     run.world(|w| {
         w.programs.get_mut("/idle").unwrap().hot = |_, page| page < 28;
         w.programs.get_mut("/busy").unwrap().hot = |_, page| page < 2;
@@ -606,12 +279,12 @@ fn nodes_that_change_begin_groups_anew_and_nothing_is_forgotten() {
     assert_eq!(run.world(|w| w.attaches), attaches + 2);
 }
 
-/// A policy in a process of its own decides; where that dies, its fallback does, and both are said.
+/// An external policy decides; where its process dies, its fallback does, and both are reported.
 #[test]
 fn a_policy_in_its_own_process_decides_and_its_fallback_where_it_does_not() {
     use std::os::unix::fs::PermissionsExt;
 
-    // As Python would be started; it answers with no moves, and dies after some periods.
+    // As Python would be started; it answers without moves, and dies after some periods.
     let folder = tempfile::tempdir().unwrap();
     let (python, file) = (folder.path().join("python"), folder.path().join("own.py"));
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../external/src/policy/program.py");
@@ -632,7 +305,7 @@ fn a_policy_in_its_own_process_decides_and_its_fallback_where_it_does_not() {
     run.program("/a", 32, HIGH);
     let decides = |g: &GroupStatus| g.applied == "own";
     run.until("decided", |s| group(s, "a").is_some_and(decides));
-    // It gave up: the fallback brings the hot pages up, as it would have without it.
+    // It was given up: the fallback promotes the hot pages.
     let gave_up = |g: &GroupStatus| g.external.as_ref().is_some_and(|e| e.state == "given_up");
     let fell_back = |g: &GroupStatus| gave_up(g) && g.applied == "lru" && g.hit_ratio == 1.0;
     let status = run.until("taken over", |s| group(s, "a").is_some_and(fell_back));
