@@ -7,7 +7,7 @@ use crate::status::{GroupStatus, Status};
 use crate::throttle::ThrottleReason;
 use std::fmt::Write as _;
 
-/// How policies of one's own fare.
+/// Decisions of external policies.
 fn external(out: &mut Exposition, groups: &[GroupStatus]) {
     let own = || groups.iter().filter_map(|g| Some((g, g.external.as_ref()?)));
     out.family(
@@ -46,7 +46,23 @@ fn external(out: &mut Exposition, groups: &[GroupStatus]) {
 /// The text of a scrape.
 pub fn render(status: &Status) -> String {
     let mut out = Exposition::default();
-    let m = &status.machine;
+    let groups = &status.groups;
+    daemon(&mut out, status);
+    machine(&mut out, status);
+    for (name, kind, help, get) in GROUP_VALUES {
+        out.family(name, kind, help);
+        for g in groups {
+            out.sample(name, &labels(g), get(g));
+        }
+    }
+    migration(&mut out, groups);
+    memory(&mut out, groups);
+    estimates(&mut out, groups);
+    out.text
+}
+
+/// Metrics of terraced itself.
+fn daemon(out: &mut Exposition, status: &Status) {
     out.one("terrace_info", "gauge", "Version of terraced.", &[("version", &status.version)], 1.0);
     out.plain("terrace_uptime_seconds", "gauge", "Time since the start.", status.uptime_s);
     out.plain(
@@ -91,6 +107,11 @@ pub fn render(status: &Status) -> String {
         "Control groups that the last search left out, at least: there are too many.",
         status.unvisited_groups as f64,
     );
+}
+
+/// Metrics of the machine's memory and its partitioning.
+fn machine(out: &mut Exposition, status: &Status) {
+    let m = &status.machine;
     out.family("terrace_memory_bytes", "gauge", "Memory of the machine by tier.");
     out.sample("terrace_memory_bytes", &[("tier", "fast")], m.fast_bytes as f64);
     out.sample("terrace_memory_bytes", &[("tier", "slow")], m.slow_bytes as f64);
@@ -135,90 +156,88 @@ pub fn render(status: &Status) -> String {
             s.largest_loss,
         );
     }
-    let groups = &status.groups;
-    type Get = fn(&GroupStatus) -> f64;
-    let simple: &[(&str, &str, &str, Get)] = &[
-        ("terrace_group_bytes", "gauge", "Tracked memory.", |g| g.bytes as f64),
-        ("terrace_group_fast_bytes", "gauge", "Tracked memory in fast memory.", |g| {
-            g.fast_bytes as f64
-        }),
-        ("terrace_group_granted_bytes", "gauge", "Fast memory that it may use.", |g| {
-            g.granted_bytes as f64
-        }),
-        (
-            "terrace_group_hit_ratio",
-            "gauge",
-            "Accessed pages in fast memory over accessed pages, last period.",
-            |g| g.hit_ratio,
-        ),
-        (
-            "terrace_group_accessed_ratio",
-            "gauge",
-            "Accessed pages over all pages, last period.",
-            |g| g.accessed_ratio,
-        ),
-        (
-            "terrace_group_stability",
-            "gauge",
-            "Pages that stayed where they were over all pages.",
-            |g| g.stability,
-        ),
-        (
-            "terrace_group_accessed_pages_total",
-            "counter",
-            "Accessed pages, summed over periods.",
-            |g| g.accessed_pages as f64,
-        ),
-        ("terrace_group_hit_pages_total", "counter", "Of them, in fast memory.", |g| {
-            g.hit_pages as f64
-        }),
-        ("terrace_group_scans_total", "counter", "Periods that were seen.", |g| g.scans as f64),
-        ("terrace_group_lost_periods_total", "counter", "Periods that were lost.", |g| {
-            g.lost_periods as f64
-        }),
-        ("terrace_group_processes", "gauge", "Processes with tracked memory.", |g| {
-            g.process_count as f64
-        }),
-        ("terrace_group_thrashed_pages_total", "counter", "Pages moved to and fro.", |g| {
-            g.throttle.thrashed_pages as f64
-        }),
-        ("terrace_group_pauses_total", "counter", "Pauses because moves did not pay.", |g| {
-            g.throttle.pauses as f64
-        }),
-        ("terrace_group_paused", "gauge", "1 while moves are paused.", |g| {
-            f64::from(u8::from(g.throttle.pause_left > 0))
-        }),
-        ("terrace_group_operations_total", "counter", "Calls that moved pages.", |g| {
-            g.operations as f64
-        }),
-        ("terrace_group_move_seconds_total", "counter", "Time in calls that move pages.", |g| {
-            seconds(g.move_ns)
-        }),
-        ("terrace_group_longest_move_seconds", "gauge", "The longest of them.", |g| {
-            seconds(g.longest_move_ns)
-        }),
-        (
-            "terrace_group_freed_fast_bytes",
-            "gauge",
-            "Its memory that is in slow memory, so that others may use as much fast memory.",
-            |g| g.freed_fast_bytes as f64,
-        ),
-        (
-            "terrace_group_no_room_bytes",
-            "gauge",
-            "Memory that was to be promoted and found no room.",
-            |g| g.no_room_bytes as f64,
-        ),
-        ("terrace_group_metadata_bytes", "gauge", "Memory that its history takes.", |g| {
-            g.metadata_bytes as f64
-        }),
-    ];
-    for (name, kind, help, get) in simple {
-        out.family(name, kind, help);
-        for g in groups {
-            out.sample(name, &labels(g), get(g));
-        }
-    }
+}
+
+/// Reads a value of a group.
+type Get = fn(&GroupStatus) -> f64;
+
+/// Metrics with one value for each group: name, type, help, value.
+const GROUP_VALUES: &[(&str, &str, &str, Get)] = &[
+    ("terrace_group_bytes", "gauge", "Tracked memory.", |g| g.bytes as f64),
+    ("terrace_group_fast_bytes", "gauge", "Tracked memory in fast memory.", |g| {
+        g.fast_bytes as f64
+    }),
+    ("terrace_group_granted_bytes", "gauge", "Fast memory that it may use.", |g| {
+        g.granted_bytes as f64
+    }),
+    (
+        "terrace_group_hit_ratio",
+        "gauge",
+        "Accessed pages in fast memory over accessed pages, last period.",
+        |g| g.hit_ratio,
+    ),
+    ("terrace_group_accessed_ratio", "gauge", "Accessed pages over all pages, last period.", |g| {
+        g.accessed_ratio
+    }),
+    (
+        "terrace_group_stability",
+        "gauge",
+        "Pages that stayed where they were over all pages.",
+        |g| g.stability,
+    ),
+    (
+        "terrace_group_accessed_pages_total",
+        "counter",
+        "Accessed pages, summed over periods.",
+        |g| g.accessed_pages as f64,
+    ),
+    ("terrace_group_hit_pages_total", "counter", "Of them, in fast memory.", |g| {
+        g.hit_pages as f64
+    }),
+    ("terrace_group_scans_total", "counter", "Periods that were seen.", |g| g.scans as f64),
+    ("terrace_group_lost_periods_total", "counter", "Periods that were lost.", |g| {
+        g.lost_periods as f64
+    }),
+    ("terrace_group_processes", "gauge", "Processes with tracked memory.", |g| {
+        g.process_count as f64
+    }),
+    ("terrace_group_thrashed_pages_total", "counter", "Pages moved to and fro.", |g| {
+        g.throttle.thrashed_pages as f64
+    }),
+    ("terrace_group_pauses_total", "counter", "Pauses because moves did not pay.", |g| {
+        g.throttle.pauses as f64
+    }),
+    ("terrace_group_paused", "gauge", "1 while moves are paused.", |g| {
+        f64::from(u8::from(g.throttle.pause_left > 0))
+    }),
+    ("terrace_group_operations_total", "counter", "Calls that moved pages.", |g| {
+        g.operations as f64
+    }),
+    ("terrace_group_move_seconds_total", "counter", "Time in calls that move pages.", |g| {
+        seconds(g.move_ns)
+    }),
+    ("terrace_group_longest_move_seconds", "gauge", "The longest of them.", |g| {
+        seconds(g.longest_move_ns)
+    }),
+    (
+        "terrace_group_freed_fast_bytes",
+        "gauge",
+        "Its memory that is in slow memory, so that others may use as much fast memory.",
+        |g| g.freed_fast_bytes as f64,
+    ),
+    (
+        "terrace_group_no_room_bytes",
+        "gauge",
+        "Memory that was to be promoted and found no room.",
+        |g| g.no_room_bytes as f64,
+    ),
+    ("terrace_group_metadata_bytes", "gauge", "Memory that its history takes.", |g| {
+        g.metadata_bytes as f64
+    }),
+];
+
+/// Metrics of moves, by direction and by reason.
+fn migration(out: &mut Exposition, groups: &[GroupStatus]) {
     out.family("terrace_group_moved_pages_total", "counter", "Pages moved.");
     for g in groups {
         out.sample(
@@ -259,7 +278,7 @@ pub fn render(status: &Status) -> String {
             }
         }
     }
-    external(&mut out, groups);
+    external(out, groups);
     out.family(
         "terrace_group_bound_periods_total",
         "counter",
@@ -274,6 +293,10 @@ pub fn render(status: &Status) -> String {
             );
         }
     }
+}
+
+/// Metrics of the groups' memory, by tier, use, reason and node.
+fn memory(out: &mut Exposition, groups: &[GroupStatus]) {
     out.family("terrace_group_heat_bytes", "gauge", "Tracked memory by tier and use.");
     for g in groups {
         for (tier, heat) in [("fast", g.fast), ("slow", g.slow)] {
@@ -325,6 +348,10 @@ pub fn render(status: &Status) -> String {
             );
         }
     }
+}
+
+/// Metrics of processor time and of estimates.
+fn estimates(out: &mut Exposition, groups: &[GroupStatus]) {
     out.family(
         "terrace_group_cpu_seconds_total",
         "counter",
@@ -347,7 +374,11 @@ pub fn render(status: &Status) -> String {
             out.sample("terrace_group_slowdown", &labels(g), e.value);
         }
     });
-    out.family("terrace_group_slowdown_error", "gauge", "By how much that may be off.");
+    out.family(
+        "terrace_group_slowdown_error",
+        "gauge",
+        "By how much that may be off.",
+    );
     groups.iter().for_each(|g| {
         if let Some(e) = g.slowdown {
             out.sample("terrace_group_slowdown_error", &labels(g), e.error);
@@ -359,7 +390,6 @@ pub fn render(status: &Status) -> String {
             out.sample("terrace_group_loss", &labels(g), loss);
         }
     });
-    out.text
 }
 
 fn seconds(ns: u64) -> f64 {
@@ -414,7 +444,7 @@ mod tests {
     use crate::status::{Estimate, FailureCount, SharingStatus, UntrackedBytes};
     use std::collections::BTreeSet;
 
-    /// Every name that can be exposed is.
+    /// A status in which every metric is present.
     fn full() -> Status {
         let mut group =
             GroupStatus { name: "a\"b\\c\n".into(), policy: "amp".into(), ..Default::default() };
@@ -430,7 +460,7 @@ mod tests {
         status
     }
 
-    /// The format as its specification has it: comment lines, then samples of that family.
+    /// Checks the format of the specification: comment lines, then samples of that family.
     fn names(text: &str) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         let mut family = String::new();
