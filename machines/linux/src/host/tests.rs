@@ -1,8 +1,11 @@
-//! Opening a host, on folders that look like one.
+//! Tests of opening a host, on folders that look like one.
 
 use super::*;
+use crate::conflicts::Intent;
+use crate::roots::Roots;
 use crate::testing::{clean_host, put};
 use std::fs;
+use terrace_core::page::PageSize;
 
 fn options(roots: &Roots) -> HostOptions {
     let intent = Intent { huge: true, base: false, cgroups: true };
@@ -61,7 +64,8 @@ fn a_host_of_one_tier_is_observed_and_keeps_its_settings() {
     assert!(refusal(Host::open(options(&roots))).contains("of one tier"));
     let observing = HostOptions { observe_only: true, ..options(&roots) };
     let mut host = Host::open(observing).unwrap();
-    // What keeps everybody from DAMON is off for as long as this lasts, and nothing else.
+    // Parts of the kernel that prevent the use of DAMON are off for as long as this lasts, and no
+    // others.
     let stat = roots.damon_module("damon_stat");
     assert_eq!((get(&stat), get(&roots.lru_gen())), ("N".into(), "0x0007\n".into()));
     let app = Source::Cgroup("app".into());
@@ -92,7 +96,7 @@ fn a_dry_run_changes_no_setting_and_its_end_does() {
     host.close().unwrap();
     assert_eq!(get(&roots.lru_gen()), "0x0007");
 
-    // What keeps others from DAMON has to be off: said, not changed.
+    // Parts of the kernel that prevent the use of DAMON must be off: reported, not changed.
     put(keep.path(), "sys/module/damon_stat/parameters/enabled", "Y\n");
     let message = refusal(Host::open(dry()));
     assert!(message.contains("damon_stat runs") && message.contains("echo N"), "{message}");
@@ -112,7 +116,8 @@ fn nodes_that_come_and_go_are_followed() {
     let change = host.follow_nodes().unwrap().unwrap();
     assert!(change.contains("slow [1, 2], before [0] and [1]"), "{change}");
     assert_eq!(host.follow_nodes().unwrap(), None);
-    // All slow memory goes: groups are refused, not the run; and taken again as it is back.
+    // All slow memory is removed: groups are refused, not the run; and accepted again once it is
+    // back.
     put(keep.path(), "sys/devices/system/node/has_memory", "0\n");
     assert!(host.follow_nodes().unwrap().is_some());
     let Err(error) = host.attach(vec![app()]) else { panic!("attached") };
@@ -121,7 +126,7 @@ fn nodes_that_come_and_go_are_followed() {
     assert!(host.follow_nodes().unwrap().is_some());
     assert_eq!(host.attach(vec![app()]).unwrap().len(), 1);
 
-    // Of nodes that were named, those that are there.
+    // Of the given nodes, those that exist.
     let nodes = Some((vec![0], vec![1, 2]));
     put(keep.path(), "sys/devices/system/node/has_memory", "0-2\n");
     drop(host);

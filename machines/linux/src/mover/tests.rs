@@ -1,187 +1,16 @@
-//! The mover over a kernel that behaves as `do_pages_move` does.
+//! Tests of the mover with a kernel that behaves as `do_pages_move` does.
+
+mod kernel;
 
 use super::batches::ATTEMPTS;
 use super::*;
+use kernel::{EXCHANGE, Fake, Later, World};
 use proptest::prelude::*;
 use std::io;
 use std::sync::Mutex;
 use terrace_core::plan::{Exchange, Failure};
 
 const HUGE: u64 = 2 << 20;
-/// Stands for a node in calls that exchange.
-const EXCHANGE: u32 = 99;
-
-/// A kernel of two nodes, 0 fast and 1 slow, that behaves as do_pages_move does.
-#[derive(Default)]
-struct World {
-    place: BTreeMap<u64, i32>,
-    /// Pages whose move fails inside the call, which ends the call early.
-    stuck: Vec<u64>,
-    /// Pages that are refused with this errno in their status.
-    refused: BTreeMap<u64, i32>,
-    /// Pages that are said to be moved and are not.
-    liars: Vec<u64>,
-    room_bytes: BTreeMap<u32, u64>,
-    call_error: Option<i32>,
-    allowed: Option<Vec<u32>>,
-    gone: bool,
-    /// Whether pages can be exchanged; pairs with a refused page cannot.
-    exchanges: bool,
-    now: Duration,
-    per_page: Duration,
-    calls: Vec<(u32, Vec<u64>)>,
-    /// By so much free memory is below the watermark that room is counted from.
-    deficit_bytes: u64,
-    /// Others take at once what a page leaves free.
-    thief: bool,
-    /// What happens after so many calls.
-    later: Option<(usize, Later)>,
-}
-
-/// Something that happens in the middle of a plan.
-enum Later {
-    /// The run is to stop.
-    Stop(Arc<AtomicBool>),
-    /// The process ends and another gets its identifier.
-    Reused,
-    /// Its cpuset is changed to these nodes.
-    Cpuset(Vec<u32>),
-}
-
-impl World {
-    fn called(&mut self, node: u32, addresses: Vec<u64>) {
-        self.calls.push((node, addresses));
-        match &self.later {
-            Some((after, Later::Stop(stop))) if self.calls.len() >= *after => {
-                stop.store(true, Ordering::Relaxed);
-            }
-            Some((after, Later::Cpuset(nodes))) if self.calls.len() >= *after => {
-                self.allowed = Some(nodes.clone());
-            }
-            _ => {}
-        }
-    }
-
-    fn is_reused(&self) -> bool {
-        matches!(self.later, Some((after, Later::Reused)) if self.calls.len() >= after)
-    }
-
-    fn room(&mut self, node: u32) -> &mut u64 {
-        self.room_bytes.entry(node).or_insert(u64::MAX)
-    }
-}
-
-#[derive(Clone, Default)]
-struct Fake(Arc<Mutex<World>>);
-
-impl PageKernel for Fake {
-    fn locate(&mut self, _: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()> {
-        let world = self.0.lock().unwrap();
-        for (a, s) in addresses.iter().zip(status) {
-            *s = world.place.get(a).copied().unwrap_or(-libc::ENOENT);
-        }
-        Ok(())
-    }
-
-    fn migrate(
-        &mut self,
-        _: u32,
-        addresses: &[u64],
-        node: u32,
-        status: &mut [i32],
-    ) -> io::Result<u64> {
-        let mut world = self.0.lock().unwrap();
-        world.called(node, addresses.to_vec());
-        let time = world.per_page * addresses.len() as u32;
-        world.now += time;
-        if let Some(errno) = world.call_error {
-            return Err(io::Error::from_raw_os_error(errno));
-        }
-        // Pages gather until one is refused, then they are moved together.
-        let mut begin = 0;
-        for i in 0..=addresses.len() {
-            let refused = addresses.get(i).and_then(|a| world.refused.get(a).copied());
-            if i < addresses.len() && refused.is_none() {
-                continue;
-            }
-            let mut failed = 0;
-            for a in &addresses[begin..i] {
-                if world.stuck.contains(a) {
-                    failed += 1;
-                } else if !world.liars.contains(a) {
-                    if *world.room(node) < HUGE {
-                        // The first page without memory ends the call.
-                        return Err(io::Error::from_raw_os_error(libc::ENOMEM));
-                    }
-                    let left = world.place.insert(*a, node as i32);
-                    let room = world.room(node);
-                    *room = room.saturating_sub(HUGE);
-                    if let Some(left) = left.filter(|_| !world.thief) {
-                        let room = world.room(left as u32);
-                        *room = room.saturating_add(HUGE);
-                    }
-                }
-            }
-            if failed > 0 {
-                return Ok(failed + (addresses.len() - i) as u64);
-            }
-            status[begin..i].fill(node as i32);
-            if let Some(errno) = refused {
-                status[i] = -errno;
-            }
-            begin = i + 1;
-        }
-        Ok(0)
-    }
-
-    fn exchanges(&self) -> bool {
-        self.0.lock().unwrap().exchanges
-    }
-
-    fn exchange(&mut self, _: u32, a: &[u64], b: &[u64], status: &mut [i32]) -> io::Result<()> {
-        let mut world = self.0.lock().unwrap();
-        let world = &mut *world;
-        world.called(EXCHANGE, [a, b].concat());
-        world.now += world.per_page * (2 * a.len()) as u32;
-        if let Some(errno) = world.call_error {
-            return Err(io::Error::from_raw_os_error(errno));
-        }
-        for ((a, b), status) in a.iter().zip(b).zip(status) {
-            let refused = world.refused.get(a).or(world.refused.get(b));
-            *status = refused.map_or(0, |errno| -errno);
-            if refused.is_none() && !world.stuck.contains(a) && !world.liars.contains(b) {
-                let of_a = world.place[a];
-                let of_b = world.place.insert(*b, of_a).unwrap();
-                world.place.insert(*a, of_b);
-            }
-        }
-        Ok(())
-    }
-
-    fn room_bytes(&mut self, node: u32) -> u64 {
-        let world = self.0.lock().unwrap();
-        let room = world.room_bytes.get(&node).copied().unwrap_or(u64::MAX);
-        room.saturating_sub(world.deficit_bytes)
-    }
-
-    fn allowed_nodes(&mut self, _: u32) -> Option<Vec<u32>> {
-        self.0.lock().unwrap().allowed.clone()
-    }
-
-    fn alive(&mut self, pid: u32) -> Option<Process> {
-        let world = self.0.lock().unwrap();
-        let start_ticks = if world.is_reused() { 2 } else { 1 };
-        (!world.gone).then_some(Process { pid, start_ticks })
-    }
-
-    fn now(&mut self) -> Duration {
-        self.0.lock().unwrap().now
-    }
-
-    fn sleep(&mut self, time: Duration) {
-        self.0.lock().unwrap().now += time;
-    }
-}
 
 /// A mover of huge pages over this world, for process 7.
 fn mover(world: World, total: Duration) -> (PageMover, Arc<Mutex<World>>, Costs) {
@@ -241,7 +70,7 @@ fn without_room_each_page_that_comes_up_goes_with_one_that_goes_down() {
     let world = World { place: placed(0..6, 10..14), room_bytes, ..World::default() };
     let (mut mover, world, _) = mover(world, Duration::from_secs(1));
     mover.batch_sizer = BatchSizer::new(Duration::from_millis(20), 2, 2);
-    // Two more go down than come up: those go first.
+    // Two more demotions than promotions: those go first.
     let plan =
         Plan { promotions: vec![range(10, 4)], demotions: vec![range(0, 6)], ..Plan::default() };
     let outcome = mover.apply(&plan).unwrap();
@@ -275,7 +104,7 @@ fn a_promotion_that_finds_no_room_gets_the_place_of_a_victim() {
 
 #[test]
 fn victims_stay_where_there_is_room_and_where_no_page_comes() {
-    // Pages 10 and 11 fit; pages 20 and 21 are not there at all.
+    // Pages 10 and 11 fit; pages 20 and 21 do not exist.
     for (promotions, room, promoted) in [(range(10, 2), 9, 2), (range(20, 2), 0, 0)] {
         let room_bytes = [(0, room * HUGE)].into();
         let world = World { place: placed(0..4, 10..12), room_bytes, ..World::default() };
@@ -338,7 +167,7 @@ fn what_a_page_leaves_is_room_for_another_on_a_node_below_its_watermark() {
         world.place.iter().filter(|(_, n)| **n == 0).map(|(a, _)| a / HUGE).collect()
     };
     assert_eq!(fast, [10, 11, 12, 13]);
-    // What nothing left room for still finds none.
+    // A promotion without room still finds none.
     let more = Plan { promotions: vec![range(0, 1)], ..Plan::default() };
     let outcome = mover.apply(&more).unwrap();
     assert_eq!(failures(&outcome), [(0, 1, Direction::Promotion, FailureReason::NoRoom)]);
@@ -358,7 +187,7 @@ fn a_run_that_is_to_stop_makes_no_further_call() {
     let exchanges = vec![Exchange { up: range(14, 4), down: range(0, 4) }];
     let plan = Plan { promotions: vec![range(10, 4)], exchanges, ..Plan::default() };
     let outcome = mover.apply(&plan).unwrap();
-    // The first pair has gone both ways.
+    // The first pair was exchanged.
     assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (1, 1));
     let rest: u64 = failures(&outcome).iter().map(|f| f.1).sum();
     assert_eq!(rest, 3 + 3 + 4);
@@ -458,7 +287,7 @@ fn a_page_that_fails_does_not_stop_those_the_kernel_did_not_come_to() {
     };
     let (mut mover, world, _) = mover(world, Duration::from_secs(1));
     let plan = Plan { promotions: vec![range(0, 2)], ..Plan::default() };
-    // Page 0 ends the first call before page 1 is told: page 1 gets its own status later.
+    // Page 0 ends the first call before page 1 has a status: page 1 gets its own status later.
     let outcome = mover.apply(&plan).unwrap();
     assert_eq!(failures(&outcome)[0].1, 2);
     assert!(world.lock().unwrap().calls.len() <= ATTEMPTS);
@@ -517,8 +346,8 @@ fn pairs_trade_places_where_the_kernel_can_and_move_where_it_refuses() {
     };
     let outcome = mover.apply(&plan).unwrap();
     assert_eq!(outcome.exchanged_pairs, 3);
-    // The fourth pair went as two moves, of which that up was refused, too; its partner is
-    // down, as it would be on a stock kernel.
+    // The fourth pair became two moves, of which the promotion was refused, too; its partner is
+    // demoted, as on a stock kernel.
     assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (3, 4));
     assert_eq!(failures(&outcome).len(), 1);
     let world = world.lock().unwrap();
@@ -596,7 +425,8 @@ fn no_page_is_on_its_way_when_a_period_ends() {
 #[test]
 fn in_every_period_there_is_time_for_moves_however_short_it_is() {
     let ms = Duration::from_millis;
-    // The shortest that an experiment and a group may have, and one in which calls are as long as asked.
+    // The shortest period of an experiment and of a group, and one in which calls are as long as
+    // configured.
     for (period_ms, stall_ms) in [(50, 6), (100, 12), (1000, 20)] {
         let options = MoverOptions::in_period(ms(period_ms), 0.5, ms(20));
         assert_eq!(options.stall.as_millis(), stall_ms);
@@ -670,7 +500,7 @@ proptest! {
             promotions: ups.iter().map(|&p| range(p, 1)).collect(),
             demotions: downs.iter().map(|&p| range(p, 1)).collect(),
             exchanges,
-            // Without a size, one operation takes what there is.
+            // Without a size, an operation is unlimited.
             operation_sizes: (region > 0)
                 .then(|| OperationSize::both_ways(SpaceId(7), region * HUGE))
                 .into_iter()
@@ -694,12 +524,12 @@ proptest! {
             down
         );
         prop_assert!(outcome.victim_pages <= victims.len() as u64);
-        // What is said to have moved is what lies elsewhere now.
+        // Pages reported as moved are in the other tier now.
         let after = &world.lock().unwrap().place.clone();
         let went = |to: i32| before.iter().filter(|(a, n)| **n != to && after[*a] == to).count();
         prop_assert_eq!(went(0) as u64, outcome.promoted_pages);
         prop_assert_eq!(went(1) as u64, outcome.demoted_pages);
-        // No call leaves a region, and no operation moves nothing.
+        // No call leaves a region, and no operation is empty.
         let calls = &world.lock().unwrap().calls;
         let region_of = |address: &u64| address.checked_div(region * HUGE);
         for (node, pages) in calls {

@@ -1,46 +1,35 @@
-//! The truth of tracker and mover on a real kernel with two memory tiers, as root: everything here
-//! is ignored unless asked for, and meant for the virtual machine of the lab:
+//! Tracker and mover on a real kernel with two memory tiers, as root. All tests here are ignored by
+//! default and meant for the virtual machine of the lab:
 //!
 //! ```text
 //! cargo test -p terrace-linux --test in_guest --no-run   # prints the path of the binary
 //! boot --program BINARY BINARY --ignored --test-threads=1 --nocapture
 //! ```
 //!
-//! The programs that are watched are this binary itself, started with the name of an entry below.
+//! The tracked programs are this binary itself, started with the name of an entry below.
 
-use std::collections::BTreeSet;
+mod support;
+
 use std::fs;
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use support::*;
 
 use terrace_core::interfaces::{Mover, Observation, Tracker};
-use terrace_core::page::{GroupPages, PageSize, SpaceId, VirtualRange};
+use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Exchange, FailureReason, Plan};
 use terrace_core::scan::Scan;
 use terrace_linux::conflicts::Intent;
 use terrace_linux::group_layout::LayoutReader;
-use terrace_linux::guard::GuardCommand;
 use terrace_linux::journal::Journal;
-use terrace_linux::mover::PageMover;
 use terrace_linux::process::bytes_per_node;
 use terrace_linux::roots::Roots;
-use terrace_linux::tracker::GroupTracker;
 use terrace_linux::{GroupSpec, Host, HostOptions, Source, guard_main};
-
-const HUGE: u64 = PageSize::Huge.bytes();
-const BASE: u64 = PageSize::Base.bytes();
-const PERIOD_MS: u64 = 1000;
-
-fn entry(name: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--ignored", "--nocapture"]);
-    command
-}
 
 #[test]
 #[ignore = "the guard process of the other tests"]
@@ -51,13 +40,13 @@ fn guard_process() {
     {
         let failed = guard_main(Path::new(journal), run);
         assert!(failed.is_empty(), "{failed:?}");
-        // Nobody listens any more to what the test harness would say.
+        // The test harness's output is not read any more.
         std::process::exit(0);
     }
 }
 
-/// A program that touches the pages that it is told to, over and over, and nothing else.
-/// Commands, a line each: `hot FIRST COUNT STEP`, `grow BYTES`, `check`, `quit`.
+/// A program that touches the given pages over and over, and no others. Commands, a line each: `hot
+/// FIRST COUNT STEP`, `grow BYTES`, `check`, `quit`.
 #[test]
 #[ignore = "the program that the other tests watch"]
 fn hotcold_process() {
@@ -152,181 +141,6 @@ impl Block {
     }
 }
 
-/// A running [`hotcold_process`].
-struct HotCold {
-    child: Child,
-    input: ChildStdin,
-    output: std::io::Lines<BufReader<ChildStdout>>,
-    page: u64,
-    /// Address of its first page.
-    start: u64,
-}
-
-impl HotCold {
-    fn start(megabytes: u64, page: PageSize) -> Self {
-        Self::start_in(megabytes, page, None)
-    }
-
-    fn start_in(megabytes: u64, page: PageSize, cgroup: Option<&Path>) -> Self {
-        let mut program = Self::spawn(entry("hotcold_process"), megabytes, page, cgroup);
-        program.start = program.answer_at();
-        program
-    }
-
-    fn spawn(mut command: Command, megabytes: u64, page: PageSize, cgroup: Option<&Path>) -> Self {
-        command.env("HOTCOLD_MB", megabytes.to_string());
-        command.env("HOTCOLD_PAGE", page.bytes().to_string());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        if let Some(cgroup) = cgroup {
-            fs::write(cgroup.join("cgroup.procs"), child.id().to_string()).unwrap();
-        }
-        let input = child.stdin.take().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap()).lines();
-        HotCold { child, input, output, page: page.bytes(), start: 0 }
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    fn answer(&mut self, starts: &[&str]) -> String {
-        let mut lines = self.output.by_ref().map_while(Result::ok);
-        lines.find(|l| starts.iter().any(|s| l.starts_with(s))).expect("an answer")
-    }
-
-    fn answer_at(&mut self) -> u64 {
-        let line = self.answer(&["at "]);
-        line.split(' ').nth(1).unwrap().parse().unwrap()
-    }
-
-    fn hot(&mut self, first: u64, count: u64, step: u64) -> BTreeSet<u64> {
-        writeln!(self.input, "hot {first} {count} {step}").unwrap();
-        self.answer(&["done"]);
-        (0..count).map(|n| first + n * step).collect()
-    }
-
-    fn grow(&mut self, bytes: u64) -> u64 {
-        writeln!(self.input, "grow {bytes}").unwrap();
-        self.answer_at()
-    }
-
-    fn is_intact(&mut self) -> bool {
-        writeln!(self.input, "check").unwrap();
-        self.answer(&["intact", "DAMAGED"]) == "intact"
-    }
-
-    fn space(&self) -> SpaceId {
-        SpaceId(self.pid())
-    }
-
-    /// Indices of these pages of the program in a scan.
-    fn index(&self, scan: &Scan, page: u64) -> Option<usize> {
-        scan.layout.index(self.space(), self.start + page * self.page)
-    }
-
-    /// Which of its first `pages` pages a scan says were accessed.
-    fn accessed(&self, scan: &Scan, pages: u64) -> BTreeSet<u64> {
-        let seen = |page: &u64| self.index(scan, *page).is_some_and(|i| scan.accessed.get(i));
-        (0..pages).filter(seen).collect()
-    }
-
-    fn tracked(&self, scan: &Scan, pages: u64) -> u64 {
-        (0..pages).filter(|p| self.index(scan, *p).is_some()).count() as u64
-    }
-
-    fn range(&self, first: u64, pages: u64) -> VirtualRange {
-        let start = self.start + first * self.page;
-        VirtualRange { space: self.space(), start, size_bytes: pages * self.page }
-    }
-}
-
-impl Drop for HotCold {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn options(page_size: PageSize) -> HostOptions {
-    let program = std::env::current_exe().unwrap();
-    let arguments = ["--exact", "guard_process", "--ignored", "--nocapture"];
-    let pages = match page_size {
-        PageSize::Huge => GroupPages::Huge,
-        PageSize::Base => GroupPages::Base,
-    };
-    let mut options = HostOptions::new(Intent::of([pages]));
-    // For kernels without sockets, which the guard's start needs.
-    options.guard = std::env::var_os("TERRACE_NO_GUARD")
-        .is_none()
-        .then(|| GuardCommand { program, arguments: arguments.map(Into::into).to_vec() });
-    options.fix_conflicts = true;
-    options
-}
-
-fn spec(program: &HotCold, page_size: PageSize) -> GroupSpec {
-    GroupSpec::new("test", Source::Pids(vec![program.pid()]), page_size, PERIOD_MS)
-}
-
-/// Applies a plan again and again until time no longer runs out: an emulated machine is slow.
-/// Gives the pages promoted and demoted, those that lay there already included.
-fn apply(mover: &mut PageMover, plan: &Plan) -> (u64, u64) {
-    for _ in 0..100 {
-        let outcome = mover.apply(plan).unwrap();
-        if outcome.failures.is_empty() {
-            return (outcome.promoted_pages, outcome.demoted_pages);
-        }
-        let late = outcome.failures.iter().all(|f| f.reason == FailureReason::OutOfTime);
-        assert!(late, "{outcome:?}");
-    }
-    panic!("moves do not come to an end");
-}
-
-fn next_scan(tracker: &mut GroupTracker) -> Scan {
-    loop {
-        match tracker.observe().unwrap() {
-            Observation::Period(scan) => return scan,
-            Observation::Lost { periods, reason } => println!("lost {periods}: {reason}"),
-            Observation::Ended => panic!("the group ended"),
-        }
-    }
-}
-
-/// Settings that the daemon may touch, as they are now.
-fn host_state() -> Vec<(String, String)> {
-    let roots = Roots::default();
-    let mut files: Vec<PathBuf> =
-        vec![roots.lru_gen(), roots.numa_balancing(), roots.demotion(), roots.huge_pages()];
-    files.push(roots.kdamonds().join("nr_kdamonds"));
-    // Absent on 6.12, on by default on 7.3.
-    files.push(roots.sys.join("module/damon_stat/parameters/enabled"));
-    files.push(roots.cgroup().join("cgroup.subtree_control"));
-    let mut state: Vec<(String, String)> = files
-        .iter()
-        .map(|f| (f.display().to_string(), fs::read_to_string(f).unwrap_or_default()))
-        .collect();
-    for folder in [roots.tracing().join("instances"), roots.kdamonds(), roots.cgroup()] {
-        let mut names: Vec<String> = fs::read_dir(&folder)
-            .unwrap()
-            .flatten()
-            .filter(|e| e.path().is_dir())
-            .map(|e| e.file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        state.push((folder.display().to_string(), names.join(" ")));
-    }
-    state.push(("journal".into(), Journal::path(&roots.run).exists().to_string()));
-    state
-}
-
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !done() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{what} did not come");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn sees_exactly_the_hot_pages(page_size: PageSize, megabytes: u64) {
     // For measuring: without flushing, or with more memory.
     let flush = std::env::var_os("TERRACE_NO_FLUSH").is_none();
@@ -408,8 +222,8 @@ fn pages_go_where_the_plan_says_and_their_data_stays() {
     assert_eq!(on_slow() - slow_before, 40, "numa_maps agrees");
     let scan = next_scan(&mut group.tracker);
     assert_eq!(fast_pages(&scan), (40..64).collect::<Vec<_>>());
-    // Moving a page neither uses it nor hides that it is used, once a period has passed that it
-    // did not begin in.
+    // Moving a page does not count as an access, nor does it hide one, once a period has passed
+    // that it did not begin in.
     let scan = if scan.lost_periods > 0 { next_scan(&mut group.tracker) } else { scan };
     assert_eq!(program.accessed(&scan, 64), hot);
 
@@ -463,7 +277,7 @@ fn pages_trade_places_where_the_kernel_lets_them_and_their_data_stays() {
             }
         }
         assert_eq!(left, 0);
-        // Those that are in a lock's or an LRU cache's way go as two moves.
+        // Pairs blocked by a lock or an LRU cache become two moves.
         println!("{} of {half} pairs traded places by {}", traded, group.mover.name());
         assert!(if trades { traded >= half / 2 } else { traded == 0 });
         next_scan(&mut group.tracker);
@@ -655,7 +469,7 @@ fn shared_pages_of_a_forked_child_are_counted_once() {
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
 }
 
-/// A run that tracks and moves to and fro until it is killed.
+/// A run that tracks and moves pages back and forth until it is killed.
 #[test]
 #[ignore = "the run that the test below kills"]
 fn victim_process() {
@@ -699,7 +513,7 @@ fn a_run_killed_at_any_moment_leaves_program_and_host_as_they_were() {
         // Held until the end, or the victim could not write any more.
         let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines();
         if moment % 2 == 0 {
-            // After the first scan, in the midst of moving; else at any moment of the start.
+            // After the first scan, while pages are moved; else at any moment of the start.
             assert!(lines.by_ref().map_while(Result::ok).any(|l| l == "tracking"));
         }
         std::thread::sleep(Duration::from_millis(random % 700));
