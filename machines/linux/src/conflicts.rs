@@ -1,5 +1,5 @@
-//! What stands in the way on this host: found at the start, said in one line each with what to
-//! do about it.
+//! Conflicts on this host: settings and programs that spoil tracking or migration, found at the
+//! start, each reported in one line with its remedy.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,15 +15,15 @@ use crate::roots::{DAMON_MODULES, Roots};
 use crate::session::{Session, SessionError};
 use crate::tiers::Topology;
 
-/// How bad a conflict is.
+/// Severity of a conflict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Severity {
-    /// Nothing works.
+    /// Tracking or migration is impossible.
     Fatal,
-    /// Results would be wrong or the kernel would fight; this change removes it, and the run may
-    /// make it and take it back.
+    /// Results would be wrong, or the kernel would move pages too. This change removes the
+    /// conflict; the run may make it and restore it.
     Fixable(Fix),
-    /// Good to know.
+    /// For information.
     Warning,
 }
 
@@ -51,28 +51,28 @@ impl Fix {
     }
 }
 
-/// Something on this host that stands in the way.
+/// A conflict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// Its name, for tests and machines.
+    /// Its name, for tests and programs.
     pub name: &'static str,
     /// How bad it is.
     pub severity: Severity,
-    /// What was found and what was expected.
+    /// What was got and what was expected.
     pub found: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
 impl Conflict {
-    /// Whether nothing can be tracked as long as it is there: a dry run is refused for it, and
-    /// starts with what only spoils results.
+    /// Whether nothing can be tracked as long as it exists: a dry run is refused for it, and starts
+    /// with conflicts that only spoil results.
     pub fn prevents_tracking(&self) -> bool {
         ["damon_module", "tracefs_unmounted"].contains(&self.name)
     }
 
-    /// Whether it matters to whoever tracks and moves nothing. What clears accessed bits beside
-    /// DAMON matters too, but not so much that a host should be changed for it.
+    /// Whether it concerns a run that tracks and moves nothing. Other programs that clear accessed
+    /// bits concern it too, but not enough to change a host.
     pub fn concerns_tracking(&self) -> bool {
         const OTHERS: [&str; 8] = [
             "one_tier",
@@ -94,7 +94,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// What a run means to do, as far as conflicts hang on it.
+/// The intended use of the host, as far as conflicts depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Intent {
     /// Some group is tracked in huge pages.
@@ -107,7 +107,7 @@ pub struct Intent {
 
 impl Intent {
     /// An intent to track control groups in these pages. Ranges are tracked whatever maps them: no
-    /// setting of huge pages is in the way.
+    /// setting of huge pages conflicts.
     pub fn of(groups: impl IntoIterator<Item = GroupPages>) -> Self {
         let mut intent = Intent { huge: false, base: false, cgroups: true };
         for pages in groups {
@@ -127,8 +127,8 @@ pub fn may_move_shared(roots: &Roots) -> bool {
     process::capabilities(roots, "self").ok().flatten().is_some_and(|c| c >> CAP_SYS_NICE & 1 != 0)
 }
 
-/// The rights of this process: to be asked before anything else, so that a run without them is
-/// told so and not that some file could not be opened.
+/// Missing rights of this process: checked first, so that a run without them gets this error and
+/// not that some file could not be opened.
 pub fn privileges(roots: &Roots) -> Result<Vec<Conflict>, FileError> {
     let Some(mask) = process::capabilities(roots, "self")? else { return Ok(Vec::new()) };
     let lacks = |bit: u32| mask >> bit & 1 == 0;
@@ -154,7 +154,7 @@ pub fn privileges(roots: &Roots) -> Result<Vec<Conflict>, FileError> {
     Ok(found)
 }
 
-/// Everything that stands in the way of this intent.
+/// All conflicts with this intent.
 pub fn find(
     roots: &Roots,
     topology: &Topology,
@@ -185,6 +185,18 @@ pub fn find(
             "boot a newer kernel, such as Debian's 6.12".to_owned(),
         );
     }
+    damon_users(roots, &mut found)?;
+    trace_files(roots, &mut found);
+    control_groups(roots, intent, &mut found)?;
+    settings(roots, intent, &mut found)?;
+    Ok(found)
+}
+
+/// Kernels without DAMON, and other users of it.
+fn damon_users(roots: &Roots, found: &mut Vec<Conflict>) -> Result<(), FileError> {
+    let mut add = |name, severity, message: String, remedy: String| {
+        found.push(Conflict { name, severity, found: message, remedy });
+    };
     let nr_kdamonds = roots.kdamonds().join("nr_kdamonds");
     match damon::threads(roots)? {
         None => add(
@@ -208,7 +220,8 @@ pub fn find(
             continue;
         }
         let remedy = format!("echo N > {}", path.display());
-        // Kernels begin with it on, for nobody's sake; the others somebody has turned on.
+        // Kernels have this module on by default, without a user; the others were turned on by
+        // someone.
         let severity = match module {
             "damon_stat" => Severity::Fixable(Fix::Set { path, value: "N" }),
             _ => Severity::Fatal,
@@ -216,6 +229,14 @@ pub fn find(
         let message = format!("{module} runs and keeps other users from DAMON, expected it off");
         add("damon_module", severity, message, remedy);
     }
+    Ok(())
+}
+
+/// Kernels without the trace files of DAMON's records.
+fn trace_files(roots: &Roots, found: &mut Vec<Conflict>) {
+    let mut add = |name, severity, message: String, remedy: String| {
+        found.push(Conflict { name, severity, found: message, remedy });
+    };
     let tracing = roots.tracing();
     if !tracing.exists() {
         add(
@@ -239,6 +260,17 @@ pub fn find(
             "boot a kernel with DAMON and tracepoints, such as Debian's 6.12".to_owned(),
         );
     }
+}
+
+/// Hosts without control groups of version 2, or without their memory controller.
+fn control_groups(
+    roots: &Roots,
+    intent: Intent,
+    found: &mut Vec<Conflict>,
+) -> Result<(), FileError> {
+    let mut add = |name, severity, message: String, remedy: String| {
+        found.push(Conflict { name, severity, found: message, remedy });
+    };
     let controllers = roots.cgroup().join("cgroup.controllers");
     match files::read(&controllers)? {
         None if intent.cgroups => add(
@@ -260,11 +292,10 @@ pub fn find(
         ),
         _ => {}
     }
-    settings(roots, intent, &mut found)?;
-    Ok(found)
+    Ok(())
 }
 
-/// Of these, what stands in the way when the Terrace kernel's scan reads accessed bits: it needs
+/// Of these, the conflicts that remain when the Terrace kernel's scan reads accessed bits: it needs
 /// neither DAMON nor tracing, and has the bits that reclaim clears.
 pub(crate) fn of_scans(mut found: Vec<Conflict>) -> Vec<Conflict> {
     const OTHERS: [&str; 7] = [
@@ -280,7 +311,7 @@ pub(crate) fn of_scans(mut found: Vec<Conflict>) -> Vec<Conflict> {
     found
 }
 
-/// Kernel settings that spoil results or fight.
+/// Kernel settings that spoil results or move pages too.
 fn settings(roots: &Roots, intent: Intent, found: &mut Vec<Conflict>) -> Result<(), FileError> {
     let mut fixable = |name, path: PathBuf, value: &'static str, message: &str| {
         found.push(Conflict {
@@ -348,9 +379,9 @@ fn settings(roots: &Roots, intent: Intent, found: &mut Vec<Conflict>) -> Result<
 /// Whether the kernel has the `PAGEMAP_SCAN` ioctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PagemapScan {
-    /// It has.
+    /// The kernel has it.
     Present,
-    /// It is older.
+    /// The kernel is older.
     Missing,
 }
 

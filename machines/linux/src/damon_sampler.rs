@@ -24,7 +24,7 @@ use crate::trace::TraceInstance;
 /// The longest sleep between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(200);
 
-/// How often it is checked which processors are online.
+/// Interval of checks for processors that are online.
 const CPU_CHECK: Duration = Duration::from_millis(100);
 
 /// One of DAMON's kernel threads.
@@ -34,11 +34,11 @@ pub(crate) struct DamonSampler {
     sampling: Sampling,
     number: usize,
     kdamond: Kdamond,
-    /// Before the session in this order, so that its files are closed when the session removes it.
+    /// Declared before the session, so that its files are closed when the session removes it.
     trace: Option<TraceInstance>,
     collector: Option<Collector>,
     layout: Option<Layout>,
-    /// The kernel thread was turned on, or that was tried.
+    /// The kernel thread was turned on, or an attempt was made.
     is_on: bool,
     records: Vec<Record>,
     /// Processor time of kernel threads that have ended.
@@ -47,7 +47,7 @@ pub(crate) struct DamonSampler {
 }
 
 impl DamonSampler {
-    /// With the kernel thread of this number, which is ready.
+    /// Uses the kernel thread of this number, which is ready.
     pub(crate) fn new(
         roots: &Roots,
         session: Arc<Session>,
@@ -80,7 +80,7 @@ impl DamonSampler {
         self.turn_on(regions)
     }
 
-    /// Nothing is written to threads that somebody else has taken.
+    /// Does not write to threads that another program has taken.
     fn check_ours(&self) -> Result<(), StepError> {
         if self.session.has_kdamonds()? { Ok(()) } else { Err(StepError::DamonTaken) }
     }
@@ -96,19 +96,19 @@ impl DamonSampler {
         trace.reserve(regions.count())?;
         let (interval, samples) = (self.sampling.interval(), self.sampling.samples());
         self.kdamond.configure(&regions.targets, regions.region_bytes, interval, samples)?;
-        // What the thread reported as it was turned off is of no whole period.
+        // Records written as the thread was turned off belong to no whole period.
         self.records.clear();
         trace.drain(&mut self.records)?;
         self.is_on = true;
         let pid = self.kdamond.on()?;
-        // In time: the first record comes a period later.
+        // Early enough: the first record comes a period later.
         trace.follow(pid)?;
         let period_ns = self.period.as_nanos() as u64;
         self.collector = Some(Collector::new(regions, pid, period_ns, samples));
         Ok(())
     }
 
-    /// Goes on with the same layout and another interval.
+    /// Continues with the same layout and another interval.
     fn resample(&mut self) -> Result<(), StepError> {
         let (Some(collector), Some(layout)) = (self.collector.take(), self.layout.take()) else {
             return Ok(());
@@ -129,7 +129,7 @@ impl DamonSampler {
         begun
     }
 
-    /// A trace instance; one that cannot be opened does not stay.
+    /// Opens a trace instance; one that cannot be opened is removed.
     fn open_trace(&self, online: &[u32]) -> Result<TraceInstance, StepError> {
         let name = format!("terrace-{}-{}", std::process::id(), self.number);
         let path = self.session.make_trace_instance(&name)?;
@@ -150,8 +150,7 @@ impl Sampler for DamonSampler {
     fn start(&mut self, layout: &Layout) -> Result<(), StepError> {
         self.stop()?;
         self.check_ours()?;
-        // The thread may be on since an attempt that failed, of this sampler or of the one before
-        // it in this place.
+        // The thread may be on since a failed attempt, of this sampler or of the one before it.
         self.kdamond.off()?;
         let begun = self.begin(layout);
         if begun.is_err()
@@ -173,7 +172,7 @@ impl Sampler for DamonSampler {
             return Ok(Waited::Stopped);
         };
         let expected = collector.expected();
-        // Reading and clearing bits takes time of its own, more on an emulated machine.
+        // Reading and clearing bits takes extra time, more on an emulated machine.
         let work = Duration::from_micros(200).saturating_mul(expected as u32);
         let due = since + period;
         let deadline = due + period / 2 + work + Duration::from_secs(2);
@@ -183,22 +182,7 @@ impl Sampler for DamonSampler {
         let mut next_check = since;
         loop {
             self.records.clear();
-            let mut drained = trace.drain(&mut self.records)?;
-            if Instant::now() >= next_check {
-                next_check = Instant::now() + CPU_CHECK;
-                if trace.follow_cpus(&numa::online_cpus(&self.roots)?)? {
-                    // Those that came may hold records already.
-                    missed |= drained.missed;
-                    drained = trace.drain(&mut self.records)?;
-                }
-            }
-            missed |= drained.missed;
-            if drained.malformed {
-                tracing::warn!(
-                    group = self.number,
-                    "a page of the trace buffer was not understood"
-                );
-            }
+            missed |= drain(trace, &mut self.records, &self.roots, &mut next_check, self.number)?;
             for record in &self.records {
                 match collector.take(record) {
                     Some(PeriodEnd::Complete(accesses)) => {
@@ -231,31 +215,16 @@ impl Sampler for DamonSampler {
             let now = Instant::now();
             let over = now > due && !self.kdamond.runs_as(collector.pid())?;
             if over || now > deadline {
-                let told = collector.told();
                 let waited = now - since;
                 let periods = (waited.as_secs_f64() / period.as_secs_f64()).round().max(1.0) as u32;
-                let reason = match () {
-                    () if over => {
-                        "DAMON stopped: the group's processes ended, or somebody turned it off"
-                            .to_owned()
-                    }
-                    () if collector.foreign() > 0 => format!(
-                        "{} of DAMON's records were about other regions than it was given",
-                        collector.foreign()
-                    ),
-                    () => format!(
-                        "{told} of {expected} records came within {} ms{}",
-                        waited.as_millis(),
-                        if missed { "; others were overwritten" } else { "" }
-                    ),
-                };
-                // A thread that tells of other regions has to be set up anew.
+                let reason = why_lost(collector, over, waited, missed);
+                // A thread that reports other regions has to be set up again.
                 let is_over = over || collector.foreign() > 0;
                 let _ = collector.give_up();
                 return Ok(Waited::Lost { periods, reason, is_over });
             }
             if collector.told() > 0 {
-                // Records come in a burst: give it time instead of waking for each.
+                // Records come in a burst: wait a little instead of waking for each.
                 std::thread::sleep(Duration::from_millis(2));
             } else if now < due {
                 trace.wait(slice.min(due - now));
@@ -269,7 +238,7 @@ impl Sampler for DamonSampler {
         self.sampling.interval()
     }
 
-    /// Until the kernel thread has cleared all accessed bits and sleeps.
+    /// Waits until the kernel thread has cleared all accessed bits and sleeps.
     fn settle(&mut self) {
         let Some(collector) = &self.collector else { return };
         let begin = Instant::now();
@@ -289,7 +258,7 @@ impl Sampler for DamonSampler {
             self.ended_ns += process::cpu_ns(&self.roots, collector.pid()).unwrap_or(0);
         }
         if self.is_on {
-            // A thread in this place that is somebody else's by now stays as it is.
+            // A thread that another program has taken is not changed.
             if self.session.has_kdamonds()? {
                 self.kdamond.off()?;
             }
@@ -312,7 +281,7 @@ impl Drop for DamonSampler {
         if let Err(error) = self.stop() {
             tracing::error!(%error, "DAMON was not turned off");
         }
-        // Its files are closed by this; the next group with this kernel thread makes it anew.
+        // Closes its files; the next group with this kernel thread makes another instance.
         if let Some(trace) = self.trace.take() {
             let path = trace.path().to_owned();
             drop(trace);
@@ -320,6 +289,51 @@ impl Drop for DamonSampler {
                 tracing::warn!(%error, "the trace instance stays until the end");
             }
         }
+    }
+}
+
+/// Reads the records that have arrived, from all processors that are online; returns whether
+/// others were overwritten.
+fn drain(
+    trace: &mut TraceInstance,
+    records: &mut Vec<Record>,
+    roots: &Roots,
+    next_check: &mut Instant,
+    group: usize,
+) -> Result<bool, StepError> {
+    let mut drained = trace.drain(records)?;
+    let mut missed = drained.missed;
+    if Instant::now() >= *next_check {
+        *next_check = Instant::now() + CPU_CHECK;
+        if trace.follow_cpus(&numa::online_cpus(roots)?)? {
+            // The instances that were opened may have records already.
+            drained = trace.drain(records)?;
+            missed |= drained.missed;
+        }
+    }
+    if drained.malformed {
+        tracing::warn!(group, "a page of the trace buffer was not understood");
+    }
+    Ok(missed)
+}
+
+/// Why the records of a period are missing, in words.
+fn why_lost(collector: &Collector, over: bool, waited: Duration, missed: bool) -> String {
+    if over {
+        "DAMON stopped: the group's processes ended, or somebody turned it off".to_owned()
+    } else if collector.foreign() > 0 {
+        format!(
+            "{} of DAMON's records were about other regions than it was given",
+            collector.foreign()
+        )
+    } else {
+        format!(
+            "{} of {} records came within {} ms{}",
+            collector.told(),
+            collector.expected(),
+            waited.as_millis(),
+            if missed { "; others were overwritten" } else { "" }
+        )
     }
 }
 
@@ -430,7 +444,7 @@ mod tests {
                 assert_eq!(state(&roots), "off", "step {at}, error {errno}");
                 assert_eq!(instances(&roots).len(), 0, "step {at}, error {errno}");
             }
-            // Where stopping fails the thread stays on, and the next in its place turns it off.
+            // If stopping fails the thread stays on, and the next sampler turns it off.
             for at in 0..stopping {
                 let mut sampler = new();
                 sampler.start(&layout()).unwrap();
@@ -480,7 +494,7 @@ mod tests {
         session.take_kdamonds(2).unwrap();
         let mut sampler = DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD, Samples::One);
         sampler.start(&layout()).unwrap();
-        // Another thread in the same place: it is noticed, and not turned off.
+        // Another thread with the same number: detected, and not turned off.
         put_number("1\n");
         put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/0/pid", "99\n");
         match sampler.wait(Instant::now() - 2 * PERIOD, &mut || false).unwrap() {
@@ -514,11 +528,11 @@ mod tests {
             };
         put_period(keep.path(), &instance, 0, 1_000_000_000);
         complete(&mut sampler);
-        // The kernel thread is on the processor that has just come.
+        // The kernel thread runs on the processor that has just come online.
         put(keep.path(), "sys/devices/system/cpu/online", "0-1\n");
         put_period(keep.path(), &instance, 1, 2_000_000_000);
         complete(&mut sampler);
-        // The first goes.
+        // The first processor goes offline.
         put(keep.path(), "sys/devices/system/cpu/online", "1\n");
         sampler.stop().unwrap();
         sampler.start(&layout()).unwrap();
