@@ -14,10 +14,7 @@ use terrace_results::{HardwareRow, PeriodRow, RunRow};
 use crate::file::GroupSpec;
 use crate::heat::{self, Heat};
 use crate::rows::Rows;
-use crate::run::Run;
-
-/// Called after every period with the group's number and its row: progress.
-pub type Progress<'a> = dyn FnMut(usize, &PeriodRow) + 'a;
+use crate::run::{Event, Events, Run};
 
 /// Collects one run: rows, heat map, recording.
 pub(crate) struct Collector<'a> {
@@ -26,7 +23,7 @@ pub(crate) struct Collector<'a> {
     groups: Vec<Member>,
     tables: &'a mut dyn Rows,
     recording: PeriodWriter<PartialFile>,
-    progress: &'a mut Progress<'a>,
+    events: &'a mut dyn Events,
 }
 
 struct Member {
@@ -46,13 +43,14 @@ struct Member {
 }
 
 impl<'a> Collector<'a> {
-    /// Collects a run of these groups into these tables and into the run's recording.
+    /// Collects a run of these groups into these tables and into the run's recording; `events` gets
+    /// an event after every period.
     pub fn new(
         run: &Run<'_>,
         kernel: &str,
         rows: Vec<RunRow>,
         tables: &'a mut dyn Rows,
-        progress: &'a mut Progress<'a>,
+        events: &'a mut dyn Events,
     ) -> Result<Self, RecordingError> {
         let experiment = &run.experiment;
         let group = |g: &GroupSpec| GroupHeader {
@@ -95,7 +93,7 @@ impl<'a> Collector<'a> {
             groups,
             tables,
             recording,
-            progress,
+            events,
         })
     }
 
@@ -181,7 +179,12 @@ impl Observer for Collector<'_> {
         let row = row(self.period_us, member, report);
         member.lost = 0;
         member.add(report, &row, row.period >= self.warm_up_periods);
-        (self.progress)(report.group, &row);
+        self.events.event(Event::Period {
+            period: row.period,
+            group: &row.group,
+            hit_ratio: row.hit_ratio,
+            applied: &row.applied,
+        });
         let PeriodReport { group, scan, budget, decision, outcome, .. } = report;
         self.recording.period(*group, scan, budget, decision, outcome).map_err(told)?;
         self.tables.period(row).map_err(told)

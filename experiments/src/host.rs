@@ -1,14 +1,15 @@
-//! Runs on this host's own tiers: starts the workloads, each in a control group of its own,
-//! tracks and moves their pages, and leaves the host as it was.
+//! Runs on this host's own tiers: starts the workloads, each in a control group of its own, tracks
+//! and moves their pages, and restores the host's settings.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use terrace_core::interfaces::{Mover as _, Tracker as _};
 use terrace_core::page::{GroupPages, PageSize};
 use terrace_core::policy::Allocation;
@@ -21,10 +22,10 @@ use terrace_linux::roots::Roots;
 use terrace_linux::sampling::Samples;
 use terrace_linux::tiers::Topology;
 use terrace_linux::{
-    GroupSpec as Attach, GuardCommand, Host, HostError, HostOptions, Source, signals,
+    AttachedGroup, GroupSpec as Attach, GuardCommand, Host, HostError, HostOptions, Source, signals,
 };
 use terrace_recorder::nodes::{Mark, mark};
-use terrace_results::{PeriodRow, RunRow};
+use terrace_results::RunRow;
 use terrace_workloads::kinds::{self, LiveContext, LiveProgram, LiveWorkload, WorkloadResult};
 use terrace_workloads::session::{MemoryPolicy, Session, SessionOptions};
 
@@ -40,23 +41,23 @@ use crate::run::{Event, Events, Request, Run, write_whole};
 use crate::victims::WithVictims;
 use terrace_core::{InputError, refuse};
 
-/// What the names of control groups that a run makes begin with.
+/// Prefix of the names of control groups that a run makes.
 const CGROUP_PREFIX: &str = "terrace-";
 
-/// Periods that programs go on beyond those of the experiment: setting up the tracker takes time
-/// after they have begun.
+/// Periods that programs run beyond those of the experiment: setting up the tracker takes time
+/// after they have started.
 const SLACK_PERIODS: u64 = 3;
-/// How much longer programs go on that a mark ends: periods of a busy guest whose clock counts
-/// instructions last longer than they should.
+/// Factor on the run time of programs that a mark ends: periods of a busy guest whose clock counts
+/// instructions last longer than their nominal length.
 const MARKED_TIMES: u64 = 20;
-/// And in which a tracker is set up under such a clock.
+/// Time to set up a tracker under such a clock.
 const MARKED_SLACK_MS: u64 = 60_000;
 
 /// A host in which programs are started.
 pub(crate) trait Place {
     /// Makes a control group that lasts as long as the run.
     fn make_cgroup(&self, name: &Path) -> Result<Cgroup, HostError>;
-    /// The tiers.
+    /// The tiers of the host.
     fn topology(&self) -> &Topology;
 }
 
@@ -80,16 +81,16 @@ impl Place for RivalHost {
     }
 }
 
-/// Pages that the kernel has migrated since it booted; nothing where it does not say.
+/// Pages that the kernel has migrated since it booted; `None` if it does not count them.
 fn migrated_pages() -> Option<u64> {
     KernelMoves::now(&Roots::default()).ok().map(|moves| moves.migrated)
 }
 
-/// What a group runs.
+/// The programs of a group.
 enum Work {
     /// Programs that the run starts and ends.
     Started(Box<LiveWorkload>),
-    /// Programs that run already and are left alone otherwise.
+    /// Programs that run already and are not changed.
     Running(Source),
 }
 
@@ -158,7 +159,7 @@ pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), InputError> {
         }
         if policy.needs_frames() {
             return Err(refuse!(
-                "group '{}': policy '{}' scans page frames, which only the simulated machine tells; \
+                "group '{}': policy '{}' scans page frames, which the simulated machine tells; \
                  use --machine sim, or granularity-4k",
                 group.name,
                 group.policy
@@ -281,17 +282,17 @@ pub(crate) fn options(run: &Run<'_>) -> HostOptions {
     }
 }
 
-/// Runs it and adds its rows to the tables.
-fn under_policies(
-    run: &Run<'_>,
-    tables: &mut dyn Rows,
-    events: &mut dyn Events,
-) -> anyhow::Result<Vec<RunRow>> {
-    let experiment = &run.experiment;
-    let stop = signals::stop_flag().context("catching signals")?;
-    let mut host = Host::open(HostOptions {
+/// Release of the running kernel; `None` if it is unknown.
+pub(crate) fn kernel_release() -> Option<String> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    Some(release.trim().to_owned()).filter(|release| !release.is_empty())
+}
+
+/// Opens the host, and fills fast memory if the experiment says so.
+fn open(run: &Run<'_>, stop: &Arc<AtomicBool>, events: &mut dyn Events) -> anyhow::Result<Host> {
+    let host = Host::open(HostOptions {
         guard: Some(GuardCommand::this_program(["guard"]).context("finding the guard")?),
-        stop: Some(stop.clone()),
+        stop: Some(Arc::clone(stop)),
         ..options(run)
     })
     .map_err(InputError::new)?;
@@ -301,13 +302,23 @@ fn under_policies(
             _ => conflict.to_string(),
         }));
     }
-
-    if experiment.machine.full {
-        host.leave_free(experiment.fast_bytes()).map_err(InputError::new)?;
+    if run.experiment.machine.full {
+        host.leave_free(run.experiment.fast_bytes()).map_err(InputError::new)?;
     }
-    let migrated = migrated_pages();
-    // Where the machine is emulated and its accesses are counted; nothing elsewhere.
-    mark(Mark::Period);
+    Ok(host)
+}
+
+/// The groups of a run, with their programs started and not yet begun.
+struct Started {
+    sessions: Vec<Option<Session>>,
+    attach: Vec<Attach>,
+    /// Names and processes, for counts of page tables.
+    counted: Vec<(String, Source)>,
+}
+
+/// Starts the programs of all groups.
+fn start_groups(run: &Run<'_>, host: &Host, events: &mut dyn Events) -> anyhow::Result<Started> {
+    let experiment = &run.experiment;
     let mut sessions = Vec::new();
     let mut attach = Vec::new();
     let mut counted = Vec::new();
@@ -316,7 +327,7 @@ fn under_policies(
         let inherited =
             tables.map(|policy| host.tables_of_children(&spec.name, policy)).transpose();
         let inherited = inherited.map_err(InputError::new)?;
-        let (session, source) = start(run, spec, &host, events)?;
+        let (session, source) = start(run, spec, host, events)?;
         drop(inherited);
         sessions.push(session);
         counted.push((spec.name.clone(), source.clone()));
@@ -326,12 +337,18 @@ fn under_policies(
         let samples = if by_range { Samples::Several } else { Samples::One };
         attach.push(Attach { tables, by_range, samples, ..group });
     }
-    let mut counts = TableCounts::new(&run.name, counted);
-    let attached = host.attach(attach).map_err(InputError::new)?;
+    Ok(Started { sessions, attach, counted })
+}
+
+/// Pairs attached groups with their policies; returns also the names of trackers and movers.
+fn with_policies(
+    experiment: &Experiment,
+    attached: Vec<AttachedGroup>,
+) -> anyhow::Result<(Vec<Group>, Vec<(&'static str, &'static str)>)> {
     let mut groups = Vec::new();
-    let mut means = Vec::new();
+    let mut mechanisms = Vec::new();
     for (spec, attached) in experiment.groups.iter().zip(attached) {
-        means.push((attached.tracker.name(), attached.mover.name()));
+        mechanisms.push((attached.tracker.name(), attached.mover.name()));
         groups.push(Group {
             name: spec.name.clone(),
             tracker: Box::new(attached.tracker),
@@ -341,27 +358,56 @@ fn under_policies(
             moved_pages: spec.moved_pages_per_period.unwrap_or(u64::MAX),
         });
     }
+    Ok((groups, mechanisms))
+}
+
+/// Ends the programs; returns their results, and their events and details by group.
+pub(crate) fn finish_sessions(
+    names: &[&str],
+    sessions: Vec<Option<Session>>,
+) -> anyhow::Result<(Vec<Option<WorkloadResult>>, BTreeMap<String, Value>)> {
+    let mut results: Vec<Option<WorkloadResult>> = Vec::new();
+    let mut details = BTreeMap::new();
+    for (name, session) in names.iter().zip(sessions) {
+        let events = session.as_ref().map(Session::events);
+        let result = session.map(Session::finish).transpose()?;
+        if let (Some(events), Some(result)) = (events, &result) {
+            let detail = json!({ "events": events, "results": result.details });
+            details.insert((*name).to_owned(), detail);
+        }
+        results.push(result);
+    }
+    Ok((results, details))
+}
+
+/// Runs it and adds its rows to the tables.
+fn under_policies(
+    run: &Run<'_>,
+    tables: &mut dyn Rows,
+    events: &mut dyn Events,
+) -> anyhow::Result<Vec<RunRow>> {
+    let experiment = &run.experiment;
+    let stop = signals::stop_flag().context("catching signals")?;
+    let mut host = open(run, &stop, events)?;
+    let migrated = migrated_pages();
+    // For emulated machines whose accesses are counted; no effect elsewhere.
+    mark(Mark::Period);
+    let Started { mut sessions, attach, counted } = start_groups(run, &host, events)?;
+    let mut counts = TableCounts::new(&run.name, counted);
+    let attached = host.attach(attach).map_err(InputError::new)?;
+    let (groups, mechanisms) = with_policies(experiment, attached)?;
     for session in sessions.iter_mut().flatten() {
         session.begin()?;
     }
 
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let kernel = kernel.trim();
-    let mut rows = run.rows((!kernel.is_empty()).then_some(kernel), false);
-    for (row, (tracker, mover)) in rows.iter_mut().zip(means) {
+    let kernel = kernel_release();
+    let mut rows = run.rows(kernel.as_deref(), false);
+    for (row, (tracker, mover)) in rows.iter_mut().zip(mechanisms) {
         row.tracker = Some(tracker.to_owned());
         row.mover = Some(mover.to_owned());
     }
     let names: Vec<_> = experiment.groups.iter().map(|g| g.name.as_str()).collect();
-    let mut progress = |group: usize, row: &PeriodRow| {
-        events.event(Event::Period {
-            period: row.period,
-            group: names[group],
-            hit_ratio: row.hit_ratio,
-            applied: &row.applied,
-        });
-    };
-    let mut collector = Collector::new(run, kernel, rows, tables, &mut progress)?;
+    let mut collector = Collector::new(run, kernel.as_deref().unwrap_or(""), rows, tables, events)?;
     let options =
         Options { cpu_clock: || Some(terrace_linux::costs::thread_cpu_ns()), ..Options::default() };
     let mut engine = Engine::new(groups, options);
@@ -373,7 +419,7 @@ fn under_policies(
         counts.count(&host);
         let marked = measured.between_periods(periods - 1, sessions.iter().flatten());
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
-        // All of them are asked, so that each notes when its program ended.
+        // `ended` is called for all, so that each notes when its program ended.
         let ended: Vec<_> = ended.collect();
         let all = !ended.is_empty() && ended.iter().all(|e| matches!(e, Ok(true)));
         died = marked.err().or_else(|| ended.into_iter().find_map(Result::err));
@@ -381,24 +427,15 @@ fn under_policies(
     })?;
     measured.end();
     let said = external::notes(&mut engine);
-    // The trackers must have gone before the host can be put back.
+    // The trackers must be dropped before the host's settings can be restored.
     drop(engine);
     if let Some(error) = died {
         return Err(error.into());
     }
     let samples = host.samples();
-    let mut results: Vec<Option<WorkloadResult>> = Vec::new();
-    let mut details = BTreeMap::new();
-    for (name, session) in names.iter().zip(sessions) {
-        let events = session.as_ref().map(Session::events);
-        let result = session.map(Session::finish).transpose()?;
-        if let (Some(events), Some(result)) = (events, &result) {
-            let of_host = samples.as_ref().map(|(_, counts)| counts);
-            let detail =
-                json!({ "events": events, "results": result.details, "host_samples": of_host });
-            details.insert(*name, detail);
-        }
-        results.push(result);
+    let (results, mut details) = finish_sessions(&names, sessions)?;
+    for detail in details.values_mut() {
+        detail["host_samples"] = json!(samples.as_ref().map(|(_, counts)| counts));
     }
     let migrated = migrated.zip(migrated_pages()).filter(|_| names.len() == 1);
     let migrated_bytes =
@@ -424,7 +461,7 @@ fn under_policies(
     Ok(rows)
 }
 
-/// Adds what a group's programs achieved.
+/// Adds the results of a group's programs.
 pub(crate) fn fill(row: &mut RunRow, result: &WorkloadResult) {
     row.operations = result.operations;
     row.operations_per_s = result.operations_per_s;
@@ -434,7 +471,7 @@ pub(crate) fn fill(row: &mut RunRow, result: &WorkloadResult) {
     row.checksum_ok = result.checksum_ok;
 }
 
-/// Starts a group's programs and says where its processes are found.
+/// Starts a group's programs; returns where its processes are found.
 pub(crate) fn start(
     run: &Run<'_>,
     spec: &GroupSpec,
@@ -465,7 +502,7 @@ pub(crate) fn start(
         cgroup: cgroup_folder,
         memory_policy,
         apart: run.request.apart,
-        // What came in huge pages would stay where it is.
+        // Memory allocated in huge pages would not be tracked.
         base_pages: spec.page_size == GroupPages::Base,
     };
     let session = Session::start(&workload, &options)?;

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use terrace_rack::config::RackConfig;
 use terrace_rack::experiment::{Experiment, Finished, Planned};
-use terrace_rack::outcome::{Histogram, NodeOutcome};
+use terrace_rack::outcome::{Histogram, NodeOutcome, Outcome, Sample};
 use terrace_rack::scheme::{Batch, REGISTRY};
 use terrace_rack::simulate::RunError;
 use terrace_results::{
@@ -23,7 +24,7 @@ pub fn read(file: &Path, full: bool, schemes: &[String]) -> Result<Experiment, I
     Ok(experiment)
 }
 
-/// What claims can be about.
+/// The measures of claims.
 const MEASURES: [&str; 17] = [
     "slowdown",
     "access_cost",
@@ -39,10 +40,11 @@ const MEASURES: [&str; 17] = [
     "page_fetch_ns",
     "page_move_ns",
     "misses_per_1000",
-    // Of a page fetch over a read from a pool, and of a buffer hit.
+    // Latency of a page fetch over that of a read from a pool, and of a buffer hit.
     "page_over_block",
     "buffer_hit_over_block",
-    // Of a page that moves alone, from request to local memory, over a read from a pool.
+    // Latency of a page that moves alone, from request to local memory, over that of a read from a
+    // pool.
     "page_move_over_block",
 ];
 
@@ -59,7 +61,7 @@ pub fn claims(experiment: &Experiment) -> Result<Vec<Claim>, InputError> {
     claims::read(&experiment.claims, &dimensions.into(), &MEASURES)
 }
 
-/// Checks the claims of an experiment against what was run.
+/// Checks the claims of an experiment against its runs.
 pub fn verdicts(experiment: &Experiment, runs: &[RackRunRow]) -> Result<Vec<Verdict>, InputError> {
     let over = |a: Option<f64>, b: Option<f64>| Some(a? / b?);
     let fact = |r: &RackRunRow| Fact {
@@ -97,7 +99,7 @@ pub fn verdicts(experiment: &Experiment, runs: &[RackRunRow]) -> Result<Vec<Verd
     Ok(claims(experiment)?.iter().map(|claim| claim.check(&facts)).collect())
 }
 
-/// Looks whether every workload can begin, and whether results can be written, before anything runs.
+/// Checks that every workload can start, and that results can be written, before anything runs.
 pub fn check(experiment: &Experiment, out: Option<&Path>) -> Result<(), InputError> {
     experiment.check().map_err(InputError::new)?;
     out.map_or(Ok(()), make_directory)
@@ -108,7 +110,7 @@ fn make_directory(directory: &Path) -> Result<(), InputError> {
         .map_err(|e| refuse!("{}: {e}; expected a directory for results", directory.display()))
 }
 
-/// Runs an experiment. What its configuration forbids is a refusal.
+/// Runs an experiment. An impossible configuration is an input error.
 pub fn run(
     experiment: &Experiment,
     threads: usize,
@@ -120,10 +122,10 @@ pub fn run(
     })
 }
 
-/// What the base of slowdowns is called in tables: all memory local.
+/// Name in tables of the base of slowdowns: all memory local.
 pub const LOCAL: &str = "local";
 
-/// What a run is called in tables.
+/// Name of a run in tables.
 pub fn scheme_name(planned: &Planned) -> &'static str {
     planned.scheme.map_or(LOCAL, |s| s.name)
 }
@@ -133,9 +135,9 @@ pub fn scheme_name(planned: &Planned) -> &'static str {
 pub struct Tables {
     /// A row for each node of each run.
     pub runs: Vec<RackRunRow>,
-    /// Their timelines.
+    /// Timelines of the nodes.
     pub samples: Vec<RackSampleRow>,
-    /// The switch's ports.
+    /// Ports of the switch.
     pub ports: Vec<RackPortRow>,
     /// Latencies.
     pub latencies: Vec<RackLatencyRow>,
@@ -153,144 +155,176 @@ fn mean_ns(ps: u64, count: u64) -> f64 {
     ns(ps) / count.max(1) as f64
 }
 
-/// Picoseconds that an instruction took.
+/// Mean time of an instruction, in ps.
 fn pace(node: &NodeOutcome) -> f64 {
     node.time as f64 / node.instructions.max(1) as f64
 }
 
-/// Makes tables of what was run.
+/// What the rows of a run have in common.
+struct RunOf<'a> {
+    experiment: &'a str,
+    variant: &'a str,
+    scheme: &'static str,
+    rack: RackConfig,
+    /// Whether pages migrate one by one.
+    moves_alone: bool,
+}
+
+/// Makes the tables of finished runs.
 pub fn tables(experiment: &Experiment, finished: &[Finished]) -> Tables {
     let mut tables = Tables::default();
     for run in finished {
-        let scheme = scheme_name(&run.planned);
-        let moves_alone = run.planned.scheme.is_some_and(|s| s.batch == Batch::Fixed(1));
-        let (rack, _, _) = experiment.rack_of(&run.planned);
-        let variant = &experiment.variants[run.planned.variant].name;
+        let of = RunOf {
+            experiment: &experiment.name,
+            variant: &experiment.variants[run.planned.variant].name,
+            scheme: scheme_name(&run.planned),
+            rack: experiment.rack_of(&run.planned).0,
+            moves_alone: run.planned.scheme.is_some_and(|s| s.batch == Batch::Fixed(1)),
+        };
         let base = &finished[run.planned.base].outcome;
         for (n, node) in run.outcome.nodes.iter().enumerate() {
-            let c = &node.counts;
-            let l = &c.remote_latency;
-            let part = |i: usize| mean_ns(l.sums[i], l.total.count());
-            let local = &base.nodes[n];
-            tables.runs.push(RackRunRow {
-                experiment: experiment.name.clone(),
-                variant: variant.clone(),
-                scheme: scheme.to_owned(),
-                node: n as u64,
-                workload: node.workload.clone(),
-                nodes: rack.nodes.into(),
-                pools: rack.pools.into(),
-                local_share: rack.local_share,
-                nic_gbit_per_s: rack.network.nic_gbit_per_s,
-                switch_gbit_per_s: rack.network.switch_gbit_per_s,
-                instructions: node.instructions,
-                time_ns: ns(node.time),
-                slowdown: pace(node) / pace(local),
-                access_ns: c.access_ns(),
-                access_cost: c.access_ns() / local.counts.access_ns(),
-                local_reads: c.local_reads,
-                migrated_reads: c.migrated_reads,
-                remote_reads: c.remote_reads,
-                buffer_reads: c.buffer_reads,
-                local_hit_ratio: (c.local_reads + c.buffer_reads) as f64 / c.reads().max(1) as f64,
-                local_writes: c.local_writes,
-                remote_writes: c.remote_writes,
-                local_ns: mean_ns(c.local_ps, c.local_reads),
-                remote_ns: mean_ns(c.remote_ps, c.remote_reads),
-                pool_read_ns: known_mean_ns(
-                    c.remote_ps - c.buffer_ps,
-                    c.remote_reads - c.buffer_reads,
-                ),
-                buffer_hit_ns: known_mean_ns(c.buffer_hit_ps, c.buffer_hits),
-                page_fetch_ns: known_mean_ns(node.controller.fetch_ps, node.controller.fetches),
-                page_move_ns: moves_alone
-                    .then(|| known_mean_ns(c.page_move_ps, c.pages_in))
-                    .flatten(),
-                misses_per_1000: c.reads() as f64 * 1000.0 / node.instructions.max(1) as f64,
-                remote_nic_ns: part(1),
-                remote_switch_ns: part(2),
-                remote_queue_ns: part(3),
-                remote_dram_ns: part(4),
-                pages_in: c.pages_in,
-                pages_out: c.pages_out,
-                batches: c.migrations,
-                stall_ns: ns(c.stall_ps),
-                pages_fetched: node.controller.pages,
-                pending: node.controller.pending,
-                npm: node.npm.into(),
-                score: node.score.into(),
-                hot_count: node.threshold.map(|t| t.count.into()),
-                hot_per_us: node.threshold.map(|t| t.frequency_per_us),
-                trainings: node.controller.trainings,
-                block_queue_max: node.queues_max.0 as u64,
-                pending_max: node.queues_max.1 as u64,
-            });
-            tables.samples.extend(node.samples.iter().map(|s| RackSampleRow {
-                variant: variant.clone(),
-                scheme: scheme.to_owned(),
-                node: n as u64,
-                workload: node.workload.clone(),
-                from_ns: ns(s.from),
-                to_ns: ns(s.to),
-                instructions: s.instructions,
-                local_reads: s.local_reads,
-                migrated_reads: s.migrated_reads,
-                remote_reads: s.remote_reads,
-                buffer_reads: s.buffer_reads,
-                pages_in: s.pages_in,
-                pages_out: s.pages_out,
-                misses: s.misses,
-                nic_bytes: s.nic_bytes,
-                block_queue: s.block_queue,
-                pending: s.pending,
-                buffered: s.buffered,
-                npm: s.npm,
-                score: s.score as f64,
-            }));
-            let parts: [(&str, &Histogram); 6] = [
-                ("local", &c.local_latency),
-                ("remote", &l.total),
-                ("nic", &l.nic),
-                ("switch", &l.switch),
-                ("queue", &l.queue),
-                ("dram", &l.dram),
-            ];
-            for (part, histogram) in parts {
-                tables.latencies.extend(histogram.bins().map(|(from_ns, reads)| RackLatencyRow {
-                    variant: variant.clone(),
-                    scheme: scheme.to_owned(),
-                    node: n as u64,
-                    workload: node.workload.clone(),
-                    part: part.to_owned(),
-                    from_ns,
-                    reads,
-                }));
-            }
+            tables.runs.push(run_row(&of, n, node, &base.nodes[n]));
+            tables.samples.extend(node.samples.iter().map(|s| sample_row(&of, n, node, s)));
+            tables.latencies.extend(latency_rows(&of, n, node));
         }
-        let nodes = run.outcome.nodes.len();
-        let time = run.outcome.time.max(1) as f64;
-        tables.ports.extend(run.outcome.links.iter().enumerate().map(|(port, link)| RackPortRow {
-            variant: variant.clone(),
-            scheme: scheme.to_owned(),
-            workload: run.outcome.nodes[0].workload.clone(),
-            port: match port.checked_sub(nodes) {
-                None => format!("node {port}"),
-                Some(pool) => format!("pool {pool}"),
-            },
-            up_utilisation: link.up.busy as f64 / time,
-            down_utilisation: link.down.busy as f64 / time,
-            in_utilisation: link.in_busy as f64 / time,
-            up_bytes: link.up.bytes,
-            down_bytes: link.down.bytes,
-            down_page_bytes: link.down.page_bytes,
-            up_packets: link.up.packets,
-            down_packets: link.down.packets,
-            nic_bytes_max: link.up.waiting_bytes_max,
-            output_bytes_max: link.down.waiting_bytes_max,
-            buffer_bytes_max: link.down.buffer_bytes_max,
-        }));
+        let ports = 0..run.outcome.links.len();
+        tables.ports.extend(ports.map(|port| port_row(&of, port, &run.outcome)));
     }
     tables
+}
+
+/// The row of a node; `local` is the same node with all memory local.
+fn run_row(of: &RunOf<'_>, n: usize, node: &NodeOutcome, local: &NodeOutcome) -> RackRunRow {
+    let c = &node.counts;
+    let l = &c.remote_latency;
+    let part = |i: usize| mean_ns(l.sums[i], l.total.count());
+    RackRunRow {
+        experiment: of.experiment.to_owned(),
+        variant: of.variant.to_owned(),
+        scheme: of.scheme.to_owned(),
+        node: n as u64,
+        workload: node.workload.clone(),
+        nodes: of.rack.nodes.into(),
+        pools: of.rack.pools.into(),
+        local_share: of.rack.local_share,
+        nic_gbit_per_s: of.rack.network.nic_gbit_per_s,
+        switch_gbit_per_s: of.rack.network.switch_gbit_per_s,
+        instructions: node.instructions,
+        time_ns: ns(node.time),
+        slowdown: pace(node) / pace(local),
+        access_ns: c.access_ns(),
+        access_cost: c.access_ns() / local.counts.access_ns(),
+        local_reads: c.local_reads,
+        migrated_reads: c.migrated_reads,
+        remote_reads: c.remote_reads,
+        buffer_reads: c.buffer_reads,
+        local_hit_ratio: (c.local_reads + c.buffer_reads) as f64 / c.reads().max(1) as f64,
+        local_writes: c.local_writes,
+        remote_writes: c.remote_writes,
+        local_ns: mean_ns(c.local_ps, c.local_reads),
+        remote_ns: mean_ns(c.remote_ps, c.remote_reads),
+        pool_read_ns: known_mean_ns(c.remote_ps - c.buffer_ps, c.remote_reads - c.buffer_reads),
+        buffer_hit_ns: known_mean_ns(c.buffer_hit_ps, c.buffer_hits),
+        page_fetch_ns: known_mean_ns(node.controller.fetch_ps, node.controller.fetches),
+        page_move_ns: of.moves_alone.then(|| known_mean_ns(c.page_move_ps, c.pages_in)).flatten(),
+        misses_per_1000: c.reads() as f64 * 1000.0 / node.instructions.max(1) as f64,
+        remote_nic_ns: part(1),
+        remote_switch_ns: part(2),
+        remote_queue_ns: part(3),
+        remote_dram_ns: part(4),
+        pages_in: c.pages_in,
+        pages_out: c.pages_out,
+        batches: c.migrations,
+        stall_ns: ns(c.stall_ps),
+        pages_fetched: node.controller.pages,
+        pending: node.controller.pending,
+        npm: node.npm.into(),
+        score: node.score.into(),
+        hot_count: node.threshold.map(|t| t.count.into()),
+        hot_per_us: node.threshold.map(|t| t.frequency_per_us),
+        trainings: node.controller.trainings,
+        block_queue_max: node.queues_max.0 as u64,
+        pending_max: node.queues_max.1 as u64,
+    }
+}
+
+/// A row of a node's timeline.
+fn sample_row(of: &RunOf<'_>, n: usize, node: &NodeOutcome, s: &Sample) -> RackSampleRow {
+    RackSampleRow {
+        variant: of.variant.to_owned(),
+        scheme: of.scheme.to_owned(),
+        node: n as u64,
+        workload: node.workload.clone(),
+        from_ns: ns(s.from),
+        to_ns: ns(s.to),
+        instructions: s.instructions,
+        local_reads: s.local_reads,
+        migrated_reads: s.migrated_reads,
+        remote_reads: s.remote_reads,
+        buffer_reads: s.buffer_reads,
+        pages_in: s.pages_in,
+        pages_out: s.pages_out,
+        misses: s.misses,
+        nic_bytes: s.nic_bytes,
+        block_queue: s.block_queue,
+        pending: s.pending,
+        buffered: s.buffered,
+        npm: s.npm,
+        score: s.score as f64,
+    }
+}
+
+/// The latencies of a node, bin by bin.
+fn latency_rows(of: &RunOf<'_>, n: usize, node: &NodeOutcome) -> Vec<RackLatencyRow> {
+    let c = &node.counts;
+    let l = &c.remote_latency;
+    let parts: [(&str, &Histogram); 6] = [
+        ("local", &c.local_latency),
+        ("remote", &l.total),
+        ("nic", &l.nic),
+        ("switch", &l.switch),
+        ("queue", &l.queue),
+        ("dram", &l.dram),
+    ];
+    let rows = parts.into_iter().flat_map(|(part, histogram)| {
+        histogram.bins().map(move |(from_ns, reads)| RackLatencyRow {
+            variant: of.variant.to_owned(),
+            scheme: of.scheme.to_owned(),
+            node: n as u64,
+            workload: node.workload.clone(),
+            part: part.to_owned(),
+            from_ns,
+            reads,
+        })
+    });
+    rows.collect()
+}
+
+/// The row of a port of the switch.
+fn port_row(of: &RunOf<'_>, port: usize, outcome: &Outcome) -> RackPortRow {
+    let link = &outcome.links[port];
+    let nodes = outcome.nodes.len();
+    let time = outcome.time.max(1) as f64;
+    RackPortRow {
+        variant: of.variant.to_owned(),
+        scheme: of.scheme.to_owned(),
+        workload: outcome.nodes[0].workload.clone(),
+        port: match port.checked_sub(nodes) {
+            None => format!("node {port}"),
+            Some(pool) => format!("pool {pool}"),
+        },
+        up_utilisation: link.up.busy as f64 / time,
+        down_utilisation: link.down.busy as f64 / time,
+        in_utilisation: link.in_busy as f64 / time,
+        up_bytes: link.up.bytes,
+        down_bytes: link.down.bytes,
+        down_page_bytes: link.down.page_bytes,
+        up_packets: link.up.packets,
+        down_packets: link.down.packets,
+        nic_bytes_max: link.up.waiting_bytes_max,
+        output_bytes_max: link.down.waiting_bytes_max,
+        buffer_bytes_max: link.down.buffer_bytes_max,
+    }
 }
 
 fn write_table<T: Table + Clone>(directory: &Path, rows: &[T]) -> Result<(), ResultsError> {
@@ -299,7 +333,7 @@ fn write_table<T: Table + Clone>(directory: &Path, rows: &[T]) -> Result<(), Res
     writer.finish()
 }
 
-/// Writes what became of the claims, for programs.
+/// Writes the results of the claims, for programs.
 pub fn write_verdicts(verdicts: &[Verdict], out: &Path) -> anyhow::Result<()> {
     let path = out.join("claims.json");
     let unfinished = path.with_extension("json.tmp");
@@ -309,8 +343,8 @@ pub fn write_verdicts(verdicts: &[Verdict], out: &Path) -> anyhow::Result<()> {
         .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
 }
 
-/// Writes the packets of a run that were traced, and says how many events they are; nothing if there
-/// were none, as where all memory is local.
+/// Writes the traced packets of a run, and returns how many events they are; `None` if there were
+/// none, as where all memory is local.
 pub fn write_trace(experiment: &Experiment, run: &Finished, out: &Path) -> anyhow::Result<usize> {
     let slices = &run.outcome.trace;
     if slices.is_empty() {
@@ -332,7 +366,7 @@ pub fn write_trace(experiment: &Experiment, run: &Finished, out: &Path) -> anyho
 }
 
 impl Tables {
-    /// Writes all tables into a directory, which is made if it is not there.
+    /// Writes all tables into a directory, which is created if needed.
     pub fn write(&self, directory: &Path) -> anyhow::Result<()> {
         make_directory(directory)?;
         write_table(directory, &self.runs)?;

@@ -298,16 +298,8 @@ fn one(
         });
     }
     let names: Vec<_> = experiment.groups.iter().map(|g| g.name.clone()).collect();
-    let mut progress = |group: usize, row: &terrace_results::PeriodRow| {
-        events.event(Event::Period {
-            period: row.period,
-            group: &names[group],
-            hit_ratio: row.hit_ratio,
-            applied: &row.applied,
-        });
-    };
     let rows = run.rows(None, false);
-    let collector = Collector::new(run, "", rows, tables, &mut progress)?;
+    let collector = Collector::new(run, "", rows, tables, events)?;
     let mut observer = WithHardware { collector, machine: &machine, run: &run.name, names: &names };
     let mut engine = Engine::new(groups, Options::default());
     let mut periods = 0;

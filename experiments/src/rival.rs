@@ -1,16 +1,15 @@
-//! Runs on this host's own tiers with something of Linux's moving pages: the same programs in the same
-//! control groups and the same fast memory as under a policy, and nothing of Terrace's at work.
+//! Runs on this host's own tiers in which a mechanism of Linux moves pages: the same programs in
+//! the same control groups with the same fast memory as under a policy, and without Terrace.
 //!
-//! There is no tracker, so hit ratios are not known but where accesses are counted. A period shows how
-//! much of each group is in fast memory, and what the kernel says that it moved. That is of the whole
-//! host: it stands in the rows of a group where there is one.
+//! There is no tracker, so hit ratios are known only where accesses are counted. A period has the
+//! fast memory of each group, and the pages that the kernel reports as migrated. These are of the
+//! whole host: they are in the rows only where there is a single group.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use serde_json::json;
 use terrace_core::InputError;
 use terrace_core::page::PageSize;
 use terrace_engine::FastLimit;
@@ -18,15 +17,34 @@ use terrace_linux::rivals::{KernelMoves, Rival, RivalHost};
 use terrace_linux::{GuardCommand, HostOptions, signals};
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
-use terrace_workloads::session::Session;
 
-use crate::host::{fill, options, start};
+use crate::host::{fill, finish_sessions, kernel_release, options, start};
 use crate::measured::Measured;
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
 
-/// What moves pages, in the column of movers.
+/// Name in the column of movers.
 const MOVER: &str = "kernel";
+
+/// Opens the host with the rival's settings.
+fn open(
+    run: &Run<'_>,
+    rival: &'static dyn Rival,
+    stop: &Arc<AtomicBool>,
+    events: &mut dyn Events,
+) -> anyhow::Result<RivalHost> {
+    let guard = GuardCommand::this_program(["guard"]).context("finding the guard")?;
+    let host_options =
+        HostOptions { guard: Some(guard), stop: Some(Arc::clone(stop)), ..options(run) };
+    let host = RivalHost::open(&host_options, rival).map_err(InputError::new)?;
+    for conflict in host.conflicts() {
+        events.event(Event::Note(&format!("{}; changed until the end of the run", conflict.found)));
+    }
+    if run.experiment.machine.full {
+        host.leave_free(run.experiment.fast_bytes()).map_err(InputError::new)?;
+    }
+    Ok(host)
+}
 
 /// Runs it and adds its rows to the tables.
 pub(crate) fn run(
@@ -37,17 +55,8 @@ pub(crate) fn run(
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
     let stop = signals::stop_flag().context("catching signals")?;
-    let guard = GuardCommand::this_program(["guard"]).context("finding the guard")?;
-    let host_options = HostOptions { guard: Some(guard), stop: Some(stop.clone()), ..options(run) };
-    let host = RivalHost::open(&host_options, rival).map_err(InputError::new)?;
-    for conflict in host.conflicts() {
-        events.event(Event::Note(&format!("{}; changed until the end of the run", conflict.found)));
-    }
-    if experiment.machine.full {
-        host.leave_free(experiment.fast_bytes()).map_err(InputError::new)?;
-    }
-
-    // Where the machine is emulated and its accesses are counted; nothing elsewhere.
+    let host = open(run, rival, &stop, events)?;
+    // For emulated machines whose accesses are counted; no effect elsewhere.
     mark(Mark::Period);
     let mut sessions = Vec::new();
     let mut sources = Vec::new();
@@ -62,9 +71,7 @@ pub(crate) fn run(
         session.begin()?;
     }
 
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let kernel = kernel.trim();
-    let mut rows = run.rows((!kernel.is_empty()).then_some(kernel), false);
+    let mut rows = run.rows(kernel_release().as_deref(), false);
     let alone = rows.len() == 1;
     let period = Duration::from_millis(experiment.period_ms);
     let mut before = first;
@@ -78,7 +85,7 @@ pub(crate) fn run(
         }
         due += period;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        // All of them are asked, so that each notes when its program ended.
+        // `ended` is called for all, so that each notes when its program ended.
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
         let ended = ended.collect::<Result<Vec<_>, _>>()?;
         all_ended = !ended.is_empty() && ended.iter().all(|ended| *ended);
@@ -101,18 +108,13 @@ pub(crate) fn run(
     }
     measured.end();
     let moved = host.moves()?.since(first);
-    let mut details = BTreeMap::new();
-    for ((row, spec), session) in rows.iter_mut().zip(&experiment.groups).zip(sessions) {
-        let said = session.as_ref().map(Session::events);
-        let result = session.map(Session::finish).transpose()?;
-        if let (Some(events), Some(result)) = (said, &result) {
-            details
-                .insert(row.group.clone(), json!({ "events": events, "results": result.details }));
-        }
+    let names: Vec<_> = experiment.groups.iter().map(|g| g.name.as_str()).collect();
+    let (results, details) = finish_sessions(&names, sessions)?;
+    for ((row, spec), result) in rows.iter_mut().zip(&experiment.groups).zip(&results) {
         complete(row, rival, spec.share());
         row.migrated_bytes = alone.then_some(moved.migrated * PageSize::Base.bytes());
         if let Some(result) = result {
-            fill(row, &result);
+            fill(row, result);
         }
     }
     host.close()?;
@@ -122,7 +124,7 @@ pub(crate) fn run(
     Ok(rows)
 }
 
-/// A period of a group that has so many bytes in fast memory, and in any.
+/// A period of a group with so many bytes in fast memory, and in all.
 fn period_row(
     run: &RunRow,
     number: u64,
@@ -151,7 +153,7 @@ fn period_row(
     }
 }
 
-/// What is known of a run without a tracker.
+/// Fills in the values that are known of a run without a tracker.
 fn complete(row: &mut RunRow, rival: &dyn Rival, limit: FastLimit) {
     row.mover = Some(MOVER.to_owned());
     row.notes = Some(rival.summary().to_owned());

@@ -23,11 +23,11 @@ use crate::external;
 use crate::file::{Experiment, GroupSpec};
 use crate::parallel;
 use crate::rows::Rows;
-use crate::run::{Event, Events, Run};
+use crate::run::{Events, Run};
 use terrace_core::{InputError, refuse};
 
-/// Fast memory of a machine whose size the experiment does not give: as much as there can be, so
-/// that only the groups' shares bound it.
+/// Fast memory of a machine whose size the experiment does not give: without limit, so that only
+/// the groups' limits count.
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
 /// The simulated machine at interval fidelity.
@@ -70,8 +70,8 @@ impl Backend for Simulated {
     }
 }
 
-/// Refuses a machine that is too small for its generators; what recordings need is not known
-/// before their end.
+/// Refuses a machine that is too small for its generators; the size of recordings is known only at
+/// their end.
 fn memory_suffices(experiment: &Experiment) -> Result<(), InputError> {
     let machine = &experiment.machine;
     let (Some(fast), Some(slow)) = (machine.fast, machine.slow) else { return Ok(()) };
@@ -92,7 +92,7 @@ fn memory_suffices(experiment: &Experiment) -> Result<(), InputError> {
     ))
 }
 
-/// What a group's workload touches, and where its pages are at first if that is known.
+/// The accesses of a group's workload, and its initial placement if that is known.
 fn source(
     experiment: &Experiment,
     group: &GroupSpec,
@@ -179,11 +179,11 @@ fn recorded(
             path.display()
         ));
     }
-    // Under the recorded placement the comparison would begin with what the recorded policy did.
+    // The recorded placement would include what the recorded policy moved.
     Ok((Box::new(source), None))
 }
 
-/// What a group will do, for a policy that plans with the future.
+/// The oracle trace of a group.
 fn future_of(experiment: &Experiment, group: &GroupSpec) -> anyhow::Result<OracleTrace> {
     if group.workload.kind != kinds::PROFILE {
         let (mut source, _) = source(experiment, group)?;
@@ -191,10 +191,55 @@ fn future_of(experiment: &Experiment, group: &GroupSpec) -> anyhow::Result<Oracl
     }
     let mut profile = profiled(experiment, group)?;
     let os = experiment.machine.os.clone().unwrap_or_default();
-    // Half of the moves of a period go up.
+    // Half of the moves of a period are promotions.
     let batch = group.moved_pages_per_period.unwrap_or(u64::MAX) / 2;
     let (page_size, period_ms) = (group.page_size.size(), experiment.period_ms);
     Ok(future::of_intervals(&mut profile, &os, page_size, batch, period_ms)?)
+}
+
+/// Adds a group to the machine.
+fn group(experiment: &Experiment, spec: &GroupSpec, machine: &Machine) -> anyhow::Result<Group> {
+    let mut policy = experiment.policy_of(spec)?;
+    if policy.needs_oracle() {
+        policy.set_oracle(Arc::new(future_of(experiment, spec)?));
+    }
+    let mut share = spec.share();
+    let page_size = spec.page_size.size();
+    let profile = match spec.workload.kind == kinds::PROFILE {
+        true => Some(profiled(experiment, spec)?),
+        false => None,
+    };
+    if let Some(bytes) = profile.as_ref().and_then(|p| p.header().footprint_bytes) {
+        share = share.of_whole(page_size, bytes);
+    }
+    let config = |initial| GroupConfig {
+        name: spec.name.clone(),
+        page_size,
+        allocation: policy.allocation(),
+        fast_budget: Box::new(move |layout| share.pages(layout)),
+        initial,
+    };
+    let (mut tracker, mover) = match profile {
+        Some(profile) => {
+            let os = experiment.machine.os.clone().unwrap_or_default();
+            machine.add_timed_group(config(None), Box::new(profile), &os)?
+        }
+        None => {
+            let (source, initial) = source(experiment, spec)?;
+            machine.add_group(config(initial), source)?
+        }
+    };
+    if policy.needs_frames() {
+        tracker.tell_frames();
+    }
+    Ok(Group {
+        name: spec.name.clone(),
+        tracker: Box::new(tracker),
+        policy,
+        mover: Box::new(mover),
+        share,
+        moved_pages: spec.moved_pages_per_period.unwrap_or(u64::MAX),
+    })
 }
 
 /// Runs it and adds its rows to the tables.
@@ -220,59 +265,10 @@ fn one(
     })?;
     let mut groups = Vec::new();
     for spec in &experiment.groups {
-        let mut policy = experiment.policy_of(spec)?;
-        if policy.needs_oracle() {
-            policy.set_oracle(Arc::new(future_of(experiment, spec)?));
-        }
-        let mut share = spec.share();
-        let page_size = spec.page_size.size();
-        let profile = match spec.workload.kind == kinds::PROFILE {
-            true => Some(profiled(experiment, spec)?),
-            false => None,
-        };
-        if let Some(bytes) = profile.as_ref().and_then(|p| p.header().footprint_bytes) {
-            share = share.of_whole(page_size, bytes);
-        }
-        let config = |initial| GroupConfig {
-            name: spec.name.clone(),
-            page_size,
-            allocation: policy.allocation(),
-            fast_budget: Box::new(move |layout| share.pages(layout)),
-            initial,
-        };
-        let (mut tracker, mover) = match profile {
-            Some(profile) => {
-                let os = experiment.machine.os.clone().unwrap_or_default();
-                machine.add_timed_group(config(None), Box::new(profile), &os)?
-            }
-            None => {
-                let (source, initial) = source(experiment, spec)?;
-                machine.add_group(config(initial), source)?
-            }
-        };
-        if policy.needs_frames() {
-            tracker.tell_frames();
-        }
-        groups.push(Group {
-            name: spec.name.clone(),
-            tracker: Box::new(tracker),
-            policy,
-            mover: Box::new(mover),
-            share,
-            moved_pages: spec.moved_pages_per_period.unwrap_or(u64::MAX),
-        });
+        groups.push(group(experiment, spec, &machine)?);
     }
     let rows = run.rows(None, false);
-    let names: Vec<_> = experiment.groups.iter().map(|g| g.name.clone()).collect();
-    let mut progress = |group: usize, row: &terrace_results::PeriodRow| {
-        events.event(Event::Period {
-            period: row.period,
-            group: &names[group],
-            hit_ratio: row.hit_ratio,
-            applied: &row.applied,
-        });
-    };
-    let mut collector = Collector::new(run, "", rows, tables, &mut progress)?;
+    let mut collector = Collector::new(run, "", rows, tables, events)?;
     let mut engine = Engine::new(groups, Options::default());
     let mut periods = 0;
     engine
