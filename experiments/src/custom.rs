@@ -1,12 +1,11 @@
-//! Policies that are the caller's own: not in the registry, handed over as they are. The Python
-//! package has such.
+//! Policies of the caller: not in the registry, passed as objects. The Python package has such.
 
 use std::fmt;
 use std::sync::Arc;
 
 use terrace_core::policy::Policy;
 
-/// Makes one, given the seed of the run. Every run of every group gets its own.
+/// Builds a policy with the seed of the run. Every run of every group gets its own.
 type Build = dyn Fn(u64) -> Box<dyn Policy> + Send + Sync;
 
 /// A policy of the caller's own.
@@ -17,7 +16,7 @@ pub struct CustomPolicy {
 }
 
 impl CustomPolicy {
-    /// A policy of this name, which stands in results.
+    /// A policy of this name, which results show.
     pub fn new(
         name: impl Into<String>,
         build: impl Fn(u64) -> Box<dyn Policy> + Send + Sync + 'static,
@@ -25,12 +24,12 @@ impl CustomPolicy {
         CustomPolicy { name: name.into(), build: Arc::new(build) }
     }
 
-    /// Its name.
+    /// The name in results.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Makes one.
+    /// Builds the policy.
     pub(crate) fn build(&self, seed: u64) -> Box<dyn Policy> {
         (self.build)(seed)
     }
@@ -53,14 +52,8 @@ mod tests {
 
     use super::*;
     use crate::Experiment;
-    use crate::run::{Event, Events, MachineKind, Request};
+    use crate::run::{Quiet, Request};
     use crate::runner::run;
-
-    struct Quiet;
-
-    impl Events for Quiet {
-        fn event(&mut self, _: Event<'_>) {}
-    }
 
     fn experiment() -> Experiment {
         let text = "name = \"e\"\nseed = 5\nperiod_ms = 100\nperiods = 8\n[[groups]]\nname = \"a\"\n\
@@ -82,16 +75,11 @@ mod tests {
         });
         let out = tempfile::tempdir().unwrap();
         let request = Request {
-            experiment: experiment().with_custom_policy(own).unwrap(),
             policies: Some(vec!["lru".to_owned(), "mine".to_owned()]),
-            machine: MachineKind::Simulated,
-            out: out.path().to_owned(),
-            fix_conflicts: false,
-            rivals: Vec::new(),
-            apart: false,
-            kernels: Vec::new(),
-            count_accesses: false,
-            jobs: 1,
+            ..Request::simulated(
+                experiment().with_custom_policy(own).unwrap(),
+                out.path().to_owned(),
+            )
         };
         run(request, &mut Quiet).unwrap();
         let rows: Vec<RunRow> = read(out.path()).unwrap();

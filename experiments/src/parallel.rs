@@ -1,12 +1,12 @@
-//! Simulated runs, several at a time: each keeps its rows until those before it are written, so that
-//! the results do not depend on how many there are.
+//! Simulated runs, several at a time: each keeps its rows until those before it are written, so
+//! that the results do not depend on the number of jobs.
 
 use anyhow::Context;
 use terrace_recordings::container::PartialFile;
 use terrace_results::RunRow;
 
 use crate::rows::{Kept, Rows};
-use crate::run::{Event, Events, Run, starts};
+use crate::run::{Event, Events, Quiet, Run, starts};
 
 /// Runs them by `one` and adds their rows to the tables, in order.
 pub(crate) fn run(
@@ -18,7 +18,7 @@ pub(crate) fn run(
     let whole = |run: &Run<'_>, rows: &mut dyn Rows, events: &mut dyn Events| {
         let done = one(run, rows, events);
         if done.is_err() {
-            // Half a recording of what can be run again at any time is of no use to anybody.
+            // A part of a recording that can be made again at any time is removed.
             let _ = std::fs::remove_file(PartialFile::partial_of(&run.recording()));
         }
         done.map(|_| ()).with_context(|| format!("run '{}'", run.name))
@@ -34,7 +34,7 @@ pub(crate) fn run(
     }
     let work = |run: &Run<'_>| {
         let mut kept = Kept::default();
-        whole(run, &mut kept, &mut Nobody).map(|()| kept)
+        whole(run, &mut kept, &mut Quiet).map(|()| kept)
     };
     terrace_jobs::in_turn(runs, jobs, work, |index, kept| {
         events.event(starts(&runs[index], index, runs.len()));
@@ -42,11 +42,4 @@ pub(crate) fn run(
         events.event(Event::RunEnds);
         Ok(())
     })
-}
-
-/// Several at once have no progress to show but their ends.
-pub(crate) struct Nobody;
-
-impl Events for Nobody {
-    fn event(&mut self, _event: Event<'_>) {}
 }

@@ -1,4 +1,4 @@
-//! What a run is: the request, where its results go, and the events that it reports.
+//! Requests, runs and the events of a run.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub enum MachineKind {
     Simulated,
     /// A virtual two-tier machine.
     Virtual,
-    /// The machine this runs on.
+    /// This host.
     Host,
 }
 
@@ -30,35 +30,54 @@ impl MachineKind {
     }
 }
 
-/// What shall be run.
+/// A request: what to run, on what, and where results go.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The experiment.
     pub experiment: Experiment,
-    /// Run it under each of these policies instead of the ones in the file.
+    /// Run it under each of these policies instead of those in the file.
     pub policies: Option<Vec<String>>,
-    /// On a live machine: run it under each of these of Linux's own as well, or instead where there are
-    /// no policies; all runs then have a full fast node.
+    /// On a live machine: run it under each of these mechanisms of Linux as well, or instead where
+    /// there are no policies; all runs then have a full fast node.
     pub rivals: Vec<String>,
-    /// Within a virtual machine that counts accesses: programs have their mappings apart from others.
+    /// Within a virtual machine that counts accesses: programs get the compatible layout, by which
+    /// they are counted separately.
     pub apart: bool,
     /// On a virtual machine: run it on each of these kernels, as `[machine] kernel` names them,
-    /// instead of the one in the file. None: on that one.
+    /// instead of the one in the file. Empty: on that one.
     pub kernels: Vec<String>,
-    /// Where.
+    /// The machine.
     pub machine: MachineKind,
     /// The results directory.
     pub out: PathBuf,
-    /// On the host: change settings that would spoil the run, and put them back.
+    /// On the host: change settings that would spoil the run, and restore them.
     pub fix_conflicts: bool,
-    /// On a virtual machine: count what goes to which tier, exactly.
+    /// On a virtual machine: count accesses by tier, exactly.
     pub count_accesses: bool,
-    /// Runs at the same time, 1 at least: simulated ones, whose results are the same bytes, and on
-    /// virtual machines whose clocks count.
+    /// Runs at the same time, 1 at least: simulated ones, whose results are the same bytes, and
+    /// those on virtual machines whose clocks count.
     pub jobs: usize,
 }
 
-/// What is told while it runs.
+impl Request {
+    /// A request for the simulated machine: the experiment as in its file, one run at a time.
+    pub fn simulated(experiment: Experiment, out: PathBuf) -> Self {
+        Request {
+            experiment,
+            policies: None,
+            rivals: Vec::new(),
+            apart: false,
+            kernels: Vec::new(),
+            machine: MachineKind::Simulated,
+            out,
+            fix_conflicts: false,
+            count_accesses: false,
+            jobs: 1,
+        }
+    }
+}
+
+/// Events of a run.
 #[derive(Debug, Clone, Copy)]
 pub enum Event<'a> {
     /// A run begins.
@@ -72,7 +91,7 @@ pub enum Event<'a> {
         /// Periods it will have at most.
         periods: u64,
     },
-    /// What is being done now.
+    /// The present step.
     Stage(&'a str),
     /// A period of a group is over.
     Period {
@@ -85,7 +104,7 @@ pub enum Event<'a> {
         /// The policy applied.
         applied: &'a str,
     },
-    /// Something a person should know.
+    /// A note for the user.
     Note(&'a str),
     /// A line of a virtual machine's console.
     Console(&'a str),
@@ -93,46 +112,53 @@ pub enum Event<'a> {
     RunEnds,
 }
 
-/// Is told what happens.
+/// Receives events.
 pub trait Events {
-    /// Something happened.
+    /// Takes an event.
     fn event(&mut self, event: Event<'_>);
+}
+
+/// Ignores events.
+pub struct Quiet;
+
+impl Events for Quiet {
+    fn event(&mut self, _: Event<'_>) {}
 }
 
 /// One run of a request.
 pub(crate) struct Run<'a> {
-    /// Its name: a file name and a cell of tables.
+    /// Its name: used for files and in tables.
     pub name: String,
     /// The experiment with the run's policies.
     pub experiment: Experiment,
-    /// What of Linux's own moves pages instead of them.
+    /// The mechanism of Linux that moves pages instead of the policies.
     pub rival: Option<&'static dyn Rival>,
     /// What was asked for.
     pub request: &'a Request,
 }
 
 impl Run<'_> {
-    /// Where its recording goes.
+    /// Path of its recording.
     pub fn recording(&self) -> PathBuf {
         self.request.out.join("recordings").join(format!("{}.trec", self.name))
     }
 
-    /// Where what its programs said goes.
+    /// Path of its programs' output.
     pub fn details(&self) -> PathBuf {
         self.request.out.join("details").join(format!("{}.json", self.name))
     }
 
-    /// Where the exact counts of its accesses go.
+    /// Path of the exact counts of its accesses.
     pub fn accesses(&self) -> PathBuf {
         self.request.out.join("accesses").join(format!("{}.json", self.name))
     }
 
-    /// Where what its clock counted goes, if it knows the memory.
+    /// Path of the figures of the memory clock.
     pub fn clock(&self) -> PathBuf {
         self.request.out.join("clock").join(format!("{}.json", self.name))
     }
 
-    /// What is known of its groups before it runs.
+    /// The columns that are known before it runs.
     pub fn rows(&self, kernel: Option<&str>, emulated: bool) -> Vec<RunRow> {
         let experiment = &self.experiment;
         let row = |group: &crate::file::GroupSpec| RunRow {
@@ -165,7 +191,7 @@ pub(crate) fn starts<'a>(run: &'a Run<'_>, index: usize, of: usize) -> Event<'a>
     Event::RunStarts { run: &run.name, number: index + 1, of, periods: run.experiment.periods }
 }
 
-/// Writes a file so that it is there whole or not at all.
+/// Writes a file by renaming, so that it is there whole or not at all.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let part = PathBuf::from(format!("{}.part", path.display()));
     std::fs::write(&part, bytes)

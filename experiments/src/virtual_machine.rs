@@ -1,5 +1,5 @@
-//! Runs on a virtual two-tier machine: boots one for each run and has it run the same
-//! experiment on *its* host, so that there is one live implementation.
+//! Runs on a virtual two-tier machine: boots one for each run and runs the same experiment there as
+//! on a host, so that there is one live implementation.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,24 +20,22 @@ use terrace_workloads::kinds::LiveProgram;
 
 use crate::backend::Backend;
 use crate::file::{Clock, Experiment, MachineSpec};
-use crate::parallel::Nobody;
 use crate::rows::Rows;
-use crate::run::{Event, Events, MachineKind, Request, Run, starts, write_whole};
+use crate::run::{Event, Events, MachineKind, Quiet, Request, Run, starts, write_whole};
 use crate::timed::{self, AllFast};
 use terrace_core::{InputError, refuse};
 
-/// Where things lie in the guest.
+/// Paths in the guest.
 const EXPERIMENT: &str = "/srv/experiment.toml";
 const RESULTS: &str = "/srv/results";
 
-/// Added to the time that a run's periods take: boot, filling the program's memory under
-/// emulation, its verification.
+/// Added to the time of a run's periods: boot, filling the program's memory under emulation, its
+/// verification.
 const OVERHEAD: Duration = Duration::from_secs(420);
-/// How much longer than its own seconds a guest takes whose clocks count instructions and that is
-/// never idle: some ten million a second while accesses are counted.
+/// Factor on the seconds of a guest whose clocks count instructions and that is never idle: it
+/// executes some ten million a second while accesses are counted.
 const BUSIEST: u32 = 100;
-/// The same of one whose clock knows the memory: its processors may be through with several
-/// instructions a nanosecond.
+/// The factor with the memory clock: its processors may complete several instructions a nanosecond.
 const BUSIEST_TIMED: u32 = 2000;
 
 /// A virtual machine for each run.
@@ -87,7 +85,7 @@ impl Backend for VirtualMachine {
         if jobs > 1 {
             let stage = format!("running {jobs} machines at a time");
             events.event(Event::Stage(&stage));
-            let work = |run: &&Run<'_>| boot(run, &mut Nobody).context(in_run(run));
+            let work = |run: &&Run<'_>| boot(run, &mut Quiet).context(in_run(run));
             terrace_jobs::in_turn(&all, jobs, work, |index, guest| {
                 events.event(starts(all[index], index, all.len()));
                 finished.take(index, guest, tables, events)
@@ -127,8 +125,8 @@ fn references<'a>(runs: &[Run<'a>]) -> Result<Vec<Run<'a>>, InputError> {
     Ok(references)
 }
 
-/// How many machines run at the same time. Where the guests' clocks count, what else the host does
-/// changes nothing in them; elsewhere they would slow each other down.
+/// Machines that run at the same time. If the guests' clocks count, the load of the host changes
+/// nothing in them; otherwise they would slow each other down.
 fn machines_at_once(runs: &[Run<'_>]) -> usize {
     let Some(run) = runs.first().filter(|_| runs.iter().all(|run| counts(run))) else { return 1 };
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -142,13 +140,14 @@ fn counts(run: &Run<'_>) -> bool {
     run.experiment.machine.clock != Clock::Host
 }
 
-/// Machines of so much memory in this much, at least one. The emulator needs some for itself.
+/// Machines of so much memory that fit into the available memory, at least one. The emulator needs
+/// some for itself.
 fn at_once(available_bytes: u64, machine_bytes: u64) -> usize {
     let each = machine_bytes + (512 << 20);
     usize::try_from((available_bytes / each).max(1)).unwrap_or(usize::MAX)
 }
 
-/// Takes guests that are through, in the order of their runs.
+/// Takes finished guests, in the order of their runs.
 #[derive(Default)]
 struct Finished<'a> {
     /// The references, then the runs.
@@ -208,7 +207,7 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Mach
             ..SamplePlan::default()
         }),
         count_accesses: count_accesses.then(CountedCaches::default),
-        // What programs do to set themselves up is of no period.
+        // The set-up of programs belongs to no period.
         count_after: timed::before_periods(experiment) as u32,
         begins_marked: experiment.warm_up_periods > 0,
         ..Machine::default()
@@ -222,7 +221,7 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Mach
     if let Some(wanted) = &wanted.kernel {
         machine.kernel = match wanted.to_str().map(Kernel::named) {
             None | Some(Kernel::Path(_)) => {
-                // A path is one from the experiment's folder.
+                // A path is relative to the experiment's folder.
                 let kernel = experiment.folder.join(wanted);
                 if !kernel.is_file() {
                     let kernel = kernel.display();
@@ -239,7 +238,7 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Mach
     }
     if let Some(wanted) = &wanted.qemu {
         machine.qemu = match Qemu::named(wanted) {
-            // A path is one from the experiment's folder; a name is looked for on PATH.
+            // A path is relative to the experiment's folder; a name is looked up on PATH.
             Qemu::Host(path) if path.components().count() > 1 => {
                 let path = experiment.folder.join(path);
                 if !path.is_file() {
@@ -257,7 +256,7 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Mach
     Ok(machine)
 }
 
-/// What a guest left.
+/// Files of a guest.
 struct Guest {
     result: GuestResult,
     /// The folder of its tables.
@@ -284,7 +283,7 @@ fn one(
     Ok(rows)
 }
 
-/// The rows of a run that others are measured against.
+/// The rows of a run that is a base of slowdowns.
 fn reference_rows(run: &Run<'_>, guest: &Guest) -> anyhow::Result<Vec<RunRow>> {
     let rows = read::<RunRow>(&guest.results)?;
     let of_reference = |row| RunRow {
@@ -297,7 +296,7 @@ fn reference_rows(run: &Run<'_>, guest: &Guest) -> anyhow::Result<Vec<RunRow>> {
     Ok(rows.into_iter().map(of_reference).collect())
 }
 
-/// The guest's row of a run as this machine's: the guest knows nothing of its own clock.
+/// The guest's row as a row of this machine: the guest does not know about its clock.
 fn of_machine(run: &Run<'_>, guest: &Guest, row: RunRow) -> RunRow {
     let clock = run.experiment.machine.clock;
     let mut row = RunRow {
@@ -305,7 +304,7 @@ fn of_machine(run: &Run<'_>, guest: &Guest, row: RunRow) -> RunRow {
         machine: MachineKind::Virtual.name().to_owned(),
         kernel: guest.kernel.clone(),
         clock: clock.column().map(str::to_owned),
-        // Where the clock knows the memory, times are simulated.
+        // With the memory clock, times are simulated.
         emulated: guest.emulated && clock != Clock::Memory,
         ..row
     };
@@ -317,7 +316,7 @@ fn of_machine(run: &Run<'_>, guest: &Guest, row: RunRow) -> RunRow {
     row
 }
 
-/// Boots a machine and has it run the experiment.
+/// Boots a machine and runs the experiment there.
 fn boot(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Guest> {
     let experiment = &run.experiment;
     let lab = Lab::new(LabConfig {
@@ -373,7 +372,7 @@ fn boot(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Guest> {
     Ok(Guest { results, result, emulated, kernel })
 }
 
-/// Windows that periods are counted in.
+/// The windows of counted periods.
 fn periods_of<'a>(counts: &'a AccessCounts, experiment: &Experiment) -> &'a [Window] {
     match counts.periods.as_slice() {
         [] if experiment.warm_up_periods > 0 => std::slice::from_ref(&counts.total),
@@ -381,15 +380,15 @@ fn periods_of<'a>(counts: &'a AccessCounts, experiment: &Experiment) -> &'a [Win
     }
 }
 
-/// Share of fast memory in what the programs of the groups did in the second half of the periods, or
-/// after the warm-up.
+/// Fast memory's share of the accesses by the groups' programs in the second half of the periods,
+/// or after the warm-up.
 fn settled_share(counts: &AccessCounts, experiment: &Experiment) -> Option<f64> {
     let periods = periods_of(counts, experiment);
     let from = if experiment.warm_up_periods > 0 { 0 } else { periods.len() / 2 };
     FastShares::of(&periods[from..]).apart
 }
 
-/// Writes what was counted, and puts it beside what the trackers said.
+/// Writes the counts, and compares them with the trackers' hit ratios.
 fn compare(
     run: &Run<'_>,
     counts: &AccessCounts,
@@ -429,7 +428,7 @@ fn compare(
     Ok(())
 }
 
-/// The experiment as the guest runs it: its machine is there already.
+/// The experiment as the guest runs it: its machine exists already.
 fn in_guest(experiment: &Experiment) -> Experiment {
     let MachineSpec { fast_nodes, slow_nodes, mechanisms, full, sample_reads, .. } =
         experiment.machine.clone();
@@ -471,7 +470,7 @@ fn adopt(
         }
     }
     let mut rows = Vec::new();
-    // What the guest calls its run, and its files: it knows of no other kernel.
+    // The guest's name of its run and files, which has no kernel in it.
     let mut name = String::new();
     for row in read::<RunRow>(results)? {
         name.clone_from(&row.run);
@@ -485,7 +484,7 @@ fn adopt(
     for (folder, target) in [("recordings", run.recording()), ("details", run.details())] {
         let extension = target.extension().and_then(|e| e.to_str()).context("a file name")?;
         let from = results.join(folder).join(format!("{name}.{extension}"));
-        // What moves pages by itself has no scans to record.
+        // Mechanisms of Linux have no scans to record.
         if run.rival.is_some() && folder == "recordings" {
             continue;
         }

@@ -1,20 +1,14 @@
-//! One pass for a profile: what all runs share must not show in the file.
+//! One pass for a profile: what all runs share must not change the file.
 
 use std::path::Path;
 
 use terrace_experiments::Experiment;
 use terrace_experiments::profile::{Passes, Profiled, profile, profile_in};
-use terrace_experiments::run::{Event as Told, Events};
+use terrace_experiments::run::Quiet;
 use terrace_recordings::reference::{
     CacheShape, Event, Filter, Header, Level, Process, Reference, ReferenceBuilder,
 };
 use terrace_simulated::hardware::random::Random;
-
-struct Quiet;
-
-impl Events for Quiet {
-    fn event(&mut self, _: Told<'_>) {}
-}
 
 /// A workload on a machine with small caches.
 fn experiment(workload: &str, page_size: &str, more: &str) -> Experiment {

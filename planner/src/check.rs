@@ -11,7 +11,7 @@ use terrace_core::InputError;
 use terrace_core::page::{GroupPages, PageSize};
 use terrace_experiments::Experiment;
 use terrace_experiments::file::Fidelity;
-use terrace_experiments::run::{Event, Events, MachineKind, Request as RunRequest};
+use terrace_experiments::run::{Quiet, Request as RunRequest};
 use terrace_experiments::runner::run;
 use terrace_results::{RunRow, read};
 use terrace_simulated::hardware::presets::MachineConfig;
@@ -59,12 +59,6 @@ pub struct WhatIf {
     pub duration_ms: f64,
     /// Part of the planned run time that it saves; negative where it takes longer.
     pub gain: f64,
-}
-
-struct Quiet;
-
-impl Events for Quiet {
-    fn event(&mut self, _: Event<'_>) {}
 }
 
 /// The experiment to check a program with: the one given, or the recording's own.
@@ -132,18 +126,7 @@ fn with(
 
 fn measure(experiment: Experiment) -> anyhow::Result<RunRow> {
     let folder = tempfile::tempdir().context("a folder for the check's results")?;
-    let request = RunRequest {
-        experiment,
-        policies: None,
-        machine: MachineKind::Simulated,
-        out: folder.path().to_owned(),
-        fix_conflicts: false,
-        rivals: Vec::new(),
-        apart: false,
-        kernels: Vec::new(),
-        count_accesses: false,
-        jobs: 1,
-    };
+    let request = RunRequest::simulated(experiment, folder.path().to_owned());
     run(request, &mut Quiet)?;
     read::<RunRow>(folder.path())?.into_iter().next().context("a row of the run")
 }

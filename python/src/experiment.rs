@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use terrace_experiments::Experiment as CoreExperiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
-use terrace_experiments::run::{Event, Events, MachineKind, Request};
+use terrace_experiments::run::{Event, Events, Request};
 use terrace_experiments::runner::run;
 use terrace_experiments::sweep::hash;
 
@@ -103,18 +103,7 @@ impl Experiment {
                 (folder.path().to_owned(), Some(folder))
             }
         };
-        let request = Request {
-            experiment,
-            policies,
-            machine: MachineKind::Simulated,
-            out: path.clone(),
-            fix_conflicts: false,
-            rivals: Vec::new(),
-            apart: false,
-            kernels: Vec::new(),
-            count_accesses: false,
-            jobs,
-        };
+        let request = Request { policies, jobs, ..Request::simulated(experiment, path.clone()) };
         guarded(py, exception, |events| run(request, events), progress)?;
         Ok(Results::new(path, folder.map(Arc::new)))
     }

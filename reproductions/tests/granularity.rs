@@ -1,16 +1,10 @@
 //! What the granularity paper's rules make of random accesses, at a size that keeps how often a page is
 //! touched between two looks at it.
 
-use terrace_experiments::run::{Event, Events};
+use terrace_experiments::run::Quiet;
 use terrace_experiments::verdict::VerdictKind;
 use terrace_reproductions::{Figure, RunCache, Size, library, reproduce};
 use toml::{Table, Value};
-
-struct Quiet;
-
-impl Events for Quiet {
-    fn event(&mut self, _: Event<'_>) {}
-}
 
 fn figure(name: &str) -> Figure {
     library::find(&[name.to_owned()]).unwrap().remove(0)

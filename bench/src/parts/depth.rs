@@ -7,7 +7,7 @@ use anyhow::Context;
 use terrace_experiments::Experiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
-use terrace_experiments::run::{Event, Events, MachineKind, Request};
+use terrace_experiments::run::{Quiet, Request};
 use terrace_experiments::runner::run as run_experiment;
 use terrace_results::{RunRow, read};
 
@@ -35,12 +35,6 @@ const PROGRAMS: [(&str, &str); 10] = [
 ];
 const POLICIES: [&str; 3] = ["first-touch", "lfu", "amp"];
 const RATIOS: [f64; 2] = [0.5, 0.25];
-
-struct Quiet;
-
-impl Events for Quiet {
-    fn event(&mut self, _: Event<'_>) {}
-}
 
 fn run(report: &mut Report) -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("a folder for profiles")?;
@@ -86,16 +80,9 @@ fn compare(program: &str, options: &str, folder: &Path) -> anyhow::Result<Vec<f6
             let out = folder.join(format!("{depth:?}"));
             run_experiment(
                 Request {
-                    experiment,
                     policies: Some(POLICIES.map(str::to_owned).to_vec()),
-                    machine: MachineKind::Simulated,
-                    out: out.clone(),
-                    fix_conflicts: false,
-                    rivals: Vec::new(),
-                    apart: false,
-                    kernels: Vec::new(),
-                    count_accesses: false,
                     jobs: 2,
+                    ..Request::simulated(experiment, out.clone())
                 },
                 &mut Quiet,
             )?;

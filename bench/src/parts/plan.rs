@@ -7,7 +7,7 @@ use anyhow::Context;
 use serde_json::Value;
 use terrace_experiments::Experiment;
 use terrace_experiments::profile::profile;
-use terrace_experiments::run::{Event, Events, MachineKind, Request as RunRequest};
+use terrace_experiments::run::{Quiet, Request as RunRequest};
 use terrace_experiments::runner::run as run_experiment;
 use terrace_planner::check::check;
 use terrace_planner::plan::{Request, plan};
@@ -42,12 +42,6 @@ const SHARES: [f64; 4] = [0.2, 0.4, 0.6, 0.8];
 /// The answer's target, and its maximum number of corrections.
 const TARGET: f64 = 1.05;
 const ROUNDS: u64 = 3;
-
-struct Quiet;
-
-impl Events for Quiet {
-    fn event(&mut self, _: Event<'_>) {}
-}
 
 fn run(report: &mut Report) -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("a folder for profiles")?;
@@ -107,16 +101,9 @@ fn predict(
         experiment.groups[0].fast_ratio = Some(share);
         let out = folder.join("runs");
         let request = RunRequest {
-            experiment,
             policies: Some(POLICIES.map(str::to_owned).to_vec()),
-            machine: MachineKind::Simulated,
-            out: out.clone(),
-            fix_conflicts: false,
-            rivals: Vec::new(),
-            apart: false,
-            kernels: Vec::new(),
-            count_accesses: false,
             jobs: 2,
+            ..RunRequest::simulated(experiment, out.clone())
         };
         run_experiment(request, &mut Quiet)?;
         for row in read::<RunRow>(&out)? {

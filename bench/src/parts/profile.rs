@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use terrace_core::page::PageSize;
 use terrace_experiments::Experiment;
 use terrace_experiments::profile::{Passes, profile_in};
-use terrace_experiments::run::{Event, Events};
+use terrace_experiments::run::Quiet;
 use terrace_simulated::hardware::presets;
 use terrace_simulated::hardware::units::Bytes;
 use terrace_simulated::os::{OsConfig, TablePolicy};
@@ -33,12 +33,6 @@ const REFERENCES: [(&str, u64); 3] =
     [("friendly", 20_000_000), ("random", 2_000_000), ("random_huge", 3_000_000)];
 const INTERVAL: u64 = 100_000;
 const TURNS: usize = 3;
-
-struct Quiet;
-
-impl Events for Quiet {
-    fn event(&mut self, _: Event<'_>) {}
-}
 
 /// Wall time and processor time of something.
 pub(super) fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<[Duration; 2]> {

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::grid::{Cell, Grid};
 use crate::file::Experiment;
-use crate::run::{Event, Events, MachineKind, Request, write_whole};
+use crate::run::{Quiet, Request, write_whole};
 use crate::runner::run;
 use terrace_core::{InputError, refuse};
 
-/// What shall be done.
+/// Cells to run.
 pub struct Work<'a> {
     /// The grid.
     pub grid: &'a Grid,
@@ -25,14 +25,14 @@ pub struct Work<'a> {
     pub out: &'a Path,
     /// Cells at the same time.
     pub jobs: usize,
-    /// How often a cell that failed is tried again. What was refused is not: it would be again.
+    /// How often a failed cell is tried again. Input errors are not: they would come again.
     pub retries: u32,
 }
 
-/// What became of a cell.
+/// Outcome of a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was there before.
+    /// It had been run before.
     Skipped,
     /// It ran.
     Done,
@@ -49,9 +49,9 @@ pub struct Failed {
     pub hash: String,
     /// Axis and value.
     pub values: BTreeMap<String, String>,
-    /// How often it was tried.
+    /// Number of attempts.
     pub attempts: u32,
-    /// Why it failed the last time, in one line.
+    /// The last error, in one line.
     pub error: String,
 }
 
@@ -60,7 +60,7 @@ pub fn folder(out: &Path, hash: &str) -> PathBuf {
     out.join("cells").join(hash)
 }
 
-/// Whether a cell's results are there.
+/// Whether a cell's results exist.
 pub fn is_done(out: &Path, hash: &str) -> bool {
     folder(out, hash).is_dir()
 }
@@ -69,13 +69,13 @@ fn failure(out: &Path, hash: &str) -> PathBuf {
     out.join("failed").join(format!("{hash}.json"))
 }
 
-/// What is known of a cell that failed and has not run since.
+/// The error of a cell that failed and has not run since.
 pub fn failed(out: &Path, hash: &str) -> Option<Failed> {
     serde_json::from_slice(&fs::read(failure(out, hash)).ok()?).ok()
 }
 
-/// Runs cells. `told` hears of each as it ends, in whatever order. Memory does not grow with the
-/// cells: nothing of a cell is kept.
+/// Runs cells. `told` is called as each ends, in any order. Memory does not grow with the number of
+/// cells.
 pub fn work(
     work: &Work<'_>,
     told: &(dyn Fn(&Cell, &Outcome) + Sync),
@@ -127,45 +127,28 @@ fn one(work: &Work<'_>, cell: &Cell) -> anyhow::Result<Outcome> {
     }
 }
 
-struct Quiet;
-
-impl Events for Quiet {
-    fn event(&mut self, _: Event<'_>) {}
-}
-
 static NEXT_PART: AtomicU64 = AtomicU64::new(0);
 
-/// Runs a cell into a folder of its own, which then takes its name.
+/// Runs a cell into a folder of its own, which is then renamed.
 fn attempt(out: &Path, cell: &Cell) -> anyhow::Result<()> {
     let part = Part::new(out, &cell.hash)?;
     run_into(&cell.experiment, &part.0)?;
     part.publish(out, &cell.hash)
 }
 
-/// Runs the experiment of a cell into a folder that is there and empty: what the cell's own folder
-/// holds at the end. For who runs cells elsewhere and hands their files to [`take_in`].
+/// Runs the experiment of a cell into an existing empty folder: the files of the cell's own folder.
+/// For programs that run cells elsewhere and pass the files to [`take_in`].
 pub fn run_into(experiment: &Experiment, folder: &Path) -> anyhow::Result<()> {
-    let request = Request {
-        experiment: experiment.clone(),
-        policies: None,
-        machine: MachineKind::Simulated,
-        out: folder.to_owned(),
-        fix_conflicts: false,
-        rivals: Vec::new(),
-        apart: false,
-        kernels: Vec::new(),
-        count_accesses: false,
-        jobs: 1,
-    };
+    let request = Request::simulated(experiment.clone(), folder.to_owned());
     run(request, &mut Quiet)?;
-    // Recordings are as large as everything else together, and can be made again by one run.
+    // Recordings are as large as all other files together, and one run makes them again.
     fs::remove_dir_all(folder.join("recordings")).context("removing recordings")?;
     let experiment = toml::to_string(experiment).context("writing the experiment")?;
     fs::write(folder.join("experiment.toml"), experiment).context("writing the experiment")
 }
 
-/// Takes in a cell that was run elsewhere: the files of its folder by name. It is there whole
-/// afterwards; one that was there before stays as it was.
+/// Adds a cell that was run elsewhere: the files of its folder by name. An existing cell is not
+/// changed.
 pub fn take_in(out: &Path, hash: &str, files: &[(String, Vec<u8>)]) -> anyhow::Result<()> {
     if is_done(out, hash) {
         return Ok(());
@@ -187,7 +170,7 @@ pub fn note(out: &Path, failed: &Failed) -> anyhow::Result<()> {
     write_whole(&failure(out, &failed.hash), &serde_json::to_vec_pretty(failed)?)
 }
 
-/// Makes a sweep's folder, and removes from it what processes of this host left that are no more.
+/// Makes a sweep's folder, and removes leftovers of processes of this host that have ended.
 pub fn prepare(out: &Path) -> anyhow::Result<()> {
     for folder in ["cells", "failed"] {
         fs::create_dir_all(out.join(folder)).map_err(|e| {
@@ -198,7 +181,7 @@ pub fn prepare(out: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A folder that goes when it has not taken another name.
+/// A folder that is removed unless it was renamed.
 struct Part(PathBuf);
 
 impl Part {
@@ -210,10 +193,10 @@ impl Part {
         Ok(part)
     }
 
-    /// Gives it the name of its cell.
+    /// Renames it to its cell.
     fn publish(self, out: &Path, hash: &str) -> anyhow::Result<()> {
         match fs::rename(&self.0, folder(out, hash)) {
-            // Somebody else was faster: the same bytes.
+            // Another process was faster: the same bytes.
             Err(_) if is_done(out, hash) => Ok(()),
             other => other.with_context(|| format!("naming {}", self.0.display())),
         }
@@ -231,7 +214,7 @@ fn host() -> String {
     name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect()
 }
 
-/// Removes what processes of this host left that are no more.
+/// Removes leftovers of processes of this host that have ended.
 fn tidy(cells: &Path) {
     let Ok(entries) = fs::read_dir(cells) else { return };
     let host = host();

@@ -18,7 +18,7 @@ use serde_json::Value as Json;
 use terrace_experiments::Experiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::profile::profile;
-use terrace_experiments::run::{Event, Events, MachineKind, Request};
+use terrace_experiments::run::{Event, Events, Quiet, Request};
 use terrace_experiments::runner::run;
 use terrace_identity::StableHash;
 use terrace_results::{HardwareRow, PeriodRow, RunRow, read};
@@ -252,21 +252,7 @@ pub(super) fn run_cell(
     }
     let plain = |name: &str| name.replace(['/', ' '], "-");
     let out = job.folder.join("runs").join(plain(&cell.row)).join(plain(&cell.column));
-    run(
-        Request {
-            experiment: experiment.clone(),
-            policies: None,
-            machine: MachineKind::Simulated,
-            out: out.clone(),
-            fix_conflicts: false,
-            rivals: Vec::new(),
-            apart: false,
-            kernels: Vec::new(),
-            count_accesses: false,
-            jobs: 1,
-        },
-        &mut Quiet,
-    )?;
+    run(Request::simulated(experiment.clone(), out.clone()), &mut Quiet)?;
     job.run_cache.was_run(&experiment, &out);
     Ok(out)
 }
@@ -338,13 +324,6 @@ fn settled(periods: &[&PeriodRow]) -> Vec<(String, f64)> {
     let main = counts.iter().max_by_key(|(_, n)| **n).map_or(last.applied.as_str(), |(p, _)| p);
     let first = periods[middle..].iter().position(|p| p.applied == main);
     first.map(|n| ("settled_periods".to_owned(), n as f64)).into_iter().collect()
-}
-
-/// Ignores all events.
-struct Quiet;
-
-impl Events for Quiet {
-    fn event(&mut self, _: Event<'_>) {}
 }
 
 #[cfg(test)]

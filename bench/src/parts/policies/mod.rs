@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use terrace_core::policy;
 use terrace_experiments::Experiment;
 use terrace_experiments::profile::profile;
-use terrace_experiments::run::{Event, Events};
+use terrace_experiments::run::Quiet;
 
 use super::Part;
 use crate::measure::Report;
@@ -149,12 +149,6 @@ const LEAST_LIFE_MS: u64 = 640;
 /// A footprint of 8 MB moves in some 16 ms: the ratio to a period of 1 ms is that of 32 GB of huge
 /// pages to one of a second.
 const SETUP: Setup = Setup { period_ms: 1, moved_pages: 32, reads_per_sample: 16, seed: 1 };
-
-struct Quiet;
-
-impl Events for Quiet {
-    fn event(&mut self, _: Event<'_>) {}
-}
 
 /// One run: a policy with parameters, and its signals.
 struct Column {
