@@ -26,6 +26,7 @@ pub mod cache;
 pub mod filter;
 mod huge;
 pub mod launch;
+mod mapping;
 pub mod nodes;
 pub mod places;
 mod prefetch;

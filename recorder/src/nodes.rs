@@ -1,42 +1,41 @@
-//! Accesses of a whole emulated machine by memory node: what the plug-in in the machine counts,
-//! and the memory that it shares with the one who started the machine.
+//! Accesses of a whole emulated machine by memory node: what the plug-in in the machine counts, and
+//! the memory that it shares with the starter of the machine.
 //!
-//! The one who starts says where each node's memory is, as this QEMU tells addresses, and which
-//! caches stand before it. A guest says when to count with [`mark`]. Everything here is a number
-//! that one side writes and the other reads, so a machine that is killed leaves what it had
-//! counted.
+//! The starter gives the address ranges of the nodes, as this QEMU reports addresses, and the
+//! caches in front of memory. A guest marks when to count with [`mark`]. All data are numbers that
+//! one side writes and the other reads, so the counts of a machine that is killed are not lost.
 //!
-//! All `unsafe` of this is the mapping of the memory.
+//! All `unsafe` here is the use of the mapped memory.
 
 use std::fs::File;
+use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::{io, ptr};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap};
 use terrace_recordings::reference::{CacheShape, Filter, Level};
+
+use crate::mapping;
 
 /// Nodes of a machine, at most.
 pub const NODES: usize = 4;
-/// Places that accesses go to: the nodes, and memory that is in none of them.
+/// Targets of accesses: the nodes, and memory that is in none of them.
 pub const PLACES: usize = NODES + 1;
-/// The place of memory that is in no node: firmware.
+/// Index of memory that is in no node: firmware.
 pub const ELSEWHERE: usize = NODES;
 /// Virtual processors, at most.
 pub const PROCESSORS: usize = 256;
 /// Marks that are kept.
 pub const MARKS: usize = 4096;
 
-/// Where Linux puts the mappings of a program with the compatible layout (`setarch -L`): from a third
-/// of the address space upwards, and those of nobody else (`mmap_legacy_base` in its
+/// Where Linux puts the mappings of a program with the compatible layout (`setarch -L`): from a
+/// third of the address space upwards, and no other program's (`mmap_legacy_base` in its
 /// arch/x86/mm/mmap.c, the random part of at most a terabyte included). So the plug-in, which sees
-/// no processes, tells such a program's accesses from all others.
+/// no processes, can distinguish such a program's accesses from all others.
 pub const APART: Range<u64> = 0x2aaa_0000_0000..0x4000_0000_0000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TERRNOD2");
 
-/// What is counted of the accesses that go to one place.
+/// Counts of the accesses to one place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Accesses {
     /// Loads.
@@ -45,21 +44,21 @@ pub struct Accesses {
     pub stores: u64,
     /// Accesses that missed the first level.
     pub l1_misses: u64,
-    /// And the second.
+    /// Of these, accesses that missed the second level.
     pub l2_misses: u64,
-    /// Loads that missed the last too: memory is read.
+    /// Loads that missed the last level and read memory.
     pub memory_loads: u64,
-    /// Stores that did.
+    /// Stores that missed the last level.
     pub memory_stores: u64,
     /// Dirty lines written back to memory.
     pub write_backs: u64,
 }
 
 impl Accesses {
-    /// How many numbers there are.
+    /// Number of counts.
     pub const LEN: usize = 7;
 
-    /// The numbers one after the other.
+    /// The counts as an array.
     pub fn to_array(self) -> [u64; Self::LEN] {
         let Accesses {
             loads,
@@ -73,14 +72,14 @@ impl Accesses {
         [loads, stores, l1_misses, l2_misses, memory_loads, memory_stores, write_backs]
     }
 
-    /// And back.
+    /// The counts of an array.
     pub fn from_array(numbers: [u64; Self::LEN]) -> Self {
         let [loads, stores, l1_misses, l2_misses, memory_loads, memory_stores, write_backs] =
             numbers;
         Accesses { loads, stores, l1_misses, l2_misses, memory_loads, memory_stores, write_backs }
     }
 
-    /// What came since.
+    /// The difference to earlier counts.
     #[must_use]
     pub fn since(self, before: Accesses) -> Accesses {
         let (mut numbers, before) = (self.to_array(), before.to_array());
@@ -93,15 +92,9 @@ impl Accesses {
     pub fn all(self) -> u64 {
         self.loads + self.stores
     }
-
-    /// Loads and stores that reached memory.
-    #[must_use]
-    pub fn in_memory(self) -> u64 {
-        self.memory_loads + self.memory_stores
-    }
 }
 
-/// Which of a [`Accesses`]' numbers.
+/// Index of a count of [`Accesses`].
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     /// `loads`; the one after it is `stores`.
@@ -116,7 +109,7 @@ pub enum Kind {
     WriteBacks = 6,
 }
 
-/// Who accesses: by the half of the addresses, which is all that a plug-in sees of privilege.
+/// Originator of an access, by the half of the address space: a plug-in sees no privilege level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Domain {
     /// Programs.
@@ -133,7 +126,7 @@ impl Domain {
     }
 }
 
-/// What a guest may say by an instruction that does nothing else.
+/// A mark that a guest makes by an instruction without another effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mark {
@@ -146,12 +139,12 @@ pub enum Mark {
 }
 
 impl Mark {
-    /// The instruction: a no-operation of eight bytes whose displacement nobody would choose.
+    /// The instruction: a no-operation of eight bytes with a displacement that no compiler chooses.
     pub const fn instruction(self) -> [u8; 8] {
         [0x0f, 0x1f, 0x84, 0x00, self as u8, b'T', b'E', b'R']
     }
 
-    /// What an instruction says.
+    /// The mark of an instruction, if it is one.
     pub fn of(instruction: &[u8]) -> Option<Mark> {
         [Mark::End, Mark::Begin, Mark::Period].into_iter().find(|m| m.instruction() == *instruction)
     }
@@ -190,7 +183,7 @@ impl Mark {
     }
 }
 
-/// Says something to the plug-in, if there is one: executes the mark's instruction.
+/// Makes a mark for the plug-in, if there is one: executes the mark's instruction.
 #[inline(never)]
 pub fn mark(mark: Mark) {
     #[cfg(target_arch = "x86_64")]
@@ -207,7 +200,7 @@ pub fn mark(mark: Mark) {
     let _ = mark;
 }
 
-/// Where the memory of a node is, as QEMU's plug-in interface tells addresses.
+/// Address range of a node, as QEMU's plug-in interface reports addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeRange {
     /// Its first address.
@@ -225,9 +218,9 @@ struct MarkEntry {
     accesses: [[Numbers; PLACES]; 2],
     /// Pages of 4 KiB touched since the mark before, by domain and place.
     base_pages: [[AtomicU64; PLACES]; 2],
-    /// The same in pages of 2 MiB.
+    /// Pages of 2 MiB, likewise.
     huge_pages: [[AtomicU64; PLACES]; 2],
-    /// By place, since the machine began: those of programs that are counted apart.
+    /// By place, since the machine began: accesses of programs with the compatible layout.
     apart: [AtomicU64; PLACES],
     devices: AtomicU64,
 }
@@ -240,7 +233,7 @@ struct Layout {
     /// Whether a plug-in has begun.
     begun: AtomicU64,
     marks: AtomicU64,
-    /// Of accesses that are none of memory.
+    /// Accesses to devices.
     devices: [AtomicU64; PROCESSORS],
     accesses: [[[Numbers; PLACES]; 2]; PROCESSORS],
     /// Loads and stores of mappings in [`APART`].
@@ -259,20 +252,20 @@ unsafe impl Send for NodeCounts {}
 // SAFETY: as above.
 unsafe impl Sync for NodeCounts {}
 
-/// What had been counted at a mark.
+/// Counts at a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marked {
-    /// Which mark.
+    /// The kind of mark.
     pub mark: Mark,
     /// By domain and place, since the machine began.
     pub accesses: [[Accesses; PLACES]; 2],
     /// Pages of 4 KiB that were touched since the mark before, by domain and place.
     pub base_pages: [[u64; PLACES]; 2],
-    /// The same in pages of 2 MiB.
+    /// Pages of 2 MiB, likewise.
     pub huge_pages: [[u64; PLACES]; 2],
     /// Loads and stores of mappings in [`APART`] by place, since the machine began.
     pub apart: [u64; PLACES],
-    /// Accesses that were none of memory, since the machine began.
+    /// Accesses to devices, since the machine began.
     pub devices: u64,
 }
 
@@ -286,20 +279,12 @@ fn add(number: &AtomicU64, more: u64) {
 }
 
 impl NodeCounts {
-    /// Bytes that the file behind it has.
+    /// Size of the shared memory's file in bytes.
     pub const SIZE_BYTES: usize = size_of::<Layout>();
 
-    /// Maps the file for good.
+    /// Maps the file for the rest of the process's life.
     pub fn map(file: &File) -> io::Result<Self> {
-        if file.metadata()?.len() != Self::SIZE_BYTES as u64 {
-            return Err(io::Error::other("its size is not that of this version's memory"));
-        }
-        let (read_write, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping, at an address that the kernel chooses; the file is as long.
-        let memory = unsafe {
-            mmap(ptr::null_mut(), Self::SIZE_BYTES, read_write, shared, file.as_fd(), 0)?
-        };
-        Ok(NodeCounts { memory: memory.cast_const().cast() })
+        Ok(NodeCounts { memory: mapping::map(file)? })
     }
 
     fn layout(&self) -> &Layout {
@@ -307,7 +292,7 @@ impl NodeCounts {
         unsafe { &*self.memory }
     }
 
-    /// The one who starts the machine: makes fresh memory ready.
+    /// For the starter of the machine: initialises fresh memory.
     pub fn begin(&self, nodes: &[NodeRange], filter: &Filter) {
         let layout = self.layout();
         for (to, node) in layout.nodes.iter().zip(nodes) {
@@ -321,14 +306,14 @@ impl NodeCounts {
         layout.magic.store(MAGIC, Ordering::Release);
     }
 
-    /// The plug-in: begins, with nothing counted; the nodes and the caches before them. Nothing
-    /// where this is not such memory.
+    /// For the plug-in: begins with all counts at zero; returns the nodes and the caches. `None` if
+    /// the memory is of another kind.
     pub fn join(&self) -> Option<([NodeRange; NODES], Filter)> {
         let layout = self.layout();
         if layout.magic.load(Ordering::Acquire) != MAGIC {
             return None;
         }
-        // A machine that was started again counts anew.
+        // A restarted machine counts from zero.
         let all = layout.accesses.iter().flatten().flatten().flatten().chain(&layout.devices);
         let all = all.chain(layout.apart.iter().flatten());
         all.for_each(|number| number.store(0, Ordering::Relaxed));
@@ -349,26 +334,26 @@ impl NodeCounts {
         Some((nodes, filter))
     }
 
-    /// The plug-in: counts one of a kind for a processor; `next` of the one after it.
+    /// For the plug-in: adds one to a count of a processor; `next` to the count after it.
     #[inline]
     pub fn count(&self, processor: usize, domain: Domain, place: usize, kind: Kind, next: bool) {
         let places = &self.layout().accesses[processor % PROCESSORS][domain as usize];
         add(&places[place % PLACES][kind as usize + usize::from(next)], 1);
     }
 
-    /// The plug-in: counts an access of a mapping in [`APART`], beside [`Self::count`].
+    /// For the plug-in: counts an access of a mapping in [`APART`], beside [`Self::count`].
     #[inline]
     pub fn count_apart(&self, processor: usize, place: usize) {
         add(&self.layout().apart[processor % PROCESSORS][place % PLACES], 1);
     }
 
-    /// The plug-in: counts an access of something that is no memory.
+    /// For the plug-in: counts an access to a device.
     #[inline]
     pub fn count_device(&self, processor: usize) {
         add(&self.layout().devices[processor % PROCESSORS], 1);
     }
 
-    /// The plug-in: notes what was counted so far, and the pages touched since the mark before.
+    /// For the plug-in: stores the counts so far, and the pages touched since the mark before.
     pub fn note(&self, mark: Mark, base_pages: [[u64; PLACES]; 2], huge_pages: [[u64; PLACES]; 2]) {
         let layout = self.layout();
         let number = layout.marks.load(Ordering::Relaxed);
@@ -399,7 +384,7 @@ impl NodeCounts {
         self.layout().begun.load(Ordering::Acquire) != 0
     }
 
-    /// What is counted so far; pages are told by marks only.
+    /// The counts so far; pages are known at marks only.
     pub fn now(&self) -> Marked {
         let layout = self.layout();
         let accesses = std::array::from_fn(|domain| {
@@ -424,7 +409,7 @@ impl NodeCounts {
         }
     }
 
-    /// The marks that were set, the first [`MARKS`] of them; and how many there were.
+    /// The marks that were made, the first [`MARKS`] of them; and their number.
     pub fn marks(&self) -> (Vec<Marked>, u64) {
         let layout = self.layout();
         let count = layout.marks.load(Ordering::Acquire);
@@ -476,7 +461,7 @@ mod tests {
         assert_eq!(marks[1].accesses[0][0], Accesses { memory_loads: 1, ..Accesses::default() });
         assert_eq!((marks[0].apart[1], marks[1].apart[1]), (0, 1));
         assert_eq!((marks[1].devices, marks[1].base_pages[0][1], marks[0].devices), (1, 7, 0));
-        // A machine that is started again counts anew.
+        // A restarted machine counts from zero.
         theirs.join().unwrap();
         assert_eq!(ours.marks().1, 0);
         assert_eq!(ours.now().accesses, [[Accesses::default(); PLACES]; 2]);

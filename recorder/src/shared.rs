@@ -6,22 +6,21 @@
 //! every descriptor closes none of ours, and the records of a killed program are still there. When
 //! no slot is free a thread waits for the launcher.
 //!
-//! All `unsafe` of this crate is here, a prefetch and an advice to the kernel apart.
+//! All `unsafe` of this memory is here, except for its mapping (`mapping.rs`).
 
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use std::{io, ptr};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::process::{Pid, test_kill_process};
 use rustix::thread::futex;
 use terrace_recordings::reference::block::MAX_RECORD_BYTES;
 use terrace_recordings::reference::{CacheShape, Filter, Level};
 
 use crate::filter::Counts;
+use crate::mapping;
 
 /// Bytes of records in a slot.
 pub const SLOT_BYTES: usize = 128 << 10;
@@ -136,15 +135,7 @@ impl Shared {
     /// Maps the file for the rest of the process's life: a recording's memory, all zeros or
     /// initialised by [`Self::begin`].
     pub fn map(file: &File) -> io::Result<Self> {
-        if file.metadata()?.len() != Self::SIZE_BYTES as u64 {
-            return Err(io::Error::other("its size is not that of this version's memory"));
-        }
-        let (read_write, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping, at an address that the kernel chooses; the file is as long.
-        let memory = unsafe {
-            mmap(ptr::null_mut(), Self::SIZE_BYTES, read_write, shared, file.as_fd(), 0)?
-        };
-        Ok(Shared { memory: memory.cast_const().cast() })
+        Ok(Shared { memory: mapping::map(file)? })
     }
 
     fn head(&self) -> &Head {
