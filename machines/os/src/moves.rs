@@ -18,7 +18,7 @@ use crate::entry::Entry;
 use crate::fault_injection::FaultInjection;
 use crate::frames::{FRAME_BYTES, FRAMES_PER_HUGE, Owner};
 use crate::memory::Order;
-use crate::os::Os;
+use crate::os::{Os, Process};
 use crate::shootdown::Shootdown;
 use crate::space::{AddressSpace, At, ENTRIES};
 use crate::tables::{Asker, TableMove};
@@ -93,6 +93,13 @@ pub struct Begun {
     pub shootdowns: Vec<Shootdown>,
     /// Processor time, without the shootdowns and without copying.
     pub cost: MoveCost,
+}
+
+impl Begun {
+    fn refuse(&mut self, space: SpaceId, start: u64, size_bytes: u64, reason: FailureReason) {
+        let range = VirtualRange { space, start, size_bytes };
+        self.refused.push(Refused { range, reason });
+    }
 }
 
 /// A batch that has ended.
@@ -298,35 +305,29 @@ impl Os {
     ) {
         let id = operation.space;
         if self.process(id).is_err() {
-            let reason = FailureReason::ProcessGone;
-            begun.refused.push(Refused { range: *operation, reason });
-            return;
+            let (start, bytes) = (operation.start, operation.size_bytes);
+            return begun.refuse(id, start, bytes, FailureReason::ProcessGone);
         }
         if self.config.migration.split_huge_first {
             begun.cost.split += self.split_all(operation);
         }
         let mut process = self.processes[id.0 as usize].take().expect("checked above");
         let mut leaves = Vec::new();
-        process.space.for_each_leaf(
-            operation.start,
-            operation.end(),
-            |address, size, at, entry| {
-                leaves.push((address, size, at, entry));
-            },
-        );
-        let mut next = operation.start;
+        let (start, end) = (operation.start, operation.end());
+        process.space.for_each_leaf(start, end, |address, size, at, entry| {
+            leaves.push((address, size, at, entry));
+        });
+        let mut next = start;
         let absent = |from: u64, to: u64, begun: &mut Begun| {
             if from < to {
-                let range = VirtualRange { space: id, start: from, size_bytes: to - from };
-                begun.refused.push(Refused { range, reason: FailureReason::Absent });
+                begun.refuse(id, from, to - from, FailureReason::Absent);
             }
         };
         for (address, size, at, entry) in leaves {
             absent(next, address, begun);
             next = address + size.bytes();
             let refuse = |begun: &mut Begun, reason| {
-                let range = VirtualRange { space: id, start: address, size_bytes: size.bytes() };
-                begun.refused.push(Refused { range, reason });
+                begun.refuse(id, address, size.bytes(), reason);
             };
             if entry.is_migration() {
                 // The batch may have named another part of a huge page before.
@@ -361,9 +362,8 @@ impl Os {
             let place = batch.pages.len();
             self.set_leaf(&mut process.space, at, Entry::migration(begun.id.0, place, entry));
             batch.pages.push(Moving { space: id, address, size, from, to, to_node, split: false });
-            let copy =
-                Copy { from: PhysicalAddress(from), to: PhysicalAddress(to), bytes: size.bytes() };
-            begun.copies.push(copy);
+            let (from, to) = (PhysicalAddress(from), PhysicalAddress(to));
+            begun.copies.push(Copy { from, to, bytes: size.bytes() });
             let allocate = match size {
                 PageSize::Base => self.costs.move_allocate_base_ns,
                 PageSize::Huge => self.costs.move_allocate_huge_ns,
@@ -467,22 +467,7 @@ impl Os {
                 continue;
             };
             let mut process = self.processes[page.space.0 as usize].take().expect("it maps it");
-            let mapped = if self.does(FaultInjection::MapsOldFrame) { left } else { kept };
-            let was = process.space.entry(at);
-            let mut entry = Entry::leaf(mapped, page.size).with_bits_of(was);
-            if self.does(FaultInjection::SetsAccessedItself) {
-                entry = entry.set_bits(false);
-            }
-            if self.does(FaultInjection::LosesDirty) && was.is_dirty() {
-                entry = Entry::leaf(mapped, page.size);
-            }
-            self.set_leaf(&mut process.space, at, entry);
-            let (space, address) = (page.space, page.address);
-            let owner = match page.size {
-                PageSize::Base => Owner::Base { space, address },
-                PageSize::Huge => Owner::Huge { space, address },
-            };
-            self.memory.own(kept, page.size, owner);
+            self.map_moved(&mut process, page, at, [kept, left]);
             if frees && !self.does(FaultInjection::LeaksOldFrame) {
                 self.memory.give_back(left, page.size);
             }
@@ -515,6 +500,26 @@ impl Os {
             self.processes[space.0 as usize] = Some(process);
         }
         done
+    }
+
+    /// Maps a page at the end of its move: the frame that is kept, not the one that is left.
+    fn map_moved(&mut self, process: &mut Process, page: &Moving, at: At, [kept, left]: [u64; 2]) {
+        let mapped = if self.does(FaultInjection::MapsOldFrame) { left } else { kept };
+        let was = process.space.entry(at);
+        let mut entry = Entry::leaf(mapped, page.size).with_bits_of(was);
+        if self.does(FaultInjection::SetsAccessedItself) {
+            entry = entry.set_bits(false);
+        }
+        if self.does(FaultInjection::LosesDirty) && was.is_dirty() {
+            entry = Entry::leaf(mapped, page.size);
+        }
+        self.set_leaf(&mut process.space, at, entry);
+        let (space, address) = (page.space, page.address);
+        let owner = match page.size {
+            PageSize::Base => Owner::Base { space, address },
+            PageSize::Huge => Owner::Huge { space, address },
+        };
+        self.memory.own(kept, page.size, owner);
     }
 
     /// The place of the page's migration entry, if it is still there.
