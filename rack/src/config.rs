@@ -2,7 +2,6 @@
 //! that cannot work is rejected with the reason before anything runs.
 
 use serde::{Deserialize, Serialize};
-use terrace_hardware::cache::config::CacheConfig;
 use terrace_hardware::dram::config::DramConfig;
 use terrace_hardware::dram::presets as dram;
 use terrace_hardware::error::{ConfigError, check_range};
@@ -49,9 +48,9 @@ pub enum Allocation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dealing {
-    /// The ratio is exact in every 64 pages, and their order is drawn.
+    /// The ratio is exact in every 64 pages, and their order is random.
     Shuffled,
-    /// Strictly in turns, so that a stride over pages may use one memory alone.
+    /// Strictly alternating, so that a stride over pages may use one memory alone.
     InTurns,
 }
 
@@ -430,10 +429,8 @@ impl RackConfig {
         if chunk == 0 || !chunk.is_multiple_of(PAGE_BYTES) {
             return bad(rack, format!("chunk is {}; expected a multiple of 4K", self.chunk));
         }
-        for (name, value) in [("local_share", self.local_share)] {
-            if !(0.0..=1.0).contains(&value) {
-                return bad(rack, format!("{name} is {value}; expected 0 to 1"));
-            }
+        if !(0.0..=1.0).contains(&self.local_share) {
+            return bad(rack, format!("local_share is {}; expected 0 to 1", self.local_share));
         }
         if !(0.001..=1.0).contains(&self.waiting_share) {
             return bad(
@@ -441,8 +438,43 @@ impl RackConfig {
                 format!("waiting_share is {}; expected 0.001 to 1", self.waiting_share),
             );
         }
+        self.check_network()?;
+        if let Some(t) = self.trace
+            && !(t.from_us >= 0.0 && t.from_us < t.to_us && t.to_us <= 1e9)
+        {
+            return bad(
+                "rack.trace",
+                format!("from_us is {} and to_us {}; expected a span", t.from_us, t.to_us),
+            );
+        }
+        if !(1.0..=1e9).contains(&self.sample_us) {
+            return bad(rack, format!("sample_us is {}; expected 1 to 1e9", self.sample_us));
+        }
+        let g = &self.migration;
+        check_range("rack.migration", "copies", g.copies.into(), 1..=1024)?;
+        check_range("rack.migration", "tlb_miss_cycles", g.tlb_miss_cycles.into(), 0..=1 << 20)?;
+        g.background.check("rack.migration.background")?;
+        self.mechanism.check(self.nodes)?;
+        for (name, dram) in [("local_dram", &self.local_dram), ("pool_dram", &self.pool_dram)] {
+            dram.check().map_err(|e| e.within(&format!("rack.{name}")))?;
+            let line = dram.organization.line_bytes();
+            if line != BLOCK_BYTES {
+                return bad(rack, format!("{name} has lines of {line} bytes; expected 64"));
+            }
+        }
+        let caches = &self.processor.0.caches;
+        let line = caches.llc.line_bytes;
+        if u64::from(line) != BLOCK_BYTES {
+            return bad(rack, format!("caches have lines of {line} bytes; expected 64"));
+        }
+        Ok(())
+    }
+
+    /// Checks bandwidths, times and buffers of the network, and the times of the parts around it.
+    fn check_network(&self) -> Result<(), ConfigError> {
+        let bad = |part: &str, what: String| Err(ConfigError::new(part, what));
         let n = &self.network;
-        let part = "rack.network";
+        let (rack, part) = ("rack", "rack.network");
         for (name, gbit) in
             [("nic_gbit_per_s", n.nic_gbit_per_s), ("switch_gbit_per_s", n.switch_gbit_per_s)]
         {
@@ -493,35 +525,6 @@ impl RackConfig {
                 );
             }
         }
-        if let Some(t) = self.trace
-            && !(t.from_us >= 0.0 && t.from_us < t.to_us && t.to_us <= 1e9)
-        {
-            return bad(
-                "rack.trace",
-                format!("from_us is {} and to_us {}; expected a span", t.from_us, t.to_us),
-            );
-        }
-        if !(1.0..=1e9).contains(&self.sample_us) {
-            return bad(rack, format!("sample_us is {}; expected 1 to 1e9", self.sample_us));
-        }
-        let g = &self.migration;
-        check_range("rack.migration", "copies", g.copies.into(), 1..=1024)?;
-        check_range("rack.migration", "tlb_miss_cycles", g.tlb_miss_cycles.into(), 0..=1 << 20)?;
-        g.background.check("rack.migration.background")?;
-        self.mechanism.check(self.nodes)?;
-        for (name, dram) in [("local_dram", &self.local_dram), ("pool_dram", &self.pool_dram)] {
-            dram.check().map_err(|e| e.within(&format!("rack.{name}")))?;
-            let line = dram.organization.line_bytes();
-            if line != BLOCK_BYTES {
-                return bad(rack, format!("{name} has lines of {line} bytes; expected 64"));
-            }
-        }
-        let caches = &self.processor.0.caches;
-        let line = caches.llc.line_bytes;
-        if u64::from(line) != BLOCK_BYTES {
-            return bad(rack, format!("caches have lines of {line} bytes; expected 64"));
-        }
-        let _: &CacheConfig = &caches.llc;
         Ok(())
     }
 }

@@ -5,10 +5,8 @@
 //! messages are exchanged then, in the order of the senders. The next window begins with the next
 //! event anywhere. The thread that runs a component makes no difference.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+mod audit;
+mod threads;
 
 use terrace_hardware::error::ConfigError;
 
@@ -30,7 +28,7 @@ pub enum RunError {
     /// The rack or a workload is impossible.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// A node could not go on.
+    /// A node could not continue.
     #[error("node {node} at {at_ns} ns: {problem}")]
     Node {
         /// The node's number.
@@ -246,7 +244,7 @@ impl Rack {
         parts.join(", ")
     }
 
-    /// The same, and returns the outcome.
+    /// Runs until every node is done; returns the outcome.
     pub fn run(mut self, threads: usize) -> Result<Outcome, RunError> {
         self.advance(threads)?;
         Ok(self.outcome())
@@ -255,138 +253,6 @@ impl Rack {
     /// Runs until every node is done, on so many threads of the host.
     pub fn run_to_end(&mut self, threads: usize) -> Result<(), RunError> {
         self.advance(threads)
-    }
-
-    fn advance(&mut self, threads: usize) -> Result<(), RunError> {
-        let threads = threads.clamp(1, self.cells.len());
-        let switch = self.cells.len() - 1;
-        if threads == 1 {
-            while let Some((begin, end)) = self.next_window()? {
-                for cell in &mut self.cells {
-                    if cell.next < end || !cell.inbox.is_empty() {
-                        cell.run(begin, end, switch);
-                    }
-                }
-                self.exchange();
-                self.sample();
-            }
-        } else {
-            self.advance_together(threads)?;
-        }
-        if let Some(problem) = self.problem() {
-            return Err(problem);
-        }
-        Ok(())
-    }
-
-    /// The same with several threads: each takes the next component that is not taken.
-    fn advance_together(&mut self, threads: usize) -> Result<(), RunError> {
-        let switch = self.cells.len() - 1;
-        let cells: Vec<Mutex<Option<Cell>>> =
-            self.cells.drain(..).map(|c| Mutex::new(Some(c))).collect();
-        let window = Mutex::new((0, 0));
-        // The round in the upper half, the next component in the lower: a thread that is late for a
-        // round takes nothing of the next.
-        let (taken, finished) = (AtomicU64::new(u64::from(u32::MAX)), AtomicUsize::new(0));
-        let round = AtomicU64::new(0);
-        let stop = AtomicBool::new(false);
-        // Passed on where the caller can check it: a thread that ended would be waited for for
-        // ever.
-        let panicked: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
-        let work = |this: u64, begin: Time, end: Time| {
-            loop {
-                let claim = taken.load(Ordering::Acquire);
-                let n = (claim & 0xFFFF_FFFF) as usize;
-                if claim >> 32 != this || n >= cells.len() {
-                    break;
-                }
-                let claimed =
-                    taken.compare_exchange(claim, claim + 1, Ordering::AcqRel, Ordering::Relaxed);
-                if claimed.is_err() {
-                    continue;
-                }
-                if let Ok(mut cell) = cells[n].lock()
-                    && let Some(cell) = cell.as_mut()
-                    && (cell.next < end || !cell.inbox.is_empty())
-                {
-                    let run = AssertUnwindSafe(|| cell.run(begin, end, switch));
-                    if let Err(panic) = catch_unwind(run)
-                        && let Ok(mut first) = panicked.lock()
-                    {
-                        first.get_or_insert(panic);
-                    }
-                }
-                finished.fetch_add(1, Ordering::AcqRel);
-            }
-        };
-        let collect = |cells: &[Mutex<Option<Cell>>]| -> Vec<Cell> {
-            cells.iter().filter_map(|c| c.lock().ok().and_then(|mut c| c.take())).collect()
-        };
-        let result = std::thread::scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(|| {
-                    let mut seen = 0;
-                    loop {
-                        let mut spins = 0;
-                        while round.load(Ordering::Acquire) == seen {
-                            if stop.load(Ordering::Acquire) {
-                                return;
-                            }
-                            spins += 1;
-                            if spins < 200 {
-                                std::hint::spin_loop();
-                            } else {
-                                std::thread::yield_now();
-                            }
-                        }
-                        seen = round.load(Ordering::Acquire);
-                        let (begin, end) = *window.lock().expect("no panic holds the window");
-                        work(seen, begin, end);
-                    }
-                });
-            }
-            loop {
-                self.cells = collect(&cells);
-                if self.windows > 0 {
-                    self.exchange();
-                    self.sample();
-                }
-                let next = match self.next_window() {
-                    Ok(Some(next)) => next,
-                    other => {
-                        stop.store(true, Ordering::Release);
-                        return other.map(|_| ());
-                    }
-                };
-                let count = self.cells.len();
-                for (slot, cell) in cells.iter().zip(self.cells.drain(..)) {
-                    *slot.lock().expect("no panic holds a component") = Some(cell);
-                }
-                *window.lock().expect("no panic holds the window") = next;
-                finished.store(0, Ordering::Release);
-                let this = round.load(Ordering::Relaxed) + 1;
-                taken.store(this << 32, Ordering::Release);
-                round.store(this, Ordering::Release);
-                work(this, next.0, next.1);
-                let mut spins = 0;
-                while finished.load(Ordering::Acquire) < count {
-                    spins += 1;
-                    if spins < 200 {
-                        std::hint::spin_loop();
-                    } else {
-                        std::thread::yield_now();
-                    }
-                }
-                if let Some(panic) = panicked.lock().ok().and_then(|mut p| p.take()) {
-                    stop.store(true, Ordering::Release);
-                    resume_unwind(panic);
-                }
-            }
-        });
-        if self.cells.is_empty() {
-            self.cells = collect(&cells);
-        }
-        result
     }
 
     /// Adds the switch's values to nodes' new samples.
@@ -409,104 +275,6 @@ impl Rack {
                 sample.score = i64::from(c.score());
             }
         }
-    }
-
-    /// Runs until every node is done and nothing is under way, and then checks that everything is
-    /// where it should be: for tests. Returns the number of values compared.
-    pub fn run_to_rest(&mut self) -> Result<u64, RunError> {
-        self.advance(1)?;
-        let switch = self.cells.len() - 1;
-        // Nothing new begins; everything under way ends.
-        for _ in 0..10_000_000u64 {
-            let begin = self.next_event();
-            if begin == NEVER {
-                return self
-                    .audit()
-                    .map_err(|what| RunError::Deadlock { at_ns: self.now / 1000, what });
-            }
-            let begin = begin.max(self.now);
-            self.now = begin + self.window;
-            for cell in &mut self.cells {
-                cell.run(begin, begin + self.window, switch);
-            }
-            self.exchange();
-            if let Some(problem) = self.problem() {
-                return Err(problem);
-            }
-        }
-        Err(RunError::Deadlock { at_ns: self.now / 1000, what: "it never comes to rest".into() })
-    }
-
-    /// At rest: no packet and no request is left, all buffers are free, every block holds its last
-    /// write.
-    fn audit(&self) -> Result<u64, String> {
-        let Some(Component::Switch(switch)) = self.cells.last().map(|c| &c.component) else {
-            return Err("there is no switch".into());
-        };
-        if switch.waiting() > 0 {
-            return Err(format!("{} things are left in the switch", switch.waiting()));
-        }
-        let mut compared = 0;
-        let pool_value = |page: crate::address::RemotePage, block| match &self.cells
-            [self.nodes + page.pool()]
-        .component
-        {
-            Component::Pool(pool) => pool.value(page, block),
-            _ => 0,
-        };
-        for (n, cell) in self.cells.iter().enumerate() {
-            let nic = match &cell.component {
-                Component::Pool(pool) => {
-                    if !pool.is_idle() {
-                        return Err(format!("requests are left in pool {}", n - self.nodes));
-                    }
-                    pool.nic()
-                }
-                Component::Node(node) => {
-                    let memory = node.memory_ref();
-                    if !memory.is_idle() {
-                        return Err(format!("requests are left in node {n}"));
-                    }
-                    let c = &memory.counts;
-                    if c.wrong_values > 0 {
-                        return Err(format!("node {n} read {} wrong values", c.wrong_values));
-                    }
-                    for (page, block, value, here) in memory.written() {
-                        compared += 1;
-                        let found = here.unwrap_or_else(|remote| {
-                            let buffered = switch.controller(n).buffered_value(remote, block);
-                            buffered.unwrap_or_else(|| pool_value(remote, block))
-                        });
-                        if found != value {
-                            return Err(format!(
-                                "node {n}, page {page}, block {block}: {value} was written, \
-                                 {found} is there"
-                            ));
-                        }
-                    }
-                    &memory.nic
-                }
-                Component::Switch(_) => continue,
-            };
-            if switch.buffered_bytes(n) > 0 {
-                return Err(format!("bytes are left in the buffer of port {n}"));
-            }
-            let sent = (nic.out.packets, nic.out.bytes);
-            let down = switch.port(n);
-            if (down.packets, down.bytes) != (nic.in_packets, nic.in_bytes) {
-                return Err(format!(
-                    "port {n} sent {} packets, {} came",
-                    down.packets, nic.in_packets
-                ));
-            }
-            if switch.received(n) != sent {
-                return Err(format!(
-                    "port {n} received {:?}, {sent:?} were sent",
-                    switch.received(n)
-                ));
-            }
-        }
-        Ok(compared)
     }
 
     /// The outcome of the run.
