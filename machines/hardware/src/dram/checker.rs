@@ -33,20 +33,16 @@ struct Place {
 /// The first `limit` violations in a channel's log.
 pub fn check(config: &DramConfig, log: &[Logged], limit: usize) -> Vec<Violation> {
     let (o, t) = (&config.organization, &config.timing);
-    let burst = u64::from(o.burst_cycles());
-    let place = |bank: u32| Place {
-        rank: bank / (o.bank_groups * o.banks_per_group),
-        group: bank / o.banks_per_group,
-        bank,
-    };
     // No rule but refresh reaches farther back than this.
     let horizon = u64::from(t.rfc.max(t.rc).max(t.faw))
         + u64::from(t.cwl + t.wr + t.rp + t.cl)
-        + 2 * burst
+        + 2 * u64::from(o.burst_cycles())
         + u64::from(t.rank_switch_gap + t.read_to_write_gap);
-    let mut open: Vec<Option<u32>> = vec![None; o.banks() as usize];
-    let mut refreshed = vec![0u64; o.ranks as usize];
-    let mut bus_free = 0u64;
+    let mut banks = Banks {
+        open: vec![None; o.banks() as usize],
+        refreshed: vec![0u64; o.ranks as usize],
+        bus_free: 0,
+    };
     let mut violations = Vec::new();
     let mut first = 0;
     for (i, &now) in log.iter().enumerate() {
@@ -61,33 +57,73 @@ pub fn check(config: &DramConfig, log: &[Logged], limit: usize) -> Vec<Violation
                 rule,
             });
         };
-        let here = place(now.bank);
-        for before in &log[first..i] {
-            if now.cycle < before.cycle {
-                report("the order of time");
-                continue;
-            }
-            for (rule, least) in
-                rules(t, burst, before.command, place(before.bank), now.command, here)
-            {
-                if now.cycle - before.cycle < least {
-                    report(rule);
-                }
-            }
+        check_distances(config, &log[first..i], now, &mut report);
+        banks.take(config, now, &mut report);
+        if violations.len() >= limit {
+            break;
         }
-        if now.command == Command::Act {
-            let window = log[first..i]
-                .iter()
-                .rev()
-                .filter(|b| b.command == Command::Act && place(b.bank).rank == here.rank);
-            if let Some(fourth) = window.clone().nth(3)
-                && now.cycle - fourth.cycle < u64::from(t.faw)
-            {
-                report("tFAW");
-            }
-        }
+    }
+    violations
+}
 
-        let state = &mut open[now.bank as usize];
+fn place(config: &DramConfig, bank: u32) -> Place {
+    let o = &config.organization;
+    Place {
+        rank: bank / (o.bank_groups * o.banks_per_group),
+        group: bank / o.banks_per_group,
+        bank,
+    }
+}
+
+/// Reports rules between a command and those before it.
+fn check_distances(
+    config: &DramConfig,
+    before: &[Logged],
+    now: Logged,
+    report: &mut dyn FnMut(&'static str),
+) {
+    let (t, burst) = (&config.timing, u64::from(config.organization.burst_cycles()));
+    let here = place(config, now.bank);
+    for before in before {
+        if now.cycle < before.cycle {
+            report("the order of time");
+            continue;
+        }
+        let there = place(config, before.bank);
+        for (rule, least) in rules(t, burst, before.command, there, now.command, here) {
+            if now.cycle - before.cycle < least {
+                report(rule);
+            }
+        }
+    }
+    if now.command == Command::Act {
+        let mut window = before
+            .iter()
+            .rev()
+            .filter(|b| b.command == Command::Act && place(config, b.bank).rank == here.rank);
+        if let Some(fourth) = window.nth(3)
+            && now.cycle - fourth.cycle < u64::from(t.faw)
+        {
+            report("tFAW");
+        }
+    }
+}
+
+/// State of a channel's banks and data bus.
+struct Banks {
+    /// The open row of each bank.
+    open: Vec<Option<u32>>,
+    /// The last refresh of each rank.
+    refreshed: Vec<u64>,
+    bus_free: u64,
+}
+
+impl Banks {
+    /// Takes a command, and reports rules on the state that it meets.
+    fn take(&mut self, config: &DramConfig, now: Logged, report: &mut dyn FnMut(&'static str)) {
+        let (o, t) = (&config.organization, &config.timing);
+        let rank = place(config, now.bank).rank;
+        let state = &mut self.open[now.bank as usize];
         match now.command {
             Command::Act => {
                 if state.is_some() {
@@ -98,19 +134,19 @@ pub fn check(config: &DramConfig, log: &[Logged], limit: usize) -> Vec<Violation
             Command::Pre => *state = None,
             Command::Prea | Command::Ref => {
                 let banks = o.bank_groups * o.banks_per_group;
-                let all = (here.rank * banks) as usize..((here.rank + 1) * banks) as usize;
+                let all = (rank * banks) as usize..((rank + 1) * banks) as usize;
                 if now.command == Command::Prea {
-                    open[all].fill(None);
+                    self.open[all].fill(None);
                 } else {
-                    if open[all].iter().any(Option::is_some) {
+                    if self.open[all].iter().any(Option::is_some) {
                         report("refresh of an open bank");
                     }
                     // Each interval needs one; up to 8 may be put off (one more for the start).
                     let late = 9 + u64::from(config.controller.refresh_postpone);
-                    if now.cycle - refreshed[here.rank as usize] > late * u64::from(t.refi) {
+                    if now.cycle - self.refreshed[rank as usize] > late * u64::from(t.refi) {
                         report("tREFI");
                     }
-                    refreshed[here.rank as usize] = now.cycle;
+                    self.refreshed[rank as usize] = now.cycle;
                 }
             }
             command => {
@@ -122,17 +158,13 @@ pub fn check(config: &DramConfig, log: &[Logged], limit: usize) -> Vec<Violation
                 }
                 let write = matches!(command, Command::Wr | Command::Wra);
                 let data = now.cycle + u64::from(if write { t.cwl } else { t.cl });
-                if data < bus_free {
+                if data < self.bus_free {
                     report("one burst at a time on the data bus");
                 }
-                bus_free = bus_free.max(data + burst);
+                self.bus_free = self.bus_free.max(data + u64::from(o.burst_cycles()));
             }
         }
-        if violations.len() >= limit {
-            break;
-        }
     }
-    violations
 }
 
 /// Every rule between two commands: its name and the least distance.

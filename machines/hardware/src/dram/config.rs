@@ -267,7 +267,36 @@ impl DramConfig {
 
     /// Checks that the configuration can work; the parts check no more.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let (o, t, c) = (&self.organization, &self.timing, &self.controller);
+        let (o, c) = (&self.organization, &self.controller);
+        self.check_organization()?;
+        self.check_timing()?;
+        let part = "dram.controller";
+        check_range(part, "read_queue", u64::from(c.read_queue), 1..=1 << 16)?;
+        check_range(part, "write_queue", u64::from(c.write_queue), 1..=1 << 16)?;
+        check_range(part, "write_high", u64::from(c.write_high), 1..=u64::from(c.write_queue))?;
+        check_range(part, "write_low", u64::from(c.write_low), 0..=u64::from(c.write_high) - 1)?;
+        check_range(part, "refresh_postpone", u64::from(c.refresh_postpone), 0..=8)?;
+        check_range(part, "page_timeout_cycles", u64::from(c.page_timeout_cycles), 1..=1 << 30)?;
+        for (name, ns) in [("frontend_ns", c.frontend_ns), ("backend_ns", c.backend_ns)] {
+            crate::units::Picoseconds::from_parameter_ns(part, name, ns)?;
+        }
+        for row in &self.constraints {
+            if row.cycles > 1_000_000 || !(1..=64).contains(&row.window) {
+                return Err(ConfigError::new(
+                    "dram.constraints",
+                    format!(
+                        "a row of {} cycles and window {}; expected at most 1000000 and 1 to 64",
+                        row.cycles, row.window
+                    ),
+                ));
+            }
+        }
+        crate::dram::address_map::AddressMap::new(o, c).map(|_| ())
+    }
+
+    /// Checks banks, rows and widths.
+    fn check_organization(&self) -> Result<(), ConfigError> {
+        let o = &self.organization;
         let part = "dram.organization";
         for (name, value, most) in [
             ("channels", o.channels, 256),
@@ -317,7 +346,12 @@ impl DramConfig {
                 format!("{} TB in all; expected at most {}", capacity >> 40, MOST_BYTES >> 40),
             ));
         }
+        Ok(())
+    }
 
+    /// Checks the timing parameters.
+    fn check_timing(&self) -> Result<(), ConfigError> {
+        let t = &self.timing;
         let part = "dram.timing";
         check_range(part, "clock_ps", u64::from(t.clock_ps), 50..=100_000)?;
         for (name, value) in [
@@ -344,7 +378,7 @@ impl DramConfig {
         }
         check_range(part, "read_to_write_gap", u64::from(t.read_to_write_gap), 0..=1000)?;
         check_range(part, "rank_switch_gap", u64::from(t.rank_switch_gap), 0..=1000)?;
-        if c.refresh {
+        if self.controller.refresh {
             check_range(part, "rfc", u64::from(t.rfc), 1..=1_000_000)?;
             let least = u64::from(t.rfc) + u64::from(t.rc) + u64::from(t.rp);
             check_range(part, "refi", u64::from(t.refi), least + 1..=100_000_000).map_err(|_| {
@@ -358,29 +392,7 @@ impl DramConfig {
                 )
             })?;
         }
-
-        let part = "dram.controller";
-        check_range(part, "read_queue", u64::from(c.read_queue), 1..=1 << 16)?;
-        check_range(part, "write_queue", u64::from(c.write_queue), 1..=1 << 16)?;
-        check_range(part, "write_high", u64::from(c.write_high), 1..=u64::from(c.write_queue))?;
-        check_range(part, "write_low", u64::from(c.write_low), 0..=u64::from(c.write_high) - 1)?;
-        check_range(part, "refresh_postpone", u64::from(c.refresh_postpone), 0..=8)?;
-        check_range(part, "page_timeout_cycles", u64::from(c.page_timeout_cycles), 1..=1 << 30)?;
-        for (name, ns) in [("frontend_ns", c.frontend_ns), ("backend_ns", c.backend_ns)] {
-            crate::units::Picoseconds::from_parameter_ns(part, name, ns)?;
-        }
-        for row in &self.constraints {
-            if row.cycles > 1_000_000 || !(1..=64).contains(&row.window) {
-                return Err(ConfigError::new(
-                    "dram.constraints",
-                    format!(
-                        "a row of {} cycles and window {}; expected at most 1000000 and 1 to 64",
-                        row.cycles, row.window
-                    ),
-                ));
-            }
-        }
-        crate::dram::address_map::AddressMap::new(o, c).map(|_| ())
+        Ok(())
     }
 }
 

@@ -193,7 +193,72 @@ pub fn dram_run(config: &DramConfig, traffic: &Traffic) -> Result<TrafficReport,
     Ok(run(Dram::new(config)?, config, traffic)?.0)
 }
 
-/// The same, and returns the system after the run: for its log.
+/// Submits requests at random times with a mean rate.
+fn offer(
+    dram: &mut Dram,
+    traffic: &Traffic,
+    gb_per_s: f64,
+    source: &mut Source,
+    meter: &mut Meter,
+) -> Result<(), ConfigError> {
+    if !(1e-6..=1e6).contains(&gb_per_s) {
+        return Err(ConfigError::new(
+            "traffic",
+            format!("{gb_per_s} GB/s are offered; expected 1e-6 to 1e6"),
+        ));
+    }
+    let gap_ps = source.line_bytes as f64 * 1000.0 / gb_per_s;
+    // A generator of its own: the same lines are requested at every load.
+    let mut gaps = Random::new(traffic.seed ^ 0x6761_7073);
+    let mut at = 0.0f64;
+    for id in 0..traffic.requests + traffic.warm_up {
+        at += gaps.exponential() * gap_ps;
+        let now = Picoseconds(at as u64);
+        dram.advance_to(now);
+        meter.take(dram);
+        let request = source.draw(id);
+        meter.made(&request, now);
+        dram.submit(now, request);
+    }
+    Ok(())
+}
+
+/// Submits requests so that always the same number of reads is under way.
+fn keep_under_way(
+    dram: &mut Dram,
+    traffic: &Traffic,
+    most: u32,
+    source: &mut Source,
+    meter: &mut Meter,
+) -> Result<(), ConfigError> {
+    check_range("traffic", "outstanding", u64::from(most), 1..=1 << 20)?;
+    let total = traffic.requests + traffic.warm_up;
+    let mut under_way = 0;
+    let mut id = 0;
+    let mut held: Option<Request> = None;
+    while id < total {
+        while under_way < most && id < total {
+            let request = held.take().unwrap_or_else(|| source.draw(id));
+            let write = request.kind.is_write();
+            if write && !dram.has_room(&request) {
+                held = Some(request);
+                break;
+            }
+            let now = dram.now();
+            meter.made(&request, now);
+            dram.submit(now, request);
+            id += 1;
+            under_way += u32::from(!write);
+        }
+        if let Some(event) = dram.next_event() {
+            dram.advance_to(event);
+        }
+        under_way -= meter.take(dram);
+    }
+    Ok(())
+}
+
+/// Runs traffic on a system; returns also the system after the run, for its log.
 pub fn run(
     mut dram: Dram,
     config: &DramConfig,
@@ -231,50 +296,10 @@ pub fn run(
     };
     match traffic.load {
         Load::OfferedGbPerS(offered) => {
-            if !(1e-6..=1e6).contains(&offered) {
-                return Err(ConfigError::new(
-                    part,
-                    format!("{offered} GB/s are offered; expected 1e-6 to 1e6"),
-                ));
-            }
-            let gap_ps = line_bytes as f64 * 1000.0 / offered;
-            // A generator of its own: the same lines are requested at every load.
-            let mut gaps = Random::new(traffic.seed ^ 0x6761_7073);
-            let mut at = 0.0f64;
-            for id in 0..total {
-                at += gaps.exponential() * gap_ps;
-                let now = Picoseconds(at as u64);
-                dram.advance_to(now);
-                meter.take(&mut dram);
-                let request = source.draw(id);
-                meter.made(&request, now);
-                dram.submit(now, request);
-            }
+            offer(&mut dram, traffic, offered, &mut source, &mut meter)?
         }
         Load::Outstanding(most) => {
-            check_range(part, "outstanding", u64::from(most), 1..=1 << 20)?;
-            let mut under_way = 0;
-            let mut id = 0;
-            let mut held: Option<Request> = None;
-            while id < total {
-                while under_way < most && id < total {
-                    let request = held.take().unwrap_or_else(|| source.draw(id));
-                    let write = request.kind.is_write();
-                    if write && !dram.has_room(&request) {
-                        held = Some(request);
-                        break;
-                    }
-                    let now = dram.now();
-                    meter.made(&request, now);
-                    dram.submit(now, request);
-                    id += 1;
-                    under_way += u32::from(!write);
-                }
-                if let Some(event) = dram.next_event() {
-                    dram.advance_to(event);
-                }
-                under_way -= meter.take(&mut dram);
-            }
+            keep_under_way(&mut dram, traffic, most, &mut source, &mut meter)?
         }
     }
     while dram.outstanding() > 0 {
