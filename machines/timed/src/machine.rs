@@ -22,16 +22,16 @@ use crate::tables::{GuestWalk, TABLES_BYTES, Tables};
 
 /// Lines of a processor that may be under way, by their low bits.
 const LINES: usize = 32;
-/// A load that is served sooner delays no instruction worth following.
+/// A load that is served sooner delays no other instruction noticeably.
 const NEAR: u64 = 3;
 
-/// A cycle of the clock that the guest's kernel takes for the processor's: a thousand million a second,
-/// as the emulator's clock counts.
+/// A cycle of the processor's clock as the guest's kernel sees it: 1 GHz, as the emulator's clock
+/// counts.
 const CYCLE_PS: u64 = 1000;
 
-/// A core goes on by so much beyond a load that another load waits for, so that its time, and the
-/// clock, are not far behind its execution: a window's instructions take less where they are not
-/// loads.
+/// A core continues by so much beyond a load for which another load waits, so that its time, and
+/// the clock, are not far behind its execution: a window's instructions take less where they are
+/// not loads.
 const MOST_AHEAD_PS: u64 = 2_000_000;
 
 /// A repeated copy or fill writes so many bytes a cycle, whatever its unit: fast-string operation
@@ -204,7 +204,7 @@ impl TimedMachine {
         self.samples = Some(samples);
     }
 
-    /// Records of samples that wait to be taken, where there are new ones.
+    /// Records of samples that were not yet taken, if there are new ones.
     #[inline]
     pub fn records(&mut self) -> Option<&mut Vec<u8>> {
         self.samples.as_mut().and_then(Sampling::ring)
@@ -312,7 +312,8 @@ impl TimedMachine {
         self.access_walked(cpu, site, access, place, || None)
     }
 
-    /// The same where the guest's page tables can be read: `walk` says the way to the page.
+    /// [`Self::access`] where the guest's page tables can be read: `walk` returns the path to the
+    /// page.
     #[inline]
     pub fn access_walked(
         &mut self,
@@ -361,37 +362,19 @@ impl TimedMachine {
             return false;
         };
         if level != Level::L1 {
-            let misses = &mut processor.misses[usize::from(processor.block.kernel)];
-            misses[0] += 1;
-            misses[1] += u64::from(level > Level::L2);
-            misses[2] += u64::from(level > Level::Llc);
-            if level > Level::Llc
-                && !processor.block.kernel
-                && let Some(samples) = &mut self.samples
-                && samples.picks(access.store)
-                && let Some(place) = place()
-            {
-                let core = self.node.core(cpu);
-                let took = if access.store { 0 } else { core.last_load().0.saturating_sub(issued) };
-                samples.take(Miss {
-                    time_ns: self.start_ns + core.now().0 / 1000,
-                    address: access.address,
-                    place,
-                    store: access.store,
-                    weight_cycles: took / CYCLE_PS,
-                });
-            }
+            self.missed(cpu, level, access, issued, place);
         }
         if access.store {
             return true;
         }
         let mut done = self.node.core(cpu).last_load().0;
         let line = access.address >> self.line_bits;
+        let processor = &mut self.processors[cpu];
         let entry = &mut processor.lines[line as usize % LINES];
         if level != Level::L1 {
             *entry = (line, done);
         } else if waits && entry.0 == line {
-            // The first level has the line as soon as it is requested; in truth it is still under
+            // The first level has the line as soon as it is requested; in reality it is still under
             // way.
             done = done.max(entry.1);
         }
@@ -402,6 +385,38 @@ impl TimedMachine {
             }
         }
         true
+    }
+
+    /// Counts an access that missed the first level, and samples it if it missed the last.
+    fn missed(
+        &mut self,
+        cpu: usize,
+        level: Level,
+        access: Access,
+        issued: u64,
+        place: impl Fn() -> Option<(usize, u64)>,
+    ) {
+        let processor = &mut self.processors[cpu];
+        let misses = &mut processor.misses[usize::from(processor.block.kernel)];
+        misses[0] += 1;
+        misses[1] += u64::from(level > Level::L2);
+        misses[2] += u64::from(level > Level::Llc);
+        if level > Level::Llc
+            && !processor.block.kernel
+            && let Some(samples) = &mut self.samples
+            && samples.picks(access.store)
+            && let Some(place) = place()
+        {
+            let core = self.node.core(cpu);
+            let took = if access.store { 0 } else { core.last_load().0.saturating_sub(issued) };
+            samples.take(Miss {
+                time_ns: self.start_ns + core.now().0 / 1000,
+                address: access.address,
+                place,
+                store: access.store,
+                weight_cycles: took / CYCLE_PS,
+            });
+        }
     }
 
     /// A clock is read by the last instruction of the running block: waits first for everything
