@@ -20,7 +20,7 @@ use terrace_core::bits::PageBits;
 use terrace_core::page::{Layout, PageSize};
 
 use crate::codec::{Cursor, Malformed, put_bits, put_number, put_signed};
-use crate::container::{ChunkKind, ContainerReader, ContainerWriter, Truncation};
+use crate::container::{ChunkKind, ContainerReader, ContainerWriter, Truncation, open};
 use crate::error::RecordingError;
 use crate::mixed::{Curve, MixedRun};
 use crate::period::{put_layout, take_layout};
@@ -45,7 +45,7 @@ pub struct Header {
     pub machine: String,
     /// Size of its pages.
     pub page_size: PageSize,
-    /// Memory that it touches in all, in bytes, as far as that was known before.
+    /// Memory that it touches in all, in bytes, if known beforehand.
     pub footprint_bytes: Option<u64>,
     /// Loads and stores in an interval.
     pub interval_references: u64,
@@ -80,11 +80,11 @@ pub struct Interval {
     pub fast_ps: u64,
     /// Time with all memory slow, in ps.
     pub slow_ps: u64,
-    /// Times in runs with a part of all pages slow, those that are touched last. None where time is
-    /// in proportion to the share of slow reads.
+    /// Times in runs with a part of all pages slow, those that are touched last. Empty where the
+    /// time is in proportion to the share of slow reads.
     pub mixed: Vec<MixedRun>,
     /// Cost to the program of reading and clearing its accessed bits at the end of the interval:
-    /// translations are walked for again.
+    /// page walks after the flush.
     pub scan_ps: u64,
     /// The pages at its end.
     pub layout: Arc<Layout>,
@@ -92,7 +92,7 @@ pub struct Interval {
     pub accessed: PageBits,
     /// Pages that the interval before did not have, in the order in which they were touched.
     pub fresh: Vec<usize>,
-    /// By page: lines read from memory for it, by which the cost is attributed to pages.
+    /// By page: lines read from memory, by which the cost is attributed to pages.
     pub reads: Vec<u64>,
 }
 
@@ -120,9 +120,8 @@ impl Interval {
         (self.fast_ps as f64 + extra * part).max(0.0).round() as u64
     }
 
-    /// Part of the extra time by share of slow reads. Which pages are read
-    /// together is not known: the mixed runs had them split as first touch does, and another
-    /// placement may split them otherwise.
+    /// Part of the extra time by share of slow reads. Which pages are read together is unknown: the
+    /// mixed runs split them by first touch, and another placement may split them otherwise.
     pub fn curve(&self) -> Curve {
         Curve::new(self.fast_ps, self.slow_ps, &self.mixed)
     }
@@ -188,13 +187,8 @@ pub struct ProfileReader<R> {
 impl ProfileReader<BufReader<File>> {
     /// Opens a profile.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
-        let name = path.display().to_string();
-        let file = File::open(path).map_err(|source| RecordingError::Io {
-            file: name.clone(),
-            action: "open",
-            source,
-        })?;
-        Self::new(BufReader::with_capacity(1 << 16, file), &name)
+        let (file, name) = open(path, 1 << 16)?;
+        Self::new(file, &name)
     }
 }
 
@@ -353,12 +347,12 @@ mod tests {
         assert_eq!(with(&[]), 3000);
         assert_eq!(with(&[0]), 1500);
         assert_eq!(with(&[1, 2]), 2500);
-        // Two reads at a time: the mixed run came to three quarters of the way.
+        // Two reads at a time: the mixed run takes three quarters of the extra time.
         let took_ps = 2500;
         let paired = Interval { mixed: vec![MixedRun { slow_ppm: 500_000, took_ps }], ..i.clone() };
         let mut half = PageBits::new(3);
         half.set(0, true);
-        // A quarter of the reads is slow: 1 - 0.75^2 of the way.
+        // A quarter of the reads is slow: 1 - 0.75^2 of the extra time.
         assert_eq!(paired.time_ps(&half), 1000 + 875);
         let idle = interval(&[0, 0], (700, 900));
         assert_eq!(idle.time_ps(&PageBits::new(2)), 700);

@@ -15,9 +15,8 @@
 //! payload's, so that a changed length differs from a missing end.
 //!
 //! A writer fills `NAME.partial` and renames it to `NAME` when it finishes: a file without the
-//! suffix is whole. A writer that is killed leaves the `.partial`, which reads like any other up
-//! to the cut, and is reported as cut. A recording begun again under the same name replaces
-//! the `.partial`.
+//! suffix is whole. A writer that is killed leaves the `.partial`, which can be read up to the cut
+//! and is reported as cut. A new recording under the same name replaces the `.partial`.
 //!
 //! Reading needs neither the index nor a seekable file; the index is there to start at a
 //! [`IndexEntry::key`].
@@ -25,6 +24,7 @@
 mod read;
 mod write;
 
+pub(crate) use read::open;
 pub use read::{Chunk, ContainerReader, Truncation};
 pub use write::{ContainerWriter, PartialFile};
 

@@ -1,7 +1,9 @@
 //! Reading a container: chunk by chunk, every byte checked, memory bounded by the largest chunk.
 
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::fs::File;
+use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
@@ -21,6 +23,20 @@ pub struct Truncation {
     pub file: String,
     /// Bytes that could be used.
     pub offset: u64,
+}
+
+/// Opens a recording's file with a buffer of so many bytes; returns also its name for messages.
+pub(crate) fn open(
+    path: &Path,
+    buffer_bytes: usize,
+) -> Result<(BufReader<File>, String), RecordingError> {
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(|source| RecordingError::Io {
+        file: name.clone(),
+        action: "open",
+        source,
+    })?;
+    Ok((BufReader::with_capacity(buffer_bytes, file), name))
 }
 
 /// One chunk, decompressed.
@@ -206,7 +222,7 @@ impl<R: Read> ContainerReader<R> {
                 ),
             ));
         }
-        // Grows with what the file really holds, whatever its length field.
+        // Grows with the real size of the file, whatever its length field.
         let mut bytes = Vec::new();
         let read = self.from.by_ref().take(stored as u64).read_to_end(&mut bytes);
         read.map_err(|source| self.cannot_read(source))?;
@@ -263,17 +279,18 @@ fn is_trailer(bytes: &[u8; TRAILER_BYTES]) -> bool {
     bytes[12..] == END_MAGIC && checksum(&[&bytes[..8]]) == number(bytes, 8)
 }
 
-/// At most `raw` bytes and one more, by which too long a payload is noticed. In one pass into its
-/// place, which is twice as fast as a stream; so the frame's window takes no memory of its own. No four bytes of a frame make more than a block
-/// of 128 KB, so a few bytes cannot allocate much memory, whatever their length field.
+/// Decompresses at most `raw` bytes and one more, which reveals a payload that is too long. In one
+/// pass into its place, which is twice as fast as a stream; so the frame's window takes no memory
+/// of its own. No four bytes of a frame make more than a block of 128 KB, so a few bytes cannot
+/// allocate much memory, whatever their length field.
 fn decompress(stored: &[u8], raw: usize) -> io::Result<Vec<u8>> {
     let most = raw.min(stored.len() << 15) + 1;
     zstd::bulk::Decompressor::new()?.decompress(stored, most)
 }
 
 impl<R: Read + Seek> ContainerReader<R> {
-    /// The index, from the end of the file; `None` when the recording was cut off. The next
-    /// chunk is then the one it was before.
+    /// The index, from the end of the file; `None` when the recording was cut off. The position in
+    /// the file is unchanged.
     pub fn index(&mut self) -> Result<Option<Vec<IndexEntry>>, RecordingError> {
         let here = self.offset;
         let index = self.read_index();

@@ -8,7 +8,7 @@ use super::frame::{Decoder, Frame};
 use super::records::Records;
 use super::{CHUNK, CONTENT, CONTENT_VERSION, Header};
 use crate::codec::Cursor;
-use crate::container::{ContainerReader, Truncation};
+use crate::container::{ContainerReader, Truncation, open};
 use crate::error::RecordingError;
 
 /// Reads a period recording: an iterator over its frames. Memory: one chunk and one scan per
@@ -27,13 +27,8 @@ pub struct PeriodReader<R> {
 impl PeriodReader<BufReader<File>> {
     /// Opens the recording in this file.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
-        let name = path.display().to_string();
-        let file = File::open(path).map_err(|source| RecordingError::Io {
-            file: name.clone(),
-            action: "open",
-            source,
-        })?;
-        Self::new(BufReader::with_capacity(1 << 20, file), &name)
+        let (file, name) = open(path, 1 << 20)?;
+        Self::new(file, &name)
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
     PROCESS, Placed, Process, REFERENCES, Record, Reference, parse_maps,
 };
 use crate::codec::{Cursor, Malformed};
-use crate::container::{Chunk, ContainerReader, IndexEntry, Truncation};
+use crate::container::{Chunk, ContainerReader, IndexEntry, Truncation, open};
 use crate::error::RecordingError;
 
 /// Place and start of a block.
@@ -45,13 +45,8 @@ pub struct ReferenceReader<R> {
 impl ReferenceReader<BufReader<File>> {
     /// Opens a recording.
     pub fn open(path: &Path) -> Result<Self, RecordingError> {
-        let name = path.display().to_string();
-        let file = File::open(path).map_err(|source| RecordingError::Io {
-            file: name.clone(),
-            action: "open",
-            source,
-        })?;
-        Self::new(BufReader::with_capacity(1 << 16, file), &name)
+        let (file, name) = open(path, 1 << 16)?;
+        Self::new(file, &name)
     }
 }
 
@@ -308,9 +303,9 @@ pub struct References<'a, R> {
     streams: BTreeMap<u32, VecDeque<BlockEntry>>,
     /// For each stream with records left, the time of its next one, or of its next block.
     heads: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Blocks under way, but for that of the stream whose turn it is.
+    /// Blocks under way, except that of the current stream.
     open: BTreeMap<u32, OpenBlock>,
-    /// That one: its records come without a comparison with the others until one of theirs is
+    /// The current stream: its records need no comparison with the others until one of theirs is
     /// earlier.
     current: Option<(u32, OpenBlock)>,
     failed: bool,
@@ -352,10 +347,10 @@ impl<R: Read + Seek> References<'_, R> {
         }
     }
 
-    /// Gives a visitor all records that are left, up to the one that it breaks at: those that the
-    /// iterator gives, in the same order, but faster, since a stream's references come without a
-    /// comparison with the others as long as it may be their turn. Of a block that is damaged the
-    /// visitor may be given a record more.
+    /// Passes all remaining records to a visitor, up to the one at which it breaks: the same as the
+    /// iterator, in the same order, but faster, because a stream's references need no comparison
+    /// with the others while they are earlier. Of a damaged block the visitor may get one record
+    /// more.
     #[inline]
     pub fn visit(&mut self, visitor: &mut impl Visitor) -> Result<(), RecordingError> {
         while !self.failed {
@@ -387,7 +382,7 @@ impl<R: Read + Seek> References<'_, R> {
                 }
                 continue;
             }
-            // Another stream's turn, or the next block's.
+            // The turn of another stream, or of the next block.
             match self.take() {
                 Ok(None) => return Ok(()),
                 Ok(Some(placed)) => {

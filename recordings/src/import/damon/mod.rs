@@ -7,7 +7,7 @@
 //! the one tier there was.
 //!
 //! - [`binary`]: the old `damon.data`, format versions 0 to 2;
-//! - [`json`]: what damo writes today, plain or zlib-compressed;
+//! - [`json`]: damo's present format, plain or zlib-compressed;
 //! - [`text`]: the same as `perf script` of the tracepoint;
 //! - [`spool`]: snapshots wait on disk, because a recording's header names all targets and its
 //!   periods are in the order of time.
@@ -57,14 +57,14 @@ struct Region {
 /// The regions of one target at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Snapshot {
-    /// When it began, in ns, where the file has that.
+    /// Begin in ns, if the file has it.
     start_ns: Option<u64>,
-    /// When it ended, in ns.
+    /// End in ns.
     end_ns: u64,
     regions: Vec<Region>,
 }
 
-/// Where snapshots go as they are read.
+/// Target of the snapshots that are read.
 struct Sink<'a> {
     spool: &'a mut Spool,
     totals: Totals,
@@ -81,7 +81,7 @@ struct Totals {
 impl Sink<'_> {
     /// Takes a snapshot of the target of this key; an error names the fault in it.
     fn snapshot(&mut self, target: u64, snapshot: &Snapshot) -> Result<(), String> {
-        // damo ends some files with a snapshot of nothing, whose time is the end of the last one.
+        // damo ends some files with an empty snapshot, whose time is the end of the last one.
         if let [Region { start: 0, end: 0, .. }] = snapshot.regions[..] {
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl Sink<'_> {
     }
 }
 
-/// How far a file could be read.
+/// The part of a file that could be read.
 struct ReadUp {
     /// Aggregation interval, where the file states it.
     interval_ns: Option<u64>,
@@ -167,6 +167,28 @@ struct Target {
     layout: Arc<Layout>,
 }
 
+fn header(targets: &[u64], period_ns: u64, page_size: PageSize, options: &ImportOptions) -> Header {
+    Header {
+        created_by: options.created_by.clone(),
+        experiment: "DAMON record".to_owned(),
+        machine: "host".to_owned(),
+        kernel: String::new(),
+        period_ms: (period_ns.saturating_add(500_000) / 1_000_000).max(1),
+        seed: 0,
+        groups: targets
+            .iter()
+            .map(|key| GroupHeader {
+                name: format!("target-{key}"),
+                policy: "first-touch".to_owned(),
+                parameters: serde_json::Value::Null,
+                policy_seed: 0,
+                page_size,
+                fast_share: 1.0,
+            })
+            .collect(),
+    }
+}
+
 /// Writes the snapshots as periods, in the order of their ends; returns how many.
 fn write(
     mut spool: Spool,
@@ -179,29 +201,10 @@ fn write(
     let measured = spool.interval_ns();
     let own_ns = read.interval_ns.filter(|ns| *ns > 0).or(measured).unwrap_or(100_000_000);
     let period_ns = options.period_ms.map_or(own_ns, |ms| ms.saturating_mul(1_000_000));
-    let header = Header {
-        created_by: options.created_by.clone(),
-        experiment: "DAMON record".to_owned(),
-        machine: "host".to_owned(),
-        kernel: String::new(),
-        period_ms: (period_ns.saturating_add(500_000) / 1_000_000).max(1),
-        seed: 0,
-        groups: spool
-            .targets()
-            .iter()
-            .map(|key| GroupHeader {
-                name: format!("target-{key}"),
-                policy: "first-touch".to_owned(),
-                parameters: serde_json::Value::Null,
-                policy_seed: 0,
-                page_size,
-                fast_share: 1.0,
-            })
-            .collect(),
-    };
+    let header = header(&spool.targets(), period_ns, page_size, options);
     let mut writer = PeriodWriter::new(out, name, header)?;
     let first_end_ns = spool.first_end_ns();
-    // With a period of its own choice every snapshot falls into one; else each is one.
+    // With a given period every snapshot falls into one; else each snapshot is a period.
     let number = |end_ns: u64, last: Option<u64>| {
         let passed = end_ns - first_end_ns;
         match options.period_ms {
@@ -244,7 +247,7 @@ fn write(
         match &mut target.open {
             Some((_, all)) if all.len() + regions.len() <= MOST_REGIONS => all.extend(regions),
             Some((_, all)) => {
-                // Joined, what many snapshots repeat takes little room.
+                // Joined, regions that many snapshots repeat take little room.
                 all.extend(regions);
                 *all = joined(std::mem::take(all), page_size);
             }
@@ -262,7 +265,7 @@ fn write(
     Ok(periods)
 }
 
-/// Sorted regions of whole pages; neighbours that were both accessed, or both not, are one, and
+/// Sorted regions of whole pages; neighbours that were both accessed, or both not, are merged, and
 /// where they overlap, accessed wins.
 fn joined(regions: Vec<Region>, page_size: PageSize) -> Vec<Region> {
     let size = page_size.bytes();
