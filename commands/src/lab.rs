@@ -203,9 +203,53 @@ enum Threads {
 impl Arguments {
     /// Boots and runs.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
+        let machine = self.machine()?;
+        let lab =
+            Lab::new(LabConfig { machine, ..LabConfig::default() }).map_err(InputError::new)?;
+        let job = self.job()?;
+        let console = self.console;
+        let result = lab.run(&job, |event| match event {
+            Event::Preparing(what) => tell!("{what}"),
+            Event::Starting { accel, .. } => tell!("starting the machine: {accel}"),
+            Event::Booted { kernel_release, boot_ms } => {
+                tell!("booted {kernel_release} in {boot_ms} ms");
+            }
+            Event::Console(line) if console => tell!("| {line}"),
+            Event::Console(_) => {}
+            Event::Stdout(line) => {
+                // A full disk under the output does not end the machine before its results.
+                let _ = say!("{line}");
+            }
+            Event::Stderr(line) => tell!("{line}"),
+        });
+        let result = result.map_err(|error| {
+            if !console {
+                error.console_tail().iter().for_each(|line| tell!("| {line}"));
+            }
+            refused(error)
+        })?;
+        if let (Some(counts), Some(path)) = (&result.accesses, &self.count_accesses) {
+            let bytes = serde_json::to_vec_pretty(counts)?;
+            write_whole(path, &bytes)?;
+            tell!("{}; all counts in {}", counts.line(), path.display());
+        }
+        if let Some(figures) = &result.clock {
+            tell!("{}", figures.line());
+            if let Some(path) = &self.clock_figures {
+                write_whole(path, &serde_json::to_vec_pretty(figures)?)?;
+            }
+        }
+        for path in &result.missing_results {
+            tell!("terrace: {}: the guest has no such file", path.display());
+        }
+        Ok(ExitCode::from(u8::try_from(result.exit_code).unwrap_or(1)))
+    }
+
+    /// The requested machine.
+    fn machine(&self) -> anyhow::Result<Machine> {
         let [fast_mib_per_s, slow_mib_per_s] = self.mib_per_s();
         let memory_clock = self.memory_clock().map_err(InputError::new)?;
-        let machine = Machine {
+        Ok(Machine {
             cpus: self.cpus,
             fast_bytes: self.fast.0,
             slow_bytes: self.slow.0,
@@ -248,46 +292,7 @@ impl Arguments {
             count_apart: self.count_apart.clone(),
             count_after: self.count_after,
             ..Machine::default()
-        };
-        let lab =
-            Lab::new(LabConfig { machine, ..LabConfig::default() }).map_err(InputError::new)?;
-        let job = self.job()?;
-        let console = self.console;
-        let result = lab.run(&job, |event| match event {
-            Event::Preparing(what) => tell!("{what}"),
-            Event::Starting { accel, .. } => tell!("starting the machine: {accel}"),
-            Event::Booted { kernel_release, boot_ms } => {
-                tell!("booted {kernel_release} in {boot_ms} ms");
-            }
-            Event::Console(line) if console => tell!("| {line}"),
-            Event::Console(_) => {}
-            Event::Stdout(line) => {
-                // A full disk under the output does not end the machine before its results.
-                let _ = say!("{line}");
-            }
-            Event::Stderr(line) => tell!("{line}"),
-        });
-        let result = result.map_err(|error| {
-            if !console {
-                error.console_tail().iter().for_each(|line| tell!("| {line}"));
-            }
-            refused(error)
-        })?;
-        if let (Some(counts), Some(path)) = (&result.accesses, &self.count_accesses) {
-            let bytes = serde_json::to_vec_pretty(counts)?;
-            write_whole(path, &bytes)?;
-            tell!("{}; all counts in {}", counts.line(), path.display());
-        }
-        if let Some(figures) = &result.clock {
-            tell!("{}", figures.line());
-            if let Some(path) = &self.clock_figures {
-                write_whole(path, &serde_json::to_vec_pretty(figures)?)?;
-            }
-        }
-        for path in &result.missing_results {
-            tell!("terrace: {}: the guest has no such file", path.display());
-        }
-        Ok(ExitCode::from(u8::try_from(result.exit_code).unwrap_or(1)))
+        })
     }
 
     /// The hardware of a clock that models the memory, if that is requested.

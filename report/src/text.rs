@@ -398,6 +398,23 @@ fn headline(runs: &[RunRow]) -> String {
     words.join(" · ")
 }
 
+fn table_moves(run: &RunRow) -> String {
+    let of = |n: Option<u64>| count(n.unwrap_or(0));
+    format!(
+        "Leaf tables of {} under {}, for each of its pages that moved: moved {}, there \
+         already {}, within their tier {}, still mapping fast pages {}, lock contended {}, \
+         without a frame {}.",
+        clean(&run.group),
+        clean(&run.policy),
+        of(run.table_moves),
+        of(run.table_already_there),
+        of(run.table_within_tier),
+        of(run.table_maps_fast),
+        of(run.table_lock_contended),
+        of(run.table_no_room),
+    )
+}
+
 fn notes(runs: &[RunRow], measured: &Measured) -> Vec<String> {
     let mut notes = Vec::new();
     let page_sizes = values(runs, |r| bytes(r.page_size_bytes as f64));
@@ -442,22 +459,7 @@ fn notes(runs: &[RunRow], measured: &Measured) -> Vec<String> {
             percent(errors.fold(0.0, f64::max))
         ));
     }
-    for run in runs.iter().filter(|r| has_table_moves(r)) {
-        let of = |n: Option<u64>| count(n.unwrap_or(0));
-        notes.push(format!(
-            "Leaf tables of {} under {}, for each of its pages that moved: moved {}, there \
-             already {}, within their tier {}, still mapping fast pages {}, lock contended {}, \
-             without a frame {}.",
-            clean(&run.group),
-            clean(&run.policy),
-            of(run.table_moves),
-            of(run.table_already_there),
-            of(run.table_within_tier),
-            of(run.table_maps_fast),
-            of(run.table_lock_contended),
-            of(run.table_no_room),
-        ));
-    }
+    notes.extend(runs.iter().filter(|r| has_table_moves(r)).map(table_moves));
     if measured.adaptive {
         notes.push(
             "Policy chosen: what the adaptive policy applied most, with its share of the periods."

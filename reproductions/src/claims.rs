@@ -165,6 +165,17 @@ fn environment(data: &Data) -> Environment<'static> {
             if ratios.is_empty() { Err(missing(&a)) } else { Ok(geomean(&ratios) - 1.0) }
         },
     );
+    of_rows(&mut environment, &data);
+    of_columns(&mut environment, &data);
+    of_extremes(&mut environment, &data);
+    environment.add_function("percent", |x: f64| format!("{:+.1} %", x * 100.0));
+    environment.add_function("times", |x: f64| format!("{}x", number(x)));
+    environment.add_function("number", number);
+    environment
+}
+
+/// Functions that count rows by a condition.
+fn of_rows(environment: &mut Environment<'static>, data: &Arc<Data>) {
     let shared = data.clone();
     environment.add_function(
         "rows_where",
@@ -197,6 +208,10 @@ fn environment(data: &Data) -> Environment<'static> {
             Ok(count)
         },
     );
+}
+
+/// Functions that compare the columns of rows.
+fn of_columns(environment: &mut Environment<'static>, data: &Arc<Data>) {
     let shared = data.clone();
     environment.add_function(
         "lowest_of",
@@ -238,6 +253,10 @@ fn environment(data: &Data) -> Environment<'static> {
                 .ok_or_else(|| missing(&a))
         },
     );
+}
+
+/// Functions of the best and the worst column of each row.
+fn of_extremes(environment: &mut Environment<'static>, data: &Arc<Data>) {
     let shared = data.clone();
     environment.add_function("spread", move |measure: Rest<String>| -> Result<f64, Error> {
         let measure = measure_of(&shared, &measure)?;
@@ -275,10 +294,6 @@ fn environment(data: &Data) -> Environment<'static> {
         let feature = measure_of(&shared, &Rest(vec![measure]))?;
         pearson(&gaps(&shared, &values, &feature)).ok_or_else(|| missing(&feature))
     });
-    environment.add_function("percent", |x: f64| format!("{:+.1} %", x * 100.0));
-    environment.add_function("times", |x: f64| format!("{}x", number(x)));
-    environment.add_function("number", number);
-    environment
 }
 
 fn measure_of(data: &Data, given: &Rest<String>) -> Result<String, Error> {

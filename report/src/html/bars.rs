@@ -62,6 +62,45 @@ pub(super) fn bars(panels: &[BarPanel], scale: &Scale) -> String {
     })
 }
 
+/// Places and ends of a picture's parts.
+struct Layout {
+    /// Room for the names.
+    names: f64,
+    /// Ends of the axis.
+    left: f64,
+    right: f64,
+    /// Ends of the plot.
+    plot_left: f64,
+    plot_right: f64,
+}
+
+impl Layout {
+    fn of(panels: &[BarPanel], scale: &Scale) -> Self {
+        let all = || panels.iter().flat_map(|p| &p.bars);
+        let longest = all().map(|b| b.name.chars().count().min(NAME_CHARS)).max().unwrap_or(0);
+        let names = (longest as f64 * CHAR + 14.0).max(50.0);
+        let diverging = all().any(|b| b.opposite.is_some());
+
+        let most_right = all().filter_map(|b| b.value).map(finite).fold(0.0, f64::max);
+        let most_left =
+            all().filter_map(|b| b.opposite.as_ref()).map(|o| finite(o.0)).fold(0.0, f64::max);
+        let right = scale.end.unwrap_or(if most_right > 0.0 { most_right } else { 1.0 });
+        let left = if diverging && most_left == 0.0 { right * 0.02 } else { most_left };
+        // Room for the values in words at the ends of the bars.
+        let room = |labels: usize| labels as f64 * CHAR + 14.0;
+        let right_room = room(all().map(|b| b.label.chars().count()).max().unwrap_or(0));
+        let left_labels = all().filter_map(|b| b.opposite.as_ref()).map(|o| o.1.chars().count());
+        let left_room = if diverging { room(left_labels.max().unwrap_or(0)) } else { 0.0 };
+
+        let (plot_left, plot_right) = (names + left_room, WIDTH - right_room);
+        Layout { names, left, right, plot_left, plot_right }
+    }
+}
+
+fn finite(v: f64) -> f64 {
+    if v.is_finite() { v.max(0.0) } else { 0.0 }
+}
+
 fn draw(
     ground: &Ground,
     panels: &[BarPanel],
@@ -69,24 +108,7 @@ fn draw(
     height: f64,
     scale: &Scale,
 ) -> Result<(), Fault> {
-    let all = || panels.iter().flat_map(|p| &p.bars);
-    let longest = all().map(|b| b.name.chars().count().min(NAME_CHARS)).max().unwrap_or(0);
-    let names = (longest as f64 * CHAR + 14.0).max(50.0);
-    let diverging = all().any(|b| b.opposite.is_some());
-
-    let finite = |v: f64| if v.is_finite() { v.max(0.0) } else { 0.0 };
-    let most_right = all().filter_map(|b| b.value).map(finite).fold(0.0, f64::max);
-    let most_left =
-        all().filter_map(|b| b.opposite.as_ref()).map(|o| finite(o.0)).fold(0.0, f64::max);
-    let right = scale.end.unwrap_or(if most_right > 0.0 { most_right } else { 1.0 });
-    let left = if diverging && most_left == 0.0 { right * 0.02 } else { most_left };
-    // Room for the values in words at the ends of the bars.
-    let room = |labels: usize| labels as f64 * CHAR + 14.0;
-    let right_room = room(all().map(|b| b.label.chars().count()).max().unwrap_or(0));
-    let left_labels = all().filter_map(|b| b.opposite.as_ref()).map(|o| o.1.chars().count());
-    let left_room = if diverging { room(left_labels.max().unwrap_or(0)) } else { 0.0 };
-
-    let (plot_left, plot_right) = (names + left_room, WIDTH - right_room);
+    let Layout { names, left, right, plot_left, plot_right } = Layout::of(panels, scale);
     let titles = if titled { 0.0 } else { 4.0 };
     let mut chart = ChartBuilder::on(ground)
         .margin_left(px(plot_left))
