@@ -114,6 +114,22 @@ pub enum ProgramError {
     },
 }
 
+/// The memory of a program, filled.
+fn checked_arena(settings: &Settings) -> Result<CheckedArena, ProgramError> {
+    let (size, pages) = (settings.page_size, settings.pages);
+    let arena = match &settings.backing {
+        Backing::Advised => Arena::map(size, pages)?,
+        Backing::Pool => Arena::map_pool(pages)?,
+        Backing::File(path) | Backing::FileOfAnother(path) => Arena::map_file(path, size, pages)?,
+    };
+    let memory = match settings.backing {
+        Backing::FileOfAnother(_) => CheckedArena::of_another(arena),
+        _ => CheckedArena::fill(arena, settings.seed),
+    };
+    memory.arena().check_page_size()?;
+    Ok(memory)
+}
+
 /// Runs a memory program. Every event (`ready`, `phase`, `result`) is passed to `report` before the
 /// program goes on, so that a `phase` is out before its first touch. Returns whether every word was
 /// right.
@@ -123,26 +139,8 @@ pub fn run(
     control: &Receiver<Control>,
     report: &mut dyn FnMut(&Value),
 ) -> Result<bool, ProgramError> {
-    let (size, pages) = (settings.page_size, settings.pages);
-    let arena = match &settings.backing {
-        Backing::Advised => Arena::map(size, pages)?,
-        Backing::Pool => Arena::map_pool(pages)?,
-        Backing::File(path) | Backing::FileOfAnother(path) => Arena::map_file(path, size, pages)?,
-    };
-    let mut memory = match settings.backing {
-        Backing::FileOfAnother(_) => CheckedArena::of_another(arena),
-        _ => CheckedArena::fill(arena, settings.seed),
-    };
-    memory.arena().check_page_size()?;
-    report(&json!({
-        "event": "ready",
-        "pid": std::process::id(),
-        "monotonic_ns": monotonic_ns(),
-        "base_address": memory.arena().address(0),
-        "page_size_bytes": settings.page_size.bytes(),
-        "pages": settings.pages,
-        "hot_addresses": announced(&memory, schedule, schedule.phase(0)),
-    }));
+    let mut memory = checked_arena(settings)?;
+    report(&ready(settings, &memory, schedule));
     let mut controls =
         Controls { receiver: control, alive: true, stop: false, phase: None, hold: false };
     let mut held: Option<Held> = None;
@@ -161,10 +159,7 @@ pub fn run(
         }
         let elapsed_ms = elapsed.as_millis() as u64;
         if let Some(kind) = settings.hold.filter(|_| controls.hold != held.is_some()) {
-            held = match controls.hold {
-                true => Some(Held::hold(memory.arena(), kind)?),
-                false => None,
-            };
+            held = controls.hold.then(|| Held::hold(memory.arena(), kind)).transpose()?;
             let event = if controls.hold { "held" } else { "released" };
             report(&json!({"event": event, "monotonic_ns": monotonic_ns()}));
         }
@@ -215,6 +210,18 @@ pub fn run(
         "checksum_ok": checksum_ok,
     }));
     Ok(checksum_ok)
+}
+
+fn ready(settings: &Settings, memory: &CheckedArena, schedule: &dyn Schedule) -> Value {
+    json!({
+        "event": "ready",
+        "pid": std::process::id(),
+        "monotonic_ns": monotonic_ns(),
+        "base_address": memory.arena().address(0),
+        "page_size_bytes": settings.page_size.bytes(),
+        "pages": settings.pages,
+        "hot_addresses": announced(&memory, schedule, schedule.phase(0)),
+    })
 }
 
 fn announced(memory: &CheckedArena, schedule: &dyn Schedule, phase: u64) -> Option<Vec<u64>> {

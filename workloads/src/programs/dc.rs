@@ -112,11 +112,7 @@ impl Kernel for Dc {
         let words = params.footprint_bytes as f64 / 8.0;
         let capacity = (words * TREES_SHARE) as usize / NODE_WORDS / MOST_TREES;
         let n = (words * (1.0 - TREES_SHARE)) as usize / TUPLE_WORDS;
-        // The views with the most groups that fit, the largest first.
-        let mut views: Vec<View> = (0..1 << CARDINALITIES.len()).map(View).collect();
-        views.retain(|view| view.groups() <= capacity / 2);
-        views.sort_by_key(|view| (usize::MAX - view.groups(), view.0));
-        views.truncate(wanted);
+        let views = largest_views(capacity, wanted);
         let views = &views;
 
         let table = &m.phase(phase::INIT, 0, |m| -> Result<_, ProgramError> {
@@ -167,16 +163,7 @@ impl Kernel for Dc {
         });
 
         Ok(m.phase(phase::VERIFY, 0, |_| {
-            let mut expected = (0u64, 0u64);
-            for tuple in 0..n {
-                let attributes = attributes(params.seed, tuple);
-                let measure = measure(params.seed, tuple);
-                for view in views {
-                    let key = view.key(|d| attributes[d]);
-                    expected.0 = expected.0.wrapping_add(weight(key).wrapping_mul(measure));
-                    expected.1 = expected.1.wrapping_add(measure);
-                }
-            }
+            let expected = expected(params.seed, n, views);
             let sum = |part: fn(&Tree) -> u64| {
                 found.iter().fold(0u64, |sum, tree| sum.wrapping_add(part(tree)))
             };
@@ -197,6 +184,30 @@ impl Kernel for Dc {
             Outcome { checksum: fold(weighted, total), operations, checks }
         }))
     }
+}
+
+/// The views with the most groups that fit, the largest first.
+fn largest_views(capacity: usize, wanted: usize) -> Vec<View> {
+    let mut views: Vec<View> = (0..1 << CARDINALITIES.len()).map(View).collect();
+    views.retain(|view| view.groups() <= capacity / 2);
+    views.sort_by_key(|view| (usize::MAX - view.groups(), view.0));
+    views.truncate(wanted);
+    views
+}
+
+/// Weighted and plain sums of all groups of these views.
+fn expected(seed: u64, n: usize, views: &[View]) -> (u64, u64) {
+    let mut expected = (0u64, 0u64);
+    for tuple in 0..n {
+        let attributes = attributes(seed, tuple);
+        let measure = measure(seed, tuple);
+        for view in views {
+            let key = view.key(|d| attributes[d]);
+            expected.0 = expected.0.wrapping_add(weight(key).wrapping_mul(measure));
+            expected.1 = expected.1.wrapping_add(measure);
+        }
+    }
+    expected
 }
 
 fn attributes(seed: u64, tuple: usize) -> [u32; CARDINALITIES.len()] {

@@ -109,7 +109,6 @@ impl Kernel for Ft {
 
         m.phase(phase::VERIFY, 0, |m| {
             m.quietly(|m| {
-                let mut checksum = 0;
                 let energy = |m: &mut M, f: &Field| {
                     m.sum(n, |m, i| {
                         let (re, im) = f.get(m, i);
@@ -133,10 +132,10 @@ impl Kernel for Ft {
                     let error = distance(field.get(m, point), sum);
                     backwards = if error <= backwards { backwards } else { error };
                 }
-                for i in 0..n {
+                let checksum = (0..n).fold(0, |sum, i| {
                     let (re, im) = field.get(m, i);
-                    checksum = fold(fold(checksum, re.to_bits()), im.to_bits());
-                }
+                    fold(fold(sum, re.to_bits()), im.to_bits())
+                });
                 let parseval = (of_field / n as f64 / of_waves - 1.0).abs();
                 let checks = vec![
                     check_error("energy of field and waves differ by", parseval, 1e-10),

@@ -105,26 +105,7 @@ impl Kernel for Is {
                     let change = if i < 2 * iterations as usize { changed.get(&i) } else { None };
                     counts[change.map_or_else(|| key(i), |&value| value) as usize] += 1;
                 }
-                let (mut wrong, mut sum, mut checksum) = (0, 0, 0);
-                for (value, count) in counts.iter_mut().enumerate() {
-                    sum += *count;
-                    let rank = m.get(&sort.ranks, value);
-                    wrong += usize::from(rank != sum);
-                    checksum = fold(checksum, rank.into());
-                }
-                // The copy has the same keys, bucket by bucket.
-                let (mut misplaced, mut last) = (0, 0);
-                for i in 0..n {
-                    let value = m.get(&sort.bucketed, i) as usize;
-                    let bucket = sort.bucket_of(value as u32);
-                    misplaced += usize::from(bucket < last);
-                    last = bucket;
-                    match counts.get_mut(value) {
-                        Some(count) => *count = count.wrapping_sub(1),
-                        None => misplaced += 1,
-                    }
-                }
-                misplaced += counts.iter().filter(|c| **c != 0).count();
+                let (wrong, misplaced, checksum) = sort.compare(m, counts);
                 let checks = vec![
                     check(wrong == 0, format!("{wrong} of {values} ranks wrong")),
                     check(misplaced == 0, format!("{misplaced} keys misplaced")),
@@ -152,6 +133,31 @@ impl Sort {
     fn values_of(&self, bucket: usize) -> Range<usize> {
         let first = |bucket: usize| (bucket * self.ranks.len()).div_ceil(BUCKETS);
         first(bucket)..first(bucket + 1)
+    }
+
+    /// Compares with counts of each value: wrong ranks, misplaced keys, and a checksum.
+    fn compare<M: Memory>(&self, m: &mut M, mut counts: Vec<u32>) -> (usize, usize, u64) {
+        let (mut wrong, mut sum, mut checksum) = (0, 0, 0);
+        for (value, count) in counts.iter_mut().enumerate() {
+            sum += *count;
+            let rank = m.get(&self.ranks, value);
+            wrong += usize::from(rank != sum);
+            checksum = fold(checksum, rank.into());
+        }
+        // The copy has the same keys, bucket by bucket.
+        let (mut misplaced, mut last) = (0, 0);
+        for i in 0..self.keys.len() {
+            let value = m.get(&self.bucketed, i) as usize;
+            let bucket = self.bucket_of(value as u32);
+            misplaced += usize::from(bucket < last);
+            last = bucket;
+            match counts.get_mut(value) {
+                Some(count) => *count = count.wrapping_sub(1),
+                None => misplaced += 1,
+            }
+        }
+        misplaced += counts.iter().filter(|c| **c != 0).count();
+        (wrong, misplaced, checksum)
     }
 
     fn rank<M: Memory>(&self, m: &mut M) {

@@ -7,7 +7,7 @@
 use serde::Deserialize;
 use terrace_core::parameters::ParameterDoc;
 
-use super::memory::{Memory, phase};
+use super::memory::{Array, Memory, phase};
 use super::outcome::{check, check_error, fold};
 use super::parameters::in_range;
 use super::shared::kronecker::{Graph, Size};
@@ -96,15 +96,7 @@ impl Kernel for PageRank {
             m.quietly(|m| {
                 // The last turn repeated, pushed along the list of edges instead of pulled.
                 let base = (1.0 - DAMPING + DAMPING * loose) / n as f64;
-                let mut pushed = vec![0.0; n];
-                for e in 0..graph.edges.len() / 2 {
-                    let a = m.get(&graph.edges, 2 * e) as usize;
-                    let b = m.get(&graph.edges, 2 * e + 1) as usize;
-                    if a != b {
-                        pushed[a] += m.get(shares, b);
-                        pushed[b] += m.get(shares, a);
-                    }
-                }
+                let pushed = pushed(m, graph, shares);
                 let (mut total, mut worst, mut checksum) = (0.0, 0.0f64, 0);
                 for (v, sum) in pushed.iter().enumerate() {
                     let rank = m.get(ranks, v);
@@ -130,4 +122,18 @@ impl Kernel for PageRank {
             })
         })
     }
+}
+
+/// Sums of shares, pushed along the list of edges.
+fn pushed<M: Memory>(m: &mut M, graph: &Graph, shares: &Array<f64>) -> Vec<f64> {
+    let mut pushed = vec![0.0; graph.vertices()];
+    for e in 0..graph.edges.len() / 2 {
+        let a = m.get(&graph.edges, 2 * e) as usize;
+        let b = m.get(&graph.edges, 2 * e + 1) as usize;
+        if a != b {
+            pushed[a] += m.get(shares, b);
+            pushed[b] += m.get(shares, a);
+        }
+    }
+    pushed
 }

@@ -149,35 +149,7 @@ pub fn run(
     if let Some(path) = &load.versions {
         client.versions.save(path)?;
     }
-    let c = &client.counts;
-    let right = c.wrong_values == 0 && c.missing == 0 && c.errors == 0;
-    let unmeasured = Measured { from: all, before: c.operations() };
-    let Measured { from, before } = measured.unwrap_or(unmeasured);
-    let (duration, operations) = (all - from, c.operations() - before);
-    let mut result = json!({
-        "event": "result",
-        "operations": operations,
-        "operations_per_s": operations as f64 / duration.as_secs_f64().max(1e-3),
-        "duration_ms": duration.as_nanos() as f64 / 1e6,
-        "reads": c.reads,
-        "writes": c.writes,
-        "sweep_reads": c.sweep_reads,
-        "errors": c.errors,
-        "wrong_values": c.wrong_values,
-        "missing": c.missing,
-        "checksum_ok": c.wrong_values == 0 && c.missing == 0,
-        "latency_us": quantiles(&client.latency),
-    });
-    if load.marks.is_some() {
-        result["unmeasured_operations"] = json!(before);
-    }
-    if load.operations_per_s.is_some() {
-        result["latency_from_due_us"] = quantiles(&client.latency_from_due);
-    }
-    if let Some(error) = &c.first_error {
-        result["first_error"] = json!(error);
-    }
-    Ok((result, right))
+    Ok(client.result(measured, all))
 }
 
 /// What of a run is measured: from when on, after how many operations.
@@ -245,6 +217,39 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
+    /// The result, and whether all was right.
+    fn result(&self, measured: Option<Measured>, all: Duration) -> (Value, bool) {
+        let c = &self.counts;
+        let right = c.wrong_values == 0 && c.missing == 0 && c.errors == 0;
+        let unmeasured = Measured { from: all, before: c.operations() };
+        let Measured { from, before } = measured.unwrap_or(unmeasured);
+        let (duration, operations) = (all - from, c.operations() - before);
+        let mut result = json!({
+            "event": "result",
+            "operations": operations,
+            "operations_per_s": operations as f64 / duration.as_secs_f64().max(1e-3),
+            "duration_ms": duration.as_nanos() as f64 / 1e6,
+            "reads": c.reads,
+            "writes": c.writes,
+            "sweep_reads": c.sweep_reads,
+            "errors": c.errors,
+            "wrong_values": c.wrong_values,
+            "missing": c.missing,
+            "checksum_ok": c.wrong_values == 0 && c.missing == 0,
+            "latency_us": quantiles(&self.latency),
+        });
+        if self.load.marks.is_some() {
+            result["unmeasured_operations"] = json!(before);
+        }
+        if self.load.operations_per_s.is_some() {
+            result["latency_from_due_us"] = quantiles(&self.latency_from_due);
+        }
+        if let Some(error) = &c.first_error {
+            result["first_error"] = json!(error);
+        }
+        (result, right)
+    }
+
     fn queue(&mut self, operation: Operation, due: Duration) {
         let lane = (operation.key % self.connections.len() as u64) as usize;
         let out = &mut self.connections[lane].out;
