@@ -20,11 +20,10 @@ use terrace_workloads::programs::{Params, trace};
 const START: u64 = 1 << 40;
 const HUGE: u64 = PageSize::Huge.bytes();
 
-/// Accesses written by a test.
+/// Steps written by a test.
 struct Script {
-    first: Option<Step>,
-    accesses: Box<dyn Iterator<Item = Access> + Send>,
-    footprint_bytes: u64,
+    steps: Box<dyn Iterator<Item = Step> + Send>,
+    footprint_bytes: Option<u64>,
 }
 
 impl ReferenceSource for Script {
@@ -33,15 +32,11 @@ impl ReferenceSource for Script {
     }
 
     fn footprint_bytes(&self) -> Option<u64> {
-        Some(self.footprint_bytes)
+        self.footprint_bytes
     }
 
     fn next_step(&mut self) -> Result<Step, SourceError> {
-        if let Some(first) = self.first.take() {
-            return Ok(first);
-        }
-        let block: Vec<Access> = self.accesses.by_ref().take(4096).collect();
-        Ok(if block.is_empty() { Step::Ended } else { Step::Accesses(block) })
+        Ok(self.steps.next().unwrap_or(Step::Ended))
     }
 }
 
@@ -51,8 +46,14 @@ fn load(address: u64) -> Access {
 
 /// A mapping of `bytes`, then these accesses.
 fn script(bytes: u64, accesses: impl Iterator<Item = Access> + Send + 'static) -> Script {
-    let first = Step::Map { start: START, size_bytes: bytes, huge_eligible: true };
-    Script { first: Some(first), accesses: Box::new(accesses), footprint_bytes: bytes }
+    let map = Step::Map { start: START, size_bytes: bytes, huge_eligible: true };
+    let mut accesses = accesses;
+    let blocks = std::iter::from_fn(move || {
+        let block: Vec<Access> = accesses.by_ref().take(4096).collect();
+        (!block.is_empty()).then_some(Step::Accesses(block))
+    });
+    let steps = Box::new(std::iter::once(map).chain(blocks));
+    Script { steps, footprint_bytes: Some(bytes) }
 }
 
 /// A spread-out order of the lines of a footprint, each a dependent load.
@@ -406,23 +407,6 @@ fn machines_that_cannot_work_are_refused() {
     assert!(threads.contains("threads is 0"), "{threads}");
 }
 
-/// Steps written by a test.
-struct Steps(std::vec::IntoIter<Step>);
-
-impl ReferenceSource for Steps {
-    fn threads(&self) -> usize {
-        1
-    }
-
-    fn footprint_bytes(&self) -> Option<u64> {
-        None
-    }
-
-    fn next_step(&mut self) -> Result<Step, SourceError> {
-        Ok(self.0.next().unwrap_or(Step::Ended))
-    }
-}
-
 #[test]
 fn unused_pages_go_down_in_the_background_when_free_fast_memory_is_short() {
     const MIB: u64 = 1 << 20;
@@ -472,7 +456,7 @@ fn base_pages_of_a_whole_region_are_collapsed_where_that_is_asked_for() {
         let mut config = config(64 << 20, 64 << 20);
         config.options.collapse_regions_per_period = regions;
         let machine = ReferenceMachine::new(config).unwrap();
-        let source = Steps(steps.into_iter());
+        let source = Script { steps: Box::new(steps.into_iter()), footprint_bytes: None };
         let interfaces = machine.add_group(group(PageSize::Huge, 1.0), Box::new(source)).unwrap();
         let (mut tracker, _mover) = interfaces;
         let mut most = 0;
@@ -600,7 +584,7 @@ fn a_window_after_functional_simulation_reads_what_it_reads_in_a_whole_run() {
     assert_eq!(sampled_traffic, traffic);
     let (reads, writes, walks, ..) = traffic;
     assert!(reads[0] > 0 && reads[1] > 0 && writes[1] > 0 && walks > 0, "{traffic:?}");
-    // What was under way when the window began is all that a window does not know.
+    // The window lacks only what was under way when it began.
     let ratio = sampled_took / took;
     assert!((ratio - 1.0).abs() < 0.01, "{ratio}");
 }
