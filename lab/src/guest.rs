@@ -1,8 +1,8 @@
 //! One running guest: QEMU from its start to its end, whichever way it ends.
 //!
-//! Everything goes through file descriptors that QEMU inherits: the initramfs is an anonymous
-//! memory file, the ports are socket pairs. So nothing lies about on the host, whatever kills
-//! whom, and QEMU dies with the process that started it.
+//! All data passes through file descriptors that QEMU inherits: the initramfs is an anonymous
+//! memory file, the ports are socket pairs. So no file is left on the host, whichever process is
+//! killed, and QEMU dies with the process that started it.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -20,11 +20,11 @@ use crate::lines::{LineSplitter, Tail, TrailerFilter};
 use crate::qemu::QemuProgram;
 use crate::spawn::bind_to_parent;
 
-/// How much of each of the command's two outputs is kept; all of it goes past as [`Event`]s.
+/// Bytes of each of the command's two outputs that are kept; all of it is passed on as [`Event`]s.
 pub const OUTPUT_MAX_BYTES: usize = 64 << 20;
 
-/// How many lines of the console are kept for when something goes wrong: an oops with the two traces of
-/// a panic, from its first line on.
+/// Lines of the console that are kept for error reports: enough for an oops with the two traces of
+/// a panic.
 const CONSOLE_TAIL_LINES: usize = 120;
 const OUTPUT_TAIL_LINES: usize = 20;
 
@@ -37,26 +37,26 @@ pub(crate) struct GuestStart<'a> {
     pub kernel_args: &'a [String],
     /// An anonymous file.
     pub initramfs: &'a File,
-    /// What ends the streams; the same is in the initramfs.
+    /// The trailer that ends the streams; the same is in the initramfs.
     pub trailer: &'a str,
-    /// When the first attempt to boot began: the bounds count from here.
+    /// Start of the first attempt to boot: the bounds count from here.
     pub begun: Instant,
     pub boot_bound: Duration,
-    /// On the whole run, the boot included.
+    /// Bound on the whole run, the boot included.
     pub bound: Duration,
-    /// Whether the guest's clocks count instructions: then nothing may depend on when the host gets
-    /// to it.
+    /// Whether the guest's clocks count instructions: then nothing may depend on when the host runs
+    /// it.
     pub counts_instructions: bool,
 }
 
-/// How a guest ended whose command ended.
+/// The end of a guest whose command ended.
 #[derive(Debug)]
 pub(crate) struct GuestEnd {
     pub exit_code: i32,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub missing_results: Vec<PathBuf>,
-    /// Tar archives, one behind the other.
+    /// Tar archives, concatenated.
     pub results: File,
     pub kernel_release: String,
     pub boot_ms: u64,
@@ -93,10 +93,10 @@ enum Port {
 
 const GUEST_PORTS: [Port; 4] = [Port::Control, Port::Stdout, Port::Stderr, Port::Results];
 
-/// The kernel's command line, before the user's.
+/// The kernel's command line, with the user's words last.
 fn kernel_command_line(extra: &[String]) -> String {
-    // A panic, and every oops, ends the machine at once (QEMU runs with -no-reboot). An emulated
-    // timer that comes late on a busy host is no broken timer.
+    // A panic, and every oops, ends the machine at once (QEMU runs with -no-reboot). No warning
+    // about an emulated timer that fires late on a busy host.
     let mut line =
         String::from("console=ttyS0 quiet panic=-1 oops=panic no_timer_check rdinit=/init");
     for word in extra {
@@ -106,12 +106,12 @@ fn kernel_command_line(extra: &[String]) -> String {
     line
 }
 
-/// Runs a guest to its end and gives lines to `event` as they come.
-pub(crate) fn run(
-    start: &GuestStart<'_>,
-    event: &mut dyn FnMut(Event),
-) -> Result<GuestEnd, LabError> {
-    let mut ours: Vec<(Port, Option<Box<dyn PortStream>>)> = Vec::new();
+/// A port and our end of its stream; `None` once the stream has ended.
+type OpenPort = (Port, Option<Box<dyn PortStream>>);
+
+/// Starts QEMU with its ports; returns it, our ends of the ports, and the time of its start.
+fn spawn(start: &GuestStart<'_>) -> Result<(Qemu, Vec<OpenPort>, Instant), LabError> {
+    let mut ours: Vec<OpenPort> = Vec::new();
     let mut theirs: Vec<OwnedFd> = Vec::new();
     let mut command = start.qemu.command();
     command.args(&start.qemu_args);
@@ -130,9 +130,9 @@ pub(crate) fn run(
     };
     command.arg("-chardev").arg(chardev(Port::Console, "console")?);
     command.args(["-serial", "chardev:console"]);
-    // The kernel's driver of these ports waits in a loop until the machine has taken what it wrote.
-    // By default another thread of QEMU takes it, when the host runs that one: the loop is then as long
-    // as the host is busy, by a clock of instructions too.
+    // The kernel's driver of these ports waits in a loop until the machine has taken its data. By
+    // default another thread of QEMU takes the data, when the host runs that thread: the length of
+    // the loop then depends on the load of the host, for a clock that counts instructions too.
     let taken = if start.counts_instructions { ",ioeventfd=off" } else { "" };
     command.arg("-device").arg(format!("virtio-serial-pci,max_ports=8{taken}"));
     for (index, port) in GUEST_PORTS.into_iter().enumerate() {
@@ -146,11 +146,37 @@ pub(crate) fn run(
 
     let started = Instant::now();
     let mut qemu = Qemu(command.spawn().doing(format!("start {}", start.qemu.path.display()))?);
-    // With the command go our copies of QEMU's ends, so that its end is the end of the streams.
+    // Dropping the command closes our copies of QEMU's ends, so that QEMU's end is the end of the
+    // streams.
     drop(command);
     let errors = qemu.0.stderr.take().map(|stderr| Box::new(stderr) as Box<dyn PortStream>);
     ours.push((Port::QemuErrors, errors));
+    Ok((qemu, ours, started))
+}
 
+/// Waits for data on the open ports, no longer than `left`; returns the indices of ports with data.
+fn wait_ready(ports: &[OpenPort], open: &[usize], left: Duration) -> Result<Vec<usize>, LabError> {
+    let mut fds: Vec<PollFd<'_>> = open
+        .iter()
+        .filter_map(|&i| ports[i].1.as_ref())
+        .map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN))
+        .collect();
+    let timeout = rustix::event::Timespec::try_from(left)
+        .map_err(|_| std::io::ErrorKind::InvalidInput)
+        .doing("count the guest's time")?;
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(e) => return Err(e).doing("wait for the guest"),
+    }
+    Ok(open.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(&i, _)| i).collect())
+}
+
+/// Runs a guest to its end and passes lines to `event` as they arrive.
+pub(crate) fn run(
+    start: &GuestStart<'_>,
+    event: &mut dyn FnMut(Event),
+) -> Result<GuestEnd, LabError> {
+    let (mut qemu, mut ours, started) = spawn(start)?;
     let mut state = State::new(start.trailer, started)?;
     let mut buffer = vec![0; 256 * 1024];
     loop {
@@ -173,25 +199,7 @@ pub(crate) fn run(
             let status = qemu.0.wait().doing("wait for QEMU")?;
             return Err(state.ended_early(status, event));
         }
-        let ready: Vec<usize> = {
-            let mut fds: Vec<PollFd<'_>> = open
-                .iter()
-                .filter_map(|&i| ours[i].1.as_ref())
-                .map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN))
-                .collect();
-            let timeout = rustix::event::Timespec::try_from(left)
-                .map_err(|_| std::io::ErrorKind::InvalidInput)
-                .doing("count the guest's time")?;
-            match poll(&mut fds, Some(&timeout)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e).doing("wait for the guest"),
-            }
-            open.iter()
-                .zip(&fds)
-                .filter(|(_, fd)| !fd.revents().is_empty())
-                .map(|(&i, _)| i)
-                .collect()
-        };
+        let ready = wait_ready(&ours, &open, left)?;
         for index in ready {
             let (port, slot) = &mut ours[index];
             let Some(stream) = slot else { continue };
@@ -214,7 +222,7 @@ pub(crate) fn run(
 trait PortStream: Read + AsFd {}
 impl<T: Read + AsFd> PortStream for T {}
 
-/// What is known of the guest so far.
+/// What is known of the guest.
 struct State {
     started: Instant,
     phase: Phase,
@@ -258,7 +266,7 @@ impl Output {
         }
     }
 
-    /// Gives what came without a line's end, when there will be no more.
+    /// Passes on an unfinished last line at the end of the stream.
     fn flush(&mut self, mut line: impl FnMut(String)) {
         let held = self.filter.finish();
         self.lines.push(&held, &mut line);
@@ -395,7 +403,7 @@ impl State {
         }
     }
 
-    /// Gives what came without a line's end, when there will be no more.
+    /// Passes on unfinished last lines at the end of the streams.
     fn flush(&mut self, event: &mut dyn FnMut(Event)) {
         let (tail, panic) = (&mut self.console_tail, &mut self.panic_message);
         self.console.finish(|line| console_line(line, tail, panic, event));

@@ -1,4 +1,4 @@
-//! The machine that is wanted: processors, two tiers, a kernel; and how QEMU is told so.
+//! The requested machine: processors, two tiers, a kernel; and the arguments of QEMU for it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use crate::qemu::Qemu;
 
 const MIB: u64 = 1 << 20;
 
-/// The least fast memory with which Debian's kernel and an initramfs come up.
+/// Minimum of fast memory with which Debian's kernel and an initramfs boot.
 pub const FAST_MIN_BYTES: u64 = 256 * MIB;
 
-/// The first QEMU in which one processor cannot run kernel code that another is just patching
-/// (commit deba78709a, "accel/tcg: Always lock pages before translation"). Before it, a guest
-/// whose kernel switches static keys or tracepoints dies of a stray `int3`: seldom on an idle
-/// host, within a minute on a busy one.
+/// The first QEMU in which a processor cannot run kernel code while another patches it (commit
+/// deba78709a, "accel/tcg: Always lock pages before translation"). Before it, a guest whose kernel
+/// switches static keys or tracepoints dies of a stray `int3`: seldom on an idle host, within a
+/// minute on a busy one.
 pub const TCG_THREADS_SAFE_SINCE: QemuVersion = QemuVersion { major: 8, minor: 1 };
 
-/// Since when software emulation keeps the flags of an exchange of 16 bytes (`cmpxchg16b`). In 7.2 an
-/// interrupt just before one leaves flags that no processor has: of 20,000,000 after an addition 5 did,
-/// with 10.0 none. Linux allocates by such exchanges, and falls over a trap flag or an alignment check
-/// that nobody has set. What lies between was not tried.
+/// The first QEMU known to keep the flags of an exchange of 16 bytes (`cmpxchg16b`) under software
+/// emulation. In 7.2 an interrupt just before one leaves invalid flags: of 20,000,000 after an
+/// addition 5 were wrong, with 10.0 none. Linux allocates memory by such exchanges and crashes on a
+/// trap flag or an alignment check that it did not set. Versions between were not tried.
 const KEEPS_FLAGS_OF_EXCHANGES_SINCE: QemuVersion = QemuVersion { major: 10, minor: 0 };
 
 /// A QEMU's version.
@@ -52,8 +52,8 @@ impl QemuVersion {
 /// How many threads of the host emulate the guest's processors in software.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TcgThreads {
-    /// One for each processor if this QEMU does that rightly ([`TCG_THREADS_SAFE_SINCE`]), else
-    /// one for all.
+    /// One for each processor if that is safe with this QEMU ([`TCG_THREADS_SAFE_SINCE`]), else one
+    /// for all.
     #[default]
     Auto,
     /// One for all.
@@ -66,13 +66,13 @@ pub enum TcgThreads {
 /// 1 the slow memory only; the firmware's HMAT table tells the kernel the latencies and
 /// bandwidths, from which it makes its memory tiers.
 ///
-/// The emulation has no such latencies: they are what the firmware reports, not what accesses take,
-/// unless its clock knows the memory (`memory_clock`).
+/// The emulation has no such latencies unless it has a `memory_clock`: they are what the firmware
+/// reports, not what accesses take.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
     /// Processors.
     pub cpus: u32,
-    /// Memory of the fast tier. The kernel and the guest's root file system live here, too.
+    /// Memory of the fast tier. It also holds the kernel and the guest's root file system.
     pub fast_bytes: u64,
     /// Memory of the slow tier.
     pub slow_bytes: u64,
@@ -86,9 +86,9 @@ pub struct Machine {
     pub slow_bandwidth_mib_per_s: u32,
     /// The kernel.
     pub kernel: Kernel,
-    /// A disk's image (ext4) with a root file system and an init of its own, such as systemd: the
-    /// command then runs there as a service, when everything else has started. The image is not
-    /// changed. Without one the guest has busybox and what is carried in.
+    /// Image of a disk (ext4) with a root file system and an init, such as systemd: the command
+    /// then runs there as a service, when everything else has started. The image is not changed.
+    /// Without one the guest has busybox and what is copied in.
     pub root: Option<PathBuf>,
     /// Added to the kernel's command line.
     pub kernel_args: Vec<String>,
@@ -96,44 +96,43 @@ pub struct Machine {
     pub accel: Accel,
     /// How many threads of the host emulate the processors in software.
     pub tcg_threads: TcgThreads,
-    /// Whether the processor has page tables of five levels. A kernel uses them where it was built
-    /// to and is started as a bzImage; the machines of the papers have four.
+    /// Whether the processor has page tables of five levels. A kernel uses them if it was built
+    /// with them and is started as a bzImage; the machines of the papers have four levels.
     pub five_levels: bool,
-    /// The guest's clocks count its instructions, one a nanosecond, of all processors together,
-    /// and the time in which none runs is skipped: a program measures what it costs by any clock,
-    /// the same on every host. Needs software emulation, which it asks for, in one thread.
+    /// The guest's clocks count its instructions, one a nanosecond, of all processors together, and
+    /// time in which none runs is skipped: the time of a program is the same by any clock and on
+    /// every host. Implies software emulation in one thread.
     pub instructions_as_time: bool,
-    /// The guest's clocks know what its instructions and its accesses of memory take on hardware of
-    /// this speed: times that a program measures are those of a machine with two tiers. Needs
-    /// software emulation, which it asks for, in one thread. How many processors there are and how
-    /// large the tiers are is said above.
+    /// The *memory clock*: the guest's clocks advance by the modelled time of its instructions and
+    /// accesses on hardware of this speed, so that a program measures the times of a machine with
+    /// two tiers. Implies software emulation in one thread. Number of processors and sizes of the
+    /// tiers are taken from the fields above.
     pub memory_clock: Option<Box<TimedConfig>>,
-    /// With a clock that knows the memory: samples of accesses that miss the last level, as a
-    /// processor's PEBS or IBS gives them, at a port of the guest named `terrace.samples`.
+    /// With `memory_clock`: samples of accesses that miss the last level, as a processor's PEBS or
+    /// IBS gives them, at a port of the guest named `terrace.samples`.
     pub samples: Option<SamplePlan>,
-    /// Count what goes to which node, behind these caches. Needs software emulation, which it
-    /// asks for.
+    /// Count accesses by node, behind these caches. Implies software emulation.
     pub count_accesses: Option<CountedCaches>,
-    /// Where accesses are counted, a file that gets those of programs by huge page, window for
-    /// window: a line at each mark, the first at the one that begins, a list of the nodes' lists.
+    /// File for the programs' counted accesses by huge page, window by window: a line at each mark,
+    /// the first at the beginning of counting; a line is a list of the nodes' lists.
     pub count_pages: Option<PathBuf>,
-    /// Where accesses are counted, a file that gets those of programs with the compatible
-    /// layout (`terrace_recorder::nodes::APART`), window for window: a line at each mark, a
-    /// list of pages of 4 KiB, each its number and the accesses that went to each node.
+    /// File for the counted accesses of programs with the compatible layout
+    /// (`terrace_recorder::nodes::APART`), window by window: a line at each mark, a list of pages
+    /// of 4 KiB, each with its number and the accesses that went to each node.
     pub count_apart: Option<PathBuf>,
-    /// Where accesses are counted, windows at the start in which they are not: a guest is faster until
-    /// so many periods were marked.
+    /// Windows at the start that are not counted: the guest runs faster until so many periods are
+    /// marked.
     pub count_after: u32,
-    /// What is counted, and with a clock that knows the memory what is timed, begins not with the
-    /// command but where the command says so (`terrace_recorder::nodes::mark`): until then a guest
-    /// whose clock knows the memory counts instructions, some ten times as fast.
+    /// Counting and modelled time begin not with the command but at its first mark
+    /// (`terrace_recorder::nodes::mark`): until then a guest with `memory_clock` counts
+    /// instructions, some ten times as fast.
     pub begins_marked: bool,
-    /// The bound on the boot, from the start of QEMU to the guest's first process, second
-    /// attempts included.
+    /// Bound on the boot, from the start of QEMU to the guest's first process, further attempts
+    /// included.
     pub boot_timeout: Duration,
-    /// The bound on a run whose job names none, from the start of QEMU.
+    /// Bound on a run whose job has none, from the start of QEMU.
     pub timeout: Duration,
-    /// Added to QEMU's arguments, such as `-plugin`.
+    /// Appended to QEMU's arguments, such as `-plugin`.
     pub extra_qemu_args: Vec<String>,
     /// The QEMU to use.
     pub qemu: Qemu,
@@ -164,7 +163,7 @@ impl Default for Machine {
             count_apart: None,
             count_after: 0,
             begins_marked: false,
-            // Fifty times what it takes in software emulation on an idle host.
+            // Fifty times the boot time under software emulation on an idle host.
             boot_timeout: Duration::from_secs(120),
             timeout: Duration::from_secs(300),
             extra_qemu_args: Vec::new(),
@@ -173,13 +172,14 @@ impl Default for Machine {
     }
 }
 
+fn invalid(what: &'static str, got: String, expected: &str) -> Result<(), LabError> {
+    Err(LabError::Invalid { what, got, expected: expected.to_owned() })
+}
+
 impl Machine {
-    /// Says what cannot be about this machine, before QEMU says it less plainly.
+    /// Refuses an impossible machine with a clearer message than QEMU's.
     pub fn check(&self) -> Result<(), LabError> {
-        let invalid = |what, got: String, expected: &str| {
-            Err(LabError::Invalid { what, got, expected: expected.to_owned() })
-        };
-        // The packaged cloud kernel brings up far more; the bound is QEMU's for q35 without an
+        // The packaged cloud kernel supports far more; the bound is QEMU's for q35 without an
         // interrupt remapper.
         if !(1..=255).contains(&self.cpus) {
             return invalid("the machine's cpus", self.cpus.to_string(), "1 to 255");
@@ -205,6 +205,29 @@ impl Machine {
         if let Some(root) = self.root.as_ref().filter(|root| !root.is_file()) {
             return invalid("the machine's root disk", root.display().to_string(), "a file");
         }
+        self.check_clock()?;
+        for (what, value) in [
+            ("the fast tier's latency", self.fast_latency_ns),
+            ("the slow tier's latency", self.slow_latency_ns),
+        ] {
+            // HMAT stores sixteen bits times a common base.
+            if !(1..=65_534).contains(&value) {
+                return invalid(what, format!("{value} ns"), "1 to 65534 ns");
+            }
+        }
+        for (what, value) in [
+            ("the fast tier's bandwidth", self.fast_bandwidth_mib_per_s),
+            ("the slow tier's bandwidth", self.slow_bandwidth_mib_per_s),
+        ] {
+            if value == 0 {
+                return invalid(what, "0 MiB/s".into(), "more than nothing");
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses impossible clocks, counters and samples.
+    fn check_clock(&self) -> Result<(), LabError> {
         if self.count_accesses.is_some() && self.accel == Accel::Kvm {
             return invalid("counting accesses", "KVM".into(), "software emulation (TCG)");
         }
@@ -212,11 +235,7 @@ impl Machine {
             return invalid("a clock of instructions", "KVM".into(), "software emulation (TCG)");
         }
         if self.memory_clock.is_some() && self.accel == Accel::Kvm {
-            return invalid(
-                "a clock that knows the memory",
-                "KVM".into(),
-                "software emulation (TCG)",
-            );
+            return invalid("a memory clock", "KVM".into(), "software emulation (TCG)");
         }
         if self.counts_instructions() && self.tcg_threads == TcgThreads::Multi {
             return invalid(
@@ -231,7 +250,7 @@ impl Machine {
         if self.memory_clock.is_some() && self.count_accesses.is_some() {
             return invalid(
                 "counting accesses",
-                "a clock that knows the memory, which counts them behind its own caches".into(),
+                "a memory clock, which counts them behind its own caches".into(),
                 "one of them",
             );
         }
@@ -239,8 +258,8 @@ impl Machine {
             if self.memory_clock.is_none() {
                 return invalid(
                     "sampling accesses",
-                    "a clock that knows no memory".into(),
-                    "one that does, which has the caches that accesses miss",
+                    "no memory clock".into(),
+                    "a memory clock, which has the caches that accesses miss",
                 );
             }
             samples.check().map_err(|e| LabError::Invalid {
@@ -248,23 +267,6 @@ impl Machine {
                 got: e.to_string(),
                 expected: "samples that can be taken".to_owned(),
             })?;
-        }
-        for (what, value) in [
-            ("the fast tier's latency", self.fast_latency_ns),
-            ("the slow tier's latency", self.slow_latency_ns),
-        ] {
-            // HMAT keeps sixteen bits times a common base.
-            if !(1..=65_534).contains(&value) {
-                return invalid(what, format!("{value} ns"), "1 to 65534 ns");
-            }
-        }
-        for (what, value) in [
-            ("the fast tier's bandwidth", self.fast_bandwidth_mib_per_s),
-            ("the slow tier's bandwidth", self.slow_bandwidth_mib_per_s),
-        ] {
-            if value == 0 {
-                return invalid(what, "0 MiB/s".into(), "more than nothing");
-            }
         }
         if let Some(config) = &self.memory_clock {
             crate::timed::sized(self, config).check().map_err(|e| LabError::Invalid {
@@ -276,7 +278,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether the emulator's clock counts instructions, by themselves or as what they take.
+    /// Whether the emulator's clock counts instructions, by number or by their modelled time.
     pub(crate) fn counts_instructions(&self) -> bool {
         self.instructions_as_time || self.memory_clock.is_some()
     }
@@ -293,28 +295,28 @@ impl Machine {
         }
     }
 
-    /// The arguments that make QEMU this machine, without kernel, initramfs and ports.
+    /// QEMU's arguments for this machine, without kernel, initramfs and ports.
     #[must_use]
     pub fn qemu_args(&self, kvm: bool, qemu_version: QemuVersion) -> Vec<String> {
         let mut args: Vec<String> = Vec::new();
         let mut add = |words: &[&str]| args.extend(words.iter().map(|&w| w.to_owned()));
-        // Nothing but what is asked for: no host configuration, display, disk or network.
+        // Nothing that was not requested: no host configuration, display, disk or network.
         add(&["-no-user-config", "-nodefaults", "-display", "none", "-monitor", "none"]);
         add(&["-no-reboot"]);
         add(&["-machine", "q35,hmat=on,sata=off,smbus=off,usb=off"]);
-        // Four levels of page tables unless asked for: `max` would bring a fifth.
+        // Four levels of page tables unless five are requested: `max` would have five.
         let la57 = if self.five_levels { "on" } else { "off" };
         if kvm {
             add(&["-accel", "kvm", "-cpu", &format!("host,la57={la57}")]);
         } else {
             let thread = if self.multithreaded(qemu_version) { "multi" } else { "single" };
-            // A processor that waits must halt, for then its time is skipped, and not wait in a loop;
-            // and a change of address spaces drops translations, as the model of the TLBs has it.
+            // An idle processor must halt, so that its time is skipped, and not wait in a loop; and
+            // a change of address spaces drops translations, as in the model of the TLBs.
             let lost = qemu_version < KEEPS_FLAGS_OF_EXCHANGES_SINCE;
             let exchanges = if lost { ",cx16=off" } else { "" };
             let waits = if self.memory_clock.is_some() { ",monitor=off,pcid=off" } else { "" };
-            // As much translated code as it can have on any host: by default it is an eighth of the
-            // host's memory, and some must not be full.
+            // A buffer of the same size on any host: the default is an eighth of the host's memory,
+            // and some plug-ins need one that never fills.
             let buffer = if self.memory_clock.is_some() { ",tb-size=1024" } else { "" };
             add(&[
                 "-accel",
@@ -325,7 +327,7 @@ impl Machine {
         }
         if self.counts_instructions() {
             add(&["-icount", "shift=0,align=off,sleep=off"]);
-            // The same random numbers of the processor, and the same time of day, at every run.
+            // The same random numbers of the processor and the same time of day in every run.
             add(&["-seed", "1", "-rtc", "base=2026-01-01,clock=vm"]);
         }
         let (cpus, last_cpu) = (self.cpus.to_string(), self.cpus - 1);
@@ -412,7 +414,7 @@ mod tests {
         assert!(args.iter().any(|arg| arg == "tcg,thread=single"), "{args:?}");
         let at = args.iter().position(|arg| arg == "-icount").expect("-icount");
         assert_eq!(args[at + 1], "shift=0,align=off,sleep=off");
-        // Nothing of the host: neither its random numbers nor its time of day.
+        // Neither random numbers nor time of day of the host.
         assert!(args.iter().any(|arg| arg == "-seed") && args.iter().any(|arg| arg == "-rtc"));
         assert!(machine.check().is_ok());
         for bad in [
