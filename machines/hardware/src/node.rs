@@ -242,7 +242,7 @@ impl Node {
     /// [`Node::complete`] and try again.
     ///
     /// The reference must be in one line, and `memory` must answer requests of the walker at once;
-    /// they are the reads that no core waits for ([`Node::is_awaited`]).
+    /// they are the reads that no core waits for.
     #[inline]
     pub fn try_reference(
         &mut self,
@@ -257,12 +257,6 @@ impl Node {
         }
         let reference = Reference { instructions: 0, ..*reference };
         self.reference(core, &reference, table, memory).map(Some)
-    }
-
-    /// Whether a core waits for the request: otherwise it is a write-back, or a read of the walker.
-    #[inline]
-    pub fn is_awaited(id: RequestId) -> bool {
-        id.0 & NOBODY != NOBODY
     }
 
     /// Passes the completion of a pending request to the core that waits. Returns that core.

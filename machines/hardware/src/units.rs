@@ -197,11 +197,6 @@ impl Bandwidth {
         }
     }
 
-    /// In GB/s, for people.
-    pub fn as_gb_per_s(self) -> f64 {
-        self.0 as f64 / 1e9
-    }
-
     /// Transfer time of `bytes` at this bandwidth, to the nearest picosecond.
     pub fn transfer_time(self, bytes: u64) -> Picoseconds {
         let numerator = u128::from(bytes) * 1_000_000_000_000 + u128::from(self.0 / 2);

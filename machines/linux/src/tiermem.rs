@@ -1,7 +1,7 @@
-//! `/dev/tiermem` of the Terrace kernel: what a stock kernel has no call for.
+//! `/dev/tiermem` of the Terrace kernel: mechanisms that a stock kernel lacks.
 //!
-//! Nothing is assumed: [`Device::open`] says whether the kernel has the device, and
-//! [`Device::features`] which mechanisms it was built with.
+//! Nothing is assumed: [`Device::open`] checks whether the kernel has the device, and
+//! [`Device::features`] returns the mechanisms it was built with.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -26,7 +26,7 @@ impl ScanEntry {
 /// The device.
 pub const DEVICE: &str = "/dev/tiermem";
 
-/// The version of the interface that this file speaks.
+/// The supported version of the interface.
 const ABI: u32 = 1;
 
 /// Why the device cannot be used.
@@ -38,21 +38,21 @@ pub enum TiermemError {
          kernel-deb' built, or use 'terrace lab --kernel terrace'"
     )]
     Absent,
-    /// Not for everyone.
+    /// No permission.
     #[error("{DEVICE}: permission denied; run as root")]
     Denied,
     /// It is newer or older than this program.
     #[error("{DEVICE} speaks version {got} of its interface, expected {ABI}; use matching ones")]
     Version {
-        /// What it speaks.
+        /// Its version.
         got: u32,
     },
     /// The kernel refused.
     #[error("cannot {doing}: {source}")]
     Refused {
-        /// What was asked of it.
+        /// The operation.
         doing: &'static str,
-        /// What it said.
+        /// The error of the kernel.
         source: std::io::Error,
     },
 }
@@ -134,10 +134,10 @@ impl Target<'_> {
     }
 }
 
-/// Where page-table pages go.
+/// Placement of page-table pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TablePlace {
-    /// Where the task that needs one would allocate data.
+    /// By the policy for the data of the task that needs one.
     Default,
     /// On the nodes of the top tier.
     Fast,
@@ -159,17 +159,17 @@ impl Levels {
 /// The policy for a process's page-table pages. Children and programs executed inherit it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TablePolicy {
-    /// Where they go.
+    /// Their placement.
     pub place: TablePlace,
-    /// Which.
+    /// Their levels.
     pub levels: Levels,
-    /// Never elsewhere: an allocation reclaims, and in the end kills, instead.
+    /// Never elsewhere: an allocation then reclaims, and in the end kills a process.
     pub hard: bool,
     /// Tables of the last level follow data that migrates to another tier.
     pub follow: bool,
 }
 
-/// 2 MB of addresses that one call of a scan tells of: 22 KB of answers.
+/// Entries of 2 MB in one call of a scan: 22 KB of answers.
 const SCAN_ENTRIES: usize = 128;
 const SCAN_CLEAR: u32 = 1;
 const SCAN_WATCH: u32 = 1 << 1;
@@ -212,13 +212,13 @@ impl Device {
         Ok(Self { file, features: Features(info.features), nodes: info.nr_nodes })
     }
 
-    /// What this kernel has.
+    /// The mechanisms of this kernel.
     #[must_use]
     pub fn features(&self) -> Features {
         self.features
     }
 
-    /// Sets where page-table pages are allocated from now on. Those that exist stay.
+    /// Sets where page-table pages are allocated from now on. Existing ones stay.
     pub fn set_table_policy(
         &self,
         target: Target<'_>,
@@ -243,7 +243,7 @@ impl Device {
             .map_err(|source| TiermemError::Refused { doing: "place page tables", source })
     }
 
-    /// The policy that is set.
+    /// The current policy.
     pub fn table_policy(&self, target: Target<'_>) -> Result<TablePolicy, TiermemError> {
         let mut argument = raw::PtPolicy { pidfd: target.pidfd(), ..raw::PtPolicy::default() };
         raw::pt_policy(self.file.as_fd(), &mut argument).map_err(|source| {
@@ -271,39 +271,8 @@ impl Device {
         rows.try_into().map_err(|_| TiermemError::Version { got: 0 })
     }
 
-    /// Moves the tables of the last level of a range (`len` 0: all) to a node. `by_rules` keeps to
-    /// Radiant's algorithm 1: not within a tier, and down only with the last fast page.
-    pub fn migrate_tables(
-        &self,
-        target: Target<'_>,
-        start: u64,
-        len: u64,
-        node: u32,
-        by_rules: bool,
-    ) -> Result<TableMoves, TiermemError> {
-        let mut argument = raw::PtMigrate {
-            pidfd: target.pidfd(),
-            start,
-            len,
-            node: i32::try_from(node).unwrap_or(i32::MAX),
-            flags: u32::from(by_rules),
-            ..raw::PtMigrate::default()
-        };
-        raw::pt_migrate(self.file.as_fd(), &mut argument)
-            .map_err(|source| TiermemError::Refused { doing: "move page tables", source })?;
-        Ok(TableMoves {
-            moved: argument.moved,
-            same_node: argument.same_node,
-            same_tier: argument.same_tier,
-            has_fast: argument.has_fast,
-            busy: argument.busy,
-            refused: argument.refused,
-            no_memory: argument.no_memory,
-        })
-    }
-
     /// Moves the pages at these addresses to a node. `shared` moves those that other processes map
-    /// too. Writes 0 for each page that is there now, or a negated errno.
+    /// too. Writes 0 for each page that is on the node afterwards, or a negated errno.
     pub fn migrate(
         &self,
         target: Target<'_>,
@@ -317,8 +286,8 @@ impl Device {
         raw::migrate(self.file.as_fd(), target.pidfd(), addresses, node, flags, status)
     }
 
-    /// Lets the pages at `a[i]` and `b[i]`, on different nodes, trade places. Writes 0 or a negated
-    /// errno for each pair; gives the number of those that did.
+    /// Exchanges the pages at `a[i]` and `b[i]`, on different nodes. Writes 0 or a negated errno
+    /// for each pair; returns the number of exchanged pairs.
     pub fn exchange(
         &self,
         target: Target<'_>,
@@ -330,9 +299,9 @@ impl Device {
         raw::exchange(self.file.as_fd(), target.pidfd(), a, b, u32::from(shared), status)
     }
 
-    /// Reads and clears the accessed bits of a range whose ends are multiples of 2 MB, and keeps
-    /// watch over those that reclaim clears until the next call. `take` is called for each 2 MB that
-    /// has anything, ascending.
+    /// Reads and clears the accessed bits of a range whose ends are multiples of 2 MB, and makes
+    /// the kernel record those that reclaim clears until the next call. `take` is called for each 2
+    /// MB that has anything, ascending.
     pub fn scan(
         &self,
         target: Target<'_>,
@@ -359,31 +328,12 @@ impl Device {
         Ok(())
     }
 
-    /// Ends the watch that [`Device::scan`] keeps over a process.
+    /// Stops the recording that [`Device::scan`] starts for a process.
     pub fn unwatch(&self, target: Target<'_>) -> std::io::Result<()> {
         let mut scan =
             raw::Scan { pidfd: target.pidfd(), flags: SCAN_UNWATCH, ..raw::Scan::default() };
         raw::scan(self.file.as_fd(), &mut scan, &mut [])
     }
-}
-
-/// How the tables of a range fared; each is counted once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TableMoves {
-    /// On the node now.
-    pub moved: u32,
-    /// Were there before.
-    pub same_node: u32,
-    /// Were in its tier.
-    pub same_tier: u32,
-    /// Still map a page of the top tier.
-    pub has_fast: u32,
-    /// A lock was contended.
-    pub busy: u32,
-    /// Of memory whose tables stay where they are (hugetlb, devices, userfaultfd).
-    pub refused: u32,
-    /// The node had no page for them.
-    pub no_memory: u32,
 }
 
 #[cfg(test)]

@@ -41,26 +41,6 @@ struct PtStat {
     reserved: u32,
 }
 
-/// `struct tm_pt_migrate`.
-#[repr(C)]
-#[derive(Debug, Default)]
-pub struct PtMigrate {
-    pub size: u32,
-    pub pidfd: i32,
-    pub start: u64,
-    pub len: u64,
-    pub node: i32,
-    pub flags: u32,
-    pub moved: u32,
-    pub same_node: u32,
-    pub same_tier: u32,
-    pub has_fast: u32,
-    pub busy: u32,
-    pub refused: u32,
-    pub no_memory: u32,
-    pub reserved: u32,
-}
-
 /// `struct tm_migrate`.
 #[repr(C)]
 #[derive(Debug, Default)]
@@ -92,7 +72,7 @@ struct Exchange {
     reserved: u32,
 }
 
-/// `struct tm_scan_entry`: what there is of 2 MB of addresses.
+/// `struct tm_scan_entry`: state of 2 MB of addresses.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScanEntry {
@@ -145,10 +125,11 @@ unsafe trait Argument {
 
 macro_rules! arguments {
     ($($name:ident = $number:literal, $bytes:literal;)*) => { $(
-        // The layouts have no room between fields; `kernel/tests` holds the header to these sizes.
+        // The layouts have no padding between fields; `kernel/tests` checks these sizes against the
+        // header.
         const _: () = assert!(size_of::<$name>() == $bytes);
-        // SAFETY: as the header has it. Pointers are set by the functions below, each from a slice
-        // that it borrows for the length of the call.
+        // SAFETY: as in the header. Pointers are set by the functions below, each from a slice that
+        // it borrows for the length of the call.
         unsafe impl Argument for $name {
             const NUMBER: libc::c_ulong = $number;
             fn size(&mut self) -> &mut u32 {
@@ -162,7 +143,6 @@ arguments! {
     Info = 0, 24;
     PtPolicy = 1, 24;
     PtStat = 2, 40;
-    PtMigrate = 3, 64;
     Migrate = 4, 48;
     Exchange = 5, 48;
     Scan = 6, 56;
@@ -172,8 +152,9 @@ fn call<A: Argument>(device: BorrowedFd<'_>, argument: &mut A) -> io::Result<()>
     *argument.size() = size_of::<A>() as u32;
     // `_IO(TM_TYPE, number)`.
     let command = (0xBB << 8) | A::NUMBER;
-    // SAFETY: a live argument of the size that it states; what else the kernel reads and writes is
-    // valid, as `Argument` asks. Pages of this process may change frames, which no program can tell.
+    // SAFETY: a live argument of the size that it states; the other memory that the kernel reads
+    // and writes is valid, as `Argument` requires. Pages of this process may change frames, which
+    // no program can observe.
     let code = unsafe { libc::ioctl(device.as_raw_fd(), command, argument as *mut A) };
     if code < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -211,12 +192,8 @@ pub fn pt_stat(
     call(device, &mut PtStat { pidfd, start, len, counts, nr_nodes, ..PtStat::default() })
 }
 
-/// `TM_PT_MIGRATE`.
-pub fn pt_migrate(device: BorrowedFd<'_>, argument: &mut PtMigrate) -> io::Result<()> {
-    call(device, argument)
-}
-
-/// `TM_MIGRATE`. Gives the number of pages that are on the node now; `status` tells of each.
+/// `TM_MIGRATE`. Returns the number of pages that are on the node afterwards; `status` has each
+/// result.
 ///
 /// # Panics
 /// When the slices differ in length.
@@ -242,7 +219,7 @@ pub fn migrate(
     Ok(argument.moved)
 }
 
-/// `TM_EXCHANGE`. Gives the number of pairs exchanged; `status` tells of each.
+/// `TM_EXCHANGE`. Returns the number of exchanged pairs; `status` has each result.
 ///
 /// # Panics
 /// When the slices differ in length.
@@ -268,7 +245,8 @@ pub fn exchange(
     Ok(argument.exchanged)
 }
 
-/// `TM_SCAN`: fills `entries` from their beginning. `argument` tells how many, and where to go on.
+/// `TM_SCAN`: fills `entries` from their beginning. `argument` gets their number, and the address
+/// at which to continue.
 pub fn scan(
     device: BorrowedFd<'_>,
     argument: &mut Scan,

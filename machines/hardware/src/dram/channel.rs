@@ -302,11 +302,6 @@ impl Channel {
         queue.length < queue.capacity
     }
 
-    /// Requests not served yet.
-    pub fn unserved(&self) -> usize {
-        [&self.reads, &self.writes].iter().map(|q| q.length + q.waiting.len()).sum()
-    }
-
     /// Requests served since the last call, in the order in which their commands were given.
     pub fn take_served(&mut self) -> std::vec::Drain<'_, Served> {
         self.served.drain(..)
