@@ -24,8 +24,8 @@ impl Arguments {
         }
         match session::restore_leftover(&roots)? {
             0 => say!("nothing to restore"),
-            1 => say!("1 change taken back"),
-            changes => say!("{changes} changes taken back"),
+            1 => say!("1 change undone"),
+            changes => say!("{changes} changes undone"),
         }?;
         Ok(ExitCode::SUCCESS)
     }

@@ -211,7 +211,7 @@ mod tests {
         status.machine.fast_bytes = 1 << 30;
         let text = |status: &Status| screen(status, 0, (150, 40)).join("\n");
         let shown = text(&status);
-        let reasons = "200 MiB page cache that nobody maps, 100 MiB ranges with too few pages";
+        let reasons = "200 MiB unmapped page cache, 100 MiB ranges with too few pages";
         assert!(shown.contains(&format!("300M is not tracked: {reasons}")), "{shown}");
         assert!(shown.contains("made 40 huge pages"), "{shown}");
         assert!(shown.contains("no room: 64 MiB were to be promoted"), "{shown}");

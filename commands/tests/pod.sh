@@ -108,7 +108,7 @@ step "killed with its guard, restore.yaml: every setting is as it was, and no da
 killed
 rm -f /run/terrace/restored.log
 play terrace terrace-pod-terraced
-grep -q 'taken back' /run/terrace/restored.log || failed "the init container took nothing back" terrace-pod-terraced
+grep -q 'undone' /run/terrace/restored.log || failed "the init container undid nothing" terrace-pod-terraced
 until_true 180 changed || failed "nothing was changed" terrace-pod-terraced
 until_true 400 at_least redis scans 2 || failed "redis is not tracked again" terrace-pod-terraced
 step "killed with its guard, started again: $(tail -n 1 /run/terrace/restored.log) first, redis tracked again"

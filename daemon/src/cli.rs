@@ -10,18 +10,18 @@ const CONFIG: &str = "/etc/terrace/terraced.toml";
 /// Text after the commands in `--help` and in the manual page.
 const MORE: &str = "\
 Signals:
-  SIGHUP           read the configuration again; nothing that is known is lost
-  SIGTERM, SIGINT  put every kernel setting back and end
+  SIGHUP           read the configuration again; groups keep their state
+  SIGTERM, SIGINT  restore every kernel setting and end
 
 Exit codes:
   0  done
   1  it failed; a new start may help
-  2  it was asked in a way that cannot be done (arguments, configuration,
-     rights, a host without two tiers or without what tracking needs); nothing
-     was changed, and a new start fails likewise
+  2  the request is impossible (arguments, configuration, rights, a host
+     without two tiers or without what tracking needs); nothing was changed,
+     and a new start fails likewise
 
 Environment:
-  TERRACE_LOG=info (or debug, trace) tells more on standard error
+  TERRACE_LOG=info (or debug, trace) logs more on standard error
 
 See also 'terrace status', 'terrace top' and docs/operator.md.";
 

@@ -1,7 +1,7 @@
-//! Why pages are where they are, and what would change it: `terrace explain GROUP`.
+//! Why pages are where they are, and what would change that: `terrace explain GROUP`.
 //!
-//! Answered from what the group's thread saw last. The order of pages is told by frequency, then
-//! age; a policy may rank otherwise, and the answer says which policy decides.
+//! Answered from the last scan of the group's thread. Pages are ordered by frequency, then age; a
+//! policy may rank otherwise, and the answer names the deciding policy.
 
 use terrace_core::page::SpaceId;
 use terrace_core::plan::{Direction, FailureReason};
@@ -11,10 +11,10 @@ use terrace_core::scan::Scan;
 use crate::group::View;
 use crate::status::{Explanation, GroupStatus, RangeExplanation, UntrackedBytes};
 
-/// Ranges that are told.
+/// Most ranges of an answer.
 const MOST_RANGES: usize = 40;
 
-/// How a page was used: what neighbours must share to be told together.
+/// Use of a page: neighbours in one range have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     Hot,
@@ -35,7 +35,7 @@ pub fn explain(view: &View, address: Option<u64>) -> Result<Explanation, String>
     let status = &view.status;
     let mut answer = Explanation { group: status.name.clone(), ..Explanation::default() };
     let Some(scan) = &view.scan else {
-        answer.facts.push(format!("it is {}: nothing was seen yet", status.state));
+        answer.facts.push(format!("it is {}: no scan yet", status.state));
         answer.facts.extend(status.error.clone());
         return Ok(answer);
     };
@@ -79,7 +79,7 @@ pub fn explain(view: &View, address: Option<u64>) -> Result<Explanation, String>
 fn facts(view: &View, scan: &Scan) -> Vec<String> {
     let s = &view.status;
     let mut facts = vec![format!(
-        "policy {}{}: {} of {} pages may lie in fast memory ({}), {} do",
+        "policy {}{}: {} of {} pages may be in fast memory ({}), {} do",
         s.policy,
         if s.applied == s.policy || s.applied.is_empty() {
             String::new()
@@ -109,7 +109,7 @@ fn facts(view: &View, scan: &Scan) -> Vec<String> {
         facts.push(format!("moves are throttled: {message}"));
     }
     if s.throttle.thrashed_pages > 0 {
-        facts.push(format!("{} pages went to and fro so far", s.throttle.thrashed_pages));
+        facts.push(format!("{} pages were moved back and forth so far", s.throttle.thrashed_pages));
     }
     if s.untracked_fast_bytes + s.untracked_slow_bytes > 0 {
         let reasons = untracked_reasons(s);
@@ -127,18 +127,18 @@ fn facts(view: &View, scan: &Scan) -> Vec<String> {
     facts
 }
 
-/// Why memory is not tracked, the most first, in words; empty where no reason is known.
+/// Why memory is not tracked, the largest part first, in words; empty if no reason is known.
 #[must_use]
 pub fn untracked_reasons(s: &GroupStatus) -> String {
     let words = |reason: &str| match reason {
         "another_group" => "shared memory that another group moves",
-        "unmapped" => "page cache that nobody maps",
+        "unmapped" => "unmapped page cache",
         "file" => "programs, libraries and other files",
         "other_size" => "pages of another size",
         "few_pages" => "ranges with too few pages",
         "over_bound" => "beyond the bound on tracked memory",
-        "unreadable" => "of processes that cannot be read",
-        _ => "for no reason that is known",
+        "unreadable" => "of unreadable processes",
+        _ => "for an unknown reason",
     };
     let mut known: Vec<_> = s.untracked.iter().filter(|u| u.bytes >= 1 << 20).collect();
     known.sort_by_key(|u| std::cmp::Reverse(u.bytes));
@@ -146,7 +146,7 @@ pub fn untracked_reasons(s: &GroupStatus) -> String {
     known.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// All ranges of neighbours that are used alike and lie in the same tier.
+/// All ranges of neighbours with the same use in the same tier.
 fn ranges(view: &View, scan: &Scan) -> Vec<RangeExplanation> {
     let size = scan.layout.page_size().bytes();
     let known = view.hotness.pages() == scan.pages();
@@ -212,7 +212,7 @@ fn reason(view: &View, scan: &Scan, range: &RangeExplanation, used: Use) -> (Str
     if let Some((_, _, reason)) = failed {
         let what = if range.is_fast { "demote" } else { "promote" };
         return (
-            format!("the policy wanted to {what} some of it, and that failed: {}", reason.name()),
+            format!("the policy's plan to {what} some of it failed: {}", reason.name()),
             remedy(*reason).to_owned(),
         );
     }
@@ -226,15 +226,13 @@ fn reason(view: &View, scan: &Scan, range: &RangeExplanation, used: Use) -> (Str
             "hotter pages that need its room".into(),
         ),
         (true, _) => (
-            format!("{} thinks that no page in slow memory is hotter by enough", s.policy),
+            format!("{} finds no page in slow memory hotter by enough", s.policy),
             "a hotter page in slow memory, or a smaller share".into(),
         ),
-        (false, Use::Cold) => {
-            ("not used in any scan that is remembered".into(), "use of it".into())
-        }
+        (false, Use::Cold) => ("not used in any remembered scan".into(), "use of it".into()),
         (false, _) if s.dry_run => ("dry run: nothing is moved".into(), "dry_run = false".into()),
         (false, _) if s.throttle.pause_left > 0 => (
-            "moving is paused, because moves did not pay".into(),
+            "migration is paused, because it did not pay".into(),
             format!("the end of the pause, in {} periods", s.throttle.pause_left),
         ),
         (false, _) if view.budget_pages == 0 => {
@@ -266,7 +264,7 @@ fn remedy(reason: FailureReason) -> &'static str {
         FailureReason::Denied => "CAP_SYS_NICE for terraced, or no sharing with other groups",
         FailureReason::ProcessGone => "nothing to do: the process has ended",
         FailureReason::StayedPut => {
-            "nothing to do: the kernel printed it moved and it did not; tried again"
+            "nothing to do: the kernel reported a move that did not happen; tried again"
         }
         FailureReason::OutOfTime => "a larger move_share or a longer period",
         FailureReason::Unsupported => "nothing: this machine cannot move such pages",
@@ -352,6 +350,6 @@ mod tests {
     fn what_is_not_tracked_is_refused_and_what_was_not_seen_is_said() {
         assert!(explain(&view(), Some(0)).unwrap_err().contains("0x0"));
         let answer = explain(&View::default(), None).unwrap();
-        assert!(answer.facts[0].contains("nothing was seen"), "{answer:?}");
+        assert!(answer.facts[0].contains("no scan yet"), "{answer:?}");
     }
 }

@@ -49,8 +49,8 @@ impl GroupStatus {
             format!("{} periods seen: too few to know what is hot", self.scans)
         } else if self.throttle.pause_left > 0 {
             format!(
-                "moving did not pay and rests for {} periods: what is hot changes faster than it can \
-                 be moved",
+                "migration did not pay and is paused for {} periods: hot pages change faster than \
+                 they can be moved",
                 self.throttle.pause_left
             )
         } else if hot > self.granted_bytes {
@@ -68,13 +68,16 @@ impl GroupStatus {
                 mib(self.throttle.unmovable_pages * self.page_size_bytes)
             )
         } else if self.throttle.pressure_bound.is_some() {
-            "moves are held back while it waits for memory".to_owned()
+            "moves are throttled while it waits for memory".to_owned()
         } else if bound(ThrottleReason::Bandwidth) {
             "moves reach the bandwidth that they may take ('bandwidth')".to_owned()
         } else if bound(ThrottleReason::Cpu) {
             "moves reach the processor time that they may take ('cpu_percent')".to_owned()
         } else {
-            format!("{} MiB in slow memory are hot and come up as the policy has it", mib(hot_slow))
+            format!(
+                "{} MiB in slow memory are hot and are promoted as the policy decides",
+                mib(hot_slow)
+            )
         };
         Some(text)
     }

@@ -1,7 +1,7 @@
 //! `terraced`: the daemon's program.
 //!
-//! Exit codes as of `terrace`: 0 done, 1 failed, 2 asked in a way that cannot be done. The unit
-//! starts it anew after 1 and not after 2, which only somebody's change can help.
+//! Exit codes as of `terrace`: 0 done, 1 failed, 2 impossible request. The unit restarts it after 1
+//! and not after 2, which a restart cannot help.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -123,14 +123,14 @@ fn restore() -> Result<(), Failed> {
     privileged()?;
     match session::restore_leftover(&Roots::default()).map_err(fail)? {
         0 => say("nothing to restore"),
-        1 => say("1 change taken back"),
-        changes => say(format_args!("{changes} changes taken back")),
+        1 => say("1 change undone"),
+        changes => say(format_args!("{changes} changes undone")),
     }
     Ok(())
 }
 
 fn run(path: PathBuf, dry_run: bool, wait: bool) -> Result<(), Failed> {
-    // A reload reads it again, from wherever the daemon then stands.
+    // A reload reads it again, whatever the working directory is then.
     let path = std::path::absolute(&path).map_err(refuse)?;
     let mut config = read(&path)?;
     config.daemon.dry_run |= dry_run;
@@ -163,7 +163,8 @@ fn run(path: PathBuf, dry_run: bool, wait: bool) -> Result<(), Failed> {
             }
         }));
     }
-    // The host's lock comes first: of two daemons one is refused before it takes the other's socket.
+    // The host's lock comes first: a second daemon is refused before it takes the socket of the
+    // first.
     let open = || Live::open(&config, Roots::default(), Some(guard.clone()));
     let machine = if wait {
         let open = || {

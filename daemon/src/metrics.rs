@@ -13,7 +13,7 @@ fn external(out: &mut Exposition, groups: &[GroupStatus]) {
     out.family(
         "terrace_group_policy_decided_periods_total",
         "counter",
-        "Periods that a policy of one's own decided.",
+        "Periods that an external policy decided.",
     );
     for (g, report) in own() {
         let periods = report.decided_periods as f64;
@@ -22,7 +22,7 @@ fn external(out: &mut Exposition, groups: &[GroupStatus]) {
     out.family(
         "terrace_group_policy_fallback_periods_total",
         "counter",
-        "Periods that the fallback of a policy of one's own decided, by reason.",
+        "Periods that the fallback of an external policy decided, by reason.",
     );
     for (g, report) in own() {
         for (reason, periods) in &report.fallback_periods {
@@ -36,7 +36,7 @@ fn external(out: &mut Exposition, groups: &[GroupStatus]) {
     out.family(
         "terrace_group_policy_restarts_total",
         "counter",
-        "How often the process of a policy of one's own was started anew.",
+        "Restarts of an external policy's process.",
     );
     for (g, report) in own() {
         out.sample("terrace_group_policy_restarts_total", &labels(g), report.restarts as f64);
@@ -140,19 +140,19 @@ fn machine(out: &mut Exposition, status: &Status) {
         out.plain(
             "terrace_shared_bytes",
             "gauge",
-            "Fast memory that is divided between groups.",
+            "Fast memory that is partitioned between groups.",
             s.total_bytes as f64,
         );
         out.plain(
             "terrace_divisions_total",
             "counter",
-            "Divisions of fast memory.",
+            "Partitionings of fast memory.",
             s.divisions as f64,
         );
         out.plain(
             "terrace_largest_loss",
             "gauge",
-            "Largest loss of hit ratio of a group against a division by weight.",
+            "Largest loss of hit ratio of a group against partitioning by weight.",
             s.largest_loss,
         );
     }
@@ -194,14 +194,14 @@ const GROUP_VALUES: &[(&str, &str, &str, Get)] = &[
     ("terrace_group_hit_pages_total", "counter", "Of them, in fast memory.", |g| {
         g.hit_pages as f64
     }),
-    ("terrace_group_scans_total", "counter", "Periods that were seen.", |g| g.scans as f64),
+    ("terrace_group_scans_total", "counter", "Periods with a scan.", |g| g.scans as f64),
     ("terrace_group_lost_periods_total", "counter", "Periods that were lost.", |g| {
         g.lost_periods as f64
     }),
     ("terrace_group_processes", "gauge", "Processes with tracked memory.", |g| {
         g.process_count as f64
     }),
-    ("terrace_group_thrashed_pages_total", "counter", "Pages moved to and fro.", |g| {
+    ("terrace_group_thrashed_pages_total", "counter", "Pages moved back and forth.", |g| {
         g.throttle.thrashed_pages as f64
     }),
     ("terrace_group_pauses_total", "counter", "Pauses because moves did not pay.", |g| {
@@ -355,7 +355,7 @@ fn estimates(out: &mut Exposition, groups: &[GroupStatus]) {
     out.family(
         "terrace_group_cpu_seconds_total",
         "counter",
-        "Processor time for looking after it, by part.",
+        "Processor time for managing it, by part.",
     );
     for g in groups {
         for (part, ns) in
@@ -377,14 +377,14 @@ fn estimates(out: &mut Exposition, groups: &[GroupStatus]) {
     out.family(
         "terrace_group_slowdown_error",
         "gauge",
-        "By how much that may be off.",
+        "Error of the estimated slowdown, either way.",
     );
     groups.iter().for_each(|g| {
         if let Some(e) = g.slowdown {
             out.sample("terrace_group_slowdown_error", &labels(g), e.error);
         }
     });
-    out.family("terrace_group_loss", "gauge", "Loss of hit ratio against a division by weight.");
+    out.family("terrace_group_loss", "gauge", "Loss of hit ratio against partitioning by weight.");
     groups.iter().for_each(|g| {
         if let Some(loss) = g.loss {
             out.sample("terrace_group_loss", &labels(g), loss);

@@ -160,7 +160,7 @@ impl<M: Machine> Service<M> {
             self.limit();
         }
         if let Some(change) = self.machine.watch() {
-            tracing::warn!(change, "all groups are begun anew");
+            tracing::warn!(change, "all groups are restarted");
             self.failures.clear();
             let all: Vec<String> = self.running.keys().cloned().collect();
             self.begin_anew(all);
@@ -336,7 +336,7 @@ impl<M: Machine> Service<M> {
                 match kept {
                     Some(Ok(Some(history))) => Carryover::of_history(history),
                     Some(Err(error)) => {
-                        tracing::warn!(error, "a kept history is of no use");
+                        tracing::warn!(error, "a stored history cannot be used");
                         Carryover::default()
                     }
                     _ => Carryover::default(),
@@ -568,7 +568,7 @@ impl<M: Machine> Service<M> {
             if let Some(folder) = state(&self.config)
                 && let Err(error) = finished.carryover.history.save(&folder, &identity)
             {
-                tracing::warn!(error, "a history was not kept");
+                tracing::warn!(error, "a history was not stored");
             }
         }
         self.machine

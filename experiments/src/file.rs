@@ -306,9 +306,9 @@ impl Experiment {
             let policy = self.policy_of(group).map_err(InputError::new)?;
             if policy.needs_oracle() {
                 return Err(refuse!(
-                    "group '{}': policy '{}' plans with the future, which is known of recordings, \
-                     profiles and generators on the simulated machine at interval fidelity only; make a \
-                     profile with 'terrace profile' and run that",
+                    "group '{}': policy '{}' needs an oracle trace, which recordings, \
+                     profiles and generators have on the simulated machine at interval fidelity only; \
+                     make a profile with 'terrace profile' and run that",
                     group.name,
                     group.policy
                 ));

@@ -159,7 +159,7 @@ pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), InputError> {
         }
         if policy.needs_frames() {
             return Err(refuse!(
-                "group '{}': policy '{}' scans page frames, which the simulated machine tells; \
+                "group '{}': policy '{}' scans page frames, which only the simulated machine has; \
                  use --machine sim, or granularity-4k",
                 group.name,
                 group.policy

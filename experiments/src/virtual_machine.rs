@@ -52,7 +52,7 @@ impl Backend for VirtualMachine {
             for group in &run.experiment.groups {
                 if run.experiment.external(&group.policy)?.is_some() {
                     return Err(refuse!(
-                        "group '{}': policy '{}' is in Python, which the virtual machine has none of; \
+                        "group '{}': policy '{}' is in Python, which the virtual machine lacks; \
                          run it with --machine host or sim, or under terraced",
                         group.name,
                         group.policy

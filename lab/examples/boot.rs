@@ -24,7 +24,7 @@ fn main() -> Result<()> {
             "--tcg" => machine.accel = Accel::Tcg,
             "--tcg-threads" => machine.tcg_threads = TcgThreads::Multi,
             option => {
-                let value = words.next().with_context(|| format!("{option} wants a value"))?;
+                let value = words.next().with_context(|| format!("{option}: expected a value"))?;
                 let pair = || value.split_once(':').with_context(|| format!("{value}: no colon"));
                 match option {
                     "--program" => job.programs.push(Program::host(value)),

@@ -84,7 +84,7 @@ impl Counting {
             got,
             expected: expected.to_owned(),
         };
-        cache::check(&filter).map_err(|e| bad(e.to_string(), "caches that can be"))?;
+        cache::check(&filter).map_err(|e| bad(e.to_string(), "possible caches"))?;
         let plugin =
             terrace_recorder::places::plugin(None).map_err(|e| LabError::HostProgramMissing {
                 what: "the plug-in that counts accesses".to_owned(),

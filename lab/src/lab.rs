@@ -1,4 +1,4 @@
-//! The call that puts the parts together: makes ready, starts, waits, unpacks.
+//! Runs a job: prepares, starts, waits, unpacks results.
 
 use std::fs;
 use std::io::BufReader;
@@ -26,8 +26,8 @@ use terrace_recorder::nodes::Mark;
 const INIT: &str = include_str!("init.sh");
 const SERVE: &str = include_str!("serve.sh");
 
-/// A guest under software emulation on a busy host sometimes dies while it boots; one in a
-/// hundred of QEMU 7.2's did. The bound on the boot holds for all attempts together.
+/// A guest under software emulation on a busy host sometimes dies while it boots (one in a hundred
+/// with QEMU 7.2). The bound on the boot holds for all attempts together.
 const BOOT_ATTEMPTS: u32 = 3;
 
 /// The machine and where fetched things are kept.
@@ -44,12 +44,12 @@ pub struct LabConfig {
 pub struct Lab {
     machine: Machine,
     cache: Cache,
-    /// That of the host; a packaged one may have to be fetched first.
+    /// The host's QEMU; `None` where a packaged one has to be fetched first.
     host_qemu: Option<QemuProgram>,
 }
 
 impl Lab {
-    /// A lab for this machine. Fails if the machine cannot be or the host lacks something;
+    /// A lab for this machine. Fails if the machine is impossible or the host lacks a requirement;
     /// fetches and starts nothing yet.
     pub fn new(config: LabConfig) -> Result<Self, LabError> {
         let machine = config.machine;
@@ -71,7 +71,7 @@ impl Lab {
         &self.machine
     }
 
-    /// Runs a job and waits for its end, telling what happens as it happens. A command that ends
+    /// Runs a job and waits for its end; `event` gets events as they happen. A command that ends
     /// with another exit code than 0 is no error of the lab.
     pub fn run(
         &self,
@@ -86,7 +86,7 @@ impl Lab {
                 expected: "none: install them on the disk, or carry them in as files".to_owned(),
             });
         }
-        // Before a kernel is fetched for nothing.
+        // Checked before a kernel is fetched for nothing.
         for program in &job.programs {
             if let Program::Host(path) = program {
                 host_program(path)?;
@@ -107,7 +107,7 @@ impl Lab {
         let timing = self.machine.memory_clock.as_ref();
         let timing = timing.map(|config| Timing::new(&self.machine, config, qemu.version));
         let timing = timing.transpose()?;
-        // Every load and store of the boot calls the plug-in; or every instruction is counted.
+        // During the boot every load and store calls the plug-in, or every instruction is counted.
         let slow = counting.is_some() || self.machine.counts_instructions();
         let times = if slow { 3 } else { 1 };
         let bound = self.machine.boot_timeout.saturating_mul(times);
@@ -119,7 +119,7 @@ impl Lab {
         let accesses = counting.zip(counted).map(|(counting, caches)| counting.finish(caches));
         let accesses = accesses.transpose()?;
         let clock = match timing.map(Timing::finish).transpose() {
-            // A command that failed before it marked the beginning has said why.
+            // A command that failed before it marked the beginning has reported why.
             Err(_) if self.machine.begins_marked && end.exit_code != 0 => None,
             clock => clock?,
         };
@@ -156,11 +156,11 @@ impl Lab {
                 Kernel::modules(kernel, &self.cache, &mut |text| event(Event::Preparing(text)))?;
             root::put(&mut root, job, modules.as_deref())?;
         }
-        // For commands that divide their counts into windows; without counting it does nothing.
+        // For commands that divide their counts into windows; no effect where nothing is counted.
         root.bytes("/usr/bin/count-period", Mark::Period.program(), 0o755)?;
         let mut extra_qemu_args = self.machine.extra_qemu_args.clone();
         let mut kernel_args = self.machine.kernel_args.clone();
-        // Behind the ports, whose names in the guest have the number of their virtio device.
+        // After the ports, whose names in the guest contain the number of their virtio device.
         extra_qemu_args.extend(self.machine.root.iter().flat_map(|disk| root::qemu_args(disk)));
         if !plugin_args.is_empty() {
             if !self.machine.begins_marked {
@@ -173,7 +173,7 @@ impl Lab {
             kernel_args.extend(timed::kernel_args(qemu.version));
         }
         let (initramfs, initramfs_bytes) = root.write_to_memory()?;
-        // The archive and what is unpacked from it are in fast memory at the same time.
+        // The archive and its unpacked contents are in fast memory at the same time.
         if initramfs_bytes.saturating_mul(2) > self.machine.fast_bytes {
             return Err(LabError::Invalid {
                 what: "the machine's fast memory",
@@ -199,7 +199,7 @@ impl Lab {
         };
         for _ in 1..BOOT_ATTEMPTS {
             match guest::run(&start, event) {
-                // Nothing of the job has run yet, so it can be begun again.
+                // Nothing of the job has run yet, so it can be started again.
                 Err(
                     error @ (LabError::Panicked { phase: Phase::Booting, .. }
                     | LabError::EndedEarly { phase: Phase::Booting, .. }),
@@ -210,7 +210,7 @@ impl Lab {
         guest::run(&start, event)
     }
 
-    /// What the machine's `accel` comes to on this host.
+    /// The emulation that the machine's `accel` selects on this host.
     fn choose_accel(
         &self,
         qemu: &QemuProgram,
@@ -228,7 +228,7 @@ impl Lab {
                 return Ok(choice(false, "instructions are the clock"));
             }
             Accel::Auto if self.machine.memory_clock.is_some() => {
-                return Ok(choice(false, "the clock knows the memory"));
+                return Ok(choice(false, "the memory clock needs software emulation"));
             }
             Accel::Auto => {}
         }
@@ -239,10 +239,10 @@ impl Lab {
         if let Some(verdict) = accel::remembered(&self.cache, &key) {
             return Ok(choice(verdict.works, &verdict.reason));
         }
-        event(Event::Preparing("trying whether a guest runs under KVM".to_owned()));
+        event(Event::Preparing("testing whether a guest runs under KVM".to_owned()));
         let kvm = choice(true, "being tried");
         let probe = GuestJob::new("true").timeout(2 * PROBE_BOUND);
-        // A system of its own takes longer to start than the bound.
+        // A full system takes longer to start than the bound.
         let bare = Self { machine: Machine { root: None, ..self.machine.clone() }, ..self.clone() };
         let (works, reason) = match bare.run_guest(
             &probe,
@@ -252,7 +252,7 @@ impl Lab {
             Vec::new(),
             &mut |_| {},
         ) {
-            Ok(end) => (true, format!("a guest came up under KVM in {} ms", end.boot_ms)),
+            Ok(end) => (true, format!("a guest booted under KVM in {} ms", end.boot_ms)),
             Err(error) => match probe_failure(&error) {
                 Some(reason) => (false, reason),
                 None => return Err(error),
@@ -275,7 +275,7 @@ impl Lab {
         for program in &job.programs {
             let (to, closure) = self.program(program, &sources, &mut say)?;
             put(&mut root, &closure)?;
-            // By its path, for busybox's shell would take its own applet for a bare name.
+            // By path, because busybox's shell prefers its own applet for a bare name.
             if to.file_name().is_some_and(|name| name == command.as_str()) {
                 command = to.display().to_string();
             }
@@ -304,7 +304,7 @@ impl Lab {
         Ok(root)
     }
 
-    /// A program, where it goes, and all that it needs.
+    /// Adds a program and everything that it needs.
     fn program(
         &self,
         program: &Program,
@@ -326,8 +326,8 @@ impl Lab {
         }
     }
 
-    /// Busybox and a link for each of its applets that no program was carried in for. The host's
-    /// is used if it needs no libraries, else Debian's package is fetched.
+    /// Adds busybox and a link for each of its applets for which no program was copied in. The
+    /// host's busybox is used if it needs no libraries, else Debian's package is fetched.
     fn busybox(&self, root: &mut Initramfs, say: &mut dyn FnMut(String)) -> Result<(), LabError> {
         let host =
             find_program(Path::new("busybox")).filter(|path| is_static(path).is_ok_and(|yes| yes));
@@ -352,7 +352,7 @@ impl Lab {
     }
 }
 
-/// Where a program of this host is.
+/// The path of a program of this host.
 fn host_program(path: &Path) -> Result<PathBuf, LabError> {
     find_program(path).ok_or_else(|| LabError::ProgramMissing {
         program: path.display().to_string(),
@@ -372,7 +372,7 @@ fn put(root: &mut Initramfs, closure: &Closure) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Why KVM does not work, if it is KVM that this error speaks of.
+/// Why KVM does not work, if this error is about KVM.
 fn probe_failure(error: &LabError) -> Option<String> {
     match error {
         LabError::TimedOut { phase: Phase::Booting, bound_ms, .. } => {
@@ -387,7 +387,8 @@ fn probe_failure(error: &LabError) -> Option<String> {
     }
 }
 
-/// Programs keep their usual place; one from a build directory goes where the guest's PATH leads.
+/// Programs keep their usual path; one from a build directory goes to a directory on the guest's
+/// PATH.
 fn program_place(from: &Path) -> PathBuf {
     let usual = ["/usr", "/bin", "/sbin", "/opt"].iter().any(|place| from.starts_with(place));
     match from.file_name() {
@@ -405,12 +406,12 @@ fn random_trailer() -> Result<String, LabError> {
     Ok(format!("terrace-end-{hex}"))
 }
 
-/// A word for the shell, whatever is in it.
+/// A word quoted for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The shell script that becomes the command.
+/// The shell script that runs the command.
 fn command_script(job: &GuestJob, command: &str) -> Result<String, LabError> {
     let mut script = String::new();
     for (name, value) in &job.env {
@@ -443,7 +444,7 @@ fn command_script(job: &GuestJob, command: &str) -> Result<String, LabError> {
     Ok(script)
 }
 
-/// The results asked for, one a line, without their leading slash.
+/// The requested results, one a line, without their leading slash.
 fn results_list(job: &GuestJob) -> Result<String, LabError> {
     let mut list = String::new();
     for path in &job.results {
@@ -467,7 +468,7 @@ fn results_list(job: &GuestJob) -> Result<String, LabError> {
     Ok(list)
 }
 
-/// Where results are to go, found out before the guest runs.
+/// Directory of the results, determined before the guest runs.
 enum ResultsTarget {
     None,
     Temporary,
@@ -525,11 +526,11 @@ impl ResultsTarget {
     }
 }
 
-/// Unpacks the guest's archives. Nothing can leave the directory: the tar library refuses paths
-/// and links that would.
+/// Unpacks the guest's archives. Nothing is written outside the directory: the tar library refuses
+/// paths and links that lead out of it.
 fn unpack(archive: fs::File, to: &Path) -> Result<(), LabError> {
     let mut archive = tar::Archive::new(BufReader::new(archive));
-    // Two archives lie one behind the other, each with its end marks.
+    // Two archives are concatenated, each with its end marks.
     archive.set_ignore_zeros(true);
     archive.set_preserve_permissions(false);
     archive.set_preserve_mtime(false);

@@ -188,7 +188,7 @@ impl Machine {
             return invalid(
                 "the machine's fast memory",
                 format!("{} bytes", self.fast_bytes),
-                &format!("at least {FAST_MIN_BYTES} bytes, for the kernel lives there, too"),
+                &format!("at least {FAST_MIN_BYTES} bytes, because the kernel is there too"),
             );
         }
         if self.slow_bytes == 0 {
@@ -241,7 +241,7 @@ impl Machine {
             return invalid(
                 "a clock of instructions",
                 "a thread for each processor".into(),
-                "one thread, for the instructions of all are counted in their order",
+                "one thread, which counts the instructions of all in their order",
             );
         }
         if self.memory_clock.is_some() && self.instructions_as_time {
@@ -265,14 +265,14 @@ impl Machine {
             samples.check().map_err(|e| LabError::Invalid {
                 what: "the samples of accesses",
                 got: e.to_string(),
-                expected: "samples that can be taken".to_owned(),
+                expected: "a possible plan of samples".to_owned(),
             })?;
         }
         if let Some(config) = &self.memory_clock {
             crate::timed::sized(self, config).check().map_err(|e| LabError::Invalid {
                 what: "the hardware of the clock",
                 got: e.to_string(),
-                expected: "hardware that can be".to_owned(),
+                expected: "possible hardware".to_owned(),
             })?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! A machine whose clock knows the memory: what its plug-in is handed, and what it has counted.
+//! The memory clock: files for QEMU's plug-in, and the figures that it wrote.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,21 +13,21 @@ use crate::accesses::ranges;
 use crate::error::{Doing, LabError};
 use crate::machine::{Machine, QemuVersion};
 
-/// Versions of QEMU whose plug-ins work as this one needs it: see [`crate::accesses`]; and, with
-/// another version of the interface, those that also let a plug-in read registers and memory.
+/// Versions of QEMU whose plug-in interface suffices: see [`crate::accesses`]; and, with a newer
+/// version of the interface, those whose plug-ins can also read registers and memory.
 const OLD: Range<QemuVersion> = version(6, 1)..version(8, 2);
 const NEW: Range<QemuVersion> = version(9, 2)..version(10, 1);
 /// The version of the plug-in interface of the new ones.
 const NEW_INTERFACE: u32 = 4;
-/// Since this version a full buffer of translated code can be thrown away while a plug-in has several
+/// Since this version a full buffer of translated code can be discarded while a plug-in has several
 /// processors (the plug-in's `code_buffer`).
 const THROWS_CODE_AWAY_SINCE: QemuVersion = version(8, 0);
 
-/// Number and name of the guest's port with samples; the lab's own are before it.
+/// Number and name of the guest's port with samples; the lab's own ports come first.
 const PORT: u32 = 5;
 const PORT_NAME: &str = "terrace.samples";
 
-/// A path as the value of an argument of QEMU's, which has commas in its own way.
+/// A path as a value of a QEMU argument, with its commas escaped.
 fn quoted(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
@@ -36,21 +36,20 @@ const fn version(major: u32, minor: u32) -> QemuVersion {
     QemuVersion { major, minor }
 }
 
-/// Where a kernel with page tables of four levels has all memory one to one, if it is not put elsewhere
-/// at random.
+/// Start of the direct map of a kernel with page tables of four levels and without KASLR.
 const DIRECT_MAP: u64 = 0xFFFF_8880_0000_0000;
 
-/// Words for the kernel of a guest whose page tables are read: it stays where it is, and programs have
-/// its memory mapped as well.
+/// Kernel arguments of a guest whose page tables are read: no KASLR, and the direct map stays
+/// mapped while programs run.
 const READABLE: [&str; 2] = ["nokaslr", "nopti"];
 
-/// Words that a guest's kernel needs for its clock.
+/// Kernel arguments that the guest's clock needs.
 pub(crate) fn kernel_args(qemu: QemuVersion) -> Vec<String> {
     let readable = NEW.contains(&qemu).then_some(READABLE);
-    // The kernel measures the processor's clock again while the guest runs: it is to believe what is
-    // known. And Debian's tries its ciphers (RSA, elliptic curves) in threads of its own, which go on
-    // for some 300 million instructions after the first process has begun: they would be in the first
-    // programs' time.
+    // The kernel measures the processor's clock again while the guest runs: it has to take the
+    // known value instead. And Debian's kernel tests its ciphers (RSA, elliptic curves) in threads
+    // that run for some 300 million instructions after the first process has started: they would
+    // count for the first programs.
     ["tsc_early_khz=1000000", "cryptomgr.notests"]
         .into_iter()
         .chain(readable.into_iter().flatten())
@@ -58,12 +57,12 @@ pub(crate) fn kernel_args(qemu: QemuVersion) -> Vec<String> {
         .collect()
 }
 
-/// Where a new QEMU has the tiers' memory: at the guest's own addresses, of which some below 4 GiB are
-/// kept free (`pc_q35_init` in its hw/i386/pc_q35.c).
+/// Addresses of the tiers with a new QEMU: guest-physical ones, of which some below 4 GiB are kept
+/// free (`pc_q35_init` in its hw/i386/pc_q35.c).
 fn guest_ranges(machine: &Machine) -> Vec<TierRange> {
     let all = machine.fast_bytes + machine.slow_bytes;
     let low = all.min(if all >= 0xB000_0000 { 0x8000_0000 } else { 0xB000_0000 });
-    // Ranges of addresses, and where they begin among all memory.
+    // Ranges of addresses, and their offsets in all memory.
     let pieces = [(0, 0, low), (1 << 32, low, all - low)];
     let tiers = [(0, machine.fast_bytes), (machine.fast_bytes, machine.slow_bytes)];
     let mut ranges = Vec::new();
@@ -84,7 +83,7 @@ fn guest_ranges(machine: &Machine) -> Vec<TierRange> {
     ranges
 }
 
-/// Where an old one has it.
+/// Addresses of the tiers with an old QEMU.
 fn block_ranges(machine: &Machine) -> Vec<TierRange> {
     let of = |(tier, range): (usize, NodeRange)| TierRange {
         tier,
@@ -95,16 +94,16 @@ fn block_ranges(machine: &Machine) -> Vec<TierRange> {
     ranges(machine).into_iter().enumerate().map(of).collect()
 }
 
-/// How fast the parts of this machine are.
+/// The configuration with the sizes of this machine.
 pub(crate) fn sized(machine: &Machine, config: &TimedConfig) -> TimedConfig {
     config.clone().sized(machine.cpus, &[machine.fast_bytes, machine.slow_bytes])
 }
 
-/// Files between a machine that is about to start and its plug-in.
+/// Files that a starting machine exchanges with its plug-in.
 pub(crate) struct Timing {
     folder: tempfile::TempDir,
     plugin: PathBuf,
-    /// This QEMU must not throw away what it has translated.
+    /// This QEMU must not discard translated code.
     once: bool,
     /// The guest has a port with samples.
     samples: bool,
@@ -119,7 +118,7 @@ impl Timing {
         let new = NEW.contains(&qemu);
         if !new && !OLD.contains(&qemu) {
             return Err(LabError::Invalid {
-                what: "the QEMU of a clock that knows the memory",
+                what: "the QEMU of a memory clock",
                 got: format!("version {}.{}", qemu.major, qemu.minor),
                 expected: "6.1 to 8.1, as Debian 12's 7.2, or 9.2 to 10.0, as Debian 13's"
                     .to_owned(),
@@ -141,7 +140,7 @@ impl Timing {
         let text = plan.to_toml().map_err(|e| LabError::Invalid {
             what: "the hardware of the clock",
             got: e.to_string(),
-            expected: "hardware that can be written down".to_owned(),
+            expected: "hardware that TOML can express".to_owned(),
         })?;
         let folder = tempfile::Builder::new()
             .prefix("terrace-clock-")
@@ -158,12 +157,12 @@ impl Timing {
         Ok(Self { folder, plugin, once, samples: samples.is_some() })
     }
 
-    /// The socket that the plug-in writes samples to, and QEMU has as a port of the guest.
+    /// The socket to which the plug-in writes samples; QEMU connects it to a port of the guest.
     fn socket(&self) -> Option<PathBuf> {
         self.samples.then(|| self.folder.path().join("samples"))
     }
 
-    /// QEMU's arguments for that port, behind those of the lab's own.
+    /// QEMU's arguments for that port, after those of the lab's own ports.
     pub fn port_arguments(&self) -> Vec<String> {
         let Some(socket) = self.socket() else { return Vec::new() };
         let path = quoted(&socket);
@@ -192,14 +191,14 @@ impl Timing {
         )
     }
 
-    /// What was counted, once the machine is off.
+    /// The figures, once the machine is off.
     pub fn finish(self) -> Result<ClockFigures, LabError> {
         let text = std::fs::read_to_string(self.results()).doing("read the clock's figures")?;
         ClockFigures::read(&text)
     }
 }
 
-/// A line of the plug-in's.
+/// A line that the plug-in wrote.
 #[derive(Debug, Deserialize)]
 struct Line {
     mark: String,
@@ -208,7 +207,7 @@ struct Line {
     host_cpu_ns: u64,
 }
 
-/// What the machine's clock knows of a run.
+/// Figures of the memory clock for a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClockFigures {
     /// While the command ran.
@@ -216,11 +215,11 @@ pub struct ClockFigures {
     /// From mark to mark (`count-period`), where there are more than two.
     pub periods: Vec<Figures>,
     /// Processor time of the host that the emulator took from mark to mark, the first window first.
-    /// Not of the guest, and never the same twice: not written with the rest.
+    /// It differs from run to run and is not written with the rest.
     #[serde(skip)]
     pub host_cpu_ns: Vec<u64>,
-    /// Whether the command's end was marked; otherwise the machine ended first, and `total` lasts
-    /// until the last mark.
+    /// Whether the command's end was marked; otherwise the machine ended first, and `total` ends
+    /// with the last mark.
     pub complete: bool,
 }
 
@@ -228,7 +227,7 @@ impl ClockFigures {
     fn read(text: &str) -> Result<Self, LabError> {
         let lines = text.lines().map(serde_json::from_str::<Line>).collect::<Result<Vec<_>, _>>();
         let mut lines = lines.map_err(std::io::Error::from).doing("read the clock's figures")?;
-        // A guest that did not come up was started again.
+        // A guest that did not boot was started again.
         let begin = lines.iter().rposition(|line| line.mark == "begin");
         lines.drain(..begin.unwrap_or(0));
         let end = lines.iter().position(|line| line.mark == "end");
@@ -252,7 +251,7 @@ impl ClockFigures {
         })
     }
 
-    /// One line for people.
+    /// A summary in one line.
     #[must_use]
     pub fn line(&self) -> String {
         let Figures { time_ns, instructions, busy_ns, tiers, .. } = &self.total;

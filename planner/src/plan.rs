@@ -296,7 +296,7 @@ fn check(request: &Request) -> Result<(), InputError> {
         let policy = policy::build(name, &Value::Null, 1).map_err(InputError::new)?;
         if policy.needs_oracle() {
             return Err(refuse!(
-                "policy '{name}' plans with the future: expected one that can be used"
+                "policy '{name}' needs an oracle trace: expected one that can be used"
             ));
         }
         if request.policies[..index].contains(name) {

@@ -506,7 +506,7 @@ impl RackConfig {
                 part,
                 format!(
                     "propagation_ns {} and the lesser of nic_ns and switch_ns make {} ps; expected \
-                     100 ps at least, for so long the parts of a rack are simulated apart",
+                     100 ps at least, the time for which parts of a rack are simulated independently",
                     n.propagation_ns,
                     self.window_ps()
                 ),

@@ -149,7 +149,7 @@ impl<'a> Cursor<'a> {
             }
         }
         match self.rest.len() {
-            0..10 => Err(Malformed("a number goes on, but no bytes are left".to_owned())),
+            0..10 => Err(Malformed("a number has no end: no bytes are left".to_owned())),
             _ => Err(Malformed("a number longer than 64 bits".to_owned())),
         }
     }

@@ -154,14 +154,14 @@ impl Config {
         let policy = built.map_err(|e| ("policy", e.to_string()))?;
         if policy.needs_oracle() {
             let message = format!(
-                "policy '{}' plans with the future, which nobody knows here; use terrace",
+                "policy '{}' needs an oracle trace, which a live host does not have; use terrace",
                 group.policy
             );
             return Err(("policy", message));
         }
         if policy.needs_frames() {
             let message = format!(
-                "policy '{}' scans page frames, which the simulated machine tells; use granularity-4k",
+                "policy '{}' scans page frames, which only the simulated machine has; use granularity-4k",
                 group.policy
             );
             return Err(("policy", message));

@@ -27,7 +27,7 @@ fn the_example_is_one_and_states_the_defaults() {
 
 #[test]
 fn the_example_has_every_key() {
-    // The deserializer's own word on the keys that it knows.
+    // The deserializer's own list of keys.
     let keys_of = |text: &str| -> Vec<String> {
         let message = refused(text);
         let known = message.split_once("expected one of ").unwrap().1;
@@ -74,7 +74,7 @@ fn faults_are_said_with_their_line() {
             format!("{SMALL}page_size = \"1G\"\n"),
             "t.toml:5: got '1G', expected \"auto\", \"2M\" or",
         ),
-        (format!("{SMALL}policy = \"physical-4k\"\n"), "only the simulated machine tells"),
+        (format!("{SMALL}policy = \"physical-4k\"\n"), "only the simulated machine has"),
         (
             format!("{SMALL}[policies.amp]\nwarmup_periods = 3\nwindow = 3\n"),
             "t.toml:7: policy 'amp': unknown field `window`",

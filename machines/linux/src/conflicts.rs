@@ -210,7 +210,7 @@ fn damon_users(roots: &Roots, found: &mut Vec<Conflict>) -> Result<(), FileError
         Some(threads) => add(
             "damon_user",
             Severity::Fatal,
-            format!("DAMON is used by somebody else ({threads} kdamonds), expected 0"),
+            format!("DAMON is used by another program ({threads} kdamonds), expected 0"),
             format!("stop that user, then: echo 0 > {}", nr_kdamonds.display()),
         ),
     }
@@ -334,12 +334,12 @@ fn settings(roots: &Roots, intent: Intent, found: &mut Vec<Conflict>) -> Result<
     }
     let path = roots.numa_balancing();
     if files::read_number::<u32>(&path)?.is_some_and(|mode| mode != 0) {
-        let message = "automatic NUMA balancing is on, and moves pages by its own lights";
+        let message = "automatic NUMA balancing is on, and moves pages independently of the policy";
         fixable("numa_balancing", path, "0", message);
     }
     let path = roots.demotion();
     if files::read(&path)?.is_some_and(|v| v.trim() == "true") {
-        let message = "demotion by reclaim is on, and moves pages behind the policy's back";
+        let message = "demotion by reclaim is on, and moves pages independently of the policy";
         fixable("demotion", path, "false", message);
     }
     let path = roots.huge_pages();

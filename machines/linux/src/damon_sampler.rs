@@ -320,15 +320,15 @@ fn drain(
 /// Why the records of a period are missing, in words.
 fn why_lost(collector: &Collector, over: bool, waited: Duration, missed: bool) -> String {
     if over {
-        "DAMON stopped: the group's processes ended, or somebody turned it off".to_owned()
+        "DAMON stopped: the group's processes ended, or another program turned it off".to_owned()
     } else if collector.foreign() > 0 {
         format!(
-            "{} of DAMON's records were about other regions than it was given",
+            "{} of DAMON's records were about other regions than configured",
             collector.foreign()
         )
     } else {
         format!(
-            "{} of {} records came within {} ms{}",
+            "{} of {} records arrived within {} ms{}",
             collector.told(),
             collector.expected(),
             waited.as_millis(),
@@ -499,12 +499,12 @@ mod tests {
         put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/0/pid", "99\n");
         match sampler.wait(Instant::now() - 2 * PERIOD, &mut || false).unwrap() {
             Waited::Lost { is_over, reason, .. } => {
-                assert!(is_over && reason.contains("somebody turned it off"), "{reason}");
+                assert!(is_over && reason.contains("another program turned it off"), "{reason}");
             }
             _ => panic!("not lost"),
         }
         let message = sampler.start(&layout()).unwrap_err().to_string();
-        assert!(message.contains("DAMON is used by somebody else"), "{message}");
+        assert!(message.contains("DAMON is used by another program"), "{message}");
         assert_eq!(state(&roots), "on");
         drop(sampler);
         assert_eq!(state(&roots), "on");

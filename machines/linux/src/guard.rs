@@ -1,10 +1,9 @@
 //! The guard: a second process that restores the host when the first dies, however it dies.
 //!
 //! The run keeps the write end of a pipe and never writes to it; the guard waits for the end of
-//! that pipe, which the kernel brings about when the run ends, by SIGKILL too. Then it restores
-//! from the journal. It stands in a session of its own and ignores the signals that end a
-//! terminal's processes. It is this same program, started anew with arguments that lead to
-//! [`guard_main`].
+//! that pipe, which comes when the run ends, by SIGKILL too. Then it restores from the journal. It
+//! runs in a session of its own and ignores the signals that end a terminal's processes. It is the
+//! same program, started with arguments that call [`guard_main`].
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -40,27 +39,27 @@ impl GuardCommand {
     }
 }
 
-/// The line by which a guard says that it is on duty.
-const READY: &str = "terrace guard on duty";
-/// How long a guard may take to get there: a slow machine loads a large program.
+/// The line that a guard prints when it is ready.
+const READY: &str = "terrace guard ready";
+/// Time for a guard to start: a slow machine loads a large program.
 const START: Duration = Duration::from_secs(60);
 /// How long it waits for the run's lock, which the kernel frees as the run ends.
 const LOCK: Duration = Duration::from_secs(30);
 
-/// A guard on duty.
+/// A running guard.
 #[derive(Debug)]
 pub struct Guard {
     child: Child,
-    /// Its end is the signal.
+    /// The guard waits for the end of this pipe.
     pipe: Option<ChildStdin>,
 }
 
 impl Guard {
-    /// Starts a guard and waits until it is on duty.
+    /// Starts a guard and waits until it is ready.
     pub fn start(command: &GuardCommand, journal: &Path, run: &str) -> Result<Self, GuardError> {
         let mut process = Command::new(&command.program);
         process.args(&command.arguments).arg(journal).arg(run);
-        // The guard speaks to no service manager in the name of the run.
+        // The guard must not notify the service manager in the name of the run.
         for variable in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
             process.env_remove(variable);
         }
@@ -87,7 +86,7 @@ impl Guard {
         told.recv_timeout(START).unwrap_or(false)
     }
 
-    /// Whether it is still on duty.
+    /// Whether it still runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -100,7 +99,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // It finds no journal, or restores what is left, and ends.
+        // The guard finds no journal, or restores the rest, and ends.
         drop(self.pipe.take());
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_secs(10) {
@@ -123,21 +122,21 @@ pub enum GuardError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// It did not say that it is on duty.
-    #[error("the guard process {program} did not come on duty within {} s; nothing was changed", START.as_secs())]
+    /// It did not report that it is ready.
+    #[error("the guard process {program} was not ready within {} s; nothing was changed", START.as_secs())]
     NotReady {
         /// The program.
         program: String,
     },
 }
 
-/// The guard's whole life: says that it is on duty, waits for the end of standard input, restores
-/// what the run's journal says. Gives what could not be restored; the caller prints that and
-/// chooses the exit code.
+/// The main function of the guard: reports that it is ready, waits for the end of standard input,
+/// restores by the run's journal. Returns the errors; the caller prints them and chooses the exit
+/// code.
 pub fn guard_main(journal: &Path, run: &str) -> Vec<FileError> {
     crate::signals::ignore_terminal();
     let mut out = std::io::stdout().lock();
-    // A run that is gone already is what the end of input will show.
+    // If the run is gone already, the end of input shows that.
     let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
     drop(out);
     let mut input = std::io::stdin().lock();
@@ -153,13 +152,13 @@ pub fn guard_main(journal: &Path, run: &str) -> Vec<FileError> {
 }
 
 fn restore_after(path: &Path, run: &str) -> Vec<FileError> {
-    // Without the lock a start that follows at once would restore at the same time.
+    // Without the lock an immediate new start would restore at the same time.
     let folder = path.parent().unwrap_or(Path::new("/"));
     let begin = Instant::now();
     let lock = loop {
         match Lock::take_to_restore(folder) {
             Ok(lock) => break Some(lock),
-            // Somebody else runs, and has restored first.
+            // Another run has the lock, and has restored first.
             Err(_) if begin.elapsed() < LOCK => {
                 match Journal::load(path) {
                     Ok(Some(journal)) if journal.run == run => {}

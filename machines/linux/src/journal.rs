@@ -1,14 +1,14 @@
-//! What a run changed on the host and how to take it back, written down *before* each change, so
-//! that whoever finds the journal can restore the host: the run itself, its guard, or the next
-//! start.
+//! Changes of a run to the host and how to undo them, written *before* each change, so that whoever
+//! finds the journal can restore the host: the run itself, its guard, or the next start.
 //!
-//! Only what is still as the run has set it is taken back: a setting that an administrator has
-//! changed meanwhile stays, and so do DAMON's threads once somebody else has them. And only what
-//! Terrace ever changes ([`Roots::settings`]): a journal that names anything else is refused.
+//! Only values that are still as the run has set them are restored: a setting that an administrator
+//! has changed meanwhile stays, and so do DAMON's threads once another program has taken them. And
+//! only settings that Terrace can change ([`Roots::settings`]): a journal that names any other is
+//! refused.
 //!
-//! A journal is one small JSON file, replaced as a whole (written beside, synced, renamed). Taking
-//! back goes through it from the last entry to the first; each step is harmless when done twice
-//! or when the change itself was never made.
+//! A journal is one small JSON file, replaced as a whole (written beside, synced, renamed).
+//! Restoring goes through it from the last entry to the first; each step is harmless when done
+//! twice or when the change itself was never made.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -27,14 +27,14 @@ use crate::trace;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Change {
-    /// A setting was written over.
+    /// A setting was overwritten.
     Setting {
         /// Its file.
         path: PathBuf,
-        /// What it held and will hold again.
+        /// Its value before.
         old: String,
-        /// What it was set to: where it holds something else by then, somebody has changed it
-        /// meanwhile, and it stays. Journals of before this was noted have none.
+        /// The value set: if the file has another value later, someone has changed it, and it
+        /// stays. Missing in older journals.
         #[serde(default)]
         new: Option<String>,
     },
@@ -47,7 +47,7 @@ pub enum Change {
         /// The number that was taken.
         #[serde(default)]
         new: Option<u32>,
-        /// What they were set to watch; nothing where it is what trackers watch.
+        /// The operations they were set to; `None` for those of trackers.
         #[serde(default)]
         operations: Option<String>,
     },
@@ -60,12 +60,12 @@ pub enum Change {
     Cgroup {
         /// Its folder.
         path: PathBuf,
-        /// Where processes go that are still in it.
+        /// Group to which remaining processes are moved.
         home: PathBuf,
     },
     /// A file system was mounted.
     Mount {
-        /// Where.
+        /// Its mount point.
         path: PathBuf,
     },
 }
@@ -74,18 +74,18 @@ pub enum Change {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Journal {
-    /// Tells one run from another: a guard takes back only what its own run changed.
+    /// Identifies the run: a guard restores only the changes of its own run.
     pub run: String,
-    /// What was changed, in order.
+    /// The changes, in order.
     pub changes: Vec<Change>,
 }
 
-/// How long taking back waits for what is still in use, such as a trace file of a process that is
-/// just ending.
+/// How long restoring waits for objects in use, such as a trace file of a process that is just
+/// ending.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Journal {
-    /// Where the journal stands in a run folder.
+    /// Path of the journal in a run folder.
     pub fn path(run_folder: &Path) -> PathBuf {
         run_folder.join("journal.json")
     }
@@ -123,8 +123,8 @@ impl Journal {
         })
     }
 
-    /// Takes back all changes that are still in force, the last first. What cannot be taken back stays in the journal,
-    /// which is kept; otherwise it is removed. Gives what failed.
+    /// Undoes all changes that are still in force, the last first. Changes that cannot be undone
+    /// stay in the journal, which is kept; otherwise it is removed. Returns the errors.
     pub fn restore(mut self, path: &Path) -> Vec<FileError> {
         let roots = Roots::of_run(path.parent().unwrap_or(Path::new("/")));
         let mut failed = Vec::new();
@@ -185,10 +185,10 @@ fn is_ours(roots: &Roots, change: &Change) -> bool {
     }
 }
 
-/// The file by which a control group gives controllers to those below it. It takes commands.
+/// The file by which a control group enables controllers for those below it. It takes commands.
 pub(crate) const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
 
-/// Whether a setting that reads so still holds what it was set to.
+/// Whether a setting with this text still has the value that was set.
 fn holds(path: &Path, now: &str, new: &str) -> bool {
     if path.ends_with(SUBTREE_CONTROL) {
         let controller = new.trim_start_matches('+');
@@ -200,14 +200,14 @@ fn holds(path: &Path, now: &str, new: &str) -> bool {
 fn take_back(change: &Change) -> Result<(), FileError> {
     match change {
         Change::Setting { path, old, new } => match files::read(path)? {
-            // Gone with its feature or never there: nothing to put right.
+            // Gone with its feature, or never existed: nothing to restore.
             None => Ok(()),
             Some(now) if setting_value(&now) == old => Ok(()),
-            // Nobody sets a setting to nothing: it was cut off in the midst of a write.
+            // No setting is empty: a write was interrupted.
             Some(now) if now.trim().is_empty() => files::write(path, old),
             Some(now) if new.as_ref().is_some_and(|new| !holds(path, &now, new)) => {
                 let (path, now) = (path.display(), setting_value(&now).to_owned());
-                tracing::warn!(%path, now, "somebody has changed this setting: it stays");
+                tracing::warn!(%path, now, "this setting was changed meanwhile: it stays");
                 Ok(())
             }
             Some(_) => files::write(path, old),
@@ -217,7 +217,7 @@ fn take_back(change: &Change) -> Result<(), FileError> {
             let Some(number) = number.filter(|n| n != old) else { return Ok(()) };
             let changed = new.is_some_and(|new| new != number);
             if changed || damon::has_threads_of_others(path, operations.as_deref())? {
-                tracing::warn!(number, "somebody else has DAMON's threads now: they stay");
+                tracing::warn!(number, "another program has DAMON's threads now: they stay");
                 return Ok(());
             }
             damon::turn_all_off(path)?;
@@ -235,7 +235,7 @@ fn take_back(change: &Change) -> Result<(), FileError> {
 fn unmount(path: &Path) -> Result<(), FileError> {
     match rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()) {
         Ok(()) => Ok(()),
-        // Not mounted: the change was written down and never made, or is taken back already.
+        // Not mounted: the change was journaled and never made, or is undone already.
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
         Err(e) => Err(FileError::Write {
             path: path.to_owned(),
@@ -245,7 +245,7 @@ fn unmount(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Again and again for a while, as long as the kernel says that it is busy.
+/// Retries for a while, as long as the kernel reports that it is busy.
 fn while_busy(mut act: impl FnMut() -> Result<(), FileError>) -> Result<(), FileError> {
     let begin = Instant::now();
     loop {
@@ -258,7 +258,7 @@ fn while_busy(mut act: impl FnMut() -> Result<(), FileError>) -> Result<(), File
     }
 }
 
-/// The value of a setting as it is written back. A choice such as `always [madvise] never` reads
+/// The value of a setting in the form for writing. A choice such as `always [madvise] never` reads
 /// as all choices and is written as the one in brackets.
 pub fn setting_value(text: &str) -> &str {
     let text = text.trim();
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(get(&roots.kdamonds().join("0/state")), "off");
         assert_eq!(get(&roots.kdamonds().join("nr_kdamonds")), "0");
         assert!(!instance.exists() && !group.exists() && !path.exists());
-        // Once more, as when a guard was killed after its work: nothing to do, nothing wrong.
+        // Once more, as when a guard was killed after its work: no effect, no error.
         assert!(journal.restore(&path).is_empty());
     }
 
@@ -355,7 +355,7 @@ mod tests {
             ("sys/kernel/mm/numa/demotion_enabled", "false\n"),
             ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
             ("sys/fs/cgroup/cgroup.subtree_control", "cpu\n"),
-            // The administrator's own thread, one of one and not one of ours.
+            // The administrator's own thread: a single one, and not ours.
             (&format!("{base}/nr_kdamonds"), "1\n"),
             (&format!("{base}/0/state"), "on\n"),
             ("run/.keep", ""),
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(get(&roots.kdamonds().join("nr_kdamonds")), "1\n");
         assert!(!path.exists());
 
-        // As many as ours were, and of another kind.
+        // As many as ours, with other operations.
         fs::write(roots.kdamonds().join("nr_kdamonds"), "16\n").unwrap();
         fs::create_dir_all(roots.kdamonds().join("0/contexts/0")).unwrap();
         fs::write(roots.kdamonds().join("0/contexts/0/operations"), "paddr\n").unwrap();

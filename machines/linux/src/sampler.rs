@@ -1,5 +1,5 @@
-//! What reads the accessed bits of a group's pages: the interface between the tracker, which knows the
-//! group, and the kernel's mechanism.
+//! The interface between the tracker, which has the group, and the mechanism that reads accessed
+//! bits of pages.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use terrace_core::page::Layout;
 use crate::files::FileError;
 use crate::session::SessionError;
 
-/// Why a period came to nothing.
+/// Why a period has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
     #[error(transparent)]
@@ -19,36 +19,36 @@ pub(crate) enum StepError {
     Session(#[from] SessionError),
     #[error("process {pid} cannot be scanned: {source}")]
     Process { pid: u32, source: std::io::Error },
-    #[error("DAMON is used by somebody else, who has turned our thread off: stop that user")]
+    #[error("DAMON is used by another program, which has turned our thread off: stop that user")]
     DamonTaken,
     #[error("the trace instance is gone; this is a defect of Terrace, please report it")]
     NoTrace,
 }
 
-/// What was observed of a layout's pages in a period.
+/// Observations of a layout's pages in a period.
 pub(crate) struct Observed {
-    /// Which were accessed in it.
+    /// The accessed pages.
     pub accessed: PageBits,
-    /// In how many samples of it each was, where there were several.
+    /// In how many samples each page was accessed, if there were several.
     pub counts: Option<AccessCounts>,
-    /// Which are on an active list of the kernel's as it ends, where that can be known.
+    /// Pages on an active list of the kernel at its end, if known.
     pub active: Option<PageBits>,
 }
 
 /// How a period ended.
 pub(crate) enum Waited {
-    /// As it should.
+    /// Complete.
     Complete {
-        /// By page of the layout.
+        /// Observations, by page of the layout.
         observed: Observed,
-        /// Periods before it that went by without being told on their own.
+        /// Periods before it that passed without a result of their own.
         superseded: u32,
     },
-    /// It cannot be known.
+    /// Without a result.
     Lost {
         /// How many periods.
         periods: u32,
-        /// Why, for people.
+        /// The reason, in words.
         reason: String,
         /// Whether the sampler has to be set up anew.
         is_over: bool,
@@ -57,18 +57,18 @@ pub(crate) enum Waited {
     Stopped,
 }
 
-/// Sees which pages of a layout are accessed, period after period.
+/// Reads which pages of a layout are accessed, period after period.
 pub(crate) trait Sampler: Send {
     /// The name it has in results.
     fn name(&self) -> &'static str;
 
-    /// Begins with this layout, which has pages. The first period begins as this returns. An error
-    /// leaves nothing on.
+    /// Starts with this layout, which has pages. The first period begins as this returns. After an
+    /// error nothing is left running.
     fn start(&mut self, layout: &Layout) -> Result<(), StepError>;
 
-    /// Waits for the end of the period that began at `since`, while `stopped` says no: it is asked
-    /// several times, at least once in each interval between samples, but not more often than is of
-    /// use. The next period begins as this returns.
+    /// Waits for the end of the period that began at `since`, until `stopped` returns true: it is
+    /// called several times, at least once in each interval between samples, but not more often
+    /// than useful. The next period begins as this returns.
     fn wait(
         &mut self,
         since: Instant,
@@ -81,7 +81,7 @@ pub(crate) trait Sampler: Send {
     /// Waits until no bit is being read or cleared, for a short while at most.
     fn settle(&mut self) {}
 
-    /// Ends the watch, and all that a start which failed may have left on.
+    /// Stops sampling, and everything that a failed start may have left on.
     fn stop(&mut self) -> Result<(), FileError>;
 
     /// Processor time of kernel threads that work for it alone, in ns.

@@ -1,5 +1,5 @@
-//! The right to change this host, for as long as a run lasts: holds the lock, writes every change
-//! into the journal before it is made, keeps a guard, and takes everything back at the end.
+//! The exclusive right to change this host, for the length of a run: holds the lock, journals every
+//! change before it is made, keeps a guard, and restores everything at the end.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
@@ -15,35 +15,35 @@ use crate::lock::{Lock, LockError};
 use crate::roots::Roots;
 use crate::trace;
 
-/// Why a host could not be had or changed.
+/// Why a session could not be opened, or a change failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// Somebody else has it.
+    /// Another run has the lock.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// A file stood in the way.
+    /// A file could not be used.
     #[error(transparent)]
     File(#[from] FileError),
     /// There is no guard, so nothing was changed.
     #[error(transparent)]
     Guard(#[from] GuardError),
-    /// A run that died left something that cannot be taken back.
+    /// A run that died left a change that cannot be undone.
     #[error(
-        "an earlier run left a change that cannot be taken back ({source}): put it right by hand and remove {}",
+        "an earlier run left a change that cannot be undone ({source}): undo it by hand and remove {}",
         journal.display()
     )]
     Leftover {
-        /// The first thing that failed.
+        /// The first error.
         source: FileError,
-        /// The journal that tells the changes.
+        /// The journal with the changes.
         journal: PathBuf,
     },
-    /// The run has taken everything back already.
+    /// The run has restored everything already.
     #[error("the run has ended; expected no change after its end: open the host anew")]
     Ended,
 }
 
-/// How long it takes until another guard is tried after one that did not come on duty.
+/// Time until another guard is started after one that did not become ready.
 const RESTART: Duration = Duration::from_secs(5);
 /// How long a start waits for the guard of a run that has just ended.
 const GUARD_PATIENCE: Duration = Duration::from_secs(30);
@@ -61,33 +61,33 @@ struct State {
     journal: Journal,
     path: PathBuf,
     guard: Option<Guard>,
-    /// Another guard that is being started, after one has died.
+    /// A replacement guard that is being started.
     successor: Option<Receiver<Result<Guard, GuardError>>>,
-    /// Guards that have died while the run lived.
+    /// Guards that died during the run.
     guard_deaths: u64,
-    /// Not before then is the next successor started.
+    /// Earliest start of the next replacement.
     next_start: Option<Instant>,
     _lock: Lock,
 }
 
-/// How the guard fares.
+/// State of the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GuardHealth {
-    /// Guards that have died while the run lived.
+    /// Guards that died during the run.
     pub deaths: u64,
-    /// What was changed is guarded, or nothing was changed, or no guard was asked for.
+    /// Whether changes are guarded; also true if nothing was changed or no guard was requested.
     pub is_guarded: bool,
 }
 
 impl Session {
-    /// Takes the host. What an earlier run left behind is taken back first. The guard is started
-    /// before the first change; without a command there is none, and a run that is killed is
-    /// taken back at the next start.
+    /// Opens a session. Changes that an earlier run left are undone first. The guard is started
+    /// before the first change; without a command there is none, and the changes of a run that is
+    /// killed are undone at the next start.
     pub fn open(roots: &Roots, guard: Option<GuardCommand>) -> Result<Self, SessionError> {
         let lock = Lock::take_patiently(&roots.run, GUARD_PATIENCE)?;
         let path = Journal::path(&roots.run);
         if let Some(leftover) = Journal::load(&path)? {
-            tracing::warn!(run = leftover.run, "taking back what an earlier run left changed");
+            tracing::warn!(run = leftover.run, "undoing changes that an earlier run left");
             if let Some(source) = leftover.restore(&path).into_iter().next() {
                 return Err(SessionError::Leftover { source, journal: path });
             }
@@ -111,7 +111,7 @@ impl Session {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Writes a change down, with the guard on duty, so that it may be made.
+    /// Journals a change, with the guard running, so that it may be made.
     fn announce(&self, change: Change) -> Result<(), SessionError> {
         let mut state = self.state();
         let state = state.as_mut().ok_or(SessionError::Ended)?;
@@ -129,7 +129,7 @@ impl Session {
         Ok(())
     }
 
-    /// Writes a change down that is the same however often it is made.
+    /// Journals a change that is the same however often it is made.
     fn announce_once(&self, change: &Change) -> Result<(), SessionError> {
         let known = |state: &State| state.journal.changes.contains(change);
         if self.state().as_ref().is_some_and(known) {
@@ -138,7 +138,7 @@ impl Session {
         self.announce(change.clone())
     }
 
-    /// Forgets a change that is taken back already.
+    /// Removes a change that is undone already.
     fn forget(&self, change: &Change) -> Result<(), SessionError> {
         if let Some(state) = self.state().as_mut()
             && let Some(at) = state.journal.changes.iter().rposition(|c| c == change)
@@ -149,8 +149,8 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the guard is on duty. One that has died is replaced, without waiting for it: a run
-    /// calls this again and again.
+    /// Whether the guard runs. One that has died is replaced, without waiting for the new one: a
+    /// run calls this repeatedly.
     pub fn watch_guard(&self) -> GuardHealth {
         let mut state = self.state();
         let (Some(state), Some(command)) = (state.as_mut(), &self.guard) else {
@@ -159,11 +159,11 @@ impl Session {
         if let Some(successor) = &state.successor {
             match successor.try_recv() {
                 Ok(Ok(guard)) => {
-                    tracing::info!(pid = guard.pid(), "another guard is on duty");
+                    tracing::info!(pid = guard.pid(), "another guard has started");
                     (state.guard, state.successor) = (Some(guard), None);
                 }
                 Ok(Err(error)) => {
-                    tracing::error!(%error, "no guard: a run that is killed now is taken back at the next start");
+                    tracing::error!(%error, "no guard: the changes of a run that is killed now are undone at the next start");
                     (state.successor, state.next_start) = (None, Some(Instant::now() + RESTART));
                 }
                 Err(TryRecvError::Disconnected) => state.successor = None,
@@ -181,8 +181,8 @@ impl Session {
             let (give, successor) = mpsc::channel();
             let (command, path, run) =
                 (command.clone(), state.path.clone(), state.journal.run.clone());
-            // A thread, because a guard takes a while to come on duty; if the run ends first, the
-            // guard is dropped there and ends.
+            // On a thread, because a guard takes time to start; if the run ends first, the guard is
+            // dropped there and ends.
             let started = std::thread::Builder::new().name("guard".to_owned()).spawn(move || {
                 let _ = give.send(Guard::start(&command, &path, &run));
             });
@@ -194,7 +194,7 @@ impl Session {
         GuardHealth { deaths: state.guard_deaths, is_guarded: !is_needed }
     }
 
-    /// Sets a kernel setting. One that has the value already is left alone.
+    /// Sets a kernel setting. One that has the value already is not changed.
     pub fn set(&self, path: &Path, value: &str) -> Result<(), SessionError> {
         let text = files::read(path)?.ok_or_else(|| FileError::Missing {
             path: path.to_owned(),
@@ -212,7 +212,7 @@ impl Session {
         Ok(files::write(path, value)?)
     }
 
-    /// How many of DAMON's threads this run has taken, if it has, and what for.
+    /// Number and operations of DAMON's threads that this run has taken, if it has.
     fn taken_kdamonds(&self) -> Option<(u32, Option<String>)> {
         let state = self.state();
         let of = |change: &Change| match change {
@@ -222,8 +222,8 @@ impl Session {
         state.as_ref()?.journal.changes.iter().find_map(of)
     }
 
-    /// Whether DAMON's threads are still those that this run has taken: anybody with the rights can
-    /// turn them off and take others. True where it has taken none.
+    /// Whether DAMON's threads are still those that this run has taken: any program with the rights
+    /// can turn them off and take others. True if none were taken.
     pub fn has_kdamonds(&self) -> Result<bool, FileError> {
         let Some((taken, operations)) = self.taken_kdamonds() else { return Ok(true) };
         let is_number = damon::threads(&self.roots)? == Some(taken);
@@ -231,13 +231,13 @@ impl Session {
             && !damon::has_threads_of_others(&self.roots.kdamonds(), operations.as_deref())?)
     }
 
-    /// Takes DAMON's interface with this many threads, which trackers will use; again, where somebody else has had it
-    /// meanwhile and has left it.
+    /// Takes DAMON's interface with this many threads for trackers; again if another program has
+    /// used it meanwhile and released it.
     pub fn take_kdamonds(&self, threads: u32) -> Result<(), SessionError> {
         self.take_kdamonds_for(threads, None)
     }
 
-    /// The same for threads that will watch something else: the name of DAMON's operations.
+    /// [`Self::take_kdamonds`] for threads with other operations of DAMON, by name.
     pub fn take_kdamonds_for(
         &self,
         threads: u32,
@@ -252,11 +252,11 @@ impl Session {
             remedy: "expected a kernel with CONFIG_DAMON_SYSFS; boot one",
         })?;
         if old != 0 {
-            // They came between the search for conflicts and now, or have taken ours.
+            // They appeared between the search for conflicts and now, or have replaced ours.
             return Err(FileError::Malformed {
                 path: path.join("nr_kdamonds"),
                 got: old.to_string(),
-                expected: "0: DAMON is used by somebody else, stop that user",
+                expected: "0: DAMON is used by another program, stop that user",
             }
             .into());
         }
@@ -266,8 +266,8 @@ impl Session {
         Ok(damon::set_threads(&path, threads)?)
     }
 
-    /// Makes a trace instance. One of this name is what an attempt of this run has left that
-    /// failed, and goes first.
+    /// Makes a trace instance. One with this name was left by a failed attempt of this run, and is
+    /// removed first.
     pub fn make_trace_instance(&self, name: &str) -> Result<PathBuf, SessionError> {
         let path = self.roots.tracing().join("instances").join(name);
         let change = Change::TraceInstance { path: path.clone() };
@@ -286,8 +286,7 @@ impl Session {
         self.forget(&Change::TraceInstance { path: path.to_owned() })
     }
 
-    /// Makes a control group below the control-group root, with the memory controller where that
-    /// can be had.
+    /// Makes a control group below the control-group root, with the memory controller if possible.
     pub fn make_cgroup(&self, name: &Path) -> Result<Cgroup, SessionError> {
         let group = Cgroup::new(&self.roots, name);
         let home = cgroup::own(&self.roots)?;
@@ -305,7 +304,7 @@ impl Session {
         Ok(group)
     }
 
-    /// Lets the groups below `parent` account for their memory, where the kernel can.
+    /// Enables the memory controller for the groups below `parent`, if the kernel can.
     fn enable_memory_below(&self, parent: &Path) -> Result<(), SessionError> {
         let has = |file: &str| -> Result<bool, FileError> {
             let text = files::read(&parent.join(file))?.unwrap_or_default();
@@ -314,7 +313,7 @@ impl Session {
         if !has("cgroup.controllers")? || has(SUBTREE_CONTROL)? {
             return Ok(());
         }
-        // The file takes commands: the opposite command takes this one back.
+        // The file takes commands: the opposite command undoes this one.
         let path = parent.join(SUBTREE_CONTROL);
         self.announce(Change::Setting {
             path: path.clone(),
@@ -337,13 +336,13 @@ impl Session {
         Ok(())
     }
 
-    /// Takes everything back and ends the run. Gives what failed, which stays in the journal for
-    /// the next start. The second time there is nothing to do.
+    /// Restores everything and ends the run. Returns the errors, which stay in the journal for the
+    /// next start. A second call has no effect.
     pub fn restore(&self) -> Vec<FileError> {
         let Some(state) = self.state().take() else { return Vec::new() };
         let State { journal, path, guard, _lock, .. } = state;
         let failed = if journal.changes.is_empty() { Vec::new() } else { journal.restore(&path) };
-        // The guard goes while the lock is held: it finds nothing to do.
+        // The guard ends while the lock is held: it finds nothing to do.
         drop(guard);
         failed
     }
@@ -357,8 +356,8 @@ impl Drop for Session {
     }
 }
 
-/// Takes back what a run that died left behind, when its guard died too. Gives the number of
-/// changes taken back.
+/// Undoes the changes of a run that died together with its guard. Returns the number of changes
+/// undone.
 pub fn restore_leftover(roots: &Roots) -> Result<usize, SessionError> {
     if !roots.run.exists() {
         return Ok(0);
@@ -456,13 +455,13 @@ mod tests {
         put_number("1\n");
         assert!(!session.has_kdamonds().unwrap());
         let message = session.take_kdamonds(4).unwrap_err().to_string();
-        assert!(message.contains("used by somebody else"), "{message}");
+        assert!(message.contains("used by another program"), "{message}");
         put_number("0\n");
         session.take_kdamonds(4).unwrap();
         assert!(session.has_kdamonds().unwrap());
         let journal = Journal::load(&Journal::path(&roots.run)).unwrap().unwrap();
         assert_eq!(journal.changes.len(), 1, "{journal:?}");
-        // As many, and others.
+        // As many, with other operations.
         put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/0/state", "on\n");
         put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/operations", "paddr\n");
         assert!(!session.has_kdamonds().unwrap());

@@ -102,7 +102,7 @@ impl Features {
                 self.page_table_migration(),
             ),
             ("migrate", "moves lists of pages, copied in batches", self.migrate()),
-            ("exchange", "lets pairs of pages trade places", self.exchange()),
+            ("exchange", "exchanges pairs of pages", self.exchange()),
             ("scan", "reads accessed bits, those cleared by reclaim included", self.scan()),
             ("debug", "can be made to lose data, for tests", self.debug()),
         ]
@@ -321,7 +321,7 @@ impl Device {
             raw::scan(self.file.as_fd(), &mut scan, &mut entries)?;
             entries.iter().take(scan.filled as usize).for_each(&mut take);
             if scan.next <= start {
-                return Err(std::io::Error::other("the kernel's scan does not get on"));
+                return Err(std::io::Error::other("the kernel's scan makes no progress"));
             }
             start = scan.next;
         }

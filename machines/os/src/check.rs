@@ -210,7 +210,7 @@ impl Recount<'_> {
             return Err(format!("{address:#x} waits for a page that is {page:?}"));
         }
         if page.to_node.index() != self.os.memory.node_of(page.to) {
-            return Err(format!("{address:#x} goes to another node than its move says"));
+            return Err(format!("{address:#x} is moved to another node than its move states"));
         }
         // The frames themselves are explained with the moves.
         *self.entries.entry(id).or_default() += 1;

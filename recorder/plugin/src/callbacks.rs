@@ -17,13 +17,13 @@ use crate::thread::{
 };
 use crate::timed;
 
-/// The plug-in interface that this was written for, as QEMU looks for it, and words by which the
-/// number is found in the file: no number suits old QEMUs and new ones both, so those who start a new
-/// one hand it a copy with that one's number (`terrace_recorder::places::for_interface`).
+/// The version of the plug-in interface, as QEMU looks for it, and words by which the number is
+/// found in the file: no number suits old and new QEMUs alike, so a new one gets a copy with its
+/// own number (`terrace_recorder::places::for_interface`).
 #[unsafe(no_mangle)]
 pub static qemu_plugin_version: Version = Version(1, INTERFACE_MARK);
 
-/// QEMU reads the number.
+/// QEMU reads the number only.
 #[repr(C)]
 pub struct Version(c_int, [u8; 28]);
 
@@ -72,7 +72,7 @@ fn check(target: &CStr) -> Result<(), String> {
     }
     if !qemu::knows_kinds() {
         return Err(
-            "this QEMU tells the kinds of accesses otherwise, expected 6.0 to 10.0".to_owned()
+            "this QEMU encodes the kinds of accesses otherwise, expected 6.0 to 10.0".to_owned()
         );
     }
     Ok(())
@@ -92,15 +92,15 @@ fn install_counts(
     let create = |path: String| File::create(&path).map_err(|e| format!("{path}: {e}"));
     let [pages, apart] = files.map(|path| path.map(create).transpose());
     if !nodes::begin(counts, pages?, apart?, left_out) {
-        return Err(format!("{path} is no counts' memory; start it with 'terrace lab'"));
+        return Err(format!("{path} is not the memory of counts; start it with 'terrace lab'"));
     }
     // SAFETY: a function of QEMU with the signature that it documents.
     unsafe { qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, nodes::on_translate) };
     Ok(())
 }
 
-/// In a whole emulated machine: has its clock know the memory.
-/// `once`: QEMU must not throw away what it has translated.
+/// In a whole emulated machine: drives the memory clock. `once`: QEMU must not discard translated
+/// code.
 fn install_clock(
     id: Id,
     target: &CStr,
@@ -127,7 +127,9 @@ fn install(id: Id, target: &CStr, memory: Option<String>) -> Result<(), String> 
     let file = OpenOptions::new().read(true).write(true).open(&path);
     let shared = file.and_then(|file| Shared::map(&file)).map_err(|e| format!("{path}: {e}"))?;
     if !Process::begin(shared) {
-        return Err(format!("{path} is no recording's memory; start it with 'terrace record'"));
+        return Err(format!(
+            "{path} is not the memory of a recording; start it with 'terrace record'"
+        ));
     }
     // SAFETY: functions of the C library and of QEMU with the signatures that they document;
     // the callbacks live as long as the process.
@@ -157,9 +159,9 @@ extern "C" fn on_translate(_id: Id, block: *mut Block) {
         if SEVERAL_THREADS.load(Ordering::Relaxed) {
             qemu::qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, flags, number(count));
         } else {
-            // No call: three instructions in the translated code, which are no atomic addition.
-            // With its first second thread QEMU throws away all that it has translated
-            // (`do_fork` in its linux-user/syscall.c) and asks for every block again.
+            // No call: three instructions in the translated code, without an atomic addition. When
+            // the first second thread starts, QEMU discards all translated code (`do_fork` in its
+            // linux-user/syscall.c) and translates every block again.
             let counter = COUNTED_INLINE.as_ptr().cast();
             qemu::register_block_counter(block, counter, count as u64);
         }
@@ -197,7 +199,7 @@ extern "C" fn on_usual_memory(index: c_uint, info: MemInfo, address: u64, before
     thread.access_usual(address, size_log2, store, before_end as u64);
 }
 
-/// Apart, so that what each access goes through needs no stack.
+/// A separate function, so that the path of each access needs no stack.
 #[cold]
 #[inline(never)]
 extern "C" fn first_memory(index: c_uint, info: MemInfo, address: u64, before_end: *mut c_void) {

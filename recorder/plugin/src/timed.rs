@@ -134,7 +134,7 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
         if let Some(bytes) = timed.code.as_ref().and_then(CodeBuffer::nearly_full) {
             return fail(&format!(
                 "the {} MiB of translated code that this QEMU can have are used up, and with several \
-                 processors it cannot begin anew; give the machine one (--cpus 1) or a QEMU since 8.0, \
+                 processors it cannot discard it; give the machine one (--cpus 1) or a QEMU since 8.0, \
                  or have it do less",
                 bytes >> 20
             ));

@@ -142,7 +142,7 @@ fn what_cannot_be_fixed_is_refused_and_nothing_is_changed() {
     put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
     put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "2\n");
     let message = refusal(Host::open(HostOptions { fix_conflicts: true, ..options(&roots) }));
-    assert!(message.contains("somebody else (2 kdamonds), expected 0"), "{message}");
+    assert!(message.contains("another program (2 kdamonds), expected 0"), "{message}");
     assert_eq!(get(&roots.lru_gen()), "0x0007\n");
 
     put(keep.path(), "proc/self/status", "CapEff:\t0\n");

@@ -1,10 +1,10 @@
-//! DAMON's tiering as its authors set it up: one thread a tier over physical memory. That of the fast
-//! tier sends down what is not accessed, that of the slow tier brings up what is, 200 MB a second at
-//! most each; before a page goes, its accessed bit is asked once more. Since Linux 6.16 amounts follow
-//! goals (the fast node 99.7 % used, 0.5 % of it free) and, since 6.15, intervals follow the share of
-//! accesses that is seen (4 % of what could be, 5 ms to 10 s). A kernel without them has intervals
-//! of 50 ms and 1 s, and the same bounds. The values are those of the commit "mm/damon: auto-tune
-//! DAMOS for NUMA setups including tiered memory" of Linux 6.16.
+//! DAMON's tiering as its authors set it up: one thread a tier over physical memory. That of the
+//! fast tier demotes regions without accesses, that of the slow tier promotes regions with
+//! accesses, each at most 200 MB a second; before a page is moved, its accessed bit is checked once
+//! more. Since Linux 6.16 amounts follow goals (the fast node 99.7 % used, 0.5 % of it free) and,
+//! since 6.15, intervals follow the share of observed accesses (4 % of the maximum, 5 ms to 10 s).
+//! A kernel without them has intervals of 50 ms and 1 s, and the same bounds. The values are those
+//! of the commit "mm/damon: auto-tune DAMOS for NUMA setups including tiered memory" of Linux 6.16.
 
 use std::path::PathBuf;
 
@@ -18,11 +18,11 @@ use crate::roots::{DAMON_MODULES, Roots};
 use crate::session::Session;
 use crate::tiers::Topology;
 
-/// See the top of this file.
+/// DAMON's tiering.
 #[derive(Debug)]
 pub(super) struct Damon;
 
-/// What its threads watch: physical memory.
+/// Operations of its threads: physical memory.
 const OPERATIONS: &str = "paddr";
 const MIN_REGIONS: u64 = 10;
 const MAX_REGIONS: u64 = 1000;
@@ -32,11 +32,11 @@ const UNBOUNDED: u64 = u64::MAX;
 /// Files that a kernel has as part of later features.
 const INTERVALS_GOAL: &str = "contexts/0/monitoring_attrs/intervals/intervals_goal";
 
-/// What a thread does with what it finds.
+/// The scheme of a thread.
 struct Scheme {
     action: &'static str,
     target: u32,
-    /// Accesses seen in an interval: in none, or in one at least.
+    /// Accesses in an interval: none, or at least one.
     is_accessed: bool,
     /// Of the fast node, in parts of ten thousand.
     goal: (&'static str, u64),
@@ -53,7 +53,7 @@ impl Rival for Damon {
 
     fn settings(&self, roots: &Roots) -> Vec<Setting> {
         let mut settings = balancing::settings(roots, "0", "false");
-        // Users of DAMON that others have turned on are not there on every kernel.
+        // Modules that use DAMON differ between kernels.
         let module = DAMON_MODULES.iter().find(|name| **name == "damon_stat");
         let path = module.map(|name| roots.damon_module(name)).filter(|path| path.exists());
         settings.extend(path.map(|path| Setting {
@@ -78,7 +78,7 @@ impl Rival for Damon {
             ),
             Some(0) => None,
             Some(n) => missing(
-                format!("DAMON is used by somebody else ({n} kdamonds), expected 0"),
+                format!("DAMON is used by another program ({n} kdamonds), expected 0"),
                 "stop that user, then write 0 to nr_kdamonds",
             ),
         })
@@ -189,7 +189,7 @@ impl Thread {
         self.filter(own, scheme.is_accessed)
     }
 
-    /// How much goes follows the goal, where the kernel has it.
+    /// Sets the goal of the amount, if the kernel has goals.
     fn goal(&self, own: &str, scheme: &Scheme, fast_node: u32) -> Result<(), FileError> {
         let goals = format!("{own}/quotas/goals");
         if !self.has(&goals) {
@@ -205,7 +205,8 @@ impl Thread {
         self.set(&format!("{goals}/0/nid"), fast_node)
     }
 
-    /// Of each page the accessed bit is asked when it is to go: hot ones must have it, cold ones not.
+    /// Checks the accessed bit of each page before it is moved: hot ones must have it set, cold
+    /// ones clear.
     fn filter(&self, own: &str, is_accessed: bool) -> Result<(), FileError> {
         let folder = ["ops_filters", "filters"].map(|name| format!("{own}/{name}"));
         let Some(folder) = folder.into_iter().find(|folder| self.has(folder)) else {
@@ -218,13 +219,13 @@ impl Thread {
             self.set(&format!("{filter}/matching"), "Y")?;
             self.set(&format!("{filter}/allow"), if is_accessed { "Y" } else { "N" })
         } else {
-            // What matches is left out.
+            // Matching pages are left out.
             self.set(&format!("{filter}/matching"), if is_accessed { "N" } else { "Y" })
         }
     }
 }
 
-/// The files of a kernel with, or without, what came later.
+/// The files of a kernel with, or without, the later features.
 #[cfg(test)]
 pub(super) fn put_kernel(root: &std::path::Path, has_goals: bool) {
     use crate::testing::put;
@@ -301,7 +302,7 @@ mod tests {
     use crate::tiers;
     use std::fs;
 
-    /// What is in the files of both threads after it has begun.
+    /// The files of both threads after they were started.
     fn begun(has_goals: bool) -> impl Fn(&str) -> String {
         let (keep, roots) = clean_host();
         put_kernel(keep.path(), has_goals);
@@ -340,7 +341,7 @@ mod tests {
                 ("0", "209715200")
             );
         }
-        // Zones that follow each other are one range.
+        // Adjacent zones are one range.
         let region = "contexts/0/targets/0/regions";
         let start = (4096u64 << 12).to_string();
         assert_eq!(get(&format!("0/{region}/0/start")), start);

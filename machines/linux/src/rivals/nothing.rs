@@ -14,7 +14,7 @@ impl Rival for Nothing {
     }
 
     fn summary(&self) -> &'static str {
-        "nothing moves: pages stay where they were first put"
+        "no migration: pages stay where they were allocated"
     }
 
     fn settings(&self, roots: &Roots) -> Vec<Setting> {

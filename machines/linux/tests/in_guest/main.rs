@@ -426,7 +426,7 @@ fn conflicts_are_refused_without_leave_to_fix_them() {
     fs::write(&kdamonds, "1").unwrap();
     let Err(error) = Host::open(options(PageSize::Huge)) else { panic!("opened beside DAMON") };
     println!("{error}");
-    assert!(error.to_string().contains("DAMON is used by somebody else (1 kdamonds)"));
+    assert!(error.to_string().contains("DAMON is used by another program (1 kdamonds)"));
     fs::write(&kdamonds, "0").unwrap();
     assert_eq!(host_state(), before);
 }
