@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
@@ -12,6 +12,7 @@ use terrace_fleet::{Answer, Fleet, answer, rollout, tables, words};
 use terrace_planner::words::{money, size};
 
 use crate::output::Force;
+use crate::progress::BETWEEN_LINES;
 use crate::show::{self, Format, say, tell};
 
 /// Text below the options in `--help` and in the manual page.
@@ -51,9 +52,6 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
-
-/// Time between two lines of progress.
-const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
 /// Services in the table of a terminal.
 const SERVICES_MAX: usize = 40;

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Map, json};
 use terrace_core::InputError;
 use terrace_core::page::PageSize;
 use terrace_recordings::import::{self, FORMATS, ImportError, ImportOptions, Imported, Input};
 
+use crate::arguments::Pages;
 use crate::show::{self, Format, say, tell};
 
 /// Make a recording of another tool's file.
@@ -41,16 +42,6 @@ pub struct Arguments {
     format: Format,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Pages {
-    /// Base pages.
-    #[value(name = "4K")]
-    Base,
-    /// Huge pages.
-    #[value(name = "2M")]
-    Huge,
-}
-
 impl Arguments {
     /// Imports.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
@@ -60,10 +51,7 @@ impl Arguments {
         };
         let format = import::find(name).map_err(InputError::new)?;
         let options = ImportOptions {
-            page_size: self.page_size.map(|size| match size {
-                Pages::Base => PageSize::Base,
-                Pages::Huge => PageSize::Huge,
-            }),
+            page_size: self.page_size.map(PageSize::from),
             period_ms: self.period_ms,
             sample_one_in: self.sample,
             created_by: terrace_identity::created_by("terrace"),

@@ -9,6 +9,7 @@
 // They panic when the reader has gone; see show.rs.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod arguments;
 mod caches;
 mod cli;
 mod compare;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 use terrace_core::InputError;
 use terrace_core::page::PageSize;
@@ -17,7 +17,9 @@ use terrace_planner::recording::{ASSUMED_MACHINE, Evidence, Open, Recording, Wai
 use terrace_planner::tables::Tables;
 use terrace_planner::{config, words};
 
+use crate::arguments::Pages;
 use crate::output::Force;
+use crate::progress::BETWEEN_LINES;
 use crate::show::{self, Format, say, tell};
 
 /// Text below the options in `--help` and in the manual page.
@@ -132,19 +134,6 @@ pub struct Arguments {
     format: Format,
 }
 
-/// Time between two lines of progress.
-const BETWEEN_LINES: Duration = Duration::from_secs(10);
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Pages {
-    /// Base pages.
-    #[value(name = "4K")]
-    Base,
-    /// Huge pages.
-    #[value(name = "2M")]
-    Huge,
-}
-
 /// A slowdown in an argument: `5%` or `1.05x`.
 fn slowdown(text: &str) -> Result<f64, String> {
     let bad = || "expected a percentage as in 5%, or a factor as in 1.05x".to_owned();
@@ -256,10 +245,7 @@ impl Arguments {
     fn request(&self) -> anyhow::Result<Request> {
         let how = Open {
             group: self.group.clone(),
-            page_size: self.page_size.map(|size| match size {
-                Pages::Base => PageSize::Base,
-                Pages::Huge => PageSize::Huge,
-            }),
+            page_size: self.page_size.map(PageSize::from),
             sample_one_in: self.sample,
             waiting: Waiting { share: self.memory_share, error: self.memory_share_error },
         };

@@ -9,7 +9,7 @@ use terrace_experiments::run::{Event, Events};
 use crate::show::tell;
 
 /// Time between two lines where there is no terminal to draw on.
-const BETWEEN_LINES: Duration = Duration::from_secs(10);
+pub const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
 /// Shows the events of a run.
 pub struct Screen {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
@@ -13,10 +13,8 @@ use terrace_core::InputError;
 use terrace_recorder::{Options, Progress, RecordError, Recorder, Signals, Summary};
 use terrace_recordings::reference::{CacheShape, Filter, Level};
 
+use crate::progress::BETWEEN_LINES;
 use crate::show::{Format, say, tell};
-
-/// Time between two lines of progress where there is no terminal.
-const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
 /// Record the loads and stores of a program.
 ///

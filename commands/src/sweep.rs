@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -13,6 +13,7 @@ use terrace_core::{InputError, names};
 use terrace_experiments::sweep::{Cell, Grid, Merged, Outcome, Work, is_done, merge, work};
 use terrace_results::{Kind, RunRow, Table, Value};
 
+use crate::progress::BETWEEN_LINES;
 use crate::show::{self, Format, say, tell};
 
 /// Text below the options in `--help` and in the manual page.
@@ -304,9 +305,6 @@ struct Progress {
     skipped: usize,
     last: Instant,
 }
-
-/// Time between two lines where there is no terminal to draw on.
-const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
 impl Screen {
     fn new(of: usize) -> Self {
