@@ -310,7 +310,10 @@ impl DramConfig {
         }
         check_range(part, "burst_length", u64::from(o.burst_length), 2..=64)?;
         check_range(part, "bus_bits", u64::from(o.bus_bits), 8..=1024)?;
-        if !o.line_bytes().is_power_of_two() || o.bus_bits % 8 != 0 || o.burst_length % 2 != 0 {
+        if !o.line_bytes().is_power_of_two()
+            || !o.bus_bits.is_multiple_of(8)
+            || !o.burst_length.is_multiple_of(2)
+        {
             return Err(ConfigError::new(
                 part,
                 format!(
@@ -321,7 +324,7 @@ impl DramConfig {
                 ),
             ));
         }
-        if o.columns % o.burst_length != 0 {
+        if !o.columns.is_multiple_of(o.burst_length) {
             return Err(ConfigError::new(
                 part,
                 format!("{} columns do not divide into bursts of {}", o.columns, o.burst_length),
