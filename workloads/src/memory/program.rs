@@ -220,7 +220,7 @@ fn ready(settings: &Settings, memory: &CheckedArena, schedule: &dyn Schedule) ->
         "base_address": memory.arena().address(0),
         "page_size_bytes": settings.page_size.bytes(),
         "pages": settings.pages,
-        "hot_addresses": announced(&memory, schedule, schedule.phase(0)),
+        "hot_addresses": announced(memory, schedule, schedule.phase(0)),
     })
 }
 
