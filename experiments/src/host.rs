@@ -340,11 +340,17 @@ fn start_groups(run: &Run<'_>, host: &Host, events: &mut dyn Events) -> anyhow::
     Ok(Started { sessions, attach, counted })
 }
 
+/// The names of a group's tracker and mover.
+type Mechanisms = (&'static str, &'static str);
+
+/// Details of the programs, by group.
+pub(crate) type Details = BTreeMap<String, Value>;
+
 /// Pairs attached groups with their policies; returns also the names of trackers and movers.
 fn with_policies(
     experiment: &Experiment,
     attached: Vec<AttachedGroup>,
-) -> anyhow::Result<(Vec<Group>, Vec<(&'static str, &'static str)>)> {
+) -> anyhow::Result<(Vec<Group>, Vec<Mechanisms>)> {
     let mut groups = Vec::new();
     let mut mechanisms = Vec::new();
     for (spec, attached) in experiment.groups.iter().zip(attached) {
@@ -365,7 +371,7 @@ fn with_policies(
 pub(crate) fn finish_sessions(
     names: &[&str],
     sessions: Vec<Option<Session>>,
-) -> anyhow::Result<(Vec<Option<WorkloadResult>>, BTreeMap<String, Value>)> {
+) -> anyhow::Result<(Vec<Option<WorkloadResult>>, Details)> {
     let mut results: Vec<Option<WorkloadResult>> = Vec::new();
     let mut details = BTreeMap::new();
     for (name, session) in names.iter().zip(sessions) {
