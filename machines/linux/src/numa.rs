@@ -65,6 +65,10 @@ pub fn memory(roots: &Roots, node: u32) -> Result<Option<NodeMemory>, FileError>
 ///   That is how far any allocation fills a node. The high watermark, to which kswapd frees, lies
 ///   above: on a node in use nothing is free beyond it. Between low and min the kernel would grant
 ///   the page, too, but wake kswapd with it;
+/// - a node that is filled down to its low watermark has nothing left for the kernel itself: whatever
+///   it allocates then, buffers of sockets, page tables, pages of files, comes from the next node of its
+///   list, which is slow memory, and stays there while a program waits for it. So a part stays free
+///   ([`HEADROOM_BYTES`]) that no promotion takes;
 /// - below the watermark the call reclaims on the node, unmapped clean page cache first. That is
 ///   cheap, and reading a file must not keep a program's hot pages out. It counts as room except
 ///   for a reserve ([`CACHE_RESERVE`]).
@@ -72,7 +76,7 @@ pub fn memory(roots: &Roots, node: u32) -> Result<Option<NodeMemory>, FileError>
 /// No such allocation ends in the out-of-memory killer: `__GFP_THISNODE` excludes that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Room {
-    /// Free bytes above the low watermarks.
+    /// Free bytes above the low watermarks and the kernel's headroom.
     pub free_bytes: u64,
     /// Bytes of unmapped clean page cache, beyond the reserve.
     pub cache_bytes: u64,
@@ -84,6 +88,13 @@ impl Room {
         self.free_bytes.saturating_add(self.cache_bytes)
     }
 }
+
+/// What stays free above a node's low watermarks for the kernel's own allocations, at least: two of the
+/// blocks of 2 MB (`pageblock_order`) that its allocator takes for memory of one kind, which need not
+/// be the same for all that it needs.
+pub const HEADROOM_BYTES: u64 = 4 << 20;
+/// The same as a part of the node: 1 of 256.
+const HEADROOM_PART: u64 = 256;
 
 /// Part of a node that is reserved for page cache: as much as the kernel's own reclaim on one node
 /// leaves to it (`min_unmapped_ratio`, 1 %), and as much again for files being read.
@@ -150,8 +161,9 @@ fn parse_room(text: &str, node: u32) -> Room {
     }
     end_zone(&mut zone);
     let reserve = (managed as f64 * CACHE_RESERVE) as u64;
+    let headroom = HEADROOM_BYTES.max(managed * PAGE_BYTES / HEADROOM_PART);
     Room {
-        free_bytes: free * PAGE_BYTES,
+        free_bytes: (free * PAGE_BYTES).saturating_sub(headroom),
         cache_bytes: cache.saturating_sub(dear.saturating_add(reserve)) * PAGE_BYTES,
     }
 }
@@ -208,8 +220,7 @@ mod tests {
     use crate::testing::folder;
     use proptest::prelude::*;
 
-    /// Node 1 as Debian's 6.12 shows a node of a machine in use: free memory is between the low and
-    /// the high watermark.
+    /// Node 1 in the form of Debian's 6.12.
     const FULL: &str = "Node 0, zone   Normal\n  pages free     99999\n        low      1\n\
         \x20       high     2\n        managed  99999\n        protection: (0, 0, 0, 0)\n\
         Node 1, zone    DMA32\n  per-node stats\n      nr_inactive_file 30000\n\
@@ -219,16 +230,21 @@ mod tests {
         \x20       high     600\n        spanned  100000\n        managed  60000\n\
         \x20       protection: (0, 0, 900, 900)\n      nr_free_pages 1500\n  pagesets\n\
         \x20   cpu: 0\n              count: 10\n              high:  62\n              low:  9\n\
-        Node 1, zone  Movable\n  pages free     1100\n        min      800\n        low      1000\n\
+        Node 1, zone  Movable\n  pages free     3100\n        min      800\n        low      1000\n\
         \x20       high     1200\n        managed  40000\n        protection: (0, 0, 0, 0)\n";
 
     #[test]
-    fn a_node_in_use_has_room_down_to_the_low_watermark_and_for_clean_cache() {
+    fn a_node_has_room_down_to_the_kernels_headroom_and_for_clean_cache() {
         let (_keep, roots) = folder(&[("proc/zoneinfo", FULL)]);
         let room = room(&roots, 1).unwrap();
-        // DMA32 keeps its free pages for allocations that need it; below the high watermark of
-        // Movable 100 pages are free above the low one.
-        assert_eq!(room.free_bytes, (100 + 100) * 4096);
+        // DMA32 keeps its free pages for those who can use nothing else; of Movable 2,100 pages are
+        // free above the low watermark. The kernel's headroom is 1,024 pages.
+        assert_eq!(room.free_bytes, (100 + 2100 - 1024) * 4096);
+        let full = FULL.replace("3100", "1900");
+        assert_eq!(parse_room(&full, 1).free_bytes, 0);
+        // Of a large node, 4 GiB, it is a part: 16 MiB.
+        let large = FULL.replace("managed  40000", "managed  988576").replace("3100", "6000");
+        assert_eq!(parse_room(&large, 1).free_bytes, (100 + 5000 - 4096) * 4096);
         assert_eq!(room.cache_bytes, (35_000 - 4_000 - 2_000) * 4096);
         assert_eq!(room.bytes(), room.free_bytes + room.cache_bytes);
         assert_eq!(super::room(&roots, 7).unwrap(), Room::default());
