@@ -99,6 +99,7 @@ full | bool | live: others have the rest of fast memory meanwhile (false)
 clock | host instructions memory | what the clocks of a virtual machine count (host)
 fidelity | interval trace | how deep the simulated machine goes (interval)
 sample_reads | count | policies get one read in so many: of profiles, at trace fidelity, with clock = "memory", on a host that samples (0: none)
+hint_faults | bool | live, with page_size = "auto": faults tell of pages that are accessed very often (false)
 hardware | table | at trace fidelity and with clock = "memory": a preset and what to change of it
 os | table | at trace fidelity: the operating system
 simulation | table | at trace fidelity: how time is played
@@ -126,6 +127,7 @@ discover_ms | count | how often control groups are looked for (2000)
 max_groups | count | groups at a time, 1 to 128 (16)
 max_processes | count | processes of a group beyond which it is not managed (1024)
 sample_reads | count | policies get one in so many reads that miss the last level, on a host that samples (0: none)
+hint_faults | bool | faults tell of pages that are accessed very often, of groups by ranges; NUMA balancing is on for short phases, without promotions (false)
 fix_conflicts | bool | leave to change kernel settings in the way, journaled and put back (true)
 fast_nodes | counts | nodes of the fast tier, where the firmware says nothing; both or none
 slow_nodes | counts | nodes of the slow tier

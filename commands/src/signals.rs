@@ -10,6 +10,7 @@ use terrace_core::InputError;
 use terrace_core::bits::PageBits;
 use terrace_core::page::{Layout, PageSize};
 use terrace_linux::group_layout::LayoutReader;
+use terrace_linux::hints::HintHub;
 use terrace_linux::roots::Roots;
 use terrace_linux::samples::hub::SampleHub;
 use terrace_linux::samples::{self, SOURCES};
@@ -17,7 +18,7 @@ use terrace_linux::{Source, backend};
 
 use crate::show::{self, Format, say};
 
-/// Show by what this host tells which pages are accessed: accessed bits, samples of reads.
+/// Show by what this host tells which pages are accessed: accessed bits, hint faults, samples of reads.
 #[derive(Args)]
 pub struct Arguments {
     /// Read samples for so long, and show what came.
@@ -48,6 +49,11 @@ impl Arguments {
         let roots = Roots::default();
         let bits = backend::accessed_bits(&roots);
         let mut rows = vec![("accessed bits".to_owned(), bits)];
+        let hints = HintHub::probe(&roots).map(|()| {
+            "faults after scans of NUMA balancing, which promotes nothing meanwhile: hint_faults = true"
+                .to_owned()
+        });
+        rows.push(("hint faults".to_owned(), hints));
         for kind in SOURCES {
             let found = match (kind.open)(&roots, self.sample_reads) {
                 Ok(source) => Ok(format!("{}: {}", source.name(), kind.summary)),

@@ -73,6 +73,9 @@ pub struct DaemonConfig {
     pub max_processes: usize,
     /// One in so many reads that miss the last level is sampled, if the host can; 0 for none.
     pub sample_reads: u32,
+    /// Hint faults report pages that are accessed very often, for groups by ranges: NUMA balancing is
+    /// on for short phases, without promotions.
+    pub hint_faults: bool,
     /// Permission to change kernel settings that conflict, journaled, while the daemon runs.
     pub fix_conflicts: bool,
     /// Fast nodes, for firmware that reports none or wrong ones.
@@ -114,6 +117,7 @@ impl Default for DaemonConfig {
             max_groups: 16,
             max_processes: 1024,
             sample_reads: 0,
+            hint_faults: false,
             fix_conflicts: true,
             fast_nodes: Vec::new(),
             slow_nodes: Vec::new(),

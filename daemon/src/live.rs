@@ -63,6 +63,7 @@ impl Live {
             nodes: (!d.fast_nodes.is_empty()).then(|| (d.fast_nodes.clone(), d.slow_nodes.clone())),
             max_groups: d.max_groups,
             sample_reads: d.sample_reads,
+            hint_faults: d.hint_faults,
             ..HostOptions::new(intent(config))
         };
         let host = Host::open(options)?;

@@ -490,6 +490,7 @@ impl<M: Machine> Service<M> {
         fixed("daemon.max_groups", old.daemon.max_groups == new.daemon.max_groups);
         fixed("daemon.max_processes", old.daemon.max_processes == new.daemon.max_processes);
         fixed("daemon.sample_reads", old.daemon.sample_reads == new.daemon.sample_reads);
+        fixed("daemon.hint_faults", old.daemon.hint_faults == new.daemon.hint_faults);
         fixed("daemon.fix_conflicts", old.daemon.fix_conflicts == new.daemon.fix_conflicts);
         let nodes = |c: &Config| (c.daemon.fast_nodes.clone(), c.daemon.slow_nodes.clone());
         fixed("daemon.fast_nodes", nodes(&old) == nodes(&new));

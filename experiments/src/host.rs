@@ -276,6 +276,7 @@ pub(crate) fn options(run: &Run<'_>) -> HostOptions {
         max_groups: groups.len() as u32,
         mechanisms: machine.mechanisms,
         sample_reads: machine.sample_reads,
+        hint_faults: machine.hint_faults,
         nodes: (!machine.fast_nodes.is_empty())
             .then(|| (machine.fast_nodes.clone(), machine.slow_nodes.clone())),
         ..HostOptions::new(Intent::of(groups.iter().map(|g| g.page_size)))
@@ -433,15 +434,19 @@ fn under_policies(
     })?;
     measured.end();
     let said = external::notes(&mut engine);
+    let hottest = host.hottest(16);
     // The trackers must be dropped before the host's settings can be restored.
     drop(engine);
     if let Some(error) = died {
         return Err(error.into());
     }
     let samples = host.samples();
+    let hints = host.hints();
     let (results, mut details) = finish_sessions(&names, sessions)?;
     for detail in details.values_mut() {
         detail["host_samples"] = json!(samples.as_ref().map(|(_, counts)| counts));
+        detail["host_hints"] = json!(hints.as_ref().map(|(counts, _)| counts));
+        detail["hottest"] = json!(hottest);
     }
     let migrated = migrated.zip(migrated_pages()).filter(|_| names.len() == 1);
     let migrated_bytes =
@@ -459,6 +464,10 @@ fn under_policies(
             moves.fill(row);
         }
     })?;
+    if let Some((counts, ended)) = &hints {
+        let ended = ended.iter().map(|reason| format!("; none any more: {reason}"));
+        events.event(Event::Note(&(counts.line() + &ended.collect::<String>())));
+    }
     counts.rows.into_iter().try_for_each(|row| tables.table_pages(row))?;
     measured.rows(&run.name).into_iter().try_for_each(|row| tables.kernel_thread(row))?;
     if let Some((source, counts)) = &samples {

@@ -430,7 +430,7 @@ fn compare(
 
 /// The experiment as the guest runs it: its machine exists already.
 fn in_guest(experiment: &Experiment) -> Experiment {
-    let MachineSpec { fast_nodes, slow_nodes, mechanisms, full, sample_reads, .. } =
+    let MachineSpec { fast_nodes, slow_nodes, mechanisms, full, sample_reads, hint_faults, .. } =
         experiment.machine.clone();
     let machine = MachineSpec {
         fast_nodes,
@@ -438,6 +438,7 @@ fn in_guest(experiment: &Experiment) -> Experiment {
         mechanisms,
         full,
         sample_reads,
+        hint_faults,
         ..MachineSpec::default()
     };
     Experiment { machine, ..experiment.clone() }

@@ -69,6 +69,10 @@ pub struct MachineSpec {
     /// host whose processor samples.
     #[serde(skip_serializing_if = "is_zero")]
     pub sample_reads: u32,
+    /// On a live machine: hint faults report pages that are accessed very often, for groups with
+    /// `page_size = "auto"`.
+    #[serde(skip_serializing_if = "is_no")]
+    pub hint_faults: bool,
     /// At trace fidelity, and with the memory clock: the machine's hardware, a preset by name and
     /// changes to it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -150,6 +154,7 @@ impl Default for MachineSpec {
             clock: Clock::Host,
             fidelity: Fidelity::Interval,
             sample_reads: 0,
+            hint_faults: false,
             hardware: None,
             os: None,
             simulation: None,

@@ -14,6 +14,7 @@ use crate::files::FileError;
 use crate::filler;
 use crate::flush::FlushBudget;
 use crate::group_layout::Source;
+use crate::hints::{HintCounts, HintHub, HotRange};
 pub use crate::host::options::{AttachedGroup, GroupSpec, HostOptions};
 use crate::numa;
 use crate::page_tables::{self, Inherited};
@@ -101,6 +102,8 @@ pub struct Host {
     flushes: FlushBudget,
     /// Samples of reads, if requested.
     samples: Option<Arc<SampleHub>>,
+    /// Hint faults, where they are wanted and can be had.
+    hints: Option<Arc<HintHub>>,
     /// Memory that several groups map.
     shared_memory: Arc<SharedMemory>,
     /// Whether the kernel threads were taken and the settings of the mechanisms made.
@@ -164,6 +167,17 @@ impl Host {
             0 => None,
             reads => Some(SampleHub::open(&options.roots, reads)?),
         };
+        let may_hint = options.fix_conflicts && !options.dry_run && !options.observe_only;
+        let hints =
+            (options.hint_faults && may_hint).then(|| match HintHub::probe(&options.roots) {
+                Ok(()) => {
+                    Some(HintHub::new(&options.roots, Arc::clone(&session), topology.fast_nodes()))
+                }
+                Err(reason) => {
+                    tracing::info!(reason, "no hint faults here: accessed bits alone");
+                    None
+                }
+            });
         Ok(Host {
             options,
             topology,
@@ -173,6 +187,7 @@ impl Host {
             slots,
             flushes,
             samples,
+            hints: hints.flatten(),
             shared_memory: Arc::default(),
             taken: false,
         })
@@ -223,6 +238,17 @@ impl Host {
     /// Source and counts of samples of reads; `None` if none were requested.
     pub fn samples(&self) -> Option<(String, SampleCounts)> {
         self.samples.as_ref().map(|hub| (hub.source(), hub.counts()))
+    }
+
+    /// What became of hint faults, and why there are none any more; nothing where none are wanted or the
+    /// host cannot have them.
+    pub fn hints(&self) -> Option<(HintCounts, Option<String>)> {
+        self.hints.as_ref().map(|hub| (hub.counts(), hub.ended()))
+    }
+
+    /// The ranges of which hint faults report the most accesses, of groups that are attached.
+    pub fn hottest(&self, most: usize) -> Vec<HotRange> {
+        self.hints.as_ref().map(|hub| hub.hottest(most)).unwrap_or_default()
     }
 
     /// Whether changes are guarded; a guard that has died is replaced. To be called repeatedly.

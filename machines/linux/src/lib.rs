@@ -39,6 +39,7 @@ mod filler;
 pub mod flush;
 pub mod group_layout;
 pub mod guard;
+pub mod hints;
 pub mod host;
 pub mod journal;
 pub mod kernel;

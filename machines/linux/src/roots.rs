@@ -109,6 +109,11 @@ impl Roots {
         self.proc.join("sys/kernel/numa_balancing")
     }
 
+    /// Bound on what automatic NUMA balancing promotes, in MB/s.
+    pub fn promotion_limit(&self) -> PathBuf {
+        self.proc.join("sys/kernel/numa_balancing_promote_rate_limit_MBps")
+    }
+
     /// Switch of demotion by the kernel's own reclaim.
     pub fn demotion(&self) -> PathBuf {
         self.sys.join("kernel/mm/numa/demotion_enabled")
@@ -142,6 +147,7 @@ impl Roots {
             self.copy_threads(),
             self.lru_gen(),
             self.numa_balancing(),
+            self.promotion_limit(),
             self.demotion(),
             self.huge_pages(),
         ];

@@ -212,6 +212,38 @@ impl Session {
         Ok(files::write(path, value)?)
     }
 
+    /// Sets a kernel setting that [`Session::give_back`] puts back before the end; nothing where it has
+    /// the value already.
+    pub(crate) fn borrow(&self, path: &Path, value: &str) -> Result<Option<Change>, SessionError> {
+        let text = files::read(path)?.ok_or_else(|| FileError::Missing {
+            path: path.to_owned(),
+            remedy: "expected a kernel that has this setting",
+        })?;
+        let old = setting_value(&text).to_owned();
+        if old == value {
+            return Ok(None);
+        }
+        let (path, new) = (path.to_owned(), Some(value.to_owned()));
+        let change = Change::Setting { path: path.clone(), old, new };
+        self.announce(change.clone())?;
+        files::write(&path, value)?;
+        Ok(Some(change))
+    }
+
+    /// Puts a setting back, unless somebody else has changed it meanwhile. Nothing once the run has
+    /// ended: its end has put everything back.
+    pub(crate) fn give_back(&self, change: &Change) -> Result<(), SessionError> {
+        let is_ours = self.state().as_ref().is_some_and(|s| s.journal.changes.contains(change));
+        let Change::Setting { path, old, new: Some(new) } = change else { return Ok(()) };
+        if !is_ours {
+            return Ok(());
+        }
+        if files::read(path)?.is_some_and(|text| setting_value(&text) == new) {
+            files::write(path, old)?;
+        }
+        self.forget(change)
+    }
+
     /// Number and operations of DAMON's threads that this run has taken, if it has.
     fn taken_kdamonds(&self) -> Option<(u32, Option<String>)> {
         let state = self.state();
@@ -399,6 +431,31 @@ mod tests {
         drop(session);
         assert_eq!(get(&setting), "0x0007");
         assert!(!Journal::path(&roots.run).exists());
+    }
+
+    #[test]
+    fn a_setting_is_borrowed_many_times_and_the_journal_does_not_grow() {
+        let (_keep, roots) = folder(&[("proc/sys/kernel/numa_balancing", "1\n")]);
+        let session = Session::open(&roots, None).unwrap();
+        let path = roots.numa_balancing();
+        session.set(&path, "0").unwrap();
+        let journal = || Journal::load(&Journal::path(&roots.run)).unwrap().unwrap().changes.len();
+        for _ in 0..3 {
+            let change = session.borrow(&path, "3").unwrap().unwrap();
+            assert_eq!((get(&path).as_str(), journal()), ("3", 2));
+            session.give_back(&change).unwrap();
+            assert_eq!((get(&path).as_str(), journal()), ("0", 1));
+        }
+        // What somebody else has set meanwhile stays.
+        let change = session.borrow(&path, "3").unwrap().unwrap();
+        fs::write(&path, "2").unwrap();
+        session.give_back(&change).unwrap();
+        assert_eq!((get(&path).as_str(), journal()), ("2", 1));
+        // One that is not given back is put back at the end, and what was set before it too.
+        fs::write(&path, "0").unwrap();
+        session.borrow(&path, "3").unwrap();
+        drop(session);
+        assert_eq!(get(&path), "1");
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::costs::{Costs, thread_cpu_ns};
 use crate::files::FileError;
 use crate::flush::{FlushBudget, Flusher};
 use crate::group_layout::{GroupLayout, LayoutReader, Source, difference};
+use crate::hints::GroupHints;
 use crate::kernel::PageKernel;
 use crate::mover::{SharedTrackerState, TierNodes};
 use crate::page_tables::TableKeeper;
@@ -70,6 +71,8 @@ pub struct TrackerOptions {
     pub flush: Option<FlushBudget>,
     /// Samples of its reads, where the host gives any.
     pub(crate) samples: Option<GroupSamples>,
+    /// Hint faults of its pages, where they are wanted.
+    pub(crate) hints: Option<GroupHints>,
     /// Its part in memory that several groups map.
     pub(crate) shared_memory: Member,
     /// Places the page tables of its processes, if they are to be placed.
@@ -219,12 +222,18 @@ impl GroupTracker {
             samples.follow(&watch.group.layout)?;
             self.frames.took(begin.elapsed(), self.options.period);
         }
+        if let Some(hints) = &self.options.hints {
+            hints.follow(&watch.group.layout);
+        }
         let stop = self.options.stop.as_ref();
         let interval = self.sampler.interval();
         let mut flushed = Instant::now();
         let mut tick = || {
             if let Some(samples) = &self.options.samples {
                 samples.poll();
+            }
+            if let Some(hints) = &self.options.hints {
+                hints.poll();
             }
             // Once a sample, or pages that stay in a TLB would look unused in all but the first.
             if interval < self.options.period && flushed.elapsed() >= interval {
@@ -277,6 +286,9 @@ impl GroupTracker {
         scan.counts = observed.counts;
         if let Some(samples) = &self.options.samples {
             add_samples(&mut scan, samples);
+        }
+        if let Some(hints) = &self.options.hints {
+            add_hints(&mut scan, hints);
         }
         let (mut scan, of_others) = self.options.shared_memory.divide(scan);
         self.of_others_bytes = of_others * scan.layout.page_size().bytes();
@@ -555,6 +567,18 @@ fn add_samples(scan: &mut Scan, samples: &GroupSamples) {
         }
     }
     scan.counters = Some(Arc::new(counters));
+}
+
+/// Raises counts by what hint faults have told. What has a count was accessed.
+fn add_hints(scan: &mut Scan, hints: &GroupHints) {
+    let Some(counts) = &scan.counts else { return };
+    let Some(raised) = hints.raise(&scan.layout, counts) else { return };
+    for (page, &count) in raised.counts.iter().enumerate() {
+        if count > 0 {
+            scan.accessed.set(page, true);
+        }
+    }
+    scan.counts = Some(raised);
 }
 
 /// Whether the address spaces that have pages belong to the same processes.

@@ -93,6 +93,7 @@ impl Host {
                 keep_empty: group.keep_empty,
                 flush: group.flush.then(|| self.flushes.clone()),
                 samples: self.samples.as_ref().map(|hub| hub.join(slot as u32)),
+                hints: self.hints.as_ref().filter(|_| group.by_range).map(|h| h.join(slot as u32)),
                 shared_memory: self.shared_memory.join(),
                 tables: group
                     .tables

@@ -43,6 +43,9 @@ pub struct HostOptions {
     pub mechanisms: Mechanisms,
     /// One in so many accesses that miss the last level is sampled, if the host can; 0: none.
     pub sample_reads: u32,
+    /// Hint faults report pages that are accessed very often, for groups by ranges; NUMA balancing is on
+    /// meanwhile, without promotions. Only with permission to change settings.
+    pub hint_faults: bool,
     /// Most groups at the same time; with DAMON each has a kernel thread kept ready.
     pub max_groups: u32,
     /// Ends all groups when it is set: see [`crate::signals::stop_flag`].
@@ -63,6 +66,7 @@ impl HostOptions {
             nodes: None,
             mechanisms: Mechanisms::Auto,
             sample_reads: 0,
+            hint_faults: false,
             max_groups: 8,
             stop: None,
         }

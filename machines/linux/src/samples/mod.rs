@@ -11,7 +11,7 @@
 pub mod frames;
 pub mod hub;
 pub mod pmu;
-mod pmu_raw;
+pub(crate) mod pmu_raw;
 pub mod port;
 
 use terrace_recordings::perf_record::{MemorySample, RecordCounts};

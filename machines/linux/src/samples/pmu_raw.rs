@@ -4,10 +4,10 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// `struct perf_event_attr`, as far as Linux 2.6.33 had it (`PERF_ATTR_SIZE_VER1`).
+/// `struct perf_event_attr`, as far as Linux 3.19 had it (`PERF_ATTR_SIZE_VER4`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Attributes {
+pub(crate) struct Attributes {
     /// Type of the event: the number of its unit.
     pub kind: u32,
     pub size: u32,
@@ -20,6 +20,12 @@ pub(super) struct Attributes {
     pub breakpoint: u32,
     pub config1: u64,
     pub config2: u64,
+    pub branch_sample_type: u64,
+    pub sample_regs_user: u64,
+    pub sample_stack_user: u32,
+    pub clockid: i32,
+    /// Registers that a sample has, of the moment in which it was taken.
+    pub sample_regs_intr: u64,
 }
 
 /// Bits of `flags`: an event counts at once.
@@ -33,7 +39,7 @@ const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 
 /// Opens an event of all processes on this processor, or of one process on all processors, in a group
 /// with another where one is given.
-pub(super) fn open(
+pub(crate) fn open(
     attributes: &Attributes,
     pid: Option<u32>,
     cpu: Option<u32>,
@@ -61,13 +67,24 @@ pub(super) fn open(
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
+/// Opens a probe at the beginning of a function of the kernel, of all processes on this processor.
+pub(crate) fn open_probe(
+    attributes: &Attributes,
+    function: &std::ffi::CStr,
+    cpu: u32,
+) -> io::Result<OwnedFd> {
+    // `kprobe_func`, and an offset of 0 in `config2`. The kernel copies the name within the call.
+    let config1 = function.as_ptr().expose_provenance() as u64;
+    open(&Attributes { config1, config2: 0, ..*attributes }, None, Some(cpu), None)
+}
+
 /// Offsets in `struct perf_event_mmap_page`, the ring's first page.
 const HEAD: usize = 1024;
 const TAIL: usize = 1032;
 const PAGE: usize = 4096;
 
 /// The ring of an event, mapped.
-pub(super) struct Ring {
+pub(crate) struct Ring {
     map: *mut u8,
     /// Bytes behind the first page: a power of two.
     bytes: usize,
@@ -80,7 +97,7 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     /// Maps a ring of so many pages, a power of two, for an event.
-    pub(super) fn map(event: OwnedFd, pages: usize) -> io::Result<Self> {
+    pub(crate) fn map(event: OwnedFd, pages: usize) -> io::Result<Self> {
         let bytes = pages.next_power_of_two() * PAGE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let map = unsafe {
@@ -107,7 +124,7 @@ impl Ring {
 
     /// Passes on the bytes that the kernel has written since the last call, in one or two pieces,
     /// and then lets the kernel overwrite them.
-    pub(super) fn take(&mut self, mut piece: impl FnMut(&[u8])) {
+    pub(crate) fn take(&mut self, mut piece: impl FnMut(&[u8])) {
         let head = self.word(HEAD).load(Ordering::Acquire);
         let tail = self.word(TAIL).load(Ordering::Relaxed);
         let count = (head.wrapping_sub(tail) as usize).min(self.bytes);
