@@ -47,6 +47,15 @@ pub trait Tracker {
     }
 }
 
+/// Fast memory that is to stay free, for what is allocated outside of all groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Headroom {
+    /// How much, in bytes.
+    pub wanted_bytes: u64,
+    /// How much of it is in use: at most all of it.
+    pub lacking_bytes: u64,
+}
+
 /// Moves the pages of one group.
 pub trait Mover {
     /// The name it has in results.
@@ -55,6 +64,12 @@ pub trait Mover {
     /// Executes a plan as far as its bounds allow, demotions before promotions, and reports the
     /// outcome of every page of it.
     fn apply(&mut self, plan: &Plan) -> Result<Outcome, MachineError>;
+
+    /// Fast memory that is to stay free: budgets are reduced by what is lacking, and by no more than is
+    /// wanted, however often others take it. None is wanted where this is left out.
+    fn headroom(&mut self) -> Headroom {
+        Headroom::default()
+    }
 
     /// Processor time spent on moving this group's pages so far, in ns; `None` where there is no
     /// such time or it cannot be measured.

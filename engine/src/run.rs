@@ -1,7 +1,7 @@
 //! The loop: all groups are observed, then all decide, then all act, so that their scans are of the
 //! same time and no group's moves delay another's scan.
 
-use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
+use terrace_core::interfaces::{Headroom, MachineError, Mover, Observation, Tracker};
 use terrace_core::plan::{Direction, Failure, FailureReason, Outcome, Plan};
 use terrace_core::policy::Policy;
 use terrace_core::scan::{Budget, Scan};
@@ -126,8 +126,9 @@ impl Engine {
         let mut decided = Vec::with_capacity(scans.len());
         for (member, scan) in self.members.iter_mut().zip(scans) {
             decided.push(scan.map(|scan| {
+                let limit = member.group.share.pages(&scan.layout);
                 let budget = Budget {
-                    fast_pages: member.group.share.pages(&scan.layout),
+                    fast_pages: with_headroom(limit, &scan, member.group.mover.headroom()),
                     moved_pages: member.group.moved_pages,
                 };
                 let before = (self.options.cpu_clock)();
@@ -255,6 +256,46 @@ impl Member {
     }
 }
 
+/// A limit, less what the group has to leave so that enough of fast memory is free.
+fn with_headroom(limit: u64, scan: &Scan, headroom: Headroom) -> u64 {
+    let pages = |bytes: u64| bytes.div_ceil(scan.layout.page_size().bytes());
+    if headroom.lacking_bytes == 0 {
+        return limit;
+    }
+    let left = (scan.fast.count() as u64).saturating_sub(pages(headroom.lacking_bytes));
+    limit.min(left.max(limit.saturating_sub(pages(headroom.wanted_bytes))))
+}
+
 fn spent(before: Option<u64>, after: Option<u64>) -> Option<u64> {
     Some(after?.saturating_sub(before?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use terrace_core::bits::PageBits;
+    use terrace_core::page::{Layout, PageSize};
+
+    #[test]
+    fn a_budget_leaves_headroom_and_no_more_however_much_others_take() {
+        const MIB: u64 = 1 << 20;
+        let scan = |fast: usize| {
+            let layout = Arc::new(Layout::contiguous(PageSize::Huge, 40));
+            let mut bits = PageBits::new(40);
+            (0..fast).for_each(|page| bits.set(page, true));
+            Scan::new(0, layout, PageBits::new(40), bits)
+        };
+        let with = |fast, lacking_bytes| {
+            with_headroom(20, &scan(fast), Headroom { wanted_bytes: 4 * MIB, lacking_bytes })
+        };
+        assert_eq!(with(20, 0), 20);
+        assert_eq!(with(20, 1), 19);
+        assert_eq!(with(20, 4 * MIB), 18);
+        // What it has left is taken, again and again.
+        assert_eq!((with(19, 4 * MIB), with(18, 4 * MIB)), (18, 18));
+        // A group far below its limit, or above it.
+        assert_eq!((with(5, 4 * MIB), with(30, 4 * MIB)), (18, 20));
+    }
 }

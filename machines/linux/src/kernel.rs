@@ -5,6 +5,8 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use terrace_core::interfaces::Headroom;
+
 use crate::numa;
 use crate::process::{self, Process};
 use crate::raw;
@@ -49,6 +51,11 @@ pub trait PageKernel: Send {
 
     /// Bytes that a node can take: see [`numa::Room`].
     fn room_bytes(&mut self, node: u32) -> u64;
+
+    /// What of a node is to stay free for the kernel: see [`numa::Room`].
+    fn headroom(&mut self, _node: u32) -> Headroom {
+        Headroom::default()
+    }
 
     /// Nodes that a process may use; `None` if unknown.
     fn allowed_nodes(&mut self, pid: u32) -> Option<Vec<u32>>;
@@ -114,6 +121,10 @@ impl PageKernel for LiveKernel {
 
     fn room_bytes(&mut self, node: u32) -> u64 {
         numa::room(&self.roots, node).unwrap_or_default().bytes()
+    }
+
+    fn headroom(&mut self, node: u32) -> Headroom {
+        numa::room(&self.roots, node).unwrap_or_default().headroom
     }
 
     fn allowed_nodes(&mut self, pid: u32) -> Option<Vec<u32>> {

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use terrace_core::interfaces::{MachineError, Mover};
+use terrace_core::interfaces::{Headroom, MachineError, Mover};
 use terrace_core::operations::{OperationSize, region_bytes};
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Direction, FailureReason, Outcome, Plan};
@@ -290,6 +290,16 @@ impl Mover for PageMover {
         let outcome = self.run(plan);
         self.costs.mover_cpu_ns().add(thread_cpu_ns().saturating_sub(before));
         Ok(outcome)
+    }
+
+    fn headroom(&mut self) -> Headroom {
+        let mut sum = Headroom::default();
+        for &node in &self.nodes.fast {
+            let of_node = self.kernel.headroom(node);
+            sum.wanted_bytes = sum.wanted_bytes.saturating_add(of_node.wanted_bytes);
+            sum.lacking_bytes = sum.lacking_bytes.saturating_add(of_node.lacking_bytes);
+        }
+        sum
     }
 
     fn cpu_ns(&self) -> Option<u64> {

@@ -1,5 +1,7 @@
 //! Memory nodes: which exist, which have processors, their distances and their free memory.
 
+use terrace_core::interfaces::Headroom;
+
 use crate::files::{self, FileError};
 use crate::roots::Roots;
 
@@ -80,6 +82,8 @@ pub struct Room {
     pub free_bytes: u64,
     /// Bytes of unmapped clean page cache, beyond the reserve.
     pub cache_bytes: u64,
+    /// The kernel's headroom, and what of it is in use.
+    pub headroom: Headroom,
 }
 
 impl Room {
@@ -161,10 +165,17 @@ fn parse_room(text: &str, node: u32) -> Room {
     }
     end_zone(&mut zone);
     let reserve = (managed as f64 * CACHE_RESERVE) as u64;
+    if managed == 0 {
+        return Room::default();
+    }
     let headroom = HEADROOM_BYTES.max(managed * PAGE_BYTES / HEADROOM_PART);
     Room {
         free_bytes: (free * PAGE_BYTES).saturating_sub(headroom),
         cache_bytes: cache.saturating_sub(dear.saturating_add(reserve)) * PAGE_BYTES,
+        headroom: Headroom {
+            wanted_bytes: headroom,
+            lacking_bytes: headroom.saturating_sub(free * PAGE_BYTES),
+        },
     }
 }
 
@@ -241,7 +252,11 @@ mod tests {
         // free above the low watermark. The kernel's headroom is 1,024 pages.
         assert_eq!(room.free_bytes, (100 + 2100 - 1024) * 4096);
         let full = FULL.replace("3100", "1900");
-        assert_eq!(parse_room(&full, 1).free_bytes, 0);
+        let full = parse_room(&full, 1);
+        // 100 and 900 pages are free of the 1,024.
+        let headroom = Headroom { wanted_bytes: 4 << 20, lacking_bytes: 24 * 4096 };
+        assert_eq!((full.free_bytes, full.headroom), (0, headroom));
+        assert_eq!(room.headroom.lacking_bytes, 0);
         // Of a large node, 4 GiB, it is a part: 16 MiB.
         let large = FULL.replace("managed  40000", "managed  988576").replace("3100", "6000");
         assert_eq!(parse_room(&large, 1).free_bytes, (100 + 5000 - 4096) * 4096);

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use terrace_core::interfaces::Headroom;
 use terrace_core::page::PageSize;
 
 use crate::kernel::PageKernel;
@@ -240,6 +241,10 @@ impl PageKernel for RangeKernel {
 
     fn room_bytes(&mut self, node: u32) -> u64 {
         self.inner.room_bytes(node)
+    }
+
+    fn headroom(&mut self, node: u32) -> Headroom {
+        self.inner.headroom(node)
     }
 
     fn allowed_nodes(&mut self, pid: u32) -> Option<Vec<u32>> {

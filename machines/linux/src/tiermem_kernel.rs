@@ -5,6 +5,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use terrace_core::interfaces::Headroom;
+
 use crate::kernel::{LiveKernel, PageKernel};
 use crate::process::Process;
 use crate::tiermem::{self, Device, Target};
@@ -69,6 +71,10 @@ impl PageKernel for TiermemKernel {
 
     fn room_bytes(&mut self, node: u32) -> u64 {
         self.stock.room_bytes(node)
+    }
+
+    fn headroom(&mut self, node: u32) -> Headroom {
+        self.stock.headroom(node)
     }
 
     fn allowed_nodes(&mut self, pid: u32) -> Option<Vec<u32>> {

@@ -45,8 +45,10 @@ const SCANS: u64 = 4;
 const PHASE: [Duration; 2] = [Duration::from_millis(2500), Duration::from_secs(20)];
 /// A pause's length, at least and at most.
 const PAUSE: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(600)];
+/// How often the kernel's own numbers are read while a phase runs.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// From this much free memory of a node on, or this part of it if that is more, the kernel promotes
-/// without bound (`pgdat_free_space_enough` in mm/memory-tiers and kernel/sched/fair.c). A quarter
+/// without bound (`pgdat_free_space_enough` in kernel/sched/fair.c). A quarter
 /// less is kept here.
 const FREE_BYTES: u64 = 1 << 30;
 const FREE_PART: u64 = 16;
@@ -99,6 +101,7 @@ enum State {
 
 struct Phase {
     since: Instant,
+    next_check: Instant,
     events: Events,
     /// The settings that it has changed, to be put back in reverse order.
     settings: Vec<Change>,
@@ -219,7 +222,9 @@ impl HintHub {
             }
             State::Phase(_) => {
                 inner.take();
-                if let Some(next) = self.next(&inner, now) {
+                if inner.is_due(now)
+                    && let Some(next) = self.next(&inner, now)
+                {
                     self.end(&mut inner, next);
                 }
             }
@@ -253,8 +258,15 @@ impl HintHub {
                 }
             }
         }
-        let (faults, scanned_bytes) = (0, 0);
-        Ok(Some(Phase { since: now, events, settings, faults, scanned_bytes, promoted_before }))
+        Ok(Some(Phase {
+            since: now,
+            next_check: now,
+            events,
+            settings,
+            faults: 0,
+            scanned_bytes: 0,
+            promoted_before,
+        }))
     }
 
     /// What follows the phase, where it is over.
@@ -317,6 +329,16 @@ impl HintHub {
 }
 
 impl Inner {
+    /// Whether the phase's end is to be looked for.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let State::Phase(phase) = &mut self.state else { return false };
+        let is_due = now >= phase.next_check;
+        if is_due {
+            phase.next_check = now + CHECK_EVERY;
+        }
+        is_due
+    }
+
     fn take(&mut self) {
         let State::Phase(phase) = &mut self.state else { return };
         let mut events = std::mem::take(&mut self.read);
