@@ -319,7 +319,7 @@ mod tests {
             .map(|r| (r.address / HUGE, r.size_bytes / HUGE, r.is_fast))
             .collect();
         assert_eq!(got, [(4, 4, false), (1, 1, true), (2, 1, false), (3, 1, false), (8, 1, true)]);
-        assert!(answer.facts[0].contains("2 of 8 pages may lie"), "{:?}", answer.facts);
+        assert!(answer.facts[0].contains("2 of 8 pages may be"), "{:?}", answer.facts);
         assert_eq!(answer.ranges[1].frequency, (8, 8));
         assert_eq!(answer.ranges[3].age_periods, (Some(4), Some(4)));
     }
@@ -330,8 +330,8 @@ mod tests {
         assert!(at(&view, 0).why.starts_with("hot, and in fast"));
         assert!(at(&view, 1).why.contains("is full"), "{:?}", at(&view, 1));
         assert!(at(&view, 2).why.contains("now and then"));
-        assert!(at(&view, 5).why.contains("not used in any scan"));
-        assert!(at(&view, 7).why.contains("no page in slow memory is hotter"));
+        assert!(at(&view, 5).why.contains("not used in any remembered scan"));
+        assert!(at(&view, 7).why.contains("no page in slow memory hotter"));
         view.budget_pages = 5;
         assert!(at(&view, 1).why.contains("there is room"));
         assert!(at(&view, 7).why.contains("not full"));
