@@ -4,121 +4,47 @@
 //! A thread a group, because groups come, go and fail each by itself, and their periods differ.
 //! The thread owns everything that decides; others see a [`View`] and leave an [`Orders`].
 
+mod figures;
+mod shared;
+
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use terrace_core::curve::HitCurve;
 use terrace_core::features::FeatureCounter;
 use terrace_core::heat::Heat as HeatMap;
-use terrace_core::hotness::{HISTORY_PERIODS, Hotness, IDLE};
+use terrace_core::hotness::{HISTORY_PERIODS, Hotness};
 use terrace_core::interfaces::MachineError;
-use terrace_core::page::{PageSize, SpaceId, VirtualRange};
-use terrace_core::plan::{Direction, Failure, FailureReason, Outcome};
+use terrace_core::page::SpaceId;
+use terrace_core::plan::FailureReason;
 use terrace_core::policy::{self, Policy};
 use terrace_core::scan::Scan;
 use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
 use terrace_external::Patience;
 use terrace_linux::costs::{CostSnapshot, Costs, thread_cpu_ns};
 
+pub use shared::{Shared, View};
+
+use figures::{by_heat, no_room_bytes, processes, take_whole, untracked};
+use shared::{Orders, lock};
+
 use crate::config::{GroupLimit, Settings};
 use crate::history::{History, Identity};
 use crate::machine::{Attached, Probe};
 use crate::service::NOT_DIVIDED;
 use crate::slowdown::{self, Assumed, Facts};
-use crate::status::{FailureCount, GroupStatus, Heat, ProcessStatus, UntrackedBytes};
+use crate::status::{FailureCount, GroupStatus};
 use crate::throttle::allowance::Allowance;
 use crate::throttle::pressure::{HitWorth, StallClock};
 use crate::throttle::{Bounds, SharedPolicy, Throttle, ThrottledPolicy};
 
-/// Processes that a status lists.
-const LISTED_PROCESSES: usize = 32;
 /// Failed moves that are remembered, for explanations.
 const REMEMBERED_FAILURES: usize = 256;
 /// Weight of a new measurement of what a page's move costs.
 const COST_WEIGHT: f64 = 0.3;
-
-/// What a group shows: written once a period, read by whoever asks.
-#[derive(Debug, Default)]
-pub struct View {
-    /// For status, screens and metrics.
-    pub status: GroupStatus,
-    /// The last scan.
-    pub scan: Option<Scan>,
-    /// Ages and histories, as of that scan.
-    pub hotness: Hotness,
-    /// What fast memory is worth to it.
-    pub curve: HitCurve,
-    /// Failed moves of the last period.
-    pub failures: Vec<(VirtualRange, Direction, FailureReason)>,
-    /// Accesses by address and period.
-    pub heat: Option<Arc<Mutex<HeatMap>>>,
-    /// What its policy could use in that period: pages of fast memory.
-    pub budget_pages: u64,
-}
-
-/// What others want of a group.
-#[derive(Debug, Default)]
-struct Orders {
-    settings: Option<Settings>,
-    save: Option<PathBuf>,
-}
-
-/// Shared between a group's thread and the rest.
-#[derive(Debug, Default)]
-pub struct Shared {
-    view: Mutex<View>,
-    orders: Mutex<Orders>,
-    /// Ends it.
-    pub stop: Arc<AtomicBool>,
-    /// What a division gave it, in bytes.
-    grant_bytes: AtomicU64,
-    /// Its part of what all groups may move in a second, in bytes; 0: no bound.
-    bandwidth_bytes_per_s: AtomicU64,
-    /// Its part of the processor time of all, in percent of one processor times 1,000; 0: no bound.
-    cpu_milli_percent: AtomicU64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shared {
-    /// What it shows.
-    pub fn view(&self) -> MutexGuard<'_, View> {
-        lock(&self.view)
-    }
-
-    /// Gives it so much fast memory, where it has a share.
-    pub fn grant(&self, bytes: u64) {
-        self.grant_bytes.store(bytes, Ordering::Relaxed);
-    }
-
-    /// What it was given.
-    pub fn granted(&self) -> u64 {
-        self.grant_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Sets its part of the daemon's budgets.
-    pub fn limit(&self, bandwidth_bytes_per_s: Option<u64>, cpu_percent: Option<f64>) {
-        self.bandwidth_bytes_per_s.store(bandwidth_bytes_per_s.unwrap_or(0), Ordering::Relaxed);
-        let milli = cpu_percent.map_or(0, |p| ((p * 1000.0) as u64).max(1));
-        self.cpu_milli_percent.store(milli, Ordering::Relaxed);
-    }
-
-    /// Changes its settings, from the next period on.
-    pub fn configure(&self, settings: Settings) {
-        lock(&self.orders).settings = Some(settings);
-    }
-
-    /// Has it write its history into this folder, soon.
-    pub fn save(&self, folder: PathBuf) {
-        lock(&self.orders).save = Some(folder);
-    }
-}
 
 /// What outlives a group's thread: handed to the next one of the same group.
 #[derive(Default)]
@@ -615,84 +541,3 @@ impl Observer for Watching<'_> {
         Ok(())
     }
 }
-
-/// What is not tracked, by reason.
-fn untracked(costs: &CostSnapshot) -> Vec<UntrackedBytes> {
-    let of = |(reason, bytes): (&str, u64)| UntrackedBytes { reason: reason.to_owned(), bytes };
-    costs.untracked_by_reason().map(of).into()
-}
-
-/// Bytes that were to be promoted and found no room. In a period without promotions, such as one of
-/// a pause, nothing has become known: what was known stays.
-fn no_room_bytes(before: u64, outcome: &Outcome, size: PageSize) -> u64 {
-    let is_late =
-        |f: &&Failure| f.direction == Direction::Promotion && f.reason == FailureReason::NoRoom;
-    let bytes: u64 = outcome.failures.iter().filter(is_late).map(|f| f.range.size_bytes).sum();
-    match outcome.promoted_pages * size.bytes() {
-        0 if bytes == 0 => before,
-        // Some few found none among many that did: others came first.
-        promoted if bytes < promoted => 0,
-        _ => bytes,
-    }
-}
-
-/// Takes the whole page-periods out of accesses and of those that were hits: never more hits than
-/// accesses, although their parts come together in different periods.
-fn take_whole(accesses: &mut [f64; 2]) -> (u64, u64) {
-    let accessed = accesses[0].floor();
-    let hits = accesses[1].floor().min(accessed);
-    accesses[0] -= accessed;
-    accesses[1] -= hits;
-    (accessed as u64, hits as u64)
-}
-
-/// Tracked memory by how it was used and where it lies: fast, slow.
-fn by_heat(scan: &Scan, hotness: &Hotness, scans: u32) -> (Heat, Heat) {
-    let size = scan.layout.page_size().bytes();
-    let half = (scans.div_ceil(2)).max(1);
-    // Where bits are sampled, hot pages are those with more accesses than pages in use have on average.
-    let mean = hotness.is_sampled().then(|| {
-        let in_use = hotness.idle_counts().iter().take(scan.pages()).filter(|&&idle| idle < IDLE);
-        let rates: Vec<f64> = in_use.map(|&idle| hotness.accesses_per_s(idle, 1, 1.0)).collect();
-        rates.iter().sum::<f64>() / (rates.len() as f64).max(1.0)
-    });
-    let (mut fast, mut slow) = (Heat::default(), Heat::default());
-    let idle = hotness.idle_counts();
-    for (page, &idle) in idle.iter().enumerate().take(scan.pages()) {
-        let tier = if scan.fast.get(page) { &mut fast } else { &mut slow };
-        let frequency = u32::from(IDLE - idle.min(IDLE));
-        let cell = match frequency {
-            0 => &mut tier.cold_bytes,
-            _ if mean.is_some_and(|mean| hotness.accesses_per_s(idle, 1, 1.0) < mean) => {
-                &mut tier.warm_bytes
-            }
-            f if mean.is_some() || f >= half => &mut tier.hot_bytes,
-            _ => &mut tier.warm_bytes,
-        };
-        *cell += size;
-    }
-    (fast, slow)
-}
-
-/// The processes with the most tracked memory, and how many have any.
-fn processes(scan: &Scan) -> (Vec<ProcessStatus>, u64) {
-    let size = scan.layout.page_size().bytes();
-    let mut all: BTreeMap<u32, ProcessStatus> = BTreeMap::new();
-    for (number, extent) in scan.layout.extents().iter().enumerate() {
-        let first = scan.layout.first_index(number);
-        let range = first..first + extent.pages as usize;
-        let process = all.entry(extent.space.0).or_default();
-        process.pid = extent.space.0;
-        process.bytes += extent.pages * size;
-        process.fast_bytes += scan.fast.count_range(range.clone()) as u64 * size;
-        process.accessed_bytes += scan.accessed.count_range(range) as u64 * size;
-    }
-    let count = all.len() as u64;
-    let mut all: Vec<_> = all.into_values().collect();
-    all.sort_by_key(|p| (std::cmp::Reverse(p.bytes), p.pid));
-    all.truncate(LISTED_PROCESSES);
-    (all, count)
-}
-
-#[cfg(test)]
-mod tests;

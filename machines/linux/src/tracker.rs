@@ -18,6 +18,9 @@
 //! unused. So a scan is handed out, and with it the leave to move, only once the sampler has done
 //! its work, and a mover keeps its moves well within the period.
 
+mod pace;
+mod signals;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +29,9 @@ use terrace_core::bits::PageBits;
 use terrace_core::interfaces::{MachineError, Observation, Tracker};
 use terrace_core::page::{Layout, PageSize, SpaceId};
 use terrace_core::scan::Scan;
+
+use pace::CheckPace;
+use signals::{add_hints, add_samples};
 
 use crate::costs::{Costs, thread_cpu_ns};
 use crate::files::FileError;
@@ -43,10 +49,6 @@ use crate::samples::hub::GroupSamples;
 use crate::shared_memory::Member;
 use crate::untracked::Measured;
 
-/// Time that looking for changes may take, as a share of the period.
-const CHECK_SHARE: f64 = 0.02;
-/// Checks are left out for at most this many periods.
-const MOST_SKIPPED: u32 = 8;
 /// Memory that is not tracked is counted by walking page tables this rarely.
 const COUNT_EVERY: u32 = 8;
 /// How often starting DAMON is tried when processes come and go meanwhile.
@@ -118,32 +120,6 @@ struct Watch {
     group: GroupLayout,
     /// When the period that runs now began.
     since: Instant,
-}
-
-/// How often to look for changes, from what a look costs.
-#[derive(Debug, Default)]
-struct CheckPace {
-    /// Periods from the last check to the next.
-    every: u32,
-    /// Periods until the next check.
-    left: u32,
-}
-
-impl CheckPace {
-    fn due(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        self.left == 0
-    }
-
-    fn took(&mut self, time: Duration, period: Duration) {
-        let share = time.as_secs_f64() / (period.as_secs_f64() * CHECK_SHARE);
-        self.every = (share.ceil() as u32).clamp(1, MOST_SKIPPED);
-        self.left = self.every;
-    }
-
-    fn every(&self) -> u32 {
-        self.every.max(1)
-    }
 }
 
 impl GroupTracker {
@@ -552,33 +528,6 @@ impl GroupTracker {
         self.turn_off()?;
         Ok(Observation::Ended)
     }
-}
-
-/// Adds the samples of the period. A page of which a read was sampled was accessed, whatever its bit
-/// says: in one sample of its bit at least.
-fn add_samples(scan: &mut Scan, samples: &GroupSamples) {
-    let Some(counters) = samples.take(&scan.layout, &scan.fast) else { return };
-    for (page, &count) in counters.samples.iter().flat_map(|samples| samples.iter().enumerate()) {
-        if count > 0 && !scan.accessed.get(page) {
-            scan.accessed.set(page, true);
-            if let Some(counts) = &mut scan.counts {
-                Arc::make_mut(&mut counts.counts)[page] = 1;
-            }
-        }
-    }
-    scan.counters = Some(Arc::new(counters));
-}
-
-/// Raises counts by what hint faults have told. What has a count was accessed.
-fn add_hints(scan: &mut Scan, hints: &GroupHints) {
-    let Some(counts) = &scan.counts else { return };
-    let Some(raised) = hints.raise(&scan.layout, counts) else { return };
-    for (page, &count) in raised.counts.iter().enumerate() {
-        if count > 0 {
-            scan.accessed.set(page, true);
-        }
-    }
-    scan.counts = Some(raised);
 }
 
 /// Whether the address spaces that have pages belong to the same processes.

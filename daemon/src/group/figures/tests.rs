@@ -1,5 +1,7 @@
 //! Tests of a group's room and accesses.
 
+use terrace_core::page::{SpaceId, VirtualRange};
+
 use super::*;
 
 #[test]

@@ -1,0 +1,95 @@
+//! Figures of a group's status that are made of a period's scan, outcome and costs.
+
+use std::collections::BTreeMap;
+
+use terrace_core::hotness::{Hotness, IDLE};
+use terrace_core::page::PageSize;
+use terrace_core::plan::{Direction, Failure, FailureReason, Outcome};
+use terrace_core::scan::Scan;
+use terrace_linux::costs::CostSnapshot;
+
+use crate::status::{Heat, ProcessStatus, UntrackedBytes};
+
+/// Processes that a status lists.
+const LISTED_PROCESSES: usize = 32;
+
+/// What is not tracked, by reason.
+pub(super) fn untracked(costs: &CostSnapshot) -> Vec<UntrackedBytes> {
+    let of = |(reason, bytes): (&str, u64)| UntrackedBytes { reason: reason.to_owned(), bytes };
+    costs.untracked_by_reason().map(of).into()
+}
+
+/// Bytes that were to be promoted and found no room. In a period without promotions, such as one of
+/// a pause, nothing has become known: what was known stays.
+pub(super) fn no_room_bytes(before: u64, outcome: &Outcome, size: PageSize) -> u64 {
+    let is_late =
+        |f: &&Failure| f.direction == Direction::Promotion && f.reason == FailureReason::NoRoom;
+    let bytes: u64 = outcome.failures.iter().filter(is_late).map(|f| f.range.size_bytes).sum();
+    match outcome.promoted_pages * size.bytes() {
+        0 if bytes == 0 => before,
+        // Some few found none among many that did: others came first.
+        promoted if bytes < promoted => 0,
+        _ => bytes,
+    }
+}
+
+/// Takes the whole page-periods out of accesses and of those that were hits: never more hits than
+/// accesses, although their parts come together in different periods.
+pub(super) fn take_whole(accesses: &mut [f64; 2]) -> (u64, u64) {
+    let accessed = accesses[0].floor();
+    let hits = accesses[1].floor().min(accessed);
+    accesses[0] -= accessed;
+    accesses[1] -= hits;
+    (accessed as u64, hits as u64)
+}
+
+/// Tracked memory by how it was used and where it lies: fast, slow.
+pub(super) fn by_heat(scan: &Scan, hotness: &Hotness, scans: u32) -> (Heat, Heat) {
+    let size = scan.layout.page_size().bytes();
+    let half = (scans.div_ceil(2)).max(1);
+    // Where bits are sampled, hot pages are those with more accesses than pages in use have on average.
+    let mean = hotness.is_sampled().then(|| {
+        let in_use = hotness.idle_counts().iter().take(scan.pages()).filter(|&&idle| idle < IDLE);
+        let rates: Vec<f64> = in_use.map(|&idle| hotness.accesses_per_s(idle, 1, 1.0)).collect();
+        rates.iter().sum::<f64>() / (rates.len() as f64).max(1.0)
+    });
+    let (mut fast, mut slow) = (Heat::default(), Heat::default());
+    let idle = hotness.idle_counts();
+    for (page, &idle) in idle.iter().enumerate().take(scan.pages()) {
+        let tier = if scan.fast.get(page) { &mut fast } else { &mut slow };
+        let frequency = u32::from(IDLE - idle.min(IDLE));
+        let cell = match frequency {
+            0 => &mut tier.cold_bytes,
+            _ if mean.is_some_and(|mean| hotness.accesses_per_s(idle, 1, 1.0) < mean) => {
+                &mut tier.warm_bytes
+            }
+            f if mean.is_some() || f >= half => &mut tier.hot_bytes,
+            _ => &mut tier.warm_bytes,
+        };
+        *cell += size;
+    }
+    (fast, slow)
+}
+
+/// The processes with the most tracked memory, and how many have any.
+pub(super) fn processes(scan: &Scan) -> (Vec<ProcessStatus>, u64) {
+    let size = scan.layout.page_size().bytes();
+    let mut all: BTreeMap<u32, ProcessStatus> = BTreeMap::new();
+    for (number, extent) in scan.layout.extents().iter().enumerate() {
+        let first = scan.layout.first_index(number);
+        let range = first..first + extent.pages as usize;
+        let process = all.entry(extent.space.0).or_default();
+        process.pid = extent.space.0;
+        process.bytes += extent.pages * size;
+        process.fast_bytes += scan.fast.count_range(range.clone()) as u64 * size;
+        process.accessed_bytes += scan.accessed.count_range(range) as u64 * size;
+    }
+    let count = all.len() as u64;
+    let mut all: Vec<_> = all.into_values().collect();
+    all.sort_by_key(|p| (std::cmp::Reverse(p.bytes), p.pid));
+    all.truncate(LISTED_PROCESSES);
+    (all, count)
+}
+
+#[cfg(test)]
+mod tests;
