@@ -1,4 +1,5 @@
-//! The layer table of `docs/architecture.md` against the dependencies of the crates.
+//! The layer table of `docs/architecture.md` against the dependencies of the crates, and the length of
+//! files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -85,4 +86,27 @@ fn every_path_that_the_architecture_page_names_exists() {
     for path in named.filter(|t| !t.contains("FIGURE") && !t.contains("::") && !t.contains(' ')) {
         assert!(tree().join(path).exists(), "docs/architecture.md names {path}");
     }
+}
+
+/// A file that is longer has more than one subject.
+const MOST_LINES: usize = 600;
+
+#[test]
+fn no_file_of_source_is_too_long() {
+    fn look(folder: &Path, long: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+                look(&path, long);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+                if lines > MOST_LINES {
+                    long.push(format!("{}: {lines} lines", path.display()));
+                }
+            }
+        }
+    }
+    let mut long = Vec::new();
+    crates().keys().for_each(|folder| look(&tree().join(folder), &mut long));
+    assert!(long.is_empty(), "expected at most {MOST_LINES} lines, split by subject: {long:?}");
 }
