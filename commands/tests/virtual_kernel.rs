@@ -403,8 +403,12 @@ fn follows_data(kernel: &str) {
     });
     let ((stay, stayed), (follow, followed)) = (stay, follow);
     assert!(follow.table_moves > Some(0) && followed > stayed, "{followed} after {stayed}");
-    let ratio = |of: fn(&RunRow) -> Option<f64>| of(&follow).unwrap() / of(&stay).unwrap();
-    let (walks, time) = (ratio(|row| row.walk_ms), ratio(|row| row.duration_ms));
-    assert!((0.78..0.90).contains(&walks), "walks {walks}: {follow:?} after {stay:?}");
-    assert!((0.96..0.99).contains(&time), "time {time}: {follow:?} after {stay:?}");
+    // How much there is to gain hangs on where the tables were first needed; what each that comes up
+    // saves does not. Some 680,000 walks read 40 leaf tables; of their reads half miss the last level,
+    // which holds half of the tables, and each that misses takes 106 ns less: 0.9 ms a table.
+    let saved = |of: fn(&RunRow) -> Option<f64>| of(&stay).unwrap() - of(&follow).unwrap();
+    let (walks_ms, time_ms) = (saved(|row| row.walk_ms), saved(|row| row.duration_ms));
+    let of_a_table_ms = walks_ms / (followed - stayed) as f64;
+    assert!((0.6..1.2).contains(&of_a_table_ms), "{of_a_table_ms}: {follow:?} after {stay:?}");
+    assert!(time_ms > walks_ms / 2.0, "{time_ms} of {walks_ms}: {follow:?} after {stay:?}");
 }
