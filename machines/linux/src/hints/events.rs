@@ -10,6 +10,8 @@
 
 use std::io;
 
+use terrace_recordings::perf_record::{ADDR, TID, TIME};
+
 use crate::files;
 use crate::numa;
 use crate::roots::Roots;
@@ -23,10 +25,7 @@ const SOFTWARE: u32 = 1;
 const PAGE_FAULTS: u64 = 2;
 /// `config` of a probe at the return of a function.
 const AT_RETURN: u64 = 1;
-/// `PERF_SAMPLE_TID`, `_TIME`, `_ADDR` and `_REGS_INTR`.
-const TID: u64 = 1 << 1;
-const TIME: u64 = 1 << 2;
-const ADDR: u64 = 1 << 3;
+/// `PERF_SAMPLE_REGS_INTR`: registers at the moment of the sample.
 const REGS_INTR: u64 = 1 << 18;
 /// Of x86-64's registers (`PERF_REG_X86_*`), those of the second and the third argument.
 const DX: u64 = 1 << 3;

@@ -48,8 +48,7 @@ const PAUSE: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(600)];
 /// How often the kernel's own numbers are read while a phase runs.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// From this much free memory of a node on, or this part of it if that is more, the kernel promotes
-/// without bound (`pgdat_free_space_enough` in kernel/sched/fair.c). A quarter
-/// less is kept here.
+/// without bound (`pgdat_free_space_enough` in kernel/sched/fair.c). Here three quarters are the bound.
 const FREE_BYTES: u64 = 1 << 30;
 const FREE_PART: u64 = 16;
 /// Base pages of a range, each with an accessed bit.
@@ -217,7 +216,10 @@ impl HintHub {
                         State::Phase(Box::new(phase))
                     }
                     Ok(None) => State::Pause { until: now + PAUSE[0] },
-                    Err(reason) => State::Ended(reason),
+                    Err(reason) => {
+                        tracing::warn!(reason, "no hint faults: accessed bits alone");
+                        State::Ended(reason)
+                    }
                 };
             }
             State::Phase(_) => {
@@ -229,11 +231,6 @@ impl HintHub {
                 }
             }
             State::Pause { .. } | State::Ended(_) => {}
-        }
-        if let State::Ended(reason) = &inner.state
-            && inner.counts.phases == 0
-        {
-            tracing::debug!(reason, "no hint faults");
         }
     }
 
