@@ -23,8 +23,8 @@ snapshot() {
     for file in /proc/sys/kernel/numa_balancing /sys/kernel/mm/lru_gen/enabled \
         /sys/kernel/mm/numa/demotion_enabled /sys/kernel/mm/transparent_hugepage/enabled \
         /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds \
-        /sys/module/damon_stat/parameters/enabled; do
-        # The last is absent before Linux 6.17.
+        /sys/module/damon_stat/parameters/enabled /proc/sys/vm/percpu_pagelist_high_fraction; do
+        # DAMON_STAT is absent before Linux 6.17.
         [ ! -e $file ] || echo "$file: $(cat $file)"
     done
     ls /sys/kernel/tracing/instances /sys/kernel/mm/damon/admin/kdamonds

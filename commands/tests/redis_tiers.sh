@@ -24,6 +24,20 @@ store="--server=unix:$socket --footprint-mib=$mib --value-bytes=8176"
 node_mb() { awk -v key="$1:" '$3 == key { print int($4 / 1024) }' $node0/meminfo; }
 vmstat() { awk -v key="$1" '$1 == key { sum += $2 } END { print sum + 0 }' /proc/vmstat; }
 demoted() { awk '/^pgdemote_/ { sum += $2 } END { print sum + 0 }' /proc/vmstat; }
+# MiB of the fast node that are free above the low watermarks, and MiB of free pages in the processors'
+# lists, which the watermarks do not count.
+free_and_lists() {
+    awk 'function zone() { if (free > low + held_back) above += free - low - held_back; free = low = held_back = 0 }
+         /^Node/ { zone(); ours = $2 == "0," }
+         !ours { next }
+         $1 == "pages" && $2 == "free" { free = $3 }
+         $1 == "low" { low = $2 }
+         $1 == "protection:" { sub(/\)/, ""); held_back = $NF }
+         $1 == "count:" { lists += $2 }
+         END { zone(); printf "%d %d\n", above / 256, lists / 256 }' /proc/zoneinfo
+}
+# Whether the kernel has its headroom, unless nothing is in the lists that could be given back.
+has_headroom() { free_and_lists | { read -r above lists && { [ "$above" -ge 4 ] || [ "$lists" -lt 2 ]; }; }; }
 # Of Redis in each node, in MiB.
 placed() {
     awk '{ size = 4; for (i = 1; i <= NF; i++) if ($i ~ /^kernelpagesize_kB=/) size = substr($i, 19)
@@ -81,6 +95,7 @@ linux | linux-20x)
     echo 2 >/proc/sys/kernel/numa_balancing
     ;;
 terraced)
+    echo "free_and_lists_before $(free_and_lists)"
     snapshot >/tmp/before
     printf '[[groups]]\nname = "live"\ncgroup = "/live"\nfast = "%sM"\n%s\n' ${limit_mib:-$fast_mib} \
         "${more_keys:-}" >/srv/terraced.toml
@@ -117,6 +132,8 @@ echo "demoted_by_kernel $(($(demoted) - demoted))"
 echo "collapsed $(($(vmstat thp_collapse_alloc) - collapsed))"
 echo "placed_after $(placed)"
 if [ $system = terraced ]; then
+    until_true 30 has_headroom || fail "free_and_lists $(free_and_lists)" /tmp/daemon.log
+    echo "free_and_lists_after $(free_and_lists)"
     terrace status
     terrace status --format json | tail -n 120
     end_daemon

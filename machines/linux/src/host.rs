@@ -13,6 +13,7 @@ use crate::conflicts::{self, Conflict, PagemapScan, Severity};
 use crate::files::FileError;
 use crate::filler;
 use crate::flush::FlushBudget;
+use crate::free_lists::FreeLists;
 use crate::group_layout::Source;
 use crate::hints::{HintCounts, HintHub, HotRange};
 pub use crate::host::options::{AttachedGroup, GroupSpec, HostOptions};
@@ -100,6 +101,8 @@ pub struct Host {
     slots: Vec<bool>,
     /// Flushes shared by all groups.
     flushes: FlushBudget,
+    /// The processors' lists of free pages, shared by all groups.
+    free_lists: FreeLists,
     /// Samples of reads, if requested.
     samples: Option<Arc<SampleHub>>,
     /// Hint faults, where they are wanted and can be had.
@@ -178,6 +181,7 @@ impl Host {
                     None
                 }
             });
+        let free_lists = FreeLists::new(&options.roots, Arc::clone(&session));
         Ok(Host {
             options,
             topology,
@@ -186,6 +190,7 @@ impl Host {
             session,
             slots,
             flushes,
+            free_lists,
             samples,
             hints: hints.flatten(),
             shared_memory: Arc::default(),

@@ -15,7 +15,8 @@
 //!   [`samples`] (of reads, by the processor or an emulator), [`tracker`], `untracked` (why memory
 //!   is not tracked), [`kernel_threads`] (the kernel's processor time);
 //! - moving: [`kernel`] (the calls, as a trait that tests replace), `ranges` (2 MB, whatever maps
-//!   them), [`mover`], [`batch_size`] (pages of a call), [`costs`];
+//!   them), [`mover`], [`batch_size`] (pages of a call), [`costs`], `free_lists` (what processors
+//!   hold of freed memory);
 //! - the Terrace kernel's device: [`tiermem`], `tiermem_kernel` (moves with it); [`backend`] (which
 //!   mechanisms a host has);
 //! - restoring the host: [`lock`], [`journal`] (every change, before it is made), [`guard`]
@@ -37,6 +38,7 @@ mod faults;
 pub mod files;
 mod filler;
 pub mod flush;
+mod free_lists;
 pub mod group_layout;
 pub mod guard;
 pub mod hints;

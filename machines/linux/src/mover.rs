@@ -40,6 +40,7 @@ use terrace_core::plan::{Direction, FailureReason, Outcome, Plan};
 
 use crate::batch_size::BatchSizer;
 use crate::costs::{Costs, thread_cpu_ns};
+use crate::free_lists::FreeLists;
 use crate::kernel::PageKernel;
 use crate::process::Process;
 
@@ -132,6 +133,7 @@ pub struct PageMover {
     costs: Costs,
     batch_sizer: BatchSizer,
     stop: Option<Arc<AtomicBool>>,
+    free_lists: Option<FreeLists>,
 }
 
 /// State during one plan.
@@ -185,13 +187,30 @@ impl PageMover {
         };
         let batch_sizer = BatchSizer::new(options.stall, first, most);
         let stop = None;
-        PageMover { kernel, nodes, page_size, options, tracker_state, costs, batch_sizer, stop }
+        PageMover {
+            kernel,
+            nodes,
+            page_size,
+            options,
+            tracker_state,
+            costs,
+            batch_sizer,
+            stop,
+            free_lists: None,
+        }
     }
 
     /// Stops in the middle of a plan, between two calls, when this is set.
     #[must_use]
     pub fn stopping(mut self, stop: Option<Arc<AtomicBool>>) -> Self {
         self.stop = stop;
+        self
+    }
+
+    /// Empties the processors' lists of free pages where headroom is lacking.
+    #[must_use]
+    pub(crate) fn emptying(mut self, free_lists: Option<FreeLists>) -> Self {
+        self.free_lists = free_lists;
         self
     }
 
@@ -278,6 +297,17 @@ impl PageMover {
         account.outcome.operations = context.operations;
         account.outcome
     }
+
+    /// Headroom of the fast nodes together.
+    fn headroom_now(&mut self) -> Headroom {
+        let mut sum = Headroom::default();
+        for &node in &self.nodes.fast {
+            let of_node = self.kernel.headroom(node);
+            sum.wanted_bytes = sum.wanted_bytes.saturating_add(of_node.wanted_bytes);
+            sum.lacking_bytes = sum.lacking_bytes.saturating_add(of_node.lacking_bytes);
+        }
+        sum
+    }
 }
 
 impl Mover for PageMover {
@@ -293,13 +323,15 @@ impl Mover for PageMover {
     }
 
     fn headroom(&mut self) -> Headroom {
-        let mut sum = Headroom::default();
-        for &node in &self.nodes.fast {
-            let of_node = self.kernel.headroom(node);
-            sum.wanted_bytes = sum.wanted_bytes.saturating_add(of_node.wanted_bytes);
-            sum.lacking_bytes = sum.lacking_bytes.saturating_add(of_node.lacking_bytes);
-        }
-        sum
+        let headroom = self.headroom_now();
+        let lacking_bytes = headroom.lacking_bytes;
+        let (kernel, fast) = (&mut self.kernel, &self.nodes.fast);
+        let emptied = lacking_bytes > 0
+            && self
+                .free_lists
+                .as_ref()
+                .is_some_and(|l| l.empty(fast, lacking_bytes, || kernel.now()));
+        if emptied { self.headroom_now() } else { headroom }
     }
 
     fn cpu_ns(&self) -> Option<u64> {

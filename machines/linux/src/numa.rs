@@ -84,6 +84,9 @@ pub struct Room {
     pub cache_bytes: u64,
     /// The kernel's headroom, and what of it is in use.
     pub headroom: Headroom,
+    /// Bytes of free pages in lists of the processors, which are not in `free_bytes`: see
+    /// [`crate::free_lists`].
+    pub list_bytes: u64,
 }
 
 impl Room {
@@ -130,7 +133,7 @@ fn parse_room(text: &str, node: u32) -> Room {
     };
     // File pages of the node on the kernel's LRU lists, and those of them that are expensive to
     // reclaim: mapped, dirty or under writeback.
-    let (mut cache, mut dear) = (0u64, 0u64);
+    let (mut cache, mut dear, mut on_lists) = (0u64, 0u64, 0u64);
     for line in text.lines() {
         let mut words = line.split_whitespace();
         let (Some(key), Some(value)) = (words.next(), words.next()) else { continue };
@@ -158,6 +161,7 @@ fn parse_room(text: &str, node: u32) -> Room {
                 let last = line.rsplit([',', '(']).next().unwrap_or_default();
                 zone.protection = last.trim_matches([' ', ')']).parse::<u32>().map_or(0, u64::from);
             }
+            "count:" => on_lists += pages(),
             "nr_inactive_file" | "nr_active_file" => cache += pages(),
             "nr_dirty" | "nr_writeback" | "nr_mapped" => dear += pages(),
             _ => {}
@@ -176,6 +180,7 @@ fn parse_room(text: &str, node: u32) -> Room {
             wanted_bytes: headroom,
             lacking_bytes: headroom.saturating_sub(free * PAGE_BYTES),
         },
+        list_bytes: on_lists * PAGE_BYTES,
     }
 }
 
@@ -260,6 +265,7 @@ mod tests {
         // Of a large node, 4 GiB, it is a part: 16 MiB.
         let large = FULL.replace("managed  40000", "managed  988576").replace("3100", "6000");
         assert_eq!(parse_room(&large, 1).free_bytes, (100 + 5000 - 4096) * 4096);
+        assert_eq!(room.list_bytes, 10 * 4096);
         assert_eq!(room.cache_bytes, (35_000 - 4_000 - 2_000) * 4096);
         assert_eq!(room.bytes(), room.free_bytes + room.cache_bytes);
         assert_eq!(super::room(&roots, 7).unwrap(), Room::default());

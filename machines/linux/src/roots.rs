@@ -109,6 +109,16 @@ impl Roots {
         self.proc.join("sys/kernel/numa_balancing")
     }
 
+    /// Bound of the processors' lists of free pages, as one over a part of the zone; 0: the kernel's own.
+    pub fn free_list_bound(&self) -> PathBuf {
+        self.proc.join("sys/vm/percpu_pagelist_high_fraction")
+    }
+
+    /// What brings every processor's memory counters up to date when it is written.
+    pub fn update_counters(&self) -> PathBuf {
+        self.proc.join("sys/vm/stat_refresh")
+    }
+
     /// Bound on what automatic NUMA balancing promotes, in MB/s.
     pub fn promotion_limit(&self) -> PathBuf {
         self.proc.join("sys/kernel/numa_balancing_promote_rate_limit_MBps")

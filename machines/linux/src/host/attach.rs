@@ -109,6 +109,7 @@ impl Host {
         );
         let stall = Duration::from_millis(group.stall_ms);
         let bounds = MoverOptions::in_period(period, group.move_share, stall);
+        let may_change = self.options.fix_conflicts && !self.options.dry_run;
         let mover_kernel: Box<dyn PageKernel> = match group.by_range {
             true => {
                 Box::new(RangeKernel::new(kernel(), Box::new(PagemapFolios::new(roots.clone()))))
@@ -123,7 +124,8 @@ impl Host {
             tracker_state,
             costs.clone(),
         )
-        .stopping(stop);
+        .stopping(stop)
+        .emptying(may_change.then(|| self.free_lists.clone()));
         AttachedGroup { name: group.name, slot: slot as u32, tracker, mover, costs }
     }
 

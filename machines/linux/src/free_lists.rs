@@ -1,0 +1,175 @@
+//! Empties the processors' lists of free pages, so that freed memory counts as free.
+//!
+//! Pages that are freed go to a list of the processor that frees them (`pcp`, mm/page_alloc.c, Linux
+//! 6.12), and the watermarks do not count those. A node below its low watermark gives nothing to an
+//! allocation that may use another node, whatever these lists hold. They may hold as much as the
+//! low watermark on all processors together, and after a time in which much was freed an eighth of the
+//! node (`zone_highsize`). So what a mover frees for the kernel's own allocations would not serve them.
+//!
+//! A smaller bound of the lists (`vm.percpu_pagelist_high_fraction`) is approached by an eighth each
+//! time a processor brings its counters up to date (`decay_pcp_high`), which `vm.stat_refresh` asks
+//! for. The bound is as before at the end of the call.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::files;
+use crate::numa;
+use crate::roots::Roots;
+use crate::session::{Session, SessionError};
+
+/// A part of a node so small that each list is left its least size.
+const SMALLEST: &str = "1000000";
+/// Updates of the counters in one call: 7/8 to this power is a fiftieth.
+const UPDATES: usize = 30;
+/// Time between two calls, at least and at most; it doubles while they are of no use.
+const PAUSE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
+/// A pause is so many times as long as the call before it: every processor works in a call.
+const PAUSE_TIMES: u32 = 500;
+/// Free pages in lists that are worth a call: what a range takes.
+const WORTH_BYTES: u64 = 2 << 20;
+
+/// Empties the lists of a host, shared by all groups. Clones share it.
+#[derive(Clone)]
+pub(crate) struct FreeLists {
+    roots: Roots,
+    session: Arc<Session>,
+    turn: Arc<Mutex<Turn>>,
+}
+
+/// When the lists may be emptied.
+#[derive(Debug)]
+struct Turn {
+    /// Not before this time; `None`: never again, for it has failed.
+    next: Option<Duration>,
+    pause: Duration,
+}
+
+impl FreeLists {
+    pub(crate) fn new(roots: &Roots, session: Arc<Session>) -> Self {
+        let turn = Turn { next: Some(Duration::ZERO), pause: PAUSE[0] };
+        FreeLists { roots: roots.clone(), session, turn: Arc::new(Mutex::new(turn)) }
+    }
+
+    /// Empties the lists where they hold a good part of what these nodes lack of free memory, unless
+    /// it was done just before. True if it was done.
+    pub(crate) fn empty(
+        &self,
+        nodes: &[u32],
+        lacking_bytes: u64,
+        mut clock: impl FnMut() -> Duration,
+    ) -> bool {
+        let begun = clock();
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if turn.next.is_none_or(|next| begun < next) {
+            return false;
+        }
+        let held_bytes = self.held_bytes(nodes);
+        if held_bytes < lacking_bytes.min(WORTH_BYTES) {
+            return false;
+        }
+        match self.shrink(nodes, held_bytes) {
+            Ok(left_bytes) => {
+                let was_useful = held_bytes - left_bytes >= lacking_bytes.min(WORTH_BYTES);
+                let least = if was_useful { PAUSE[0] } else { turn.pause * 2 };
+                let ended = clock();
+                let took = ended.saturating_sub(begun);
+                turn.pause = least.max(took * PAUSE_TIMES).min(PAUSE[1]);
+                turn.next = Some(ended + turn.pause);
+                tracing::debug!(
+                    held_bytes,
+                    left_bytes,
+                    "emptied the processors' lists of free pages"
+                );
+            }
+            Err(error) => {
+                tracing::warn!(%error, "free pages stay in the processors' lists");
+                turn.next = None;
+            }
+        }
+        true
+    }
+
+    fn held_bytes(&self, nodes: &[u32]) -> u64 {
+        self.rooms(nodes).map(|room| room.list_bytes).sum()
+    }
+
+    fn rooms(&self, nodes: &[u32]) -> impl Iterator<Item = numa::Room> {
+        nodes.iter().map(|&node| numa::room(&self.roots, node).unwrap_or_default())
+    }
+
+    /// What the lists still hold once nothing is lacking, or they no longer get smaller.
+    fn shrink(&self, nodes: &[u32], held_bytes: u64) -> Result<u64, SessionError> {
+        let change = self.session.borrow(&self.roots.free_list_bound(), SMALLEST)?;
+        let mut left_bytes = held_bytes;
+        let mut shrunk = Ok(());
+        for _ in 0..UPDATES {
+            shrunk = files::write(&self.roots.update_counters(), "1");
+            let now_bytes = self.held_bytes(nodes);
+            if shrunk.is_err() || now_bytes >= left_bytes {
+                break;
+            }
+            left_bytes = now_bytes;
+            if self.rooms(nodes).all(|room| room.headroom.lacking_bytes == 0) {
+                break;
+            }
+        }
+        change.iter().try_for_each(|change| self.session.give_back(change))?;
+        shrunk?;
+        Ok(left_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::folder;
+    use std::fs;
+
+    const BOUND: &str = "proc/sys/vm/percpu_pagelist_high_fraction";
+    const UPDATE: &str = "proc/sys/vm/stat_refresh";
+
+    fn zones(on_lists: u32) -> String {
+        format!(
+            "Node 0, zone    DMA32\n  pages free     100\n        low      100\n        high     120\n\
+             \x20       managed  100000\n  pagesets\n    cpu: 0\n              count: {on_lists}\n\
+             \x20             high:  4000\n"
+        )
+    }
+
+    #[test]
+    fn lists_are_emptied_where_they_hold_what_is_lacking_and_the_bound_is_put_back() {
+        let (keep, roots) =
+            folder(&[("proc/zoneinfo", &zones(600)), (BOUND, "0\n"), (UPDATE, "\n")]);
+        let session = Arc::new(Session::open(&roots, None).unwrap());
+        let lists = FreeLists::new(&roots, session);
+        let read = |path: &str| fs::read_to_string(keep.path().join(path)).unwrap();
+        let at = |s: u64| lists.empty(&[0], 4 << 20, || Duration::from_secs(s));
+        // 2.3 MiB are on lists, on node 0.
+        assert!(!lists.empty(&[1], 4 << 20, || Duration::from_secs(5)), "node 1 has no lists");
+        assert_eq!(read(UPDATE), "\n");
+        assert!(at(5));
+        assert_eq!((read(UPDATE).trim(), read(BOUND).trim()), ("1", "0"));
+        // It was of no use here: the files do not change. The pause doubles.
+        fs::write(keep.path().join(UPDATE), "\n").unwrap();
+        assert!(!at(6), "soon after the last time");
+        assert_eq!(read(UPDATE), "\n");
+        assert!(at(7));
+        assert!(!at(10));
+        // A call of a tenth of a second is followed by a pause of 50 s.
+        let mut ticks = [11_000, 11_100].into_iter().map(Duration::from_millis);
+        assert!(lists.empty(&[0], 4 << 20, || ticks.next().unwrap()));
+        assert!(!at(61));
+        assert!(at(62));
+    }
+
+    #[test]
+    fn a_kernel_without_the_setting_is_asked_once() {
+        let (keep, roots) = folder(&[("proc/zoneinfo", &zones(600)), (UPDATE, "\n")]);
+        let session = Arc::new(Session::open(&roots, None).unwrap());
+        let lists = FreeLists::new(&roots, session);
+        assert!(lists.empty(&[0], 4 << 20, || Duration::ZERO));
+        assert!(!lists.empty(&[0], 4 << 20, || Duration::from_secs(1000)));
+        assert_eq!(fs::read_to_string(keep.path().join(UPDATE)).unwrap(), "\n");
+    }
+}
