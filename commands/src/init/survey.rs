@@ -7,7 +7,7 @@ use terrace_lab::find_program;
 use terrace_linux::cgroup::Cgroup;
 use terrace_linux::cgroup_tree::{self, Bounds};
 use terrace_linux::roots::Roots;
-use terrace_linux::{numa, tiers};
+use terrace_linux::{damon, numa, tiers};
 
 /// Control groups that are looked at.
 const BOUNDS: Bounds = Bounds { depth: 4, groups: 1024 };
@@ -49,6 +49,8 @@ pub struct Survey {
     pub by: String,
     /// Whether the kernel has DAMON.
     pub damon: bool,
+    /// Why programs cannot be observed by it now.
+    pub damon_hindered: Option<String>,
     /// Whether control groups are of version 2.
     pub cgroups: bool,
     /// Whether it is the Terrace kernel.
@@ -83,6 +85,7 @@ impl Survey {
                 .map(|t| (t.fast_nodes(), t.slow_nodes())),
             by: topology.as_ref().map_or_else(String::new, |t| t.source.to_string()),
             damon: roots.kdamonds().exists(),
+            damon_hindered: damon_hindered(roots),
             cgroups,
             tiermem: roots.tiermem().exists(),
             qemu: find_program(Path::new("qemu-system-x86_64")).is_some(),
@@ -127,7 +130,10 @@ impl Survey {
                 }
                 None => "tiers: one; nothing tells fast memory from slow memory".to_owned(),
             },
-            yes(self.damon, "DAMON: there", "DAMON: not in this kernel"),
+            match &self.damon_hindered {
+                Some(why) => format!("DAMON: there, but {why}"),
+                None => yes(self.damon, "DAMON: there", "DAMON: not in this kernel"),
+            },
             yes(self.cgroups, "control groups: version 2", "control groups: not of version 2"),
             yes(self.tiermem, "Terrace kernel: yes", "Terrace kernel: no, and not needed"),
             yes(
@@ -136,6 +142,15 @@ impl Survey {
                 "QEMU: not installed; 'terrace lab' and '--machine vm' need qemu-system-x86",
             ),
         ]
+    }
+}
+
+fn damon_hindered(roots: &Roots) -> Option<String> {
+    if damon::lacks_operations(roots).ok().flatten().is_some() {
+        Some("not for programs: this kernel lacks CONFIG_DAMON_VADDR".to_owned())
+    } else {
+        let threads = damon::threads(roots).ok().flatten().filter(|threads| *threads > 0);
+        threads.map(|_| "used by another program".to_owned())
     }
 }
 
@@ -222,6 +237,19 @@ mod tests {
         );
         assert_eq!(survey.stand_ins(), None);
         assert!(survey.lines()[0].contains("node 1 (64.0 GB, 240 ns, no processors)"));
+        assert!(survey.lines().contains(&"DAMON: there".to_owned()), "{survey:?}");
+        let kdamonds = roots.kdamonds();
+        std::fs::write(kdamonds.join("nr_kdamonds"), "1\n").unwrap();
+        let lines = Survey::of(&roots).lines();
+        assert!(
+            lines.contains(&"DAMON: there, but used by another program".to_owned()),
+            "{lines:?}"
+        );
+        let context = kdamonds.join("0/contexts/0");
+        std::fs::create_dir_all(&context).unwrap();
+        std::fs::write(context.join("avail_operations"), "paddr\n").unwrap();
+        let lines = Survey::of(&roots).lines();
+        assert!(lines.iter().any(|l| l.ends_with("lacks CONFIG_DAMON_VADDR")), "{lines:?}");
     }
 
     #[test]

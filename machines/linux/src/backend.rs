@@ -8,6 +8,7 @@ use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
 
 use crate::conflicts::{self, Conflict};
+use crate::damon;
 use crate::damon_sampler::DamonSampler;
 use crate::kernel::{LiveKernel, PageKernel};
 use crate::numa;
@@ -43,13 +44,17 @@ impl Mechanisms {
 /// The mechanism that reads accessed bits of pages on this host; or why there is none.
 pub fn accessed_bits(roots: &Roots) -> Result<String, String> {
     let scans = Device::open_at(&roots.tiermem()).is_ok_and(|device| device.features().scan());
-    let damon = roots.kdamonds();
+    let kdamonds = roots.kdamonds();
     if scans {
         Ok("scan: the Terrace kernel's own (TM_SCAN)".to_owned())
-    } else if !damon.exists() {
+    } else if !kdamonds.exists() {
         Err("this kernel has neither DAMON nor the Terrace kernel's scan".to_owned())
-    } else if access(damon.join("nr_kdamonds"), Access::WRITE_OK).is_err() {
+    } else if access(kdamonds.join("nr_kdamonds"), Access::WRITE_OK).is_err() {
         Err("this kernel has DAMON, which may not be used by this user: run as root".to_owned())
+    } else if let Ok(Some(operations)) = damon::lacks_operations(roots) {
+        Err(format!(
+            "this kernel's DAMON observes no programs (it has {operations}); expected CONFIG_DAMON_VADDR"
+        ))
     } else {
         Ok("damon: a stock kernel's, a bit a page or samples of it".to_owned())
     }

@@ -214,6 +214,16 @@ fn damon_users(roots: &Roots, found: &mut Vec<Conflict>) -> Result<(), FileError
             format!("stop that user, then: echo 0 > {}", nr_kdamonds.display()),
         ),
     }
+    if let Some(operations) = damon::lacks_operations(roots)? {
+        add(
+            "damon_operations",
+            Severity::Fatal,
+            format!(
+                "this kernel's DAMON observes no programs (it has {operations}), expected fvaddr"
+            ),
+            "boot a kernel with CONFIG_DAMON_VADDR, such as Debian's 6.12".to_owned(),
+        );
+    }
     for module in DAMON_MODULES {
         let path = roots.damon_module(module);
         if files::read(&path)?.is_none_or(|v| v.trim() != "Y") {
@@ -298,8 +308,9 @@ fn control_groups(
 /// Of these, the conflicts that remain when the Terrace kernel's scan reads accessed bits: it needs
 /// neither DAMON nor tracing, and has the bits that reclaim clears.
 pub(crate) fn of_scans(mut found: Vec<Conflict>) -> Vec<Conflict> {
-    const OTHERS: [&str; 7] = [
+    const OTHERS: [&str; 8] = [
         "damon_missing",
+        "damon_operations",
         "damon_user",
         "damon_module",
         "tracefs_missing",
@@ -472,6 +483,21 @@ mod tests {
             assert!(!found.is_empty(), "{name} not found");
             assert!(found.iter().all(|f| f == &(*name, *severity)), "{name}: {found:?}");
         }
+    }
+
+    #[test]
+    fn a_kernel_whose_damon_observes_no_programs_is_known_by_another_users_context() {
+        let (keep, roots) = clean_host();
+        let admin = "sys/kernel/mm/damon/admin/kdamonds";
+        put(keep.path(), &format!("{admin}/nr_kdamonds"), "1\n");
+        let available = format!("{admin}/0/contexts/0/avail_operations");
+        put(keep.path(), &available, "vaddr\nfvaddr\npaddr\n");
+        assert_eq!(names(&roots, HUGE), [("damon_user", "fatal")]);
+        put(keep.path(), &available, "paddr\n");
+        assert_eq!(names(&roots, HUGE), [("damon_user", "fatal"), ("damon_operations", "fatal")]);
+        // It is the last word on accessed bits, too.
+        let bits = crate::backend::accessed_bits(&roots);
+        assert!(bits.as_ref().is_err_and(|why| why.contains("CONFIG_DAMON_VADDR")), "{bits:?}");
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::roots::Roots;
 
 /// Operations of our threads: virtual addresses in given regions.
 const OPERATIONS: &str = "fvaddr";
+const KERNEL_EXPECTED: &str = "'fvaddr' among them, as kernels with CONFIG_DAMON_VADDR have it";
 /// How long a write is retried while another writer holds DAMON's lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -66,6 +67,10 @@ impl Kdamond {
         let context = self.folder.join("contexts/0");
         if self.configured.is_none() {
             self.set("contexts/nr_contexts", 1)?;
+            if let Some(others) = operations_without_ours(&self.folder)? {
+                let path = context.join("avail_operations");
+                return Err(FileError::malformed(&path, &others, KERNEL_EXPECTED));
+            }
             self.set_text("contexts/0/operations", OPERATIONS)?;
             // No updates: a very long interval.
             self.set("contexts/0/monitoring_attrs/intervals/update_us", 1 << 50)?;
@@ -221,6 +226,25 @@ fn turn_off(folder: &Path) -> Result<(), FileError> {
 /// Number of threads that DAMON's interface holds; `None` without DAMON.
 pub fn threads(roots: &Roots) -> Result<Option<u32>, FileError> {
     patiently(|| files::read_number(&roots.kdamonds().join("nr_kdamonds")))
+}
+
+/// The operations that this kernel's DAMON has, if those of virtual addresses are not among them. Only
+/// a context says so: without a thread of somebody it is unknown.
+pub fn lacks_operations(roots: &Roots) -> Result<Option<String>, FileError> {
+    for name in files::list(&roots.kdamonds())? {
+        if name.parse::<u32>().is_ok()
+            && let Some(others) = operations_without_ours(&roots.kdamonds().join(name))?
+        {
+            return Ok(Some(others));
+        }
+    }
+    Ok(None)
+}
+
+fn operations_without_ours(kdamond: &Path) -> Result<Option<String>, FileError> {
+    let there = patiently(|| files::read(&kdamond.join("contexts/0/avail_operations")))?;
+    let others = there.filter(|all| !all.split_whitespace().any(|one| one == OPERATIONS));
+    Ok(others.map(|all| all.split_whitespace().collect::<Vec<_>>().join(", ")))
 }
 
 /// Sets the number of threads; all must be off. Their configuration is forgotten by the kernel.
