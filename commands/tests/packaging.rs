@@ -41,6 +41,15 @@ fn the_debian_package_has_what_it_should_and_the_same_bytes_each_time() {
     let package = build("a");
     let fields = run("dpkg-deb", &["--field", package.to_str().unwrap()]);
     assert!(fields.contains("Package: terrace\n") && fields.contains("Depends: libc6"), "{fields}");
+    // It is refused where the C library is older than what the programs link to.
+    let needed = run("objdump", &["-T", common::TERRACE]);
+    let needed = needed.split("GLIBC_2.").skip(1).map(|rest| {
+        let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+        digits.parse::<u32>().unwrap()
+    });
+    let named = fields.split("libc6 (>= 2.").nth(1).and_then(|rest| rest.split(')').next());
+    let named: u32 = named.unwrap().parse().unwrap();
+    assert!(needed.max().unwrap() <= named, "{fields}");
     let files = run("dpkg-deb", &["--contents", package.to_str().unwrap()]);
     for file in [
         "./usr/bin/terrace",
@@ -74,6 +83,93 @@ fn the_debian_package_has_what_it_should_and_the_same_bytes_each_time() {
     let again = build("b");
     let is_same = std::fs::read(package).unwrap() == std::fs::read(again).unwrap();
     assert!(is_same, "another package of the same programs and sources");
+}
+
+#[test]
+fn the_archive_has_what_make_install_installs_and_the_same_bytes_each_time() {
+    let binaries = Path::new(common::TERRACE).parent().unwrap().to_str().unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let build = |folder: &str, options: &[&str]| {
+        let folder = out.path().join(folder);
+        let output = Command::new(tree("tools/archive"))
+            .args(["--binaries", binaries, "--out", folder.to_str().unwrap()])
+            .args(options)
+            .env("XZ_LEVEL", "-0")
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    // These programs need this host's libraries: nobody gets them as static ones.
+    let (code, _, printed) = build("refused", &[]);
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("terrace is not static: it needs ") && printed.contains("libc.so.6"));
+    assert!(!out.path().join("refused").exists());
+
+    let (code, archive, printed) = build("a", &["--dynamic"]);
+    assert_eq!(code, Some(0), "{printed}");
+    let name = format!("terrace-{}-x86_64-linux", env!("CARGO_PKG_VERSION"));
+    let archive = PathBuf::from(archive.trim_end());
+    assert!(archive.ends_with(format!("{name}.tar.xz")), "{}", archive.display());
+    let files = run("tar", &["-tvJf", archive.to_str().unwrap()]);
+    for file in [
+        "bin/terrace",
+        "bin/terrace-workload",
+        "sbin/terraced",
+        "lib/terrace/libterrace_recorder_plugin.so",
+        "lib/systemd/system/terraced.service",
+        "etc/terrace/terraced.toml",
+        "share/man/man8/terraced.8.gz",
+        "share/man/man1/terrace-status.1.gz",
+        "share/bash-completion/completions/terrace",
+        "share/doc/terrace/operator.md",
+        "share/doc/terrace/examples/terraced.toml",
+        "share/doc/terrace/THIRD-PARTY.gz",
+        "share/doc/terrace/rust-library.html.gz",
+        "share/doc/terrace/terrace.cdx.json",
+        "README.md",
+        "LICENSE-MIT",
+        "LICENSE-APACHE",
+    ] {
+        let line = files.lines().find(|l| l.ends_with(&format!(" {name}/{file}")));
+        assert!(line.is_some_and(|l| l.contains(" 0/0 ")), "{file}: {files}");
+    }
+    let folder = archive.parent().unwrap().to_str().unwrap();
+    run("sh", &["-c", &format!("cd {folder} && sha256sum --check --strict {name}.tar.xz.sha256")]);
+    let (_, again, _) = build("b", &["--dynamic"]);
+    let is_same = std::fs::read(archive).unwrap() == std::fs::read(again.trim_end()).unwrap();
+    assert!(is_same, "another archive of the same programs and sources");
+}
+
+/// What is built, what is started: one image, by one name.
+#[test]
+fn manifests_and_chart_name_the_image_that_is_built() {
+    let version = env!("CARGO_PKG_VERSION");
+    let image = format!("terrace:{version}");
+    let mut named = 0;
+    for file in ["terrace.yaml", "restore.yaml"] {
+        let all = keys(&read(&format!("packaging/kubernetes/{file}")));
+        for (key, value) in all.iter().filter(|(key, _)| key.ends_with(".image")) {
+            assert_eq!(*value, image, "{file}: {key}");
+            named += 1;
+        }
+    }
+    assert!(named >= 4, "{named} images in the manifests");
+    let values = keys(&read("packaging/helm/terrace/values.yaml"));
+    let value = |key: &str| values.iter().find(|(k, _)| k == key).unwrap().1.trim_matches('"');
+    assert_eq!(format!("{}:{}", value("image.repository"), value("image.tag")), image);
+    let built = read("packaging/image/Dockerfile");
+    let defaults: Vec<_> = built.lines().filter_map(|l| l.strip_prefix("ARG VERSION=")).collect();
+    assert_eq!(defaults, [version; 2]);
+    assert!(built.contains(&format!("--tag {image} ")), "{built}");
+    // The manifests start it by this path, and mount what is of the host there.
+    assert!(
+        built.contains("install -D -t /image/usr/bin /terrace/bin/terrace /terrace/sbin/terraced")
+    );
+    assert!(built.contains("/image/run/terrace /image/var/lib/terrace"));
+    for document in ["docs/operator.md", "packaging/kubernetes/terrace.yaml"] {
+        assert!(read(document).contains("make image"), "{document} does not say how it is built");
+    }
 }
 
 /// A process of another user is started and ended with these, and with none that the unit has not asked
