@@ -7,7 +7,7 @@ OUT ?= target/demo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BENCH ?=
 
-.PHONY: demo check test system-test audit bench build install install-built uninstall deb clean site kernel kernel-deb kernel-test wheel chart
+.PHONY: demo check test system-test audit bench build install install-built uninstall deb archive image first-hour clean site kernel kernel-deb kernel-test wheel chart
 
 # What less DRAM costs Redis in time, and what Linux and two policies get back: one table, one
 # sentence, one report. On a virtual machine whose clock knows the memory.
@@ -38,6 +38,13 @@ system-test:
 	tools/systemd-guest --suite bookworm --binaries $(TARGET)/release $(SYSTEM_TEST)
 	tools/systemd-guest --suite trixie --binaries $(TARGET)/release $(SYSTEM_TEST)
 	tools/pod-guest --binaries $(TARGET)/release $(SYSTEM_TEST)
+
+# The hour of a newcomer on fresh Debian 12 and 13: what the README says, every command with its
+# time. Needs root, for the userlands, and the network; each builds the programs from nothing.
+first-hour:
+	tools/setup system
+	tools/first-hour --suite bookworm
+	tools/first-hour --suite trixie
 
 # Known faults, licences, bans and sources of all dependencies, by cargo-deny; needs the network.
 # 'make test' checks licences and the oldest compiler without it.
@@ -118,6 +125,19 @@ uninstall:
 # A Debian package of it all, in target/deb.
 deb:
 	tools/deb --out target/deb
+
+# Static programs, which need no library of the host, and a tar archive of them with manual pages,
+# unit, configuration, examples and notices, in target/archive.
+archive:
+	tools/setup archive
+	tools/archive
+
+# An image of the daemon and the tool, of the archive's programs on Debian: what the Kubernetes
+# manifests and the chart name. BASE=packages: on a Debian made of its packages, without a registry.
+BASE ?=
+image: archive
+	tools/setup image
+	tools/image $(if $(BASE),--base $(BASE))
 
 # The Helm chart, rendered by Helm's own engine, and the plain manifest, both read strictly with
 # Kubernetes' own types. Needs Go 1.24 and its module proxy, which Debian 12 has not.
