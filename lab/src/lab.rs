@@ -333,7 +333,13 @@ impl Lab {
             find_program(Path::new("busybox")).filter(|path| is_static(path).is_ok_and(|yes| yes));
         let busybox = match host {
             Some(path) => path,
-            None => Packages::new(&self.cache).get("busybox-static", say)?.root.join("bin/busybox"),
+            // In /bin before Debian 13, in /usr/bin since.
+            None => {
+                let packages = Packages::new(&self.cache);
+                let nothing = Sources::packages(Vec::new());
+                let found = packages.program("busybox-static", "busybox", &nothing, say)?;
+                found.closure.files[&found.guest_path].clone()
+            }
         };
         let listing = Command::new(&busybox)
             .arg("--list")
