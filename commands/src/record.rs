@@ -2,19 +2,25 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use clap::Args;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use serde_json::json;
 use terrace_core::InputError;
+use terrace_lab::cache::Cache;
+use terrace_lab::{QemuVersion, find_program};
 use terrace_recorder::{Options, Progress, RecordError, Recorder, Signals, Summary};
 use terrace_recordings::reference::{CacheShape, Filter, Level};
 
 use crate::progress::BETWEEN_LINES;
 use crate::show::{Format, say, tell};
+
+/// The QEMUs whose plug-ins record.
+const LEAST: (u32, u32) = (6, 0);
+const MOST: (u32, u32) = (8, 2);
 
 /// Record the loads and stores of a program.
 ///
@@ -47,7 +53,8 @@ pub struct Arguments {
     /// Bytes in a line.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     line: u32,
-    /// QEMU's user emulator; else qemu-x86_64 on the PATH.
+    /// QEMU's user emulator, 6.0 to 8.2 with plug-ins; else qemu-x86_64 on the PATH, or, on a Debian
+    /// whose own has none, Debian 12's, which is fetched.
     #[arg(long, value_name = "FILE")]
     qemu: Option<PathBuf>,
     /// The recorder's plug-in; else the one beside this program.
@@ -93,10 +100,15 @@ impl Arguments {
             llc: self.llc,
             sample_one_in: self.sample,
         };
+        let (qemu, qemu_libraries) = match self.qemu {
+            Some(given) => (Some(given), None),
+            None => emulator()?,
+        };
         let recorder = Recorder::new(Options {
             out: self.out,
             filter,
-            qemu: self.qemu,
+            qemu,
+            qemu_libraries,
             plugin: self.plugin,
             created_by: terrace_identity::created_by("terrace"),
         });
@@ -128,6 +140,29 @@ impl Arguments {
         // Numbered as by a shell.
         Ok(summary.signal.map_or(ExitCode::SUCCESS, |s| ExitCode::from(128 + s as u8)))
     }
+}
+
+/// The host's emulator where it has one that records, else Debian 12's, with folders of libraries.
+fn emulator() -> anyhow::Result<(Option<PathBuf>, Option<String>)> {
+    let own = find_program(Path::new("qemu-x86_64"));
+    if own.is_some_and(|own| records(&own)) {
+        return Ok((None, None));
+    }
+    let cache = Cache::of_user().map_err(InputError::new)?;
+    let fetched = terrace_lab::user_emulator(&cache, &mut |line| tell!("{line}"));
+    let fetched = fetched.map_err(InputError::new)?;
+    Ok(fetched.map_or((None, None), |qemu| (Some(qemu.path), qemu.library_path)))
+}
+
+/// Whether this QEMU has plug-ins, of the interface that records.
+fn records(qemu: &Path) -> bool {
+    let answer = |argument: &str| {
+        let output = Command::new(qemu).arg(argument).output();
+        output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default()
+    };
+    let version = QemuVersion::parse(&answer("--version")).map(|v| (v.major, v.minor));
+    version.is_some_and(|version| (LEAST..=MOST).contains(&version))
+        && answer("--help").contains("-plugin")
 }
 
 fn line(p: &Progress) -> String {

@@ -28,6 +28,8 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// A suite of Debian other than the host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Suite {
+    /// Debian 12.
+    Bookworm,
     /// Debian 13.
     Trixie,
     /// Newer packages for Debian 13, on top of it.
@@ -38,12 +40,14 @@ pub enum Suite {
 
 impl Suite {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Trixie, Self::TrixieBackports, Self::BookwormBackports];
+    pub const ALL: [Self; 4] =
+        [Self::Trixie, Self::TrixieBackports, Self::BookwormBackports, Self::Bookworm];
 
     /// Its name on a mirror.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Bookworm => "bookworm",
             Self::Trixie => "trixie",
             Self::TrixieBackports => "trixie-backports",
             Self::BookwormBackports => "bookworm-backports",
@@ -55,7 +59,7 @@ impl Suite {
     pub fn release(self) -> &'static str {
         match self {
             Self::Trixie | Self::TrixieBackports => "trixie",
-            Self::BookwormBackports => "bookworm",
+            Self::Bookworm | Self::BookwormBackports => "bookworm",
         }
     }
 

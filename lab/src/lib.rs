@@ -59,6 +59,6 @@ pub use job::{Event, GuestFile, GuestJob, GuestResult, Program};
 pub use kernel::{Kernel, Series};
 pub use lab::{Lab, LabConfig};
 pub use machine::{Machine, QemuVersion, TcgThreads};
-pub use qemu::{Qemu, QemuProgram};
+pub use qemu::{Qemu, QemuProgram, user_emulator};
 pub use requirements::{MissingRequirement, find_program, missing_requirements};
 pub use timed::ClockFigures;

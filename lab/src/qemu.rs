@@ -16,6 +16,9 @@ use crate::requirements::find_program;
 
 const PACKAGE: &str = "qemu-system-x86";
 const PROGRAM: &str = "qemu-system-x86_64";
+/// The emulator of single programs, which Debian 13 builds without plug-ins.
+const USER_PACKAGE: &str = "qemu-user";
+const USER_PROGRAM: &str = "qemu-x86_64";
 
 /// The packages with firmware that the program reads, and its directory in them.
 const FIRMWARE: [(&str, &str); 2] =
@@ -93,6 +96,22 @@ impl Qemu {
     }
 }
 
+/// The emulator of single programs with plug-ins, of Debian 12's packages, for a host of another
+/// Debian; none for other hosts.
+pub fn user_emulator(
+    cache: &Cache,
+    say: &mut dyn FnMut(String),
+) -> Result<Option<QemuProgram>, LabError> {
+    let release = host_release(&fs::read_to_string("/etc/os-release").unwrap_or_default());
+    if release.is_none_or(|release| release == Suite::Bookworm.release()) {
+        return Ok(None);
+    }
+    let packages = Packages::of_suite(cache, Suite::Bookworm);
+    let mut program = in_cache((USER_PACKAGE, USER_PROGRAM), &packages, cache, say)?;
+    program.version = version(&program)?;
+    Ok(Some(program))
+}
+
 fn packaged(
     major: u32,
     cache: &Cache,
@@ -124,18 +143,28 @@ fn unpacked(
     cache: &Cache,
     say: &mut dyn FnMut(String),
 ) -> Result<QemuProgram, LabError> {
-    let found = packages.program(PACKAGE, PROGRAM, &Sources::host(), say)?;
-    let path = found.closure.files.get(&found.guest_path).cloned().ok_or_else(|| {
-        LabError::ProgramMissing {
-            program: PROGRAM.to_owned(),
-            reason: format!("the package {PACKAGE} lacks it"),
-        }
-    })?;
-    let mut args = Vec::new();
+    let mut program = in_cache((PACKAGE, PROGRAM), packages, cache, say)?;
     for (package, directory) in FIRMWARE {
         let directory = packages.get(package, say)?.root.join(directory);
-        args.extend(["-L".to_owned(), directory.display().to_string()]);
+        program.args.extend(["-L".to_owned(), directory.display().to_string()]);
     }
+    Ok(program)
+}
+
+/// A program of a package, run from the cache with the libraries that the host lacks.
+fn in_cache(
+    (package, name): (&str, &str),
+    packages: &Packages<'_>,
+    cache: &Cache,
+    say: &mut dyn FnMut(String),
+) -> Result<QemuProgram, LabError> {
+    let found = packages.program(package, name, &Sources::host(), say)?;
+    let path = found.closure.files.get(&found.guest_path).cloned().ok_or_else(|| {
+        LabError::ProgramMissing {
+            program: name.to_owned(),
+            reason: format!("the package {package} lacks it"),
+        }
+    })?;
     let libraries: BTreeSet<String> = found
         .closure
         .files
@@ -147,7 +176,8 @@ fn unpacked(
     let library_path =
         (!libraries.is_empty()).then(|| libraries.into_iter().collect::<Vec<_>>().join(":"));
     // The version is asked of the program itself.
-    Ok(QemuProgram { path, version: QemuVersion { major: 0, minor: 0 }, args, library_path })
+    let version = QemuVersion { major: 0, minor: 0 };
+    Ok(QemuProgram { path, version, args: Vec::new(), library_path })
 }
 
 fn version(program: &QemuProgram) -> Result<QemuVersion, LabError> {

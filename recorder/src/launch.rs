@@ -19,6 +19,7 @@ use terrace_recordings::reference::{
 
 use crate::cache::{self, BadShape};
 use crate::filter::Counts;
+use crate::libraries;
 use crate::places::{self, PLUGIN};
 use crate::program::{self, ProgramError};
 use crate::shared::{Content, Handed, Shared};
@@ -44,6 +45,9 @@ pub struct Options {
     pub filter: Filter,
     /// QEMU's user emulator; found on the PATH when not given.
     pub qemu: Option<PathBuf>,
+    /// Folders of libraries for QEMU that the host lacks, as in `LD_LIBRARY_PATH`. The program gets
+    /// the environment that the caller has.
+    pub qemu_libraries: Option<String>,
     /// The plug-in; found beside the running program when not given.
     pub plugin: Option<PathBuf>,
     /// Program and version, written to the header.
@@ -106,7 +110,7 @@ pub enum RecordError {
     },
     /// QEMU ended before the program began.
     #[error(
-        "QEMU ended ({0}) before the program began; see its message above, expected QEMU 6.0 to 8.2 with plug-ins (Debian 12: qemu-user)"
+        "QEMU ended ({0}) before the program began; see its message above, expected QEMU 6.0 to 8.2 with plug-ins, as Debian 12's qemu-user is; --qemu names one"
     )]
     NotStarted(ExitStatus),
 }
@@ -204,7 +208,7 @@ impl Recorder {
             huge_page_bytes: 2 << 20,
             write_backs: self.options.filter.level > Level::None,
             created_by: self.options.created_by.clone(),
-            executed_by: version(&qemu),
+            executed_by: version(&qemu, self.options.qemu_libraries.as_deref()),
         };
         let shown = out.display().to_string();
         let file = PartialFile::create(out).map_err(|source| RecordingError::Io {
@@ -219,7 +223,12 @@ impl Recorder {
         let mut load = plugin.into_os_string();
         load.push(format!(",memory={memory_path}"));
         let mut qemu = Command::new(qemu);
-        qemu.args(["-cpu", "max", "-seed", "1", "-plugin"]).arg(load).arg("-0");
+        qemu.args(["-cpu", "max", "-seed", "1", "-plugin"]).arg(load);
+        if let Some(folders) = &self.options.qemu_libraries {
+            qemu.args(libraries::argument(std::env::var_os(libraries::VARIABLE)));
+            qemu.env(libraries::VARIABLE, folders);
+        }
+        qemu.arg("-0");
         if program.before.is_empty() {
             qemu.arg(name).arg(&program.path);
         } else {
@@ -252,8 +261,10 @@ fn partial(out: &Path) -> PathBuf {
     PathBuf::from(partial)
 }
 
-fn version(qemu: &Path) -> String {
-    let output = Command::new(qemu).arg("--version").output();
+fn version(qemu: &Path, libraries: Option<&str>) -> String {
+    let mut command = Command::new(qemu);
+    command.envs(libraries.map(|folders| (libraries::VARIABLE, folders)));
+    let output = command.arg("--version").output();
     let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
     text.lines().next().unwrap_or("qemu-x86_64").to_owned()
 }

@@ -17,6 +17,7 @@
 //! - [`filter`]: the path of a reference through them;
 //! - [`nodes`]: accesses of a whole emulated machine by memory node;
 //! - [`program`]: kinds of executable files, and interpreters of scripts;
+//! - [`libraries`]: those of a QEMU that does not run with the host's own;
 //! - [`places`]: paths of QEMU and the plug-in;
 //! - [`shared`]: the memory between plug-in and launcher;
 //! - [`Signals`]: signals that end a recording;
@@ -26,6 +27,7 @@ pub mod cache;
 pub mod filter;
 mod huge;
 pub mod launch;
+pub mod libraries;
 mod mapping;
 pub mod nodes;
 pub mod places;

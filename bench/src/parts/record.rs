@@ -104,6 +104,7 @@ fn all(report: &mut Report, folder: &Path) -> anyhow::Result<()> {
                 out: out.clone(),
                 filter: default_filter(),
                 qemu: None,
+                qemu_libraries: None,
                 plugin: None,
                 created_by: "terrace-bench".to_owned(),
             };

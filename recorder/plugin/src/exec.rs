@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::{iter, ptr};
 
-use terrace_recorder::program;
+use terrace_recorder::{libraries, program};
 use terrace_recordings::reference::Event;
 
 use crate::thread::Thread;
@@ -66,11 +66,14 @@ fn prepare(call: &Call) -> Option<Prepared> {
     push(program.path.as_os_str());
     program.before.iter().skip(1).for_each(|a| push(a));
     given.iter().skip(1).for_each(|a| push(&os(a)));
+    let mut envp: Vec<_> = texts(call.envp)?.into_iter().map(CString::into_bytes).collect();
+    let of_qemu = std::env::var_os(libraries::VARIABLE);
+    libraries::carry_over(&mut argv, &mut envp, of_qemu.as_deref());
     let qemu = std::fs::read_link("/proc/self/exe").ok()?;
     Some(Prepared {
         qemu: CString::new(qemu.into_os_string().into_vec()).ok()?,
         argv: argv.into_iter().map(|a| CString::new(a).ok()).collect::<Option<_>>()?,
-        envp: texts(call.envp)?,
+        envp: envp.into_iter().map(|e| CString::new(e).ok()).collect::<Option<_>>()?,
     })
 }
 

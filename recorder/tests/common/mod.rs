@@ -35,6 +35,7 @@ pub fn options(out: &Path, level: Level) -> Options {
         out: out.to_owned(),
         filter: Filter { level, ..default_filter() },
         qemu: None,
+        qemu_libraries: None,
         plugin: plugin().map(Path::to_owned),
         created_by: "test".to_owned(),
     }
