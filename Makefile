@@ -28,16 +28,18 @@ check:
 	tools/setup test
 	tools/test fast
 
-# The package under the systemd of Debian 12 and of Debian 13, and the Kubernetes manifests under
-# podman, each in a virtual machine with Debian's own userland: some 15 minutes each under software
-# emulation, and root, for the disks. QEMU 10 has a thread for each processor, which is faster.
+# The package under the systemd of Debian 12 and of Debian 13, and the image and the Kubernetes
+# manifests under podman, each in a virtual machine with Debian's own userland: some 15 minutes each
+# under software emulation, and root, for the disks. The static programs where there is nothing else. QEMU 10 has a thread for each processor, which is faster.
 SYSTEM_TEST ?= --qemu 10
 system-test:
 	tools/setup system
 	$(CARGO) build --release --locked --workspace
 	tools/systemd-guest --suite bookworm --binaries $(TARGET)/release $(SYSTEM_TEST)
 	tools/systemd-guest --suite trixie --binaries $(TARGET)/release $(SYSTEM_TEST)
-	tools/pod-guest --binaries $(TARGET)/release $(SYSTEM_TEST)
+	tools/archive --out $(TARGET)/archive
+	tools/empty-root $(TARGET)/archive
+	tools/pod-guest --archive $(TARGET)/archive $(SYSTEM_TEST)
 
 # The hour of a newcomer on fresh Debian 12 and 13: what the README says, every command with its
 # time. Needs root, for the userlands, and the network; each builds the programs from nothing.

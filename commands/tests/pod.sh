@@ -3,7 +3,7 @@
 # packaging/kubernetes by 'podman kube play', with exactly the rights that they give. The pod tracks
 # a service of another user and ends in good order; it is killed whole and does not return, or
 # returns; it waits where the host cannot be managed. Settings are back each time. Says "all held"
-# at the end. usage: pod.sh, with terrace.yaml, waiting.yaml and restore.yaml beside it
+# at the end. usage: pod.sh, with image.tar, terrace.yaml, waiting.yaml and restore.yaml beside it
 . /srv/daemon_common.sh
 export HOME=/root SYSTEMD_PAGER="" SYSTEMD_COLORS=0
 export CONTAINERS_STORAGE_CONF=/tmp/storage.conf
@@ -31,22 +31,10 @@ failed() {
 play() { podman kube play --network none "/srv/$1.yaml" >/tmp/play.log 2>&1 || failed "podman kube play $1" "$2"; }
 down() { podman kube down "/srv/$1.yaml" >/tmp/play.log 2>&1; }
 
-# The pods that this image starts have what a Debian image with the package has of programs.
-image=/tmp/image
-mkdir -p $image/usr/bin $image/usr/lib $image/usr/lib64 $image/etc/terrace $image/run/terrace \
-    $image/var/lib/terrace $image/proc $image/sys $image/dev $image/tmp
-for name in bin lib lib64; do ln -s usr/$name $image/$name; done
-echo root:x:0:0:root:/root:/bin/sh >$image/etc/passwd
-chmod 755 /srv/terrace /srv/terraced
-cp /srv/terrace /srv/terraced $image/usr/bin/
-for program in sh mount sleep; do cp -L "$(command -v $program)" $image/usr/bin/$program; done
-for program in $image/usr/bin/*; do
-    ldd "$program" | grep -oE '/[^ ]+' | while read -r library; do
-        mkdir -p "$image$(dirname "$library")"
-        cp -nL "$library" "$image$library"
-    done
-done
-tar -C $image -c . | podman import --quiet - localhost/terrace:0.2.0 >/tmp/play.log 2>&1 || fail "podman import" /tmp/play.log
+podman load --input /srv/image.tar >/tmp/play.log 2>&1 || fail "podman load" /tmp/play.log
+rm /srv/image.tar
+step "the image: $(podman run --rm --network none terrace:0.2.0 terrace --version)"
+chmod 755 /srv/terrace
 cp /srv/terrace /usr/local/bin/
 
 # Redis, of the user redis, with its memory in the slow tier: pages that are read must come up.
