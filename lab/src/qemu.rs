@@ -20,6 +20,8 @@ const PROGRAM: &str = "qemu-system-x86_64";
 const USER_PACKAGE: &str = "qemu-user";
 const USER_PROGRAM: &str = "qemu-x86_64";
 
+const C_LIBRARY: &str = "libc.so.6";
+
 /// The packages with firmware that the program reads, and its directory in them.
 const FIRMWARE: [(&str, &str); 2] =
     [("qemu-system-data", "usr/share/qemu"), ("seabios", "usr/share/seabios")];
@@ -171,6 +173,8 @@ fn in_cache(
         .values()
         .filter(|file| **file != path && file.starts_with(cache.root()))
         .filter_map(|file| file.parent())
+        // The host's dynamic linker takes the host's C library and no other; it is the newer one.
+        .filter(|directory| !directory.join(C_LIBRARY).exists())
         .map(|directory| directory.display().to_string())
         .collect();
     let library_path =
