@@ -79,7 +79,7 @@ def main(grid, folder):
     ray.shutdown()
     alike = files(folder / "serial") == files(folder / "ray")
     print(
-        f"Ray: {done.done} of {done.cells} cells, {len(set(finished))} told of once each "
+        f"Ray: {done.done} of {done.cells} cells, {len(set(finished))} reported once each "
         f"({len(finished)} times in all), {len(killed)} worker killed"
     )
     print(f"all files byte-identical to the serial run: {'yes' if alike else 'NO'}")

@@ -25,7 +25,7 @@ Exit codes:
      nothing was changed
 
 Environment:
-  TERRACE_LOG=info (or debug, trace) tells more on standard error";
+  TERRACE_LOG=info (or debug, trace) writes more to standard error";
 
 /// Runs big-memory programs on little fast memory: finds the pages they use, keeps those in the
 /// fast tier, moves the rest away, and reports the cost.

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_one_line_and_tells_each_cause_once() {
+    fn an_error_is_one_line_and_names_each_cause_once() {
         let error = anyhow::anyhow!("no room\n  in 'x'").context("run 'x'");
         assert_eq!(one_line(&error), "run 'x': no room in 'x'");
         let error = anyhow::anyhow!("no room").context("group 'g': no room").context("stopped");

@@ -141,7 +141,10 @@ fn show_machine(format: Format) -> anyhow::Result<()> {
             }
             say!("{table}\n")?;
             let policy = device.table_policy(Target::This);
-            say!("page tables of this process: {}", policy.map_or_else(|e| e.to_string(), told))
+            say!(
+                "page tables of this process: {}",
+                policy.map_or_else(|e| e.to_string(), described)
+            )
         }
         Err(TiermemError::Absent) => say!(
             "the kernel's own mechanisms only (move_pages, DAMON): it is not the Terrace kernel, \
@@ -151,7 +154,7 @@ fn show_machine(format: Format) -> anyhow::Result<()> {
     }
 }
 
-fn told(policy: TablePolicy) -> String {
+fn described(policy: TablePolicy) -> String {
     let place = match policy.place {
         TablePlace::Default => return "where the task that needs one allocates".to_owned(),
         TablePlace::Fast => "fast memory".to_owned(),

@@ -192,7 +192,7 @@ impl Arguments {
                 *last = Instant::now();
             }
         })?;
-        let told = |text: &str| tell!("{text}");
+        let progress = |text: &str| tell!("{text}");
         let (mut checked, mut what_if) = (Vec::new(), Vec::new());
         for (program, experiment) in experiments.iter().enumerate() {
             if self.check || self.check_with.is_some() || self.refine > 0 {
@@ -203,11 +203,11 @@ impl Arguments {
                     program,
                     experiment,
                     rounds,
-                    &told,
+                    &progress,
                 )?);
             }
             if self.what_if {
-                what_if.extend(check::what_if(&answer, &request, program, experiment, &told)?);
+                what_if.extend(check::what_if(&answer, &request, program, experiment, &progress)?);
             }
         }
         let mut lines = words::recommendation(&answer);
@@ -218,7 +218,7 @@ impl Arguments {
             remarks.push(match answer.programs.iter().all(|p| p.evidence == Evidence::Measured) {
                 true => "What page tables in fast memory and huge pages add: '--what-if' runs it."
                     .to_owned(),
-                false => "What page tables and huge pages add cannot be told from such a \
+                false => "What page tables and huge pages add cannot be distinguished from such a \
                           recording; a profile can ('terrace profile')."
                     .to_owned(),
             });

@@ -1,4 +1,4 @@
-//! `terrace signals`: by what this host tells which pages are accessed.
+//! `terrace signals`: which signals of accesses this host has.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use terrace_linux::{Source, backend};
 
 use crate::show::{self, Format, say};
 
-/// Show by what this host tells which pages are accessed: accessed bits, hint faults, samples of reads.
+/// Show which signals of accesses this host has: accessed bits, hint faults, samples of reads.
 #[derive(Args)]
 pub struct Arguments {
     /// Read samples for so long, and show what came.

@@ -119,7 +119,7 @@ impl Arguments {
                     jobs: self.jobs.map_or(processors, usize::from),
                     retries: self.retries,
                 },
-                &|cell, outcome| screen.told(cell, outcome),
+                &|cell, outcome| screen.reported(cell, outcome),
             )?;
             screen.end();
             if !self.cell.is_empty() || self.shard.is_some() {
@@ -320,7 +320,7 @@ impl Screen {
         Screen { bar, state: Mutex::new(state), of }
     }
 
-    fn told(&self, cell: &Cell, outcome: &Outcome) {
+    fn reported(&self, cell: &Cell, outcome: &Outcome) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done += 1;
         state.skipped += usize::from(*outcome == Outcome::Skipped);

@@ -50,7 +50,7 @@ end_daemon() {
     until_true 60 as_before || { snapshot | diff /tmp/before -; fail "not as before" /tmp/daemon.log; }
 }
 
-# whole NAME PROCESS: a program that was told to stop ended well, with its data as it was.
+# whole NAME PROCESS: a program that was stopped ended well, with its data as it was.
 whole() {
     wait "$2" || fail "$1" "/tmp/$1.jsonl"
     grep -q '"checksum_ok":true' "/tmp/$1.jsonl" || fail "$1 was harmed" "/tmp/$1.jsonl"

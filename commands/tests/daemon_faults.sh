@@ -10,7 +10,7 @@
 now_s() { cut -d ' ' -f 1 /proc/uptime; }
 tell() { echo "$2" >"/tmp/$1.control"; }
 
-# begin NAME ARGUMENTS...: a program in a control group of its own, told what to do by a pipe that
+# begin NAME ARGUMENTS...: a program in a control group of its own, commanded by a pipe that
 # never ends.
 begin() {
     name=$1

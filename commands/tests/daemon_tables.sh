@@ -5,7 +5,7 @@
 # kernel's own scan and moves. Says "all held" at the end.
 . /srv/daemon_common.sh
 
-# waiting NAME OPTION...: a shell that waits in its group until it is told to become the program.
+# waiting NAME OPTION...: a shell that waits in its group until it gets the message to become the program.
 waiting() {
     name=$1
     shift

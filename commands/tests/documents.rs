@@ -161,9 +161,9 @@ fn the_commands_of_the_tutorial_do_what_it_shows() {
     for made in ["results/first/report.html", "words.tref", "answer/report.html"] {
         assert!(place.path(made).is_file(), "{made}");
     }
-    let told = |shown: &[&str], lines: &[&str]| fits(shown, lines);
-    assert!(told(&["a", "...", "c ... e"], &["a", "b", "b", "c d e"]));
-    assert!(!told(&["a ... c"], &["a b"]) && !told(&["a"], &["a", "b"]) && !told(&["a"], &[]));
+    let shows = |shown: &[&str], lines: &[&str]| fits(shown, lines);
+    assert!(shows(&["a", "...", "c ... e"], &["a", "b", "b", "c d e"]));
+    assert!(!shows(&["a ... c"], &["a b"]) && !shows(&["a"], &["a", "b"]) && !shows(&["a"], &[]));
 }
 
 /// What a command of the README needs that a test has not: other machines, programs and files, or

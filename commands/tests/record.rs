@@ -141,7 +141,7 @@ fn a_second_signal_stops_a_program_that_does_not_mind_and_all_its_processes() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_leaves_nothing() {
+fn a_full_disk_is_reported_and_leaves_nothing() {
     if built().is_none() {
         return;
     }
@@ -163,7 +163,7 @@ fn a_full_disk_is_told_and_leaves_nothing() {
 }
 
 #[test]
-fn what_is_missing_is_told_in_one_line() {
+fn what_is_missing_is_reported_in_one_line() {
     let place = Place::new();
     let alone = place.path("alone/terrace");
     std::fs::create_dir(place.path("alone")).unwrap();

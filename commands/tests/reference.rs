@@ -73,7 +73,7 @@ fn run_time_slowdown_and_exact_hits_come_out() {
 }
 
 #[test]
-fn outcomes_of_tables_that_follow_their_data_are_counted_and_told() {
+fn outcomes_of_tables_that_follow_their_data_are_counted_and_reported() {
     let tables = "page_size = \"4K\"\ntables = { migrate = true }";
     let place = place(|text| text.replacen("page_size = \"4K\"", tables, 1));
     let printed = place.run("compare e.toml --policies first-touch,lfu --out out").good();
@@ -102,7 +102,7 @@ fn outcomes_of_tables_that_follow_their_data_are_counted_and_told() {
 }
 
 #[test]
-fn page_tables_bound_to_full_memory_end_in_a_kill_that_is_told() {
+fn page_tables_bound_to_full_memory_end_in_a_kill_that_is_reported() {
     let place = Place::new();
     let file = common::tree("examples/reference/bind-all.toml");
     let printed = place.run(&format!("run {} --out out", file.display())).good();
@@ -115,8 +115,8 @@ fn page_tables_bound_to_full_memory_end_in_a_kill_that_is_told() {
         assert!(notes.contains(words), "{notes}");
     }
     assert!(!notes.contains(" 0 MB"), "{notes}");
-    let told = printed.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(told.contains("Killed: group 'bound'"), "{told}");
+    let reported = printed.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(reported.contains("Killed: group 'bound'"), "{reported}");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn results_do_not_hang_on_how_many_runs_go_on_at_once() {
 }
 
 #[test]
-fn a_profile_tells_run_times_at_period_depth() {
+fn a_profile_predicts_run_times_of_interval_simulation() {
     let place = place(|text| text);
     let printed = place.run("profile e.toml --out p.tprof --interval 20000 --format json").good();
     let profile = printed.json();

@@ -65,7 +65,7 @@ fn runs_at_the_same_time_change_no_byte() {
 }
 
 #[test]
-fn a_figure_of_ones_own_is_run_and_a_claim_that_does_not_hold_is_told() {
+fn a_figure_of_ones_own_is_run_and_a_claim_that_does_not_hold_is_reported() {
     let place = Place::new();
     place.write(
         "own.toml",

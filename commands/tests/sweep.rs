@@ -119,7 +119,7 @@ fn cells_run_one_by_one_anywhere_come_together_to_the_same_bytes() {
 }
 
 #[test]
-fn cells_that_fail_are_told_and_the_others_go_on() {
+fn cells_that_fail_are_reported_and_the_others_go_on() {
     let place = Place::new();
     place.run("run e.toml --out x"); // makes nothing: there is no e.toml
     place.write("e.toml", common::SMALL);

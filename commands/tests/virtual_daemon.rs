@@ -91,7 +91,7 @@ fn a_reader_of_files_keeps_no_hot_page_in_slow_memory() {
 
 /// An unmanaged program fills fast memory, and a group has nothing there: the status says who holds it.
 #[test]
-fn a_group_without_room_is_told_who_holds_fast_memory() {
+fn a_group_without_room_is_shown_who_holds_fast_memory() {
     let lines = ["held by unmanaged programs", "served once they are gone", "all held"];
     println!("{}", in_guest("debian", &CLOCK, "daemon_live.sh", &["nothing_fast"], 900, &lines));
 }

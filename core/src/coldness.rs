@@ -2,7 +2,7 @@
 //! can best give up their place.
 //!
 //! Accessed bits tell periods without use. Where bits are sampled several times a period, nearly every
-//! page of a busy program is used in each; there pages are told apart by their share of samples.
+//! page of a busy program is used in each; there pages are distinguished by their share of samples.
 
 use std::cmp::Reverse;
 
@@ -13,7 +13,7 @@ use crate::plan::{Exchange, Plan};
 use crate::remap::Remap;
 use crate::scan::Scan;
 
-/// Ages that are told apart: the last is for all that are older.
+/// Ages that are distinguished: the last is for all that are older.
 const AGES: usize = 256;
 /// Ranks by which a page must be colder than the one that gets its place, where pages are ranked by
 /// share of samples: what chance makes of pages alike.

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn minimums_that_do_not_fit_are_cut_alike_and_that_is_told() {
+    fn minimums_that_do_not_fit_are_cut_alike_and_that_is_reported() {
         let wants = |mib| FastMemoryClaim { min_bytes: mib * MIB, ..claim(&[(1000, 1.0)]) };
         let partitioning = partition(300 * MIB, &[wants(400), wants(200)], 1.0);
         assert!(partitioning.minimums_cut);

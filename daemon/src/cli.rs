@@ -37,7 +37,7 @@ pub struct Cli {
 /// The commands.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Run until told to end.
+    /// Run until a signal ends it.
     Run {
         /// The configuration.
         #[arg(default_value = CONFIG)]

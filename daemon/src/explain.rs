@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_alike_are_told_together_with_their_reason() {
+    fn neighbours_alike_are_listed_together_with_their_reason() {
         let answer = explain(&view(), None).unwrap();
         let got: Vec<_> = answer
             .ranges

@@ -68,7 +68,7 @@ impl Carryover {
 
 /// How a group's thread ended.
 pub struct Finished {
-    /// Why, where it was not told to and the group has not simply gone.
+    /// Why, where it was not asked to and the group has not simply gone.
     pub error: Option<String>,
     /// What is left of it.
     pub carryover: Carryover,
@@ -310,7 +310,7 @@ impl Keeper {
         }
     }
 
-    /// A new policy that knows what the history tells.
+    /// A new policy that starts from the history.
     fn build(&self) -> Result<Box<dyn Policy>, String> {
         let s = &self.settings;
         let mut policy = match &s.external {

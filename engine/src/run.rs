@@ -169,7 +169,7 @@ impl Member {
         if self.ended {
             return Ok(None);
         }
-        let told = match self.group.tracker.observe().map_err(|e| self.error("tracker", e))? {
+        let reported = match self.group.tracker.observe().map_err(|e| self.error("tracker", e))? {
             Observation::Period(scan) => return Ok(Some(scan)),
             Observation::Lost { periods, reason } => observer.lost(index, periods, &reason),
             Observation::Ended => {
@@ -177,7 +177,7 @@ impl Member {
                 observer.ended(index)
             }
         };
-        told.map(|()| None).map_err(|e| self.error("observer", e))
+        reported.map(|()| None).map_err(|e| self.error("observer", e))
     }
 
     fn act(&mut self, plan: &Plan, scan: &Scan, retries: u32) -> Result<Outcome, EngineError> {

@@ -174,7 +174,7 @@ fn a_mover_that_loses_a_page_ends_the_run() {
 }
 
 #[test]
-fn lost_periods_are_told_and_do_not_reach_the_policy() {
+fn lost_periods_are_reported_and_do_not_reach_the_policy() {
     let lost = Observation::Lost { periods: 2, reason: "the buffer overran".into() };
     let mut b = bench(vec![period(0, 4), lost, period(3, 4)], Plan::default(), vec![]);
     let mut notes = Notes::default();

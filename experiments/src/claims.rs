@@ -250,7 +250,7 @@ impl Claim {
         let meant: Vec<&Fact> = facts.iter().filter(|f| chosen(f, &self.only)).collect();
         let value = |f: &Fact| f.measures.get(self.measure.as_str()).copied();
         // A dimension with a single value is left out.
-        let tells = |dimension: &str| {
+        let names = |dimension: &str| {
             let mut values = meant.iter().filter_map(|f| f.dimensions.get(dimension));
             let first = values.next();
             values.any(|v| Some(v) != first)
@@ -259,7 +259,7 @@ impl Claim {
             let names: Vec<&str> = f
                 .dimensions
                 .iter()
-                .filter(|(d, _)| tells(d))
+                .filter(|(d, _)| names(d))
                 .map(|(_, value)| value.as_str())
                 .collect();
             names.join(" ")

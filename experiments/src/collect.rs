@@ -99,7 +99,7 @@ impl<'a> Collector<'a> {
 
     /// Adds the hardware costs of a period.
     pub fn hardware(&mut self, row: HardwareRow) -> Result<(), MachineError> {
-        self.tables.hardware(row).map_err(told)
+        self.tables.hardware(row).map_err(machine_error)
     }
 
     /// Writes the rows of the run. `complete` adds values that are known at the end of the run.
@@ -186,8 +186,8 @@ impl Observer for Collector<'_> {
             applied: &row.applied,
         });
         let PeriodReport { group, scan, budget, decision, outcome, .. } = report;
-        self.recording.period(*group, scan, budget, decision, outcome).map_err(told)?;
-        self.tables.period(row).map_err(told)
+        self.recording.period(*group, scan, budget, decision, outcome).map_err(machine_error)?;
+        self.tables.period(row).map_err(machine_error)
     }
 
     fn lost(&mut self, group: usize, periods: u32, reason: &str) -> Result<(), MachineError> {
@@ -195,15 +195,15 @@ impl Observer for Collector<'_> {
         // The next scan counts them; those that no scan follows are counted at the end.
         member.lost += u64::from(periods);
         tracing::warn!(group = member.row.group, periods, reason, "periods lost");
-        self.recording.lost(group, periods, reason).map_err(told)
+        self.recording.lost(group, periods, reason).map_err(machine_error)
     }
 
     fn ended(&mut self, group: usize) -> Result<(), MachineError> {
-        self.recording.ended(group).map_err(told)
+        self.recording.ended(group).map_err(machine_error)
     }
 }
 
-fn told(error: impl std::fmt::Display) -> MachineError {
+fn machine_error(error: impl std::fmt::Display) -> MachineError {
     MachineError(error.to_string())
 }
 

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_periods_are_told_from_those_around_them() {
+    fn windows_of_periods_are_distinguished_from_those_around_them() {
         let windows = [0, 1, 2, 3, 4];
         assert_eq!(periods_in(&windows, &one_group()), [2, 3]);
         assert_eq!(periods_in(&windows[..2], &one_group()), [0; 0]);

@@ -148,7 +148,7 @@ mod tests {
         let expected = [(0, "web-1".to_owned()), (0, "web-2".to_owned())];
         assert_eq!(names(&["a/web-*"]), expected);
         assert_eq!(names(&["{a,b}/db-?"]), [(0, "db-1".to_owned())]);
-        // Two hosts of one name are told apart.
+        // Two hosts of one name are distinguished.
         let all = names(&["*/web-*"]);
         assert!(all.iter().any(|h| h.1.ends_with("a/web-1")), "{all:?}");
         assert_eq!(all.len(), 3);

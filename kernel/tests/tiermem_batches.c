@@ -32,7 +32,7 @@ static unsigned long pages_at(char *p, unsigned long n, int node)
 
 /*
  * A child that takes all of a node's memory and gives back some base pages of each 2 MB.  What it
- * keeps is locked, and compaction is told to leave such pages where they are.
+ * keeps is locked, and compaction is set to leave such pages where they are.
  */
 static pid_t crumble_node(int node)
 {

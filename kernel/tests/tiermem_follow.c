@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Tables that follow data: what is counted of it, that none is left behind, that locks
- * which are contended are not waited for, and what a trace tells.
+ * which are contended are not waited for, and what a trace shows.
  */
 #include "tiermem_test.h"
 
@@ -163,7 +163,7 @@ void test_pt_try(void)
 void test_pt_trace(void)
 {
 	const unsigned long n = 8;
-	unsigned long told = 0, wrong = 0;
+	unsigned long reported = 0, wrong = 0;
 	struct tm_pt_migrate out;
 	char line[512];
 	FILE *f;
@@ -195,12 +195,12 @@ void test_pt_trace(void)
 		if (sscanf(at, " addr=%lx from=%d to=%d", &addr, &from, &to) != 3 || from != 0 ||
 		    to != 1 || addr < (uintptr_t)p || addr >= (uintptr_t)p + n * HUGE)
 			wrong++;
-		told++;
+		reported++;
 	}
 	if (f)
 		fclose(f);
-	CHECK(out.moved == n && told == n && !wrong, "%u moves, %lu in the trace, %lu of them wrong",
-	      out.moved, told, wrong);
+	CHECK(out.moved == n && reported == n && !wrong, "%u moves, %lu in the trace, %lu of them wrong",
+	      out.moved, reported, wrong);
 	munmap(p, n * HUGE);
 }
 

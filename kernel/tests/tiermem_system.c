@@ -125,7 +125,7 @@ static bool unregister_rseq(void)
 void test_no_memory(void)
 {
 	const unsigned long wanted = count ? count : 1000;
-	unsigned long calls = 0, refused = 0, failed = 0, untold = 0;
+	unsigned long calls = 0, refused = 0, failed = 0, unreported = 0;
 	uint64_t seed = 20;
 	double begun;
 	int switch_fd;
@@ -148,7 +148,7 @@ void test_no_memory(void)
 		CHECK(pwrite(switch_fd, "0", 1, 0) == 1, "make-it-fail");
 		failed += err == -ENOMEM;
 		/* The page for its answer is shared with a child and could not be copied. */
-		untold += err == -EFAULT;
+		unreported += err == -EFAULT;
 		CHECK(err >= 0 || err == -ENOMEM || err == -EFAULT, "a call fails with %s",
 		      strerror(-err));
 		calls++;
@@ -164,7 +164,7 @@ void test_no_memory(void)
 	}
 	end_stress();
 	printf("# %lu calls, of which %lu failed and %lu could not answer, %lu pages refused, %lu checks in %.0f s\n",
-	       calls, failed, untold, refused, st.checks, now() - begun);
+	       calls, failed, unreported, refused, st.checks, now() - begun);
 	CHECK(calls >= wanted, "only %lu calls in time", calls);
 	CHECK(failed && refused, "no allocation failed: the test is void");
 }
@@ -246,7 +246,7 @@ static long group_value(const char *file, const char *name, int node)
 	long value = -1;
 	FILE *f;
 
-	/* What processors have not yet told of is told when this one is read. */
+	/* What processors have not yet reported is counted when this one is read. */
 	f = fopen(GROUP "/cpu.stat", "r");
 	while (f && fgets(line, sizeof(line), f))
 		;

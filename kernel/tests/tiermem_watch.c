@@ -145,7 +145,7 @@ static long kept_bits(char *p, unsigned int flags)
 	return vmstat("tiermem_scan_saved") - saved;
 }
 
-/* Watches this process from another one, with a device file of its own, until it is told to go. */
+/* Watches this process from another one, with a device file of its own, until it gets the message to go. */
 static pid_t watcher(char *p, int *say)
 {
 	int own = getpid(), ready[2], go[2];
@@ -182,7 +182,7 @@ static void stop(pid_t pid, int say, bool kill_it)
 	if (kill_it)
 		kill(pid, SIGKILL);
 	else if (write(say, "x", 1) != 1)
-		fail("the watcher cannot be told to go");
+		fail("the watcher got no message to go");
 	close(say);
 	waitpid(pid, NULL, 0);
 }

@@ -63,7 +63,7 @@ pub enum TcgThreads {
 }
 
 /// A virtual machine with two memory tiers. Node 0 has the processors and the fast memory, node
-/// 1 the slow memory only; the firmware's HMAT table tells the kernel the latencies and
+/// 1 the slow memory only; the firmware's HMAT table gives the kernel the latencies and
 /// bandwidths, from which it makes its memory tiers.
 ///
 /// The emulation has no such latencies unless it has a `memory_clock`: they are what the firmware

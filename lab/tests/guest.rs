@@ -280,7 +280,7 @@ fn a_kernel_that_never_comes_up_ends_at_the_bound_on_the_boot() {
 }
 
 #[test]
-fn want_of_memory_is_told_from_other_deaths() {
+fn want_of_memory_is_distinguished_from_other_deaths() {
     let machine = Machine { fast_bytes: 256 * MIB, slow_bytes: 128 * MIB, ..machine() };
     let hungry = GuestJob::new("tail").args(["/dev/zero"]);
     let error = lab(machine.clone()).run(&hungry, |_| {}).expect_err("want of memory");
@@ -292,7 +292,7 @@ fn want_of_memory_is_told_from_other_deaths() {
 }
 
 #[test]
-fn a_guest_that_switches_itself_off_is_told_from_one_that_ended() {
+fn a_guest_that_switches_itself_off_is_distinguished_from_one_that_ended() {
     let error = run(&GuestJob::shell("poweroff -f; sleep 100")).expect_err("an early end");
     assert!(matches!(error, LabError::EndedEarly { phase: Phase::Running, .. }), "{error}");
 }
@@ -313,7 +313,7 @@ fn the_labs_own_places_are_refused() {
 }
 
 #[test]
-fn what_qemu_does_not_take_is_told_in_its_words() {
+fn what_qemu_does_not_take_is_reported_in_its_words() {
     let machine = Machine { extra_qemu_args: vec!["-no-such-option".into()], ..machine() };
     let error = lab(machine).run(&GuestJob::new("true"), |_| {}).expect_err("a refusal");
     assert!(matches!(error, LabError::Qemu { .. }), "{error}");

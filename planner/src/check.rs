@@ -156,7 +156,7 @@ pub fn check(
     program: usize,
     experiment: &Experiment,
     rounds: u64,
-    told: &dyn Fn(&str),
+    progress: &dyn Fn(&str),
 ) -> anyhow::Result<Vec<Checked>> {
     let machine = request.machines[plan.machine].clone();
     let recording = &request.recordings[program];
@@ -169,7 +169,7 @@ pub fn check(
         if chosen.point.share >= 1.0 {
             break;
         }
-        told(&format!("running {} at trace fidelity, round {round}", chosen.program));
+        progress(&format!("running {} at trace fidelity, round {round}", chosen.program));
         let policy = chosen.policy.clone();
         let share = chosen.point.share;
         let measured = slowdown(experiment, &policy, share, &machine, &recording.machine)?;
@@ -257,7 +257,7 @@ pub fn what_if(
     request: &Request,
     program: usize,
     experiment: &Experiment,
-    told: &dyn Fn(&str),
+    progress: &dyn Fn(&str),
 ) -> anyhow::Result<Vec<WhatIf>> {
     let machine = &request.machines[plan.machine];
     let recording = &request.recordings[program];
@@ -290,7 +290,7 @@ pub fn what_if(
     }
     let mut rows: Vec<WhatIf> = Vec::new();
     for (variant, experiment) in variants {
-        told(&format!("running {} at trace fidelity: {variant}", chosen.program));
+        progress(&format!("running {} at trace fidelity: {variant}", chosen.program));
         let row = measure(experiment)?;
         let duration_ms = row.duration_ms.context("a run that did not end")?;
         let as_planned = rows.first().map_or(duration_ms, |first| first.duration_ms);

@@ -204,7 +204,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     };
     let no_fast = refused(&|r| r.fast_at_most = 0.0);
     assert!(no_fast.contains("no policy stays within 0.0 %"), "{no_fast}");
-    assert!(no_fast.contains("50.0 %"), "it tells what can be had: {no_fast}");
+    assert!(no_fast.contains("50.0 %"), "it says what can be had: {no_fast}");
     assert!(refused(&|r| r.target = 0.9).contains("expected 0 %"));
     assert!(refused(&|r| r.target = f64::NAN).contains("expected 0 %"));
     assert!(refused(&|r| r.policies = vec!["lfo".into()]).contains("no policy is named 'lfo'"));

@@ -85,7 +85,7 @@ impl Policy for InPython {
             let seen = Bound::new(py, Scan::new(scan.clone(), remap))?;
             let may_use = Bound::new(py, Budget { budget: *budget })?;
             let answer = self.decide.bind(py).call1((&seen, may_use))?;
-            moves_of(&answer, scan, budget).map_err(|e| told(py, self.name, scan.period, e))
+            moves_of(&answer, scan, budget).map_err(|e| policy_error(py, self.name, scan.period, e))
         });
         match moves {
             Ok(moves) => Decision { plan: moves.plan(scan), applied: self.name, features },
@@ -104,7 +104,7 @@ impl Policy for InPython {
 }
 
 /// Names the policy whose answer was refused.
-fn told(py: Python<'_>, name: &str, period: u64, error: PyErr) -> PyErr {
+fn policy_error(py: Python<'_>, name: &str, period: u64, error: PyErr) -> PyErr {
     match error.is_instance_of::<crate::errors::Refused>(py) {
         true => refused(format_args!("policy '{name}', period {period}: {}", error.value(py))),
         false => error,

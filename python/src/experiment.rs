@@ -163,8 +163,8 @@ impl Events for Watch {
     fn event(&mut self, event: Event<'_>) {
         if let (Event::RunStarts { run, number, of, .. }, Some(progress)) = (event, &self.progress)
         {
-            let told = Python::attach(|py| progress.call1(py, (run, number, of)).map(drop));
-            told.unwrap_or_else(|error| leave(&self.exception, error));
+            let reported = Python::attach(|py| progress.call1(py, (run, number, of)).map(drop));
+            reported.unwrap_or_else(|error| leave(&self.exception, error));
         }
         if self.looked.elapsed() >= BETWEEN_LOOKS {
             self.looked = Instant::now();

@@ -131,16 +131,16 @@ impl Grid {
         note(&out, &failed).map_err(raised)
     }
 
-    /// Runs cells here, `jobs` at a time; `told` is called for each: number, and "skipped", "done"
+    /// Runs cells here, `jobs` at a time; `reported` is called for each: number, and "skipped", "done"
     /// or "failed". Returns how many failed.
-    #[pyo3(signature = (out, jobs, retries, told=None))]
+    #[pyo3(signature = (out, jobs, retries, reported=None))]
     fn work(
         &self,
         py: Python<'_>,
         out: PathBuf,
         jobs: usize,
         retries: u32,
-        told: Option<Py<PyAny>>,
+        reported: Option<Py<PyAny>>,
     ) -> PyResult<usize> {
         let exception = Raised::default();
         let first: Mutex<Option<PyErr>> = Mutex::new(None);
@@ -152,14 +152,14 @@ impl Grid {
                 let work =
                     Work { grid: &self.grid, cells: &cells, out: &out, jobs: jobs.max(1), retries };
                 let tell = |cell: &Cell, outcome: &Outcome| {
-                    let Some(told) = &told else { return };
+                    let Some(reported) = &reported else { return };
                     let (what, error) = match outcome {
                         Outcome::Skipped => ("skipped", None),
                         Outcome::Done => ("done", None),
                         Outcome::Failed(failed) => ("failed", Some(failed.error.as_str())),
                     };
                     let result =
-                        Python::attach(|py| told.call1(py, (cell.index, what, error)).map(drop));
+                        Python::attach(|py| reported.call1(py, (cell.index, what, error)).map(drop));
                     if let (Err(error), Ok(mut first)) = (result, first.lock()) {
                         first.get_or_insert(error);
                     }

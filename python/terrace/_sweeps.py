@@ -92,16 +92,16 @@ def sweep(
     _terrace.Grid.prepare(folder)
     finished = 0
 
-    def told(cell: int, outcome: str, error: str | None, elapsed_s: float | None = None) -> None:
+    def reported(cell: int, outcome: str, error: str | None, elapsed_s: float | None = None) -> None:
         nonlocal finished
         finished += 1
         if progress is not None:
             progress(Progress(cell, outcome, error, finished, len(made), elapsed_s))
 
     if ray:
-        _on_ray(made, folder, retries, None if ray is True else ray, told)
+        _on_ray(made, folder, retries, None if ray is True else ray, reported)
     else:
-        made.work(folder, jobs or os.cpu_count() or 1, retries, told)
+        made.work(folder, jobs or os.cpu_count() or 1, retries, reported)
     done, failed, missing, first = made.merge(folder)
     return Sweep(Path(folder), len(made), done, failed, missing, first)
 
@@ -183,7 +183,7 @@ def _on_ray(
     out: str,
     retries: int,
     address: str | None,
-    told: Callable[[int, str, str | None, float | None], None],
+    reported: Callable[[int, str, str | None, float | None], None],
 ) -> None:
     ray = _ray()
     started = not ray.is_initialized()
@@ -205,7 +205,7 @@ def _on_ray(
             d = grid.describe(index)
             if _terrace.Grid.is_done(out, d["hash"]):
                 left -= 1
-                told(index, "skipped", None, None)
+                reported(index, "skipped", None, None)
                 return None
             folder = os.path.abspath(d["folder"])
             # Files travel with the task through Ray's store, where each is once; absolute paths
@@ -257,12 +257,12 @@ def _on_ray(
                         cells, seconds = cells + 1, seconds + elapsed_s
                     if outcome == "done":
                         _terrace.Grid.take_in(out, cell.hash, what)
-                        told(cell.index, "done", None, elapsed_s)
+                        reported(cell.index, "done", None, elapsed_s)
                     elif outcome == "failed" and cell.attempt <= retries:
                         again.append(dataclasses.replace(cell, attempt=cell.attempt + 1))
                     else:
                         grid.note(out, cell.index, cell.attempt, what)
-                        told(cell.index, "failed", what, elapsed_s)
+                        reported(cell.index, "failed", what, elapsed_s)
     finally:
         if started:
             ray.shutdown()

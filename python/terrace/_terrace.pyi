@@ -310,7 +310,7 @@ class Grid:
         out: PathLike,
         jobs: int,
         retries: int,
-        told: Callable[[int, str, str | None], None] | None = None,
+        reported: Callable[[int, str, str | None], None] | None = None,
     ) -> int: ...
     def merge(self, out: PathLike) -> tuple[int, int, int, str | None]: ...
 

@@ -120,11 +120,11 @@ def test_a_policy_has_no_privileges_and_no_way_to_new_ones(live):
     text = f"class Recent:\n  def decide(self, scan, budget): {tell}\n"
     with pytest.raises(terrace.TerraceError) as error:
         live(text).run()
-    told = str(error.value)
-    assert "'NoNewPrivs': '1'" in told
+    reported = str(error.value)
+    assert "'NoNewPrivs': '1'" in reported
     if os.geteuid() == 0:
-        assert "'Uid': '65534'" in told
-        assert "'CapEff': '0000000000000000'" in told and "'CapPrm': '0000000000000000'" in told
+        assert "'Uid': '65534'" in reported
+        assert "'CapEff': '0000000000000000'" in reported and "'CapPrm': '0000000000000000'" in reported
 
 
 def test_a_file_without_the_class_is_said_with_those_that_it_has(live):

@@ -137,10 +137,10 @@ def test_other_threads_go_on_while_an_experiment_runs(small, tmp_path):
     assert seen
 
 
-def test_progress_is_told_and_may_stop_the_run(small):
-    told = []
-    small.run(["lru", "lfu"], progress=lambda *what: told.append(what))
-    assert told == [("lru", 1, 2), ("lfu", 2, 2)]
+def test_progress_is_reported_and_may_stop_the_run(small):
+    reported = []
+    small.run(["lru", "lfu"], progress=lambda *what: reported.append(what))
+    assert reported == [("lru", 1, 2), ("lfu", 2, 2)]
 
     def stop(*_):
         raise RuntimeError("enough")

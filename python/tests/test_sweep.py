@@ -79,20 +79,20 @@ def test_a_sweep_is_that_of_the_command(tmp_path, command):
 
 def test_finished_cells_are_not_run_again(tmp_path):
     file, out = grid(tmp_path), tmp_path / "out"
-    told = []
-    terrace.sweep(file, out, progress=told.append)
-    assert sorted(p.outcome for p in told) == ["done"] * 12
-    assert [p.finished for p in told] == list(range(1, 13)) and told[0].of == 12
+    reported = []
+    terrace.sweep(file, out, progress=reported.append)
+    assert sorted(p.outcome for p in reported) == ["done"] * 12
+    assert [p.finished for p in reported] == list(range(1, 13)) and reported[0].of == 12
     before = tables(out)
     shutil.rmtree(sorted((out / "cells").iterdir())[5])
-    told.clear()
-    terrace.sweep(file, out, progress=told.append)
-    assert sorted(p.outcome for p in told) == ["done"] + ["skipped"] * 11
+    reported.clear()
+    terrace.sweep(file, out, progress=reported.append)
+    assert sorted(p.outcome for p in reported) == ["done"] + ["skipped"] * 11
     assert tables(out) == before
     # A grid that grew runs its new cells only.
-    told.clear()
-    assert terrace.sweep(grid(tmp_path, 5), out, progress=told.append).done == 15
-    assert [p.outcome for p in told].count("done") == 3
+    reported.clear()
+    assert terrace.sweep(grid(tmp_path, 5), out, progress=reported.append).done == 15
+    assert [p.outcome for p in reported].count("done") == 3
 
 
 def test_a_cell_run_elsewhere_is_the_same_bytes(tmp_path):
@@ -144,7 +144,7 @@ def test_a_workloads_file_travels_with_its_cells(tmp_path, small):
     assert cells(tmp_path / "here") == cells(tmp_path / "there")
 
 
-def test_failures_are_told_and_the_rest_goes_on(tmp_path):
+def test_failures_are_reported_and_the_rest_goes_on(tmp_path):
     file = grid(tmp_path)
     text = (
         file.read_text().replace('"lru", "lfu", "random"]', '"lru"]')
@@ -159,11 +159,11 @@ variants = [
     )
     file.write_text(text)
     (tmp_path / "gone.trec").write_bytes(b"not a recording")
-    told = []
-    done = terrace.sweep(file, tmp_path / "out", progress=told.append)
+    reported = []
+    done = terrace.sweep(file, tmp_path / "out", progress=reported.append)
     assert (done.done, done.failed) == (4, 4)
     assert "gone.trec" in done.first_error
-    assert [p.error for p in told if p.outcome == "failed"][0]
+    assert [p.error for p in reported if p.outcome == "failed"][0]
     assert len((tmp_path / "out/failures.jsonl").read_text().splitlines()) == 4
     assert done.table.num_rows == 4
 

@@ -60,7 +60,7 @@ const PASSED: Synthetic = Synthetic {
 };
 
 #[test]
-fn training_finds_a_threshold_that_tells_hot_pages_from_others() {
+fn training_finds_a_threshold_that_separates_hot_pages_from_others() {
     let config = rack();
     let node = outcome(&config, REUSED, "CPM");
     assert!(node.controller.trainings >= 1);

@@ -253,7 +253,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_level_is_lru_and_tells_the_dirty_lines_that_leave(
+        fn the_first_level_is_lru_and_reports_the_dirty_lines_that_leave(
             uses in prop::collection::vec((0u64..60, any::<bool>()), 1..500),
             ways in prop_oneof![1u32..5, Just(8)],
         ) {

@@ -44,7 +44,7 @@ fn a_sample_is_laid_out_as_the_kernel_does_it() {
 }
 
 #[test]
-fn data_sources_of_processors_are_told_apart() {
+fn data_sources_of_processors_are_distinguished() {
     // As Intel's `snb_pebs` decoding and AMD's `perf_ibs_get_data_src` make them.
     let hit = |level: u64| DataSource(2 | (2 | level) << 5);
     assert_eq!(hit(0x80).memory(), Some(MemoryLevel::Local));

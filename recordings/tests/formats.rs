@@ -369,7 +369,7 @@ fn a_survey_counts_what_a_recording_holds() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told_with_its_place() {
+fn what_makes_no_sense_is_reported_with_its_place() {
     let record = |ip: u64| Instruction { ip, ..Instruction::default() };
     let mut bad_trace = champsim(&[record(1), record(2)]);
     bad_trace[64 + 8] = 7;

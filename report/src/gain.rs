@@ -37,7 +37,7 @@ pub(crate) fn sentence(panel: &Panel, rows: &Rows) -> Option<String> {
     if lost < LEAST_LOSS {
         return Some(format!("{of}, {group} takes {:.3} times as long: no loss.", lost + 1.0));
     }
-    let told: Vec<String> = others
+    let reported: Vec<String> = others
         .iter()
         .map(|(run, cost)| {
             let regained = percent_round((100.0 * (1.0 + lost - cost) / lost).round() / 100.0);
@@ -54,7 +54,7 @@ pub(crate) fn sentence(panel: &Panel, rows: &Rows) -> Option<String> {
     Some(format!(
         "{of}, {group} takes {:.2} times as long as with all memory fast{rates}; under {}.",
         lost + 1.0,
-        list(&told)
+        list(&reported)
     ))
 }
 

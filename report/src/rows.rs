@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_repetitions_are_told_apart() {
+    fn groups_and_repetitions_are_distinguished() {
         let runs = [
             run("1", "amp", "a", "zipf", 1),
             run("1", "amp", "b", "scan", 1),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_terrace_kernels_mechanisms_are_told_even_where_all_runs_have_them() {
+    fn the_terrace_kernels_mechanisms_are_reported_even_where_all_runs_have_them() {
         let by = |run: RunRow, tracker: &str, mover: &str| RunRow {
             tracker: Some(tracker.to_owned()),
             mover: Some(mover.to_owned()),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_told_apart_where_they_differ() {
+    fn kernels_are_distinguished_where_they_differ() {
         let on = |kernel: &str| RunRow {
             kernel: Some(kernel.to_owned()),
             ..run("1", "lru", "g", "zipf", 1)

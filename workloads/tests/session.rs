@@ -355,7 +355,7 @@ fn each_live_kind_runs_from_its_parameters_to_its_result() {
 }
 
 #[test]
-fn a_memory_program_told_to_end_early_still_checks_its_memory() {
+fn a_memory_program_asked_to_end_early_still_checks_its_memory() {
     let folder = tempfile::tempdir().unwrap();
     let context = LiveContext { duration_ms: 600_000, ..context(folder.path()) };
     let parameters = json!({ "footprint_mib": 4, "pause_ms": 1 });

@@ -95,12 +95,12 @@ fn compare(program: &str, options: &str, folder: &Path) -> anyhow::Result<Vec<f6
         let text = format!("kind = \"profile\"\npath = \"{}\"", profiled.display());
         let short = simulate(&text, Fidelity::Interval)?;
         for (full, short) in full.iter().zip(&short) {
-            let (Some(truth), Some(told)) = (full.slowdown, short.slowdown) else {
+            let (Some(truth), Some(reported)) = (full.slowdown, short.slowdown) else {
                 anyhow::bail!("no slowdown under {}", full.policy);
             };
-            let error = (told / truth - 1.0).abs();
+            let error = (reported / truth - 1.0).abs();
             eprintln!(
-                "| {program} | {:.0} % | {} | {truth:.3} | {told:.3} | {:.1} % |",
+                "| {program} | {:.0} % | {} | {truth:.3} | {reported:.3} | {:.1} % |",
                 ratio * 100.0,
                 full.policy,
                 error * 100.0,

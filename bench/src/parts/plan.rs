@@ -121,10 +121,10 @@ fn predict(
                 in_proportion: false,
                 heat: false,
             };
-            let told = play(recording, &setup)?.slowdown;
-            let error = (told / truth - 1.0).abs();
+            let reported = play(recording, &setup)?.slowdown;
+            let error = (reported / truth - 1.0).abs();
             eprintln!(
-                "| {program} | {:.0} % | {} | {truth:.3} | {told:.3} | {:.1} % |",
+                "| {program} | {:.0} % | {} | {truth:.3} | {reported:.3} | {:.1} % |",
                 100.0 * share,
                 row.policy,
                 100.0 * error,

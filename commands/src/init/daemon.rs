@@ -54,7 +54,7 @@ fn nodes(survey: &Survey) -> String {
             survey.by
         ),
         (None, Some((fast, slow))) => format!(
-            "fast_nodes = {fast:?}            # nothing tells this host's nodes apart: one stands for\n\
+            "fast_nodes = {fast:?}            # nothing distinguishes this host's nodes: one stands for\n\
              slow_nodes = {slow:?}            # fast memory, the rest for slow memory; correct it\n"
         ),
         (None, None) => "# This host has one memory node: slow memory must come online before \

@@ -43,9 +43,9 @@ pub struct Group {
 pub struct Survey {
     /// Memory nodes.
     pub nodes: Vec<Node>,
-    /// Nodes of the fast tier, and of the slow ones, where the host tells them apart.
+    /// Nodes of the fast tier, and of the slow ones, where the host distinguishes them.
     pub tiers: Option<(Vec<u32>, Vec<u32>)>,
-    /// How tiers were told apart.
+    /// How tiers were distinguished.
     pub by: String,
     /// Whether the kernel has DAMON.
     pub damon: bool,
@@ -104,7 +104,7 @@ impl Survey {
         (fast < slow).then_some((fast, slow))
     }
 
-    /// What can stand for two tiers where the host tells none apart: the first node, and the others.
+    /// What can stand for two tiers where the host distinguishes none: the first node, and the others.
     pub fn stand_ins(&self) -> Option<(Vec<u32>, Vec<u32>)> {
         let ids: Vec<u32> = self.nodes.iter().filter(|n| n.bytes > 0).map(|n| n.id).collect();
         match (&self.tiers, ids.split_first()) {
@@ -128,7 +128,7 @@ impl Survey {
                 Some((fast, slow)) => {
                     format!("tiers: fast {fast:?}, slow {slow:?}, by {}", self.by)
                 }
-                None => "tiers: one; nothing tells fast memory from slow memory".to_owned(),
+                None => "tiers: one; nothing distinguishes fast memory from slow memory".to_owned(),
             },
             match &self.damon_hindered {
                 Some(why) => format!("DAMON: there, but {why}"),

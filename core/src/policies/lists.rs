@@ -87,7 +87,7 @@ pub(super) const KIND: PolicyKind = PolicyKind {
 };
 
 /// Name of the applied policy where the kernel's lists are requested and not known.
-const UNTOLD: &str = "lists-own";
+const UNKNOWN: &str = "lists-own";
 
 /// No page: the end of a list.
 const END: u32 = u32::MAX;
@@ -366,7 +366,7 @@ impl Policy for Lists {
             }
             (membership, _) => {
                 self.scan_lists();
-                if membership == Membership::Own { KIND.name } else { UNTOLD }
+                if membership == Membership::Own { KIND.name } else { UNKNOWN }
             }
         };
         let plan = self.plan(scan, budget, resident);
@@ -418,7 +418,7 @@ mod tests {
         }
 
         /// A period of a machine that reports which pages its kernel has on active lists.
-        fn period_told(&mut self, accessed: &str, active: &str) -> (u64, u64) {
+        fn period_with_lists(&mut self, accessed: &str, active: &str) -> (u64, u64) {
             let scan = Scan::new(0, Arc::clone(&self.layout), bits(accessed), self.fast.clone());
             let plan = self.policy.decide(&scan.with_active(bits(active)), &self.budget).plan;
             plan.apply(&self.layout, &mut self.fast);
@@ -499,12 +499,12 @@ mod tests {
     fn the_kernels_lists_decide_where_they_are_known_whatever_was_accessed() {
         let mut case = Case::on_the_kernels_lists("1100", 2);
         // By these accesses pages 0 and 1 are hot; the kernel has 1 and 2 on its active lists.
-        assert_eq!(case.period_told("1100", "0110"), (1, 1));
+        assert_eq!(case.period_with_lists("1100", "0110"), (1, 1));
         assert_eq!(case.fast, bits("0110"));
         assert_eq!(case.list(0), FAST_INACTIVE);
         // All active pages are in fast memory now, until the kernel's lists change.
-        assert_eq!(case.period_told("1001", "0110"), (0, 0));
-        assert_eq!(case.period_told("1001", "0011"), (1, 1));
+        assert_eq!(case.period_with_lists("1001", "0110"), (0, 0));
+        assert_eq!(case.period_with_lists("1001", "0011"), (1, 1));
         assert_eq!(case.fast, bits("0011"));
     }
 
@@ -517,15 +517,15 @@ mod tests {
         }
         let scan = Scan::new(0, case.layout.clone(), bits("0000"), case.fast.clone());
         assert_eq!(case.policy.decide(&scan, &case.budget).applied, "lists-own");
-        let told = scan.with_active(bits("1111"));
-        assert_eq!(case.policy.decide(&told, &case.budget).applied, "lists");
+        let reported = scan.with_active(bits("1111"));
+        assert_eq!(case.policy.decide(&reported, &case.budget).applied, "lists");
     }
 
     #[test]
     fn pages_that_come_join_the_list_on_which_the_kernel_has_them() {
         let mut case = Case::new("1000", 1, 0.0);
         // Nothing is scanned: where pages were put at first is all that counts.
-        assert_eq!(case.period_told("1111", "0010"), (1, 1));
+        assert_eq!(case.period_with_lists("1111", "0010"), (1, 1));
         assert_eq!(case.fast, bits("0010"));
     }
 

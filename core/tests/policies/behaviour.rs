@@ -90,7 +90,7 @@ fn equally_hot_pages_stay_where_they_are() {
 }
 
 #[test]
-fn pages_that_are_all_accessed_in_every_period_are_told_apart_by_samples() {
+fn pages_that_are_all_accessed_in_every_period_are_distinguished_by_samples() {
     const PAGES: usize = 120;
     let hot = |page: usize| page % 3 == 2;
     // Of 20 samples the hot ones are in 11 to 17, the others in 2 to 8.

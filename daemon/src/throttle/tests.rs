@@ -30,7 +30,7 @@ fn range(page: u64, pages: u64) -> VirtualRange {
     VirtualRange { space: SpaceId(0), start: page * HUGE, size_bytes: pages * HUGE }
 }
 
-/// Runs periods in which `place` tells whether a page is fast and `accessed` whether it is used.
+/// Runs periods in which `place` is whether a page is fast and `accessed` whether it is used.
 fn periods(
     throttle: &mut Throttle,
     number: u64,

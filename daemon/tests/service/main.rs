@@ -136,7 +136,7 @@ fn a_dry_run_moves_nothing_and_counts() {
 }
 
 #[test]
-fn a_group_that_fails_is_told_left_alone_and_tried_again_without_harm_to_others() {
+fn a_group_that_fails_is_reported_unmanaged_and_tried_again_without_harm_to_others() {
     let run = Run::start(TWO, 64);
     run.program("/a", 32, LOW);
     run.program("/b", 32, LOW);

@@ -217,7 +217,7 @@ impl Grid {
 
     /// The experiment of a cell.
     fn experiment(&self, index: usize) -> Result<Experiment, InputError> {
-        let told = |e: InputError| {
+        let cell_error = |e: InputError| {
             let label: Vec<_> =
                 self.values(index).iter().map(|(a, v)| format!("{a} = {v}")).collect();
             refuse!("cell {index} ({}): {e}", label.join(", "))
@@ -225,14 +225,14 @@ impl Grid {
         let mut table = self.base.clone();
         for (axis, &value) in self.axes.iter().zip(&self.cells[index]) {
             for (key, value) in &axis.values[value].1 {
-                set(&mut table, key, value).map_err(told)?;
+                set(&mut table, key, value).map_err(cell_error)?;
             }
         }
-        let text = toml::to_string(&table).map_err(|e| told(InputError::new(e)))?;
+        let text = toml::to_string(&table).map_err(|e| cell_error(InputError::new(e)))?;
         // Lines of the generated text are of no use to the user.
         Experiment::parse(&text, self.folder.clone()).map_err(|e| match e.0.split_once(": ") {
-            Some((line, rest)) if line.starts_with("line ") => told(InputError::new(rest)),
-            _ => told(e),
+            Some((line, rest)) if line.starts_with("line ") => cell_error(InputError::new(rest)),
+            _ => cell_error(e),
         })
     }
 

@@ -74,17 +74,17 @@ pub fn failed(out: &Path, hash: &str) -> Option<Failed> {
     serde_json::from_slice(&fs::read(failure(out, hash)).ok()?).ok()
 }
 
-/// Runs cells. `told` is called as each ends, in any order. Memory does not grow with the number of
+/// Runs cells. `reported` is called as each ends, in any order. Memory does not grow with the number of
 /// cells.
 pub fn work(
     work: &Work<'_>,
-    told: &(dyn Fn(&Cell, &Outcome) + Sync),
+    reported: &(dyn Fn(&Cell, &Outcome) + Sync),
 ) -> anyhow::Result<Vec<Failed>> {
     prepare(work.out)?;
     let failures = terrace_jobs::try_all(work.cells, work.jobs, |&index| {
         let cell = work.grid.cell(index)?;
         let outcome = one(work, &cell)?;
-        told(&cell, &outcome);
+        reported(&cell, &outcome);
         anyhow::Ok(match outcome {
             Outcome::Failed(failed) => Some(failed),
             _ => None,

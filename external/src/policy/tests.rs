@@ -248,8 +248,9 @@ fn the_process_has_no_privileges_of_its_parent() {
     fs::copy(PROGRAM, &program).unwrap();
     place.policy.interpreter = program;
     let mut driven = place.start(LIVE);
-    let tells = |report: &ExternalReport| report.error.as_ref().is_some_and(|e| e.contains("Uid"));
-    let (_, report) = driven.until(tells);
+    let names_it =
+        |report: &ExternalReport| report.error.as_ref().is_some_and(|e| e.contains("Uid"));
+    let (_, report) = driven.until(names_it);
     let error = report.error.unwrap();
     for expected in [
         "Uid: 65534 65534 65534 65534 Gid: 65534 65534 65534 65534 Groups: CapEff: 0000000000000000",

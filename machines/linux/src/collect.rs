@@ -111,7 +111,7 @@ pub enum PeriodEnd {
     /// Some regions were not reported.
     Incomplete {
         /// Reported regions.
-        told: usize,
+        reported: usize,
         /// Regions in all.
         expected: usize,
     },
@@ -129,7 +129,7 @@ pub struct Collector {
     samples: u8,
     seen: PageBits,
     accesses: Accesses,
-    told: usize,
+    reported: usize,
     first_ns: u64,
     /// Records of the thread about foreign regions.
     foreign: u64,
@@ -148,7 +148,7 @@ impl Collector {
             samples,
             seen,
             accesses,
-            told: 0,
+            reported: 0,
             first_ns: 0,
             foreign: 0,
         }
@@ -165,8 +165,8 @@ impl Collector {
     }
 
     /// Regions reported in the unfinished period.
-    pub fn told(&self) -> usize {
-        self.told
+    pub fn reported(&self) -> usize {
+        self.reported
     }
 
     /// Records about foreign regions. Not 0 means that DAMON changed its regions.
@@ -183,16 +183,16 @@ impl Collector {
             self.foreign += 1;
             return None;
         };
-        let late = self.told > 0 && record.time_ns.saturating_sub(self.first_ns) > self.gap_ns;
+        let late = self.reported > 0 && record.time_ns.saturating_sub(self.first_ns) > self.gap_ns;
         let ended = (late || self.seen.get(region)).then(|| self.give_up());
-        if self.told == 0 {
+        if self.reported == 0 {
             self.first_ns = record.time_ns;
         }
         self.seen.set(region, true);
-        self.told += 1;
+        self.reported += 1;
         let page = region / self.regions.per_page;
         self.accesses.note(page, record.accesses, self.samples, self.regions.are_parts);
-        if self.told == self.expected() {
+        if self.reported == self.expected() {
             // A period that ends here and one that was given up cannot both result from one record
             // unless there is a single region.
             let accesses = std::mem::take(&mut self.accesses);
@@ -204,7 +204,7 @@ impl Collector {
 
     /// Gives up the unfinished period.
     pub fn give_up(&mut self) -> PeriodEnd {
-        let ended = PeriodEnd::Incomplete { told: self.told, expected: self.expected() };
+        let ended = PeriodEnd::Incomplete { reported: self.reported, expected: self.expected() };
         self.reset();
         ended
     }
@@ -212,7 +212,7 @@ impl Collector {
     fn reset(&mut self) {
         self.seen = PageBits::new(self.regions.count());
         self.accesses = Accesses::new(self.regions.pages());
-        self.told = 0;
+        self.reported = 0;
     }
 }
 
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_is_complete_when_every_region_was_told() {
+    fn a_period_is_complete_when_every_region_was_reported() {
         let mut c = collector();
         assert_eq!(c.take(&record(1, 0, 1, 0)), None);
         assert_eq!(c.take(&record(2, 0, 2, 1)), None);
@@ -269,7 +269,7 @@ mod tests {
         // Never more than the number of samples.
         assert!(matches!(end, PeriodEnd::Complete(accesses) if accesses.counts == [0, 1, 0, 4]));
         assert_eq!(c.foreign(), 1);
-        assert_eq!(c.told(), 0);
+        assert_eq!(c.reported(), 0);
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
         for page in [1, 2, 8] {
             assert_eq!(c.take(&record(page, 0, page, 1)), None);
         }
-        let lost = PeriodEnd::Incomplete { told: 3, expected: 4 };
+        let lost = PeriodEnd::Incomplete { reported: 3, expected: 4 };
         assert_eq!(c.take(&record(PERIOD, 1, 3, 0)), Some(lost));
         // The late record belongs to the new period, which completes without it.
         assert_eq!(c.take(&record(PERIOD + 1, 0, 1, 0)), None);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_huge_page_is_told_in_halves() {
+    fn a_lone_huge_page_is_reported_in_halves() {
         let regions = Regions::new(&layout(&[(4, 7, 1)]), 1);
         assert_eq!(regions.targets[0].starts, [7 * HUGE, 7 * HUGE + HUGE / 2]);
         let mut c = Collector::new(regions, 9, PERIOD, 1);
@@ -324,7 +324,7 @@ mod tests {
         c.take(&Record { end: 3 * HUGE, ..record(1, 0, 1, 1) });
         c.take(&Record { start: HUGE + 4096, ..record(1, 0, 1, 1) });
         c.take(&record(1, 99, 1, 1));
-        assert_eq!((c.foreign(), c.told()), (3, 0));
+        assert_eq!((c.foreign(), c.reported()), (3, 0));
     }
 
     proptest! {

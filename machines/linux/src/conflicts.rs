@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_is_told() {
+    fn an_old_kernel_is_reported() {
         let (_keep, roots) = clean_host();
         let topology = tiers::discover(&roots).unwrap();
         let found = find(&roots, &topology, HUGE, PagemapScan::Missing).unwrap();

@@ -188,8 +188,13 @@ impl Sampler for DamonSampler {
                     Some(PeriodEnd::Complete(accesses)) => {
                         superseded += u32::from(newest.replace(accesses).is_some());
                     }
-                    Some(PeriodEnd::Incomplete { told, expected }) => {
-                        tracing::warn!(told, expected, missed, "records of a period are missing");
+                    Some(PeriodEnd::Incomplete { reported, expected }) => {
+                        tracing::warn!(
+                            reported,
+                            expected,
+                            missed,
+                            "records of a period are missing"
+                        );
                         superseded += 1;
                     }
                     None => {}
@@ -223,7 +228,7 @@ impl Sampler for DamonSampler {
                 let _ = collector.give_up();
                 return Ok(Waited::Lost { periods, reason, is_over });
             }
-            if collector.told() > 0 {
+            if collector.reported() > 0 {
                 // Records come in a burst: wait a little instead of waking for each.
                 std::thread::sleep(Duration::from_millis(2));
             } else if now < due {
@@ -329,7 +334,7 @@ fn why_lost(collector: &Collector, over: bool, waited: Duration, missed: bool) -
     } else {
         format!(
             "{} of {} records arrived within {} ms{}",
-            collector.told(),
+            collector.reported(),
             collector.expected(),
             waited.as_millis(),
             if missed { "; others were overwritten" } else { "" }

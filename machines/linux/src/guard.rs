@@ -76,14 +76,14 @@ impl Guard {
 
     fn wait_until_ready(&mut self) -> bool {
         let Some(stdout) = self.child.stdout.take() else { return false };
-        let (tell, told) = mpsc::channel();
+        let (tell, reported) = mpsc::channel();
         // A thread, because a pipe has no timeout; it ends with the guard at the latest.
         std::thread::spawn(move || {
             let mut lines = BufReader::new(stdout).lines();
             let ready = lines.any(|line| line.is_ok_and(|l| l.trim() == READY));
             let _ = tell.send(ready);
         });
-        told.recv_timeout(START).unwrap_or(false)
+        reported.recv_timeout(START).unwrap_or(false)
     }
 
     /// Whether it still runs.

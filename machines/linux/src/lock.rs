@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_refused_and_told_who_is_first() {
+    fn the_second_is_refused_and_shown_who_is_first() {
         let folder = tempfile::tempdir().unwrap();
         let first = Lock::take(folder.path()).unwrap();
         let message = Lock::take(folder.path()).unwrap_err().to_string();

@@ -86,7 +86,7 @@ impl Pagemap {
         let categories = Categories {
             set: PAGE_IS_PRESENT,
             clear: PAGE_IS_PFNZERO,
-            told: PAGE_IS_HUGE | PAGE_IS_PRESENT,
+            reported: PAGE_IS_HUGE | PAGE_IS_PRESENT,
         };
         let mut from = start;
         while from < end {
@@ -119,7 +119,7 @@ impl Pagemap {
         let categories = Categories {
             set: PAGE_IS_PRESENT,
             clear: PAGE_IS_PFNZERO,
-            told: PAGE_IS_FILE | PAGE_IS_HUGE,
+            reported: PAGE_IS_FILE | PAGE_IS_HUGE,
         };
         let read = self.regions(roots, categories, answers, left_out, |start, end, _| {
             counter.add(start, end);
@@ -145,12 +145,12 @@ impl Pagemap {
             PageSize::Huge => Categories {
                 set: PAGE_IS_PRESENT | PAGE_IS_HUGE,
                 clear: PAGE_IS_PFNZERO,
-                told: PAGE_IS_FILE,
+                reported: PAGE_IS_FILE,
             },
             PageSize::Base => Categories {
                 set: PAGE_IS_PRESENT,
                 clear: PAGE_IS_PFNZERO | PAGE_IS_HUGE,
-                told: PAGE_IS_FILE,
+                reported: PAGE_IS_FILE,
             },
         };
         let mut runs = Vec::new();

@@ -267,7 +267,7 @@ mod tests {
     const STAT: &str = "42 (a ) R (b) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1 0 777 0 0\n";
 
     #[test]
-    fn a_process_is_told_by_its_start_even_with_a_spiteful_name() {
+    fn a_process_is_known_by_its_start_even_with_a_spiteful_name() {
         let (_keep, roots) = folder(&[("proc/42/stat", STAT)]);
         let got = stat(&roots, 42).unwrap().unwrap();
         assert_eq!(got, Stat { state: 'S', cpu_ticks: 300, start_ticks: 777 });

@@ -63,7 +63,7 @@ pub struct Categories {
     /// Categories that must not be set.
     pub clear: u64,
     /// Categories that are distinguished in the answer.
-    pub told: u64,
+    pub reported: u64,
 }
 
 /// One call of `PAGEMAP_SCAN` over `start..end`: fills `regions` from its beginning, returns the
@@ -83,7 +83,7 @@ pub fn pagemap_scan(
         vec_len: regions.len() as u64,
         category_inverted: categories.clear,
         category_mask: categories.set | categories.clear,
-        return_mask: categories.told,
+        return_mask: categories.reported,
         ..ScanArguments::default()
     };
     // SAFETY: `arguments` is a live `pm_scan_arg` of the size that it states, and its `vec` and

@@ -337,7 +337,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn overwritten_records_are_told() {
+    fn overwritten_records_are_reported() {
         let (page_format, event) = formats();
         let facts = parse_page(&page(0, &[], MISSED), &page_format, &event, &mut Vec::new());
         assert!(facts.missed && !facts.malformed);

@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_without_the_device_is_told_with_its_remedy() {
+    fn a_kernel_without_the_device_is_reported_with_its_remedy() {
         let error = Device::open_at(Path::new("/dev/no-such-tiermem")).unwrap_err().to_string();
         assert!(error.contains("make kernel") && error.contains("terrace lab"), "{error}");
     }

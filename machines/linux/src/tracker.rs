@@ -8,7 +8,7 @@
 //! at once, so that the time in which nothing is observed lies at the beginning of a period and is
 //! short.
 //!
-//! What is not observed is told: records that are missing, periods that did not come, time spent on
+//! What is not observed is reported: records that are missing, periods that did not come, time spent on
 //! setting up. Nothing is guessed.
 //!
 //! Then the programs' translations are flushed (see [`crate::flush`]), or pages that stay in a TLB
@@ -99,8 +99,8 @@ pub struct GroupTracker {
     period: u64,
     /// Periods lost since the last scan.
     lost: u32,
-    /// A loss that is still to be told.
-    untold: Option<(u32, String)>,
+    /// A loss that is still to be reported.
+    unreported: Option<(u32, String)>,
     check: CheckPace,
     /// How often the frames are read by which samples are attributed to pages.
     frames: CheckPace,
@@ -150,7 +150,7 @@ impl GroupTracker {
             costs,
             period: 0,
             lost: 0,
-            untold: None,
+            unreported: None,
             check: CheckPace::default(),
             frames: CheckPace::default(),
             rebuild_took: None,
@@ -168,7 +168,7 @@ impl GroupTracker {
     }
 
     fn step(&mut self) -> Result<Observation, StepError> {
-        if let Some((periods, reason)) = self.untold.take() {
+        if let Some((periods, reason)) = self.unreported.take() {
             return Ok(Observation::Lost { periods, reason });
         }
         if self.stopped() {
@@ -373,7 +373,7 @@ impl GroupTracker {
             let reason =
                 format!("setting {} up anew took {} ms", self.sampler.name(), took.as_millis());
             self.count_lost(periods);
-            self.untold = Some((periods, reason));
+            self.unreported = Some((periods, reason));
         }
     }
 

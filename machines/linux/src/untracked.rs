@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_group_tells_of_cache_that_nobody_maps_and_of_pages_of_the_other_size() {
+    fn a_control_group_counts_cache_that_nobody_maps_and_of_pages_of_the_other_size() {
         let memory = GroupMemory {
             anon_bytes: Some(vec![6 << 20, 4 << 20]),
             anon_thp_bytes: Some(vec![4 << 20, 0]),

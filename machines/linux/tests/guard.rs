@@ -193,7 +193,7 @@ fn signals_that_end_a_run_restore_too_and_do_not_reach_the_guard() {
 }
 
 #[test]
-fn a_guard_that_is_told_to_end_stays_until_its_run_ends() {
+fn a_guard_that_is_asked_to_end_stays_until_its_run_ends() {
     let (keep, roots) = host();
     let mut victim = start(keep.path());
     wait_until_changed(&mut victim);

@@ -21,9 +21,9 @@ pub fn of_intervals(
     batch_pages: u64,
     period_ms: u64,
 ) -> Result<OracleTrace, SourceError> {
-    let told = |e: ConfigError| SourceError(e.to_string());
+    let source_error = |e: ConfigError| SourceError(e.to_string());
     let (promotion_ns, demotion_ns) =
-        MoveCosts::new(os).map_err(told)?.page_ns(page_size, batch_pages);
+        MoveCosts::new(os).map_err(source_error)?.page_ns(page_size, batch_pages);
     let period_ns = period_ms as f64 * 1e6;
     let spans = Vec::new();
     let mut oracle = OracleTrace { spans, promotion_ns, demotion_ns, period_ns };

@@ -86,9 +86,9 @@ impl Random {
 
 /// A source whose next period the test sets.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<VecDeque<Arc<Layout>>>>);
+struct Layouts(Arc<Mutex<VecDeque<Arc<Layout>>>>);
 
-impl PeriodSource for Told {
+impl PeriodSource for Layouts {
     fn next_period(&mut self) -> Result<Option<PeriodAccesses>, SourceError> {
         let layout = self.0.lock().unwrap().pop_front().unwrap();
         let accessed = PageBits::new(layout.pages());
@@ -99,7 +99,7 @@ impl PeriodSource for Told {
 struct Member {
     page_size: PageSize,
     budget: u64,
-    told: Told,
+    layouts: Layouts,
     tracker: SimulatedTracker,
     mover: SimulatedMover,
     layout: Arc<Layout>,
@@ -114,7 +114,7 @@ fn members(machine: &Machine, random: &mut Random) -> Vec<Member> {
     kinds
         .into_iter()
         .map(|(page_size, allocation, budget)| {
-            let told = Told::default();
+            let layouts = Layouts::default();
             let config = GroupConfig {
                 name: "g".to_owned(),
                 page_size,
@@ -122,8 +122,8 @@ fn members(machine: &Machine, random: &mut Random) -> Vec<Member> {
                 fast_budget: Box::new(move |_| budget),
                 initial: None,
             };
-            let (tracker, mover) = machine.add_group(config, Box::new(told.clone())).unwrap();
-            Member { page_size, budget, told, tracker, mover, layout: random.layout(page_size) }
+            let (tracker, mover) = machine.add_group(config, Box::new(layouts.clone())).unwrap();
+            Member { page_size, budget, layouts, tracker, mover, layout: random.layout(page_size) }
         })
         .collect()
 }
@@ -167,7 +167,7 @@ fn run(
     let mut members = members(&machine, &mut random);
     // All groups are added before the first audit.
     for member in &mut members {
-        member.told.0.lock().unwrap().push_back(member.layout.clone());
+        member.layouts.0.lock().unwrap().push_back(member.layout.clone());
         scan(&mut member.tracker);
     }
     let mut operations = 0;
@@ -177,7 +177,7 @@ fn run(
             members[number].layout = random.layout(members[number].page_size);
         }
         let layout = members[number].layout.clone();
-        members[number].told.0.lock().unwrap().push_back(layout);
+        members[number].layouts.0.lock().unwrap().push_back(layout);
         let before = Placed::new(&machine, number);
         let seen = scan(&mut members[number].tracker);
         audit(&machine, &members);

@@ -110,16 +110,16 @@ fn the_dynamic_granularity_is_near_the_best_static_one_whichever_that_is() {
         let dynamic = turns(run_pages, "granularity");
         let times = statics.map(|counts| counts.time_s());
         let least = times.into_iter().fold(f64::INFINITY, f64::min);
-        let told = format!("runs of {run_pages}: {statics:?}, dynamic {dynamic:?}");
-        assert_eq!(times[best], least, "{told}");
-        assert!(dynamic.time_s() <= 1.01 * least, "{} over {least}: {told}", dynamic.time_s());
-        assert!(dynamic.hit_ratio() >= statics[best].hit_ratio() - 0.01, "{told}");
+        let reported = format!("runs of {run_pages}: {statics:?}, dynamic {dynamic:?}");
+        assert_eq!(times[best], least, "{reported}");
+        assert!(dynamic.time_s() <= 1.01 * least, "{} over {least}: {reported}", dynamic.time_s());
+        assert!(dynamic.hit_ratio() >= statics[best].hit_ratio() - 0.01, "{reported}");
         // Most moves are made at that granularity.
         let at_best = dynamic.at[best] as f64 / dynamic.moved as f64;
-        assert!(at_best > share, "{at_best} of the pages: {told}");
+        assert!(at_best > share, "{at_best} of the pages: {reported}");
         // The difference between granularities is large.
         let most = times.into_iter().fold(0.0, f64::max);
-        assert!(most > 1.05 * least, "{told}");
+        assert!(most > 1.05 * least, "{reported}");
     }
 }
 

@@ -517,9 +517,9 @@ fn what_is_measured_adds_up_to_what_the_run_cost() {
     // A read takes the time of an idle tier, or more.
     let tiers = &presets::by_name("server-ddr5-cxl").unwrap().tiers;
     for m in counters {
-        for (tier, (reads, told)) in tiers.iter().zip(m.reads.iter().zip(m.read_latency_ps)) {
+        for (tier, (reads, reported)) in tiers.iter().zip(m.reads.iter().zip(m.read_latency_ps)) {
             let idle_ps = (tier.idle_read_ns() * 1000.0) as u64;
-            assert!(*reads == 0 || told + 1000 >= idle_ps, "{told} {idle_ps}");
+            assert!(*reads == 0 || reported + 1000 >= idle_ps, "{reported} {idle_ps}");
         }
     }
 }
@@ -544,8 +544,8 @@ fn sampling_changes_nothing_and_shows_where_reads_go() {
     // Whole reads from 8 to 23 are between samples, 15.5 on average; the mean of 25,000 distances
     // is within a percent of that. Walks read memory, too, and are not sampled.
     let reads: u64 = sampled.counts(0).reads.iter().sum();
-    let told = samples * 31 / 2;
-    assert!(told > reads * 8 / 10 && told <= reads * 101 / 100, "{told} of {reads}");
+    let reported = samples * 31 / 2;
+    assert!(reported > reads * 8 / 10 && reported <= reads * 101 / 100, "{reported} of {reads}");
 }
 
 #[test]

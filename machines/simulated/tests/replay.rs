@@ -103,14 +103,14 @@ fn the_same_seed_gives_the_same_bytes() {
 }
 
 /// Whether the policy's decisions depend on inputs that no recording of a run contains.
-fn is_told_the_future(policy: &str) -> bool {
+fn knows_the_future(policy: &str) -> bool {
     policy::build(policy, &group(policy, "g").parameters, 0).unwrap().needs_oracle()
 }
 
 #[test]
-fn a_policy_that_was_told_the_future_is_refused() {
+fn a_policy_that_knew_the_future_is_refused() {
     let (_folder, path) = folder();
-    for kind in REGISTRY.iter().filter(|kind| is_told_the_future(kind.name)) {
+    for kind in REGISTRY.iter().filter(|kind| knows_the_future(kind.name)) {
         record(&path, vec![group("lru", "a"), group(kind.name, "b")], 0.0);
         let records = PeriodReader::open(&path).unwrap().records();
         let refusal = replay_plans(records).unwrap_err().to_string();
@@ -124,7 +124,7 @@ fn every_policy_decides_again_what_was_recorded() {
     let (_folder, path) = folder();
     let groups: Vec<_> = REGISTRY
         .iter()
-        .filter(|kind| !is_told_the_future(kind.name))
+        .filter(|kind| !knows_the_future(kind.name))
         .map(|kind| group(kind.name, kind.name))
         .collect();
     let count = groups.len() as u64;

@@ -153,7 +153,7 @@ fn a_pair_with_one_side_gone_falls_back_to_the_other_side_alone() {
 }
 
 #[test]
-fn a_page_that_is_already_there_is_told_apart_from_a_move() {
+fn a_page_that_is_already_there_is_distinguished_from_a_move() {
     let source = script(vec![layout(Huge, &[(0, 8)])]);
     let (mut tracker, mut mover) =
         machine(8, 8).add_group(group(Huge, FastFirst, 4), source).unwrap();

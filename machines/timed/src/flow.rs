@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_systems_instructions_are_told_from_a_programs() {
+    fn the_systems_instructions_are_distinguished_from_a_programs() {
         let of_system: [&[u8]; 14] = [
             &[0x48, 0xCF],             // iretq
             &[0x0F, 0x05],             // syscall
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_of_a_copy_are_told_by_their_bytes() {
+    fn repetitions_of_a_copy_are_counted_by_their_bytes() {
         let blocks: [(&[&[u8]], u8); 8] = [
             (&[&[0xF3, 0xA4]], 1),                // rep movsb
             (&[&[0xF3, 0x48, 0xA5]], 8),          // rep movsq

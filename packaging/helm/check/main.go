@@ -135,7 +135,7 @@ func one(document []byte) error {
 	}
 }
 
-// strict reads a document as the server does that is told to refuse what it does not know.
+// strict reads a document as the server does that has to refuse what it does not know.
 func strict(document []byte, object any) error {
 	text, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {

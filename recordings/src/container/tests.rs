@@ -58,7 +58,7 @@ fn a_recording_cut_at_any_byte_reads_up_to_the_cut_and_says_so() {
                 assert_eq!(chunks[..], payloads()[..chunks.len()]);
                 assert!(chunks.len() >= most, "a later cut leaves no less");
                 most = chunks.len();
-                let truncation = truncation.expect("a cut is told");
+                let truncation = truncation.expect("a cut is reported");
                 assert!(truncation.offset <= cut as u64);
             }
             Err((chunks, e)) => {
@@ -94,7 +94,7 @@ fn bytes_after_the_end_are_an_error() {
 }
 
 #[test]
-fn other_files_versions_and_contents_are_told_apart() {
+fn other_files_versions_and_contents_are_distinguished() {
     let error = |bytes: &[u8], content, version| {
         ContainerReader::new::<String>(bytes, "t", content, version).unwrap_err().to_string()
     };

@@ -328,11 +328,11 @@ fn a_recording_cut_at_any_byte_reads_up_to_the_cut_and_says_so() {
     let mine: Vec<_> = periods.iter().filter(|p| p.group == 0).collect();
     let mut most = 0;
     for cut in 0..bytes.len() {
-        let Ok((got, told, error)) = read(&bytes[..cut], 0) else {
+        let Ok((got, reported, error)) = read(&bytes[..cut], 0) else {
             assert_eq!(most, 0, "only a cut in the head is an error");
             continue;
         };
-        assert!(told && error.is_none());
+        assert!(reported && error.is_none());
         assert!(got.len() >= most);
         most = got.len();
         assert!(got.iter().zip(&mine).all(|(r, p)| is_period(r, p, false)));
@@ -367,8 +367,11 @@ fn a_recording_gets_its_name_when_it_is_whole() {
     let mut records = PeriodReader::open(&partial).unwrap().records();
     let whole_chunks = 2 * 21 / PERIODS_PER_CHUNK as usize * PERIODS_PER_CHUNK as usize;
     assert_eq!(records.by_ref().map(Result::unwrap).count(), whole_chunks);
-    let told = records.truncation().expect("the cut is told").to_string();
-    assert!(told.contains("r.trec.partial") && told.contains("cut off after byte"), "{told}");
+    let reported = records.truncation().expect("the cut is reported").to_string();
+    assert!(
+        reported.contains("r.trec.partial") && reported.contains("cut off after byte"),
+        "{reported}"
+    );
 
     // Ended by an error of the writing program: what was held is saved.
     let mut writer = PeriodWriter::create(&path, header()).unwrap();

@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn a_visitor_of_garbage_is_told_or_given_but_never_panics(
+    fn a_visitor_of_garbage_gets_records_or_an_error_and_never_panics(
         garbage in prop::collection::vec(any::<u8>(), 0..300),
         time: u64,
     ) {
@@ -241,7 +241,7 @@ fn maps_and_processes_are_read() {
 }
 
 #[test]
-fn an_ending_is_told_and_a_recording_of_the_first_version_has_none() {
+fn an_ending_is_reported_and_a_recording_of_the_first_version_has_none() {
     let ending = Ending { signal: Some(9), killed: 1, ..Ending::default() };
     let mut writer = ReferenceWriter::new(Vec::new(), "t", &header()).unwrap();
     writer.ending(&ending).unwrap();

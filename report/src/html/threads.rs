@@ -22,7 +22,7 @@ struct Row {
 }
 
 /// Runs, and threads by what they took in all runs together, the most first. Without rows where no
-/// kernel told it.
+/// kernel reported it.
 pub(super) fn threads(results: &Results) -> Value {
     let mut by_thread: BTreeMap<&str, BTreeMap<&str, f64>> = BTreeMap::new();
     for row in &results.kernel_threads {

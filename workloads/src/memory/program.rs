@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_held_and_released_as_told() {
+    fn memory_is_held_and_released_on_command() {
         let (result, events) = run_with(&[Control::Hold, Control::Go]);
         assert!(result.unwrap());
         assert_eq!(events[1]["event"], "held");

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_are_told() {
+    fn slips_are_reported() {
         for (line, part) in [
             ("", "required"),
             ("gups --footprint 5X", "as in 512M"),

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hot_spot_is_where_it_was_put_and_moves_when_told() {
+    fn the_hot_spot_is_where_it_was_put_and_moves_on_command() {
         let mix = Mix {
             hot_start: 0.5,
             shifts: vec![Shift { at_ms: 100, to: 0.9 }, Shift { at_ms: 200, to: 0.0 }],
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sweep_ends_when_told() {
+    fn the_sweep_ends_on_command() {
         let mix = Mix { sweep_share: 1.0, sweep_until_ms: Some(50), ..mix_of(10) };
         let mut sequence = Sequence::new(mix).unwrap();
         assert_eq!(sequence.next(49).kind, OperationKind::Sweep);

@@ -287,11 +287,11 @@ impl Session {
                     self.complete("verify", verify)?;
                 }
             }
-            let told = Instant::now();
+            let asked = Instant::now();
             let ended_by_itself = self.ended(Duration::ZERO)?;
             match &self.workload.end {
                 End::Terminate if !ended_by_itself => {
-                    self.ended.get_or_insert(told);
+                    self.ended.get_or_insert(asked);
                     self.main.terminate(GRACE);
                     result = self.main.result();
                 }
@@ -300,7 +300,7 @@ impl Session {
                         let line = line.clone();
                         self.main.write_line(&line);
                     }
-                    result = self.main.finish(told)?;
+                    result = self.main.finish(asked)?;
                     self.ended.get_or_insert_with(Instant::now);
                 }
             }

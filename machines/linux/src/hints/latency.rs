@@ -17,7 +17,7 @@ const PAGE: u64 = PageSize::Base.bytes();
 const RANGE: u64 = PageSize::Huge.bytes();
 /// A page that faults later after a scan is not begun with: it has less than some 250 accesses a second.
 const SOON_NS: u64 = 4_000_000;
-/// What a fault and a scan take themselves: a shorter time cannot be told from it.
+/// What a fault and a scan take themselves: a shorter time cannot be distinguished from it.
 const SHORTEST_NS: u64 = 2_000;
 /// Pages with fewer accesses a second are forgotten.
 const FEW_PER_S: f32 = 50.0;

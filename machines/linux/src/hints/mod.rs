@@ -1,5 +1,5 @@
 //! Hint faults: the kernel's NUMA balancing makes pages fault at their next access, and the time until
-//! they do tells how often they are accessed. It is used here as a signal alone: the kernel's bound on
+//! they do shows how often they are accessed. It is used here as a signal alone: the kernel's bound on
 //! promotions is 0 meanwhile, so that it moves nothing.
 //!
 //! Accessed bits of a range of 2 MB are sampled a few of 512 at a time. Where nearly all of a range's

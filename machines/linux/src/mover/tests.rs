@@ -377,7 +377,7 @@ fn batches_shrink_to_the_stall_allowed_and_time_runs_out_at_the_bound() {
 }
 
 #[test]
-fn a_process_that_went_or_may_not_is_told_apart() {
+fn a_process_that_went_or_may_not_is_distinguished() {
     let plan = Plan { promotions: vec![range(0, 1)], ..Plan::default() };
     let place = placed(0..0, 0..1);
     let reason = |world: World| {
@@ -458,7 +458,7 @@ fn a_stranger_with_a_members_number_is_left_alone() {
 
 proptest! {
     #[test]
-    fn every_page_of_a_plan_is_accounted_for_and_placed_as_told(
+    fn every_page_of_a_plan_is_accounted_for_and_placed_as_planned(
         slow in prop::collection::btree_set(0u64..40, 0..40),
         stuck in prop::collection::vec(0u64..40, 0..6),
         liars in prop::collection::vec(0u64..40, 0..4),

@@ -22,7 +22,7 @@ pub(super) fn add_samples(scan: &mut Scan, samples: &GroupSamples) {
     scan.counters = Some(Arc::new(counters));
 }
 
-/// Raises counts by what hint faults have told. What has a count was accessed.
+/// Raises counts by what hint faults report. What has a count was accessed.
 pub(super) fn add_hints(scan: &mut Scan, hints: &GroupHints) {
     let Some(counts) = &scan.counts else { return };
     let Some(raised) = hints.raise(&scan.layout, counts) else { return };

@@ -57,7 +57,7 @@ fn hotcold_process() {
     }
     let bytes: u64 = megabytes.parse::<u64>().unwrap() << 20;
     let mut blocks = vec![Block::new(bytes)];
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {
             let _ = tell.send(line);
@@ -67,7 +67,7 @@ fn hotcold_process() {
     println!("at {} {}", blocks[0].start(), bytes);
     let mut hot: Vec<u64> = Vec::new();
     loop {
-        while let Ok(line) = told.try_recv() {
+        while let Ok(line) = reported.try_recv() {
             let mut words = line.split(' ');
             let command = words.next();
             let numbers: Vec<u64> = words.map(|w| w.parse().unwrap()).collect();
@@ -392,7 +392,7 @@ fn a_program_that_replaces_itself_is_tracked_on() {
 
 #[test]
 #[ignore = "needs root and two memory tiers"]
-fn a_run_that_is_told_to_stop_ends_in_the_midst_of_a_period() {
+fn a_run_that_is_asked_to_stop_ends_in_the_midst_of_a_period() {
     let before = host_state();
     let stop = Arc::new(AtomicBool::new(false));
     let stoppable = HostOptions { stop: Some(Arc::clone(&stop)), ..options(PageSize::Huge) };

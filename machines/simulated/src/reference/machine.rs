@@ -66,7 +66,7 @@ pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 impl ReferenceMachine {
     /// A machine without programs; an error in one line if it cannot work.
     pub fn new(config: ReferenceConfig) -> Result<Self, MachineError> {
-        let told = |e: terrace_hardware::error::ConfigError| MachineError(e.to_string());
+        let machine_error = |e: terrace_hardware::error::ConfigError| MachineError(e.to_string());
         if config.period_ns == 0 {
             return Err(MachineError("the period is 0 ns, expected at least 1".into()));
         }
@@ -75,7 +75,7 @@ impl ReferenceMachine {
                 "the machine has one tier, expected two: a fast one and a slow one".into(),
             ));
         }
-        let memory = TieredMemory::new(&config.hardware.tiers).map_err(told)?;
+        let memory = TieredMemory::new(&config.hardware.tiers).map_err(machine_error)?;
         let nodes: Vec<NodeMemory> = config
             .hardware
             .tiers
@@ -87,8 +87,8 @@ impl ReferenceMachine {
                 capacity_bytes: tier.capacity.0,
             })
             .collect();
-        let node = Node::new(&config.hardware.node).map_err(told)?;
-        let os = Os::new(&config.os, &nodes).map_err(told)?;
+        let node = Node::new(&config.hardware.node).map_err(machine_error)?;
+        let os = Os::new(&config.os, &nodes).map_err(machine_error)?;
         let cores = node.cores();
         let line_bytes = 1 << node.caches().line_bits();
         let outstanding = config.hardware.node.core.outstanding_misses;
@@ -407,10 +407,10 @@ impl State {
     /// Does the next step of the program's source. `true` when the program has ended.
     fn step(&mut self, number: usize) -> Result<bool, MachineError> {
         let program = &mut self.programs[number];
-        let told = |e: terrace_recordings::source::SourceError| e.0;
+        let message = |e: terrace_recordings::source::SourceError| e.0;
         let name = program.name.clone();
         let failed = |message: String| MachineError(format!("group '{name}': {message}"));
-        let Some(step) = program.refill(&self.node).map_err(told).map_err(&failed)? else {
+        let Some(step) = program.refill(&self.node).map_err(message).map_err(&failed)? else {
             let skew = Picoseconds::from_ns(self.config.options.skew_ns);
             let latest = program.latest(&self.node);
             program.catch_up(&mut self.node, Picoseconds(latest.0.saturating_sub(skew.0)));

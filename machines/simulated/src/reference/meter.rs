@@ -57,7 +57,7 @@ pub(super) struct ReadMeter {
     latency_ps: [u64; 2],
     timed: [u64; 2],
     /// The progress at the last report.
-    told: Progress,
+    reported: Progress,
 }
 
 impl ReadMeter {
@@ -68,7 +68,7 @@ impl ReadMeter {
             samples: BTreeMap::new(),
             latency_ps: [0; 2],
             timed: [0; 2],
-            told: Progress::default(),
+            reported: Progress::default(),
         }
     }
 
@@ -115,7 +115,7 @@ impl ReadMeter {
         space: SpaceId,
         layout: &Layout,
     ) -> PeriodCounters {
-        let before = std::mem::replace(&mut self.told, now);
+        let before = std::mem::replace(&mut self.reported, now);
         let (times, old_times) = (now.times_ns(), before.times_ns());
         let [elapsed_ns, migration_stall_ns, slow_stall_ns] =
             [0, 1, 2].map(|n| times[n] - old_times[n]);

@@ -37,9 +37,9 @@ pub struct RecordingChoice {
 
 /// Opens a recording as a source. A truncated recording is used up to the cut.
 pub fn recording(choice: &RecordingChoice) -> Result<Piped, SourceError> {
-    let told = |e: RecordingError| SourceError(e.to_string());
-    let mut reader = ReferenceReader::open(&choice.path).map_err(told)?;
-    let processes = streams_by_process(&mut reader).map_err(told)?;
+    let source_error = |e: RecordingError| SourceError(e.to_string());
+    let mut reader = ReferenceReader::open(&choice.path).map_err(source_error)?;
+    let processes = streams_by_process(&mut reader).map_err(source_error)?;
     let chosen = match choice.process {
         Some(process) => processes.get(&process).map(|p| (process, p)),
         None => processes
@@ -167,8 +167,8 @@ fn play(
     dependent: bool,
     pipe: &mut Pipe,
 ) -> Result<(), SourceError> {
-    let told = |e: RecordingError| SourceError(e.to_string());
-    let mut reader = ReferenceReader::open(path).map_err(told)?;
+    let source_error = |e: RecordingError| SourceError(e.to_string());
+    let mut reader = ReferenceReader::open(path).map_err(source_error)?;
     let mut snapshots: Vec<MapSnapshot> =
         reader.maps().iter().filter(|m| m.process == process).cloned().collect();
     // Only the first snapshot: later mappings come with their events.
@@ -186,7 +186,7 @@ fn play(
     let instructions = vec![0; threads.len()];
     let mut player =
         Player { process, threads, dependent, pipe, heap_end, instructions, last: None };
-    reader.records().visit(&mut player).map_err(told)
+    reader.records().visit(&mut player).map_err(source_error)
 }
 
 /// Plays the records of a process into a pipe.

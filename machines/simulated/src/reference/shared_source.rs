@@ -97,8 +97,8 @@ mod tests {
         let blocks = 3 * AHEAD;
         let alone = steps(&mut *source(blocks, false)).unwrap();
         let ends = shared(source(blocks, false), 3);
-        let told: Vec<_> = ends.iter().map(|e| (e.threads(), e.footprint_bytes())).collect();
-        assert_eq!(told, [(3, Some(4096)); 3]);
+        let reported: Vec<_> = ends.iter().map(|e| (e.threads(), e.footprint_bytes())).collect();
+        assert_eq!(reported, [(3, Some(4096)); 3]);
         let seen = std::thread::scope(|scope| {
             let readers: Vec<_> =
                 ends.into_iter().map(|mut end| scope.spawn(move || steps(&mut *end))).collect();

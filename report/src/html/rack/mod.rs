@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_racks_are_told_of_and_not_the_node_that_is_their_base() {
+    fn the_racks_are_named_and_not_the_node_that_is_their_base() {
         let mut runs = results().runs;
         for (run, nodes, pools) in [(1, 8, 2), (2, 8, 4)] {
             (runs[run].nodes, runs[run].pools) = (nodes, pools);
