@@ -99,7 +99,7 @@ fn problems(rows: &[Row], tree: &Path) -> anyhow::Result<Vec<String>> {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for row in rows {
         if let Some(first) = seen.insert(&row.id, row.line) {
-            problems.push(format!("line {}: {} stands on line {first} too", row.line, row.id));
+            problems.push(format!("line {}: {} is on line {first} too", row.line, row.id));
         }
         if !STATES.contains(&row.state.as_str()) {
             let states = STATES.join("', '");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_true_row_passes_and_each_lie_is_named() {
+    fn a_true_row_passes_and_each_false_row_is_named() {
         assert_eq!(complaints(GOOD), Vec::<String>::new());
         for (from, to, expected) in [
             ("works", "fine", "state 'fine'"),
@@ -242,6 +242,6 @@ mod tests {
         let twice = format!("{GOOD}\n{GOOD}");
         let found = problems(&rows(&twice), tree().path()).unwrap();
         assert!(found.iter().any(|p| p == "no row for A2"), "{found:?}");
-        assert!(found.iter().any(|p| p.contains("stands on line 1 too")), "{found:?}");
+        assert!(found.iter().any(|p| p.contains("is on line 1 too")), "{found:?}");
     }
 }

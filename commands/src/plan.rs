@@ -32,7 +32,7 @@ Recordings, by their content:
   DAMON       made by 'damo record'
   perf        text of 'perf script' (see 'terrace import')
 All but the first know which memory was used and not what that cost: hit
-ratios and a latency model with an assumed --memory-share stand in, and the
+ratios and a latency model with an assumed --memory-share are taken, and the
 answer says so.
 
 Several recordings are programs that share one machine: each must meet the

@@ -66,7 +66,7 @@ impl Arguments {
         if kind.parameters.is_empty() {
             return Ok(());
         }
-        say!("\nIn an experiment they stand in a section [policies.{}].", kind.name)
+        say!("\nIn an experiment they are in a section [policies.{}].", kind.name)
     }
 }
 

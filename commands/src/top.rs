@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_tracked_and_pages_without_room_are_said_by_reason() {
+    fn memory_that_is_not_tracked_and_pages_without_room_are_reported_by_reason() {
         let mut status = status();
         let group = &mut status.groups[0];
         group.untracked_slow_bytes = 300 << 20;

@@ -54,7 +54,7 @@ impl Arguments {
         table.add_row(["stands for", kind.stands_for]);
         say!("{table}\n")?;
         show::parameters(kind.parameters())?;
-        say!("\nIn an experiment they stand in a section [groups.workload], after the kind.")
+        say!("\nIn an experiment they are in a section [groups.workload], after the kind.")
     }
 }
 

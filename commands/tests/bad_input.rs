@@ -177,7 +177,7 @@ fn files_that_are_no_experiments_are_refused() {
 }
 
 #[test]
-fn policies_to_compare_must_exist_and_stand_once() {
+fn policies_to_compare_must_exist_and_be_named_once() {
     let place = Place::new();
     place.write("e.toml", SMALL);
     for (policies, words) in [
@@ -330,7 +330,7 @@ fn results_are_replaced_only_when_that_is_asked_for() {
 }
 
 #[test]
-fn results_that_are_absent_or_damaged_are_said_in_one_line() {
+fn results_that_are_absent_or_damaged_are_reported_in_one_line() {
     let place = with_results();
     std::fs::create_dir(place.path("empty")).unwrap();
     for folder in ["empty", "absent"] {

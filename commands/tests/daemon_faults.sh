@@ -137,7 +137,7 @@ cmp -s /tmp/before /tmp/during && fail "the daemon has changed nothing: no setti
 host() {
     shift_hot
     prlimit --pid $daemon --nofile=3:4096
-    until_true 60 log_says 'Too many open files' || fail "EMFILE was not said" /tmp/daemon.log
+    until_true 60 log_says 'Too many open files' || fail "EMFILE was not reported" /tmp/daemon.log
     terrace status >/tmp/refused 2>&1 && fail "EMFILE: the control socket answered"
     prlimit --pid $daemon --nofile=4096:4096
     ended open_files "the log and a control socket that does not answer"
@@ -145,7 +145,7 @@ host() {
     shift_hot
     dd if=/dev/zero of=/run/terrace/full bs=4k 2>/dev/null
     begin short --pages 8 --hot 2
-    until_true 60 unmanaged_says 'No space left' || fail "ENOSPC of the journal was not said" /tmp/daemon.log
+    until_true 60 unmanaged_says 'No space left' || fail "ENOSPC of the journal was not reported" /tmp/daemon.log
     rm /run/terrace/full
     ended journal_full "the reason for which a new group is unmanaged" short
     end short
@@ -153,7 +153,7 @@ host() {
     shift_hot
     dd if=/dev/zero of=/var/lib/terrace/full bs=4k 2>/dev/null
     until_true 120 log_says 'No space left.*an order was not carried out\|an order was not carried out.*No space left' ||
-        fail "ENOSPC of the histories was not said" /tmp/daemon.log
+        fail "ENOSPC of the histories was not reported" /tmp/daemon.log
     rm /var/lib/terrace/full
     ended state_full "the error of the group"
     kept() { ls /var/lib/terrace/*.trec; }
@@ -216,7 +216,7 @@ pinned() {
         until_true 60 grep -q '"held"' /tmp/held.jsonl || fail "it is not held" /tmp/held.jsonl
         busy=$(failed held busy)
         shift_hot held
-        until_true 120 more_failed held busy "$busy" || fail "pinned pages are not said" /tmp/status.json
+        until_true 120 more_failed held busy "$busy" || fail "pinned pages are not reported" /tmp/status.json
         seen="failed by busy ($(failed held busy) pages)"
         tell held release
         ended pages_$kind "$seen" held
@@ -359,7 +359,7 @@ groups() {
     refused=$(failed long not_allowed)
     echo 1 >/sys/fs/cgroup/long/cpuset.mems
     shift_hot
-    until_true 60 more_failed long not_allowed "$refused" || fail "a cpuset without fast nodes is not said" /tmp/status.json
+    until_true 60 more_failed long not_allowed "$refused" || fail "a cpuset without fast nodes is not reported" /tmp/status.json
     seen="failed by not_allowed ($(failed long not_allowed) pages)"
     echo 0-1 >/sys/fs/cgroup/long/cpuset.mems
     ended cpuset_changed "$seen"
@@ -405,7 +405,7 @@ groups() {
     shift_hot
     for n in $(on); do echo off >$damon/$n/state; done
     more_lost() { at_least long lost_periods $((lost + 1)); }
-    until_true 60 more_lost || fail "DAMON off is not said" /tmp/status.json
+    until_true 60 more_lost || fail "DAMON off is not reported" /tmp/status.json
     ended damon_off "lost_periods"
 
     shift_hot
@@ -414,8 +414,8 @@ groups() {
         echo 0 >$damon/nr_kdamonds && echo 1 >$damon/nr_kdamonds
     }
     until_true 60 taken || fail "DAMON cannot be taken"
-    said() { unmanaged_says DAMON || unmanaged_says damon || error_says long damon; }
-    until_true 60 said || fail "DAMON in other hands is not said" /tmp/daemon.log /tmp/status.json
+    reported() { unmanaged_says DAMON || unmanaged_says damon || error_says long damon; }
+    until_true 60 reported || fail "DAMON in other hands is not reported" /tmp/daemon.log /tmp/status.json
     echo 0 >$damon/nr_kdamonds
     ended damon_taken "the reason for which the group is unmanaged"
 }

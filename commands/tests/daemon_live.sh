@@ -4,7 +4,7 @@
 # pages are in slow memory while others have taken the rest of the fast node. beside_a_reader: a program
 # whose hot pages change, while a device that is larger than the fast node's free memory is read again
 # and again. khugepaged: a program whose hot base pages are in fast memory, and their neighbours in slow
-# memory, when the kernel makes huge pages of them where most of each lies. nothing_fast: an unmanaged
+# memory, when the kernel makes huge pages of them where most of each is. nothing_fast: an unmanaged
 # program has the whole fast node. Says "all held" at the end.
 . /srv/daemon_common.sh
 
@@ -225,14 +225,14 @@ nothing_fast() {
     echo 0-1 >/sys/fs/cgroup/live/cpuset.mems
     config 32M
     start
-    said() { terrace status | grep 'no room: ' | grep -q 'held by unmanaged programs'; }
-    until_true 60 said || { terrace status; fail "who holds fast memory is not said" /tmp/daemon.log /tmp/status.json; }
+    reported() { terrace status | grep 'no room: ' | grep -q 'held by unmanaged programs'; }
+    until_true 60 reported || { terrace status; fail "who holds fast memory is not reported" /tmp/daemon.log /tmp/status.json; }
     terrace status | grep 'no room: '
     [ "$(value live fast_bytes)" = 0 ] || fail "there was room: the test shows nothing" /tmp/status.json
     echo stop >&3
     exec 3>&-
     whole filler $filler
-    served() { at_least live fast_bytes 16777216 && ! said; }
+    served() { at_least live fast_bytes 16777216 && ! reported; }
     until_true 60 served || { terrace status; fail "room that came is not used" /tmp/daemon.log; }
     echo "served once they are gone: $(value live promoted_pages) promoted"
     end_daemon

@@ -86,7 +86,7 @@ ls /sys/kernel/tracing/instances >/tmp/instances
 [ "$(wc -l </tmp/instances)" -le 4 ] || fail "trace instances were left" /tmp/instances
 echo "groups $groups came and went, rss_bytes $grown before and $(number rss_bytes) after"
 
-# The slow tier is full: nothing can be demoted, and that is said and does no harm.
+# The slow tier is full: nothing can be demoted, and that is reported and does no harm.
 # (Not to the last page: an allocation bound to a full node is an end for somebody.)
 mkdir -p /tmp/slow
 mount -t tmpfs -o mpol=bind:1 tmpfs /tmp/slow || fail "no memory of the slow node"

@@ -103,7 +103,7 @@ fn a_profile_has_an_answer_that_holds_when_it_is_run() {
 }
 
 #[test]
-fn other_recordings_are_planned_from_and_said_to_be_weaker() {
+fn other_recordings_are_planned_from_and_reported_to_be_weaker() {
     let place = Place::new();
     place.write("e.toml", common::SMALL);
     place.run("run e.toml --out out").good();

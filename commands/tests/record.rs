@@ -180,7 +180,7 @@ fn what_is_missing_is_reported_in_one_line() {
         let path = "/usr/bin:/bin";
         run(&alone, &[], path).refused(&["libterrace_recorder_plugin.so", "'make build'"]);
         run(&alone, &["--plugin", "/none"], path).refused(&["plug-in '/none'", "give the path"]);
-        // One that lies a folder above is anyone's.
+        // One in the folder above is anyone's.
         std::fs::write(place.path("libterrace_recorder_plugin.so"), "").unwrap();
         run(&alone, &[], path).refused(&["libterrace_recorder_plugin.so", "'make build'"]);
         std::fs::remove_file(place.path("libterrace_recorder_plugin.so")).unwrap();

@@ -22,13 +22,13 @@ kind = "attach"
 $2
 EOF
     settings >/tmp/before
-    terrace run /srv/x.toml --machine host --out /tmp/out $3 >/tmp/said 2>&1
+    terrace run /srv/x.toml --machine host --out /tmp/out $3 >/tmp/message 2>&1
     code=$?
     settings >/tmp/after
-    if [ $code != 2 ] || ! grep -q "$1" /tmp/said || [ "$(wc -l </tmp/said)" != 1 ] ||
+    if [ $code != 2 ] || ! grep -q "$1" /tmp/message || [ "$(wc -l </tmp/message)" != 1 ] ||
         [ -e /tmp/out ] || ! cmp -s /tmp/before /tmp/after; then
         echo "expected a refusal with '$1', got exit code $code and:"
-        cat /tmp/said
+        cat /tmp/message
         diff /tmp/before /tmp/after
         exit 1
     fi

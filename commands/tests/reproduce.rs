@@ -41,7 +41,7 @@ fn a_figure_says_what_the_paper_says_and_what_comes_out_here() {
 
 /// What was measured on the kernel's own code is compared, and not read back from a fit.
 #[test]
-fn what_was_measured_stands_among_the_headlines_and_is_not_calibrated() {
+fn what_was_measured_is_among_the_headlines_and_is_not_calibrated() {
     let place = Place::new();
     let shown = place.run("reproduce nimble/kernel --out results --format json").good().json();
     let claims = shown[0]["claims"].as_array().unwrap();

@@ -73,7 +73,7 @@ fast = "24M"
 EOF
 }
 
-# A fault in the configuration, and one that only the host shows: said once, not tried again.
+# A fault in the configuration, and one that only the host shows: reported once, not tried again.
 echo 'surprise = 1' >>/etc/terrace/terraced.toml
 systemctl start terraced 2>/dev/null
 has_failed() { systemctl is-failed --quiet terraced; }

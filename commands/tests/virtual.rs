@@ -196,7 +196,7 @@ fn groups_have_their_own_policies_and_pages_at_the_same_time() {
         assert!(row.demoted_pages >= 16 && row.hit_ratio > 0.8, "{row:?}");
     }
     // The hot base pages of the third are in every range: all are tracked, and half go down. How many
-    // ranges 64 MiB lie in depends on where they begin.
+    // ranges 64 MiB are in depends on where they begin.
     let ranges = &rows[2];
     assert!((32..=34).contains(&ranges.pages_max), "{ranges:?}");
     assert_eq!(ranges.checksum_ok, Some(true), "{ranges:?}");

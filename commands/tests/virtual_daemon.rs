@@ -136,7 +136,7 @@ fn faults(part: &str, files: &[String], names: &[&str]) {
 }
 
 #[test]
-fn what_a_host_runs_out_of_is_said_and_groups_are_served_again() {
+fn what_a_host_runs_out_of_is_reported_and_groups_are_served_again() {
     let names = [
         "open_files",
         "journal_full",
@@ -150,7 +150,7 @@ fn what_a_host_runs_out_of_is_said_and_groups_are_served_again() {
 }
 
 #[test]
-fn memory_that_cannot_move_is_said_and_moves_again_when_it_can() {
+fn memory_that_cannot_move_is_reported_and_moves_again_when_it_can() {
     let names = [
         "pages_piped",
         "pages_registered",

@@ -153,12 +153,12 @@ fn beside_the_program(arguments: &str, reader: &str) -> String {
 
 /// Reads samples for a while, which suffices for the program's reads.
 const READ: &str = "terrace signals 1>&2
-        terrace signals --read-ms 1200 --pid $P --sample-reads 300 --format json > /tmp/said & S=$!
+        terrace signals --read-ms 1200 --pid $P --sample-reads 300 --format json > /tmp/document & S=$!
         until ls -l /proc/$S/fd | grep -q vport; do sleep 0.02; done
-        kill -USR1 $P; wait $S; cat /tmp/said; echo";
+        kill -USR1 $P; wait $S; cat /tmp/document; echo";
 
 /// The document that `terrace signals` printed before the program's lines.
-fn said(text: &str) -> Value {
+fn document(text: &str) -> Value {
     let document: String =
         text.lines().take_while(|line| !line.starts_with("at ")).collect::<Vec<_>>().join("\n");
     serde_json::from_str(&document).unwrap_or_else(|e| panic!("{e}: {document}"))
@@ -168,8 +168,8 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-fn samples_by_page(said: &Value, exact: &BTreeMap<u64, f64>) -> Vec<f64> {
-    let pages = said["pages"].as_array().expect("pages");
+fn samples_by_page(document: &Value, exact: &BTreeMap<u64, f64>) -> Vec<f64> {
+    let pages = document["pages"].as_array().expect("pages");
     let by_page: BTreeMap<u64, f64> =
         pages.iter().map(|page| (page[0].as_u64().unwrap(), number(&page[1]))).collect();
     exact.keys().map(|address| by_page.get(address).copied().unwrap_or(0.0)).collect()
@@ -179,16 +179,16 @@ fn a_programs_samples_are_those_of_its_reads(qemu: Qemu) {
     let script = beside_the_program(ARGUMENTS, READ);
     let result = run(Machine { qemu, ..machine(plan()) }, GuestJob::shell(&script));
     let text = result.stdout_text();
-    let (exact, said) = (counted(&text), said(&text));
+    let (exact, document) = (counted(&text), document(&text));
     assert_eq!(exact.len(), 48);
-    let counts = &said["counts"];
-    println!("{counts} {}", said["memory"]);
-    assert_eq!(said["source"], "port");
+    let counts = &document["counts"];
+    println!("{counts} {}", document["memory"]);
+    assert_eq!(document["source"], "port");
     for reason in ["throttled", "malformed", "over_bound", "cached"] {
         assert_eq!(number(&counts[reason]), 0.0, "{reason}: {counts}");
     }
     // Each page has as many as its reads make, within five standard deviations.
-    let samples = samples_by_page(&said, &exact);
+    let samples = samples_by_page(&document, &exact);
     for ((address, reads), samples) in exact.iter().zip(&samples) {
         let expected = reads / f64::from(SAMPLE_READS);
         let bound = 5.0 * expected.sqrt() + 3.0;
@@ -199,7 +199,7 @@ fn a_programs_samples_are_those_of_its_reads(qemu: Qemu) {
     // Which memory served them is known by the pages' own places: they take turns.
     let exact: Vec<f64> = exact.into_values().collect();
     let slow: f64 = exact.iter().skip(1).step_by(2).sum::<f64>() / f64::from(READS);
-    let [local, remote] = [0, 1].map(|n| number(&said["memory"][n]));
+    let [local, remote] = [0, 1].map(|n| number(&document["memory"][n]));
     assert!((remote / (local + remote) - slow).abs() < 0.05, "{local} {remote}, expected {slow}");
     // Ranks, and what ranks of no meaning would give.
     let [ranks, nothing] =
@@ -230,13 +230,13 @@ fn samples_that_are_lost_or_throttled_are_counted_in_the_guest() {
     let samples = SamplePlan { lose_one_in: 5, most_per_s: 2500, ..plan() };
     let result = run(machine(samples), GuestJob::shell(&script));
     let text = result.stdout_text();
-    let (exact, said) = (counted(&text), said(&text));
-    let count = |reason: &str| number(&said["counts"][reason]);
-    println!("{}", said["counts"]);
-    assert!(count("lost") > 50.0 && count("throttled") > 10.0, "{said}");
+    let (exact, document) = (counted(&text), document(&text));
+    let count = |reason: &str| number(&document["counts"][reason]);
+    println!("{}", document["counts"]);
+    assert!(count("lost") > 50.0 && count("throttled") > 10.0, "{document}");
     assert_eq!(count("malformed"), 0.0);
     // What is left still ranks the pages.
-    let samples = samples_by_page(&said, &exact);
+    let samples = samples_by_page(&document, &exact);
     let exact: Vec<f64> = exact.into_values().collect();
     let caught = caught_by_the_top_third(&samples, &exact);
     assert!(caught > 0.9, "{caught}");

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_tracked_is_refused_and_what_was_not_seen_is_said() {
+    fn what_is_not_tracked_is_refused_and_what_was_not_seen_is_reported() {
         assert!(explain(&view(), Some(0)).unwrap_err().contains("0x0"));
         let answer = explain(&View::default(), None).unwrap();
         assert!(answer.facts[0].contains("no scan yet"), "{answer:?}");

@@ -1,5 +1,5 @@
 //! Claims of a paper as statements that can be checked: a measure, or the ratio of two of its
-//! values, lies in a range. They are in an experiment's file; a run prints the paper's statement,
+//! values, is in a range. They are in an experiment's file; a run prints the paper's statement,
 //! the measured value, and whether the two agree.
 //!
 //! ```toml

@@ -433,7 +433,7 @@ fn under_policies(
         periods > experiment.periods || all || died.is_some() || stop.load(Ordering::Relaxed)
     })?;
     measured.end();
-    let said = external::notes(&mut engine);
+    let notes = external::notes(&mut engine);
     let hottest = host.hottest(16);
     // The trackers must be dropped before the host's settings can be restored.
     drop(engine);
@@ -459,7 +459,7 @@ fn under_policies(
             fill(row, result);
         }
         row.migrated_bytes = migrated_bytes;
-        row.notes = said.get(index).cloned().flatten();
+        row.notes = notes.get(index).cloned().flatten();
         if let Some(moves) = &moves {
             moves.fill(row);
         }

@@ -421,7 +421,7 @@ fn complete(row: &mut RunRow, machine: &ReferenceMachine, group: usize) {
     if let Some(killed) = killed {
         row.notes = Some(format!(
             "Killed: group '{}' after {} ms, because fast memory had run out for page tables that \
-             may lie nowhere else, while {} MB of slow memory were free. Before that its {} slow \
+             may be nowhere else, while {} MB of slow memory were free. Before that its {} slow \
              allocations took up to {} us, and reclaim was tried {} times.",
             row.group,
             ms(killed.at.0).round(),

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unmapped_and_mapped_again_lies_where_it_lay() {
+    fn what_is_unmapped_and_mapped_again_is_where_it_was() {
         let map =
             |start, pages| Step::Map { start, size_bytes: pages * PAGE, huge_eligible: false };
         let list = vec![

@@ -237,7 +237,7 @@ fn left_out(path: &Path, reason: String) -> LeftOut {
     LeftOut { path: path.display().to_string(), reason }
 }
 
-/// The error and its causes in a line, without the path that stands beside it.
+/// The error and its causes in a line, without the path beside it.
 fn one_line(error: &anyhow::Error, path: &Path) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

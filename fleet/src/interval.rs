@@ -1,7 +1,7 @@
 //! Quantiles and ratios over hosts, and how sure they are.
 //!
 //! - A quantile of hosts has an *order-statistic interval* (Hahn and Meeker, Statistical Intervals,
-//!   section 5.2): how many of `n` hosts lie below the true quantile is binomial, whatever the
+//!   section 5.2): how many of `n` hosts are below the true quantile is binomial, whatever the
 //!   distribution is. It exists only with enough hosts: 72 for the 95 % quantile at 95 %.
 //! - A mean over hosts, weighed by their memory, is a ratio of sums. It has a *studentized bootstrap*
 //!   over hosts (Efron and Tibshirani, An Introduction to the Bootstrap, section 12.5): hosts are
@@ -30,7 +30,7 @@ pub fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
 pub fn quantile_interval(sorted: &[f64], part: f64, confidence: f64) -> Option<(f64, f64)> {
     let n = sorted.len();
     let tail = (1.0 - confidence) / 2.0;
-    // P(at most k of n lie below the quantile), k = 0, 1, ...
+    // P(at most k of n are below the quantile), k = 0, 1, ...
     let (mut log_mass, mut below) = (n as f64 * (1.0 - part).ln(), 0.0);
     let odds = (part / (1.0 - part)).ln();
     let (mut low, mut high) = (None, None);

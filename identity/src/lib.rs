@@ -28,7 +28,7 @@ pub struct Build {
     pub sources: &'static str,
 }
 
-/// A program that has not said what it is: a test of a library.
+/// A program that has not set its identity: a test of a library.
 const UNKNOWN: Build = Build {
     version: env!("CARGO_PKG_VERSION"),
     description: env!("CARGO_PKG_VERSION"),

@@ -75,7 +75,7 @@ static pid_t crumble_node(int node)
 	return pid;
 }
 
-/* Without a free huge page on the node, a huge page stays, and is not said to have moved. */
+/* Without a free huge page on the node, a huge page stays, and is not reported as moved. */
 void test_migrate_whole(void)
 {
 	const unsigned long n = 32, base = 64;

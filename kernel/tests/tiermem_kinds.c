@@ -160,7 +160,7 @@ static bool open_uffd(void)
 	return all.uffd >= 0 && !ioctl(all.uffd, UFFDIO_API, &api);
 }
 
-/* What this kernel or machine cannot make is left out, and said. */
+/* What this kernel or machine cannot make is left out, and reported. */
 static void make_kinds(void)
 {
 	static const char *thp = "/sys/kernel/mm/transparent_hugepage";
@@ -717,7 +717,7 @@ void test_kinds(void)
 	const unsigned long tables_n = count ? count : 100;
 	const unsigned long pairs_n = 2 * tables_n, huge_n = tables_n / 5, pages_n = 5 * tables_n;
 	unsigned long pairs = 0, huge = 0, pages = 0, rounds = 0, tables = 0, due;
-	double begun = now(), said = begun, at, took[3] = { 0 };
+	double begun = now(), printed = begun, at, took[3] = { 0 };
 	uint64_t seed = 120;
 	long followed = vmstat("pt_migrate_success");
 
@@ -768,10 +768,10 @@ void test_kinds(void)
 		/* No faster than the slowest of the others. */
 		due = tables_n * least(pairs, pairs_n, huge, huge_n, pages, pages_n);
 		__atomic_store_n(&all.due_tables, tables_n / 20 + due, __ATOMIC_RELAXED);
-		if (now() - said > 60) {
-			said = now();
+		if (now() - printed > 60) {
+			printed = now();
 			printf("# after %.0f s: %lu tables, %lu pairs, %lu huge, %lu pages\n",
-			       said - begun, tables, pairs, huge, pages);
+			       printed - begun, tables, pairs, huge, pages);
 		}
 		usleep(1000);
 	}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the kernel's own unit tests (CONFIG_TIERMEM_KUNIT_TEST, kunit.enable=1) said at boot. */
+/* What the kernel's own unit tests (CONFIG_TIERMEM_KUNIT_TEST, kunit.enable=1) printed at boot. */
 #include "tiermem_test.h"
 
 #include <dirent.h>

@@ -69,7 +69,7 @@ static bool inject(const char *percent)
 	       put("/sys/kernel/debug/fail_page_alloc/ignore-gfp-highmem", "N");
 }
 
-/* Pages that no longer fit on a node stay where they are, whole, and it is said of each. */
+/* Pages that no longer fit on a node stay where they are, whole, and each is reported. */
 static void check_full_node(void)
 {
 	const unsigned long n = 16384;

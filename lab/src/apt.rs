@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_mirror_the_remedy_is_said_in_one_line() {
+    fn without_a_mirror_the_remedy_is_reported_in_one_line() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::at(dir.path()).unwrap();
         let host = Apt::new(&cache, None).remedy();

@@ -9,7 +9,7 @@
  * the node that it runs in. All of it is read once before what is measured, so that caches that are
  * smaller hold nothing of it that was written or that is needed again soon. Each process is pinned to a
  * processor of its own and prints nanoseconds an access (of a stream: GB/s); they measure at once, and
- * marks for the plug-in stand around that. At the end comes the time from the first fork to the last
+ * marks for the plug-in are around that. At the end comes the time from the first fork to the last
  * wait, in microseconds. */
 #define _GNU_SOURCE
 #include <pthread.h>

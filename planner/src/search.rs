@@ -108,7 +108,7 @@ mod tests {
                 Some(found) => {
                     let above = points.iter().filter(|p| p.share >= found.share);
                     prop_assert!(above.clone().all(|p| p.slowdown <= target));
-                    // Not much larger than need be: what lies right below fails.
+                    // Not much larger than need be: what is right below fails.
                     let below = points.iter().rfind(|p| p.share < found.share);
                     if let Some(below) = below {
                         prop_assert!(below.slowdown > target);

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_said_as_people_say_them() {
+    fn numbers_are_written_as_people_write_them() {
         assert_eq!(percent_over(1.0534), "5.3 %");
         assert_eq!(size(16 << 20), "16.0 MiB");
         assert_eq!(size(3 << 38), "768 GiB");

@@ -1,6 +1,6 @@
 """Policies in processes of their own, as live programs have them: `terrace.serve` with the half of
 Terrace that starts and asks it. The simulated machine takes the place of live programs; what is late,
-dies or lies is tried against programs of a few lines in external/src/policy/tests.rs."""
+dies or answers falsely is tried against programs of a few lines in external/src/policy/tests.rs."""
 
 import os
 import shutil
@@ -127,7 +127,7 @@ def test_a_policy_has_no_privileges_and_no_way_to_new_ones(live):
         assert "'CapEff': '0000000000000000'" in reported and "'CapPrm': '0000000000000000'" in reported
 
 
-def test_a_file_without_the_class_is_said_with_those_that_it_has(live):
+def test_a_file_without_the_class_is_reported_with_those_that_it_has(live):
     with pytest.raises(
         terrace.TerraceError, match="no class 'Recent' in .*; expected one of Other"
     ):

@@ -96,7 +96,7 @@ def test_a_scan_shows_what_is_there_and_cannot_be_changed(small):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (lambda s, b: 3, "expected None, (promote, demote)"),
         (lambda s, b: ([-1], []), "promote has page -1, expected 0 to"),
@@ -111,7 +111,7 @@ def test_a_scan_shows_what_is_there_and_cannot_be_changed(small):
         (lambda s, b: terrace.select(s, b, np.full(s.pages, 200, np.uint8)), "a key of 200"),
     ],
 )
-def test_answers_that_make_no_sense_are_refused_in_a_line(small, tmp_path, answer, said):
+def test_answers_that_make_no_sense_are_refused_in_a_line(small, tmp_path, answer, message):
     class Wrong:
         def decide(self, scan, budget):
             return answer(scan, budget)
@@ -119,7 +119,7 @@ def test_answers_that_make_no_sense_are_refused_in_a_line(small, tmp_path, answe
     out = tmp_path / "out"
     with pytest.raises(terrace.Refused) as error:
         small.run(Wrong(), out=out)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert not list(out.rglob("*.parquet")), "nothing half-written stays"
 

@@ -39,7 +39,7 @@ def test_an_experiment_of_objects_is_that_of_its_file(small, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"period_ms": 0}, "period_ms = 0: expected 1 to 3600000"),
         ({"machine": {"cpuz": 3}}, "unknown key 'cpuz'"),
@@ -48,12 +48,12 @@ def test_an_experiment_of_objects_is_that_of_its_file(small, tmp_path):
         ({"policies": {"lru": {"bonus": 1}}}, "unknown key 'bonus'"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_a_line(small, keys, said):
+def test_what_cannot_be_used_is_refused_in_a_line(small, keys, message):
     given = {**small.keys, **keys}
     given = {k: given[k] for k in ("name", "period_ms", "periods", "groups", "machine", "policies")}
     with pytest.raises(terrace.Refused) as error:
         terrace.Experiment(**given)
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
     assert isinstance(error.value, ValueError)
 
 

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn time_lies_between_the_costs_by_the_share_of_reads() {
+    fn time_is_between_the_costs_by_the_share_of_reads() {
         let i = interval(&[30, 0, 10], (1000, 3000));
         let with = |fast: &[usize]| {
             let mut bits = PageBits::new(3);

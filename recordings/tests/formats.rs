@@ -290,7 +290,7 @@ fn champsim_traces_come_out_as_they_went_in_whatever_their_compression() {
 }
 
 #[test]
-fn instructions_without_references_stand_in_exported_traces_too() {
+fn instructions_without_references_are_in_exported_traces_too() {
     let text = "I  1000,4\nI  1004,4\n L 2000,8\n L 2008,8\n L 2010,8\n L 2018,8\n L 2020,8\n S 3000,8\nI  1008,4\n";
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r.tref");

@@ -59,7 +59,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// A number for an axis: as short as it can be said exactly enough (`20k`, `1.5M`).
+/// A number for an axis: as short as is exact enough (`20k`, `1.5M`).
 pub(crate) fn axis_number(value: f64) -> String {
     let magnitude = value.abs();
     let (scaled, unit) = match magnitude {

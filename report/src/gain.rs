@@ -75,27 +75,27 @@ mod tests {
         }
     }
 
-    fn said(runs: &[RunRow]) -> Option<String> {
+    fn message(runs: &[RunRow]) -> Option<String> {
         let rows = Rows::new(runs);
         rows.compared().iter().find_map(|panel| sentence(panel, &rows))
     }
 
     #[test]
-    fn what_is_lost_and_regained_is_said_best_first() {
+    fn what_is_lost_and_regained_is_reported_best_first() {
         let runs = [run("nothing", Some(1.4)), run("linux", Some(1.3)), run("amp", Some(1.1))];
         assert_eq!(
-            said(&runs).unwrap(),
+            message(&runs).unwrap(),
             "With fast memory for 50 % of it and nothing moved, redis takes 1.40 times as long as \
              with all memory fast; under amp 1.10 (75 % of the loss regained) and linux 1.30 (25 % \
              of the loss regained)."
         );
         // What makes it worse has regained less than nothing.
-        let worse = said(&[run("first-touch", Some(1.2)), run("lru", Some(1.3))]).unwrap();
+        let worse = message(&[run("first-touch", Some(1.2)), run("lru", Some(1.3))]).unwrap();
         assert!(worse.contains("lru 1.30 (-50"), "{worse}");
     }
 
     #[test]
-    fn requests_a_second_are_said_beside_those_of_the_run_with_all_memory_fast() {
+    fn requests_a_second_are_reported_beside_those_of_the_run_with_all_memory_fast() {
         let at = |policy: &str, slowdown, rate| RunRow {
             operations_per_s: Some(rate),
             ..run(policy, Some(slowdown))
@@ -103,7 +103,7 @@ mod tests {
         let all_fast = RunRow { fast_ratio: 1.0, ..at(ALL_FAST, 1.0, 40_000.4) };
         let runs = [all_fast, at("nothing", 1.6, 25_000.0), at("terrace", 1.15, 34_800.0)];
         assert_eq!(
-            said(&runs).unwrap(),
+            message(&runs).unwrap(),
             "With fast memory for 50 % of it and nothing moved, redis takes 1.60 times as long as \
              with all memory fast (25,000 operations a second instead of 40,000); under terrace 1.15 \
              (75 % of the loss regained)."
@@ -112,21 +112,21 @@ mod tests {
         let mut linux = at("linux", 1.3, 30_800.0);
         (linux.fast_ratio, linux.mover) = (0.48, Some("kernel".to_owned()));
         let with_linux = [&runs[..], &[linux]].concat();
-        let whole = said(&with_linux).unwrap();
+        let whole = message(&with_linux).unwrap();
         assert!(
             whole.ends_with("regained) and linux 1.30 (50 % of the loss regained)."),
             "{whole}"
         );
         // The run that all are measured against regains nothing of anything.
-        assert_eq!(said(&runs[..2]), None);
+        assert_eq!(message(&runs[..2]), None);
     }
 
     #[test]
-    fn nothing_is_said_where_there_is_no_loss_or_nothing_to_compare() {
-        assert_eq!(said(&[run("amp", Some(1.1)), run("lru", Some(1.2))]), None);
-        assert_eq!(said(&[run("nothing", Some(1.1))]), None);
-        assert_eq!(said(&[run("nothing", None), run("amp", Some(1.2))]), None);
-        let none = said(&[run("nothing", Some(1.001)), run("amp", Some(1.002))]).unwrap();
+    fn nothing_is_reported_where_there_is_no_loss_or_nothing_to_compare() {
+        assert_eq!(message(&[run("amp", Some(1.1)), run("lru", Some(1.2))]), None);
+        assert_eq!(message(&[run("nothing", Some(1.1))]), None);
+        assert_eq!(message(&[run("nothing", None), run("amp", Some(1.2))]), None);
+        let none = message(&[run("nothing", Some(1.001)), run("amp", Some(1.002))]).unwrap();
         assert!(none.ends_with("no loss."), "{none}");
     }
 }

@@ -70,7 +70,7 @@ fn a_comparison_becomes_one_sound_page() {
     for policy in POLICIES {
         assert!(page.contains(&format!("Heat map of accesses and placement: {policy}\"")));
     }
-    for said in [
+    for text in [
         "Redis under six policies",
         "terrace compare redis-zipf.toml",
         "6.12.48+deb13-amd64",
@@ -85,20 +85,20 @@ fn a_comparison_becomes_one_sound_page() {
         "window_periods = 8",
         "60 periods of 1 s",
     ] {
-        assert!(page.contains(said), "'{said}' is not in the report");
+        assert!(page.contains(text), "'{text}' is not in the report");
     }
     // Six heat maps of two panels each.
     assert_eq!(page.matches("data:image/png;base64,").count(), 12);
 }
 
 #[test]
-fn groups_stand_apart() {
+fn groups_are_apart() {
     let results = two_groups();
     look_at("two-groups.html", &results);
     let page = html(&results, &meta());
     assert_sound(&page);
-    for said in ["group frontend · workload scan", "group batch · workload loop"] {
-        assert!(page.contains(said), "{said}");
+    for text in ["group frontend · workload scan", "group batch · workload loop"] {
+        assert!(page.contains(text), "{text}");
     }
     assert_eq!(page.matches("Timelines of hit ratio").count(), 2);
     // Nothing was timed on the simulated machine, so the report has no times.
@@ -106,7 +106,7 @@ fn groups_stand_apart() {
 }
 
 #[test]
-fn simulated_time_of_a_virtual_machine_is_said_with_what_it_went_for() {
+fn simulated_time_of_a_virtual_machine_is_reported_with_what_it_went_for() {
     let mut results = six_policies();
     for row in &mut results.runs {
         (row.emulated, row.clock) = (false, Some("memory".to_owned()));
@@ -116,13 +116,13 @@ fn simulated_time_of_a_virtual_machine_is_said_with_what_it_went_for() {
     }
     let page = html(&results, &meta());
     assert_sound(&page);
-    for said in ["Slowdown", "simulated time", "1.375", "210, 345", "81, 312", "61.5"] {
-        assert!(page.contains(said), "'{said}' is not in the report");
+    for text in ["Slowdown", "simulated time", "1.375", "210, 345", "81, 312", "61.5"] {
+        assert!(page.contains(text), "'{text}' is not in the report");
     }
     assert!(!page.contains("emulated time"), "times of memory are not those of emulation");
     let table = text_table(&results, 130);
-    for said in ["Time is simulated", "1.375", "345", "61.5", "run", "kernel"] {
-        assert!(table.contains(said), "'{said}' is not in\n{table}");
+    for text in ["Time is simulated", "1.375", "345", "61.5", "run", "kernel"] {
+        assert!(table.contains(text), "'{text}' is not in\n{table}");
     }
     assert!(!table.contains('~'), "{table}");
     let run = &json(&results)["runs"][0];
@@ -176,9 +176,9 @@ fn the_text_table_says_what_happened() {
     );
     assert_eq!(row("first-touch "), "first-touch - 39.3 % 0 0 0 100 % ~24 ~31 ~21,540 ok");
     assert!(row("amp ").starts_with("amp lfu 80 % 67.6 %"));
-    for said in ["experiment redis-zipf", "seed 42", "pages of 2 MiB", "~ Emulated time", "lost 2"]
+    for text in ["experiment redis-zipf", "seed 42", "pages of 2 MiB", "~ Emulated time", "lost 2"]
     {
-        assert!(table.contains(said), "{said}\n{table}");
+        assert!(table.contains(text), "{text}\n{table}");
     }
     assert!(!table.contains('\u{1b}'), "no colours");
 

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_said_in_one_line() {
+    fn what_cannot_be_read_is_reported_in_one_line() {
         let directory = tempfile::tempdir().unwrap();
         let says = || read::<RunRow>(directory.path()).unwrap_err().to_string();
         assert!(says().contains("no such file"), "{}", says());

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_looked_up_and_missing_ones_are_said_with_a_remedy() {
+    fn programs_are_looked_up_and_missing_ones_are_reported_with_a_remedy() {
         let sh = LiveProgram::Host("sh".into()).locate().unwrap();
         assert_eq!(LiveProgram::Host(sh.clone()).locate(), Ok(sh));
         let missing = LiveProgram::Host("/no/such".into()).locate().unwrap_err();

@@ -112,7 +112,7 @@ fn hotcold_touches_no_cold_page_between_its_start_and_its_end() {
 }
 
 #[test]
-fn a_slip_on_a_control_line_is_said_and_does_not_end_the_program() {
+fn a_slip_on_a_control_line_is_reported_and_does_not_end_the_program() {
     let mut child = workload("hotcold --pages 4 --page-size base --hot 1 --duration-ms 60000")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

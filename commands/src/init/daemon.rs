@@ -9,7 +9,7 @@ use terrace_daemon::Config;
 use super::survey::{Group, Survey};
 use super::{Made, quoted};
 
-/// What is managed where no group stands out.
+/// What is managed where no group is named.
 const SERVICES: &str = "/system.slice/*.service";
 
 /// The configuration for a host and a control group of the user's, or the largest.
@@ -34,7 +34,7 @@ pub fn made(survey: &Survey, cgroup: Option<&str>, out: &Path) -> Result<Made, I
     // What is written is what the daemon takes.
     Config::parse(&text, &out.display().to_string()).map_err(InputError::new)?;
     let file = out.display();
-    let next = match (&survey.tiers, survey.stand_ins()) {
+    let next = match (&survey.tiers, survey.substitutes()) {
         (None, None) => {
             "terrace lab (a virtual machine with two tiers: this host has one memory node, and \
              terraced would refuse it)"
@@ -46,7 +46,7 @@ pub fn made(survey: &Survey, cgroup: Option<&str>, out: &Path) -> Result<Made, I
 }
 
 fn nodes(survey: &Survey) -> String {
-    match (&survey.tiers, survey.stand_ins()) {
+    match (&survey.tiers, survey.substitutes()) {
         (Some((fast, slow)), _) => format!(
             "# Fast nodes {fast:?} and slow nodes {slow:?} were found by {}; to name others:\n\
              # fast_nodes = {fast:?}\n\

@@ -105,7 +105,7 @@ impl Survey {
     }
 
     /// What can stand for two tiers where the host distinguishes none: the first node, and the others.
-    pub fn stand_ins(&self) -> Option<(Vec<u32>, Vec<u32>)> {
+    pub fn substitutes(&self) -> Option<(Vec<u32>, Vec<u32>)> {
         let ids: Vec<u32> = self.nodes.iter().filter(|n| n.bytes > 0).map(|n| n.id).collect();
         match (&self.tiers, ids.split_first()) {
             (None, Some((first, rest))) if !rest.is_empty() => Some((vec![*first], rest.to_vec())),
@@ -235,7 +235,7 @@ mod tests {
             survey.groups,
             [group("/system.slice/redis.service", 700), group("/system.slice/db.service", 100)]
         );
-        assert_eq!(survey.stand_ins(), None);
+        assert_eq!(survey.substitutes(), None);
         assert!(survey.lines()[0].contains("node 1 (64.0 GB, 240 ns, no processors)"));
         assert!(survey.lines().contains(&"DAMON: there".to_owned()), "{survey:?}");
         let kdamonds = roots.kdamonds();
@@ -258,6 +258,6 @@ mod tests {
         let survey = Survey::of(&roots);
         assert_eq!(survey.tiers, None);
         assert!(!survey.damon && !survey.cgroups && survey.groups.is_empty(), "{survey:?}");
-        assert_eq!((survey.latencies_ns(), survey.stand_ins()), (None, None));
+        assert_eq!((survey.latencies_ns(), survey.substitutes()), (None, None));
     }
 }

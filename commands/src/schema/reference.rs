@@ -14,7 +14,7 @@ use super::{
     THROTTLE,
 };
 
-/// What stands before the tables of experiments.
+/// What is before the tables of experiments.
 const EXPERIMENT_HEAD: &str = "\
 # Experiment files
 
@@ -24,7 +24,7 @@ which editors complete keys. A number in parentheses is the default; keys in bol
 are a number of bytes or text such as `\"512M\"`.
 ";
 
-/// What stands before the tables of terraced.
+/// What is before the tables of terraced.
 const DAEMON_HEAD: &str = "\
 # The configuration of terraced
 
@@ -33,7 +33,7 @@ parentheses is the default; keys in bold must be given. Sizes are a number of by
 `\"512M\"`.
 ";
 
-/// What stands before the tables of fleets.
+/// What is before the tables of fleets.
 const FLEET_HEAD: &str = "\
 # Fleet files
 
@@ -42,7 +42,7 @@ A number in parentheses is the default; keys in bold must be given. Sizes are a 
 such as `\"512M\"`.
 ";
 
-/// What stands before the parameters of policies.
+/// What is before the parameters of policies.
 const POLICIES_HEAD: &str = "
 ## Policies: `[policies.NAME]`
 
@@ -155,7 +155,7 @@ fn capital(text: &str) -> String {
     rest.next().map_or_else(String::new, |c| c.to_uppercase().chain(rest).collect())
 }
 
-/// Keys of `[machine.os]` with their defaults, as they would stand in a file.
+/// Keys of `[machine.os]` with their defaults, as they are in a file.
 fn operating_system(text: &mut String) -> Result<(), toml::ser::Error> {
     *text += "\n### `[machine.os]`\n\nWith `fidelity = \"trace\"`, the operating system, with its \
         defaults:\n\n```toml\n";

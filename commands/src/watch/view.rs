@@ -75,7 +75,7 @@ impl View {
         TIMES.into_iter().filter(move |(s, _)| Duration::from_secs(*s) <= elapsed)
     }
 
-    /// How it stands, in a line.
+    /// Its state, in a line.
     pub fn line(&self) -> String {
         let now = bytes(self.set.accessed_within(self.period, self.period));
         let mut text = format!("{:>5} s  accessed {now} now", self.elapsed().as_secs());

@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_kernels_lists_are_not_known_its_own_are_used_and_that_is_said() {
+    fn where_the_kernels_lists_are_not_known_its_own_are_used_and_that_is_reported() {
         let mut case = Case::on_the_kernels_lists("1100", 2);
         let mut own = Case::new("1100", 2, 1.0);
         for accessed in ["0011", "0111", "1001"] {

@@ -61,7 +61,7 @@ fn the_old_name_of_the_throttle_is_read_and_its_line_named() {
 }
 
 #[test]
-fn faults_are_said_with_their_line() {
+fn faults_are_reported_with_their_line() {
     for (text, expected) in [
         (format!("{SMALL}polcy = \"lru\"\n"), "t.toml:5: unknown field `polcy`, expected"),
         (format!("{SMALL}polcy = \"lru\"\n"), "; did you mean 'policy'?"),

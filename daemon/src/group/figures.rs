@@ -43,7 +43,7 @@ pub(super) fn take_whole(accesses: &mut [f64; 2]) -> (u64, u64) {
     (accessed as u64, hits as u64)
 }
 
-/// Tracked memory by how it was used and where it lies: fast, slow.
+/// Tracked memory by how it was used and where it is: fast, slow.
 pub(super) fn by_heat(scan: &Scan, hotness: &Hotness, scans: u32) -> (Heat, Heat) {
     let size = scan.layout.page_size().bytes();
     let half = (scans.div_ceil(2)).max(1);

@@ -43,7 +43,7 @@ fn a_group_with_more_hot_memory_than_it_may_have_says_how_much_more_would_hold_i
     run.program("/a", 32, |_, page| page >= 16);
     let says =
         |g: &GroupStatus| g.why_not_better.as_deref().is_some_and(|why| why.contains("would hold"));
-    let status = run.until("said", |s| group(s, "a").is_some_and(says));
+    let status = run.until("a message", |s| group(s, "a").is_some_and(says));
     let why = group(&status, "a").unwrap().why_not_better.as_deref().unwrap();
     assert_eq!(
         why,

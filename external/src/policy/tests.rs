@@ -166,7 +166,7 @@ fn a_process_that_dies_is_started_anew_after_a_while() {
 }
 
 #[test]
-fn an_exception_is_said_in_its_own_words_and_one_that_dies_always_is_given_up() {
+fn an_exception_is_reported_in_its_own_words_and_one_that_dies_always_is_given_up() {
     let mut place = Place::new("", "send(19, b'own.py, line 3: KeyError: 7')\nsys.exit(1)");
     place.policy.restarts = 1;
     let mut driven = place.start(LIVE);

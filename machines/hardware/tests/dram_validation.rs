@@ -2,7 +2,7 @@
 //! published results of other simulators. `cargo test -p terrace-hardware --test dram_validation --
 //! --nocapture` prints the table that `VALIDATION.md` explains.
 //!
-//! Numbers are for DDR4-2400T (17-17-17), 1 channel, 1 rank of 8 Gb x8 devices, unless said.
+//! Numbers are for DDR4-2400T (17-17-17), 1 channel, 1 rank of 8 Gb x8 devices, unless noted.
 
 use terrace_hardware::dram::config::{DramConfig, PagePolicy};
 use terrace_hardware::dram::presets;

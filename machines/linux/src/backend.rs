@@ -186,7 +186,7 @@ mod tests {
     use crate::testing::{folder, put};
 
     #[test]
-    fn which_mechanism_is_used_and_why_is_said() {
+    fn which_mechanism_is_used_and_why_is_reported() {
         let (keep, roots) = folder(&[]);
         let reason = |wanted| Backend::find(&roots, wanted).unwrap().reason().to_owned();
         assert!(reason(Mechanisms::Auto).contains("there is no"), "{}", reason(Mechanisms::Auto));

@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_matter_for_the_intent_is_not_said() {
+    fn what_does_not_matter_for_the_intent_is_not_reported() {
         let (keep, roots) = clean_host();
         fs::remove_file(keep.path().join("sys/fs/cgroup/cgroup.controllers")).unwrap();
         let base = Intent { huge: false, base: true, cgroups: false };

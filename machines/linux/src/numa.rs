@@ -64,7 +64,7 @@ pub fn memory(roots: &Roots, node: u32) -> Result<Option<NodeMemory>, FileError>
 /// `alloc_migration_target`), so:
 /// - the node's zones count and no other's, each down to its *low* watermark plus what it holds
 ///   back from allocations that may also use higher zones (`protection`, `__zone_watermark_ok`).
-///   That is how far any allocation fills a node. The high watermark, to which kswapd frees, lies
+///   That is how far any allocation fills a node. The high watermark, to which kswapd frees, is
 ///   above: on a node in use nothing is free beyond it. Between low and min the kernel would grant
 ///   the page, too, but wake kswapd with it;
 /// - a node that is filled down to its low watermark has nothing left for the kernel itself: whatever

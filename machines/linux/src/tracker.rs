@@ -3,9 +3,9 @@
 //! What reads accessed bits is a [`Sampler`]: DAMON on a stock kernel, the Terrace kernel's own
 //! scan where there is one. The tracker gives it the layout of the group and makes scans of its answers.
 //!
-//! One round of [`GroupTracker::observe`]: wait for the period to end; ask where the pages lie;
+//! One round of [`GroupTracker::observe`]: wait for the period to end; ask where the pages are;
 //! look whether the group's pages have changed and, if that is worth it, set the sampler up anew
-//! at once, so that the time in which nothing is observed lies at the beginning of a period and is
+//! at once, so that the time in which nothing is observed is at the beginning of a period and is
 //! short.
 //!
 //! What is not observed is reported: records that are missing, periods that did not come, time spent on
@@ -288,7 +288,7 @@ impl GroupTracker {
         Ok(Observation::Period(scan))
     }
 
-    /// Where the pages lie: a bit for each that is in fast memory, and how many there are at all.
+    /// Where the pages are: a bit for each that is in fast memory, and how many there are at all.
     fn locate(&mut self, layout: &Layout) -> (PageBits, u64) {
         let bytes = layout.page_size().bytes();
         let mut fast = PageBits::new(layout.pages());

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_lies_in_order_until_it_moves() {
+    fn memory_is_in_order_until_it_moves() {
         const SLOW: u64 = 1 << 40;
         let (mut machine, mut group) = (Frames::default(), GroupFrames::new(PageSize::Base));
         let mut follow = |p: &Placement| group.follow(p, &mut machine).to_vec();

@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_stands_still_for_moves_accesses_nothing() {
+    fn a_program_that_stops_for_moves_accesses_nothing() {
         let mut program = program(20, 250);
         assert_eq!(accessed(&mut program), Some(PAGES));
         let before = program.clock_ps;

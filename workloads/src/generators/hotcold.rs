@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hot_pages_lie_in_aligned_runs_and_the_last_may_be_short() {
+    fn hot_pages_are_in_aligned_runs_and_the_last_may_be_short() {
         let runs: PageBits = [true, false, true].into_iter().collect();
         let pages = in_runs(&runs, 4, 10);
         assert_eq!(pages.iter_ones().collect::<Vec<_>>(), [0, 1, 2, 3, 8, 9]);

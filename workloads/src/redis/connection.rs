@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn something_that_is_not_redis_is_said_to_be() {
+    fn something_that_is_not_redis_is_reported_as_such() {
         let error = replies_of(vec![b"HTTP/1.1 400 Bad Request\r\n".to_vec()]).reply().unwrap_err();
         assert!(error.to_string().contains("HTTP/1.1 400"), "{error}");
     }

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_reply_is_said() {
+    fn what_is_not_a_reply_is_reported() {
         let bad = [
             &b"HTTP/1.1 400\r\n"[..],
             b"$x\r\n",

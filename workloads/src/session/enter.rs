@@ -8,7 +8,7 @@ use super::process::Place;
 
 /// The mode of `set_mempolicy(2)` that takes nodes in turn.
 const MPOL_INTERLEAVE: libc::c_long = 3;
-/// The flag of `personality(2)` by which mappings lie from a third of the address space upwards.
+/// The flag of `personality(2)` by which mappings are from a third of the address space upwards.
 const ADDR_COMPAT_LAYOUT: libc::c_ulong = 0x020_0000;
 
 /// Makes the child what `place` says. All before the program is executed, so that its first page is

@@ -56,7 +56,7 @@ pub struct SessionOptions {
     pub cgroup: Option<PathBuf>,
     /// Memory policy of its pages.
     pub memory_policy: MemoryPolicy,
-    /// Its mappings lie apart from those of all other programs, as with `setarch -L`, so that a
+    /// Its mappings are apart from those of all other programs, as with `setarch -L`, so that a
     /// machine that counts accesses by address can tell them.
     pub apart: bool,
     /// The kernel gives it no huge pages by itself (`PR_SET_THP_DISABLE`), whatever it asks for.
@@ -221,7 +221,7 @@ impl Session {
     }
 
     /// What is measured begins or ends here: for a workload whose `drive` knows such marks.
-    /// An error when `drive` has not yet said that it catches them: the signal would end it.
+    /// An error when `drive` does not yet catch them: the signal would end it.
     pub fn mark(&self) -> Result<(), SessionError> {
         let Some(drive) = self.drive.as_ref().filter(|_| self.workload.drive_is_marked) else {
             return Ok(());

@@ -29,7 +29,7 @@ const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
 /// Output of a process.
 #[derive(Default)]
-struct Said {
+struct Printed {
     /// JSON objects from standard output.
     events: Vec<Value>,
     /// The last other lines from both outputs.
@@ -42,17 +42,17 @@ struct Said {
 
 #[derive(Default)]
 struct Output {
-    printed: Mutex<Said>,
+    printed: Mutex<Printed>,
     changed: Condvar,
 }
 
 impl Output {
-    fn change(&self, change: impl FnOnce(&mut Said)) {
+    fn change(&self, change: impl FnOnce(&mut Printed)) {
         change(&mut self.printed.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Said) -> T) -> T {
+    fn read<T>(&self, read: impl FnOnce(&Printed) -> T) -> T {
         read(&self.printed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -100,7 +100,7 @@ fn dense_64kb_regions_in_slow_memory_set_64kb() {
 }
 
 #[test]
-fn what_lies_in_fast_memory_counts_for_no_region_of_slow_memory() {
+fn what_is_in_fast_memory_counts_for_no_region_of_slow_memory() {
     // All pages are accessed; of each region 32 pages are in fast memory, or none.
     let after = |in_fast: usize| {
         let fast: PageBits = (0..9 * LARGE).map(|p| p % LARGE < in_fast || p < LARGE).collect();

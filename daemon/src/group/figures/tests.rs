@@ -5,7 +5,7 @@ use terrace_core::page::{SpaceId, VirtualRange};
 use super::*;
 
 #[test]
-fn what_found_no_room_is_said_until_promotions_find_some() {
+fn what_found_no_room_is_reported_until_promotions_find_some() {
     let failure = |direction, reason, pages: u64| Failure {
         range: VirtualRange {
             space: SpaceId(1),

@@ -95,7 +95,7 @@ mod tests {
     use crate::units::Bytes;
 
     #[test]
-    fn an_address_goes_to_the_tier_it_lies_in() {
+    fn an_address_goes_to_the_tier_it_is_in() {
         let tier = |name: &str, ns| TierConfig {
             name: name.into(),
             capacity: Bytes::mib(1),

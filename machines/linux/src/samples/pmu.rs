@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_may_lie_in_pieces() {
+    fn terms_may_be_in_pieces() {
         let (keep, _roots) = host(&[("cpu/format/event", "config:0-7,32-35\n")]);
         let unit = keep.path().join(UNITS).join("cpu");
         let mut config = [u64::MAX, 0];
