@@ -37,6 +37,7 @@ mod profile;
 mod progress;
 mod rack;
 mod record;
+mod renamed;
 mod replay;
 mod report;
 mod reproduce;
@@ -69,6 +70,9 @@ fn main() -> ExitCode {
         .with_target(false)
         .log_internal_errors(false)
         .init();
+    for warning in renamed::warnings(std::env::args()) {
+        show::tell!("terrace: {warning}");
+    }
     match cli.command.execute() {
         Ok(code) => code,
         Err(error) => {

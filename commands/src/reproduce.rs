@@ -8,8 +8,8 @@ use clap::Args;
 use serde_json::json;
 use terrace_core::InputError;
 use terrace_experiments::verdict::VerdictKind;
-use terrace_reproductions::book::{self, Entry, Tally};
 use terrace_reproductions::library;
+use terrace_reproductions::results_report::{self, Entry, Tally};
 use terrace_reproductions::{Figure, Outcome, RunCache, Size, from_results, reproduce};
 
 use crate::progress::Screen;
@@ -45,8 +45,8 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR", default_value = "target/reproduce")]
     out: PathBuf,
     /// Write a page and a picture of each figure, and a table of contents, into this folder.
-    #[arg(long, value_name = "DIR")]
-    book: Option<PathBuf>,
+    #[arg(long, alias = "book", value_name = "DIR")]
+    report: Option<PathBuf>,
     /// Run nothing: check and draw what earlier runs left in OUT. Figures that were not run are
     /// left out.
     #[arg(long)]
@@ -104,8 +104,8 @@ impl Arguments {
             Format::Text if entries.len() > 1 => say!("In all: {}.", total.words())?,
             Format::Text => {}
         }
-        if let Some(folder) = &self.book {
-            book::write(folder, &entries, size)?;
+        if let Some(folder) = &self.report {
+            results_report::write(folder, &entries, size)?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -20,7 +20,7 @@ fn the_list_names_figures_of_each_paper() {
 fn a_figure_says_what_the_paper_says_and_what_comes_out_here() {
     let place = Place::new();
     let printed =
-        place.run("reproduce nimble/table2 --out results --book book --format json").good();
+        place.run("reproduce nimble/table2 --out results --report report --format json").good();
     let shown = printed.json();
     let claims = shown[0]["claims"].as_array().unwrap();
     // The table of step costs was fitted to the paper, so that reading it back is no agreement.
@@ -35,8 +35,8 @@ fn a_figure_says_what_the_paper_says_and_what_comes_out_here() {
     let file = |name: &str| std::fs::read_to_string(place.path(name)).unwrap();
     assert!(file("results/nimble/table2/figure.svg").starts_with("<svg xmlns="));
     assert_eq!(file("results/nimble/table2/figure.csv").lines().count(), rows.len() + 1);
-    assert!(file("book/README.md").contains("claims agree"));
-    assert!(file("book/nimble-table2.md").contains("| 15x |"));
+    assert!(file("report/README.md").contains("claims agree"));
+    assert!(file("report/nimble-table2.md").contains("| 15x |"));
 }
 
 /// What was measured on the kernel's own code is compared, and not read back from a fit.

@@ -10,10 +10,9 @@
 //! - [`claims`]: checkable statements about it;
 //! - [`reproduce`](mod@reproduce): runs a figure, draws it and writes its results;
 //! - [`run_cache`]: the folder that a command's figures share, and their runs;
-//! - [`book`]: the results report of all figures.
+//! - [`results_report`]: the results report of all figures.
 #![forbid(unsafe_code)]
 
-pub mod book;
 pub mod claims;
 pub mod data;
 pub mod figure;
@@ -21,6 +20,7 @@ pub mod kinds;
 pub mod library;
 mod merge;
 pub mod reproduce;
+pub mod results_report;
 pub mod run_cache;
 
 pub use figure::Figure;

@@ -50,7 +50,7 @@ fn verdicts_of_the_report_are_those_of_its_tables() {
         // Figures that were not run for the report are named in it.
         let Ok(page) = std::fs::read_to_string(&path) else {
             let contents = std::fs::read_to_string(folder().join("README.md")).unwrap();
-            let not_run = contents.lines().find(|l| l.starts_with("Not run for this book:"));
+            let not_run = contents.lines().find(|l| l.starts_with("Not run for this report:"));
             assert!(not_run.is_some_and(|l| l.contains(&figure.name)), "no page {}", figure.name);
             continue;
         };
@@ -67,7 +67,7 @@ fn verdicts_of_the_report_are_those_of_its_tables() {
             })
             .collect();
         let verdicts: Vec<(&str, &str)> = verdicts.iter().map(|v| (&v.0[..], v.1)).collect();
-        assert_eq!(shown, verdicts, "{}: run the figure again with --book", path.display());
+        assert_eq!(shown, verdicts, "{}: run the figure again with --report", path.display());
         pages += 1;
     }
     assert!(pages >= 45, "{pages} pages");
