@@ -17,7 +17,7 @@ use terrace_recordings::reference::CacheShape;
 use terrace_timed::config::{TierSpeed, TimedConfig};
 use terrace_timed::samples::SamplePlan;
 
-use crate::record::shape;
+use crate::record::cache_geometry;
 use crate::show::{say, tell};
 
 /// What the guest shows when no command is given: its tiers, from the kernel's own files.
@@ -162,13 +162,13 @@ pub struct Arguments {
     #[arg(long, value_name = "WINDOWS", requires = "count_accesses", default_value_t = 0)]
     count_after: u32,
     /// Of the counted accesses, first-level cache of each processor: SIZE,WAYS.
-    #[arg(long, value_name = "SIZE,WAYS", value_parser = shape, default_value = "32K,8")]
+    #[arg(long, value_name = "SIZE,WAYS", value_parser = cache_geometry, default_value = "32K,8")]
     l1: CacheShape,
     /// Second-level cache of each processor.
-    #[arg(long, value_name = "SIZE,WAYS", value_parser = shape, default_value = "1M,16")]
+    #[arg(long, value_name = "SIZE,WAYS", value_parser = cache_geometry, default_value = "1M,16")]
     l2: CacheShape,
     /// Last-level cache of all.
-    #[arg(long, value_name = "SIZE,WAYS", value_parser = shape, default_value = "32M,16")]
+    #[arg(long, value_name = "SIZE,WAYS", value_parser = cache_geometry, default_value = "32M,16")]
     llc: CacheShape,
     /// Show the guest's console on standard error.
     #[arg(long)]

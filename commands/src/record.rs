@@ -42,13 +42,13 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     sample: u64,
     /// First-level data cache, per thread: SIZE,WAYS.
-    #[arg(long, value_name = "SIZE,WAYS", value_parser = shape, default_value = "32K,8")]
+    #[arg(long, value_name = "SIZE,WAYS", value_parser = cache_geometry, default_value = "32K,8")]
     l1: CacheShape,
     /// Second-level cache, per thread.
-    #[arg(long, value_name = "SIZE,WAYS", value_parser = shape, default_value = "1M,16")]
+    #[arg(long, value_name = "SIZE,WAYS", value_parser = cache_geometry, default_value = "1M,16")]
     l2: CacheShape,
     /// Last-level cache, per process.
-    #[arg(long, value_name = "SIZE,WAYS", value_parser = shape, default_value = "32M,16")]
+    #[arg(long, value_name = "SIZE,WAYS", value_parser = cache_geometry, default_value = "32M,16")]
     llc: CacheShape,
     /// Bytes in a line.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
@@ -76,7 +76,7 @@ fn level(text: &str) -> Result<Level, String> {
 }
 
 /// A cache's size and ways.
-pub fn shape(text: &str) -> Result<CacheShape, String> {
+pub fn cache_geometry(text: &str) -> Result<CacheShape, String> {
     let wrong = || "expected SIZE,WAYS such as 32K,8 (K, M for 2^10, 2^20 bytes)".to_owned();
     let (size, ways) = text.split_once(',').ok_or_else(wrong)?;
     let (number, shift) = match size.trim_end_matches(['K', 'M', 'k', 'm']) {

@@ -148,7 +148,7 @@ memory_share_error | ratio | by how much that may be off either way (0.2)
 const SHARING: &str = r#"
 fast | amount | fast memory that all groups may use together: a part or a size (90%)
 every_ms | count | how often it is divided anew (30000)
-max_loss | ratio | hit ratio that a group may lose against a division by weight (0.3)
+max_loss | ratio | hit ratio that a group may lose against partitioning by weight (0.3)
 "#;
 
 /// Keys of `[throttle]`.

@@ -184,14 +184,14 @@ impl Arguments {
         let mut line_due = Instant::now() + LINE_EVERY;
         loop {
             match scans.recv_timeout(SLICE) {
-                Ok(Seen::Scan(scan, untracked_bytes)) => {
+                Ok(Observed::Scan(scan, untracked_bytes)) => {
                     view.observe(&scan, untracked_bytes);
                     if screen.is_some() {
                         Screen::put(&view.screen(Screen::size()?))?;
                     }
                 }
-                Ok(Seen::Lost(reason)) => view.lost(reason),
-                Ok(Seen::Failed(message)) => return Err(anyhow::anyhow!(message)),
+                Ok(Observed::Lost(reason)) => view.lost(reason),
+                Ok(Observed::Failed(message)) => return Err(anyhow::anyhow!(message)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -213,7 +213,7 @@ impl Arguments {
 }
 
 /// What the tracker's thread reports.
-enum Seen {
+enum Observed {
     /// A period, and the memory in bytes that is not tracked.
     Scan(Box<Scan>, Option<u64>),
     /// Lost periods, with the reason.
@@ -223,18 +223,18 @@ enum Seen {
 }
 
 /// Tracks on a thread of its own; the channel closes when the group has ended.
-fn observe(mut group: AttachedGroup) -> Receiver<Seen> {
+fn observe(mut group: AttachedGroup) -> Receiver<Observed> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         loop {
             let seen = match group.tracker.observe() {
                 Ok(Observation::Period(scan)) => {
-                    Seen::Scan(Box::new(scan), group.tracker.untracked_bytes())
+                    Observed::Scan(Box::new(scan), group.tracker.untracked_bytes())
                 }
-                Ok(Observation::Lost { reason, .. }) => Seen::Lost(reason),
+                Ok(Observation::Lost { reason, .. }) => Observed::Lost(reason),
                 Ok(Observation::Ended) => return,
                 Err(error) => {
-                    let _ = sender.send(Seen::Failed(error.to_string()));
+                    let _ = sender.send(Observed::Failed(error.to_string()));
                     return;
                 }
             };

@@ -93,11 +93,11 @@ const MOST_LINES: usize = 600;
 
 #[test]
 fn no_file_of_source_is_too_long() {
-    fn look(folder: &Path, long: &mut Vec<String>) {
+    fn search(folder: &Path, long: &mut Vec<String>) {
         for entry in std::fs::read_dir(folder).unwrap().flatten() {
             let path = entry.path();
             if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
-                look(&path, long);
+                search(&path, long);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let lines = std::fs::read_to_string(&path).unwrap().lines().count();
                 if lines > MOST_LINES {
@@ -107,6 +107,6 @@ fn no_file_of_source_is_too_long() {
         }
     }
     let mut long = Vec::new();
-    crates().keys().for_each(|folder| look(&tree().join(folder), &mut long));
+    crates().keys().for_each(|folder| search(&tree().join(folder), &mut long));
     assert!(long.is_empty(), "expected at most {MOST_LINES} lines, split by subject: {long:?}");
 }

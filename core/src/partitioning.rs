@@ -2,7 +2,7 @@
 //!
 //! # The problem
 //! Each group has a [`HitCurve`], a weight, and guarantees: it gets at least `min_bytes`, as far
-//! as it has pages to fill them, and never more than `max_bytes`. Of all divisions within the
+//! as it has pages to fill them, and never more than `max_bytes`. Of all partitionings within the
 //! guarantees the partitioning has the largest sum of weighted hits.
 //!
 //! # The one primitive
@@ -306,7 +306,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_division_fits_and_keeps_guarantees_and_losses_within_bounds(
+        fn a_partitioning_fits_and_keeps_guarantees_and_losses_within_bounds(
             claims in prop::collection::vec(any_claim(1..2000), 0..6),
             total in 0u64..4000 * GRAIN_BYTES,
             max_loss in 0.0f64..1.0,

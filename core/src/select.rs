@@ -24,7 +24,7 @@ use crate::scan::Budget;
 
 /// Numbers of moves that a budget allows, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Allowance {
+pub struct MoveLimits {
     /// Demotions that bring the group back within its fast memory.
     pub demotions: u64,
     /// Promotions into fast memory that is free.
@@ -33,7 +33,7 @@ pub struct Allowance {
     pub exchanges: u64,
 }
 
-impl Allowance {
+impl MoveLimits {
     /// The moves allowed when `resident` pages are in fast memory, `risers` pages are candidates
     /// for promotion and `yielders` of the residents may be demoted for them. Spends
     /// [`Budget::moved_pages`] on demotions that are due first, then on free room, where one move
@@ -45,7 +45,7 @@ impl Allowance {
         let room = budget.fast_pages.saturating_sub(resident);
         let promotions = room.min(risers).min(left);
         let pairs = (risers - promotions).min(yielders.saturating_sub(demotions));
-        Allowance { demotions, promotions, exchanges: pairs.min((left - promotions) / 2) }
+        MoveLimits { demotions, promotions, exchanges: pairs.min((left - promotions) / 2) }
     }
 
     /// Pages that go up.
@@ -129,7 +129,7 @@ impl KeyCounts {
         let room = budget.fast_pages.saturating_sub(resident);
         // Where room is left over no page needs to make way.
         let hot = if rising < room { rising } else { hot };
-        let mut most = Allowance::new(budget, resident, hot, resident);
+        let mut most = MoveLimits::new(budget, resident, hot, resident);
         most.promotions = most.promotions.min(rising);
         Self::pair_up(&slow, &fast, coldest as u8, most, trade)
     }
@@ -143,7 +143,7 @@ impl KeyCounts {
         let padding = slow.iter().sum::<u64>() + fast.iter().sum::<u64>() - pages;
         slow[usize::from(coldest)] -= padding;
         let resident = fast.iter().sum();
-        let most = Allowance::new(budget, resident, slow.iter().sum(), resident);
+        let most = MoveLimits::new(budget, resident, slow.iter().sum(), resident);
         Self::pair_up(&slow, &fast, coldest, most, |up, down| up <= down)
     }
 
@@ -164,7 +164,7 @@ impl KeyCounts {
         slow: &[u64; 128],
         fast: &[u64; 128],
         coldest: u8,
-        most: Allowance,
+        most: MoveLimits,
         trade: impl Fn(u8, u8) -> bool,
     ) -> Selection {
         let mut ups = Cut { key: 0, pages: 0, total: 0 };
@@ -306,19 +306,19 @@ const fn gather(high_bits: u64) -> u64 {
     (high_bits >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
 }
 
-/// The lowest bits of `bits`, no more than `quota`, which shrinks by the number taken.
+/// The lowest bits of `bits`, no more than `limit`, which shrinks by the number taken.
 #[inline]
-pub(crate) fn first_bits(bits: u64, quota: &mut u64) -> u64 {
+pub(crate) fn first_bits(bits: u64, limit: &mut u64) -> u64 {
     let count = u64::from(bits.count_ones());
-    if count <= *quota {
-        *quota -= count;
+    if count <= *limit {
+        *limit -= count;
         return bits;
     }
     let mut left = bits;
-    for _ in 0..*quota {
+    for _ in 0..*limit {
         left &= left - 1;
     }
-    *quota = 0;
+    *limit = 0;
     bits ^ left
 }
 

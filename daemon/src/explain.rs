@@ -94,7 +94,7 @@ fn facts(view: &View, scan: &Scan) -> Vec<String> {
     if let (Some(entitled), Some(loss)) = (s.entitled_bytes, s.loss) {
         let granted = s.granted_bytes;
         facts.push(format!(
-            "the division gives it {} MiB; by weight alone it would have {} MiB; its hit ratio is {:.1} points lower for that",
+            "partitioning gives it {} MiB; by weight alone it would have {} MiB; its hit ratio is {:.1} points lower for that",
             granted >> 20, entitled >> 20, 100.0 * loss
         ));
     }

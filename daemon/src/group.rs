@@ -37,7 +37,7 @@ use crate::machine::{Attached, Probe};
 use crate::service::NOT_DIVIDED;
 use crate::slowdown::{self, Assumed, Facts};
 use crate::status::{FailureCount, GroupStatus};
-use crate::throttle::allowance::Allowance;
+use crate::throttle::page_budget::PageBudget;
 use crate::throttle::pressure::{HitWorth, StallClock};
 use crate::throttle::{Bounds, SharedPolicy, Throttle, ThrottledPolicy};
 
@@ -74,7 +74,7 @@ pub struct Finished {
     pub carryover: Carryover,
 }
 
-/// A group that is looked after.
+/// A managed group.
 pub struct Running {
     /// Shared with its thread.
     pub shared: Arc<Shared>,
@@ -151,7 +151,7 @@ struct Keeper {
     page_cpu_ns: f64,
     /// Processor time of tracking and deciding in the last period, in ns.
     fixed_cpu_ns: f64,
-    bandwidth: Allowance,
+    bandwidth: PageBudget,
     stall_clock: StallClock,
     /// Accesses, and those to fast memory, that are not counted yet: parts of page-periods.
     accesses: [f64; 2],
@@ -191,7 +191,7 @@ impl Keeper {
             identity,
             page_cpu_ns: 0.0,
             fixed_cpu_ns: 0.0,
-            bandwidth: Allowance::default(),
+            bandwidth: PageBudget::default(),
             stall_clock: StallClock::default(),
             accesses: [0.0; 2],
         }
@@ -235,7 +235,7 @@ impl Keeper {
                     GroupLimit::Bytes(bytes) => FastLimit::Bytes(bytes),
                     GroupLimit::Partitioned { .. } => FastLimit::Bytes(self.shared.granted()),
                 };
-                // Before its first division a group with a share moves nothing: what it may have
+                // Before the first partitioning a group with a share moves nothing: what it may have
                 // is not known.
                 let is_divided = !matches!(group.share, FastLimit::Bytes(NOT_DIVIDED));
                 group.moved_pages = if is_divided { u64::MAX } else { 0 };

@@ -143,12 +143,11 @@ fn machine(out: &mut Exposition, status: &Status) {
             "Fast memory that is partitioned between groups.",
             s.total_bytes as f64,
         );
-        out.plain(
-            "terrace_divisions_total",
-            "counter",
-            "Partitionings of fast memory.",
-            s.divisions as f64,
-        );
+        // The second is the old name of the first, kept for one release.
+        for name in ["terrace_partitionings_total", "terrace_divisions_total"] {
+            let help = "Partitionings of fast memory.";
+            out.plain(name, "counter", help, s.partitionings as f64);
+        }
         out.plain(
             "terrace_largest_loss",
             "gauge",

@@ -54,7 +54,7 @@ pub struct Service<M: Machine> {
     failures: BTreeMap<String, Failure>,
     targets: BTreeMap<String, u64>,
     next_discovery: Instant,
-    next_division: Instant,
+    next_partitioning: Instant,
     next_save: Instant,
     next_status: Instant,
     sharing: SharingStatus,
@@ -86,7 +86,7 @@ impl<M: Machine> Service<M> {
             failures: BTreeMap::new(),
             targets: BTreeMap::new(),
             next_discovery: now,
-            next_division: now,
+            next_partitioning: now,
             next_save: now + SAVE_EVERY,
             next_status: now,
             sharing: SharingStatus::default(),
@@ -422,13 +422,13 @@ impl<M: Machine> Service<M> {
         if names.is_empty() {
             return;
         }
-        if newcomer || now >= self.next_division {
+        if newcomer || now >= self.next_partitioning {
             let machine = self.machine.status();
             let configured = self.config.sharing.fast.of(machine.fast_bytes).saturating_sub(fixed);
             // Fast memory of other programs cannot be granted.
             let there = machine.fast_free_bytes.saturating_add(used.iter().sum());
             let total = configured.min(there);
-            self.next_division = now + Duration::from_millis(self.config.sharing.every_ms);
+            self.next_partitioning = now + Duration::from_millis(self.config.sharing.every_ms);
             let max_loss = self.config.sharing.max_loss;
             let partitioning = partitioning::partition(total, &claims, max_loss);
             self.targets.clear();
@@ -443,7 +443,7 @@ impl<M: Machine> Service<M> {
             let losses = partitioning.shares.iter().map(|s| s.loss);
             self.sharing = SharingStatus {
                 total_bytes: total,
-                divisions: self.sharing.divisions + 1,
+                partitionings: self.sharing.partitionings + 1,
                 minimums_cut: partitioning.minimums_cut,
                 largest_loss: losses.fold(0.0, f64::max),
                 max_loss,
@@ -508,7 +508,7 @@ impl<M: Machine> Service<M> {
         self.failures.clear();
         self.apply();
         self.next_discovery = Instant::now();
-        self.next_division = Instant::now();
+        self.next_partitioning = Instant::now();
         let mut frame = self.board.frame();
         frame.reloads += 1;
         frame.reload_error = None;

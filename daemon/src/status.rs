@@ -83,7 +83,8 @@ pub struct SharingStatus {
     /// Fast memory to partition.
     pub total_bytes: u64,
     /// Partitionings so far.
-    pub divisions: u64,
+    #[serde(alias = "divisions")]
+    pub partitionings: u64,
     /// Minimums did not fit and were cut.
     pub minimums_cut: bool,
     /// The largest loss of hit ratio of a group against partitioning by weight.

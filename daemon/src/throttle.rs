@@ -32,7 +32,7 @@
 //!
 //! Pages that are promoted and demoted within one such span are counted as thrashed.
 
-pub mod allowance;
+pub mod page_budget;
 pub mod pressure;
 mod unmovable;
 
@@ -136,7 +136,7 @@ pub struct ThrottleStatus {
     #[serde(default)]
     pub stall_share: f64,
     /// The reason in force, in words.
-    #[serde(alias = "printed")]
+    #[serde(alias = "said")]
     pub message: Option<String>,
 }
 

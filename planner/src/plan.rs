@@ -512,7 +512,7 @@ fn sensitivity(
         let points = player.curve(&COARSE_GRID, &wanted)?;
         let least = position_of_least(&points, request.target, |p| p.slowdown);
         let share = chosen.point.share;
-        let slowdown = if share >= 1.0 { 1.0 } else { player.look(share, false)?.played.slowdown };
+        let slowdown = if share >= 1.0 { 1.0 } else { player.probe(share, false)?.played.slowdown };
         anyhow::Ok(Sensitivity {
             program: chosen.program.clone(),
             policy: chosen.policy.clone(),

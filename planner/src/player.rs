@@ -67,7 +67,7 @@ impl Fixed {
 }
 
 /// A point before its error is known.
-pub(crate) struct Seen {
+pub(crate) struct Probe {
     pub(crate) played: Played,
     spread: f64,
     /// Slowdown by the rule in proportion, where it was requested.
@@ -125,7 +125,7 @@ impl<'a> Player<'a> {
     }
 
     /// Plays with this share; with `closely`, also the error of the rule of slow reads.
-    pub(crate) fn look(&mut self, share: f64, closely: bool) -> anyhow::Result<Seen> {
+    pub(crate) fn probe(&mut self, share: f64, closely: bool) -> anyhow::Result<Probe> {
         let first = self.first_seed;
         let mut played = play(self.recording, &self.setup(share, first, false))?;
         let seeds = match self.seeds_matter {
@@ -149,7 +149,7 @@ impl<'a> Player<'a> {
         };
         let shift = mean - played.slowdown;
         played.slowdown = mean;
-        Ok(Seen { played, spread, in_proportion: in_proportion.map(|s| s + shift) })
+        Ok(Probe { played, spread, in_proportion: in_proportion.map(|s| s + shift) })
     }
 
     /// The curve over these shares and around the least one for the target.
@@ -178,15 +178,15 @@ impl<'a> Player<'a> {
                     if share >= 1.0 {
                         return Ok((1.0, None));
                     }
-                    let seen = self.look(share, closely && many)?;
-                    Ok((seen.played.slowdown, Some(seen)))
+                    let probe = self.probe(share, closely && many)?;
+                    Ok((probe.played.slowdown, Some(probe)))
                 };
                 shares.iter().map(one).collect::<anyhow::Result<Vec<_>>>()
             })?;
         Ok(self.with_errors(points))
     }
 
-    fn with_errors(&self, points: Vec<Point<Option<Seen>>>) -> Vec<CurvePoint> {
+    fn with_errors(&self, points: Vec<Point<Option<Probe>>>) -> Vec<CurvePoint> {
         let known: Vec<(f64, f64)> = points
             .iter()
             .filter_map(|p| match &p.what {
@@ -204,7 +204,7 @@ impl<'a> Player<'a> {
             }
         };
         let all_slow = points.first().map_or(1.0, |p| p.slowdown);
-        let point = |p: Point<Option<Seen>>| {
+        let point = |p: Point<Option<Probe>>| {
             let cost = price::cost(self.machine, self.recording.footprint_bytes, p.share);
             let Some(seen) = p.what else {
                 return CurvePoint {

@@ -16,22 +16,22 @@ pub struct Point<T> {
 }
 
 /// Evaluates the shares of the grid, then halves between the largest that fails and the next, until
-/// they are `resolution` apart. `look` returns the slowdown of shares, all at once so that they can
+/// they are `resolution` apart. `probe` returns the slowdown of shares, all at once so that they can
 /// be played side by side. Points come back in the order of their shares.
 ///
 /// # Errors
-/// The first error of `look`.
+/// The first error of `probe`.
 pub fn curve<T, E>(
     grid: &[f64],
     target: f64,
     resolution: f64,
-    mut look: impl FnMut(&[f64]) -> Result<Vec<(f64, T)>, E>,
+    mut probe: impl FnMut(&[f64]) -> Result<Vec<(f64, T)>, E>,
 ) -> Result<Vec<Point<T>>, E> {
     let mut points: Vec<Point<T>> = Vec::new();
     let mut shares = grid.to_vec();
     loop {
-        let seen = look(&shares)?;
-        let fresh = shares.iter().zip(seen);
+        let probes = probe(&shares)?;
+        let fresh = shares.iter().zip(probes);
         points.extend(fresh.map(|(&share, (slowdown, what))| Point { share, slowdown, what }));
         points.sort_by(|a, b| a.share.total_cmp(&b.share));
         points.dedup_by(|a, b| a.share == b.share);
@@ -64,13 +64,13 @@ mod tests {
 
     const GRID: [f64; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
 
-    fn look(f: impl Fn(f64) -> f64) -> impl FnMut(&[f64]) -> Result<Vec<(f64, ())>, Infallible> {
+    fn probe(f: impl Fn(f64) -> f64) -> impl FnMut(&[f64]) -> Result<Vec<(f64, ())>, Infallible> {
         move |shares| Ok(shares.iter().map(|&s| (f(s), ())).collect())
     }
 
     #[test]
     fn a_straight_line_is_met_where_it_crosses_the_target() {
-        let points = curve(&GRID, 1.05, 0.002, look(|s| 1.5 - 0.5 * s)).unwrap();
+        let points = curve(&GRID, 1.05, 0.002, probe(|s| 1.5 - 0.5 * s)).unwrap();
         let found = least(&points, 1.05).unwrap();
         assert!((found.share - 0.9).abs() <= 0.002, "{}", found.share);
     }
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_lucky_dip_is_no_answer() {
         let bumpy = |s: f64| if (0.15..0.25).contains(&s) { 1.0 } else { 1.5 - 0.5 * s };
-        let points = curve(&GRID, 1.2, 0.01, look(bumpy)).unwrap();
+        let points = curve(&GRID, 1.2, 0.01, probe(bumpy)).unwrap();
         let found = least(&points, 1.2).unwrap();
         assert!(found.share > 0.55, "{}", found.share);
         assert!(points.iter().any(|p| p.share == 0.2 && p.slowdown == 1.0), "it is on the curve");
@@ -86,9 +86,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_met_has_no_answer_and_what_always_is_needs_nothing() {
-        let points = curve(&GRID, 1.05, 0.01, look(|_| 1.3)).unwrap();
+        let points = curve(&GRID, 1.05, 0.01, probe(|_| 1.3)).unwrap();
         assert_eq!(least(&points, 1.05), None);
-        let points = curve(&GRID, 1.05, 0.01, look(|_| 1.0)).unwrap();
+        let points = curve(&GRID, 1.05, 0.01, probe(|_| 1.0)).unwrap();
         assert_eq!(least(&points, 1.05).unwrap().share, 0.0);
     }
 
@@ -102,7 +102,7 @@ mod tests {
                 let (low, part) = (at as usize, at.fract());
                 heights[low] * (1.0 - part) + heights[low + 1] * part
             };
-            let points = curve(&GRID, target, 0.01, look(f)).unwrap();
+            let points = curve(&GRID, target, 0.01, probe(f)).unwrap();
             prop_assert!(points.windows(2).all(|w| w[0].share < w[1].share));
             match least(&points, target) {
                 Some(found) => {

@@ -1,4 +1,4 @@
-"""Refusals that are also what Python's users catch, and names that were probably meant."""
+"""Input errors that are also what Python's users catch, and names that were probably meant."""
 
 from __future__ import annotations
 

@@ -342,7 +342,7 @@ impl Shared {
         let drawn = self.head().tickets.load(Ordering::Acquire);
         let mut handed: Vec<(u64, Handed)> = (0..SLOTS)
             .filter(|slot| self.slot(*slot).state.load(Ordering::Acquire) == FULL)
-            .map(|slot| (self.slot(slot).ticket.load(Ordering::Relaxed), self.look(slot)))
+            .map(|slot| (self.slot(slot).ticket.load(Ordering::Relaxed), self.read_slot(slot)))
             .filter(|(ticket, _)| *ticket < drawn)
             .collect();
         handed.sort_unstable_by_key(|(ticket, _)| *ticket);
@@ -353,14 +353,14 @@ impl Shared {
     pub fn left_behind(&self, mut is_dead: impl FnMut(u32) -> bool) -> Vec<Handed> {
         let mut left: Vec<Handed> = (0..SLOTS)
             .filter(|slot| self.slot(*slot).state.load(Ordering::Acquire) == OWNED)
-            .map(|slot| self.look(slot))
+            .map(|slot| self.read_slot(slot))
             .filter(|handed| is_dead(handed.start.process))
             .collect();
         left.sort_unstable_by_key(|handed| handed.start.stream);
         left
     }
 
-    fn look(&self, slot: usize) -> Handed {
+    fn read_slot(&self, slot: usize) -> Handed {
         let from = self.slot(slot);
         let progress = from.progress.load(Ordering::Acquire);
         let counts = std::array::from_fn(|i| from.counts[i].load(Ordering::Relaxed));

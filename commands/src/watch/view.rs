@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     /// A gigabyte of which the first tenth is always accessed, and all of it at the start.
-    fn seen(periods: u64) -> View {
+    fn observed(periods: u64) -> View {
         let extent = Extent { space: SpaceId(7), start: 0x7f00_0000_0000, pages: 500 };
         let layout = Arc::new(Layout::new(PageSize::Huge, vec![extent]).unwrap());
         let mut view = View::new("redis\u{1b}[2J (process 7)".to_owned(), Duration::from_secs(1));
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn the_summary_says_what_is_used_what_is_not_and_what_that_allows() {
-        let text = seen(400).summary().join("\n");
+        let text = observed(400).summary().join("\n");
         for part in [
             "redis[2J (process 7): 1000M in ranges of 2 MB, watched for 400 s",
             "accessed   100M in the last period, 100M in 10 s, 100M in 1 min, 100M in 5 min",
@@ -273,7 +273,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}:\n{text}");
         }
-        let text = seen(5).summary().join("\n");
+        let text = observed(5).summary().join("\n");
         assert!(!text.contains("untouched  ") && text.contains("watch longer"), "{text}");
         let nothing = View::new("x".into(), Duration::from_secs(1)).summary();
         assert!(nothing[0].contains("nothing was observed"), "{nothing:?}");
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_screen_shades_addresses_by_use_and_fits() {
-        let view = seen(60);
+        let view = observed(60);
         let lines = view.screen((100, 30));
         let heat: Vec<_> = lines.iter().filter(|l| l.contains("0x7f")).collect();
         assert!(heat.len() > 10, "{lines:#?}");

@@ -12,7 +12,7 @@ use crate::plan::{Decision, Plan};
 use crate::policy::{Policy, PolicyKind, parameters};
 use crate::remap::Remap;
 use crate::scan::{Budget, Scan};
-use crate::select::Allowance;
+use crate::select::MoveLimits;
 
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "first-touch",
@@ -85,7 +85,7 @@ impl Policy for FirstTouch {
             self.remap(&remap);
         }
         let (features, resident) = self.features.count(scan);
-        let due = Allowance::new(budget, resident, 0, 0).demotions;
+        let due = MoveLimits::new(budget, resident, 0, 0).demotions;
         Decision { plan: self.demote_latest(scan, due), applied: KIND.name, features }
     }
 

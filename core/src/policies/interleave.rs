@@ -14,7 +14,7 @@ use crate::parameters::NoParameters;
 use crate::plan::{Decision, Plan};
 use crate::policy::{Allocation, Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
-use crate::select::{Allowance, first_bits};
+use crate::select::{MoveLimits, first_bits};
 
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "interleave",
@@ -58,11 +58,11 @@ fn plan(scan: &Scan, budget: &Budget, resident: u64) -> Plan {
     misplaced(&scan.fast, budget.fast_pages, |page, up| {
         if up { ups.set(page, true) } else { downs.set(page, true) }
     });
-    let allowed = Allowance::new(budget, resident, ups.count() as u64, downs.count() as u64);
-    let (mut up_quota, mut down_quota) = (allowed.ups(), allowed.downs());
+    let allowed = MoveLimits::new(budget, resident, ups.count() as u64, downs.count() as u64);
+    let (mut up_limit, mut down_limit) = (allowed.ups(), allowed.downs());
     let mut plan = PlanBuilder::new(&scan.layout);
     for (word, (&up, &down)) in ups.words().iter().zip(downs.words()).enumerate() {
-        plan.word(word, first_bits(up, &mut up_quota), first_bits(down, &mut down_quota));
+        plan.word(word, first_bits(up, &mut up_limit), first_bits(down, &mut down_limit));
     }
     plan.finish()
 }

@@ -49,7 +49,7 @@ use crate::plan::{Decision, Plan};
 use crate::policy::{Policy, PolicyKind, parameters};
 use crate::remap::Remap;
 use crate::scan::{Budget, Scan};
-use crate::select::Allowance;
+use crate::select::MoveLimits;
 
 declare_parameters! {
     #[derive(Clone, Copy)]
@@ -318,9 +318,9 @@ impl Lists {
     fn plan(&self, scan: &Scan, budget: &Budget, resident: u64) -> Plan {
         let lists = &self.lists;
         let idle = lists.length(FAST_INACTIVE);
-        let allowed = Allowance::new(budget, resident, lists.length(SLOW_ACTIVE), idle);
+        let allowed = MoveLimits::new(budget, resident, lists.length(SLOW_ACTIVE), idle);
         let mut plan = PlanBuilder::new(&scan.layout);
-        if allowed == Allowance::default() {
+        if allowed == MoveLimits::default() {
             return plan.finish();
         }
         let (mut ups, mut downs) = (PageBits::new(scan.pages()), PageBits::new(scan.pages()));
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_with_too_many_pages_is_left_alone_until_it_shrinks() {
+    fn a_group_with_too_many_pages_is_not_placed_until_it_shrinks() {
         let mut case = Case::new("10", 1, 1.0);
         case.policy.most_pages = 3;
         case.period("11");

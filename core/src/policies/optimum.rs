@@ -22,7 +22,7 @@ use crate::parameters::NoParameters;
 use crate::plan::Decision;
 use crate::policy::{Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
-use crate::select::Allowance;
+use crate::select::MoveLimits;
 
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "optimum",
@@ -46,7 +46,7 @@ struct Optimum {
 
 impl Optimum {
     /// The outlook for a budget. Small changes of the budget do not change prices by much.
-    fn look(&mut self, fast_pages: u64) -> Option<&Outlook> {
+    fn outlook(&mut self, fast_pages: u64) -> Option<&Outlook> {
         let future = self.future.as_ref()?;
         let near = |pages: u64| pages.abs_diff(fast_pages) <= pages / 16;
         if self.outlook.as_ref().is_none_or(|(pages, _)| !near(*pages)) {
@@ -76,7 +76,7 @@ impl Policy for Optimum {
         let (up_ns, down_ns) =
             self.future.as_ref().map_or((0.0, 0.0), |f| (f.promotion_ns, f.demotion_ns));
         let (mut slow, mut fast) = (Vec::new(), Vec::new());
-        if let Some(outlook) = self.look(budget.fast_pages) {
+        if let Some(outlook) = self.outlook(budget.fast_pages) {
             let progress = scan.counters.as_ref().map_or(scan.period + 1, |m| m.references);
             let span = outlook.span_at(progress);
             for page in 0..scan.pages() {
@@ -95,7 +95,7 @@ impl Policy for Optimum {
             fast.extend(scan.fast.iter_ones().map(|page| (0.0, page)));
         }
         fast.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
-        let allowed = Allowance::new(budget, resident, slow.len() as u64, resident);
+        let allowed = MoveLimits::new(budget, resident, slow.len() as u64, resident);
         let (mut ups, mut downs) = (PageBits::new(scan.pages()), PageBits::new(scan.pages()));
         let (due, rest) = fast.split_at(allowed.demotions as usize);
         due.iter().for_each(|&(_, page)| downs.set(page, true));

@@ -12,7 +12,7 @@ use crate::parameters::NoParameters;
 use crate::plan::{Decision, Plan};
 use crate::policy::{Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
-use crate::select::Allowance;
+use crate::select::MoveLimits;
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -67,7 +67,7 @@ impl RandomFill {
     /// Draws as many random numbers as pages move, or stay if those are fewer.
     pub fn plan(&mut self, scan: &Scan, budget: &Budget, resident: u64) -> Plan {
         let slow = scan.pages() as u64 - resident;
-        let allowed = Allowance::new(budget, resident, slow, 0);
+        let allowed = MoveLimits::new(budget, resident, slow, 0);
         let up = allowed.promotions > 0;
         let (from, count) = match up {
             true => (slow, allowed.promotions),

@@ -2,7 +2,7 @@
 //!
 //! **Read rates.** The policy estimates how often each page is read: from sampled reads where the
 //! machine has them; else from accessed bits and the counts of reads by tier (`estimate`); else one
-//! read for each accessed bit. A read counts by the cost of slow reads in its period (`prices`):
+//! read for each accessed bit. A read counts by the cost of slow reads in its period (`read_costs`):
 //! where slow reads overlap, each one costs less. Three exponentially weighted moving averages
 //! (EWMA) with a short, a middle and a long horizon hold the rates (`rates`). Pages of a region
 //! whose rates differ by no more than chance share one rate, so a region that is used evenly moves
@@ -44,8 +44,8 @@
 
 mod estimate;
 mod ledger;
-mod prices;
 mod rates;
+mod read_costs;
 
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
@@ -187,7 +187,7 @@ struct Terrace {
     /// Periods since the last of these or since memory was last allocated in quantity.
     age: u32,
     /// Periods since memory was last allocated in quantity.
-    life: u32,
+    since_growth: u32,
     /// Gain of the placement against the first one lately, moves not counted.
     standing: f64,
     applied: usize,
@@ -218,7 +218,7 @@ impl Terrace {
             likeness: 0.0,
             settled: 0,
             age: 0,
-            life: 0,
+            since_growth: 0,
             standing: 0.0,
             applied: 2,
             reads: Vec::new(),
@@ -267,7 +267,7 @@ impl Terrace {
         self.rates.observe(&self.reads);
         self.settled = self.settled.saturating_add(1);
         self.age = self.age.saturating_add(1);
-        self.life = self.life.saturating_add(1);
+        self.since_growth = self.since_growth.saturating_add(1);
         if new {
             self.rates.forget(if self.parameters.keep_long { LONG } else { HORIZONS });
             self.shadows.iter_mut().for_each(|shadow| shadow.score *= 0.25);
@@ -286,7 +286,7 @@ impl Terrace {
             return patience;
         }
         let kept = horizon == LONG && self.parameters.keep_long;
-        let age = f64::from(if kept { self.life } else { self.age });
+        let age = f64::from(if kept { self.since_growth } else { self.age });
         patience.min((self.parameters.phase_age_factor * (age + 1.0)).max(1.0))
     }
 
@@ -330,7 +330,7 @@ impl Terrace {
         let period = self.ledger.period.max(1e-9);
         let score = self.shadows[horizon].score;
         // Going back would cost as much as the moves did; a cost that is a guess is not added.
-        let back = if self.ledger.measured() { self.pairs_from_home(scan) } else { 0.0 };
+        let back = if self.ledger.measured() { self.pairs_from_initial(scan) } else { 0.0 };
         let exposed = p.return_cost_share * back * self.ledger.pair();
         let left = self.ledger.balance - exposed;
         let regret_reserve = p.regret_reserve * self.ledger.elapsed;
@@ -347,12 +347,12 @@ impl Terrace {
             return false;
         }
         let loss = -self.standing * (1.0 - STANDING_KEEP);
-        let pairs = self.pairs_from_home(scan);
+        let pairs = self.pairs_from_initial(scan);
         pairs >= 1.0 && loss * self.horizon_periods(LONG) > pairs * self.ledger.pair()
     }
 
     /// Pages to promote and to demote on the way back, as many as may move.
-    fn back_home(&self, scan: &Scan, budget: &Budget) -> (PageBits, PageBits) {
+    fn back_to_initial(&self, scan: &Scan, budget: &Budget) -> (PageBits, PageBits) {
         let (mut ups, mut downs) = (PageBits::new(scan.pages()), PageBits::new(scan.pages()));
         let most = usize::try_from(budget.moved_pages / 2).unwrap_or(usize::MAX);
         let up = |&page: &usize| !scan.fast.get(page);
@@ -391,7 +391,7 @@ impl Terrace {
     }
 
     /// Pairs of pages that are not where they were first placed.
-    fn pairs_from_home(&self, scan: &Scan) -> f64 {
+    fn pairs_from_initial(&self, scan: &Scan) -> f64 {
         let differ = self.initial_placement.words().iter().zip(scan.fast.words());
         differ
             .map(|(initial_placement, fast)| f64::from((initial_placement ^ fast).count_ones()))
@@ -408,7 +408,7 @@ impl Policy for Terrace {
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
         if let Some(remap) = self.features.follow(scan) {
             if remap.new_pages() * GROWTH > scan.pages() {
-                (self.age, self.life) = (0, 0);
+                (self.age, self.since_growth) = (0, 0);
             }
             self.rates.remap(&remap);
             self.estimate.remap(&remap);
@@ -423,16 +423,16 @@ impl Policy for Terrace {
         // Costs of the moves before, from the period's counters.
         let all: f64 = self.reads.iter().map(|&r| f64::from(r)).sum();
         let hits = self.hits(&scan.fast);
-        let at_home = self.hits(&self.initial_placement);
+        let initially = self.hits(&self.initial_placement);
         let of_shadows = [0, 1, 2].map(|horizon: usize| self.hits(&self.shadows[horizon].fast));
-        let reads = Reads { all, slow: all - hits, slow_at_home: all - at_home };
+        let reads = Reads { all, slow: all - hits, slow_initially: all - initially };
         let spent = self.ledger.period(scan, reads);
-        let price = self.ledger.price();
-        let brought = self.believed((hits - at_home) * price);
+        let read_cost = self.ledger.read_cost();
+        let brought = self.believed((hits - initially) * read_cost);
         self.ledger.balance += brought - spent;
         self.standing = self.standing * STANDING_KEEP + brought;
         for (horizon, hits) in of_shadows.into_iter().enumerate() {
-            let brought = self.believed((hits - at_home) * price);
+            let brought = self.believed((hits - initially) * read_cost);
             let shadow = &mut self.shadows[horizon];
             let charge = shadow.debt / self.parameters.patience_periods(horizon).max(1.0);
             shadow.debt -= charge;
@@ -469,7 +469,7 @@ impl Policy for Terrace {
         let (selection, keys) = real.expect("the applied horizon is one of them");
         let back = !may_move && selection.is_empty() && self.retreats(scan);
         let (ups, downs) = if back {
-            self.back_home(scan, budget)
+            self.back_to_initial(scan, budget)
         } else {
             let mut moves = (PageBits::new(scan.pages()), PageBits::new(scan.pages()));
             selection.moves(&keys, scan.fast.words(), |word, up, down| {

@@ -81,12 +81,12 @@ fn it_follows_a_new_phase_sooner_than_amp() {
 fn what_moves_cost_more_than_they_bring_is_bounded() {
     // Sets that change as soon as they could have been promoted: every move is lost.
     let mut model = Model::new("terrace", PAGES, FAST_PAGES);
-    let home = model.fast.clone();
+    let initial = model.fast.clone();
     let (mut cost, mut lost, mut all) = (0.0, 0.0, 0.0);
     for t in 0..400usize {
         let accessed = |page: usize| page * 8 / PAGES == (t * 5) % 8;
         let hits = |fast: &PageBits| (0..PAGES).filter(|&p| accessed(p) && fast.get(p)).count();
-        lost += hits(&home) as f64 - hits(&model.fast) as f64;
+        lost += hits(&initial) as f64 - hits(&model.fast) as f64;
         all += (PAGES / 8) as f64;
         let (up, down) = model.period(accessed).plan.pages(PageSize::Huge);
         cost += up.max(down) as f64 * 1.2;
@@ -181,9 +181,9 @@ fn set_up_then_run(parameters: &serde_json::Value) -> (u64, f64) {
         };
         let samples: Vec<u16> = (0..1024).map(reads).collect();
         let slow: u64 = (0..1024).filter(|&p| !fast.get(p)).map(|p| u64::from(samples[p])).sum();
-        let at_home: u64 = (700..1024).map(|p| u64::from(samples[p])).sum();
+        let initially: u64 = (700..1024).map(|p| u64::from(samples[p])).sum();
         let each_ns = 400;
-        lost_ns += each_ns as f64 * (slow as f64 - at_home as f64) + migration_stall_ns as f64;
+        lost_ns += each_ns as f64 * (slow as f64 - initially as f64) + migration_stall_ns as f64;
         let counters = PeriodCounters {
             elapsed_ns: 1_000_000 + migration_stall_ns,
             migration_stall_ns,

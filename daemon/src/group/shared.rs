@@ -48,7 +48,7 @@ pub struct Shared {
     pub(super) orders: Mutex<Orders>,
     /// Ends it.
     pub stop: Arc<AtomicBool>,
-    /// What a division gave it, in bytes.
+    /// What partitioning gave it, in bytes.
     pub(super) grant_bytes: AtomicU64,
     /// Its part of what all groups may move in a second, in bytes; 0: no bound.
     pub(super) bandwidth_bytes_per_s: AtomicU64,

@@ -127,14 +127,14 @@ impl Cgroup {
         files::write(&self.path.join("cgroup.procs"), &pid.to_string())
     }
 
-    /// Removes the group and those below it, and moves remaining processes to `home`. A group that
+    /// Removes the group and those below it, and moves remaining processes to `origin`. A group that
     /// is gone already is no error.
-    pub fn remove(&self, home: &Path) -> Result<(), FileError> {
+    pub fn remove(&self, origin: &Path) -> Result<(), FileError> {
         if !self.path.exists() {
             return Ok(());
         }
         for pid in self.processes()? {
-            match files::write(&home.join("cgroup.procs"), &pid.to_string()) {
+            match files::write(&origin.join("cgroup.procs"), &pid.to_string()) {
                 // The process ended meanwhile.
                 Err(e) if e.errno() == Some(libc::ESRCH) => {}
                 other => other?,

@@ -201,7 +201,7 @@ impl Sampler for DamonSampler {
                 }
             }
             if let Some(Accesses { accessed, counts }) = newest {
-                let samples = self.sampling.looks();
+                let samples = self.sampling.samples_in_all();
                 let interval_us = self.sampling.interval().as_micros() as u32;
                 if self.sampling.follow(&counts, samples) {
                     self.resample()?;
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_somebody_else_has_taken_is_left_alone() {
+    fn a_thread_that_somebody_else_has_taken_is_not_touched() {
         let (keep, roots) = kernel();
         let put_number = |number: &str| {
             put(keep.path(), "sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", number);

@@ -61,7 +61,8 @@ pub enum Change {
         /// Its folder.
         path: PathBuf,
         /// Group to which remaining processes are moved.
-        home: PathBuf,
+        #[serde(alias = "home")]
+        origin: PathBuf,
     },
     /// A file system was mounted.
     Mount {
@@ -177,9 +178,9 @@ fn is_ours(roots: &Roots, change: &Change) -> bool {
             let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
             path.parent() == Some(&roots.tracing().join("instances")) && name.starts_with("terrace")
         }
-        Change::Cgroup { path, home } => {
+        Change::Cgroup { path, origin } => {
             let root = roots.cgroup();
-            path != &root && below(path, &root) && below(home, &root)
+            path != &root && below(path, &root) && below(origin, &root)
         }
         Change::Mount { path } => *path == roots.tracing(),
     }
@@ -224,9 +225,9 @@ fn take_back(change: &Change) -> Result<(), FileError> {
             damon::set_threads(path, *old)
         }
         Change::TraceInstance { path } => while_busy(|| trace::remove(path)),
-        Change::Cgroup { path, home } => {
+        Change::Cgroup { path, origin } => {
             let group = Cgroup::at(path);
-            while_busy(|| group.remove(home))
+            while_busy(|| group.remove(origin))
         }
         Change::Mount { path } => while_busy(|| unmount(path)),
     }
@@ -306,7 +307,7 @@ mod tests {
                 setting(&roots.demotion(), "true", "false"),
                 Change::Kdamonds { path: roots.kdamonds(), old: 0, new: Some(2), operations: None },
                 Change::TraceInstance { path: instance.clone() },
-                Change::Cgroup { path: group.clone(), home: roots.cgroup() },
+                Change::Cgroup { path: group.clone(), origin: roots.cgroup() },
             ],
         };
         fs::create_dir_all(&roots.run).unwrap();
@@ -401,7 +402,7 @@ mod tests {
             setting(&precious, "0", "1"),
             setting(&roots.cgroup().join("../../kernel").join(SUBTREE_CONTROL), "0", "1"),
             Change::TraceInstance { path: roots.tracing().join("instances/perf") },
-            Change::Cgroup { path: roots.cgroup(), home: roots.cgroup() },
+            Change::Cgroup { path: roots.cgroup(), origin: roots.cgroup() },
             Change::Mount { path: roots.proc.clone() },
             Change::Kdamonds { path: roots.sys.clone(), old: 0, new: None, operations: None },
         ];

@@ -133,7 +133,7 @@ impl RangeKernel {
     }
 
     /// Moves pages to a node; returns the node of each at the end, or why it is not there.
-    fn send(&mut self, pid: u32, pages: &[u64], node: u32) -> io::Result<Vec<i32>> {
+    fn migrate_batch(&mut self, pid: u32, pages: &[u64], node: u32) -> io::Result<Vec<i32>> {
         let mut places = vec![-libc::ENOENT; pages.len()];
         self.inner.locate(pid, pages, &mut places)?;
         let is_away = |place: i32| place >= 0 && place != node as i32;
@@ -197,7 +197,7 @@ impl PageKernel for RangeKernel {
             }
             ends.push(pages.len());
         }
-        let places = self.send(pid, &pages, node)?;
+        let places = self.migrate_batch(pid, &pages, node)?;
         let mut left = 0;
         let mut first = 0;
         for (status, end) in status.iter_mut().zip(ends) {

@@ -148,7 +148,7 @@ mod tests {
         let mut busy = sampling(400);
         for _ in 0..9 {
             let all = vec![busy.samples(); 400];
-            busy.follow(&all, busy.looks());
+            busy.follow(&all, busy.samples_in_all());
         }
         assert_eq!(busy.samples(), 50, "20,000 checks a second");
         // Not more often than every 5 ms, nor so rarely that counts are meaningless.
@@ -173,12 +173,12 @@ mod tests {
         assert_eq!(parts(2000, 1000), (10, 1));
         assert_eq!(parts(100_000, 1000), (1, 1));
         let mut pages = sampling(50);
-        assert_eq!((pages.parts(), pages.looks()), (1, 20));
+        assert_eq!((pages.parts(), pages.samples_in_all()), (1, 20));
         // Fewer samples leave room for more parts.
         let mut quick = Sampling::new(Duration::from_millis(100), Samples::OfParts);
         quick.set_pages(50);
         assert!(quick.follow(&[1; 50], 40));
-        assert_eq!((quick.samples(), quick.parts(), quick.looks()), (10, 4, 40));
+        assert_eq!((quick.samples(), quick.parts(), quick.samples_in_all()), (10, 4, 40));
         assert!(pages.follow(&[1; 50], 20));
     }
 
@@ -197,7 +197,7 @@ mod tests {
                     ((1.0 - (-rate / samples).exp()) * samples).round() as u8
                 };
                 let counts: Vec<u8> = (0..60).map(count).collect();
-                changes += u32::from(sampling.follow(&counts, sampling.looks()));
+                changes += u32::from(sampling.follow(&counts, sampling.samples_in_all()));
             }
             let samples = u32::from(sampling.samples());
             assert!(expected.contains(&samples), "{samples} for {busy} a second");

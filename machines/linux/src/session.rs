@@ -321,7 +321,7 @@ impl Session {
     /// Makes a control group below the control-group root, with the memory controller if possible.
     pub fn make_cgroup(&self, name: &Path) -> Result<Cgroup, SessionError> {
         let group = Cgroup::new(&self.roots, name);
-        let home = cgroup::own(&self.roots)?;
+        let origin = cgroup::own(&self.roots)?;
         if group.path().exists() {
             return Err(FileError::Malformed {
                 path: group.path().to_owned(),
@@ -331,7 +331,7 @@ impl Session {
             .into());
         }
         self.enable_memory_below(group.path().parent().unwrap_or(Path::new("/")))?;
-        self.announce(Change::Cgroup { path: group.path().to_owned(), home })?;
+        self.announce(Change::Cgroup { path: group.path().to_owned(), origin })?;
         group.create()?;
         Ok(group)
     }

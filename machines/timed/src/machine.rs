@@ -128,7 +128,7 @@ impl Processor {
     }
 
     /// The block before is over: sets the sources that its registers hold now.
-    fn carry(&mut self) {
+    fn carry_over(&mut self) {
         let before = self.ready;
         let mut after = before;
         for (register, sources) in &self.block.changes {
@@ -271,7 +271,7 @@ impl TimedMachine {
         let processor = &mut self.processors[cpu];
         let core = self.node.core(cpu);
         if processor.latest > core.now().0 {
-            processor.carry();
+            processor.carry_over();
         }
         let before = core.now().0 + core.dispatch_time(processor.begun - processor.dispatched).0;
         // The time since the last block began is that block's.

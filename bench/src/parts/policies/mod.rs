@@ -123,20 +123,20 @@ const POLICIES: [&str; 11] = [
 /// not sample reads.
 fn ablations() -> impl Iterator<Item = (&'static str, Value, Signals)> {
     let sampled = [
-        ("without the price of reads", json!({"weigh_reads": false})),
-        ("without a memory over phases", json!({"keep_long": false})),
-        ("without going back", json!({"retreat": false})),
+        ("without the cost per slow read", json!({"weigh_reads": false})),
+        ("without the long horizon", json!({"keep_long": false})),
+        ("without the retreat", json!({"retreat": false})),
         ("without operations of regions", json!({"operation_bytes": 4096})),
-        ("without believing regions alike", json!({"regions": false})),
+        ("without taking regions as alike", json!({"regions": false})),
         ("without the age of phases", json!({"phase_age_factor": 1e6})),
-        ("without return_cost_share", json!({"return_cost_share": 0})),
+        ("without the cost of moving back", json!({"return_cost_share": 0})),
         ("without weighing costs", json!({"weigh_costs": false})),
         ("without following phases", json!({"follow_phases": false})),
         ("long horizon only", json!({"horizon": "long"})),
     ];
     let counted = [
         ("without counting reads", json!({"count_reads": false})),
-        ("without gain_discount", json!({"gain_discount": 1})),
+        ("without the gain discount", json!({"gain_discount": 1})),
     ];
     let sampled = sampled.into_iter().map(|(name, of)| (name, of, Signals::Samples));
     sampled.chain(counted.into_iter().map(|(name, of)| (name, of, Signals::Counters)))
@@ -144,7 +144,7 @@ fn ablations() -> impl Iterator<Item = (&'static str, Value, Signals)> {
 
 /// Minimum run length of a program with all memory fast: some 40 times the time to move a footprint
 /// of 8 MB once (`docs/policies.md`).
-const LEAST_LIFE_MS: u64 = 640;
+const MINIMUM_RUN_LENGTH_MS: u64 = 640;
 
 /// A footprint of 8 MB moves in some 16 ms: the ratio to a period of 1 ms is that of 32 GB of huge
 /// pages to one of a second.
@@ -214,7 +214,7 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
         for (program, options) in programs.iter().filter(|p| choice.has_program(p.0)) {
             let path = profiled(program, options, *seed, *footprint_mib, folder)
                 .with_context(|| format!("the profile of {program}"))?;
-            let workload = Workload::read(program, &path)?.lengthened(LEAST_LIFE_MS);
+            let workload = Workload::read(program, &path)?.lengthened(MINIMUM_RUN_LENGTH_MS);
             for ratio in RATIOS.into_iter().filter(|&ratio| choice.has_share(ratio)) {
                 let case = format!("{set} {program} {:.0}", ratio * 100.0);
                 rows.push(measure(&workload, ratio, &case, &columns, &choice, &mut known)?);

@@ -24,7 +24,7 @@ use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
 use crate::plan::Plan;
 use crate::scan::{Budget, Scan};
-use crate::select::Allowance;
+use crate::select::MoveLimits;
 
 /// Which granules trade places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
@@ -142,7 +142,7 @@ pub(in crate::policies) fn plan(
     let pages = |granules: &[Granule]| granules.iter().map(|g| g.in_tier).sum::<u64>();
     let (risers, yielders) = (pages(&ups), pages(&downs));
     let due = resident.saturating_sub(budget.fast_pages).min(budget.moved_pages);
-    let allowed = Allowance::new(budget, resident, risers, yielders.max(due));
+    let allowed = MoveLimits::new(budget, resident, risers, yielders.max(due));
     let mut builder = PlanBuilder::new(&scan.layout);
     let (mut rise, mut sink) = (Queue::new(&mut ups, true), Queue::new(&mut downs, false));
     let missing = allowed.demotions - sink.take(allowed.demotions);

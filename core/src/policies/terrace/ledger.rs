@@ -1,6 +1,6 @@
 //! Costs and gains of moves, in one unit: nanoseconds where the machine measures, else accesses.
 
-use super::prices::Prices;
+use super::read_costs::ReadCosts;
 use crate::plan::Plan;
 use crate::scan::{PeriodCounters, Scan};
 
@@ -11,7 +11,7 @@ pub struct Reads {
     /// Of them, those from slow memory.
     pub slow: f64,
     /// Those that would have been from slow memory under the initial placement.
-    pub slow_at_home: f64,
+    pub slow_initially: f64,
 }
 
 /// Costs per slow read, kept up to date by measurements.
@@ -21,7 +21,7 @@ pub struct Ledger {
     pub gain: f64,
     /// The same in the last period, over its average.
     pub weight: f64,
-    prices: Prices,
+    read_costs: ReadCosts,
     /// Whether reads count by the cost per slow read of their period.
     weigh_reads: bool,
     /// Sums of costs by reads, and of reads: their mean is the gain.
@@ -54,7 +54,7 @@ impl Ledger {
         Ledger {
             gain: 1.0,
             weight: 1.0,
-            prices: Prices::default(),
+            read_costs: ReadCosts::default(),
             weigh_reads,
             sums: [0.0; 2],
             pair: [pair; 2],
@@ -69,12 +69,12 @@ impl Ledger {
 
     /// Adds a period. Returns the cost of the moves before it.
     pub fn period(&mut self, scan: &Scan, reads: Reads) -> f64 {
-        let Reads { all, slow, slow_at_home } = reads;
+        let Reads { all, slow, slow_initially } = reads;
         let Some(counters) = scan.counters.as_deref().filter(|m| m.elapsed_ns > 0) else {
             // Of ranges that are accessed all the time, samples find hundreds of times as many
             // accesses as of those that moves are about. So there a period is what could be gained
             // in it.
-            self.period = if scan.counts.is_some() { slow_at_home } else { all };
+            self.period = if scan.counts.is_some() { slow_initially } else { all };
             self.elapsed += self.period;
             return self.spent(None);
         };
@@ -87,8 +87,8 @@ impl Ledger {
         let extra = counters.slow_stall_ns as f64 * share_that_slowness_adds(counters);
         let seen = slow >= 1.0;
         if self.weigh_reads {
-            self.prices.period(all, slow, slow_at_home, extra);
-            let now = self.prices.now();
+            self.read_costs.period(all, slow, slow_initially, extra);
+            let now = self.read_costs.now();
             self.sums = [self.sums[0] * KEEP + now * all, self.sums[1] * KEEP + all];
             self.measured |= seen;
             if self.measured {
@@ -117,7 +117,7 @@ impl Ledger {
     }
 
     /// Cost of a unit of reads of the last period when it is slow.
-    pub fn price(&self) -> f64 {
+    pub fn read_cost(&self) -> f64 {
         self.gain * self.weight
     }
 

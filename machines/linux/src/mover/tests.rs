@@ -446,7 +446,7 @@ fn in_every_period_there_is_time_for_moves_however_short_it_is() {
 }
 
 #[test]
-fn a_stranger_with_a_members_number_is_left_alone() {
+fn a_stranger_with_a_members_number_is_not_touched() {
     let world = World { place: placed(0..0, 0..1), ..World::default() };
     let (mut mover, world, _) = mover(world, Duration::from_secs(1));
     mover.tracker_state.write().unwrap().members = vec![Process { pid: 7, start_ticks: 99 }];

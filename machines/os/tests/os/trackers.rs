@@ -11,7 +11,7 @@ use terrace_os::{Node, ProcessSpec};
 use crate::world::{MIB, PAGE, os, range, touch, touch_all};
 
 #[test]
-fn a_harvest_has_every_page_with_its_bit_and_its_place() {
+fn a_scan_has_every_page_with_its_bit_and_its_place() {
     let mut os = os(16 * MIB, 32 * MIB, HugePages::Eligible);
     let p = os.create_process(ProcessSpec::default()).unwrap();
     os.map(p, 0, 4 * MIB, true).unwrap();

@@ -3,11 +3,11 @@
 
 /// Saved budget of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Allowance {
+pub struct PageBudget {
     saved: f64,
 }
 
-impl Allowance {
+impl PageBudget {
     /// Begins a period with so many pages; returns the whole pages that may be moved in it. At most
     /// a page is saved for later.
     pub fn pages(&mut self, allowed: f64) -> u64 {
@@ -27,18 +27,18 @@ mod tests {
 
     #[test]
     fn parts_of_a_page_come_together_and_idle_periods_save_no_more_than_one() {
-        let mut allowance = Allowance::default();
+        let mut budget = PageBudget::default();
         let moved: u64 = (0..100)
             .map(|_| {
-                let pages = allowance.pages(0.3);
-                allowance.spend(pages);
+                let pages = budget.pages(0.3);
+                budget.spend(pages);
                 pages
             })
             .sum();
         assert!((29..=30).contains(&moved), "{moved}");
         for _ in 0..100 {
-            allowance.pages(2.5);
+            budget.pages(2.5);
         }
-        assert_eq!(allowance.pages(2.5), 3);
+        assert_eq!(budget.pages(2.5), 3);
     }
 }

@@ -29,21 +29,21 @@ struct Sums {
 
 /// Costs per slow read by class, and that of the last period.
 #[derive(Debug, Default)]
-pub struct Prices {
+pub struct ReadCosts {
     sums: [Sums; CLASSES.len()],
     now: f64,
 }
 
-impl Prices {
+impl ReadCosts {
     /// Adds a period: its units of reads, those of them that were slow, those that would have been
     /// under the initial placement, and the cost of slow memory.
-    pub fn period(&mut self, reads: f64, slow: f64, slow_at_home: f64, cost: f64) {
+    pub fn period(&mut self, reads: f64, slow: f64, slow_initially: f64, cost: f64) {
         if reads < 1.0 {
             return;
         }
         let share = (slow / reads).clamp(0.0, 1.0);
-        let at_home = (slow_at_home / reads).clamp(0.0, 1.0);
-        let class = CLASSES.iter().position(|&end| at_home <= end).unwrap_or(CLASSES.len() - 1);
+        let initially = (slow_initially / reads).clamp(0.0, 1.0);
+        let class = CLASSES.iter().position(|&end| initially <= end).unwrap_or(CLASSES.len() - 1);
         if slow >= 1.0 {
             let Sums { reads: of_reads, cost: of_cost } = &mut self.sums[class];
             *of_reads = *of_reads * KEEP + share * share * reads;
@@ -68,20 +68,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_phase_without_slow_reads_has_the_price_of_phases_like_it() {
-        let mut prices = Prices::default();
+    fn a_phase_without_slow_reads_has_the_cost_of_phases_like_it() {
+        let mut costs = ReadCosts::default();
         for _ in 0..50 {
             // One phase, all of it slow at first, where a read costs 100; another with a tenth
             // slow, where one costs 900.
-            prices.period(1000.0, 1000.0, 1000.0, 100_000.0);
-            prices.period(1000.0, 100.0, 100.0, 90_000.0);
+            costs.period(1000.0, 1000.0, 1000.0, 100_000.0);
+            costs.period(1000.0, 100.0, 100.0, 90_000.0);
         }
-        prices.period(1000.0, 0.0, 1000.0, 0.0);
-        assert!((95.0..140.0).contains(&prices.now()), "{}", prices.now());
-        prices.period(1000.0, 0.0, 100.0, 0.0);
-        assert!((500.0..910.0).contains(&prices.now()), "{}", prices.now());
+        costs.period(1000.0, 0.0, 1000.0, 0.0);
+        assert!((95.0..140.0).contains(&costs.now()), "{}", costs.now());
+        costs.period(1000.0, 0.0, 100.0, 0.0);
+        assert!((500.0..910.0).contains(&costs.now()), "{}", costs.now());
         // New measurements count more.
-        prices.period(1000.0, 500.0, 100.0, 500_000.0);
-        assert!((950.0..1010.0).contains(&prices.now()), "{}", prices.now());
+        costs.period(1000.0, 500.0, 100.0, 500_000.0);
+        assert!((950.0..1010.0).contains(&costs.now()), "{}", costs.now());
     }
 }
