@@ -10,7 +10,7 @@ use terrace_experiments::run::write_whole;
 use terrace_experiments::size::Size;
 use terrace_hardware::presets;
 use terrace_lab::{
-    CountedCaches, Event, GuestJob, Kernel, Lab, LabConfig, LabError, Machine, Program, Qemu,
+    CountedCaches, Event, GuestJob, GuestMachine, Kernel, Lab, LabConfig, LabError, Program, Qemu,
     TcgThreads,
 };
 use terrace_recordings::reference::CacheShape;
@@ -246,10 +246,10 @@ impl Arguments {
     }
 
     /// The requested machine.
-    fn machine(&self) -> anyhow::Result<Machine> {
+    fn machine(&self) -> anyhow::Result<GuestMachine> {
         let [fast_mib_per_s, slow_mib_per_s] = self.mib_per_s();
         let memory_clock = self.memory_clock().map_err(InputError::new)?;
-        Ok(Machine {
+        Ok(GuestMachine {
             cpus: self.cpus,
             fast_bytes: self.fast.0,
             slow_bytes: self.slow.0,
@@ -291,7 +291,7 @@ impl Arguments {
             count_pages: self.count_pages.clone(),
             count_apart: self.count_apart.clone(),
             count_after: self.count_after,
-            ..Machine::default()
+            ..GuestMachine::default()
         })
     }
 
@@ -324,7 +324,7 @@ impl Arguments {
     /// The tiers' bandwidths as the firmware reports them; what cannot be becomes 0, which is
     /// refused.
     fn mib_per_s(&self) -> [u32; 2] {
-        let usual = Machine::default();
+        let usual = GuestMachine::default();
         let of = |gb_per_s: Option<f64>, usual| {
             gb_per_s.map_or(usual, |gb| (gb * 1e9 / f64::from(1 << 20)).round() as u32)
         };

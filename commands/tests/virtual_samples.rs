@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use terrace_core::scan::Scan;
 use terrace_hardware::units::Bytes;
-use terrace_lab::{Accel, GuestJob, GuestResult, Lab, LabConfig, Machine, Program, Qemu};
+use terrace_lab::{Accel, GuestJob, GuestMachine, GuestResult, Lab, LabConfig, Program, Qemu};
 use terrace_recordings::period::{PeriodReader, Record};
 use terrace_timed::config::{TierSpeed, TimedConfig};
 use terrace_timed::samples::SamplePlan;
@@ -44,12 +44,12 @@ fn known_reads() -> &'static Path {
 }
 
 /// Tiers behind caches that hold next to nothing of a program's pages, so that its reads miss.
-fn machine(samples: SamplePlan) -> Machine {
+fn machine(samples: SamplePlan) -> GuestMachine {
     let mut config = TimedConfig::with_tiers(&TIERS).expect("tiers");
     config.hardware.node.caches.llc.size = Bytes::kib(256);
     config.hardware.node.caches.llc.ways = 16;
     config.hardware.node.caches.l2 = None;
-    Machine {
+    GuestMachine {
         cpus: 1,
         fast_bytes: 640 * MIB,
         slow_bytes: 256 * MIB,
@@ -60,7 +60,7 @@ fn machine(samples: SamplePlan) -> Machine {
         samples: Some(samples),
         boot_timeout: Duration::from_secs(300),
         timeout: Duration::from_secs(1500),
-        ..Machine::default()
+        ..GuestMachine::default()
     }
 }
 
@@ -68,7 +68,7 @@ fn plan() -> SamplePlan {
     SamplePlan { accesses_per_sample: SAMPLE_READS, ..SamplePlan::default() }
 }
 
-fn run(machine: Machine, job: GuestJob) -> GuestResult {
+fn run(machine: GuestMachine, job: GuestJob) -> GuestResult {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _machine = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let job = job
@@ -177,7 +177,7 @@ fn samples_by_page(document: &Value, exact: &BTreeMap<u64, f64>) -> Vec<f64> {
 
 fn a_programs_samples_are_those_of_its_reads(qemu: Qemu) {
     let script = beside_the_program(ARGUMENTS, READ);
-    let result = run(Machine { qemu, ..machine(plan()) }, GuestJob::shell(&script));
+    let result = run(GuestMachine { qemu, ..machine(plan()) }, GuestJob::shell(&script));
     let text = result.stdout_text();
     let (exact, document) = (counted(&text), document(&text));
     assert_eq!(exact.len(), 48);

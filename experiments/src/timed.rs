@@ -2,7 +2,7 @@
 //! fast, and the clock's figures in the columns of the tables.
 
 use serde_json::json;
-use terrace_lab::{ClockFigures, Machine};
+use terrace_lab::{ClockFigures, GuestMachine};
 use terrace_results::{HardwareRow, RunRow};
 use terrace_simulated::hardware::presets::MachineConfig;
 use terrace_timed::config::{DEFAULT_PRESET, TierSpeed, TimedConfig};
@@ -49,7 +49,7 @@ pub(crate) fn hardware(wanted: &MachineSpec) -> Result<TimedConfig, InputError> 
         let hardware = MachineConfig::try_from(table);
         return Ok(TimedConfig::of(hardware.map_err(|e| refuse!("machine.hardware: {e}"))?));
     }
-    let usual = Machine::default();
+    let usual = GuestMachine::default();
     let tier = |latency_ns: u32, mib_per_s: u32| TierSpeed {
         latency_ns: latency_ns.into(),
         gb_per_s: f64::from(mib_per_s) * f64::from(1 << 20) / 1e9,
@@ -66,7 +66,7 @@ pub(crate) const NOTHING_AT_WORK: &str = "nothing";
 
 /// Memory of its virtual machine, both tiers together.
 pub(crate) fn memory_bytes(machine: &MachineSpec) -> u64 {
-    let usual = Machine::default();
+    let usual = GuestMachine::default();
     let size = |size: Option<Size>, usual: u64| size.map_or(usual, |size| size.0);
     size(machine.fast, usual.fast_bytes).saturating_add(size(machine.slow, usual.slow_bytes))
 }

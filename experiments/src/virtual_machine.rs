@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::json;
 use terrace_lab::{
-    AccessCounts, CountedCaches, Event as LabEvent, FastShares, GuestJob, GuestResult, Kernel, Lab,
-    LabConfig, Machine, Program, Qemu, Window,
+    AccessCounts, CountedCaches, Event as LabEvent, FastShares, GuestJob, GuestMachine,
+    GuestResult, Kernel, Lab, LabConfig, Program, Qemu, Window,
 };
 use terrace_linux::rivals;
 use terrace_results::{
@@ -181,14 +181,14 @@ impl Finished<'_> {
     }
 }
 
-fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Machine> {
+fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<GuestMachine> {
     let wanted = &experiment.machine;
     let instructions_as_time = wanted.clock == Clock::Instructions;
     let memory_clock = match wanted.clock {
         Clock::Memory => Some(Box::new(timed::hardware(wanted)?)),
         Clock::Host | Clock::Instructions => None,
     };
-    let mut machine = Machine {
+    let mut machine = GuestMachine {
         cpus: wanted.cpus,
         fast_latency_ns: wanted.fast_latency_ns,
         slow_latency_ns: wanted.slow_latency_ns,
@@ -210,7 +210,7 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Mach
         // The set-up of programs belongs to no period.
         count_after: timed::before_periods(experiment) as u32,
         begins_marked: experiment.warm_up_periods > 0,
-        ..Machine::default()
+        ..GuestMachine::default()
     };
     if let Some(size) = wanted.fast {
         machine.fast_bytes = size.0;
@@ -510,7 +510,7 @@ mod tests {
     }
 
     /// The machine of an experiment with these keys in its `[machine]`.
-    fn machine_of(keys: &str) -> Result<Machine, String> {
+    fn machine_of(keys: &str) -> Result<GuestMachine, String> {
         let text = format!(
             "name = \"e\"\nperiod_ms = 1000\nperiods = 60\n[machine]\n{keys}\n[[groups]]\n\
              name = \"a\"\nfast_ratio = 0.5\nworkload = {{ kind = \"zipf\" }}\n"
@@ -533,7 +533,7 @@ mod tests {
     #[test]
     fn the_guest_is_emulated_by_what_was_asked_for() {
         let qemu = |keys: &str| machine_of(keys).map(|machine| machine.qemu);
-        assert_eq!(qemu(""), Ok(Machine::default().qemu));
+        assert_eq!(qemu(""), Ok(GuestMachine::default().qemu));
         assert_eq!(qemu("qemu = \"10\""), Ok(Qemu::Packaged { major: 10 }));
         assert_eq!(qemu("qemu = \"qemu-new\""), Ok(Qemu::Host("qemu-new".into())));
         let refused = qemu("qemu = \"no/such/qemu\"").unwrap_err();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use terrace_core::page::PageSize;
 use terrace_core::policy::Allocation;
-use terrace_lab::{Accel, GuestJob, Lab, LabConfig, Machine, Program};
+use terrace_lab::{Accel, GuestJob, GuestMachine, Lab, LabConfig, Program};
 use terrace_simulated::hardware::presets::{self, MachineConfig};
 use terrace_simulated::reference::{
     Counts, Options, ReferenceConfig, ReferenceGroup, ReferenceMachine, program,
@@ -161,7 +161,7 @@ fn in_guest(programs: &[(&str, &str)], program: &Path, placed: &Path) -> Vec<[Fi
     }
     let mut config = TimedConfig::of(presets::by_name(HARDWARE).expect("a preset"));
     config.follow_loads = false;
-    let machine = Machine {
+    let machine = GuestMachine {
         cpus: 1,
         fast_bytes: 512 * MIB,
         slow_bytes: 256 * MIB,
@@ -169,7 +169,7 @@ fn in_guest(programs: &[(&str, &str)], program: &Path, placed: &Path) -> Vec<[Fi
         memory_clock: Some(Box::new(config)),
         boot_timeout: Duration::from_secs(300),
         timeout: Duration::from_secs(3000),
-        ..Machine::default()
+        ..GuestMachine::default()
     };
     let job =
         GuestJob::shell(&script).program(Program::host(program)).program(Program::host(placed));

@@ -11,7 +11,7 @@ use terrace_recorder::nodes::{Accesses, ELSEWHERE, Mark, Marked, NodeCounts, Nod
 use terrace_recordings::reference::{CacheShape, Filter, Level};
 
 use crate::error::{Doing, LabError};
-use crate::machine::{Machine, QemuVersion};
+use crate::machine::{GuestMachine, QemuVersion};
 
 /// Versions of QEMU that report addresses to plug-ins as [`ranges`] gives them: since 8.2 they are
 /// guest-physical addresses.
@@ -47,9 +47,9 @@ impl CountedCaches {
 /// Address ranges of the two tiers as QEMU's plug-in interface reports them: the place of a block
 /// among all blocks of memory, plus its place in the region around it
 /// (`qemu_plugin_hwaddr_phys_addr` in QEMU 7.2's plugins/api.c). The machine's blocks come first,
-/// in the order of its arguments, and the unused one behind them ([`Machine::qemu_args`]) keeps
+/// in the order of its arguments, and the unused one behind them ([`GuestMachine::qemu_args`]) keeps
 /// others out of the second's range.
-pub(crate) fn ranges(machine: &Machine) -> [NodeRange; 2] {
+pub(crate) fn ranges(machine: &GuestMachine) -> [NodeRange; 2] {
     let (fast, slow) = (machine.fast_bytes, machine.slow_bytes);
     [NodeRange { start: 0, bytes: fast }, NodeRange { start: 2 * fast, bytes: slow }]
 }
@@ -67,7 +67,7 @@ pub(crate) struct Counting {
 impl Counting {
     /// Prepares the counters of a machine that is about to start.
     pub fn new(
-        machine: &Machine,
+        machine: &GuestMachine,
         caches: &CountedCaches,
         qemu: QemuVersion,
     ) -> Result<Self, LabError> {
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn only_qemus_whose_addresses_are_known_count() {
         let old = QemuVersion { major: 9, minor: 0 };
-        let made = Counting::new(&Machine::default(), &CountedCaches::default(), old);
+        let made = Counting::new(&GuestMachine::default(), &CountedCaches::default(), old);
         assert!(made.err().unwrap().to_string().contains("9.0"));
     }
 }

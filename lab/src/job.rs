@@ -219,7 +219,7 @@ pub struct GuestResult {
     pub console_tail: Vec<String>,
     /// Accesses by node while the command ran, if they were counted.
     pub accesses: Option<AccessCounts>,
-    /// Figures of the memory clock, if the machine has one (`Machine::memory_clock`).
+    /// Figures of the memory clock, if the machine has one (`GuestMachine::memory_clock`).
     pub clock: Option<ClockFigures>,
     pub(crate) results: ResultsDir,
 }

@@ -15,7 +15,7 @@ use crate::guest::{self, GuestEnd, GuestStart};
 use crate::initramfs::Initramfs;
 use crate::job::{Event, GuestFile, GuestJob, GuestResult, Program, ResultsDir};
 use crate::kernel::Kernel;
-use crate::machine::Machine;
+use crate::machine::GuestMachine;
 use crate::packages::Packages;
 use crate::qemu::{Qemu, QemuProgram};
 use crate::requirements::{find_program, missing_requirements};
@@ -34,7 +34,7 @@ const BOOT_ATTEMPTS: u32 = 3;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LabConfig {
     /// The machine.
-    pub machine: Machine,
+    pub machine: GuestMachine,
     /// The cache; the user's if not given (see [`Cache::of_user`]).
     pub cache_dir: Option<PathBuf>,
 }
@@ -42,7 +42,7 @@ pub struct LabConfig {
 /// Runs jobs in virtual two-tier machines, each in a fresh one.
 #[derive(Debug, Clone)]
 pub struct Lab {
-    machine: Machine,
+    machine: GuestMachine,
     cache: Cache,
     /// The host's QEMU; `None` where a packaged one has to be fetched first.
     host_qemu: Option<QemuProgram>,
@@ -67,7 +67,7 @@ impl Lab {
 
     /// The machine.
     #[must_use]
-    pub fn machine(&self) -> &Machine {
+    pub fn machine(&self) -> &GuestMachine {
         &self.machine
     }
 
@@ -243,7 +243,8 @@ impl Lab {
         let kvm = choice(true, "being tried");
         let probe = GuestJob::new("true").timeout(2 * PROBE_BOUND);
         // A full system takes longer to start than the bound.
-        let bare = Self { machine: Machine { root: None, ..self.machine.clone() }, ..self.clone() };
+        let bare =
+            Self { machine: GuestMachine { root: None, ..self.machine.clone() }, ..self.clone() };
         let (works, reason) = match bare.run_guest(
             &probe,
             (qemu, kernel),

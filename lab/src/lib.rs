@@ -58,7 +58,7 @@ pub use error::{LabError, Phase};
 pub use job::{Event, GuestFile, GuestJob, GuestResult, Program};
 pub use kernel::{Kernel, Series};
 pub use lab::{Lab, LabConfig};
-pub use machine::{Machine, QemuVersion, TcgThreads};
+pub use machine::{GuestMachine, QemuVersion, TcgThreads};
 pub use qemu::{Qemu, QemuProgram, user_emulator};
 pub use requirements::{MissingRequirement, find_program, missing_requirements};
 pub use timed::ClockFigures;

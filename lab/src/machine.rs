@@ -69,7 +69,7 @@ pub enum TcgThreads {
 /// The emulation has no such latencies unless it has a `memory_clock`: they are what the firmware
 /// reports, not what accesses take.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Machine {
+pub struct GuestMachine {
     /// Processors.
     pub cpus: u32,
     /// Memory of the fast tier. It also holds the kernel and the guest's root file system.
@@ -138,7 +138,7 @@ pub struct Machine {
     pub qemu: Qemu,
 }
 
-impl Default for Machine {
+impl Default for GuestMachine {
     fn default() -> Self {
         Self {
             cpus: 2,
@@ -176,7 +176,7 @@ fn invalid(what: &'static str, got: String, expected: &str) -> Result<(), LabErr
     Err(LabError::Invalid { what, got, expected: expected.to_owned() })
 }
 
-impl Machine {
+impl GuestMachine {
     /// Refuses an impossible machine with a clearer message than QEMU's.
     pub fn check(&self) -> Result<(), LabError> {
         // The packaged cloud kernel supports far more; the bound is QEMU's for q35 without an
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn old_qemus_emulate_in_one_thread() {
         let thread = |threads, minor| {
-            let machine = Machine { tcg_threads: threads, ..Machine::default() };
+            let machine = GuestMachine { tcg_threads: threads, ..GuestMachine::default() };
             let args = machine.qemu_args(false, QemuVersion { major: 8, minor });
             args.into_iter().find(|arg| arg.starts_with("tcg")).expect("TCG")
         };
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn emulators_that_lose_the_flags_of_an_exchange_have_none() {
         let has_none = |kvm, major, minor| {
-            let args = Machine::default().qemu_args(kvm, QemuVersion { major, minor });
+            let args = GuestMachine::default().qemu_args(kvm, QemuVersion { major, minor });
             let at = args.iter().position(|arg| arg == "-cpu").expect("a processor");
             args[at + 1].split(',').any(|word| word == "cx16=off")
         };
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn a_fifth_level_of_page_tables_is_asked_for() {
         for (five_levels, word) in [(false, "la57=off"), (true, "la57=on")] {
-            let machine = Machine { five_levels, ..Machine::default() };
+            let machine = GuestMachine { five_levels, ..GuestMachine::default() };
             for kvm in [false, true] {
                 let args = machine.qemu_args(kvm, QemuVersion { major: 10, minor: 0 });
                 let at = args.iter().position(|arg| arg == "-cpu").expect("a processor");
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_clock_of_instructions_is_emulated_in_one_thread() {
-        let machine = Machine { instructions_as_time: true, ..Machine::default() };
+        let machine = GuestMachine { instructions_as_time: true, ..GuestMachine::default() };
         let args = machine.qemu_args(false, QemuVersion { major: 10, minor: 0 });
         assert!(args.iter().any(|arg| arg == "tcg,thread=single"), "{args:?}");
         let at = args.iter().position(|arg| arg == "-icount").expect("-icount");
@@ -418,8 +418,8 @@ mod tests {
         assert!(args.iter().any(|arg| arg == "-seed") && args.iter().any(|arg| arg == "-rtc"));
         assert!(machine.check().is_ok());
         for bad in [
-            Machine { accel: Accel::Kvm, ..machine.clone() },
-            Machine { tcg_threads: TcgThreads::Multi, ..machine.clone() },
+            GuestMachine { accel: Accel::Kvm, ..machine.clone() },
+            GuestMachine { tcg_threads: TcgThreads::Multi, ..machine.clone() },
         ] {
             let error = bad.check().expect_err("refused").to_string();
             assert!(error.contains("a clock of instructions"), "{error}");
@@ -428,14 +428,14 @@ mod tests {
 
     #[test]
     fn machines_that_cannot_be_are_refused_by_name() {
-        let machine = Machine::default;
+        let machine = GuestMachine::default;
         for (bad, named) in [
-            (Machine { cpus: 0, ..machine() }, "cpus"),
-            (Machine { fast_bytes: 64 * MIB, ..machine() }, "fast memory"),
-            (Machine { slow_bytes: 0, ..machine() }, "slow memory"),
-            (Machine { slow_bytes: 3 * MIB, ..machine() }, "multiple of 2 MiB"),
-            (Machine { slow_latency_ns: 0, ..machine() }, "slow tier's latency"),
-            (Machine { fast_bandwidth_mib_per_s: 0, ..machine() }, "fast tier's bandwidth"),
+            (GuestMachine { cpus: 0, ..machine() }, "cpus"),
+            (GuestMachine { fast_bytes: 64 * MIB, ..machine() }, "fast memory"),
+            (GuestMachine { slow_bytes: 0, ..machine() }, "slow memory"),
+            (GuestMachine { slow_bytes: 3 * MIB, ..machine() }, "multiple of 2 MiB"),
+            (GuestMachine { slow_latency_ns: 0, ..machine() }, "slow tier's latency"),
+            (GuestMachine { fast_bandwidth_mib_per_s: 0, ..machine() }, "fast tier's bandwidth"),
         ] {
             let error = bad.check().expect_err(named).to_string();
             assert!(error.contains(named), "{error}");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::LabError;
 use crate::kernel::Kernel;
-use crate::machine::Machine;
+use crate::machine::GuestMachine;
 use crate::qemu::Qemu;
 
 /// Something that the host lacks.
@@ -25,7 +25,7 @@ impl From<MissingRequirement> for LabError {
 /// The requirements of this machine that the host lacks: empty if it can start. Kernel, busybox and
 /// packaged programs need not be installed: they are fetched.
 #[must_use]
-pub fn missing_requirements(machine: &Machine) -> Vec<MissingRequirement> {
+pub fn missing_requirements(machine: &GuestMachine) -> Vec<MissingRequirement> {
     let qemu = "apt-get install --no-install-recommends qemu-system-x86";
     let debian = "use Debian or Ubuntu, or give the machine the path of a kernel";
     let host_qemu = match &machine.qemu {
@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn an_absent_qemu_is_named_with_its_remedy() {
-        let machine = Machine { qemu: Qemu::Host("no-such-qemu".into()), ..Machine::default() };
+        let machine =
+            GuestMachine { qemu: Qemu::Host("no-such-qemu".into()), ..GuestMachine::default() };
         let missing = missing_requirements(&machine);
         assert_eq!(missing.len(), 1, "{missing:?}");
         assert_eq!(missing[0].what, "no-such-qemu");

@@ -11,7 +11,7 @@ use terrace_timed::samples::SamplePlan;
 
 use crate::accesses::ranges;
 use crate::error::{Doing, LabError};
-use crate::machine::{Machine, QemuVersion};
+use crate::machine::{GuestMachine, QemuVersion};
 
 /// Versions of QEMU whose plug-in interface suffices: see [`crate::accesses`]; and, with a newer
 /// version of the interface, those whose plug-ins can also read registers and memory.
@@ -59,7 +59,7 @@ pub(crate) fn kernel_args(qemu: QemuVersion) -> Vec<String> {
 
 /// Addresses of the tiers with a new QEMU: guest-physical ones, of which some below 4 GiB are kept
 /// free (`pc_q35_init` in its hw/i386/pc_q35.c).
-fn guest_ranges(machine: &Machine) -> Vec<TierRange> {
+fn guest_ranges(machine: &GuestMachine) -> Vec<TierRange> {
     let all = machine.fast_bytes + machine.slow_bytes;
     let low = all.min(if all >= 0xB000_0000 { 0x8000_0000 } else { 0xB000_0000 });
     // Ranges of addresses, and their offsets in all memory.
@@ -84,7 +84,7 @@ fn guest_ranges(machine: &Machine) -> Vec<TierRange> {
 }
 
 /// Addresses of the tiers with an old QEMU.
-fn block_ranges(machine: &Machine) -> Vec<TierRange> {
+fn block_ranges(machine: &GuestMachine) -> Vec<TierRange> {
     let of = |(tier, range): (usize, NodeRange)| TierRange {
         tier,
         start: range.start,
@@ -95,7 +95,7 @@ fn block_ranges(machine: &Machine) -> Vec<TierRange> {
 }
 
 /// The configuration with the sizes of this machine.
-pub(crate) fn sized(machine: &Machine, config: &TimedConfig) -> TimedConfig {
+pub(crate) fn sized(machine: &GuestMachine, config: &TimedConfig) -> TimedConfig {
     config.clone().sized(machine.cpus, &[machine.fast_bytes, machine.slow_bytes])
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct Timing {
 
 impl Timing {
     pub fn new(
-        machine: &Machine,
+        machine: &GuestMachine,
         config: &TimedConfig,
         qemu: QemuVersion,
     ) -> Result<Self, LabError> {
@@ -294,7 +294,8 @@ mod tests {
     fn a_new_qemus_ranges_are_those_of_the_guests_memory() {
         const GIB: u64 = 1 << 30;
         let of = |fast_bytes, slow_bytes| {
-            let ranges = guest_ranges(&Machine { fast_bytes, slow_bytes, ..Machine::default() });
+            let ranges =
+                guest_ranges(&GuestMachine { fast_bytes, slow_bytes, ..GuestMachine::default() });
             ranges.iter().map(|r| (r.tier, r.start, r.bytes, r.offset)).collect::<Vec<_>>()
         };
         assert_eq!(of(GIB, GIB), [(0, 0, GIB, 0), (1, GIB, GIB, 0)]);

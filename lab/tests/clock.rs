@@ -11,7 +11,7 @@ use terrace_hardware::cache::config::CacheConfig;
 use terrace_hardware::cache::hierarchy::HierarchyConfig;
 use terrace_hardware::presets;
 use terrace_hardware::units::Bytes;
-use terrace_lab::{Accel, ClockFigures, GuestJob, Lab, LabConfig, Machine, Program, Qemu};
+use terrace_lab::{Accel, ClockFigures, GuestJob, GuestMachine, Lab, LabConfig, Program, Qemu};
 use terrace_timed::config::{TierSpeed, TimedConfig};
 
 const MIB: u64 = 1 << 20;
@@ -33,8 +33,8 @@ fn memory_speed() -> &'static Path {
     program
 }
 
-fn machine(cpus: u32) -> Machine {
-    Machine {
+fn machine(cpus: u32) -> GuestMachine {
+    GuestMachine {
         cpus,
         fast_bytes: 512 * MIB,
         slow_bytes: 256 * MIB,
@@ -44,7 +44,7 @@ fn machine(cpus: u32) -> Machine {
         memory_clock: Some(Box::new(TimedConfig::with_tiers(&TIERS).expect("tiers"))),
         boot_timeout: Duration::from_secs(300),
         timeout: Duration::from_secs(1500),
-        ..Machine::default()
+        ..GuestMachine::default()
     }
 }
 
@@ -56,11 +56,11 @@ struct Job<'a> {
 
 /// Figures in the lines of a guest that ran this script, by their first word, and its clock's
 /// figures.
-fn measure(machine: Machine, script: &str) -> (Vec<(String, f64)>, ClockFigures) {
+fn measure(machine: GuestMachine, script: &str) -> (Vec<(String, f64)>, ClockFigures) {
     measure_of(machine, &Job { script: script.to_owned(), program: memory_speed() })
 }
 
-fn measure_of(machine: Machine, job: &Job<'_>) -> (Vec<(String, f64)>, ClockFigures) {
+fn measure_of(machine: GuestMachine, job: &Job<'_>) -> (Vec<(String, f64)>, ClockFigures) {
     let job = GuestJob::shell(&job.script).program(Program::host(job.program));
     let lab = Lab::new(LabConfig { machine, cache_dir: None }).expect("the lab");
     let result = lab.run(&job, |_| {});
@@ -121,7 +121,7 @@ fn two_processors_take_as_long_as_one_in_a_guest() {
     config.hardware.node.caches.llc.ways = 16;
     config.hardware.node.caches.l2 = None;
     let (lines, _) =
-        measure(Machine { memory_clock: Some(Box::new(config)), ..machine(2) }, script);
+        measure(GuestMachine { memory_clock: Some(Box::new(config)), ..machine(2) }, script);
     for chase in of(&lines, "chase") {
         near("latency in ns", chase, 300.0, 0.03);
     }
@@ -255,7 +255,7 @@ fn programs_miss_the_caches_as_often_as_cachegrind_says() {
         [MIX_TIMES, 1].map(|times| cachegrind(folder.path(), &program, &caches, times));
     let config = Some(Box::new(TimedConfig::of(hardware)));
     let job = Job { script: format!("mix {MIX_TIMES}"), program: &program };
-    let (_, figures) = measure_of(Machine { memory_clock: config, ..machine(1) }, &job);
+    let (_, figures) = measure_of(GuestMachine { memory_clock: config, ..machine(1) }, &job);
     let misses = figures.periods[1].misses[0];
     let expected = [with[0] - without[0], with[1] - without[1]];
     println!("first, second and last level missed: {misses:?}; cachegrind: {expected:?}");
@@ -319,7 +319,7 @@ fn walks_are_charged_by_the_node_that_each_page_table_is_in() {
     config.hardware.node.caches.l2 = None;
     let machine = |qemu| {
         let memory_clock = Some(Box::new(config.clone()));
-        Machine { qemu, memory_clock, ..machine(1) }
+        GuestMachine { qemu, memory_clock, ..machine(1) }
     };
     let script = "echo never > /sys/kernel/mm/transparent_hugepage/enabled
         table-speed 0 && table-speed 1";
@@ -354,7 +354,7 @@ fn a_buffer_of_translated_code_that_is_used_up_ends_in_one_line() {
     let script = "for n in 1 2 3 4 5 6; do
             find / -xdev > /dev/null & sh -c 'ls -lR /proc/sys' > /dev/null 2>&1 & wait
         done";
-    let machine = |cpus| Machine { qemu: Qemu::Host(qemu.clone()), ..machine(cpus) };
+    let machine = |cpus| GuestMachine { qemu: Qemu::Host(qemu.clone()), ..machine(cpus) };
     let run = |cpus| {
         let lab = Lab::new(LabConfig { machine: machine(cpus), cache_dir: None }).expect("the lab");
         memory_speed();
@@ -370,14 +370,14 @@ fn what_cannot_be_is_refused_by_name() {
     let with = |change: &dyn Fn(&mut TimedConfig)| {
         let mut config = TimedConfig::with_tiers(&TIERS).expect("tiers");
         change(&mut config);
-        let machine = Machine { memory_clock: Some(Box::new(config)), ..machine(1) };
+        let machine = GuestMachine { memory_clock: Some(Box::new(config)), ..machine(1) };
         Lab::new(LabConfig { machine, cache_dir: None }).expect_err("refused").to_string()
     };
     let caches = with(&|c| c.hardware.node.caches.l2.as_mut().expect("a second level").ways = 0);
     assert!(caches.contains("ways") && caches.lines().count() == 1, "{caches}");
     let quantum = with(&|c| c.quantum_ns = 0);
     assert!(quantum.contains("quantum"), "{quantum}");
-    let kvm = Machine { accel: Accel::Kvm, ..machine(1) };
+    let kvm = GuestMachine { accel: Accel::Kvm, ..machine(1) };
     let kvm = Lab::new(LabConfig { machine: kvm, cache_dir: None }).expect_err("refused");
     assert!(kvm.to_string().contains("KVM"), "{kvm}");
 }

@@ -10,21 +10,21 @@ use terrace_lab::cache::Cache;
 use terrace_lab::closure::Sources;
 use terrace_lab::packages::Packages;
 use terrace_lab::{
-    Accel, CountedCaches, Event, GuestFile, GuestJob, GuestResult, Kernel, Lab, LabConfig,
-    LabError, Machine, Phase, Program,
+    Accel, CountedCaches, Event, GuestFile, GuestJob, GuestMachine, GuestResult, Kernel, Lab,
+    LabConfig, LabError, Phase, Program,
 };
 
 use terrace_recordings::reference::CacheShape;
 
 const MIB: u64 = 1 << 20;
 
-fn machine() -> Machine {
+fn machine() -> GuestMachine {
     // KVM has a test of its own; the others use software emulation on every host.
     let timeout = Duration::from_secs(120);
-    Machine { accel: Accel::Tcg, timeout, ..Machine::default() }
+    GuestMachine { accel: Accel::Tcg, timeout, ..GuestMachine::default() }
 }
 
-fn lab(machine: Machine) -> Lab {
+fn lab(machine: GuestMachine) -> Lab {
     Lab::new(LabConfig { machine, cache_dir: None }).expect("the lab")
 }
 
@@ -50,7 +50,7 @@ fn children_of(pid: u32) -> Vec<u32> {
 fn where_instructions_are_the_clock_idle_time_is_skipped() {
     // All processors in one thread, and each instruction counted: slower than the others.
     let timeout = Duration::from_secs(400);
-    let machine = Machine { instructions_as_time: true, cpus: 1, timeout, ..machine() };
+    let machine = GuestMachine { instructions_as_time: true, cpus: 1, timeout, ..machine() };
     // Far beyond the bound on the run; and work takes as long as there is of it.
     let script = "sleep 1000
         write() { read -r a _ </proc/uptime
@@ -78,7 +78,7 @@ fn linux_sees_two_tiers_with_the_latencies_asked_for() {
                 [ $name = MemTotal: ] && echo $((kib / 1024))
             done < /sys/devices/system/node/node$node/meminfo
         done";
-    let machine = Machine {
+    let machine = GuestMachine {
         fast_bytes: 512 * MIB,
         slow_bytes: 1024 * MIB,
         fast_latency_ns: 90,
@@ -269,7 +269,7 @@ fn a_hang_ends_at_its_bound_with_what_was_last_seen() {
 
 #[test]
 fn a_kernel_that_never_comes_up_ends_at_the_bound_on_the_boot() {
-    let machine = Machine {
+    let machine = GuestMachine {
         boot_timeout: Duration::from_secs(8),
         kernel_args: vec!["rdinit=/bin/sleep".into(), "--".into(), "1000".into()],
         ..machine()
@@ -281,7 +281,7 @@ fn a_kernel_that_never_comes_up_ends_at_the_bound_on_the_boot() {
 
 #[test]
 fn want_of_memory_is_distinguished_from_other_deaths() {
-    let machine = Machine { fast_bytes: 256 * MIB, slow_bytes: 128 * MIB, ..machine() };
+    let machine = GuestMachine { fast_bytes: 256 * MIB, slow_bytes: 128 * MIB, ..machine() };
     let hungry = GuestJob::new("tail").args(["/dev/zero"]);
     let error = lab(machine.clone()).run(&hungry, |_| {}).expect_err("want of memory");
     assert!(matches!(&error, LabError::OutOfMemory { .. }), "{error}");
@@ -314,7 +314,7 @@ fn the_labs_own_places_are_refused() {
 
 #[test]
 fn what_qemu_does_not_take_is_reported_in_its_words() {
-    let machine = Machine { extra_qemu_args: vec!["-no-such-option".into()], ..machine() };
+    let machine = GuestMachine { extra_qemu_args: vec!["-no-such-option".into()], ..machine() };
     let error = lab(machine).run(&GuestJob::new("true"), |_| {}).expect_err("a refusal");
     assert!(matches!(error, LabError::Qemu { .. }), "{error}");
     assert!(error.to_string().contains("no-such-option"), "{error}");
@@ -325,7 +325,7 @@ fn kvm_is_asked_once_and_software_takes_over_where_it_fails() {
     let user = Cache::of_user().expect("a cache");
     let kernel = Kernel::Debian.image(&user, &mut |_| {}).expect("a kernel");
     let cache = tempfile::tempdir().expect("a directory");
-    let machine = Machine { accel: Accel::Auto, kernel: Kernel::Path(kernel), ..machine() };
+    let machine = GuestMachine { accel: Accel::Auto, kernel: Kernel::Path(kernel), ..machine() };
     let lab =
         Lab::new(LabConfig { machine, cache_dir: Some(cache.path().to_owned()) }).expect("the lab");
     let mut asked = 0;
@@ -445,7 +445,7 @@ fn what_goes_to_each_node_is_counted_exactly() {
     let shape = |size_bytes, ways| CacheShape { size_bytes, ways };
     let caches =
         CountedCaches { l1: shape(32 << 10, 8), l2: shape(256 << 10, 16), llc: shape(1 << 20, 16) };
-    let machine = Machine {
+    let machine = GuestMachine {
         fast_bytes: 512 * MIB,
         slow_bytes: 256 * MIB,
         count_accesses: Some(caches),

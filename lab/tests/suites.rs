@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use terrace_lab::cache::Cache;
 use terrace_lab::packages::Packages;
-use terrace_lab::{Accel, Event, GuestJob, Kernel, Lab, LabConfig, LabError, Machine, Qemu, Suite};
+use terrace_lab::{
+    Accel, Event, GuestJob, GuestMachine, Kernel, Lab, LabConfig, LabError, Qemu, Suite,
+};
 
 /// What was fetched, or nothing where it cannot be had.
 fn had<T>(what: &str, result: Result<T, LabError>) -> Option<T> {
@@ -46,7 +48,7 @@ fn the_newest_kernel_boots_on_two_tiers_from_another_suite() {
     }
     assert_eq!(host_state(), before, "the host's apt was changed");
     let timeout = Duration::from_secs(300);
-    let machine = Machine { kernel, accel: Accel::Tcg, timeout, ..Machine::default() };
+    let machine = GuestMachine { kernel, accel: Accel::Tcg, timeout, ..GuestMachine::default() };
     let lab = Lab::new(LabConfig { machine, cache_dir: None }).expect("the lab");
     let script = "cat /sys/devices/virtual/memory_tiering/memory_tier*/nodelist
         cat /sys/module/damon_stat/parameters/enabled";
@@ -65,11 +67,11 @@ fn a_packaged_qemu_newer_than_the_hosts_runs_from_the_cache() {
     assert_eq!(host_state(), before, "the host's apt was changed");
     assert_eq!(program.version.major, 10);
     assert!(program.path.starts_with(cache.root()), "{}", program.path.display());
-    let machine = Machine {
+    let machine = GuestMachine {
         qemu,
         accel: Accel::Tcg,
         timeout: Duration::from_secs(300),
-        ..Machine::default()
+        ..GuestMachine::default()
     };
     let lab = Lab::new(LabConfig { machine, cache_dir: None }).expect("the lab");
     let mut running = None;

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use terrace_lab::{Accel, GuestJob, Lab, LabConfig, Machine, Program};
+use terrace_lab::{Accel, GuestJob, GuestMachine, Lab, LabConfig, Program};
 use terrace_timed::config::TimedConfig;
 use terrace_timed::figures::Figures;
 
@@ -60,7 +60,7 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
     ensure!(gcc.context("gcc; apt-get install gcc libc6-dev")?.success(), "gcc failed");
 
     let timed = terrace_hardware::presets::by_name(terrace_timed::config::DEFAULT_PRESET)?;
-    let timed = Machine { memory_clock: Some(Box::new(TimedConfig::of(timed))), ..machine() };
+    let timed = GuestMachine { memory_clock: Some(Box::new(TimedConfig::of(timed))), ..machine() };
     let script = format!("count-period; speed hits {HITS}; speed updates {UPDATES}");
     let job = |script: &str| GuestJob::shell(script).program(Program::host(&program));
     let result = run_guest(timed, &job(&script))?;
@@ -75,7 +75,7 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
     report.add("clock.updates_minstr_per_s", speed(3), "10^6/s", &updates)?;
 
     // Counting alone has no counters of its own: the difference of a long and a short run.
-    let plain = Machine { instructions_as_time: true, ..machine() };
+    let plain = GuestMachine { instructions_as_time: true, ..machine() };
     let instructions = clock.periods[1].instructions[0] as f64 / HITS as f64;
     let cpu_s = |hits: u64| -> anyhow::Result<f64> {
         let before = cpu_time_s()?;
@@ -89,19 +89,19 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
     report.add("clock.plain_minstr_per_s", rate, "10^6/s", &conditions)
 }
 
-fn machine() -> Machine {
-    Machine {
+fn machine() -> GuestMachine {
+    GuestMachine {
         cpus: 1,
         fast_bytes: 768 * MIB,
         slow_bytes: 256 * MIB,
         accel: Accel::Tcg,
         boot_timeout: Duration::from_secs(300),
         timeout: Duration::from_secs(1800),
-        ..Machine::default()
+        ..GuestMachine::default()
     }
 }
 
-fn run_guest(machine: Machine, job: &GuestJob) -> anyhow::Result<terrace_lab::GuestResult> {
+fn run_guest(machine: GuestMachine, job: &GuestJob) -> anyhow::Result<terrace_lab::GuestResult> {
     let result = Lab::new(LabConfig { machine, cache_dir: None })?.run(job, |_| {})?;
     let errors = String::from_utf8_lossy(&result.stderr).into_owned();
     ensure!(result.exit_code == 0, "the guest ended with {}: {errors}", result.exit_code);
