@@ -25,8 +25,8 @@ use crate::show::{self, Format, say, tell};
 /// Text below the options in `--help` and in the manual page.
 const MORE: &str = "\
 Recordings, by their content:
-  .tprof      made by 'terrace profile': costs were measured at reference
-              depth, so slowdowns are predicted from measurements
+  .tprof      made by 'terrace profile': costs were measured at trace
+              fidelity, so slowdowns are predicted from measurements
   .trec       made by 'terrace run': accessed pages by period
   .tref       made by 'terrace record': references
   DAMON       made by 'damo record'

@@ -114,7 +114,7 @@ impl Running {
         self.thread.is_finished()
     }
 
-    /// Tells it to end.
+    /// Asks it to end.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }

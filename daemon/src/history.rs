@@ -58,7 +58,7 @@ impl History {
         self.scans.iter().map(|(scan, _)| scan)
     }
 
-    /// Removes all scans: those of pages of another size are of no use.
+    /// Removes all scans: those of pages of another size are of no value.
     pub fn clear(&mut self) {
         self.scans.clear();
     }

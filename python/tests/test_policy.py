@@ -203,7 +203,7 @@ def test_names_and_kinds_of_policies_are_checked(small):
         small.run(Nowhere())
 
 
-def test_a_policy_runs_at_reference_depth_and_follows_its_pages():
+def test_a_policy_runs_in_trace_driven_simulation_and_follows_its_pages():
     reference = terrace.Experiment(
         name="reference",
         period_ms=1,

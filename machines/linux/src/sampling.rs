@@ -96,7 +96,7 @@ impl Sampling {
     }
 
     /// Checks of a page in a period: samples of all of its parts.
-    pub fn looks(&self) -> u8 {
+    pub fn samples_in_all(&self) -> u8 {
         self.samples() * self.parts()
     }
 
