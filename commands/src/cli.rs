@@ -4,12 +4,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{
-    caches, compare, completions, coverage, daemon, dram, export, fleet, guard, heatmap, import,
-    info, init, lab, machines, man, numactl, plan, policies, profile, rack, record, replay, report,
-    reproduce, restore, run, schema, signals, sweep, top, watch, workloads,
-};
-
 /// Text below the commands in `--help` and in the manual page.
 const MORE: &str = "\
 First steps:
@@ -37,86 +31,87 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The commands.
-#[derive(Subcommand)]
-pub enum Command {
-    Init(init::Arguments),
-    Run(run::Arguments),
-    Compare(compare::Arguments),
-    Record(record::Arguments),
-    Import(import::Arguments),
-    Export(export::Arguments),
-    Info(info::Arguments),
-    Caches(caches::Arguments),
-    Profile(profile::Arguments),
-    Plan(Box<plan::Arguments>),
-    Fleet(fleet::Arguments),
-    Sweep(sweep::Arguments),
-    Replay(replay::Arguments),
-    Rack(rack::Arguments),
-    Report(report::Arguments),
-    Reproduce(reproduce::Arguments),
-    Lab(Box<lab::Arguments>),
-    Numactl(numactl::Arguments),
-    Policies(policies::Arguments),
-    Workloads(workloads::Arguments),
-    Machines(machines::Arguments),
-    Dram(dram::Arguments),
-    Watch(watch::Arguments),
-    Signals(signals::Arguments),
-    Status(daemon::StatusArguments),
-    Explain(daemon::ExplainArguments),
-    Top(top::Arguments),
-    Heatmap(heatmap::Arguments),
-    Reload(daemon::ReloadArguments),
-    Restore(restore::Arguments),
-    Schema(schema::Arguments),
-    Coverage(coverage::Arguments),
-    Completions(completions::Arguments),
-    Man(man::Arguments),
-    #[command(hide = true)]
-    Guard(guard::Arguments),
+/// Declares the commands by the headings of the help: for each its name and the type of its arguments,
+/// which has `execute`. The last ones are in no help.
+macro_rules! commands {
+    ($($heading:literal { $($name:ident: $module:ident::$arguments:ident,)+ })+
+     hidden { $($hidden:ident: $own:ident::$of_hidden:ident,)+ }) => {
+        /// The commands.
+        #[derive(Subcommand)]
+        pub enum Command {
+            $($($name(Box<crate::$module::$arguments>),)+)+
+            $(#[command(hide = true)] $hidden(Box<crate::$own::$of_hidden>),)+
+        }
+
+        impl Command {
+            /// Executes the command.
+            pub fn execute(self) -> anyhow::Result<ExitCode> {
+                match self {
+                    $($(Command::$name(arguments) => arguments.execute(),)+)+
+                    $(Command::$hidden(arguments) => arguments.execute(),)+
+                }
+            }
+        }
+
+        /// Headings of the help with the names of their commands as they are declared.
+        pub const GROUPS: &[(&str, &[&str])] = &[$(($heading, &[$(stringify!($name)),+])),+];
+    };
 }
 
-impl Command {
-    /// Executes the command.
-    pub fn execute(self) -> anyhow::Result<ExitCode> {
-        match self {
-            Command::Init(a) => a.execute(),
-            Command::Run(a) => a.execute(),
-            Command::Compare(a) => a.execute(),
-            Command::Record(a) => a.execute(),
-            Command::Import(a) => a.execute(),
-            Command::Export(a) => a.execute(),
-            Command::Info(a) => a.execute(),
-            Command::Caches(a) => a.execute(),
-            Command::Profile(a) => a.execute(),
-            Command::Plan(a) => a.execute(),
-            Command::Fleet(a) => a.execute(),
-            Command::Sweep(a) => a.execute(),
-            Command::Replay(a) => a.execute(),
-            Command::Rack(a) => a.execute(),
-            Command::Report(a) => a.execute(),
-            Command::Reproduce(a) => a.execute(),
-            Command::Lab(a) => a.execute(),
-            Command::Numactl(a) => a.execute(),
-            Command::Policies(a) => a.execute(),
-            Command::Workloads(a) => a.execute(),
-            Command::Machines(a) => a.execute(),
-            Command::Dram(a) => a.execute(),
-            Command::Watch(a) => a.execute(),
-            Command::Signals(a) => a.execute(),
-            Command::Status(a) => a.execute(),
-            Command::Explain(a) => a.execute(),
-            Command::Top(a) => a.execute(),
-            Command::Heatmap(a) => a.execute(),
-            Command::Reload(a) => a.execute(),
-            Command::Restore(a) => a.execute(),
-            Command::Schema(a) => a.execute(),
-            Command::Coverage(a) => a.execute(),
-            Command::Completions(a) => a.execute(),
-            Command::Man(a) => a.execute(),
-            Command::Guard(a) => a.execute(),
-        }
+commands! {
+    "First steps" {
+        Init: init::Arguments,
+    }
+    "Experiments" {
+        Run: run::Arguments,
+        Compare: compare::Arguments,
+        Sweep: sweep::Arguments,
+        Replay: replay::Arguments,
+        Report: report::Arguments,
+    }
+    "Recordings" {
+        Record: record::Arguments,
+        Import: import::Arguments,
+        Export: export::Arguments,
+        Info: info::Arguments,
+        Caches: caches::Arguments,
+    }
+    "Planning" {
+        Profile: profile::Arguments,
+        Plan: plan::Arguments,
+        Fleet: fleet::Arguments,
+    }
+    "This host" {
+        Watch: watch::Arguments,
+        Signals: signals::Arguments,
+        Status: daemon::StatusArguments,
+        Top: top::Arguments,
+        Explain: daemon::ExplainArguments,
+        Heatmap: heatmap::Arguments,
+        Reload: daemon::ReloadArguments,
+        Restore: restore::Arguments,
+    }
+    "Virtual machine and the Terrace kernel" {
+        Lab: lab::Arguments,
+        Numactl: numactl::Arguments,
+    }
+    "Papers and hardware models" {
+        Reproduce: reproduce::Arguments,
+        Rack: rack::Arguments,
+        Dram: dram::Arguments,
+    }
+    "What there is" {
+        Policies: policies::Arguments,
+        Workloads: workloads::Arguments,
+        Machines: machines::Arguments,
+        Schema: schema::Arguments,
+        Coverage: coverage::Arguments,
+    }
+    "Other" {
+        Completions: completions::Arguments,
+        Man: man::Arguments,
+    }
+    hidden {
+        Guard: guard::Arguments,
     }
 }
