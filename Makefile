@@ -7,7 +7,7 @@ OUT ?= target/demo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 BENCH ?=
 
-.PHONY: demo check test system-test audit bench build install install-built uninstall deb archive image first-hour clean site kernel kernel-deb kernel-test wheel chart
+.PHONY: demo check generated test system-test audit bench build install install-built uninstall deb archive image first-hour clean site kernel kernel-deb kernel-test wheel chart
 
 # What less DRAM costs Redis in time, and what Linux and two policies get back: one table, one
 # sentence, one report. On a virtual machine whose clock knows the memory.
@@ -28,9 +28,14 @@ check:
 	tools/setup test
 	tools/test fast
 
+# Pages of docs and lists that are made from the code: after a policy, a workload or a key was added.
+generated:
+	TERRACE_GENERATE=1 $(CARGO) test --quiet --package terrace --bin terrace pages_of_keys
+
 # The package under the systemd of Debian 12 and of Debian 13, and the image and the Kubernetes
 # manifests under podman, each in a virtual machine with Debian's own userland: some 15 minutes each
-# under software emulation, and root, for the disks. The static programs where there is nothing else. QEMU 10 has a thread for each processor, which is faster.
+# under software emulation, and root, for the disks. The static programs where there is nothing else.
+# QEMU 10 has a thread for each processor, which is faster.
 SYSTEM_TEST ?= --qemu 10
 system-test:
 	tools/setup system

@@ -442,21 +442,37 @@ mod tests {
         assert_eq!(declared(SERVICE), known(&refused("[[services]]\nno-key = 1\n")));
     }
 
+    /// Names as types of Python, for editors.
+    fn python_names() -> String {
+        let mut text = "\"\"\"Names that there are, as types: editors complete them. Made by \
+                        'make generated'.\"\"\"\n\nfrom typing import Literal\n"
+            .to_owned();
+        let mut literal = |name: &str, values: Vec<&str>| {
+            let values: String = values.iter().map(|v| format!("    \"{v}\",\n")).collect();
+            text += &format!("\n{name} = Literal[\n{values}]\n");
+        };
+        literal("PolicyName", REGISTRY.iter().map(|kind| kind.name).collect());
+        literal("WorkloadKind", kinds::all().iter().map(|kind| kind.name).collect());
+        literal("MachineName", terrace_hardware::presets::names().collect());
+        text
+    }
+
+    /// Pages and lists that are made from the code. `make generated` has them written.
     #[test]
     fn the_pages_of_keys_are_up_to_date() {
-        for (kind, name, page) in [
-            (Kind::Experiment, "experiment", "docs/experiments.md"),
-            (Kind::Daemon, "daemon", "docs/configuration.md"),
-            (Kind::Fleet, "fleet", "docs/fleet-file.md"),
+        let page = |kind| reference::of(kind).unwrap() + "\n";
+        for (path, made) in [
+            ("docs/experiments.md", page(Kind::Experiment)),
+            ("docs/configuration.md", page(Kind::Daemon)),
+            ("docs/fleet-file.md", page(Kind::Fleet)),
+            ("python/terrace/_names.py", python_names()),
         ] {
-            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
-            let kept = std::fs::read_to_string(&path).unwrap_or_default();
-            let made = reference::of(kind).unwrap();
-            assert!(
-                kept.trim_end() == made,
-                "{page} is not what the code has; make it by: \
-                 terrace schema {name} --format markdown > {page}"
-            );
+            let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+            if std::env::var_os("TERRACE_GENERATE").is_some() {
+                std::fs::write(&file, &made).unwrap();
+            }
+            let kept = std::fs::read_to_string(&file).unwrap_or_default();
+            assert!(kept == made, "{path} is not what the code has; run 'make generated'");
         }
     }
 

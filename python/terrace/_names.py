@@ -1,4 +1,4 @@
-"""Names that there are, as types: editors complete them. A test compares them with Terrace's own."""
+"""Names that there are, as types: editors complete them. Made by 'make generated'."""
 
 from typing import Literal
 

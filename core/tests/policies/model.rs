@@ -7,28 +7,14 @@ use terrace_core::bits::PageBits;
 use terrace_core::counts::AccessCounts;
 use terrace_core::page::{Layout, PageSize, VirtualRange};
 use terrace_core::plan::{Decision, Plan};
+use terrace_core::policies::REGISTRY;
 use terrace_core::policy::{self, Policy};
 use terrace_core::scan::{Budget, Scan};
 
-pub const POLICIES: [&str; 17] = [
-    "first-touch",
-    "interleave",
-    "lru",
-    "lfu",
-    "random",
-    "lists",
-    "amp",
-    "granularity",
-    "granularity-4k",
-    "granularity-64k",
-    "granularity-2m",
-    "physical-4k",
-    "tpp",
-    "memtis",
-    "colloid",
-    "optimum",
-    "terrace",
-];
+/// The names of the policies.
+pub fn policies() -> impl Iterator<Item = &'static str> {
+    REGISTRY.iter().map(|kind| kind.name)
+}
 
 pub struct Model {
     pub policy: Box<dyn Policy>,

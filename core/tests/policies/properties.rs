@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Model, POLICIES};
+use crate::model::{Model, policies};
 use proptest::prelude::*;
 use terrace_core::bits::PageBits;
 use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
@@ -107,7 +107,7 @@ impl Group {
 proptest! {
     #[test]
     fn plans_keep_the_rules_and_do_not_depend_on_how_extents_are_cut(events in events()) {
-        for name in POLICIES {
+        for name in policies() {
             let (mut whole, mut cut) = (Group::new(name, usize::MAX), Group::new(name, 7));
             for event in &events {
                 // Two policies of the same seed decide alike, on differently cut layouts too.
@@ -123,7 +123,7 @@ proptest! {
         resident in prop::collection::vec(any::<bool>(), 130),
         accessed in prop::collection::vec(any::<bool>(), 130),
     ) {
-        for name in POLICIES {
+        for name in policies() {
             let fast = resident[..pages].iter().copied().collect();
             let layout = Layout::contiguous(PageSize::Huge, pages as u64);
             let mut model = Model::placed(name, layout, fast, Budget::fast(fast_pages));
