@@ -20,7 +20,9 @@ use terrace_core::scan::Scan;
 use terrace_linux::conflicts::Intent;
 use terrace_linux::roots::Roots;
 use terrace_linux::sampling::Samples;
-use terrace_linux::{AttachedGroup, GroupSpec, GuardCommand, Host, HostOptions, Source, signals};
+use terrace_linux::{
+    AttachedGroup, GroupSpec, GuardCommand, Host, HostOptions, Source, termination,
+};
 use terrace_linux::{cgroup::Cgroup, process};
 use terrace_workloads::kinds::LiveProgram;
 
@@ -75,7 +77,7 @@ impl Arguments {
         if let Some(program) = self.command.first() {
             LiveProgram::Host(program.into()).locate().map_err(InputError::new)?;
         }
-        let stop = signals::stop_flag().context("catching signals")?;
+        let stop = termination::stop_flag().context("catching signals")?;
         let mut host = Host::open(HostOptions {
             guard: Some(GuardCommand::this_program(["guard"]).context("finding the guard")?),
             stop: Some(Arc::clone(&stop)),

@@ -24,7 +24,7 @@ use terrace_daemon::waiting::{self, CannotOpen};
 use terrace_daemon::{Config, Service, control, http, preflight};
 use terrace_linux::conflicts::{self, Severity};
 use terrace_linux::roots::Roots;
-use terrace_linux::{GuardCommand, Host, HostOptions, session, signals};
+use terrace_linux::{GuardCommand, Host, HostOptions, session, termination};
 
 /// Why it ended: the exit code and one line.
 struct Failed(u8, String);
@@ -137,7 +137,7 @@ fn run(path: PathBuf, dry_run: bool, wait: bool) -> Result<(), Failed> {
     privileged()?;
     let mut notifier = Notifier::from_environment()
         .map_err(|e| refuse(format!("NOTIFY_SOCKET: {e}; expected a Unix socket")))?;
-    let stop = signals::stop_flag().map_err(fail)?;
+    let stop = termination::stop_flag().map_err(fail)?;
     let reload = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGHUP, Arc::clone(&reload)).map_err(fail)?;
     let board = Arc::new(Board::default());

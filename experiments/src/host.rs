@@ -22,7 +22,8 @@ use terrace_linux::roots::Roots;
 use terrace_linux::sampling::Samples;
 use terrace_linux::tiers::Topology;
 use terrace_linux::{
-    AttachedGroup, GroupSpec as Attach, GuardCommand, Host, HostError, HostOptions, Source, signals,
+    AttachedGroup, GroupSpec as Attach, GuardCommand, Host, HostError, HostOptions, Source,
+    termination,
 };
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::RunRow;
@@ -394,7 +395,7 @@ fn under_policies(
     events: &mut dyn Events,
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
-    let stop = signals::stop_flag().context("catching signals")?;
+    let stop = termination::stop_flag().context("catching signals")?;
     let mut host = open(run, &stop, events)?;
     let migrated = migrated_pages();
     // For emulated machines whose accesses are counted; no effect elsewhere.

@@ -14,7 +14,7 @@ use terrace_core::InputError;
 use terrace_core::page::PageSize;
 use terrace_engine::FastLimit;
 use terrace_linux::rivals::{KernelMoves, Rival, RivalHost};
-use terrace_linux::{GuardCommand, HostOptions, signals};
+use terrace_linux::{GuardCommand, HostOptions, termination};
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
 
@@ -54,7 +54,7 @@ pub(crate) fn run(
     events: &mut dyn Events,
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
-    let stop = signals::stop_flag().context("catching signals")?;
+    let stop = termination::stop_flag().context("catching signals")?;
     let host = open(run, rival, &stop, events)?;
     // For emulated machines whose accesses are counted; no effect elsewhere.
     mark(Mark::Period);

@@ -134,7 +134,7 @@ pub enum GuardError {
 /// restores by the run's journal. Returns the errors; the caller prints them and chooses the exit
 /// code.
 pub fn guard_main(journal: &Path, run: &str) -> Vec<FileError> {
-    crate::signals::ignore_terminal();
+    crate::termination::ignore_terminal();
     let mut out = std::io::stdout().lock();
     // If the run is gone already, the end of input shows that.
     let _ = writeln!(out, "{READY}").and_then(|()| out.flush());

@@ -20,7 +20,7 @@
 //! - the Terrace kernel's device: [`tiermem`], `tiermem_kernel` (moves with it); [`backend`] (which
 //!   mechanisms a host has);
 //! - restoring the host: [`lock`], [`journal`] (every change, before it is made), [`guard`]
-//!   (restores when the run is killed), [`session`] (the three together), [`signals`];
+//!   (restores when the run is killed), [`session`] (the three together), [`termination`];
 //! - [`conflicts`] (settings and programs that conflict) and [`host`] (all of it for one run).
 //!
 //! Everything unsafe is in [`raw`], `tiermem_raw` and `pmu_raw`.
@@ -65,7 +65,7 @@ pub mod sampling;
 mod scan_sampler;
 pub mod session;
 mod shared_memory;
-pub mod signals;
+pub mod termination;
 #[cfg(test)]
 mod testing;
 pub mod tiermem;

@@ -48,7 +48,7 @@ pub struct HostOptions {
     pub hint_faults: bool,
     /// Most groups at the same time; with DAMON each has a kernel thread kept ready.
     pub max_groups: u32,
-    /// Ends all groups when it is set: see [`crate::signals::stop_flag`].
+    /// Ends all groups when it is set: see [`crate::termination::stop_flag`].
     pub stop: Option<Arc<AtomicBool>>,
 }
 
