@@ -145,7 +145,7 @@ static long kept_bits(char *p, unsigned int flags)
 	return vmstat("tiermem_scan_saved") - saved;
 }
 
-/* Watches this process from another one, with a device file of its own, until it gets the message to go. */
+/* Watches this process from another one, with a device file of its own, until it has to go. */
 static pid_t watcher(char *p, int *say)
 {
 	int own = getpid(), ready[2], go[2];

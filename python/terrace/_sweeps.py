@@ -92,7 +92,9 @@ def sweep(
     _terrace.Grid.prepare(folder)
     finished = 0
 
-    def reported(cell: int, outcome: str, error: str | None, elapsed_s: float | None = None) -> None:
+    def reported(
+        cell: int, outcome: str, error: str | None, elapsed_s: float | None = None
+    ) -> None:
         nonlocal finished
         finished += 1
         if progress is not None:

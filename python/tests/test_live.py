@@ -124,7 +124,10 @@ def test_a_policy_has_no_privileges_and_no_way_to_new_ones(live):
     assert "'NoNewPrivs': '1'" in reported
     if os.geteuid() == 0:
         assert "'Uid': '65534'" in reported
-        assert "'CapEff': '0000000000000000'" in reported and "'CapPrm': '0000000000000000'" in reported
+        assert (
+            "'CapEff': '0000000000000000'" in reported
+            and "'CapPrm': '0000000000000000'" in reported
+        )
 
 
 def test_a_file_without_the_class_is_reported_with_those_that_it_has(live):
