@@ -57,11 +57,6 @@ pub mod working_set;
 
 pub use input_error::InputError;
 
-/// The template of a policy compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../../CONTRIBUTING.md")]
-struct Contributing;
-
 /// The policy of the guide compiles, and does what the guide says.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/writing-a-policy.md")]

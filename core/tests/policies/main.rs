@@ -2,6 +2,7 @@
 
 mod amp;
 mod behaviour;
+mod example;
 mod model;
 mod properties;
 mod rivals;

@@ -3,17 +3,32 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use terrace_core::bits::PageBits;
 use terrace_core::counts::AccessCounts;
 use terrace_core::page::{Layout, PageSize, VirtualRange};
 use terrace_core::plan::{Decision, Plan};
 use terrace_core::policies::REGISTRY;
-use terrace_core::policy::{self, Policy};
+use terrace_core::policy::{Policy, PolicyError, PolicyKind};
 use terrace_core::scan::{Budget, Scan};
 
-/// The names of the policies.
+/// The template of `CONTRIBUTING.md`.
+static EXAMPLE: PolicyKind = crate::example::KIND;
+
+/// All policies, and the template for more.
+fn kinds() -> impl Iterator<Item = &'static PolicyKind> {
+    REGISTRY.iter().chain([&EXAMPLE])
+}
+
+/// Their names.
 pub fn policies() -> impl Iterator<Item = &'static str> {
-    REGISTRY.iter().map(|kind| kind.name)
+    kinds().map(|kind| kind.name)
+}
+
+/// The policy of a name.
+pub fn build(name: &str, parameters: &Value) -> Result<Box<dyn Policy>, PolicyError> {
+    let kind = kinds().find(|kind| kind.name == name).unwrap_or_else(|| panic!("no {name}"));
+    (kind.build)(parameters, 42)
 }
 
 pub struct Model {
@@ -35,7 +50,7 @@ impl Model {
 
     pub fn placed(name: &str, layout: Layout, fast: PageBits, budget: Budget) -> Self {
         Model {
-            policy: policy::build(name, &serde_json::Value::Null, 42).unwrap(),
+            policy: build(name, &Value::Null).unwrap(),
             layout: Arc::new(layout),
             fast,
             budget,
