@@ -29,9 +29,9 @@ fn written(command: &str) -> String {
 #[test]
 fn every_licence_is_allowed_and_no_crate_needs_a_later_compiler() {
     let output = run(&["check"]);
-    let output = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{output}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.contains("licences allowed, none needs more than Rust 1."), "{output}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.contains("licences allowed, none needs more than Rust 1."), "{printed}");
 }
 
 #[test]
