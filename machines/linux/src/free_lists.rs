@@ -98,7 +98,8 @@ impl FreeLists {
         nodes.iter().map(|&node| numa::room(&self.roots, node).unwrap_or_default())
     }
 
-    /// What the lists still hold once nothing is lacking, or they no longer get smaller.
+    /// What the lists still hold once twice the headroom is free, so that it lasts, or once they no
+    /// longer get smaller.
     fn shrink(&self, nodes: &[u32], held_bytes: u64) -> Result<u64, SessionError> {
         let change = self.session.borrow(&self.roots.free_list_bound(), SMALLEST)?;
         let mut left_bytes = held_bytes;
@@ -110,7 +111,7 @@ impl FreeLists {
                 break;
             }
             left_bytes = now_bytes;
-            if self.rooms(nodes).all(|room| room.headroom.lacking_bytes == 0) {
+            if self.rooms(nodes).all(|room| room.free_bytes >= room.headroom.wanted_bytes) {
                 break;
             }
         }
