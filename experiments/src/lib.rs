@@ -48,5 +48,6 @@ mod virtual_machine;
 
 pub use custom::CustomPolicy;
 pub use file::Experiment;
+pub use reference::config as trace_machine;
 pub use terrace_core::InputError;
 pub use terrace_core::size;

@@ -93,8 +93,8 @@ impl Backend for TraceDriven {
     }
 }
 
-/// The machine of an experiment.
-pub(crate) fn config(experiment: &Experiment) -> Result<ReferenceConfig, InputError> {
+/// The machine of an experiment at trace fidelity; an error if its hardware cannot be read.
+pub fn config(experiment: &Experiment) -> Result<ReferenceConfig, InputError> {
     let spec = &experiment.machine;
     let mut table = spec.hardware.clone().unwrap_or_default();
     if !table.contains_key("description") {

@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use terrace_core::page::PageSize;
 use terrace_recordings::source::SourceError;
@@ -27,12 +28,14 @@ const ENTRIES: u64 = 512;
 const START: u64 = 1 << 46;
 
 /// Number of entries used in page-table pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sparse {
     /// Of a leaf table (PTE), 1 to 512.
+    #[schemars(range(min = 1, max = ENTRIES))]
     pub pte: u64,
     /// Of a page of the level above (PMD), 1 to 512.
+    #[schemars(range(min = 1, max = ENTRIES))]
     pub pmd: u64,
 }
 

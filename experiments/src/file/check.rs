@@ -144,6 +144,9 @@ impl Experiment {
                 return Err((key, error));
             }
         }
+        if let Some(options) = &machine.simulation {
+            options.check().map_err(|e| ("simulation", refuse!("machine.{e}")))?;
+        }
         if machine.full
             && let Some(group) = self.groups.iter().find(|g| g.fast.is_none())
         {

@@ -23,6 +23,7 @@
 
 use std::collections::VecDeque;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, check_range};
@@ -30,23 +31,30 @@ use crate::request::{RequestId, When};
 use crate::units::Picoseconds;
 
 /// One core.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CoreConfig {
     /// Clock frequency.
+    #[schemars(range(min = 1, max = 100000))]
     pub clock_mhz: u32,
     /// Instructions dispatched per cycle without stalls.
+    #[schemars(range(min = 0.01, max = 64.0))]
     pub instructions_per_cycle: f64,
     /// Instructions in flight (reorder buffer).
+    #[schemars(range(min = 1, max = 65536))]
     pub window_instructions: u32,
     /// Loads and stores among these (load and store queue); as many as the window if not given.
     #[serde(default)]
+    #[schemars(range(min = 1, max = 65536))]
     pub load_store_queue: Option<u32>,
     /// Lines that the first level can have under way (line fill buffers).
+    #[schemars(range(min = 1, max = 4096))]
     pub outstanding_misses: u32,
     /// Stores waiting after they retired.
+    #[schemars(range(min = 1, max = 65536))]
     pub store_buffer: u32,
     /// Page walks at once.
+    #[schemars(range(min = 1, max = 64))]
     pub page_walkers: u32,
 }
 

@@ -9,6 +9,7 @@
 //! Translation and caches change at once, in the order in which references are made; only the times
 //! are those of an out-of-order core.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::address::{Kind, PhysicalAddress, VirtualAddress};
@@ -21,10 +22,11 @@ use crate::units::Picoseconds;
 use crate::walker::{Fault, PageTable, WalkMemory, Walker, WalkerConfig};
 
 /// The processor of one machine.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeConfig {
     /// Number of cores.
+    #[schemars(range(min = 1, max = 4096))]
     pub cores: u32,
     /// Configuration of each core.
     pub core: CoreConfig,

@@ -6,6 +6,9 @@
 //! manuals (Intel 248966, AMD 47414) and WikiChip's collections of them. `instructions_per_cycle`
 //! is a plain guess everywhere: what programs reach between misses.
 
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use terrace_core::names::hint;
 
@@ -14,7 +17,7 @@ use crate::cache::hierarchy::{Entry, HierarchyConfig, Inclusion};
 use crate::cpu::CoreConfig;
 use crate::dram::presets as dram;
 use crate::error::ConfigError;
-use crate::layered::{from_toml, over_preset};
+use crate::layered::{from_toml, over_preset, schema_over_presets};
 use crate::node::NodeConfig;
 use crate::tier::queueing::QueueingConfig;
 use crate::tier::timing::TimingConfig;
@@ -37,12 +40,25 @@ pub struct MachineConfig {
 }
 
 /// [`MachineConfig`] with every value given.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Whole {
+    /// The machine that is modelled.
     description: String,
+    /// Cores, caches, TLBs, walkers.
     node: NodeConfig,
+    /// Memory tiers, fastest first; given as a whole.
     tiers: Vec<TierConfig>,
+}
+
+impl JsonSchema for MachineConfig {
+    fn schema_name() -> Cow<'static, str> {
+        "MachineConfig".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        schema_over_presets::<Whole>(generator, names())
+    }
 }
 
 impl TryFrom<toml::Table> for MachineConfig {

@@ -5,6 +5,7 @@
 //! goes on being used, as in hardware. Entries have no process number: a change of address space is
 //! a full flush (no PCID).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use terrace_core::page::PageSize;
 
@@ -16,12 +17,14 @@ use crate::sets::ways::Ways;
 use crate::sets::words::{Words, words};
 
 /// The size and associativity of one TLB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlbConfig {
     /// Number of translations.
+    #[schemars(range(min = 1, max = 1 << 20))]
     pub entries: u32,
     /// Translations in a set; as many as `entries` for a fully associative one.
+    #[schemars(range(min = 1, max = 1 << 20))]
     pub ways: u32,
 }
 
@@ -49,7 +52,7 @@ impl TlbConfig {
 }
 
 /// The second-level TLB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum SecondLevelConfig {
     /// One for both page sizes.
@@ -64,7 +67,7 @@ pub enum SecondLevelConfig {
 }
 
 /// The TLBs of one core.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlbsConfig {
     /// First level, base pages.

@@ -5,6 +5,7 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul, Sub};
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::ConfigError;
@@ -111,6 +112,14 @@ impl Bytes {
     pub const fn gib(n: u64) -> Self {
         Bytes(n << 30)
     }
+
+    /// The JSON schema of a size in this range. A schema cannot tell how large a text is.
+    pub fn schema_within(least: Bytes, most: Bytes) -> Schema {
+        json_schema!({ "anyOf": [
+            { "type": "integer", "minimum": least.0, "maximum": most.0 },
+            { "type": "string", "pattern": r"^\s*[0-9.]+\s*[KMGTkmgt]?([iI]?[bB])?\s*$" },
+        ] })
+    }
 }
 
 const SUFFIXES: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
@@ -155,6 +164,16 @@ impl FromStr for Bytes {
         } else {
             Err(bad())
         }
+    }
+}
+
+impl JsonSchema for Bytes {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Bytes".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        Bytes::schema_within(Bytes(0), Bytes(i64::MAX as u64))
     }
 }
 

@@ -10,6 +10,7 @@
 //! writes the entry, and reports that in [`Walk`]. A translation that stays in the TLB sets no bit.
 //! The accessed bits of the levels above the leaf are not modelled; no tracker reads them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use terrace_core::page::PageSize;
 
@@ -122,16 +123,20 @@ pub trait WalkMemory {
 
 /// Entries of the paging-structure caches, by the level whose entries they hold; 0 for none. Up to
 /// four are fully associative, more are in sets of four.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WalkerConfig {
     /// Levels of the page table: 4 or 5.
+    #[schemars(range(min = 4, max = 5))]
     pub levels: u32,
     /// Page-directory entries, each of which leads past all but the leaf.
+    #[schemars(range(min = 0, max = 4 << 16))]
     pub pde_entries: u32,
     /// Pointer-table entries.
+    #[schemars(range(min = 0, max = 4 << 16))]
     pub pdpte_entries: u32,
     /// PML4 entries.
+    #[schemars(range(min = 0, max = 4 << 16))]
     pub pml4e_entries: u32,
     /// PML5 entries, with 5 levels.
     pub pml5e_entries: u32,

@@ -1,5 +1,6 @@
 //! Configuration of the operating system.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use terrace_hardware::address::PhysicalAddress;
 use terrace_hardware::error::ConfigError;
@@ -47,7 +48,7 @@ pub struct NodeMemory {
 }
 
 /// When programs get huge pages of 2 MB (`/sys/kernel/mm/transparent_hugepage/enabled`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HugePages {
     /// In no mapping.
@@ -60,14 +61,17 @@ pub enum HugePages {
 }
 
 /// Free memory below which a node is avoided, as shares of its size.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Watermarks {
     /// No allocation goes below this, except by reclaim.
+    #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
     pub min: f64,
     /// An allocation takes another node rather than go below this; background reclaim starts.
+    #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
     pub low: f64,
     /// Background reclaim stops here.
+    #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
     pub high: f64,
 }
 
@@ -77,7 +81,7 @@ impl Watermarks {
 }
 
 /// How invalidations are grouped into shootdowns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ShootdownPer {
     /// One shootdown for every page (Linux up to 6.2, and Nimble's).
@@ -90,20 +94,23 @@ pub enum ShootdownPer {
 }
 
 /// How pages are migrated.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MigrationConfig {
     /// Huge pages are split first and migrated as base pages: the baseline of Nimble's section
     /// 3.1.1.
     pub split_huge_first: bool,
     /// Threads that share the copying (Nimble, section 3.1.2).
+    #[schemars(range(min = 1, max = 1024))]
     pub threads: u32,
     /// Below so many bytes one thread copies alone: starting others costs more than it saves
     /// (Nimble, figure 9: no gain for single base pages).
     pub least_bytes_for_threads: u64,
     /// Huge pages under way at once in one batch (Nimble, section 4.5.2: 8 is best).
+    #[schemars(range(min = 1, max = MAX_MOVE_PAGES / 1024))]
     pub batch_huge_pages: u32,
     /// Base pages under way at once in one batch (Nimble, section 4.3: 512).
+    #[schemars(range(min = 1, max = MAX_MOVE_PAGES / 2))]
     pub batch_base_pages: u32,
     /// Whether two ranges may be exchanged without allocation (Nimble, section 3.1.4).
     pub exchange: bool,
@@ -154,17 +161,19 @@ impl MigrationConfig {
 }
 
 /// Configuration of the whole operating-system model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OsConfig {
     /// Levels of page tables: 4 or 5.
+    #[schemars(range(min = 4, max = 5))]
     pub levels: u32,
     /// Which mappings get huge pages.
     pub huge_pages: HugePages,
-    /// By tier; a tier without an entry has Linux's watermarks (see [`linux_watermarks`]).
+    /// By tier; a tier without an entry has Linux's watermarks.
     pub watermarks: Vec<Watermarks>,
     /// By tier: the share of each node that clean page cache takes at the start, at most down to
     /// the high watermark. Reclaim drops it when memory is short. A tier without an entry has none.
+    #[schemars(inner(range(min = 0, max = 1)))]
     pub page_cache: Vec<f64>,
     /// The cost of each step.
     pub costs: CostConfig,
@@ -285,7 +294,7 @@ pub enum DataPolicy {
 }
 
 /// Where a process's page-table pages are placed (Radiant paper, section 4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TablePlacement {
     /// Like data, as in Linux.
@@ -302,7 +311,7 @@ pub enum TablePlacement {
 }
 
 /// How a process's page-table pages are placed and moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TablePolicy {
     /// Initial placement of page-table pages.

@@ -8,12 +8,13 @@
 //! Moving the bytes is not included: the machine plays copies and zeroing against its memory. The
 //! `*_gb_per_s` entries are the most that one core can move; the machine limits the copies by them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use terrace_hardware::error::ConfigError;
 use terrace_hardware::units::Picoseconds;
 
 /// Costs of a machine that a paper measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CostPreset {
     /// Two-socket Xeon E5-2650v3, Linux 4.14 (Nimble paper, table 1 and section 4.2).
@@ -36,7 +37,7 @@ macro_rules! cost_table {
         }
 
         /// A preset, and values that replace entries of it.
-        #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
         #[serde(default, deny_unknown_fields)]
         pub struct CostConfig {
             /// The table to start from.
@@ -44,6 +45,7 @@ macro_rules! cost_table {
             $(
                 $(#[doc = $doc])+
                 #[serde(skip_serializing_if = "Option::is_none")]
+                #[schemars(range(min = 0, max = 1_000_000_000))]
                 pub $name: Option<$type>,
             )*
         }

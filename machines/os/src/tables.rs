@@ -18,6 +18,7 @@
 //! [`Os::finish_table_move`] switches. The machine plays the time between, in which walks go on
 //! setting bits.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_hardware::address::PhysicalAddress;
@@ -35,7 +36,7 @@ use crate::shootdown::Shootdown;
 use crate::space::{At, ENTRIES};
 
 /// The order of the steps of a table's move.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TableMoveOrder {
     /// Copy, switch, flush, merge, free: keeps late bits.

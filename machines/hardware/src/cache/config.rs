@@ -1,12 +1,18 @@
 //! The geometry of one cache. A geometry that no hardware could have is rejected with the reason.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, check_range};
 use crate::units::Bytes;
 
+/// Bytes that a line may have.
+const LINES: std::ops::RangeInclusive<u64> = 8..=4096;
+/// The largest cache.
+const MOST: Bytes = Bytes::gib(64);
+
 /// Which line of a full set is evicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Replacement {
     /// The least recently used one, as in cachegrind.
@@ -23,19 +29,23 @@ pub enum Replacement {
 }
 
 /// A set-associative cache.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CacheConfig {
     /// Total size, over all slices.
+    #[schemars(schema_with = "size")]
     pub size: Bytes,
     /// Lines of a set.
+    #[schemars(range(min = 1, max = 1024))]
     pub ways: u32,
     /// Bytes of a line.
     #[serde(default = "default_line")]
+    #[schemars(range(min = *LINES.start(), max = *LINES.end()))]
     pub line_bytes: u32,
     /// Equal parts that lines are spread over by a hash, as in a server's last level. Each has a
     /// power-of-two number of sets; any number of slices is possible.
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 4096))]
     pub slices: u32,
     /// Which line is evicted.
     #[serde(default)]
@@ -43,6 +53,11 @@ pub struct CacheConfig {
     /// Core cycles from the load to the data on a hit in this cache.
     #[serde(default = "default_latency")]
     pub latency_cycles: u32,
+}
+
+/// A size that [`CacheConfig::sets`] takes.
+pub(crate) fn size(_: &mut SchemaGenerator) -> Schema {
+    Bytes::schema_within(Bytes(*LINES.start()), MOST)
 }
 
 fn default_line() -> u32 {
@@ -121,7 +136,7 @@ impl CacheConfig {
     pub fn sets(&self) -> Result<u64, ConfigError> {
         let CacheConfig { size, ways, line_bytes, slices, .. } = *self;
         let line = u64::from(line_bytes);
-        if !line.is_power_of_two() || !(8..=4096).contains(&line) {
+        if !line.is_power_of_two() || !LINES.contains(&line) {
             return Err(ConfigError::new(
                 "cache",
                 format!("lines of {line} bytes; expected a power of two from 8 to 4096"),
@@ -129,7 +144,7 @@ impl CacheConfig {
         }
         check_range("cache", "ways", u64::from(ways), 1..=1024)?;
         check_range("cache", "slices", u64::from(slices), 1..=4096)?;
-        check_range("cache", "size", size.0, line..=Bytes::gib(64).0)?;
+        check_range("cache", "size", size.0, line..=MOST.0)?;
         let row = line * u64::from(ways) * u64::from(slices);
         let sets = size.0 / row;
         if size.0 % row != 0 || !sets.is_power_of_two() {

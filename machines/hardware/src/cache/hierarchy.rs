@@ -5,6 +5,7 @@
 //! coherence protocol between the private levels: two cores that write one line each keep it. For
 //! tiering this hides only lines bounced between cores, which never leave the chip.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::address::LineAddress;
@@ -13,7 +14,7 @@ use crate::cache::config::CacheConfig;
 use crate::error::{ConfigError, check_range};
 
 /// Which lines of the private levels the last level contains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Inclusion {
     /// All of them: a line evicted from the last level is removed from the private ones too (Intel
@@ -27,7 +28,7 @@ pub enum Inclusion {
 }
 
 /// Caches of one socket.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HierarchyConfig {
     /// First-level data cache of each core.
@@ -69,7 +70,7 @@ impl Writebacks {
 }
 
 /// The level at which a reference enters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Entry {
     /// The first level, as loads and stores do, and the page walker of Intel's cores.

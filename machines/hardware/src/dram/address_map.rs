@@ -7,6 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::address::PhysicalAddress;
@@ -74,6 +75,19 @@ impl FromStr for Field {
                 ),
             )),
         }
+    }
+}
+
+impl JsonSchema for Field {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Field".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let names = PARTS.map(|part| part.1).join("|");
+        // 1 to 32 bits.
+        let pattern = format!("^({names})(:([1-9]|[12][0-9]|3[0-2]))?$");
+        json_schema!({ "type": "string", "pattern": pattern })
     }
 }
 

@@ -10,33 +10,44 @@
 //! page_policy = "closed"
 //! ```
 
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use crate::dram::address_map::Field;
 use crate::dram::constraint::Constraint;
 use crate::dram::presets;
 use crate::error::{ConfigError, check_range};
-use crate::layered::{from_toml, over_preset};
+use crate::layered::{from_toml, over_preset, schema_over_presets};
 
 /// The organization of the memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Organization {
     /// Independent channels. A DDR5 module is two of 32 bits.
+    #[schemars(range(min = 1, max = 256))]
     pub channels: u32,
     /// Ranks on each channel.
+    #[schemars(range(min = 1, max = 16))]
     pub ranks: u32,
     /// Bank groups of a rank.
+    #[schemars(range(min = 1, max = 64))]
     pub bank_groups: u32,
     /// Banks of a bank group.
+    #[schemars(range(min = 1, max = 64))]
     pub banks_per_group: u32,
     /// Rows of a bank.
+    #[schemars(range(min = 1, max = 1 << 24))]
     pub rows: u32,
     /// Columns of a row, each as wide as the data bus.
+    #[schemars(range(min = 1, max = 1 << 16))]
     pub columns: u32,
     /// Width of the data bus without error correction.
+    #[schemars(range(min = 8, max = 1024))]
     pub bus_bits: u32,
     /// Transfers of one burst.
+    #[schemars(range(min = 2, max = 64))]
     pub burst_length: u32,
 }
 
@@ -72,54 +83,75 @@ impl Organization {
 }
 
 /// Timings in clock cycles, under their JEDEC names without the `t`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
     /// The clock period (tCK).
+    #[schemars(range(min = 50, max = 100000))]
     pub clock_ps: u32,
     /// Read to its data.
+    #[schemars(range(min = 1, max = 100000))]
     pub cl: u32,
     /// Write to its data.
+    #[schemars(range(min = 1, max = 100000))]
     pub cwl: u32,
     /// Activation to read or write.
+    #[schemars(range(min = 1, max = 100000))]
     pub rcd: u32,
     /// Precharge to activation.
+    #[schemars(range(min = 1, max = 100000))]
     pub rp: u32,
     /// Activation to precharge.
+    #[schemars(range(min = 1, max = 100000))]
     pub ras: u32,
     /// Activation to activation of a bank.
+    #[schemars(range(min = 1, max = 100000))]
     pub rc: u32,
     /// Activation to activation, other bank groups.
+    #[schemars(range(min = 1, max = 100000))]
     pub rrd_s: u32,
     /// Activation to activation, same bank group.
+    #[schemars(range(min = 1, max = 100000))]
     pub rrd_l: u32,
     /// Window in which a rank has at most four activations.
+    #[schemars(range(min = 1, max = 100000))]
     pub faw: u32,
     /// Column to column, other bank groups.
+    #[schemars(range(min = 1, max = 100000))]
     pub ccd_s: u32,
     /// Read to read, same bank group.
+    #[schemars(range(min = 1, max = 100000))]
     pub ccd_l: u32,
     /// Write to write, same bank group.
+    #[schemars(range(min = 1, max = 100000))]
     pub ccd_l_wr: u32,
     /// End of write data to read, other bank groups.
+    #[schemars(range(min = 1, max = 100000))]
     pub wtr_s: u32,
     /// End of write data to read, same bank group.
+    #[schemars(range(min = 1, max = 100000))]
     pub wtr_l: u32,
     /// Read to precharge.
+    #[schemars(range(min = 1, max = 100000))]
     pub rtp: u32,
     /// End of write data to precharge.
+    #[schemars(range(min = 1, max = 100000))]
     pub wr: u32,
     /// Gap on the data bus between read data and write data.
+    #[schemars(range(min = 0, max = 1000))]
     pub read_to_write_gap: u32,
     /// Gap on the data bus between ranks (tRTRS).
+    #[schemars(range(min = 0, max = 1000))]
     pub rank_switch_gap: u32,
     /// Refresh to activation.
     pub rfc: u32,
     /// Average interval of refreshes.
     pub refi: u32,
     /// Cycles that an activation takes on the command bus.
+    #[schemars(range(min = 1, max = 100000))]
     pub act_command_cycles: u32,
     /// Cycles that a read or write takes on the command bus.
+    #[schemars(range(min = 1, max = 100000))]
     pub column_command_cycles: u32,
 }
 
@@ -157,7 +189,7 @@ const MOST_BANKS: u64 = 1 << 16;
 const MOST_BYTES: u128 = 1 << 52;
 
 /// Which request goes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
     /// Column commands before others, then the oldest (Rixner et al., ISCA 2000).
@@ -168,7 +200,7 @@ pub enum Scheduler {
 }
 
 /// When an open row is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum PagePolicy {
     /// When another row of the bank is needed.
@@ -181,7 +213,7 @@ pub enum PagePolicy {
 }
 
 /// The memory controller of a channel.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Controller {
     /// The fields of an address, most significant first.
@@ -196,22 +228,30 @@ pub struct Controller {
     /// When an open row is closed.
     pub page_policy: PagePolicy,
     /// Idle cycles of the page policy `timeout`.
+    #[schemars(range(min = 1, max = 1 << 30))]
     pub page_timeout_cycles: u32,
     /// Number of reads that the scheduler chooses from.
+    #[schemars(range(min = 1, max = 1 << 16))]
     pub read_queue: u32,
     /// Number of writes that can be held back.
+    #[schemars(range(min = 1, max = 1 << 16))]
     pub write_queue: u32,
     /// Writes at which they go before reads ...
+    #[schemars(range(min = 1, max = 1 << 16))]
     pub write_high: u32,
     /// ... until so many are left. Below, writes go only when there are no reads.
+    #[schemars(range(min = 0, max = (1 << 16) - 1))]
     pub write_low: u32,
     /// Whether rows are refreshed.
     pub refresh: bool,
     /// Refreshes that may be put off while there is work (JEDEC allows 8; DDR5 4).
+    #[schemars(range(min = 0, max = 8))]
     pub refresh_postpone: u32,
     /// Delay from the request to the queue.
+    #[schemars(range(min = 0.0, max = 1e9))]
     pub frontend_ns: f64,
     /// Delay from the end of the burst to the requester.
+    #[schemars(range(min = 0.0, max = 1e9))]
     pub backend_ns: f64,
 }
 
@@ -230,13 +270,27 @@ pub struct DramConfig {
 }
 
 /// [`DramConfig`] with every value given.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Whole {
+    /// Organization of the memory.
     organization: Organization,
+    /// Timings in clock cycles.
     timing: Timing,
+    /// The memory controllers.
     controller: Controller,
+    /// Constraints beyond the standard's.
     constraints: Vec<Constraint>,
+}
+
+impl JsonSchema for DramConfig {
+    fn schema_name() -> Cow<'static, str> {
+        "DramConfig".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        schema_over_presets::<Whole>(generator, presets::names())
+    }
 }
 
 impl TryFrom<toml::Table> for DramConfig {

@@ -2,12 +2,13 @@
 //! cycles. [`rows`] writes down JESD79-4 (DDR4) and JESD79-5 (DDR5); a configuration can add rows
 //! of its own.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::dram::config::Timing;
 
 /// A DRAM command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Command {
     /// Opens a row of a bank.
@@ -53,7 +54,7 @@ impl Command {
 }
 
 /// Which other commands a constraint affects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
     /// Every command on the channel.
@@ -69,7 +70,7 @@ pub enum Scope {
 }
 
 /// One row: after any of `preceding`, none of `following` within `scope` for `cycles`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Constraint {
     /// Which commands are affected.
@@ -79,10 +80,12 @@ pub struct Constraint {
     /// Commands that are delayed.
     pub following: Vec<Command>,
     /// Length of the delay in cycles.
+    #[schemars(range(min = 0, max = 1000000))]
     pub cycles: u32,
     /// Counted from this many preceding commands back: 1 for the last one, 4 for the
     /// four-activation window.
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
     pub window: u32,
 }
 

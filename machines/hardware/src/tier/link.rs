@@ -4,6 +4,7 @@
 //! back. So a stream of reads fills one direction only, and mixing in writes adds bandwidth: a CXL
 //! expander gives about 27 GB/s at 98 % reads and 37 at 70 %, which no single number shows.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Kind;
@@ -12,21 +13,26 @@ use crate::tier::server::Server;
 use crate::units::{Bandwidth, Picoseconds};
 
 /// A link between a host and a device.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinkConfig {
     /// Raw bandwidth from host to device.
+    #[schemars(range(min = 0.001, max = 1e6))]
     pub out_gb_per_s: f64,
     /// Raw bandwidth from device to host.
+    #[schemars(range(min = 0.001, max = 1e6))]
     pub back_gb_per_s: f64,
     /// Bytes of a read request on the way out.
     #[serde(default)]
+    #[schemars(range(min = 0, max = 4096))]
     pub request_bytes: u32,
     /// Bytes of a write or of read data beside the line itself.
     #[serde(default)]
+    #[schemars(range(min = 0, max = 4096))]
     pub header_bytes: u32,
     /// Bytes of a write's acknowledgement on the way back.
     #[serde(default)]
+    #[schemars(range(min = 0, max = 4096))]
     pub acknowledge_bytes: u32,
 }
 

@@ -14,6 +14,7 @@ pub mod queueing;
 pub mod server;
 pub mod timing;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, check_range};
@@ -23,7 +24,7 @@ use queueing::{QueueingConfig, QueueingTier};
 use timing::{TimingConfig, TimingTier};
 
 /// How a tier is modelled.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum TierModel {
     /// As latency, bandwidth and queues: every completion is known at submission.
@@ -33,15 +34,23 @@ pub enum TierModel {
 }
 
 /// A memory tier.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TierConfig {
     /// The tier's name: `dram`, `cxl`.
     pub name: String,
     /// Capacity in bytes.
+    #[schemars(schema_with = "capacity")]
     pub capacity: Bytes,
     /// The timing model.
     pub model: TierModel,
+}
+
+/// Bytes that a tier may have.
+const CAPACITY: std::ops::RangeInclusive<u64> = 4096..=1 << 60;
+
+fn capacity(_: &mut SchemaGenerator) -> Schema {
+    Bytes::schema_within(Bytes(*CAPACITY.start()), Bytes(*CAPACITY.end()))
 }
 
 /// Time of an idle random read in DRAM itself, between a closed bank and one with another row open
@@ -102,7 +111,7 @@ impl Tier {
     /// An idle tier; an error if the configuration cannot work.
     pub fn new(config: &TierConfig) -> Result<Self, ConfigError> {
         let within = |e: ConfigError| e.within(&config.name);
-        check_range("tier", "capacity", config.capacity.0, 4096..=1 << 60).map_err(within)?;
+        check_range("tier", "capacity", config.capacity.0, CAPACITY).map_err(within)?;
         match &config.model {
             TierModel::Queueing(c) => QueueingTier::new(c).map(Tier::Queueing),
             TierModel::Dram(c) => {

@@ -10,6 +10,7 @@
 //! FAST 2020, sections 3 and 4). Lines of a buffered block cost the medium nothing and have a
 //! latency of their own; written blocks go to the medium when they leave the buffer.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::address::{Kind, LineAddress, PhysicalAddress};
@@ -22,34 +23,44 @@ use crate::tier::server::Server;
 use crate::units::{Bandwidth, Bytes, Picoseconds};
 
 /// A medium that works in blocks, through a buffer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BlockConfig {
-    /// Bytes that one access to the medium moves.
+    /// Bytes that one access to the medium moves: a power of two.
+    #[schemars(range(min = 8, max = 4096))]
     pub block_bytes: u32,
     /// Size of the buffer.
+    #[schemars(schema_with = "crate::cache::config::size")]
     pub buffer: Bytes,
     /// Ways of the buffer.
+    #[schemars(range(min = 1, max = 1024))]
     pub buffer_ways: u32,
     /// Idle latency of a read that finds its block in the buffer.
+    #[schemars(range(max = 1e9), extend("exclusiveMinimum" = 0))]
     pub buffered_read_latency_ns: f64,
 }
 
 /// A tier as queues.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QueueingConfig {
     /// Idle latency of a read, from leaving the last-level cache to coming back.
+    #[schemars(range(max = 1e9), extend("exclusiveMinimum" = 0))]
     pub read_latency_ns: f64,
     /// Idle latency of a write, until it is accepted.
+    #[schemars(range(max = 1e9), extend("exclusiveMinimum" = 0))]
     pub write_latency_ns: f64,
     /// Read bandwidth of the medium, over all channels.
+    #[schemars(range(min = 0.001, max = 1e6))]
     pub read_gb_per_s: f64,
     /// Write bandwidth of the medium, over all channels. Reads and writes share its time.
+    #[schemars(range(min = 0.001, max = 1e6))]
     pub write_gb_per_s: f64,
     /// Channels that lines are interleaved over.
+    #[schemars(range(min = 1, max = 1024))]
     pub channels: u32,
-    /// Bytes of a line.
+    /// Bytes of a line: a power of two.
+    #[schemars(range(min = 8, max = 65536))]
     #[serde(default = "default_line")]
     pub line_bytes: u32,
     /// The link to it, if there is one.

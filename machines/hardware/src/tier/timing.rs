@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Kind;
@@ -16,7 +17,7 @@ use crate::tier::link::{Link, LinkConfig};
 use crate::units::Picoseconds;
 
 /// A tier as DRAM timing.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TimingConfig {
     /// The memory.
@@ -24,6 +25,7 @@ pub struct TimingConfig {
     /// The link to it, if there is one.
     pub link: Option<LinkConfig>,
     /// Latency from the last-level cache to the controller and back, beside link and DRAM.
+    #[schemars(range(min = 0.0, max = 1e9))]
     pub path_ns: f64,
 }
 
