@@ -1,7 +1,9 @@
 //! `terrace schema`: JSON schemas of the files that people write.
 //!
 //! Keys are declared here, a row each; tests hold the rows against the keys that the readers of the
-//! files know. The parameters of policies and workloads are those that they declare.
+//! files know, and their ranges against what the readers refuse. The insides of machines are made of
+//! the structs that are read (`nested`); the parameters of policies and workloads are those that they
+//! declare.
 
 use std::process::ExitCode;
 
@@ -14,6 +16,7 @@ use terrace_workloads::kinds::{self, WorkloadKind};
 
 use crate::show::say;
 
+mod nested;
 mod reference;
 
 /// Text below the options in `--help` and in the manual page.
@@ -58,7 +61,7 @@ impl Arguments {
     /// Prints it.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         if self.format == Format::Markdown {
-            say!("{}", reference::of(self.of)?)?;
+            say!("{}", reference::of(self.of))?;
             return Ok(ExitCode::SUCCESS);
         }
         let schema = match self.of {
@@ -76,20 +79,20 @@ const EXPERIMENT: &str = r#"
 name! | text | its name, in results: letters, digits, '-', '_', '.'
 description | text | what it shows, in a line or two
 seed | count | seed of everything random (1)
-period_ms | count | length of a period: how often accessed bits are read and pages moved; this or period_us
-period_us | count | the same in microseconds, at trace fidelity
-periods! | count | periods at most; it ends when its workloads have
+period_ms | count from 1 to 3600000 | length of a period: how often accessed bits are read and pages moved; this or period_us
+period_us | count from 1 to 3600000000 | the same in microseconds, at trace fidelity
+periods! | count from 1 to 10000000 | periods at most; it ends when its workloads have
 warm_up_periods | count | periods at the beginning that are run and not measured (0)
 slowdown | bool | at trace fidelity and with clock = "memory": also a run with all memory fast (true)
 "#;
 
 /// Keys of `[machine]`.
 const MACHINE: &str = r#"
-cpus | count | processors (2)
-fast | size | fast tier (simulated: what the groups may use)
-slow | size | slow tier (simulated: without bound)
-fast_latency_ns | count | latency of the fast tier (80)
-slow_latency_ns | count | latency of the slow tier (300)
+cpus | count from 1 to 64 | processors (2)
+fast | size from 2097152 | fast tier (simulated: what the groups may use)
+slow | size from 2097152 | slow tier (simulated: without bound)
+fast_latency_ns | count from 0 to 4294967295 | latency of the fast tier (80)
+slow_latency_ns | count from 0 to 4294967295 | latency of the slow tier (300)
 fast_nodes | counts | nodes of the fast tier of a host that does not tell its tiers; both or none
 slow_nodes | counts | nodes of its slow tier
 kernel | text | kernel of the virtual machine: "debian", "debian-7.3", "terrace", "terrace-7.3", or the path of an image
@@ -98,11 +101,11 @@ mechanisms | auto stock terrace | what tracks and moves pages on a live machine 
 full | bool | live: others have the rest of fast memory meanwhile (false)
 clock | host instructions memory | what the clocks of a virtual machine count (host)
 fidelity | interval trace | how deep the simulated machine goes (interval)
-sample_reads | count | policies get one read in so many: of profiles, at trace fidelity, with clock = "memory", on a host that samples (0: none)
+sample_reads | count from 0 to 4294967295 | policies get one read in so many: of profiles, at trace fidelity, with clock = "memory", on a host that samples (0: none)
 hint_faults | bool | live, with page_size = "auto": faults tell of pages that are accessed very often (false)
-hardware | table | at trace fidelity and with clock = "memory": a preset and what to change of it
-os | table | at trace fidelity: the operating system
-simulation | table | at trace fidelity: how time is played
+hardware | hardware | at trace fidelity and with clock = "memory": a preset and what to change of it
+os | os | at trace fidelity: the operating system
+simulation | simulation | at trace fidelity: how time is played
 "#;
 
 /// Keys of `[[groups]]` of an experiment.
@@ -113,8 +116,8 @@ fast_ratio | ratio | its fast memory over its footprint; this or fast
 fast | size | its fast memory as a size; this or fast_ratio
 page_size | auto 2M 4K | tracked and moved in these; auto, live: ranges of 2 MB, whatever maps them (2M)
 moved_pages_per_period | count | pages moved in a period at most (without bound)
-tables | table | where its page-table pages go: at trace fidelity, and live on the Terrace kernel
-sparse | table | at trace fidelity: how many entries of page-table pages are used, of 512
+tables | tables | where its page-table pages go: at trace fidelity, and live on the Terrace kernel
+sparse | sparse | at trace fidelity: how many entries of page-table pages are used, of 512
 start_ms | count | at trace fidelity: when it starts
 stop_ms | count | at trace fidelity: when it is ended
 workload! | workload | what it runs
@@ -122,24 +125,24 @@ workload! | workload | what it runs
 
 /// Keys of `[daemon]`.
 const DAEMON: &str = r#"
-period_ms | count | length of a period, 50 to 3600000 (1000)
-discover_ms | count | how often control groups are looked for (2000)
-max_groups | count | groups at a time, 1 to 128 (16)
-max_processes | count | processes of a group beyond which it is not managed (1024)
-sample_reads | count | policies get one in so many reads that miss the last level, on a host that samples (0: none)
+period_ms | count from 50 to 3600000 | length of a period (1000)
+discover_ms | count from 50 to 3600000 | how often control groups are looked for (2000)
+max_groups | count from 1 to 128 | groups at a time (16)
+max_processes | count from 1 to 65536 | processes of a group beyond which it is not managed (1024)
+sample_reads | count from 0 to 4294967295 | policies get one in so many reads that miss the last level, on a host that samples (0: none)
 hint_faults | bool | faults tell of pages that are accessed very often, of groups by ranges; NUMA balancing is on for short phases, without promotions (false)
 fix_conflicts | bool | leave to change kernel settings in the way, journaled and put back (true)
 fast_nodes | counts | nodes of the fast tier, where the firmware says nothing; both or none
 slow_nodes | counts | nodes of the slow tier
 dry_run | bool | nothing is moved and no setting changed (false)
 bandwidth | size | bytes moved per second by all groups together; 0 for no bound (200000000)
-cpu_percent | number | processor time of the daemon, in percent of one processor
+cpu_percent | number from 0.001 to 10000 | processor time of the daemon, in percent of one processor
 control | text | the control socket (/run/terrace/control.sock)
 control_group | text | group whose members may read it; root alone where empty
 metrics | text | address of the Prometheus endpoint, such as 127.0.0.1:9464; none where empty
 state | text | folder that keeps histories over restarts; none where empty (/var/lib/terrace)
 seed | count | of policies that draw random numbers (1)
-latency_ratio | number | latency of slow over fast memory; 0 for what the firmware says
+latency_ratio | number from 1 to 1000, or 0 | latency of slow over fast memory; 0 for what the firmware says
 memory_share | ratio | share of a program's time that it waits for memory: an assumption (0.4)
 memory_share_error | ratio | by how much that may be off either way (0.2)
 "#;
@@ -147,19 +150,19 @@ memory_share_error | ratio | by how much that may be off either way (0.2)
 /// Keys of `[sharing]`.
 const SHARING: &str = r#"
 fast | amount | fast memory that all groups may use together: a part or a size (90%)
-every_ms | count | how often it is divided anew (30000)
+every_ms | count from 50 to 86400000 | how often it is divided anew (30000)
 max_loss | ratio | hit ratio that a group may lose against partitioning by weight (0.3)
 "#;
 
 /// Keys of `[throttle]`.
 const THROTTLE: &str = r#"
-payback_periods | number | periods of hits that a promoted page must yield on average (1.0)
-settle_periods | count | periods in which promotions are counted (8)
-least_moved | number | promotions over fast pages, below which nothing is judged (0.1)
-pause_periods | count | the first pause; each that follows is twice as long (16)
-longest_pause_periods | count | the longest pause (512)
-stall_ms | count | time that one batch of moves may take (20)
-move_share | ratio | share of a period for moves (0.5)
+payback_periods | number from 0 to 1000000 | periods of hits that a promoted page must yield on average (1.0)
+settle_periods | count from 1 to 10000 | periods in which promotions are counted (8)
+least_moved | number from 0 to 1000000 | promotions over fast pages, below which nothing is judged (0.1)
+pause_periods | count from 0 to 1000000 | the first pause; each that follows is twice as long (16)
+longest_pause_periods | count from 0 to 1000000 | the longest pause (512)
+stall_ms | count from 1 to 10000 | time that one batch of moves may take (20)
+move_share | number from 0 to 0.9 | share of a period for moves (0.5)
 stall_share | ratio | share of a period that may be spent waiting for memory (0.05)
 "#;
 
@@ -173,9 +176,9 @@ page_size | auto 2M 4K | auto: ranges of 2 MB, whatever maps them; huge or base 
 fast_ratio | ratio | fast memory over its own pages; this, fast or share
 fast | size | fast memory as a size
 share | share | fast memory by benefit, within guarantees
-period_ms | count | length of its period
+period_ms | count from 50 to 3600000 | length of its period
 bandwidth | size | bytes moved for it per second
-cpu_percent | number | processor time for it, in percent of one processor
+cpu_percent | number from 0.001 to 10000 | processor time for it, in percent of one processor
 dry_run | bool | nothing of it is moved (false)
 tracked | size | most memory that is tracked
 tables | fast follow fast-follow | on the Terrace kernel, where its page tables go
@@ -185,7 +188,7 @@ tables | fast follow fast-follow | on the Terrace kernel, where its page tables 
 const SHARE: &str = r#"
 min | size | it gets at least this, as far as it has pages (0)
 max | size | and at most this
-weight | number | what a hit of it counts beside another group's (1.0)
+weight | number from 0.001 to 1000 | what a hit of it counts beside another group's (1.0)
 "#;
 
 /// Keys of a fleet file.
@@ -307,8 +310,31 @@ fn table(rows: &str) -> Value {
     })
 }
 
+/// A kind, its range, and whether 0 is allowed besides: of `number from 1 to 10, or 0`.
+fn ranged(kind: &str) -> Option<(&str, &str, Option<&str>, bool)> {
+    let (kind, range) = kind.split_once(" from ")?;
+    let (range, or_zero) = match range.strip_suffix(", or 0") {
+        Some(range) => (range, true),
+        None => (range, false),
+    };
+    match range.split_once(" to ") {
+        Some((least, most)) => Some((kind, least, Some(most), or_zero)),
+        None => Some((kind, range, None, or_zero)),
+    }
+}
+
 /// The schema of a kind of value; what is no kind is a list of words.
 fn of_kind(kind: &str) -> Value {
+    if let Some((kind, least, most, or_zero)) = ranged(kind) {
+        let mut schema = of_kind(kind);
+        // Of a size, the range is that of the number of bytes.
+        let bounded = if schema["anyOf"].is_null() { &mut schema } else { &mut schema["anyOf"][0] };
+        bounded["minimum"] = number(least);
+        if let Some(most) = most {
+            bounded["maximum"] = number(most);
+        }
+        return if or_zero { json!({ "anyOf": [schema, { "const": 0 }] }) } else { schema };
+    }
     const SIZE: &str = r"^\s*[0-9.]+\s*[KMGTkmgt]?([iI]?[bB])?\s*$";
     const AMOUNT: &str = r"^\s*[0-9.]+\s*(%|[KMGTkmgt]?([iI]?[bB])?)\s*$";
     const SLOWDOWN: &str = r"^\s*[0-9.]+\s*[%x]\s*$";
@@ -327,13 +353,22 @@ fn of_kind(kind: &str) -> Value {
         "bool" => json!({ "type": "boolean" }),
         "size" => either(SIZE),
         "amount" => either(AMOUNT),
-        "table" => json!({ "type": "object" }),
+        "hardware" => nested::hardware(),
+        "os" => nested::operating_system(),
+        "simulation" => nested::simulation(),
+        "tables" => nested::tables(),
+        "sparse" => nested::sparse(),
         // Which there are depends on the file: see `own_policies`.
         "policy" => json!({ "type": "string" }),
         "workload" => workload(),
         "share" => table(SHARE),
         words => json!({ "enum": words.split(' ').collect::<Vec<_>>() }),
     }
+}
+
+/// A number of a range as JSON has it.
+fn number(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 /// One of these words, each with its meaning.
@@ -346,6 +381,13 @@ fn one_of<'a>(words: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
 fn policies() -> Value {
     let one = |kind: &PolicyKind| {
         let mut schema = parameters(kind.parameters);
+        for parameter in kind.parameters {
+            let property = &mut schema["properties"][parameter.name];
+            if let (true, Some(range)) = (property["type"] == "number", range_of(parameter.meaning))
+            {
+                (property["minimum"], property["maximum"]) = (number(range.0), number(range.1));
+            }
+        }
         schema["description"] = kind.summary.into();
         (kind.name.to_owned(), schema)
     };
@@ -393,6 +435,14 @@ fn parameters<'a>(all: impl IntoIterator<Item = &'a ParameterDoc>) -> Value {
     };
     let properties: Map<_, _> = all.into_iter().map(one).collect();
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+/// The range that a declared meaning ends with: `(1 to 1000)`.
+fn range_of(meaning: &str) -> Option<(&str, &str)> {
+    let (_, range) = meaning.strip_suffix(')')?.rsplit_once('(')?;
+    let (least, most) = range.split_once(" to ")?;
+    let both_are_numbers = [least, most].iter().all(|text| number(text).is_number());
+    both_are_numbers.then_some((least, most))
 }
 
 #[cfg(test)]
@@ -460,7 +510,7 @@ mod tests {
     /// Pages and lists that are made from the code. `make generated` has them written.
     #[test]
     fn the_pages_of_keys_are_up_to_date() {
-        let page = |kind| reference::of(kind).unwrap() + "\n";
+        let page = |kind| reference::of(kind) + "\n";
         for (path, made) in [
             ("docs/experiments.md", page(Kind::Experiment)),
             ("docs/configuration.md", page(Kind::Daemon)),

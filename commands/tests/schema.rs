@@ -1,6 +1,8 @@
 //! The schemas against the files that come with Terrace, by a validator that is not Terrace's.
 
 mod common;
+#[path = "schema/ranges.rs"]
+mod ranges;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -36,9 +38,14 @@ fn faults(place: &Place, kind: &str, files: &[PathBuf]) -> Vec<String> {
 /// The experiments among the examples: rack experiments and grids are other files.
 fn experiments() -> Vec<PathBuf> {
     let mut all = Vec::new();
-    for folder in ["", "amp", "granularity", "plan", "policies", "python", "reference"] {
-        for entry in std::fs::read_dir(tree("examples").join(folder)).unwrap() {
+    let mut folders = vec![tree("examples")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
             let text = std::fs::read_to_string(&path).unwrap_or_default();
             if text.contains("[groups.workload]") {
                 all.push(path);
@@ -47,6 +54,35 @@ fn experiments() -> Vec<PathBuf> {
     }
     all.sort();
     all
+}
+
+/// Blocks of TOML in the documents that have this key at the top, written as files.
+fn in_documents(place: &Place, key: &str) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    let documents = std::fs::read_dir(tree("docs")).unwrap().map(|entry| entry.unwrap().path());
+    for document in documents.chain([tree("README.md")]).filter(|path| path.is_file()) {
+        let text = std::fs::read_to_string(&document).unwrap_or_default();
+        let name = document.file_stem().unwrap().to_string_lossy().into_owned();
+        for (number, block) in text.split("```toml\n").skip(1).enumerate() {
+            let block = block.split("```").next().unwrap_or_default();
+            if block.parse::<toml::Table>().is_ok_and(|table| table.contains_key(key)) {
+                all.push(place.write(&format!("{name}-{number}.toml"), block));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn experiments_and_configurations_in_documents_fit_the_schemas() {
+    let place = Place::new();
+    for (kind, key) in [("experiment", "periods"), ("daemon", "daemon")] {
+        let files = in_documents(&place, key);
+        assert!(!files.is_empty(), "no document has a block of TOML with '{key}'");
+        for (file, fault) in files.iter().zip(faults(&place, kind, &files)) {
+            assert_eq!(fault, "", "{}", file.display());
+        }
+    }
 }
 
 #[test]

@@ -6,12 +6,13 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use terrace_core::parameters::ParameterDoc;
 use terrace_core::policies::REGISTRY;
-use terrace_simulated::os::OsConfig;
+use terrace_simulated::hardware::units::Bytes;
 use terrace_workloads::kinds;
 
+use super::nested::{self, Row};
 use super::{
     CLASS, DAEMON, EXPERIMENT, FLEET, GROUP, Kind, MACHINE, MANAGED, SERVICE, SHARE, SHARING,
-    THROTTLE,
+    THROTTLE, ranged,
 };
 
 /// What is before the tables of experiments.
@@ -51,15 +52,24 @@ Python.
 ";
 
 /// The reference of a kind of file.
-pub(super) fn of(kind: Kind) -> Result<String, toml::ser::Error> {
+pub(super) fn of(kind: Kind) -> String {
     let mut text = String::new();
     match kind {
         Kind::Experiment => {
             text += EXPERIMENT_HEAD;
             rows(&mut text, "At the top", EXPERIMENT);
             rows(&mut text, "`[machine]`", MACHINE);
-            operating_system(&mut text)?;
+            let parts = [
+                ("hardware", nested::hardware()),
+                ("os", nested::operating_system()),
+                ("simulation", nested::simulation()),
+            ];
+            for (name, schema) in parts {
+                nested_rows(&mut text, &format!("`[machine.{name}]`"), &schema);
+            }
             rows(&mut text, "`[[groups]]`", GROUP);
+            nested_rows(&mut text, "`tables = { ... }` of a group", &nested::tables());
+            nested_rows(&mut text, "`sparse = { ... }` of a group", &nested::sparse());
             text += "\n## Workloads: `[groups.workload]`\n\n`kind` names one; the other keys are its own.\n";
             for kind in kinds::all() {
                 let parameters: Vec<&ParameterDoc> = kind.parameters().into_iter().collect();
@@ -79,7 +89,7 @@ pub(super) fn of(kind: Kind) -> Result<String, toml::ser::Error> {
             rows(&mut text, "At the top", FLEET);
             rows(&mut text, "`[[classes]]`", CLASS);
             rows(&mut text, "`[[services]]`", SERVICE);
-            return Ok(text.trim_end().to_owned());
+            return text.trim_end().to_owned();
         }
     }
     text += POLICIES_HEAD;
@@ -87,7 +97,7 @@ pub(super) fn of(kind: Kind) -> Result<String, toml::ser::Error> {
         let parameters: Vec<&ParameterDoc> = kind.parameters.iter().collect();
         parameters_of(&mut text, kind.name, kind.summary, &parameters);
     }
-    Ok(text.trim_end().to_owned())
+    text.trim_end().to_owned()
 }
 
 /// A cell of a table: `|` would end it.
@@ -112,8 +122,32 @@ fn rows(text: &mut String, title: &str, rows: &str) {
     }
 }
 
+/// A section with a table of the keys of this schema.
+fn nested_rows(text: &mut String, title: &str, schema: &Value) {
+    let _ = write!(text, "\n### {title}\n\n| key | value | meaning |\n|---|---|---|\n");
+    let mut rows = Vec::new();
+    nested::rows("", schema, &mut rows);
+    for Row { key, value, meaning } in rows {
+        let _ = writeln!(text, "| `{key}` | {} | {} |", cell(&value), cell(&meaning));
+    }
+}
+
 /// A kind of value in words.
 fn value(kind: &str) -> String {
+    if let Some((kind, least, most, or_zero)) = ranged(kind) {
+        // That a number has 32 bits interests nobody.
+        let most = most.filter(|most| *most != "4294967295");
+        let range = match (least, most) {
+            ("0", None) => String::new(),
+            (least, None) => {
+                let least =
+                    least.parse().map_or_else(|_| least.to_owned(), |l| Bytes(l).to_string());
+                format!(" from {least}")
+            }
+            (least, Some(most)) => format!(" from {least} to {most}"),
+        };
+        return format!("{}{range}{}", value(kind), if or_zero { ", or 0" } else { "" });
+    }
     let word = match kind {
         "text" => "text",
         "texts" => "list of texts",
@@ -126,10 +160,9 @@ fn value(kind: &str) -> String {
         "bool" => "true or false",
         "size" => "size",
         "amount" => "size, or a part such as `\"90%\"`",
-        "table" => "table",
         "policy" => "name of a policy",
         "workload" => "table, see below",
-        "share" => "table, see below",
+        "hardware" | "os" | "simulation" | "tables" | "sparse" | "share" => "table, see below",
         words => {
             let quoted: Vec<String> = words.split(' ').map(|w| format!("`\"{w}\"`")).collect();
             return quoted.join(", ");
@@ -153,29 +186,4 @@ fn parameters_of(text: &mut String, name: &str, summary: &str, parameters: &[&Pa
 fn capital(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().map_or_else(String::new, |c| c.to_uppercase().chain(rest).collect())
-}
-
-/// Keys of `[machine.os]` with their defaults, as they are in a file.
-fn operating_system(text: &mut String) -> Result<(), toml::ser::Error> {
-    *text += "\n### `[machine.os]`\n\nWith `fidelity = \"trace\"`, the operating system, with its \
-        defaults:\n\n```toml\n";
-    let defaults = toml::Value::try_from(OsConfig::default())?;
-    let json = serde_json::to_value(defaults).unwrap_or(Value::Null);
-    let mut lines = Vec::new();
-    leaves("os", &json, &mut lines);
-    for line in lines {
-        let _ = writeln!(text, "{line}");
-    }
-    *text += "```\n";
-    Ok(())
-}
-
-/// `path = value` for each value below.
-fn leaves(path: &str, value: &Value, lines: &mut Vec<String>) {
-    match value {
-        Value::Object(fields) => {
-            fields.iter().for_each(|(key, value)| leaves(&format!("{path}.{key}"), value, lines));
-        }
-        value => lines.push(format!("{path} = {value}")),
-    }
 }

@@ -143,9 +143,9 @@ pub struct Timing {
     /// Gap on the data bus between ranks (tRTRS).
     #[schemars(range(min = 0, max = 1000))]
     pub rank_switch_gap: u32,
-    /// Refresh to activation.
+    /// Refresh to activation; where rows are refreshed, at most 1,000,000.
     pub rfc: u32,
-    /// Average interval of refreshes.
+    /// Average interval of refreshes; where there are any, at most 100,000,000 and more than one takes.
     pub refi: u32,
     /// Cycles that an activation takes on the command bus.
     #[schemars(range(min = 1, max = 100000))]

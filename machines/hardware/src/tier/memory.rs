@@ -30,7 +30,9 @@ impl TieredMemory {
         if end > 1 << 52 {
             return Err(ConfigError::new(
                 "tiers",
-                "more than 4 PB, the most that can be addressed",
+                format!(
+                    "capacity is {end} bytes in all; expected at most 4 PB, the reach of addresses"
+                ),
             ));
         }
         Ok(TieredMemory { tiers: configs.iter().map(Tier::new).collect::<Result<_, _>>()?, ends })

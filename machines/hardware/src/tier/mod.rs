@@ -46,8 +46,8 @@ pub struct TierConfig {
     pub model: TierModel,
 }
 
-/// Bytes that a tier may have.
-const CAPACITY: std::ops::RangeInclusive<u64> = 4096..=1 << 60;
+/// Bytes that a tier may have: as many as addresses of 52 bits reach.
+const CAPACITY: std::ops::RangeInclusive<u64> = 4096..=1 << 52;
 
 fn capacity(_: &mut SchemaGenerator) -> Schema {
     Bytes::schema_within(Bytes(*CAPACITY.start()), Bytes(*CAPACITY.end()))
