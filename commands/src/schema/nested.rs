@@ -102,10 +102,20 @@ fn tidy(value: &mut Value) {
         if let [Value::Object(one)] = &all[..] {
             let one = one.clone();
             schema.remove(word);
-            // What is said of the key goes before what is said of its values in general.
+            // The description of the key goes before that of its values in general.
             for (word, value) in one {
                 schema.entry(word).or_insert(value);
             }
+        }
+    }
+    // The description of an alternative is that of the one key that it has.
+    for one in schema.get_mut("oneOf").and_then(Value::as_array_mut).into_iter().flatten() {
+        let meaning = one["description"].clone();
+        let key = one.get_mut("properties").and_then(Value::as_object_mut);
+        if let Some(key) =
+            key.and_then(|keys| keys.values_mut().next()).filter(|_| meaning.is_string())
+        {
+            key["description"] = meaning;
         }
     }
     below(schema).for_each(tidy);

@@ -196,7 +196,7 @@ fn refused_by_both(kind: &str, files: &[Value], refused: impl Fn(&str) -> Option
     let schema = place.run(&format!("schema {kind}")).json();
     let Cases { numbers, keys, wide } = cases(&schema);
     assert!(numbers.len() > 40 && keys.len() > 4, "{} {}", numbers.len(), keys.len());
-    // A ratio of latencies is 0 where the firmware tells it.
+    // A ratio of latencies is 0 where the firmware reports it.
     let is_no_case = |c: &Case| c.key() == "latency_ratio" && c.value.as_integer() == Some(0);
     let all: Vec<&Case> = numbers.iter().filter(|c| !is_no_case(c)).chain(&keys).collect();
     let filled = |case: &Case| {
