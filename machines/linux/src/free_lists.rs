@@ -22,7 +22,7 @@ use crate::session::{Session, SessionError};
 const SMALLEST: &str = "1000000";
 /// Updates of the counters in one call: 7/8 to this power is a fiftieth.
 const UPDATES: usize = 30;
-/// Time between two calls, at least and at most; it doubles while they are of no use.
+/// Time between two calls, at least and at most; it doubles while they bring nothing.
 const PAUSE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
 /// A pause is so many times as long as the call before it: every processor works in a call.
 const PAUSE_TIMES: u32 = 500;
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(read(UPDATE), "\n");
         assert!(at(5));
         assert_eq!((read(UPDATE).trim(), read(BOUND).trim()), ("1", "0"));
-        // It was of no use here: the files do not change. The pause doubles.
+        // It brought nothing here: the files do not change. The pause doubles.
         fs::write(keep.path().join(UPDATE), "\n").unwrap();
         assert!(!at(6), "soon after the last time");
         assert_eq!(read(UPDATE), "\n");
