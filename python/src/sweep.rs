@@ -158,8 +158,9 @@ impl Grid {
                         Outcome::Done => ("done", None),
                         Outcome::Failed(failed) => ("failed", Some(failed.error.as_str())),
                     };
-                    let result =
-                        Python::attach(|py| reported.call1(py, (cell.index, what, error)).map(drop));
+                    let result = Python::attach(|py| {
+                        reported.call1(py, (cell.index, what, error)).map(drop)
+                    });
                     if let (Err(error), Ok(mut first)) = (result, first.lock()) {
                         first.get_or_insert(error);
                     }
