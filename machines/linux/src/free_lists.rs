@@ -8,12 +8,13 @@
 //!
 //! A smaller bound of the lists (`vm.percpu_pagelist_high_fraction`) is approached by an eighth each
 //! time a processor brings its counters up to date (`decay_pcp_high`), which `vm.stat_refresh` asks
-//! for. The bound is as before at the end of the call.
+//! for. A list that may hold much more than it does gives up nothing in the first of these. The bound is
+//! as before at the end of the call.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::files;
+use crate::files::{self, FileError};
 use crate::numa;
 use crate::roots::Roots;
 use crate::session::{Session, SessionError};
@@ -68,9 +69,10 @@ impl FreeLists {
         if held_bytes < lacking_bytes.min(WORTH_BYTES) {
             return false;
         }
-        match self.shrink(nodes, held_bytes) {
+        match self.shrink(nodes) {
             Ok(left_bytes) => {
-                let was_useful = held_bytes - left_bytes >= lacking_bytes.min(WORTH_BYTES);
+                let was_useful =
+                    held_bytes.saturating_sub(left_bytes) >= lacking_bytes.min(WORTH_BYTES);
                 let least = if was_useful { PAUSE[0] } else { turn.pause * 2 };
                 let ended = clock();
                 let took = ended.saturating_sub(begun);
@@ -98,26 +100,29 @@ impl FreeLists {
         nodes.iter().map(|&node| numa::room(&self.roots, node).unwrap_or_default())
     }
 
-    /// What the lists still hold once twice the headroom is free, so that it lasts, or once they no
-    /// longer get smaller.
-    fn shrink(&self, nodes: &[u32], held_bytes: u64) -> Result<u64, SessionError> {
+    /// What the lists still hold once twice the headroom is free, so that it lasts, or after as many
+    /// updates as may be made.
+    fn shrink(&self, nodes: &[u32]) -> Result<u64, SessionError> {
         let change = self.session.borrow(&self.roots.free_list_bound(), SMALLEST)?;
-        let mut left_bytes = held_bytes;
-        let mut shrunk = Ok(());
+        let shrunk = self.until_free(nodes, || files::write(&self.roots.update_counters(), "1"));
+        change.iter().try_for_each(|change| self.session.give_back(change))?;
+        shrunk?;
+        Ok(self.held_bytes(nodes))
+    }
+
+    fn until_free(
+        &self,
+        nodes: &[u32],
+        mut update: impl FnMut() -> Result<(), FileError>,
+    ) -> Result<(), FileError> {
+        let is_free = |room: numa::Room| room.free_bytes >= room.headroom.wanted_bytes;
         for _ in 0..UPDATES {
-            shrunk = files::write(&self.roots.update_counters(), "1");
-            let now_bytes = self.held_bytes(nodes);
-            if shrunk.is_err() || now_bytes >= left_bytes {
-                break;
-            }
-            left_bytes = now_bytes;
-            if self.rooms(nodes).all(|room| room.free_bytes >= room.headroom.wanted_bytes) {
+            update()?;
+            if self.rooms(nodes).all(is_free) {
                 break;
             }
         }
-        change.iter().try_for_each(|change| self.session.give_back(change))?;
-        shrunk?;
-        Ok(left_bytes)
+        Ok(())
     }
 }
 
@@ -162,6 +167,31 @@ mod tests {
         assert!(lists.empty(&[0], 4 << 20, || ticks.next().unwrap()));
         assert!(!at(61));
         assert!(at(62));
+    }
+
+    #[test]
+    fn lists_that_give_up_nothing_at_first_are_asked_again_until_enough_is_free() {
+        let (keep, roots) =
+            folder(&[("proc/zoneinfo", &zones(600)), (BOUND, "0\n"), (UPDATE, "\n")]);
+        let session = Arc::new(Session::open(&roots, None).unwrap());
+        let lists = FreeLists::new(&roots, session);
+        let updates_until = |from: usize| {
+            fs::write(keep.path().join("proc/zoneinfo"), zones(600)).unwrap();
+            let mut updates = 0;
+            let update = || {
+                updates += 1;
+                if updates == from {
+                    let freed = zones(10).replace("pages free     100", "pages free     9000");
+                    fs::write(keep.path().join("proc/zoneinfo"), freed).unwrap();
+                }
+                Ok(())
+            };
+            lists.until_free(&[0], update).unwrap();
+            updates
+        };
+        assert_eq!(updates_until(1), 1);
+        assert_eq!(updates_until(12), 12);
+        assert_eq!(updates_until(1000), UPDATES);
     }
 
     #[test]
