@@ -65,6 +65,13 @@ pub trait Mover {
     /// outcome of every page of it.
     fn apply(&mut self, plan: &Plan) -> Result<Outcome, MachineError>;
 
+    /// Moves what is smaller than the pages of the scan, where the machine knows more of it: called once
+    /// a period, after the plan was applied. At most as much memory as so many pages of the scan have;
+    /// fast memory in use stays what it was.
+    fn refine(&mut self, _scan: &Scan, _pages: u64) -> Result<(), MachineError> {
+        Ok(())
+    }
+
     /// Fast memory that is to stay free: budgets are reduced by what is lacking, and by no more than is
     /// wanted, however often others take it. None is wanted where this is left out.
     fn headroom(&mut self) -> Headroom {

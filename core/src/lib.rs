@@ -19,6 +19,7 @@
 //! - [`parameters`], [`lines`] and [`mod@size`]: how parameters of experiment files are read, and
 //!   where in a file a key is; [`names`]: what an unknown name was meant to be;
 //! - [`policies`]: one file each, and their registry;
+//! - [`refine`]: which base pages leave the tier of their range;
 //! - [`curve`] and [`partitioning`]: what fast memory is worth to groups, and how it is divided;
 //! - [`heat`]: accesses by address and period, binned; [`working_set`]: how much memory is used, and
 //!   how its accesses are spread;
@@ -48,6 +49,7 @@ pub mod plan;
 pub mod policies;
 pub mod policy;
 pub mod projection;
+pub mod refine;
 pub mod remap;
 pub mod sample_picker;
 pub mod scan;

@@ -506,6 +506,8 @@ impl Observer for Watching<'_> {
         s.operations += report.outcome.operations;
         s.move_ns += move_ns;
         s.longest_move_ns = s.longest_move_ns.max(costs.longest_move_ns);
+        s.refined_pages = costs.refined_up_pages;
+        s.refined_failed_pages = costs.refined_failed_pages;
         let tracker_ns = report.cpu.tracker_ns.unwrap_or(0);
         let policy_ns = report.cpu.policy_ns.unwrap_or(0);
         s.tracker_cpu_ns += tracker_ns;

@@ -219,6 +219,18 @@ const GROUP_VALUES: &[(&str, &str, &str, Get)] = &[
         seconds(g.longest_move_ns)
     }),
     (
+        "terrace_group_refined_pages_total",
+        "counter",
+        "Base pages of slow ranges that were promoted alone, each in the place of another.",
+        |g| g.refined_pages as f64,
+    ),
+    (
+        "terrace_group_refined_failed_pages_total",
+        "counter",
+        "Base pages that were to be moved alone and stayed.",
+        |g| g.refined_failed_pages as f64,
+    ),
+    (
         "terrace_group_freed_fast_bytes",
         "gauge",
         "Its memory that is in slow memory, so that others may use as much fast memory.",

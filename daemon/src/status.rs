@@ -252,6 +252,12 @@ pub struct GroupStatus {
     pub move_ns: u64,
     /// Time of the longest batch.
     pub longest_move_ns: u64,
+    /// Base pages of slow ranges that were promoted alone, so far; as many were demoted.
+    #[serde(default)]
+    pub refined_pages: u64,
+    /// Base pages that were to be moved alone and stayed.
+    #[serde(default)]
+    pub refined_failed_pages: u64,
     /// Processor time of tracking.
     pub tracker_cpu_ns: u64,
     /// Processor time of the policy.

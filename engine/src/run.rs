@@ -140,6 +140,10 @@ impl Engine {
         for (index, (member, decided)) in self.members.iter_mut().zip(decided).enumerate() {
             let Some((scan, budget, decision, policy_ns)) = decided else { continue };
             let outcome = member.act(&decision.plan, &scan, self.options.retries)?;
+            let (up, down) = decision.plan.pages(scan.layout.page_size());
+            let left = budget.moved_pages.saturating_sub(up + down);
+            let refined = member.group.mover.refine(&scan, left);
+            refined.map_err(|e| member.error("mover", e))?;
             let cpu = Cpu { policy_ns, ..member.cpu() };
             let report = PeriodReport {
                 group: index,

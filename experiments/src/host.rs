@@ -16,6 +16,7 @@ use terrace_core::policy::Allocation;
 use terrace_engine::{Engine, Group, Options};
 use terrace_linux::cgroup::Cgroup;
 use terrace_linux::conflicts::{self, Intent, Severity};
+use terrace_linux::costs::{CostSnapshot, Costs};
 use terrace_linux::process;
 use terrace_linux::rivals::{KernelMoves, RivalHost};
 use terrace_linux::roots::Roots;
@@ -369,6 +370,16 @@ fn with_policies(
     Ok((groups, mechanisms))
 }
 
+/// Base pages that were moved alone.
+fn refined(costs: &CostSnapshot) -> Value {
+    json!({
+        "known_pages": costs.refined_known_pages,
+        "up_pages": costs.refined_up_pages,
+        "down_pages": costs.refined_down_pages,
+        "failed_pages": costs.refined_failed_pages,
+    })
+}
+
 /// Ends the programs; returns their results, and their events and details by group.
 pub(crate) fn finish_sessions(
     names: &[&str],
@@ -403,6 +414,7 @@ fn under_policies(
     let Started { mut sessions, attach, counted } = start_groups(run, &host, events)?;
     let mut counts = TableCounts::new(&run.name, counted);
     let attached = host.attach(attach).map_err(InputError::new)?;
+    let costs: Vec<Costs> = attached.iter().map(|group| group.costs.clone()).collect();
     let (groups, mechanisms) = with_policies(experiment, attached)?;
     for session in sessions.iter_mut().flatten() {
         session.begin()?;
@@ -448,6 +460,11 @@ fn under_policies(
         detail["host_samples"] = json!(samples.as_ref().map(|(_, counts)| counts));
         detail["host_hints"] = json!(hints.as_ref().map(|(counts, _)| counts));
         detail["hottest"] = json!(hottest);
+    }
+    for (name, costs) in names.iter().zip(costs) {
+        if let Some(detail) = details.get_mut(*name) {
+            detail["refined"] = refined(&costs.snapshot());
+        }
     }
     let migrated = migrated.zip(migrated_pages()).filter(|_| names.len() == 1);
     let migrated_bytes =

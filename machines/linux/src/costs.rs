@@ -80,6 +80,14 @@ counters! {
     longest_move_ns,
     /// Pages of plans that were already in their target tier.
     already_there_pages,
+    /// Base pages of ranges whose rates were known when pages to be moved alone were last chosen.
+    refined_known_pages,
+    /// Base pages of slow ranges that were promoted alone, each in the place of another.
+    refined_up_pages,
+    /// Base pages of fast ranges that were demoted alone.
+    refined_down_pages,
+    /// Base pages that were to be moved alone and stayed.
+    refined_failed_pages,
 }
 
 impl CostSnapshot {

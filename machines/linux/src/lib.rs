@@ -15,8 +15,8 @@
 //!   [`samples`] (of reads, by the processor or an emulator), [`tracker`], `untracked` (why memory
 //!   is not tracked), [`kernel_threads`] (the kernel's processor time);
 //! - moving: [`kernel`] (the calls, as a trait that tests replace), `ranges` (2 MB, whatever maps
-//!   them), [`mover`], [`batch_size`] (pages of a call), [`costs`], `free_lists` (what processors
-//!   hold of freed memory);
+//!   them), [`mover`], `refiner` (base pages of ranges that are moved alone), [`batch_size`] (pages of
+//!   a call), [`costs`], `free_lists` (what processors hold of freed memory);
 //! - the Terrace kernel's device: [`tiermem`], `tiermem_kernel` (moves with it); [`backend`] (which
 //!   mechanisms a host has);
 //! - restoring the host: [`lock`], [`journal`] (every change, before it is made), [`guard`]
@@ -56,6 +56,7 @@ pub mod pressure;
 pub mod process;
 mod ranges;
 pub mod raw;
+mod refiner;
 pub mod ring;
 pub mod rivals;
 pub mod roots;

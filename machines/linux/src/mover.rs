@@ -24,7 +24,7 @@
 mod account;
 mod batches;
 mod exchanges;
-mod target;
+pub(crate) mod target;
 #[cfg(test)]
 mod tests;
 
@@ -37,12 +37,14 @@ use terrace_core::interfaces::{Headroom, MachineError, Mover};
 use terrace_core::operations::{OperationSize, region_bytes};
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Direction, FailureReason, Outcome, Plan};
+use terrace_core::scan::Scan;
 
 use crate::batch_size::BatchSizer;
 use crate::costs::{Costs, thread_cpu_ns};
 use crate::free_lists::FreeLists;
 use crate::kernel::PageKernel;
 use crate::process::Process;
+use crate::refiner::Refiner;
 
 use account::Account;
 
@@ -134,6 +136,7 @@ pub struct PageMover {
     batch_sizer: BatchSizer,
     stop: Option<Arc<AtomicBool>>,
     free_lists: Option<FreeLists>,
+    refiner: Option<Refiner>,
 }
 
 /// State during one plan.
@@ -197,6 +200,7 @@ impl PageMover {
             batch_sizer,
             stop,
             free_lists: None,
+            refiner: None,
         }
     }
 
@@ -211,6 +215,13 @@ impl PageMover {
     #[must_use]
     pub(crate) fn emptying(mut self, free_lists: Option<FreeLists>) -> Self {
         self.free_lists = free_lists;
+        self
+    }
+
+    /// Moves base pages of ranges alone, where their rates are known.
+    #[must_use]
+    pub(crate) fn refining(mut self, refiner: Option<Refiner>) -> Self {
+        self.refiner = refiner;
         self
     }
 
@@ -320,6 +331,22 @@ impl Mover for PageMover {
         let outcome = self.run(plan);
         self.costs.mover_cpu_ns().add(thread_cpu_ns().saturating_sub(before));
         Ok(outcome)
+    }
+
+    fn refine(&mut self, scan: &Scan, pages: u64) -> Result<(), MachineError> {
+        if pages == 0 || self.refiner.as_mut().is_none_or(|refiner| !refiner.has_work(scan)) {
+            return Ok(());
+        }
+        let before = thread_cpu_ns();
+        let deadline = self.deadline();
+        let stop = self.stop.clone();
+        if let Some(refiner) = &mut self.refiner {
+            let stopped = || stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+            let bytes = pages.saturating_mul(self.page_size.bytes());
+            refiner.step(bytes, deadline, &stopped);
+        }
+        self.costs.mover_cpu_ns().add(thread_cpu_ns().saturating_sub(before));
+        Ok(())
     }
 
     fn headroom(&mut self) -> Headroom {

@@ -7,14 +7,16 @@
 //! pages each by its own. A range is on the node of more than half of its pages. Pages of it that
 //! cannot be moved stay behind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use terrace_core::interfaces::Headroom;
 use terrace_core::page::PageSize;
 
 use crate::kernel::PageKernel;
+use crate::mover::TierNodes;
 use crate::pagemap::Pagemap;
 use crate::process::Process;
 use crate::roots::Roots;
@@ -83,14 +85,52 @@ impl FolioReader for PagemapFolios {
     }
 }
 
-/// Nodes of ranges: the node of most of the located pages of each, or a negated errno. Other pages
-/// are located at each `turn`, so that no error lasts.
+/// The tiers of ranges of which up to half of the pages are in the other tier, for they were moved alone.
+#[derive(Debug, Clone)]
+pub(crate) struct Homes {
+    nodes: TierNodes,
+    /// By process and start of the range: whether it is placed in fast memory.
+    is_fast: Arc<Mutex<BTreeMap<(u32, u64), bool>>>,
+}
+
+impl Homes {
+    pub(crate) fn new(nodes: TierNodes) -> Self {
+        Homes { nodes, is_fast: Arc::default() }
+    }
+
+    /// Pages of this range are moved alone.
+    pub(crate) fn remember(&self, pid: u32, start: u64, is_fast: bool) {
+        self.lock().insert((pid, start), is_fast);
+    }
+
+    /// Only these processes are there still.
+    pub(crate) fn keep(&self, pids: &BTreeSet<u32>) {
+        self.lock().retain(|(pid, _), _| pids.contains(pid));
+    }
+
+    /// These ranges are moved as wholes.
+    fn forget(&self, pid: u32, starts: &[u64]) {
+        let mut is_fast = self.lock();
+        for start in starts {
+            is_fast.remove(&(pid, *start));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(u32, u64), bool>> {
+        self.is_fast.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Nodes of ranges: the node of most of the located pages of each, or a negated errno. Of a range with a
+/// home, it is of those that are at home, if there are any. Other pages are located at each `turn`, so
+/// that no error lasts.
 pub(crate) fn locate(
     kernel: &mut dyn PageKernel,
     pid: u32,
     starts: &[u64],
     status: &mut [i32],
     turn: u64,
+    homes: &Homes,
 ) -> io::Result<()> {
     let stride = RANGE / ASKED;
     let offset = turn * 7 * BASE % stride;
@@ -100,10 +140,60 @@ pub(crate) fn locate(
         .collect();
     let mut places = vec![-libc::ENOENT; asked.len()];
     kernel.locate(pid, &asked, &mut places)?;
-    for (status, places) in status.iter_mut().zip(places.chunks(ASKED as usize)) {
-        *status = most(places).unwrap_or(-libc::ENOENT);
+    let is_fast = homes.lock();
+    for ((start, status), places) in
+        starts.iter().zip(status.iter_mut()).zip(places.chunks(ASKED as usize))
+    {
+        let home = is_fast.get(&(pid, *start)).and_then(|&is_fast| {
+            let at_home = |place: &i32| homes.nodes.is_fast(*place) == is_fast;
+            most(&places.iter().copied().filter(at_home).collect::<Vec<i32>>())
+        });
+        *status = home.or_else(|| most(places)).unwrap_or(-libc::ENOENT);
     }
     Ok(())
+}
+
+/// Moves base pages, or huge ones by an address of each, to a node; returns the node of each at the end,
+/// or why it is not there.
+pub(crate) fn move_pages(
+    kernel: &mut dyn PageKernel,
+    pid: u32,
+    pages: &[u64],
+    node: u32,
+) -> io::Result<Vec<i32>> {
+    let mut places = vec![-libc::ENOENT; pages.len()];
+    kernel.locate(pid, pages, &mut places)?;
+    let is_away = |place: i32| place >= 0 && place != node as i32;
+    let mut going: Vec<usize> = (0..pages.len()).filter(|&i| is_away(places[i])).collect();
+    for _ in 0..ATTEMPTS {
+        if going.is_empty() {
+            break;
+        }
+        let sent: Vec<u64> = going.iter().map(|&i| pages[i]).collect();
+        let mut reported = vec![UNWRITTEN; sent.len()];
+        let answer = kernel.migrate(pid, &sent, node, &mut reported);
+        let mut now = vec![-libc::ENOENT; sent.len()];
+        kernel.locate(pid, &sent, &mut now)?;
+        let mut again = Vec::new();
+        for ((&index, &reported), &now) in going.iter().zip(&reported).zip(&now) {
+            // The present node decides; for pages that stayed, the error.
+            let refused = is_away(now) && reported < 0 && reported != UNWRITTEN;
+            places[index] = if refused { reported } else { now };
+            if is_away(now) && (reported == UNWRITTEN || reported == -libc::EBUSY) {
+                again.push(index);
+            }
+        }
+        if let Err(error) = answer {
+            // Nothing moved at all: the whole call was refused.
+            if again.len() == going.len() {
+                return Err(error);
+            }
+        }
+        // Reversed, so that pages behind the one that ended the call come first.
+        again.reverse();
+        going = again;
+    }
+    Ok(places)
 }
 
 /// The node of most of these; the lowest of equals.
@@ -117,12 +207,17 @@ fn most(places: &[i32]) -> Option<i32> {
 pub(crate) struct RangeKernel {
     inner: Box<dyn PageKernel>,
     folios: Box<dyn FolioReader>,
+    homes: Homes,
     turn: u64,
 }
 
 impl RangeKernel {
-    pub(crate) fn new(inner: Box<dyn PageKernel>, folios: Box<dyn FolioReader>) -> Self {
-        RangeKernel { inner, folios, turn: 0 }
+    pub(crate) fn new(
+        inner: Box<dyn PageKernel>,
+        folios: Box<dyn FolioReader>,
+        homes: Homes,
+    ) -> Self {
+        RangeKernel { inner, folios, homes, turn: 0 }
     }
 
     /// The folios of some ranges of a living process.
@@ -130,43 +225,6 @@ impl RangeKernel {
         let gone = || io::Error::from_raw_os_error(libc::ESRCH);
         let process = self.inner.alive(pid).ok_or_else(gone)?;
         starts.iter().map(|&start| self.folios.folios(process, start)).collect()
-    }
-
-    /// Moves pages to a node; returns the node of each at the end, or why it is not there.
-    fn migrate_batch(&mut self, pid: u32, pages: &[u64], node: u32) -> io::Result<Vec<i32>> {
-        let mut places = vec![-libc::ENOENT; pages.len()];
-        self.inner.locate(pid, pages, &mut places)?;
-        let is_away = |place: i32| place >= 0 && place != node as i32;
-        let mut going: Vec<usize> = (0..pages.len()).filter(|&i| is_away(places[i])).collect();
-        for _ in 0..ATTEMPTS {
-            if going.is_empty() {
-                break;
-            }
-            let sent: Vec<u64> = going.iter().map(|&i| pages[i]).collect();
-            let mut reported = vec![UNWRITTEN; sent.len()];
-            let answer = self.inner.migrate(pid, &sent, node, &mut reported);
-            let mut now = vec![-libc::ENOENT; sent.len()];
-            self.inner.locate(pid, &sent, &mut now)?;
-            let mut again = Vec::new();
-            for ((&index, &reported), &now) in going.iter().zip(&reported).zip(&now) {
-                // The present node decides; for pages that stayed, the error.
-                let refused = is_away(now) && reported < 0 && reported != UNWRITTEN;
-                places[index] = if refused { reported } else { now };
-                if is_away(now) && (reported == UNWRITTEN || reported == -libc::EBUSY) {
-                    again.push(index);
-                }
-            }
-            if let Err(error) = answer {
-                // Nothing moved at all: the whole call was refused.
-                if again.len() == going.len() {
-                    return Err(error);
-                }
-            }
-            // Reversed, so that pages behind the one that ended the call come first.
-            again.reverse();
-            going = again;
-        }
-        Ok(places)
     }
 }
 
@@ -177,7 +235,7 @@ impl PageKernel for RangeKernel {
 
     fn locate(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()> {
         self.turn += 1;
-        locate(self.inner.as_mut(), pid, addresses, status, self.turn)
+        locate(self.inner.as_mut(), pid, addresses, status, self.turn, &self.homes)
     }
 
     fn migrate(
@@ -197,7 +255,8 @@ impl PageKernel for RangeKernel {
             }
             ends.push(pages.len());
         }
-        let places = self.migrate_batch(pid, &pages, node)?;
+        self.homes.forget(pid, addresses);
+        let places = move_pages(self.inner.as_mut(), pid, &pages, node)?;
         let mut left = 0;
         let mut first = 0;
         for (status, end) in status.iter_mut().zip(ends) {
@@ -267,81 +326,20 @@ impl PageKernel for RangeKernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Arc, Mutex};
+    use crate::testing::BasePages;
 
-    /// Base pages by address, each on a node; a call handles so many pages at most.
-    #[derive(Default)]
-    struct State {
-        nodes: BTreeMap<u64, i32>,
-        pinned: Vec<u64>,
-        /// Pages after which a call ends early, as the real one does.
-        most: usize,
-        moved: usize,
+    fn homes() -> Homes {
+        Homes::new(TierNodes { fast: vec![0], slow: vec![1] })
     }
 
-    #[derive(Clone, Default)]
-    struct Small(Arc<Mutex<State>>);
-
-    impl PageKernel for Small {
-        fn locate(&mut self, _: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()> {
-            let state = self.0.lock().unwrap();
-            for (address, status) in addresses.iter().zip(status) {
-                *status = state.nodes.get(address).copied().unwrap_or(-libc::ENOENT);
-            }
-            Ok(())
-        }
-        fn migrate(
-            &mut self,
-            _: u32,
-            addresses: &[u64],
-            node: u32,
-            status: &mut [i32],
-        ) -> io::Result<u64> {
-            let mut state = self.0.lock().unwrap();
-            for (address, status) in addresses.iter().zip(status).take(state.most) {
-                *status = if state.pinned.contains(address) {
-                    -libc::EBUSY
-                } else {
-                    state.moved += 1;
-                    state.nodes.insert(*address, node as i32);
-                    node as i32
-                };
-            }
-            Ok(addresses.len().saturating_sub(state.most) as u64)
-        }
-        fn room_bytes(&mut self, _: u32) -> u64 {
-            u64::MAX
-        }
-        fn allowed_nodes(&mut self, _: u32) -> Option<Vec<u32>> {
-            None
-        }
-        fn alive(&mut self, pid: u32) -> Option<Process> {
-            Some(Process { pid, start_ticks: 1 })
-        }
-        fn now(&mut self) -> Duration {
-            Duration::ZERO
-        }
-        fn sleep(&mut self, _: Duration) {}
-    }
-
-    impl FolioReader for Small {
-        fn folios(&mut self, _: Process, start: u64) -> io::Result<Folios> {
-            let state = self.0.lock().unwrap();
-            let pages: Vec<u64> =
-                state.nodes.range(start..start + RANGE).map(|(a, _)| *a).collect();
-            // A huge page is known by its first address alone here.
-            Ok(if pages == [start] { Folios::Huge } else { Folios::Base(pages) })
-        }
-    }
-
-    fn kernel(most: usize) -> (Small, RangeKernel) {
-        let small = Small::default();
+    fn kernel(most: usize) -> (BasePages, RangeKernel) {
+        let small = BasePages::default();
         small.0.lock().unwrap().most = most;
-        let kernel = RangeKernel::new(Box::new(small.clone()), Box::new(small.clone()));
+        let kernel = RangeKernel::new(Box::new(small.clone()), Box::new(small.clone()), homes());
         (small, kernel)
     }
 
-    fn put(small: &Small, start: u64, pages: std::ops::Range<u64>, node: i32) {
+    fn put(small: &BasePages, start: u64, pages: std::ops::Range<u64>, node: i32) {
         let mut state = small.0.lock().unwrap();
         state.nodes.extend(pages.map(|page| (start + page * BASE, node)));
     }
@@ -385,5 +383,32 @@ mod tests {
         let mut status = [UNWRITTEN];
         assert_eq!(kernel.migrate(7, &[RANGE], 0, &mut status).unwrap(), 0);
         assert_eq!((status, small.0.lock().unwrap().moved), ([0], 1));
+    }
+
+    #[test]
+    fn a_range_of_which_pages_are_away_is_where_the_others_are_until_it_moves() {
+        let (small, mut kernel) = kernel(1000);
+        let homes = kernel.homes.clone();
+        put(&small, RANGE, 0..512, 1);
+        put(&small, RANGE, 100..400, 0);
+        let place = |kernel: &mut RangeKernel| {
+            let mut status = [0];
+            kernel.locate(7, &[RANGE], &mut status).unwrap();
+            status[0]
+        };
+        assert_eq!(place(&mut kernel), 0, "most of it is there");
+        homes.remember(7, RANGE, false);
+        assert_eq!(place(&mut kernel), 1);
+        put(&small, RANGE, 0..512, 0);
+        assert_eq!(place(&mut kernel), 0, "nothing of it is at home");
+        put(&small, RANGE, 0..300, 1);
+        homes.remember(7, RANGE, true);
+        assert_eq!(place(&mut kernel), 0);
+        kernel.migrate(7, &[RANGE], 1, &mut [UNWRITTEN]).unwrap();
+        put(&small, RANGE, 0..200, 0);
+        assert_eq!(place(&mut kernel), 1, "it has no home any more");
+        homes.remember(7, RANGE, true);
+        homes.keep(&BTreeSet::from([8]));
+        assert_eq!(place(&mut kernel), 1, "its process is gone");
     }
 }

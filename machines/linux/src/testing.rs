@@ -1,10 +1,18 @@
-//! Folders of files that stand for a kernel in tests.
+//! What stands for a kernel in tests: folders of files, and base pages on nodes.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tempfile::TempDir;
+use terrace_core::page::PageSize;
 
+use crate::kernel::PageKernel;
+use crate::process::Process;
+use crate::ranges::{FolioReader, Folios};
 use crate::roots::Roots;
 
 /// A temporary folder with these files, and its roots. The folder is removed when the first value
@@ -71,5 +79,70 @@ pub fn put_kdamond(root: &Path, regions: usize) {
     for region in 0..regions {
         put(root, &format!("{context}/targets/0/regions/{region}/start"), "");
         put(root, &format!("{context}/targets/0/regions/{region}/end"), "");
+    }
+}
+
+/// Base pages by address, each on a node; a call handles so many pages at most.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) nodes: BTreeMap<u64, i32>,
+    pub(crate) pinned: Vec<u64>,
+    /// Pages after which a call ends early, as the real one does.
+    pub(crate) most: usize,
+    pub(crate) moved: usize,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct BasePages(pub(crate) Arc<Mutex<State>>);
+
+impl PageKernel for BasePages {
+    fn locate(&mut self, _: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()> {
+        let state = self.0.lock().unwrap();
+        for (address, status) in addresses.iter().zip(status) {
+            *status = state.nodes.get(address).copied().unwrap_or(-libc::ENOENT);
+        }
+        Ok(())
+    }
+    fn migrate(
+        &mut self,
+        _: u32,
+        addresses: &[u64],
+        node: u32,
+        status: &mut [i32],
+    ) -> io::Result<u64> {
+        let mut state = self.0.lock().unwrap();
+        for (address, status) in addresses.iter().zip(status).take(state.most) {
+            *status = if state.pinned.contains(address) {
+                -libc::EBUSY
+            } else {
+                state.moved += 1;
+                state.nodes.insert(*address, node as i32);
+                node as i32
+            };
+        }
+        Ok(addresses.len().saturating_sub(state.most) as u64)
+    }
+    fn room_bytes(&mut self, _: u32) -> u64 {
+        u64::MAX
+    }
+    fn allowed_nodes(&mut self, _: u32) -> Option<Vec<u32>> {
+        None
+    }
+    fn alive(&mut self, pid: u32) -> Option<Process> {
+        Some(Process { pid, start_ticks: 1 })
+    }
+    fn now(&mut self) -> Duration {
+        Duration::ZERO
+    }
+    fn sleep(&mut self, _: Duration) {}
+}
+
+impl FolioReader for BasePages {
+    fn folios(&mut self, _: Process, start: u64) -> io::Result<Folios> {
+        let state = self.0.lock().unwrap();
+        let pages: Vec<u64> =
+            state.nodes.range(start..start + PageSize::Huge.bytes()).map(|(a, _)| *a).collect();
+        // A huge page is known by its first address alone here.
+        Ok(if pages == [start] { Folios::Huge } else { Folios::Base(pages) })
     }
 }

@@ -6,58 +6,80 @@
 //! the number less one over their sum is one without bias, where accesses come independently of each
 //! other. A scan that a page does not answer until the next adds the time between them.
 //!
-//! Only pages that are accessed very often matter here: accessed bits tell the others. So only a page
-//! that faults soon is kept, and only as long as it goes on to.
+//! Ranges of 2 MB of which some page has faulted are kept, with all of their pages: which of them do not
+//! fault is as good to know. Counts of ranges are raised by pages that are accessed very often alone, for
+//! accessed bits show the others.
 
 use std::collections::BTreeMap;
 
 use terrace_core::page::PageSize;
+use terrace_core::refine::PageRate;
+
+use crate::refiner::Observed;
 
 const PAGE: u64 = PageSize::Base.bytes();
 const RANGE: u64 = PageSize::Huge.bytes();
-/// A page that faults later after a scan is not begun with: it has less than some 250 accesses a second.
-const SOON_NS: u64 = 4_000_000;
+const PAGES: usize = (RANGE / PAGE) as usize;
+/// Pages with fewer accesses a second raise no count.
+const OFTEN_PER_S: f32 = 250.0;
 /// What a fault and a scan take themselves: a shorter time cannot be distinguished from it.
 const SHORTEST_NS: u64 = 2_000;
-/// Pages with fewer accesses a second are forgotten.
-const FEW_PER_S: f32 = 50.0;
+/// Faults are counted in such parts, which are whole when they are halved.
+const PARTS: u8 = 16;
 /// Faults and scans without one of a page, from which on older ones count half.
-const MANY: f32 = 8.0;
-/// Pages of a process that are kept, at most: 2 MB of this process's memory.
-const MOST_PAGES: usize = 1 << 15;
-/// A page that nothing was heard of for so long is forgotten.
+const MANY: u8 = 8;
+/// A range that nothing was heard of for so long is forgotten.
 const OLD_NS: u64 = 60_000_000_000;
 
-/// What is known of a page that faults soon.
+/// What is known of a page.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Page {
-    /// Faults after scans; older ones count less.
-    faults: f32,
-    /// Scans that it did not answer until the next; the same.
-    unanswered: f32,
-    /// Time from scans to its faults, or to the next scan.
+    /// Time from scans to its faults, or to the next scan; older ones count less.
     waited_s: f32,
-    /// When it was last scanned.
-    scanned_ns: u64,
-    /// It has not faulted since.
+    /// Parts of faults after scans; the same.
+    faults: u8,
+    /// Parts of scans that it did not answer until the next; the same.
+    unanswered: u8,
+    /// It has not faulted since it was last scanned.
     waits: bool,
 }
 
 impl Page {
-    fn rate_per_s(&self) -> f32 {
-        if self.faults < 2.0 { 0.0 } else { (self.faults - 1.0) / self.waited_s }
+    const NEW: Page = Page { waited_s: 0.0, faults: 0, unanswered: 0, waits: true };
+
+    fn faults(&self) -> f32 {
+        f32::from(self.faults) / f32::from(PARTS)
     }
 
-    fn add(&mut self, faults: f32, unanswered: f32, waited_ns: u64) {
-        if self.faults + self.unanswered >= MANY {
-            self.faults /= 2.0;
-            self.unanswered /= 2.0;
+    fn rate_per_s(&self) -> f32 {
+        if self.faults < 2 * PARTS { 0.0 } else { (self.faults() - 1.0) / self.waited_s }
+    }
+
+    /// Between which rates it is taken to be; nothing after fewer than two scans.
+    fn between(&self) -> Option<PageRate> {
+        (self.faults + self.unanswered >= 2 * PARTS).then(|| PageRate {
+            least_per_s: self.rate_per_s(),
+            most_per_s: (self.faults() + 1.0) / self.waited_s,
+        })
+    }
+
+    fn add(&mut self, has_faulted: bool, waited_ns: u64) {
+        if self.faults + self.unanswered >= MANY * PARTS {
+            self.faults /= 2;
+            self.unanswered /= 2;
             self.waited_s /= 2.0;
         }
-        self.faults += faults;
-        self.unanswered += unanswered;
+        *if has_faulted { &mut self.faults } else { &mut self.unanswered } += PARTS;
         self.waited_s += waited_ns.max(SHORTEST_NS) as f32 / 1e9;
     }
+}
+
+/// A range of which some page has faulted.
+#[derive(Debug)]
+struct RangePages {
+    pages: Box<[Page; PAGES]>,
+    /// When one of its pages was last scanned.
+    scanned_ns: u64,
 }
 
 /// One process.
@@ -67,7 +89,7 @@ pub(super) struct Latencies {
     scanned: BTreeMap<u64, (u64, u64)>,
     /// By thread, what it is scanning.
     scanning: BTreeMap<u32, Vec<(u64, u64)>>,
-    pages: BTreeMap<u64, Page>,
+    ranges: BTreeMap<u64, RangePages>,
 }
 
 impl Latencies {
@@ -77,22 +99,20 @@ impl Latencies {
             return;
         }
         self.scanning.entry(thread).or_default().push((start, end));
+        for (&from, range) in self.ranges.range_mut(start / RANGE * RANGE..end) {
+            range.scanned_ns = time_ns;
+            let (first, last) = (from.max(start), (from + RANGE).min(end));
+            let pieces = self.scanned.range(..last).rev();
+            for (&piece, &(until, at)) in pieces.take_while(|(_, (until, _))| *until > first) {
+                let pages = of_range(from, piece.max(first), until.min(last));
+                for page in range.pages[pages].iter_mut().filter(|page| page.waits) {
+                    page.add(false, time_ns.saturating_sub(at));
+                }
+            }
+            range.pages[of_range(from, first, last)].iter_mut().for_each(|page| page.waits = true);
+        }
         self.cut(start, end);
         self.scanned.insert(start, (end, time_ns));
-        let mut forgotten = Vec::new();
-        for (&address, page) in self.pages.range_mut(start..end) {
-            if page.waits {
-                page.add(0.0, 1.0, time_ns.saturating_sub(page.scanned_ns));
-            }
-            (page.scanned_ns, page.waits) = (time_ns, true);
-            // One fault and a short wait are a rate too, until more is known.
-            if page.faults / page.waited_s < FEW_PER_S {
-                forgotten.push(address);
-            }
-        }
-        for address in forgotten {
-            self.pages.remove(&address);
-        }
     }
 
     /// This thread goes on after its scans. Only now can it access what it has scanned, which may have
@@ -102,55 +122,58 @@ impl Latencies {
             for (_, (_, at)) in self.scanned.range_mut(start..end) {
                 *at = time_ns.max(*at);
             }
-            for (_, page) in self.pages.range_mut(start..end).filter(|(_, page)| page.waits) {
-                page.scanned_ns = time_ns.max(page.scanned_ns);
-            }
         }
     }
 
-    /// A page faulted at this time.
-    pub(super) fn fault(&mut self, address: u64, time_ns: u64) {
+    /// A page faulted at this time. Its range is begun with if there `is_room`; returns whether it was.
+    pub(super) fn fault(&mut self, address: u64, time_ns: u64, is_room: bool) -> bool {
         let found = self.scanned.range(..=address).next_back();
         let Some((_, &(_, scanned_ns))) = found.filter(|(_, (end, _))| address < *end) else {
-            return;
+            return false;
         };
-        let Some(waited_ns) = time_ns.checked_sub(scanned_ns) else { return };
-        let address = address / PAGE * PAGE;
-        let has_room = self.pages.len() < MOST_PAGES;
-        match self.pages.get_mut(&address) {
-            Some(page) if page.waits => {
-                page.add(1.0, 0.0, waited_ns);
-                page.waits = false;
-            }
-            // Another kind of fault.
-            Some(_) => {}
-            None if waited_ns <= SOON_NS && has_room => {
-                let mut page =
-                    Page { faults: 0.0, unanswered: 0.0, waited_s: 0.0, scanned_ns, waits: false };
-                page.add(1.0, 0.0, waited_ns);
-                self.pages.insert(address, page);
-            }
-            None => {}
+        let Some(waited_ns) = time_ns.checked_sub(scanned_ns) else { return false };
+        let start = address / RANGE * RANGE;
+        let is_new = !self.ranges.contains_key(&start);
+        if is_new && !is_room {
+            return false;
         }
+        let new = || RangePages { pages: Box::new([Page::NEW; PAGES]), scanned_ns };
+        let range = self.ranges.entry(start).or_insert_with(new);
+        let page = &mut range.pages[((address - start) / PAGE) as usize];
+        // If it does not wait, this is another kind of fault.
+        if std::mem::take(&mut page.waits) {
+            page.add(true, waited_ns);
+        }
+        is_new
     }
 
     /// Forgets what has not been heard of for long.
     pub(super) fn age(&mut self, now_ns: u64) {
-        self.pages.retain(|_, page| now_ns.saturating_sub(page.scanned_ns) < OLD_NS);
+        self.ranges.retain(|_, range| now_ns.saturating_sub(range.scanned_ns) < OLD_NS);
+    }
+
+    /// Ranges that are kept, each of 4 KB.
+    pub(super) fn ranges(&self) -> usize {
+        self.ranges.len()
     }
 
     /// Accesses a second that go to pages which fault soon, and how many those are, by range of 2 MB.
     pub(super) fn rates_per_s(&self) -> BTreeMap<u64, (f32, u32)> {
         let mut rates = BTreeMap::new();
-        for (address, page) in &self.pages {
-            let rate = page.rate_per_s();
-            if rate > 0.0 {
-                let (sum, pages) = rates.entry(address / RANGE * RANGE).or_insert((0.0, 0));
-                *sum += rate;
-                *pages += 1;
+        for (start, range) in &self.ranges {
+            let often = range.pages.iter().map(Page::rate_per_s).filter(|r| *r >= OFTEN_PER_S);
+            let (sum, pages) = often.fold((0.0, 0), |(sum, pages), rate| (sum + rate, pages + 1));
+            if pages > 0 {
+                rates.insert(*start, (sum, pages));
             }
         }
         rates
+    }
+
+    /// What is known of each base page of the range that begins here.
+    pub(super) fn of_range(&self, start: u64) -> Option<Vec<Observed>> {
+        let of = |page: &Page| Observed { rate: page.between(), answered: !page.waits };
+        Some(self.ranges.get(&start)?.pages.iter().map(of).collect())
     }
 
     /// Takes this out of what was scanned.
@@ -174,6 +197,11 @@ impl Latencies {
     }
 }
 
+/// The pages between two addresses, of the range that begins at `start`.
+fn of_range(start: u64, from: u64, until: u64) -> std::ops::Range<usize> {
+    ((from - start) / PAGE) as usize..(until - start).div_ceil(PAGE) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,7 +220,7 @@ mod tests {
                 let quantile = (page as f64 * 0.618_034 + scan as f64 * 0.414_214 + 0.1).fract();
                 let wait_s = -(1.0 - quantile).ln() / rate;
                 if wait_s < 1.0 {
-                    latencies.fault(page as u64 * PAGE + 8, at + (wait_s * 1e9) as u64);
+                    latencies.fault(page as u64 * PAGE + 8, at + (wait_s * 1e9) as u64, true);
                 }
             }
         }
@@ -229,10 +257,35 @@ mod tests {
         for scan in 4..8 {
             latencies.scan(1, 0, 4 * PAGE, scan * 1000 * MS);
         }
-        assert_eq!((sum(&latencies), latencies.pages.len()), (0.0, 0));
+        assert_eq!(sum(&latencies), 0.0);
         let mut latencies = observe(&[1e5; 4], 3);
         latencies.age(3000 * MS + OLD_NS);
-        assert!(latencies.pages.is_empty());
+        assert_eq!(latencies.ranges(), 0);
+    }
+
+    #[test]
+    fn pages_that_do_not_fault_are_known_to_be_seldom_accessed() {
+        let mut rates = vec![0.01; 512];
+        rates[40] = 100.0;
+        let pages = observe(&rates, 5).of_range(0).unwrap();
+        let most = |page: usize| pages[page].rate.unwrap().most_per_s;
+        let least = |page: usize| pages[page].rate.unwrap().least_per_s;
+        assert!((20.0..500.0).contains(&least(40)), "{}", least(40));
+        // Four seconds without a fault, for nearly all of them.
+        let cold = (0..512).filter(|&page| most(page) <= 0.6).count();
+        assert!(cold > 480, "{cold}");
+        // After two scans nothing is known: of one wait.
+        assert_eq!(observe(&rates, 2).of_range(0).unwrap()[0].rate, None);
+    }
+
+    #[test]
+    fn ranges_beyond_the_bound_are_left_out() {
+        let mut latencies = Latencies::default();
+        latencies.scan(1, 0, 4 * RANGE, MS);
+        assert!(latencies.fault(PAGE, 2 * MS, true));
+        assert!(!latencies.fault(2 * PAGE, 2 * MS, true), "the same range");
+        assert!(!latencies.fault(RANGE, 2 * MS, false));
+        assert_eq!((latencies.ranges(), latencies.of_range(RANGE)), (1, None));
     }
 
     #[test]
@@ -242,13 +295,14 @@ mod tests {
             let at = second * 1000 * MS;
             latencies.scan(1, 0, 2 * PAGE, at);
             latencies.scan(1, 2 * PAGE, 4 * PAGE, at + 100 * MS);
-            latencies.fault(PAGE, at + 101 * MS);
-            latencies.fault(3 * PAGE, at + 101 * MS);
-            latencies.fault(9 * PAGE, at + 101 * MS);
+            latencies.fault(PAGE, at + 101 * MS, true);
+            latencies.fault(3 * PAGE, at + 101 * MS, true);
+            latencies.fault(9 * PAGE, at + 101 * MS, true);
         }
-        let kept: Vec<u64> = latencies.pages.keys().copied().collect();
-        assert_eq!(kept, [3 * PAGE]);
-        // Three faults, 1 ms each after its own scan.
+        let rates: Vec<f32> =
+            [1, 3, 9].iter().map(|&page| latencies.ranges[&0].pages[page].rate_per_s()).collect();
+        // Three faults, each 101 ms and 1 ms after its own scan; the last page was never scanned.
+        assert_eq!(rates.iter().map(|r| r.round()).collect::<Vec<f32>>(), [7.0, 667.0, 0.0]);
         assert_eq!(sum(&latencies).round(), 667.0);
     }
 
@@ -260,12 +314,12 @@ mod tests {
             latencies.scan(1, 0, 4 * PAGE, at);
             latencies.scan(1, 4 * PAGE, 8 * PAGE, at + 8 * MS);
             // Another thread is not held up.
-            latencies.fault(6 * PAGE, at + 10 * MS);
+            latencies.fault(6 * PAGE, at + 10 * MS, true);
             latencies.resume(1, at + 20 * MS);
-            latencies.fault(2 * PAGE, at + 20 * MS + 10_000);
+            latencies.fault(2 * PAGE, at + 20 * MS + 10_000, true);
         }
-        let rates: Vec<f32> = latencies.pages.values().map(Page::rate_per_s).collect();
-        assert_eq!(latencies.pages.keys().copied().collect::<Vec<u64>>(), [2 * PAGE, 6 * PAGE]);
+        let rates: Vec<f32> =
+            [2, 6].iter().map(|&page| latencies.ranges[&0].pages[page].rate_per_s()).collect();
         // Two of three faults over 30 and 6,000 us.
         assert!((rates[0] - 66_667.0).abs() < 10.0 && (rates[1] - 333.0).abs() < 1.0, "{rates:?}");
         assert!(latencies.scanning.is_empty());
@@ -285,7 +339,7 @@ mod tests {
                     latencies.scan(1, page * PAGE, (page + length) * PAGE, time);
                     newest.extend((page..page + length).map(|p| (p, time)));
                 } else {
-                    latencies.fault(page * PAGE, time);
+                    latencies.fault(page * PAGE, time, true);
                 }
             }
             let mut last = 0;
@@ -297,7 +351,11 @@ mod tests {
                 let piece = latencies.scanned.range(..=page * PAGE).next_back();
                 prop_assert!(piece.is_some_and(|(_, (end, at))| *end > page * PAGE && *at == time));
             }
-            prop_assert!(latencies.pages.values().all(|p| p.waited_s > 0.0 && p.rate_per_s() >= 0.0));
+            let pages = latencies.ranges.values().flat_map(|range| range.pages.iter());
+            for page in pages.filter_map(Page::between) {
+                prop_assert!(page.least_per_s >= 0.0 && page.least_per_s <= page.most_per_s);
+                prop_assert!(page.most_per_s.is_finite());
+            }
         }
     }
 }

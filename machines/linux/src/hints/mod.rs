@@ -5,7 +5,7 @@
 //! Accessed bits of a range of 2 MB are sampled a few of 512 at a time. Where nearly all of a range's
 //! accesses go to a few base pages, as those of counters, queues or buffers do, samples miss them. Hint
 //! faults come from the very pages: [`latency`] makes rates of their times, by which the counts of a
-//! period are raised.
+//! period are raised, and by which base pages leave the tier of their range ([`crate::refiner`]).
 //!
 //! They cost each page that is accessed a fault, of some 2 microseconds, so they are bounded: a short
 //! phase in which all memory of the groups is scanned a few times, then a pause that is as much longer
@@ -29,6 +29,7 @@ use terrace_core::page::{Layout, PageSize};
 use crate::files::{self, FileError};
 use crate::journal::Change;
 use crate::numa;
+use crate::refiner::{BaseRates, Observed};
 use crate::roots::Roots;
 use crate::session::{Session, SessionError};
 use events::{Event, Events};
@@ -51,6 +52,11 @@ const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// without bound (`pgdat_free_space_enough` in kernel/sched/fair.c). Here three quarters are the bound.
 const FREE_BYTES: u64 = 1 << 30;
 const FREE_PART: u64 = 16;
+/// From so many scans of all memory on, most pages have two observations: what is known is given out
+/// anew after each.
+const SCANS_TO_KNOW: u64 = 3;
+/// Ranges of which what is known of base pages is kept, 4 KB for each: of 4 GB of memory.
+const MOST_RANGES: usize = 2048;
 /// Base pages of a range, each with an accessed bit.
 const BITS: u32 = (PageSize::Huge.bytes() / PageSize::Base.bytes()) as u32;
 
@@ -61,6 +67,8 @@ pub struct HintCounts {
     pub phases: u64,
     /// Scans of a piece of memory of the groups.
     pub scans: u64,
+    /// Memory that was scanned, each time that it was.
+    pub scanned_bytes: u64,
     /// Faults of pages of the groups.
     pub faults: u64,
     /// Faults of others while a phase ran.
@@ -87,6 +95,10 @@ struct Inner {
     counts: HintCounts,
     newest_ns: u64,
     read: Vec<Event>,
+    /// Ranges that are kept, of all processes.
+    ranges: usize,
+    /// How often more became known of base pages.
+    version: u64,
 }
 
 enum State {
@@ -106,6 +118,8 @@ struct Phase {
     settings: Vec<Change>,
     faults: u64,
     scanned_bytes: u64,
+    /// Whole scans that were given out.
+    scans_known: u64,
     promoted_before: u64,
 }
 
@@ -125,9 +139,9 @@ pub struct HotRange {
 impl HintCounts {
     /// In a line.
     pub fn line(&self) -> String {
-        let HintCounts { phases, scans, faults, outside, lost, promoted } = self;
+        let HintCounts { phases, scans, scanned_bytes, faults, outside, lost, promoted } = self;
         format!(
-            "{faults} hint faults after {scans} scans in {phases} phases; {outside} of others, {lost} lost, {promoted} pages promoted by the kernel"
+            "{faults} hint faults after {scans} scans of {scanned_bytes} bytes in {phases} phases; {outside} of others, {lost} lost, {promoted} pages promoted by the kernel"
         )
     }
 }
@@ -143,6 +157,8 @@ impl HintHub {
             counts: HintCounts::default(),
             newest_ns: 0,
             read: Vec::new(),
+            ranges: 0,
+            version: 0,
         };
         let inner = Mutex::new(inner);
         Arc::new(HintHub { roots: roots.clone(), session, fast_nodes, inner })
@@ -262,6 +278,7 @@ impl HintHub {
             settings,
             faults: 0,
             scanned_bytes: 0,
+            scans_known: 0,
             promoted_before,
         }))
     }
@@ -270,8 +287,7 @@ impl HintHub {
     fn next(&self, inner: &Inner, now: Instant) -> Option<State> {
         let State::Phase(phase) = &inner.state else { return None };
         let length = now.saturating_duration_since(phase.since);
-        let bytes: u64 =
-            inner.members.values().map(|l| l.pages() as u64 * l.page_size().bytes()).sum();
+        let bytes = inner.bytes();
         let promoted = self.promoted().map_or(0, |now| now.saturating_sub(phase.promoted_before));
         if promoted > 0 {
             let reason = format!("the kernel promoted {promoted} pages in spite of a bound of 0");
@@ -300,6 +316,8 @@ impl HintHub {
         }
         let newest_ns = inner.newest_ns;
         inner.processes.values_mut().for_each(|process| process.age(newest_ns));
+        inner.count_ranges();
+        inner.version += 1;
     }
 
     fn give_back(&self, settings: &[Change]) -> Result<(), SessionError> {
@@ -337,30 +355,50 @@ impl Inner {
     }
 
     fn take(&mut self) {
+        let bytes = self.bytes();
         let State::Phase(phase) = &mut self.state else { return };
         let mut events = std::mem::take(&mut self.read);
         phase.events.read(&mut events);
         for event in events.drain(..) {
             self.newest_ns = self.newest_ns.max(event.time_ns());
+            let is_fault = matches!(event, Event::Fault { .. });
+            // What they take counts, whoever has them.
+            phase.faults += u64::from(is_fault);
             let Some(process) = self.processes.get_mut(&event.pid()) else {
-                self.counts.outside += u64::from(matches!(event, Event::Fault { .. }));
+                self.counts.outside += u64::from(is_fault);
                 continue;
             };
             match event {
                 Event::Scan { thread, time_ns, start, end, .. } => {
                     self.counts.scans += 1;
-                    phase.scanned_bytes += end.saturating_sub(start);
+                    let bytes = end.saturating_sub(start);
+                    phase.scanned_bytes += bytes;
+                    self.counts.scanned_bytes += bytes;
                     process.scan(thread, start, end, time_ns);
                 }
                 Event::Resumed { thread, time_ns, .. } => process.resume(thread, time_ns),
                 Event::Fault { time_ns, address, .. } => {
                     self.counts.faults += 1;
-                    phase.faults += 1;
-                    process.fault(address, time_ns);
+                    let is_room = self.ranges < MOST_RANGES;
+                    self.ranges += usize::from(process.fault(address, time_ns, is_room));
                 }
             }
         }
         self.read = events;
+        let scans = phase.scanned_bytes.checked_div(bytes).unwrap_or(0);
+        if scans >= SCANS_TO_KNOW && scans > phase.scans_known {
+            phase.scans_known = scans;
+            self.version += 1;
+        }
+    }
+
+    /// Memory of all groups.
+    fn bytes(&self) -> u64 {
+        self.members.values().map(|l| l.pages() as u64 * l.page_size().bytes()).sum()
+    }
+
+    fn count_ranges(&mut self) {
+        self.ranges = self.processes.values().map(Latencies::ranges).sum();
     }
 
     /// Processes are those of all groups.
@@ -374,6 +412,17 @@ impl Inner {
         for pid in wanted {
             self.processes.entry(pid).or_default();
         }
+        self.count_ranges();
+    }
+}
+
+impl BaseRates for Arc<HintHub> {
+    fn version(&self) -> u64 {
+        self.inner().version
+    }
+
+    fn of_range(&self, pid: u32, start: u64) -> Option<Vec<Observed>> {
+        self.inner().processes.get(&pid)?.of_range(start)
     }
 }
 

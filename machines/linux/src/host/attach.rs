@@ -12,7 +12,8 @@ use crate::host::{Host, HostError};
 use crate::kernel::PageKernel;
 use crate::mover::{MoverOptions, PageMover, SharedTrackerState, TierNodes};
 use crate::page_tables::{self, TableKeeper};
-use crate::ranges::{PagemapFolios, RangeKernel};
+use crate::ranges::{Homes, PagemapFolios, RangeKernel};
+use crate::refiner::Refiner;
 use crate::sampling::Samples;
 use crate::tracker::{GroupTracker, TrackerOptions};
 
@@ -74,6 +75,8 @@ impl Host {
     ) -> AttachedGroup {
         let roots = &self.options.roots;
         let kernel = || self.backend.kernel(roots, move_shared);
+        let folios = || Box::new(PagemapFolios::new(roots.clone()));
+        let homes = Homes::new(nodes.clone());
         let tracker_state = SharedTrackerState::default();
         let costs = Costs::default();
         let period = Duration::from_millis(group.period_ms);
@@ -104,6 +107,7 @@ impl Host {
             self.backend.sampler(roots, &self.session, slot, period, samples),
             kernel(),
             nodes.clone(),
+            homes.clone(),
             Arc::clone(&tracker_state),
             costs.clone(),
         );
@@ -111,11 +115,14 @@ impl Host {
         let bounds = MoverOptions::in_period(period, group.move_share, stall);
         let may_change = self.options.fix_conflicts && !self.options.dry_run;
         let mover_kernel: Box<dyn PageKernel> = match group.by_range {
-            true => {
-                Box::new(RangeKernel::new(kernel(), Box::new(PagemapFolios::new(roots.clone()))))
-            }
+            true => Box::new(RangeKernel::new(kernel(), folios(), homes.clone())),
             false => kernel(),
         };
+        let refiner = self.hints.as_ref().filter(|_| group.by_range).map(|hub| {
+            let state = Arc::clone(&tracker_state);
+            let rates = Box::new(Arc::clone(hub));
+            Refiner::new(kernel(), folios(), rates, nodes.clone(), homes, state, costs.clone())
+        });
         let mover = PageMover::new(
             mover_kernel,
             nodes.clone(),
@@ -125,7 +132,8 @@ impl Host {
             costs.clone(),
         )
         .stopping(stop)
-        .emptying(may_change.then(|| self.free_lists.clone()));
+        .emptying(may_change.then(|| self.free_lists.clone()))
+        .refining(refiner);
         AttachedGroup { name: group.name, slot: slot as u32, tracker, mover, costs }
     }
 

@@ -3,7 +3,8 @@
 
 use terrace_core::plan::Direction;
 
-use super::{MigrationContext, PageMover};
+use super::{MigrationContext, PageMover, SharedTrackerState, TierNodes};
+use crate::kernel::PageKernel;
 use crate::process::Process;
 
 /// Calls after which the room of nodes is read again: other programs allocate too.
@@ -11,27 +12,38 @@ const ROOM_CALLS: u32 = 16;
 
 /// A process that may be touched.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TargetCheck {
-    pub(super) process: Process,
+pub(crate) struct TargetCheck {
+    pub(crate) process: Process,
     /// The nodes of this direction's tier that its pages may go to.
-    pub(super) nodes: Vec<u32>,
+    pub(crate) nodes: Vec<u32>,
+}
+
+/// Checks that a process may be touched: it lives and is the one in the tracker's scan. Another
+/// may have got its identifier since the scan, or since the call before.
+pub(crate) fn check(
+    kernel: &mut dyn PageKernel,
+    tracker_state: &SharedTrackerState,
+    nodes: &TierNodes,
+    pid: u32,
+    direction: Direction,
+) -> Option<TargetCheck> {
+    let process = kernel.alive(pid)?;
+    let state = tracker_state.read().ok()?;
+    if !state.members.contains(&process) {
+        return None;
+    }
+    drop(state);
+    let mut nodes = nodes.targets(direction).to_vec();
+    if let Some(allowed) = kernel.allowed_nodes(pid) {
+        nodes.retain(|n| allowed.contains(n));
+    }
+    Some(TargetCheck { process, nodes })
 }
 
 impl PageMover {
-    /// Checks that a process may be touched: it lives and is the one in the tracker's scan. Another
-    /// may have got its identifier since the scan, or since the call before.
+    /// See [`check`].
     pub(super) fn check_target(&mut self, pid: u32, direction: Direction) -> Option<TargetCheck> {
-        let process = self.kernel.alive(pid)?;
-        let state = self.tracker_state.read().ok()?;
-        if !state.members.contains(&process) {
-            return None;
-        }
-        drop(state);
-        let mut nodes = self.nodes.targets(direction).to_vec();
-        if let Some(allowed) = self.kernel.allowed_nodes(pid) {
-            nodes.retain(|n| allowed.contains(n));
-        }
-        Some(TargetCheck { process, nodes })
+        check(self.kernel.as_mut(), &self.tracker_state, &self.nodes, pid, direction)
     }
 
     /// Whether fast memory has room for so many pages, by the rules of the kernel's allocation.
