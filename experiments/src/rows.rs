@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use terrace_results::{
-    HardwareRow, HeatRow, KernelThreadRow, PeriodRow, ResultsError, RunRow, Table, TablePagesRow,
-    TableWriter, path,
+    HardwareRow, HeatRow, KernelCauseRow, KernelThreadRow, PeriodRow, ResultsError, RunRow, Table,
+    TablePagesRow, TableWriter, path,
 };
 
 /// Takes the rows of a run.
@@ -23,6 +23,8 @@ pub(crate) trait Rows {
     fn table_pages(&mut self, row: TablePagesRow) -> Result<(), ResultsError>;
     /// Time of the kernel's own threads.
     fn kernel_thread(&mut self, row: KernelThreadRow) -> Result<(), ResultsError>;
+    /// Time of the kernel for one cause.
+    fn kernel_cause(&mut self, row: KernelCauseRow) -> Result<(), ResultsError>;
 }
 
 /// The tables of a results directory.
@@ -36,6 +38,8 @@ pub struct Tables {
     table_pages: Option<TableWriter<TablePagesRow>>,
     /// Created only when a live machine's kernel reports them.
     kernel_threads: Option<TableWriter<KernelThreadRow>>,
+    /// Created only when a virtual machine's clock models the memory.
+    kernel_causes: Option<TableWriter<KernelCauseRow>>,
     directory: PathBuf,
 }
 
@@ -46,6 +50,7 @@ impl Tables {
         forget::<HardwareRow>(directory)?;
         forget::<TablePagesRow>(directory)?;
         forget::<KernelThreadRow>(directory)?;
+        forget::<KernelCauseRow>(directory)?;
         Ok(Tables {
             periods: TableWriter::create(directory)?,
             runs: TableWriter::create(directory)?,
@@ -53,6 +58,7 @@ impl Tables {
             hardware: None,
             table_pages: None,
             kernel_threads: None,
+            kernel_causes: None,
             directory: directory.to_owned(),
         })
     }
@@ -64,7 +70,8 @@ impl Tables {
         self.heat.finish()?;
         self.hardware.map_or(Ok(()), TableWriter::finish)?;
         self.table_pages.map_or(Ok(()), TableWriter::finish)?;
-        self.kernel_threads.map_or(Ok(()), TableWriter::finish)
+        self.kernel_threads.map_or(Ok(()), TableWriter::finish)?;
+        self.kernel_causes.map_or(Ok(()), TableWriter::finish)
     }
 }
 
@@ -121,6 +128,14 @@ impl Rows for Tables {
         };
         table.push(row)
     }
+
+    fn kernel_cause(&mut self, row: KernelCauseRow) -> Result<(), ResultsError> {
+        let table = match &mut self.kernel_causes {
+            Some(table) => table,
+            none => none.insert(TableWriter::create(&self.directory)?),
+        };
+        table.push(row)
+    }
 }
 
 /// Rows kept until it is their run's turn.
@@ -132,6 +147,7 @@ pub(crate) struct Kept {
     hardware: Vec<HardwareRow>,
     table_pages: Vec<TablePagesRow>,
     kernel_threads: Vec<KernelThreadRow>,
+    kernel_causes: Vec<KernelCauseRow>,
 }
 
 impl Kept {
@@ -142,7 +158,8 @@ impl Kept {
         self.heat.into_iter().try_for_each(|row| to.heat(row))?;
         self.hardware.into_iter().try_for_each(|row| to.hardware(row))?;
         self.table_pages.into_iter().try_for_each(|row| to.table_pages(row))?;
-        self.kernel_threads.into_iter().try_for_each(|row| to.kernel_thread(row))
+        self.kernel_threads.into_iter().try_for_each(|row| to.kernel_thread(row))?;
+        self.kernel_causes.into_iter().try_for_each(|row| to.kernel_cause(row))
     }
 }
 
@@ -174,6 +191,11 @@ impl Rows for Kept {
 
     fn kernel_thread(&mut self, row: KernelThreadRow) -> Result<(), ResultsError> {
         self.kernel_threads.push(row);
+        Ok(())
+    }
+
+    fn kernel_cause(&mut self, row: KernelCauseRow) -> Result<(), ResultsError> {
+        self.kernel_causes.push(row);
         Ok(())
     }
 }

@@ -3,10 +3,10 @@
 
 use serde_json::json;
 use terrace_lab::{ClockFigures, GuestMachine};
-use terrace_results::{HardwareRow, RunRow};
+use terrace_results::{HardwareRow, KernelCauseRow, ResultsError, RunRow};
 use terrace_simulated::hardware::presets::MachineConfig;
 use terrace_timed::config::{DEFAULT_PRESET, TierSpeed, TimedConfig};
-use terrace_timed::figures::{Figures, TierFigures};
+use terrace_timed::figures::{CauseFigures, Figures, TierFigures};
 
 use crate::file::{Clock, Experiment, MachineSpec};
 use crate::rows::Rows;
@@ -169,6 +169,22 @@ pub(crate) fn fill(row: &mut RunRow, clock: &ClockFigures, experiment: &Experime
     row.kernel_ms = Some(ms(figures.busy_ns[1] as f64));
 }
 
+/// Writes what the kernel's time was for.
+pub(crate) fn write_causes(
+    run: &Run<'_>,
+    clock: &ClockFigures,
+    tables: &mut dyn Rows,
+) -> Result<(), ResultsError> {
+    let figures = while_programs_ran(clock, &run.experiment);
+    let row = |cause: CauseFigures| KernelCauseRow {
+        run: run.name.clone(),
+        cause: cause.cause,
+        time_ms: ms(cause.busy_ns),
+    };
+    let causes = figures.into_iter().flat_map(|figures| figures.kernel);
+    causes.map(row).try_for_each(|row| tables.kernel_cause(row))
+}
+
 /// Writes all figures of the clock, and rows of them period by period.
 pub(crate) fn write(
     run: &Run<'_>,
@@ -186,6 +202,7 @@ pub(crate) fn write(
     for (period, figures) in (experiment.warm_up_periods..).zip(periods) {
         tables.hardware(hardware_row(&run.name, group, period, figures))?;
     }
+    write_causes(run, clock, tables)?;
     let document = json!({
         "hardware": hardware(&experiment.machine)?,
         "while_programs_ran": while_programs_ran(clock, experiment),

@@ -168,6 +168,9 @@ impl Finished<'_> {
         let run = self.all[index];
         let kernel = run.experiment.machine.kernel.clone();
         let rows = if index < self.references {
+            if let Some(clock) = &guest.result.clock {
+                timed::write_causes(run, clock, tables)?;
+            }
             let all_fast =
                 AllFast { rows: reference_rows(run, &guest)?, clock: guest.result.clock };
             all_fast.rows.iter().cloned().try_for_each(|row| tables.run(row))?;

@@ -105,7 +105,7 @@ impl Lab {
         let counting = counted.map(|caches| Counting::new(&self.machine, caches, qemu.version));
         let counting = counting.transpose()?;
         let timing = self.machine.memory_clock.as_ref();
-        let timing = timing.map(|config| Timing::new(&self.machine, config, qemu.version));
+        let timing = timing.map(|config| Timing::new(&self.machine, config, qemu.version, &kernel));
         let timing = timing.transpose()?;
         // During the boot every load and store calls the plug-in, or every instruction is counted.
         let slow = counting.is_some() || self.machine.counts_instructions();

@@ -48,6 +48,7 @@ pub mod qemu;
 pub mod requirements;
 mod root;
 mod spawn;
+mod symbols;
 pub mod timed;
 mod vmlinux;
 

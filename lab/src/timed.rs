@@ -12,6 +12,7 @@ use terrace_timed::samples::SamplePlan;
 use crate::accesses::ranges;
 use crate::error::{Doing, LabError};
 use crate::machine::{GuestMachine, QemuVersion};
+use crate::symbols;
 
 /// Versions of QEMU whose plug-in interface suffices: see [`crate::accesses`]; and, with a newer
 /// version of the interface, those whose plug-ins can also read registers and memory.
@@ -114,6 +115,7 @@ impl Timing {
         machine: &GuestMachine,
         config: &TimedConfig,
         qemu: QemuVersion,
+        kernel: &Path,
     ) -> Result<Self, LabError> {
         let new = NEW.contains(&qemu);
         if !new && !OLD.contains(&qemu) {
@@ -134,6 +136,7 @@ impl Timing {
         let plan = ClockPlan {
             samples: samples.clone(),
             ranges: if new { guest_ranges(machine) } else { block_ranges(machine) },
+            symbols: symbols::of_image(kernel),
             direct_map: (new && !machine.five_levels).then_some(DIRECT_MAP),
             config: sized(machine, config),
         };
@@ -254,7 +257,7 @@ impl ClockFigures {
     /// A summary in one line.
     #[must_use]
     pub fn line(&self) -> String {
-        let Figures { time_ns, instructions, busy_ns, tiers, .. } = &self.total;
+        let Figures { time_ns, instructions, busy_ns, kernel, tiers, .. } = &self.total;
         let seconds = |ns: f64| ns / 1e9;
         let tiers: Vec<String> = tiers
             .iter()
@@ -266,9 +269,14 @@ impl ClockFigures {
                 format!("{} lines of {} ({latency}, {stall:.3} s stalled)", tier.reads, tier.tier)
             })
             .collect();
+        let mut causes: Vec<_> = kernel.iter().filter(|cause| cause.busy_ns >= 5e5).collect();
+        causes.sort_by(|a, b| b.busy_ns.total_cmp(&a.busy_ns));
+        let causes = causes.iter().map(|c| format!("{} {:.3}", c.cause, seconds(c.busy_ns)));
+        let causes = causes.collect::<Vec<_>>().join(", ");
+        let causes = if causes.is_empty() { causes } else { format!(" ({causes})") };
         format!(
             "{:.3} s of the guest's time: {:.1} million instructions of programs and {:.1} of the \
-             kernel, busy {:.3} and {:.3} s; read {}; {} page walks{}",
+             kernel, busy {:.3} and {:.3} s{causes}; read {}; {} page walks{}",
             seconds(*time_ns as f64),
             instructions[0] as f64 / 1e6,
             instructions[1] as f64 / 1e6,

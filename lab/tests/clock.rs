@@ -11,8 +11,11 @@ use terrace_hardware::cache::config::CacheConfig;
 use terrace_hardware::cache::hierarchy::HierarchyConfig;
 use terrace_hardware::presets;
 use terrace_hardware::units::Bytes;
-use terrace_lab::{Accel, ClockFigures, GuestJob, GuestMachine, Lab, LabConfig, Program, Qemu};
+use terrace_lab::{
+    Accel, ClockFigures, GuestJob, GuestMachine, Kernel, Lab, LabConfig, Program, Qemu,
+};
 use terrace_timed::config::{TierSpeed, TimedConfig};
+use terrace_timed::figures::Figures;
 
 const MIB: u64 = 1 << 20;
 const TIERS: [TierSpeed; 2] =
@@ -169,6 +172,37 @@ fn balancing_costs_its_own_faults_where_all_memory_is_fast() {
     // the caches.
     let own_ns = on.time_ns as f64 - of_kernel_ns;
     near("time without the kernel's, in ns", own_ns, off.time_ns as f64, 0.02);
+}
+
+/// The kernel's time for this cause in a window, in ns.
+fn of_cause(figures: &Figures, cause: &str) -> f64 {
+    figures.kernel.iter().filter(|c| c.cause == cause).map(|c| c.busy_ns).sum()
+}
+
+#[test]
+fn the_kernels_time_is_that_of_what_a_program_makes_it_do() {
+    let script = "memory-speed faults - 64 0 && memory-speed calls - - 200000 &&
+        memory-speed moves - 32 0";
+    for kernel in [Kernel::Debian, Kernel::Terrace] {
+        let terrace = kernel == Kernel::Terrace;
+        let (_, figures) = measure(GuestMachine { kernel, ..machine(1) }, script);
+        for (window, cause) in [(1, "page faults"), (3, "system calls"), (5, "page migration")] {
+            let window = &figures.periods[window];
+            let (most, all) = (of_cause(window, cause), window.busy_ns[1] as f64);
+            println!(
+                "terrace {terrace}: {cause} {:.2} % of {:.3} ms",
+                100.0 * most / all,
+                all / 1e6
+            );
+            assert!(all > 1e6 && most > 0.9 * all, "terrace {terrace}, {cause}: {window:?}");
+            let sum: f64 = window.kernel.iter().map(|cause| cause.busy_ns).sum();
+            assert!((sum - all).abs() < 2.0, "{sum} of {all}");
+        }
+        // What there is without them: timer interrupts, and programs that begin and end.
+        let names = figures.total.kernel.iter().map(|cause| cause.cause.as_str());
+        let names: Vec<_> = names.collect();
+        assert!(names.contains(&"timer interrupts") && !names.contains(&"unknown"), "{names:?}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
  *   memory-speed chase|stream NODE MIB ACCESSES [PROCESSES]
  *   memory-speed compute - - INSTRUCTIONS [PROCESSES]
  *   memory-speed sleep - - MICROSECONDS
+ *   memory-speed faults|moves|calls - MIB CALLS
  *
  * Memory is bound to the node and in huge pages where there are any. Where the node is '-' it is bound
  * to none, and each process has an idle thread: of one without, NUMA balancing leaves alone what is in
@@ -10,7 +11,10 @@
  * smaller hold nothing of it that was written or that is needed again soon. Each process is pinned to a
  * processor of its own and prints nanoseconds an access (of a stream: GB/s); they measure at once, and
  * marks for the plug-in are around that. At the end comes the time from the first fork to the last
- * wait, in microseconds. */
+ * wait, in microseconds.
+ *
+ * The last line's kinds let the kernel work: base pages of so many MiB are touched for the first time,
+ * or moved to node 1, or a system call that does nothing is made so often. Marks are around that. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -99,6 +103,29 @@ static double compute(uint64_t instructions) {
     return (now_ns() - start) / instructions;
 }
 
+static int kernel(const char *kind, size_t bytes, uint64_t calls) {
+    enum { PAGE = 4096 };
+    if (!strcmp(kind, "calls")) {
+        mark();
+        for (uint64_t i = 0; i < calls; i++) syscall(SYS_getppid);
+        mark();
+        return 0;
+    }
+    char *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return 2;
+    madvise(memory, bytes, MADV_NOHUGEPAGE);
+    int moves = !strcmp(kind, "moves");
+    if (!moves) mark();
+    for (size_t at = 0; at < bytes; at += PAGE) memory[at] = 1;
+    if (moves) {
+        unsigned long from = 1, to = 2;
+        mark();
+        if (syscall(SYS_migrate_pages, 0, 64, &from, &to)) return 3;
+    }
+    mark();
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc < 5) return 64;
     const char *kind = argv[1];
@@ -110,6 +137,8 @@ int main(int argc, char **argv) {
         printf("sleep %.0f\n", (now_ns() - start) / 1000);
         return 0;
     }
+    if (!strcmp(kind, "faults") || !strcmp(kind, "moves") || !strcmp(kind, "calls"))
+        return kernel(kind, strtoull(argv[3], 0, 0) << 20, accesses);
     ready = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (ready == MAP_FAILED) return 5;
     double begin = now_ns();

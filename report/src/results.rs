@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use terrace_results::{HeatRow, KernelThreadRow, PeriodRow, RunRow, path, read};
+use terrace_results::{HeatRow, KernelCauseRow, KernelThreadRow, PeriodRow, RunRow, path, read};
 
 use crate::error::ReportError;
 use crate::format::{clean, list};
@@ -76,13 +76,15 @@ pub struct Results {
     pub heat: Vec<HeatRow>,
     /// What the kernel's own threads took, on live machines.
     pub kernel_threads: Vec<KernelThreadRow>,
+    /// What the kernel's time was for, on virtual machines whose clock models the memory.
+    pub kernel_causes: Vec<KernelCauseRow>,
 }
 
 impl Results {
     /// Reads `runs.parquet`, `periods.parquet` and `heat.parquet` of a directory. There must be
-    /// at least one run; periods and heat may have no rows, and `kernel-threads.parquet` need not be
-    /// there. A share that is not known (NaN) is
-    /// let through and shown as missing; one outside 0 to 1 is an error.
+    /// at least one run; periods and heat may have no rows, and `kernel-threads.parquet` and
+    /// `kernel-causes.parquet` need not be there. A share that is not known (NaN) is let through and
+    /// shown as missing; one outside 0 to 1 is an error.
     pub fn read(directory: &Path) -> Result<Results, ReportError> {
         let runs: Vec<RunRow> = read(directory)?;
         let file = path::<RunRow>(directory);
@@ -107,7 +109,9 @@ impl Results {
         check(&file, "fast_share", &heat, |h| h.fast_share)?;
         let has_threads = path::<KernelThreadRow>(directory).is_file();
         let kernel_threads = if has_threads { read(directory)? } else { Vec::new() };
-        Ok(Results { runs, periods, heat, kernel_threads })
+        let has_causes = path::<KernelCauseRow>(directory).is_file();
+        let kernel_causes = if has_causes { read(directory)? } else { Vec::new() };
+        Ok(Results { runs, periods, heat, kernel_threads, kernel_causes })
     }
 
     /// A title for a report of them: the experiments, and what was compared.

@@ -399,3 +399,19 @@ fn threads_of_the_kernel_are_shown_by_run_the_busiest_first() {
     // Two of twelve alike are beyond what is shown by name.
     assert!(at("2 others") > at("12.5") && section.contains(">1<"), "{section}");
 }
+
+#[test]
+fn causes_of_the_kernels_time_are_shown_by_run() {
+    let mut results = six_policies();
+    assert!(!html(&results, &meta()).contains("Causes of the kernel"));
+    let times = [("lru", "page faults", 2.5), ("amp", "page migration", 7.25)];
+    results.kernel_causes = common::kernel_causes(&times);
+    let directory = tempfile::tempdir().unwrap();
+    common::write(&results, directory.path());
+    let page = html(&Results::read(directory.path()).unwrap(), &meta());
+    assert_sound(&page);
+    let section = page.split("id=\"causes\"").nth(1).unwrap();
+    let section = section.split("</section>").next().unwrap();
+    let at = |text: &str| section.find(text).unwrap_or_else(|| panic!("{text}: {section}"));
+    assert!(at("page migration") < at("7.25") && at("7.25") < at("page faults"), "{section}");
+}

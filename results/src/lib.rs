@@ -5,7 +5,8 @@
 //!
 //! A results directory holds [`PeriodRow`]s in `periods.parquet`, [`RunRow`]s in
 //! `runs.parquet`, [`HeatRow`]s in `heat.parquet` and, from machines with references,
-//! [`HardwareRow`]s in `hardware.parquet`, [`KernelThreadRow`]s in `kernel-threads.parquet`. A table is a struct declared with
+//! [`HardwareRow`]s in `hardware.parquet`, [`KernelThreadRow`]s in `kernel-threads.parquet`,
+//! [`KernelCauseRow`]s in `kernel-causes.parquet`. A table is a struct declared with
 //! the macro of `table.rs`; a column is added by adding a field.
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,9 @@ pub use file::{ResultsError, TableWriter, path, read};
 pub use fleet::{FleetClassRow, FleetHostRow, FleetLeftOutRow, FleetPairRow, FleetServiceRow};
 pub use plan::{PlanAnswerRow, PlanFrontRow, PlanPointRow, PlanSensitivityRow};
 pub use rack::{RackLatencyRow, RackPortRow, RackRunRow, RackSampleRow};
-pub use rows::{ALL_FAST, HardwareRow, HeatRow, KernelThreadRow, PeriodRow, RunRow, TablePagesRow};
+pub use rows::{
+    ALL_FAST, HardwareRow, HeatRow, KernelCauseRow, KernelThreadRow, PeriodRow, RunRow,
+    TablePagesRow,
+};
 pub use table::{Column, Table};
 pub use wide::{WideColumn, WideWriter};

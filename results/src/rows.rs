@@ -1,4 +1,4 @@
-//! The columns of the four tables.
+//! The columns of the tables.
 
 /// The policy, in the row of a run with all memory fast and nothing moved, which others' slowdowns are
 /// measured against.
@@ -362,6 +362,21 @@ table! {
         /// Name of the threads, without the number of a processor.
         thread: String,
         /// What they took together, in ms.
+        time_ms: f64,
+    }
+}
+
+table! {
+    /// Time that processors were busy in the kernel for one cause while a run was measured: on a
+    /// virtual machine whose clock models the memory. The causes of a run have all of the kernel's
+    /// time together, that of its threads included.
+    pub struct KernelCauseRow in "kernel-causes" {
+        /// Identifies the run within the results directory.
+        run: String,
+        /// Why the processors were in the kernel: system calls, page faults, page migration and
+        /// others.
+        cause: String,
+        /// Busy for it, in ms, all processors together.
         time_ms: f64,
     }
 }

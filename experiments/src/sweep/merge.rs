@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use terrace_results::{
-    HardwareRow, KernelThreadRow, PeriodRow, RunRow, Table, TablePagesRow, Value, WideColumn,
-    WideWriter, path, read,
+    HardwareRow, KernelCauseRow, KernelThreadRow, PeriodRow, RunRow, Table, TablePagesRow, Value,
+    WideColumn, WideWriter, path, read,
 };
 
 use super::grid::{Cell, Grid};
@@ -72,6 +72,7 @@ struct Part {
     hardware: Vec<HardwareRow>,
     table_pages: Vec<TablePagesRow>,
     kernel_threads: Vec<KernelThreadRow>,
+    kernel_causes: Vec<KernelCauseRow>,
 }
 
 impl Part {
@@ -89,14 +90,24 @@ impl Part {
         let mut hardware = read_if_there::<HardwareRow>(&folder)?;
         let mut table_pages = read_if_there::<TablePagesRow>(&folder)?;
         let mut kernel_threads = read_if_there::<KernelThreadRow>(&folder)?;
+        let mut kernel_causes = read_if_there::<KernelCauseRow>(&folder)?;
         runs.iter_mut().for_each(|row| row.run.clone_from(&name));
         periods.iter_mut().for_each(|row| row.run.clone_from(&name));
         hardware.iter_mut().for_each(|row| row.run.clone_from(&name));
         table_pages.iter_mut().for_each(|row| row.run.clone_from(&name));
         kernel_threads.iter_mut().for_each(|row| row.run.clone_from(&name));
-        let part =
-            Part { index, cell, folder, runs, periods, hardware, table_pages, kernel_threads };
-        Ok(Found::Done(Box::new(part)))
+        kernel_causes.iter_mut().for_each(|row| row.run.clone_from(&name));
+        Ok(Found::Done(Box::new(Part {
+            index,
+            cell,
+            folder,
+            runs,
+            periods,
+            hardware,
+            table_pages,
+            kernel_threads,
+            kernel_causes,
+        })))
     }
 }
 
@@ -158,6 +169,7 @@ pub fn merge(grid: &Grid, out: &Path) -> anyhow::Result<Merged> {
             tables.heat_of(&from, &name(index))?;
             part.hardware.into_iter().try_for_each(|row| tables.hardware(row))?;
             part.kernel_threads.into_iter().try_for_each(|row| tables.kernel_thread(row))?;
+            part.kernel_causes.into_iter().try_for_each(|row| tables.kernel_cause(row))?;
             part.table_pages.into_iter().try_for_each(|row| tables.table_pages(row))?;
             merged.cells.push(MergedCell {
                 cell: index,

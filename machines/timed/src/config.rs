@@ -8,6 +8,7 @@ use terrace_hardware::tier::queueing::QueueingConfig;
 use terrace_hardware::tier::{TierConfig, TierModel};
 use terrace_hardware::units::Bytes;
 
+use crate::causes::Symbol;
 use crate::samples::SamplePlan;
 use crate::tables::TABLES_BYTES;
 
@@ -65,6 +66,9 @@ pub struct ClockPlan {
     /// Samples of its memory accesses, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<SamplePlan>,
+    /// Symbols of the guest's kernel, by which its time is divided by cause; without them it is not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub symbols: Vec<Symbol>,
     /// The machine.
     pub config: TimedConfig,
 }
@@ -232,7 +236,9 @@ mod tests {
         let ranges = vec![of(0, 0, 1 << 30), of(1, 2 << 30, 2 << 30)];
         let samples = Some(SamplePlan { physical: ranges.clone(), ..SamplePlan::default() });
         let direct_map = Some(0xFFFF_8880_0000_0000);
-        let plan = ClockPlan { ranges, direct_map, samples, config };
+        let name = "asm_exc_page_fault".to_owned();
+        let symbols = vec![Symbol { name, address: 0xFFFF_FFFF_81E0_1280 }];
+        let plan = ClockPlan { ranges, direct_map, samples, symbols, config };
         assert_eq!(ClockPlan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
     }
 

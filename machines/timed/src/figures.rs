@@ -25,6 +25,15 @@ impl TierFigures {
     }
 }
 
+/// Time of the kernel for one cause.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct CauseFigures {
+    /// [`crate::causes::Cause::name`].
+    pub cause: String,
+    /// Time that processors ran in the kernel for it.
+    pub busy_ns: f64,
+}
+
 /// Counters since the clock began to model memory timing. Summed over all processors unless stated
 /// otherwise.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -35,6 +44,9 @@ pub struct Figures {
     pub instructions: [u64; 2],
     /// Time that processors ran, in programs and in the kernel.
     pub busy_ns: [u64; 2],
+    /// The kernel's part of that by cause. Causes without any are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel: Vec<CauseFigures>,
     /// Loads and stores of memory.
     pub references: u64,
     /// Accesses to devices.
@@ -83,7 +95,16 @@ impl Figures {
                 stall_ns: tier.stall_ns - before.stall_ns,
             }
         };
+        let earlier = |cause: &str| {
+            let of_cause = before.kernel.iter().find(|c| c.cause == cause);
+            of_cause.map_or(0.0, |c| c.busy_ns)
+        };
+        let kernel = self.kernel.iter().map(|c| CauseFigures {
+            cause: c.cause.clone(),
+            busy_ns: c.busy_ns - earlier(&c.cause),
+        });
         Figures {
+            kernel: kernel.filter(|c| c.busy_ns != 0.0).collect(),
             time_ns: self.time_ns.saturating_sub(before.time_ns),
             instructions: two(self.instructions, before.instructions),
             busy_ns: two(self.busy_ns, before.busy_ns),

@@ -8,6 +8,7 @@
 //! (a value that is stored and loaded again is like any other load). A register that an instruction
 //! unknown to [`crate::decode`] writes keeps its old sources.
 
+use crate::causes::Role;
 pub use crate::decode::Effect;
 use crate::decode::{Decoded, decode, is_of_system, repeated_bytes};
 
@@ -53,6 +54,10 @@ pub struct Block {
     pub repeated_bytes: u8,
     /// Whether the instructions are the kernel's.
     pub kernel: bool,
+    /// What begins with it in the kernel.
+    pub role: Role,
+    /// Whether an entry into the kernel ends with it.
+    pub leaves: bool,
     /// Sources of each register that the block changes, at its end.
     pub changes: Vec<(u8, Sources)>,
 }
@@ -111,6 +116,8 @@ pub fn analyse<'a>(instructions: impl Iterator<Item = &'a [u8]>, kernel: bool) -
         // others as a block of its own.
         repeated_bytes: if flow.sites.len() == 1 { repeated } else { 0 },
         kernel,
+        role: Role::None,
+        leaves: false,
         changes: (0..REGISTERS)
             .filter(|&n| state[n] != unchanged(n))
             .map(|n| (n as u8, state[n]))

@@ -9,11 +9,13 @@
 //! - [`config`]: configuration of a timed machine;
 //! - [`clock`]: the clock's arithmetic;
 //! - [`decode`] and [`flow`]: dependences between loads, from instruction bytes;
+//! - [`causes`]: what the kernel's time is for;
 //! - [`tables`]: translations, as far as an emulator without register access reports them;
 //! - [`machine`]: the processors in time;
 //! - [`samples`]: sampled accesses, as a processor and Linux would give them;
 //! - [`figures`]: its counters.
 
+pub mod causes;
 pub mod clock;
 pub mod config;
 pub mod decode;

@@ -13,9 +13,10 @@ use terrace_hardware::node::{CAUSE_L2, CAUSE_LLC, CAUSE_MEMORY, CAUSE_WALK, Node
 use terrace_hardware::tier::memory::TieredMemory;
 use terrace_hardware::units::Picoseconds;
 
+use crate::causes::{Cause, Causes, Role, Switch};
 use crate::clock::Clock;
 use crate::config::{TimedConfig, TimedError};
-use crate::figures::{Figures, TierFigures};
+use crate::figures::{CauseFigures, Figures, TierFigures};
 use crate::flow::{Block, LOADS, NO_LOAD, REGISTERS, Site, Sources};
 use crate::samples::{Miss, Sampling};
 use crate::tables::{GuestWalk, TABLES_BYTES, Tables};
@@ -88,8 +89,14 @@ struct Processor {
     dependent_loads: u64,
 }
 
-static NO_BLOCK: Block =
-    Block { instructions: 0, repeated_bytes: 0, kernel: false, changes: Vec::new() };
+static NO_BLOCK: Block = Block {
+    instructions: 0,
+    repeated_bytes: 0,
+    kernel: false,
+    role: Role::None,
+    leaves: false,
+    changes: Vec::new(),
+};
 
 impl Processor {
     fn new() -> Self {
@@ -164,6 +171,7 @@ pub struct TimedMachine {
     /// Bytes that a repeated copy or fill writes in the time of one instruction.
     string_bytes: u64,
     samples: Option<Sampling>,
+    causes: Causes,
 }
 
 impl TimedMachine {
@@ -196,12 +204,34 @@ impl TimedMachine {
             starts,
             names: config.hardware.tiers.iter().map(|tier| tier.name.clone()).collect(),
             samples: None,
+            causes: Causes::new(config.hardware.node.cores as usize, false),
         })
     }
 
     /// Samples memory accesses from now on.
     pub fn sample(&mut self, samples: Sampling) {
         self.samples = Some(samples);
+    }
+
+    /// Divides the kernel's time by cause: blocks have their roles, and calls, returns and switches
+    /// are reported.
+    pub fn know_causes(&mut self) {
+        self.causes = Causes::new(self.processors(), true);
+    }
+
+    /// A function of the kernel of this cause pushes its first word.
+    pub fn kernel_calls(&mut self, cpu: usize, cause: Cause, address: u64) {
+        self.causes.calls(cpu, cause, address);
+    }
+
+    /// A function of the kernel returns.
+    pub fn kernel_returns(&mut self, cpu: usize, address: u64) {
+        self.causes.returns(cpu, address);
+    }
+
+    /// The kernel switches between tasks.
+    pub fn kernel_switches(&mut self, cpu: usize, switch: Switch, address: u64) {
+        self.causes.switches(cpu, switch, address);
     }
 
     /// Records of samples that were not yet taken, if there are new ones.
@@ -276,8 +306,12 @@ impl TimedMachine {
         let before = core.now().0 + core.dispatch_time(processor.begun - processor.dispatched).0;
         // The time since the last block began is that block's.
         let side = usize::from(processor.block.kernel);
-        processor.busy_ps[side] += before.saturating_sub(processor.counted);
+        let took = before.saturating_sub(processor.counted);
+        processor.busy_ps[side] += took;
         processor.counted = processor.counted.max(before);
+        if processor.block.kernel || block.kernel {
+            self.causes.follows(cpu, took, processor.block, block);
+        }
         let executed = u64::from(block.instructions);
         let instructions = match block.repeated_bytes {
             0 => executed,
@@ -432,9 +466,14 @@ impl TimedMachine {
         let add = self.read_clock(cpu);
         let (now, processor) = (self.time(cpu), &mut self.processors[cpu]);
         let side = usize::from(processor.block.kernel);
-        processor.busy_ps[side] += now.saturating_sub(processor.counted);
+        let took = now.saturating_sub(processor.counted);
+        processor.busy_ps[side] += took;
         processor.counted = now;
         processor.runs = false;
+        if processor.block.kernel {
+            self.causes.took(cpu, took);
+            self.causes.waits(cpu);
+        }
         add
     }
 
@@ -466,6 +505,12 @@ impl TimedMachine {
             }
         });
         figures.tiers = tiers.collect();
+        let causes = self.causes.ps().filter(|(_, took)| *took > 0);
+        let of_cause = |(cause, took)| CauseFigures {
+            cause: Cause::name(cause).to_owned(),
+            busy_ns: ns(took),
+        };
+        figures.kernel = causes.map(of_cause).collect();
         for (cpu, processor) in self.processors.iter().enumerate() {
             let (core, walks) = (self.node.core(cpu).counts(), self.node.walker(cpu).counts());
             for side in 0..2 {

@@ -15,6 +15,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use terrace_recorder::nodes::Mark;
+use terrace_timed::causes::{self, Addresses, Cause, Role, Switch};
 use terrace_timed::config::{ClockPlan, TierRange, TimedConfig};
 use terrace_timed::flow::{self, Block, Effect, Site};
 use terrace_timed::machine::{Access, TimedMachine};
@@ -49,6 +50,8 @@ struct Timed {
     code: Option<CodeBuffer>,
     blocks: HashSet<&'static Block>,
     sites: HashSet<&'static Site>,
+    /// Entries and functions of the guest's kernel, if they are known.
+    kernel: Option<Addresses>,
 }
 
 /// The data of the plug-in instance.
@@ -70,7 +73,7 @@ pub fn begin(
     socket: Option<PathBuf>,
     once: bool,
 ) -> Result<(), String> {
-    let ClockPlan { config, ranges, direct_map, samples } = plan;
+    let ClockPlan { config, ranges, direct_map, samples, symbols } = plan;
     if let Some(samples) = &samples {
         samples.check().map_err(|e| e.to_string())?;
     }
@@ -90,6 +93,7 @@ pub fn begin(
         code: once.then(CodeBuffer::find).transpose()?,
         blocks: HashSet::new(),
         sites: HashSet::new(),
+        kernel: Some(Addresses::of(&symbols)).filter(Addresses::are_known),
     };
     ID.store(id, Ordering::Relaxed);
     TIMED.store(Box::into_raw(Box::new(timed)), Ordering::Release);
@@ -139,9 +143,16 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
                 bytes >> 20
             ));
         }
-        let kernel = qemu::qemu_plugin_tb_vaddr(block) >> 63 != 0;
+        let start = qemu::qemu_plugin_tb_vaddr(block);
+        let kernel = start >> 63 != 0;
         let bytes = code.iter().map(|(bytes, size)| &bytes[..*size]);
-        let flow = flow::analyse(bytes, kernel);
+        let mut flow = flow::analyse(bytes, kernel);
+        if let Some(addresses) = timed.kernel.as_ref().filter(|_| kernel) {
+            let last: usize = code[..count.saturating_sub(1)].iter().map(|(_, size)| size).sum();
+            flow.block.role = addresses.role(start);
+            flow.block.leaves = addresses.is_return(start + last as u64);
+            follow_kernel(addresses, block, start, &code, flow.block.role);
+        }
         let kept_block = kept(&mut timed.blocks, flow.block);
         let data = ptr::from_ref(kept_block).cast_mut().cast();
         qemu::qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, qemu::NO_REGISTERS, data);
@@ -167,6 +178,62 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
             qemu::qemu_plugin_register_vcpu_insn_exec_cb(instruction(at), on_effect, flags, none);
         }
     }
+}
+
+/// Registers for what a block of the kernel does to the cause of its time: the first push of a
+/// function, returns, and a switch between tasks.
+///
+/// # Safety
+/// While QEMU translates the block.
+unsafe fn follow_kernel(
+    addresses: &Addresses,
+    block: *mut QemuBlock,
+    start: u64,
+    code: &[([u8; 16], usize)],
+    role: Role,
+) {
+    let register = |at: usize, call: qemu::OnMemory, data: usize| {
+        let (flags, kinds) = (qemu::NO_REGISTERS, qemu::LOADS_AND_STORES);
+        // SAFETY: QEMU's block is valid (the caller's promise); what is registered is a number.
+        unsafe {
+            let instruction = qemu::qemu_plugin_tb_get_insn(block, at);
+            let data = data as *mut c_void;
+            qemu::qemu_plugin_register_vcpu_mem_cb(instruction, call, flags, kinds, data);
+        }
+    };
+    if let Role::Function(cause) = role {
+        let bytes = code.iter().map(|(bytes, size)| &bytes[..*size]);
+        if let Some(push) = causes::first_push(bytes) {
+            register(push, on_call, cause as usize);
+        }
+    }
+    let mut address = start;
+    for (at, (bytes, size)) in code.iter().enumerate() {
+        let bytes = &bytes[..*size];
+        if causes::is_return(bytes) {
+            register(at, on_return, 0);
+        }
+        match addresses.switch(address, bytes) {
+            Some(Switch::From) => register(at, on_switch, 0),
+            Some(Switch::To) => register(at, on_switch, 1),
+            None => {}
+        }
+        address += *size as u64;
+    }
+}
+
+extern "C" fn on_call(index: c_uint, _info: MemInfo, address: u64, cause: *mut c_void) {
+    let Some(cause) = Cause::ALL.get(cause as usize) else { return };
+    with(index, |machine, _, cpu| machine.kernel_calls(cpu, *cause, address));
+}
+
+extern "C" fn on_return(index: c_uint, _info: MemInfo, address: u64, _data: *mut c_void) {
+    with(index, |machine, _, cpu| machine.kernel_returns(cpu, address));
+}
+
+extern "C" fn on_switch(index: c_uint, _info: MemInfo, address: u64, which: *mut c_void) {
+    let switch = if which as usize == 0 { Switch::From } else { Switch::To };
+    with(index, |machine, _, cpu| machine.kernel_switches(cpu, switch, address));
 }
 
 /// Calls with the machine and QEMU's clock, if there is such a processor and time is modelled.
@@ -301,6 +368,9 @@ impl Timed {
         match TimedMachine::new(&self.config, self.clock.now_ns()) {
             Ok(machine) => self.machine = Some(machine),
             Err(error) => return fail(&error.to_string()),
+        }
+        if let Some(machine) = self.machine.as_mut().filter(|_| self.kernel.is_some()) {
+            machine.know_causes();
         }
         if let (Some((samples, socket)), Some(machine)) = (self.samples.take(), &mut self.machine) {
             match SamplePort::connect(&socket) {

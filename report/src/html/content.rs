@@ -11,7 +11,7 @@ use super::figures::{bar_figures, heat, timelines};
 use super::findings::findings;
 use super::tables::{failures, table};
 use super::theme::{HEAT, PLACE, Palette};
-use super::threads::threads;
+use super::threads::{causes, threads};
 use crate::format::clean;
 use crate::results::Results;
 use crate::rows::Rows;
@@ -49,6 +49,7 @@ pub(super) fn content(results: &Results, meta: &ReportMeta) -> Value {
         place_ramp => PLACE.css(),
         failures => failures(&rows, &palette),
         threads => threads(results),
+        causes => causes(results),
         setup => setup(results, meta),
         parameters => parameter_list(results, &palette),
         notes => notes(results),

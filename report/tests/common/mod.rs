@@ -5,7 +5,9 @@
 use std::path::Path;
 
 use terrace_report::Results;
-use terrace_results::{HeatRow, KernelThreadRow, PeriodRow, RunRow, Table, TableWriter};
+use terrace_results::{
+    HeatRow, KernelCauseRow, KernelThreadRow, PeriodRow, RunRow, Table, TableWriter,
+};
 
 pub const POLICIES: [&str; 6] = ["first-touch", "lru", "lfu", "random", "lists", "amp"];
 const PAGES: usize = 384;
@@ -284,6 +286,16 @@ pub fn kernel_threads(times: &[(&str, &str, f64)]) -> Vec<KernelThreadRow> {
     times.iter().map(row).collect()
 }
 
+/// What the kernel's time was for, in ms.
+pub fn kernel_causes(times: &[(&str, &str, f64)]) -> Vec<KernelCauseRow> {
+    let row = |&(run, cause, time_ms): &(&str, &str, f64)| KernelCauseRow {
+        run: run.to_owned(),
+        cause: cause.to_owned(),
+        time_ms,
+    };
+    times.iter().map(row).collect()
+}
+
 /// Two groups at once under an adaptive policy, and the same under first-touch.
 pub fn two_groups() -> Results {
     let mut results = Results::default();
@@ -313,5 +325,8 @@ pub fn write(results: &Results, directory: &Path) {
     table(&results.heat, directory);
     if !results.kernel_threads.is_empty() {
         table(&results.kernel_threads, directory);
+    }
+    if !results.kernel_causes.is_empty() {
+        table(&results.kernel_causes, directory);
     }
 }
