@@ -102,6 +102,9 @@ full | bool | live: others have the rest of fast memory meanwhile (false)
 clock | host instructions memory | what the clocks of a virtual machine count (host)
 fidelity | interval trace | how deep the simulated machine goes (interval)
 sample_reads | count from 0 to 4294967295 | policies get one read in so many: of profiles, at trace fidelity, with clock = "memory", on a host that samples (0: none)
+window_instructions | count from 0 to 4294967295 | with clock = "memory": instructions of a sampling window; only windows are timed in detail (0: everything is)
+window_warm_up_instructions | count from 0 to 4294967295 | instructions before each window that are timed and do not count (twice a window)
+window_interval_instructions | count from 0 to 4294967295 | instructions from window to window, in the mean (30 windows)
 hint_faults | bool | live, with page_size = "auto": faults tell of pages that are accessed very often (false)
 hardware | hardware | at trace fidelity and with clock = "memory": a preset and what to change of it
 os | os | at trace fidelity: the operating system

@@ -7,6 +7,7 @@ use terrace_results::{HardwareRow, KernelCauseRow, ResultsError, RunRow};
 use terrace_simulated::hardware::presets::MachineConfig;
 use terrace_timed::config::{DEFAULT_PRESET, TierSpeed, TimedConfig};
 use terrace_timed::figures::{CauseFigures, Figures, TierFigures};
+use terrace_timed::windows::WindowPlan;
 
 use crate::file::{Clock, Experiment, MachineSpec};
 use crate::rows::Rows;
@@ -32,6 +33,10 @@ pub(crate) fn periods_in<'a, W>(windows: &'a [W], experiment: &Experiment) -> &'
     windows.get(before_periods(experiment)..end).unwrap_or_default()
 }
 
+/// Lengths of a warm-up and from sampling window to sampling window, in windows, where none are set.
+const WARM_UP_TIMES: u64 = 2;
+const INTERVAL_TIMES: u64 = 30;
+
 /// Group name of rows for all groups together.
 const ALL_GROUPS: &str = "all";
 
@@ -40,14 +45,17 @@ const NOTHING_MOVED: &str = "first-touch";
 
 /// The hardware of the clock: the named one, or the usual processor with two tiers of the latencies
 /// that the firmware reports.
-pub(crate) fn hardware(wanted: &MachineSpec) -> Result<TimedConfig, InputError> {
+pub(crate) fn hardware(experiment: &Experiment) -> Result<TimedConfig, InputError> {
+    let windows = windows(experiment)?;
+    let wanted = &experiment.machine;
     if let Some(table) = &wanted.hardware {
         let mut table = table.clone();
         if !table.contains_key("description") {
             table.entry("preset").or_insert_with(|| DEFAULT_PRESET.into());
         }
         let hardware = MachineConfig::try_from(table);
-        return Ok(TimedConfig::of(hardware.map_err(|e| refuse!("machine.hardware: {e}"))?));
+        let hardware = hardware.map_err(|e| refuse!("machine.hardware: {e}"))?;
+        return Ok(TimedConfig { windows, ..TimedConfig::of(hardware) });
     }
     let usual = GuestMachine::default();
     let tier = |latency_ns: u32, mib_per_s: u32| TierSpeed {
@@ -58,7 +66,39 @@ pub(crate) fn hardware(wanted: &MachineSpec) -> Result<TimedConfig, InputError> 
         tier(wanted.fast_latency_ns, usual.fast_bandwidth_mib_per_s),
         tier(wanted.slow_latency_ns, usual.slow_bandwidth_mib_per_s),
     ];
-    TimedConfig::with_tiers(&tiers).map_err(InputError::new)
+    let config = TimedConfig::with_tiers(&tiers).map_err(InputError::new)?;
+    Ok(TimedConfig { windows, ..config })
+}
+
+/// The sampling windows, if everything is not timed in detail.
+fn windows(experiment: &Experiment) -> Result<Option<WindowPlan>, InputError> {
+    let wanted = &experiment.machine;
+    let keys = [wanted.window_warm_up_instructions, wanted.window_interval_instructions];
+    if wanted.window_instructions == 0 {
+        return match keys {
+            [None, None] => Ok(None),
+            _ => Err(refuse!(
+                "machine.window_instructions = 0: expected a number, as its warm-up or interval is \
+                 set"
+            )),
+        };
+    }
+    if wanted.sample_reads > 0 {
+        return Err(refuse!(
+            "machine.window_instructions with sample_reads: expected one of them, as reads between \
+             windows are not observed"
+        ));
+    }
+    let window_instructions = u64::from(wanted.window_instructions);
+    let or = |key: Option<u32>, times: u64| key.map_or(times * window_instructions, u64::from);
+    let plan = WindowPlan {
+        window_instructions,
+        warm_up_instructions: or(keys[0], WARM_UP_TIMES),
+        interval_instructions: or(keys[1], INTERVAL_TIMES),
+        seed: experiment.seed,
+    };
+    plan.check().map_err(|e| refuse!("machine: {e}"))?;
+    Ok(Some(plan))
 }
 
 /// The rival under which nothing tracks or moves pages.
@@ -123,6 +163,11 @@ impl AllFast {
 /// The clock's figures from the start of the programs, or the end of the warm-up, to the end of the
 /// last period.
 fn while_programs_ran(clock: &ClockFigures, experiment: &Experiment) -> Option<Figures> {
+    raw_while_programs_ran(clock, experiment).map(|figures| figures.extrapolated())
+}
+
+/// The same with the counters of sampling windows only, where there are any.
+fn raw_while_programs_ran(clock: &ClockFigures, experiment: &Experiment) -> Option<Figures> {
     if experiment.warm_up_periods > 0 {
         return Some(clock.total.clone());
     }
@@ -169,6 +214,19 @@ pub(crate) fn fill(row: &mut RunRow, clock: &ClockFigures, experiment: &Experime
     row.kernel_ms = Some(ms(figures.busy_ns[1] as f64));
 }
 
+/// Adds how well a run time that was estimated from sampling windows is known, and from how much.
+pub(crate) fn fill_error(row: &mut RunRow, clock: &ClockFigures, experiment: &Experiment) {
+    let Some(figures) = raw_while_programs_ran(clock, experiment) else { return };
+    let Some(windows) = &figures.windows else { return };
+    let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+    let all = figures.instructions.iter().sum::<u64>() as f64;
+    let estimated: f64 = windows.sums.iter().map(|sums| sums.estimated).sum();
+    row.sampled_ratio = Some(share(all - estimated, all));
+    let busy_ns = figures.busy_ns.iter().sum::<u64>() as f64;
+    let error = windows.error_ns().map(|error_ns| share(error_ns, busy_ns));
+    row.duration_error_ms = error.zip(row.duration_ms).map(|(error, ms)| error * ms);
+}
+
 /// Writes what the kernel's time was for.
 pub(crate) fn write_causes(
     run: &Run<'_>,
@@ -204,7 +262,7 @@ pub(crate) fn write(
     }
     write_causes(run, clock, tables)?;
     let document = json!({
-        "hardware": hardware(&experiment.machine)?,
+        "hardware": hardware(experiment)?,
         "while_programs_ran": while_programs_ran(clock, experiment),
         "clock": clock,
         "all_fast": all_fast.map(|all_fast| {
@@ -222,6 +280,7 @@ pub(crate) fn write(
 }
 
 fn hardware_row(run: &str, group: &str, period: u64, figures: &Figures) -> HardwareRow {
+    let figures = &figures.extrapolated();
     let (fast, slow) = tiers(figures);
     HardwareRow {
         run: run.to_owned(),
@@ -252,6 +311,8 @@ fn hardware_row(run: &str, group: &str, period: u64, figures: &Figures) -> Hardw
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+
+    use terrace_timed::windows::{WindowFigures, WindowSums};
 
     use super::*;
 
@@ -373,14 +434,70 @@ mod tests {
             ("node.nosuch = 1", "nosuch"),
         ] {
             let text = format!("{TWO_GROUPS}[machine.hardware]\n{hardware}\n");
-            let spec = experiment(&text).machine;
-            let refused = hardware_error(&spec);
+            let refused = hardware_error(&experiment(&text));
             assert!(refused.contains(named) && refused.lines().count() == 1, "{refused}");
         }
     }
 
-    fn hardware_error(spec: &MachineSpec) -> String {
-        let config = match hardware(spec) {
+    #[test]
+    fn windows_have_lengths_of_their_own_or_the_usual_ones() {
+        let of = |keys: &str| {
+            let text = TWO_GROUPS.replace("slow = \"512M\"", &format!("slow = \"512M\"\n{keys}"));
+            let config = hardware(&experiment(&text)).map_err(|refusal| refusal.to_string())?;
+            let of = |p: WindowPlan| [p.warm_up_instructions, p.interval_instructions, p.seed];
+            Ok::<_, String>(config.windows.map(of))
+        };
+        assert_eq!(of(""), Ok(None));
+        let seed = experiment(TWO_GROUPS).seed;
+        assert_eq!(of("window_instructions = 10000"), Ok(Some([20_000, 300_000, seed])));
+        let own = "window_instructions = 10000\nwindow_warm_up_instructions = 0\n\
+                   window_interval_instructions = 50000";
+        assert_eq!(of(own), Ok(Some([0, 50_000, seed])));
+        for (keys, named) in [
+            ("window_interval_instructions = 50000", "window_instructions = 0"),
+            ("window_instructions = 10", "10 instructions"),
+            ("window_instructions = 10000\nwindow_interval_instructions = 20000", "at least"),
+            ("window_instructions = 10000\nsample_reads = 100", "sample_reads"),
+        ] {
+            let refused = of(keys).unwrap_err();
+            assert!(refused.contains(named) && refused.lines().count() == 1, "{refused}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_a_part_of_the_run_time() {
+        let sums = WindowSums {
+            windows: 2.0,
+            n: 200.0,
+            t: 1000.0,
+            nn: 20_000.0,
+            tt: 520_000.0,
+            nt: 100_000.0,
+            estimated: 1800.0,
+        };
+        let windows = WindowFigures { sums: [sums, WindowSums::default()], ..Default::default() };
+        let error_ns = windows.error_ns().unwrap();
+        let total = Figures {
+            instructions: [2000, 0],
+            busy_ns: [10, 0],
+            windows: Some(windows),
+            ..Figures::default()
+        };
+        let clock = |total: &Figures| ClockFigures { total: total.clone(), ..clock(&[]) };
+        let warmed = Experiment { warm_up_periods: 1, ..one_group() };
+        let mut of_sampled = row("a", None, 50.0, 5);
+        fill_error(&mut of_sampled, &clock(&total), &warmed);
+        assert_eq!(of_sampled.sampled_ratio, Some(0.1));
+        let expected = error_ns / 10.0 * 50.0;
+        let error = of_sampled.duration_error_ms.unwrap();
+        assert!(error > 0.0 && (error - expected).abs() < 1e-9, "{error}, expected {expected}");
+        let mut of_whole = row("a", None, 50.0, 5);
+        fill_error(&mut of_whole, &clock(&Figures { windows: None, ..total }), &warmed);
+        assert_eq!((of_whole.sampled_ratio, of_whole.duration_error_ms), (None, None));
+    }
+
+    fn hardware_error(experiment: &Experiment) -> String {
+        let config = match hardware(experiment) {
             Err(refused) => return refused.to_string(),
             Ok(config) => config.sized(1, &[1 << 30; 2]),
         };

@@ -188,7 +188,7 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Gues
     let wanted = &experiment.machine;
     let instructions_as_time = wanted.clock == Clock::Instructions;
     let memory_clock = match wanted.clock {
-        Clock::Memory => Some(Box::new(timed::hardware(wanted)?)),
+        Clock::Memory => Some(Box::new(timed::hardware(experiment)?)),
         Clock::Host | Clock::Instructions => None,
     };
     let mut machine = GuestMachine {
@@ -313,6 +313,7 @@ fn of_machine(run: &Run<'_>, guest: &Guest, row: RunRow) -> RunRow {
     };
     if let Some(clock) = &guest.result.clock {
         timed::fill(&mut row, clock, &run.experiment);
+        timed::fill_error(&mut row, clock, &run.experiment);
     }
     let counts = guest.result.accesses.as_ref();
     row.access_hit_ratio = counts.and_then(|counts| settled_share(counts, &run.experiment));

@@ -213,7 +213,7 @@ struct Line {
 /// Figures of the memory clock for a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClockFigures {
-    /// While the command ran.
+    /// While the command ran. With sampling windows, counters are those of the windows.
     pub total: Figures,
     /// From mark to mark (`count-period`), where there are more than two.
     pub periods: Vec<Figures>,
@@ -257,7 +257,8 @@ impl ClockFigures {
     /// A summary in one line.
     #[must_use]
     pub fn line(&self) -> String {
-        let Figures { time_ns, instructions, busy_ns, kernel, tiers, .. } = &self.total;
+        let total = self.total.extrapolated();
+        let Figures { time_ns, instructions, busy_ns, kernel, tiers, .. } = &total;
         let seconds = |ns: f64| ns / 1e9;
         let tiers: Vec<String> = tiers
             .iter()
@@ -274,16 +275,28 @@ impl ClockFigures {
         let causes = causes.iter().map(|c| format!("{} {:.3}", c.cause, seconds(c.busy_ns)));
         let causes = causes.collect::<Vec<_>>().join(", ");
         let causes = if causes.is_empty() { causes } else { format!(" ({causes})") };
+        let sampled = total.windows.as_ref().map_or_else(String::new, |windows| {
+            let estimated: f64 = windows.sums.iter().map(|sums| sums.estimated).sum();
+            let all = instructions.iter().sum::<u64>() as f64;
+            let error = windows.error_ns().map_or_else(
+                || "unknown".to_owned(),
+                |ns| format!("{:.2} %", 100.0 * ns / (busy_ns[0] + busy_ns[1]).max(1) as f64),
+            );
+            let share = 100.0 * (1.0 - estimated / all.max(1.0));
+            format!(
+                "; {share:.1} % of instructions timed in detail, 95 % error of busy time {error}"
+            )
+        });
         format!(
             "{:.3} s of the guest's time: {:.1} million instructions of programs and {:.1} of the \
-             kernel, busy {:.3} and {:.3} s{causes}; read {}; {} page walks{}",
+             kernel, busy {:.3} and {:.3} s{causes}; read {}; {} page walks{sampled}{}",
             seconds(*time_ns as f64),
             instructions[0] as f64 / 1e6,
             instructions[1] as f64 / 1e6,
             seconds(busy_ns[0] as f64),
             seconds(busy_ns[1] as f64),
             tiers.join(" and "),
-            self.total.walks,
+            total.walks,
             if self.complete { "" } else { "; the machine ended before the command did" },
         )
     }

@@ -16,6 +16,7 @@ use terrace_lab::{
 };
 use terrace_timed::config::{TierSpeed, TimedConfig};
 use terrace_timed::figures::Figures;
+use terrace_timed::windows::WindowPlan;
 
 const MIB: u64 = 1 << 20;
 const TIERS: [TierSpeed; 2] =
@@ -168,10 +169,70 @@ fn balancing_costs_its_own_faults_where_all_memory_is_fast() {
     assert_eq!(off.instructions[0], on.instructions[0], "the program does the same");
     let of_kernel_ns = on.busy_ns[1] as f64 - off.busy_ns[1] as f64;
     assert!(of_kernel_ns > 0.0, "faults take time");
+    // Its time is known apart: that of faults, most of which are before the chase, and of scans.
+    let hints = |windows: std::ops::Range<usize>, cause: &str| -> f64 {
+        figures.periods[windows].iter().map(|window| of_cause(window, cause)).sum()
+    };
+    for cause in ["NUMA hint faults", "NUMA hint scans"] {
+        assert_eq!(hints(0..2, cause), 0.0, "{cause} without balancing");
+    }
+    let fault_ns = hints(2..5, "NUMA hint faults") / faults[1];
+    println!("a hint fault takes {fault_ns:.0} ns");
+    assert!((100.0..10_000.0).contains(&fault_ns), "{fault_ns} ns a fault");
+    assert!(hints(2..5, "NUMA hint scans") > 0.0, "{:?}", figures.total.kernel);
     // What is left is that a page is translated again after its fault, and what the kernel put into
     // the caches.
     let own_ns = on.time_ns as f64 - of_kernel_ns;
     near("time without the kernel's, in ns", own_ns, off.time_ns as f64, 0.02);
+}
+
+/// Two programs with phases: what they take in detail, and by sampling windows.
+#[test]
+fn sampled_programs_take_what_they_take_in_detail_within_the_error() {
+    let script = "
+        seq 1 20000 | sed 's/\\(.*\\)/\\1 \\1\\1/' > /tmp/lines
+        count-period; gzip -c /tmp/lines > /tmp/lines.gz; count-period
+        sort -r /tmp/lines > /tmp/sorted; count-period";
+    let windows = WindowPlan {
+        window_instructions: 20_000,
+        warm_up_instructions: 40_000,
+        interval_instructions: 600_000,
+        seed: 1,
+    };
+    let (_, whole_run) = measure(machine(1), script);
+    let sampled = || {
+        let mut config = TimedConfig::with_tiers(&TIERS).expect("tiers");
+        config.windows = Some(windows);
+        let machine = GuestMachine { memory_clock: Some(Box::new(config)), ..machine(1) };
+        measure(machine, script).1
+    };
+    let once = sampled();
+    let host_s = |run: &ClockFigures, window: usize| run.host_cpu_ns[window] as f64 / 1e9;
+    for window in [1, 2] {
+        let (whole, sampled) = (&whole_run.periods[window], &once.periods[window]);
+        let found = sampled.windows.as_ref().expect("windows");
+        let busy = |figures: &Figures| figures.busy_ns.iter().sum::<u64>() as f64;
+        let error_ns = found.error_ns().expect("several windows");
+        let all = sampled.extrapolated();
+        let of_host = (host_s(&whole_run, window), host_s(&once, window));
+        println!(
+            "window {window}: {:.3} ms, sampled {:.3} ms, error {:.3} ms of {} windows; lines read {} \
+             and {}; the host's processor {:.2} and {:.2} s",
+            busy(whole) / 1e6,
+            busy(sampled) / 1e6,
+            error_ns / 1e6,
+            found.sums[0].windows,
+            whole.tiers[0].reads + whole.tiers[1].reads,
+            all.tiers[0].reads + all.tiers[1].reads,
+            of_host.0,
+            of_host.1,
+        );
+        assert!(found.sums[0].windows >= 20.0, "{found:?}");
+        let off_ns = (busy(sampled) - busy(whole)).abs();
+        assert!(off_ns < error_ns, "off by {off_ns}, error {error_ns}");
+        assert!(error_ns < 0.1 * busy(whole), "{error_ns} of {}", busy(whole));
+    }
+    assert_eq!(once.total, sampled().total, "the same again");
 }
 
 /// The kernel's time for this cause in a window, in ns.

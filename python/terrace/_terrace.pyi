@@ -238,6 +238,8 @@ class Run:
     latency_p50_us: float | None
     latency_p99_us: float | None
     duration_ms: float | None
+    duration_error_ms: float | None
+    sampled_ratio: float | None
     slowdown: float | None
     reference_hit_ratio: float | None
     access_hit_ratio: float | None

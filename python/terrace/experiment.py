@@ -100,8 +100,8 @@ class Machine(_Keys):
     use; without `slow`, the slow tier has no bound. `fidelity` "trace" plays every reference on
     `hardware` under the operating system `os`, in the way of `simulation`; `Machine.preset` has
     hardware. `sample_reads` passes one read in so many to policies. The keys of live and virtual
-    machines (`kernel`, `qemu`, `mechanisms`, `clock`, `full`, `hint_faults`, nodes) are there for files that
-    are written.
+    machines (`kernel`, `qemu`, `mechanisms`, `clock`, `window_instructions` and its companions, `full`,
+    `hint_faults`, nodes) are there for files that are written.
 
     >>> Machine(fast="1G", slow_latency_ns=300)
     Machine(fast='1G', slow_latency_ns=300)
@@ -110,7 +110,8 @@ class Machine(_Keys):
     ...
     terrace.UnknownArgument: Machine has no argument 'slow_latency'; expected one of \
 fast, slow, fast_latency_ns, slow_latency_ns, cpus, fidelity, sample_reads, hardware, os, \
-simulation, fast_nodes, slow_nodes, kernel, qemu, mechanisms, full, clock, hint_faults; did you mean 'slow_latency_ns'?
+simulation, fast_nodes, slow_nodes, kernel, qemu, mechanisms, full, clock, window_instructions, \
+window_warm_up_instructions, window_interval_instructions, hint_faults; did you mean 'slow_latency_ns'?
     """
 
     @named_arguments
@@ -134,6 +135,9 @@ simulation, fast_nodes, slow_nodes, kernel, qemu, mechanisms, full, clock, hint_
         mechanisms: Literal["auto", "stock", "terrace"] | None = None,
         full: bool | None = None,
         clock: Literal["host", "instructions", "memory"] | None = None,
+        window_instructions: int | None = None,
+        window_warm_up_instructions: int | None = None,
+        window_interval_instructions: int | None = None,
         hint_faults: bool | None = None,
     ) -> None:
         super().__init__(
@@ -154,6 +158,9 @@ simulation, fast_nodes, slow_nodes, kernel, qemu, mechanisms, full, clock, hint_
             mechanisms=mechanisms,
             full=full,
             clock=clock,
+            window_instructions=window_instructions,
+            window_warm_up_instructions=window_warm_up_instructions,
+            window_interval_instructions=window_interval_instructions,
             hint_faults=hint_faults,
         )
 

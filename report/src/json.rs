@@ -26,6 +26,7 @@
 //! | `promoted_pages`, `demoted_pages`, `exchanged_pairs`, `migration_operations` | integer |
 //! | `failed_pages` | an object: `total`, then a key per reason ([`FAILURE_REASONS`]), integers |
 //! | `tracker_cpu_ms`, `daemon_cpu_ms`, `operations_per_s`, `duration_ms` | number or null |
+//! | `duration_error_ms`, `sampled_ratio` | with sampling windows, half the 95 % interval of the run time, and the part of all instructions timed in detail; number or null |
 //! | `operations` | integer or null |
 //! | `latency_us` | `{p50, p99}`: times from a request to its answer; numbers or null |
 //! | `slowdown` | run time over that with all memory fast and nothing moved, or null |
@@ -104,6 +105,8 @@ fn run(run: &RunRow) -> Value {
         "notes": run.notes,
     });
     object["period_us"] = json!(run.period_us);
+    object["duration_error_ms"] = json!(run.duration_error_ms);
+    object["sampled_ratio"] = json!(run.sampled_ratio);
     object
 }
 

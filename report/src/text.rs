@@ -142,6 +142,7 @@ struct Measured {
     shootdowns: bool,
     table_moves: bool,
     kernel: bool,
+    sampled: bool,
 }
 
 impl Measured {
@@ -165,6 +166,7 @@ impl Measured {
             shootdowns: runs.iter().any(|r| r.shootdowns.is_some()),
             table_moves: runs.iter().any(has_table_moves),
             kernel: runs.iter().any(|r| r.kernel_ms.is_some()),
+            sampled: runs.iter().any(|r| r.sampled_ratio.is_some()),
         }
     }
 }
@@ -195,7 +197,7 @@ struct Column {
     value: Option<fn(&RunRow) -> String>,
 }
 
-const COLUMNS: [Column; 24] = [
+const COLUMNS: [Column; 25] = [
     Column { heading: "policy\nchosen", right: false, shown: |m| m.adaptive, value: Some(chosen) },
     Column {
         heading: "hit\nratio",
@@ -226,6 +228,12 @@ const COLUMNS: [Column; 24] = [
         right: true,
         shown: |m| m.run_time,
         value: Some(|run| timed(run, run.duration_ms)),
+    },
+    Column {
+        heading: "error\n95 % ms",
+        right: true,
+        shown: |m| m.sampled,
+        value: Some(|run| timed(run, run.duration_error_ms)),
     },
     Column {
         heading: "slow-\ndown",
@@ -434,6 +442,12 @@ fn notes(runs: &[RunRow], measured: &Measured) -> Vec<String> {
     } else if measured.slowdown {
         notes.push(
             "Slowdown: run time over that with all memory fast and nothing moved.".to_owned(),
+        );
+    }
+    if measured.sampled {
+        notes.push(
+            "Error: half the 95 % interval of a run time that was estimated from sampling windows."
+                .to_owned(),
         );
     }
     if measured.kernel {

@@ -131,6 +131,26 @@ fn simulated_time_of_a_virtual_machine_is_reported_with_what_it_went_for() {
 }
 
 #[test]
+fn a_run_time_of_sampling_windows_is_shown_with_its_error() {
+    let mut results = six_policies();
+    assert!(!text_table(&results, 130).contains("95 %"));
+    for row in &mut results.runs {
+        (row.emulated, row.clock) = (false, Some("memory".to_owned()));
+        (row.duration_ms, row.duration_error_ms) = (Some(2500.0), Some(43.5));
+        row.sampled_ratio = Some(0.125);
+    }
+    let table = text_table(&results, 130);
+    for text in ["43.5", "half the 95 % interval"] {
+        assert!(table.contains(text), "'{text}' is not in\n{table}");
+    }
+    let page = html(&results, &meta());
+    assert_sound(&page);
+    assert!(page.contains(" ± 43.5"), "{page}");
+    let run = &json(&results)["runs"][0];
+    assert_eq!((&run["duration_error_ms"], &run["sampled_ratio"]), (&43.5.into(), &0.125.into()));
+}
+
+#[test]
 fn shares_of_fast_memory_are_swept() {
     let mut results = Results::default();
     for (i, ratio) in [0.25, 0.5, 0.75].into_iter().enumerate() {

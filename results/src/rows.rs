@@ -180,6 +180,12 @@ table! {
         latency_p99_us: Option<f64>,
         /// Time that the program took, in ms.
         duration_ms: Option<f64>,
+        /// Half the 95 % confidence interval of `duration_ms`, in ms, where most of it was estimated
+        /// from sampling windows: the windows' variance alone. Null with fewer than two windows.
+        duration_error_ms: Option<f64>,
+        /// Instructions that were timed in detail over all instructions, where the rest was
+        /// estimated from sampling windows.
+        sampled_ratio: Option<f64>,
         /// `duration_ms` over what the same program takes with all its memory fast and nothing
         /// moved; where there is such a run.
         slowdown: Option<f64>,

@@ -69,6 +69,18 @@ pub struct MachineSpec {
     /// host whose processor samples.
     #[serde(skip_serializing_if = "is_zero")]
     pub sample_reads: u32,
+    /// With the memory clock: only windows of so many instructions, of all processors together, are
+    /// timed in detail; between them instructions are counted and take what they took in windows. 0:
+    /// everything is timed in detail.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub window_instructions: u32,
+    /// Instructions timed before each window to fill what is under way, and not counted.
+    /// Default: twice `window_instructions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_warm_up_instructions: Option<u32>,
+    /// Instructions from window to window, in the mean. Default: 30 times `window_instructions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_interval_instructions: Option<u32>,
     /// On a live machine: hint faults report pages that are accessed very often, for groups with
     /// `page_size = "auto"`.
     #[serde(skip_serializing_if = "is_no")]
@@ -154,6 +166,9 @@ impl Default for MachineSpec {
             clock: Clock::Host,
             fidelity: Fidelity::Interval,
             sample_reads: 0,
+            window_instructions: 0,
+            window_warm_up_instructions: None,
+            window_interval_instructions: None,
             hint_faults: false,
             hardware: None,
             os: None,

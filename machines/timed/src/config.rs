@@ -11,6 +11,7 @@ use terrace_hardware::units::Bytes;
 use crate::causes::Symbol;
 use crate::samples::SamplePlan;
 use crate::tables::TABLES_BYTES;
+use crate::windows::WindowPlan;
 
 /// The machine whose processor is used where none is named.
 pub const DEFAULT_PRESET: &str = "server-ddr5-cxl";
@@ -45,6 +46,9 @@ pub struct TimedConfig {
     pub tables_tier: usize,
     /// Bytes of each tier's memory.
     pub tier_bytes: Vec<u64>,
+    /// Sampling windows; without them everything is timed in detail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<WindowPlan>,
     /// Processor and tiers; the sizes of the tiers come from the emulated machine.
     pub hardware: MachineConfig,
 }
@@ -134,6 +138,7 @@ impl TimedConfig {
             follow_loads: true,
             tables_tier: 0,
             tier_bytes: Vec::new(),
+            windows: None,
         }
     }
 
@@ -182,6 +187,7 @@ impl TimedConfig {
                 self.quantum_ns
             )));
         }
+        self.windows.as_ref().map_or(Ok(()), WindowPlan::check)?;
         if let Some(tier) =
             self.hardware.tiers.iter().find(|t| !matches!(t.model, TierModel::Queueing(_)))
         {
@@ -252,6 +258,17 @@ mod tests {
         let mut tables = good();
         tables.tables_tier = 2;
         let sizes = good().sized(1, &[1 << 30]);
+        let windows = |window_instructions, interval_instructions| {
+            let plan = WindowPlan {
+                window_instructions,
+                warm_up_instructions: 4000,
+                interval_instructions,
+                seed: 1,
+            };
+            TimedConfig { windows: Some(plan), ..good() }
+        };
+        windows(1000, 10_000).check().unwrap();
+        let (short, dense) = (windows(999, 100_000), windows(2000, 11_999));
         let dram = TimedConfig::of(presets::by_name("server-ddr5-cxl-timing").unwrap())
             .sized(1, &[1 << 30; 2]);
         for (bad, named) in [
@@ -259,6 +276,8 @@ mod tests {
             (quantum, "quantum"),
             (tables, "page tables in tier 2"),
             (sizes, "2 tiers"),
+            (short, "999 instructions"),
+            (dense, "at least 12000"),
             (dram, "as queues"),
         ] {
             let error = bad.check().unwrap_err().to_string();

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::windows::WindowFigures;
+
 /// Counters of one tier.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct TierFigures {
@@ -77,57 +79,110 @@ pub struct Figures {
     pub leading_loads: u64,
     /// The tiers, fastest first.
     pub tiers: Vec<TierFigures>,
+    /// With sampling windows: what they found. The counters above, but for time and instructions,
+    /// are those of windows and of the beginning; [`extrapolated`](Self::extrapolated) estimates all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<WindowFigures>,
 }
 
 impl Figures {
     /// The counts since an earlier mark.
     #[must_use]
     pub fn since(&self, before: &Figures) -> Figures {
-        let two = |a: [u64; 2], b: [u64; 2]| [a[0].saturating_sub(b[0]), a[1].saturating_sub(b[1])];
-        let tier = |(at, tier): (usize, &TierFigures)| {
-            let none = TierFigures::default();
-            let before = before.tiers.get(at).unwrap_or(&none);
-            TierFigures {
-                tier: tier.tier.clone(),
-                reads: tier.reads.saturating_sub(before.reads),
-                writes: tier.writes.saturating_sub(before.writes),
-                read_ns: tier.read_ns - before.read_ns,
-                stall_ns: tier.stall_ns - before.stall_ns,
-            }
-        };
-        let earlier = |cause: &str| {
-            let of_cause = before.kernel.iter().find(|c| c.cause == cause);
-            of_cause.map_or(0.0, |c| c.busy_ns)
-        };
-        let kernel = self.kernel.iter().map(|c| CauseFigures {
-            cause: c.cause.clone(),
-            busy_ns: c.busy_ns - earlier(&c.cause),
+        let windows = self.windows.as_ref().map(|windows| match &before.windows {
+            Some(before) => windows.since(before),
+            None => windows.clone(),
         });
+        Figures { windows, ..self.combine(before, u64::saturating_sub, |now, before| now - before) }
+    }
+
+    /// The sum of both, without what is known of windows.
+    pub(crate) fn and(&self, other: &Figures) -> Figures {
+        self.combine(other, |a, b| a + b, |a, b| a + b)
+    }
+
+    /// The same counts, with time, instructions and what processors were busy with of another.
+    pub(crate) fn with_time_of(self, other: &Figures) -> Figures {
         Figures {
-            kernel: kernel.filter(|c| c.busy_ns != 0.0).collect(),
-            time_ns: self.time_ns.saturating_sub(before.time_ns),
-            instructions: two(self.instructions, before.instructions),
-            busy_ns: two(self.busy_ns, before.busy_ns),
-            references: self.references.saturating_sub(before.references),
-            devices: self.devices.saturating_sub(before.devices),
-            compute_ns: self.compute_ns - before.compute_ns,
-            walk_stall_ns: self.walk_stall_ns - before.walk_stall_ns,
-            cache_stall_ns: [
-                self.cache_stall_ns[0] - before.cache_stall_ns[0],
-                self.cache_stall_ns[1] - before.cache_stall_ns[1],
-            ],
-            store_stall_ns: self.store_stall_ns - before.store_stall_ns,
-            walks: self.walks.saturating_sub(before.walks),
-            walk_reads: self.walk_reads.saturating_sub(before.walk_reads),
-            walk_ns: self.walk_ns - before.walk_ns,
-            caches: std::array::from_fn(|level| two(self.caches[level], before.caches[level])),
-            misses: std::array::from_fn(|side| {
-                let (now, before) = (self.misses[side], before.misses[side]);
-                std::array::from_fn(|level| now[level].saturating_sub(before[level]))
+            time_ns: other.time_ns,
+            instructions: other.instructions,
+            busy_ns: other.busy_ns,
+            kernel: other.kernel.clone(),
+            ..self
+        }
+    }
+
+    /// Estimates of all counters, where a part of them was counted in sampling windows only: as
+    /// often as in the windows beside them. Time and instructions are whole already.
+    #[must_use]
+    pub fn extrapolated(&self) -> Figures {
+        let Some(windows) = &self.windows else { return self.clone() };
+        let more = windows.more_often();
+        let estimated = self.combine(
+            &windows.counted,
+            |all, of_windows| all + (of_windows as f64 * more).round() as u64,
+            |all, of_windows| all + of_windows * more,
+        );
+        Figures { windows: self.windows.clone(), ..estimated.with_time_of(self) }
+    }
+
+    /// Combines each counter with the other's.
+    fn combine(
+        &self,
+        other: &Figures,
+        whole: impl Fn(u64, u64) -> u64,
+        real: impl Fn(f64, f64) -> f64,
+    ) -> Figures {
+        let two = |a: [u64; 2], b: [u64; 2]| [whole(a[0], b[0]), whole(a[1], b[1])];
+        let no_tier = TierFigures::default();
+        let tiers = (0..self.tiers.len().max(other.tiers.len())).map(|at| {
+            let tier = |figures: &Figures| figures.tiers.get(at).cloned();
+            let name = tier(self).or_else(|| tier(other)).map(|tier| tier.tier);
+            let (a, b) = (tier(self).unwrap_or(no_tier.clone()), tier(other));
+            let b = b.unwrap_or(no_tier.clone());
+            TierFigures {
+                tier: name.unwrap_or_default(),
+                reads: whole(a.reads, b.reads),
+                writes: whole(a.writes, b.writes),
+                read_ns: real(a.read_ns, b.read_ns),
+                stall_ns: real(a.stall_ns, b.stall_ns),
+            }
+        });
+        let busy = |figures: &Figures, cause: &str| -> f64 {
+            figures.kernel.iter().filter(|c| c.cause == cause).map(|c| c.busy_ns).sum()
+        };
+        let mut kernel = self.kernel.clone();
+        let more = other.kernel.iter().filter(|c| self.kernel.iter().all(|k| k.cause != c.cause));
+        kernel.extend(more.map(|c| CauseFigures { busy_ns: 0.0, ..c.clone() }));
+        for of_cause in &mut kernel {
+            of_cause.busy_ns = real(of_cause.busy_ns, busy(other, &of_cause.cause));
+        }
+        kernel.retain(|of_cause| of_cause.busy_ns != 0.0);
+        Figures {
+            time_ns: whole(self.time_ns, other.time_ns),
+            instructions: two(self.instructions, other.instructions),
+            busy_ns: two(self.busy_ns, other.busy_ns),
+            kernel,
+            references: whole(self.references, other.references),
+            devices: whole(self.devices, other.devices),
+            compute_ns: real(self.compute_ns, other.compute_ns),
+            walk_stall_ns: real(self.walk_stall_ns, other.walk_stall_ns),
+            cache_stall_ns: std::array::from_fn(|level| {
+                real(self.cache_stall_ns[level], other.cache_stall_ns[level])
             }),
-            dependent_loads: self.dependent_loads.saturating_sub(before.dependent_loads),
-            leading_loads: self.leading_loads.saturating_sub(before.leading_loads),
-            tiers: self.tiers.iter().enumerate().map(tier).collect(),
+            store_stall_ns: real(self.store_stall_ns, other.store_stall_ns),
+            walks: whole(self.walks, other.walks),
+            walk_reads: whole(self.walk_reads, other.walk_reads),
+            walk_ns: real(self.walk_ns, other.walk_ns),
+            caches: std::array::from_fn(|level| two(self.caches[level], other.caches[level])),
+            misses: std::array::from_fn(|side| {
+                let (a, b) = (self.misses[side], other.misses[side]);
+                std::array::from_fn(|level| whole(a[level], b[level]))
+            }),
+            dependent_loads: whole(self.dependent_loads, other.dependent_loads),
+            leading_loads: whole(self.leading_loads, other.leading_loads),
+            tiers: tiers.collect(),
+            windows: None,
         }
     }
 }

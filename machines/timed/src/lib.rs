@@ -13,6 +13,7 @@
 //! - [`tables`]: translations, as far as an emulator without register access reports them;
 //! - [`machine`]: the processors in time;
 //! - [`samples`]: sampled accesses, as a processor and Linux would give them;
+//! - [`windows`]: sampling windows in detail, and counting between them;
 //! - [`figures`]: its counters.
 
 pub mod causes;
@@ -24,3 +25,4 @@ pub mod flow;
 pub mod machine;
 pub mod samples;
 pub mod tables;
+pub mod windows;

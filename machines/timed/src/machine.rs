@@ -6,23 +6,28 @@
 //! that is furthest ahead ([`Clock`]); a processor that is ahead of the others by more than a
 //! quantum lets them catch up.
 
+mod counters;
+
 use terrace_hardware::address::{Kind, PhysicalAddress, VirtualAddress};
 use terrace_hardware::cache::hierarchy::Level;
 use terrace_hardware::cpu::Dependence;
-use terrace_hardware::node::{CAUSE_L2, CAUSE_LLC, CAUSE_MEMORY, CAUSE_WALK, Node, Reference};
+use terrace_hardware::node::{Node, Reference};
 use terrace_hardware::tier::memory::TieredMemory;
 use terrace_hardware::units::Picoseconds;
 
 use crate::causes::{Cause, Causes, Role, Switch};
 use crate::clock::Clock;
 use crate::config::{TimedConfig, TimedError};
-use crate::figures::{CauseFigures, Figures, TierFigures};
 use crate::flow::{Block, LOADS, NO_LOAD, REGISTERS, Site, Sources};
 use crate::samples::{Miss, Sampling};
 use crate::tables::{GuestWalk, TABLES_BYTES, Tables};
+use crate::windows::{Spent, Windows};
 
 /// Lines of a processor that may be under way, by their low bits.
 const LINES: usize = 32;
+/// Lines that are passed over between sampling windows if they are used again: fewer than the first
+/// level has.
+const RECENT: usize = 256;
 /// A load that is served sooner delays no other instruction noticeably.
 const NEAR: u64 = 3;
 
@@ -46,6 +51,8 @@ pub struct Step {
     pub add_ns: i64,
     /// The processor's slice ends: another is behind, or timers may be due.
     pub yields: bool,
+    /// With sampling windows: accesses must be reported from now on, or need not be.
+    pub detail: Option<bool>,
 }
 
 /// An access of memory.
@@ -87,6 +94,9 @@ struct Processor {
     misses: [[u64; 3]; 2],
     devices: u64,
     dependent_loads: u64,
+    /// Lines used last between sampling windows, by their low bits, each with whether it was
+    /// written: to use one again changes caches hardly.
+    recent: Vec<u64>,
 }
 
 static NO_BLOCK: Block = Block {
@@ -117,6 +127,7 @@ impl Processor {
             misses: [[0; 3]; 2],
             devices: 0,
             dependent_loads: 0,
+            recent: vec![u64::MAX; RECENT],
         }
     }
 
@@ -172,6 +183,9 @@ pub struct TimedMachine {
     string_bytes: u64,
     samples: Option<Sampling>,
     causes: Causes,
+    windows: Option<Windows>,
+    /// Instructions until the next stretch of the windows.
+    stretch_left: u64,
 }
 
 impl TimedMachine {
@@ -185,7 +199,11 @@ impl TimedMachine {
         let tables = tables.map_or(0, |(start, bytes)| start + bytes);
         let per_cycle = config.hardware.node.core.instructions_per_cycle;
         let l1_cycles = config.hardware.node.caches.l1.latency_cycles;
+        let rate_ps = node.core(0).dispatch_time(1_000_000).0 as f64 / 1e6;
+        let windows = config.windows.map(|plan| Windows::new(plan, node.cores(), rate_ps));
         Ok(TimedMachine {
+            stretch_left: windows.as_ref().map_or(u64::MAX, Windows::first),
+            windows,
             processors: vec![Processor::new(); node.cores()],
             line_bits: node.caches().line_bits(),
             near: NEAR * node.core(0).cycles(l1_cycles).0,
@@ -303,7 +321,8 @@ impl TimedMachine {
         if processor.latest > core.now().0 {
             processor.carry_over();
         }
-        let before = core.now().0 + core.dispatch_time(processor.begun - processor.dispatched).0;
+        let pending = core.dispatch_time(processor.begun - processor.dispatched).0;
+        let before = core.now().0 + pending;
         // The time since the last block began is that block's.
         let side = usize::from(processor.block.kernel);
         let took = before.saturating_sub(processor.counted);
@@ -322,15 +341,46 @@ impl TimedMachine {
             }
         };
         processor.instructions[usize::from(block.kernel)] += instructions;
-        processor.begun += instructions;
+        let mut detail = None;
+        match &mut self.windows {
+            Some(windows) if windows.is_plain() => {
+                let took = windows.plain_ps(cpu, usize::from(block.kernel), instructions);
+                let core = self.node.core_mut(cpu);
+                core.wait_until(core.now() + Picoseconds(pending + took));
+                processor.dispatched = processor.begun;
+            }
+            _ => processor.begun += instructions,
+        }
         processor.block = block;
+        match self.stretch_left.checked_sub(instructions) {
+            Some(left) => self.stretch_left = left,
+            None => detail = self.next_stretch(),
+        }
+        let processor = &self.processors[cpu];
+        let core = self.node.core(cpu);
         let until = core.now().0 + core.dispatch_time(processor.begun - processor.dispatched).0;
         let add_ns = self.clock.block(executed, self.start_ns + until / 1000);
         let yields = before >= self.slice_end;
         if yields {
             self.slice_end = before + self.quantum;
         }
-        Step { add_ns, yields }
+        Step { add_ns, yields, detail }
+    }
+
+    /// What each processor has spent.
+    fn spent(&self) -> Vec<Spent> {
+        let spent = |p: &Processor| Spent { instructions: p.instructions, busy_ps: p.busy_ps };
+        self.processors.iter().map(spent).collect()
+    }
+
+    /// The next stretch of the sampling windows begins; whether accesses are reported in it.
+    #[cold]
+    fn next_stretch(&mut self) -> Option<bool> {
+        let (spent, counters) = (self.spent(), self.counters());
+        let windows = self.windows.as_mut()?;
+        self.stretch_left = windows.next(spent, counters);
+        self.processors.iter_mut().for_each(|processor| processor.recent.fill(u64::MAX));
+        Some(!windows.is_plain())
     }
 
     /// An access at a site of the running block. `place` returns the tier and the offset in it if
@@ -421,6 +471,36 @@ impl TimedMachine {
         true
     }
 
+    /// An access between sampling windows: caches and TLBs follow, and no time passes.
+    #[inline]
+    pub fn warm(
+        &mut self,
+        cpu: usize,
+        access: Access,
+        place: impl Fn() -> Option<(usize, u64)>,
+        walk: impl Fn() -> Option<GuestWalk>,
+    ) {
+        let line = access.address >> self.line_bits;
+        let recent = &mut self.processors[cpu].recent[line as usize % RECENT];
+        if *recent == (line << 1 | 1) || *recent == (line << 1 | u64::from(access.store)) {
+            return;
+        }
+        *recent = line << 1 | u64::from(access.store);
+        let starts = &self.starts;
+        let physical = || place().map(|(tier, at)| starts[tier] + at);
+        let mut table = self.tables.of_access(physical, walk, starts);
+        let room = 4096 - access.address % 4096;
+        let reference = Reference {
+            address: VirtualAddress(access.address),
+            size: access.size.min(room as u32),
+            kind: if access.store { Kind::Write } else { Kind::Read },
+            instructions: 0,
+            dependence: Dependence::None,
+        };
+        // An access to a device changes nothing here.
+        let _ = self.node.warm(cpu, &reference, &mut table);
+    }
+
     /// Counts an access that missed the first level, and samples it if it missed the last.
     fn missed(
         &mut self,
@@ -486,61 +566,8 @@ impl TimedMachine {
 
     /// The processor drops translations.
     pub fn flush_translations(&mut self, cpu: usize) {
+        self.processors[cpu].recent.fill(u64::MAX);
         self.node.flush_translations(cpu);
-    }
-
-    /// The counters so far.
-    pub fn figures(&self) -> Figures {
-        let ns = |ps: u64| ps as f64 / 1000.0;
-        let mut figures =
-            Figures { time_ns: self.clock.shown_ns() - self.start_ns, ..Figures::default() };
-        let tiers = self.names.iter().enumerate().map(|(at, name)| {
-            let counts = self.memory.counts(at);
-            TierFigures {
-                tier: name.clone(),
-                reads: counts.reads,
-                writes: counts.writes,
-                read_ns: ns(counts.read_ps),
-                stall_ns: 0.0,
-            }
-        });
-        figures.tiers = tiers.collect();
-        let causes = self.causes.ps().filter(|(_, took)| *took > 0);
-        let of_cause = |(cause, took)| CauseFigures {
-            cause: Cause::name(cause).to_owned(),
-            busy_ns: ns(took),
-        };
-        figures.kernel = causes.map(of_cause).collect();
-        for (cpu, processor) in self.processors.iter().enumerate() {
-            let (core, walks) = (self.node.core(cpu).counts(), self.node.walker(cpu).counts());
-            for side in 0..2 {
-                figures.instructions[side] += processor.instructions[side];
-                figures.busy_ns[side] += processor.busy_ps[side] / 1000;
-                for (sum, misses) in figures.misses[side].iter_mut().zip(processor.misses[side]) {
-                    *sum += misses;
-                }
-            }
-            figures.references += processor.references;
-            figures.devices += processor.devices;
-            figures.dependent_loads += processor.dependent_loads;
-            figures.leading_loads += core.leading_loads;
-            figures.compute_ns += ns(core.compute_ps);
-            figures.walk_stall_ns += ns(core.stall_ps[usize::from(CAUSE_WALK)]);
-            figures.cache_stall_ns[0] += ns(core.stall_ps[usize::from(CAUSE_L2)]);
-            figures.cache_stall_ns[1] += ns(core.stall_ps[usize::from(CAUSE_LLC)]);
-            figures.store_stall_ns += ns(core.store_stall_ps);
-            figures.walks += walks.walks;
-            figures.walk_reads += walks.accesses.iter().sum::<u64>();
-            figures.walk_ns += ns(walks.walk_ps);
-            for (at, tier) in figures.tiers.iter_mut().enumerate() {
-                let stall = core.stall_ps.get(usize::from(CAUSE_MEMORY) + at);
-                tier.stall_ns += ns(stall.copied().unwrap_or(0));
-            }
-        }
-        for (level, counts) in self.node.caches().counts().iter().enumerate() {
-            figures.caches[level] = [counts.references(), counts.read_misses + counts.write_misses];
-        }
-        figures
     }
 }
 

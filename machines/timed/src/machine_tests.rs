@@ -1,6 +1,8 @@
 use super::*;
 use crate::config::{TierSpeed, TimedConfig};
+use crate::figures::Figures;
 use crate::flow::analyse;
+use crate::windows::WindowPlan;
 
 const MIB: u64 = 1 << 20;
 const TIERS: [TierSpeed; 2] = [
@@ -13,6 +15,8 @@ struct Guest {
     /// The emulator's count and bias.
     count: u64,
     bias: i64,
+    /// Whether accesses are reported.
+    detail: bool,
     /// Blocks are never freed.
     chase: (&'static Block, Vec<Site>),
     stream: (&'static Block, Vec<Site>),
@@ -26,12 +30,17 @@ fn block(instructions: &[&[u8]]) -> (&'static Block, Vec<Site>) {
 
 impl Guest {
     fn new(processors: u32) -> Self {
-        let config = TimedConfig::with_tiers(&TIERS).unwrap();
+        Self::with_windows(processors, None)
+    }
+
+    fn with_windows(processors: u32, windows: Option<WindowPlan>) -> Self {
+        let config = TimedConfig { windows, ..TimedConfig::with_tiers(&TIERS).unwrap() };
         let config = config.sized(processors, &[1024 * MIB, 1024 * MIB]);
         Guest {
             machine: TimedMachine::new(&config, 5000).unwrap(),
             count: 5000,
             bias: 0,
+            detail: true,
             // mov rax,[rax]
             chase: block(&[&[0x48, 0x8b, 0x00]]),
             // mov rcx,[rbx]; add rbx,64
@@ -79,7 +88,12 @@ impl Guest {
         self.bias += step.add_ns;
         // Huge pages of their own for each tier.
         let access = Access { address: (tier as u64 + 1) << 40 | at, size, store };
-        self.machine.access(cpu, &which.1[0], access, || Some((tier, at)));
+        self.detail = step.detail.unwrap_or(self.detail);
+        if self.detail {
+            self.machine.access(cpu, &which.1[0], access, || Some((tier, at)));
+        } else {
+            self.machine.warm(cpu, access, || Some((tier, at)), || None);
+        }
         self.count += u64::from(which.0.instructions);
         step.yields
     }
@@ -267,4 +281,124 @@ fn a_repeated_fill_writes_32_bytes_a_cycle_whatever_its_unit() {
     near(times[0], cycles / clock_ghz, 0.02);
     near(times[1], cycles / clock_ghz, 0.02);
     assert!(times[2] > 1.5 * times[1], "{times:?}");
+}
+
+/// A program of phases: loads of few lines and of many, in parts that change; returns its time in
+/// ns, and its figures.
+fn phases(windows: Option<WindowPlan>) -> (f64, Figures) {
+    use terrace_hardware::random::Random;
+    // mov rcx,[rbx], and seven more.
+    let work = block(&[
+        &[0x48, 0x8b, 0x0b],
+        &[0x90],
+        &[0x90],
+        &[0x90],
+        &[0x90],
+        &[0x90],
+        &[0x90],
+        &[0x90],
+    ]);
+    let mut guest = Guest::with_windows(1, windows);
+    let mut random = Random::new(7);
+    let (mut left, mut far) = (0, 0);
+    let start = guest.read_clock(0);
+    for _ in 0..600_000 {
+        if left == 0 {
+            (left, far) = (1000 + random.below(9000), random.below(20));
+        }
+        left -= 1;
+        let (tier, lines) = match random.below(100) {
+            n if n < far => (random.below(2) as usize, 1 << 23),
+            _ => (0, 128),
+        };
+        let at = random.below(lines) * 64;
+        guest.load(0, &work, tier, at);
+    }
+    ((guest.read_clock(0) - start) as f64, guest.machine.figures())
+}
+
+#[test]
+fn sampled_time_is_that_of_the_whole_within_its_error() {
+    let (whole_ns, whole) = phases(None);
+    let mut covered = 0;
+    for seed in 1..=5 {
+        let plan = WindowPlan {
+            window_instructions: 4000,
+            warm_up_instructions: 4000,
+            interval_instructions: 40_000,
+            seed,
+        };
+        let (sampled_ns, sampled) = phases(Some(plan));
+        let windows = sampled.windows.clone().unwrap();
+        assert!(windows.sums[0].windows > 90.0, "{windows:?}");
+        let error_ns = windows.error_ns().unwrap();
+        assert!(error_ns < 0.15 * whole_ns, "{error_ns} of {whole_ns}");
+        covered += usize::from((sampled_ns - whole_ns).abs() <= error_ns);
+        // What was counted in windows only stands for all.
+        let all = sampled.extrapolated();
+        near(all.references as f64, whole.references as f64, 0.01);
+        near(all.tiers[1].reads as f64, whole.tiers[1].reads as f64, 0.15);
+        assert!(sampled.references < whole.references / 3);
+        assert_eq!(all.instructions, whole.instructions);
+        assert_eq!(phases(Some(plan)), (sampled_ns, sampled));
+    }
+    // One in twenty may be beyond a 95 % interval.
+    assert!(covered >= 4, "{covered} of 5");
+}
+
+#[test]
+fn caches_follow_what_is_between_windows() {
+    // More lines than the first two levels hold, again and again, and within the last one.
+    let chase = |windows| {
+        let mut guest = Guest::with_windows(1, windows);
+        let chase = guest.chase.clone();
+        let start = guest.read_clock(0);
+        for line in 0..1u64 << 21 {
+            guest.load(0, &chase, 1, (line * 7919 % (1 << 17)) * 64);
+        }
+        ((guest.read_clock(0) - start) as f64, guest.machine.figures())
+    };
+    let plan = WindowPlan {
+        window_instructions: 2000,
+        warm_up_instructions: 2000,
+        interval_instructions: 300_000,
+        seed: 1,
+    };
+    let (whole_ns, whole) = chase(None);
+    let (sampled_ns, sampled) = chase(Some(plan));
+    near(sampled_ns, whole_ns, 0.02);
+    // All lines are read once, in the first interval.
+    near(sampled.extrapolated().tiers[1].reads as f64, whole.tiers[1].reads as f64, 0.02);
+}
+
+#[test]
+fn a_warm_up_takes_no_time_of_its_own() {
+    // Here an instruction of the second warm-up takes twice what one of a window does.
+    let plan = WindowPlan {
+        window_instructions: 1000,
+        warm_up_instructions: 1000,
+        interval_instructions: 10_000,
+        seed: 1,
+    };
+    let mut windows = crate::windows::Windows::new(plan, 1, 100.0);
+    let mut spent = Spent::default();
+    let mut add = |instructions: u64, ps: u64| {
+        spent.instructions[0] += instructions;
+        spent.busy_ps[0] += ps;
+        vec![spent]
+    };
+    windows.next(add(10_000, 10_000 * 500), Figures::default());
+    let plain = windows.next(add(1000, 1000 * 400), Figures::default());
+    assert!(windows.is_plain() && (4000..12_000).contains(&plain), "{plain}");
+    let ps = (0..plain).map(|_| windows.plain_ps(0, 0, 1)).sum();
+    near(ps as f64, plain as f64 * 400.0, 0.001);
+    windows.next(add(plain, ps), Figures::default());
+    windows.next(add(1000, 1000 * 800), Figures::default());
+    let plain = windows.next(add(1000, 1000 * 400), Figures::default());
+    // The warm-up took 400 ps an instruction too much.
+    let ps: u64 = (0..plain).map(|_| windows.plain_ps(0, 0, 1)).sum();
+    near(ps as f64, plain as f64 * 400.0 - 1000.0 * 400.0, 0.001);
+    let found = windows.complete(&add(plain, ps), Figures::default()).windows.unwrap();
+    assert_eq!((found.sums[0].windows, found.sums[0].n), (2.0, 2000.0));
+    assert_eq!(found.error_ns(), Some(0.0), "all windows are alike");
 }

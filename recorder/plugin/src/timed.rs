@@ -28,8 +28,10 @@ use crate::qemu::{self, Block as QemuBlock, Id, MemInfo};
 use crate::registers::Registers;
 use crate::samples::SamplePort;
 
-/// Whether accesses and blocks are reported to the machine.
+/// Whether blocks are reported to the machine.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
+/// Whether accesses are timed: not between sampling windows.
+static DETAIL: AtomicBool = AtomicBool::new(true);
 static TIMED: AtomicPtr<Timed> = AtomicPtr::new(ptr::null_mut());
 static ID: AtomicU64 = AtomicU64::new(0);
 
@@ -259,6 +261,9 @@ extern "C" fn on_block(index: c_uint, block: *mut c_void) {
         // SAFETY: what `on_translate` registered, which is never freed.
         let step = machine.block(cpu, unsafe { &*block.cast::<Block>() });
         clock.add(step.add_ns);
+        if let Some(detail) = step.detail {
+            DETAIL.store(detail, Ordering::Relaxed);
+        }
         if step.yields {
             clock.end_slice(index);
         }
@@ -295,6 +300,9 @@ extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, site: *mut c
         Some(GuestWalk { tables: tables.map(tier_of), lowest })
     };
     let access = Access { address, size: 1 << qemu::size_log2(info), store: qemu::is_store(info) };
+    if !DETAIL.load(Ordering::Relaxed) {
+        return machine.warm(cpu, access, place, walk);
+    }
     // SAFETY: what `on_translate` registered, which is never freed.
     let site = unsafe { &*site.cast::<Site>() };
     // An access to a device may wake another processor.

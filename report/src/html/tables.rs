@@ -211,7 +211,8 @@ fn cells(
             Some(ms) => duration(ms),
             None => MISSING.to_owned(),
         };
-        cells.push(number_cell(text));
+        let error = run.duration_error_ms.map(|ms| format!(" ± {}", duration(ms)));
+        cells.push(number_cell(text + &error.unwrap_or_default()));
     }
     if has.slowdown {
         let text = run.slowdown.map_or(MISSING.to_owned(), |s| format!("{s:.3}"));
