@@ -18,6 +18,9 @@ use terrace_linux::{Source, backend};
 
 use crate::show::{self, Format, say};
 
+/// Instructions with the most samples that are shown.
+const INSTRUCTIONS: usize = 8;
+
 /// Show which signals of accesses this host has: accessed bits, hint faults, samples of reads.
 #[derive(Args)]
 pub struct Arguments {
@@ -103,12 +106,16 @@ impl Arguments {
         let counts = hub.counts();
         if self.format == Format::Json {
             let document = json!({ "source": hub.source(), "counts": counts,
-                                   "memory": hub.by_memory(), "pages": pages });
+                                   "memory": hub.by_memory(), "pages": pages,
+                                   "instructions": hub.by_instruction(INSTRUCTIONS) });
             return say!("{}", serde_json::to_string_pretty(&document)?);
         }
         say!("{}: {}", hub.source(), counts.line())?;
         let [local, remote] = hub.by_memory();
         say!("served by local memory: {local}, by remote memory: {remote}")?;
+        for (address, count) in hub.by_instruction(INSTRUCTIONS) {
+            say!("instruction {address:#x} {count}")?;
+        }
         for (address, count) in pages.into_iter().flatten().filter(|(_, count)| *count > 0) {
             say!("{address:#x} {count}")?;
         }

@@ -201,6 +201,11 @@ fn a_programs_samples_are_those_of_its_reads(qemu: Qemu) {
     let slow: f64 = exact.iter().skip(1).step_by(2).sum::<f64>() / f64::from(READS);
     let [local, remote] = [0, 1].map(|n| number(&document["memory"][n]));
     assert!((remote / (local + remote) - slow).abs() < 0.05, "{local} {remote}, expected {slow}");
+    // One instruction of the program, which is linked to addresses from 4 MiB on, makes the reads.
+    let busiest = &document["instructions"][0];
+    println!("instructions: {}", document["instructions"]);
+    assert!((0x40_0000..0x80_0000).contains(&busiest[0].as_u64().unwrap()), "{busiest}");
+    assert!(number(&busiest[1]) > 0.9 * (local + remote), "{busiest} of {local} and {remote}");
     // Ranks, and what ranks of no meaning would give.
     let [ranks, nothing] =
         [&samples, &shuffled(&samples)].map(|signal| rank_correlation(signal, &exact));

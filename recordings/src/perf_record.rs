@@ -53,7 +53,7 @@ const CODE_PAGE_SIZE: u64 = 1 << 23;
 const WEIGHT_STRUCT: u64 = 1 << 24;
 
 /// Fields of samples of memory accesses in this project, from every source.
-pub const SAMPLE_TYPE: u64 = TID | TIME | ADDR | WEIGHT | DATA_SRC | PHYS_ADDR;
+pub const SAMPLE_TYPE: u64 = IP | TID | TIME | ADDR | WEIGHT | DATA_SRC | PHYS_ADDR;
 
 const HEADER_BYTES: usize = 8;
 /// More than `sample_id` adds to a record.
@@ -176,6 +176,8 @@ impl DataSource {
 pub struct MemorySample {
     /// Process, if the source knows processes.
     pub pid: Option<u32>,
+    /// Address of the instruction that made the access, if known.
+    pub instruction: Option<u64>,
     /// Time, by the clock of the source.
     pub time_ns: u64,
     /// Virtual address, if known.
@@ -222,6 +224,7 @@ pub fn put_sample(out: &mut Vec<u8>, sample: &MemorySample) {
     let pid = u64::from(sample.pid.unwrap_or(NO_PROCESS));
     for field in format.fields() {
         let word = match field {
+            IP => sample.instruction.unwrap_or(0),
             TID => pid << 32 | pid,
             TIME => sample.time_ns,
             ADDR => sample.address.unwrap_or(0),
@@ -378,6 +381,7 @@ impl RecordReader {
             let word = word(at);
             let known = (word != 0).then_some(word);
             match field {
+                IP => sample.instruction = known,
                 TID => sample.pid = Some(word as u32).filter(|&pid| pid != NO_PROCESS),
                 TIME => sample.time_ns = word,
                 ADDR => sample.address = known,

@@ -12,6 +12,7 @@ fn read(bytes: &[u8]) -> (Vec<Record>, RecordCounts) {
 fn sample() -> MemorySample {
     MemorySample {
         pid: Some(42),
+        instruction: Some(0x55_5555_1234),
         time_ns: 1_000_000_007,
         address: Some(0x7f00_1234_5678),
         physical: Some(0x8765_4320),
@@ -21,11 +22,12 @@ fn sample() -> MemorySample {
     }
 }
 
-/// Word for word what Linux 6.12 writes for `sample_type` 0x8c00e, put together by hand from
+/// Word for word what Linux 6.12 writes for `sample_type` 0x8c00f, put together by hand from
 /// `perf_output_sample` in its kernel/events/core.c.
 #[test]
 fn a_sample_is_laid_out_as_the_kernel_does_it() {
-    let mut expected: Vec<u8> = vec![9, 0, 0, 0, 2, 0, 56, 0];
+    let mut expected: Vec<u8> = vec![9, 0, 0, 0, 2, 0, 64, 0];
+    expected.extend(0x55_5555_1234u64.to_le_bytes());
     expected.extend([42, 0, 0, 0, 42, 0, 0, 0]);
     expected.extend(1_000_000_007u64.to_le_bytes());
     expected.extend(0x7f00_1234_5678u64.to_le_bytes());
@@ -36,7 +38,7 @@ fn a_sample_is_laid_out_as_the_kernel_does_it() {
         0x2u64 | 0x102 << 5 | 0x2 << 19 | 1 << 24 | 1 << 26 | 0xd << 33 | 1 << 37 | 1 << 40;
     expected.extend(source.to_le_bytes());
     expected.extend(0x8765_4320u64.to_le_bytes());
-    assert_eq!(SAMPLE_TYPE, 0x8c00e);
+    assert_eq!(SAMPLE_TYPE, 0x8c00f);
     let mut written = Vec::new();
     put_sample(&mut written, &sample());
     assert_eq!(written, expected);
@@ -73,6 +75,7 @@ fn fields_that_others_ask_for_are_passed_over() {
     reader.push(&bytes, |record| records.push(record));
     let expected = MemorySample {
         pid: Some(7),
+        instruction: Some(0x40_0000),
         time_ns: 11,
         address: Some(0x1000),
         physical: Some(0x2000),
@@ -108,7 +111,7 @@ fn what_is_damaged_is_counted_and_the_next_record_is_found() {
     put_sample(&mut one, &sample());
     // A sample of another format, of another size: refused whole.
     let mut longer = one.clone();
-    longer[6] = 64;
+    longer[6] += 8;
     longer.extend([0; 8]);
     let cut = &one[..one.len() - 3];
     for damage in [&longer[..], cut, &[0xff; 11], &[0; 24]] {
@@ -123,19 +126,21 @@ fn what_is_damaged_is_counted_and_the_next_record_is_found() {
 }
 
 fn record() -> impl Strategy<Value = Record> {
-    let words = (any::<[u64; 4]>(), any::<bool>(), any::<bool>(), 0u32..100);
-    let sample = words.prop_map(|([time_ns, address, physical, weight], store, far, pid)| {
-        let level = if far { MemoryLevel::Remote } else { MemoryLevel::Local };
-        Record::Sample(MemorySample {
-            pid: Some(pid).filter(|&pid| pid > 0),
-            time_ns,
-            address: Some(address).filter(|&address| address != 0),
-            physical: Some(physical).filter(|&physical| physical != 0),
-            weight_cycles: weight,
-            source: DataSource::of_memory(level, store),
-            kernel: store,
-        })
-    });
+    let words = (any::<[u64; 5]>(), any::<bool>(), any::<bool>(), 0u32..100);
+    let sample =
+        words.prop_map(|([time_ns, address, physical, weight, instruction], store, far, pid)| {
+            let level = if far { MemoryLevel::Remote } else { MemoryLevel::Local };
+            Record::Sample(MemorySample {
+                pid: Some(pid).filter(|&pid| pid > 0),
+                instruction: Some(instruction).filter(|&at| at != 0),
+                time_ns,
+                address: Some(address).filter(|&address| address != 0),
+                physical: Some(physical).filter(|&physical| physical != 0),
+                weight_cycles: weight,
+                source: DataSource::of_memory(level, store),
+                kernel: store,
+            })
+        });
     prop_oneof![
         8 => sample,
         1 => (0u64..1 << 40).prop_map(Record::Lost),

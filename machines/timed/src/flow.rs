@@ -43,6 +43,9 @@ pub struct Site {
     pub load: u8,
     /// Sources of the load's address.
     pub address: Sources,
+    /// Address of the instruction, where accesses are sampled; 0 otherwise, so that sites that do
+    /// the same are one.
+    pub instruction: u64,
 }
 
 /// A block of instructions.
@@ -90,7 +93,8 @@ pub fn analyse<'a>(instructions: impl Iterator<Item = &'a [u8]>, kernel: bool) -
         let Decoded { effect, address, loads: is_load, reads, writes } = decode(bytes);
         let position = at as u32 + 1;
         repeated = repeated_bytes(bytes).unwrap_or(0);
-        let mut site = Site { position, load: NO_LOAD, address: Sources::default() };
+        let mut site =
+            Site { position, load: NO_LOAD, address: Sources::default(), instruction: 0 };
         let mut value = all(&state, reads);
         if is_load {
             site.address = all(&state, address);

@@ -446,7 +446,7 @@ impl TimedMachine {
             return false;
         };
         if level != Level::L1 {
-            self.missed(cpu, level, access, issued, place);
+            self.missed(cpu, level, (site, access), issued, place);
         }
         if access.store {
             return true;
@@ -506,7 +506,7 @@ impl TimedMachine {
         &mut self,
         cpu: usize,
         level: Level,
-        access: Access,
+        (site, access): (&Site, Access),
         issued: u64,
         place: impl Fn() -> Option<(usize, u64)>,
     ) {
@@ -525,6 +525,7 @@ impl TimedMachine {
             let took = if access.store { 0 } else { core.last_load().0.saturating_sub(issued) };
             samples.take(Miss {
                 time_ns: self.start_ns + core.now().0 / 1000,
+                instruction: site.instruction,
                 address: access.address,
                 place,
                 store: access.store,

@@ -74,6 +74,8 @@ impl SamplePlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Miss {
     pub time_ns: u64,
+    /// Address of the instruction; 0 if unknown.
+    pub instruction: u64,
     pub address: u64,
     /// The tier and the place in its memory.
     pub place: (usize, u64),
@@ -144,6 +146,7 @@ impl Sampling {
             let level = if miss.place.0 == 0 { MemoryLevel::Local } else { MemoryLevel::Remote };
             let sample = MemorySample {
                 pid: None,
+                instruction: (miss.instruction != 0).then_some(miss.instruction),
                 time_ns: miss.time_ns,
                 address: Some(miss.address),
                 physical: self.physical(miss.place),
@@ -191,6 +194,7 @@ mod tests {
             if sampling.picks(false) {
                 sampling.take(Miss {
                     time_ns: at * 1000,
+                    instruction: 0x40_0000 + at,
                     address: 0x7000 + at,
                     place: (1, at % 8192),
                     store: false,
@@ -214,6 +218,7 @@ mod tests {
             let Record::Sample(sample) = record else { panic!("{record:?}") };
             let at = sample.time_ns / 1000;
             assert_eq!(sample.address, Some(0x7000 + at));
+            assert_eq!(sample.instruction, Some(0x40_0000 + at));
             let place = at % 8192;
             let base = if place < 4096 { (1 << 32) + place } else { (1 << 33) + place - 4096 };
             assert_eq!(sample.physical, Some(base), "at {place}");
@@ -246,6 +251,7 @@ mod tests {
         let mut sampling = Sampling::new(SamplePlan { accesses_per_sample: 1, ..plan() });
         let miss = |at| Miss {
             time_ns: at * 20_000,
+            instruction: 0,
             address: at,
             place: (0, 0),
             store: false,

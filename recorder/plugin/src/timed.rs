@@ -158,6 +158,13 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
         let kept_block = kept(&mut timed.blocks, flow.block);
         let data = ptr::from_ref(kept_block).cast_mut().cast();
         qemu::qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, qemu::NO_REGISTERS, data);
+        if timed.port.is_some() && !kernel {
+            let mut address = start;
+            for (site, (_, size)) in flow.sites.iter_mut().zip(&code) {
+                site.instruction = address;
+                address += *size as u64;
+            }
+        }
         for (at, (site, effect)) in flow.sites.into_iter().zip(flow.effects).enumerate() {
             let data = ptr::from_ref(kept(&mut timed.sites, site)).cast_mut().cast();
             let (flags, kinds) = (qemu::NO_REGISTERS, qemu::LOADS_AND_STORES);

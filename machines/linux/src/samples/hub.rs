@@ -22,6 +22,8 @@ use crate::roots::Roots;
 
 /// Most samples processed per second, of all groups together: MEMTIS's maximum.
 pub const MOST_PER_S: u64 = 20_000;
+/// Most instructions whose samples are counted.
+const INSTRUCTIONS: usize = 1024;
 /// Shortest interval between reads of the source.
 const POLL_EVERY: Duration = Duration::from_millis(5);
 
@@ -79,6 +81,7 @@ struct Inner {
     members: BTreeMap<u32, Member>,
     counts: SampleCounts,
     by_memory: [u64; 2],
+    by_instruction: BTreeMap<u64, u64>,
     bound: Bound,
     polled: Option<Instant>,
 }
@@ -125,7 +128,7 @@ impl Member {
 impl Inner {
     fn poll(&mut self) -> std::io::Result<()> {
         let (counts, members, bound) = (&mut self.counts, &mut self.members, &mut self.bound);
-        let by_memory = &mut self.by_memory;
+        let (by_memory, by_instruction) = (&mut self.by_memory, &mut self.by_instruction);
         self.source.read(&mut |sample| {
             let memory = sample.source.memory();
             if sample.kernel {
@@ -134,6 +137,12 @@ impl Inner {
                 && bound.passes()
             {
                 by_memory[usize::from(memory == MemoryLevel::Remote)] += 1;
+                let known = |at: &u64| by_instruction.contains_key(at);
+                if let Some(at) = sample.instruction
+                    && (by_instruction.len() < INSTRUCTIONS || known(&at))
+                {
+                    *by_instruction.entry(at).or_default() += 1;
+                }
                 let found = members.values_mut().find_map(|m| m.page(sample).map(|page| (m, page)));
                 let Some((member, page)) = found else {
                     counts.outside += 1;
@@ -164,14 +173,30 @@ impl SampleHub {
     /// Samples of this source.
     pub fn of(roots: &Roots, source: Box<dyn SampleSource>, accesses_per_sample: u32) -> Arc<Self> {
         let (members, counts) = (BTreeMap::new(), SampleCounts::default());
-        let (by_memory, bound) = ([0; 2], Bound::new());
-        let inner = Inner { source, members, counts, by_memory, bound, polled: None };
+        let inner = Inner {
+            source,
+            members,
+            counts,
+            by_memory: [0; 2],
+            by_instruction: BTreeMap::new(),
+            bound: Bound::new(),
+            polled: None,
+        };
         Arc::new(SampleHub {
             roots: roots.clone(),
             accesses_per_sample,
             cycle_ps: cycle_ps(roots).unwrap_or(0),
             inner: Mutex::new(inner),
         })
+    }
+
+    /// Addresses of the instructions with the most samples, and how many each has: where the source
+    /// knows them.
+    pub fn by_instruction(&self, most: usize) -> Vec<(u64, u64)> {
+        let mut all: Vec<_> = self.inner().by_instruction.iter().map(|(a, n)| (*a, *n)).collect();
+        all.sort_by_key(|(address, samples)| (std::cmp::Reverse(*samples), *address));
+        all.truncate(most);
+        all
     }
 
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -397,7 +422,9 @@ mod tests {
         other.follow(&layouts[1]).unwrap();
         // By physical address, without a process: page 9 of process 4 is in frame 109.
         send.send(sample(None, 0x1234, 109 * 4096 + 8)).unwrap();
-        send.send(sample(None, 0x1234, 109 * 4096 + 64)).unwrap();
+        let instruction = Some(0x40_1000);
+        let known = MemorySample { instruction, ..sample(None, 0x1234, 109 * 4096 + 64) };
+        send.send(known).unwrap();
         // By process and address, whatever the frame.
         send.send(sample(Some(6), 11 * 4096 + 5, 1)).unwrap();
         send.send(sample(None, 9 * 4096, 300 * 4096)).unwrap();
@@ -422,6 +449,7 @@ mod tests {
             ..SampleCounts::default()
         };
         assert_eq!(hub.counts(), expected);
+        assert_eq!(hub.by_instruction(8), [(0x40_1000, 1)]);
         // The next period begins with none.
         let next = one.take(&layouts[0], &fast).unwrap();
         assert!(next.samples.unwrap().iter().all(|&count| count == 0));
