@@ -1,5 +1,7 @@
 //! `terrace lab`: a command in a virtual machine with two memory tiers.
 
+mod shell;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -33,9 +35,17 @@ done";
 
 /// Boot a virtual machine with two memory tiers and run a command in it.
 ///
-/// Without a command it shows the tiers of the guest's kernel. The exit code is the command's.
+/// Without a command it shows the tiers of the guest's kernel. The exit code is the command's. With
+/// '--shell' it opens a terminal in the machine, beside a workload that terraced manages.
 #[derive(Args)]
 pub struct Arguments {
+    /// Open a terminal in the machine, where terraced manages a workload: the command, or one whose
+    /// hot pages change every minute.
+    ///
+    /// 'terrace top', 'terrace status' and 'terrace explain workload' show what it does. Ends with
+    /// 'exit' or Ctrl-].
+    #[arg(long, conflicts_with_all = ["root", "console", "clock", "instructions_as_time", "count_accesses"])]
+    shell: bool,
     /// Processors.
     #[arg(long, default_value_t = 2, value_name = "N")]
     cpus: u32,
@@ -134,9 +144,10 @@ pub struct Arguments {
     /// Folder that they are brought back to.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Bound on the whole run in s, after which the machine is switched off.
-    #[arg(long, default_value_t = 300, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
+    /// Bound on the whole run in s, after which the machine is switched off [default: 300, with
+    /// '--shell' a day].
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
     /// Bound on the boot in s; three times that where accesses or instructions are counted.
     #[arg(long, default_value_t = 120, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     boot_timeout: u64,
@@ -249,6 +260,7 @@ impl Arguments {
     fn machine(&self) -> anyhow::Result<GuestMachine> {
         let [fast_mib_per_s, slow_mib_per_s] = self.mib_per_s();
         let memory_clock = self.memory_clock().map_err(InputError::new)?;
+        let usual_s = if self.shell { 86_400 } else { 300 };
         Ok(GuestMachine {
             cpus: self.cpus,
             fast_bytes: self.fast.0,
@@ -281,7 +293,7 @@ impl Arguments {
                 .flat_map(|a| a.split_whitespace())
                 .map(str::to_owned)
                 .collect(),
-            timeout: Duration::from_secs(self.timeout),
+            timeout: Duration::from_secs(self.timeout.unwrap_or(usual_s)),
             boot_timeout: Duration::from_secs(self.boot_timeout),
             count_accesses: self.count_accesses.is_some().then_some(CountedCaches {
                 l1: self.l1,
@@ -336,6 +348,7 @@ impl Arguments {
 
     fn job(&self) -> anyhow::Result<GuestJob> {
         let mut job = match self.command.split_first() {
+            _ if self.shell => shell::job(&self.command)?,
             None => GuestJob::shell(SHOW_TIERS),
             Some((command, arguments)) => {
                 let job = GuestJob::new(command).args(arguments);

@@ -125,6 +125,9 @@ pub enum LabError {
         /// The end of the guest's console.
         console_tail: Vec<String>,
     },
+    /// Ctrl-] was pressed in the guest's terminal.
+    #[error("the guest was switched off by Ctrl-]")]
+    SwitchedOff,
     /// The kernel killed the command for want of memory.
     #[error(
         "the guest ran out of memory and its kernel killed the command; give the machine or the \

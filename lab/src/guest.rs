@@ -19,6 +19,7 @@ use crate::job::Event;
 use crate::lines::{LineSplitter, Tail, TrailerFilter};
 use crate::qemu::QemuProgram;
 use crate::spawn::bind_to_parent;
+use crate::terminal::{Ends, Joined};
 
 /// Bytes of each of the command's two outputs that are kept; all of it is passed on as [`Event`]s.
 pub const OUTPUT_MAX_BYTES: usize = 64 << 20;
@@ -39,6 +40,8 @@ pub(crate) struct GuestStart<'a> {
     pub initramfs: &'a File,
     /// The trailer that ends the streams; the same is in the initramfs.
     pub trailer: &'a str,
+    /// Whether the command has a terminal, joined to that of this process.
+    pub terminal: bool,
     /// Start of the first attempt to boot: the bounds count from here.
     pub begun: Instant,
     pub boot_bound: Duration,
@@ -89,6 +92,8 @@ enum Port {
     Stderr,
     Results,
     QemuErrors,
+    /// The host's own: whether the machine is to be switched off.
+    Off,
 }
 
 const GUEST_PORTS: [Port; 4] = [Port::Control, Port::Stdout, Port::Stderr, Port::Results];
@@ -109,8 +114,19 @@ fn kernel_command_line(extra: &[String]) -> String {
 /// A port and our end of its stream; `None` once the stream has ended.
 type OpenPort = (Port, Option<Box<dyn PortStream>>);
 
-/// Starts QEMU with its ports; returns it, our ends of the ports, and the time of its start.
-fn spawn(start: &GuestStart<'_>) -> Result<(Qemu, Vec<OpenPort>, Instant), LabError> {
+/// A QEMU that has been started.
+struct Spawned {
+    qemu: Qemu,
+    /// Our ends of its ports.
+    ours: Vec<OpenPort>,
+    /// Those of the command's terminal, if it has one.
+    terminal: Option<Ends>,
+    /// The time of its start.
+    started: Instant,
+}
+
+/// Starts QEMU with its ports.
+fn spawn(start: &GuestStart<'_>) -> Result<Spawned, LabError> {
     let mut ours: Vec<OpenPort> = Vec::new();
     let mut theirs: Vec<OwnedFd> = Vec::new();
     let mut command = start.qemu.command();
@@ -120,12 +136,20 @@ fn spawn(start: &GuestStart<'_>) -> Result<(Qemu, Vec<OpenPort>, Instant), LabEr
     let initramfs = start.initramfs.try_clone().doing("hand the initramfs over")?;
     command.arg("-initrd").arg(format!("/proc/self/fd/{}", initramfs.as_raw_fd()));
     theirs.push(initramfs.into());
-    let mut chardev = |port: Port, id: &str| -> Result<String, LabError> {
-        let (host, guest) = UnixStream::pair().doing("make a socket pair for the guest")?;
-        host.set_nonblocking(true).doing("make a socket non-blocking")?;
+    let mut pair = |id: &str| -> Result<(UnixStream, String), LabError> {
+        let (host, guest) = socket_pair()?;
         let argument = format!("socket,id={id},fd={}", guest.as_raw_fd());
-        ours.push((port, Some(Box::new(host))));
         theirs.push(guest.into());
+        Ok((host, argument))
+    };
+    let terminal = match start.terminal {
+        true => Some((pair("screen")?, pair("sizes")?)),
+        false => None,
+    };
+    let mut chardev = |port: Port, id: &str| -> Result<String, LabError> {
+        let (host, argument) = pair(id)?;
+        host.set_nonblocking(true).doing("make a socket non-blocking")?;
+        ours.push((port, Some(Box::new(host))));
         Ok(argument)
     };
     command.arg("-chardev").arg(chardev(Port::Console, "console")?);
@@ -140,6 +164,15 @@ fn spawn(start: &GuestStart<'_>) -> Result<(Qemu, Vec<OpenPort>, Instant), LabEr
         command.arg("-chardev").arg(chardev(port, &id)?);
         command.arg("-device").arg(format!("virtserialport,chardev={id},nr={number}"));
     }
+    let mut ends = None;
+    if let Some(((screen, screen_argument), (sizes, sizes_argument))) = terminal {
+        command.args(["-chardev", &screen_argument, "-chardev", &sizes_argument]);
+        command.args(["-device", "virtconsole,chardev=screen,nr=5"]);
+        command.args(["-device", "virtserialport,chardev=sizes,nr=6"]);
+        let (seen, off) = socket_pair()?;
+        ours.push((Port::Off, Some(Box::new(seen))));
+        ends = Some(Ends { screen, sizes, off });
+    }
     command.args(start.extra_qemu_args);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     bind_to_parent(&mut command, theirs);
@@ -151,7 +184,11 @@ fn spawn(start: &GuestStart<'_>) -> Result<(Qemu, Vec<OpenPort>, Instant), LabEr
     drop(command);
     let errors = qemu.0.stderr.take().map(|stderr| Box::new(stderr) as Box<dyn PortStream>);
     ours.push((Port::QemuErrors, errors));
-    Ok((qemu, ours, started))
+    Ok(Spawned { qemu, ours, terminal: ends, started })
+}
+
+fn socket_pair() -> Result<(UnixStream, UnixStream), LabError> {
+    UnixStream::pair().doing("make a socket pair for the guest")
 }
 
 /// Waits for data on the open ports, no longer than `left`; returns the indices of ports with data.
@@ -176,7 +213,9 @@ pub(crate) fn run(
     start: &GuestStart<'_>,
     event: &mut dyn FnMut(Event),
 ) -> Result<GuestEnd, LabError> {
-    let (mut qemu, mut ours, started) = spawn(start)?;
+    // Dropped last, when QEMU and with it the guest's terminal have ended.
+    let mut _joined = None;
+    let Spawned { mut qemu, mut ours, mut terminal, started } = spawn(start)?;
     let mut state = State::new(start.trailer, started)?;
     let mut buffer = vec![0; 256 * 1024];
     loop {
@@ -214,6 +253,9 @@ pub(crate) fn run(
                 Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => *slot = None,
                 Err(e) => return Err(e).doing("read from the guest"),
             }
+        }
+        if state.phase == Phase::Running {
+            _joined = terminal.take().map(Joined::begin).transpose()?.or(_joined);
         }
     }
 }
@@ -342,6 +384,7 @@ impl State {
                 let bytes = self.results_filter.push(bytes);
                 self.results.write_all(&bytes).doing("store the guest's results")?;
             }
+            Port::Off => return Err(LabError::SwitchedOff),
             Port::QemuErrors => {
                 let room = (64 * 1024usize).saturating_sub(self.qemu_errors.len());
                 self.qemu_errors.extend_from_slice(&bytes[..bytes.len().min(room)]);

@@ -77,6 +77,9 @@ pub struct GuestJob {
     pub results_dir: Option<PathBuf>,
     /// The command's standard input.
     pub stdin: Vec<u8>,
+    /// Instead of standard input and both outputs the command has a terminal of the guest, which is
+    /// joined to that of this process while the command runs. Not beside a root disk.
+    pub terminal: bool,
     /// Bound on the whole run, from the start of QEMU; by default the machine's.
     pub timeout: Option<Duration>,
 }
@@ -94,6 +97,7 @@ impl GuestJob {
             results: Vec::new(),
             results_dir: None,
             stdin: Vec::new(),
+            terminal: false,
             timeout: None,
         }
     }
@@ -156,6 +160,13 @@ impl GuestJob {
     #[must_use]
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.stdin = bytes.into();
+        self
+    }
+
+    /// Gives the command a terminal, this process's own.
+    #[must_use]
+    pub fn terminal(mut self) -> Self {
+        self.terminal = true;
         self
     }
 

@@ -86,6 +86,13 @@ impl Lab {
                 expected: "none: install them on the disk, or carry them in as files".to_owned(),
             });
         }
+        if self.machine.root.is_some() && job.terminal {
+            return Err(LabError::Invalid {
+                what: "the command's terminal",
+                got: "one beside a root disk".to_owned(),
+                expected: "one of them".to_owned(),
+            });
+        }
         // Checked before a kernel is fetched for nothing.
         for program in &job.programs {
             if let Program::Host(path) = program {
@@ -192,6 +199,7 @@ impl Lab {
             kernel_args: &kernel_args,
             initramfs: &initramfs,
             trailer: &trailer,
+            terminal: job.terminal,
             begun: Instant::now(),
             boot_bound,
             bound: job.timeout.unwrap_or(self.machine.timeout),
@@ -299,6 +307,9 @@ impl Lab {
         root.bytes("/init", INIT, 0o755)?;
         root.bytes("/.lab/serve", SERVE, 0o600)?;
         root.bytes("/.lab/trailer", format!("{trailer}\n"), 0o600)?;
+        if job.terminal {
+            root.bytes("/.lab/terminal", "", 0o600)?;
+        }
         root.bytes("/.lab/stdin", job.stdin.clone(), 0o600)?;
         root.bytes("/.lab/command", command_script(job, &command)?, 0o600)?;
         root.bytes("/.lab/results", results_list(job)?, 0o600)?;

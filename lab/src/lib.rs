@@ -27,6 +27,7 @@
 //! - [`timed`]: the memory clock, which models the time of accesses, and its figures;
 //! - [`accel`]: KVM or software emulation;
 //! - [`guest`]: one running guest, from start to end;
+//! - `terminal`: a terminal of the guest, where a job has one;
 //! - [`lab`]: runs a job;
 //! - [`requirements`]: what the host must have, with the remedy for what it lacks.
 
@@ -49,6 +50,7 @@ pub mod requirements;
 mod root;
 mod spawn;
 mod symbols;
+mod terminal;
 pub mod timed;
 mod vmlinux;
 
