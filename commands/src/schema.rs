@@ -384,13 +384,6 @@ fn one_of<'a>(words: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
 fn policies() -> Value {
     let one = |kind: &PolicyKind| {
         let mut schema = parameters(kind.parameters);
-        for parameter in kind.parameters {
-            let property = &mut schema["properties"][parameter.name];
-            if let (true, Some(range)) = (property["type"] == "number", range_of(parameter.meaning))
-            {
-                (property["minimum"], property["maximum"]) = (number(range.0), number(range.1));
-            }
-        }
         schema["description"] = kind.summary.into();
         (kind.name.to_owned(), schema)
     };
@@ -417,7 +410,8 @@ fn workload() -> Value {
     })
 }
 
-/// A table of declared parameters; their types are those of their defaults.
+/// A table of declared parameters; their types are those of their defaults, and what has a range is a
+/// number.
 fn parameters<'a>(all: impl IntoIterator<Item = &'a ParameterDoc>) -> Value {
     let one = |parameter: &ParameterDoc| {
         let default = serde_json::from_str::<Value>(&parameter.default.replace('_', ""));
@@ -434,18 +428,29 @@ fn parameters<'a>(all: impl IntoIterator<Item = &'a ParameterDoc>) -> Value {
         if let Some(kind) = kind {
             schema["type"] = kind.into();
         }
+        for (word, bound) in range_of(parameter.meaning).into_iter().flatten() {
+            schema["type"] = "number".into();
+            schema[word] = bound;
+        }
         (parameter.name.to_owned(), schema)
     };
     let properties: Map<_, _> = all.into_iter().map(one).collect();
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
-/// The range that a declared meaning ends with: `(1 to 1000)`.
-fn range_of(meaning: &str) -> Option<(&str, &str)> {
+/// The range that a declared meaning ends with, `(1 to 1000)`, `(0 to below 1)` or `(at least 1)`, in
+/// the words of schemas.
+fn range_of(meaning: &str) -> Option<Vec<(&'static str, Value)>> {
     let (_, range) = meaning.strip_suffix(')')?.rsplit_once('(')?;
-    let (least, most) = range.split_once(" to ")?;
-    let both_are_numbers = [least, most].iter().all(|text| number(text).is_number());
-    both_are_numbers.then_some((least, most))
+    let bounds = match range.split_once(" to ") {
+        None => vec![("minimum", range.strip_prefix("at least ")?)],
+        Some((least, most)) => match most.strip_prefix("below ") {
+            None => vec![("minimum", least), ("maximum", most)],
+            Some(most) => vec![("minimum", least), ("exclusiveMaximum", most)],
+        },
+    };
+    let bounds: Vec<_> = bounds.into_iter().map(|(word, text)| (word, number(text))).collect();
+    bounds.iter().all(|(_, bound)| bound.is_number()).then_some(bounds)
 }
 
 #[cfg(test)]

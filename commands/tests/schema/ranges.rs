@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value as Json;
+use terrace_core::page::PageSize;
 use terrace_experiments::{Experiment, trace_machine};
 use terrace_hardware::presets::{self, MachineConfig};
 use terrace_hardware::tier::TierModel;
@@ -15,6 +16,8 @@ use terrace_hardware::tier::link::LinkConfig;
 use terrace_hardware::tier::queueing::QueueingConfig;
 use terrace_hardware::tlb::{SecondLevelConfig, TlbConfig};
 use terrace_simulated::reference::ReferenceMachine;
+use terrace_workloads::generators::Timing;
+use terrace_workloads::kinds::{self, LiveContext};
 use toml::{Table, Value};
 
 use crate::common::Place;
@@ -322,4 +325,96 @@ fn a_misspelt_key_deep_in_the_hardware_is_refused_by_schema_and_program() {
     let file = place.write("e.toml", text);
     assert!(!faults(&place, "experiment", &[file])[0].is_empty());
     place.run("run e.toml --out results").refused(&["machine.hardware", "`sise`"]);
+}
+
+/// A workload's parameters with this value of one of them, and what it needs besides.
+fn with(kind: &str, name: &str, value: Json) -> Json {
+    let mut all = match kind {
+        "program" => serde_json::json!({ "name": "gups", "footprint_mib": 4 }),
+        _ => serde_json::json!({}),
+    };
+    all[name] = value;
+    all
+}
+
+/// Why a workload with these parameters runs nowhere: what each side says, live and simulated.
+fn refusals(kind: &str, parameters: &Json) -> Option<Vec<String>> {
+    let kind = kinds::find(kind).unwrap();
+    let context = LiveContext {
+        runtime_directory: PathBuf::from("/run"),
+        period_ms: 1000,
+        duration_ms: 10_000,
+        marked: false,
+        page_size: PageSize::Base,
+        seed: 1,
+    };
+    let timing = Timing { page_size: PageSize::Base, period_ms: 1000, seed: 1 };
+    let live = kind.live.map(|_| kind.live(parameters, &context).err());
+    let simulated = kind.generator.map(|_| kind.source(parameters, timing).err());
+    let all = [live, simulated].into_iter().flatten();
+    all.map(|error| error.map(|error| error.to_string())).collect()
+}
+
+#[test]
+fn numbers_out_of_range_of_workloads_are_refused_by_schema_and_program() {
+    let schema = Place::new().run("schema experiment").json();
+    let workload = &schema["properties"]["groups"]["items"]["properties"]["workload"];
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for part in workload["allOf"].as_array().unwrap() {
+        let kind = part["if"]["properties"]["kind"]["const"].as_str().unwrap();
+        // Nothing of theirs is a number, or they are read where experiments are.
+        if ["mix", "command", "attach", "recording", "profile"].contains(&kind) {
+            continue;
+        }
+        for (name, property) in part["then"]["properties"].as_object().unwrap() {
+            let mut case = |value: Json| {
+                checked += 1;
+                let what = format!("{kind}: {name} = {value}");
+                let word = name.replace('_', " ");
+                let Some(messages) = refusals(kind, &with(kind, name, value)) else {
+                    return wrong.push(format!("{what}: the program takes it"));
+                };
+                let own = messages.iter().find(|message| {
+                    !message.contains("unknown field")
+                        && (message.contains(name.as_str()) || message.contains(&word))
+                });
+                let Some(message) = own else {
+                    return wrong.push(format!("{what}: refused for another reason: {messages:?}"));
+                };
+                let declared = ["minimum", "maximum"].map(|word| property[word].as_f64());
+                let Some(range) = range_in(message) else { return };
+                let same = |declared: Option<f64>, checked| declared.is_none_or(|d| d == checked);
+                // Of threads, gups has the most.
+                if !(same(declared[0], range[0]) && same(declared[1], range[1])) {
+                    wrong.push(format!("{what}: declared {declared:?}, checked: {message}"));
+                }
+            };
+            let whole =
+                |bound: &Json| bound.as_f64().is_some_and(|b| b.fract() == 0.0 && b.abs() > 1.0);
+            let is_ratio = |bound: &Json| !whole(bound) && property["minimum"] == 0;
+            if let Some(least) = property["minimum"].as_i64() {
+                case(if least == 0 { (-0.001).into() } else { (least - 1).into() });
+            }
+            match property["maximum"].as_f64() {
+                Some(most) if is_ratio(&property["maximum"]) => case((most + 0.001).into()),
+                Some(most) => case((most as i64 + 1).into()),
+                None => {}
+            }
+            if !property["exclusiveMaximum"].is_null() {
+                case(property["exclusiveMaximum"].clone());
+            }
+            // What has no range takes the least and nearly the most that its type has.
+            let number = property["type"] == "number";
+            let free =
+                ["minimum", "maximum", "exclusiveMaximum"].iter().all(|w| property[w].is_null());
+            for value in [0_u64, 1 << 40].into_iter().filter(|_| number && free) {
+                let messages = refusals(kind, &with(kind, name, value.into())).unwrap_or_default();
+                if messages.iter().any(|message| message.contains(name.as_str())) {
+                    wrong.push(format!("{kind}: {name} has no range in the schema: {messages:?}"));
+                }
+            }
+        }
+    }
+    assert!(checked > 40, "{checked} ranges of workloads");
+    assert!(wrong.is_empty(), "{} of {checked}:\n{}", wrong.len(), wrong.join("\n"));
 }

@@ -20,22 +20,22 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
         ParameterDoc {
             name: "hot_ratio",
             default: "0.2",
-            meaning: "hot pages over all pages, 0 to 1",
+            meaning: "hot pages over all pages (0 to 1)",
         },
         ParameterDoc {
             name: "hot_run_pages",
             default: "1",
-            meaning: "adjacent hot pages, in aligned runs: 16 base pages are a run of 64 KB",
+            meaning: "adjacent hot pages, in aligned runs: 16 base pages are a run of 64 KB (at least 1)",
         },
         ParameterDoc {
             name: "hot_interval_ms",
             default: "half a unit (a unit is 1 s, or a period where that is longer)",
-            meaning: "time between two touches of one hot page, on average",
+            meaning: "time between two touches of one hot page, on average (at least 1)",
         },
         ParameterDoc {
             name: "cold_interval_ms",
             default: "20 units",
-            meaning: "time between two touches of one cold page, on average",
+            meaning: "time between two touches of one cold page, on average (at least 1)",
         },
     ],
     build: |parameters, timing| {

@@ -30,17 +30,17 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
         ParameterDoc {
             name: "hot_sweep_ms",
             default: "3 units (a unit is 1 s, or a period where that is longer)",
-            meaning: "time for one walk over the hot set",
+            meaning: "time for one walk over the hot set (at least 1)",
         },
         ParameterDoc {
             name: "subsets",
             default: "16",
-            meaning: "subsets of the cold set, of the same size but for rounding",
+            meaning: "subsets of the cold set, of the same size but for rounding (at least 1)",
         },
         ParameterDoc {
             name: "subset_ms",
             default: "1 unit",
-            meaning: "time for one walk over a subset, after which comes the next",
+            meaning: "time for one walk over a subset, after which comes the next (at least 1)",
         },
     ],
     build: |parameters, timing| {

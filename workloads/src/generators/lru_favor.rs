@@ -25,27 +25,27 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
         ParameterDoc {
             name: "sets",
             default: "4",
-            meaning: "working sets, of the same size but for rounding",
+            meaning: "working sets, of the same size but for rounding (at least 1)",
         },
         ParameterDoc {
             name: "run_pages",
             default: "none",
-            meaning: "the sets are dealt runs of so many pages in turn: 16 base pages are 64 KB; none: each set is one run",
+            meaning: "the sets are dealt runs of so many pages in turn: 16 base pages are 64 KB; none: each set is one run (at least 1)",
         },
         ParameterDoc {
             name: "dwell_ms",
             default: "4 units (a unit is 1 s, or a period where that is longer)",
-            meaning: "time that a working set is used for before the next one is",
+            meaning: "time that a working set is used for before the next one is (at least 1)",
         },
         ParameterDoc {
             name: "sweep_ms",
             default: "half a unit",
-            meaning: "time for one walk over a working set",
+            meaning: "time for one walk over a working set (at least 1)",
         },
         ParameterDoc {
             name: "stride_pages",
             default: "1",
-            meaning: "distance between one page of the walk and the next",
+            meaning: "distance between one page of the walk and the next (at least 1)",
         },
     ],
     build: |parameters, timing| {

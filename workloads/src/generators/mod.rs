@@ -73,7 +73,7 @@ pub const COMMON_PARAMETERS: &[ParameterDoc] = &[
     ParameterDoc {
         name: "footprint_mib",
         default: "1024",
-        meaning: "memory of the program in MiB (2^20 bytes), a whole number of pages",
+        meaning: "memory of the program in MiB (2^20 bytes), a whole number of pages (1 to 67108864)",
     },
     ParameterDoc {
         name: "startup_ms",

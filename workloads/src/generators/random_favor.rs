@@ -23,7 +23,7 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
     parameters: &[ParameterDoc {
         name: "interval_ms",
         default: "a quarter of a period",
-        meaning: "time between two touches of one page, on average",
+        meaning: "time between two touches of one page, on average (at least 1)",
     }],
     build: |parameters, timing| {
         program::build(NAME, parameters, timing, |p: Parameters, _| {

@@ -19,12 +19,12 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
         ParameterDoc {
             name: "sweep_ms",
             default: "10 units (a unit is 1 s, or a period where that is longer)",
-            meaning: "time for one walk over the memory",
+            meaning: "time for one walk over the memory (at least 1)",
         },
         ParameterDoc {
             name: "stride_pages",
             default: "1",
-            meaning: "distance between one page of the walk and the next",
+            meaning: "distance between one page of the walk and the next (at least 1)",
         },
     ],
     build: |parameters, timing| {

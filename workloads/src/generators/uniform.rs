@@ -20,7 +20,7 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
     parameters: &[ParameterDoc {
         name: "interval_ms",
         default: "1 unit (1 s, or a period where that is longer)",
-        meaning: "time between two touches of one page, on average",
+        meaning: "time between two touches of one page, on average (at least 1)",
     }],
     build: |parameters, timing| {
         program::build(NAME, parameters, timing, |p: Parameters, _| {

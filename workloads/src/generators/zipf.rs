@@ -20,12 +20,12 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
         ParameterDoc {
             name: "exponent",
             default: "0.99",
-            meaning: "how much more popular the first ranks are; 0 is uniform, at most 10",
+            meaning: "how much more popular the first ranks are; 0 is uniform (0 to 10)",
         },
         ParameterDoc {
             name: "interval_ms",
             default: "1 unit (1 s, or a period where that is longer)",
-            meaning: "time between two touches of one page, averaged over all pages",
+            meaning: "time between two touches of one page, averaged over all pages (at least 1)",
         },
     ],
     build: |parameters, timing| {

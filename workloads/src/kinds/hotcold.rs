@@ -18,27 +18,27 @@ pub(super) const KIND: LiveKind = LiveKind {
         ParameterDoc {
             name: "footprint_mib",
             default: "1024",
-            meaning: "memory of the program in MiB (2^20 bytes), a whole number of pages",
+            meaning: "memory of the program in MiB (2^20 bytes), a whole number of pages (1 to 67108864)",
         },
         ParameterDoc {
             name: "hot_ratio",
             default: "0.2",
-            meaning: "hot pages over all pages, 0 to 1",
+            meaning: "hot pages over all pages (0 to 1)",
         },
         ParameterDoc {
             name: "hot_every",
             default: "none",
-            meaning: "make every k-th page hot, instead of a seeded choice (live only)",
+            meaning: "make every k-th page hot, instead of a seeded choice; live only (at least 1)",
         },
         ParameterDoc {
             name: "shift_every_ms",
             default: "none: it stays",
-            meaning: "take another hot set after this time, again and again (live only)",
+            meaning: "take another hot set after this time, again and again; live only (at least 1)",
         },
         ParameterDoc {
             name: "pause_ms",
             default: "50",
-            meaning: "sleep between two rounds of touches (live only)",
+            meaning: "sleep between two rounds of touches; live only (1 to 3600000)",
         },
     ],
     build: |parameters, context| {

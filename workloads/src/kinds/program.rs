@@ -25,12 +25,12 @@ pub(super) const KIND: LiveKind = LiveKind {
         ParameterDoc {
             name: "footprint_mib",
             default: "256",
-            meaning: "memory that its data take in MiB (2^20 bytes)",
+            meaning: "memory that its data take in MiB, of 2^20 bytes (2 to 67108864)",
         },
         ParameterDoc {
             name: "threads",
             default: "1",
-            meaning: "threads, where the program can use several",
+            meaning: "threads, where the program can use several (1 to 4096)",
         },
         ParameterDoc {
             name: "options",

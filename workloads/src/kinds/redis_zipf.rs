@@ -41,23 +41,27 @@ pub(super) const KIND: LiveKind = LiveKind {
         ParameterDoc {
             name: "footprint_mib",
             default: "512",
-            meaning: "values in MiB (2^20 bytes); the server needs about a tenth more",
+            meaning: "values in MiB (2^20 bytes); the server needs about a tenth more (1 to 4194304)",
         },
         ParameterDoc {
             name: "value_bytes",
             default: "8176",
-            meaning: "length of a value; 4,080 and 8,176 fill the server's allocations",
+            meaning: "length of a value; 4,080 and 8,176 fill the server's allocations (16 to 67108864)",
         },
-        ParameterDoc { name: "theta", default: "1.2", meaning: "exponent of the Zipfian law" },
+        ParameterDoc {
+            name: "theta",
+            default: "1.2",
+            meaning: "exponent of the Zipfian law (0 to 10)",
+        },
         ParameterDoc {
             name: "operations_per_s",
             default: "500",
-            meaning: "rate; 0 is as many as are answered",
+            meaning: "rate; 0 is as many as are answered (0 to 1000000000)",
         },
         ParameterDoc {
             name: "write_share",
             default: "0.1",
-            meaning: "share of the operations that write",
+            meaning: "share of the operations that write (0 to 1)",
         },
         ParameterDoc {
             name: "write_in_place",
@@ -72,7 +76,7 @@ pub(super) const KIND: LiveKind = LiveKind {
         ParameterDoc {
             name: "hot_start",
             default: "0.5",
-            meaning: "where the most popular key is, as a share of all keys by age",
+            meaning: "where the most popular key is, as a share of all keys by age (0 to below 1)",
         },
         ParameterDoc {
             name: "shifts",
@@ -82,12 +86,12 @@ pub(super) const KIND: LiveKind = LiveKind {
         ParameterDoc {
             name: "sweep_share",
             default: "0.1",
-            meaning: "share of the operations that belong to a batch scan over all keys",
+            meaning: "share of the operations that belong to a batch scan over all keys (0 to 1)",
         },
         ParameterDoc {
             name: "sweep_step",
             default: "128",
-            meaning: "the batch scan reads every k-th key",
+            meaning: "the batch scan reads every k-th key (at least 1)",
         },
         ParameterDoc {
             name: "sweep_until_ms",
@@ -97,9 +101,13 @@ pub(super) const KIND: LiveKind = LiveKind {
         ParameterDoc {
             name: "pipeline",
             default: "32",
-            meaning: "commands in flight on a connection",
+            meaning: "commands in flight on a connection (1 to 65536)",
         },
-        ParameterDoc { name: "connections", default: "1", meaning: "client connections" },
+        ParameterDoc {
+            name: "connections",
+            default: "1",
+            meaning: "client connections (1 to 1024)",
+        },
     ],
     build: |parameters, context| {
         let p: Parameters = parse(NAME, parameters)?;
