@@ -17,7 +17,7 @@ fn hint_faults_find_the_base_pages_that_are_accessed_most() {
     let folder = tempfile::tempdir().unwrap();
     let (file, out) = (folder.path().join("hints.toml"), folder.path().join("hints"));
     let experiment = format!(
-        "name = \"hints\"\nperiod_ms = 100\nperiods = 50\nslowdown = false\n\
+        "name = \"hints\"\nperiod_ms = 100\nperiods = 110\nslowdown = false\n\
          [machine]\nfast = \"512M\"\nslow = \"384M\"\nclock = \"instructions\"\nhint_faults = true\n\
          [[groups]]\nname = \"redis\"\npolicy = \"lru\"\nfast_ratio = 0.5\npage_size = \"auto\"\n\
          [groups.workload]\nkind = \"redis-zipf\"\nfootprint_mib = 32\nvalue_bytes = 496\n\
@@ -45,6 +45,13 @@ fn hint_faults_find_the_base_pages_that_are_accessed_most() {
     };
     let found = hottest.as_array().unwrap().iter().filter(of_batches).count();
     assert!(found > 0, "{batches_per_s} batches a second: {hottest}");
+    // Base pages of slow ranges that are accessed more than others of fast ones take their places, and the
+    // server's data are as they were.
+    let refined = &details["redis"]["refined"];
+    println!("{refined}");
+    let pages = |name: &str| refined[name].as_u64().unwrap_or_else(|| panic!("{refined}"));
+    assert!(pages("up_pages") > 0, "{refined}");
+    assert!(pages("up_pages") <= pages("down_pages"), "{refined}");
     assert_eq!(row.checksum_ok, Some(true));
 }
 
