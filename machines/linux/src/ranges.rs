@@ -87,15 +87,15 @@ impl FolioReader for PagemapFolios {
 
 /// The tiers of ranges of which up to half of the pages are in the other tier, for they were moved alone.
 #[derive(Debug, Clone)]
-pub(crate) struct Homes {
+pub(crate) struct RangeTiers {
     nodes: TierNodes,
     /// By process and start of the range: whether it is placed in fast memory.
     is_fast: Arc<Mutex<BTreeMap<(u32, u64), bool>>>,
 }
 
-impl Homes {
+impl RangeTiers {
     pub(crate) fn new(nodes: TierNodes) -> Self {
-        Homes { nodes, is_fast: Arc::default() }
+        RangeTiers { nodes, is_fast: Arc::default() }
     }
 
     /// Pages of this range are moved alone.
@@ -121,16 +121,16 @@ impl Homes {
     }
 }
 
-/// Nodes of ranges: the node of most of the located pages of each, or a negated errno. Of a range with a
-/// home, it is of those that are at home, if there are any. Other pages are located at each `turn`, so
-/// that no error lasts.
+/// Nodes of ranges: the node of most of the located pages of each, or a negated errno. Of a range whose
+/// tier is remembered, it is of those that are in it, if there are any. Other pages are located at each
+/// `turn`, so that no error lasts.
 pub(crate) fn locate(
     kernel: &mut dyn PageKernel,
     pid: u32,
     starts: &[u64],
     status: &mut [i32],
     turn: u64,
-    homes: &Homes,
+    range_tiers: &RangeTiers,
 ) -> io::Result<()> {
     let stride = RANGE / ASKED;
     let offset = turn * 7 * BASE % stride;
@@ -140,15 +140,15 @@ pub(crate) fn locate(
         .collect();
     let mut places = vec![-libc::ENOENT; asked.len()];
     kernel.locate(pid, &asked, &mut places)?;
-    let is_fast = homes.lock();
+    let is_fast = range_tiers.lock();
     for ((start, status), places) in
         starts.iter().zip(status.iter_mut()).zip(places.chunks(ASKED as usize))
     {
-        let home = is_fast.get(&(pid, *start)).and_then(|&is_fast| {
-            let at_home = |place: &i32| homes.nodes.is_fast(*place) == is_fast;
-            most(&places.iter().copied().filter(at_home).collect::<Vec<i32>>())
+        let known = is_fast.get(&(pid, *start)).and_then(|&is_fast| {
+            let is_there = |place: &i32| range_tiers.nodes.is_fast(*place) == is_fast;
+            most(&places.iter().copied().filter(is_there).collect::<Vec<i32>>())
         });
-        *status = home.or_else(|| most(places)).unwrap_or(-libc::ENOENT);
+        *status = known.or_else(|| most(places)).unwrap_or(-libc::ENOENT);
     }
     Ok(())
 }
@@ -207,7 +207,7 @@ fn most(places: &[i32]) -> Option<i32> {
 pub(crate) struct RangeKernel {
     inner: Box<dyn PageKernel>,
     folios: Box<dyn FolioReader>,
-    homes: Homes,
+    range_tiers: RangeTiers,
     turn: u64,
 }
 
@@ -215,9 +215,9 @@ impl RangeKernel {
     pub(crate) fn new(
         inner: Box<dyn PageKernel>,
         folios: Box<dyn FolioReader>,
-        homes: Homes,
+        range_tiers: RangeTiers,
     ) -> Self {
-        RangeKernel { inner, folios, homes, turn: 0 }
+        RangeKernel { inner, folios, range_tiers, turn: 0 }
     }
 
     /// The folios of some ranges of a living process.
@@ -235,7 +235,7 @@ impl PageKernel for RangeKernel {
 
     fn locate(&mut self, pid: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()> {
         self.turn += 1;
-        locate(self.inner.as_mut(), pid, addresses, status, self.turn, &self.homes)
+        locate(self.inner.as_mut(), pid, addresses, status, self.turn, &self.range_tiers)
     }
 
     fn migrate(
@@ -255,7 +255,7 @@ impl PageKernel for RangeKernel {
             }
             ends.push(pages.len());
         }
-        self.homes.forget(pid, addresses);
+        self.range_tiers.forget(pid, addresses);
         let places = move_pages(self.inner.as_mut(), pid, &pages, node)?;
         let mut left = 0;
         let mut first = 0;
@@ -328,14 +328,15 @@ mod tests {
     use super::*;
     use crate::testing::BasePages;
 
-    fn homes() -> Homes {
-        Homes::new(TierNodes { fast: vec![0], slow: vec![1] })
+    fn range_tiers() -> RangeTiers {
+        RangeTiers::new(TierNodes { fast: vec![0], slow: vec![1] })
     }
 
     fn kernel(most: usize) -> (BasePages, RangeKernel) {
         let small = BasePages::default();
         small.0.lock().unwrap().most = most;
-        let kernel = RangeKernel::new(Box::new(small.clone()), Box::new(small.clone()), homes());
+        let kernel =
+            RangeKernel::new(Box::new(small.clone()), Box::new(small.clone()), range_tiers());
         (small, kernel)
     }
 
@@ -388,7 +389,7 @@ mod tests {
     #[test]
     fn a_range_of_which_pages_are_away_is_where_the_others_are_until_it_moves() {
         let (small, mut kernel) = kernel(1000);
-        let homes = kernel.homes.clone();
+        let range_tiers = kernel.range_tiers.clone();
         put(&small, RANGE, 0..512, 1);
         put(&small, RANGE, 100..400, 0);
         let place = |kernel: &mut RangeKernel| {
@@ -397,18 +398,18 @@ mod tests {
             status[0]
         };
         assert_eq!(place(&mut kernel), 0, "most of it is there");
-        homes.remember(7, RANGE, false);
+        range_tiers.remember(7, RANGE, false);
         assert_eq!(place(&mut kernel), 1);
         put(&small, RANGE, 0..512, 0);
-        assert_eq!(place(&mut kernel), 0, "nothing of it is at home");
+        assert_eq!(place(&mut kernel), 0, "nothing of it is there");
         put(&small, RANGE, 0..300, 1);
-        homes.remember(7, RANGE, true);
+        range_tiers.remember(7, RANGE, true);
         assert_eq!(place(&mut kernel), 0);
         kernel.migrate(7, &[RANGE], 1, &mut [UNWRITTEN]).unwrap();
         put(&small, RANGE, 0..200, 0);
-        assert_eq!(place(&mut kernel), 1, "it has no home any more");
-        homes.remember(7, RANGE, true);
-        homes.keep(&BTreeSet::from([8]));
+        assert_eq!(place(&mut kernel), 1, "it has no tier of its own any more");
+        range_tiers.remember(7, RANGE, true);
+        range_tiers.keep(&BTreeSet::from([8]));
         assert_eq!(place(&mut kernel), 1, "its process is gone");
     }
 }

@@ -5,7 +5,7 @@
 //! slow ranges that are accessed most take the places of those of fast ranges that are accessed least
 //! ([`terrace_core::refine`]): first the one is demoted, then the other promoted into the memory that it
 //! has freed, so fast memory in use stays what it was. A range stays where the policy has placed it
-//! ([`Homes`]), and comes together again when it is moved.
+//! ([`RangeTiers`]), and comes together again when it is moved.
 //!
 //! Huge pages are left whole. Pages of fast memory do not fault everywhere: not where several nodes have
 //! processors, and not those of a program of one thread. So that they do not fault says something only in
@@ -23,7 +23,7 @@ use crate::costs::Costs;
 use crate::kernel::PageKernel;
 use crate::mover::target::{self, TargetCheck};
 use crate::mover::{SharedTrackerState, TierNodes};
-use crate::ranges::{FolioReader, Folios, Homes, move_pages};
+use crate::ranges::{FolioReader, Folios, RangeTiers, move_pages};
 
 const RANGE: u64 = PageSize::Huge.bytes();
 const BASE: u64 = PageSize::Base.bytes();
@@ -76,7 +76,7 @@ pub(crate) struct Refiner {
     folios: Box<dyn FolioReader>,
     rates: Box<dyn BaseRates>,
     nodes: TierNodes,
-    homes: Homes,
+    range_tiers: RangeTiers,
     tracker_state: SharedTrackerState,
     costs: Costs,
     /// The version that was chosen by.
@@ -91,13 +91,23 @@ impl Refiner {
         folios: Box<dyn FolioReader>,
         rates: Box<dyn BaseRates>,
         nodes: TierNodes,
-        homes: Homes,
+        range_tiers: RangeTiers,
         tracker_state: SharedTrackerState,
         costs: Costs,
     ) -> Self {
         let version = rates.version();
         let pending = Vec::new();
-        Refiner { kernel, folios, rates, nodes, homes, tracker_state, costs, version, pending }
+        Refiner {
+            kernel,
+            folios,
+            rates,
+            nodes,
+            range_tiers,
+            tracker_state,
+            costs,
+            version,
+            pending,
+        }
     }
 
     /// Chooses anew if more is known; whether there is anything to move.
@@ -167,7 +177,7 @@ impl Refiner {
                 }
             }
         }
-        self.homes.keep(&pids);
+        self.range_tiers.keep(&pids);
         ranges
     }
 
@@ -251,7 +261,7 @@ impl Refiner {
 
     fn remember(&self, pages: &[Page]) {
         for page in pages {
-            self.homes.remember(page.pid, page.address / RANGE * RANGE, page.is_of_fast);
+            self.range_tiers.remember(page.pid, page.address / RANGE * RANGE, page.is_of_fast);
         }
     }
 
@@ -355,7 +365,7 @@ mod tests {
             Box::new(pages.clone()),
             rates,
             nodes.clone(),
-            Homes::new(nodes),
+            RangeTiers::new(nodes),
             SharedTrackerState::new(state.into()),
             costs.clone(),
         );

@@ -42,7 +42,7 @@ use crate::kernel::PageKernel;
 use crate::mover::{SharedTrackerState, TierNodes};
 use crate::page_tables::TableKeeper;
 use crate::process;
-use crate::ranges::{self, Homes};
+use crate::ranges::{self, RangeTiers};
 use crate::roots::Roots;
 use crate::sampler::{Observed, Sampler, StepError, Waited};
 use crate::samples::hub::GroupSamples;
@@ -93,7 +93,7 @@ pub struct GroupTracker {
     kernel: Box<dyn PageKernel>,
     flusher: Flusher,
     nodes: TierNodes,
-    homes: Homes,
+    range_tiers: RangeTiers,
     tracker_state: SharedTrackerState,
     costs: Costs,
     /// Number of the next period.
@@ -133,7 +133,7 @@ impl GroupTracker {
         sampler: Box<dyn Sampler>,
         kernel: Box<dyn PageKernel>,
         nodes: TierNodes,
-        homes: Homes,
+        range_tiers: RangeTiers,
         tracker_state: SharedTrackerState,
         costs: Costs,
     ) -> Self {
@@ -148,7 +148,7 @@ impl GroupTracker {
             kernel,
             flusher: Flusher::default(),
             nodes,
-            homes,
+            range_tiers,
             tracker_state,
             costs,
             period: 0,
@@ -306,7 +306,7 @@ impl GroupTracker {
             // A process that has ended has no pages: all stay absent.
             let (pid, kernel) = (extent.space.0, self.kernel.as_mut());
             let located = if self.options.by_range {
-                ranges::locate(kernel, pid, &addresses, &mut status, self.period, &self.homes)
+                ranges::locate(kernel, pid, &addresses, &mut status, self.period, &self.range_tiers)
             } else {
                 kernel.locate(pid, &addresses, &mut status)
             };

@@ -12,7 +12,7 @@ use crate::host::{Host, HostError};
 use crate::kernel::PageKernel;
 use crate::mover::{MoverOptions, PageMover, SharedTrackerState, TierNodes};
 use crate::page_tables::{self, TableKeeper};
-use crate::ranges::{Homes, PagemapFolios, RangeKernel};
+use crate::ranges::{PagemapFolios, RangeKernel, RangeTiers};
 use crate::refiner::Refiner;
 use crate::sampling::Samples;
 use crate::tracker::{GroupTracker, TrackerOptions};
@@ -76,7 +76,7 @@ impl Host {
         let roots = &self.options.roots;
         let kernel = || self.backend.kernel(roots, move_shared);
         let folios = || Box::new(PagemapFolios::new(roots.clone()));
-        let homes = Homes::new(nodes.clone());
+        let range_tiers = RangeTiers::new(nodes.clone());
         let tracker_state = SharedTrackerState::default();
         let costs = Costs::default();
         let period = Duration::from_millis(group.period_ms);
@@ -107,7 +107,7 @@ impl Host {
             self.backend.sampler(roots, &self.session, slot, period, samples),
             kernel(),
             nodes.clone(),
-            homes.clone(),
+            range_tiers.clone(),
             Arc::clone(&tracker_state),
             costs.clone(),
         );
@@ -115,13 +115,21 @@ impl Host {
         let bounds = MoverOptions::in_period(period, group.move_share, stall);
         let may_change = self.options.fix_conflicts && !self.options.dry_run;
         let mover_kernel: Box<dyn PageKernel> = match group.by_range {
-            true => Box::new(RangeKernel::new(kernel(), folios(), homes.clone())),
+            true => Box::new(RangeKernel::new(kernel(), folios(), range_tiers.clone())),
             false => kernel(),
         };
         let refiner = self.hints.as_ref().filter(|_| group.by_range).map(|hub| {
             let state = Arc::clone(&tracker_state);
             let rates = Box::new(Arc::clone(hub));
-            Refiner::new(kernel(), folios(), rates, nodes.clone(), homes, state, costs.clone())
+            Refiner::new(
+                kernel(),
+                folios(),
+                rates,
+                nodes.clone(),
+                range_tiers,
+                state,
+                costs.clone(),
+            )
         });
         let mover = PageMover::new(
             mover_kernel,
