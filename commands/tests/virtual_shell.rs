@@ -117,8 +117,9 @@ fn a_shell_in_the_machine_has_terraced_and_a_workload_and_the_size_of_the_window
     );
     seat.shows("44 resized");
     // Ctrl-C ends what runs in the shell, and nothing else.
-    seat.types("sleep 1000000 || echo $((40 + 5)) interrupted\r");
-    seat.shows("interrupted\r\n");
+    // It is in the foreground once it prints: before, the key would reach the shell.
+    seat.types("sh -c 'echo $((40 + 5)) begun; exec sleep 1000000'\r");
+    seat.shows("45 begun");
     seat.types("\x03");
     seat.types("echo $((40 + 6)) still there\r");
     seat.shows("46 still there");
