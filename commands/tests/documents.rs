@@ -38,8 +38,8 @@ fn blocks(text: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Commands of `terrace` and `terraced` in a block: continued lines are joined, remarks cut off.
-fn commands(block: &str) -> Vec<String> {
+/// Lines of commands in a block: continued lines are joined, remarks cut off.
+fn lines_of(block: &str) -> Vec<String> {
     let joined: Vec<&str> = block.split("\\\n").map(str::trim_start).collect();
     let joined = joined.join(" ").replace("  --", " --");
     let parts = joined.lines().flat_map(|line| {
@@ -48,7 +48,14 @@ fn commands(block: &str) -> Vec<String> {
         let line = line.split("   ").find(|part| !part.trim().is_empty()).unwrap_or_default();
         line.split(';').map(|part| part.trim().to_owned()).collect::<Vec<_>>()
     });
-    parts.filter(|p| p.starts_with("terrace ") || p.starts_with("terraced ")).collect()
+    parts.collect()
+}
+
+/// Commands of `terrace` and `terraced` in a block.
+fn commands(block: &str) -> Vec<String> {
+    let mut lines = lines_of(block);
+    lines.retain(|line| line.starts_with("terrace ") || line.starts_with("terraced "));
+    lines
 }
 
 #[test]
@@ -202,6 +209,149 @@ fn the_commands_of_the_readme_run_in_its_order() {
     for command in run {
         place.run(command.strip_prefix("terrace ").unwrap()).good();
     }
+}
+
+/// Commands of the other documents that are not run here, by how they begin, and why.
+const ELSEWHERE: [(&str, &str); 22] = [
+    ("terraced run", "two memory tiers, root: tests in virtual machines"),
+    ("terrace explain", "a daemon that runs: tests in virtual machines"),
+    ("terrace watch", "root and DAMON: tests in virtual machines"),
+    ("terrace numactl", "two memory tiers: tests in virtual machines"),
+    ("terrace lab", "a virtual machine: tests of their own"),
+    ("terrace compare --rivals", "a part of a command"),
+    ("terrace run --machine", "a part of a command"),
+    ("terrace rack examples/rack/fig7.toml", "minutes; quick.toml is run"),
+    ("terrace rack examples/rack/latency.toml", "minutes; quick.toml is run"),
+    ("systemctl", "systemd: make system-test"),
+    ("podman", "a container image: make system-test"),
+    ("daxctl", "a device of CXL or persistent memory"),
+    ("make", "builds or measures for minutes, or is the tests themselves"),
+    ("TERRACE_PROFILES=", "measures for minutes"),
+    ("FULL=1", "measures for minutes"),
+    ("cargo", "builds, or is the tests themselves"),
+    ("pip", "installs: tools/python test"),
+    ("python", "the built package, or Ray: tools/python test"),
+    ("tools/image", "root, and a builder of images: make system-test"),
+    ("tools/python", "builds the Python package: tools/test"),
+    ("tools/", "counts for minutes in virtual machines"),
+    ("kernel/", "builds a kernel"),
+];
+
+/// Commands that have no argument and can be run as they are; other names of commands without
+/// arguments are mentions of them.
+const WHOLE: [&str; 3] = ["terrace policies", "terrace machines", "terrace signals"];
+
+/// How a command line in a document begins.
+const BEGINNINGS: [&str; 13] = [
+    "terrace ",
+    "terraced ",
+    "make ",
+    "tools/",
+    "kernel/",
+    "cargo ",
+    "pip ",
+    "python -m ",
+    "systemctl ",
+    "podman ",
+    "daxctl ",
+    "TERRACE_PROFILES=",
+    "FULL=1 ",
+];
+
+/// The commands of a document, in its order: those of its blocks, and those in its sentences that
+/// have arguments.
+fn all_commands(text: &str) -> Vec<String> {
+    let is_command = |line: &str| BEGINNINGS.iter().any(|beginning| line.starts_with(beginning));
+    let code = ["toml", "rust", "python", "json", "console"];
+    let mut all = Vec::new();
+    for (language, block) in blocks(text) {
+        if !code.contains(&language.as_str()) {
+            let has_arguments = |line: &String| line.split_whitespace().count() > 2;
+            let whole = |line: &String| has_arguments(line) || !line.starts_with("terrace ");
+            all.extend(lines_of(&block).into_iter().filter(|l| is_command(l) && whole(l)));
+        }
+    }
+    let mut inside = false;
+    for line in text.lines() {
+        inside ^= line.trim_start().starts_with("```");
+        let quoted = line.split('`').skip(1).step_by(2).map(str::to_owned);
+        let arguments =
+            |c: &String| c.split_whitespace().count() > 2 || WHOLE.contains(&c.as_str());
+        let found = quoted.filter(|c| is_command(c) && (arguments(c) || !c.starts_with("terrace")));
+        all.extend(found.filter(|_| !inside));
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    all.retain(|command| seen.insert(command.clone()));
+    all
+}
+
+/// A folder with what the documents' commands name: the examples, and a fleet with its histories.
+fn place_for_documents() -> common::Place {
+    let place = common::Place::new();
+    let (from, to) = (tree().join("examples"), place.path("examples"));
+    assert!(Command::new("cp").arg("-r").args([from, to]).status().unwrap().success());
+    std::fs::create_dir(place.path("target")).unwrap();
+    terrace_fleet::synthetic::Shape { hosts: 15, services: 12, seed: 1 }
+        .write(&place.path(""), &[250.0])
+        .unwrap();
+    place
+}
+
+/// Runs the commands of the documents but the README and the tutorial, each document's in its order
+/// and in one folder. Prints how many ran, and which did not and why.
+#[test]
+fn the_commands_of_the_other_documents_run() {
+    let packaged = tree().join("packaging/debian/terraced.toml").canonicalize().unwrap();
+    let other = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        // What a row of the page on coverage names is held against the programs by another test.
+        !["README.md", "tutorial.md", "coverage.md"].contains(&name.as_ref())
+    };
+    let (mut ran, mut elsewhere, mut used) = (0, Vec::new(), [false; ELSEWHERE.len()]);
+    for document in documents().into_iter().filter(other) {
+        let name = document.file_name().unwrap().to_string_lossy().into_owned();
+        let place = place_for_documents();
+        for command in all_commands(&std::fs::read_to_string(&document).unwrap()) {
+            let given = ELSEWHERE.iter().position(|(start, _)| command.starts_with(start));
+            if let Some(at) = given {
+                used[at] = true;
+                elsewhere.push(format!("{name}: {command}: {}", ELSEWHERE[at].1));
+                continue;
+            }
+            let began = std::time::Instant::now();
+            let line = command
+                .replace("/etc/terrace/terraced.toml", &packaged.display().to_string())
+                .replace("policies NAME", "policies amp")
+                .replace(" DIR", " dir");
+            let (program, arguments) = line.split_once(' ').unwrap();
+            let printed = match program {
+                "terrace" => place.run(arguments),
+                "terraced" => common::Printed::new(
+                    arguments,
+                    Command::new(Path::new(common::TERRACE).with_file_name("terraced"))
+                        .args(arguments.split_whitespace())
+                        .current_dir(place.path(""))
+                        .output()
+                        .unwrap(),
+                ),
+                _ => panic!("{name}: '{command}': neither run nor listed"),
+            };
+            // A host without two tiers is refused, in words.
+            match (printed.code, arguments.ends_with("--host")) {
+                (Some(2), true) => assert!(printed.err.contains("tier"), "{name}: {printed}"),
+                _ => drop(printed.good()),
+            }
+            ran += 1;
+            println!("{name}: {command}: {} ms", began.elapsed().as_millis());
+        }
+    }
+    for line in &elsewhere {
+        println!("not run: {line}");
+    }
+    println!("{ran} commands of the documents ran, {} are run elsewhere", elsewhere.len());
+    assert!(ran >= 20, "{ran} commands found in documents");
+    let unused = ELSEWHERE.iter().zip(used).filter(|(_, used)| !used).map(|((start, _), _)| *start);
+    assert_eq!(unused.collect::<Vec<&str>>(), [""; 0], "no document has a command that begins so");
 }
 
 #[test]
