@@ -22,6 +22,13 @@ pub trait Policy: Send {
     /// Takes the scan of one period and returns the moves. Called once per scan, in order.
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision;
 
+    /// Pages that may be moved in the period of the last decision, those of its plan included: what is
+    /// left of them a machine may use by itself ([`crate::interfaces::Mover::refine`]). 0 for policies that
+    /// leave all pages where they are, and where whatever stands in front of a policy holds moves back.
+    fn most_moved_pages(&self, budget: &Budget) -> u64 {
+        budget.moved_pages
+    }
+
     /// Where new pages should be placed by a machine that can choose.
     fn allocation(&self) -> Allocation {
         Allocation::FastFirst

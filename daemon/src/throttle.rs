@@ -171,6 +171,8 @@ pub struct Throttle {
     gain: f64,
     promoted: u64,
     next_pause: u32,
+    /// Pages that may be moved in the present period: none in a dry run and in a pause.
+    allowed: u64,
     /// Pages planned in the present period.
     asked: u64,
     /// Pages moved in the last period.
@@ -198,6 +200,7 @@ impl Throttle {
             age: 0,
             gain: 0.0,
             promoted: 0,
+            allowed: 0,
             asked: 0,
             moved: 0,
             coldness: Coldness::default(),
@@ -248,6 +251,8 @@ impl Throttle {
             self.status.bound_periods[reason as usize] += 1;
         }
         self.explain(tightest, moved_pages);
+        let is_held_back = self.dry_run || self.status.pause_left > 0;
+        self.allowed = if is_held_back { 0 } else { moved_pages };
         Budget { moved_pages, ..*budget }
     }
 
@@ -491,6 +496,11 @@ impl Policy for ThrottledPolicy {
         };
         decision.plan = throttle.pass(decision.plan, scan, &bounded);
         decision
+    }
+
+    fn most_moved_pages(&self, budget: &Budget) -> u64 {
+        let of_policy = lock(&self.policy).most_moved_pages(budget);
+        of_policy.min(lock(&self.throttle).allowed)
     }
 
     fn external(&self) -> Option<ExternalReport> {

@@ -141,7 +141,8 @@ impl Engine {
             let Some((scan, budget, decision, policy_ns)) = decided else { continue };
             let outcome = member.act(&decision.plan, &scan, self.options.retries)?;
             let (up, down) = decision.plan.pages(scan.layout.page_size());
-            let left = budget.moved_pages.saturating_sub(up + down);
+            let most = member.group.policy.most_moved_pages(&budget);
+            let left = most.saturating_sub(up + down);
             let refined = member.group.mover.refine(&scan, left);
             refined.map_err(|e| member.error("mover", e))?;
             let cpu = Cpu { policy_ns, ..member.cpu() };

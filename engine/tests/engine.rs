@@ -47,9 +47,27 @@ impl Policy for Always {
     }
 }
 
+/// Leaves all pages where they are.
+struct Still;
+
+impl Policy for Still {
+    fn name(&self) -> &'static str {
+        "still"
+    }
+    fn decide(&mut self, _: &Scan, _: &Budget) -> Decision {
+        Decision { plan: Plan::default(), applied: "still", features: Features::default() }
+    }
+    fn most_moved_pages(&self, _: &Budget) -> u64 {
+        0
+    }
+    fn metadata_bytes(&self) -> usize {
+        0
+    }
+}
+
 /// Answers each call with the next function of a list.
 type Answer = fn(&Plan) -> Outcome;
-struct Answers(VecDeque<Answer>, Rc<RefCell<Vec<Plan>>>);
+struct Answers(VecDeque<Answer>, Rc<RefCell<Vec<Plan>>>, Rc<RefCell<Vec<u64>>>);
 
 impl Mover for Answers {
     fn name(&self) -> &'static str {
@@ -58,6 +76,10 @@ impl Mover for Answers {
     fn apply(&mut self, plan: &Plan) -> Result<Outcome, MachineError> {
         self.1.borrow_mut().push(plan.clone());
         Ok(self.0.pop_front().unwrap_or(everything)(plan))
+    }
+    fn refine(&mut self, _: &Scan, pages: u64) -> Result<(), MachineError> {
+        self.2.borrow_mut().push(pages);
+        Ok(())
     }
 }
 
@@ -103,20 +125,21 @@ fn period(number: u64, pages: usize) -> Observation {
 struct Bench {
     engine: Engine,
     plans: Rc<RefCell<Vec<Plan>>>,
+    refined: Rc<RefCell<Vec<u64>>>,
     budgets: Arc<Mutex<Vec<Budget>>>,
 }
 
 fn bench(observations: Vec<Observation>, plan: Plan, answers: Vec<Answer>) -> Bench {
-    let (plans, budgets) = (Rc::default(), Arc::default());
+    let (plans, refined, budgets) = (Rc::default(), Rc::default(), Arc::default());
     let group = Group {
         name: "g".into(),
         tracker: Box::new(Script(observations.into())),
         policy: Box::new(Always(plan, Arc::clone(&budgets))),
-        mover: Box::new(Answers(answers.into(), Rc::clone(&plans))),
+        mover: Box::new(Answers(answers.into(), Rc::clone(&plans), Rc::clone(&refined))),
         share: FastLimit::Ratio(0.5),
         moved_pages: 7,
     };
-    Bench { engine: Engine::new(vec![group], Options::default()), plans, budgets }
+    Bench { engine: Engine::new(vec![group], Options::default()), plans, refined, budgets }
 }
 
 fn up_two() -> Plan {
@@ -144,6 +167,17 @@ fn a_busy_page_is_tried_again_in_the_same_period() {
     assert_eq!(notes.outcomes[0].2, Outcome { promoted_pages: 2, ..Outcome::default() });
     assert_eq!(b.budgets.lock().unwrap()[0], Budget { fast_pages: 4, moved_pages: 7 });
     assert_eq!(notes.ended, [0]);
+}
+
+#[test]
+fn a_mover_may_move_by_itself_what_a_plan_leaves_and_nothing_where_a_policy_moves_nothing() {
+    let mut b = bench(vec![period(0, 9)], up_two(), Vec::new());
+    b.engine.run(&mut Notes::default(), || false).unwrap();
+    assert_eq!(*b.refined.borrow(), [5], "7 less the 2 of the plan");
+    let mut b = bench(vec![period(0, 9)], Plan::default(), Vec::new());
+    b.engine.group_mut(0).unwrap().policy = Box::new(Still);
+    b.engine.run(&mut Notes::default(), || false).unwrap();
+    assert_eq!(*b.refined.borrow(), [0]);
 }
 
 #[test]
@@ -191,7 +225,7 @@ fn a_group_that_ends_leaves_the_others_running() {
         name: name.into(),
         tracker: Box::new(Script((0..count).map(|n| period(n, 4)).collect())),
         policy: Box::new(Always(Plan::default(), Arc::default())),
-        mover: Box::new(Answers(VecDeque::new(), Rc::default())),
+        mover: Box::new(Answers(VecDeque::new(), Rc::default(), Rc::default())),
         share: FastLimit::Bytes(2 * PAGE),
         moved_pages: u64::MAX,
     };

@@ -46,6 +46,10 @@ impl Policy for WithVictims {
         decision
     }
 
+    fn most_moved_pages(&self, budget: &Budget) -> u64 {
+        self.policy.most_moved_pages(budget)
+    }
+
     fn allocation(&self) -> Allocation {
         self.policy.allocation()
     }

@@ -89,6 +89,10 @@ impl Policy for FirstTouch {
         Decision { plan: self.demote_latest(scan, due), applied: KIND.name, features }
     }
 
+    fn most_moved_pages(&self, _budget: &Budget) -> u64 {
+        0
+    }
+
     fn metadata_bytes(&self) -> usize {
         self.features.size_bytes() + self.arrival.capacity() * size_of::<u16>()
     }

@@ -44,6 +44,10 @@ impl Policy for Interleave {
         Decision { plan: plan(scan, budget, resident), applied: KIND.name, features }
     }
 
+    fn most_moved_pages(&self, _budget: &Budget) -> u64 {
+        0
+    }
+
     fn allocation(&self) -> Allocation {
         Allocation::Interleave
     }

@@ -127,6 +127,29 @@ fn a_pause_lets_pass_what_brings_a_group_into_its_share_and_what_fills_room() {
 }
 
 #[test]
+fn nothing_moves_beside_plans_in_a_dry_run_and_in_a_pause() {
+    let layout = layout(8);
+    let fast = (0..8).map(|p| p < 4).collect();
+    let at = scan(&layout, |_| true, &fast);
+    let throttle = Arc::new(Mutex::new(Throttle::new(small_spans(), true)));
+    let policy = terrace_core::policy::build("lru", &serde_json::Value::Null, 1).unwrap();
+    let policy: SharedPolicy = Arc::new(Mutex::new(policy));
+    let mut policy = ThrottledPolicy { policy, throttle: Arc::clone(&throttle) };
+    let mut most = |moved_pages: u64| {
+        let budget = Budget { moved_pages, ..Budget::fast(4) };
+        policy.decide(&at, &budget);
+        policy.most_moved_pages(&budget)
+    };
+    assert_eq!(most(6), 0, "a dry run");
+    lock(&throttle).configure(small_spans(), false);
+    assert_eq!(most(6), 6);
+    lock(&throttle).bound(Bounds { bandwidth_pages: Some(2), ..Bounds::default() });
+    assert_eq!(most(6), 2);
+    lock(&throttle).status.pause_left = 5;
+    assert_eq!(most(6), 0, "a pause");
+}
+
+#[test]
 fn promotions_that_may_find_no_room_go_with_a_colder_page_of_the_groups_own() {
     // Pages 0 to 3 are in fast memory, of which 2 and 3 go unused; 6 and 7 are hot and slow.
     let layout = layout(8);

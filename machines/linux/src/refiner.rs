@@ -29,11 +29,13 @@ const RANGE: u64 = PageSize::Huge.bytes();
 const BASE: u64 = PageSize::Base.bytes();
 /// Pairs that are moved each time that more is known, at most: 16 MB up and as much down.
 const MOST_PAIRS: usize = 4096;
+/// Fast ranges of which nothing is known that are located, the coldest: half of their pages may go, so
+/// many of them have places for all pairs even where most are huge pages.
+const MOST_ALIKE: usize = 64;
 /// Pairs of a call: a program that touches one of its pages waits for some 0.1 ms.
 const BATCH: usize = 32;
 /// What a page of a fast range is taken to have at most, of the mean of its range's pages.
 const ABOVE_MEAN: f32 = 2.0;
-
 /// Of a range's pages in fast memory one in so many has to have answered the last scan.
 const ANSWERING: usize = 32;
 
@@ -128,12 +130,14 @@ impl Refiner {
             pairs -= size;
             let batch = self.pending.split_off(self.pending.len().saturating_sub(size));
             let (ups, downs): (Vec<Page>, Vec<Page>) = batch.into_iter().unzip();
-            let freed = self.move_down(&downs);
-            let went: usize = freed.values().sum();
-            let came = self.move_up(&ups, freed);
-            self.costs.refined_down_pages().add(went as u64);
+            let (went, mut freed) = self.move_down(&downs);
+            let came = self.move_up(&ups, &mut freed);
+            // Places that nothing came to are given back, as far as nobody else has taken them.
+            let back = self.move_up(&went, &mut freed);
+            let down = went.len() - back;
+            self.costs.refined_down_pages().add(down as u64);
             self.costs.refined_up_pages().add(came as u64);
-            self.costs.refined_failed_pages().add((downs.len() + ups.len() - went - came) as u64);
+            self.costs.refined_failed_pages().add((downs.len() + ups.len() - down - came) as u64);
             // Others have taken the memory, or the pages cannot be moved: more would only cost.
             if 2 * came < ups.len() {
                 self.pending.clear();
@@ -156,12 +160,14 @@ impl Refiner {
 
     /// The ranges whose base pages may be moved alone.
     fn locate(&mut self, scan: &Scan) -> Vec<Located> {
+        let counts = scan.counts.as_ref().map(|counts| (counts, counts.accesses_per_sample()));
         let mean_per_s = |index: usize| {
-            let counts = scan.counts.as_ref()?;
-            let per_sample = counts.accesses_per_sample()[usize::from(counts.counts[index])];
-            Some(per_sample * 1e6 / counts.interval_us as f32)
+            let (counts, per_sample) = counts.as_ref()?;
+            let accesses = per_sample[usize::from(counts.counts[index])];
+            Some(accesses * 1e6 / counts.interval_us as f32)
         };
         let mut ranges = Vec::new();
+        let mut alike = Vec::new();
         let mut pids = BTreeSet::new();
         for (number, extent) in scan.layout.extents().iter().enumerate() {
             let first = scan.layout.first_index(number);
@@ -170,12 +176,21 @@ impl Refiner {
                 let index = first + nth as usize;
                 let (pid, start) = (extent.space.0, extent.start + nth * RANGE);
                 let is_fast = scan.fast.get(index);
-                let observed = self.rates.of_range(pid, start);
-                // Of a slow range of which nothing is known no page can come.
-                if observed.is_some() || is_fast {
-                    ranges.extend(self.located(pid, start, is_fast, observed, mean_per_s(index)));
+                match (self.rates.of_range(pid, start), mean_per_s(index)) {
+                    (Some(observed), mean) => {
+                        ranges.extend(self.located(pid, start, is_fast, Some(observed), mean));
+                    }
+                    (None, Some(mean)) if is_fast => alike.push((mean, pid, start)),
+                    // Of a slow range of which nothing is known no page can come.
+                    (None, _) => {}
                 }
             }
+        }
+        // However much memory there is, those of which nothing is known are located only as far as
+        // their pages can be of use.
+        alike.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+        for (mean, pid, start) in alike.into_iter().take(MOST_ALIKE) {
+            ranges.extend(self.located(pid, start, true, None, Some(mean)));
         }
         self.range_tiers.keep(&pids);
         ranges
@@ -214,9 +229,9 @@ impl Refiner {
         Some(Located { pid, addresses, range: RangePages { is_fast, pages } })
     }
 
-    /// Demotes pages; returns how many have left each node.
-    fn move_down(&mut self, pages: &[Page]) -> BTreeMap<u32, usize> {
-        let mut freed = BTreeMap::new();
+    /// Demotes pages; returns those that went, the last first, and how many have left each node.
+    fn move_down(&mut self, pages: &[Page]) -> (Vec<Page>, BTreeMap<u32, usize>) {
+        let (mut went, mut freed) = (Vec::new(), BTreeMap::new());
         for (pid, pages) in by_process(pages) {
             let Some(target) = self.check(pid, Direction::Demotion) else { continue };
             let bytes = pages.len() as u64 * BASE;
@@ -229,28 +244,32 @@ impl Refiner {
             }
             self.remember(&pages);
             let after = self.moved(pid, &addresses, node);
-            for (before, after) in before.into_iter().zip(after) {
+            for ((page, before), after) in pages.into_iter().zip(before).zip(after) {
                 if self.nodes.is_fast(before) && self.nodes.is_slow(after) {
                     *freed.entry(before as u32).or_default() += 1;
+                    went.push(page);
                 }
             }
         }
-        freed
+        went.reverse();
+        (went, freed)
     }
 
-    /// Promotes as many of these pages as memory was freed for on each node; returns how many came.
-    fn move_up(&mut self, pages: &[Page], mut freed: BTreeMap<u32, usize>) -> usize {
+    /// Promotes as many of these pages as memory was freed for on each node, of which it takes that;
+    /// returns how many came.
+    fn move_up(&mut self, pages: &[Page], freed: &mut BTreeMap<u32, usize>) -> usize {
         let mut came = 0;
         for (pid, pages) in by_process(pages) {
             let Some(target) = self.check(pid, Direction::Promotion) else { continue };
             let room = |node: &u32| freed.get(node).copied().unwrap_or(0);
             let Some(node) = target.nodes.iter().copied().max_by_key(room) else { continue };
             let pages = &pages[..room(&node).min(pages.len())];
-            *freed.entry(node).or_default() -= pages.len();
             let addresses: Vec<u64> = pages.iter().map(|page| page.address).collect();
             self.remember(pages);
             let after = self.moved(pid, &addresses, node);
-            came += after.iter().filter(|place| self.nodes.is_fast(**place)).count();
+            let arrived = after.iter().filter(|place| self.nodes.is_fast(**place)).count();
+            *freed.entry(node).or_default() -= arrived;
+            came += arrived;
         }
         came
     }
@@ -434,6 +453,20 @@ mod tests {
         setup.refiner.step(u64::MAX, Duration::MAX, &|| false);
         assert_eq!(setup.costs.snapshot().refined_up_pages, 52);
         assert!(!setup.refiner.has_work(&setup.scan));
+    }
+
+    #[test]
+    fn places_that_nothing_comes_to_are_given_back() {
+        let mut setup = setup(true, 5);
+        let pinned = (0..20).map(|nth| SLOW + nth * 10 * BASE).collect();
+        setup.pages.0.lock().unwrap().pinned = pinned;
+        let came = setup.refine(SLOW).len();
+        assert!((1..=32).contains(&came), "{came}");
+        let nodes = setup.pages.0.lock().unwrap().nodes.clone();
+        let fast = nodes.values().filter(|node| **node == 0).count();
+        assert_eq!(fast, 512, "fast memory in use stays what it was");
+        let costs = setup.costs.snapshot();
+        assert_eq!(costs.refined_up_pages, costs.refined_down_pages);
     }
 
     #[test]
