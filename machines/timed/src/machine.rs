@@ -188,6 +188,20 @@ pub struct TimedMachine {
     stretch_left: u64,
 }
 
+/// The reference of an access that depends on nothing. The part in the next page counts with the same
+/// line's time.
+#[inline]
+fn reference(access: Access) -> Reference {
+    let room = 4096 - access.address % 4096;
+    Reference {
+        address: VirtualAddress(access.address),
+        size: access.size.min(room as u32),
+        kind: if access.store { Kind::Write } else { Kind::Read },
+        instructions: 0,
+        dependence: Dependence::None,
+    }
+}
+
 impl TimedMachine {
     /// A machine whose clock shows `now_ns`, with nothing cached.
     pub fn new(config: &TimedConfig, now_ns: u64) -> Result<Self, TimedError> {
@@ -429,15 +443,8 @@ impl TimedMachine {
         let starts = &self.starts;
         let physical = || place().map(|(tier, at)| starts[tier] + at);
         let mut table = self.tables.of_access(physical, walk, starts);
-        // The part in the next page counts with the same line's time.
-        let room = 4096 - access.address % 4096;
-        let reference = Reference {
-            address: VirtualAddress(access.address),
-            size: access.size.min(room as u32),
-            kind: if access.store { Kind::Write } else { Kind::Read },
-            instructions: instructions.min(u64::from(u32::MAX)) as u32,
-            dependence,
-        };
+        let instructions = instructions.min(u64::from(u32::MAX)) as u32;
+        let reference = Reference { instructions, dependence, ..reference(access) };
         let Ok(level) = self.node.reference(cpu, &reference, &mut table, &mut self.memory) else {
             processor.references -= 1;
             processor.devices += 1;
@@ -489,16 +496,8 @@ impl TimedMachine {
         let starts = &self.starts;
         let physical = || place().map(|(tier, at)| starts[tier] + at);
         let mut table = self.tables.of_access(physical, walk, starts);
-        let room = 4096 - access.address % 4096;
-        let reference = Reference {
-            address: VirtualAddress(access.address),
-            size: access.size.min(room as u32),
-            kind: if access.store { Kind::Write } else { Kind::Read },
-            instructions: 0,
-            dependence: Dependence::None,
-        };
         // An access to a device changes nothing here.
-        let _ = self.node.warm(cpu, &reference, &mut table);
+        let _ = self.node.warm(cpu, &reference(access), &mut table);
     }
 
     /// Counts an access that missed the first level, and samples it if it missed the last.

@@ -2,8 +2,9 @@
 //! are only counted and take what they took in detail before.
 //!
 //! A cycle is a warm-up, in which what is under way fills again, a window, and a plain stretch of a
-//! random length. In plain stretches caches and TLBs follow the accesses, but no time is modelled. What the warm-up took beyond the window's rate is taken back from the plain
-//! stretch, so that run time holds no warm-up. The first warm-up is the program's own beginning with
+//! random length. In plain stretches caches and TLBs follow the accesses, but no time is modelled. What
+//! the warm-up took beyond the window's rate is taken back from the plain stretch, so that run time
+//! holds no warm-up. The first warm-up is the program's own beginning with
 //! cold caches, and counts. Estimates are ratios of the windows' time to their instructions, of
 //! programs and of the kernel apart; their errors are those of a ratio estimator (Cochran, Sampling
 //! Techniques, 6.3).
