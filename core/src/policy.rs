@@ -24,7 +24,7 @@ pub trait Policy: Send {
 
     /// Pages that may be moved in the period of the last decision, those of its plan included: what is
     /// left of them a machine may use by itself ([`crate::interfaces::Mover::refine`]). 0 for policies that
-    /// leave all pages where they are, and where whatever stands in front of a policy holds moves back.
+    /// leave all pages where they are, and where a throttle in front of a policy holds moves back.
     fn most_moved_pages(&self, budget: &Budget) -> u64 {
         budget.moved_pages
     }
