@@ -47,36 +47,45 @@ struct Turn {
     /// Not before this time; `None`: never again, for it has failed.
     next: Option<Duration>,
     pause: Duration,
+    /// Whether the last call freed what was lacking, or a range's size.
+    was_useful: bool,
+}
+
+/// What became of a request for free pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Emptied {
+    /// The lists were emptied just now.
+    Now,
+    /// They hold so many bytes, which a call after the pause will free.
+    Later(u64),
 }
 
 impl FreeLists {
     pub(crate) fn new(roots: &Roots, session: Arc<Session>) -> Self {
-        let turn = Turn { next: Some(Duration::ZERO), pause: PAUSE[0] };
+        let turn = Turn { next: Some(Duration::ZERO), pause: PAUSE[0], was_useful: true };
         FreeLists { roots: roots.clone(), session, turn: Arc::new(Mutex::new(turn)) }
     }
 
     /// Empties the lists where they hold a good part of what these nodes lack of free memory, unless
-    /// it was done just before. True if it was done.
+    /// it was done just before.
     pub(crate) fn empty(
         &self,
         nodes: &[u32],
         lacking_bytes: u64,
         mut clock: impl FnMut() -> Duration,
-    ) -> bool {
+    ) -> Emptied {
         let begun = clock();
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if turn.next.is_none_or(|next| begun < next) {
-            return false;
-        }
+        let Some(next) = turn.next else { return Emptied::Later(0) };
         let held_bytes = self.held_bytes(nodes);
-        if held_bytes < lacking_bytes.min(WORTH_BYTES) {
-            return false;
+        if begun < next || held_bytes < lacking_bytes.min(WORTH_BYTES) {
+            return Emptied::Later(if turn.was_useful { held_bytes } else { 0 });
         }
         match self.shrink(nodes) {
             Ok((left_bytes, updates)) => {
-                let was_useful =
+                turn.was_useful =
                     held_bytes.saturating_sub(left_bytes) >= lacking_bytes.min(WORTH_BYTES);
-                let least = if was_useful { PAUSE[0] } else { turn.pause * 2 };
+                let least = if turn.was_useful { PAUSE[0] } else { turn.pause * 2 };
                 turn.pause = least.max(UPDATE * updates * PAUSE_TIMES).min(PAUSE[1]);
                 turn.next = Some(clock() + turn.pause);
                 tracing::debug!(
@@ -90,7 +99,7 @@ impl FreeLists {
                 turn.next = None;
             }
         }
-        true
+        Emptied::Now
     }
 
     fn held_bytes(&self, nodes: &[u32]) -> u64 {
@@ -150,9 +159,10 @@ mod tests {
         let session = Arc::new(Session::open(&roots, None).unwrap());
         let lists = FreeLists::new(&roots, session);
         let read = |path: &str| fs::read_to_string(keep.path().join(path)).unwrap();
-        let at = |s: u64| lists.empty(&[0], 4 << 20, || Duration::from_secs(s));
+        let at = |s: u64| lists.empty(&[0], 4 << 20, || Duration::from_secs(s)) == Emptied::Now;
         // 2.3 MiB are on lists, on node 0.
-        assert!(!lists.empty(&[1], 4 << 20, || Duration::from_secs(5)), "node 1 has no lists");
+        let of_1 = lists.empty(&[1], 4 << 20, || Duration::from_secs(5));
+        assert_eq!(of_1, Emptied::Later(0), "node 1 has no lists");
         assert_eq!(read(UPDATE_FILE), "\n");
         assert!(at(5));
         assert_eq!((read(UPDATE_FILE).trim(), read(BOUND).trim()), ("1", "0"));
@@ -199,8 +209,23 @@ mod tests {
         let (keep, roots) = folder(&[("proc/zoneinfo", &zones(600)), (UPDATE_FILE, "\n")]);
         let session = Arc::new(Session::open(&roots, None).unwrap());
         let lists = FreeLists::new(&roots, session);
-        assert!(lists.empty(&[0], 4 << 20, || Duration::ZERO));
-        assert!(!lists.empty(&[0], 4 << 20, || Duration::from_secs(1000)));
+        assert_eq!(lists.empty(&[0], 4 << 20, || Duration::ZERO), Emptied::Now);
+        let later = lists.empty(&[0], 4 << 20, || Duration::from_secs(1000));
+        assert_eq!(later, Emptied::Later(0), "what cannot be freed does not come");
         assert_eq!(fs::read_to_string(keep.path().join(UPDATE_FILE)).unwrap(), "\n");
+    }
+    #[test]
+    fn what_the_lists_hold_is_to_come_as_long_as_emptying_them_frees_it() {
+        let (keep, roots) =
+            folder(&[("proc/zoneinfo", &zones(600)), (BOUND, "0\n"), (UPDATE_FILE, "\n")]);
+        let lists = FreeLists::new(&roots, Arc::new(Session::open(&roots, None).unwrap()));
+        let at = |s: u64| lists.empty(&[0], 4 << 20, || Duration::from_secs(s));
+        let hold = |pages| fs::write(keep.path().join("proc/zoneinfo"), zones(pages)).unwrap();
+        hold(100);
+        assert_eq!(at(0), Emptied::Later(100 << 12), "too little for a call, and not lost");
+        hold(600);
+        assert_eq!(at(5), Emptied::Now);
+        // The files did not change: the call freed nothing.
+        assert_eq!(at(6), Emptied::Later(0));
     }
 }

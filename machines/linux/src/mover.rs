@@ -41,7 +41,7 @@ use terrace_core::scan::Scan;
 
 use crate::batch_size::BatchSizer;
 use crate::costs::{Costs, thread_cpu_ns};
-use crate::free_lists::FreeLists;
+use crate::free_lists::{Emptied, FreeLists};
 use crate::kernel::PageKernel;
 use crate::process::Process;
 use crate::refiner::Refiner;
@@ -353,12 +353,16 @@ impl Mover for PageMover {
         let headroom = self.headroom_now();
         let lacking_bytes = headroom.lacking_bytes;
         let (kernel, fast) = (&mut self.kernel, &self.nodes.fast);
-        let emptied = lacking_bytes > 0
-            && self
-                .free_lists
-                .as_ref()
-                .is_some_and(|l| l.empty(fast, lacking_bytes, || kernel.now()));
-        if emptied { self.headroom_now() } else { headroom }
+        let Some(lists) = self.free_lists.as_ref().filter(|_| lacking_bytes > 0) else {
+            return headroom;
+        };
+        match lists.empty(fast, lacking_bytes, || kernel.now()) {
+            Emptied::Now => self.headroom_now(),
+            // More pages given up would only lie on the lists as well.
+            Emptied::Later(bytes) => {
+                Headroom { lacking_bytes: lacking_bytes.saturating_sub(bytes), ..headroom }
+            }
+        }
     }
 
     fn cpu_ns(&self) -> Option<u64> {

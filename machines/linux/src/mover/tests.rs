@@ -4,6 +4,8 @@ mod kernel;
 
 use super::batches::ATTEMPTS;
 use super::*;
+use crate::session::Session;
+use crate::testing::folder;
 use kernel::{EXCHANGE, Fake, Later, World};
 use proptest::prelude::*;
 use std::io;
@@ -43,6 +45,23 @@ fn failures(outcome: &Outcome) -> Vec<(u64, u64, Direction, FailureReason)> {
     let page =
         |f: &Failure| (f.range.start / HUGE, f.range.size_bytes / HUGE, f.direction, f.reason);
     outcome.failures.iter().map(page).collect()
+}
+
+#[test]
+fn pages_on_the_processors_lists_are_not_given_up_for_again() {
+    let zones = "Node 0, zone    DMA32\n  pages free     100\n        low      100\n\
+        \x20       managed  100000\n  pagesets\n    cpu: 0\n              count: 100\n";
+    let (_keep, roots) = folder(&[("proc/zoneinfo", zones)]);
+    let session = Arc::new(Session::open(&roots, None).unwrap());
+    let lacks = |lacking_bytes| Headroom { wanted_bytes: 4 << 20, lacking_bytes };
+    let of = |lacking_bytes, lists| {
+        let world = World { headroom: lacks(lacking_bytes), ..World::default() };
+        mover(world, Duration::from_secs(1)).0.emptying(lists).headroom()
+    };
+    let lists = || Some(FreeLists::new(&roots, Arc::clone(&session)));
+    assert_eq!(of(3 << 20, None), lacks(3 << 20));
+    assert_eq!(of(3 << 20, lists()), lacks((3 << 20) - (100 << 12)));
+    assert_eq!(of(0, lists()), lacks(0));
 }
 
 #[test]

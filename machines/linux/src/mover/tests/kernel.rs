@@ -26,6 +26,8 @@ pub(super) struct World {
     pub(super) calls: Vec<(u32, Vec<u64>)>,
     /// Bytes by which free memory is below the watermark from which room is counted.
     pub(super) deficit_bytes: u64,
+    /// What of node 0 is to stay free, and how much of it is missing.
+    pub(super) headroom: Headroom,
     /// Other programs take freed memory at once.
     pub(super) thief: bool,
     /// An event after so many calls.
@@ -69,6 +71,10 @@ impl World {
 pub(super) struct Fake(pub(super) Arc<Mutex<World>>);
 
 impl PageKernel for Fake {
+    fn headroom(&mut self, _: u32) -> Headroom {
+        self.0.lock().unwrap().headroom
+    }
+
     fn locate(&mut self, _: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()> {
         let world = self.0.lock().unwrap();
         for (a, s) in addresses.iter().zip(status) {
