@@ -287,7 +287,7 @@ pub enum DataPolicy {
     /// The fastest node with room, in node order: Linux's first touch, Nimble's section 3.2.
     #[default]
     FastFirst,
-    /// The nodes in turn.
+    /// The nodes in turn, by the number of the page.
     Interleave,
     /// This node only.
     Bind(Node),

@@ -176,9 +176,8 @@ impl Os {
         spent: &mut Spent,
     ) -> Result<Option<FaultKind>, Exhausted> {
         let space = process.space.id();
-        let turn = process.clone_turn();
         let nodes = self.nodes();
-        let mut order = Self::data_order(process, nodes);
+        let mut order = self.data_order(process, address, PageSize::Huge);
         // Linux tries the preferred node alone for a huge page, and others only where the mapping
         // is marked for huge pages (`alloc_pages_mpol`), except when interleaving.
         if let (Order::From(first), false) = (order, mapping.huge_eligible)
@@ -193,8 +192,6 @@ impl Os {
             if (0..nodes).any(|n| self.memory.is_fragmented(n)) {
                 spent.cost += ns(self.costs.compact_ns, 1);
             }
-            // The base page that is mapped instead has the same turn.
-            process.restore_turn(turn);
             return Ok(None);
         };
         // Linux deposits a leaf table for a later split of the page.
@@ -220,7 +217,7 @@ impl Os {
         at: At,
         spent: &mut Spent,
     ) -> Result<FaultKind, Exhausted> {
-        let order = Self::data_order(process, self.nodes());
+        let order = self.data_order(process, address, PageSize::Base);
         let owner = Owner::Base { space: process.space.id(), address };
         let avoid_fast = !self.groups[process.group].has_fast_room(1);
         let retries = self.config.reclaim_retries;

@@ -84,8 +84,8 @@ pub(crate) struct Process {
     pub(crate) space: AddressSpace,
     pub(crate) spec: ProcessSpec,
     pub(crate) group: usize,
-    /// The next node of interleaving: for data, for tables.
-    turn: [usize; 2],
+    /// The next node of interleaved page-table pages.
+    table_turn: usize,
     /// Frames of data by node.
     pub(crate) data_frames: Vec<u64>,
     /// Page-table pages by node and level.
@@ -94,16 +94,6 @@ pub(crate) struct Process {
     pub(crate) table_moves: TableMoveCounts,
     /// Layouts of base pages and of huge pages.
     pub(crate) layouts: [Option<CachedLayout>; 2],
-}
-
-impl Process {
-    pub(crate) fn clone_turn(&self) -> [usize; 2] {
-        self.turn
-    }
-
-    pub(crate) fn restore_turn(&mut self, turn: [usize; 2]) {
-        self.turn = turn;
-    }
 }
 
 /// The operating system: its nodes, processes and counters.
@@ -216,7 +206,7 @@ impl Os {
             space: AddressSpace::new(id, self.config.levels, 0),
             spec,
             group,
-            turn: [0; 2],
+            table_turn: 0,
             data_frames: vec![0; nodes],
             table_pages: vec![[0; MAX_LEVELS]; nodes],
             table_moves: TableMoveCounts::default(),
@@ -395,13 +385,11 @@ impl Os {
         }
     }
 
-    /// The order of nodes for data.
-    pub(crate) fn data_order(process: &mut Process, nodes: usize) -> Order {
-        match process.spec.data {
-            DataPolicy::FastFirst => Order::From(0),
-            DataPolicy::Interleave => Order::From(take_turn(&mut process.turn[0], nodes)),
-            DataPolicy::Bind(node) => Order::Only(node.index()),
-        }
+    /// The order of nodes for the page of this size at an address. Linux interleaves memory without
+    /// a file by the number of the page, whichever is touched first (`get_vma_policy`, 6.12).
+    pub(crate) fn data_order(&self, process: &Process, address: u64, size: PageSize) -> Order {
+        let turn = (address / size.bytes()) as usize % self.nodes();
+        order_of(process.spec.data, || turn)
     }
 
     /// Allocates a page-table page of `level` by the process's policy. Returns it and the whole
@@ -422,8 +410,9 @@ impl Os {
         let order = match policy.placement {
             _ if bound => Order::Fastest,
             TablePlacement::FirstTouch => Order::From(0),
-            TablePlacement::Interleave => Order::From(take_turn(&mut process.turn[1], nodes)),
-            _ => Self::data_order(process, nodes),
+            TablePlacement::Interleave => Order::From(take_turn(&mut process.table_turn, nodes)),
+            // Linux counts turns for memory that is not in a mapping (`interleave_nodes`).
+            _ => order_of(process.spec.data, || take_turn(&mut process.table_turn, nodes)),
         };
         let mut delay = Picoseconds::ZERO;
         let mut placed = None;
@@ -449,6 +438,15 @@ impl Os {
             process.table_pages[placed.node][level] += 1;
         }
         Ok((placed, time))
+    }
+}
+
+/// The order of nodes of a policy, with the node whose turn it is.
+fn order_of(policy: DataPolicy, turn: impl FnOnce() -> usize) -> Order {
+    match policy {
+        DataPolicy::FastFirst => Order::From(0),
+        DataPolicy::Interleave => Order::From(turn()),
+        DataPolicy::Bind(node) => Order::Only(node.index()),
     }
 }
 
