@@ -42,7 +42,7 @@ const PROGRAMS: [(&str, &str); 12] = [
 ];
 const FOOTPRINT_MIB: u64 = 16;
 /// Those that take the least time; `TERRACE_REFEREE` selects others, by name, or 'all'.
-const USUAL: &str = "gups,pagerank,kv,xsbench,lbm";
+const USUAL: &str = "gups,pagerank,stream,kv,xsbench,lbm";
 
 /// Runs a command with its pages interleaved over the nodes.
 const PLACED: &str = r#"
