@@ -358,7 +358,7 @@ impl Mover for PageMover {
         };
         match lists.empty(fast, lacking_bytes, || kernel.now()) {
             Emptied::Now => self.headroom_now(),
-            // More pages given up would only lie on the lists as well.
+            // More pages given up would only be on the lists as well.
             Emptied::Later(bytes) => {
                 Headroom { lacking_bytes: lacking_bytes.saturating_sub(bytes), ..headroom }
             }

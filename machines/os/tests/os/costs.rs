@@ -1,5 +1,7 @@
-//! The cost tables against the figures that the papers' texts state, computed through the calls
-//! that a machine makes.
+//! The cost tables against the figures that the papers' texts state, and against what was measured of
+//! the kernel's own code, computed through the calls that a machine makes.
+
+use std::collections::BTreeMap;
 
 use terrace_core::page::VirtualRange;
 use terrace_core::plan::Exchange;
@@ -25,6 +27,7 @@ struct Kernel {
     threads: u32,
     /// Pages under way at once: 1 is not concurrent.
     concurrent: u32,
+    costs: CostPreset,
 }
 
 impl Bench {
@@ -35,8 +38,10 @@ impl Bench {
         m.threads = kernel.threads.max(1);
         (m.batch_huge_pages, m.batch_base_pages) =
             (kernel.concurrent.max(1), kernel.concurrent.max(1));
-        // Linux 4.14 flushes page by page.
-        m.shootdown_per = ShootdownPer::Page;
+        // Linux 4.14 flushes page by page, 6.12 once for a batch.
+        let of_batch = kernel.costs == CostPreset::Linux612;
+        m.shootdown_per = if of_batch { ShootdownPer::Batch } else { ShootdownPer::Page };
+        config.costs = CostConfig { preset: kernel.costs, ..CostConfig::default() };
         let size = if huge { 2 * MIB } else { PAGE };
         let mut os = os_with(&config, 4 * pages * size + 16 * MIB, 4 * pages * size + 16 * MIB);
         let lists = [Node::SLOW, Node::FAST].map(|node| {
@@ -60,7 +65,12 @@ impl Bench {
     }
 
     /// GB/s of promoting the slow list in one call.
-    fn moves(mut self) -> f64 {
+    fn moves(self) -> f64 {
+        self.moves_at(|_, _| f64::INFINITY)
+    }
+
+    /// The same, where so many threads that copy so many bytes together come to these GB/s at most.
+    fn moves_at(mut self, most_gb_per_s: impl Fn(u32, u64) -> f64) -> f64 {
         let (mut ns, mut bytes) = (0.0, 0);
         let mut rest = self.slow.clone();
         let mut batches = 0;
@@ -72,7 +82,8 @@ impl Bench {
             // One call of the program, however many batches the kernel splits it into.
             batches += 1;
             ns -= if batches > 1 { begun.cost.call.as_ns() } else { 0.0 };
-            let rate = self.os.costs().copy_gb_per_s;
+            let most = most_gb_per_s(begun.copy_threads, begun.bytes);
+            let rate = self.os.costs().copy_gb_per_s.min(most / f64::from(begun.copy_threads));
             ns += Self::copy_time(&begun.copies, begun.copy_threads, rate);
             bytes += done.bytes;
             rest = begun.rest;
@@ -101,7 +112,8 @@ fn near(got: f64, paper: f64, percent: f64) {
     assert!(error.abs() <= percent, "{got:.3} where the paper has {paper}: {error:+.1} %");
 }
 
-const SERIAL: Kernel = Kernel { split: false, threads: 1, concurrent: 1 };
+const SERIAL: Kernel =
+    Kernel { split: false, threads: 1, concurrent: 1, costs: CostPreset::Nimble };
 
 #[test]
 fn the_nimble_table_gives_back_the_papers_throughputs() {
@@ -135,6 +147,57 @@ fn the_nimble_table_gives_back_the_papers_throughputs() {
     // The headline: 15 times base-page migration, 5.2 times huge pages alone.
     near(exchange / base, 15.0, 5.0);
     near(exchange / huge, 5.2, 8.0);
+}
+
+/// GB/s by part, number and column.
+fn measured() -> BTreeMap<(&'static str, u64, &'static str), f64> {
+    let lines = include_str!("../../../../reproductions/measured/kernel-time.tsv").lines();
+    let of_line = |line: &'static str| match line.split('\t').collect::<Vec<_>>()[..] {
+        [part, row, column, rate] => {
+            ((part, row.parse().unwrap(), column), rate.parse::<f64>().unwrap())
+        }
+        _ => panic!("'{line}': expected four columns"),
+    };
+    lines.filter(|line| !line.starts_with('#')).map(of_line).collect()
+}
+
+#[test]
+fn the_table_of_linux_gives_back_what_was_measured_of_its_code() {
+    let measured = measured();
+    let of = |part, row, column| measured[&(part, row, column)];
+    let serial = Kernel { concurrent: 512, costs: CostPreset::Linux612, ..SERIAL };
+    for pages in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] {
+        near(Bench::new(false, pages, serial).moves(), of("base", pages, "move_pages"), 5.0);
+    }
+    let alone = Kernel { concurrent: 1, ..serial };
+    near(Bench::new(true, 1, alone).moves(), of("whole", 1, "huge page"), 5.0);
+    let split = Kernel { split: true, ..serial };
+    near(Bench::new(true, 1, split).moves(), of("whole", 1, "huge page, split"), 5.0);
+    // Together the threads are bounded by the memory: what they come to when they only copy.
+    let memory = |threads: u32, bytes: u64| match (threads, bytes >> 20) {
+        (1, _) => f64::INFINITY,
+        (2, _) => of("copy", 8192, "2 threads"),
+        (_, 0..32) => of("copy", 8192, "4 threads"),
+        _ => of("copy", 32768, "4 threads"),
+    };
+    for (threads, column) in [(2, "huge page"), (4, "huge page")] {
+        let moved = Bench::new(true, 1, Kernel { threads, ..alone }).moves_at(memory);
+        near(moved, of("threads", u64::from(threads), column), 5.0);
+    }
+    for pages in [2, 8, 32] {
+        let column = "huge, 4 threads";
+        let single = Bench::new(true, pages, Kernel { threads: 4, ..alone }).moves_at(memory);
+        near(single, of("concurrent", pages, column), 5.0);
+        let together = Bench::new(true, pages, Kernel { threads: 4, ..serial }).moves_at(memory);
+        near(together, of("concurrent", pages, "huge, 4 threads, concurrent"), 5.0);
+    }
+    for pairs in [2, 8] {
+        let four = Kernel { threads: 4, ..serial };
+        let huge = Bench::new(true, pairs, four).exchanges();
+        near(huge, of("exchange", pairs, "huge, exchange"), 8.0);
+        let base = Bench::new(false, pairs, four).exchanges();
+        near(base, of("exchange", pairs, "base, exchange"), 15.0);
+    }
 }
 
 /// Shootdowns of moving 2 MB of base pages in operations of so many pages.
