@@ -222,6 +222,43 @@ pub fn closure(from: &Path, to: &Path, sources: &Sources) -> Result<Closure, Lab
     Ok(out)
 }
 
+/// All of a folder of the host, with the libraries from elsewhere that its programs and libraries
+/// need. A library that lacks one of them could not be loaded on the host either, and comes alone.
+pub fn folder(from: &Path, to: &Path, sources: &Sources) -> Result<Closure, LabError> {
+    let mut out = Closure::default();
+    for file in files_of(from)? {
+        let place = to.join(file.strip_prefix(from).unwrap_or(&file));
+        let own = match closure(&file, &place, sources) {
+            Err(LabError::LibraryMissing { .. }) if !is_program(&file)? => Closure::default(),
+            closure => closure?,
+        };
+        // Libraries of the folder keep their places in it, where those that need them look.
+        let elsewhere = |at: &Path| !at.starts_with(from);
+        out.links.extend(own.links.into_iter().filter(|(_, target)| elsewhere(target)));
+        out.files.extend(own.files.into_iter().filter(|(_, at)| elsewhere(at)));
+        out.files.insert(place, file);
+    }
+    Ok(out)
+}
+
+/// The files of a folder and of those in it.
+fn files_of(folder: &Path) -> Result<Vec<PathBuf>, LabError> {
+    let reading = || format!("read {}", folder.display());
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).doing(reading())? {
+        let path = entry.doing(reading())?.path();
+        match path.is_dir() {
+            true => files.extend(files_of(&path)?),
+            false => files.push(path),
+        }
+    }
+    Ok(files)
+}
+
+fn is_program(path: &Path) -> Result<bool, LabError> {
+    Ok(read(path)?.is_some_and(|object| object.interpreter.is_some()))
+}
+
 fn is_default_directory(path: &Path) -> bool {
     DEFAULT_DIRECTORIES.iter().any(|&directory| path == Path::new(directory))
 }
@@ -277,18 +314,40 @@ mod tests {
         assert!(!is_static(&script).unwrap());
     }
 
+    /// This test program, with a library of this name in the place of the C library.
+    fn that_needs(library: &[u8; 9]) -> Vec<u8> {
+        let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let at = bytes.windows(10).position(|w| w == b"libc.so.6\0").unwrap();
+        bytes[at..at + 9].copy_from_slice(library);
+        bytes
+    }
+
     #[test]
     fn a_library_that_is_nowhere_is_named() {
         // Without a cache and with a name that no directory has.
-        let me = std::env::current_exe().unwrap();
-        let bytes = std::fs::read(&me).unwrap();
-        let at = bytes.windows(10).position(|w| w == b"libc.so.6\0").unwrap();
-        let mut odd = bytes;
-        odd[at..at + 9].copy_from_slice(b"libq.so.6");
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("odd");
-        std::fs::write(&program, odd).unwrap();
+        std::fs::write(&program, that_needs(b"libq.so.6")).unwrap();
         let error = closure(&program, Path::new("/odd"), &Sources::host()).unwrap_err();
+        assert!(error.to_string().contains("libq.so.6"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_brings_what_its_programs_need_from_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("bin/me");
+        std::fs::create_dir(dir.path().join("bin")).unwrap();
+        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        std::fs::write(dir.path().join("notes"), "text").unwrap();
+        let to = Path::new("/opt/it");
+        let out = folder(dir.path(), to, &Sources::host()).unwrap();
+        assert_eq!(out.files[&to.join("bin/me")], program);
+        assert_eq!(out.files[&to.join("notes")], dir.path().join("notes"));
+        assert!(out.files.keys().any(|path| path.ends_with("libc.so.6")), "{out:?}");
+        assert!(out.files.keys().all(|path| !path.starts_with(dir.path())), "{out:?}");
+        // A program that cannot run is a fault.
+        std::fs::write(&program, that_needs(b"libq.so.6")).unwrap();
+        let error = folder(dir.path(), to, &Sources::host()).unwrap_err();
         assert!(error.to_string().contains("libq.so.6"), "{error}");
     }
 

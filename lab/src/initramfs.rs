@@ -60,8 +60,9 @@ impl Initramfs {
         ] {
             root.directory(path, 0o755)?;
         }
-        root.bytes("/etc/passwd", *b"root:x:0:0:root:/root:/bin/sh\n", 0o644)?;
-        root.bytes("/etc/group", *b"root:x:0:\n", 0o644)?;
+        let users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
+        root.bytes("/etc/passwd", users, 0o644)?;
+        root.bytes("/etc/group", *b"root:x:0:\nnogroup:x:65534:\n", 0o644)?;
         root.bytes("/etc/hosts", *b"127.0.0.1 localhost\n::1 localhost\n", 0o644)?;
         Ok(root)
     }

@@ -20,6 +20,14 @@ pub enum Program {
         /// The program's file name, such as `redis-cli`.
         program: String,
     },
+    /// A folder of the host with programs and libraries in it. Shared libraries that these need
+    /// from elsewhere come along.
+    Folder {
+        /// Where it is on the host.
+        from: PathBuf,
+        /// Where it goes in the guest (absolute).
+        to: PathBuf,
+    },
 }
 
 impl Program {
@@ -31,6 +39,11 @@ impl Program {
     /// A program from a Debian package.
     pub fn package(package: impl Into<String>, program: impl Into<String>) -> Self {
         Self::Package { package: package.into(), program: program.into() }
+    }
+
+    /// A folder of the host, at this place in the guest.
+    pub fn folder(from: impl Into<PathBuf>, to: impl Into<PathBuf>) -> Self {
+        Self::Folder { from: from.into(), to: to.into() }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::accel::{self, Accel, AccelChoice, PROBE_BOUND, ProbeKey, Verdict};
 use crate::accesses::Counting;
 use crate::cache::Cache;
-use crate::closure::{Closure, Sources, closure, is_static};
+use crate::closure::{Closure, Sources, closure, folder, is_static};
 use crate::error::{Doing, LabError, Phase};
 use crate::guest::{self, GuestEnd, GuestStart};
 use crate::initramfs::Initramfs;
@@ -335,6 +335,7 @@ impl Lab {
                 let found = Packages::new(&self.cache).program(package, program, sources, say)?;
                 Ok((found.guest_path, found.closure))
             }
+            Program::Folder { from, to } => Ok((to.clone(), folder(from, to, sources)?)),
         }
     }
 
