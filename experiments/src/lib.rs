@@ -11,6 +11,7 @@
 //! - [`claims`]: statements of papers, checked against measured values;
 //! - [`verdict`]: how a number compares with a paper's: in size, in direction, not, by calibration;
 //! - [`rack`](mod@rack): experiments on the rack;
+//! - `carried`: policies in Python, for virtual machines;
 //! - `custom`: policies of the caller, beside those of the registry;
 //! - `victims`: pages that may be demoted to make room, on live machines;
 //! - `rival`: runs in which a mechanism of Linux moves pages;
@@ -20,6 +21,7 @@
 //! - [`sweep`]: an experiment over a grid of its keys.
 
 mod backend;
+mod carried;
 pub mod claims;
 mod collect;
 mod custom;

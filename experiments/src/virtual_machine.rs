@@ -19,6 +19,7 @@ use terrace_timed::samples::SamplePlan;
 use terrace_workloads::kinds::LiveProgram;
 
 use crate::backend::Backend;
+use crate::carried::Carried;
 use crate::file::{Clock, Experiment, MachineSpec};
 use crate::rows::Rows;
 use crate::run::{Event, Events, MachineKind, Quiet, Request, Run, starts, write_whole};
@@ -49,18 +50,8 @@ impl Backend for VirtualMachine {
             if let Some(missing) = terrace_lab::missing_requirements(&machine).into_iter().next() {
                 return Err(InputError::new(terrace_lab::LabError::from(missing)).into());
             }
-            for group in &run.experiment.groups {
-                if run.experiment.external(&group.policy)?.is_some() {
-                    return Err(refuse!(
-                        "group '{}': policy '{}' is in Python, which the virtual machine lacks; \
-                         run it with --machine host or sim, or under terraced",
-                        group.name,
-                        group.policy
-                    )
-                    .into());
-                }
-            }
             crate::host::check_workloads(run)?;
+            Carried::of(run)?.check()?;
         }
         Ok(())
     }
@@ -302,8 +293,12 @@ fn reference_rows(run: &Run<'_>, guest: &Guest) -> anyhow::Result<Vec<RunRow>> {
 /// The guest's row as a row of this machine: the guest does not know about its clock.
 fn of_machine(run: &Run<'_>, guest: &Guest, row: RunRow) -> RunRow {
     let clock = run.experiment.machine.clock;
+    // Parameters as they were written: the guest's have its own paths of a policy in Python.
+    let here = run.rows(None, false).into_iter().find(|here| here.group == row.group);
+    let parameters = here.map_or_else(|| row.parameters.clone(), |here| here.parameters);
     let mut row = RunRow {
         run: run.name.clone(),
+        parameters,
         machine: MachineKind::Virtual.name().to_owned(),
         kernel: guest.kernel.clone(),
         clock: clock.column().map(str::to_owned),
@@ -327,7 +322,9 @@ fn boot(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Guest> {
         machine: machine(experiment, run.request.count_accesses)?,
         ..LabConfig::default()
     })?;
-    let text = toml::to_string(&in_guest(experiment)).context("writing the experiment")?;
+    let carried = Carried::of(run)?;
+    let guests = carried.in_guest(&in_guest(experiment))?;
+    let text = toml::to_string(&guests).context("writing the experiment")?;
     let exe = std::env::current_exe().context("finding this program for the guest")?;
     let mut job = GuestJob::new("terrace")
         .args(["run", EXPERIMENT, "--machine", "host", "--fix-conflicts", "--format", "json"])
@@ -346,6 +343,7 @@ fn boot(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Guest> {
             LiveProgram::Package { package, program } => Program::package(package, program),
         });
     }
+    let (job, _folders) = carried.put(job)?;
 
     let mut emulated = true;
     let mut kernel = None;
