@@ -1,4 +1,4 @@
-//! The README's picture and numbers are those that were measured.
+//! The README's picture and numbers are those that were measured, and the citation is of this version.
 
 mod common;
 
@@ -111,5 +111,35 @@ fn the_readme_shows_what_the_demo_was_measured_to_give() {
         format!("AMP {} (", range(1)),
     ] {
         assert!(readme.contains(&says), "README.md does not say '{says}'");
+    }
+}
+
+#[test]
+fn the_citation_is_of_this_version_and_has_the_five_papers() {
+    let file = read("CITATION.cff");
+    let value = |key: &str| {
+        let line = file.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+        line.unwrap_or_else(|| panic!("CITATION.cff has no '{key}'")).trim_matches('"').to_owned()
+    };
+    assert_eq!(value("version"), env!("CARGO_PKG_VERSION"));
+    assert_eq!(value("cff-version"), "1.2.0");
+    assert_eq!(value("type"), "software");
+    let licences: Vec<&str> = file
+        .lines()
+        .filter_map(|l| l.strip_prefix("  - "))
+        .take_while(|l| !l.contains(' '))
+        .collect();
+    assert_eq!(licences.join(" OR "), env!("CARGO_PKG_LICENSE"));
+    let titles: Vec<String> = file
+        .lines()
+        .filter_map(|line| line.strip_prefix("    title: "))
+        .map(|title| title.trim_matches('"').to_lowercase())
+        .collect();
+    assert_eq!(titles.len(), 5, "{titles:?}");
+    // Papers that the results' page names by their titles.
+    let results = read("docs/results/README.md");
+    for paper in ["nimble page", "radiant", "adaptive page migration policy"] {
+        let title = titles.iter().find(|title| title.starts_with(paper)).expect(paper);
+        assert!(results.to_lowercase().contains(title), "{title}");
     }
 }
