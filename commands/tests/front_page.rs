@@ -31,6 +31,11 @@ fn by_seed(page: &str) -> ([Vec<f64>; 4], [Vec<f64>; 3]) {
     (lost, got_back)
 }
 
+/// A number with the sign that print has.
+fn in_words(number: String) -> String {
+    number.replace('-', "\u{2212}")
+}
+
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
@@ -57,28 +62,32 @@ fn the_readme_shows_what_the_demo_was_measured_to_give() {
     assert!(readme.contains("](docs/demo.svg)"), "README.md has no picture");
     assert!(picture.contains("prefers-color-scheme: dark") && picture.contains("<title"));
 
-    // The scale, by the axis: lines at 0, 4, 8, 12 and 16 %.
+    // The scale, by the axis: lines at -4, 0, 4, 8 and 12 %.
     let ticks = numbers(&picture, "line", "x1");
-    let (zero, percent) = (ticks[0], (ticks[4] - ticks[0]) / 16.0);
-    for (tick, name) in ticks.iter().zip([0, 4, 8, 12, 16]) {
+    let (zero, percent) = (ticks[1], (ticks[4] - ticks[0]) / 16.0);
+    for (tick, name) in ticks.iter().zip([-4, 0, 4, 8, 12]) {
         assert!((tick - (zero + percent * f64::from(name))).abs() < 0.1, "{ticks:?}");
+        let label = in_words(format!("{name} %"));
         assert!(
-            picture.contains(&format!("x=\"{tick}\" y=\"246\" text-anchor=\"middle\">{name} %"))
+            picture.contains(&format!("x=\"{tick}\" y=\"246\" text-anchor=\"middle\">{label}"))
         );
     }
     for (name, seeds) in SYSTEMS.iter().zip(&lost) {
         let part = group(&picture, name);
         assert_eq!(seeds.len(), 3, "{name}");
-        assert_eq!(numbers(part, "rect", "x"), [zero], "{name}");
-        let bar = numbers(part, "rect", "width")[0] / percent;
-        assert!((bar - mean(seeds)).abs() < 0.01, "{name}: a bar of {bar}, {seeds:?} measured");
+        let (left, width) = (numbers(part, "rect", "x")[0], numbers(part, "rect", "width")[0]);
+        let ends = [(left - zero) / percent, (left + width - zero) / percent];
+        let measured = [mean(seeds).min(0.0), mean(seeds).max(0.0)];
+        for (end, measured) in ends.iter().zip(measured) {
+            assert!((end - measured).abs() < 0.01, "{name}: a bar to {ends:?}, not {measured}");
+        }
         let dots = numbers(part, "circle", "cx");
         assert_eq!(dots.len(), seeds.len(), "{name}");
         for (dot, seed) in dots.iter().zip(seeds) {
             let shown = (dot - zero) / percent;
             assert!((shown - seed).abs() < 0.01, "{name}: a dot at {shown}, {seed} measured");
         }
-        let words = format!("{:.1} %", mean(seeds));
+        let words = in_words(format!("{:.1} %", mean(seeds)));
         assert!(part.contains(&format!("mean {words}<")), "{name}: {words}");
         let line = readme.lines().find(|line| line.starts_with("![")).unwrap();
         assert!(line.contains(&words), "the picture's words in README.md lack {words} of {name}");
@@ -104,8 +113,8 @@ fn the_readme_shows_what_the_demo_was_measured_to_give() {
     for says in [
         format!("loses {:.0} to {:.0} % of its time", ends[0], ends[1]),
         format!("Terrace gets {:.0} % of that back", mean(&got_back[2])),
-        format!("AMP and Linux's NUMA balancing get back {:.0} % each", mean(&got_back[1])),
-        format!("AMP and Linux's NUMA balancing get back {:.0} % each", mean(&got_back[0])),
+        format!("AMP gets back {:.0} %", mean(&got_back[1])),
+        format!("Linux's NUMA balancing {:.0} %", mean(&got_back[0])),
         format!("`terrace` got back {} of what was lost", range(2)),
         format!("Linux's NUMA balancing {}", range(0)),
         format!("AMP {} (", range(1)),
