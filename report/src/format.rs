@@ -25,7 +25,7 @@ pub(crate) fn percent(share: f64) -> String {
     let hundredths = share * 100.0;
     if hundredths > 99.9 && hundredths < 99.995 {
         format!("{hundredths:.2} %")
-    } else if hundredths >= 99.995 {
+    } else if (99.995..100.05).contains(&hundredths) {
         "100 %".to_owned()
     } else if hundredths > 0.0 && hundredths < 0.1 {
         "<0.1 %".to_owned()

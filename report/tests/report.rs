@@ -300,6 +300,44 @@ fn hostile_names_stay_names() {
 }
 
 #[test]
+fn a_share_of_a_processor_is_of_the_whole_run_and_not_of_what_was_timed() {
+    let mut results = six_policies();
+    for run in &mut results.runs {
+        (run.periods, run.period_ms, run.period_us) = (60, 100, None);
+        (run.daemon_cpu_ms, run.tracker_cpu_ms) = (Some(1200.0), Some(900.0));
+        // The last two periods alone were timed.
+        run.duration_ms = Some(200.0);
+    }
+    let page = html(&results, &meta());
+    assert!(page.contains("Tracking, deciding and moving took 20.0 % of one CPU."));
+    assert!(page.contains("15.0 % of a CPU"));
+    for run in &mut results.runs {
+        run.periods = 1;
+    }
+    let page = html(&results, &meta());
+    assert!(page.contains("took 600.0 % of one CPU."), "six processors are not one");
+}
+
+#[test]
+fn what_nobody_knows_of_linux_takes_no_room() {
+    // The title of a chart is a line of its picture.
+    let has = |page: &str, chart: &str| page.lines().any(|line| line.trim().starts_with(chart));
+    let charts = ["Fast-memory hit ratio", "Stability", "Pages moved per period"];
+    let mut results = six_policies();
+    let page = html(&results, &meta());
+    assert_eq!(charts.map(|chart| has(&page, chart)), [true, true, true]);
+    for run in &mut results.runs {
+        (run.hit_ratio, run.stability) = (f64::NAN, f64::NAN);
+    }
+    for period in &mut results.periods {
+        (period.hit_ratio, period.stability) = (f64::NAN, f64::NAN);
+    }
+    let page = html(&results, &meta());
+    assert_sound(&page);
+    assert_eq!(charts.map(|chart| has(&page, chart)), [false, false, true]);
+}
+
+#[test]
 fn numbers_that_are_none_are_shown_as_missing() {
     let mut results = six_policies();
     for run in &mut results.runs {

@@ -59,7 +59,10 @@ pub(super) fn bar_figures(results: &Results, rows: &Rows, palette: &Palette) -> 
             title: panel.title.clone(),
             bars: panel.runs.iter().map(|r| bar(r)).collect(),
         };
-        rows.panels.iter().map(bars).collect()
+        // A panel in which nothing was measured says nothing.
+        let is_measured =
+            |panel: &BarPanel| panel.bars.iter().any(|bar| bar.value.is_some_and(f64::is_finite));
+        rows.panels.iter().map(bars).filter(is_measured).collect()
     };
     let bar = |run: &RunRow, value: Option<f64>, label: String| Bar {
         name: rows.series_name(run),

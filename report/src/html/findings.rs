@@ -7,7 +7,7 @@ use terrace_results::RunRow;
 use super::explanations::meaning;
 use crate::format::{bytes, clean, count, list, number, percent};
 use crate::gain::{self, baseline};
-use crate::results::{FAILURE_REASONS, Moves, Results};
+use crate::results::{FAILURE_REASONS, Moves, Results, at_work_ms};
 use crate::rows::{Panel, Rows};
 
 #[derive(Serialize)]
@@ -192,11 +192,11 @@ fn data_checks(runs: &[RunRow]) -> Option<Finding> {
     }
 }
 
-/// The cost of tracking and moving, as a share of one CPU over the time of the run.
+/// The cost of tracking and moving, as a share of one CPU over the time that they were at work.
 fn overhead(runs: &[RunRow]) -> Option<Finding> {
     let shares: Vec<f64> = runs
         .iter()
-        .filter_map(|r| Some(r.daemon_cpu_ms? / r.duration_ms?))
+        .filter_map(|r| Some(r.daemon_cpu_ms? / at_work_ms(r)?))
         .filter(|share| share.is_finite())
         .collect();
     let least = shares.iter().copied().fold(f64::INFINITY, f64::min);

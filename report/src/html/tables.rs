@@ -10,7 +10,7 @@ use super::figures::series;
 use super::picture::chip;
 use super::theme::Palette;
 use crate::format::{MISSING, bytes, clean, count, duration, percent, percent_round};
-use crate::results::{FAILURE_REASONS, Moves, is_adaptive};
+use crate::results::{FAILURE_REASONS, Moves, at_work_ms, is_adaptive};
 use crate::rows::Rows;
 use crate::text::{chosen, data, timed};
 
@@ -152,11 +152,11 @@ fn pages(run: &RunRow, pages: u64) -> Cell {
     }
 }
 
-/// Processor time of the run, and its share of one processor.
+/// Processor time of the run, and its share of one processor while it was spent.
 fn cpu(run: &RunRow, ms: Option<f64>) -> Cell {
     Cell {
-        small: match (ms, run.duration_ms) {
-            (Some(cpu), Some(all)) if all > 0.0 && cpu.is_finite() => {
+        small: match (ms, at_work_ms(run)) {
+            (Some(cpu), Some(all)) if cpu.is_finite() => {
                 format!("{} of a CPU", percent(cpu / all))
             }
             _ => String::new(),

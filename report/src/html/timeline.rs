@@ -100,9 +100,16 @@ impl Timeline<'_> {
         let bands: Vec<usize> =
             (0..self.series.len()).filter(|i| self.series[*i].is_adaptive()).collect();
 
-        let hits = 0.0..CHART_TITLE + 230.0;
+        // Linux's own mechanisms have no tracker: nobody knows their hit ratio.
+        let is_known =
+            |value: fn(&Point) -> f64| points.iter().flatten().any(|p| value(p).is_finite());
+        let room = |is_known, height| if is_known { height } else { 0.0 };
+        let (knows_hits, knows_stability) = (is_known(|p| p.hit_ratio), is_known(|p| p.stability));
+
+        let hits = 0.0..room(knows_hits, CHART_TITLE + 230.0);
         let bands_height = if bands.is_empty() { 0.0 } else { bands.len() as f64 * BAND + 12.0 };
-        let stability = hits.end + bands_height..hits.end + bands_height + CHART_TITLE + 96.0;
+        let stability = hits.end + bands_height
+            ..hits.end + bands_height + room(knows_stability, CHART_TITLE + 96.0);
         let moves = stability.end + 8.0..stability.end + 8.0 + CHART_TITLE + 120.0;
         let height = moves.end + AXIS_ROOM;
 
@@ -111,7 +118,10 @@ impl Timeline<'_> {
             let most = points.iter().flatten().map(|p| p.moved).fold(0.0, f64::max);
             let plot =
                 Plot { ground, x: x.clone(), points: &points, timeline: self, palette, step };
-            plot.lines(hits.clone(), 0.0..1.0, &SHARES, "Fast-memory hit ratio", &|p| p.hit_ratio)?;
+            if knows_hits {
+                let title = "Fast-memory hit ratio";
+                plot.lines(hits.clone(), 0.0..1.0, &SHARES, title, &|p| p.hit_ratio)?;
+            }
             plot.bands(hits.end + 8.0, &bands)?;
             let least = points.iter().flatten().map(|p| p.stability).fold(1.0, f64::min);
             // Most pages stay where they are: from 0 all lines would be at the top.
@@ -120,7 +130,9 @@ impl Timeline<'_> {
                 0.0 => "Stability".to_owned(),
                 floor => format!("Stability (axis begins at {})", percent_round(floor)),
             };
-            plot.lines(stability, floor..1.0, &SHARES_FEW, &title, &|p| p.stability)?;
+            if knows_stability {
+                plot.lines(stability, floor..1.0, &SHARES_FEW, &title, &|p| p.stability)?;
+            }
             let top = if most > 0.0 { most * 1.05 } else { 1.0 };
             plot.lines(moves.clone(), 0.0..top, &COUNTS, "Pages moved per period", &|p| p.moved)?;
             plot.axis(moves.end)?;
