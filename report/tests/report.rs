@@ -92,6 +92,15 @@ fn a_comparison_becomes_one_sound_page() {
 }
 
 #[test]
+fn one_run_is_not_compared() {
+    let mut results = six_policies();
+    assert!(html(&results, &meta()).contains("Policies compared"));
+    results.runs.truncate(1);
+    let page = html(&results, &meta());
+    assert!(page.contains(">The run<") && !page.contains("Policies compared"));
+}
+
+#[test]
 fn groups_are_apart() {
     let results = two_groups();
     look_at("two-groups.html", &results);

@@ -1,6 +1,6 @@
 //! All values of the template, put together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use minijinja::{Value, context};
 use terrace_results::PeriodRow;
@@ -30,6 +30,7 @@ pub(super) fn content(results: &Results, meta: &ReportMeta) -> Value {
     for periods in by_run.values_mut() {
         periods.sort_by_key(|p| p.period);
     }
+    let policies = results.runs.iter().map(|r| &r.policy).collect::<BTreeSet<_>>().len();
     let (timelines, timelines_left_out) = timelines(&rows, &by_run, &palette);
     let (heat, heat_left_out) = heat(results, &rows, &palette);
     context! {
@@ -40,6 +41,11 @@ pub(super) fn content(results: &Results, meta: &ReportMeta) -> Value {
         subtitle => subtitle(&results.runs),
         findings => findings(results, &rows),
         table => table(&rows, &by_run, &palette),
+        bars_title => match (policies, results.runs.len()) {
+            (2.., _) => "Policies compared",
+            (_, 2..) => "Runs compared",
+            _ => "The run",
+        },
         bars => bar_figures(results, &rows, &palette),
         timelines,
         timelines_left_out,

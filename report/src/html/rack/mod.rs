@@ -86,9 +86,14 @@ fn span(runs: &[RackRunRow], thing: &str, of: impl Fn(&RackRunRow) -> u64) -> St
     }
 }
 
-/// A variant that an experiment did not name.
-fn variant_name(variant: &str) -> &str {
-    if variant == "-" { "the only variant" } else { variant }
+/// A variant's name, if the experiment gave it one: without that it is the only one.
+fn named(variant: &str) -> Option<&str> {
+    (variant != "-").then_some(variant)
+}
+
+/// A text about a variant.
+fn of_variant(text: &str, variant: &str) -> String {
+    named(variant).map_or_else(|| text.to_owned(), |name| format!("{text}, {name}"))
 }
 
 /// A cell's shade at a share of 0 to 1.
@@ -124,7 +129,7 @@ fn matrices(results: &RackResults) -> Vec<Value> {
                 context! { name => of.first().map(|r| name(r)), cells }
             })
             .collect();
-        context! { title => variant_name(variant), schemes, rows => table }
+        context! { title => named(variant), schemes, rows => table }
     };
     variants.iter().map(one).collect()
 }
@@ -151,11 +156,11 @@ fn slowdown_bars(results: &RackResults) -> Vec<Value> {
             })
             .collect();
         let scale = Scale {
-            label: format!("slowdown by scheme, {variant}"),
+            label: of_variant("slowdown by scheme", variant),
             end: None,
             number: crate::format::axis_number,
         };
-        context! { title => format!("Slowdown, {}", variant_name(variant)), note => "1 is all memory local", svg => bars(&panels, &scale) }
+        context! { title => of_variant("Slowdown", variant), note => "1 is all memory local", svg => bars(&panels, &scale) }
     };
     variants.iter().map(one).collect()
 }
@@ -183,8 +188,11 @@ fn latency(results: &RackResults) -> Vec<Value> {
             };
             let all: Vec<Stack> =
                 rows.iter().filter(|r| name(r) == title && r.access_ns > 0.0).map(stack).collect();
-            let label = format!("mean time of a miss of {title}, {variant}");
-            let note = format!("{}, mean ns a miss", variant_name(&variant));
+            let label = of_variant(&format!("mean time of a miss of {title}"), &variant);
+            let note = match named(&variant) {
+                Some(variant) => format!("{variant}, mean ns a miss"),
+                None => "mean ns a miss".to_owned(),
+            };
             let svg = stacks(&label, &all, most(&title));
             figures.push(context! { title, note, svg });
         }
@@ -209,7 +217,7 @@ fn pictured(results: &RackResults) -> (Vec<&RackRunRow>, usize) {
 }
 
 fn title(r: &RackRunRow) -> String {
-    format!("{} under {}, {}", name(r), r.scheme, variant_name(&r.variant))
+    of_variant(&format!("{} under {}", name(r), r.scheme), &r.variant)
 }
 
 /// Bins of a quarter of an octave, with a lower bound in nanoseconds and a count each, as the share of
@@ -337,7 +345,7 @@ fn maps(results: &RackResults) -> Vec<Value> {
                 context! { name => format!("{workload} {scheme}"), cells }
             })
             .collect();
-        context! { title => variant_name(variant), ports, rows => table }
+        context! { title => named(variant), ports, rows => table }
     };
     distinct(&results.ports, |p| p.variant.clone()).iter().map(one).collect()
 }
@@ -488,5 +496,23 @@ mod tests {
             !page.contains("<script") && !page.contains("http://") && !page.contains("https://")
         );
         assert_eq!(page, crate::rack_html(&results(), &ReportMeta::default()));
+    }
+
+    #[test]
+    fn the_only_variant_is_not_named() {
+        let mut results = results();
+        let names = results.runs.iter_mut().map(|r| &mut r.variant);
+        let names = names.chain(results.samples.iter_mut().map(|s| &mut s.variant));
+        let names = names.chain(results.ports.iter_mut().map(|p| &mut p.variant));
+        names
+            .chain(results.latencies.iter_mut().map(|l| &mut l.variant))
+            .for_each(|v| *v = "-".into());
+        let page = crate::rack_html(&results, &ReportMeta::default());
+        assert!(page.contains("a&lt;b under CPM") && page.contains("pending queues"));
+        assert!(
+            page.contains("<b>Slowdown</b>")
+                && !page.contains(", -")
+                && !page.contains("<h3></h3>")
+        );
     }
 }
