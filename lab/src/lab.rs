@@ -397,13 +397,24 @@ fn probe_failure(error: &LabError) -> Option<String> {
         LabError::TimedOut { phase: Phase::Booting, bound_ms, .. } => {
             Some(format!("a guest under KVM hung for {bound_ms} ms"))
         }
-        LabError::Qemu { message, .. } => Some(format!("a guest under KVM failed: {message}")),
+        LabError::Qemu { message, .. } => {
+            Some(format!("a guest under KVM failed: {}", without_assertion(message)))
+        }
         LabError::Panicked { message, .. } => Some(format!("a guest under KVM: {message}")),
         LabError::EndedEarly { .. } | LabError::TimedOut { .. } => {
             Some("a guest under KVM did not run its command".to_owned())
         }
         _ => None,
     }
+}
+
+/// The message of QEMU; of a failed assertion, which names a line of its source, the function.
+fn without_assertion(message: &str) -> String {
+    let Some((before, _)) = message.split_once(": Assertion `") else {
+        return message.to_owned();
+    };
+    let function = before.rsplit(": ").next().unwrap_or(before);
+    format!("QEMU gave up in {function}")
 }
 
 /// Programs keep their usual path; one from a build directory goes to a directory on the guest's

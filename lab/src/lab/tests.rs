@@ -15,6 +15,23 @@ fn words_reach_the_command_as_they_are() {
 }
 
 #[test]
+fn an_assertion_of_qemu_is_shown_without_its_source() {
+    let failed = |message: &str| {
+        probe_failure(&LabError::Qemu {
+            status: "signal 6".to_owned(),
+            message: message.to_owned(),
+            console_tail: Vec::new(),
+        })
+    };
+    let assertion = "qemu-system-x86_64: ../../target/i386/kvm/kvm.c:3183: kvm_buf_set_msrs: \
+                     Assertion `ret == n' failed.";
+    let short = "a guest under KVM failed: QEMU gave up in kvm_buf_set_msrs";
+    assert_eq!(failed(assertion).as_deref(), Some(short));
+    let plain = "a guest under KVM failed: Could not access KVM kernel module";
+    assert_eq!(failed("Could not access KVM kernel module").as_deref(), Some(plain));
+}
+
+#[test]
 fn odd_names_and_paths_are_refused() {
     assert!(command_script(&GuestJob::new("x").env("A B", ""), "x").is_err());
     assert!(command_script(&GuestJob::new("x").args(["\0"]), "x").is_err());
