@@ -53,7 +53,7 @@ pub struct Arguments {
     /// A group of the running daemon, or a folder of results.
     #[arg(value_name = "GROUP|DIR")]
     of: String,
-    /// The picture: a file that ends in .svg or .png.
+    /// The picture: a file that ends in .svg, or in .png, which has no axes.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// The run, where a folder has several runs or groups.
