@@ -11,7 +11,7 @@ use terrace_core::InputError;
 use terrace_core::names;
 
 use crate::cells::{Cell, Shown};
-use crate::errors::{refused, unknown};
+use crate::errors::{raised, refused, unknown};
 use crate::table::Table;
 
 /// Columns of a run by which results show themselves, where there is something in them.
@@ -136,6 +136,27 @@ impl Results {
         all.retain(|path| path.extension().is_some_and(|e| e == "trec"));
         all.sort();
         Ok(all)
+    }
+
+    /// Writes what `terrace report` writes, one HTML file without scripts, and returns its path: into
+    /// the results' folder, or where `path` says.
+    #[pyo3(signature = (path=None))]
+    fn report(&self, py: Python<'_>, path: Option<PathBuf>) -> PyResult<PathBuf> {
+        let path = path.unwrap_or_else(|| self.path.join("report.html"));
+        let write = || -> anyhow::Result<()> {
+            let results = terrace_report::Results::read(&self.path)?;
+            let meta = terrace_report::ReportMeta {
+                title: results.title(),
+                command: format!(
+                    "terrace.Results.read({:?}).report()",
+                    self.path.display().to_string()
+                ),
+                generated_by_version: terrace_identity::created_by("terrace"),
+            };
+            Ok(terrace_report::write_html(&path, &results, &meta)?)
+        };
+        py.detach(write).map_err(raised)?;
+        Ok(path)
     }
 
     /// What was run under a policy.

@@ -149,6 +149,18 @@ def test_progress_is_reported_and_may_stop_the_run(small):
         small.run("lru", progress=stop)
 
 
+def test_a_report_is_written_where_the_results_are_or_where_one_says(small, tmp_path):
+    results = small.run(["lru", "lfu"], out=tmp_path / "r")
+    path = results.report()
+    assert path == tmp_path / "r/report.html"
+    page = path.read_text()
+    assert "<svg" in page and "lfu" in page and "Results.read" in page
+    elsewhere = results.report(tmp_path / "elsewhere.html")
+    assert elsewhere.read_text()[:15] == page[:15] == "<!doctype html>"
+    with pytest.raises(terrace.TerraceError, match="nowhere"):
+        results.report(tmp_path / "nowhere/report.html")
+
+
 def test_recordings_give_their_scans(small, tmp_path):
     results = small.run("lru", out=tmp_path)
     [path] = results.recordings
