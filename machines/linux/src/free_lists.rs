@@ -214,6 +214,7 @@ mod tests {
         assert_eq!(later, Emptied::Later(0), "what cannot be freed does not come");
         assert_eq!(fs::read_to_string(keep.path().join(UPDATE_FILE)).unwrap(), "\n");
     }
+
     #[test]
     fn what_the_lists_hold_is_to_come_as_long_as_emptying_them_frees_it() {
         let (keep, roots) =

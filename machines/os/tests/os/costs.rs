@@ -107,9 +107,9 @@ impl Bench {
     }
 }
 
-fn near(got: f64, paper: f64, percent: f64) {
-    let error = (got / paper - 1.0) * 100.0;
-    assert!(error.abs() <= percent, "{got:.3} where the paper has {paper}: {error:+.1} %");
+fn near(got: f64, expected: f64, percent: f64) {
+    let error = (got / expected - 1.0) * 100.0;
+    assert!(error.abs() <= percent, "{got:.3}, expected {expected}: {error:+.1} %");
 }
 
 const SERIAL: Kernel =
