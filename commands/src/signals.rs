@@ -87,7 +87,7 @@ impl Arguments {
         let source = samples::open(&roots, self.sample_reads).map_err(InputError::new)?;
         let hub = SampleHub::of(&roots, source, self.sample_reads);
         let layout = self.pid.map(|pid| layout(&roots, pid)).transpose()?;
-        let group = hub.join(0);
+        let group = hub.join(0, false);
         if let Some(layout) = &layout {
             group.follow(layout)?;
         }

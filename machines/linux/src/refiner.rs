@@ -1,7 +1,7 @@
 //! Moves base pages of ranges alone: programs mix objects in a range of 2 MB that are accessed a hundred
 //! times a second with others that are not accessed at all, and a range is placed by their sum.
 //!
-//! What it knows are rates of base pages, from hint faults. Each time that more is known, the pages of
+//! What it knows are rates of base pages, from samples of reads or from hint faults. Each time that more is known, the pages of
 //! slow ranges that are accessed most take the places of those of fast ranges that are accessed least
 //! ([`terrace_core::refine`]): first the one is demoted, then the other promoted into the memory that it
 //! has freed, so fast memory in use stays what it was. A range stays where the policy has placed it
@@ -34,6 +34,8 @@ const MOST_PAIRS: usize = 4096;
 const MOST_ALIKE: usize = 64;
 /// Pairs of a call: a program that touches one of its pages waits for some 0.1 ms.
 const BATCH: usize = 32;
+/// Between two choices so many times what a choice takes passes: some 2 % of a processor.
+const CHOICE_PERIODS: u32 = 50;
 /// What a page of a fast range is taken to have at most, of the mean of its range's pages.
 const ABOVE_MEAN: f32 = 2.0;
 /// Of a range's pages in fast memory one in so many has to have answered the last scan.
@@ -83,6 +85,8 @@ pub(crate) struct Refiner {
     costs: Costs,
     /// The version that was chosen by.
     version: u64,
+    /// Not before this time is chosen anew: locating pages costs time.
+    next_choice: Duration,
     /// Pages to promote and to demote that are still to be moved, the last first.
     pending: Vec<(Page, Page)>,
 }
@@ -108,6 +112,7 @@ impl Refiner {
             tracker_state,
             costs,
             version,
+            next_choice: Duration::ZERO,
             pending,
         }
     }
@@ -115,9 +120,12 @@ impl Refiner {
     /// Chooses anew if more is known; whether there is anything to move.
     pub(crate) fn has_work(&mut self, scan: &Scan) -> bool {
         let version = self.rates.version();
-        if version != self.version {
+        let begin = self.kernel.now();
+        if version != self.version && begin >= self.next_choice {
             self.version = version;
             self.pending = self.choose(scan);
+            let end = self.kernel.now();
+            self.next_choice = end + end.saturating_sub(begin) * CHOICE_PERIODS;
         }
         !self.pending.is_empty()
     }
@@ -453,6 +461,27 @@ mod tests {
         setup.refiner.step(u64::MAX, Duration::MAX, &|| false);
         assert_eq!(setup.costs.snapshot().refined_up_pages, 52);
         assert!(!setup.refiner.has_work(&setup.scan));
+    }
+
+    #[test]
+    fn choosing_takes_a_small_part_of_the_time_however_long_it_takes() {
+        let mut setup = setup(true, 5);
+        setup.pages.0.lock().unwrap().locating = Duration::from_millis(10);
+        let mut chosen_at = Vec::new();
+        for ms in 0..4000 {
+            let before = {
+                let mut state = setup.pages.0.lock().unwrap();
+                state.now = state.now.max(Duration::from_millis(ms));
+                state.now
+            };
+            setup.version.fetch_add(1, Ordering::Relaxed);
+            setup.refiner.has_work(&setup.scan);
+            if setup.pages.0.lock().unwrap().now > before {
+                chosen_at.push(before.as_millis());
+            }
+        }
+        // Two ranges of 10 ms each, and a second without.
+        assert_eq!(chosen_at, [0, 1020, 2040, 3060]);
     }
 
     #[test]

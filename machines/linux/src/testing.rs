@@ -90,6 +90,9 @@ pub(crate) struct State {
     /// Pages after which a call ends early, as the real one does.
     pub(crate) most: usize,
     pub(crate) moved: usize,
+    pub(crate) now: Duration,
+    /// What locating takes.
+    pub(crate) locating: Duration,
 }
 
 #[derive(Clone, Default)]
@@ -97,7 +100,9 @@ pub(crate) struct BasePages(pub(crate) Arc<Mutex<State>>);
 
 impl PageKernel for BasePages {
     fn locate(&mut self, _: u32, addresses: &[u64], status: &mut [i32]) -> io::Result<()> {
-        let state = self.0.lock().unwrap();
+        let mut state = self.0.lock().unwrap();
+        let locating = state.locating;
+        state.now += locating;
         for (address, status) in addresses.iter().zip(status) {
             *status = state.nodes.get(address).copied().unwrap_or(-libc::ENOENT);
         }
@@ -132,7 +137,7 @@ impl PageKernel for BasePages {
         Some(Process { pid, start_ticks: 1 })
     }
     fn now(&mut self) -> Duration {
-        Duration::ZERO
+        self.0.lock().unwrap().now
     }
     fn sleep(&mut self, _: Duration) {}
 }

@@ -13,7 +13,7 @@ use crate::kernel::PageKernel;
 use crate::mover::{MoverOptions, PageMover, SharedTrackerState, TierNodes};
 use crate::page_tables::{self, TableKeeper};
 use crate::ranges::{PagemapFolios, RangeKernel, RangeTiers};
-use crate::refiner::Refiner;
+use crate::refiner::{BaseRates, Refiner};
 use crate::sampling::Samples;
 use crate::tracker::{GroupTracker, TrackerOptions};
 
@@ -95,7 +95,7 @@ impl Host {
                 cap_pages: group.cap_pages,
                 keep_empty: group.keep_empty,
                 flush: group.flush.then(|| self.flushes.clone()),
-                samples: self.samples.as_ref().map(|hub| hub.join(slot as u32)),
+                samples: self.samples.as_ref().map(|h| h.join(slot as u32, group.by_range)),
                 hints: self.hints.as_ref().filter(|_| group.by_range).map(|h| h.join(slot as u32)),
                 shared_memory: self.shared_memory.join(),
                 tables: group
@@ -118,9 +118,8 @@ impl Host {
             true => Box::new(RangeKernel::new(kernel(), folios(), range_tiers.clone())),
             false => kernel(),
         };
-        let refiner = self.hints.as_ref().filter(|_| group.by_range).map(|hub| {
+        let refiner = self.base_rates(slot as u32).filter(|_| group.by_range).map(|rates| {
             let state = Arc::clone(&tracker_state);
-            let rates = Box::new(Arc::clone(hub));
             Refiner::new(
                 kernel(),
                 folios(),
@@ -143,6 +142,13 @@ impl Host {
         .emptying(may_change.then(|| self.free_lists.clone()))
         .refining(refiner);
         AttachedGroup { name: group.name, slot: slot as u32, tracker, mover, costs }
+    }
+
+    /// The signal that knows rates of base pages, if there is one. Samples are of both tiers, and cost
+    /// the program next to nothing; so they go first.
+    fn base_rates(&self, slot: u32) -> Option<Box<dyn BaseRates>> {
+        let samples = self.samples.as_ref().map(|hub| Box::new(hub.base_rates(slot)) as Box<_>);
+        samples.or_else(|| self.hints.as_ref().map(|hub| Box::new(Arc::clone(hub)) as Box<_>))
     }
 
     /// Groups that use a kernel thread.

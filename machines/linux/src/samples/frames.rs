@@ -15,11 +15,13 @@ use crate::roots::Roots;
 /// Most runs of a map: 16 MB, enough for 4 GB of base pages without neighbours.
 const MOST_RUNS: usize = 1 << 20;
 
-/// Neighbouring frames of one page.
+/// Neighbouring frames of one page. A page has 512 at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Frames {
     first: u64,
-    count: u32,
+    count: u16,
+    /// Which base page of the page the first frame is.
+    base: u16,
     page: u32,
 }
 
@@ -46,30 +48,35 @@ impl FrameMap {
             let Some((_, Some(pagemap))) = &open else { continue };
             let first_page = layout.first_index(number) as u64;
             pagemap.frames(extent.start, extent.pages * of_page, |nth, frame| {
-                map.add(frame, (first_page + nth / of_page) as u32);
+                map.add(frame, (first_page + nth / of_page) as u32, (nth % of_page) as u16);
             })?;
         }
         map.runs.sort_unstable();
         Ok(map)
     }
 
-    fn add(&mut self, frame: u64, page: u32) {
+    fn add(&mut self, frame: u64, page: u32, base: u16) {
         let full = self.runs.len() == MOST_RUNS;
+        let continues = |run: &Frames| {
+            run.page == page
+                && run.first + u64::from(run.count) == frame
+                && run.base + run.count == base
+        };
         match self.runs.last_mut() {
-            Some(run) if run.page == page && run.first + u64::from(run.count) == frame => {
-                run.count += 1;
-            }
+            Some(run) if continues(run) => run.count += 1,
             _ if full => self.left_out += 1,
-            _ => self.runs.push(Frames { first: frame, count: 1, page }),
+            _ => self.runs.push(Frames { first: frame, count: 1, base, page }),
         }
     }
 
-    /// The page of this physical address, if it belongs to the group.
-    pub fn page(&self, physical: u64) -> Option<usize> {
+    /// The page of this physical address, if it belongs to the group, and which base page of it.
+    pub fn page(&self, physical: u64) -> Option<(usize, usize)> {
         let frame = physical / PageSize::Base.bytes();
         let after = self.runs.partition_point(|run| run.first <= frame);
         let run = self.runs.get(after.checked_sub(1)?)?;
-        (frame - run.first < u64::from(run.count)).then_some(run.page as usize)
+        let nth = frame - run.first;
+        (nth < u64::from(run.count))
+            .then_some((run.page as usize, usize::from(run.base) + nth as usize))
     }
 
     /// Base pages whose frames were left out because of the bound on runs.
@@ -109,7 +116,7 @@ mod tests {
         let frames = [(1, 90), (2, 91), (3, 7), (5, 92)];
         let map = map_of(PageSize::Base, &[(1, 3), (5, 1)], &frames);
         let page = |frame: u64| map.page(frame * 4096 + 77);
-        assert_eq!([90, 91, 7, 92].map(page), [Some(0), Some(1), Some(2), Some(3)]);
+        assert_eq!([90, 91, 7, 92].map(page), [0, 1, 2, 3].map(|nth| Some((nth, 0))));
         assert_eq!([6, 8, 89, 93].map(page), [None; 4]);
         assert_eq!(map.runs.len(), 4);
     }
@@ -121,9 +128,16 @@ mod tests {
         frames.extend((0..256).map(|n| (1024 + 2 * n, 900 - n)));
         let map = map_of(PageSize::Huge, &[(1, 2)], &frames);
         assert_eq!(map.runs.len(), 257);
-        assert_eq!((map.page(1024 * 4096), map.page((1024 + 511) * 4096)), (Some(0), Some(0)));
-        assert_eq!((map.page(900 * 4096), map.page(645 * 4096)), (Some(1), Some(1)));
-        assert_eq!((map.page(644 * 4096), map.page(901 * 4096)), (None, None));
+        let page = |frame: u64| map.page(frame * 4096 + 9);
+        assert_eq!((page(1024), page(1024 + 511)), (Some((0, 0)), Some((0, 511))));
+        assert_eq!((page(900), page(645)), (Some((1, 0)), Some((1, 510))));
+        assert_eq!((page(644), page(901)), (None, None));
+    }
+
+    #[test]
+    fn neighbouring_frames_of_pages_that_are_no_neighbours_are_two_runs() {
+        let map = map_of(PageSize::Huge, &[(1, 1)], &[(512, 70), (514, 71)]);
+        assert_eq!((map.page(70 * 4096), map.page(71 * 4096)), (Some((0, 0)), Some((0, 2))));
     }
 
     #[test]

@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use terrace_core::bits::PageBits;
-use terrace_core::page::{Layout, SpaceId};
-use terrace_core::remap::Remap;
+use terrace_core::page::Layout;
 use terrace_core::scan::PeriodCounters;
 use terrace_recordings::perf_record::{MemoryLevel, MemorySample, RecordCounts};
 
+use super::base_pages::BasePages;
 use super::frames::FrameMap;
+use super::member::Member;
 use super::{SampleError, SampleSource};
 use crate::files::{self, FileError};
+use crate::refiner::{BaseRates, Observed};
 use crate::roots::Roots;
 
 /// Most samples processed per second, of all groups together: MEMTIS's maximum.
@@ -84,7 +86,11 @@ struct Inner {
     by_instruction: BTreeMap<u64, u64>,
     bound: Bound,
     polled: Option<Instant>,
+    /// Time since it was opened.
+    clock: Clock,
 }
+
+type Clock = Box<dyn Fn() -> Duration + Send>;
 
 /// A bound on samples per second.
 struct Bound {
@@ -107,26 +113,12 @@ impl Bound {
     }
 }
 
-/// Samples of a group in a period.
-struct Member {
-    layout: Arc<Layout>,
-    frames: FrameMap,
-    samples: Vec<u16>,
-    /// Sum of the latencies of each page's sampled reads, in cycles.
-    cycles: Vec<u64>,
-}
-
-impl Member {
-    fn page(&self, sample: &MemorySample) -> Option<usize> {
-        match (sample.pid, sample.address) {
-            (Some(pid), Some(address)) => self.layout.index(SpaceId(pid), address),
-            _ => self.frames.page(sample.physical?),
-        }
-    }
-}
-
 impl Inner {
     fn poll(&mut self) -> std::io::Result<()> {
+        let now = (self.clock)();
+        for base_pages in self.members.values_mut().filter_map(|m| m.base_pages.as_mut()) {
+            base_pages.at(now);
+        }
         let (counts, members, bound) = (&mut self.counts, &mut self.members, &mut self.bound);
         let (by_memory, by_instruction) = (&mut self.by_memory, &mut self.by_instruction);
         self.source.read(&mut |sample| {
@@ -149,8 +141,7 @@ impl Inner {
                     return;
                 };
                 counts.of_groups += 1;
-                member.samples[page] = member.samples[page].saturating_add(1);
-                member.cycles[page] = member.cycles[page].saturating_add(sample.weight_cycles);
+                member.add(page, sample.weight_cycles);
             } else if memory.is_some() {
                 counts.over_bound += 1;
             } else {
@@ -172,6 +163,16 @@ impl SampleHub {
 
     /// Samples of this source.
     pub fn of(roots: &Roots, source: Box<dyn SampleSource>, accesses_per_sample: u32) -> Arc<Self> {
+        let since = Instant::now();
+        Self::by_clock(roots, source, accesses_per_sample, Box::new(move || since.elapsed()))
+    }
+
+    fn by_clock(
+        roots: &Roots,
+        source: Box<dyn SampleSource>,
+        accesses_per_sample: u32,
+        clock: Clock,
+    ) -> Arc<Self> {
         let (members, counts) = (BTreeMap::new(), SampleCounts::default());
         let inner = Inner {
             source,
@@ -181,6 +182,7 @@ impl SampleHub {
             by_instruction: BTreeMap::new(),
             bound: Bound::new(),
             polled: None,
+            clock,
         };
         Arc::new(SampleHub {
             roots: roots.clone(),
@@ -230,9 +232,34 @@ impl SampleHub {
         inner.polled = Some(Instant::now());
     }
 
-    /// Adds a group.
-    pub fn join(self: &Arc<Self>, slot: u32) -> GroupSamples {
-        GroupSamples { hub: Arc::clone(self), slot }
+    /// Adds a group; its pages are ranges, or as they are mapped.
+    pub fn join(self: &Arc<Self>, slot: u32, by_range: bool) -> GroupSamples {
+        GroupSamples { hub: Arc::clone(self), slot, by_range }
+    }
+
+    /// Rates of the base pages of a group whose pages are ranges.
+    pub(crate) fn base_rates(self: &Arc<Self>, slot: u32) -> SampledRates {
+        SampledRates { hub: Arc::clone(self), slot }
+    }
+}
+
+/// Rates of a group's base pages.
+pub(crate) struct SampledRates {
+    hub: Arc<SampleHub>,
+    slot: u32,
+}
+
+impl BaseRates for SampledRates {
+    fn version(&self) -> u64 {
+        let inner = self.hub.inner();
+        let pages = inner.members.get(&self.slot).and_then(|member| member.base_pages.as_ref());
+        pages.map_or(0, BasePages::version)
+    }
+
+    fn of_range(&self, pid: u32, start: u64) -> Option<Vec<Observed>> {
+        let inner = self.hub.inner();
+        let pages = inner.members.get(&self.slot)?.base_pages.as_ref()?;
+        pages.of_range(pid, start, self.hub.accesses_per_sample)
     }
 }
 
@@ -240,6 +267,7 @@ impl SampleHub {
 pub struct GroupSamples {
     hub: Arc<SampleHub>,
     slot: u32,
+    by_range: bool,
 }
 
 impl GroupSamples {
@@ -270,25 +298,8 @@ impl GroupSamples {
             tracing::debug!(left_out, "base pages whose samples are not known");
         }
         let mut inner = self.hub.inner();
-        let pages = layout.pages();
-        let member = match inner.members.remove(&self.slot) {
-            Some(before) if Arc::ptr_eq(&before.layout, layout) => Member { frames, ..before },
-            Some(before) => {
-                let remap = Remap::between(&before.layout, layout);
-                Member {
-                    samples: remap.values(&before.samples, 0, pages),
-                    cycles: remap.values(&before.cycles, 0, pages),
-                    layout: Arc::clone(layout),
-                    frames,
-                }
-            }
-            None => Member {
-                samples: vec![0; pages],
-                cycles: vec![0; pages],
-                layout: Arc::clone(layout),
-                frames,
-            },
-        };
+        let before = inner.members.remove(&self.slot);
+        let member = Member::follow(before, layout, frames, self.by_range);
         inner.members.insert(self.slot, member);
         Ok(())
     }
@@ -327,6 +338,9 @@ impl GroupSamples {
         };
         member.samples.fill(0);
         member.cycles.fill(0);
+        if let Some(base_pages) = &mut member.base_pages {
+            base_pages.end_period();
+        }
         Some(counters)
     }
 }
@@ -355,8 +369,9 @@ fn cycle_ps(roots: &Roots) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::testing::folder;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc;
-    use terrace_core::page::{Extent, PageSize};
+    use terrace_core::page::{Extent, PageSize, SpaceId};
     use terrace_recordings::perf_record::DataSource;
 
     /// Returns the samples sent to it.
@@ -415,7 +430,7 @@ mod tests {
     #[test]
     fn each_group_gets_the_samples_of_its_pages_and_the_rest_is_counted_by_reason() {
         let (_keep, _roots, send, hub) = host();
-        let (one, other) = (hub.join(0), hub.join(1));
+        let (one, other) = (hub.join(0, false), hub.join(1, false));
         let layouts = [layout(4, 8, 4), layout(6, 8, 4)];
         one.follow(&layouts[0]).unwrap();
         assert_eq!(one.take(&layouts[0], &PageBits::new(4)), None, "nothing came yet");
@@ -458,7 +473,7 @@ mod tests {
     #[test]
     fn pages_that_moved_are_found_where_they_are_and_counts_go_with_the_layout() {
         let (keep, _roots, send, hub) = host();
-        let group = hub.join(0);
+        let group = hub.join(0, false);
         let before = layout(4, 8, 4);
         group.follow(&before).unwrap();
         send.send(sample(None, 0, 110 * 4096)).unwrap();
@@ -480,7 +495,7 @@ mod tests {
     #[test]
     fn beyond_the_bound_samples_are_left_out() {
         let (_keep, _roots, send, hub) = host();
-        let group = hub.join(0);
+        let group = hub.join(0, false);
         let pages = layout(4, 8, 4);
         group.follow(&pages).unwrap();
         for _ in 0..MOST_PER_S + 1000 {
@@ -493,9 +508,43 @@ mod tests {
     }
 
     #[test]
+    fn base_pages_of_ranges_are_known_by_process_and_by_frame() {
+        let (_keep, roots, _, _) = host();
+        let (send, receive) = mpsc::channel();
+        let ms = Arc::new(AtomicU64::new(0));
+        let now = Arc::clone(&ms);
+        let clock: Clock = Box::new(move || Duration::from_millis(now.load(Ordering::Relaxed)));
+        let hub = SampleHub::by_clock(&roots, Box::new(Sent(receive, 0)), 100, clock);
+        let (group, rates) = (hub.join(0, true), hub.base_rates(0));
+        let extent = Extent { space: SpaceId(4), start: 0, pages: 1 };
+        let layout = Arc::new(Layout::new(PageSize::Huge, vec![extent]).unwrap());
+        let path = roots.proc.join("4/pagemap");
+        let frames: Vec<u8> =
+            (0..512u64).flat_map(|page| (1 << 63 | (900 - page)).to_ne_bytes()).collect();
+        std::fs::write(path, frames).unwrap();
+        group.follow(&layout).unwrap();
+        for tenth in 0..20 {
+            ms.store(tenth * 100, Ordering::Relaxed);
+            // Page 30 by its frame, page 44 by its address.
+            send.send(sample(None, 0, 870 * 4096 + 8)).unwrap();
+            (0..5).for_each(|_| send.send(sample(Some(4), 44 * 4096 + 8, 1)).unwrap());
+            group.take(&layout, &PageBits::new(1)).unwrap();
+        }
+        assert!(rates.version() >= 3);
+        let pages = rates.of_range(4, 0).unwrap();
+        let between = |page: usize, per_s: f32| {
+            let rate = pages[page].rate.unwrap();
+            rate.least_per_s < per_s && per_s < rate.most_per_s
+        };
+        assert!(between(30, 1000.0) && between(44, 5000.0), "{:?} {:?}", pages[30], pages[44]);
+        assert_eq!(pages[31].rate.unwrap().least_per_s, 0.0);
+        assert_eq!(rates.of_range(4, 1 << 21), None);
+    }
+
+    #[test]
     fn a_group_that_leaves_has_no_samples() {
         let (_keep, _roots, send, hub) = host();
-        let group = hub.join(0);
+        let group = hub.join(0, false);
         group.follow(&layout(4, 8, 4)).unwrap();
         drop(group);
         send.send(sample(None, 0, 109 * 4096)).unwrap();

@@ -6,10 +6,13 @@
 //!
 //! Both write the same records (`terrace_recordings::perf_record`). The [`hub`] takes them for all
 //! groups of a host and finds each sample's page, by its process and virtual address or, where the
-//! source knows no processes, by its physical address ([`frames`]).
+//! source knows no processes, by its physical address ([`frames`]). Of ranges it knows the base page,
+//! too, so that base pages may leave the tier of their range ([`crate::refiner`]).
 
+mod base_pages;
 pub mod frames;
 pub mod hub;
+mod member;
 pub mod pmu;
 pub(crate) mod pmu_raw;
 pub mod port;

@@ -1,0 +1,76 @@
+//! A group's samples between two scans: by page, and by base page where its pages are ranges.
+
+use std::sync::Arc;
+
+use terrace_core::page::{Layout, PageSize, SpaceId};
+use terrace_core::remap::Remap;
+use terrace_recordings::perf_record::MemorySample;
+
+use super::base_pages::BasePages;
+use super::frames::FrameMap;
+
+/// Samples of a group.
+pub(super) struct Member {
+    pub(super) layout: Arc<Layout>,
+    frames: FrameMap,
+    /// Samples of each page in this period.
+    pub(super) samples: Vec<u16>,
+    /// Sum of the latencies of each page's sampled reads, in cycles.
+    pub(super) cycles: Vec<u64>,
+    /// Samples by base page, of groups whose pages are ranges: of longer than a period.
+    pub(super) base_pages: Option<BasePages>,
+}
+
+impl Member {
+    /// The group has these pages, in these frames. What came before goes with the pages.
+    pub(super) fn follow(
+        before: Option<Self>,
+        layout: &Arc<Layout>,
+        frames: FrameMap,
+        by_range: bool,
+    ) -> Self {
+        let pages = layout.pages();
+        match before {
+            Some(before) if Arc::ptr_eq(&before.layout, layout) => Member { frames, ..before },
+            Some(before) => {
+                let remap = Remap::between(&before.layout, layout);
+                Member {
+                    samples: remap.values(&before.samples, 0, pages),
+                    cycles: remap.values(&before.cycles, 0, pages),
+                    layout: Arc::clone(layout),
+                    frames,
+                    base_pages: before.base_pages,
+                }
+            }
+            None => Member {
+                samples: vec![0; pages],
+                cycles: vec![0; pages],
+                layout: Arc::clone(layout),
+                frames,
+                base_pages: by_range.then(BasePages::default),
+            },
+        }
+    }
+
+    /// The page that was accessed, and which base page of it.
+    pub(super) fn page(&self, sample: &MemorySample) -> Option<(usize, usize)> {
+        match (sample.pid, sample.address) {
+            (Some(pid), Some(address)) => {
+                let page = self.layout.index(SpaceId(pid), address)?;
+                let within = address % self.layout.page_size().bytes();
+                Some((page, (within / PageSize::Base.bytes()) as usize))
+            }
+            _ => self.frames.page(sample.physical?),
+        }
+    }
+
+    /// A read of this page and this base page of it took so many cycles.
+    pub(super) fn add(&mut self, (page, base): (usize, usize), cycles: u64) {
+        self.samples[page] = self.samples[page].saturating_add(1);
+        self.cycles[page] = self.cycles[page].saturating_add(cycles);
+        if let Some(base_pages) = &mut self.base_pages {
+            let (SpaceId(pid), start) = self.layout.address(page);
+            base_pages.add(pid, start, base);
+        }
+    }
+}
