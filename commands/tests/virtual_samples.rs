@@ -359,9 +359,9 @@ fn base_pages_that_samples_show_to_be_hot_leave_the_tier_of_their_range() {
         terrace run /tmp/e.toml --machine host --fix-conflicts --format json --out /tmp/out 1>&2 || exit 9
         kill -USR2 $P",
     );
-    let experiment = experiment(200).replace("32M", "16M");
+    let experiment = experiment(500).replace("32M", "16M");
     let job = GuestJob::shell(&script).bytes(experiment, "/srv/e.toml").result("/tmp/out");
-    let plan = SamplePlan { accesses_per_sample: 200, ..SamplePlan::default() };
+    let plan = SamplePlan { accesses_per_sample: 500, ..SamplePlan::default() };
     let result = run(machine(plan), job);
     let text = result.stdout_text();
     let fast = text.lines().find_map(|line| line.strip_prefix("fast ")).expect("a share");
@@ -369,6 +369,11 @@ fn base_pages_that_samples_show_to_be_hot_leave_the_tier_of_their_range() {
     let mut ranges: Vec<f64> = counted(&text).into_values().collect();
     ranges.sort_by(|a, b| b.total_cmp(a));
     let best_ranges = ranges[..8].iter().sum::<f64>() / ranges.iter().sum::<f64>();
+    let details = result.result("/tmp/out").expect("results").join("details");
+    let details =
+        std::fs::read_dir(details).expect("details").next().expect("one").expect("a file");
+    let details: Value = serde_json::from_slice(&std::fs::read(details.path()).unwrap()).unwrap();
+    println!("{} {}", details["program"]["refined"], details["program"]["host_samples"]);
     println!("fast {fast:.3}, the best whole ranges {best_ranges:.3}");
     // 768 base pages have fifteen of sixteen reads, and 4,096 may be fast.
     assert!(fast > best_ranges + 0.1 && fast > 0.85, "{fast} {best_ranges}");

@@ -194,12 +194,13 @@ impl GroupTracker {
         }
         let Some(watch) = &mut self.watch else { return Ok(self.end()?) };
         // Moves of the last plan are made.
-        if let Some(samples) = &self.options.samples
-            && (self.frames.due() || !samples.follows(&watch.group.layout))
-        {
-            let begin = Instant::now();
-            samples.follow(&watch.group.layout)?;
-            self.frames.took(begin.elapsed(), self.options.period);
+        if let Some(samples) = &self.options.samples {
+            if self.frames.due() || !samples.follows(&watch.group.layout) {
+                let begin = Instant::now();
+                samples.follow(&watch.group.layout)?;
+                self.frames.took(begin.elapsed(), self.options.period);
+            }
+            samples.resume();
         }
         if let Some(hints) = &self.options.hints {
             hints.follow(&watch.group.layout);

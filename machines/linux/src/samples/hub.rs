@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use terrace_core::bits::PageBits;
 use terrace_core::page::Layout;
 use terrace_core::scan::PeriodCounters;
-use terrace_recordings::perf_record::{MemoryLevel, MemorySample, RecordCounts};
+use terrace_recordings::perf_record::{MemoryLevel, RecordCounts};
 
 use super::base_pages::BasePages;
 use super::frames::FrameMap;
@@ -141,7 +141,7 @@ impl Inner {
                     return;
                 };
                 counts.of_groups += 1;
-                member.add(page, sample.weight_cycles);
+                member.add(page, sample);
             } else if memory.is_some() {
                 counts.over_bound += 1;
             } else {
@@ -276,6 +276,17 @@ impl GroupSamples {
         self.hub.poll();
     }
 
+    /// No page is moved any more until the next scan.
+    pub fn resume(&self) {
+        let mut inner = self.hub.inner();
+        if let Err(error) = inner.poll() {
+            tracing::debug!(%error, "no samples");
+        }
+        if let Some(member) = inner.members.get_mut(&self.slot) {
+            member.moving = false;
+        }
+    }
+
     /// Whether the frames in use are those of these pages.
     pub fn follows(&self, layout: &Arc<Layout>) -> bool {
         let inner = self.hub.inner();
@@ -341,6 +352,7 @@ impl GroupSamples {
         if let Some(base_pages) = &mut member.base_pages {
             base_pages.end_period();
         }
+        member.moving = true;
         Some(counters)
     }
 }
@@ -372,7 +384,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc;
     use terrace_core::page::{Extent, PageSize, SpaceId};
-    use terrace_recordings::perf_record::DataSource;
+    use terrace_recordings::perf_record::{DataSource, MemorySample};
 
     /// Returns the samples sent to it.
     struct Sent(mpsc::Receiver<MemorySample>, u64);
@@ -529,6 +541,9 @@ mod tests {
             send.send(sample(None, 0, 870 * 4096 + 8)).unwrap();
             (0..5).for_each(|_| send.send(sample(Some(4), 44 * 4096 + 8, 1)).unwrap());
             group.take(&layout, &PageBits::new(1)).unwrap();
+            // While pages are moved frames are nobody's; addresses are whose they were.
+            (0..9).for_each(|_| send.send(sample(None, 0, 860 * 4096)).unwrap());
+            group.resume();
         }
         assert!(rates.version() >= 3);
         let pages = rates.of_range(4, 0).unwrap();
@@ -537,7 +552,7 @@ mod tests {
             rate.least_per_s < per_s && per_s < rate.most_per_s
         };
         assert!(between(30, 1000.0) && between(44, 5000.0), "{:?} {:?}", pages[30], pages[44]);
-        assert_eq!(pages[31].rate.unwrap().least_per_s, 0.0);
+        assert_eq!([31, 40].map(|page: usize| pages[page].rate.unwrap().least_per_s), [0.0; 2]);
         assert_eq!(rates.of_range(4, 1 << 21), None);
     }
 

@@ -19,6 +19,8 @@ pub(super) struct Member {
     pub(super) cycles: Vec<u64>,
     /// Samples by base page, of groups whose pages are ranges: of longer than a period.
     pub(super) base_pages: Option<BasePages>,
+    /// Pages may be moved, so frames may be others' by now.
+    pub(super) moving: bool,
 }
 
 impl Member {
@@ -31,7 +33,9 @@ impl Member {
     ) -> Self {
         let pages = layout.pages();
         match before {
-            Some(before) if Arc::ptr_eq(&before.layout, layout) => Member { frames, ..before },
+            Some(before) if Arc::ptr_eq(&before.layout, layout) => {
+                Member { frames, moving: false, ..before }
+            }
             Some(before) => {
                 let remap = Remap::between(&before.layout, layout);
                 Member {
@@ -40,6 +44,7 @@ impl Member {
                     layout: Arc::clone(layout),
                     frames,
                     base_pages: before.base_pages,
+                    moving: false,
                 }
             }
             None => Member {
@@ -48,6 +53,7 @@ impl Member {
                 layout: Arc::clone(layout),
                 frames,
                 base_pages: by_range.then(BasePages::default),
+                moving: false,
             },
         }
     }
@@ -64,11 +70,15 @@ impl Member {
         }
     }
 
-    /// A read of this page and this base page of it took so many cycles.
-    pub(super) fn add(&mut self, (page, base): (usize, usize), cycles: u64) {
+    /// This page and this base page of it were read.
+    pub(super) fn add(&mut self, (page, base): (usize, usize), sample: &MemorySample) {
         self.samples[page] = self.samples[page].saturating_add(1);
-        self.cycles[page] = self.cycles[page].saturating_add(cycles);
-        if let Some(base_pages) = &mut self.base_pages {
+        self.cycles[page] = self.cycles[page].saturating_add(sample.weight_cycles);
+        let by_frame = sample.pid.is_none() || sample.address.is_none();
+        if let Some(base_pages) = &mut self.base_pages
+            // A hot page that has come would seem to be the cold one that was there before.
+            && !(by_frame && self.moving)
+        {
             let (SpaceId(pid), start) = self.layout.address(page);
             base_pages.add(pid, start, base);
         }
