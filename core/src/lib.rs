@@ -24,13 +24,15 @@
 //! - [`heat`]: accesses by address and period, binned; [`working_set`]: how much memory is used, and
 //!   how its accesses are spread;
 //! - [`oracle`]: the future, and the best placement that it allows;
-//! - [`projection`]: run time on tiers of other latencies;
+//! - [`projection`]: run time on tiers of other latencies; [`confidence`]: errors of estimates from
+//!   samples;
 //! - [`interfaces`]: the other two traits of the loop, [`interfaces::Tracker`] and [`interfaces::Mover`].
 #![forbid(unsafe_code)]
 
 pub mod bits;
 pub mod builder;
 pub mod coldness;
+pub mod confidence;
 pub mod counts;
 pub mod curve;
 pub mod features;
