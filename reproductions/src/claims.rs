@@ -28,7 +28,8 @@ use std::sync::Arc;
 
 use minijinja::value::Rest;
 use minijinja::{Environment, Error, ErrorKind, Value};
-use terrace_experiments::verdict::VerdictKind;
+use terrace_experiments::verdict::{PaperNumber, VerdictKind};
+use terrace_report::plots::Pair;
 
 use crate::data::{Data, number};
 use crate::figure::Claim;
@@ -71,6 +72,40 @@ pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
             })
         })
         .collect()
+}
+
+/// The numbers of claims that are drawn beside the paper's. `words` are the numbers here as each claim's
+/// verdict has them.
+pub fn pairs(claims: &[Claim], words: &[String], data: &Data) -> Result<Vec<Pair>, String> {
+    let environment = environment(data);
+    let mut pairs = Vec::new();
+    for (claim, words) in claims.iter().zip(words) {
+        let numbers = match (&claim.beside, &claim.effect, claim.expected) {
+            (Some(beside), ..) => Some((beside.paper, &beside.here)),
+            (None, Some(effect), Some(paper)) => Some((paper, effect)),
+            _ => None,
+        };
+        let Some((paper, here)) = numbers else { continue };
+        let here = evaluate(&environment, here, data)?.and_then(|v| f64::try_from(v).ok());
+        let paper = match paper {
+            PaperNumber::One(one) => [one; 2],
+            PaperNumber::Range(range) => range,
+        };
+        let unit = match words.chars().last() {
+            Some(unit @ ('%' | 'x')) => unit.to_string(),
+            _ => String::new(),
+        };
+        let fitted = if claim.calibrated { ", calibrated" } else { "" };
+        pairs.push(Pair {
+            says: claim.says.clone(),
+            paper,
+            paper_words: claim.paper.clone(),
+            here,
+            here_words: format!("{words}{fitted}"),
+            unit,
+        });
+    }
+    Ok(pairs)
 }
 
 /// How a claim compares: its number with the paper's, or whether its statement holds.

@@ -57,6 +57,15 @@ impl Data {
         self.rows.iter().filter_map(|r| self.get(r, column, measure)).collect()
     }
 
+    /// The same values as they are printed: a picture of them is that of a page's tables.
+    pub fn as_printed(&self) -> Data {
+        let mut printed = self.clone();
+        for value in printed.values.values_mut() {
+            *value = number(*value).parse().unwrap_or(*value);
+        }
+        printed
+    }
+
     /// Rows of the table to be written.
     pub fn table(&self, figure: &str) -> Vec<FigureRow> {
         let row = |(&[r, c, m], &value): (&[usize; 3], &f64)| FigureRow {

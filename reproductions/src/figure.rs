@@ -48,6 +48,9 @@ pub struct Figure {
     pub full: Change,
     /// How it is drawn.
     pub picture: Picture,
+    /// What the paper prints of single values of the measure that is drawn.
+    #[serde(default)]
+    pub printed: Vec<Printed>,
     /// The paper's statements on it.
     pub claims: Vec<Claim>,
     /// The causes of deviations from the paper, as measured.
@@ -110,6 +113,8 @@ pub struct Picture {
     pub geomean: bool,
     /// A reference value for comparison.
     pub line: Option<f64>,
+    /// What that value is, in the legend; begins with "paper" where it is the paper's.
+    pub line_name: Option<String>,
     /// The measures of a stacked bar; all by default.
     #[serde(default)]
     pub parts: Vec<String>,
@@ -125,6 +130,30 @@ pub enum PictureKind {
     Lines,
     /// Stacked bars.
     Stack,
+}
+
+/// A value that the paper prints, drawn beside the one here.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Printed {
+    /// Its row; "geomean" for the geometric mean that is drawn of all.
+    pub row: String,
+    /// Its column.
+    pub column: String,
+    /// The number, in the unit of the measure.
+    pub value: f64,
+    /// Where the paper prints it: "table 2".
+    pub place: String,
+}
+
+/// Two numbers that are drawn beside each other.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beside {
+    /// The paper's number, or its range.
+    pub paper: PaperNumber,
+    /// An expression for the number here.
+    pub here: String,
 }
 
 /// A claim of the paper, as a statement that can be checked: `holds`, or a number (`effect`) that is
@@ -156,6 +185,8 @@ pub struct Claim {
     /// Whether it was fitted to the paper.
     #[serde(default)]
     pub calibrated: bool,
+    /// The numbers that are drawn beside each other; `effect` and `expected` without it.
+    pub beside: Option<Beside>,
 }
 
 impl Claim {
@@ -177,6 +208,9 @@ impl Claim {
         }
     }
 }
+
+/// Name of the row of geometric means in pictures.
+pub const GEOMEAN: &str = "geomean";
 
 /// Keys that a figure inherits from the one that it is `like`, where it has none of its own; its
 /// experiment is laid over the other's.
@@ -238,6 +272,7 @@ impl Figure {
             return Err("no measures: expected at least one".to_owned());
         }
         self.claims.iter().try_for_each(Claim::check)?;
+        self.check_printed()?;
         for change in [&self.quick, &self.full] {
             let chosen = [(&change.rows, &self.rows), (&change.columns, &self.columns)];
             for (names, parts) in chosen {
@@ -254,6 +289,21 @@ impl Figure {
                     "row '{}': expected a number, as the picture has lines",
                     row.name
                 ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_printed(&self) -> Result<(), String> {
+        for printed in &self.printed {
+            let Printed { row, column, .. } = printed;
+            let mean = self.picture.geomean && row == GEOMEAN;
+            let there = |parts: &[Part], name: &String| parts.iter().any(|p| &p.name == name);
+            if !(mean || there(&self.rows, row)) || !there(&self.columns, column) {
+                return Err(format!("printed value of '{row}', '{column}': no such row or column"));
+            }
+            if self.picture.kind == PictureKind::Stack {
+                return Err("printed values: expected a picture of bars or lines".to_owned());
             }
         }
         Ok(())

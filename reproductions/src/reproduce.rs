@@ -4,12 +4,12 @@ use std::path::Path;
 
 use anyhow::Context;
 use terrace_experiments::run::Events;
-use terrace_report::plots::{Chart, Series, bars, lines, stacks};
+use terrace_report::plots::{Chart, Series, bars, file, lines, stacks};
 use terrace_results::{FigureRow, TableWriter, read};
 
-use crate::claims::{Verdict, check, geomean};
+use crate::claims::{Verdict, check, geomean, pairs};
 use crate::data::{Data, number};
-use crate::figure::{Change, Figure, Part, PictureKind};
+use crate::figure::{Change, Figure, GEOMEAN, Part, PictureKind};
 use crate::kinds::Job;
 use crate::run_cache::RunCache;
 
@@ -88,7 +88,7 @@ pub fn reproduce(
     let data = job.make(events).with_context(|| format!("figure '{}'", figure.name))?;
     let verdicts = check(&figure.claims, &data)
         .map_err(|e| anyhow::anyhow!("figure '{}': {e}", figure.name))?;
-    let picture = draw(figure, &data);
+    let picture = draw(figure, &data, &words(&verdicts))?;
     write(&folder, figure, &data, &verdicts, &picture)?;
     Ok(Outcome { data, verdicts, picture })
 }
@@ -107,7 +107,7 @@ pub fn from_results(figure: &Figure, size: Size, out: &Path) -> anyhow::Result<O
     }
     let verdicts = check(&figure.claims, &data)
         .map_err(|e| anyhow::anyhow!("figure '{}': {e}", figure.name))?;
-    let picture = draw(figure, &data);
+    let picture = draw(figure, &data, &words(&verdicts))?;
     Ok(Some(Outcome { data, verdicts, picture }))
 }
 
@@ -138,7 +138,7 @@ fn write(
         .collect();
     let claims = serde_json::to_string_pretty(&claims)? + "\n";
     for (name, text) in
-        [("figure.csv", &csv), ("figure.svg", &alone(picture)), ("claims.json", &claims)]
+        [("figure.csv", &csv), ("figure.svg", &file(picture)), ("claims.json", &claims)]
     {
         let path = folder.join(name);
         let part = folder.join(format!(".{name}.part"));
@@ -147,13 +147,6 @@ fn write(
             .with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
-}
-
-/// Makes a picture a file of its own.
-pub(crate) fn alone(picture: &str) -> String {
-    let named = "<svg xmlns=\"http://www.w3.org/2000/svg\" font-family=\"sans-serif\" \
-                 style=\"background:#fff\" ";
-    picture.replacen("<svg ", named, 1) + "\n"
 }
 
 /// A cell of a CSV file.
@@ -165,10 +158,14 @@ fn quoted(cell: &str) -> String {
     }
 }
 
-/// Name of the row of geometric means in pictures.
-const GEOMEAN: &str = "geomean";
+/// The numbers here of claims, in words.
+pub(crate) fn words(verdicts: &[Verdict]) -> Vec<String> {
+    verdicts.iter().map(|v| v.here.clone()).collect()
+}
 
-fn draw(figure: &Figure, data: &Data) -> String {
+/// Draws a figure's values, with what the paper prints beside them. `words` are the numbers here as each
+/// claim's verdict has them.
+pub fn draw(figure: &Figure, data: &Data, words: &[String]) -> anyhow::Result<String> {
     let mut rows = data.rows.clone();
     let measure = &data.measures[0];
     let means = figure.picture.geomean && data.rows.len() > 1;
@@ -183,22 +180,34 @@ fn draw(figure: &Figure, data: &Data) -> String {
         }
         data.get(row, column, measure)
     };
+    let pairs = pairs(&figure.claims, words, data)
+        .map_err(|e| anyhow::anyhow!("figure '{}': {e}", figure.name))?;
+    let printed = |row: &str, column: &str| {
+        let of = figure.printed.iter().find(|p| p.row == row && p.column == column);
+        of.map(|p| p.value)
+    };
+    let mut places: Vec<&str> = figure.printed.iter().map(|p| p.place.as_str()).collect();
+    places.dedup();
     let chart = Chart {
         label: &figure.title,
         x: &figure.row,
         y: &figure.picture.y,
         log_x: figure.picture.log_x,
         line: figure.picture.line,
+        line_name: figure.picture.line_name.as_deref(),
+        printed_in: &places.join(", "),
+        pairs: &pairs,
         number,
     };
     let series = |rows: &[String]| -> Vec<Series> {
         let one = |column: &String| Series {
             name: column.clone(),
             values: rows.iter().map(|r| value(r, column)).collect(),
+            paper: rows.iter().map(|r| printed(r, column)).collect(),
         };
         data.columns.iter().map(one).collect()
     };
-    match figure.picture.kind {
+    Ok(match figure.picture.kind {
         PictureKind::Bars => bars(&chart, &rows, &series(&rows)),
         PictureKind::Lines => {
             let at: Vec<f64> = data.rows.iter().filter_map(|r| r.parse().ok()).collect();
@@ -210,7 +219,7 @@ fn draw(figure: &Figure, data: &Data) -> String {
             let given = &figure.picture.parts;
             let measures = if given.is_empty() { &data.measures } else { given };
             let mut parts: Vec<Series> =
-                measures.iter().map(|m| Series { name: m.clone(), values: Vec::new() }).collect();
+                measures.iter().map(|m| Series { name: m.clone(), ..Series::default() }).collect();
             for row in &data.rows {
                 for column in &data.columns {
                     let name = if many { format!("{row} {column}") } else { row.clone() };
@@ -222,5 +231,74 @@ fn draw(figure: &Figure, data: &Data) -> String {
             }
             stacks(&chart, &names, &parts)
         }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::library;
+    use terrace_experiments::verdict::PaperNumber;
+
+    /// The colour of the outlines of what a paper prints.
+    const PAPER: &str = "stroke=\"#10151F\"";
+
+    /// A figure with a value in every cell.
+    fn filled(figure: &Figure) -> Data {
+        let mut data = Size::Standard.empty(figure);
+        let mut value = 1.0;
+        for (row, column) in
+            figure.rows.iter().flat_map(|r| figure.columns.iter().map(move |c| (r, c)))
+        {
+            for measure in &figure.measures {
+                value += 1.0;
+                data.put(&row.name, &column.name, measure, value);
+            }
+        }
+        data
+    }
+
+    #[test]
+    fn numbers_that_a_paper_prints_are_drawn_beside_those_here() {
+        let mut with_numbers = 0;
+        for figure in library::all().unwrap() {
+            let data = filled(&figure);
+            let verdicts = check(&figure.claims, &data).unwrap();
+            let svg = draw(&figure, &data, &words(&verdicts)).unwrap();
+            let (mut outlines, mut numbers) = (0, 0);
+            for claim in &figure.claims {
+                let one = claim.beside.as_ref().map(|b| b.paper).or(claim.expected);
+                let Some(paper) = one else { continue };
+                numbers += 1;
+                // A range has a line where it begins, too.
+                outlines += if matches!(paper, PaperNumber::Range(_)) { 2 } else { 1 };
+                let printed: String = claim.paper.chars().take(20).collect();
+                assert!(svg.contains(&printed), "{}: no '{printed}' in {svg}", figure.name);
+            }
+            // Each of both kinds has a sign in its legend.
+            outlines += usize::from(numbers > 0);
+            outlines += figure.printed.len() + usize::from(!figure.printed.is_empty());
+            assert_eq!(svg.matches(PAPER).count(), outlines, "{}: {svg}", figure.name);
+            let legend = svg.contains("\npaper</text>") && svg.contains("\nhere</text>");
+            assert_eq!(legend, numbers > 0, "{}: {svg}", figure.name);
+            for name in &figure.picture.line_name {
+                assert!(figure.picture.line.is_some(), "{}: {name}", figure.name);
+                let begin: String = name.chars().take_while(|c| *c != '\'').collect();
+                assert!(svg.contains(&begin), "{}: no '{begin}' in {svg}", figure.name);
+            }
+            with_numbers += usize::from(outlines > 0);
+        }
+        assert!(with_numbers >= 35, "{with_numbers} figures have numbers of their paper");
+    }
+
+    #[test]
+    fn a_printed_value_has_a_row_a_column_and_a_picture_that_can_show_it() {
+        let text = library::text_of("nimble/table2").unwrap();
+        let parse = |text: &str| Figure::parse("own/x", text, &library::text_of);
+        assert!(parse(text).is_ok());
+        let error = parse(&text.replace("row = \"huge\", column", "row = \"hug\", column"));
+        assert!(error.unwrap_err().contains("'hug', 'Xeon'"));
+        let error = parse(&text.replace("kind = \"bars\"", "kind = \"stack\""));
+        assert!(error.unwrap_err().contains("bars or lines"));
     }
 }

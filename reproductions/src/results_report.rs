@@ -10,7 +10,7 @@ use terrace_experiments::verdict::VerdictKind;
 
 use crate::figure::Figure;
 use crate::library::{self, PAPERS};
-use crate::reproduce::{Outcome, Size};
+use crate::reproduce::{Outcome, Size, draw, words};
 
 /// A figure that was run.
 pub struct Entry {
@@ -81,7 +81,9 @@ pub fn write(folder: &Path, entries: &[Entry], size: Size) -> anyhow::Result<()>
     for entry in entries {
         let name = file_name(&entry.figure);
         put(&format!("{name}.md"), &page(entry, size))?;
-        put(&format!("{name}.svg"), &crate::reproduce::alone(&entry.outcome.picture))?;
+        let outcome = &entry.outcome;
+        let picture = draw(&entry.figure, &outcome.data.as_printed(), &words(&outcome.verdicts))?;
+        put(&format!("{name}.svg"), &terrace_report::plots::file(&picture))?;
     }
     put("README.md", &contents(entries, size))
 }

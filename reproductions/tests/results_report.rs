@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use terrace_experiments::verdict::VerdictKind;
 use terrace_reproductions::claims::check;
 use terrace_reproductions::data::Data;
+use terrace_reproductions::reproduce::draw;
 use terrace_reproductions::{Figure, Size, library};
 
 fn folder() -> PathBuf {
@@ -71,4 +72,28 @@ fn verdicts_of_the_report_are_those_of_its_tables() {
         pages += 1;
     }
     assert!(pages >= 45, "{pages} pages");
+}
+
+/// The pictures are written again with TERRACE_GENERATE set.
+#[test]
+fn pictures_of_the_report_are_those_of_its_tables() {
+    let write = std::env::var_os("TERRACE_GENERATE").is_some();
+    for figure in library::all().unwrap() {
+        let name = figure.name.replace('/', "-");
+        let Ok(page) = std::fs::read_to_string(folder().join(format!("{name}.md"))) else {
+            continue;
+        };
+        let claims = table(&page, "| claim | paper | here | verdict |").unwrap();
+        let here: Vec<String> = claims.iter().map(|row| row[2].to_owned()).collect();
+        assert_eq!(here.len(), figure.claims.len(), "{name}");
+        let drawn = draw(&figure, &data(&figure, &page), &here).unwrap();
+        let picture = terrace_report::plots::file(&drawn);
+        let path = folder().join(format!("{name}.svg"));
+        if write {
+            std::fs::write(&path, picture).unwrap();
+            continue;
+        }
+        let there = std::fs::read_to_string(&path).unwrap();
+        assert!(there == picture, "{}: run this test with TERRACE_GENERATE=1", path.display());
+    }
 }

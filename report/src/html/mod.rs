@@ -5,6 +5,7 @@
 //! and the file can be mailed, printed and kept.
 
 mod bars;
+mod beside;
 mod chart;
 mod content;
 mod explanations;

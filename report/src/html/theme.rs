@@ -59,6 +59,10 @@ pub(super) const AXIS: Colour = colour(0xA9B0BB, 0x5A6373);
 pub(super) const GROUND: Colour = colour(0xF6F7F9, 0x1D222A);
 /// The page itself, to cover the layers beneath.
 pub(super) const PAGE: Colour = colour(0xFFFFFF, 0x14181E);
+/// Outlines of what a paper prints, where what came out here is filled.
+pub(super) const PAPER: Colour = colour(0x10151F, 0xF3F6FA);
+/// What came out here, beside what a paper prints.
+pub(super) const HERE: Colour = KNOWN[2].1;
 /// Lost periods and failures.
 pub(super) const WRONG: Colour = colour(0xC92A3B, 0xFF7A85);
 
@@ -133,10 +137,15 @@ impl Palette {
 
 /// The style rules for the dark theme.
 pub(super) fn dark_css() -> String {
-    let roles = [INK, MUTED, GRID, AXIS, GROUND, PAGE, WRONG];
+    dark_css_of(|_| true)
+}
+
+/// The rules for some of the colours.
+fn dark_css_of(wanted: impl Fn(Colour) -> bool) -> String {
+    let roles = [INK, MUTED, GRID, AXIS, GROUND, PAGE, PAPER, WRONG];
     let policies = KNOWN.iter().map(|(_, c)| *c).chain(OTHERS);
     let mut css = String::new();
-    for Colour { light, dark } in roles.into_iter().chain(policies) {
+    for Colour { light, dark } in roles.into_iter().chain(policies).filter(|c| wanted(*c)) {
         let (light, dark) = (hex(light), hex(dark));
         // Writing to a string cannot fail.
         let _ = writeln!(
@@ -145,6 +154,23 @@ pub(super) fn dark_css() -> String {
         );
     }
     css
+}
+
+/// A picture as a file of its own: on white, and on the dark ground where the reader's screen is dark.
+/// On paper the light colours hold.
+pub(super) fn file(picture: &str) -> String {
+    let head = "<svg xmlns=\"http://www.w3.org/2000/svg\" font-family=\"sans-serif\" ";
+    let style = format!(
+        "<style>svg{{background:{}}}@media screen and (prefers-color-scheme:dark){{svg{{background:{}}}\n{}}}</style>",
+        hex(PAGE.light),
+        hex(PAGE.dark),
+        dark_css_of(|colour| picture.contains(&colour.hex()))
+    );
+    let picture = picture.replacen("<svg ", head, 1);
+    match picture.split_once('>') {
+        Some((start, rest)) => format!("{start}>{style}{rest}\n"),
+        None => picture,
+    }
 }
 
 /// A ramp from transparent to a full colour, so that it works on a light and a dark ground: it
@@ -187,7 +213,7 @@ mod tests {
 
     #[test]
     fn every_role_has_a_colour_of_its_own() {
-        let roles = [INK, MUTED, GRID, AXIS, GROUND, PAGE, WRONG];
+        let roles = [INK, MUTED, GRID, AXIS, GROUND, PAGE, PAPER, WRONG];
         let policies = KNOWN.iter().map(|(_, c)| *c).chain(OTHERS);
         let mut all: Vec<String> = roles.into_iter().chain(policies).map(Colour::hex).collect();
         let before = all.len();
