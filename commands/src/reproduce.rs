@@ -10,6 +10,7 @@ use terrace_core::InputError;
 use terrace_experiments::verdict::VerdictKind;
 use terrace_reproductions::library;
 use terrace_reproductions::results_report::{self, Entry, Tally};
+use terrace_reproductions::run_time;
 use terrace_reproductions::{Figure, Outcome, RunCache, Size, from_results, reproduce};
 
 use crate::progress::Screen;
@@ -17,11 +18,12 @@ use crate::show::{Format, say};
 
 /// Run figures and tables of the papers again, and check their claims.
 ///
-/// 'terrace reproduce list' shows them all. A figure is an experiment file with claims: each is a
-/// statement that is checked against what comes out, with the paper's number beside it. What comes
-/// out is written to OUT/PAPER/FIGURE: figure.parquet, figure.csv, figure.svg, claims.json, and the
-/// results of every run. Programs are profiled once, in OUT/profiles, for all figures, and a run that
-/// several figures use is made once. One command at a time works in a folder.
+/// 'terrace reproduce list' shows them all, with the processor time of a quick run. A figure is an
+/// experiment file with claims: each is a statement that is checked against what comes out, with the
+/// paper's number beside it. What comes out is written to OUT/PAPER/FIGURE: figure.parquet,
+/// figure.csv, figure.svg, claims.json, and the results of every run. Programs are profiled once, in
+/// OUT/profiles, for all figures, and a run that several figures use is made once. One command at a
+/// time works in a folder.
 ///
 /// The exit code is 0 when the figures were made, whether or not their claims agree.
 #[derive(Args)]
@@ -127,7 +129,12 @@ fn list(format: Format) -> anyhow::Result<ExitCode> {
     if let Format::Json = format {
         let rows: Vec<_> = figures
             .iter()
-            .map(|f| json!({ "figure": f.name, "title": f.title, "claims": f.claims.len() }))
+            .map(|f| {
+                json!({
+                    "figure": f.name, "title": f.title, "claims": f.claims.len(),
+                    "quick_processor_s": run_time::of(&f.name).seconds(),
+                })
+            })
             .collect();
         say!("{}", serde_json::to_string_pretty(&rows)?)?;
         return Ok(ExitCode::SUCCESS);
@@ -135,9 +142,14 @@ fn list(format: Format) -> anyhow::Result<ExitCode> {
     for (short, paper) in library::PAPERS {
         say!("{paper}")?;
         for figure in figures.iter().filter(|f| f.paper() == *short) {
-            say!("  {:<20}  {}", figure.name, figure.title)?;
+            let time = run_time::of(&figure.name).words();
+            say!("  {:<20}  {time:>7}  {}", figure.name, figure.title)?;
         }
     }
+    say!(
+        "Times are of a processor, for --quick and an empty OUT, as measured; '>': ended there, '-': \
+         not measured. Figures of one command share profiles and runs."
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 

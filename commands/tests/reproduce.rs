@@ -12,8 +12,16 @@ fn the_list_names_figures_of_each_paper() {
     for name in ["nimble/fig8", "radiant/fig9", "granularity/fig8", "amp/fig10", "amp/table6"] {
         assert!(printed.out.contains(name), "{}", printed.out);
     }
+    // A figure of step costs runs no program.
+    let line = printed.out.lines().find(|l| l.contains("nimble/fig8")).unwrap();
+    assert!(line.contains("< 1 s"), "{line}");
     let rows = place.run("reproduce list --format json").good().json();
     assert!(rows.as_array().unwrap().iter().all(|r| r["claims"].as_u64().unwrap() > 0));
+    let of = |name: &str| {
+        let row = rows.as_array().unwrap().iter().find(|r| r["figure"] == name);
+        row.unwrap()["quick_processor_s"].as_f64()
+    };
+    assert!(of("nimble/fig8").is_some_and(|s| s < 1.0), "{rows}");
 }
 
 #[test]

@@ -10,7 +10,8 @@
 //! - [`claims`]: checkable statements about it;
 //! - [`reproduce`](mod@reproduce): runs a figure, draws it and writes its results;
 //! - [`run_cache`]: the folder that a command's figures share, and their runs;
-//! - [`results_report`]: the results report of all figures.
+//! - [`results_report`]: the results report of all figures;
+//! - [`run_time`]: how long each figure takes.
 #![forbid(unsafe_code)]
 
 pub mod claims;
@@ -22,6 +23,7 @@ mod merge;
 pub mod reproduce;
 pub mod results_report;
 pub mod run_cache;
+pub mod run_time;
 
 pub use figure::Figure;
 pub use reproduce::{Outcome, Size, from_results, reproduce};
