@@ -281,7 +281,7 @@ mod tests {
             assert_eq!(svg.matches(PAPER).count(), outlines, "{}: {svg}", figure.name);
             let legend = svg.contains("\npaper</text>") && svg.contains("\nhere</text>");
             assert_eq!(legend, numbers > 0, "{}: {svg}", figure.name);
-            for name in &figure.picture.line_name {
+            if let Some(name) = &figure.picture.line_name {
                 assert!(figure.picture.line.is_some(), "{}: {name}", figure.name);
                 let begin: String = name.chars().take_while(|c| *c != '\'').collect();
                 assert!(svg.contains(&begin), "{}: no '{begin}' in {svg}", figure.name);
