@@ -94,7 +94,7 @@ int main(int argc, char **argv) {
         uint64_t line = (drawn & 0xffffffff) % (PAGE / 64);
         if (spots && line % 16) {
             uint64_t spot = (line / 16) % spots * (BASES / spots);
-            line = spot * (BASE / 64) + (line >> 3) % (BASE / 64);
+            line = spot * (BASE / 64) + (line >> 8) % (BASE / 64);
         }
         if (spots) of_bases[low * BASES + line / (BASE / 64)]++;
         seen += *(volatile uint64_t *)(memory + low * PAGE + line * 64);

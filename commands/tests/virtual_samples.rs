@@ -349,6 +349,31 @@ fn samples_rank_pages_that_bits_cannot_tell_apart_and_memtis_places_them() {
     assert!(share > 0.9, "{share}");
 }
 
+/// The hottest base pages of all ranges are in fast memory, where whole ranges would bring few of them.
+#[test]
+fn base_pages_that_samples_show_to_be_hot_leave_the_tier_of_their_range() {
+    const RANGES: &str = "24 90 0 0 16";
+    let script = beside_the_program(
+        RANGES,
+        "kill -USR1 $P; sed s/PID/$P/ /srv/e.toml > /tmp/e.toml
+        terrace run /tmp/e.toml --machine host --fix-conflicts --format json --out /tmp/out 1>&2 || exit 9
+        kill -USR2 $P",
+    );
+    let experiment = experiment(500).replace("32M", "8M");
+    let job = GuestJob::shell(&script).bytes(experiment, "/srv/e.toml").result("/tmp/out");
+    let plan = SamplePlan { accesses_per_sample: 500, ..SamplePlan::default() };
+    let result = run(machine(plan), job);
+    let text = result.stdout_text();
+    let fast = text.lines().find_map(|line| line.strip_prefix("fast ")).expect("a share");
+    let fast = fast.parse::<f64>().expect("a number") / 1e5;
+    let mut ranges: Vec<f64> = counted(&text).into_values().collect();
+    ranges.sort_by(|a, b| b.total_cmp(a));
+    let best_ranges = ranges[..4].iter().sum::<f64>() / ranges.iter().sum::<f64>();
+    println!("fast {fast:.3}, the best whole ranges {best_ranges:.3}");
+    // 384 base pages have fifteen of sixteen reads, and 2,048 may be fast.
+    assert!(fast > best_ranges + 0.1 && fast > 0.85, "{fast} {best_ranges}");
+}
+
 #[test]
 #[ignore = "not run to its end yet: it takes minutes of a quiet host"]
 fn sampled_bits_rank_what_is_read_too_seldom_for_samples() {
