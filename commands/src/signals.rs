@@ -89,7 +89,7 @@ impl Arguments {
         let layout = self.pid.map(|pid| layout(&roots, pid)).transpose()?;
         let group = hub.join(0, false);
         if let Some(layout) = &layout {
-            group.follow(layout)?;
+            group.follow(layout, 0)?;
         }
         let end = Instant::now() + time;
         while Instant::now() < end {

@@ -34,8 +34,8 @@ const MOST_PAIRS: usize = 4096;
 const MOST_ALIKE: usize = 64;
 /// Pairs of a call: a program that touches one of its pages waits for some 0.1 ms.
 const BATCH: usize = 32;
-/// Between two choices so many times what a choice takes passes: some 2 % of a processor.
-const CHOICE_PERIODS: u32 = 50;
+/// A pause between two choices is so many times as long as a choice takes: some 2 % of a processor.
+const PAUSE_TIMES: u32 = 50;
 /// What a page of a fast range is taken to have at most, of the mean of its range's pages.
 const ABOVE_MEAN: f32 = 2.0;
 /// Of a range's pages in fast memory one in so many has to have answered the last scan.
@@ -125,7 +125,7 @@ impl Refiner {
             self.version = version;
             self.pending = self.choose(scan);
             let end = self.kernel.now();
-            self.next_choice = end + end.saturating_sub(begin) * CHOICE_PERIODS;
+            self.next_choice = end + end.saturating_sub(begin) * PAUSE_TIMES;
         }
         !self.pending.is_empty()
     }

@@ -195,12 +195,13 @@ impl GroupTracker {
         let Some(watch) = &mut self.watch else { return Ok(self.end()?) };
         // Moves of the last plan are made.
         if let Some(samples) = &self.options.samples {
+            let moved = self.costs.snapshot().move_calls;
             if self.frames.due() || !samples.follows(&watch.group.layout) {
                 let begin = Instant::now();
-                samples.follow(&watch.group.layout)?;
+                samples.follow(&watch.group.layout, moved)?;
                 self.frames.took(begin.elapsed(), self.options.period);
             }
-            samples.resume();
+            samples.resume(moved);
         }
         if let Some(hints) = &self.options.hints {
             hints.follow(&watch.group.layout);

@@ -276,14 +276,15 @@ impl GroupSamples {
         self.hub.poll();
     }
 
-    /// No page is moved any more until the next scan.
-    pub fn resume(&self) {
+    /// So many moves have been made, and none is made until the next scan. Where more were made than
+    /// when the frames were read, those stay unknown until they are read again.
+    pub fn resume(&self, moved: u64) {
         let mut inner = self.hub.inner();
         if let Err(error) = inner.poll() {
             tracing::debug!(%error, "no samples");
         }
         if let Some(member) = inner.members.get_mut(&self.slot) {
-            member.moving = false;
+            member.resume(moved);
         }
     }
 
@@ -293,9 +294,10 @@ impl GroupSamples {
         inner.members.get(&self.slot).is_some_and(|member| Arc::ptr_eq(&member.layout, layout))
     }
 
-    /// Sets the group's pages and reads their frames: to be called when pages have been moved.
+    /// Sets the group's pages and reads their frames, after so many moves: to be called when pages
+    /// have been moved.
     /// Earlier samples belong to the frames before.
-    pub fn follow(&self, layout: &Arc<Layout>) -> Result<(), FileError> {
+    pub fn follow(&self, layout: &Arc<Layout>, moved: u64) -> Result<(), FileError> {
         {
             let mut inner = self.hub.inner();
             if let Err(error) = inner.poll() {
@@ -310,7 +312,7 @@ impl GroupSamples {
         }
         let mut inner = self.hub.inner();
         let before = inner.members.remove(&self.slot);
-        let member = Member::follow(before, layout, frames, self.by_range);
+        let member = Member::follow(before, layout, frames, self.by_range, moved);
         inner.members.insert(self.slot, member);
         Ok(())
     }
@@ -444,9 +446,9 @@ mod tests {
         let (_keep, _roots, send, hub) = host();
         let (one, other) = (hub.join(0, false), hub.join(1, false));
         let layouts = [layout(4, 8, 4), layout(6, 8, 4)];
-        one.follow(&layouts[0]).unwrap();
+        one.follow(&layouts[0], 0).unwrap();
         assert_eq!(one.take(&layouts[0], &PageBits::new(4)), None, "nothing came yet");
-        other.follow(&layouts[1]).unwrap();
+        other.follow(&layouts[1], 0).unwrap();
         // By physical address, without a process: page 9 of process 4 is in frame 109.
         send.send(sample(None, 0x1234, 109 * 4096 + 8)).unwrap();
         let instruction = Some(0x40_1000);
@@ -487,7 +489,7 @@ mod tests {
         let (keep, _roots, send, hub) = host();
         let group = hub.join(0, false);
         let before = layout(4, 8, 4);
-        group.follow(&before).unwrap();
+        group.follow(&before, 0).unwrap();
         send.send(sample(None, 0, 110 * 4096)).unwrap();
         // Page 10 moves from frame 110 to 500; earlier samples are still of frame 110.
         let path = keep.path().join("proc/4/pagemap");
@@ -495,7 +497,7 @@ mod tests {
         bytes[80..88].copy_from_slice(&(1u64 << 63 | 500).to_ne_bytes());
         std::fs::write(&path, bytes).unwrap();
         let after = layout(4, 10, 8);
-        group.follow(&after).unwrap();
+        group.follow(&after, 0).unwrap();
         send.send(sample(None, 0, 500 * 4096)).unwrap();
         send.send(sample(None, 0, 110 * 4096)).unwrap();
         assert_eq!(group.take(&before, &PageBits::new(4)), None, "another layout");
@@ -509,7 +511,7 @@ mod tests {
         let (_keep, _roots, send, hub) = host();
         let group = hub.join(0, false);
         let pages = layout(4, 8, 4);
-        group.follow(&pages).unwrap();
+        group.follow(&pages, 0).unwrap();
         for _ in 0..MOST_PER_S + 1000 {
             send.send(sample(None, 0, 109 * 4096)).unwrap();
         }
@@ -534,7 +536,7 @@ mod tests {
         let frames: Vec<u8> =
             (0..512u64).flat_map(|page| (1 << 63 | (900 - page)).to_ne_bytes()).collect();
         std::fs::write(path, frames).unwrap();
-        group.follow(&layout).unwrap();
+        group.follow(&layout, 0).unwrap();
         for tenth in 0..20 {
             ms.store(tenth * 100, Ordering::Relaxed);
             // Page 30 by its frame, page 44 by its address.
@@ -543,7 +545,14 @@ mod tests {
             group.take(&layout, &PageBits::new(1)).unwrap();
             // While pages are moved frames are nobody's; addresses are whose they were.
             (0..9).for_each(|_| send.send(sample(None, 0, 860 * 4096)).unwrap());
-            group.resume();
+            group.resume(0);
+            if tenth > 10 {
+                // A page was moved, and its frame not read again.
+                group.resume(1);
+                send.send(sample(None, 0, 850 * 4096)).unwrap();
+                hub.inner().poll().unwrap();
+                group.resume(0);
+            }
         }
         assert!(rates.version() >= 3);
         let pages = rates.of_range(4, 0).unwrap();
@@ -552,7 +561,7 @@ mod tests {
             rate.least_per_s < per_s && per_s < rate.most_per_s
         };
         assert!(between(30, 1000.0) && between(44, 5000.0), "{:?} {:?}", pages[30], pages[44]);
-        assert_eq!([31, 40].map(|page: usize| pages[page].rate.unwrap().least_per_s), [0.0; 2]);
+        assert_eq!([31, 40, 50].map(|page: usize| pages[page].rate.unwrap().least_per_s), [0.0; 3]);
         assert_eq!(rates.of_range(4, 1 << 21), None);
     }
 
@@ -560,7 +569,7 @@ mod tests {
     fn a_group_that_leaves_has_no_samples() {
         let (_keep, _roots, send, hub) = host();
         let group = hub.join(0, false);
-        group.follow(&layout(4, 8, 4)).unwrap();
+        group.follow(&layout(4, 8, 4), 0).unwrap();
         drop(group);
         send.send(sample(None, 0, 109 * 4096)).unwrap();
         hub.poll();

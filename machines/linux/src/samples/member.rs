@@ -19,22 +19,26 @@ pub(super) struct Member {
     pub(super) cycles: Vec<u64>,
     /// Samples by base page, of groups whose pages are ranges: of longer than a period.
     pub(super) base_pages: Option<BasePages>,
-    /// Pages may be moved, so frames may be others' by now.
+    /// Moves that had been made when the frames were read.
+    moved: u64,
+    /// Pages may have been moved since, so frames may be others' by now.
     pub(super) moving: bool,
 }
 
 impl Member {
-    /// The group has these pages, in these frames. What came before goes with the pages.
+    /// The group has these pages, in these frames, after so many moves. What came before goes with
+    /// the pages.
     pub(super) fn follow(
         before: Option<Self>,
         layout: &Arc<Layout>,
         frames: FrameMap,
         by_range: bool,
+        moved: u64,
     ) -> Self {
         let pages = layout.pages();
         match before {
             Some(before) if Arc::ptr_eq(&before.layout, layout) => {
-                Member { frames, moving: false, ..before }
+                Member { frames, moved, moving: false, ..before }
             }
             Some(before) => {
                 let remap = Remap::between(&before.layout, layout);
@@ -44,6 +48,7 @@ impl Member {
                     layout: Arc::clone(layout),
                     frames,
                     base_pages: before.base_pages,
+                    moved,
                     moving: false,
                 }
             }
@@ -53,9 +58,15 @@ impl Member {
                 layout: Arc::clone(layout),
                 frames,
                 base_pages: by_range.then(BasePages::default),
+                moved,
                 moving: false,
             },
         }
+    }
+
+    /// So many moves have been made, and none is made until the next scan.
+    pub(super) fn resume(&mut self, moved: u64) {
+        self.moving = self.moved != moved;
     }
 
     /// The page that was accessed, and which base page of it.
