@@ -437,7 +437,8 @@ fn under_policies(
     engine.run(&mut collector, || {
         periods += 1;
         counts.count(&host);
-        let marked = measured.between_periods(periods - 1, sessions.iter().flatten());
+        let programs = sessions.iter().flatten();
+        let marked = measured.between_periods(periods - 1, host.topology(), programs);
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
         // `ended` is called for all, so that each notes when its program ended.
         let ended: Vec<_> = ended.collect();

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use terrace_linux::bystanders;
 use terrace_linux::kernel_threads::KernelThreads;
 use terrace_linux::roots::Roots;
+use terrace_linux::tiers::Topology;
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::KernelThreadRow;
 use terrace_workloads::session::{Session, SessionError};
@@ -42,11 +44,16 @@ impl Measured {
     pub fn between_periods<'a>(
         &mut self,
         over: u64,
-        mut sessions: impl Iterator<Item = &'a Session>,
+        topology: &Topology,
+        sessions: impl Iterator<Item = &'a Session>,
     ) -> Result<(), SessionError> {
+        let sessions: Vec<&Session> = sessions.collect();
+        let mut sessions = sessions.into_iter();
         match over {
             _ if self.warm_up_periods == 0 => mark(Mark::Period),
             over if over == self.warm_up_periods => {
+                let drives = sessions.clone().filter_map(Session::drive_pid);
+                drives.for_each(|pid| bystanders::bring_to_fast(topology, pid));
                 self.begin = self.threads();
                 mark(Mark::Begin);
                 return sessions.try_for_each(Session::mark);
@@ -86,6 +93,8 @@ impl Measured {
 mod tests {
     use std::path::PathBuf;
 
+    use terrace_linux::tiers::TierSource;
+
     use super::*;
 
     #[test]
@@ -106,9 +115,10 @@ mod tests {
             let experiment = Experiment::parse(&text, PathBuf::from(".")).unwrap();
             put(1_000_000);
             let mut measured = Measured::below(Roots::below(host.path()), &experiment);
+            let topology = Topology { tiers: Vec::new(), source: TierSource::Given };
             for over in 1..=6 {
                 put(1_000_000 * (over + 1));
-                measured.between_periods(over, std::iter::empty()).unwrap();
+                measured.between_periods(over, &topology, std::iter::empty()).unwrap();
             }
             put(20_000_000);
             measured.end();

@@ -25,6 +25,9 @@ use crate::run::{Event, Events, Run, write_whole};
 
 /// Name in the column of movers.
 const MOVER: &str = "kernel";
+/// A group has more fast memory than its limit from so many times that on: what its program maps of files,
+/// and what the kernel keeps free beside the limit, are counted, too.
+const OVER: f64 = 1.25;
 
 /// Opens the host with the rival's settings.
 fn open(
@@ -78,6 +81,7 @@ pub(crate) fn run(
     let mut due = Instant::now();
     let mut all_ended = false;
     let mut measured = Measured::of(experiment);
+    let mut held_bytes = vec![0; rows.len()];
     mark(Mark::Period);
     for number in 0..experiment.periods {
         if all_ended || stop.load(Ordering::Relaxed) {
@@ -89,10 +93,12 @@ pub(crate) fn run(
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
         let ended = ended.collect::<Result<Vec<_>, _>>()?;
         all_ended = !ended.is_empty() && ended.iter().all(|ended| *ended);
-        measured.between_periods(number + 1, sessions.iter().flatten())?;
+        let programs = sessions.iter().flatten();
+        measured.between_periods(number + 1, host.topology(), programs)?;
         let now = host.moves()?;
-        for (row, source) in rows.iter_mut().zip(&sources) {
+        for ((row, source), held_bytes) in rows.iter_mut().zip(&sources).zip(&mut held_bytes) {
             let (fast, all) = host.placement(source)?;
+            *held_bytes = fast;
             let moves = if alone { now.since(before) } else { KernelMoves::default() };
             let of_period = period_row(row, number, experiment.period_ms, [fast, all], moves);
             row.periods += 1;
@@ -110,8 +116,9 @@ pub(crate) fn run(
     let moved = host.moves()?.since(first);
     let names: Vec<_> = experiment.groups.iter().map(|g| g.name.as_str()).collect();
     let (results, details) = finish_sessions(&names, sessions)?;
-    for ((row, spec), result) in rows.iter_mut().zip(&experiment.groups).zip(&results) {
-        complete(row, rival, spec.share());
+    let specs = experiment.groups.iter().zip(&held_bytes);
+    for ((row, (spec, held_bytes)), result) in rows.iter_mut().zip(specs).zip(&results) {
+        complete(row, rival, spec.share(), *held_bytes);
         row.migrated_bytes = alone.then_some(moved.migrated * PageSize::Base.bytes());
         if let Some(result) = result {
             fill(row, result);
@@ -153,10 +160,29 @@ fn period_row(
     }
 }
 
-/// Fills in the values that are known of a run without a tracker.
-fn complete(row: &mut RunRow, rival: &dyn Rival, limit: FastLimit) {
+/// What is to be known of a run in which a group has had more fast memory than its limit: Linux knows no
+/// limits, and takes what it can get by moving other programs' memory away.
+fn over_limit(row: &RunRow, limit: FastLimit, held_bytes: u64) -> String {
+    let limit_bytes = match limit {
+        FastLimit::Bytes(bytes) => bytes,
+        FastLimit::Ratio(ratio) => (ratio * (row.pages_max * row.page_size_bytes) as f64) as u64,
+    };
+    if held_bytes as f64 <= OVER * limit_bytes as f64 {
+        return String::new();
+    }
+    let [held_mib, limit_mib] = [held_bytes, limit_bytes].map(|bytes| bytes >> 20);
+    format!(
+        "; '{}' had {held_mib} MiB of fast memory at its end, with a limit of {limit_mib} MiB: \
+         not to be compared with the others",
+        row.group
+    )
+}
+
+/// Fills in the values that are known of a run without a tracker, whose group has had so many bytes of
+/// fast memory at its end.
+fn complete(row: &mut RunRow, rival: &dyn Rival, limit: FastLimit, held_bytes: u64) {
     row.mover = Some(MOVER.to_owned());
-    row.notes = Some(rival.summary().to_owned());
+    row.notes = Some(rival.summary().to_owned() + &over_limit(row, limit, held_bytes));
     (row.hit_ratio, row.accessed_ratio, row.stability) = (f64::NAN, f64::NAN, f64::NAN);
     (row.applied_main, row.applied_main_share) = (rival.name().to_owned(), 1.0);
     row.fast_ratio = match (limit, row.pages_max * row.page_size_bytes) {
@@ -180,8 +206,17 @@ mod tests {
         assert_eq!((period.promoted_pages, period.demoted_pages), (2, 1));
         assert!(period.hit_ratio.is_nan() && period.stability.is_nan());
         row.pages_max = period.pages;
-        complete(&mut row, rivals::find("linux").unwrap(), FastLimit::Bytes(64 << 20));
+        let linux = rivals::find("linux").unwrap();
+        complete(&mut row, linux, FastLimit::Bytes(64 << 20), 70 << 20);
         assert!(row.hit_ratio.is_nan() && (row.fast_ratio - 1.0 / 3.0).abs() < 1e-9);
         assert_eq!((row.applied_main.as_str(), row.mover.as_deref()), ("linux", Some("kernel")));
+        assert_eq!(row.notes.as_deref(), Some(linux.summary()));
+        row.group = "store".to_owned();
+        complete(&mut row, linux, FastLimit::Ratio(0.25), 61 << 20);
+        let notes = row.notes.unwrap();
+        assert!(
+            notes.contains("'store' had 61 MiB") && notes.contains("limit of 48 MiB"),
+            "{notes}"
+        );
     }
 }

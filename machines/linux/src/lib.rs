@@ -27,6 +27,7 @@
 
 pub mod backend;
 pub mod batch_size;
+pub mod bystanders;
 pub mod cgroup;
 pub mod cgroup_tree;
 pub mod collect;

@@ -1,5 +1,5 @@
-//! The system calls that no safe wrapper exists for: `move_pages(2)`, the `PAGEMAP_SCAN` ioctl,
-//! and the guard's own session. Everything unsafe of this crate is in this file.
+//! The system calls that no safe wrapper exists for: `move_pages(2)` and
+//! `migrate_pages(2)`, the `PAGEMAP_SCAN` ioctl, and the guard's own session. Everything unsafe of this crate is in this file.
 //!
 //! The functions translate arguments and errors and do nothing else.
 
@@ -125,6 +125,24 @@ pub fn move_pages(
             nodes.map_or(std::ptr::null(), <[i32]>::as_ptr),
             status.as_mut_ptr(),
             flags as libc::c_long,
+        )
+    };
+    if left < 0 { Err(std::io::Error::last_os_error()) } else { Ok(left as u64) }
+}
+
+/// `migrate_pages(2)`: moves all that the process has on the nodes of one mask to those of the other,
+/// as far as there is room. Returns the number of pages that stayed. Needs CAP_SYS_NICE.
+pub fn migrate_pages(pid: u32, from: u64, to: u64) -> std::io::Result<u64> {
+    // The kernel reads one bit less than it is told of.
+    let bits = u64::BITS + 1;
+    // SAFETY: both pointers are to one word, of which the kernel reads 64 bits.
+    let left = unsafe {
+        libc::syscall(
+            libc::SYS_migrate_pages,
+            pid as libc::c_long,
+            bits as libc::c_ulong,
+            &raw const from,
+            &raw const to,
         )
     };
     if left < 0 { Err(std::io::Error::last_os_error()) } else { Ok(left as u64) }

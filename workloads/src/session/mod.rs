@@ -199,6 +199,11 @@ impl Session {
         self.main.pid()
     }
 
+    /// The process that drives `main`, once it has begun: it belongs to no group.
+    pub fn drive_pid(&self) -> Option<u32> {
+        self.drive.as_ref().map(Process::pid)
+    }
+
     /// The JSON lines that `main` has written so far.
     pub fn events(&self) -> Vec<Value> {
         self.main.events()
