@@ -124,6 +124,17 @@ impl Roots {
         self.proc.join("sys/kernel/numa_balancing_promote_rate_limit_MBps")
     }
 
+    /// The shortest time between two scans of automatic NUMA balancing, in ms of a thread's own processor
+    /// time; only where debugfs is mounted.
+    pub fn shortest_scan_period(&self) -> PathBuf {
+        self.sys.join("kernel/debug/sched/numa_balancing/scan_period_min_ms")
+    }
+
+    /// The longest time between them, to which the kernel goes where scans bring it nothing.
+    pub fn longest_scan_period(&self) -> PathBuf {
+        self.sys.join("kernel/debug/sched/numa_balancing/scan_period_max_ms")
+    }
+
     /// Switch of demotion by the kernel's own reclaim.
     pub fn demotion(&self) -> PathBuf {
         self.sys.join("kernel/mm/numa/demotion_enabled")
@@ -158,6 +169,7 @@ impl Roots {
             self.lru_gen(),
             self.numa_balancing(),
             self.promotion_limit(),
+            self.longest_scan_period(),
             self.demotion(),
             self.huge_pages(),
         ];

@@ -261,7 +261,7 @@ impl HintHub {
             matches!(numa::nodes_with_cpus(&self.roots), Ok(Some(nodes)) if nodes.len() == 1);
         let mode = if of_one_node { "3" } else { "2" };
         let wanted = [(self.roots.promotion_limit(), "0"), (self.roots.numa_balancing(), mode)];
-        let mut settings = Vec::new();
+        let mut settings = self.scan_steadily();
         for (path, value) in wanted {
             match self.session.borrow(&path, value) {
                 Ok(change) => settings.extend(change),
@@ -281,6 +281,16 @@ impl HintHub {
             scans_known: 0,
             promoted_before,
         }))
+    }
+
+    /// The kernel scans less and less often a program none of whose pages should change its node, down
+    /// to once a minute: a phase would be over before its scans. With this it goes on as it begins.
+    /// Nothing is set where debugfs is not mounted or may not be written.
+    fn scan_steadily(&self) -> Vec<Change> {
+        let shortest = files::read(&self.roots.shortest_scan_period()).ok().flatten();
+        let Some(shortest) = shortest else { return Vec::new() };
+        let longest = self.roots.longest_scan_period();
+        self.session.borrow(&longest, shortest.trim()).ok().flatten().into_iter().collect()
     }
 
     /// What follows the phase, where it is over.
@@ -488,5 +498,31 @@ impl Drop for GroupHints {
         let mut inner = self.hub.inner();
         inner.members.remove(&self.slot);
         inner.follow();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::testing::folder;
+
+    #[test]
+    fn the_kernel_scans_in_a_phase_as_often_as_it_begins_with() {
+        let periods = "sys/kernel/debug/sched/numa_balancing";
+        let [shortest, longest] =
+            ["min", "max"].map(|which| format!("{periods}/scan_period_{which}_ms"));
+        let (host, roots) = folder(&[(&shortest, "1000\n"), (&longest, "60000\n")]);
+        let get = || fs::read_to_string(host.path().join(&longest)).unwrap();
+        let session = Arc::new(Session::open(&roots, None).unwrap());
+        let hub = HintHub::new(&roots, session, vec![0]);
+        let settings = hub.scan_steadily();
+        assert_eq!((settings.len(), get().trim()), (1, "1000"));
+        hub.give_back(&settings).unwrap();
+        assert_eq!(get().trim(), "60000");
+        // Without debugfs there is nothing to set.
+        fs::remove_file(host.path().join(&shortest)).unwrap();
+        assert_eq!(hub.scan_steadily(), []);
     }
 }
