@@ -53,7 +53,7 @@ impl Arguments {
         let bits = backend::accessed_bits(&roots);
         let mut rows = vec![("accessed bits".to_owned(), bits)];
         let hints = HintHub::probe(&roots).map(|()| {
-            "faults after scans of NUMA balancing, which promotes nothing meanwhile: hint_faults = true"
+            "faults after scans of NUMA balancing, which promotes nothing meanwhile: hint_faults"
                 .to_owned()
         });
         rows.push(("hint faults".to_owned(), hints));

@@ -9,6 +9,10 @@ use terrace_simulated::reference::Options;
 
 use crate::size::Size;
 
+fn is_yes(flag: &bool) -> bool {
+    *flag
+}
+
 fn is_no(flag: &bool) -> bool {
     !*flag
 }
@@ -81,9 +85,9 @@ pub struct MachineSpec {
     /// Instructions from window to window, in the mean. Default: 30 times `window_instructions`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_interval_instructions: Option<u32>,
-    /// On a live machine: hint faults report pages that are accessed very often, for groups with
-    /// `page_size = "auto"`.
-    #[serde(skip_serializing_if = "is_no")]
+    /// On a live machine: hint faults show how often base pages are accessed, for groups with
+    /// `page_size = "auto"`. Where a host has none, accessed bits are all there is.
+    #[serde(skip_serializing_if = "is_yes")]
     pub hint_faults: bool,
     /// At trace fidelity, and with the memory clock: the machine's hardware, a preset by name and
     /// changes to it.
@@ -169,7 +173,7 @@ impl Default for MachineSpec {
             window_instructions: 0,
             window_warm_up_instructions: None,
             window_interval_instructions: None,
-            hint_faults: false,
+            hint_faults: true,
             hardware: None,
             os: None,
             simulation: None,
