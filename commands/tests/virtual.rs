@@ -1,20 +1,13 @@
-//! The whole of Terrace on a live kernel: Debian's 6.12 in a virtual machine with two tiers.
+//! The whole of Terrace on a live kernel: Debian's 6.12 in a virtual machine with two tiers. Time there
+//! is mostly that of the guest's instructions: a busy host starves no period, and pauses are skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 use terrace_core::policies::REGISTRY;
 use terrace_recordings::period::{PeriodReader, PeriodRecord, Record};
 use terrace_results::{RunRow, read};
-
-/// Machines are booted one after the other: a test with a processor to itself ends sooner, and its
-/// guest's periods are not starved by another guest.
-fn one_machine_at_a_time() -> MutexGuard<'static, ()> {
-    static MACHINE: Mutex<()> = Mutex::new(());
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn terrace(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_terrace")).args(arguments).output().unwrap()
@@ -61,6 +54,9 @@ name = "hot-and-cold"
 period_ms = 1000
 periods = 14
 
+[machine]
+clock = "instructions"
+
 [[groups]]
 name = "program"
 fast_ratio = 0.5
@@ -73,7 +69,6 @@ hot_ratio = 0.25
 
 #[test]
 fn two_tiers_are_seen_in_the_guest() {
-    let _machine = one_machine_at_a_time();
     let output = terrace(&["lab", "--fast", "768M", "--slow", "512M"]);
     let printed = printed(&output);
     assert!(output.status.success(), "{printed}");
@@ -85,11 +80,18 @@ fn two_tiers_are_seen_in_the_guest() {
 
 #[test]
 fn a_guest_in_which_something_is_missing_is_left_as_it_was() {
-    let _machine = one_machine_at_a_time();
     let script = format!("{}/tests/refusals.sh:/srv/refusals.sh", env!("CARGO_MANIFEST_DIR"));
     let arguments = [
-        &["lab", "--fast", "768M", "--slow", "512M", "--program", env!("CARGO_BIN_EXE_terrace")][..],
-        &["--file", &script, "--", "sh", "/srv/refusals.sh"],
+        &["lab", "--fast", "768M", "--slow", "512M", "--instructions-as-time"][..],
+        &[
+            "--program",
+            env!("CARGO_BIN_EXE_terrace"),
+            "--file",
+            &script,
+            "--",
+            "sh",
+            "/srv/refusals.sh",
+        ],
     ];
     let output = terrace(&arguments.concat());
     let printed = printed(&output);
@@ -99,7 +101,6 @@ fn a_guest_in_which_something_is_missing_is_left_as_it_was() {
 
 #[test]
 fn the_tracker_names_exactly_the_hot_pages() {
-    let _machine = one_machine_at_a_time();
     let folder = tempfile::tempdir().unwrap();
     let out = compare(folder.path(), HOT_AND_COLD, "lru");
 
@@ -141,7 +142,6 @@ fn the_tracker_names_exactly_the_hot_pages() {
 
 #[test]
 fn scans_of_the_virtual_machine_give_the_same_plans_again() {
-    let _machine = one_machine_at_a_time();
     let folder = tempfile::tempdir().unwrap();
     // Frames are not exposed there, and a static granularity is the code of the adaptive one. The
     // future is not known there either, and two that count samples have none.
@@ -167,7 +167,6 @@ fn scans_of_the_virtual_machine_give_the_same_plans_again() {
 
 #[test]
 fn groups_have_their_own_policies_and_pages_at_the_same_time() {
-    let _machine = one_machine_at_a_time();
     let folder = tempfile::tempdir().unwrap();
     let group = |name: &str, policy: &str, pages: &str, hot: &str| {
         format!(
@@ -180,8 +179,9 @@ fn groups_have_their_own_policies_and_pages_at_the_same_time() {
     let groups = group("young", "lru", "2M", "0.25")
         + &group("often", "lfu", "2M", "0.5")
         + &group("ranges", "lru", "auto", "0.25");
-    std::fs::write(&file, format!("name = \"two\"\nperiod_ms = 1000\nperiods = 8\n{groups}"))
-        .unwrap();
+    let head =
+        "name = \"two\"\nperiod_ms = 1000\nperiods = 8\n[machine]\nclock = \"instructions\"\n";
+    std::fs::write(&file, format!("{head}{groups}")).unwrap();
     let out = folder.path().join("out");
     let arguments = ["run", file.to_str().unwrap(), "--machine", "vm", "--out"];
     let output = terrace(&[&arguments[..], &[out.to_str().unwrap()]].concat());
@@ -203,11 +203,12 @@ fn groups_have_their_own_policies_and_pages_at_the_same_time() {
     assert!(ranges.accessed_ratio > 0.8 && ranges.demoted_pages >= 12, "{ranges:?}");
 }
 
+/// By the host's clock, as experiments are without a key.
 #[test]
 fn redis_keeps_its_data_while_its_pages_move() {
-    let _machine = one_machine_at_a_time();
     let folder = tempfile::tempdir().unwrap();
     let experiment = HOT_AND_COLD
+        .replace("[machine]\nclock = \"instructions\"\n", "")
         .replace("kind = \"hotcold\"\n", "kind = \"redis-zipf\"\noperations_per_s = 300\n")
         .replace("footprint_mib = 256\nhot_ratio = 0.25", "footprint_mib = 64");
     let out = compare(folder.path(), &experiment, "lfu");
@@ -220,11 +221,11 @@ fn redis_keeps_its_data_while_its_pages_move() {
 
 #[test]
 fn killing_the_engine_at_any_moment_harms_nothing() {
-    let _machine = one_machine_at_a_time();
     let script = format!("{}/tests/kill.sh:/srv/kill.sh", env!("CARGO_MANIFEST_DIR"));
     let workload = workload_program();
     let arguments = [
         &["lab", "--timeout", "900", "--fast", "768M", "--slow", "512M"][..],
+        &["--instructions-as-time"],
         &["--program", env!("CARGO_BIN_EXE_terrace"), "--program", workload.to_str().unwrap()],
         &["--file", &script, "--", "sh", "/srv/kill.sh", "50", "7"],
     ];
@@ -252,7 +253,6 @@ fn megabytes(summary: &str, line: &str, behind: &str) -> f64 {
 
 #[test]
 fn the_memory_that_a_program_uses_is_watched_and_the_host_left_as_it_was() {
-    let _machine = one_machine_at_a_time();
     let script = format!("{}/tests/watch.sh:/srv/watch.sh", env!("CARGO_MANIFEST_DIR"));
     let workload = workload_program();
     let output = terrace(&[
