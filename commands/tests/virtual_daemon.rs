@@ -15,7 +15,7 @@ use terrace_lab::{Kernel, Qemu};
 fn the_daemon_serves_two_groups_reloads_survives_a_kill_and_harms_nothing() {
     let lines =
         ["reloads 20", "groups came and went", "base pages:", "killed: every setting", "all held"];
-    in_guest("debian", &[], "daemon.sh", &[], 900, &lines);
+    in_guest("debian", &CLOCK, "daemon.sh", &[], 900, &lines);
 }
 
 /// The same script at full length is
@@ -23,7 +23,7 @@ fn the_daemon_serves_two_groups_reloads_survives_a_kill_and_harms_nothing() {
 #[test]
 fn kills_groups_and_full_memory_leave_nothing_behind() {
     let lines = ["kills 3", "groups 12 came and went", "periods 60", "all held"];
-    in_guest("debian", &[], "daemon_soak.sh", &["3", "12", "60", "1"], 900, &lines);
+    in_guest("debian", &CLOCK, "daemon_soak.sh", &["3", "12", "60", "1"], 900, &lines);
 }
 
 /// A module of the kernel package that the guests boot, compressed, by its path below 'kernel'.
@@ -197,7 +197,7 @@ fn a_hundred_kills_two_hundred_groups_and_two_thousand_periods() {
     println!("{}", in_guest("debian", &CLOCK, "daemon_soak.sh", &LONG, 5400, &LONG_LINES));
 }
 
-/// Debian's newest: DAMON_STAT, which is on by default there, is switched off and restored. The
+/// By the host's clock, on Debian's newest: DAMON_STAT, which is on by default there, is switched off and restored. The
 /// QEMU is one that emulates processors in threads of their own. Where a mirror lacks one of them,
 /// this is left out, with a message past the test runner.
 #[test]

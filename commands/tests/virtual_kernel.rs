@@ -7,7 +7,6 @@ mod guest;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use guest::{CLOCK, LONG, LONG_LINES, in_guest};
 use serde_json::Value;
@@ -16,25 +15,18 @@ use terrace_lab::cache::Cache;
 use terrace_recordings::period::{PeriodReader, Record};
 use terrace_results::{RunRow, TablePagesRow, read};
 
-/// Runs a test on each of the kernels of which there is an image, one machine after the other.
+/// Runs a test on each of the kernels of which there is an image.
 fn on_each_kernel(test: fn(&str)) {
+    let cache = Cache::of_user().expect("a cache");
     for kernel in ["terrace", "terrace-7.3"] {
-        if let Some(_machine) = machine(kernel) {
-            eprintln!("on {kernel}:");
-            test(kernel);
+        match Kernel::named(kernel).image(&cache, &mut |_| {}) {
+            Ok(_) => {
+                eprintln!("on {kernel}:");
+                test(kernel);
+            }
+            Err(error) => eprintln!("skipped: {error}"),
         }
     }
-}
-
-/// Whether there is an image, and the lock to boot a machine.
-fn machine(kernel: &str) -> Option<MutexGuard<'static, ()>> {
-    static MACHINE: Mutex<()> = Mutex::new(());
-    let cache = Cache::of_user().expect("a cache");
-    if let Err(error) = Kernel::named(kernel).image(&cache, &mut |_| {}) {
-        eprintln!("skipped: {error}");
-        return None;
-    }
-    Some(MACHINE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn terrace(arguments: &[&str]) -> Output {
@@ -79,6 +71,7 @@ fn experiment(folder: &Path, kernel: &str, mechanisms: &str) -> PathBuf {
     let experiment = format!(
         "name = \"hot-and-cold\"\nperiod_ms = 1000\nperiods = 10\n\
          [machine]\nkernel = \"{kernel}\"\nmechanisms = \"{mechanisms}\"\n\
+         clock = \"instructions\"\n\
          [[groups]]\nname = \"program\"\npolicy = \"lru\"\nfast_ratio = 0.5\n\
          [groups.workload]\nkind = \"hotcold\"\nfootprint_mib = 64\nhot_ratio = 0.25\n\
          shift_every_ms = 3000\n"

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -69,8 +69,6 @@ fn plan() -> SamplePlan {
 }
 
 fn run(machine: GuestMachine, job: GuestJob) -> GuestResult {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _machine = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let job = job
         .program(Program::host(known_reads()))
         .program(Program::host(env!("CARGO_BIN_EXE_terrace")));
