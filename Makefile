@@ -39,7 +39,7 @@ generated:
 SYSTEM_TEST ?= --qemu 10
 system-test:
 	tools/setup system
-	$(CARGO) build --release --locked --workspace
+	$(CARGO) build --release --locked --workspace --exclude terrace-python
 	tools/systemd-guest --suite bookworm --binaries $(TARGET)/release $(SYSTEM_TEST)
 	tools/systemd-guest --suite trixie --binaries $(TARGET)/release $(SYSTEM_TEST)
 	tools/archive --out $(TARGET)/archive
@@ -84,9 +84,10 @@ kernel-deb:
 kernel-test: kernel
 	kernel/test $(if $(KERNEL),--kernel $(KERNEL))
 
-# The programs, and the plug-in of 'terrace record', which looks for it beside itself.
+# The programs, and the plug-in of 'terrace record', which looks for it beside itself. 'make wheel'
+# has the Python package.
 build:
-	$(CARGO) build --release --locked --workspace
+	$(CARGO) build --release --locked --workspace --exclude terrace-python
 
 # Programs, the recorder's plug-in (in lib/terrace, where bin/terrace looks for it), man pages, shell
 # completions and the systemd unit, under PREFIX; a configuration that moves nothing in SYSCONFDIR,
