@@ -8,10 +8,12 @@
  * READS reads (0: until SIGUSR2), prints how many each page had, and waits to be ended.
  *
  * With SPOTS a page is a range of base pages, and all but one of 16 reads are of so many of them, as far
- * apart as they can be. It prints of 100,000 of its reads how many are of base pages that are on node 0
- * then, too. */
+ * apart as they can be, and it has a second thread, as servers have, which does nothing: of a program of
+ * one thread Linux makes no page fault that is on the thread's own node. It prints of 100,000 of its reads
+ * how many are of base pages that are on node 0 then, too. */
 #define _GNU_SOURCE
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -51,6 +53,11 @@ static unsigned long on_node_0(char *memory, uint64_t pages, const uint64_t *cou
     return all ? fast * 100000 / all : 0;
 }
 
+static void *wait_for_ever(void *nothing) {
+    for (;;) pause();
+    return nothing;
+}
+
 int main(int argc, char **argv) {
     uint64_t pages = strtoull(argv[1], 0, 0), reads = strtoull(argv[3], 0, 0), pause_us = strtoull(argv[4], 0, 0);
     uint64_t spots = argc > 5 ? strtoull(argv[5], 0, 0) : 0;
@@ -80,6 +87,8 @@ int main(int argc, char **argv) {
         until[page] = so_far / sum * 4294967296.0;
     }
     until[pages - 1] = 4294967296ull;
+    pthread_t thread;
+    if (spots && pthread_create(&thread, 0, wait_for_ever, 0)) return 6;
     printf("at %lu\n", (unsigned long)memory), fflush(stdout);
     while (!go) usleep(1000);
     uint64_t seen = 0;

@@ -1,12 +1,13 @@
 //! Samples of reads in a virtual machine whose clock knows the memory, against what a program itself
 //! counts of its reads. These need QEMU, gcc, the plug-in (`cargo build --workspace`) and, the first time, Debian's package archive.
 
+#[path = "common/known_reads.rs"]
+mod known_reads;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
 use std::time::Duration;
 
+use known_reads::{beside_the_program, counted, fast_and_in_the_best, known_reads};
 use serde_json::Value;
 use terrace_core::scan::Scan;
 use terrace_hardware::units::Bytes;
@@ -24,24 +25,6 @@ const SAMPLE_READS: u32 = 300;
 /// Reads of the program, as its arguments have it.
 const READS: u32 = 5_000_000;
 const ARGUMENTS: &str = "48 90 5000000 0";
-
-/// The program whose reads are known.
-fn known_reads() -> &'static Path {
-    static BUILT: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, program) = BUILT.get_or_init(|| {
-        let folder = tempfile::tempdir().expect("a directory");
-        let program = folder.path().join("known-reads");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/known_reads.c");
-        let gcc = Command::new("gcc")
-            .args(["-O2", "-static", "-o"])
-            .args([&program, &source])
-            .arg("-lm")
-            .status();
-        assert!(gcc.expect("gcc; apt-get install gcc libc6-dev").success());
-        (folder, program)
-    });
-    program
-}
 
 /// Tiers behind caches that hold next to nothing of a program's pages, so that its reads miss.
 fn machine(samples: SamplePlan) -> GuestMachine {
@@ -79,15 +62,6 @@ fn run(machine: GuestMachine, job: GuestJob) -> GuestResult {
     assert_eq!(result.exit_code, 0, "{}{errors}", result.stdout_text());
     println!("{}\n{errors}", result.clock.as_ref().expect("figures").line());
     result
-}
-
-/// What the program itself counted: reads by the address of each page.
-fn counted(text: &str) -> BTreeMap<u64, f64> {
-    let line = |line: &str| {
-        let (address, count) = line.strip_prefix("reads ")?.split_once(' ')?;
-        Some((address.parse().ok()?, count.parse().ok()?))
-    };
-    text.lines().filter_map(line).collect()
 }
 
 /// Spearman's rank correlation, ties sharing their ranks' mean.
@@ -136,17 +110,6 @@ fn shuffled(values: &[f64]) -> Vec<f64> {
         values.swap(at, (state >> 33) as usize % (at + 1));
     }
     values
-}
-
-/// Starts the program, has `reader` run meanwhile, and prints what the program counted.
-fn beside_the_program(arguments: &str, reader: &str) -> String {
-    format!(
-        "known-reads {arguments} > /tmp/reads & P=$!
-        until grep -q at /tmp/reads; do sleep 0.02; done
-        {reader}
-        until grep -q done /tmp/reads; do sleep 0.02; done
-        cat /tmp/reads"
-    )
 }
 
 /// Reads samples for a while, which suffices for the program's reads.
@@ -361,12 +324,7 @@ fn base_pages_that_samples_show_to_be_hot_leave_the_tier_of_their_range() {
     let job = GuestJob::shell(&script).bytes(experiment, "/srv/e.toml").result("/tmp/out");
     let plan = SamplePlan { accesses_per_sample: 500, ..SamplePlan::default() };
     let result = run(machine(plan), job);
-    let text = result.stdout_text();
-    let fast = text.lines().find_map(|line| line.strip_prefix("fast ")).expect("a share");
-    let fast = fast.parse::<f64>().expect("a number") / 1e5;
-    let mut ranges: Vec<f64> = counted(&text).into_values().collect();
-    ranges.sort_by(|a, b| b.total_cmp(a));
-    let best_ranges = ranges[..4].iter().sum::<f64>() / ranges.iter().sum::<f64>();
+    let (fast, best_ranges) = fast_and_in_the_best(&result.stdout_text(), 4);
     println!("fast {fast:.3}, the best whole ranges {best_ranges:.3}");
     // 384 base pages have fifteen of sixteen reads, and 2,048 may be fast.
     assert!(fast > best_ranges + 0.1 && fast > 0.85, "{fast} {best_ranges}");
