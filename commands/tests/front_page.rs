@@ -31,9 +31,12 @@ fn by_seed(page: &str) -> ([Vec<f64>; 4], [Vec<f64>; 3]) {
     (lost, got_back)
 }
 
-/// A number with the sign that print has.
+/// A number with the sign that print has; nothing has none.
 fn in_words(number: String) -> String {
-    number.replace('-', "\u{2212}")
+    match number.strip_prefix('-') {
+        Some(zero) if zero.starts_with("0.0 ") => zero.to_owned(),
+        _ => number.replace('-', "\u{2212}"),
+    }
 }
 
 fn mean(values: &[f64]) -> f64 {
