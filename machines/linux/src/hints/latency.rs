@@ -80,6 +80,19 @@ struct RangePages {
     pages: Box<[Page; PAGES]>,
     /// When one of its pages was last scanned.
     scanned_ns: u64,
+    /// Of pages that are accessed often: accesses a second, and how many they are. Summed up again
+    /// after a change only, since this is asked for in every period.
+    often: Option<(f32, u32)>,
+}
+
+impl RangePages {
+    fn often(&mut self) -> (f32, u32) {
+        let pages = &self.pages;
+        *self.often.get_or_insert_with(|| {
+            let often = pages.iter().map(Page::rate_per_s).filter(|r| *r >= OFTEN_PER_S);
+            often.fold((0.0, 0), |(sum, pages), rate| (sum + rate, pages + 1))
+        })
+    }
 }
 
 /// One process.
@@ -100,7 +113,7 @@ impl Latencies {
         }
         self.scanning.entry(thread).or_default().push((start, end));
         for (&from, range) in self.ranges.range_mut(start / RANGE * RANGE..end) {
-            range.scanned_ns = time_ns;
+            (range.scanned_ns, range.often) = (time_ns, None);
             let (first, last) = (from.max(start), (from + RANGE).min(end));
             let pieces = self.scanned.range(..last).rev();
             for (&piece, &(until, at)) in pieces.take_while(|(_, (until, _))| *until > first) {
@@ -137,12 +150,13 @@ impl Latencies {
         if is_new && !is_room {
             return false;
         }
-        let new = || RangePages { pages: Box::new([Page::NEW; PAGES]), scanned_ns };
+        let new = || RangePages { pages: Box::new([Page::NEW; PAGES]), scanned_ns, often: None };
         let range = self.ranges.entry(start).or_insert_with(new);
         let page = &mut range.pages[((address - start) / PAGE) as usize];
         // If it does not wait, this is another kind of fault.
         if std::mem::take(&mut page.waits) {
             page.add(true, waited_ns);
+            range.often = None;
         }
         is_new
     }
@@ -157,17 +171,14 @@ impl Latencies {
         self.ranges.len()
     }
 
-    /// Accesses a second that go to pages which fault soon, and how many those are, by range of 2 MB.
-    pub(super) fn rates_per_s(&self) -> BTreeMap<u64, (f32, u32)> {
-        let mut rates = BTreeMap::new();
-        for (start, range) in &self.ranges {
-            let often = range.pages.iter().map(Page::rate_per_s).filter(|r| *r >= OFTEN_PER_S);
-            let (sum, pages) = often.fold((0.0, 0), |(sum, pages), rate| (sum + rate, pages + 1));
-            if pages > 0 {
-                rates.insert(*start, (sum, pages));
-            }
-        }
-        rates
+    /// Accesses a second that go to pages which fault soon, and how many those are, of each range of 2 MB
+    /// with such pages that begins between these addresses.
+    pub(super) fn often_between(
+        &mut self,
+        addresses: std::ops::Range<u64>,
+    ) -> impl Iterator<Item = (u64, (f32, u32))> {
+        let ranges = self.ranges.range_mut(addresses);
+        ranges.map(|(start, range)| (*start, range.often())).filter(|(_, (_, pages))| *pages > 0)
     }
 
     /// What is known of each base page of the range that begins here.
@@ -227,8 +238,8 @@ mod tests {
         latencies
     }
 
-    fn sum(latencies: &Latencies) -> f64 {
-        latencies.rates_per_s().values().map(|&(rate, _)| f64::from(rate)).sum()
+    fn sum(latencies: &mut Latencies) -> f64 {
+        latencies.often_between(0..u64::MAX).map(|(_, (rate, _))| f64::from(rate)).sum()
     }
 
     #[test]
@@ -236,28 +247,28 @@ mod tests {
         let mut rates = vec![5.0; 512];
         rates[17] = 50_000.0;
         rates[300] = 20_000.0;
-        let found = sum(&observe(&rates, 8));
+        let found = sum(&mut observe(&rates, 8));
         assert!((35_000.0..140_000.0).contains(&found), "{found}");
     }
 
     #[test]
     fn a_range_that_is_accessed_evenly_has_no_more_than_it_has() {
         for rate in [5.0, 60.0, 300.0] {
-            let found = sum(&observe(&[rate; 512], 8));
+            let found = sum(&mut observe(&[rate; 512], 8));
             assert!(found < 1.5 * 512.0 * rate, "{found} of {}", 512.0 * rate);
         }
     }
 
     #[test]
     fn one_scan_says_nothing_and_silence_is_forgotten() {
-        assert_eq!(sum(&observe(&[1e5; 4], 1)), 0.0);
+        assert_eq!(sum(&mut observe(&[1e5; 4], 1)), 0.0);
         let mut latencies = observe(&[1e5; 4], 3);
-        assert!(sum(&latencies) > 0.0);
+        assert!(sum(&mut latencies) > 0.0);
         // Accessed no more: scans go by without faults.
         for scan in 4..8 {
             latencies.scan(1, 0, 4 * PAGE, scan * 1000 * MS);
         }
-        assert_eq!(sum(&latencies), 0.0);
+        assert_eq!(sum(&mut latencies), 0.0);
         let mut latencies = observe(&[1e5; 4], 3);
         latencies.age(3000 * MS + OLD_NS);
         assert_eq!(latencies.ranges(), 0);
@@ -303,7 +314,7 @@ mod tests {
             [1, 3, 9].iter().map(|&page| latencies.ranges[&0].pages[page].rate_per_s()).collect();
         // Three faults, each 101 ms and 1 ms after its own scan; the last page was never scanned.
         assert_eq!(rates.iter().map(|r| r.round()).collect::<Vec<f32>>(), [7.0, 667.0, 0.0]);
-        assert_eq!(sum(&latencies).round(), 667.0);
+        assert_eq!(sum(&mut latencies).round(), 667.0);
     }
 
     #[test]

@@ -189,10 +189,10 @@ impl HintHub {
 
     /// The ranges of 2 MB with the most accesses a second to pages that fault soon, at most so many.
     pub fn hottest(&self, most: usize) -> Vec<HotRange> {
-        let inner = self.inner();
+        let mut inner = self.inner();
         let mut ranges: Vec<HotRange> = inner
             .processes
-            .iter()
+            .iter_mut()
             .flat_map(|(&pid, process)| {
                 let of = move |(address, (accesses_per_s, pages))| HotRange {
                     pid,
@@ -200,7 +200,7 @@ impl HintHub {
                     accesses_per_s,
                     pages,
                 };
-                process.rates_per_s().into_iter().map(of)
+                process.often_between(0..u64::MAX).map(of)
             })
             .collect();
         ranges.sort_by(|a, b| b.accesses_per_s.total_cmp(&a.accesses_per_s));
@@ -475,18 +475,17 @@ impl GroupHints {
 
     /// Counts of the layout's ranges, raised by what is known of their pages that fault soon.
     pub(crate) fn raise(&self, layout: &Layout, counts: &AccessCounts) -> Option<AccessCounts> {
-        let inner = self.hub.inner();
+        const RANGE: u64 = PageSize::Huge.bytes();
+        let mut inner = self.hub.inner();
         let mut rates = vec![0.0; layout.pages()];
         let mut any = false;
         for (number, extent) in layout.extents().iter().enumerate() {
-            let Some(process) = inner.processes.get(&extent.space.0) else { continue };
+            let Some(process) = inner.processes.get_mut(&extent.space.0) else { continue };
             let first = layout.first_index(number);
-            for (address, (rate, _)) in process.rates_per_s() {
-                let nth = address.checked_sub(extent.start).map(|b| b / PageSize::Huge.bytes());
-                if let Some(nth) = nth.filter(|nth| *nth < extent.pages) {
-                    rates[first + nth as usize] = rate;
-                    any = true;
-                }
+            let addresses = extent.start..extent.start + extent.pages * RANGE;
+            for (address, (rate, _)) in process.often_between(addresses) {
+                rates[first + ((address - extent.start) / RANGE) as usize] = rate;
+                any = true;
             }
         }
         any.then(|| counts.raised(&rates, BITS))
