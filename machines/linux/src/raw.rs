@@ -133,7 +133,7 @@ pub fn move_pages(
 /// `migrate_pages(2)`: moves all that the process has on the nodes of one mask to those of the other,
 /// as far as there is room. Returns the number of pages that stayed. Needs CAP_SYS_NICE.
 pub fn migrate_pages(pid: u32, from: u64, to: u64) -> std::io::Result<u64> {
-    // The kernel reads one bit less than it is told of.
+    // The kernel reads one bit less than this number.
     let bits = u64::BITS + 1;
     // SAFETY: both pointers are to one word, of which the kernel reads 64 bits.
     let left = unsafe {
