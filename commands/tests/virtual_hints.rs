@@ -77,6 +77,7 @@ fn share_of_few_hot_pages(hint_faults: bool) -> (f64, f64) {
     );
     let job = GuestJob::shell(&script)
         .bytes(experiment, "/srv/e.toml")
+        .result("/tmp/out")
         .program(Program::host(known_reads()))
         .program(Program::host(env!("CARGO_BIN_EXE_terrace")));
     let machine = GuestMachine {
@@ -93,6 +94,11 @@ fn share_of_few_hot_pages(hint_faults: bool) -> (f64, f64) {
     assert_eq!(result.exit_code, 0, "{text}{errors}");
     let (fast, best_ranges) = fast_and_in_the_best(&text, 4);
     println!("hint faults {hint_faults}: fast {fast:.3}, the best whole ranges {best_ranges:.3}");
+    let details = result.result("/tmp/out").expect("results").join("details/lfu.json");
+    let details: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(details).unwrap()).unwrap();
+    let moved_alone = details["program"]["refined"]["up_pages"].as_u64();
+    assert_eq!(moved_alone.expect("a count") > 0, hint_faults, "{details}");
     (fast, best_ranges)
 }
 

@@ -457,6 +457,10 @@ fn under_policies(
     let samples = host.samples();
     let hints = host.hints();
     let (results, mut details) = finish_sessions(&names, sessions)?;
+    // A group of programs that ran already has no results of its own.
+    for name in &names {
+        details.entry((*name).to_owned()).or_insert(json!({}));
+    }
     for detail in details.values_mut() {
         detail["host_samples"] = json!(samples.as_ref().map(|(_, counts)| counts));
         detail["host_hints"] = json!(hints.as_ref().map(|(counts, _)| counts));
