@@ -172,8 +172,7 @@ fn over_limit(row: &RunRow, limit: FastLimit, held_bytes: u64) -> String {
     }
     let [held_mib, limit_mib] = [held_bytes, limit_bytes].map(|bytes| bytes >> 20);
     format!(
-        "; '{}' had {held_mib} MiB of fast memory at its end, with a limit of {limit_mib} MiB: \
-         not to be compared with the others",
+        "; '{}' had {held_mib} MiB of fast memory at its end, more than its limit of {limit_mib} MiB",
         row.group
     )
 }
