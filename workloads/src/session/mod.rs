@@ -225,13 +225,18 @@ impl Session {
         Ok(())
     }
 
+    /// Whether `drive` catches marks by now, and goes on meanwhile with what is not measured.
+    pub fn catches_marks(&self) -> bool {
+        self.drive.as_ref().is_some_and(|drive| drive.has_event(DRIVE_READY))
+    }
+
     /// What is measured begins or ends here: for a workload whose `drive` knows such marks.
     /// An error when `drive` does not yet catch them: the signal would end it.
     pub fn mark(&self) -> Result<(), SessionError> {
         let Some(drive) = self.drive.as_ref().filter(|_| self.workload.drive_is_marked) else {
             return Ok(());
         };
-        if !drive.has_event(DRIVE_READY) {
+        if !self.catches_marks() {
             let since = self.begun.map_or(0, |begun| begun.elapsed().as_millis() as u64);
             let expected =
                 format!("a line with event '{DRIVE_READY}' before what is measured begins");
