@@ -538,6 +538,19 @@ mod tests {
     }
 
     #[test]
+    fn on_a_full_node_the_kernel_cannot_move_the_guests_files_away() {
+        let text = "name = \"e\"\nperiod_ms = 1000\nperiods = 60\n[[groups]]\n\
+                    name = \"a\"\nfast = \"16M\"\nworkload = { kind = \"zipf\" }\n";
+        let mut experiment = Experiment::parse(text, PathBuf::from(".")).unwrap();
+        let mut stays = |full| {
+            experiment.machine.full = full;
+            let machine = machine(&experiment, false).unwrap();
+            machine.kernel_args.iter().any(|argument| argument == "rootfstype=ramfs")
+        };
+        assert!(stays(true) && !stays(false));
+    }
+
+    #[test]
     fn the_guest_is_emulated_by_what_was_asked_for() {
         let qemu = |keys: &str| machine_of(keys).map(|machine| machine.qemu);
         assert_eq!(qemu(""), Ok(GuestMachine::default().qemu));
