@@ -137,10 +137,14 @@ impl<'a> Packages<'a> {
         let mut unpack = Command::new("dpkg-deb");
         unpack.arg("--extract").arg(&archive).arg(&root);
         run(unpack, name, damaged)?;
-        for (file, field) in [("version", "Version"), ("depends", "Depends")] {
+        let field = |field: &str| {
             let mut ask = Command::new("dpkg-deb");
             ask.arg("--field").arg(&archive).arg(field);
-            let text = run(ask, name, damaged)?;
+            run(ask, name, damaged)
+        };
+        // Packages that others are configured by depend on libraries before they are unpacked.
+        let depends = format!("{},{}", field("Depends")?.trim(), field("Pre-Depends")?);
+        for (file, text) in [("version", field("Version")?), ("depends", depends)] {
             fs::write(whole.join(file), text).doing("write into the cache")?;
         }
         let to = packages.join(name);
