@@ -205,6 +205,7 @@ held() {
     of_a_guest
     merged
     shared
+    file
     pool
 }
 
@@ -310,6 +311,22 @@ shared() {
     end twin
     end held
     umount /tmp/shared
+}
+
+file() {
+    # Page cache that a program maps to read it, as an index or weights of a model: of a block device,
+    # which is in memory itself, and is read when the program touches it.
+    unxz -c /srv/brd.ko.xz >/tmp/brd.ko && insmod /tmp/brd.ko rd_nr=1 rd_size=32768 || fail "no block device"
+    rm /tmp/brd.ko
+    begin file --pages 16 --hot 4 --file /dev/ram0 --reader
+    until_true 120 at_least file scans 3 || fail "file is not tracked" /tmp/daemon.log /tmp/status.json
+    shift_hot file
+    ended pages_of_a_file "nothing: they are tracked and move" file
+    moved=$(($(value file promoted_pages) + $(value file demoted_pages)))
+    [ $moved -ge 2 ] || fail "$moved pages of the file were moved" /tmp/status.json
+    echo "pages of the file moved: $(value file promoted_pages) up, $(value file demoted_pages) down"
+    end file
+    rmmod brd
 }
 
 pool() {

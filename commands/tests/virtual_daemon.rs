@@ -158,6 +158,7 @@ fn memory_that_cannot_move_is_reported_and_moves_again_when_it_can() {
         "pages_of_a_guest",
         "pages_merged",
         "pages_shared",
+        "pages_of_a_file",
         "pages_of_the_pool",
     ];
     let file = |path: &str| {
@@ -165,8 +166,12 @@ fn memory_that_cannot_move_is_reported_and_moves_again_when_it_can() {
         let name = path.file_name().expect("a name").to_str().expect("text");
         format!("{}:/srv/{name}", path.display())
     };
-    let modules =
-        ["virt/lib/irqbypass.ko.xz", "arch/x86/kvm/kvm.ko.xz", "arch/x86/kvm/kvm-amd.ko.xz"];
+    let modules = [
+        "virt/lib/irqbypass.ko.xz",
+        "arch/x86/kvm/kvm.ko.xz",
+        "arch/x86/kvm/kvm-amd.ko.xz",
+        "drivers/block/brd.ko.xz",
+    ];
     faults("held", &modules.map(file), &names);
 }
 

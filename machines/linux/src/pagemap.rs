@@ -29,7 +29,7 @@ pub struct Run {
 /// Present memory of a process that is left out of its runs, in bytes, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LeftOut {
-    /// Mapped pages of files that are not shared memory.
+    /// Mapped pages of files that are neither shared memory nor data ([`process::data_mappings`]).
     pub file_bytes: u64,
     /// Pages of ranges that hold too few.
     pub few_pages_bytes: u64,
@@ -131,8 +131,8 @@ impl Pagemap {
 
     /// Runs of present pages of this size, by address; `None` when the process is gone.
     ///
-    /// Pages of files are left out unless they are shared memory (a mapping that is shared and may
-    /// be written): a library's text is shared by all programs. The shared page of zeros is no
+    /// Pages of files are left out unless they are shared memory or data
+    /// ([`process::data_mappings`]): a library's text is shared by all programs. The shared page of zeros is no
     /// memory. Huge pages count as huge only where one page-middle-directory entry maps them.
     pub fn runs(
         &self,
@@ -161,7 +161,7 @@ impl Pagemap {
     }
 
     /// Calls `take` with each region of these categories, by address, that belongs to the process:
-    /// without pages of files that are not shared memory. Returns whether the process still exists.
+    /// without pages of files that are neither shared memory nor data. Returns whether the process still exists.
     fn regions(
         &self,
         roots: &Roots,
@@ -189,7 +189,7 @@ impl Pagemap {
                 }
                 let shared = match &mut shared {
                     Some(shared) => shared,
-                    none => none.insert(Shared::of(shared_mappings(roots, self.process.pid)?)),
+                    none => none.insert(Shared::of(data_mappings(roots, self.process.pid)?)),
                 };
                 let mut taken = 0;
                 shared.overlaps(region.start, region.end, |from, to| {
@@ -394,9 +394,9 @@ impl Shared {
     }
 }
 
-fn shared_mappings(roots: &Roots, pid: u32) -> Result<Vec<(u64, u64)>, FileError> {
+fn data_mappings(roots: &Roots, pid: u32) -> Result<Vec<(u64, u64)>, FileError> {
     let mappings = process::mappings(roots, pid)?;
-    Ok(mappings.iter().filter(|m| m.shared && m.writable).map(|m| (m.start, m.end)).collect())
+    Ok(process::data_mappings(&mappings).iter().map(|m| (m.start, m.end)).collect())
 }
 
 /// Adds the whole pages of `start..end`, merged with the run before if adjacent.

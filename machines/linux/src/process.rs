@@ -127,6 +127,8 @@ pub struct Mapping {
     pub end: u64,
     /// It may be written.
     pub writable: bool,
+    /// It may be executed.
+    pub executable: bool,
     /// Writes are seen by every process that maps it.
     pub shared: bool,
     /// It is the stack of the first thread.
@@ -163,8 +165,24 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
     let inode = words.next().and_then(|w| w.parse().ok()).unwrap_or_default();
     let name = words.next().unwrap_or_default();
     let object = Object { device, inode, is_system_v: name.starts_with("/SYSV") };
-    let (writable, shared) = (flags[1] == b'w', flags[3] == b's');
-    Some(Mapping { start, end, writable, shared, stack: name == "[stack]", object, offset })
+    let (writable, executable, shared) = (flags[1] == b'w', flags[2] == b'x', flags[3] == b's');
+    let stack = name == "[stack]";
+    Some(Mapping { start, end, writable, executable, shared, stack, object, offset })
+}
+
+/// Smaller mappings of files are not looked at: a program has many, and few pages in them.
+const FILE_BYTES: u64 = PageSize::Huge.bytes();
+
+/// The mappings whose pages of files are the program's own: shared memory (shared, and may be
+/// written), and files of data, such as an index or weights of a model. Programs and libraries, which
+/// all processes share, are no data: a part of them is mapped to be executed.
+pub fn data_mappings(all: &[Mapping]) -> Vec<Mapping> {
+    let mut executed: Vec<Object> = all.iter().filter(|m| m.executable).map(|m| m.object).collect();
+    executed.sort_unstable();
+    let is_code = |m: &Mapping| executed.binary_search(&m.object).is_ok();
+    let is_file = |m: &Mapping| m.object != Object::default() && m.end - m.start >= FILE_BYTES;
+    let is_data = |m: &&Mapping| (m.shared && m.writable) || (is_file(m) && !is_code(m));
+    all.iter().filter(is_data).copied().collect()
 }
 
 /// The mappings of a process, by address; empty when it is gone.
@@ -298,17 +316,35 @@ mod tests {
             start: 0x1000,
             end: 0x3000,
             writable: true,
+            executable: false,
             shared: false,
             stack: false,
             object: Object::default(),
             offset: 0,
         };
         assert_eq!(got[0], private);
-        assert!(got[1].shared);
+        assert!(got[1].shared && !got[1].executable);
         let object = Object { device: (10, 1), inode: 5, is_system_v: false };
         assert_eq!((got[1].object, got[1].offset), (object, 0x3000));
         assert_ne!(got[2].object, object, "another's numbers");
         assert!(mappings(&roots, 2).unwrap_err().to_string().contains("2/maps: got 'what'"));
+    }
+
+    #[test]
+    fn data_is_shared_memory_and_large_files_that_are_no_programs() {
+        let (_keep, roots) = folder(&[(
+            "proc/1/maps",
+            "1000000-2000000 r--p 00000000 08:01 5 /usr/lib/library.so\n\
+             2000000-2100000 r-xp 01000000 08:01 5 /usr/lib/library.so\n\
+             3000000-3200000 r--s 00000000 08:01 6 /srv/index\n\
+             4000000-4200000 r--p 00000000 08:01 7 /srv/weights\n\
+             5000000-5100000 r--p 00000000 08:01 8 /srv/small\n\
+             6000000-6001000 rw-s 00000000 00:01 9 /dev/shm/shared\n\
+             7000000-8000000 rw-p 00000000 00:00 0\n",
+        )]);
+        let data = data_mappings(&mappings(&roots, 1).unwrap());
+        let starts: Vec<u64> = data.iter().map(|m| m.start).collect();
+        assert_eq!(starts, [0x300_0000, 0x400_0000, 0x600_0000]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Memory that several groups map: moved by one of them, by the accesses of all.
+//! Memory that several groups map, shared or of files of data: moved by one of them, by the accesses of all.
 //!
 //! Each group observes the accesses of its own processes only. If every group that maps such memory
 //! moved it, one would demote what another promotes, for as long as both run. So the group that
@@ -109,7 +109,7 @@ struct Own {
 }
 
 impl Member {
-    /// Finds the pages of a layout that are shared memory. `layout` is the group's from now on.
+    /// Finds the pages of a layout that are shared memory or a file's. `layout` is the group's from now on.
     pub(crate) fn follow(&mut self, roots: &Roots, layout: &Arc<Layout>) -> Result<(), FileError> {
         let mut parts = Vec::new();
         let mut mappings: Vec<process::Mapping> = Vec::new();
@@ -117,8 +117,7 @@ impl Member {
         for (number, extent) in layout.extents().iter().enumerate() {
             if space != Some(extent.space) {
                 space = Some(extent.space);
-                mappings = process::mappings(roots, extent.space.0)?;
-                mappings.retain(|m| m.shared && m.writable);
+                mappings = process::data_mappings(&process::mappings(roots, extent.space.0)?);
             }
             let first = layout.first_index(number);
             parts_of(extent, first, layout.page_size().bytes(), &mappings, &mut parts);

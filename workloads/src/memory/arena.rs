@@ -3,6 +3,8 @@
 
 use std::ffi::c_void;
 use std::fs::File;
+use std::io::{Seek as _, SeekFrom};
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -120,20 +122,43 @@ impl Arena {
 
     /// Maps a file of shared memory, which is made and made large enough where it is not. The kernel
     /// chooses the size of its pages.
-    pub fn map_file(
-        path: &std::path::Path,
-        page_size: PageSize,
-        pages: usize,
-    ) -> Result<Arena, ArenaError> {
+    pub fn map_file(path: &Path, page_size: PageSize, pages: usize) -> Result<Arena, ArenaError> {
         let size_bytes = size_bytes(page_size, pages)?;
-        let shown = || path.display().to_string();
-        let failed = |source| ArenaError::File { path: shown(), source };
+        let failed = |source| ArenaError::File { path: path.display().to_string(), source };
         let options =
             File::options().read(true).write(true).create(true).truncate(false).open(path);
         let file = options.map_err(failed)?;
         if file.metadata().map_err(failed)?.len() < size_bytes {
             file.set_len(size_bytes).map_err(failed)?;
         }
+        Arena::of_file(&file, page_size, pages, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Maps a file or a block device for reading alone: its words must not be written.
+    pub fn map_file_to_read(
+        path: &Path,
+        page_size: PageSize,
+        pages: usize,
+    ) -> Result<Arena, ArenaError> {
+        let size_bytes = size_bytes(page_size, pages)?;
+        let failed = |source| ArenaError::File { path: path.display().to_string(), source };
+        let mut file = File::open(path).map_err(failed)?;
+        // The end of a block device is not in its metadata.
+        let has_bytes = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        if has_bytes < size_bytes {
+            let words = format!("{has_bytes} bytes, expected {size_bytes} or more");
+            return Err(failed(std::io::Error::other(words)));
+        }
+        Arena::of_file(&file, page_size, pages, ProtFlags::READ)
+    }
+
+    fn of_file(
+        file: &File,
+        page_size: PageSize,
+        pages: usize,
+        access: ProtFlags,
+    ) -> Result<Arena, ArenaError> {
+        let size_bytes = size_bytes(page_size, pages)?;
         // Aligned to 2 MB within a mapping of nothing, so that huge pages of the file are mapped as such.
         let arena = Arena::reserve(page_size, pages, size_bytes, ProtFlags::empty())?;
         // SAFETY: replaces a part of the mapping of nothing that was made just now; the file's words
@@ -142,9 +167,9 @@ impl Arena {
             rustix::mm::mmap(
                 arena.start.cast_mut().cast(),
                 size_bytes as usize,
-                ProtFlags::READ | ProtFlags::WRITE,
+                access,
                 MapFlags::SHARED | MapFlags::FIXED,
-                &file,
+                file,
                 0,
             )
         }

@@ -120,7 +120,8 @@ fn checked_arena(settings: &Settings) -> Result<CheckedArena, ProgramError> {
     let arena = match &settings.backing {
         Backing::Advised => Arena::map(size, pages)?,
         Backing::Pool => Arena::map_pool(pages)?,
-        Backing::File(path) | Backing::FileOfAnother(path) => Arena::map_file(path, size, pages)?,
+        Backing::File(path) => Arena::map_file(path, size, pages)?,
+        Backing::FileOfAnother(path) => Arena::map_file_to_read(path, size, pages)?,
     };
     let memory = match settings.backing {
         Backing::FileOfAnother(_) => CheckedArena::of_another(arena),

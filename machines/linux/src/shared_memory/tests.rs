@@ -118,6 +118,7 @@ fn a_range_that_holds_the_end_of_a_mapping_belongs_to_what_its_middle_is_in() {
         start,
         end,
         writable: true,
+        executable: false,
         shared: true,
         stack: false,
         object: process::Object::default(),
