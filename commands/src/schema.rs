@@ -119,6 +119,7 @@ fast_ratio | ratio | its fast memory over its footprint; this or fast
 fast | size | its fast memory as a size; this or fast_ratio
 page_size | auto 2M 4K | tracked and moved in these; auto, live: ranges of 2 MB, whatever maps them (2M)
 moved_pages_per_period | count | pages moved in a period at most (without bound)
+cpus | counts | live: processors that its programs have to themselves; after a warm-up a program that reports no operations is then measured by its instructions (all, shared)
 tables | tables | where its page-table pages go: at trace fidelity, and live on the Terrace kernel
 sparse | sparse | at trace fidelity: how many entries of page-table pages are used, of 512
 start_ms | count | at trace fidelity: when it starts

@@ -203,6 +203,46 @@ fn groups_have_their_own_policies_and_pages_at_the_same_time() {
     assert!(ranges.accessed_ratio > 0.8 && ranges.demoted_pages >= 12, "{ranges:?}");
 }
 
+/// The cost to any program of less fast memory, by the instructions of the processor that it has to
+/// itself.
+#[test]
+fn a_command_is_timed_by_the_instructions_of_its_own_processor() {
+    let folder = tempfile::tempdir().unwrap();
+    // Words at random in an array of some 30 MB, of which a third is fast.
+    let experiment = r#"
+name = "command"
+period_ms = 100
+periods = 14
+warm_up_periods = 12
+[machine]
+clock = "memory"
+full = true
+slow = "384M"
+[machine.hardware]
+preset = "server-ddr5-cxl"
+node.caches.l2.size = "256K"
+node.caches.llc.size = "2M"
+node.caches.llc.ways = 16
+[[groups]]
+name = "awk"
+policy = "first-touch"
+fast = "10M"
+page_size = "auto"
+cpus = [0]
+[groups.workload]
+kind = "command"
+command = ["sh", "-c", "exec awk 'BEGIN { for (i = 0; i < 150000; i++) a[i] = i; for (;;) a[int(150000 * rand())]++ }'"]
+"#;
+    let out = compare(folder.path(), experiment, "first-touch");
+    let rows = read::<RunRow>(&out).unwrap();
+    let [all_fast, row] = rows.as_slice() else { panic!("{rows:#?}") };
+    assert_eq!((all_fast.slowdown, row.operations), (Some(1.0), None));
+    let (slowdown, duration_ms) = (row.slowdown.unwrap(), row.duration_ms.unwrap());
+    println!("slowdown {slowdown}, measured {duration_ms} ms");
+    assert!((1.01..2.0).contains(&slowdown), "{row:#?}");
+    assert!((150.0..250.0).contains(&duration_ms), "{row:#?}");
+}
+
 /// By the host's clock, as experiments are without a key.
 #[test]
 fn redis_keeps_its_data_while_its_pages_move() {

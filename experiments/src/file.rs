@@ -111,6 +111,10 @@ pub struct GroupSpec {
     /// Pages that may be moved for it in a period; no limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moved_pages_per_period: Option<u64>,
+    /// On a live machine: processors that its programs run on, and nothing else of the run; all where
+    /// empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<u32>,
     /// Where its page-table pages go: at trace fidelity, and live on the Terrace kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tables: Option<TablePolicy>,

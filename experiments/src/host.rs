@@ -35,6 +35,7 @@ use crate::backend::{self, Backend};
 use crate::collect::Collector;
 use crate::external;
 use crate::file::{Experiment, GroupSpec};
+use crate::kept_off::KeptOff;
 use crate::measured::Measured;
 use crate::page_tables::{self, TableCounts};
 use crate::rival;
@@ -150,10 +151,12 @@ pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), InputError> {
         if run.experiment.warm_up_periods > 0
             && let Work::Started(workload) = work(&run.experiment, group)?
             && !workload.drive_is_marked
+            && group.cpus.is_empty()
         {
             return Err(refuse!(
                 "group '{}': warm_up_periods = {}, and workload '{}' measures no requests from some \
-                 time on; expected 'redis-zipf', leave warm_up_periods out",
+                 time on; expected 'redis-zipf', or cpus = [0] to count its instructions; leave \
+                 warm_up_periods out",
                 group.name,
                 run.experiment.warm_up_periods,
                 group.workload.kind
@@ -407,6 +410,7 @@ fn under_policies(
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
     let stop = termination::stop_flag().context("catching signals")?;
+    let _elsewhere = KeptOff::cpus_of(experiment)?;
     let mut host = open(run, &stop, events)?;
     let migrated = migrated_pages();
     // For emulated machines whose accesses are counted; no effect elsewhere.
@@ -446,13 +450,16 @@ fn under_policies(
         died = marked.err().or_else(|| ended.into_iter().find_map(Result::err));
         periods > experiment.periods || all || died.is_some() || stop.load(Ordering::Relaxed)
     })?;
-    measured.end();
+    let begun = measured.end();
     let notes = external::notes(&mut engine);
     let hottest = host.hottest(16);
     // The trackers must be dropped before the host's settings can be restored.
     drop(engine);
     if let Some(error) = died {
         return Err(error.into());
+    }
+    if !stop.load(Ordering::Relaxed) {
+        begun?;
     }
     let samples = host.samples();
     let hints = host.hints();
@@ -542,6 +549,7 @@ pub(crate) fn start(
         apart: run.request.apart,
         // Memory allocated in huge pages would not be tracked.
         base_pages: spec.page_size == GroupPages::Base,
+        cpus: spec.cpus.clone(),
     };
     let session = Session::start(&workload, &options)?;
     Ok((Some(session), Source::Cgroup(cgroup.path().to_owned())))

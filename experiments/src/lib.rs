@@ -29,6 +29,7 @@ mod external;
 pub mod file;
 pub mod heat;
 mod host;
+mod kept_off;
 mod measured;
 mod page_tables;
 mod parallel;

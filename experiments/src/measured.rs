@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use terrace_core::{InputError, refuse};
 use terrace_linux::bystanders;
 use terrace_linux::kernel_threads::KernelThreads;
 use terrace_linux::roots::Roots;
@@ -18,6 +19,8 @@ pub(crate) struct Measured {
     roots: Roots,
     warm_up_periods: u64,
     periods: u64,
+    /// Periods that are over.
+    over: u64,
     begin: Option<KernelThreads>,
     end: Option<KernelThreads>,
 }
@@ -30,7 +33,8 @@ impl Measured {
 
     fn below(roots: Roots, experiment: &Experiment) -> Self {
         let Experiment { periods, warm_up_periods, .. } = *experiment;
-        let mut measured = Self { roots, warm_up_periods, periods, begin: None, end: None };
+        let mut measured =
+            Self { roots, warm_up_periods, periods, over: 0, begin: None, end: None };
         measured.begin = measured.threads();
         measured
     }
@@ -47,6 +51,7 @@ impl Measured {
         topology: &Topology,
         sessions: impl Iterator<Item = &'a Session>,
     ) -> Result<(), SessionError> {
+        self.over = self.over.max(over);
         let sessions: Vec<&Session> = sessions.collect();
         let mut sessions = sessions.into_iter();
         match over {
@@ -69,11 +74,20 @@ impl Measured {
         Ok(())
     }
 
-    /// Marks the end of the last period: all measuring ends here.
-    pub fn end(&mut self) {
+    /// Marks the end of the last period: all measuring ends here. An error if the programs ended before
+    /// anything was measured.
+    pub fn end(&mut self) -> Result<(), InputError> {
         if self.end.is_none() {
             self.end = self.threads();
         }
+        let (over, warm_up) = (self.over, self.warm_up_periods);
+        if over < warm_up {
+            return Err(refuse!(
+                "the programs ended after {over} periods, in the warm-up of {warm_up}: expected them \
+                 to run on, correct what they execute, or let warm_up_periods be smaller"
+            ));
+        }
+        Ok(())
     }
 
     /// Processor time of the kernel's own threads.
@@ -121,12 +135,28 @@ mod tests {
                 measured.between_periods(over, &topology, std::iter::empty()).unwrap();
             }
             put(20_000_000);
-            measured.end();
+            measured.end().unwrap();
             let rows = measured.rows("lru");
             rows.into_iter().map(|r| (r.run, r.thread, r.time_ms)).collect::<Vec<_>>()
         };
         let of = |time_ms| vec![("lru".to_owned(), "kswapd1".to_owned(), time_ms)];
         assert_eq!(rows(0), of(19.0));
         assert_eq!(rows(2), of(4.0));
+    }
+
+    #[test]
+    fn programs_that_end_in_the_warm_up_are_an_error_and_no_result() {
+        let text = "name = \"e\"\nperiod_ms = 100\nperiods = 6\nwarm_up_periods = 4\n[[groups]]\n\
+                    name = \"a\"\nfast_ratio = 0.5\nworkload = { kind = \"zipf\" }\n";
+        let experiment = Experiment::parse(text, PathBuf::from(".")).unwrap();
+        let host = tempfile::tempdir().unwrap();
+        let mut measured = Measured::below(Roots::below(host.path()), &experiment);
+        let topology = Topology { tiers: Vec::new(), source: TierSource::Given };
+        let mut over = |over| measured.between_periods(over, &topology, std::iter::empty());
+        (1..=3).for_each(|number| over(number).unwrap());
+        let error = measured.end().unwrap_err().to_string();
+        assert!(error.contains("after 3 periods, in the warm-up of 4"), "{error}");
+        measured.between_periods(4, &topology, std::iter::empty()).unwrap();
+        measured.end().unwrap();
     }
 }

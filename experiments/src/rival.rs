@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::mm::MlockAllFlags;
 use terrace_core::InputError;
 use terrace_core::page::PageSize;
 use terrace_engine::FastLimit;
@@ -19,6 +20,7 @@ use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
 
 use crate::host::{fill, finish_sessions, kernel_release, options, start};
+use crate::kept_off::KeptOff;
 use crate::measured::Measured;
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
@@ -45,6 +47,12 @@ fn open(
     }
     if run.experiment.machine.full {
         host.leave_free(run.experiment.fast_bytes()).map_err(InputError::new)?;
+        // What others have in fast memory stays there, and this program is among them: the kernel
+        // would demote it, and the groups have its place.
+        let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+        if let Err(error) = rustix::mm::mlockall(all) {
+            tracing::warn!(%error, "memory of this program may be demoted, and leave room");
+        }
     }
     Ok(host)
 }
@@ -58,6 +66,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
     let stop = termination::stop_flag().context("catching signals")?;
+    let _elsewhere = KeptOff::cpus_of(experiment)?;
     let host = open(run, rival, &stop, events)?;
     // For emulated machines whose accesses are counted; no effect elsewhere.
     mark(Mark::Period);
@@ -112,7 +121,10 @@ pub(crate) fn run(
         }
         before = now;
     }
-    measured.end();
+    let begun = measured.end();
+    if !stop.load(Ordering::Relaxed) {
+        begun?;
+    }
     let moved = host.moves()?.since(first);
     let names: Vec<_> = experiment.groups.iter().map(|g| g.name.as_str()).collect();
     let (results, details) = finish_sessions(&names, sessions)?;
@@ -125,6 +137,10 @@ pub(crate) fn run(
         }
     }
     host.close()?;
+    if experiment.machine.full {
+        // None was locked, or all are free again: either is as before.
+        let _ = rustix::mm::munlockall();
+    }
     write_whole(&run.details(), &serde_json::to_vec_pretty(&details)?)?;
     rows.iter().cloned().try_for_each(|row| tables.run(row))?;
     measured.rows(&run.name).into_iter().try_for_each(|row| tables.kernel_thread(row))?;

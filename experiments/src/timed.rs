@@ -9,7 +9,7 @@ use terrace_timed::config::{DEFAULT_PRESET, TierSpeed, TimedConfig};
 use terrace_timed::figures::{CauseFigures, Figures, TierFigures};
 use terrace_timed::windows::WindowPlan;
 
-use crate::file::{Clock, Experiment, MachineSpec};
+use crate::file::{Clock, Experiment, GroupSpec, MachineSpec};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
 use crate::size::Size;
@@ -119,10 +119,13 @@ pub(crate) fn has_reference(experiment: &Experiment) -> bool {
 /// The same experiment with all memory fast and nothing moved.
 pub(crate) fn with_all_memory_fast(experiment: &Experiment) -> Result<Experiment, InputError> {
     let mut experiment = experiment.under(NOTHING_MOVED)?;
-    // A run without moves needs no warm-up.
-    let measured = experiment.periods - experiment.warm_up_periods;
-    experiment.warm_up_periods = experiment.warm_up_periods.min(1);
-    experiment.periods = experiment.warm_up_periods + measured;
+    // A run without moves needs no warm-up. Where instructions of a program are compared, it has to
+    // get as far before them as in the other runs.
+    if !experiment.groups.iter().any(|group| !group.cpus.is_empty()) {
+        let measured = experiment.periods - experiment.warm_up_periods;
+        experiment.warm_up_periods = experiment.warm_up_periods.min(1);
+        experiment.periods = experiment.warm_up_periods + measured;
+    }
     let machine = &mut experiment.machine;
     machine.full = false;
     machine.fast = Some(Size(memory_bytes(machine)));
@@ -143,8 +146,21 @@ pub(crate) struct AllFast {
 
 impl AllFast {
     /// Run time of this group over that of the same group here: of its programs if they ended, of
-    /// one of their operations if they were ended. `None` if neither is known.
-    pub fn slowdown(&self, row: &RunRow, experiment: &Experiment) -> Option<f64> {
+    /// one of their operations if they were ended; or of one of their instructions after a warm-up,
+    /// on processors that nothing else uses. `None` if none of these is known.
+    pub fn slowdown(
+        &self,
+        row: &RunRow,
+        clock: Option<&ClockFigures>,
+        experiment: &Experiment,
+    ) -> Option<f64> {
+        if row.operations.is_none()
+            && let Some(spec) = experiment.groups.iter().find(|spec| spec.name == row.group)
+            && counts_instructions(spec, experiment)
+        {
+            let ns = |clock: Option<&ClockFigures>| ns_an_instruction(spec, &clock?.total);
+            return Some(ns(clock)? / ns(self.clock.as_ref())?);
+        }
         let fast = self.rows.iter().find(|r| r.group == row.group)?;
         let time = |row: &RunRow| {
             let duration_ms = row.duration_ms?;
@@ -158,6 +174,18 @@ impl AllFast {
         let (time, fast) = (time(row)?, time(fast)?);
         (fast > 0.0).then(|| time / fast)
     }
+}
+
+/// Whether the work of a group in what is measured is known by its instructions.
+fn counts_instructions(group: &GroupSpec, experiment: &Experiment) -> bool {
+    experiment.warm_up_periods > 0 && !group.cpus.is_empty()
+}
+
+/// Time for an instruction of a group that has its processors to itself; `None` if it executed none.
+fn ns_an_instruction(group: &GroupSpec, figures: &Figures) -> Option<f64> {
+    let of = |cpu: &u32| figures.program_instructions.get(*cpu as usize);
+    let instructions: u64 = group.cpus.iter().filter_map(of).sum();
+    (instructions > 0).then(|| figures.time_ns as f64 / instructions as f64)
 }
 
 /// The clock's figures from the start of the programs, or the end of the warm-up, to the end of the
@@ -203,6 +231,9 @@ pub(crate) fn fill(row: &mut RunRow, clock: &ClockFigures, experiment: &Experime
     let [_] = experiment.groups.as_slice() else { return };
     let Some(figures) = while_programs_ran(clock, experiment) else { return };
     let (fast, slow) = tiers(&figures);
+    if row.operations.is_none() && counts_instructions(&experiment.groups[0], experiment) {
+        row.duration_ms = Some(ms(figures.time_ns as f64));
+    }
     row.reference_hit_ratio = Some(hit_ratio(&fast, &slow));
     row.references = Some(figures.references);
     row.walk_ms = Some(ms(figures.walk_ns));
@@ -363,6 +394,36 @@ mod tests {
         assert!(!fast.on_a_full_node().unwrap().machine.full);
     }
 
+    /// Figures of so much time in which two processors executed so many instructions of programs.
+    fn executed(time_ns: u64, program_instructions: [u64; 2]) -> ClockFigures {
+        let program_instructions = program_instructions.to_vec();
+        let total = Figures { time_ns, program_instructions, ..Figures::default() };
+        ClockFigures { total, periods: Vec::new(), host_cpu_ns: Vec::new(), complete: true }
+    }
+
+    #[test]
+    fn a_program_with_processors_of_its_own_is_measured_by_its_instructions() {
+        let text = TWO_GROUPS.replace("periods = 6", "periods = 6\nwarm_up_periods = 4");
+        let own = text.replacen("name = \"a\"\n", "name = \"a\"\ncpus = [1]\n", 1);
+        let [own, shared] = [own, text].map(|text| experiment(&text));
+        let all_fast =
+            AllFast { rows: vec![row("a", None, 9.0, 6)], clock: Some(executed(200, [50, 100])) };
+        // What the other processor executes does not count.
+        let clock = executed(200, [99, 80]);
+        let slowdown = |row, experiment| all_fast.slowdown(&row, Some(&clock), experiment);
+        assert_eq!(slowdown(row("a", None, 9.0, 6), &own), Some(1.25));
+        // Its own operations say more, and without a processor of its own nothing is known.
+        assert_eq!(slowdown(row("a", Some(10), 9.0, 6), &own), None);
+        assert_eq!(slowdown(row("a", None, 9.0, 6), &shared), None);
+        // It must get as far before in the run with all memory fast.
+        assert_eq!(with_all_memory_fast(&own).unwrap().warm_up_periods, 4);
+        let mut alone = own.clone();
+        alone.groups.truncate(1);
+        let mut of_part = row("a", None, 9.0, 6);
+        fill(&mut of_part, &executed(2_000_000, [1, 1]), &alone);
+        assert_eq!(of_part.duration_ms, Some(2.0));
+    }
+
     #[test]
     fn windows_of_periods_are_distinguished_from_those_around_them() {
         let windows = [0, 1, 2, 3, 4];
@@ -379,7 +440,7 @@ mod tests {
             clock: None,
         };
         let experiment = experiment(TWO_GROUPS);
-        let slowdown = |row: RunRow| all_fast.slowdown(&row, &experiment);
+        let slowdown = |row: RunRow| all_fast.slowdown(&row, None, &experiment);
         assert_eq!(slowdown(row("a", None, 300.0, 3)), Some(1.5));
         // It was ended with the last period: its run time is unknown.
         assert_eq!(slowdown(row("a", None, 600.0, 6)), None);

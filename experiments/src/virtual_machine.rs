@@ -484,7 +484,7 @@ fn adopt(
         name.clone_from(&row.run);
         let mut row = of_machine(run, guest, row);
         if let Some(all_fast) = all_fast {
-            row.slowdown = all_fast.slowdown(&row, &run.experiment);
+            row.slowdown = all_fast.slowdown(&row, guest.result.clock.as_ref(), &run.experiment);
         }
         tables.run(row.clone())?;
         rows.push(row);

@@ -46,16 +46,20 @@ pub struct LiveWorkload {
     /// second `drive` ends.
     #[serde(default)]
     pub drive_is_marked: bool,
+    /// Further programs that `main` executes, which its machine must have too.
+    #[serde(default)]
+    pub executes: Vec<LiveProgram>,
 }
 
 impl LiveWorkload {
     /// The programs that the machine must have, each once.
     pub fn programs(&self) -> Vec<LiveProgram> {
         let optional = [&self.load, &self.drive, &self.verify].into_iter().flatten();
+        let started = std::iter::once(&self.main).chain(optional).map(|command| &command.program);
         let mut programs: Vec<LiveProgram> = Vec::new();
-        for command in std::iter::once(&self.main).chain(optional) {
-            if !programs.contains(&command.program) {
-                programs.push(command.program.clone());
+        for program in started.chain(&self.executes) {
+            if !programs.contains(program) {
+                programs.push(program.clone());
             }
         }
         programs
@@ -142,7 +146,7 @@ impl LiveProgram {
 /// A program in the directories of `PATH` and where system programs are.
 fn on_path(name: impl AsRef<Path>) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let system = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"].map(PathBuf::from);
+    let system = ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/games"].map(PathBuf::from);
     let directories = std::env::split_paths(&path).chain(system);
     directories.map(|d| d.join(&name)).find(|p| p.is_file())
 }
@@ -236,6 +240,7 @@ mod tests {
             begin_line: None,
             end: End::Terminate,
             drive_is_marked: false,
+            executes: Vec::new(),
         };
         let names = workload.programs();
         assert_eq!(names, [LiveProgram::Host("a".into()), LiveProgram::Host("b".into())]);

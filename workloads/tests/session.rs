@@ -28,6 +28,7 @@ fn workload(main: &str) -> LiveWorkload {
         begin_line: None,
         end: End::Terminate,
         drive_is_marked: false,
+        executes: Vec::new(),
     }
 }
 
@@ -281,6 +282,25 @@ fn main_and_nothing_else_runs_in_its_control_group_and_strays_are_killed() {
     drop(session);
     assert_eq!(procs(), "", "the stray is gone too");
     std::fs::remove_dir(&cgroup).unwrap();
+}
+
+#[test]
+fn main_alone_runs_on_its_processors() {
+    let allowed = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).unwrap();
+        line.trim().to_owned()
+    };
+    let first = allowed(std::process::id());
+    let cpu: u32 = first.split([',', '-']).next().unwrap().parse().unwrap();
+    // A processor that no machine has is passed over.
+    let options = SessionOptions { cpus: vec![cpu, 1023], ..SessionOptions::default() };
+    let drive = Some(sh("exec sleep 1000"));
+    let workload = LiveWorkload { drive, ..workload("exec sleep 1000") };
+    let mut session = Session::start(&workload, &options).unwrap();
+    session.begin().unwrap();
+    assert_eq!(allowed(session.main_pid()), cpu.to_string());
+    assert_eq!(allowed(session.drive_pid().unwrap()), first);
 }
 
 #[test]

@@ -176,6 +176,10 @@ impl Experiment {
             );
             return Err((key, error));
         }
+        if self.machine.fidelity == Fidelity::Trace && !group.cpus.is_empty() {
+            let error = refuse!("cpus: expected only on a live machine; leave it out");
+            return Err(("cpus", error));
+        }
         group.sparse.map_or(Ok(()), |sparse| sparse.check()).map_err(|e| ("sparse", e))?;
         if group.stop_ms.is_some_and(|stop| stop <= group.start_ms.unwrap_or(0)) {
             return Err(("stop_ms", refuse!("stop_ms: expected a time after start_ms")));

@@ -44,6 +44,9 @@ pub struct Figures {
     pub time_ns: u64,
     /// Instructions, of programs and of the kernel.
     pub instructions: [u64; 2],
+    /// Instructions of programs, by processor.
+    #[serde(default)]
+    pub program_instructions: Vec<u64>,
     /// Time that processors ran, in programs and in the kernel.
     pub busy_ns: [u64; 2],
     /// The kernel's part of that by cause. Causes without any are left out.
@@ -106,6 +109,7 @@ impl Figures {
         Figures {
             time_ns: other.time_ns,
             instructions: other.instructions,
+            program_instructions: other.program_instructions.clone(),
             busy_ns: other.busy_ns,
             kernel: other.kernel.clone(),
             ..self
@@ -151,6 +155,10 @@ impl Figures {
         let busy = |figures: &Figures, cause: &str| -> f64 {
             figures.kernel.iter().filter(|c| c.cause == cause).map(|c| c.busy_ns).sum()
         };
+        let by_processor = |figures: &Figures, cpu: usize| {
+            figures.program_instructions.get(cpu).copied().unwrap_or_default()
+        };
+        let processors = self.program_instructions.len().max(other.program_instructions.len());
         let mut kernel = self.kernel.clone();
         let more = other.kernel.iter().filter(|c| self.kernel.iter().all(|k| k.cause != c.cause));
         kernel.extend(more.map(|c| CauseFigures { busy_ns: 0.0, ..c.clone() }));
@@ -161,6 +169,9 @@ impl Figures {
         Figures {
             time_ns: whole(self.time_ns, other.time_ns),
             instructions: two(self.instructions, other.instructions),
+            program_instructions: (0..processors)
+                .map(|cpu| whole(by_processor(self, cpu), by_processor(other, cpu)))
+                .collect(),
             busy_ns: two(self.busy_ns, other.busy_ns),
             kernel,
             references: whole(self.references, other.references),

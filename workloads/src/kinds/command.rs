@@ -23,6 +23,12 @@ pub(super) const KIND: LiveKind = LiveKind {
             meaning: "Debian package that has the program, for machines that must be given it",
         },
         ParameterDoc {
+            name: "executes",
+            default: "none",
+            meaning: "further programs that it starts, for machines that must be given them: a list of \
+                      tables with a program, and the package that has it",
+        },
+        ParameterDoc {
             name: "ready_event",
             default: "none",
             meaning: "wait for a JSON line with this \"event\" on its standard output first",
@@ -43,10 +49,7 @@ pub(super) const KIND: LiveKind = LiveKind {
         let Some((program, arguments)) = p.command.split_first() else {
             return Err(bad(NAME, "command is empty, expected a program and arguments".into()));
         };
-        let program = match p.package {
-            Some(package) => LiveProgram::Package { package, program: program.clone() },
-            None => LiveProgram::Host(program.into()),
-        };
+        let program = Executed { program: program.clone(), package: p.package }.into();
         let within_ms = p.ready_within_ms;
         let ready = match (p.ready_event, p.ready_tcp) {
             (None, None) => Ready::Started,
@@ -71,6 +74,7 @@ pub(super) const KIND: LiveKind = LiveKind {
             begin_line: None,
             end: End::Terminate,
             drive_is_marked: false,
+            executes: p.executes.into_iter().map(Executed::into).collect(),
         })
     },
 };
@@ -80,10 +84,29 @@ pub(super) const KIND: LiveKind = LiveKind {
 struct Parameters {
     command: Vec<String>,
     package: Option<String>,
+    #[serde(default)]
+    executes: Vec<Executed>,
     ready_event: Option<String>,
     ready_tcp: Option<String>,
     #[serde(default = "a_minute")]
     ready_within_ms: u64,
+}
+
+/// A program, of a package or of the host.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Executed {
+    program: String,
+    package: Option<String>,
+}
+
+impl From<Executed> for LiveProgram {
+    fn from(Executed { program, package }: Executed) -> Self {
+        match package {
+            Some(package) => LiveProgram::Package { package, program },
+            None => LiveProgram::Host(program.into()),
+        }
+    }
 }
 
 fn a_minute() -> u64 {

@@ -81,5 +81,6 @@ pub(super) fn own_program(arguments: Vec<String>) -> Result<LiveWorkload, Worklo
         begin_line: None,
         end: End::Terminate,
         drive_is_marked: false,
+        executes: Vec::new(),
     })
 }

@@ -215,6 +215,7 @@ pub(super) const KIND: LiveKind = LiveKind {
             begin_line: None,
             end: End::Terminate,
             drive_is_marked: context.marked,
+            executes: Vec::new(),
         })
     },
 };

@@ -1,5 +1,5 @@
-//! The child process's work between fork and exec: enters its control group, sets its memory policy,
-//! its layout of addresses and the size of its pages. Owns the unsafe lines of the session.
+//! The child process's work between fork and exec: enters its control group, sets its processors, its
+//! memory policy, its layout of addresses and the size of its pages. Owns the unsafe lines of the session.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -14,11 +14,14 @@ const ADDR_COMPAT_LAYOUT: libc::c_ulong = 0x020_0000;
 /// Makes the child what `place` says. All before the program is executed, so that its first page is
 /// already placed and counted right.
 pub(super) fn before_exec(command: &mut Command, place: Place) {
-    let Place { cgroup_procs, interleave_mask, apart, base_pages, .. } = place;
+    let Place { cgroup_procs, interleave_mask, apart, base_pages, cpus, .. } = place;
     let enter = move || {
         if let Some(procs) = &cgroup_procs {
             // 0 is the process that writes.
             rustix::io::write(procs, b"0")?;
+        }
+        if let Some(cpus) = &cpus {
+            rustix::thread::sched_setaffinity(None, cpus)?;
         }
         if let Some(mask) = interleave_mask {
             // The kernel reads one bit less than it is passed.
@@ -46,7 +49,7 @@ pub(super) fn before_exec(command: &mut Command, place: Place) {
         }
         Ok(())
     };
-    // SAFETY: between fork and exec the closure makes four system calls on values that it owns;
+    // SAFETY: between fork and exec the closure makes five system calls on values that it owns;
     // it neither allocates nor takes a lock, on success and on failure.
     unsafe { command.pre_exec(enter) };
 }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
+use rustix::thread::CpuSet;
 use serde_json::{Map, Value};
 
 use crate::live::{End, LiveWorkload, ProgramMissing, Ready, WorkloadResult};
@@ -49,6 +50,14 @@ impl MemoryPolicy {
     }
 }
 
+/// Processors by their numbers.
+pub fn cpu_set(cpus: &[u32]) -> CpuSet {
+    let mut set = CpuSet::new();
+    let known = cpus.iter().map(|&cpu| cpu as usize).filter(|&cpu| cpu < CpuSet::MAX_CPU);
+    known.for_each(|cpu| set.set(cpu));
+    set
+}
+
 /// Options for starting `main`.
 #[derive(Debug, Clone, Default)]
 pub struct SessionOptions {
@@ -61,6 +70,9 @@ pub struct SessionOptions {
     pub apart: bool,
     /// The kernel gives it no huge pages by itself (`PR_SET_THP_DISABLE`), whatever it asks for.
     pub base_pages: bool,
+    /// Processors that it runs on; all where empty. Those that do not exist are passed over, and one
+    /// has to.
+    pub cpus: Vec<u32>,
 }
 
 /// Why a workload could not be run to its end.
@@ -175,7 +187,8 @@ impl Session {
         };
         let stdin = workload.begin_line.is_some() || matches!(workload.end, End::Line(_));
         let (apart, base_pages) = (options.apart, options.base_pages);
-        let place = Place { cgroup_procs, interleave_mask, apart, base_pages, stdin };
+        let cpus = (!options.cpus.is_empty()).then(|| cpu_set(&options.cpus));
+        let place = Place { cgroup_procs, interleave_mask, apart, base_pages, cpus, stdin };
         let main = Process::start("main", &workload.main, place)?;
         let mut session = Session {
             workload: workload.clone(),

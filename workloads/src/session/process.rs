@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::thread::CpuSet;
 use serde_json::Value;
 
 use super::SessionError;
@@ -120,6 +121,8 @@ pub(super) struct Place {
     pub apart: bool,
     /// Whether its memory is in base pages alone.
     pub base_pages: bool,
+    /// Processors that it runs on; `None` for those of this program.
+    pub cpus: Option<CpuSet>,
     /// Whether lines can be written to it.
     pub stdin: bool,
 }

@@ -39,6 +39,7 @@ impl TimedMachine {
         };
         figures.kernel = causes.map(of_cause).collect();
         for (cpu, processor) in self.processors.iter().enumerate() {
+            figures.program_instructions.push(processor.instructions[0]);
             let (core, walks) = (self.node.core(cpu).counts(), self.node.walker(cpu).counts());
             for side in 0..2 {
                 figures.instructions[side] += processor.instructions[side];
