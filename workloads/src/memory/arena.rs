@@ -131,10 +131,12 @@ impl Arena {
         if file.metadata().map_err(failed)?.len() < size_bytes {
             file.set_len(size_bytes).map_err(failed)?;
         }
-        Arena::of_file(&file, page_size, pages, ProtFlags::READ | ProtFlags::WRITE)
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        Arena::of_file(&file, page_size, pages, access, MapFlags::empty())
     }
 
-    /// Maps a file or a block device for reading alone: its words must not be written.
+    /// Maps a file or a block device for reading alone: its words must not be written. All its pages
+    /// are there when this returns.
     pub fn map_file_to_read(
         path: &Path,
         page_size: PageSize,
@@ -149,7 +151,7 @@ impl Arena {
             let words = format!("{has_bytes} bytes, expected {size_bytes} or more");
             return Err(failed(std::io::Error::other(words)));
         }
-        Arena::of_file(&file, page_size, pages, ProtFlags::READ)
+        Arena::of_file(&file, page_size, pages, ProtFlags::READ, MapFlags::POPULATE)
     }
 
     fn of_file(
@@ -157,6 +159,7 @@ impl Arena {
         page_size: PageSize,
         pages: usize,
         access: ProtFlags,
+        at_once: MapFlags,
     ) -> Result<Arena, ArenaError> {
         let size_bytes = size_bytes(page_size, pages)?;
         // Aligned to 2 MB within a mapping of nothing, so that huge pages of the file are mapped as such.
@@ -168,7 +171,7 @@ impl Arena {
                 arena.start.cast_mut().cast(),
                 size_bytes as usize,
                 access,
-                MapFlags::SHARED | MapFlags::FIXED,
+                MapFlags::SHARED | MapFlags::FIXED | at_once,
                 file,
                 0,
             )
