@@ -9,7 +9,12 @@
 //!
 //! Huge pages are left whole. Pages of fast memory do not fault everywhere: not where several nodes have
 //! processors, and not those of a program of one thread. So that they do not fault says something only in
-//! a range of which some do; in others all fast pages are taken to be alike.
+//! a range of which some do. In others pages that came by their rates keep these for a while
+//! ([`Brought`]), and all other fast pages are taken to be alike: they have what is left of the range's
+//! accesses, by samples of its accessed bits, when those of known pages are subtracted. One of them that
+//! goes although it is accessed often shows so in slow memory, and returns.
+
+mod unseen;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,6 +29,7 @@ use crate::kernel::PageKernel;
 use crate::mover::target::{self, TargetCheck};
 use crate::mover::{SharedTrackerState, TierNodes};
 use crate::ranges::{FolioReader, Folios, RangeTiers, move_pages};
+use unseen::{Brought, Sampled};
 
 const RANGE: u64 = PageSize::Huge.bytes();
 const BASE: u64 = PageSize::Base.bytes();
@@ -36,8 +42,6 @@ const MOST_ALIKE: usize = 64;
 const BATCH: usize = 32;
 /// A pause between two choices is so many times as long as a choice takes: some 2 % of a processor.
 const PAUSE_TIMES: u32 = 50;
-/// What a page of a fast range is taken to have at most, of the mean of its range's pages.
-const ABOVE_MEAN: f32 = 2.0;
 /// Of a range's pages in fast memory one in so many has to have answered the last scan.
 const ANSWERING: usize = 32;
 
@@ -60,11 +64,13 @@ pub(crate) trait BaseRates: Send {
 }
 
 /// A page of a process, and whether its range is placed in fast memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Page {
     pid: u32,
     address: u64,
     is_of_fast: bool,
+    /// Accesses a second, at least, where it was in slow memory.
+    per_s: f32,
 }
 
 /// The base pages of a range, and where they are.
@@ -89,6 +95,7 @@ pub(crate) struct Refiner {
     next_choice: Duration,
     /// Pages to promote and to demote that are still to be moved, the last first.
     pending: Vec<(Page, Page)>,
+    brought: Brought,
 }
 
 impl Refiner {
@@ -114,6 +121,7 @@ impl Refiner {
             version,
             next_choice: Duration::ZERO,
             pending,
+            brought: Brought::default(),
         }
     }
 
@@ -154,13 +162,15 @@ impl Refiner {
     }
 
     fn choose(&mut self, scan: &Scan) -> Vec<(Page, Page)> {
+        self.brought.forget_old(self.version);
         let ranges = self.locate(scan);
         let pages: Vec<RangePages> = ranges.iter().map(|located| located.range.clone()).collect();
         let known = pages.iter().flat_map(|range| &range.pages).filter(|page| page.rate.is_some());
         self.costs.refined_known_pages().set(known.count() as u64);
         let page = |(nth, page): refine::PageIndex| {
             let Located { pid, addresses, range } = &ranges[nth];
-            Page { pid: *pid, address: addresses[page], is_of_fast: range.is_fast }
+            let per_s = range.pages[page].rate.map_or(0.0, |rate| rate.least_per_s);
+            Page { pid: *pid, address: addresses[page], is_of_fast: range.is_fast, per_s }
         };
         let pairs = |Swap { up, down }: Swap| (page(up), page(down));
         refine::swaps(&pages, MOST_PAIRS).into_iter().rev().map(pairs).collect()
@@ -168,11 +178,13 @@ impl Refiner {
 
     /// The ranges whose base pages may be moved alone.
     fn locate(&mut self, scan: &Scan) -> Vec<Located> {
-        let counts = scan.counts.as_ref().map(|counts| (counts, counts.accesses_per_sample()));
-        let mean_per_s = |index: usize| {
-            let (counts, per_sample) = counts.as_ref()?;
-            let accesses = per_sample[usize::from(counts.counts[index])];
-            Some(accesses * 1e6 / counts.interval_us as f32)
+        let sampled = |index: usize| {
+            let counts = scan.counts.as_ref()?;
+            Some(Sampled {
+                share: counts.share(index) as f32,
+                samples: f32::from(counts.samples),
+                interval_s: counts.interval_us as f32 / 1e6,
+            })
         };
         let mut ranges = Vec::new();
         let mut alike = Vec::new();
@@ -184,11 +196,11 @@ impl Refiner {
                 let index = first + nth as usize;
                 let (pid, start) = (extent.space.0, extent.start + nth * RANGE);
                 let is_fast = scan.fast.get(index);
-                match (self.rates.of_range(pid, start), mean_per_s(index)) {
-                    (Some(observed), mean) => {
-                        ranges.extend(self.located(pid, start, is_fast, Some(observed), mean));
+                match (self.rates.of_range(pid, start), sampled(index)) {
+                    (Some(observed), sampled) => {
+                        ranges.extend(self.located(pid, start, is_fast, Some(observed), sampled));
                     }
-                    (None, Some(mean)) if is_fast => alike.push((mean, pid, start)),
+                    (None, Some(sampled)) if is_fast => alike.push((sampled, pid, start)),
                     // Of a slow range of which nothing is known no page can come.
                     (None, _) => {}
                 }
@@ -196,9 +208,11 @@ impl Refiner {
         }
         // However much memory there is, those of which nothing is known are located only as far as
         // their pages can be of use.
-        alike.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
-        for (mean, pid, start) in alike.into_iter().take(MOST_ALIKE) {
-            ranges.extend(self.located(pid, start, true, None, Some(mean)));
+        alike.sort_by(|a, b| {
+            a.0.share.total_cmp(&b.0.share).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2))
+        });
+        for (sampled, pid, start) in alike.into_iter().take(MOST_ALIKE) {
+            ranges.extend(self.located(pid, start, true, None, Some(sampled)));
         }
         self.range_tiers.keep(&pids);
         ranges
@@ -211,7 +225,7 @@ impl Refiner {
         start: u64,
         is_fast: bool,
         observed: Option<Vec<Observed>>,
-        mean_per_s: Option<f32>,
+        sampled: Option<Sampled>,
     ) -> Option<Located> {
         let process = self.kernel.alive(pid)?;
         let Folios::Base(addresses) = self.folios.folios(process, start).ok()? else { return None };
@@ -221,19 +235,28 @@ impl Refiner {
         let in_fast = || addresses.iter().zip(&places).filter(|(_, p)| self.nodes.is_fast(**p));
         let answered = in_fast().filter(|(a, _)| of(**a).is_some_and(|o| o.answered)).count();
         let do_fast_fault = answered > 0 && answered * ANSWERING >= in_fast().count();
-        let alike = mean_per_s
-            .filter(|_| is_fast)
-            .map(|mean_per_s| PageRate { least_per_s: 0.0, most_per_s: ABOVE_MEAN * mean_per_s });
-        let page = |(&address, &place): (&u64, &i32)| {
-            let known = of(address).and_then(|observed| observed.rate);
-            let rate = match self.nodes.is_fast(place) {
-                true if !do_fast_fault => alike,
-                true => known,
-                false => known.filter(|_| self.nodes.is_slow(place)),
-            };
-            BasePage { is_fast: self.nodes.is_fast(place), rate }
+        let known = |(&address, &place): (&u64, &i32)| {
+            let observed = of(address).and_then(|observed| observed.rate);
+            match self.nodes.is_fast(place) {
+                true if !do_fast_fault => {
+                    let per_s = self.brought.per_s(pid, address, self.version)?;
+                    Some(PageRate { least_per_s: per_s, most_per_s: per_s })
+                }
+                true => observed,
+                false => observed.filter(|_| self.nodes.is_slow(place)),
+            }
         };
-        let pages = addresses.iter().zip(&places).map(page).collect();
+        let rates: Vec<Option<PageRate>> = addresses.iter().zip(&places).map(known).collect();
+        let alike = sampled.filter(|_| is_fast && !do_fast_fault).map(|sampled| {
+            let known = rates.iter().flatten().map(|rate| rate.least_per_s);
+            let most_per_s = sampled.of_others(addresses.len(), known);
+            PageRate { least_per_s: 0.0, most_per_s }
+        });
+        let page = |(place, rate): (&i32, Option<PageRate>)| {
+            let is_fast = self.nodes.is_fast(*place);
+            BasePage { is_fast, rate: rate.or(alike.filter(|_| is_fast)) }
+        };
+        let pages = places.iter().zip(rates).map(page).collect();
         Some(Located { pid, addresses, range: RangePages { is_fast, pages } })
     }
 
@@ -254,6 +277,7 @@ impl Refiner {
             let after = self.moved(pid, &addresses, node);
             for ((page, before), after) in pages.into_iter().zip(before).zip(after) {
                 if self.nodes.is_fast(before) && self.nodes.is_slow(after) {
+                    self.brought.remove(page);
                     *freed.entry(before as u32).or_default() += 1;
                     went.push(page);
                 }
@@ -275,7 +299,12 @@ impl Refiner {
             let addresses: Vec<u64> = pages.iter().map(|page| page.address).collect();
             self.remember(pages);
             let after = self.moved(pid, &addresses, node);
-            let arrived = after.iter().filter(|place| self.nodes.is_fast(**place)).count();
+            let mut arrived = 0;
+            for (page, _) in pages.iter().zip(after).filter(|(_, place)| self.nodes.is_fast(*place))
+            {
+                self.brought.add(*page, self.version);
+                arrived += 1;
+            }
             *freed.entry(node).or_default() -= arrived;
             came += arrived;
         }
@@ -319,194 +348,4 @@ fn by_process(pages: &[Page]) -> Vec<(u32, Vec<Page>)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use terrace_core::bits::PageBits;
-    use terrace_core::counts::AccessCounts;
-    use terrace_core::page::{Extent, Layout, SpaceId};
-
-    use super::*;
-    use crate::mover::TrackerState;
-    use crate::process::Process;
-    use crate::testing::BasePages;
-
-    const PID: u32 = 7;
-    const FAST: u64 = 4 * RANGE;
-    const SLOW: u64 = 9 * RANGE;
-
-    /// Rates of the pages of two ranges, and whether pages in fast memory fault.
-    struct Rates {
-        version: Arc<AtomicU64>,
-        do_fast_fault: bool,
-    }
-
-    /// Every tenth page of both ranges is accessed often.
-    fn is_hot(page: usize) -> bool {
-        page.is_multiple_of(10)
-    }
-
-    impl BaseRates for Rates {
-        fn version(&self) -> u64 {
-            self.version.load(Ordering::Relaxed)
-        }
-
-        fn of_range(&self, _: u32, start: u64) -> Option<Vec<Observed>> {
-            let answers = start == SLOW || self.do_fast_fault;
-            let of = |page| {
-                let per_s = if is_hot(page) && answers { 200.0 } else { 0.5 };
-                let rate = PageRate { least_per_s: per_s, most_per_s: per_s };
-                Observed { rate: Some(rate), answered: answers && is_hot(page) }
-            };
-            Some((0..512).map(of).collect())
-        }
-    }
-
-    struct Setup {
-        pages: BasePages,
-        refiner: Refiner,
-        scan: Scan,
-        version: Arc<AtomicU64>,
-        costs: Costs,
-    }
-
-    /// One range on the fast node, one on the slow; samples find pages of the fast one with this share.
-    fn setup(do_fast_fault: bool, count: u8) -> Setup {
-        let pages = BasePages::default();
-        {
-            let mut state = pages.0.lock().unwrap();
-            state.most = 1000;
-            state.nodes.extend((0..512).map(|page| (FAST + page * BASE, 0)));
-            state.nodes.extend((0..512).map(|page| (SLOW + page * BASE, 1)));
-        }
-        let nodes = TierNodes { fast: vec![0], slow: vec![1] };
-        let state = TrackerState {
-            members: vec![Process { pid: PID, start_ticks: 1 }],
-            ..TrackerState::default()
-        };
-        let (version, costs) = (Arc::new(AtomicU64::new(1)), Costs::default());
-        let rates = Box::new(Rates { version: Arc::clone(&version), do_fast_fault });
-        let refiner = Refiner::new(
-            Box::new(pages.clone()),
-            Box::new(pages.clone()),
-            rates,
-            nodes.clone(),
-            RangeTiers::new(nodes),
-            SharedTrackerState::new(state.into()),
-            costs.clone(),
-        );
-        let extent = |start| Extent { space: SpaceId(PID), start, pages: 1 };
-        let layout = Layout::new(PageSize::Huge, vec![extent(FAST), extent(SLOW)]).unwrap();
-        let mut fast = PageBits::new(2);
-        fast.set(0, true);
-        let counts = AccessCounts { samples: 10, interval_us: 10_000, counts: [count, 5].into() };
-        let scan = Scan::new(0, Arc::new(layout), PageBits::new(2), fast).with_counts(counts);
-        Setup { pages, refiner, scan, version, costs }
-    }
-
-    impl Setup {
-        /// Gives out what is known, and moves what is worth it; which pages of a range are fast then?
-        fn refine(&mut self, start: u64) -> Vec<usize> {
-            self.version.fetch_add(1, Ordering::Relaxed);
-            if self.refiner.has_work(&self.scan) {
-                self.refiner.step(u64::MAX, Duration::MAX, &|| false);
-            }
-            let state = self.pages.0.lock().unwrap();
-            (0..512).filter(|page| state.nodes[&(start + *page as u64 * BASE)] == 0).collect()
-        }
-    }
-
-    #[test]
-    fn hot_pages_of_slow_ranges_take_the_places_of_cold_ones_of_fast_ranges() {
-        let mut setup = setup(true, 5);
-        assert!(!setup.refiner.has_work(&setup.scan), "nothing new is known");
-        let hot: Vec<usize> = (0..512).filter(|page| is_hot(*page)).collect();
-        assert_eq!(setup.refine(SLOW), hot);
-        let fast = setup.refine(FAST);
-        assert_eq!(fast.len(), 512 - hot.len(), "fast memory in use stays what it was");
-        assert!(hot.iter().all(|page| fast.contains(page)), "{fast:?}");
-        let costs = setup.costs.snapshot();
-        let moved = hot.len() as u64;
-        assert_eq!((costs.refined_up_pages, costs.refined_down_pages), (moved, moved));
-        assert_eq!(costs.refined_failed_pages, 0);
-    }
-
-    #[test]
-    fn pages_that_cannot_fault_are_not_taken_for_cold() {
-        // Accessed in nine of ten samples of 10 ms: some 230 times a second and page.
-        assert!(setup(false, 9).refine(SLOW).is_empty());
-        // Hardly ever: any of its pages may go.
-        let mut setup = setup(false, 0);
-        assert_eq!(setup.refine(SLOW).len(), 52);
-        assert_eq!(setup.refine(FAST).len(), 512 - 52);
-        // They are known no more where they are, and stay.
-        assert_eq!(setup.refine(SLOW).len(), 52);
-        assert_eq!(setup.costs.snapshot().refined_up_pages, 52);
-    }
-
-    #[test]
-    fn bounds_end_it_and_the_next_period_goes_on() {
-        let mut setup = setup(true, 5);
-        setup.version.store(2, Ordering::Relaxed);
-        assert!(setup.refiner.has_work(&setup.scan));
-        setup.refiner.step(u64::MAX, Duration::ZERO, &|| false);
-        setup.refiner.step(BASE, Duration::MAX, &|| false);
-        assert_eq!(setup.costs.snapshot().refined_up_pages, 0);
-        assert!(setup.refiner.has_work(&setup.scan));
-        setup.refiner.step(u64::MAX, Duration::MAX, &|| true);
-        assert_eq!(setup.costs.snapshot().refined_up_pages, 0);
-        setup.refiner.step(40 * BASE, Duration::MAX, &|| false);
-        assert_eq!(setup.costs.snapshot().refined_up_pages, 20);
-        setup.refiner.step(u64::MAX, Duration::MAX, &|| false);
-        assert_eq!(setup.costs.snapshot().refined_up_pages, 52);
-        assert!(!setup.refiner.has_work(&setup.scan));
-    }
-
-    #[test]
-    fn choosing_takes_a_small_part_of_the_time_however_long_it_takes() {
-        let mut setup = setup(true, 5);
-        setup.pages.0.lock().unwrap().locating = Duration::from_millis(10);
-        let mut chosen_at = Vec::new();
-        for ms in 0..4000 {
-            let before = {
-                let mut state = setup.pages.0.lock().unwrap();
-                state.now = state.now.max(Duration::from_millis(ms));
-                state.now
-            };
-            setup.version.fetch_add(1, Ordering::Relaxed);
-            setup.refiner.has_work(&setup.scan);
-            if setup.pages.0.lock().unwrap().now > before {
-                chosen_at.push(before.as_millis());
-            }
-        }
-        // Two ranges of 10 ms each, and a second without.
-        assert_eq!(chosen_at, [0, 1020, 2040, 3060]);
-    }
-
-    #[test]
-    fn places_that_nothing_comes_to_are_given_back() {
-        let mut setup = setup(true, 5);
-        let pinned = (0..20).map(|nth| SLOW + nth * 10 * BASE).collect();
-        setup.pages.0.lock().unwrap().pinned = pinned;
-        let came = setup.refine(SLOW).len();
-        assert!((1..=32).contains(&came), "{came}");
-        let nodes = setup.pages.0.lock().unwrap().nodes.clone();
-        let fast = nodes.values().filter(|node| **node == 0).count();
-        assert_eq!(fast, 512, "fast memory in use stays what it was");
-        let costs = setup.costs.snapshot();
-        assert_eq!(costs.refined_up_pages, costs.refined_down_pages);
-    }
-
-    #[test]
-    fn pages_that_stay_are_counted_and_nothing_comes_without_a_place() {
-        let mut setup = setup(true, 5);
-        let pinned =
-            (0..512).filter(|page| page % 10 != 0).map(|page| FAST + page * BASE).collect();
-        setup.pages.0.lock().unwrap().pinned = pinned;
-        assert!(setup.refine(SLOW).is_empty());
-        let costs = setup.costs.snapshot();
-        assert_eq!((costs.refined_up_pages, costs.refined_down_pages), (0, 0));
-        assert!(costs.refined_failed_pages > 0);
-    }
-}
+mod tests;
