@@ -105,7 +105,7 @@ sample_reads | count from 0 to 4294967295 | policies get one read in so many: of
 window_instructions | count from 0 to 4294967295 | with clock = "memory": instructions of a sampling window; only windows are timed in detail (0: everything is)
 window_warm_up_instructions | count from 0 to 4294967295 | instructions before each window that are timed and do not count (twice a window)
 window_interval_instructions | count from 0 to 4294967295 | instructions from window to window, in the mean (30 windows)
-hint_faults | bool | live, with page_size = "auto": faults show how often base pages are accessed (true)
+hint_faults | bool | live, with page_size = "auto": faults show how often base pages are accessed; a stock kernel can fall over by them (false)
 hardware | hardware | at trace fidelity and with clock = "memory": a preset and what to change of it
 os | os | at trace fidelity: the operating system
 simulation | simulation | at trace fidelity: how time is played
@@ -134,7 +134,7 @@ discover_ms | count from 50 to 3600000 | how often control groups are looked for
 max_groups | count from 1 to 128 | groups at a time (16)
 max_processes | count from 1 to 65536 | processes of a group beyond which it is not managed (1024)
 sample_reads | count from 0 to 4294967295 | policies get one in so many reads that miss the last level, on a host that samples (0: none)
-hint_faults | bool | faults show how often base pages are accessed, of groups by ranges; NUMA balancing is on for short phases, without promotions (true)
+hint_faults | bool | faults show how often base pages are accessed, of groups by ranges; a stock kernel can fall over by them: not for hosts in use (false)
 fix_conflicts | bool | leave to change kernel settings in the way, journaled and put back (true)
 fast_nodes | counts | nodes of the fast tier, where the firmware says nothing; both or none
 slow_nodes | counts | nodes of the slow tier

@@ -11,6 +11,7 @@ cat >/srv/terraced.toml <<TOML
 [daemon]
 period_ms = 500
 discover_ms = 300
+hint_faults = true
 [[groups]]
 name = "group"
 cgroup = "/hinted"

@@ -22,7 +22,7 @@ fn hint_faults_find_the_base_pages_that_are_accessed_most() {
     let (file, out) = (folder.path().join("hints.toml"), folder.path().join("hints"));
     let experiment = format!(
         "name = \"hints\"\nperiod_ms = 100\nperiods = 110\nslowdown = false\n\
-         [machine]\nfast = \"512M\"\nslow = \"384M\"\nclock = \"instructions\"\n\
+         [machine]\nfast = \"512M\"\nslow = \"384M\"\nclock = \"instructions\"\nhint_faults = true\n\
          [[groups]]\nname = \"redis\"\npolicy = \"lru\"\nfast_ratio = 0.5\npage_size = \"auto\"\n\
          [groups.workload]\nkind = \"redis-zipf\"\nfootprint_mib = 32\nvalue_bytes = 496\n\
          operations_per_s = 0\npipeline = {PIPELINE}\nsweep_share = 0.0\n"

@@ -74,7 +74,8 @@ pub struct DaemonConfig {
     /// One in so many reads that miss the last level is sampled, if the host can; 0 for none.
     pub sample_reads: u32,
     /// Hint faults show how often base pages are accessed, for groups by ranges: NUMA balancing is on for
-    /// short phases, without promotions. Where a host has none, accessed bits are all there is.
+    /// short phases, without promotions. Where a host has none, accessed bits are all there is. A stock
+    /// kernel can fall over by them ([`terrace_linux::HostOptions::hint_faults`]).
     pub hint_faults: bool,
     /// Permission to change kernel settings that conflict, journaled, while the daemon runs.
     pub fix_conflicts: bool,
@@ -117,7 +118,7 @@ impl Default for DaemonConfig {
             max_groups: 16,
             max_processes: 1024,
             sample_reads: 0,
-            hint_faults: true,
+            hint_faults: false,
             fix_conflicts: true,
             fast_nodes: Vec::new(),
             slow_nodes: Vec::new(),

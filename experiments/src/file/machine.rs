@@ -9,10 +9,6 @@ use terrace_simulated::reference::Options;
 
 use crate::size::Size;
 
-fn is_yes(flag: &bool) -> bool {
-    *flag
-}
-
 fn is_no(flag: &bool) -> bool {
     !*flag
 }
@@ -86,8 +82,9 @@ pub struct MachineSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_interval_instructions: Option<u32>,
     /// On a live machine: hint faults show how often base pages are accessed, for groups with
-    /// `page_size = "auto"`. Where a host has none, accessed bits are all there is.
-    #[serde(skip_serializing_if = "is_yes")]
+    /// `page_size = "auto"`. Where a host has none, accessed bits are all there is. A stock kernel can
+    /// fall over by them: for virtual machines.
+    #[serde(skip_serializing_if = "is_no")]
     pub hint_faults: bool,
     /// At trace fidelity, and with the memory clock: the machine's hardware, a preset by name and
     /// changes to it.
@@ -173,7 +170,7 @@ impl Default for MachineSpec {
             window_instructions: 0,
             window_warm_up_instructions: None,
             window_interval_instructions: None,
-            hint_faults: true,
+            hint_faults: false,
             hardware: None,
             os: None,
             simulation: None,

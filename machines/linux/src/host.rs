@@ -174,6 +174,9 @@ impl Host {
         let hints =
             (options.hint_faults && may_hint).then(|| match HintHub::probe(&options.roots) {
                 Ok(()) => {
+                    tracing::warn!(
+                        "hint faults are on: a stock kernel can fall over by them (docs/operator.md)"
+                    );
                     Some(HintHub::new(&options.roots, Arc::clone(&session), topology.fast_nodes()))
                 }
                 Err(reason) => {

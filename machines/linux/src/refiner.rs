@@ -40,6 +40,8 @@ const MOST_PAIRS: usize = 4096;
 const MOST_ALIKE: usize = 64;
 /// Pairs of a call: a program that touches one of its pages waits for some 0.1 ms.
 const BATCH: usize = 32;
+/// Calls in which most pages do not come, one after the other, until what was chosen is given up.
+const MOST_STUCK: u32 = 3;
 /// A pause between two choices is so many times as long as a choice takes: some 2 % of a processor.
 const PAUSE_TIMES: u32 = 50;
 /// Of a range's pages in fast memory one in so many has to have answered the last scan.
@@ -61,6 +63,10 @@ pub(crate) trait BaseRates: Send {
 
     /// Of each base page of the range that begins here; `None` if nothing is known of the range.
     fn of_range(&self, pid: u32, start: u64) -> Option<Vec<Observed>>;
+
+    /// These base pages were in fast memory until now, where they may have answered nothing, whatever
+    /// their rates.
+    fn forget(&self, _pid: u32, _addresses: &[u64]) {}
 }
 
 /// A page of a process, and whether its range is placed in fast memory.
@@ -78,6 +84,17 @@ struct Located {
     pid: u32,
     addresses: Vec<u64>,
     range: RangePages,
+    /// Pages of it that were in fast memory all the time answer there.
+    do_fast_fault: bool,
+}
+
+/// A range, and what is known of it.
+struct Known {
+    pid: u32,
+    start: u64,
+    is_fast: bool,
+    observed: Option<Vec<Observed>>,
+    sampled: Option<Sampled>,
 }
 
 /// Moves base pages of one group's ranges.
@@ -96,6 +113,10 @@ pub(crate) struct Refiner {
     /// Pages to promote and to demote that are still to be moved, the last first.
     pending: Vec<(Page, Page)>,
     brought: Brought,
+    /// Ranges that were in fast memory when they were last located.
+    were_fast: BTreeSet<(u32, u64)>,
+    /// Calls that ended because most pages did not come.
+    stuck: u32,
 }
 
 impl Refiner {
@@ -122,6 +143,8 @@ impl Refiner {
             next_choice: Duration::ZERO,
             pending,
             brought: Brought::default(),
+            were_fast: BTreeSet::new(),
+            stuck: 0,
         }
     }
 
@@ -154,10 +177,18 @@ impl Refiner {
             self.costs.refined_down_pages().add(down as u64);
             self.costs.refined_up_pages().add(came as u64);
             self.costs.refined_failed_pages().add((downs.len() + ups.len() - down - came) as u64);
-            // Others have taken the memory, or the pages cannot be moved: more would only cost.
-            if 2 * came < ups.len() {
-                self.pending.clear();
+            if 2 * came >= ups.len() {
+                self.stuck = 0;
+                continue;
             }
+            // The processors' lists of free pages have taken the memory, which are emptied between
+            // periods; or others have, or the pages cannot be moved, and more would only cost.
+            self.stuck += 1;
+            if self.stuck > MOST_STUCK {
+                self.pending.clear();
+                self.stuck = 0;
+            }
+            break;
         }
     }
 
@@ -168,7 +199,7 @@ impl Refiner {
         let known = pages.iter().flat_map(|range| &range.pages).filter(|page| page.rate.is_some());
         self.costs.refined_known_pages().set(known.count() as u64);
         let page = |(nth, page): refine::PageIndex| {
-            let Located { pid, addresses, range } = &ranges[nth];
+            let Located { pid, addresses, range, .. } = &ranges[nth];
             let per_s = range.pages[page].rate.map_or(0.0, |rate| rate.least_per_s);
             Page { pid: *pid, address: addresses[page], is_of_fast: range.is_fast, per_s }
         };
@@ -186,9 +217,9 @@ impl Refiner {
                 interval_s: counts.interval_us as f32 / 1e6,
             })
         };
-        let mut ranges = Vec::new();
-        let mut alike = Vec::new();
+        let (mut known, mut alike) = (Vec::new(), Vec::new());
         let mut pids = BTreeSet::new();
+        let mut were_fast = BTreeSet::new();
         for (number, extent) in scan.layout.extents().iter().enumerate() {
             let first = scan.layout.first_index(number);
             pids.insert(extent.space.0);
@@ -196,45 +227,61 @@ impl Refiner {
                 let index = first + nth as usize;
                 let (pid, start) = (extent.space.0, extent.start + nth * RANGE);
                 let is_fast = scan.fast.get(index);
-                match (self.rates.of_range(pid, start), sampled(index)) {
-                    (Some(observed), sampled) => {
-                        ranges.extend(self.located(pid, start, is_fast, Some(observed), sampled));
-                    }
-                    (None, Some(sampled)) if is_fast => alike.push((sampled, pid, start)),
+                if is_fast {
+                    were_fast.insert((pid, start));
+                } else if self.were_fast.contains(&(pid, start)) {
+                    let pages: Vec<u64> = (start..start + RANGE).step_by(BASE as usize).collect();
+                    self.rates.forget(pid, &pages);
+                }
+                let (observed, sampled) = (self.rates.of_range(pid, start), sampled(index));
+                let range = Known { pid, start, is_fast, observed, sampled };
+                match (&range.observed, range.sampled) {
+                    (Some(_), _) => known.push(range),
+                    (None, Some(sampled)) if is_fast => alike.push((sampled.share, range)),
                     // Of a slow range of which nothing is known no page can come.
                     (None, _) => {}
                 }
             }
         }
+        self.were_fast = were_fast;
         // However much memory there is, those of which nothing is known are located only as far as
         // their pages can be of use.
-        alike.sort_by(|a, b| {
-            a.0.share.total_cmp(&b.0.share).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2))
-        });
-        for (sampled, pid, start) in alike.into_iter().take(MOST_ALIKE) {
-            ranges.extend(self.located(pid, start, true, None, Some(sampled)));
+        alike
+            .sort_by(|(a, x), (b, y)| a.total_cmp(b).then((x.pid, x.start).cmp(&(y.pid, y.start))));
+        known.extend(alike.into_iter().take(MOST_ALIKE).map(|(_, range)| range));
+        // Fast ranges first: they show whether the program's pages in fast memory fault.
+        known.sort_by_key(|range| !range.is_fast);
+        let mut faulting = BTreeSet::new();
+        let mut ranges = Vec::new();
+        for range in known {
+            let located = self.located(&range, faulting.contains(&range.pid));
+            if located.as_ref().is_some_and(|located| located.do_fast_fault) {
+                faulting.insert(range.pid);
+            }
+            ranges.extend(located);
         }
         self.range_tiers.keep(&pids);
         ranges
     }
 
-    /// A range of base pages, if it is one.
-    fn located(
-        &mut self,
-        pid: u32,
-        start: u64,
-        is_fast: bool,
-        observed: Option<Vec<Observed>>,
-        sampled: Option<Sampled>,
-    ) -> Option<Located> {
+    /// A range of base pages, if it is one. `others_fault`: fast pages of the process's other ranges do.
+    fn located(&mut self, range: &Known, others_fault: bool) -> Option<Located> {
+        let Known { pid, start, is_fast, ref observed, sampled } = *range;
         let process = self.kernel.alive(pid)?;
         let Folios::Base(addresses) = self.folios.folios(process, start).ok()? else { return None };
         let mut places = vec![-libc::ENOENT; addresses.len()];
         self.kernel.locate(pid, &addresses, &mut places).ok()?;
         let of = |address: u64| observed.as_ref().map(|o| o[((address - start) / BASE) as usize]);
-        let in_fast = || addresses.iter().zip(&places).filter(|(_, p)| self.nodes.is_fast(**p));
-        let answered = in_fast().filter(|(a, _)| of(**a).is_some_and(|o| o.answered)).count();
-        let do_fast_fault = answered > 0 && answered * ANSWERING >= in_fast().count();
+        // What came only now has answered elsewhere.
+        let stayed = || {
+            let in_fast = addresses.iter().zip(&places).filter(|(_, p)| self.nodes.is_fast(**p));
+            in_fast.filter(|(a, _)| self.brought.per_s(pid, **a, self.version).is_none())
+        };
+        let answered = stayed().filter(|(a, _)| of(**a).is_some_and(|o| o.answered)).count();
+        let do_fast_fault = match stayed().count() {
+            0 => others_fault,
+            stayed => answered > 0 && answered * ANSWERING >= stayed,
+        };
         let known = |(&address, &place): (&u64, &i32)| {
             let observed = of(address).and_then(|observed| observed.rate);
             match self.nodes.is_fast(place) {
@@ -257,7 +304,7 @@ impl Refiner {
             BasePage { is_fast, rate: rate.or(alike.filter(|_| is_fast)) }
         };
         let pages = places.iter().zip(rates).map(page).collect();
-        Some(Located { pid, addresses, range: RangePages { is_fast, pages } })
+        Some(Located { pid, addresses, range: RangePages { is_fast, pages }, do_fast_fault })
     }
 
     /// Demotes pages; returns those that went, the last first, and how many have left each node.
@@ -278,6 +325,7 @@ impl Refiner {
             for ((page, before), after) in pages.into_iter().zip(before).zip(after) {
                 if self.nodes.is_fast(before) && self.nodes.is_slow(after) {
                     self.brought.remove(page);
+                    self.rates.forget(page.pid, &[page.address]);
                     *freed.entry(before as u32).or_default() += 1;
                     went.push(page);
                 }

@@ -161,6 +161,15 @@ impl Latencies {
         is_new
     }
 
+    /// Nothing is known of this page any more, until it is scanned again.
+    pub(super) fn forget(&mut self, address: u64) {
+        let start = address / RANGE * RANGE;
+        if let Some(range) = self.ranges.get_mut(&start) {
+            range.pages[((address - start) / PAGE) as usize] = Page { waits: false, ..Page::NEW };
+            range.often = None;
+        }
+    }
+
     /// Forgets what has not been heard of for long.
     pub(super) fn age(&mut self, now_ns: u64) {
         self.ranges.retain(|_, range| now_ns.saturating_sub(range.scanned_ns) < OLD_NS);
@@ -272,6 +281,22 @@ mod tests {
         let mut latencies = observe(&[1e5; 4], 3);
         latencies.age(3000 * MS + OLD_NS);
         assert_eq!(latencies.ranges(), 0);
+    }
+
+    #[test]
+    fn a_page_that_was_forgotten_is_known_again_by_its_next_scans_alone() {
+        // It could not fault where it was, and seems to be cold.
+        let mut latencies = observe(&[1e5, 1e-3, 1e-3, 1e-3], 7);
+        latencies.fault(PAGE, 7000 * MS + MS, true);
+        let of = |latencies: &Latencies| latencies.of_range(0).unwrap()[1].rate;
+        assert!(of(&latencies).unwrap().least_per_s < 1.0);
+        latencies.forget(PAGE);
+        assert_eq!(of(&latencies), None);
+        for scan in 8..11 {
+            latencies.scan(1, 0, 4 * PAGE, scan * 1000 * MS);
+            latencies.fault(PAGE, scan * 1000 * MS + MS, true);
+        }
+        assert!(of(&latencies).unwrap().least_per_s > 300.0);
     }
 
     #[test]

@@ -434,6 +434,12 @@ impl BaseRates for Arc<HintHub> {
     fn of_range(&self, pid: u32, start: u64) -> Option<Vec<Observed>> {
         self.inner().processes.get(&pid)?.of_range(start)
     }
+
+    fn forget(&self, pid: u32, addresses: &[u64]) {
+        if let Some(process) = self.inner().processes.get_mut(&pid) {
+            addresses.iter().for_each(|&address| process.forget(address));
+        }
+    }
 }
 
 impl Drop for HintHub {

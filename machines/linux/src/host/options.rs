@@ -44,7 +44,9 @@ pub struct HostOptions {
     /// One in so many accesses that miss the last level is sampled, if the host can; 0: none.
     pub sample_reads: u32,
     /// Hint faults report pages that are accessed very often, for groups by ranges; NUMA balancing is on
-    /// meanwhile, without promotions. Only with permission to change settings.
+    /// meanwhile, without promotions. Only with permission to change settings. A stock kernel can fall
+    /// over by them, for it takes what slow pages keep, times, for numbers of processors once pages have
+    /// moved in a pause (`task_numa_group` in kernel/sched/fair.c).
     pub hint_faults: bool,
     /// Most groups at the same time; with DAMON each has a kernel thread kept ready.
     pub max_groups: u32,
