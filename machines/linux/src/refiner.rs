@@ -115,6 +115,9 @@ pub(crate) struct Refiner {
     brought: Brought,
     /// Ranges that were in fast memory when they were last located.
     were_fast: BTreeSet<(u32, u64)>,
+    /// Processes whose pages in fast memory faulted when they were last located: of those what is known
+    /// of a page that is demoted holds.
+    faulting: BTreeSet<u32>,
     /// Calls that ended because most pages did not come.
     stuck: u32,
 }
@@ -144,6 +147,7 @@ impl Refiner {
             pending,
             brought: Brought::default(),
             were_fast: BTreeSet::new(),
+            faulting: BTreeSet::new(),
             stuck: 0,
         }
     }
@@ -229,7 +233,7 @@ impl Refiner {
                 let is_fast = scan.fast.get(index);
                 if is_fast {
                     were_fast.insert((pid, start));
-                } else if self.were_fast.contains(&(pid, start)) {
+                } else if self.were_fast.contains(&(pid, start)) && !self.faulting.contains(&pid) {
                     let pages: Vec<u64> = (start..start + RANGE).step_by(BASE as usize).collect();
                     self.rates.forget(pid, &pages);
                 }
@@ -260,6 +264,7 @@ impl Refiner {
             }
             ranges.extend(located);
         }
+        self.faulting = faulting;
         self.range_tiers.keep(&pids);
         ranges
     }
@@ -325,7 +330,9 @@ impl Refiner {
             for ((page, before), after) in pages.into_iter().zip(before).zip(after) {
                 if self.nodes.is_fast(before) && self.nodes.is_slow(after) {
                     self.brought.remove(page);
-                    self.rates.forget(page.pid, &[page.address]);
+                    if !self.faulting.contains(&page.pid) {
+                        self.rates.forget(page.pid, &[page.address]);
+                    }
                     *freed.entry(before as u32).or_default() += 1;
                     went.push(page);
                 }
