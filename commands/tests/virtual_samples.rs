@@ -12,8 +12,10 @@ use serde_json::Value;
 use terrace_core::scan::Scan;
 use terrace_hardware::units::Bytes;
 use terrace_lab::{Accel, GuestJob, GuestMachine, GuestResult, Lab, LabConfig, Program, Qemu};
+use terrace_recorder::nodes::Mark;
 use terrace_recordings::period::{PeriodReader, Record};
 use terrace_timed::config::{TierSpeed, TimedConfig};
+use terrace_timed::machine::observed::ObservationPlan;
 use terrace_timed::samples::SamplePlan;
 
 const MIB: u64 = 1 << 20;
@@ -311,23 +313,40 @@ fn samples_rank_pages_that_bits_cannot_tell_apart_and_memtis_places_them() {
 }
 
 /// The hottest base pages of all ranges are in fast memory, where whole ranges would bring few of them.
-#[test]
-fn base_pages_that_samples_show_to_be_hot_leave_the_tier_of_their_range() {
+fn hot_base_pages_come_by_samples(machine: GuestMachine, then: &str) {
     const RANGES: &str = "24 90 0 0 16";
     let script = beside_the_program(
         RANGES,
-        "kill -USR1 $P; sed s/PID/$P/ /srv/e.toml > /tmp/e.toml
-        terrace run /tmp/e.toml --machine host --fix-conflicts --format json --out /tmp/out 1>&2 || exit 9
-        kill -USR2 $P",
+        &format!(
+            "kill -USR1 $P; sed s/PID/$P/ /srv/e.toml > /tmp/e.toml
+            terrace run /tmp/e.toml --machine host --fix-conflicts --format json --out /tmp/out 1>&2 || exit 9
+            kill -USR2 $P
+            {then}"
+        ),
     );
     let experiment = experiment(500).replace("32M", "8M");
     let job = GuestJob::shell(&script).bytes(experiment, "/srv/e.toml").result("/tmp/out");
-    let plan = SamplePlan { accesses_per_sample: 500, ..SamplePlan::default() };
-    let result = run(machine(plan), job);
+    let job = job.bytes(Mark::Begin.program(), "/srv/begin");
+    let result = run(machine, job);
     let (fast, best_ranges) = fast_and_in_the_best(&result.stdout_text(), 4);
     println!("fast {fast:.3}, the best whole ranges {best_ranges:.3}");
     // 384 base pages have fifteen of sixteen reads, and 2,048 may be fast.
     assert!(fast > best_ranges + 0.1 && fast > 0.85, "{fast} {best_ranges}");
+}
+
+#[test]
+fn base_pages_that_samples_show_to_be_hot_leave_the_tier_of_their_range() {
+    let plan = SamplePlan { accesses_per_sample: 500, ..SamplePlan::default() };
+    hot_base_pages_come_by_samples(machine(plan), "");
+}
+
+/// In a warm-up, in which a guest runs at full speed but for short stretches that are observed.
+#[test]
+fn samples_come_before_the_clock_begins_where_that_is_asked_for() {
+    let before_clock = Some(ObservationPlan::default());
+    let plan = SamplePlan { accesses_per_sample: 500, before_clock, ..SamplePlan::default() };
+    let machine = GuestMachine { begins_marked: true, ..machine(plan) };
+    hot_base_pages_come_by_samples(machine, "cp /srv/begin /tmp; chmod +x /tmp/begin; /tmp/begin");
 }
 
 #[test]

@@ -109,7 +109,9 @@ fn under_rivals(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
         wanted.push((name.clone(), rival));
     }
     let run = |(name, rival)| {
-        let experiment = request.experiment.on_a_full_node()?;
+        let mut experiment = request.experiment.on_a_full_node()?;
+        // No policy reads them.
+        experiment.machine.sample_reads = 0;
         Ok(Run { name, experiment, rival: Some(rival), request })
     };
     wanted.into_iter().map(run).collect()

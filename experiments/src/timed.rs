@@ -128,6 +128,7 @@ pub(crate) fn with_all_memory_fast(experiment: &Experiment) -> Result<Experiment
     }
     let machine = &mut experiment.machine;
     machine.full = false;
+    machine.sample_reads = 0;
     machine.fast = Some(Size(memory_bytes(machine)));
     for group in &mut experiment.groups {
         group.fast = None;

@@ -15,6 +15,7 @@ use terrace_linux::rivals;
 use terrace_results::{
     ALL_FAST, HeatRow, KernelThreadRow, PeriodRow, RunRow, TablePagesRow, path, read,
 };
+use terrace_timed::machine::observed::ObservationPlan;
 use terrace_timed::samples::SamplePlan;
 use terrace_workloads::kinds::LiveProgram;
 
@@ -198,6 +199,8 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Gues
         samples: (wanted.sample_reads > 0).then(|| SamplePlan {
             accesses_per_sample: wanted.sample_reads,
             seed: experiment.seed,
+            // Policies find their placement in the warm-up.
+            before_clock: (experiment.warm_up_periods > 0).then(ObservationPlan::default),
             ..SamplePlan::default()
         }),
         count_accesses: count_accesses.then(CountedCaches::default),

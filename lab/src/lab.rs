@@ -170,8 +170,15 @@ impl Lab {
         // After the ports, whose names in the guest contain the number of their virtio device.
         extra_qemu_args.extend(self.machine.root.iter().flat_map(|disk| root::qemu_args(disk)));
         if !plugin_args.is_empty() {
-            if !self.machine.begins_marked {
-                root.bytes("/.lab/begin-counting", Mark::Begin.program(), 0o700)?;
+            let samples_first =
+                self.machine.samples.as_ref().is_some_and(|s| s.before_clock.is_some());
+            let first = match self.machine.begins_marked {
+                false => Some(Mark::Begin),
+                // The command marks the beginning itself.
+                true => samples_first.then_some(Mark::Sample),
+            };
+            if let Some(mark) = first {
+                root.bytes("/.lab/begin-counting", mark.program(), 0o700)?;
             }
             root.bytes("/.lab/end-counting", Mark::End.program(), 0o700)?;
             extra_qemu_args.extend(plugin_args);

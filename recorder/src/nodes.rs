@@ -136,6 +136,8 @@ pub enum Mark {
     Begin = 1,
     /// A period ends and another begins.
     Period = 2,
+    /// Accesses are sampled from now on, before counting begins.
+    Sample = 3,
 }
 
 impl Mark {
@@ -146,14 +148,17 @@ impl Mark {
 
     /// The mark of an instruction, if it is one.
     pub fn of(instruction: &[u8]) -> Option<Mark> {
-        [Mark::End, Mark::Begin, Mark::Period].into_iter().find(|m| m.instruction() == *instruction)
+        let marks = [Mark::End, Mark::Begin, Mark::Period, Mark::Sample];
+        marks.into_iter().find(|mark| mark.instruction() == *instruction)
     }
 
-    fn of_number(number: u64) -> Mark {
+    /// The mark of this number.
+    pub fn of_number(number: u64) -> Mark {
         match number {
             0 => Mark::End,
             1 => Mark::Begin,
-            _ => Mark::Period,
+            2 => Mark::Period,
+            _ => Mark::Sample,
         }
     }
 
@@ -194,6 +199,7 @@ pub fn mark(mark: Mark) {
             Mark::End => asm!(".byte 0x0f,0x1f,0x84,0x00,0,0x54,0x45,0x52"),
             Mark::Begin => asm!(".byte 0x0f,0x1f,0x84,0x00,1,0x54,0x45,0x52"),
             Mark::Period => asm!(".byte 0x0f,0x1f,0x84,0x00,2,0x54,0x45,0x52"),
+            Mark::Sample => asm!(".byte 0x0f,0x1f,0x84,0x00,3,0x54,0x45,0x52"),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

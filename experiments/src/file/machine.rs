@@ -66,7 +66,7 @@ pub struct MachineSpec {
     pub fidelity: Fidelity,
     /// One read from memory in so many is sampled and reported to policies, 0 for none: for a
     /// workload of kind "profile", for any at trace fidelity or with the memory clock, and on a
-    /// host whose processor samples.
+    /// host whose processor samples. In a warm-up, in short stretches of it.
     #[serde(skip_serializing_if = "is_zero")]
     pub sample_reads: u32,
     /// With the memory clock: only windows of so many instructions, of all processors together, are

@@ -11,7 +11,7 @@
 //! - [`decode`] and [`flow`]: dependences between loads, from instruction bytes;
 //! - [`causes`]: what the kernel's time is for;
 //! - [`tables`]: translations, as far as an emulator without register access reports them;
-//! - [`machine`]: the processors in time;
+//! - [`machine`]: the processors in time, and samples before time is modelled;
 //! - [`samples`]: sampled accesses, as a processor and Linux would give them;
 //! - [`windows`]: sampling windows in detail, and counting between them;
 //! - [`figures`]: its counters.

@@ -7,6 +7,7 @@
 //! quantum lets them catch up.
 
 mod counters;
+pub mod observed;
 
 use terrace_hardware::address::{Kind, PhysicalAddress, VirtualAddress};
 use terrace_hardware::cache::hierarchy::Level;
@@ -487,17 +488,27 @@ impl TimedMachine {
         place: impl Fn() -> Option<(usize, u64)>,
         walk: impl Fn() -> Option<GuestWalk>,
     ) {
-        let line = access.address >> self.line_bits;
-        let recent = &mut self.processors[cpu].recent[line as usize % RECENT];
-        if *recent == (line << 1 | 1) || *recent == (line << 1 | u64::from(access.store)) {
+        if self.is_recent(cpu, access) {
             return;
         }
-        *recent = line << 1 | u64::from(access.store);
         let starts = &self.starts;
         let physical = || place().map(|(tier, at)| starts[tier] + at);
         let mut table = self.tables.of_access(physical, walk, starts);
         // An access to a device changes nothing here.
         let _ = self.node.warm(cpu, &reference(access), &mut table);
+    }
+
+    /// Whether the line of an access was used lately, and remembers it.
+    #[inline]
+    fn is_recent(&mut self, cpu: usize, access: Access) -> bool {
+        let line = access.address >> self.line_bits;
+        let recent = &mut self.processors[cpu].recent[line as usize % RECENT];
+        let is_recent =
+            *recent == (line << 1 | 1) || *recent == (line << 1 | u64::from(access.store));
+        if !is_recent {
+            *recent = line << 1 | u64::from(access.store);
+        }
+        is_recent
     }
 
     /// Counts an access that missed the first level, and samples it if it missed the last.

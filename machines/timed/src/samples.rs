@@ -13,6 +13,7 @@ use terrace_recordings::perf_record::{
 };
 
 use crate::config::{TierRange, TimedError};
+use crate::machine::observed::ObservationPlan;
 
 /// Most bytes of records that were not yet taken: a ring of 16 pages.
 pub const RING_BYTES: usize = 64 << 10;
@@ -37,6 +38,9 @@ pub struct SamplePlan {
     pub seed: u64,
     /// The guest's own addresses of the tiers' memory.
     pub physical: Vec<TierRange>,
+    /// Samples before the clock begins, too, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before_clock: Option<ObservationPlan>,
 }
 
 impl Default for SamplePlan {
@@ -48,11 +52,17 @@ impl Default for SamplePlan {
             lose_one_in: 0,
             seed: 1,
             physical: Vec::new(),
+            before_clock: None,
         }
     }
 }
 
 impl SamplePlan {
+    /// Samples a second at most.
+    pub(crate) fn most(&self) -> u64 {
+        if self.most_per_s == 0 { MOST_PER_S } else { self.most_per_s }
+    }
+
     /// Reports an impossible plan.
     pub fn check(&self) -> Result<(), TimedError> {
         if self.accesses_per_sample == 0 {
@@ -66,7 +76,7 @@ impl SamplePlan {
                 self.most_per_s
             )));
         }
-        Ok(())
+        self.before_clock.map_or(Ok(()), |plan| plan.check())
     }
 }
 
@@ -123,7 +133,7 @@ impl Sampling {
     /// Writes a sample's record, or counts it as lost or throttled.
     #[cold]
     pub(crate) fn take(&mut self, miss: Miss) {
-        let most = if self.plan.most_per_s == 0 { MOST_PER_S } else { self.plan.most_per_s };
+        let most = self.plan.most();
         let tick = miss.time_ns / (1_000_000_000 / TICKS_PER_S);
         if tick > self.tick {
             (self.tick, self.taken_in_tick) = (tick, 0);

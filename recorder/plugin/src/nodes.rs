@@ -118,12 +118,8 @@ pub extern "C" fn on_translate(_id: Id, block: *mut Block) {
 
 extern "C" fn on_mark(_index: c_uint, mark: *mut c_void) {
     let Some(machine) = MACHINE.get() else { return };
-    let mark = match mark as usize {
-        1 => Mark::Begin,
-        2 => Mark::Period,
-        _ => Mark::End,
-    };
-    if mark != Mark::Begin && !BEGUN.load(Ordering::Relaxed) {
+    let mark = Mark::of_number(mark as u64);
+    if mark == Mark::Sample || (mark != Mark::Begin && !BEGUN.load(Ordering::Relaxed)) {
         return;
     }
     BEGUN.store(mark != Mark::End, Ordering::Relaxed);

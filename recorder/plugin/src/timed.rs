@@ -3,7 +3,8 @@
 //!
 //! QEMU emulates all processors in one thread where its clock counts instructions, so there is one
 //! caller at a time. Until the guest marks the beginning, the plug-in looks for marks only: a boot
-//! runs at full speed. Then QEMU translates all code again.
+//! runs at full speed. Then QEMU translates all code again. Where samples are taken before the clock
+//! begins, it does so at their mark, and code that is then translated serves both.
 
 use std::collections::HashSet;
 use std::ffi::{c_uint, c_void};
@@ -18,8 +19,9 @@ use terrace_recorder::nodes::Mark;
 use terrace_timed::causes::{self, Addresses, Cause, Role, Switch};
 use terrace_timed::config::{ClockPlan, TierRange, TimedConfig};
 use terrace_timed::flow::{self, Block, Effect, Site};
+use terrace_timed::machine::observed::Observer;
 use terrace_timed::machine::{Access, TimedMachine};
-use terrace_timed::samples::Sampling;
+use terrace_timed::samples::{SamplePlan, Sampling};
 use terrace_timed::tables::GuestWalk;
 
 use crate::clock::QemuClock;
@@ -32,6 +34,10 @@ use crate::samples::SamplePort;
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// Whether accesses are timed: not between sampling windows.
 static DETAIL: AtomicBool = AtomicBool::new(true);
+/// Whether samples are taken before the clock begins.
+static SAMPLING: AtomicBool = AtomicBool::new(false);
+/// Whether accesses are reported for them.
+static OBSERVED: AtomicBool = AtomicBool::new(false);
 static TIMED: AtomicPtr<Timed> = AtomicPtr::new(ptr::null_mut());
 static ID: AtomicU64 = AtomicU64::new(0);
 
@@ -39,6 +45,12 @@ struct Timed {
     config: TimedConfig,
     /// `None` until it begins.
     machine: Option<TimedMachine>,
+    /// Before that, where samples are taken then.
+    observer: Option<Observer>,
+    /// Samples come before the clock begins.
+    samples_first: bool,
+    /// The clock at the slice in which its beginning was marked: it begins with the next.
+    marked_ns: Option<u64>,
     clock: QemuClock,
     /// Address range of each tier, as this QEMU reports addresses: start and bytes.
     ranges: Vec<TierRange>,
@@ -46,7 +58,7 @@ struct Timed {
     registers: Option<(Registers, u64)>,
     results: File,
     /// Samples of accesses and their target, if requested.
-    samples: Option<(Sampling, PathBuf)>,
+    samples: Option<(SamplePlan, PathBuf)>,
     port: Option<SamplePort>,
     /// Set where the buffer must not fill up.
     code: Option<CodeBuffer>,
@@ -86,11 +98,14 @@ pub fn begin(
     let timed = Timed {
         config,
         machine: None,
+        observer: None,
+        samples_first: false,
+        marked_ns: None,
         clock: QemuClock::find()?,
         ranges,
         registers,
         results,
-        samples: samples.map(Sampling::new).zip(socket),
+        samples: samples.zip(socket),
         port: None,
         code: once.then(CodeBuffer::find).transpose()?,
         blocks: HashSet::new(),
@@ -114,7 +129,7 @@ fn kept<T: Hash + Eq>(values: &mut HashSet<&'static T>, value: T) -> &'static T 
 
 /// Called for each block that QEMU translates.
 pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
-    let active = ACTIVE.load(Ordering::Relaxed);
+    let active = ACTIVE.load(Ordering::Relaxed) || SAMPLING.load(Ordering::Relaxed);
     // SAFETY: QEMU's block is valid during this call, and so are its instructions and their bytes;
     // what is registered are numbers, and values that are never freed.
     unsafe {
@@ -261,6 +276,9 @@ fn with(index: c_uint, call: impl FnOnce(&mut TimedMachine, &QemuClock, usize)) 
 }
 
 extern "C" fn on_block(index: c_uint, block: *mut c_void) {
+    if SAMPLING.load(Ordering::Relaxed) {
+        before_clock(index, block);
+    }
     with(index, |machine, clock, cpu| {
         if machine.is_switch(cpu) {
             clock.add(machine.switch(cpu, clock.at_slice_ns()));
@@ -277,16 +295,32 @@ extern "C" fn on_block(index: c_uint, block: *mut c_void) {
     });
 }
 
+/// A block before the clock begins, with which it may begin.
+#[inline]
+fn before_clock(index: c_uint, block: *mut c_void) {
+    // SAFETY: in a callback.
+    let Some(timed) = (unsafe { timed() }) else { return };
+    if timed.marked_ns.is_some_and(|marked_ns| marked_ns != timed.clock.at_slice_ns()) {
+        return timed.start(timed.clock.at_slice_ns());
+    }
+    let (Some(observer), cpu) = (&mut timed.observer, index as usize) else { return };
+    if cpu >= observer.processors() {
+        return;
+    }
+    // SAFETY: what `on_translate` registered, which is never freed.
+    if let Some(observed) = observer.block(cpu, unsafe { &*block.cast::<Block>() }) {
+        OBSERVED.store(observed, Ordering::Relaxed);
+    }
+}
+
 extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, site: *mut c_void) {
-    if !ACTIVE.load(Ordering::Relaxed) {
+    let active = ACTIVE.load(Ordering::Relaxed);
+    if !active && !OBSERVED.load(Ordering::Relaxed) {
         return;
     }
     // SAFETY: in a callback.
     let Some(timed) = (unsafe { timed() }) else { return };
-    let (Some(machine), cpu) = (&mut timed.machine, index as usize) else { return };
-    if cpu >= machine.processors() {
-        return;
-    }
+    let cpu = index as usize;
     let (ranges, registers) = (&timed.ranges, &timed.registers);
     let tier_of = |physical: u64| ranges.iter().find_map(|range| range.find(physical));
     let place = || {
@@ -307,18 +341,30 @@ extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, site: *mut c
         Some(GuestWalk { tables: tables.map(tier_of), lowest })
     };
     let access = Access { address, size: 1 << qemu::size_log2(info), store: qemu::is_store(info) };
-    if !DETAIL.load(Ordering::Relaxed) {
-        return machine.warm(cpu, access, place, walk);
-    }
     // SAFETY: what `on_translate` registered, which is never freed.
     let site = unsafe { &*site.cast::<Site>() };
-    // An access to a device may wake another processor.
-    if !machine.access_walked(cpu, site, access, place, walk) && machine.processors() > 1 {
-        timed.clock.end_slice(index);
-    }
-    if let Some(records) = machine.records()
-        && let Some(port) = &mut timed.port
-    {
+    let records = if active {
+        let Some(machine) = timed.machine.as_mut().filter(|machine| cpu < machine.processors())
+        else {
+            return;
+        };
+        if !DETAIL.load(Ordering::Relaxed) {
+            return machine.warm(cpu, access, place, walk);
+        }
+        // An access to a device may wake another processor.
+        if !machine.access_walked(cpu, site, access, place, walk) && machine.processors() > 1 {
+            timed.clock.end_slice(index);
+        }
+        machine.records()
+    } else {
+        let Some(observer) = timed.observer.as_mut().filter(|machine| cpu < machine.processors())
+        else {
+            return;
+        };
+        observer.access(cpu, (site, access), timed.clock.at_slice_ns(), place, walk);
+        observer.records()
+    };
+    if let (Some(records), Some(port)) = (records, &mut timed.port) {
         port.write(records);
     }
 }
@@ -336,30 +382,42 @@ extern "C" fn on_read_clock(index: c_uint, _data: *mut c_void) {
 }
 
 extern "C" fn on_flush(index: c_uint, _data: *mut c_void) {
+    if OBSERVED.load(Ordering::Relaxed)
+        // SAFETY: in a callback.
+        && let Some(timed) = unsafe { timed() }
+        && let Some(observer) = &mut timed.observer
+        && (index as usize) < observer.processors()
+    {
+        observer.flush_translations(index as usize);
+    }
     with(index, |machine, _, cpu| machine.flush_translations(cpu));
 }
 
-extern "C" fn on_mark(_index: c_uint, mark: *mut c_void) {
-    let mark = match mark as usize {
-        1 => Mark::Begin,
-        2 => Mark::Period,
-        _ => Mark::End,
-    };
+extern "C" fn on_mark(index: c_uint, mark: *mut c_void) {
+    let mark = Mark::of_number(mark as u64);
     // SAFETY: in a callback.
     let Some(timed) = (unsafe { timed() }) else { return };
-    if mark != Mark::Begin {
-        timed.note(mark);
-    }
     match mark {
-        Mark::Begin if timed.machine.is_none() => {
+        Mark::Begin if timed.machine.is_some() => {}
+        // The code that is there serves, and a block that is under way is not of the clock.
+        Mark::Begin if timed.observer.is_some() => {
+            timed.marked_ns = Some(timed.clock.at_slice_ns());
+            timed.clock.end_slice(index);
+        }
+        Mark::Sample if timed.observer.is_some() || timed.machine.is_some() => {}
+        Mark::Begin | Mark::Sample => {
+            timed.samples_first = mark == Mark::Sample;
             // SAFETY: QEMU's function; its callback lives as long as QEMU.
             unsafe { qemu::qemu_plugin_reset(ID.load(Ordering::Relaxed), on_begin) };
         }
+        Mark::Period => timed.note(mark),
         // Translated code stays. QEMU before 8.0 keeps a pointer to the callbacks of accesses of
         // the block that ran last and uses it for an interrupt's own accesses, even after they are
         // freed.
-        Mark::End => ACTIVE.store(false, Ordering::Relaxed),
-        _ => {}
+        Mark::End => {
+            timed.note(mark);
+            ACTIVE.store(false, Ordering::Relaxed);
+        }
     }
 }
 
@@ -367,32 +425,60 @@ extern "C" fn on_mark(_index: c_uint, mark: *mut c_void) {
 extern "C" fn on_begin(id: Id) {
     // SAFETY: in a callback.
     if let Some(timed) = unsafe { timed() } {
-        timed.start();
+        if timed.samples_first {
+            timed.sample();
+        } else {
+            timed.start(timed.clock.now_ns());
+        }
     }
     // SAFETY: a function of QEMU with the signature that it documents.
     unsafe { qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate) };
 }
 
 impl Timed {
-    fn start(&mut self) {
+    /// Samples from now on; the clock begins later.
+    fn sample(&mut self) {
+        let Some((plan, socket)) = &self.samples else {
+            return fail(
+                "a guest that marks the beginning of samples, and no samples were asked for",
+            );
+        };
+        let observation = plan.before_clock.unwrap_or_default();
+        match (Observer::new(&self.config, observation, plan), SamplePort::connect(socket)) {
+            (Ok(observer), Ok(port)) => {
+                (self.observer, self.port) = (Some(observer), Some(port));
+            }
+            (Err(error), _) => return fail(&error.to_string()),
+            (_, Err(error)) => return fail(&error),
+        }
+        SAMPLING.store(true, Ordering::Relaxed);
+    }
+
+    /// The clock begins at this time.
+    fn start(&mut self, now_ns: u64) {
+        SAMPLING.store(false, Ordering::Relaxed);
+        OBSERVED.store(false, Ordering::Relaxed);
+        self.observer = None;
         if !self.clock.counts_instructions() {
             return fail(
                 "the clock of this machine counts no instructions; start it with 'terrace lab --clock memory'",
             );
         }
-        match TimedMachine::new(&self.config, self.clock.now_ns()) {
+        match TimedMachine::new(&self.config, now_ns) {
             Ok(machine) => self.machine = Some(machine),
             Err(error) => return fail(&error.to_string()),
         }
         if let Some(machine) = self.machine.as_mut().filter(|_| self.kernel.is_some()) {
             machine.know_causes();
         }
-        if let (Some((samples, socket)), Some(machine)) = (self.samples.take(), &mut self.machine) {
-            match SamplePort::connect(&socket) {
-                Ok(port) => self.port = Some(port),
-                Err(error) => return fail(&error),
+        if let (Some((plan, socket)), Some(machine)) = (self.samples.take(), &mut self.machine) {
+            if self.port.is_none() {
+                match SamplePort::connect(&socket) {
+                    Ok(port) => self.port = Some(port),
+                    Err(error) => return fail(&error),
+                }
             }
-            machine.sample(samples);
+            machine.sample(Sampling::new(plan));
         }
         self.note(Mark::Begin);
         ACTIVE.store(true, Ordering::Relaxed);
@@ -405,6 +491,7 @@ impl Timed {
             Mark::Begin => "begin",
             Mark::Period => "period",
             Mark::End => "end",
+            Mark::Sample => "sample",
         };
         let line = serde_json::json!({
             "mark": name,
