@@ -273,6 +273,11 @@ impl TimedMachine {
         self.samples.as_mut().and_then(Sampling::ring)
     }
 
+    /// Records of samples that were not yet taken, new ones or not.
+    pub fn waiting_records(&mut self) -> Option<&mut Vec<u8>> {
+        self.samples.as_mut().map(Sampling::waiting)
+    }
+
     /// Number of processors.
     pub fn processors(&self) -> usize {
         self.processors.len()

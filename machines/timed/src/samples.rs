@@ -176,6 +176,11 @@ impl Sampling {
         self.plan.physical.iter().find_map(|range| range.address((tier, at)))
     }
 
+    /// The pending records, new ones or not.
+    pub fn waiting(&mut self) -> &mut Vec<u8> {
+        &mut self.ring
+    }
+
     /// The pending records, if there are new ones. The reader removes what it takes from the front.
     #[inline]
     pub fn ring(&mut self) -> Option<&mut Vec<u8>> {

@@ -1,13 +1,24 @@
 //! Target of samples of accesses: a socket of QEMU's, which the guest has as a port.
+//!
+//! Each write to it is an interrupt in the guest, a buffer and a read, of many thousand instructions
+//! together. So records are written many at a time, as a processor fills its own buffer before it
+//! interrupts, and no later than a few milliseconds after the first of them.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+/// Bytes of records that are written at once: a buffer of the guest's port.
+const MANY: usize = 4096;
+/// The first of them waits for so long at most, in the guest's time.
+const LATEST_NS: u64 = 4_000_000;
+
 /// The writing end.
 pub struct SamplePort {
     /// `None` after an error.
     socket: Option<UnixStream>,
+    /// When what waits is written, if anything waits.
+    due_ns: Option<u64>,
 }
 
 impl SamplePort {
@@ -21,12 +32,28 @@ impl SamplePort {
         let socket = connect().map_err(|error: std::io::Error| {
             format!("{}: {error}; start the machine with 'terrace lab'", path.display())
         })?;
-        Ok(SamplePort { socket: Some(socket) })
+        Ok(SamplePort { socket: Some(socket), due_ns: None })
+    }
+
+    /// There are new records at this time. Whether they wait.
+    pub fn add(&mut self, records: &mut Vec<u8>, now_ns: u64) -> bool {
+        if records.len() >= MANY || self.is_due(now_ns) {
+            self.write(records);
+        } else if self.due_ns.is_none() {
+            self.due_ns = Some(now_ns + LATEST_NS);
+        }
+        self.due_ns.is_some()
+    }
+
+    /// Whether records have waited for long enough.
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        self.due_ns.is_some_and(|due_ns| now_ns >= due_ns)
     }
 
     /// Writes as many records as there is room for. The rest stays in the ring, which loses samples
     /// when it is full: while nobody in the guest reads.
     pub fn write(&mut self, records: &mut Vec<u8>) {
+        self.due_ns = None;
         let Some(socket) = &mut self.socket else { return };
         match socket.write(records) {
             Ok(written) => drop(records.drain(..written)),

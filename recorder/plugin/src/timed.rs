@@ -38,6 +38,8 @@ static DETAIL: AtomicBool = AtomicBool::new(true);
 static SAMPLING: AtomicBool = AtomicBool::new(false);
 /// Whether accesses are reported for them.
 static OBSERVED: AtomicBool = AtomicBool::new(false);
+/// Whether samples wait to be written.
+static WAITING: AtomicBool = AtomicBool::new(false);
 static TIMED: AtomicPtr<Timed> = AtomicPtr::new(ptr::null_mut());
 static ID: AtomicU64 = AtomicU64::new(0);
 
@@ -279,6 +281,9 @@ extern "C" fn on_block(index: c_uint, block: *mut c_void) {
     if SAMPLING.load(Ordering::Relaxed) {
         before_clock(index, block);
     }
+    if WAITING.load(Ordering::Relaxed) {
+        write_samples();
+    }
     with(index, |machine, clock, cpu| {
         if machine.is_switch(cpu) {
             clock.add(machine.switch(cpu, clock.at_slice_ns()));
@@ -293,6 +298,25 @@ extern "C" fn on_block(index: c_uint, block: *mut c_void) {
             clock.end_slice(index);
         }
     });
+}
+
+/// Writes samples that have waited for long enough.
+fn write_samples() {
+    // SAFETY: in a callback.
+    let Some(timed) = (unsafe { timed() }) else { return };
+    let Some(port) = timed.port.as_mut().filter(|port| port.is_due(timed.clock.at_slice_ns()))
+    else {
+        return;
+    };
+    let records = match (&mut timed.machine, &mut timed.observer) {
+        (Some(machine), _) => machine.waiting_records(),
+        (None, Some(observer)) => observer.waiting_records(),
+        (None, None) => None,
+    };
+    if let Some(records) = records {
+        port.write(records);
+    }
+    WAITING.store(false, Ordering::Relaxed);
 }
 
 /// A block before the clock begins, with which it may begin.
@@ -365,7 +389,8 @@ extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, site: *mut c
         observer.records()
     };
     if let (Some(records), Some(port)) = (records, &mut timed.port) {
-        port.write(records);
+        let waits = port.add(records, timed.clock.at_slice_ns());
+        WAITING.store(waits, Ordering::Relaxed);
     }
 }
 

@@ -176,6 +176,11 @@ impl Observer {
     pub fn records(&mut self) -> Option<&mut Vec<u8>> {
         self.machine.records()
     }
+
+    /// The same, new ones or not.
+    pub fn waiting_records(&mut self) -> Option<&mut Vec<u8>> {
+        self.machine.waiting_records()
+    }
 }
 
 #[cfg(test)]
