@@ -4,12 +4,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Access, TimedMachine, reference};
+use super::{Access, CYCLE_PS, TimedMachine, reference};
 use crate::config::{TimedConfig, TimedError};
 use crate::flow::{Block, Site};
 use crate::samples::{Miss, SamplePlan, Sampling};
 use crate::tables::GuestWalk;
 use terrace_hardware::cache::hierarchy::Level;
+use terrace_hardware::tier::TierConfig;
 
 /// When accesses are observed, in instructions of all processors together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +69,8 @@ pub struct Observer {
     stretch: Stretch,
     /// Instructions until the next stretch.
     left: u64,
+    /// What a read of each tier takes, in cycles of the guest's clock.
+    idle_cycles: Vec<u64>,
 }
 
 impl Observer {
@@ -89,7 +92,9 @@ impl Observer {
         let mut machine = TimedMachine::new(config, 0)?;
         machine.sample(Sampling::new(in_windows));
         let left = plan.interval_instructions - plan.fill_instructions - plan.window_instructions;
-        Ok(Observer { machine, plan, stretch: Stretch::Plain, left })
+        let idle_cycles = |tier: &TierConfig| (tier.idle_read_ns() * 1000.0) as u64 / CYCLE_PS;
+        let idle_cycles = config.hardware.tiers.iter().map(idle_cycles).collect();
+        Ok(Observer { machine, plan, stretch: Stretch::Plain, left, idle_cycles })
     }
 
     /// Number of processors.
@@ -160,8 +165,8 @@ impl Observer {
                 address: access.address,
                 place,
                 store: access.store,
-                // Not known without time.
-                weight_cycles: 0,
+                // As if nothing else were under way: how it is without time.
+                weight_cycles: self.idle_cycles[place.0],
             });
         }
     }
