@@ -9,12 +9,12 @@ use serde_json::json;
 use terrace_core::InputError;
 use terrace_core::bits::PageBits;
 use terrace_core::page::{Layout, PageSize};
+use terrace_linux::Source;
 use terrace_linux::group_layout::LayoutReader;
-use terrace_linux::hints::HintHub;
 use terrace_linux::roots::Roots;
+use terrace_linux::samples;
 use terrace_linux::samples::hub::SampleHub;
-use terrace_linux::samples::{self, SOURCES};
-use terrace_linux::{Source, backend};
+use terrace_linux::signals::{Probe, SIGNALS};
 
 use crate::show::{self, Format, say};
 
@@ -50,29 +50,17 @@ impl Arguments {
 
     fn show(&self) -> anyhow::Result<()> {
         let roots = Roots::default();
-        let bits = backend::accessed_bits(&roots);
-        let mut rows = vec![("accessed bits".to_owned(), bits)];
-        let hints = HintHub::probe(&roots).map(|()| {
-            "faults after scans of NUMA balancing, which promotes nothing meanwhile: hint_faults"
-                .to_owned()
-        });
-        rows.push(("hint faults".to_owned(), hints));
-        for kind in SOURCES {
-            let found = match (kind.open)(&roots, self.sample_reads) {
-                Ok(source) => Ok(format!("{}: {}", source.name(), kind.summary)),
-                Err(error) => Err(error.to_string()),
-            };
-            rows.push((format!("samples of reads, {}", kind.name), found));
-        }
+        let rows: Vec<Probe> =
+            SIGNALS.iter().flat_map(|kind| (kind.probe)(&roots, self.sample_reads)).collect();
         if self.format == Format::Json {
-            let rows = rows.iter().map(|(name, found)| {
+            let rows = rows.iter().map(|Probe { name, found }| {
                 json!({ "signal": name, "available": found.is_ok(),
                         "by": found.as_ref().ok(), "reason": found.as_ref().err() })
             });
             return say!("{}", serde_json::to_string_pretty(&rows.collect::<Vec<_>>())?);
         }
         let mut table = show::table(&["signal", "here", "by what, or why not"]);
-        for (name, found) in &rows {
+        for Probe { name, found } in &rows {
             let (here, text) = match found {
                 Ok(text) => ("yes", text),
                 Err(text) => ("no", text),
@@ -87,7 +75,7 @@ impl Arguments {
         let source = samples::open(&roots, self.sample_reads).map_err(InputError::new)?;
         let hub = SampleHub::of(&roots, source, self.sample_reads);
         let layout = self.pid.map(|pid| layout(&roots, pid)).transpose()?;
-        let group = hub.join(0, false);
+        let group = hub.group(0, false);
         if let Some(layout) = &layout {
             group.follow(layout, 0)?;
         }

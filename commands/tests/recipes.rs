@@ -48,6 +48,10 @@ fn registries() -> Vec<(&'static str, Vec<String>)> {
         ("workloads/src/kinds", names(&mut kinds::LIVE.iter().map(|kind| kind.name))),
         ("workloads/src/programs", names(&mut programs::REGISTRY.iter().map(|kind| kind.name))),
         (
+            "machines/linux/src/signals",
+            names(&mut terrace_linux::signals::SIGNALS.iter().map(|kind| kind.name)),
+        ),
+        (
             "machines/linux/src/samples",
             names(&mut terrace_linux::samples::SOURCES.iter().map(|kind| kind.name)),
         ),

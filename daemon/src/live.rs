@@ -169,13 +169,7 @@ impl Machine for Live {
         let fast_nodes = topology.fast_nodes();
         let slow_nodes = topology.slow_nodes();
         let free = |n: &u32| numa::room(&self.roots, *n).unwrap_or_default().bytes();
-        let samples = self.host.samples();
-        let samples = samples
-            .map(|(source, counts)| format!("samples of reads by {source}: {}", counts.line()));
-        let hints = self.host.hints().map(|(counts, ended)| match ended {
-            None => counts.line(),
-            Some(reason) => format!("{}; none any more: {reason}", counts.line()),
-        });
+        let signals = self.host.signals().into_iter().map(|signal| signal.line);
         let given = Some(self.latency_ratio).filter(|r| *r > 0.0);
         MachineStatus {
             fast_bytes: total(&fast_nodes),
@@ -185,7 +179,7 @@ impl Machine for Live {
             slow_bytes: total(&slow_nodes),
             source: topology.source.to_string(),
             latency_ratio: given.or_else(|| stated_ratio(topology)),
-            notes: self.notes.iter().cloned().chain(samples).chain(hints).collect(),
+            notes: self.notes.iter().cloned().chain(signals).collect(),
             mechanism: self.host.mechanism().to_owned(),
             guard_deaths: self.guard.deaths,
             is_guarded: self.guard.is_guarded,

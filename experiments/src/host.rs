@@ -452,7 +452,7 @@ fn under_policies(
     })?;
     let begun = measured.end();
     let notes = external::notes(&mut engine);
-    let hottest = host.hottest(16);
+    let signals = host.signals();
     // The trackers must be dropped before the host's settings can be restored.
     drop(engine);
     if let Some(error) = died {
@@ -461,17 +461,15 @@ fn under_policies(
     if !stop.load(Ordering::Relaxed) {
         begun?;
     }
-    let samples = host.samples();
-    let hints = host.hints();
     let (results, mut details) = finish_sessions(&names, sessions)?;
     // A group of programs that ran already has no results of its own.
     for name in &names {
         details.entry((*name).to_owned()).or_insert(json!({}));
     }
     for detail in details.values_mut() {
-        detail["host_samples"] = json!(samples.as_ref().map(|(_, counts)| counts));
-        detail["host_hints"] = json!(hints.as_ref().map(|(counts, _)| counts));
-        detail["hottest"] = json!(hottest);
+        for (key, counts) in signals.iter().flat_map(|signal| &signal.details) {
+            detail[key] = counts.clone();
+        }
     }
     for (name, costs) in names.iter().zip(costs) {
         if let Some(detail) = details.get_mut(*name) {
@@ -494,15 +492,9 @@ fn under_policies(
             moves.fill(row);
         }
     })?;
-    if let Some((counts, ended)) = &hints {
-        let ended = ended.iter().map(|reason| format!("; none any more: {reason}"));
-        events.event(Event::Note(&(counts.line() + &ended.collect::<String>())));
-    }
+    signals.iter().for_each(|signal| events.event(Event::Note(&signal.line)));
     counts.rows.into_iter().try_for_each(|row| tables.table_pages(row))?;
     measured.rows(&run.name).into_iter().try_for_each(|row| tables.kernel_thread(row))?;
-    if let Some((source, counts)) = &samples {
-        events.event(Event::Note(&format!("samples of reads by {source}: {}", counts.line())));
-    }
     Ok(rows)
 }
 

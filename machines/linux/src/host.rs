@@ -15,14 +15,13 @@ use crate::filler;
 use crate::flush::FlushBudget;
 use crate::free_lists::FreeLists;
 use crate::group_layout::Source;
-use crate::hints::{HintCounts, HintHub, HotRange};
 pub use crate::host::options::{AttachedGroup, GroupSpec, HostOptions};
 use crate::numa;
 use crate::page_tables::{self, Inherited};
 use crate::samples::SampleError;
-use crate::samples::hub::{SampleCounts, SampleHub};
 use crate::session::{GuardHealth, Session, SessionError};
 use crate::shared_memory::SharedMemory;
+use crate::signals::{self, HostSignal, Opening, SignalReport};
 use crate::tiermem::{TablePolicy, TiermemError};
 use crate::tiers::{self, Topology};
 
@@ -103,10 +102,8 @@ pub struct Host {
     flushes: FlushBudget,
     /// The processors' lists of free pages, shared by all groups.
     free_lists: FreeLists,
-    /// Samples of reads, if requested.
-    samples: Option<Arc<SampleHub>>,
-    /// Hint faults, where they are wanted and can be had.
-    hints: Option<Arc<HintHub>>,
+    /// Signals beside accessed bits, those that are wanted and can be had.
+    signals: Vec<Arc<dyn HostSignal>>,
     /// Memory that several groups map.
     shared_memory: Arc<SharedMemory>,
     /// Whether the kernel threads were taken and the settings of the mechanisms made.
@@ -166,24 +163,8 @@ impl Host {
         }
         let slots = vec![false; options.max_groups as usize];
         let flushes = FlushBudget::default();
-        let samples = match options.sample_reads {
-            0 => None,
-            reads => Some(SampleHub::open(&options.roots, reads)?),
-        };
-        let may_hint = options.fix_conflicts && !options.dry_run && !options.observe_only;
-        let hints =
-            (options.hint_faults && may_hint).then(|| match HintHub::probe(&options.roots) {
-                Ok(()) => {
-                    tracing::warn!(
-                        "hint faults are on: a stock kernel can fall over by them (docs/operator.md)"
-                    );
-                    Some(HintHub::new(&options.roots, Arc::clone(&session), topology.fast_nodes()))
-                }
-                Err(reason) => {
-                    tracing::info!(reason, "no hint faults here: accessed bits alone");
-                    None
-                }
-            });
+        let opening = Opening { options: &options, session: &session, topology: &topology };
+        let signals = signals::open(&opening)?;
         let free_lists = FreeLists::new(&options.roots, Arc::clone(&session));
         Ok(Host {
             options,
@@ -194,8 +175,7 @@ impl Host {
             slots,
             flushes,
             free_lists,
-            samples,
-            hints: hints.flatten(),
+            signals,
             shared_memory: Arc::default(),
             taken: false,
         })
@@ -243,20 +223,9 @@ impl Host {
         self.backend.reason()
     }
 
-    /// Source and counts of samples of reads; `None` if none were requested.
-    pub fn samples(&self) -> Option<(String, SampleCounts)> {
-        self.samples.as_ref().map(|hub| (hub.source(), hub.counts()))
-    }
-
-    /// What became of hint faults, and why there are none any more; nothing where none are wanted or the
-    /// host cannot have them.
-    pub fn hints(&self) -> Option<(HintCounts, Option<String>)> {
-        self.hints.as_ref().map(|hub| (hub.counts(), hub.ended()))
-    }
-
-    /// The ranges of which hint faults report the most accesses, of groups that are attached.
-    pub fn hottest(&self, most: usize) -> Vec<HotRange> {
-        self.hints.as_ref().map(|hub| hub.hottest(most)).unwrap_or_default()
+    /// What became of the signals beside accessed bits.
+    pub fn signals(&self) -> Vec<SignalReport> {
+        self.signals.iter().map(|signal| signal.report()).collect()
     }
 
     /// Whether changes are guarded; a guard that has died is replaced. To be called repeatedly.

@@ -51,6 +51,7 @@ pub mod limits;
 pub mod lock;
 pub mod mover;
 pub mod numa;
+mod pace;
 pub mod page_tables;
 pub mod pagemap;
 pub mod pressure;
@@ -67,6 +68,7 @@ pub mod sampling;
 mod scan_sampler;
 pub mod session;
 mod shared_memory;
+pub mod signals;
 pub mod termination;
 #[cfg(test)]
 mod testing;

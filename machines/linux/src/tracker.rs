@@ -18,9 +18,6 @@
 //! unused. So a scan is handed out, and with it the leave to move, only once the sampler has done
 //! its work, and a mover keeps its moves well within the period.
 
-mod pace;
-mod signals;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -30,23 +27,20 @@ use terrace_core::interfaces::{MachineError, Observation, Tracker};
 use terrace_core::page::{Layout, PageSize, SpaceId};
 use terrace_core::scan::Scan;
 
-use pace::CheckPace;
-use signals::{add_hints, add_samples};
-
 use crate::costs::{Costs, thread_cpu_ns};
 use crate::files::FileError;
 use crate::flush::{FlushBudget, Flusher};
 use crate::group_layout::{GroupLayout, LayoutReader, Source, difference};
-use crate::hints::GroupHints;
 use crate::kernel::PageKernel;
 use crate::mover::{SharedTrackerState, TierNodes};
+use crate::pace::CheckPace;
 use crate::page_tables::TableKeeper;
 use crate::process;
 use crate::ranges::{self, RangeTiers};
 use crate::roots::Roots;
 use crate::sampler::{Observed, Sampler, StepError, Waited};
-use crate::samples::hub::GroupSamples;
 use crate::shared_memory::Member;
+use crate::signals::GroupSignal;
 use crate::untracked::Measured;
 
 /// Memory that is not tracked is counted by walking page tables this rarely.
@@ -57,7 +51,6 @@ const START_ATTEMPTS: u32 = 3;
 const SLICE: Duration = Duration::from_millis(200);
 
 /// How one group is tracked.
-#[derive(Debug)]
 pub struct TrackerOptions {
     /// Length of a period.
     pub period: Duration,
@@ -71,10 +64,8 @@ pub struct TrackerOptions {
     pub keep_empty: bool,
     /// Flushes of translations that may be made as periods begin; none where it is `None`.
     pub flush: Option<FlushBudget>,
-    /// Samples of its reads, where the host gives any.
-    pub(crate) samples: Option<GroupSamples>,
-    /// Hint faults of its pages, where they are wanted.
-    pub(crate) hints: Option<GroupHints>,
+    /// Signals beside accessed bits, those that are wanted and that the host has.
+    pub(crate) signals: Vec<Box<dyn GroupSignal>>,
     /// Its part in memory that several groups map.
     pub(crate) shared_memory: Member,
     /// Places the page tables of its processes, if they are to be placed.
@@ -103,8 +94,6 @@ pub struct GroupTracker {
     /// A loss that is still to be reported.
     unreported: Option<(u32, String)>,
     check: CheckPace,
-    /// How often the frames are read by which samples are attributed to pages.
-    frames: CheckPace,
     rebuild_took: Option<Duration>,
     /// Pages that went unseen since the layout was right, summed over periods.
     missed_page_periods: f64,
@@ -155,7 +144,6 @@ impl GroupTracker {
             lost: 0,
             unreported: None,
             check: CheckPace::default(),
-            frames: CheckPace::default(),
             rebuild_took: None,
             missed_page_periods: 0.0,
             counted: 0,
@@ -194,28 +182,15 @@ impl GroupTracker {
         }
         let Some(watch) = &mut self.watch else { return Ok(self.end()?) };
         // Moves of the last plan are made.
-        if let Some(samples) = &self.options.samples {
-            let moved = self.costs.snapshot().move_calls;
-            if self.frames.due() || !samples.follows(&watch.group.layout) {
-                let begin = Instant::now();
-                samples.follow(&watch.group.layout, moved)?;
-                self.frames.took(begin.elapsed(), self.options.period);
-            }
-            samples.resume(moved);
-        }
-        if let Some(hints) = &self.options.hints {
-            hints.follow(&watch.group.layout);
+        let move_calls = self.costs.snapshot().move_calls;
+        for signal in &mut self.options.signals {
+            signal.begin(&watch.group.layout, move_calls, self.options.period)?;
         }
         let stop = self.options.stop.as_ref();
         let interval = self.sampler.interval();
         let mut flushed = Instant::now();
         let mut tick = || {
-            if let Some(samples) = &self.options.samples {
-                samples.poll();
-            }
-            if let Some(hints) = &self.options.hints {
-                hints.poll();
-            }
+            self.options.signals.iter().for_each(|signal| signal.poll());
             // Once a sample, or pages that stay in a TLB would look unused in all but the first.
             if interval < self.options.period && flushed.elapsed() >= interval {
                 flushed = Instant::now();
@@ -265,12 +240,7 @@ impl GroupTracker {
         let mut scan = Scan::new(self.period, layout, observed.accessed, fast);
         scan.active = observed.active;
         scan.counts = observed.counts;
-        if let Some(samples) = &self.options.samples {
-            add_samples(&mut scan, samples);
-        }
-        if let Some(hints) = &self.options.hints {
-            add_hints(&mut scan, hints);
-        }
+        self.options.signals.iter().for_each(|signal| signal.add_to(&mut scan));
         let (mut scan, of_others) = self.options.shared_memory.divide(scan);
         self.of_others_bytes = of_others * scan.layout.page_size().bytes();
         let present = present.saturating_sub(of_others);

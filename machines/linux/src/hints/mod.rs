@@ -178,7 +178,7 @@ impl HintHub {
     }
 
     /// A group's part of it.
-    pub(crate) fn join(self: &Arc<Self>, slot: u32) -> GroupHints {
+    pub(crate) fn group(self: &Arc<Self>, slot: u32) -> GroupHints {
         GroupHints { hub: Arc::clone(self), slot }
     }
 

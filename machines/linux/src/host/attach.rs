@@ -95,8 +95,11 @@ impl Host {
                 cap_pages: group.cap_pages,
                 keep_empty: group.keep_empty,
                 flush: group.flush.then(|| self.flushes.clone()),
-                samples: self.samples.as_ref().map(|h| h.join(slot as u32, group.by_range)),
-                hints: self.hints.as_ref().filter(|_| group.by_range).map(|h| h.join(slot as u32)),
+                signals: self
+                    .signals
+                    .iter()
+                    .filter_map(|signal| Arc::clone(signal).join(slot as u32, group.by_range))
+                    .collect(),
                 shared_memory: self.shared_memory.join(),
                 tables: group
                     .tables
@@ -144,11 +147,9 @@ impl Host {
         AttachedGroup { name: group.name, slot: slot as u32, tracker, mover, costs }
     }
 
-    /// The signal that knows rates of base pages, if there is one. Samples are of both tiers, and cost
-    /// the program next to nothing; so they go first.
+    /// The first signal that knows rates of base pages, if there is one.
     fn base_rates(&self, slot: u32) -> Option<Box<dyn BaseRates>> {
-        let samples = self.samples.as_ref().map(|hub| Box::new(hub.base_rates(slot)) as Box<_>);
-        samples.or_else(|| self.hints.as_ref().map(|hub| Box::new(Arc::clone(hub)) as Box<_>))
+        self.signals.iter().find_map(|signal| Arc::clone(signal).base_rates(slot))
     }
 
     /// Groups that use a kernel thread.

@@ -233,12 +233,12 @@ impl SampleHub {
     }
 
     /// Adds a group; its pages are ranges, or as they are mapped.
-    pub fn join(self: &Arc<Self>, slot: u32, by_range: bool) -> GroupSamples {
+    pub fn group(self: &Arc<Self>, slot: u32, by_range: bool) -> GroupSamples {
         GroupSamples { hub: Arc::clone(self), slot, by_range }
     }
 
     /// Rates of the base pages of a group whose pages are ranges.
-    pub(crate) fn base_rates(self: &Arc<Self>, slot: u32) -> SampledRates {
+    pub(crate) fn rates(self: &Arc<Self>, slot: u32) -> SampledRates {
         SampledRates { hub: Arc::clone(self), slot }
     }
 }
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn each_group_gets_the_samples_of_its_pages_and_the_rest_is_counted_by_reason() {
         let (_keep, _roots, send, hub) = host();
-        let (one, other) = (hub.join(0, false), hub.join(1, false));
+        let (one, other) = (hub.group(0, false), hub.group(1, false));
         let layouts = [layout(4, 8, 4), layout(6, 8, 4)];
         one.follow(&layouts[0], 0).unwrap();
         assert_eq!(one.take(&layouts[0], &PageBits::new(4)), None, "nothing came yet");
@@ -487,7 +487,7 @@ mod tests {
     #[test]
     fn pages_that_moved_are_found_where_they_are_and_counts_go_with_the_layout() {
         let (keep, _roots, send, hub) = host();
-        let group = hub.join(0, false);
+        let group = hub.group(0, false);
         let before = layout(4, 8, 4);
         group.follow(&before, 0).unwrap();
         send.send(sample(None, 0, 110 * 4096)).unwrap();
@@ -509,7 +509,7 @@ mod tests {
     #[test]
     fn beyond_the_bound_samples_are_left_out() {
         let (_keep, _roots, send, hub) = host();
-        let group = hub.join(0, false);
+        let group = hub.group(0, false);
         let pages = layout(4, 8, 4);
         group.follow(&pages, 0).unwrap();
         for _ in 0..MOST_PER_S + 1000 {
@@ -529,7 +529,7 @@ mod tests {
         let now = Arc::clone(&ms);
         let clock: Clock = Box::new(move || Duration::from_millis(now.load(Ordering::Relaxed)));
         let hub = SampleHub::by_clock(&roots, Box::new(Sent(receive, 0)), 100, clock);
-        let (group, rates) = (hub.join(0, true), hub.base_rates(0));
+        let (group, rates) = (hub.group(0, true), hub.rates(0));
         let extent = Extent { space: SpaceId(4), start: 0, pages: 1 };
         let layout = Arc::new(Layout::new(PageSize::Huge, vec![extent]).unwrap());
         let path = roots.proc.join("4/pagemap");
@@ -568,7 +568,7 @@ mod tests {
     #[test]
     fn a_group_that_leaves_has_no_samples() {
         let (_keep, _roots, send, hub) = host();
-        let group = hub.join(0, false);
+        let group = hub.group(0, false);
         group.follow(&layout(4, 8, 4), 0).unwrap();
         drop(group);
         send.send(sample(None, 0, 109 * 4096)).unwrap();

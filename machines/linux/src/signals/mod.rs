@@ -1,0 +1,100 @@
+//! The signals of accesses that a host may have, one trait for all and a file each.
+//!
+//! [`accessed_bits`] are the signal that each period is made of, by a [`crate::sampler::Sampler`]. What
+//! others know is added to the scan of a period ([`GroupSignal`]): [`hint_faults`] raise the counts of
+//! ranges, [`sampled_reads`] bring samples and latencies. Some know rates of base pages too, by which
+//! those leave the tier of their range ([`crate::refiner`]).
+
+mod accessed_bits;
+mod hint_faults;
+mod sampled_reads;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use terrace_core::page::Layout;
+use terrace_core::scan::Scan;
+
+use crate::files::FileError;
+use crate::host::{HostError, HostOptions};
+use crate::refiner::BaseRates;
+use crate::roots::Roots;
+use crate::session::Session;
+use crate::tiers::Topology;
+
+/// A source of a signal on this host, as `terrace signals` shows it.
+pub struct Probe {
+    /// The signal's name.
+    pub name: String,
+    /// What gives it here, or why nothing does: a line.
+    pub found: Result<String, String>,
+}
+
+/// What became of a signal in a run.
+pub struct SignalReport {
+    /// A line for status and notes.
+    pub line: String,
+    /// Counts by their keys in a run's details.
+    pub details: serde_json::Map<String, serde_json::Value>,
+}
+
+/// What a signal may use of its host to be opened.
+pub(crate) struct Opening<'a> {
+    pub(crate) options: &'a HostOptions,
+    pub(crate) session: &'a Arc<Session>,
+    pub(crate) topology: &'a Topology,
+}
+
+/// A signal, or nothing where none is wanted or a run goes on without it.
+pub(crate) type Opened = Result<Option<Arc<dyn HostSignal>>, HostError>;
+
+/// A signal that a host may have.
+pub struct SignalKind {
+    /// Its name, which is also its file's.
+    pub name: &'static str,
+    /// Its sources and what is there of them, changing nothing. Where a source can be asked, one sample
+    /// in so many accesses.
+    pub probe: fn(&Roots, u32) -> Vec<Probe>,
+    /// Opens it for a run, by the run's options.
+    pub(crate) open: fn(&Opening) -> Opened,
+}
+
+/// All signals. Of those that know base pages the first that is open decides: samples are of both tiers,
+/// and cost the program next to nothing.
+pub const SIGNALS: &[SignalKind] = &[accessed_bits::KIND, sampled_reads::KIND, hint_faults::KIND];
+
+/// All that the options ask for.
+pub(crate) fn open(opening: &Opening) -> Result<Vec<Arc<dyn HostSignal>>, HostError> {
+    let opened = SIGNALS.iter().map(|kind| (kind.open)(opening));
+    opened.filter_map(Result::transpose).collect()
+}
+
+/// A signal of all groups of a host.
+pub(crate) trait HostSignal: Send + Sync {
+    /// A group's part; `None` where such groups have none.
+    fn join(self: Arc<Self>, slot: u32, by_range: bool) -> Option<Box<dyn GroupSignal>>;
+
+    /// Rates of the base pages of a group by ranges, where they are known.
+    fn base_rates(self: Arc<Self>, slot: u32) -> Option<Box<dyn BaseRates>>;
+
+    /// What became of it so far.
+    fn report(&self) -> SignalReport;
+}
+
+/// A group's part of a signal; when it is dropped the group has none.
+pub(crate) trait GroupSignal: Send {
+    /// A period begins with these pages, after so many calls that moved some; none moves until this
+    /// returns.
+    fn begin(
+        &mut self,
+        layout: &Arc<Layout>,
+        move_calls: u64,
+        period: Duration,
+    ) -> Result<(), FileError>;
+
+    /// Takes what has come: called some times a period.
+    fn poll(&self);
+
+    /// Adds what came in a period to its scan.
+    fn add_to(&self, scan: &mut Scan);
+}
