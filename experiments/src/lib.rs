@@ -3,7 +3,7 @@
 //! **Knows** the engine, the machines, the workloads and the lab, and puts them together.
 //! **Must not know** policies' insides, arguments or screens.
 //!
-//! - [`file`]: experiment files;
+//! - [`mod@file`]: experiment files;
 //! - [`runner`]: runs them, on a `backend`: `simulated`, `reference`, `host` or `virtual_machine`;
 //! - [`run`]: requests, runs and their events;
 //! - [`sparse`]: address spaces whose page tables have a larger program's shape;

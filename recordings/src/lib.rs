@@ -9,7 +9,7 @@
 //!   compressed chunks, readable up to the cut when the writer was killed;
 //! - [`period`]: the period recording (`.trec`): per group and period the scan, the budget, the
 //!   decision and its outcome;
-//! - [`reference`]: the reference recording (`.tref`): each load and store of a real program;
+//! - [`mod@reference`]: the reference recording (`.tref`): each load and store of a real program;
 //! - [`perf_record`]: the records in which Linux reports sampled accesses of memory;
 //! - [`import`], [`export`]: from files of other tools, and to them;
 //! - [`survey`]: the totals of a recording;

@@ -5,8 +5,8 @@
 //!
 //! - [`results`]: the contents of a directory of results; [`rack`]: of the rack's;
 //! - [`text`]: the table for a terminal;
-//! - [`json`]: the same for programs;
-//! - [`html`]: the report for people; [`html::plots`]: charts of any table of values.
+//! - [`mod@json`]: the same for programs;
+//! - [`mod@html`]: the report for people; [`html::plots`]: charts of any table of values.
 //!
 //! Same results in, same bytes out.
 #![forbid(unsafe_code)]

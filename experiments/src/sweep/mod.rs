@@ -8,8 +8,8 @@
 //! grid: the same bytes, wherever and in whatever order cells ran.
 //!
 //! - [`grid`]: grid files and their cells;
-//! - [`work`]: runs cells;
-//! - [`merge`]: merges finished cells.
+//! - [`mod@work`]: runs cells;
+//! - [`mod@merge`]: merges finished cells.
 
 pub mod grid;
 pub mod merge;

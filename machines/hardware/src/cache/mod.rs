@@ -1,7 +1,7 @@
 //! Caches: one model for every level of every machine.
 //!
 //! - [`config`]: a cache's geometry, checked before anything runs;
-//! - [`array`]: one set-associative cache;
+//! - [`mod@array`]: one set-associative cache;
 //! - [`hierarchy`]: private levels over a shared one, with write-backs;
 //! - [`counting`]: the same cache counted as Valgrind's cachegrind counts;
 //! - [`mshr`]: the misses that a cache can have under way.

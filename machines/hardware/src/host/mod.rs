@@ -1,6 +1,6 @@
 //! The simulating machine: a simulation waits for its memory. Nothing here changes a result.
 //!
-//! - [`array`]: arrays on huge pages of the host;
+//! - [`mod@array`]: arrays on huge pages of the host;
 //! - [`prefetch`]: requesting an element some time before it is needed.
 
 pub mod array;

@@ -141,7 +141,7 @@ impl GroupSpec {
 pub struct AttachedGroup {
     /// Its name.
     pub name: String,
-    /// Its number, for [`Host::release`].
+    /// Its number, for [`crate::Host::release`].
     pub slot: u32,
     /// Scans its pages.
     pub tracker: GroupTracker,
