@@ -1,7 +1,7 @@
-//! The signals of accesses that a host may have, one trait for all and a file each.
+//! The signals of accesses that a host may have, a file each.
 //!
 //! [`accessed_bits`] are the signal that each period is made of, by a [`crate::sampler::Sampler`]. What
-//! others know is added to the scan of a period ([`GroupSignal`]): [`hint_faults`] raise the counts of
+//! others know is added to the scan of a period, by one trait for all ([`GroupSignal`]): [`hint_faults`] raise the counts of
 //! ranges, [`sampled_reads`] bring samples and latencies. Some know rates of base pages too, by which
 //! those leave the tier of their range ([`crate::refiner`]).
 
@@ -59,14 +59,20 @@ pub struct SignalKind {
     pub(crate) open: fn(&Opening) -> Opened,
 }
 
-/// All signals. Of those that know base pages the first that is open decides: samples are of both tiers,
-/// and cost the program next to nothing.
+/// All signals, in the order in which they add to a scan. Of those that know base pages the first that is
+/// open decides: samples are of both tiers, and cost the program next to nothing.
 pub const SIGNALS: &[SignalKind] = &[accessed_bits::KIND, sampled_reads::KIND, hint_faults::KIND];
 
 /// All that the options ask for.
 pub(crate) fn open(opening: &Opening) -> Result<Vec<Arc<dyn HostSignal>>, HostError> {
-    let opened = SIGNALS.iter().map(|kind| (kind.open)(opening));
-    opened.filter_map(Result::transpose).collect()
+    let mut signals = Vec::new();
+    for kind in SIGNALS {
+        if let Some(signal) = (kind.open)(opening)? {
+            tracing::info!(signal = kind.name, "opened beside accessed bits");
+            signals.push(signal);
+        }
+    }
+    Ok(signals)
 }
 
 /// A signal of all groups of a host.
@@ -97,4 +103,46 @@ pub(crate) trait GroupSignal: Send {
 
     /// Adds what came in a period to its scan.
     fn add_to(&self, scan: &mut Scan);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conflicts::Intent;
+    use crate::testing::clean_host;
+    use crate::tiers;
+
+    /// Of a host that has neither a source of samples nor a bound on promotions.
+    #[test]
+    fn samples_that_are_wanted_are_had_or_refused_and_hint_faults_are_left_out() {
+        let (_host, roots) = clean_host();
+        let session = Arc::new(Session::open(&roots, None).unwrap());
+        let topology = tiers::discover(&roots).unwrap();
+        let opened = |sample_reads, hint_faults| {
+            let options = HostOptions {
+                roots: roots.clone(),
+                sample_reads,
+                hint_faults,
+                fix_conflicts: true,
+                ..HostOptions::new(Intent::of([]))
+            };
+            let opening = Opening { options: &options, session: &session, topology: &topology };
+            open(&opening).map(|signals| signals.len())
+        };
+        assert_eq!(opened(0, false).unwrap(), 0);
+        assert_eq!(opened(0, true).unwrap(), 0);
+        let error = opened(1000, false).unwrap_err();
+        assert!(matches!(error, HostError::Samples(_)), "{error}");
+        assert!(error.is_permanent() && error.to_string().contains("terrace signals"), "{error}");
+    }
+
+    #[test]
+    fn each_signal_is_probed_and_has_a_file_of_its_name() {
+        let (_host, roots) = clean_host();
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/signals");
+        for kind in SIGNALS {
+            assert!(folder.join(format!("{}.rs", kind.name)).is_file(), "{}", kind.name);
+            assert!(!(kind.probe)(&roots, 1000).is_empty(), "{}", kind.name);
+        }
+    }
 }
