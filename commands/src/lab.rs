@@ -148,8 +148,9 @@ pub struct Arguments {
     /// '--shell' a day].
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
-    /// Bound on the boot in s; three times that where accesses or instructions are counted.
-    #[arg(long, default_value_t = 120, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Bound on the boot in s; three times that where accesses or instructions are counted. Without
+    /// KVM a boot that hangs is tried again after a third of it.
+    #[arg(long, default_value_t = 180, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     boot_timeout: u64,
     /// Count the loads and stores that go to each node while the command runs, and write the
     /// counts to this file, as JSON.

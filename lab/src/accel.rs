@@ -1,6 +1,6 @@
 //! Selects how the guest's processor is emulated. That `/dev/kvm` opens proves nothing: on some
 //! hosts guests die or hang under KVM. So the lab starts a test guest under KVM, once per boot of
-//! the host, processor, guest kernel and QEMU, and remembers the outcome.
+//! the host, processor, guest kernel and QEMU, and remembers each outcome.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -88,16 +88,28 @@ fn path(cache: &Cache) -> PathBuf {
     cache.root().join("kvm-verdict.json")
 }
 
-/// The remembered outcome, if it still holds.
-pub(crate) fn remembered(cache: &Cache, key: &ProbeKey) -> Option<Verdict> {
-    let text = std::fs::read_to_string(path(cache)).ok()?;
-    let verdict: Verdict = serde_json::from_str(&text).ok()?;
-    (verdict.key == *key).then_some(verdict)
+/// All remembered outcomes; none where the file cannot be read.
+fn all(cache: &Cache) -> Vec<Verdict> {
+    let text = std::fs::read_to_string(path(cache)).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
 }
 
-/// Remembers an outcome.
+/// The remembered outcome, if there is one that still holds.
+pub(crate) fn remembered(cache: &Cache, key: &ProbeKey) -> Option<Verdict> {
+    all(cache).into_iter().find(|verdict| verdict.key == *key)
+}
+
+/// Remembers an outcome, in place of an older one of the same guest kernel and QEMU. Those of
+/// earlier boots of the host are forgotten.
 pub(crate) fn remember(cache: &Cache, verdict: &Verdict) -> Result<(), LabError> {
-    let text = serde_json::to_vec_pretty(verdict).doing("describe whether KVM works")?;
+    let mut verdicts = all(cache);
+    let key = &verdict.key;
+    verdicts.retain(|known| {
+        known.key.boot_id == key.boot_id
+            && (&known.key.guest_kernel, &known.key.qemu) != (&key.guest_kernel, &key.qemu)
+    });
+    verdicts.push(verdict.clone());
+    let text = serde_json::to_vec_pretty(&verdicts).doing("describe whether KVM works")?;
     write_whole(&path(cache), &text)
 }
 
@@ -122,6 +134,18 @@ mod tests {
         assert_eq!(remembered(&cache, &key), Some(verdict));
         let rebooted = ProbeKey { boot_id: "another".into(), ..key.clone() };
         assert_eq!(remembered(&cache, &rebooted), None);
+        // Guests with two kernels take turns, and each is tried once.
+        let other = ProbeKey { guest_kernel: "/another/kernel".into(), ..key.clone() };
+        let hung = Verdict { key: other.clone(), works: false, reason: "it hung".into() };
+        let works = Verdict { works: true, ..hung.clone() };
+        for other_verdict in [hung, works] {
+            remember(&cache, &other_verdict).unwrap();
+            assert_eq!(remembered(&cache, &other), Some(other_verdict));
+            assert!(remembered(&cache, &key).is_some());
+        }
+        let after = Verdict { key: rebooted.clone(), works: false, reason: "it hung".into() };
+        remember(&cache, &after).unwrap();
+        assert_eq!(all(&cache), [after]);
         std::fs::write(path(&cache), "{ garbage").unwrap();
         assert_eq!(remembered(&cache, &key), None);
     }

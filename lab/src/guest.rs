@@ -44,6 +44,7 @@ pub(crate) struct GuestStart<'a> {
     pub terminal: bool,
     /// Start of the first attempt to boot: the bounds count from here.
     pub begun: Instant,
+    /// At which this attempt is given up.
     pub boot_bound: Duration,
     /// Bound on the whole run, the boot included.
     pub bound: Duration,

@@ -26,9 +26,35 @@ use terrace_recorder::nodes::Mark;
 const INIT: &str = include_str!("init.sh");
 const SERVE: &str = include_str!("serve.sh");
 
-/// A guest under software emulation on a busy host sometimes dies while it boots (one in a hundred
-/// with QEMU 7.2). The bound on the boot holds for all attempts together.
+/// A guest under software emulation on a busy host sometimes dies or hangs while it boots (one in a
+/// hundred with QEMU 7.2). The bound on the boot holds for all attempts together.
 const BOOT_ATTEMPTS: u32 = 3;
+
+/// Runs a guest, and boots it again where a boot dies or, if it may, hangs.
+fn run_attempts(
+    mut start: GuestStart<'_>,
+    may_hang: bool,
+    event: &mut dyn FnMut(Event),
+) -> Result<GuestEnd, LabError> {
+    let boot_bound = start.boot_bound;
+    for attempt in 1..BOOT_ATTEMPTS {
+        if may_hang {
+            start.boot_bound = boot_bound * attempt / BOOT_ATTEMPTS;
+        }
+        match guest::run(&start, event) {
+            // Nothing of the job has run yet, so it can be started again.
+            Err(
+                error @ (LabError::Panicked { phase: Phase::Booting, .. }
+                | LabError::EndedEarly { phase: Phase::Booting, .. }
+                | LabError::TimedOut { phase: Phase::Booting, .. }),
+            ) if start.begun.elapsed() < boot_bound.min(start.bound) => {
+                event(Event::Preparing(format!("booting again, for {error}")));
+            }
+            end => return end,
+        }
+    }
+    guest::run(&GuestStart { boot_bound, ..start }, event)
+}
 
 /// The machine and where fetched things are kept.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -212,17 +238,9 @@ impl Lab {
             bound: job.timeout.unwrap_or(self.machine.timeout),
             counts_instructions: self.machine.counts_instructions(),
         };
-        for _ in 1..BOOT_ATTEMPTS {
-            match guest::run(&start, event) {
-                // Nothing of the job has run yet, so it can be started again.
-                Err(
-                    error @ (LabError::Panicked { phase: Phase::Booting, .. }
-                    | LabError::EndedEarly { phase: Phase::Booting, .. }),
-                ) => event(Event::Preparing(format!("booting again, for {error}"))),
-                end => return end,
-            }
-        }
-        guest::run(&start, event)
+        // Where KVM works no boot hangs, and how long a whole system takes to boot is not known.
+        let may_hang = !accel.kvm && self.machine.root.is_none();
+        run_attempts(start, may_hang, event)
     }
 
     /// The emulation that the machine's `accel` selects on this host.

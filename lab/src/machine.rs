@@ -163,8 +163,9 @@ impl Default for GuestMachine {
             count_apart: None,
             count_after: 0,
             begins_marked: false,
-            // Fifty times the boot time under software emulation on an idle host.
-            boot_timeout: Duration::from_secs(120),
+            // For three attempts: each has twenty times the boot time under software emulation on
+            // an idle host.
+            boot_timeout: Duration::from_secs(180),
             timeout: Duration::from_secs(300),
             extra_qemu_args: Vec::new(),
             qemu: Qemu::default(),

@@ -10,8 +10,8 @@ use terrace_lab::cache::Cache;
 use terrace_lab::closure::Sources;
 use terrace_lab::packages::Packages;
 use terrace_lab::{
-    Accel, CountedCaches, Event, GuestFile, GuestJob, GuestMachine, GuestResult, Kernel, Lab,
-    LabConfig, LabError, Phase, Program,
+    Accel, AccessCounts, CountedCaches, Event, GuestFile, GuestJob, GuestMachine, GuestResult,
+    Kernel, Lab, LabConfig, LabError, Phase, Program,
 };
 
 use terrace_recordings::reference::CacheShape;
@@ -274,9 +274,15 @@ fn a_kernel_that_never_comes_up_ends_at_the_bound_on_the_boot() {
         kernel_args: vec!["rdinit=/bin/sleep".into(), "--".into(), "1000".into()],
         ..machine()
     };
-    let error = lab(machine).run(&GuestJob::new("true"), |_| {}).expect_err("a hang");
+    let mut again = 0;
+    let count = |event| {
+        again +=
+            u32::from(matches!(event, Event::Preparing(text) if text.starts_with("booting again")));
+    };
+    let error = lab(machine).run(&GuestJob::new("true"), count).expect_err("a hang");
     let LabError::TimedOut { phase, bound_ms, .. } = &error else { panic!("{error}") };
     assert_eq!((*phase, *bound_ms), (Phase::Booting, 8_000));
+    assert_eq!(again, 2, "a boot that hangs is tried three times within the bound");
 }
 
 #[test]
@@ -489,9 +495,15 @@ fn what_goes_to_each_node_is_counted_exactly() {
     }
     let share = counts.fast_share.accesses.expect("a share");
     assert!((0.49..0.52).contains(&share), "{share}");
+    base_pages_add_up(&host.path().join("apart"), &counts, pages);
+    huge_pages_add_up(&host.path().join("pages"), &counts);
+}
+
+/// Of the program with the compatible layout; it touches so many pages in a window, word by word.
+fn base_pages_add_up(file: &Path, counts: &AccessCounts, pages: u64) {
     // Accesses of the program with the compatible layout by base page: a line a mark, the first
     // without pages.
-    let apart = fs::read_to_string(host.path().join("apart")).expect("counts of a program's pages");
+    let apart = fs::read_to_string(file).expect("counts of a program's pages");
     let apart: Vec<Vec<[u64; 3]>> = serde_json::Deserializer::from_str(&apart)
         .into_iter()
         .map(|line| line.expect("a list of pages"))
@@ -503,8 +515,12 @@ fn what_goes_to_each_node_is_counted_exactly() {
     }
     let touched = apart[2].iter().filter(|page| page[1] == 512).count() as u64;
     assert_eq!(touched, pages, "each word of each page once");
-    // The same by huge page: a line a mark, the first without pages.
-    let pages = fs::read_to_string(host.path().join("pages")).expect("counts of pages");
+}
+
+/// Of all programs, on nodes of 512 and 256 MiB.
+fn huge_pages_add_up(file: &Path, counts: &AccessCounts) {
+    // A line a mark, the first without pages.
+    let pages = fs::read_to_string(file).expect("counts of pages");
     let pages: Vec<[Vec<u64>; 2]> = serde_json::Deserializer::from_str(&pages)
         .into_iter()
         .map(|line| line.expect("two lists"))
