@@ -34,7 +34,6 @@ use shared::{Orders, lock};
 use crate::config::{GroupLimit, Settings};
 use crate::history::{History, Identity};
 use crate::machine::{Attached, Probe};
-use crate::service::NOT_DIVIDED;
 use crate::slowdown::{self, Assumed, Facts};
 use crate::status::{FailureCount, GroupStatus};
 use crate::throttle::page_budget::PageBudget;
@@ -230,15 +229,18 @@ impl Keeper {
                 self.status.error = Some(error);
             }
             if let Some(group) = engine.group_mut(0) {
-                group.share = match self.settings.limit {
-                    GroupLimit::Ratio(ratio) => FastLimit::Ratio(ratio),
-                    GroupLimit::Bytes(bytes) => FastLimit::Bytes(bytes),
-                    GroupLimit::Partitioned { .. } => FastLimit::Bytes(self.shared.granted()),
-                };
                 // Before the first partitioning a group with a share moves nothing: what it may have
                 // is not known.
-                let is_divided = !matches!(group.share, FastLimit::Bytes(NOT_DIVIDED));
-                group.moved_pages = if is_divided { u64::MAX } else { 0 };
+                let (share, moved_pages) = match self.settings.limit {
+                    GroupLimit::Ratio(ratio) => (FastLimit::Ratio(ratio), u64::MAX),
+                    GroupLimit::Bytes(bytes) => (FastLimit::Bytes(bytes), u64::MAX),
+                    GroupLimit::Partitioned { .. } => match self.shared.granted() {
+                        Some(bytes) => (FastLimit::Bytes(bytes), u64::MAX),
+                        None => (FastLimit::Bytes(u64::MAX), 0),
+                    },
+                };
+                group.share = share;
+                group.moved_pages = moved_pages;
             }
             if let Some(reason) = probe.refusal() {
                 break Some(reason);
@@ -334,6 +336,27 @@ impl Keeper {
         }
         self.hotness.observe(scan);
         self.features.count(scan).0
+    }
+
+    /// Adds a period to the histories and to the throttle, and takes its moves from the budgets.
+    fn account(&mut self, report: &PeriodReport<'_>) {
+        let (scan, outcome) = (report.scan, report.outcome);
+        let size = scan.layout.page_size();
+        self.history.push(scan, report.budget);
+        lock(&self.heat).add(scan);
+        lock(&self.throttle).outcome(outcome, size);
+        for failure in &outcome.failures {
+            *self.failed.entry(failure.reason).or_default() += failure.range.pages(size);
+        }
+        let moved = outcome.promoted_pages + outcome.demoted_pages;
+        self.bandwidth.spend(moved);
+        if moved > 0 {
+            let page_ns = report.cpu.mover_ns.unwrap_or(0) as f64 / moved as f64;
+            self.page_cpu_ns = match self.page_cpu_ns {
+                0.0 => page_ns,
+                old => old + COST_WEIGHT * (page_ns - old),
+            };
+        }
     }
 
     fn follow_orders(
@@ -451,12 +474,7 @@ impl Observer for Watching<'_> {
         let scan = report.scan;
         let size = scan.layout.page_size();
         let features = keeper.learn(scan);
-        keeper.history.push(scan, report.budget);
-        lock(&keeper.heat).add(scan);
-        lock(&keeper.throttle).outcome(report.outcome, size);
-        for failure in &report.outcome.failures {
-            *keeper.failed.entry(failure.reason).or_default() += failure.range.pages(size);
-        }
+        keeper.account(report);
         // Whole page-periods are counted, what is left of them with the next period.
         keeper.accesses[0] += scan.accesses();
         keeper.accesses[1] += scan.accesses_in(&scan.fast);
@@ -466,16 +484,6 @@ impl Observer for Watching<'_> {
         let curve = HitCurve::of(&keeper.hotness, size, scans, period_s);
         let costs = keeper.costs.snapshot();
         let before = std::mem::replace(&mut keeper.costs_before, costs);
-        let moved = report.outcome.promoted_pages + report.outcome.demoted_pages;
-        keeper.bandwidth.spend(moved);
-        let mover_ns = report.cpu.mover_ns.unwrap_or(0);
-        if moved > 0 {
-            let page_ns = mover_ns as f64 / moved as f64;
-            keeper.page_cpu_ns = match keeper.page_cpu_ns {
-                0.0 => page_ns,
-                old => old + COST_WEIGHT * (page_ns - old),
-            };
-        }
         let move_ns = costs.move_ns.saturating_sub(before.move_ns);
         let (fast, slow) = by_heat(scan, &keeper.hotness, scans);
         let s = &mut keeper.status;
@@ -510,6 +518,7 @@ impl Observer for Watching<'_> {
         s.refined_failed_pages = costs.refined_failed_pages;
         let tracker_ns = report.cpu.tracker_ns.unwrap_or(0);
         let policy_ns = report.cpu.policy_ns.unwrap_or(0);
+        let mover_ns = report.cpu.mover_ns.unwrap_or(0);
         s.tracker_cpu_ns += tracker_ns;
         s.policy_cpu_ns += policy_ns;
         s.mover_cpu_ns += mover_ns;

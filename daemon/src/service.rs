@@ -326,7 +326,6 @@ impl<M: Machine> Service<M> {
         let name = if is_pattern { format!("{}:{cgroup}", entry.name) } else { entry.name.clone() };
         let name = shown(&name);
         let shared = Arc::new(Shared::default());
-        shared.grant(NOT_DIVIDED);
         let identity = self.machine.identity(cgroup, settings.period_ms);
         let carryover = match self.waiting.remove(cgroup) {
             Some(carryover) => carryover,
@@ -410,12 +409,12 @@ impl<M: Machine> Service<M> {
                         continue;
                     }
                     let before = running.shared.granted();
-                    newcomer |= before == NOT_DIVIDED;
+                    newcomer |= before.is_none();
                     names.push(cgroup.clone());
                     let curve = view.curve.clone();
                     claims.push(FastMemoryClaim { curve, min_bytes, max_bytes, weight });
                     used.push(s.fast_bytes);
-                    granted.push(if before == NOT_DIVIDED { s.fast_bytes } else { before });
+                    granted.push(before.unwrap_or(s.fast_bytes));
                 }
             }
         }
@@ -586,9 +585,6 @@ fn wait_after(before: Option<&Failure>, now: Instant) -> Duration {
         _ => FIRST_RETRY,
     }
 }
-
-/// A group's grant until the first partitioning: it moves nothing.
-pub const NOT_DIVIDED: u64 = u64::MAX;
 
 fn state(config: &Config) -> Option<PathBuf> {
     let folder = &config.daemon.state;

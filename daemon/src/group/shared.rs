@@ -48,8 +48,8 @@ pub struct Shared {
     pub(super) orders: Mutex<Orders>,
     /// Ends it.
     pub stop: Arc<AtomicBool>,
-    /// What partitioning gave it, in bytes.
-    pub(super) grant_bytes: AtomicU64,
+    /// What partitioning gave it, in bytes; `None` before the first partitioning.
+    pub(super) grant_bytes: Mutex<Option<u64>>,
     /// Its part of what all groups may move in a second, in bytes; 0: no bound.
     pub(super) bandwidth_bytes_per_s: AtomicU64,
     /// Its part of the processor time of all, in percent of one processor times 1,000; 0: no bound.
@@ -68,12 +68,12 @@ impl Shared {
 
     /// Gives it so much fast memory, where it has a share.
     pub fn grant(&self, bytes: u64) {
-        self.grant_bytes.store(bytes, Ordering::Relaxed);
+        *lock(&self.grant_bytes) = Some(bytes);
     }
 
-    /// What it was given.
-    pub fn granted(&self) -> u64 {
-        self.grant_bytes.load(Ordering::Relaxed)
+    /// What it was given, in bytes; `None` before the first partitioning.
+    pub fn granted(&self) -> Option<u64> {
+        *lock(&self.grant_bytes)
     }
 
     /// Sets its part of the daemon's budgets.
