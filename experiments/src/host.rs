@@ -21,6 +21,7 @@ use terrace_linux::process;
 use terrace_linux::rivals::{KernelMoves, RivalHost};
 use terrace_linux::roots::Roots;
 use terrace_linux::sampling::Samples;
+use terrace_linux::signals::SignalReport;
 use terrace_linux::tiers::Topology;
 use terrace_linux::{
     AttachedGroup, GroupSpec as Attach, GuardCommand, Host, HostError, HostOptions, Source,
@@ -383,6 +384,27 @@ fn refined(costs: &CostSnapshot) -> Value {
     })
 }
 
+/// Bytes that the kernel has migrated since its counter was at so many base pages.
+fn migrated_bytes_since(before: u64) -> Option<u64> {
+    migrated_pages().map(|now| now.saturating_sub(before) * PageSize::Base.bytes())
+}
+
+/// Adds what signals and movers have counted to the details of the groups.
+fn add_counts<'a>(
+    details: &mut Details,
+    signals: &[SignalReport],
+    groups: impl Iterator<Item = (&'a str, &'a Costs)>,
+) {
+    for (name, costs) in groups {
+        // A group of programs that ran already has no results of its own.
+        let detail = details.entry(name.to_owned()).or_insert(json!({}));
+        for (key, counts) in signals.iter().flat_map(|signal| &signal.details) {
+            detail[key] = counts.clone();
+        }
+        detail["refined"] = refined(&costs.snapshot());
+    }
+}
+
 /// Ends the programs; returns their results, and their events and details by group.
 pub(crate) fn finish_sessions(
     names: &[&str],
@@ -462,23 +484,9 @@ fn under_policies(
         begun?;
     }
     let (results, mut details) = finish_sessions(&names, sessions)?;
-    // A group of programs that ran already has no results of its own.
-    for name in &names {
-        details.entry((*name).to_owned()).or_insert(json!({}));
-    }
-    for detail in details.values_mut() {
-        for (key, counts) in signals.iter().flat_map(|signal| &signal.details) {
-            detail[key] = counts.clone();
-        }
-    }
-    for (name, costs) in names.iter().zip(costs) {
-        if let Some(detail) = details.get_mut(*name) {
-            detail["refined"] = refined(&costs.snapshot());
-        }
-    }
-    let migrated = migrated.zip(migrated_pages()).filter(|_| names.len() == 1);
-    let migrated_bytes =
-        migrated.map(|(before, after)| after.saturating_sub(before) * PageSize::Base.bytes());
+    add_counts(&mut details, &signals, names.iter().copied().zip(&costs));
+    // Of the whole host: of a group where there is one.
+    let migrated_bytes = migrated.filter(|_| names.len() == 1).and_then(migrated_bytes_since);
     host.close()?;
     let moves = counts.moves();
     write_whole(&run.details(), &serde_json::to_vec_pretty(&details)?)?;

@@ -18,7 +18,9 @@ use terrace_linux::rivals::{KernelMoves, Rival, RivalHost};
 use terrace_linux::{GuardCommand, HostOptions, termination};
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
+use terrace_workloads::session::Session;
 
+use crate::file::Experiment;
 use crate::host::{fill, finish_sessions, kernel_release, options, start};
 use crate::kept_off::KeptOff;
 use crate::measured::Measured;
@@ -85,23 +87,13 @@ pub(crate) fn run(
 
     let mut rows = run.rows(kernel_release().as_deref(), false);
     let alone = rows.len() == 1;
-    let period = Duration::from_millis(experiment.period_ms);
     let mut before = first;
-    let mut due = Instant::now();
-    let mut all_ended = false;
     let mut measured = Measured::of(experiment);
     let mut held_bytes = vec![0; rows.len()];
     mark(Mark::Period);
-    for number in 0..experiment.periods {
-        if all_ended || stop.load(Ordering::Relaxed) {
-            break;
-        }
-        due += period;
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        // `ended` is called for all, so that each notes when its program ended.
-        let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
-        let ended = ended.collect::<Result<Vec<_>, _>>()?;
-        all_ended = !ended.is_empty() && ended.iter().all(|ended| *ended);
+    let mut periods = Periods::begin(experiment);
+    while !stop.load(Ordering::Relaxed) {
+        let Some(number) = periods.next(&mut sessions)? else { break };
         let programs = sessions.iter().flatten();
         measured.between_periods(number + 1, host.topology(), programs)?;
         let now = host.moves()?;
@@ -145,6 +137,43 @@ pub(crate) fn run(
     rows.iter().cloned().try_for_each(|row| tables.run(row))?;
     measured.rows(&run.name).into_iter().try_for_each(|row| tables.kernel_thread(row))?;
     Ok(rows)
+}
+
+/// The periods of a run by this host's clock.
+struct Periods {
+    due: Instant,
+    length: Duration,
+    count: u64,
+    ended: u64,
+    programs_ended: bool,
+}
+
+impl Periods {
+    fn begin(experiment: &Experiment) -> Self {
+        Self {
+            due: Instant::now(),
+            length: Duration::from_millis(experiment.period_ms),
+            count: experiment.periods,
+            ended: 0,
+            programs_ended: false,
+        }
+    }
+
+    /// Waits until the next one has ended and returns its number; `None` where there is none more, or
+    /// all programs have ended.
+    fn next(&mut self, sessions: &mut [Option<Session>]) -> anyhow::Result<Option<u64>> {
+        if self.programs_ended || self.ended == self.count {
+            return Ok(None);
+        }
+        self.due += self.length;
+        std::thread::sleep(self.due.saturating_duration_since(Instant::now()));
+        // `ended` is called for all, so that each notes when its program ended.
+        let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
+        let ended = ended.collect::<Result<Vec<_>, _>>()?;
+        self.programs_ended = !ended.is_empty() && ended.iter().all(|ended| *ended);
+        self.ended += 1;
+        Ok(Some(self.ended - 1))
+    }
 }
 
 /// A period of a group with so many bytes in fast memory, and in all.

@@ -2,7 +2,7 @@
 //! on a host, so that there is one live implementation.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -221,41 +221,47 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Gues
         machine.slow_bytes = size.0;
     }
     if let Some(wanted) = &wanted.kernel {
-        machine.kernel = match wanted.to_str().map(Kernel::named) {
-            None | Some(Kernel::Path(_)) => {
-                // A path is relative to the experiment's folder.
-                let kernel = experiment.folder.join(wanted);
-                if !kernel.is_file() {
-                    let kernel = kernel.display();
-                    return Err(refuse!(
-                        "machine.kernel = {kernel}: expected a kernel image, 'debian', \
-                         'debian-7.3', 'terrace' or 'terrace-7.3'"
-                    )
-                    .into());
-                }
-                Kernel::Path(kernel)
-            }
-            Some(packaged) => packaged,
-        };
+        machine.kernel = kernel(experiment, wanted)?;
     }
     if let Some(wanted) = &wanted.qemu {
-        machine.qemu = match Qemu::named(wanted) {
-            // A path is relative to the experiment's folder; a name is looked up on PATH.
-            Qemu::Host(path) if path.components().count() > 1 => {
-                let path = experiment.folder.join(path);
-                if !path.is_file() {
-                    let path = path.display();
-                    return Err(refuse!(
-                        "machine.qemu = {path}: expected a QEMU, or a major version as in \"10\""
-                    )
-                    .into());
-                }
-                Qemu::Host(path)
-            }
-            named => named,
-        };
+        machine.qemu = qemu(experiment, wanted)?;
     }
     Ok(machine)
+}
+
+/// The kernel of this name, or at this path relative to the experiment's folder.
+fn kernel(experiment: &Experiment, wanted: &Path) -> Result<Kernel, InputError> {
+    match wanted.to_str().map(Kernel::named) {
+        None | Some(Kernel::Path(_)) => {
+            let kernel = experiment.folder.join(wanted);
+            if !kernel.is_file() {
+                let kernel = kernel.display();
+                return Err(refuse!(
+                    "machine.kernel = {kernel}: expected a kernel image, 'debian', \
+                     'debian-7.3', 'terrace' or 'terrace-7.3'"
+                ));
+            }
+            Ok(Kernel::Path(kernel))
+        }
+        Some(packaged) => Ok(packaged),
+    }
+}
+
+/// The QEMU of this version, by this name on PATH, or at this path relative to the experiment's folder.
+fn qemu(experiment: &Experiment, wanted: &str) -> Result<Qemu, InputError> {
+    match Qemu::named(wanted) {
+        Qemu::Host(path) if path.components().count() > 1 => {
+            let path = experiment.folder.join(path);
+            if !path.is_file() {
+                let path = path.display();
+                return Err(refuse!(
+                    "machine.qemu = {path}: expected a QEMU, or a major version as in \"10\""
+                ));
+            }
+            Ok(Qemu::Host(path))
+        }
+        named => Ok(named),
+    }
 }
 
 /// Files of a guest.

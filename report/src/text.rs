@@ -423,15 +423,47 @@ fn table_moves(run: &RunRow) -> String {
     )
 }
 
+/// The lines below a table of runs: what its columns mean, and what has to be known of these runs.
 fn notes(runs: &[RunRow], measured: &Measured) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = meanings(runs, measured);
+    notes.extend(runs.iter().filter(|r| has_table_moves(r)).map(table_moves));
+    if measured.adaptive {
+        notes.push(
+            "Policy chosen: what the adaptive policy applied most, with its share of the periods."
+                .to_owned(),
+        );
+    }
+    let lost: u64 = runs.iter().map(|r| r.lost_periods).fold(0, u64::saturating_add);
+    if lost > 0 {
+        notes.push(format!(
+            "The tracker lost {} periods beside those that are counted.",
+            count(lost)
+        ));
+    }
+    if runs.iter().any(|r| r.emulated) {
+        notes.push(
+            "~ Emulated time: CPU times and throughput compare rows with each other; they are not \
+             those of real memory."
+                .to_owned(),
+        );
+    }
+    if runs.iter().any(|r| r.checksum_ok == Some(false)) {
+        notes.push("DAMAGED: the program's data was not what it should be at the end.".to_owned());
+    }
+    let own = values(runs, |r| clean(r.notes.as_deref().unwrap_or("")));
+    notes.extend(own.into_iter().filter(|note| !note.is_empty()));
+    notes
+}
+
+/// What the columns of what was measured mean.
+fn meanings(runs: &[RunRow], measured: &Measured) -> Vec<String> {
     let page_sizes = values(runs, |r| bytes(r.page_size_bytes as f64));
-    notes.push(format!(
+    let mut notes = vec![format!(
         "Hit ratio: of the pages accessed in a period, the share that was in fast memory. \
          Promoted, demoted, failed: pages of {}. Stable: pages that stayed in their tier from \
          one period to the next.",
         page_sizes.join(" or ")
-    ));
+    )];
     if measured.references {
         notes.push(
             "By reads: of the lines read from memory, the share that came from fast memory. \
@@ -472,35 +504,6 @@ fn notes(runs: &[RunRow], measured: &Measured) -> Vec<String> {
              time here.",
             percent(errors.fold(0.0, f64::max))
         ));
-    }
-    notes.extend(runs.iter().filter(|r| has_table_moves(r)).map(table_moves));
-    if measured.adaptive {
-        notes.push(
-            "Policy chosen: what the adaptive policy applied most, with its share of the periods."
-                .to_owned(),
-        );
-    }
-    let lost: u64 = runs.iter().map(|r| r.lost_periods).fold(0, u64::saturating_add);
-    if lost > 0 {
-        notes.push(format!(
-            "The tracker lost {} periods beside those that are counted.",
-            count(lost)
-        ));
-    }
-    if runs.iter().any(|r| r.emulated) {
-        notes.push(
-            "~ Emulated time: CPU times and throughput compare rows with each other; they are not \
-             those of real memory."
-                .to_owned(),
-        );
-    }
-    if runs.iter().any(|r| r.checksum_ok == Some(false)) {
-        notes.push("DAMAGED: the program's data was not what it should be at the end.".to_owned());
-    }
-    for note in values(runs, |r| clean(r.notes.as_deref().unwrap_or(""))) {
-        if !note.is_empty() {
-            notes.push(note);
-        }
     }
     notes
 }

@@ -398,29 +398,10 @@ impl Terrace {
             .sum::<f64>()
             / 2.0
     }
-}
 
-impl Policy for Terrace {
-    fn name(&self) -> &'static str {
-        KIND.name
-    }
-
-    fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
-        if let Some(remap) = self.features.follow(scan) {
-            if remap.new_pages() * GROWTH > scan.pages() {
-                (self.age, self.since_growth) = (0, 0);
-            }
-            self.rates.remap(&remap);
-            self.estimate.remap(&remap);
-            self.initial_placement = remap.bits_or(&self.initial_placement, &scan.fast);
-            for shadow in &mut self.shadows {
-                shadow.fast = remap.bits_or(&shadow.fast, &scan.fast);
-            }
-        }
-        let (features, resident) = self.features.count(scan);
-        self.take_reads(scan);
-
-        // Costs of the moves before, from the period's counters.
+    /// What the placement brought in the last period, and what the moves before it cost: of this
+    /// policy and of each horizon's shadow.
+    fn account(&mut self, scan: &Scan) {
         let all: f64 = self.reads.iter().map(|&r| f64::from(r)).sum();
         let hits = self.hits(&scan.fast);
         let initially = self.hits(&self.initial_placement);
@@ -442,10 +423,16 @@ impl Policy for Terrace {
         if weight != 1.0 {
             self.reads.iter_mut().for_each(|reads| *reads *= weight);
         }
-        self.follow_phase();
+    }
 
-        let (applied, may_move) = self.choose(scan);
-        self.applied = applied;
+    /// Moves each horizon's shadow placement by what that horizon would select. Returns the selection
+    /// of the applied one for the real placement, of `moved_pages` at most, with its keys.
+    fn select_all(
+        &mut self,
+        scan: &Scan,
+        budget: &Budget,
+        moved_pages: u64,
+    ) -> (Selection, Vec<u8>) {
         let region_bytes = if self.parameters.regions { REGION_BYTES } else { 0 };
         let (mut rates, mut keys) = (Vec::new(), Vec::new());
         let mut real = None;
@@ -458,15 +445,43 @@ impl Policy for Terrace {
             let pairs = selection.ups().max(selection.downs()) as f64;
             self.shadows[horizon].debt += pairs * self.ledger.pair();
             selection.place(&keys, &mut self.shadows[horizon].fast);
-            if horizon == applied {
-                // Where nothing may move, only moves that are due are made.
-                let due = resident.saturating_sub(budget.fast_pages).min(budget.moved_pages);
-                let moved_pages = if may_move { budget.moved_pages } else { due };
+            if horizon == self.applied {
                 let budget = Budget { moved_pages, ..*budget };
                 real = Some((self.select(horizon, &keys, &scan.fast, &budget), keys.clone()));
             }
         }
-        let (selection, keys) = real.expect("the applied horizon is one of them");
+        real.expect("the applied horizon is one of them")
+    }
+}
+
+impl Policy for Terrace {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
+        if let Some(remap) = self.features.follow(scan) {
+            if remap.new_pages() * GROWTH > scan.pages() {
+                (self.age, self.since_growth) = (0, 0);
+            }
+            self.rates.remap(&remap);
+            self.estimate.remap(&remap);
+            self.initial_placement = remap.bits_or(&self.initial_placement, &scan.fast);
+            for shadow in &mut self.shadows {
+                shadow.fast = remap.bits_or(&shadow.fast, &scan.fast);
+            }
+        }
+        let (features, resident) = self.features.count(scan);
+        self.take_reads(scan);
+        self.account(scan);
+        self.follow_phase();
+
+        let (applied, may_move) = self.choose(scan);
+        self.applied = applied;
+        // Where nothing may move, only moves that are due are made.
+        let due = resident.saturating_sub(budget.fast_pages).min(budget.moved_pages);
+        let moved_pages = if may_move { budget.moved_pages } else { due };
+        let (selection, keys) = self.select_all(scan, budget, moved_pages);
         let back = !may_move && selection.is_empty() && self.retreats(scan);
         let (ups, downs) = if back {
             self.back_to_initial(scan, budget)

@@ -1,6 +1,7 @@
 //! A period recording comes back as it was written; cut, damaged or hostile, it yields a sound
 //! beginning and then an error that names the fault.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Cursor;
 use std::sync::Arc;
@@ -65,6 +66,69 @@ struct Period {
     outcome: Outcome,
 }
 
+fn with_counters(
+    scan: Scan,
+    (n, reads_per_sample, samples): ([u64; 8], u32, Option<Vec<Option<u16>>>),
+) -> Scan {
+    let pages = scan.pages();
+    let of = |s: Vec<Option<u16>>| s[..pages].iter().map(|c| c.unwrap_or(0)).collect();
+    scan.with_counters(Arc::new(PeriodCounters {
+        elapsed_ns: n[0],
+        migration_stall_ns: n[1],
+        slow_stall_ns: n[2],
+        references: n[3],
+        reads: [n[4], n[5]],
+        read_latency_ps: [n[6], n[7]],
+        samples: samples.map(of),
+        reads_per_sample,
+    }))
+}
+
+/// Of accessed pages at least one sample found them so.
+fn with_counts(scan: Scan, (samples, interval_us, any): (u8, u32, Vec<u8>)) -> Scan {
+    let count = |page: usize| match scan.accessed.get(page) {
+        true => 1 + any[page] % samples,
+        false => 0,
+    };
+    let counts = (0..scan.pages()).map(count).collect();
+    scan.with_counts(AccessCounts { samples, interval_us, counts })
+}
+
+/// A decision with moves of all kinds. Bits of `fast_pages` choose which averages there are.
+fn decision(
+    ranges: &[VirtualRange],
+    sizes: BTreeMap<u32, (u64, u64)>,
+    ratios: [f64; 6],
+    fast_pages: u64,
+) -> Decision {
+    let exchange = |r: &[VirtualRange]| Exchange { up: r[0], down: r[1] };
+    Decision {
+        plan: Plan {
+            promotions: ranges[..2].to_vec(),
+            demotions: ranges[2..3].to_vec(),
+            exchanges: ranges[4..].chunks_exact(2).map(exchange).collect(),
+            operation_sizes: sizes
+                .into_iter()
+                .map(|(space, (promotion_bytes, demotion_bytes))| OperationSize {
+                    space: SpaceId(space),
+                    promotion_bytes,
+                    demotion_bytes,
+                })
+                .collect(),
+            ..Plan::default()
+        },
+        applied: "lfu",
+        features: Features {
+            hit_ratio: ratios[0],
+            hit_ratio_of_all: ratios[1],
+            stability: ratios[2],
+            accessed_ratio: ratios[3],
+            lru_hit_average: Some(ratios[4]).filter(|_| fast_pages & 1 == 0),
+            lfu_hit_average: Some(ratios[5]).filter(|_| fast_pages & 2 == 0),
+        },
+    }
+}
+
 prop_compose! {
     fn any_period(group: usize, number: u64)(
         pieces in prop::collection::vec((0u64..3, 1u64..70), 0..3),
@@ -91,7 +155,6 @@ prop_compose! {
         let (accessed, fast) = (of(|b| b.0), of(|b| b.1));
         let scan = Scan { lost_periods: lost, ..Scan::new(number, layout, accessed, fast) };
         let ranges: Vec<_> = ranges.iter().map(|r| range(u64::from(r.0) << 12, r.1)).collect();
-        let exchange = |r: &[VirtualRange]| Exchange { up: r[0], down: r[1] };
         let failure = |r: &VirtualRange| Failure {
             range: *r,
             direction: Direction::Demotion,
@@ -99,20 +162,7 @@ prop_compose! {
         };
         let scan = match measured {
             None => scan,
-            Some((n, reads_per_sample, samples)) => {
-                let pages = scan.pages();
-                let of = |s: Vec<Option<u16>>| s[..pages].iter().map(|c| c.unwrap_or(0)).collect();
-                scan.with_counters(Arc::new(PeriodCounters {
-                    elapsed_ns: n[0],
-                    migration_stall_ns: n[1],
-                    slow_stall_ns: n[2],
-                    references: n[3],
-                    reads: [n[4], n[5]],
-                    read_latency_ps: [n[6], n[7]],
-                    samples: samples.map(of),
-                    reads_per_sample,
-                }))
-            }
+            Some(measured) => with_counters(scan, measured),
         };
         let scan = match active {
             None => scan,
@@ -123,14 +173,7 @@ prop_compose! {
         };
         let scan = match sampled {
             None => scan,
-            Some((samples, interval_us, any)) => {
-                let count = |page: usize| match scan.accessed.get(page) {
-                    true => 1 + any[page] % samples,
-                    false => 0,
-                };
-                let counts = (0..scan.pages()).map(count).collect();
-                scan.with_counts(AccessCounts { samples, interval_us, counts })
-            }
+            Some(sampled) => with_counts(scan, sampled),
         };
         Period {
             group,
@@ -142,31 +185,7 @@ prop_compose! {
                 None => scan,
             },
             budget: Budget { fast_pages, moved_pages: u64::MAX },
-            decision: Decision {
-                plan: Plan {
-                    promotions: ranges[..2].to_vec(),
-                    demotions: ranges[2..3].to_vec(),
-                    exchanges: ranges[4..].chunks_exact(2).map(exchange).collect(),
-                    operation_sizes: sizes
-                        .into_iter()
-                        .map(|(space, (promotion_bytes, demotion_bytes))| OperationSize {
-                            space: SpaceId(space),
-                            promotion_bytes,
-                            demotion_bytes,
-                        })
-                        .collect(),
-                    ..Plan::default()
-                },
-                applied: "lfu",
-                features: Features {
-                    hit_ratio: ratios[0],
-                    hit_ratio_of_all: ratios[1],
-                    stability: ratios[2],
-                    accessed_ratio: ratios[3],
-                    lru_hit_average: Some(ratios[4]).filter(|_| fast_pages & 1 == 0),
-                    lfu_hit_average: Some(ratios[5]).filter(|_| fast_pages & 2 == 0),
-                },
-            },
+            decision: decision(&ranges, sizes, ratios, fast_pages),
             outcome: Outcome {
                 promoted_pages: 3,
                 demoted_pages: fast_pages,

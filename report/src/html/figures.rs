@@ -53,86 +53,94 @@ fn figure(title: &str, note: String, svg: String) -> Figure {
     Figure { title: title.to_owned(), note, svg, legend: Vec::new(), chip: String::new() }
 }
 
-pub(super) fn bar_figures(results: &Results, rows: &Rows, palette: &Palette) -> Vec<Figure> {
-    let panels = |bar: &dyn Fn(&RunRow) -> Bar| -> Vec<BarPanel> {
-        let bars = |panel: &Panel| BarPanel {
+/// What bars are drawn of: the runs in their panels, in the colours of their policies.
+struct Bars<'a> {
+    rows: &'a Rows<'a>,
+    palette: &'a Palette,
+}
+
+/// A figure's title and note, and what its bars are of.
+type Words<'a> = (&'a str, &'a str, &'a str);
+
+impl Bars<'_> {
+    fn bar(&self, run: &RunRow, value: Option<f64>, label: String) -> Bar {
+        Bar {
+            name: self.rows.series_name(run),
+            colour: self.palette.of(&run.policy),
+            value,
+            label,
+            opposite: None,
+        }
+    }
+
+    /// A figure with a bar for each run. Its axis ends with the whole, or with the longest bar.
+    fn figure(&self, words: Words<'_>, of_a_whole: bool, bar: impl Fn(&RunRow) -> Bar) -> Figure {
+        let panel = |panel: &Panel| BarPanel {
             title: panel.title.clone(),
-            bars: panel.runs.iter().map(|r| bar(r)).collect(),
+            bars: panel.runs.iter().map(|run| bar(run)).collect(),
         };
         // A panel in which nothing was measured says nothing.
         let is_measured =
             |panel: &BarPanel| panel.bars.iter().any(|bar| bar.value.is_some_and(f64::is_finite));
-        rows.panels.iter().map(bars).filter(is_measured).collect()
-    };
-    let bar = |run: &RunRow, value: Option<f64>, label: String| Bar {
-        name: rows.series_name(run),
-        colour: palette.of(&run.policy),
-        value,
-        label,
-        opposite: None,
-    };
+        let panels: Vec<_> = self.rows.panels.iter().map(panel).filter(is_measured).collect();
+        let (title, note, of) = words;
+        let (end, number): (_, fn(f64) -> String) =
+            if of_a_whole { (Some(1.0), percent_round) } else { (None, axis_number) };
+        let scale = Scale { label: format!("Bars: {of} by policy"), end, number };
+        figure(title, note.to_owned(), bars(&panels, &scale))
+    }
+
+    /// A figure of what not all runs were measured for.
+    fn of(
+        &self,
+        words: Words<'_>,
+        value: impl Fn(&RunRow) -> Option<f64>,
+        label: impl Fn(&RunRow) -> String,
+    ) -> Figure {
+        self.figure(words, false, |run| self.bar(run, value(run), label(run)))
+    }
+}
+
+pub(super) fn bar_figures(results: &Results, rows: &Rows, palette: &Palette) -> Vec<Figure> {
+    let all = Bars { rows, palette };
     let emulated = results.runs.iter().any(|r| r.emulated);
-    let time_note = if emulated { "in emulated time: compare, do not quote" } else { "" };
+    let in_time = |note| if emulated { "in emulated time: compare, do not quote" } else { note };
+    let is_measured =
+        |value: fn(&RunRow) -> Option<f64>| results.runs.iter().any(|r| value(r).is_some());
 
     let mut figures = sweeps(rows, palette);
-    let hits = panels(&|r| bar(r, Some(r.hit_ratio), percent(r.hit_ratio)));
-    let scale = Scale {
-        label: "Bars: fast-memory hit ratio by policy".to_owned(),
-        end: Some(1.0),
-        number: percent_round,
-    };
-    let note = "of the accessed pages, in fast memory; more is better".to_owned();
-    figures.push(figure("Fast-memory hit ratio", note, bars(&hits, &scale)));
+    let note = "of the accessed pages, in fast memory; more is better";
+    let words = ("Fast-memory hit ratio", note, "fast-memory hit ratio");
+    let hits = |r: &RunRow| all.bar(r, Some(r.hit_ratio), percent(r.hit_ratio));
+    figures.push(all.figure(words, true, hits));
 
-    if results.runs.iter().any(|r| r.slowdown.is_some()) {
+    if is_measured(|r| r.slowdown) {
+        let note = "run time over that with all memory fast; less is better";
         let label = |r: &RunRow| r.slowdown.map_or(MISSING.to_owned(), |s| format!("{s:.3}"));
-        let panels = panels(&|r| bar(r, r.slowdown, label(r)));
-        let scale =
-            Scale { label: "Bars: slowdown by policy".to_owned(), end: None, number: axis_number };
-        let note = "run time over that with all memory fast; less is better".to_owned();
-        figures.push(figure("Slowdown", note, bars(&panels, &scale)));
+        figures.push(all.of(("Slowdown", note, "slowdown"), |r| r.slowdown, label));
     }
-    if results.runs.iter().any(|r| r.operations_per_s.is_some()) {
-        let panels = panels(&|r| bar(r, r.operations_per_s, timed(r, r.operations_per_s)));
-        let scale = Scale {
-            label: "Bars: throughput by policy".to_owned(),
-            end: None,
-            number: axis_number,
-        };
-        let note = if emulated { time_note } else { "more is better" };
-        figures.push(figure("Throughput, operations/s", note.to_owned(), bars(&panels, &scale)));
-    } else if results.runs.iter().any(|r| r.duration_ms.is_some()) {
+    if is_measured(|r| r.operations_per_s) {
+        let words = ("Throughput, operations/s", in_time("more is better"), "throughput");
+        let rate = |r: &RunRow| r.operations_per_s;
+        figures.push(all.of(words, rate, |r| timed(r, rate(r))));
+    } else if is_measured(|r| r.duration_ms) {
+        let words = ("Run time, s", in_time("less is better"), "run time");
         let seconds = |r: &RunRow| r.duration_ms.map(|ms| ms / 1e3);
-        let panels = panels(&|r| bar(r, seconds(r), timed(r, seconds(r))));
-        let scale =
-            Scale { label: "Bars: run time by policy".to_owned(), end: None, number: axis_number };
-        let note = if emulated { time_note } else { "less is better" };
-        figures.push(figure("Run time, s", note.to_owned(), bars(&panels, &scale)));
+        figures.push(all.of(words, seconds, |r| timed(r, seconds(r))));
     }
 
-    let moved = panels(&|r| Bar {
+    let sizes = values(&results.runs, |r| bytes(r.page_size_bytes as f64)).join(" or ");
+    let note = format!("pages of {sizes}: demoted to the left, promoted to the right");
+    let words = ("Pages moved", note.as_str(), "pages demoted and promoted");
+    figures.push(all.figure(words, false, |r| Bar {
         opposite: Some((r.demoted_pages as f64, count(r.demoted_pages))),
-        ..bar(r, Some(r.promoted_pages as f64), count(r.promoted_pages))
-    });
-    let scale = Scale {
-        label: "Bars: pages demoted and promoted by policy".to_owned(),
-        end: None,
-        number: axis_number,
-    };
-    let sizes = values(&results.runs, |r| bytes(r.page_size_bytes as f64));
-    let note =
-        format!("pages of {}: demoted to the left, promoted to the right", sizes.join(" or "));
-    figures.push(figure("Pages moved", note, bars(&moved, &scale)));
+        ..all.bar(r, Some(r.promoted_pages as f64), count(r.promoted_pages))
+    }));
 
-    if results.runs.iter().any(|r| r.daemon_cpu_ms.is_some()) {
-        let panels = panels(&|r| bar(r, r.daemon_cpu_ms, timed(r, r.daemon_cpu_ms)));
-        let scale = Scale {
-            label: "Bars: daemon CPU time by policy".to_owned(),
-            end: None,
-            number: axis_number,
-        };
-        let note = if emulated { time_note } else { "tracker, policy and mover; less is better" };
-        figures.push(figure("Daemon CPU time, ms", note.to_owned(), bars(&panels, &scale)));
+    if is_measured(|r| r.daemon_cpu_ms) {
+        let note = in_time("tracker, policy and mover; less is better");
+        let words = ("Daemon CPU time, ms", note, "daemon CPU time");
+        figures.push(all.of(words, |r| r.daemon_cpu_ms, |r| timed(r, r.daemon_cpu_ms)));
     }
     figures
 }

@@ -475,6 +475,37 @@ fn a_stranger_with_a_members_number_is_not_touched() {
     assert!(world.lock().unwrap().calls.is_empty());
 }
 
+/// Holds an outcome to where pages were before and are now, and to the calls that were made.
+fn is_as_reported(
+    outcome: &Outcome,
+    before: &BTreeMap<u64, i32>,
+    world: &World,
+    region_bytes: u64,
+) -> Result<(), TestCaseError> {
+    // Pages reported as moved are in the other tier now.
+    let after = &world.place;
+    let went = |to: i32| before.iter().filter(|(a, n)| **n != to && after[*a] == to).count();
+    prop_assert_eq!(went(0) as u64, outcome.promoted_pages);
+    prop_assert_eq!(went(1) as u64, outcome.demoted_pages);
+    // No call leaves a region, and no operation is empty.
+    let region_of = |address: &u64| address.checked_div(region_bytes);
+    for (node, pages) in &world.calls {
+        let ways = if *node == EXCHANGE { 2 } else { 1 };
+        for pages in pages.chunks(pages.len() / ways) {
+            prop_assert!(pages.iter().all(|a| region_of(a) == region_of(&pages[0])));
+        }
+    }
+    let exchanged = world.calls.iter().any(|(node, _)| *node == EXCHANGE);
+    prop_assert!(outcome.exchanged_pairs == 0 || exchanged);
+    prop_assert!(!exchanged || world.exchanges);
+    prop_assert!(outcome.exchanged_pairs <= outcome.demoted_pages);
+    let moved = outcome.promoted_pages + outcome.demoted_pages;
+    prop_assert!(outcome.operations <= world.calls.len() as u64);
+    prop_assert!(outcome.operations <= moved);
+    prop_assert_eq!(outcome.operations == 0, moved == 0);
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn every_page_of_a_plan_is_accounted_for_and_placed_as_planned(
@@ -543,26 +574,6 @@ proptest! {
             down
         );
         prop_assert!(outcome.victim_pages <= victims.len() as u64);
-        // Pages reported as moved are in the other tier now.
-        let after = &world.lock().unwrap().place.clone();
-        let went = |to: i32| before.iter().filter(|(a, n)| **n != to && after[*a] == to).count();
-        prop_assert_eq!(went(0) as u64, outcome.promoted_pages);
-        prop_assert_eq!(went(1) as u64, outcome.demoted_pages);
-        // No call leaves a region, and no operation is empty.
-        let calls = &world.lock().unwrap().calls;
-        let region_of = |address: &u64| address.checked_div(region * HUGE);
-        for (node, pages) in calls {
-            let ways = if *node == EXCHANGE { 2 } else { 1 };
-            for pages in pages.chunks(pages.len() / ways) {
-                prop_assert!(pages.iter().all(|a| region_of(a) == region_of(&pages[0])));
-            }
-        }
-        let exchanged = calls.iter().any(|(node, _)| *node == EXCHANGE);
-        prop_assert!(outcome.exchanged_pairs == 0 || exchanged);
-        prop_assert!(!exchanged || can_exchange);
-        prop_assert!(outcome.exchanged_pairs <= outcome.demoted_pages);
-        prop_assert!(outcome.operations <= calls.len() as u64);
-        prop_assert!(outcome.operations <= outcome.promoted_pages + outcome.demoted_pages);
-        prop_assert_eq!(outcome.operations == 0, outcome.promoted_pages + outcome.demoted_pages == 0);
+        is_as_reported(&outcome, &before, &world.lock().unwrap(), region * HUGE)?;
     }
 }
