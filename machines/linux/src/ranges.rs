@@ -5,10 +5,11 @@
 //! the mover and the real one. The node of a range is that of a few of its base pages; a move of a
 //! range moves all of its pages that are elsewhere in one call: a huge page by one address, base
 //! pages each by its own. A range is on the node of more than half of its pages. Pages of it that
-//! cannot be moved stay behind.
+//! cannot be moved stay behind. Two ranges trade places page by page, where the kernel exchanges pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -203,6 +204,26 @@ fn most(places: &[i32]) -> Option<i32> {
     counts.into_iter().rev().max_by_key(|&(_, count)| count).map(|(node, _)| node)
 }
 
+/// Pairs of pages for one call, and what goes with it.
+#[derive(Default)]
+struct PairsOfPages {
+    a: Vec<u64>,
+    b: Vec<u64>,
+    /// By number of a pair of ranges, where its pages are in `a` and `b`.
+    of_pair: Vec<(usize, Range<usize>)>,
+    /// Pages without a partner, and the nodes that they go to.
+    rest: Vec<(u32, Vec<u64>)>,
+}
+
+impl PairsOfPages {
+    fn add(&mut self, nth: usize, a: &[u64], b: &[u64]) {
+        let first = self.a.len();
+        self.a.extend_from_slice(a);
+        self.b.extend_from_slice(b);
+        self.of_pair.push((nth, first..self.a.len()));
+    }
+}
+
 /// A kernel whose pages are ranges.
 pub(crate) struct RangeKernel {
     inner: Box<dyn PageKernel>,
@@ -218,6 +239,38 @@ impl RangeKernel {
         range_tiers: RangeTiers,
     ) -> Self {
         RangeKernel { inner, folios, range_tiers, turn: 0 }
+    }
+
+    /// Adds the base pages of two ranges that are on different nodes: each goes to the node where most
+    /// of the other range is.
+    fn add_apart(
+        &mut self,
+        pid: u32,
+        nth: usize,
+        (of_a, of_b): (&[u64], &[u64]),
+        calls: &mut PairsOfPages,
+    ) -> io::Result<()> {
+        let mut places = [vec![-libc::ENOENT; of_a.len()], vec![-libc::ENOENT; of_b.len()]];
+        for (pages, places) in [of_a, of_b].into_iter().zip(&mut places) {
+            self.inner.locate(pid, pages, places)?;
+        }
+        let (Some(from), Some(to)) = (most(&places[0]), most(&places[1])) else { return Ok(()) };
+        if from == to {
+            return Ok(());
+        }
+        let on = |pages: &[u64], places: &[i32], node: i32| -> Vec<u64> {
+            let there = pages.iter().zip(places).filter(|(_, place)| **place == node);
+            there.map(|(&page, _)| page).collect()
+        };
+        let (mut a, mut b) = (on(of_a, &places[0], from), on(of_b, &places[1], to));
+        let pairs = a.len().min(b.len());
+        for (rest, node) in [(a.split_off(pairs), to), (b.split_off(pairs), from)] {
+            if !rest.is_empty() {
+                calls.rest.push((node as u32, rest));
+            }
+        }
+        calls.add(nth, &a, &b);
+        Ok(())
     }
 
     /// The folios of some ranges of a living process.
@@ -282,19 +335,43 @@ impl PageKernel for RangeKernel {
         self.inner.exchanges()
     }
 
-    /// Exchanges pairs of huge pages; others are refused, and become two moves.
+    /// Exchanges pairs of huge pages, and pairs of ranges of base pages page by page, all in one call.
+    /// Of two ranges the one may have more pages than the other: the rest moves where there is room.
+    /// A huge page and base pages are refused, and become two moves.
     fn exchange(&mut self, pid: u32, a: &[u64], b: &[u64], status: &mut [i32]) -> io::Result<()> {
         let (of_a, of_b) = (self.folios_of(pid, a)?, self.folios_of(pid, b)?);
-        let is_able = |nth: &usize| of_a[*nth] == Folios::Huge && of_b[*nth] == Folios::Huge;
-        let able: Vec<usize> = (0..a.len()).filter(is_able).collect();
+        let mut calls = PairsOfPages::default();
         status.fill(-libc::EOPNOTSUPP);
-        if able.is_empty() {
-            return Ok(());
+        for (nth, pair) in of_a.iter().zip(&of_b).enumerate() {
+            match pair {
+                (Folios::Huge, Folios::Huge) => calls.add(nth, &[a[nth]], &[b[nth]]),
+                (Folios::Base(of_a), Folios::Base(of_b)) => {
+                    self.add_apart(pid, nth, (of_a, of_b), &mut calls)?;
+                }
+                _ => {}
+            }
         }
-        let pick = |from: &[u64]| -> Vec<u64> { able.iter().map(|&nth| from[nth]).collect() };
-        let mut answers = vec![UNWRITTEN; able.len()];
-        self.inner.exchange(pid, &pick(a), &pick(b), &mut answers)?;
-        able.iter().zip(answers).for_each(|(&nth, answer)| status[nth] = answer);
+        self.range_tiers.forget(pid, a);
+        self.range_tiers.forget(pid, b);
+        let mut answers = vec![UNWRITTEN; calls.a.len()];
+        if !answers.is_empty() {
+            self.inner.exchange(pid, &calls.a, &calls.b, &mut answers)?;
+        }
+        for (nth, pages) in calls.of_pair {
+            let answers = &answers[pages];
+            let done = answers.iter().filter(|&&answer| answer == 0).count();
+            let errors: Vec<i32> = answers.iter().filter(|&&s| s < 0).map(|&s| -s).collect();
+            status[nth] = match 2 * done > answers.len() {
+                true => 0,
+                false => -most(&errors).unwrap_or(libc::EBUSY),
+            };
+        }
+        for (node, pages) in calls.rest {
+            let bytes = pages.len() as u64 * BASE;
+            if self.inner.room_bytes(node) >= bytes {
+                move_pages(self.inner.as_mut(), pid, &pages, node)?;
+            }
+        }
         Ok(())
     }
 
@@ -375,6 +452,48 @@ mod tests {
         let mut status = [UNWRITTEN];
         assert_eq!(kernel.migrate(7, &[3 * RANGE], 0, &mut status).unwrap(), 1);
         assert_eq!(status, [-libc::EBUSY]);
+    }
+
+    #[test]
+    fn ranges_of_base_pages_trade_places_page_by_page() {
+        let (small, mut kernel) = kernel(1000);
+        let range_tiers = kernel.range_tiers.clone();
+        let on = |start: u64, node: i32| {
+            let state = small.0.lock().unwrap();
+            state.nodes.range(start..start + RANGE).filter(|(_, n)| **n == node).count()
+        };
+        // A fast range of 512 pages, 12 of which are away already, and a slow one of 400. The first is
+        // remembered as fast; both go as wholes.
+        put(&small, RANGE, 0..500, 0);
+        put(&small, RANGE, 500..512, 1);
+        put(&small, 3 * RANGE, 0..400, 1);
+        range_tiers.remember(7, RANGE, true);
+        small.0.lock().unwrap().exchanges = true;
+        let mut status = [UNWRITTEN];
+        kernel.exchange(7, &[RANGE], &[3 * RANGE], &mut status).unwrap();
+        assert_eq!((status, small.0.lock().unwrap().exchanged), ([0], 400));
+        assert_eq!(
+            (on(RANGE, 1), on(3 * RANGE, 0)),
+            (512, 400),
+            "100 have moved without a partner"
+        );
+        let mut place = [0];
+        kernel.locate(7, &[RANGE], &mut place).unwrap();
+        assert_eq!(place, [1], "no part of it is fast by itself any more");
+        // Back, where the fast node has no room for the 112 that find no partner.
+        small.0.lock().unwrap().room_bytes = Some(100 * BASE);
+        kernel.exchange(7, &[3 * RANGE], &[RANGE], &mut status).unwrap();
+        assert_eq!((on(RANGE, 0), on(3 * RANGE, 1)), (400, 400));
+        // Of pinned pages the reason; of a huge page and base pages, and of two ranges on one node, that
+        // they are not exchanged.
+        small.0.lock().unwrap().pinned = (0..300).map(|page| RANGE + page * BASE).collect();
+        put(&small, 5 * RANGE, 0..1, 1);
+        put(&small, 7 * RANGE, 0..200, 0);
+        let downs = [RANGE, RANGE, 7 * RANGE];
+        let mut status = [UNWRITTEN; 3];
+        kernel.exchange(7, &downs, &[3 * RANGE, 5 * RANGE, RANGE], &mut status).unwrap();
+        let refused = -libc::EOPNOTSUPP;
+        assert_eq!(status, [-libc::EBUSY, refused, refused]);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Moves base pages of ranges alone: programs mix objects in a range of 2 MB that are accessed a hundred
 //! times a second with others that are not accessed at all, and a range is placed by their sum.
 //!
-//! What it knows are rates of base pages, from samples of reads or from hint faults. Each time that more is known, the pages of
+//! What it knows are rates of base pages, from samples of reads, from hint faults or from their accessed
+//! bits. Each time that more is known, the pages of
 //! slow ranges that are accessed most take the places of those of fast ranges that are accessed least
-//! ([`terrace_core::refine`]): first the one is demoted, then the other promoted into the memory that it
-//! has freed, so fast memory in use stays what it was. A range stays where the policy has placed it
+//! ([`terrace_core::refine`]): where the kernel can, the two trade places in one step; elsewhere first the
+//! one is demoted, then the other promoted into the memory that it
+//! has freed. Fast memory in use stays what it was. A range stays where the policy has placed it
 //! ([`RangeTiers`]), and comes together again when it is moved.
 //!
 //! Huge pages are left whole. Pages of fast memory do not fault everywhere: not where several nodes have
@@ -172,7 +174,10 @@ impl Refiner {
             let size = BATCH.min(pairs);
             pairs -= size;
             let batch = self.pending.split_off(self.pending.len().saturating_sub(size));
-            let (ups, downs): (Vec<Page>, Vec<Page>) = batch.into_iter().unzip();
+            let chosen = batch.len();
+            let left = self.exchange(batch);
+            let exchanged = chosen - left.len();
+            let (ups, downs): (Vec<Page>, Vec<Page>) = left.into_iter().unzip();
             let (went, mut freed) = self.move_down(&downs);
             let came = self.move_up(&ups, &mut freed);
             // Places that nothing came to are given back, as far as nobody else has taken them.
@@ -181,7 +186,7 @@ impl Refiner {
             self.costs.refined_down_pages().add(down as u64);
             self.costs.refined_up_pages().add(came as u64);
             self.costs.refined_failed_pages().add((downs.len() + ups.len() - down - came) as u64);
-            if 2 * came >= ups.len() {
+            if 2 * (came + exchanged) >= exchanged + ups.len() {
                 self.stuck = 0;
                 continue;
             }
@@ -312,6 +317,72 @@ impl Refiner {
         Some(Located { pid, addresses, range: RangePages { is_fast, pages }, do_fast_fault })
     }
 
+    /// Lets pairs of pages trade places in one step, where the kernel can; returns those that have not.
+    fn exchange(&mut self, pairs: Vec<(Page, Page)>) -> Vec<(Page, Page)> {
+        if !self.kernel.exchanges() {
+            return pairs;
+        }
+        let is_of_one = |(up, down): &(Page, Page)| up.pid == down.pid;
+        let (of_one, mut left): (Vec<_>, Vec<_>) = pairs.into_iter().partition(is_of_one);
+        let mut rest = of_one.as_slice();
+        while let Some((first, _)) = rest.first() {
+            let pid = first.pid;
+            let (batch, after) = rest.split_at(rest.iter().take_while(|p| p.0.pid == pid).count());
+            rest = after;
+            let mut ways = [Direction::Promotion, Direction::Demotion].into_iter();
+            let is_able =
+                ways.all(|way| self.check(pid, way).is_some_and(|target| !target.nodes.is_empty()));
+            match is_able {
+                true => left.extend(self.exchange_in(pid, batch)),
+                false => left.extend_from_slice(batch),
+            }
+        }
+        left
+    }
+
+    /// The same of one process.
+    fn exchange_in(&mut self, pid: u32, pairs: &[(Page, Page)]) -> Vec<(Page, Page)> {
+        let all: Vec<u64> =
+            pairs.iter().flat_map(|(up, down)| [up.address, down.address]).collect();
+        let mut places = vec![-libc::ENOENT; all.len()];
+        if self.kernel.locate(pid, &all, &mut places).is_err() {
+            return pairs.to_vec();
+        }
+        let are_apart = places
+            .chunks_exact(2)
+            .map(|place| self.nodes.is_slow(place[0]) && self.nodes.is_fast(place[1]));
+        let (mut able, mut left) = (Vec::new(), Vec::new());
+        for (pair, is_able) in pairs.iter().zip(are_apart) {
+            if is_able { able.push(*pair) } else { left.push(*pair) }
+        }
+        let (ups, downs): (Vec<Page>, Vec<Page>) = able.iter().copied().unzip();
+        self.remember(&ups);
+        self.remember(&downs);
+        let addresses = |pages: &[Page]| pages.iter().map(|p| p.address).collect::<Vec<u64>>();
+        let mut status = vec![-libc::EOPNOTSUPP; able.len()];
+        let begin = self.kernel.now();
+        let answer = self.kernel.exchange(pid, &addresses(&downs), &addresses(&ups), &mut status);
+        self.timed(begin);
+        if let Err(error) = answer {
+            tracing::debug!(pid, %error, "base pages were not exchanged");
+            return pairs.to_vec();
+        }
+        for ((up, down), status) in able.into_iter().zip(status) {
+            if status != 0 {
+                left.push((up, down));
+                continue;
+            }
+            self.brought.remove(down);
+            if !self.faulting.contains(&pid) {
+                self.rates.forget(pid, &[down.address]);
+            }
+            self.brought.add(up, self.version);
+            self.costs.refined_up_pages().add(1);
+            self.costs.refined_down_pages().add(1);
+        }
+        left
+    }
+
     /// Demotes pages; returns those that went, the last first, and how many have left each node.
     fn move_down(&mut self, pages: &[Page]) -> (Vec<Page>, BTreeMap<u32, usize>) {
         let (mut went, mut freed) = (Vec::new(), BTreeMap::new());
@@ -379,14 +450,19 @@ impl Refiner {
     fn moved(&mut self, pid: u32, addresses: &[u64], node: u32) -> Vec<i32> {
         let begin = self.kernel.now();
         let places = move_pages(self.kernel.as_mut(), pid, addresses, node);
-        let took_ns = self.kernel.now().saturating_sub(begin).as_nanos() as u64;
-        self.costs.move_calls().add(1);
-        self.costs.move_ns().add(took_ns);
-        self.costs.longest_move_ns().raise_to(took_ns);
+        self.timed(begin);
         places.unwrap_or_else(|error| {
             tracing::debug!(pid, %error, "base pages stayed");
             vec![-libc::ENOENT; addresses.len()]
         })
+    }
+
+    /// Accounts for a call that moved pages.
+    fn timed(&mut self, begin: Duration) {
+        let took_ns = self.kernel.now().saturating_sub(begin).as_nanos() as u64;
+        self.costs.move_calls().add(1);
+        self.costs.move_ns().add(took_ns);
+        self.costs.longest_move_ns().raise_to(took_ns);
     }
 }
 

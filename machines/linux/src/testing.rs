@@ -93,6 +93,11 @@ pub(crate) struct State {
     pub(crate) now: Duration,
     /// What locating takes.
     pub(crate) locating: Duration,
+    /// Whether pages can exchange places, and how many pairs have.
+    pub(crate) exchanges: bool,
+    pub(crate) exchanged: usize,
+    /// Bytes that each node can take; without it, as many as there are.
+    pub(crate) room_bytes: Option<u64>,
 }
 
 #[derive(Clone, Default)]
@@ -127,8 +132,25 @@ impl PageKernel for BasePages {
         }
         Ok(addresses.len().saturating_sub(state.most) as u64)
     }
+    fn exchanges(&self) -> bool {
+        self.0.lock().unwrap().exchanges
+    }
+    fn exchange(&mut self, _: u32, a: &[u64], b: &[u64], status: &mut [i32]) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        for ((a, b), status) in a.iter().zip(b).zip(status) {
+            *status = -libc::EBUSY;
+            if state.pinned.contains(a) || state.pinned.contains(b) {
+                continue;
+            }
+            let (of_a, of_b) = (state.nodes[a], state.nodes[b]);
+            state.nodes.extend([(*a, of_b), (*b, of_a)]);
+            state.exchanged += 1;
+            *status = 0;
+        }
+        Ok(())
+    }
     fn room_bytes(&mut self, _: u32) -> u64 {
-        u64::MAX
+        self.0.lock().unwrap().room_bytes.unwrap_or(u64::MAX)
     }
     fn allowed_nodes(&mut self, _: u32) -> Option<Vec<u32>> {
         None

@@ -113,6 +113,26 @@ fn hot_pages_of_slow_ranges_take_the_places_of_cold_ones_of_fast_ranges() {
 }
 
 #[test]
+fn pages_trade_places_in_one_step_where_the_kernel_can() {
+    let mut setup = setup(true, 5);
+    let hot: Vec<usize> = (0..512).filter(|page| is_hot(*page)).collect();
+    {
+        let mut state = setup.pages.0.lock().unwrap();
+        state.exchanges = true;
+        // Nothing could be demoted first.
+        state.room_bytes = Some(0);
+        state.pinned = vec![SLOW];
+    }
+    assert_eq!(setup.refine(SLOW), hot[1..], "but for the one that is pinned");
+    assert_eq!(setup.refine(FAST).len(), 512 - hot.len() + 1);
+    let (state, costs) = (setup.pages.0.lock().unwrap(), setup.costs.snapshot());
+    assert_eq!((state.exchanged, state.moved), (hot.len() - 1, 0));
+    let moved = state.exchanged as u64;
+    assert_eq!((costs.refined_up_pages, costs.refined_down_pages), (moved, moved));
+    assert!(costs.refined_failed_pages > 0);
+}
+
+#[test]
 fn pages_that_cannot_fault_are_not_taken_for_cold() {
     // Accessed in nine of ten samples of 10 ms: some 230 times a second and page.
     assert!(setup(false, 9).refine(SLOW).is_empty());
