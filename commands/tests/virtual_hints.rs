@@ -1,6 +1,8 @@
 //! Hint faults in the virtual machine: they find the base pages that are accessed most, the kernel
 //! promotes nothing for them, and NUMA balancing is as it was after them, however they end.
 
+#[path = "common/few_hot_pages.rs"]
+mod few_hot_pages;
 #[path = "common/guest.rs"]
 mod guest;
 #[path = "common/known_reads.rs"]
@@ -8,9 +10,8 @@ mod known_reads;
 
 use std::process::Command;
 
+use few_hot_pages::{Served, served};
 use guest::{CLOCK, in_guest};
-use known_reads::{beside_the_program, fast_and_in_the_best, known_reads};
-use terrace_lab::{GuestJob, GuestMachine, Lab, LabConfig, Program};
 use terrace_results::{RunRow, read};
 
 /// Redis as it is packaged, asked as fast as it answers, 16 requests at a time. Some pages, of buffers and
@@ -59,57 +60,16 @@ fn hint_faults_find_the_base_pages_that_are_accessed_most() {
     assert_eq!(row.checksum_ok, Some(true));
 }
 
-/// The share of the reads of a program that go to fast memory in the end, and what the best whole ranges
-/// would have: 24 ranges of which 16 base pages each have nearly all reads, and room for four ranges.
-fn share_of_few_hot_pages(hint_faults: bool) -> (f64, f64) {
-    const RANGES: &str = "24 90 0 0 16";
-    let experiment = format!(
-        "name = \"few-hot-pages\"\nperiod_ms = 200\nperiods = 40\n\
-         [machine]\nhint_faults = {hint_faults}\n\
-         [[groups]]\nname = \"program\"\npolicy = \"lfu\"\nfast = \"8M\"\npage_size = \"auto\"\n\
-         workload = {{ kind = \"attach\", pids = [PID] }}\n"
-    );
-    let script = beside_the_program(
-        RANGES,
-        "kill -USR1 $P; sed s/PID/$P/ /srv/e.toml > /tmp/e.toml
-        terrace run /tmp/e.toml --machine host --fix-conflicts --format json --out /tmp/out 1>&2 || exit 9
-        kill -USR2 $P",
-    );
-    let job = GuestJob::shell(&script)
-        .bytes(experiment, "/srv/e.toml")
-        .result("/tmp/out")
-        .program(Program::host(known_reads()))
-        .program(Program::host(env!("CARGO_BIN_EXE_terrace")));
-    let machine = GuestMachine {
-        fast_bytes: 640 << 20,
-        slow_bytes: 256 << 20,
-        instructions_as_time: true,
-        timeout: std::time::Duration::from_secs(900),
-        ..GuestMachine::default()
-    };
-    let lab = Lab::new(LabConfig { machine, cache_dir: None }).expect("the lab");
-    let result = lab.run(&job, |_| {});
-    let result = result.unwrap_or_else(|e| panic!("{e}\n{}", e.console_tail().join("\n")));
-    let (text, errors) = (result.stdout_text(), String::from_utf8_lossy(&result.stderr));
-    assert_eq!(result.exit_code, 0, "{text}{errors}");
-    let (fast, best_ranges) = fast_and_in_the_best(&text, 4);
-    println!("hint faults {hint_faults}: fast {fast:.3}, the best whole ranges {best_ranges:.3}");
-    let details = result.result("/tmp/out").expect("results").join("details/lfu.json");
-    let details: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(details).unwrap()).unwrap();
-    let moved_alone = details["program"]["refined"]["up_pages"].as_u64();
-    assert_eq!(moved_alone.expect("a count") > 0, hint_faults, "{details}");
-    (fast, best_ranges)
-}
-
 /// Base pages that have nearly all reads of their ranges leave those that are in slow memory, and without
 /// hint faults they stay.
 #[test]
 fn base_pages_that_hint_faults_show_to_be_hot_leave_the_tier_of_their_range() {
-    let (fast, best_ranges) = share_of_few_hot_pages(true);
+    let Served { fast, best_ranges, moved_alone } = served("debian", "hint_faults = true");
     assert!(fast > best_ranges + 0.1 && fast > 0.85, "{fast} {best_ranges}");
-    let (fast, best_ranges) = share_of_few_hot_pages(false);
+    assert!(moved_alone > 0);
+    let Served { fast, best_ranges, moved_alone } = served("debian", "");
     assert!(fast < best_ranges + 0.05, "{fast} {best_ranges}");
+    assert_eq!(moved_alone, 0);
 }
 
 #[test]

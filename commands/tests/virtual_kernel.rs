@@ -2,12 +2,17 @@
 //! has built an image. Where there is none these tests report that they did nothing. `make test` runs
 //! them once the image is there; `cargo test` only by name (`--test virtual_kernel`).
 
+#[path = "common/few_hot_pages.rs"]
+mod few_hot_pages;
 #[path = "common/guest.rs"]
 mod guest;
+#[path = "common/known_reads.rs"]
+mod known_reads;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use few_hot_pages::{Served, served};
 use guest::{CLOCK, LONG, LONG_LINES, in_guest};
 use serde_json::Value;
 use terrace_lab::Kernel;
@@ -62,6 +67,17 @@ fn places_tables(kernel: &str) {
         });
         assert!(has, "{mechanism}: {printed}");
     }
+}
+
+/// Without any setting: its scans have the accessed bits of all base pages. On a stock kernel they stay
+/// where their ranges are (`virtual_hints`).
+#[test]
+fn base_pages_that_are_hot_leave_the_tier_of_their_range() {
+    on_each_kernel(|kernel| {
+        let Served { fast, best_ranges, moved_alone } = served(kernel, "");
+        assert!(fast > best_ranges + 0.1 && fast > 0.85, "{fast} {best_ranges}");
+        assert!(moved_alone > 0);
+    });
 }
 
 /// The file of an experiment with a program of hot and cold pages, of which the hot ones change,

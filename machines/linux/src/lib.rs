@@ -27,6 +27,7 @@
 
 pub mod backend;
 pub mod batch_size;
+mod bit_rates;
 pub mod bystanders;
 pub mod cgroup;
 pub mod cgroup_tree;
@@ -66,6 +67,7 @@ mod sampler;
 pub mod samples;
 pub mod sampling;
 mod scan_sampler;
+mod scan_windows;
 pub mod session;
 mod shared_memory;
 pub mod signals;

@@ -8,6 +8,7 @@ use terrace_core::counts::AccessCounts;
 use terrace_core::page::Layout;
 
 use crate::files::FileError;
+use crate::refiner::BaseRates;
 use crate::session::SessionError;
 
 /// Why a period has no result.
@@ -77,6 +78,11 @@ pub(crate) trait Sampler: Send {
 
     /// The time between two samples of a page's accessed bit.
     fn interval(&self) -> Duration;
+
+    /// Rates of the base pages of ranges, where it reads the bits of all of them.
+    fn base_rates(&self) -> Option<Box<dyn BaseRates>> {
+        None
+    }
 
     /// Waits until no bit is being read or cleared, for a short while at most.
     fn settle(&mut self) {}

@@ -112,19 +112,41 @@ impl Sampling {
         if before < 2 {
             return false;
         }
-        let samples = f64::from(looks);
-        let mut pages_with = [0usize; 256];
-        counts.iter().for_each(|&count| pages_with[usize::from(count)] += 1);
-        let in_use = counts.len() - pages_with[0];
-        let at_least = |share: f64| -> usize {
-            pages_with[((share * samples).ceil() as usize).max(1)..].iter().sum()
-        };
-        if at_least(NEARLY_ALL) as f64 > MANY * counts.len() as f64 {
-            self.wanted = (u32::from(before) * 2).min(MOST);
-        } else if in_use > 0 && at_least(FEW) * 4 < in_use {
-            self.wanted = (u32::from(before) / 2).max(LEAST);
+        match trend(counts, looks) {
+            Trend::Shorter => self.wanted = (u32::from(before) * 2).min(MOST),
+            Trend::Longer => self.wanted = (u32::from(before) / 2).max(LEAST),
+            Trend::Same => {}
         }
         self.samples() != before
+    }
+}
+
+/// What would suit a program better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trend {
+    /// Samples that are closer together.
+    Shorter,
+    /// Samples that are further apart.
+    Longer,
+    /// What there was.
+    Same,
+}
+
+/// By the number of checks of a period, of so many, that found each page accessed.
+pub(crate) fn trend(counts: &[u8], looks: u8) -> Trend {
+    let samples = f64::from(looks);
+    let mut pages_with = [0usize; 256];
+    counts.iter().for_each(|&count| pages_with[usize::from(count)] += 1);
+    let in_use = counts.len() - pages_with[0];
+    let at_least = |share: f64| -> usize {
+        pages_with[((share * samples).ceil() as usize).max(1)..].iter().sum()
+    };
+    if at_least(NEARLY_ALL) as f64 > MANY * counts.len() as f64 {
+        Trend::Shorter
+    } else if in_use > 0 && at_least(FEW) * 4 < in_use {
+        Trend::Longer
+    } else {
+        Trend::Same
     }
 }
 

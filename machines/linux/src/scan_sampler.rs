@@ -8,6 +8,8 @@
 //! The kernel stops recording for a process when this sampler or the process ends. After a run that
 //! was killed it goes on until the process ends: 64 bytes for each 2 MB in use.
 
+mod tally;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -16,13 +18,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use terrace_core::bits::PageBits;
-use terrace_core::counts::AccessCounts;
 use terrace_core::page::{Layout, PageSize, SpaceId};
 
+use crate::bit_rates::BitRates;
+use crate::costs::thread_cpu_ns;
 use crate::files::FileError;
+use crate::kernel::now;
+use crate::refiner::BaseRates;
 use crate::sampler::{Observed, Sampler, StepError, Waited};
 use crate::sampling::{Samples, Sampling};
-use crate::tiermem::{self, Device, ScanEntry, Target};
+use crate::scan_windows::Windows;
+use crate::tiermem::{self, Device, SCAN_HUGE, ScanEntry, Target};
+use tally::{PAGES_OF_RANGE, Tally};
 
 /// The longest sleep between two checks of the stop flag.
 const SLICE: Duration = Duration::from_millis(200);
@@ -39,6 +46,7 @@ pub(crate) trait BitReader: Send + Sync {
         &self,
         target: Target<'_>,
         range: Range<u64>,
+        flush: bool,
         take: &mut dyn FnMut(&ScanEntry),
     ) -> io::Result<()>;
 
@@ -55,9 +63,10 @@ impl BitReader for Device {
         &self,
         target: Target<'_>,
         range: Range<u64>,
+        flush: bool,
         take: &mut dyn FnMut(&ScanEntry),
     ) -> io::Result<()> {
-        Device::scan(self, target, range, take)
+        Device::scan(self, target, range, flush, take)
     }
 
     fn unwatch(&self, target: Target<'_>) -> io::Result<()> {
@@ -65,22 +74,26 @@ impl BitReader for Device {
     }
 }
 
-/// Base pages of a range.
-const PAGES_OF_RANGE: u32 = 512;
-
-/// Weight of a sample in a range's count: a count is in eighths of a range's base pages.
-const LOOKS_OF_RANGE: u8 = 8;
+/// Groups of more processes keep their translations: a flush of each interrupts the processors that run
+/// it.
+const MOST_FLUSHED: usize = 64;
 
 /// The scan of some processes.
 pub(crate) struct ScanSampler {
     reader: Arc<dyn BitReader>,
     period: Duration,
     sampling: Sampling,
+    /// Of ranges, in place of samples one behind the other.
+    windows: Option<Windows>,
     layout: Option<Layout>,
     /// For each page that is a range, the accessed ones of its base pages in the last scan, as if
     /// all of them were mapped; empty if pages are no ranges.
     accessed_of_range: Vec<u16>,
-    is_by_range: bool,
+    /// The same of each of their base pages.
+    base_pages: BitRates,
+    /// When bits were last cleared, and how long after the time before.
+    scanned: Duration,
+    since: Duration,
     /// The processes that the kernel records for.
     processes: BTreeMap<u32, OwnedFd>,
 }
@@ -97,23 +110,57 @@ impl ScanSampler {
             reader,
             period,
             sampling,
+            windows: (samples == Samples::OfParts).then(|| Windows::new(period)),
             layout: None,
             accessed_of_range: Vec::new(),
-            is_by_range: samples == Samples::OfParts,
+            base_pages: BitRates::default(),
+            scanned: now(),
+            since: Duration::ZERO,
             processes: BTreeMap::new(),
         }
     }
 
+    /// Samples of a period, and the time in which each finds pages accessed.
+    fn samples(&self) -> (u32, Duration) {
+        match &self.windows {
+            Some(windows) => windows.of_period(),
+            None => (self.sampling.samples().into(), self.sampling.interval()),
+        }
+    }
+
+    /// Whether bits had about so long to be set before they were read.
+    fn was_window(&self, length: Duration) -> bool {
+        2 * self.since < 3 * length
+    }
+
+    /// Reads and clears all bits, and counts the time that it takes. See [`Self::scan_now`].
+    fn scan(&mut self, opens: bool) -> Result<Option<Observed>, StepError> {
+        let begin_ns = thread_cpu_ns();
+        let observed = self.scan_now(opens);
+        if let Some(windows) = &mut self.windows {
+            windows.took(thread_cpu_ns().saturating_sub(begin_ns));
+        }
+        observed
+    }
+
     /// Reads and clears all bits. `Ok(None)` when no process of the layout is left. If one cannot
-    /// be read, the whole scan fails: its pages would look unused.
-    fn scan(&mut self) -> Result<Option<Observed>, StepError> {
+    /// be read, the whole scan fails: its pages would look unused. Where it `opens` a window, every
+    /// page that is accessed from now on shows.
+    fn scan_now(&mut self, opens: bool) -> Result<Option<Observed>, StepError> {
         let Some(layout) = self.layout.as_ref() else { return Ok(None) };
         let mut accessed = PageBits::new(layout.pages());
         let mut active = PageBits::new(layout.pages());
         let mut alive = false;
+        let now = now();
+        self.since = now.saturating_sub(std::mem::replace(&mut self.scanned, now));
+        // Of a longer time, in which pages were moved or no window was, bits say less.
+        let is_sample = self.windows.is_some() && self.was_window(self.samples().1);
         let of_range = &mut self.accessed_of_range;
         of_range.clear();
-        of_range.resize(if self.is_by_range { layout.pages() } else { 0 }, 0);
+        of_range.resize(if self.windows.is_some() { layout.pages() } else { 0 }, 0);
+        let (base_pages, since) = (&self.base_pages, self.since);
+        base_pages.at(now);
+        let flush = opens && self.windows.is_some() && self.processes.len() <= MOST_FLUSHED;
         for (space, range) in spans(layout) {
             let Some(process) = self.processes.get(&space.0) else { continue };
             let target = Target::Process(process.as_fd());
@@ -125,14 +172,25 @@ impl ScanSampler {
                     let (of, all) = (u32::from(entry.accessed), u32::from(entry.present.max(1)));
                     of_range[page] = (of * PAGES_OF_RANGE).div_ceil(all).min(PAGES_OF_RANGE) as u16;
                 }
+                if is_sample && entry.flags & SCAN_HUGE == 0 {
+                    base_pages.add(space.0, entry.addr, &entry.bits, since);
+                }
             };
-            match self.reader.scan(target, range, &mut take) {
+            match self.reader.scan(target, range, flush, &mut take) {
                 Ok(()) => alive = true,
                 Err(e) if ended(&e) => {}
                 Err(source) => return Err(StepError::Process { pid: space.0, source }),
             }
         }
         Ok(alive.then_some(Observed { accessed, counts: None, active: Some(active) }))
+    }
+
+    /// Adds what a scan has found. Of ranges only that of a window counts.
+    fn count(&self, tally: &mut Tally, accessed: &PageBits, length: Duration) {
+        match &self.windows {
+            Some(_) if !self.was_window(length) => tally.accessed(accessed),
+            _ => tally.add(accessed, &self.accessed_of_range),
+        }
     }
 
     fn begin(&mut self, layout: &Layout) -> Result<(), StepError> {
@@ -156,45 +214,19 @@ impl ScanSampler {
         self.sampling.set_pages(layout.pages());
         self.layout = Some(layout.clone());
         // Accesses before the first period are dropped.
-        self.scan().map(drop)
+        self.scan(true).map(drop)
     }
 }
 
-/// The samples of a period.
-#[derive(Default)]
-struct Tally {
-    samples: u8,
-    counts: Vec<u8>,
-    /// Accessed base pages of each range, summed over all samples.
-    of_range: Vec<u32>,
-}
-
-impl Tally {
-    fn add(&mut self, accessed: &PageBits, of_range: &[u16]) {
-        self.counts.resize(accessed.len(), 0);
-        self.of_range.resize(of_range.len(), 0);
-        self.samples = self.samples.saturating_add(1);
-        accessed
-            .iter_ones()
-            .for_each(|page| self.counts[page] = self.counts[page].saturating_add(1));
-        for (sum, &pages) in self.of_range.iter_mut().zip(of_range) {
-            *sum += u32::from(pages);
+/// Waits for a moment; whether it is there, and nobody has asked to stop.
+fn sleep_until(moment: Instant, stopped: &mut dyn FnMut() -> bool) -> bool {
+    while let Some(left) = moment.checked_duration_since(Instant::now()).filter(|l| !l.is_zero()) {
+        if stopped() {
+            return false;
         }
+        std::thread::sleep(left.min(SLICE));
     }
-
-    /// Accessed pages and their counts: for a range the share of its base pages.
-    fn counts(self, interval: Duration) -> (PageBits, AccessCounts) {
-        let accessed = self.counts.iter().map(|&count| count > 0).collect();
-        let interval_us = interval.as_micros() as u32;
-        if self.of_range.is_empty() {
-            let counts = self.counts.into();
-            return (accessed, AccessCounts { samples: self.samples, interval_us, counts });
-        }
-        let weight = LOOKS_OF_RANGE.min(u8::MAX / self.samples.max(1));
-        let of = |sum: u32| (sum * u32::from(weight)).div_ceil(PAGES_OF_RANGE) as u8;
-        let counts = self.of_range.into_iter().map(of).collect();
-        (accessed, AccessCounts { samples: self.samples * weight, interval_us, counts })
-    }
+    true
 }
 
 /// The address spaces of a layout, each with the range of its pages, extended to multiples of 2 MB.
@@ -261,40 +293,52 @@ impl Sampler for ScanSampler {
         since: Instant,
         stopped: &mut dyn FnMut() -> bool,
     ) -> Result<Waited, StepError> {
-        let (samples, interval) = (self.sampling.samples(), self.sampling.interval());
+        let (samples, length) = self.samples();
+        let step = self.period / samples;
         let mut tally = Tally::default();
         // Samples that came due while pages were moved are part of the first.
-        let missed = (since.elapsed().as_nanos() / interval.as_nanos().max(1)) as u32;
-        let first = (missed + 1).min(samples.into());
-        for sample in first..=u32::from(samples) {
-            let due = since + interval * sample;
-            while let Some(left) =
-                due.checked_duration_since(Instant::now()).filter(|l| !l.is_zero())
-            {
-                if stopped() {
+        let missed = (since.elapsed().as_nanos() / step.as_nanos().max(1)) as u32;
+        for sample in (missed + 1).min(samples)..=samples {
+            let due = since + step * sample;
+            let begin = due - length.min(step);
+            // An error is ignored until the last sample, which reports it.
+            if length < step && Instant::now() < begin {
+                if !sleep_until(begin, stopped) {
                     return Ok(Waited::Stopped);
                 }
-                std::thread::sleep(left.min(SLICE));
+                if let Ok(Some(observed)) = self.scan(true) {
+                    tally.accessed(&observed.accessed);
+                }
             }
-            if sample == u32::from(samples) {
+            if !sleep_until(due, stopped) {
+                return Ok(Waited::Stopped);
+            }
+            if sample == samples {
                 break;
             }
-            // An error is ignored until the last sample, which reports it.
-            if let Ok(Some(observed)) = self.scan() {
-                tally.add(&observed.accessed, &self.accessed_of_range);
+            if let Ok(Some(observed)) = self.scan(length == step) {
+                self.count(&mut tally, &observed.accessed, length);
             }
         }
         // Called late, it gets the bits of several periods as one.
         let late = since.elapsed().as_secs_f64() / self.period.as_secs_f64();
         let lost = |reason, is_over| Ok(Waited::Lost { periods: 1, reason, is_over });
-        match self.scan() {
+        match self.scan(length == step) {
             Ok(Some(mut observed)) => {
-                if samples > 1 {
-                    tally.add(&observed.accessed, &self.accessed_of_range);
-                    let (accessed, counts) = tally.counts(interval);
-                    self.sampling.follow(&counts.counts, counts.samples);
-                    (observed.accessed, observed.counts) = (accessed, Some(counts));
+                if samples > 1 || self.windows.is_some() {
+                    self.count(&mut tally, &observed.accessed, length);
+                    let (accessed, counts) = tally.counts(length);
+                    if let Some(counts) = &counts {
+                        match &mut self.windows {
+                            Some(windows) => windows.follow(&counts.counts, counts.samples),
+                            None => {
+                                self.sampling.follow(&counts.counts, counts.samples);
+                            }
+                        }
+                    }
+                    (observed.accessed, observed.counts) = (accessed, counts);
                 }
+                self.base_pages.end_period();
                 Ok(Waited::Complete { observed, superseded: (late as u32).saturating_sub(1) })
             }
             Ok(None) => lost("the group's processes ended".to_owned(), true),
@@ -304,7 +348,11 @@ impl Sampler for ScanSampler {
     }
 
     fn interval(&self) -> Duration {
-        self.sampling.interval()
+        self.period / self.samples().0
+    }
+
+    fn base_rates(&self) -> Option<Box<dyn BaseRates>> {
+        self.windows.is_some().then(|| Box::new(self.base_pages.clone()) as Box<dyn BaseRates>)
     }
 
     fn stop(&mut self) -> Result<(), FileError> {
@@ -375,6 +423,7 @@ mod tests {
             &self,
             target: Target<'_>,
             _: Range<u64>,
+            _: bool,
             _: &mut dyn FnMut(&ScanEntry),
         ) -> io::Result<()> {
             self.call()?;
@@ -390,19 +439,6 @@ mod tests {
 
     /// Each call of the device with each error: no recording is left, the next attempt succeeds,
     /// and no unread page is reported as unused.
-    #[test]
-    fn the_count_of_a_range_is_the_share_of_its_base_pages() {
-        let mut tally = Tally::default();
-        let all: PageBits = [true, true, true].into_iter().collect();
-        for of_range in [[512, 64, 1], [512, 64, 0], [512, 0, 0], [512, 0, 0]] {
-            tally.add(&all, &of_range);
-        }
-        let (_, counts) = tally.counts(Duration::from_millis(25));
-        assert_eq!((counts.samples, counts.interval_us), (32, 25_000));
-        // All of 4 times 512, 128 of them, and one, which counts.
-        assert_eq!(*counts.counts, [32, 2, 1]);
-    }
-
     #[test]
     fn an_error_of_any_call_leaves_no_process_watched_and_no_page_looking_unused() {
         let two = layout(PageSize::Huge, &[(4, 3 * BLOCK, 2), (7, BLOCK, 1)]);

@@ -92,6 +92,12 @@ impl Features {
         self.0 & 1 << 4 != 0
     }
 
+    /// Scans that drop translations, so that every later access shows.
+    #[must_use]
+    pub fn scan_flush(self) -> bool {
+        self.0 & 1 << 5 != 0
+    }
+
     /// Each mechanism: its name, what it does, and whether this kernel has it.
     pub fn all(self) -> impl Iterator<Item = (&'static str, &'static str, bool)> {
         [
@@ -173,6 +179,9 @@ pub struct TablePolicy {
 const SCAN_ENTRIES: usize = 128;
 const SCAN_CLEAR: u32 = 1;
 const SCAN_WATCH: u32 = 1 << 1;
+const SCAN_FLUSH: u32 = 1 << 3;
+/// Of an entry: mapped as a whole, with one accessed bit.
+pub const SCAN_HUGE: u16 = 1;
 const SCAN_UNWATCH: u32 = 1 << 2;
 
 const SET: u32 = 1;
@@ -301,13 +310,16 @@ impl Device {
 
     /// Reads and clears the accessed bits of a range whose ends are multiples of 2 MB, and makes
     /// the kernel record those that reclaim clears until the next call. `take` is called for each 2
-    /// MB that has anything, ascending.
+    /// MB that has anything, ascending. With `flush` translations of the range are dropped then, where
+    /// the kernel can: a page whose translation a processor has kept would not show its next access.
     pub fn scan(
         &self,
         target: Target<'_>,
         range: std::ops::Range<u64>,
+        flush: bool,
         mut take: impl FnMut(&ScanEntry),
     ) -> std::io::Result<()> {
+        let flush = if flush && self.features.scan_flush() { SCAN_FLUSH } else { 0 };
         let mut entries = [ScanEntry::default(); SCAN_ENTRIES];
         let mut start = range.start;
         while start < range.end {
@@ -315,7 +327,7 @@ impl Device {
                 pidfd: target.pidfd(),
                 start,
                 len: range.end - start,
-                flags: SCAN_CLEAR | SCAN_WATCH,
+                flags: SCAN_CLEAR | SCAN_WATCH | flush,
                 ..raw::Scan::default()
             };
             raw::scan(self.file.as_fd(), &mut scan, &mut entries)?;

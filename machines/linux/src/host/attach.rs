@@ -85,6 +85,8 @@ impl Host {
             Samples::Several if group.by_range => Samples::OfParts,
             samples => samples,
         };
+        let sampler = self.backend.sampler(roots, &self.session, slot, period, samples);
+        let base_rates = self.base_rates(slot as u32).or_else(|| sampler.base_rates());
         let tracker = GroupTracker::new(
             roots,
             group.source,
@@ -107,7 +109,7 @@ impl Host {
                     .map(|(policy, device)| TableKeeper::new(Arc::clone(device), policy)),
                 stop: stop.clone(),
             },
-            self.backend.sampler(roots, &self.session, slot, period, samples),
+            sampler,
             kernel(),
             nodes.clone(),
             range_tiers.clone(),
@@ -121,7 +123,7 @@ impl Host {
             true => Box::new(RangeKernel::new(kernel(), folios(), range_tiers.clone())),
             false => kernel(),
         };
-        let refiner = self.base_rates(slot as u32).filter(|_| group.by_range).map(|rates| {
+        let refiner = base_rates.filter(|_| group.by_range).map(|rates| {
             let state = Arc::clone(&tracker_state);
             Refiner::new(
                 kernel(),
