@@ -15,6 +15,7 @@ use crate::page_tables::{self, TableKeeper};
 use crate::ranges::{PagemapFolios, RangeKernel, RangeTiers};
 use crate::refiner::{BaseRates, Refiner};
 use crate::sampling::Samples;
+use crate::signals::GroupSignal;
 use crate::tracker::{GroupTracker, TrackerOptions};
 
 impl Host {
@@ -97,11 +98,7 @@ impl Host {
                 cap_pages: group.cap_pages,
                 keep_empty: group.keep_empty,
                 flush: group.flush.then(|| self.flushes.clone()),
-                signals: self
-                    .signals
-                    .iter()
-                    .filter_map(|signal| Arc::clone(signal).join(slot as u32, group.by_range))
-                    .collect(),
+                signals: self.group_signals(slot as u32, group.by_range),
                 shared_memory: self.shared_memory.join(),
                 tables: group
                     .tables
@@ -147,6 +144,12 @@ impl Host {
         .emptying(may_change.then(|| self.free_lists.clone()))
         .refining(refiner);
         AttachedGroup { name: group.name, slot: slot as u32, tracker, mover, costs }
+    }
+
+    /// A group's parts of the signals that are open.
+    fn group_signals(&self, slot: u32, by_range: bool) -> Vec<Box<dyn GroupSignal>> {
+        let parts = self.signals.iter().map(|signal| Arc::clone(signal).join(slot, by_range));
+        parts.flatten().collect()
     }
 
     /// The first signal that knows rates of base pages, if there is one.
