@@ -21,14 +21,15 @@ use crate::refiner::{BaseRates, Observed};
 
 /// Base pages of a range.
 const PAGES: usize = (PageSize::Huge.bytes() / PageSize::Base.bytes()) as usize;
-/// A scan counts e times less after so many seconds.
+/// A scan counts e times less after so many seconds, or after so many scans where they are rarer.
 const FADES_S: f64 = 10.0;
+const FADES_SCANS: f64 = 16.0;
 /// Nothing is known of a range before so many scans.
 const LEAST_SCANS: f32 = 8.0;
 /// Ranges that are kept, 2 KB for each: of 4 GB of memory.
 const MOST_RANGES: usize = 2048;
-/// A range that no scan has had for so long is forgotten.
-const FORGOTTEN_S: f64 = 2.0;
+/// A range that so many scans have not had is forgotten.
+const FORGOTTEN_SCANS: u64 = 16;
 /// More is known once so much time has passed.
 const KNOWN_EVERY_S: f64 = 0.5;
 
@@ -40,8 +41,9 @@ struct Found {
     /// Scans, faded alike, and the time between them together.
     scans: f32,
     observed_s: f32,
-    /// When it was scanned last.
+    /// When it was scanned last, and the number of that scan.
     last_s: f64,
+    last: u64,
 }
 
 /// The ranges of one group.
@@ -50,6 +52,8 @@ struct Ranges {
     /// By process and start.
     found: BTreeMap<(u32, u64), Found>,
     now_s: f64,
+    /// Scans so far.
+    scans: u64,
     version: u64,
     known_s: f64,
 }
@@ -67,7 +71,8 @@ impl BitRates {
     /// before.
     pub(crate) fn add(&self, pid: u32, start: u64, accessed: &[u64; PAGES / 64], since: Duration) {
         let mut ranges = self.lock();
-        let (now_s, is_room) = (ranges.now_s, ranges.found.len() < MOST_RANGES);
+        let (now_s, scan) = (ranges.now_s, ranges.scans);
+        let is_room = ranges.found.len() < MOST_RANGES;
         let found = match ranges.found.get_mut(&(pid, start)) {
             Some(found) => found,
             None if is_room => ranges.found.entry((pid, start)).or_insert_with(|| Found {
@@ -75,10 +80,12 @@ impl BitRates {
                 scans: 0.0,
                 observed_s: 0.0,
                 last_s: now_s,
+                last: scan,
             }),
             None => return,
         };
-        let kept = (-since.as_secs_f64() / FADES_S).exp() as f32;
+        let age = ((now_s - found.last_s) / FADES_S).clamp(0.0, 1.0 / FADES_SCANS);
+        let kept = (-age).exp() as f32;
         for (pages, &bits) in found.pages.chunks_exact_mut(64).zip(accessed) {
             for (bit, page) in pages.iter_mut().enumerate() {
                 *page = *page * kept + (bits >> bit & 1) as f32;
@@ -86,12 +93,14 @@ impl BitRates {
         }
         found.scans = found.scans * kept + 1.0;
         found.observed_s = found.observed_s * kept + since.as_secs_f32();
-        found.last_s = now_s;
+        (found.last_s, found.last) = (now_s, scan);
     }
 
-    /// What comes now is of this time.
+    /// A scan begins at this time.
     pub(crate) fn at(&self, now: Duration) {
-        self.lock().now_s = now.as_secs_f64();
+        let mut ranges = self.lock();
+        ranges.now_s = now.as_secs_f64();
+        ranges.scans += 1;
     }
 
     /// Ends a period; more is known after some of them.
@@ -99,7 +108,8 @@ impl BitRates {
         let mut ranges = self.lock();
         let now_s = ranges.now_s;
         if now_s - ranges.known_s >= KNOWN_EVERY_S {
-            ranges.found.retain(|_, found| now_s - found.last_s < FORGOTTEN_S);
+            let scans = ranges.scans;
+            ranges.found.retain(|_, found| scans - found.last < FORGOTTEN_SCANS);
             ranges.known_s = now_s;
             ranges.version += u64::from(!ranges.found.is_empty());
         }
@@ -188,9 +198,29 @@ mod tests {
             rates.add(7, 0, &[0; 8], 5 * MS);
         }
         assert!(of(&rates, 3).most_per_s < 0.1 * before, "{:?}", of(&rates, 3));
+        // Rare scans are no reason to forget it.
         rates.at(43_000 * MS);
         rates.end_period();
+        assert!(rates.of_range(7, 0).is_some());
+        (0..FORGOTTEN_SCANS).for_each(|scan| rates.at((44_000 + scan as u32) * MS));
+        rates.end_period();
         assert!(rates.of_range(7, 0).is_none());
+    }
+
+    #[test]
+    fn rates_follow_in_seconds_however_rare_windows_are() {
+        // A window of 5 ms each 100 ms: hot for 60 s, then cold for as long; and each 5 s.
+        for every_ms in [100, 5000] {
+            let rates = BitRates::default();
+            for (turn, bits) in [(0, [1; 8]), (1, [0; 8])] {
+                for window in 1..=600 {
+                    rates.at((turn * 600 + window) * every_ms * MS);
+                    rates.add(7, 0, &bits, 5 * MS);
+                }
+            }
+            assert!(of(&rates, 0).most_per_s < 20.0, "{:?} each {every_ms} ms", of(&rates, 0));
+            assert!(rates.of_range(7, 0).is_some(), "as many scans as it takes count");
+        }
     }
 
     #[test]

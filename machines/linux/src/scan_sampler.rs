@@ -159,7 +159,9 @@ impl ScanSampler {
         of_range.clear();
         of_range.resize(if self.windows.is_some() { layout.pages() } else { 0 }, 0);
         let (base_pages, since) = (&self.base_pages, self.since);
-        base_pages.at(now);
+        if is_sample {
+            base_pages.at(now);
+        }
         let flush = opens && self.windows.is_some() && self.processes.len() <= MOST_FLUSHED;
         for (space, range) in spans(layout) {
             let Some(process) = self.processes.get(&space.0) else { continue };
@@ -325,7 +327,8 @@ impl Sampler for ScanSampler {
         let lost = |reason, is_over| Ok(Waited::Lost { periods: 1, reason, is_over });
         match self.scan(length == step) {
             Ok(Some(mut observed)) => {
-                if samples > 1 || self.windows.is_some() {
+                // One bit a period is no sample.
+                if samples > 1 || length < step {
                     self.count(&mut tally, &observed.accessed, length);
                     let (accessed, counts) = tally.counts(length);
                     if let Some(counts) = &counts {

@@ -5,7 +5,7 @@
 //! the interval of other samples does ([`crate::sampling`]): it is halved while many ranges are found
 //! accessed all over, and doubled when even the busiest hardly are. How many there are in a period is
 //! bounded by the time that scans take: where it allows, each begins as the one before ends, with one
-//! scan each; else they are apart, with two.
+//! scan each; else they are apart, with two. Where not even one such is to be had, the period is the window.
 
 use std::time::Duration;
 
@@ -17,8 +17,11 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const FIRST: u32 = 20;
 /// Windows of a period, at most: their counts have to fit.
 const MOST: u32 = 30;
-/// Share of a processor that scans of one group may take, beyond one a period.
+/// A period would be full of so many at least.
+const LEAST: u32 = 2;
+/// Share of a processor that scans of one group may take, and those of a single window.
 const CPU_SHARE: f64 = 0.02;
+const CPU_SHARE_OF_ONE: f64 = 0.05;
 
 /// The windows of a group's periods.
 #[derive(Debug, Clone)]
@@ -42,6 +45,9 @@ impl Windows {
         if scans >= f64::from(self.wanted) && self.wanted <= MOST {
             return (self.wanted, self.period / self.wanted);
         }
+        if scans * CPU_SHARE_OF_ONE / CPU_SHARE < 2.0 {
+            return (1, self.period);
+        }
         let apart = (scans / 2.0).clamp(1.0, f64::from(MOST)) as u32;
         (apart.min(self.wanted), self.period / self.wanted)
     }
@@ -55,11 +61,11 @@ impl Windows {
     }
 
     /// Takes the counts of a period's ranges, of so many.
-    pub(crate) fn follow(&mut self, counts: &[u8], looks: u8) {
+    pub(crate) fn follow(&mut self, counts: &[u8], samples: u8) {
         let most = (self.period.as_micros() / SHORTEST.as_micros()).max(1) as u32;
-        self.wanted = match trend(counts, looks) {
+        self.wanted = match trend(counts, samples) {
             Trend::Shorter => (self.wanted * 2).min(most),
-            Trend::Longer => (self.wanted / 2).max(1),
+            Trend::Longer => (self.wanted / 2).max(LEAST.min(most)),
             Trend::Same => self.wanted,
         };
     }
@@ -76,11 +82,14 @@ mod tests {
         let mut windows = Windows::new(100 * MS);
         assert_eq!(windows.of_period(), (20, 5 * MS), "nothing is known of their time");
         // 2 ms of a processor for scans of 0.05, 0.2 and 5 ms.
-        for (scan_ns, count) in [(50_000, 20), (200_000, 5), (5_000_000, 1)] {
+        for (scan_ns, count) in [(50_000, 20), (200_000, 5), (2_000_000, 1)] {
             windows.scan_ns = 0.0;
             windows.took(scan_ns);
             assert_eq!(windows.of_period(), (count, 5 * MS), "{scan_ns} ns");
         }
+        // Two scans are too many: one a period.
+        windows.scan_ns = 5e6;
+        assert_eq!(windows.of_period(), (1, 100 * MS));
     }
 
     #[test]
@@ -89,9 +98,9 @@ mod tests {
         (0..10).for_each(|_| windows.follow(&[16; 8], 16));
         assert_eq!(windows.of_period(), (30, MS), "accessed all over");
         (0..10).for_each(|_| windows.follow(&[1; 8], 16));
-        assert_eq!(windows.of_period(), (1, 100 * MS), "hardly accessed");
+        assert_eq!(windows.of_period(), (2, 50 * MS), "hardly accessed");
         windows.follow(&[4, 8, 9, 5], 16);
-        assert_eq!(windows.of_period(), (1, 100 * MS), "as it should be");
+        assert_eq!(windows.of_period(), (2, 50 * MS), "as it should be");
         assert_eq!(Windows::new(MS / 2).of_period(), (1, MS / 2));
     }
 }
