@@ -14,24 +14,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use terrace_core::page::PageSize;
 use terrace_core::refine::PageRate;
 
-use crate::refiner::{BaseRates, Observed};
+use crate::refiner::{
+    BaseRates, FADES_S, KNOWN_EVERY_S, MOST_RANGES, Observed, PAGES_OF_RANGE as PAGES,
+};
 
-/// Base pages of a range.
-const PAGES: usize = (PageSize::Huge.bytes() / PageSize::Base.bytes()) as usize;
-/// A scan counts e times less after so many seconds, or after so many scans where they are rarer.
-const FADES_S: f64 = 10.0;
+/// A scan counts e times less after [`FADES_S`], or after so many scans where they are rarer.
 const FADES_SCANS: f64 = 16.0;
 /// Nothing is known of a range before so many scans.
 const LEAST_SCANS: f32 = 8.0;
-/// Ranges that are kept, 2 KB for each: of 4 GB of memory.
-const MOST_RANGES: usize = 2048;
 /// A range that so many scans have not had is forgotten.
 const FORGOTTEN_SCANS: u64 = 16;
-/// More is known once so much time has passed.
-const KNOWN_EVERY_S: f64 = 0.5;
 
 /// A range of base pages.
 #[derive(Debug)]
@@ -147,6 +141,7 @@ impl BaseRates for BitRates {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_core::page::PageSize;
 
     const MS: Duration = Duration::from_millis(1);
 

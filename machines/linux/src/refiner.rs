@@ -49,6 +49,15 @@ const PAUSE_TIMES: u32 = 50;
 /// Of a range's pages in fast memory one in so many has to have answered the last scan.
 const ANSWERING: usize = 32;
 
+/// Base pages of a range.
+pub(crate) const PAGES_OF_RANGE: usize = (RANGE / BASE) as usize;
+/// Ranges of a group whose base pages are known, 2 KB for each: of 4 GB of memory.
+pub(crate) const MOST_RANGES: usize = 2048;
+/// What was observed counts e times less after so many seconds.
+pub(crate) const FADES_S: f64 = 10.0;
+/// More is known once so much time has passed.
+pub(crate) const KNOWN_EVERY_S: f64 = 0.5;
+
 /// What is known of a base page.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Observed {

@@ -21,7 +21,7 @@ const MOST: u32 = 30;
 const LEAST: u32 = 2;
 /// Share of a processor that scans of one group may take, and those of a single window.
 const CPU_SHARE: f64 = 0.02;
-const CPU_SHARE_OF_ONE: f64 = 0.05;
+const CPU_SHARE_OF_ONE: f64 = 0.1;
 
 /// The windows of a group's periods.
 #[derive(Debug, Clone)]
@@ -88,7 +88,7 @@ mod tests {
             assert_eq!(windows.of_period(), (count, 5 * MS), "{scan_ns} ns");
         }
         // Two scans are too many: one a period.
-        windows.scan_ns = 5e6;
+        windows.scan_ns = 6e6;
         assert_eq!(windows.of_period(), (1, 100 * MS));
     }
 

@@ -11,25 +11,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use terrace_core::page::PageSize;
 use terrace_core::refine::PageRate;
 
-use crate::refiner::Observed;
+use crate::refiner::{FADES_S, KNOWN_EVERY_S, MOST_RANGES, Observed, PAGES_OF_RANGE as PAGES};
 
-/// Base pages of a range.
-const PAGES: usize = (PageSize::Huge.bytes() / PageSize::Base.bytes()) as usize;
-/// A sample counts e times less after so many seconds.
-const FADES_S: f64 = 10.0;
 /// Nothing is known of a range before it was observed for so long.
 const LEAST_S: f64 = 0.5;
 /// Counts are brought to today's measure when a new sample would count so much.
 const MOST_WEIGHT: f64 = 1e6;
 /// A range whose samples count less than this together is forgotten.
 const LEAST_COUNT: f64 = 0.25;
-/// Ranges that are kept, 2 KB for each: of 4 GB of memory.
-const MOST_RANGES: usize = 2048;
-/// More is known once so much time has passed.
-const KNOWN_EVERY: Duration = Duration::from_millis(500);
 
 /// A range of which some page was sampled.
 #[derive(Debug)]
@@ -92,7 +83,7 @@ impl BasePages {
 
     /// Ends a period; more is known after some of them.
     pub(super) fn end_period(&mut self) {
-        if !self.ranges.is_empty() && self.now_s - self.known_s >= KNOWN_EVERY.as_secs_f64() {
+        if !self.ranges.is_empty() && self.now_s - self.known_s >= KNOWN_EVERY_S {
             // Once in a while, so that ranges without samples make room.
             if self.ranges.len() == MOST_RANGES {
                 self.measure();
@@ -140,6 +131,7 @@ impl BasePages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_core::page::PageSize;
 
     const MS: Duration = Duration::from_millis(1);
 

@@ -6,7 +6,7 @@ use terrace_core::bits::PageBits;
 use terrace_core::counts::AccessCounts;
 
 /// Base pages of a range.
-pub(super) const PAGES_OF_RANGE: u32 = 512;
+pub(super) const PAGES_OF_RANGE: u32 = crate::refiner::PAGES_OF_RANGE as u32;
 
 /// Weight of a sample in a range's count: a count is in eighths of a range's base pages.
 const LOOKS_OF_RANGE: u8 = 8;
