@@ -214,6 +214,9 @@ impl ScanSampler {
             };
         }
         self.sampling.set_pages(layout.pages());
+        if let Some(windows) = &mut self.windows {
+            windows.set_ranges(layout.pages());
+        }
         self.layout = Some(layout.clone());
         // Accesses before the first period are dropped.
         self.scan(true).map(drop)

@@ -5,10 +5,12 @@
 //! the interval of other samples does ([`crate::sampling`]): it is halved while many ranges are found
 //! accessed all over, and doubled when even the busiest hardly are. How many there are in a period is
 //! bounded by the time that scans take: where it allows, each begins as the one before ends, with one
-//! scan each; else they are apart, with two. Where not even one such is to be had, the period is the window.
+//! scan each; else they are apart, with two. A group of more ranges than
+//! are known by base page has one scan a period, as its window.
 
 use std::time::Duration;
 
+use crate::refiner::MOST_RANGES;
 use crate::sampling::{Trend, trend};
 
 /// Shortest window.
@@ -19,9 +21,8 @@ const FIRST: u32 = 20;
 const MOST: u32 = 30;
 /// A period would be full of so many at least.
 const LEAST: u32 = 2;
-/// Share of a processor that scans of one group may take, and those of a single window.
+/// Share of a processor that scans of one group may take, beyond a window a period.
 const CPU_SHARE: f64 = 0.02;
-const CPU_SHARE_OF_ONE: f64 = 0.1;
 
 /// The windows of a group's periods.
 #[derive(Debug, Clone)]
@@ -31,25 +32,31 @@ pub(crate) struct Windows {
     wanted: u32,
     /// Processor time of a scan, averaged.
     scan_ns: f64,
+    ranges: usize,
 }
 
 impl Windows {
     pub(crate) fn new(period: Duration) -> Self {
         let most = (period.as_micros() / SHORTEST.as_micros()).max(1) as u32;
-        Windows { period, wanted: FIRST.min(most), scan_ns: 0.0 }
+        Windows { period, wanted: FIRST.min(most), scan_ns: 0.0, ranges: 0 }
     }
 
     /// How many a period has, and how long each is: where they fill it there is no time between them.
     pub(crate) fn of_period(&self) -> (u32, Duration) {
+        if self.ranges > MOST_RANGES {
+            return (1, self.period);
+        }
         let scans = CPU_SHARE * self.period.as_nanos() as f64 / self.scan_ns.max(1.0);
         if scans >= f64::from(self.wanted) && self.wanted <= MOST {
             return (self.wanted, self.period / self.wanted);
         }
-        if scans * CPU_SHARE_OF_ONE / CPU_SHARE < 2.0 {
-            return (1, self.period);
-        }
         let apart = (scans / 2.0).clamp(1.0, f64::from(MOST)) as u32;
         (apart.min(self.wanted), self.period / self.wanted)
+    }
+
+    /// Sets the number of the group's ranges.
+    pub(crate) fn set_ranges(&mut self, ranges: usize) {
+        self.ranges = ranges;
     }
 
     /// A scan took so much of a processor's time.
@@ -82,13 +89,14 @@ mod tests {
         let mut windows = Windows::new(100 * MS);
         assert_eq!(windows.of_period(), (20, 5 * MS), "nothing is known of their time");
         // 2 ms of a processor for scans of 0.05, 0.2 and 5 ms.
-        for (scan_ns, count) in [(50_000, 20), (200_000, 5), (2_000_000, 1)] {
+        for (scan_ns, count) in [(50_000, 20), (200_000, 5), (6_000_000, 1)] {
             windows.scan_ns = 0.0;
             windows.took(scan_ns);
             assert_eq!(windows.of_period(), (count, 5 * MS), "{scan_ns} ns");
         }
-        // Two scans are too many: one a period.
-        windows.scan_ns = 6e6;
+        windows.set_ranges(MOST_RANGES);
+        assert_eq!(windows.of_period(), (1, 5 * MS));
+        windows.set_ranges(MOST_RANGES + 1);
         assert_eq!(windows.of_period(), (1, 100 * MS));
     }
 
