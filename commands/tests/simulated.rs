@@ -201,6 +201,15 @@ fn groups_of_both_page_sizes_and_with_a_size_of_fast_memory_run_at_once() {
 }
 
 #[test]
+fn a_limit_of_more_than_a_group_has_is_all_of_its_memory() {
+    let place = Place::new();
+    place.write("e.toml", small("", "").replace("fast_ratio = 0.5", "fast = \"1G\""));
+    let printed = place.run("run e.toml --out out").good();
+    assert_eq!(runs(&place)[0].fast_ratio, 1.0);
+    assert!(printed.out.contains("fast memory 100 %"), "{printed}");
+}
+
+#[test]
 fn moves_are_bounded_where_the_experiment_says_so() {
     let place = Place::new();
     let text = small("moved_pages_per_period = 4", "").replace("= 20", "= 60");

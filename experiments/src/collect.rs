@@ -126,10 +126,12 @@ impl Member {
     fn add(&mut self, report: &PeriodReport<'_>, row: &PeriodRow, is_measured: bool) {
         let r = &mut self.row;
         r.periods += 1;
-        if !self.ratio_is_given {
-            r.fast_ratio = ratio(report.budget.fast_pages, row.pages);
-        }
         r.pages_max = r.pages_max.max(row.pages);
+        // Of the most that it had, as for rivals: a group that ends has few pages in its last period,
+        // and a limit may be more than a group needs.
+        if !self.ratio_is_given {
+            r.fast_ratio = ratio(report.budget.fast_pages, r.pages_max).min(1.0);
+        }
         r.lost_periods += row.lost_periods;
         r.promoted_pages += row.promoted_pages;
         r.demoted_pages += row.demoted_pages;
