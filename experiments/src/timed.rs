@@ -217,6 +217,7 @@ fn tiers(figures: &Figures) -> (TierFigures, TierFigures) {
         writes: all.writes + tier.writes,
         read_ns: all.read_ns + tier.read_ns,
         stall_ns: all.stall_ns + tier.stall_ns,
+        misses: [0, 1].map(|side| all.misses[side] + tier.misses[side]),
         tier: tier.tier,
     });
     (fast, slow)
@@ -236,6 +237,7 @@ pub(crate) fn fill(row: &mut RunRow, clock: &ClockFigures, experiment: &Experime
         row.duration_ms = Some(ms(figures.time_ns as f64));
     }
     row.reference_hit_ratio = Some(hit_ratio(&fast, &slow));
+    [row.program_hit_ratio, row.kernel_hit_ratio] = figures.first_tier_shares();
     row.references = Some(figures.references);
     row.walk_ms = Some(ms(figures.walk_ns));
     row.walk_stall_ms = Some(ms(figures.walk_stall_ns));
@@ -462,6 +464,7 @@ mod tests {
                     reads: reads[tier],
                     read_ns: 100.0 * (tier as f64 + 1.0) * reads[tier] as f64,
                     stall_ns: 1e6 * reads[tier] as f64,
+                    misses: [reads[tier], reads[1 - tier]],
                     ..TierFigures::default()
                 })
                 .collect(),
@@ -480,6 +483,7 @@ mod tests {
         fill(&mut of_one, &clock, &one_group());
         assert_eq!(of_one.references, Some(300));
         assert_eq!(of_one.reference_hit_ratio, Some(0.6));
+        assert_eq!((of_one.program_hit_ratio, of_one.kernel_hit_ratio), (Some(0.6), Some(0.4)));
         assert_eq!((of_one.fast_stall_ms, of_one.slow_stall_ms), (Some(60.0), Some(40.0)));
         assert_eq!((of_one.fast_loaded_ns, of_one.slow_loaded_ns), (Some(100.0), Some(200.0)));
         assert_eq!(of_one.kernel_ms, Some(40.0));

@@ -270,6 +270,17 @@ impl ClockFigures {
                 format!("{} lines of {} ({latency}, {stall:.3} s stalled)", tier.reads, tier.tier)
             })
             .collect();
+        let share = |(share, whose): (&Option<f64>, &str)| {
+            share.map(|share| format!("{:.1} % {whose}", 100.0 * share))
+        };
+        let shares = total.first_tier_shares();
+        let shares: Vec<_> =
+            shares.iter().zip(["of programs'", "of the kernel's"]).filter_map(share).collect();
+        let first = total.tiers.first().map_or("", |tier| tier.tier.as_str());
+        let misses = match shares.as_slice() {
+            [] => String::new(),
+            shares => format!("; of last-level misses {} were of {first}", shares.join(" and ")),
+        };
         let mut causes: Vec<_> = kernel.iter().filter(|cause| cause.busy_ns >= 5e5).collect();
         causes.sort_by(|a, b| b.busy_ns.total_cmp(&a.busy_ns));
         let causes = causes.iter().map(|c| format!("{} {:.3}", c.cause, seconds(c.busy_ns)));
@@ -289,7 +300,7 @@ impl ClockFigures {
         });
         format!(
             "{:.3} s of the guest's time: {:.1} million instructions of programs and {:.1} of the \
-             kernel, busy {:.3} and {:.3} s{causes}; read {}; {} page walks{sampled}{}",
+             kernel, busy {:.3} and {:.3} s{causes}; read {}{misses}; {} page walks{sampled}{}",
             seconds(*time_ns as f64),
             instructions[0] as f64 / 1e6,
             instructions[1] as f64 / 1e6,

@@ -244,6 +244,8 @@ class Run:
     sampled_ratio: float | None
     slowdown: float | None
     reference_hit_ratio: float | None
+    program_hit_ratio: float | None
+    kernel_hit_ratio: float | None
     access_hit_ratio: float | None
     references: int | None
     walk_ms: float | None

@@ -31,6 +31,7 @@
 //! | `latency_us` | `{p50, p99}`: times from a request to its answer; numbers or null |
 //! | `slowdown` | run time over that with all memory fast and nothing moved, or null |
 //! | `stalls` | `{walk_ms, fast_ms, slow_ms, kernel_ms}`: what processors waited for, and were busy in the kernel; numbers or null |
+//! | `misses_fast` | `{program, kernel}`: of accesses that missed the last level, the share that was of fast memory; numbers or null |
 //! | `loaded_latency_ns` | `{fast, slow}`: mean latency of a line beyond the caches; numbers or null |
 //! | `clock` | what a virtual machine's clocks counted, or null for the host's time |
 //! | `checksum_ok` | whether the program's data was intact, or null where it was not checked |
@@ -105,6 +106,8 @@ fn run(run: &RunRow) -> Value {
         "notes": run.notes,
     });
     object["period_us"] = json!(run.period_us);
+    object["misses_fast"] =
+        json!({ "program": run.program_hit_ratio, "kernel": run.kernel_hit_ratio });
     object["duration_error_ms"] = json!(run.duration_error_ms);
     object["sampled_ratio"] = json!(run.sampled_ratio);
     object

@@ -197,7 +197,7 @@ struct Column {
     value: Option<fn(&RunRow) -> String>,
 }
 
-const COLUMNS: [Column; 25] = [
+const COLUMNS: [Column; 27] = [
     Column { heading: "policy\nchosen", right: false, shown: |m| m.adaptive, value: Some(chosen) },
     Column {
         heading: "hit\nratio",
@@ -210,6 +210,18 @@ const COLUMNS: [Column; 25] = [
         right: true,
         shown: |m| m.references,
         value: Some(|run| run.reference_hit_ratio.map_or(MISSING.to_owned(), percent)),
+    },
+    Column {
+        heading: "prog-\nrams'",
+        right: true,
+        shown: |m| m.kernel,
+        value: Some(|run| run.program_hit_ratio.map_or(MISSING.to_owned(), percent)),
+    },
+    Column {
+        heading: "ker-\nnel's",
+        right: true,
+        shown: |m| m.kernel,
+        value: Some(|run| run.kernel_hit_ratio.map_or(MISSING.to_owned(), percent)),
     },
     Column {
         heading: "accesses\nfast",
@@ -484,7 +496,9 @@ fn meanings(runs: &[RunRow], measured: &Measured) -> Vec<String> {
     }
     if measured.kernel {
         notes.push(
-            "Stalled slow, kernel: time that processors waited for slow memory and were busy in \
+            "Programs', kernel's: of their own loads and stores that missed all caches, the share \
+             that was of fast memory; no policy places the kernel's. \
+             Stalled slow, kernel: time that processors waited for slow memory and were busy in \
              the kernel, all processors and programs together."
                 .to_owned(),
         );

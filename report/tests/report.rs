@@ -122,21 +122,28 @@ fn simulated_time_of_a_virtual_machine_is_reported_with_what_it_went_for() {
         (row.slowdown, row.kernel_ms) = (Some(1.375), Some(61.5));
         (row.fast_stall_ms, row.slow_stall_ms) = (Some(210.0), Some(345.0));
         (row.fast_loaded_ns, row.slow_loaded_ns) = (Some(81.0), Some(312.0));
+        (row.program_hit_ratio, row.kernel_hit_ratio) = (Some(0.961), Some(0.273));
     }
     let page = html(&results, &meta());
     assert_sound(&page);
-    for text in ["Slowdown", "simulated time", "1.375", "210, 345", "81, 312", "61.5"] {
+    for text in
+        ["Slowdown", "simulated time", "1.375", "210, 345", "81, 312", "61.5", "96.1 %, 27.3 %"]
+    {
         assert!(page.contains(text), "'{text}' is not in the report");
     }
     assert!(!page.contains("emulated time"), "times of memory are not those of emulation");
     let table = text_table(&results, 130);
-    for text in ["Time is simulated", "1.375", "345", "61.5", "run", "kernel"] {
+    for text in ["Time is simulated", "1.375", "345", "61.5", "run", "kernel", "96.1 %", "27.3 %"] {
         assert!(table.contains(text), "'{text}' is not in\n{table}");
     }
     assert!(!table.contains('~'), "{table}");
     let run = &json(&results)["runs"][0];
     assert_eq!((&run["clock"], &run["slowdown"]), (&"memory".into(), &1.375.into()));
     assert_eq!(run["stalls"]["slow_ms"], 345.0);
+    assert_eq!(
+        (&run["misses_fast"]["program"], &run["misses_fast"]["kernel"]),
+        (&0.961.into(), &0.273.into())
+    );
 }
 
 #[test]

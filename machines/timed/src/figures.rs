@@ -17,6 +17,10 @@ pub struct TierFigures {
     pub read_ns: f64,
     /// Time that processors stalled for loads from the tier.
     pub stall_ns: f64,
+    /// Loads and stores that missed the last level: of programs, and of the kernel. What is read ahead
+    /// and page walks are not among them.
+    #[serde(default)]
+    pub misses: [u64; 2],
 }
 
 impl TierFigures {
@@ -89,6 +93,18 @@ pub struct Figures {
 }
 
 impl Figures {
+    /// The share of last-level misses that were of the first tier: of programs, and of the kernel;
+    /// `None` where there were none. Programs' memory is what policies place; the kernel's, such as
+    /// buffers of sockets, stays where it was allocated.
+    #[must_use]
+    pub fn first_tier_shares(&self) -> [Option<f64>; 2] {
+        std::array::from_fn(|side| {
+            let all: u64 = self.tiers.iter().map(|tier| tier.misses[side]).sum();
+            let first = self.tiers.first().map_or(0, |tier| tier.misses[side]);
+            (all > 0).then(|| first as f64 / all as f64)
+        })
+    }
+
     /// The counts since an earlier mark.
     #[must_use]
     pub fn since(&self, before: &Figures) -> Figures {
@@ -150,6 +166,7 @@ impl Figures {
                 writes: whole(a.writes, b.writes),
                 read_ns: real(a.read_ns, b.read_ns),
                 stall_ns: real(a.stall_ns, b.stall_ns),
+                misses: two(a.misses, b.misses),
             }
         });
         let busy = |figures: &Figures, cause: &str| -> f64 {

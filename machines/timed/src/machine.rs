@@ -20,7 +20,7 @@ use crate::causes::{Cause, Causes, Role, Switch};
 use crate::clock::Clock;
 use crate::config::{TimedConfig, TimedError};
 use crate::flow::{Block, LOADS, NO_LOAD, REGISTERS, Site, Sources};
-use crate::samples::{Miss, Sampling};
+use crate::samples::Sampling;
 use crate::tables::{GuestWalk, TABLES_BYTES, Tables};
 use crate::windows::{Spent, Windows};
 
@@ -178,6 +178,8 @@ pub struct TimedMachine {
     /// First physical address of each tier's memory, as the caches use them.
     starts: Vec<u64>,
     names: Vec<String>,
+    /// Misses of the last level by tier: of programs, and of the kernel.
+    tier_misses: Vec<[u64; 2]>,
     line_bits: u32,
     near: u64,
     /// Bytes that a repeated copy or fill writes in the time of one instruction.
@@ -234,6 +236,7 @@ impl TimedMachine {
             device: config.device_ns * 1000,
             pause: config.pause_ns * 1000,
             follow_loads: config.follow_loads,
+            tier_misses: vec![[0; 2]; starts.len()],
             starts,
             names: config.hardware.tiers.iter().map(|tier| tier.name.clone()).collect(),
             samples: None,
@@ -514,39 +517,6 @@ impl TimedMachine {
             *recent = line << 1 | u64::from(access.store);
         }
         is_recent
-    }
-
-    /// Counts an access that missed the first level, and samples it if it missed the last.
-    fn missed(
-        &mut self,
-        cpu: usize,
-        level: Level,
-        (site, access): (&Site, Access),
-        issued: u64,
-        place: impl Fn() -> Option<(usize, u64)>,
-    ) {
-        let processor = &mut self.processors[cpu];
-        let misses = &mut processor.misses[usize::from(processor.block.kernel)];
-        misses[0] += 1;
-        misses[1] += u64::from(level > Level::L2);
-        misses[2] += u64::from(level > Level::Llc);
-        if level > Level::Llc
-            && !processor.block.kernel
-            && let Some(samples) = &mut self.samples
-            && samples.picks(access.store)
-            && let Some(place) = place()
-        {
-            let core = self.node.core(cpu);
-            let took = if access.store { 0 } else { core.last_load().0.saturating_sub(issued) };
-            samples.take(Miss {
-                time_ns: self.start_ns + core.now().0 / 1000,
-                instruction: site.instruction,
-                address: access.address,
-                place,
-                store: access.store,
-                weight_cycles: took / CYCLE_PS,
-            });
-        }
     }
 
     /// A clock is read by the last instruction of the running block: waits first for everything

@@ -237,6 +237,26 @@ fn a_loop_that_waits_keeps_up_with_the_others() {
 }
 
 #[test]
+fn last_level_misses_are_known_by_tier_of_programs_and_of_the_kernel() {
+    let mut guest = Guest::new(1);
+    let flow = analyse([&[0x48, 0x8b, 0x00][..]].into_iter(), true);
+    let kernel: (&'static Block, Vec<Site>) = (Box::leak(Box::new(flow.block)), flow.sites);
+    guest.run(0, true, 0, 0, 300);
+    guest.run(0, true, 1, 0, 100);
+    // Lines that no one has had, and one that is in the caches by now.
+    for line in 0..50 {
+        guest.load(0, &kernel, 1, 600 * MIB + line * 8192);
+    }
+    guest.load(0, &kernel, 1, 600 * MIB);
+    let figures = guest.machine.figures();
+    let of_tier = [figures.tiers[0].misses, figures.tiers[1].misses];
+    assert_eq!(of_tier, [[300, 0], [100, 50]]);
+    assert_eq!(figures.misses.map(|levels| levels[2]), [400, 50]);
+    assert_eq!(figures.first_tier_shares(), [Some(0.75), Some(0.0)]);
+    assert_eq!(Figures::default().first_tier_shares(), [None, None]);
+}
+
+#[test]
 fn a_device_is_no_memory() {
     let mut guest = Guest::new(1);
     let chase = guest.chase.clone();

@@ -121,9 +121,11 @@ fn columns(rows: &Rows, has: &Has) -> Vec<Column> {
     column(has.duration, "run time", "", "How long the program ran", true);
     let loaded = "Mean latency of a line beyond the caches, as loaded";
     let kernel = "Processors busy in the kernel, all together";
+    let misses = "Loads and stores that missed all caches and were of fast memory";
     let stalled = "Processors waiting for lines of memory, fast and slow";
     column(has.slowdown, "slowdown", "", "Run time over that with all memory fast", true);
     column(has.stalls, "stalled", "ms fast, slow", stalled, true);
+    column(has.stalls, "fast misses", "programs, kernel", misses, true);
     column(has.stalls, "latency", "ns fast, slow", loaded, true);
     column(has.stalls, "page walks", "ms", "Waiting for page walks", true);
     column(has.stalls, "kernel", "ms", kernel, true);
@@ -221,6 +223,9 @@ fn cells(
     if has.stalls {
         let both = |fast, slow| format!("{}, {}", timed(run, fast), timed(run, slow));
         cells.push(number_cell(both(run.fast_stall_ms, run.slow_stall_ms)));
+        let misses = [run.program_hit_ratio, run.kernel_hit_ratio]
+            .map(|share| share.map_or(MISSING.to_owned(), percent));
+        cells.push(number_cell(misses.join(", ")));
         cells.push(number_cell(both(run.fast_loaded_ns, run.slow_loaded_ns)));
         cells.push(number_cell(timed(run, run.walk_stall_ms)));
         cells.push(number_cell(timed(run, run.kernel_ms)));

@@ -2,9 +2,13 @@
 
 use terrace_hardware::node::{CAUSE_L2, CAUSE_LLC, CAUSE_MEMORY, CAUSE_WALK};
 
-use super::TimedMachine;
+use terrace_hardware::cache::hierarchy::Level;
+
+use super::{Access, CYCLE_PS, TimedMachine};
 use crate::causes::Cause;
 use crate::figures::{CauseFigures, Figures, TierFigures};
+use crate::flow::Site;
+use crate::samples::Miss;
 
 impl TimedMachine {
     /// The counters so far.
@@ -29,6 +33,7 @@ impl TimedMachine {
                 writes: counts.writes,
                 read_ns: ns(counts.read_ps),
                 stall_ns: 0.0,
+                misses: self.tier_misses[at],
             }
         });
         figures.tiers = tiers.collect();
@@ -69,5 +74,43 @@ impl TimedMachine {
             figures.caches[level] = [counts.references(), counts.read_misses + counts.write_misses];
         }
         figures
+    }
+
+    /// Counts an access that missed the first level, and samples it if it missed the last.
+    #[inline]
+    pub(super) fn missed(
+        &mut self,
+        cpu: usize,
+        level: Level,
+        (site, access): (&Site, Access),
+        issued: u64,
+        place: impl Fn() -> Option<(usize, u64)>,
+    ) {
+        let processor = &mut self.processors[cpu];
+        let side = usize::from(processor.block.kernel);
+        let misses = &mut processor.misses[side];
+        misses[0] += 1;
+        misses[1] += u64::from(level > Level::L2);
+        misses[2] += u64::from(level > Level::Llc);
+        if level <= Level::Llc {
+            return;
+        }
+        let Some(place) = place() else { return };
+        self.tier_misses[place.0][side] += 1;
+        if side == 0
+            && let Some(samples) = &mut self.samples
+            && samples.picks(access.store)
+        {
+            let core = self.node.core(cpu);
+            let took = if access.store { 0 } else { core.last_load().0.saturating_sub(issued) };
+            samples.take(Miss {
+                time_ns: self.start_ns + core.now().0 / 1000,
+                instruction: site.instruction,
+                address: access.address,
+                place,
+                store: access.store,
+                weight_cycles: took / CYCLE_PS,
+            });
+        }
     }
 }
