@@ -84,6 +84,8 @@ pub struct Room {
     pub cache_bytes: u64,
     /// The kernel's headroom, and what of it is in use.
     pub headroom: Headroom,
+    /// Bytes of the node that its zones manage.
+    pub managed_bytes: u64,
     /// Bytes of free pages in lists of the processors, which are not in `free_bytes`: see
     /// [`crate::free_lists`].
     pub list_bytes: u64,
@@ -180,6 +182,7 @@ fn parse_room(text: &str, node: u32) -> Room {
             wanted_bytes: headroom,
             lacking_bytes: headroom.saturating_sub(free * PAGE_BYTES),
         },
+        managed_bytes: managed * PAGE_BYTES,
         list_bytes: on_lists * PAGE_BYTES,
     }
 }

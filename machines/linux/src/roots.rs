@@ -172,6 +172,7 @@ impl Roots {
             self.longest_scan_period(),
             self.demotion(),
             self.huge_pages(),
+            self.free_list_bound(),
         ];
         settings.extend(DAMON_MODULES.iter().map(|name| self.damon_module(name)));
         settings
