@@ -446,8 +446,31 @@ fn compare(
 
 /// The experiment as the guest runs it: its machine exists already.
 fn in_guest(experiment: &Experiment) -> Experiment {
-    let MachineSpec { fast_nodes, slow_nodes, mechanisms, full, sample_reads, hint_faults, .. } =
-        experiment.machine.clone();
+    // Without `..`, so that a new key does not compile until it is decided whose it is. The others are
+    // those of the machine itself, which the host has built.
+    let MachineSpec {
+        fast_nodes,
+        slow_nodes,
+        mechanisms,
+        full,
+        sample_reads,
+        hint_faults,
+        cpus: _,
+        fast: _,
+        slow: _,
+        fast_latency_ns: _,
+        slow_latency_ns: _,
+        kernel: _,
+        qemu: _,
+        clock: _,
+        fidelity: _,
+        window_instructions: _,
+        window_warm_up_instructions: _,
+        window_interval_instructions: _,
+        hardware: _,
+        os: _,
+        simulation: _,
+    } = experiment.machine.clone();
     let machine = MachineSpec {
         fast_nodes,
         slow_nodes,
