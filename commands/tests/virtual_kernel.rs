@@ -18,7 +18,7 @@ use serde_json::Value;
 use terrace_lab::Kernel;
 use terrace_lab::cache::Cache;
 use terrace_recordings::period::{PeriodReader, Record};
-use terrace_results::{RunRow, TablePagesRow, read};
+use terrace_results::{HardwareRow, RunRow, TablePagesRow, read};
 
 /// Runs a test on each of the kernels of which there is an image.
 fn on_each_kernel(test: fn(&str)) {
@@ -375,6 +375,10 @@ fn walks_are_shorter_where_page_tables_follow_their_data() {
     on_each_kernel(follows_data);
 }
 
+/// By how much a read of fast memory that misses the last level is shorter: 108 and 214 ns
+/// (`server-ddr5-cxl`).
+const SAVED_NS: f64 = 106.0;
+
 /// The example, with page tables that follow their data and without, at the same time.
 fn follows_data(kernel: &str) {
     let folder = tempfile::tempdir().unwrap();
@@ -398,11 +402,14 @@ fn follows_data(kernel: &str) {
             rows.map(|row| row.pages).sum::<u64>()
         };
         let leaves = [leaves(0), leaves(1)];
+        let walks: u64 =
+            read::<HardwareRow>(Path::new(out)).unwrap().iter().map(|row| row.walks).sum();
         eprintln!(
-            "{name}: {:?} ms, walks {:?} ms, leaf tables by node {leaves:?}, {:?} moved",
+            "{name}: {:?} ms, {walks} walks of {:?} ms, leaf tables by node {leaves:?}, {:?} moved",
             run.duration_ms, run.walk_ms, run.table_moves
         );
-        (run, leaves[0])
+        // What a leaf table in fast memory saves where each walk to it misses the last level.
+        (run, leaves[0], walks as f64 / (leaves[0] + leaves[1]) as f64 * SAVED_NS / 1e6)
     };
     assert!(example.contains(tables));
     let (stay, follow) = std::thread::scope(|scope| {
@@ -410,14 +417,15 @@ fn follows_data(kernel: &str) {
         let follow = run("follow", example.clone());
         (stay.join().unwrap(), follow)
     });
-    let ((stay, stayed), (follow, followed)) = (stay, follow);
+    let ((stay, stayed, most_ms), (follow, followed, _)) = (stay, follow);
     assert!(follow.table_moves > Some(0) && followed > stayed, "{followed} after {stayed}");
-    // How much there is to gain hangs on where the tables were first needed; what each that comes up
-    // saves hardly does. Some 680,000 walks read 40 leaf tables, and a read that misses the last level
-    // takes 106 ns less: 1.8 ms a table if all missed. Measured: 0.78 to 1.03 ms, on both kernels.
+    // How much there is to gain depends on where the tables were first needed; what each that comes up
+    // saves hardly does. It is no more than that of walks that all miss, and a third of it at least:
+    // measured were 0.78 to 1.09 of some 1.8 ms, on both kernels.
     let saved = |of: fn(&RunRow) -> Option<f64>| of(&stay).unwrap() - of(&follow).unwrap();
     let (walks_ms, time_ms) = (saved(|row| row.walk_ms), saved(|row| row.duration_ms));
     let of_a_table_ms = walks_ms / (followed - stayed) as f64;
-    assert!((0.6..1.2).contains(&of_a_table_ms), "{of_a_table_ms}: {follow:?} after {stay:?}");
-    assert!(time_ms > walks_ms / 2.0, "{time_ms} of {walks_ms}: {follow:?} after {stay:?}");
+    let bounds = most_ms / 3.0..most_ms;
+    assert!(bounds.contains(&of_a_table_ms), "{of_a_table_ms} ms a table, expected {bounds:?}");
+    assert!(time_ms > walks_ms / 2.0, "{time_ms} ms of run time for {walks_ms} of walks");
 }
