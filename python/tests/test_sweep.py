@@ -214,3 +214,35 @@ def test_on_ray_a_killed_worker_loses_no_cell(tmp_path, small):
         ray.shutdown()
     assert tables(tmp_path / "ray") == tables(tmp_path / "serial")
     assert cells(tmp_path / "ray") == cells(tmp_path / "serial")
+
+
+# Every process of Python below this folder kills itself where it is to run a cell under LFU.
+DEADLY = """
+import os, signal
+import terrace._terrace
+run = terrace._terrace.run_cell
+def run_cell(experiment, *rest):
+    if '"lfu"' in experiment:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run(experiment, *rest)
+terrace._terrace.run_cell = run_cell
+"""
+
+
+def test_on_ray_a_cell_whose_worker_dies_each_time_is_given_up_with_its_reason(tmp_path):
+    ray = pytest.importorskip("ray")
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path/sitecustomize.py").write_text(DEADLY)
+    workers = {"env_vars": {"PYTHONPATH": os.fspath(tmp_path / "path")}}
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=workers)
+    reported = []
+    try:
+        swept = terrace.sweep(
+            grid(tmp_path, 2), tmp_path / "out", ray=True, retries=0, progress=reported.append
+        )
+    finally:
+        ray.shutdown()
+    assert (swept.done, swept.failed) == (4, 2)
+    errors = [step.error for step in reported if step.outcome == "failed"]
+    assert len(errors) == 2 and all(e.startswith("WorkerCrashedError") for e in errors), errors
+    assert len((tmp_path / "out/failures.jsonl").read_text().splitlines()) == 2
