@@ -216,24 +216,26 @@ def test_on_ray_a_killed_worker_loses_no_cell(tmp_path, small):
     assert cells(tmp_path / "ray") == cells(tmp_path / "serial")
 
 
-# Every process of Python below this folder kills itself where it is to run a cell under LFU.
-DEADLY = """
-import os, signal
-import terrace._terrace
-run = terrace._terrace.run_cell
-def run_cell(experiment, *rest):
-    if '"lfu"' in experiment:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return run(experiment, *rest)
-terrace._terrace.run_cell = run_cell
-"""
-
-
 def test_on_ray_a_cell_whose_worker_dies_each_time_is_given_up_with_its_reason(tmp_path):
     ray = pytest.importorskip("ray")
-    (tmp_path / "path").mkdir()
-    (tmp_path / "path/sitecustomize.py").write_text(DEADLY)
-    workers = {"env_vars": {"PYTHONPATH": os.fspath(tmp_path / "path")}}
+
+    def deadly():
+        """Workers kill themselves where they are to run a cell under LFU."""
+        import os
+        import signal
+
+        from terrace import _terrace
+
+        run = _terrace.run_cell
+
+        def run_cell(experiment, *rest):
+            if '"lfu"' in experiment:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return run(experiment, *rest)
+
+        _terrace.run_cell = run_cell
+
+    workers = {"worker_process_setup_hook": deadly}
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=workers)
     reported = []
     try:
