@@ -193,12 +193,6 @@ table! {
         /// pages. Where references are known, as are the columns that follow; on a virtual machine
         /// whose clock models the memory those of all that ran in it, where there is one group.
         reference_hit_ratio: Option<f64>,
-        /// Of the programs' loads and stores that missed the last level, the share that was of fast
-        /// memory: what policies can change. On a virtual machine whose clock models the memory, where
-        /// there is one group; of all programs that ran in it.
-        program_hit_ratio: Option<f64>,
-        /// The same of the kernel, whose own memory, such as buffers of sockets, no policy places.
-        kernel_hit_ratio: Option<f64>,
         /// Loads and stores of fast memory by the groups' programs, over all that they made in the second
         /// half of the periods: exact, of all groups together, on a virtual machine in which accesses
         /// are counted.
@@ -261,6 +255,12 @@ table! {
         notes: Option<String>,
         /// Length of a period in us, where it is given so.
         period_us: Option<u64>,
+        /// Of the programs' loads and stores that missed the last level, the share that was of fast
+        /// memory: what policies can change. On a virtual machine whose clock models the memory, where
+        /// there is one group; of all programs that ran in it.
+        program_hit_ratio: Option<f64>,
+        /// The same of the kernel, whose own memory, such as buffers of sockets, no policy places.
+        kernel_hit_ratio: Option<f64>,
     }
 }
 
