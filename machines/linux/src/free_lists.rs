@@ -17,7 +17,7 @@
 //! 2,812 on lists, and 15 % of the lines that the kernel missed from fast memory. A node that has
 //! a zone of 16 MB below 16 MB, too, serves the kernel from that.) So where lists hold again what was
 //! freed just before, they keep a bound until the end by which all of them together hold half of the
-//! headroom at most. That is no less than lists held before Linux 5.14: six batches, some 370 pages each.
+//! headroom at most, or four batches each (`zone_highsize`); before Linux 5.14 lists held six.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
