@@ -497,7 +497,7 @@ fn meanings(runs: &[RunRow], measured: &Measured) -> Vec<String> {
     if measured.kernel {
         notes.push(
             "Programs', kernel's: of their own loads and stores that missed all caches, the share \
-             that was of fast memory; no policy places the kernel's. \
+             that was of fast memory. No policy places the kernel's own memory; it copies programs', too. \
              Stalled slow, kernel: time that processors waited for slow memory and were busy in \
              the kernel, all processors and programs together."
                 .to_owned(),

@@ -259,7 +259,8 @@ table! {
         /// memory: what policies can change. On a virtual machine whose clock models the memory, where
         /// there is one group; of all programs that ran in it.
         program_hit_ratio: Option<f64>,
-        /// The same of the kernel, whose own memory, such as buffers of sockets, no policy places.
+        /// The same of the kernel's: its own memory, such as buffers of sockets, which no policy places,
+        /// and programs' memory that it copies.
         kernel_hit_ratio: Option<f64>,
     }
 }

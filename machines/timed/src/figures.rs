@@ -94,8 +94,8 @@ pub struct Figures {
 
 impl Figures {
     /// The share of last-level misses that were of the first tier: of programs, and of the kernel;
-    /// `None` where there were none. Programs' memory is what policies place; the kernel's, such as
-    /// buffers of sockets, stays where it was allocated.
+    /// `None` where there were none. Policies place the memory of programs. The kernel's own, such as
+    /// buffers of sockets, stays where it was allocated; but it copies programs' memory, too.
     #[must_use]
     pub fn first_tier_shares(&self) -> [Option<f64>; 2] {
         std::array::from_fn(|side| {
