@@ -21,6 +21,7 @@ use crate::qemu::{Qemu, QemuProgram};
 use crate::requirements::{find_program, missing_requirements};
 use crate::root;
 use crate::timed::{self, Timing};
+use crate::waits;
 use terrace_recorder::nodes::Mark;
 
 const INIT: &str = include_str!("init.sh");
@@ -208,6 +209,8 @@ impl Lab {
             }
             root.bytes("/.lab/end-counting", Mark::End.program(), 0o700)?;
             extra_qemu_args.extend(plugin_args);
+        } else if self.machine.counts_instructions() {
+            extra_qemu_args.extend(waits::arguments(qemu));
         }
         if self.machine.memory_clock.is_some() {
             kernel_args.extend(timed::kernel_args(qemu.version));

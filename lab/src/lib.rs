@@ -53,6 +53,7 @@ mod symbols;
 mod terminal;
 pub mod timed;
 mod vmlinux;
+mod waits;
 
 pub use accel::{Accel, AccelChoice};
 pub use accesses::{AccessCounts, CountedCaches, FastShares, Window};
