@@ -13,7 +13,9 @@ use std::path::{Component, Path, PathBuf};
 
 use cpio::newc::{Builder, ModeFileType, trailer};
 
+use crate::closure::Closure;
 use crate::error::{Doing, LabError};
+use crate::loaded::{self, Loaded};
 
 /// Directories that are links into `/usr` in Debian since bookworm.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
@@ -126,6 +128,19 @@ impl Initramfs {
         Ok(())
     }
 
+    /// Puts the files that a program needs, and links where there is nothing yet.
+    pub fn closure(&mut self, closure: &Closure) -> Result<(), LabError> {
+        for (to, from) in &closure.files {
+            self.host_file(from, to)?;
+        }
+        for (to, target) in &closure.links {
+            if !self.contains(to) {
+                self.link(to, target)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether there is something at this path.
     #[must_use]
     pub fn contains(&self, path: impl AsRef<Path>) -> bool {
@@ -180,10 +195,21 @@ impl Initramfs {
                 }
                 Entry::Host { from, mode } => {
                     let host = File::open(from).doing(format!("read {}", from.display()))?;
-                    let bytes = host.metadata().doing(format!("read {}", from.display()))?.len();
-                    size += bytes;
+                    let reading = || format!("read {}", from.display());
                     let file = file.mode(*mode).set_mode_file_type(ModeFileType::Regular);
-                    copy(file, host, bytes, out)
+                    match loaded::of(&host).doing(reading())? {
+                        Some(Loaded { bytes, header }) => {
+                            size += bytes;
+                            let behind = header.len() as u64;
+                            (&host).seek(SeekFrom::Start(behind)).doing(reading())?;
+                            copy(file, (&header[..]).chain(host), bytes, out)
+                        }
+                        None => {
+                            let bytes = host.metadata().doing(reading())?.len();
+                            size += bytes;
+                            copy(file, host, bytes, out)
+                        }
+                    }
                 }
             }
             .doing(format!("put /{} into the guest's root file system", path.display()))?;

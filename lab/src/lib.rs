@@ -22,6 +22,7 @@
 //! - [`closure`]: the shared libraries that a program needs;
 //! - [`initramfs`]: the guest's root file system, as an archive (its first process is `init.sh`, which
 //!   runs the command by `serve.sh`);
+//! - `loaded`: what a guest is given of a program, without its symbols;
 //! - `root`: a root file system and an init of its own instead, on a disk (`root.sh`);
 //! - [`accesses`]: accesses by node, counted under software emulation;
 //! - [`timed`]: the memory clock, which models the time of accesses, and its figures;
@@ -43,6 +44,7 @@ pub mod job;
 pub mod kernel;
 pub mod lab;
 mod lines;
+mod loaded;
 pub mod machine;
 pub mod packages;
 pub mod qemu;
