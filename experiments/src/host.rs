@@ -29,7 +29,7 @@ use terrace_linux::{
 };
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::RunRow;
-use terrace_workloads::kinds::{self, LiveContext, LiveProgram, LiveWorkload, WorkloadResult};
+use terrace_workloads::kinds::{self, LiveContext, LiveWorkload, WorkloadResult};
 use terrace_workloads::session::{MemoryPolicy, Session, SessionOptions};
 
 use crate::backend::{self, Backend};
@@ -175,15 +175,15 @@ pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), InputError> {
     Ok(())
 }
 
-/// The programs that a machine must have for a run.
-pub(crate) fn programs(run: &Run<'_>) -> Result<Vec<LiveProgram>, InputError> {
-    let mut programs = Vec::new();
+/// The workloads that a machine starts for a run.
+pub(crate) fn started(run: &Run<'_>) -> Result<Vec<LiveWorkload>, InputError> {
+    let mut started = Vec::new();
     for group in &run.experiment.groups {
         if let Work::Started(workload) = work(&run.experiment, group)? {
-            programs.extend(workload.programs());
+            started.push(*workload);
         }
     }
-    Ok(programs)
+    Ok(started)
 }
 
 /// Refuses programs that should be running already and are not.
@@ -228,7 +228,7 @@ impl Backend for ThisHost {
         }
         for run in runs {
             check_workloads(run)?;
-            for program in programs(run)? {
+            for program in started(run)?.iter().flat_map(LiveWorkload::programs) {
                 program.locate().map_err(InputError::new)?;
             }
             let inspected = match run.rival {

@@ -351,11 +351,16 @@ fn boot(run: &Run<'_>, events: &mut dyn Events) -> anyhow::Result<Guest> {
     if let Ok(level) = std::env::var("TERRACE_LOG") {
         job = job.env("TERRACE_LOG", level);
     }
-    for program in crate::host::programs(run)? {
-        job = job.program(match program {
-            LiveProgram::Host(path) => Program::host(path),
-            LiveProgram::Package { package, program } => Program::package(package, program),
-        });
+    for workload in crate::host::started(run)? {
+        for program in workload.programs() {
+            job = job.program(match program {
+                LiveProgram::Host(path) => Program::host(path),
+                LiveProgram::Package { package, program } => Program::package(package, program),
+            });
+        }
+        for package in workload.packages {
+            job = job.program(Program::whole(package));
+        }
     }
     let (job, _folders) = carried.put(job)?;
 

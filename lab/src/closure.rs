@@ -53,6 +53,11 @@ impl Sources {
         Self { roots: Vec::new(), host: true, host_libraries }
     }
 
+    /// A library of this soname is at this path of the guest, where the linker does not look by itself.
+    pub(crate) fn add_library(&mut self, soname: &str, at: &Path) {
+        self.host_libraries.entry(soname.to_owned()).or_default().push(at.to_owned());
+    }
+
     /// The file of this path in the guest, in the first source that has it. Links are followed
     /// from source to source, as a package may link into another.
     #[must_use]

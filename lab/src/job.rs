@@ -20,6 +20,12 @@ pub enum Program {
         /// The program's file name, such as `redis-cli`.
         program: String,
     },
+    /// All files of a Debian package and of those that it depends on, for what its programs open by
+    /// themselves: modules, plug-ins, data.
+    Whole {
+        /// The package, such as `python3-numpy`.
+        package: String,
+    },
     /// A folder of the host with programs and libraries in it. Shared libraries that these need
     /// from elsewhere come along.
     Folder {
@@ -39,6 +45,11 @@ impl Program {
     /// A program from a Debian package.
     pub fn package(package: impl Into<String>, program: impl Into<String>) -> Self {
         Self::Package { package: package.into(), program: program.into() }
+    }
+
+    /// All files of a Debian package and of those that it depends on.
+    pub fn whole(package: impl Into<String>) -> Self {
+        Self::Whole { package: package.into() }
     }
 
     /// A folder of the host, at this place in the guest.

@@ -22,6 +22,7 @@ use crate::requirements::{find_program, missing_requirements};
 use crate::root;
 use crate::timed::{self, Timing};
 use crate::waits;
+use crate::whole::whole;
 use terrace_recorder::nodes::Mark;
 
 const INIT: &str = include_str!("init.sh");
@@ -311,7 +312,7 @@ impl Lab {
         let mut command = job.command.clone();
         for program in &job.programs {
             let (to, closure) = self.program(program, &sources, &mut say)?;
-            put(&mut root, &closure)?;
+            root.closure(&closure)?;
             // By path, because busybox's shell prefers its own applet for a bare name.
             if to.file_name().is_some_and(|name| name == command.as_str()) {
                 command = to.display().to_string();
@@ -363,6 +364,10 @@ impl Lab {
                 let found = Packages::new(&self.cache).program(package, program, sources, say)?;
                 Ok((found.guest_path, found.closure))
             }
+            Program::Whole { package } => {
+                let files = whole(&Packages::new(&self.cache), package, sources, say)?;
+                Ok((PathBuf::from("/"), files))
+            }
             Program::Folder { from, to } => Ok((to.clone(), folder(from, to, sources)?)),
         }
     }
@@ -405,18 +410,6 @@ fn host_program(path: &Path) -> Result<PathBuf, LabError> {
         program: path.display().to_string(),
         reason: "no such file on this host".to_owned(),
     })
-}
-
-fn put(root: &mut Initramfs, closure: &Closure) -> Result<(), LabError> {
-    for (to, from) in &closure.files {
-        root.host_file(from, to)?;
-    }
-    for (to, target) in &closure.links {
-        if !root.contains(to) {
-            root.link(to, target)?;
-        }
-    }
-    Ok(())
 }
 
 /// Why KVM does not work, if this error is about KVM.

@@ -20,6 +20,7 @@
 //!   once and never installed;
 //! - [`kernel`], [`qemu`]: what the machine boots and what emulates it;
 //! - [`closure`]: the shared libraries that a program needs;
+//! - [`whole`]: all files of a package and of those that it depends on;
 //! - [`initramfs`]: the guest's root file system, as an archive (its first process is `init.sh`, which
 //!   runs the command by `serve.sh`);
 //! - `loaded`: what a guest is given of a program, without its symbols;
@@ -56,6 +57,7 @@ mod terminal;
 pub mod timed;
 mod vmlinux;
 mod waits;
+pub mod whole;
 
 pub use accel::{Accel, AccelChoice};
 pub use accesses::{AccessCounts, CountedCaches, FastShares, Window};

@@ -49,6 +49,9 @@ pub struct LiveWorkload {
     /// Further programs that `main` executes, which its machine must have too.
     #[serde(default)]
     pub executes: Vec<LiveProgram>,
+    /// Debian packages that its machine must have whole, with those that they depend on.
+    #[serde(default)]
+    pub packages: Vec<String>,
 }
 
 impl LiveWorkload {
@@ -241,6 +244,7 @@ mod tests {
             end: End::Terminate,
             drive_is_marked: false,
             executes: Vec::new(),
+            packages: Vec::new(),
         };
         let names = workload.programs();
         assert_eq!(names, [LiveProgram::Host("a".into()), LiveProgram::Host("b".into())]);

@@ -29,6 +29,7 @@ fn workload(main: &str) -> LiveWorkload {
         end: End::Terminate,
         drive_is_marked: false,
         executes: Vec::new(),
+        packages: Vec::new(),
     }
 }
 

@@ -29,6 +29,12 @@ pub(super) const KIND: LiveKind = LiveKind {
                       tables with a program, and the package that has it",
         },
         ParameterDoc {
+            name: "packages",
+            default: "none",
+            meaning: "Debian packages that it needs whole, with those that they depend on, for machines \
+                      that must be given them: for modules and data that programs open by themselves",
+        },
+        ParameterDoc {
             name: "ready_event",
             default: "none",
             meaning: "wait for a JSON line with this \"event\" on its standard output first",
@@ -75,6 +81,7 @@ pub(super) const KIND: LiveKind = LiveKind {
             end: End::Terminate,
             drive_is_marked: false,
             executes: p.executes.into_iter().map(Executed::into).collect(),
+            packages: p.packages,
         })
     },
 };
@@ -86,6 +93,8 @@ struct Parameters {
     package: Option<String>,
     #[serde(default)]
     executes: Vec<Executed>,
+    #[serde(default)]
+    packages: Vec<String>,
     ready_event: Option<String>,
     ready_tcp: Option<String>,
     #[serde(default = "a_minute")]

@@ -82,5 +82,6 @@ pub(super) fn own_program(arguments: Vec<String>) -> Result<LiveWorkload, Worklo
         end: End::Terminate,
         drive_is_marked: false,
         executes: Vec::new(),
+        packages: Vec::new(),
     })
 }

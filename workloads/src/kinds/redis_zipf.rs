@@ -216,6 +216,7 @@ pub(super) const KIND: LiveKind = LiveKind {
             end: End::Terminate,
             drive_is_marked: context.marked,
             executes: Vec::new(),
+            packages: Vec::new(),
         })
     },
 };
