@@ -146,12 +146,12 @@ impl Member {
             self.hits += row.fast_accessed_pages;
             self.accessed_ratios += row.accessed_ratio;
             self.stabilities += row.stability;
+            add(&mut self.tracker_ns, report.cpu.tracker_ns);
+            add(&mut self.daemon_ns, report.cpu.tracker_ns);
+            add(&mut self.daemon_ns, report.cpu.policy_ns);
+            add(&mut self.daemon_ns, report.cpu.mover_ns);
         }
         *self.applied.entry(report.decision.applied).or_default() += 1;
-        add(&mut self.tracker_ns, report.cpu.tracker_ns);
-        add(&mut self.daemon_ns, report.cpu.tracker_ns);
-        add(&mut self.daemon_ns, report.cpu.policy_ns);
-        add(&mut self.daemon_ns, report.cpu.mover_ns);
         self.heat.add(report.scan);
     }
 
@@ -162,6 +162,7 @@ impl Member {
         row.accessed_ratio = mean(self.accessed_ratios);
         row.stability = mean(self.stabilities);
         row.hit_ratio = ratio(self.hits, self.accessed);
+        row.measured_periods = Some(self.measured);
         // The first of equals by name, so that the row does not depend on the order of a map.
         let main = self.applied.iter().max_by_key(|(name, n)| (**n, std::cmp::Reverse(**name)));
         if let Some((name, &periods)) = main {

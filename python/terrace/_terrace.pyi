@@ -246,6 +246,7 @@ class Run:
     reference_hit_ratio: float | None
     program_hit_ratio: float | None
     kernel_hit_ratio: float | None
+    measured_periods: int | None
     access_hit_ratio: float | None
     references: int | None
     walk_ms: float | None

@@ -65,10 +65,10 @@ pub(crate) fn is_adaptive(run: &RunRow) -> bool {
     !run.applied_main.is_empty() && run.applied_main != run.policy
 }
 
-/// How long a run's tracker, policy and mover were at work, in ms. The run time that is measured
-/// may be shorter: a warm-up is not in it.
+/// How long a run's tracker, policy and mover were at work where their processor time was measured, in
+/// ms. The run time may be shorter: programs may end before the last period does.
 pub(crate) fn at_work_ms(run: &RunRow) -> Option<f64> {
-    let periods_ms = run.periods as f64 * run.period_length_ms();
+    let periods_ms = run.measured_periods.unwrap_or(run.periods) as f64 * run.period_length_ms();
     let at_work_ms = run.duration_ms.unwrap_or(0.0).max(periods_ms);
     (at_work_ms > 0.0 && at_work_ms.is_finite()).then_some(at_work_ms)
 }

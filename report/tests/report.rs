@@ -316,7 +316,7 @@ fn hostile_names_stay_names() {
 }
 
 #[test]
-fn a_share_of_a_processor_is_of_the_whole_run_and_not_of_what_was_timed() {
+fn a_share_of_a_processor_is_of_the_periods_that_were_measured() {
     let mut results = six_policies();
     for run in &mut results.runs {
         (run.periods, run.period_ms, run.period_us) = (60, 100, None);
@@ -327,8 +327,14 @@ fn a_share_of_a_processor_is_of_the_whole_run_and_not_of_what_was_timed() {
     let page = html(&results, &meta());
     assert!(page.contains("Tracking, deciding and moving took 20.0 % of one CPU."));
     assert!(page.contains("15.0 % of a CPU"));
+    // Of sixty, those after a warm-up.
     for run in &mut results.runs {
-        run.periods = 1;
+        run.measured_periods = Some(20);
+    }
+    let page = html(&results, &meta());
+    assert!(page.contains("took 60.0 % of one CPU."));
+    for run in &mut results.runs {
+        (run.periods, run.measured_periods) = (1, None);
     }
     let page = html(&results, &meta());
     assert!(page.contains("took 600.0 % of one CPU."), "six processors are not one");

@@ -166,9 +166,10 @@ table! {
         applied_main: String,
         /// In which share of the periods it was.
         applied_main_share: f64,
-        /// Processor time of the tracker, in ms.
+        /// Processor time of the tracker in the measured periods, in ms. Not of a warm-up: there one of
+        /// an emulated machine's processors runs at a time, and the clock goes on for all of them.
         tracker_cpu_ms: Option<f64>,
-        /// Processor time of the whole daemon, tracker included, in ms.
+        /// The same of the whole daemon, tracker included.
         daemon_cpu_ms: Option<f64>,
         /// Operations that the program completed.
         operations: Option<u64>,
@@ -262,6 +263,8 @@ table! {
         /// The same of the kernel's: its own memory, such as buffers of sockets, which no policy places,
         /// and programs' memory that it copies.
         kernel_hit_ratio: Option<f64>,
+        /// Periods after the warm-up: those that times of processors are of.
+        measured_periods: Option<u64>,
     }
 }
 

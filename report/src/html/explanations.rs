@@ -221,7 +221,7 @@ pub(super) fn notes(results: &Results) -> Vec<Term> {
         notes.push(term(
             "CPU time",
             "Of the tracker alone, and of the daemon: tracker, policy and mover together, over \
-             the whole run.",
+             the run without its warm-up.",
         ));
     }
     if runs.iter().any(|r| r.clock.as_deref() == Some(MEMORY_CLOCK)) {
