@@ -320,7 +320,7 @@ impl Refiner {
             0 => others_fault,
             stayed => answered > 0 && answered * ANSWERING >= stayed,
         };
-        let is_left = |address: u64| self.stayed.is_left_alone(pid, address, self.version);
+        let is_left = |address: u64| self.stayed.is_set_aside(pid, address, self.version);
         let known = |(&address, &place): (&u64, &i32)| {
             let observed = of(address).and_then(|observed| observed.rate);
             match self.nodes.is_fast(place) {
