@@ -21,7 +21,6 @@ use crate::qemu::{Qemu, QemuProgram};
 use crate::requirements::{find_program, missing_requirements};
 use crate::root;
 use crate::timed::{self, Timing};
-use crate::waits;
 use crate::whole::whole;
 use terrace_recorder::nodes::Mark;
 
@@ -210,8 +209,6 @@ impl Lab {
             }
             root.bytes("/.lab/end-counting", Mark::End.program(), 0o700)?;
             extra_qemu_args.extend(plugin_args);
-        } else if self.machine.counts_instructions() {
-            extra_qemu_args.extend(waits::arguments(qemu));
         }
         if self.machine.memory_clock.is_some() {
             kernel_args.extend(timed::kernel_args(qemu.version));

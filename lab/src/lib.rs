@@ -56,7 +56,6 @@ mod symbols;
 mod terminal;
 pub mod timed;
 mod vmlinux;
-mod waits;
 pub mod whole;
 
 pub use accel::{Accel, AccelChoice};

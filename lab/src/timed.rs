@@ -16,7 +16,7 @@ use crate::symbols;
 
 /// Versions of QEMU whose plug-in interface suffices: see [`crate::accesses`]; and, with a newer
 /// version of the interface, those whose plug-ins can also read registers and memory.
-pub(crate) const OLD: Range<QemuVersion> = version(6, 1)..version(8, 2);
+const OLD: Range<QemuVersion> = version(6, 1)..version(8, 2);
 const NEW: Range<QemuVersion> = version(9, 2)..version(10, 1);
 /// The version of the plug-in interface of the new ones.
 const NEW_INTERFACE: u32 = 4;
@@ -29,7 +29,7 @@ const PORT: u32 = 5;
 const PORT_NAME: &str = "terrace.samples";
 
 /// A path as a value of a QEMU argument, with its commas escaped.
-pub(crate) fn quoted(path: &Path) -> String {
+fn quoted(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 

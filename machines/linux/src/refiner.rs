@@ -16,7 +16,6 @@
 //! accesses, by samples of its accessed bits, when those of known pages are subtracted. One of them that
 //! goes although it is accessed often shows so in slow memory, and returns.
 
-mod stayed;
 mod unseen;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +31,6 @@ use crate::kernel::PageKernel;
 use crate::mover::target::{self, TargetCheck};
 use crate::mover::{SharedTrackerState, TierNodes};
 use crate::ranges::{FolioReader, Folios, RangeTiers, move_pages};
-use stayed::Stayed;
 use unseen::{Brought, Sampled};
 
 const RANGE: u64 = PageSize::Huge.bytes();
@@ -48,9 +46,6 @@ const BATCH: usize = 32;
 const MOST_STUCK: u32 = 3;
 /// A pause between two choices is so many times as long as a choice takes: some 2 % of a processor.
 const PAUSE_TIMES: u32 = 50;
-/// After a call in which most pages did not come there is none for so many times as long, for such calls
-/// take longest: some 5 % of a processor.
-const STUCK_PAUSE_TIMES: u32 = 20;
 /// Of a range's pages in fast memory one in so many has to have answered the last scan.
 const ANSWERING: usize = 32;
 
@@ -129,9 +124,6 @@ pub(crate) struct Refiner {
     /// Pages to promote and to demote that are still to be moved, the last first.
     pending: Vec<(Page, Page)>,
     brought: Brought,
-    stayed: Stayed,
-    /// Nothing is moved before this time.
-    next_step: Duration,
     /// Ranges that were in fast memory when they were last located.
     were_fast: BTreeSet<(u32, u64)>,
     /// Processes whose pages in fast memory faulted when they were last located: of those what is known
@@ -165,8 +157,6 @@ impl Refiner {
             next_choice: Duration::ZERO,
             pending,
             brought: Brought::default(),
-            stayed: Stayed::default(),
-            next_step: Duration::ZERO,
             were_fast: BTreeSet::new(),
             faulting: BTreeSet::new(),
             stuck: 0,
@@ -183,7 +173,7 @@ impl Refiner {
             let end = self.kernel.now();
             self.next_choice = end + end.saturating_sub(begin) * PAUSE_TIMES;
         }
-        !self.pending.is_empty() && self.kernel.now() >= self.next_step
+        !self.pending.is_empty()
     }
 
     /// Moves so much of what was chosen, until the deadline; the rest at the next call.
@@ -193,32 +183,24 @@ impl Refiner {
             let size = BATCH.min(pairs);
             pairs -= size;
             let batch = self.pending.split_off(self.pending.len().saturating_sub(size));
-            let begin = self.kernel.now();
             let chosen = batch.len();
             let left = self.exchange(batch);
             let exchanged = chosen - left.len();
             let (ups, downs): (Vec<Page>, Vec<Page>) = left.into_iter().unzip();
-            let mut stayed = Vec::new();
-            let (went, mut freed) = self.move_down(&downs, &mut stayed);
-            let came = self.move_up(&ups, &mut freed, &mut stayed);
-            let others_came = 2 * (came + exchanged) >= exchanged + ups.len();
-            for page in stayed.drain(..) {
-                self.stayed.add(page, self.version, others_came);
-            }
+            let (went, mut freed) = self.move_down(&downs);
+            let came = self.move_up(&ups, &mut freed);
             // Places that nothing came to are given back, as far as nobody else has taken them.
-            let back = self.move_up(&went, &mut freed, &mut stayed);
+            let back = self.move_up(&went, &mut freed);
             let down = went.len() - back;
             self.costs.refined_down_pages().add(down as u64);
             self.costs.refined_up_pages().add(came as u64);
             self.costs.refined_failed_pages().add((downs.len() + ups.len() - down - came) as u64);
-            if others_came {
+            if 2 * (came + exchanged) >= exchanged + ups.len() {
                 self.stuck = 0;
                 continue;
             }
             // The processors' lists of free pages have taken the memory, which are emptied between
             // periods; or others have, or the pages cannot be moved, and more would only cost.
-            let end = self.kernel.now();
-            self.next_step = end + end.saturating_sub(begin) * STUCK_PAUSE_TIMES;
             self.stuck += 1;
             if self.stuck > MOST_STUCK {
                 self.pending.clear();
@@ -230,7 +212,6 @@ impl Refiner {
 
     fn choose(&mut self, scan: &Scan) -> Vec<(Page, Page)> {
         self.brought.forget_old(self.version);
-        self.stayed.forget_old(self.version);
         let ranges = self.locate(scan);
         let pages: Vec<RangePages> = ranges.iter().map(|located| located.range.clone()).collect();
         let known = pages.iter().flat_map(|range| &range.pages).filter(|page| page.rate.is_some());
@@ -320,7 +301,6 @@ impl Refiner {
             0 => others_fault,
             stayed => answered > 0 && answered * ANSWERING >= stayed,
         };
-        let is_left = |address: u64| self.stayed.is_set_aside(pid, address, self.version);
         let known = |(&address, &place): (&u64, &i32)| {
             let observed = of(address).and_then(|observed| observed.rate);
             match self.nodes.is_fast(place) {
@@ -338,12 +318,11 @@ impl Refiner {
             let most_per_s = sampled.of_others(addresses.len(), known);
             PageRate { least_per_s: 0.0, most_per_s }
         });
-        let page = |(&address, (place, rate)): (&u64, (&i32, Option<PageRate>))| {
+        let page = |(place, rate): (&i32, Option<PageRate>)| {
             let is_fast = self.nodes.is_fast(*place);
-            let rate = rate.or(alike.filter(|_| is_fast));
-            BasePage { is_fast, rate: rate.filter(|_| !is_left(address)) }
+            BasePage { is_fast, rate: rate.or(alike.filter(|_| is_fast)) }
         };
-        let pages = addresses.iter().zip(places.iter().zip(rates)).map(page).collect();
+        let pages = places.iter().zip(rates).map(page).collect();
         Some(Located { pid, addresses, range: RangePages { is_fast, pages }, do_fast_fault })
     }
 
@@ -413,13 +392,8 @@ impl Refiner {
         left
     }
 
-    /// Demotes pages; returns those that went, the last first, and how many have left each node. Adds
-    /// those that stayed.
-    fn move_down(
-        &mut self,
-        pages: &[Page],
-        stayed: &mut Vec<Page>,
-    ) -> (Vec<Page>, BTreeMap<u32, usize>) {
+    /// Demotes pages; returns those that went, the last first, and how many have left each node.
+    fn move_down(&mut self, pages: &[Page]) -> (Vec<Page>, BTreeMap<u32, usize>) {
         let (mut went, mut freed) = (Vec::new(), BTreeMap::new());
         for (pid, pages) in by_process(pages) {
             let Some(target) = self.check(pid, Direction::Demotion) else { continue };
@@ -434,10 +408,7 @@ impl Refiner {
             self.remember(&pages);
             let after = self.moved(pid, &addresses, node);
             for ((page, before), after) in pages.into_iter().zip(before).zip(after) {
-                if self.nodes.is_fast(before) && self.nodes.is_fast(after) {
-                    stayed.push(page);
-                } else if self.nodes.is_fast(before) && self.nodes.is_slow(after) {
-                    self.stayed.remove(page);
+                if self.nodes.is_fast(before) && self.nodes.is_slow(after) {
                     self.brought.remove(page);
                     if !self.faulting.contains(&page.pid) {
                         self.rates.forget(page.pid, &[page.address]);
@@ -452,13 +423,8 @@ impl Refiner {
     }
 
     /// Promotes as many of these pages as memory was freed for on each node, of which it takes that;
-    /// returns how many came, and adds those that stayed.
-    fn move_up(
-        &mut self,
-        pages: &[Page],
-        freed: &mut BTreeMap<u32, usize>,
-        stayed: &mut Vec<Page>,
-    ) -> usize {
+    /// returns how many came.
+    fn move_up(&mut self, pages: &[Page], freed: &mut BTreeMap<u32, usize>) -> usize {
         let mut came = 0;
         for (pid, pages) in by_process(pages) {
             let Some(target) = self.check(pid, Direction::Promotion) else { continue };
@@ -469,14 +435,10 @@ impl Refiner {
             self.remember(pages);
             let after = self.moved(pid, &addresses, node);
             let mut arrived = 0;
-            for (page, place) in pages.iter().zip(after) {
-                if self.nodes.is_fast(place) {
-                    self.stayed.remove(*page);
-                    self.brought.add(*page, self.version);
-                    arrived += 1;
-                } else {
-                    stayed.push(*page);
-                }
+            for (page, _) in pages.iter().zip(after).filter(|(_, place)| self.nodes.is_fast(*place))
+            {
+                self.brought.add(*page, self.version);
+                arrived += 1;
             }
             *freed.entry(node).or_default() -= arrived;
             came += arrived;

@@ -93,9 +93,6 @@ pub(crate) struct State {
     pub(crate) now: Duration,
     /// What locating takes.
     pub(crate) locating: Duration,
-    /// What a call that moves pages takes, and what such calls have taken.
-    pub(crate) migrating: Duration,
-    pub(crate) migrated: Duration,
     /// Whether pages can exchange places, and how many pairs have.
     pub(crate) exchanges: bool,
     pub(crate) exchanged: usize,
@@ -124,9 +121,6 @@ impl PageKernel for BasePages {
         status: &mut [i32],
     ) -> io::Result<u64> {
         let mut state = self.0.lock().unwrap();
-        let migrating = state.migrating;
-        state.now += migrating;
-        state.migrated += migrating;
         for (address, status) in addresses.iter().zip(status).take(state.most) {
             *status = if state.pinned.contains(address) {
                 -libc::EBUSY

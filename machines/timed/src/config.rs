@@ -27,9 +27,6 @@ impl From<ConfigError> for TimedError {
     }
 }
 
-/// Time of PAUSE: some 140 cycles of a processor since Skylake (Intel's optimization manual).
-pub const PAUSE_NS: u64 = 40;
-
 /// The speeds of a timed machine's parts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -137,7 +134,7 @@ impl TimedConfig {
             hardware,
             quantum_ns: 10_000,
             device_ns: 100,
-            pause_ns: PAUSE_NS,
+            pause_ns: 40,
             follow_loads: true,
             tables_tier: 0,
             tier_bytes: Vec::new(),

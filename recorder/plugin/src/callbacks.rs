@@ -9,7 +9,6 @@ use terrace_recorder::places::INTERFACE_MARK;
 use terrace_recorder::shared::Shared;
 use terrace_timed::config::ClockPlan;
 
-use crate::clock::QemuClock;
 use crate::nodes;
 use crate::qemu::{self, Block, Id, Info, MemInfo};
 use crate::system_calls;
@@ -17,7 +16,6 @@ use crate::thread::{
     COUNTED_INLINE, Process, SEVERAL_THREADS, end_all, forked, known_thread, thread,
 };
 use crate::timed;
-use crate::waits;
 
 /// The version of the plug-in interface, as QEMU looks for it, and words by which the number is
 /// found in the file: no number suits old and new QEMUs alike, so a new one gets a copy with its
@@ -51,9 +49,6 @@ pub extern "C" fn qemu_plugin_install(
         (Some(clock), _) => {
             let files = [path("results="), path("samples=")];
             install_clock(id, target, &clock, files, path("once=").is_some())
-        }
-        _ if path("waits=").is_some() => {
-            install_waits(id, target, &path("waits=").unwrap_or_default())
         }
         (_, Some(counts)) => {
             let left_out = path("after=").and_then(|n| n.parse().ok()).unwrap_or(0);
@@ -101,18 +96,6 @@ fn install_counts(
     }
     // SAFETY: a function of QEMU with the signature that it documents.
     unsafe { qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, nodes::on_translate) };
-    Ok(())
-}
-
-/// In a whole emulated machine whose clock counts instructions: gives loops that wait their time.
-fn install_waits(id: Id, target: &CStr, pause_ns: &str) -> Result<(), String> {
-    check(target)?;
-    let pause_ns = pause_ns
-        .parse()
-        .map_err(|_| format!("waits={pause_ns}: expected the ns that a PAUSE takes"))?;
-    waits::begin(QemuClock::find()?, pause_ns);
-    // SAFETY: a function of QEMU with the signature that it documents.
-    unsafe { qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, waits::on_translate) };
     Ok(())
 }
 

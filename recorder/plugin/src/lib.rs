@@ -13,7 +13,7 @@
 //! - [`nodes`]: in a whole emulated machine instead, accesses by memory node;
 //! - [`timed`]: the memory clock of a whole emulated machine; [`clock`]: QEMU's clock;
 //!   [`code_buffer`]: its buffer of translated code; [`registers`]: page tables with newer QEMUs;
-//!   [`samples`]: samples of accesses; [`waits`]: loops that wait before the clock begins;
+//!   [`samples`]: samples of accesses;
 //! - [`system_calls`]: events from system calls;
 //! - [`exec`]: continues in a program that the process executes;
 //! - [`maps`]: the process's memory map and command line.
@@ -30,4 +30,3 @@ mod samples;
 mod system_calls;
 mod thread;
 mod timed;
-mod waits;

@@ -29,7 +29,6 @@ use crate::code_buffer::CodeBuffer;
 use crate::qemu::{self, Block as QemuBlock, Id, MemInfo};
 use crate::registers::Registers;
 use crate::samples::SamplePort;
-use crate::waits;
 
 /// Whether blocks are reported to the machine.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -98,15 +97,13 @@ pub fn begin(
     let registers =
         direct_map.map(|at| Registers::find(id).map(|found| (found, at))).transpose()?;
     TimedMachine::new(&config, 0).map_err(|e| e.to_string())?;
-    let clock = QemuClock::find()?;
-    waits::begin(clock, config.pause_ns);
     let timed = Timed {
         config,
         machine: None,
         observer: None,
         samples_first: false,
         marked_ns: None,
-        clock,
+        clock: QemuClock::find()?,
         ranges,
         registers,
         results,
@@ -154,7 +151,7 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
             }
         }
         if !active {
-            return waits::follow(block);
+            return;
         }
         let Some(timed) = timed() else { return };
         if let Some(bytes) = timed.code.as_ref().and_then(CodeBuffer::nearly_full) {

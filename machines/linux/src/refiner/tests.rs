@@ -267,38 +267,3 @@ fn pages_that_stay_are_counted_and_nothing_comes_without_a_place() {
     assert_eq!((costs.refined_up_pages, costs.refined_down_pages), (0, 0));
     assert!(costs.refined_failed_pages > 0);
 }
-
-#[test]
-fn pages_that_cannot_move_do_not_keep_others_from_coming() {
-    let mut setup = setup(true, 5);
-    // All but two, and those that are tried first.
-    let pinned: Vec<u64> = (0..50).map(|nth| SLOW + nth * 10 * BASE).collect();
-    setup.pages.0.lock().unwrap().pinned = pinned;
-    let came = (0..8).map(|_| setup.refine(SLOW).len()).last().unwrap();
-    assert_eq!(came, 2);
-    let failed = setup.costs.snapshot().refined_failed_pages;
-    (0..200).for_each(|_| drop(setup.refine(SLOW)));
-    let again = setup.costs.snapshot().refined_failed_pages - failed;
-    // Each page every eighth time, as there may be no room, and its partner goes and returns.
-    assert!(again <= 2 * (200 / 8 + 1) * 50, "{again} in 200 times, of 50 pages");
-}
-
-#[test]
-fn calls_that_bring_nothing_take_a_small_part_of_the_time() {
-    let mut setup = setup(true, 5);
-    {
-        let mut state = setup.pages.0.lock().unwrap();
-        state.pinned = (0..52).map(|nth| SLOW + nth * 10 * BASE).collect();
-        state.migrating = Duration::from_millis(100);
-    }
-    for tenth in 0..600 {
-        {
-            let mut state = setup.pages.0.lock().unwrap();
-            state.now = state.now.max(Duration::from_millis(100 * tenth));
-        }
-        setup.refine(SLOW);
-    }
-    let took = setup.pages.0.lock().unwrap().migrated;
-    assert!(took >= Duration::from_millis(300), "it was tried: {took:?}");
-    assert!(took <= Duration::from_secs(4), "{took:?} of a minute");
-}
