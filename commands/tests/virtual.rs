@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use terrace_core::policies::REGISTRY;
 use terrace_recordings::period::{PeriodReader, PeriodRecord, Record};
-use terrace_results::{RunRow, read};
+use terrace_results::{PeriodRow, RunRow, read};
 
 fn terrace(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_terrace")).args(arguments).output().unwrap()
@@ -241,6 +241,14 @@ command = ["sh", "-c", "exec awk 'BEGIN { for (i = 0; i < 150000; i++) a[i] = i;
     println!("slowdown {slowdown}, measured {duration_ms} ms");
     assert!((1.01..2.0).contains(&slowdown), "{row:#?}");
     assert!((150.0..250.0).contains(&duration_ms), "{row:#?}");
+    // Processor times are those of the last periods, which were timed.
+    let timed = row.measured_periods.unwrap() as usize;
+    assert!((1..=2).contains(&timed), "{row:#?}");
+    let periods = read::<PeriodRow>(&out).unwrap();
+    let last = periods.iter().rev().filter(|period| period.run == row.run).take(timed);
+    let tracker_ns: u64 = last.filter_map(|period| period.tracker_cpu_ns).sum();
+    let tracker_ms = row.tracker_cpu_ms.unwrap();
+    assert!(tracker_ms > 0.0 && (tracker_ms - tracker_ns as f64 / 1e6).abs() < 1e-6, "{row:#?}");
 }
 
 /// By the host's clock, as experiments are without a key.

@@ -19,7 +19,6 @@ use crate::run::{Event, Events, Run};
 /// Collects one run: rows, heat map, recording.
 pub(crate) struct Collector<'a> {
     period_us: u64,
-    warm_up_periods: u64,
     groups: Vec<Member>,
     tables: &'a mut dyn Rows,
     recording: PeriodWriter<PartialFile>,
@@ -31,8 +30,11 @@ struct Member {
     ratio_is_given: bool,
     heat: Heat,
     lost: u64,
+    rounds: Rounds,
     /// Periods whose ratios are summed.
     measured: u64,
+    /// Those of them whose processor times are.
+    timed: u64,
     accessed: u64,
     hits: u64,
     accessed_ratios: f64,
@@ -40,6 +42,33 @@ struct Member {
     applied: BTreeMap<&'static str, u64>,
     tracker_ns: Option<u64>,
     daemon_ns: Option<u64>,
+}
+
+/// Rounds of the engine in one group, each of which has a period or lost some. The warm-up ends after so
+/// many rounds, whatever the number of the period then.
+struct Rounds {
+    warm_up: u64,
+    over: u64,
+    /// Those that were over at the last report: processor times are since then.
+    at_report: u64,
+}
+
+impl Rounds {
+    fn after(warm_up: u64) -> Self {
+        Rounds { warm_up, over: 0, at_report: 0 }
+    }
+
+    fn lost(&mut self) {
+        self.over += 1;
+    }
+
+    /// Whether this report is of a period after the warm-up, and whether its processor times are.
+    fn report(&mut self) -> (bool, bool) {
+        let of_measured = (self.over >= self.warm_up, self.at_report >= self.warm_up);
+        self.over += 1;
+        self.at_report = self.over;
+        of_measured
+    }
 }
 
 impl<'a> Collector<'a> {
@@ -77,7 +106,9 @@ impl<'a> Collector<'a> {
             row,
             ratio_is_given: spec.fast_ratio.is_some(),
             lost: 0,
+            rounds: Rounds::after(experiment.warm_up_periods),
             measured: 0,
+            timed: 0,
             accessed: 0,
             hits: 0,
             accessed_ratios: 0.0,
@@ -89,7 +120,6 @@ impl<'a> Collector<'a> {
         let groups = rows.into_iter().zip(&experiment.groups).map(member).collect();
         Ok(Collector {
             period_us: experiment.period_length_us(),
-            warm_up_periods: experiment.warm_up_periods,
             groups,
             tables,
             recording,
@@ -123,7 +153,8 @@ impl<'a> Collector<'a> {
 }
 
 impl Member {
-    fn add(&mut self, report: &PeriodReport<'_>, row: &PeriodRow, is_measured: bool) {
+    fn add(&mut self, report: &PeriodReport<'_>, row: &PeriodRow) {
+        let (is_measured, is_timed) = self.rounds.report();
         let r = &mut self.row;
         r.periods += 1;
         r.pages_max = r.pages_max.max(row.pages);
@@ -146,6 +177,9 @@ impl Member {
             self.hits += row.fast_accessed_pages;
             self.accessed_ratios += row.accessed_ratio;
             self.stabilities += row.stability;
+        }
+        if is_timed {
+            self.timed += 1;
             add(&mut self.tracker_ns, report.cpu.tracker_ns);
             add(&mut self.daemon_ns, report.cpu.tracker_ns);
             add(&mut self.daemon_ns, report.cpu.policy_ns);
@@ -162,7 +196,7 @@ impl Member {
         row.accessed_ratio = mean(self.accessed_ratios);
         row.stability = mean(self.stabilities);
         row.hit_ratio = ratio(self.hits, self.accessed);
-        row.measured_periods = Some(self.measured);
+        row.measured_periods = Some(self.timed);
         // The first of equals by name, so that the row does not depend on the order of a map.
         let main = self.applied.iter().max_by_key(|(name, n)| (**n, std::cmp::Reverse(**name)));
         if let Some((name, &periods)) = main {
@@ -181,7 +215,7 @@ impl Observer for Collector<'_> {
         let member = &mut self.groups[report.group];
         let row = row(self.period_us, member, report);
         member.lost = 0;
-        member.add(report, &row, row.period >= self.warm_up_periods);
+        member.add(report, &row);
         self.events.event(Event::Period {
             period: row.period,
             group: &row.group,
@@ -197,6 +231,7 @@ impl Observer for Collector<'_> {
         let member = &mut self.groups[group];
         // The next scan counts them; those that no scan follows are counted at the end.
         member.lost += u64::from(periods);
+        member.rounds.lost();
         tracing::warn!(group = member.row.group, periods, reason, "periods lost");
         self.recording.lost(group, periods, reason).map_err(machine_error)
     }
@@ -283,3 +318,25 @@ macro_rules! failures {
 }
 failures!(period_failures, PeriodRow);
 failures!(run_failures, RunRow);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warm_up_ends_by_rounds_and_processor_times_begin_with_the_next_report() {
+        let mut rounds = Rounds::after(3);
+        assert_eq!(rounds.report(), (false, false));
+        // Many periods may be lost in one round.
+        rounds.lost();
+        assert_eq!(rounds.report(), (false, false));
+        assert_eq!([rounds.report(), rounds.report()], [(true, true); 2]);
+        // Of a report after a lost round the processor times are of the warm-up, too.
+        let mut rounds = Rounds::after(2);
+        rounds.report();
+        rounds.lost();
+        assert_eq!(rounds.report(), (true, false));
+        assert_eq!(rounds.report(), (true, true));
+        assert_eq!(Rounds::after(0).report(), (true, true));
+    }
+}

@@ -295,6 +295,15 @@ fn missing(program: &Path, library: &Path) -> LabError {
     LabError::LibraryMissing { program: program.to_owned(), library: library.display().to_string() }
 }
 
+/// The running test program, with a library of this name in the place of the C library.
+#[cfg(test)]
+pub(crate) fn that_needs(library: &[u8; 9]) -> Vec<u8> {
+    let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let at = bytes.windows(10).position(|w| w == b"libc.so.6\0").unwrap();
+    bytes[at..at + 9].copy_from_slice(library);
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,14 +326,6 @@ mod tests {
         let out = closure(&script, Path::new("/usr/bin/s"), &Sources::host()).unwrap();
         assert_eq!(out.files.len(), 1);
         assert!(!is_static(&script).unwrap());
-    }
-
-    /// This test program, with a library of this name in the place of the C library.
-    fn that_needs(library: &[u8; 9]) -> Vec<u8> {
-        let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let at = bytes.windows(10).position(|w| w == b"libc.so.6\0").unwrap();
-        bytes[at..at + 9].copy_from_slice(library);
-        bytes
     }
 
     #[test]

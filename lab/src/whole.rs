@@ -124,6 +124,7 @@ fn files(root: &Path, folder: &Path, out: &mut Closure) -> Result<(), LabError> 
 mod tests {
     use super::*;
     use crate::cache::Cache;
+    use crate::closure::that_needs;
 
     /// An unpacked package in a cache.
     fn package(cache: &Path, name: &str, depends: &str) -> PathBuf {
@@ -146,11 +147,7 @@ mod tests {
         let tool = package(dir.path(), "tool", "data (>= 1), debconf, alternative");
         let data = package(dir.path(), "data", "tool");
         let other = package(dir.path(), "alternative", "");
-        // A module that needs a library of this name.
-        let mut module = fs::read(std::env::current_exe().unwrap()).unwrap();
-        let named = module.windows(10).position(|w| w == b"libc.so.6\0").unwrap();
-        module[named..named + 9].copy_from_slice(b"libq.so.6");
-        put(&tool, "usr/lib/tool/module.so", &module);
+        put(&tool, "usr/lib/tool/module.so", &that_needs(b"libq.so.6"));
         put(&tool, "usr/share/doc/tool/copyright", b"-");
         put(&data, "usr/share/data/words", b"-");
         put(&data, "usr/lib/libdata.a", b"-");
@@ -175,10 +172,7 @@ mod tests {
     fn what_lacks_a_library_comes_without() {
         let dir = tempfile::tempdir().unwrap();
         let tool = package(dir.path(), "tool", "");
-        let mut module = fs::read(std::env::current_exe().unwrap()).unwrap();
-        let named = module.windows(10).position(|w| w == b"libc.so.6\0").unwrap();
-        module[named..named + 9].copy_from_slice(b"libq.so.6");
-        put(&tool, "usr/bin/tool", &module);
+        put(&tool, "usr/bin/tool", &that_needs(b"libq.so.6"));
         let cache = Cache::at(dir.path()).unwrap();
         let packages = Packages::new(&cache);
         let out = whole(&packages, "tool", &Sources::host(), &mut |_| {}).unwrap();

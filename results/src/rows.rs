@@ -263,7 +263,7 @@ table! {
         /// The same of the kernel's: its own memory, such as buffers of sockets, which no policy places,
         /// and programs' memory that it copies.
         kernel_hit_ratio: Option<f64>,
-        /// Periods after the warm-up: those that times of processors are of.
+        /// Periods after the warm-up that times of processors are of.
         measured_periods: Option<u64>,
     }
 }
