@@ -152,6 +152,7 @@ fn racks_that_cannot_work_are_refused_before_anything_runs() {
     refused("network = { propagation_ns = 0.0, nic_ns = 0.0 }", &["expected 100 ps at least"]);
     refused("chunk = \"5000\"", &["chunk is 5000", "multiple of 4K"]);
     refused("colour = 1", &["colour"]);
+    refused("processor.prefetcher = {}", &["prefetcher is given", "expected it to be left out"]);
     let mechanism = |change: &str, words: &[&str]| {
         place.write("bad.toml", TINY.replace("fixed_count = 4", change));
         place.run("rack bad.toml").refused(words);

@@ -73,6 +73,39 @@ fn run_time_slowdown_and_exact_hits_come_out() {
 }
 
 #[test]
+fn a_program_that_streams_is_less_slow_in_slow_memory_with_a_prefetcher() {
+    let slowdown = |workload: &str, prefetcher: &str| {
+        let place = place(|text| {
+            let text = text.replace("node.caches.l2 = \"none\"", prefetcher);
+            let text = text.replace("name = \"mcf\"", &format!("name = \"{workload}\""));
+            text.replace("fast_ratio = 0.5", "fast_ratio = 0.0")
+        });
+        place.run("compare e.toml --policies first-touch --out out").good();
+        let runs: Vec<RunRow> = read(&place.path("out")).unwrap();
+        runs[0].slowdown.expect("a slowdown")
+    };
+    let none = "";
+    let one = "node.prefetcher = { streams = 32, lines_ahead = 20 }";
+    let (without, with) = (slowdown("stream", none), slowdown("stream", one));
+    assert!(with - 1.0 < 0.7 * (without - 1.0), "{with} with, {without} without");
+    let (without, with) = (slowdown("gups", none), slowdown("gups", one));
+    assert!((with / without - 1.0).abs() < 0.05, "{with} with, {without} without");
+}
+
+#[test]
+fn a_prefetcher_that_has_no_level_for_its_lines_is_refused_in_one_line() {
+    let place = place(|text| {
+        text.replace(
+            "node.caches.l2 = \"none\"",
+            "node.caches.l2 = \"none\"\nnode.prefetcher = { streams = 4, lines_ahead = 4 }",
+        )
+    });
+    let printed = place.run("compare e.toml --policies lru --out out");
+    printed.refused(&["prefetcher", "the caches have no level for its lines", "expected an l2"]);
+    assert_eq!(place.names(), ["e.toml"], "nothing half-written");
+}
+
+#[test]
 fn outcomes_of_tables_that_follow_their_data_are_counted_and_reported() {
     let tables = "page_size = \"4K\"\ntables = { migrate = true }";
     let place = place(|text| text.replacen("page_size = \"4K\"", tables, 1));

@@ -87,7 +87,13 @@ impl TryFrom<toml::Table> for Processor {
     type Error = ConfigError;
     fn try_from(given: toml::Table) -> Result<Self, ConfigError> {
         let node = |name: &str| machines::by_name(name).map(|m| m.node);
-        over_preset("rack.processor", given, Some(NODE_PRESET), node).map(Processor)
+        let node: NodeConfig = over_preset("rack.processor", given, Some(NODE_PRESET), node)?;
+        if node.prefetcher.is_some() {
+            // A read that no core waits for is a page walk's here, and is answered at once.
+            let message = "prefetcher is given, and a rack has none; expected it to be left out";
+            return Err(ConfigError::new("rack.processor", message));
+        }
+        Ok(Processor(node))
     }
 }
 

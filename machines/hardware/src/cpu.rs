@@ -14,8 +14,8 @@
 //! - page walks need one of `page_walkers`.
 //!
 //! Not modelled: branch mispredictions and instruction fetch (they are in `instructions_per_cycle`),
-//! prefetchers, and that a second load of a line under way waits for the first (its leading load
-//! already holds the window).
+//! and that a second load of a line under way waits for the first (its leading load already holds
+//! the window). Prefetchers are the node's.
 //!
 //! A completion time that memory does not know yet ([`When::Pending`]) is passed later with
 //! [`Core::resolve`]. The core goes on without it as long as it can; [`Core::blocked`] reports when

@@ -12,7 +12,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::address::{Kind, PhysicalAddress, VirtualAddress};
+use crate::address::{Kind, LineAddress, PhysicalAddress, VirtualAddress};
 use crate::cache::hierarchy::{CacheHierarchy, Entry, HierarchyConfig, Level};
 use crate::cpu::{CAUSES, Cause, Core, CoreConfig, Dependence, FIRST_MEMORY_CAUSE};
 use crate::error::{ConfigError, check_range};
@@ -39,6 +39,10 @@ pub struct NodeConfig {
     /// The cache level at which walks enter.
     #[serde(default)]
     pub walks_enter: Entry,
+    /// Hardware prefetcher of each core, which follows streams of lines within a page; none if not
+    /// given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefetcher: Option<StreamPrefetcherConfig>,
 }
 
 /// The memory behind the caches.
@@ -114,6 +118,14 @@ pub struct Node {
     latencies: Latencies,
     walks_enter: Entry,
     line_bits: u32,
+    prefetchers: Option<Prefetchers>,
+}
+
+/// The prefetchers of all cores.
+#[derive(Debug, Clone)]
+struct Prefetchers {
+    streams: Vec<Streams>,
+    arrivals: Arrivals,
 }
 
 impl Node {
@@ -130,6 +142,11 @@ impl Node {
             l2_tlb: core.cycles(config.tlbs.l2_cycles),
         };
         let caches = CacheHierarchy::new(c, n).map_err(|e| e.within("caches"))?;
+        let prefetchers = config.prefetcher.as_ref().map(|prefetcher| {
+            prefetcher.check(c)?;
+            let streams = vec![Streams::new(prefetcher, caches.line_bits()); n];
+            Ok(Prefetchers { streams, arrivals: Arrivals::new() })
+        });
         Ok(Node {
             cores: vec![core; n],
             tlbs: vec![Tlbs::new(&config.tlbs)?; n],
@@ -139,6 +156,7 @@ impl Node {
             numbers: Numbers::default(),
             latencies,
             walks_enter: config.walks_enter,
+            prefetchers: prefetchers.transpose()?,
         })
     }
 
@@ -405,21 +423,61 @@ impl Node {
             at = at.max(self.cores[core].now());
         }
         let start = self.cores[core].start_miss(at);
+        let line = physical.line(self.line_bits);
         let (done, cause) = match level {
-            Level::L1 | Level::L2 => (When::At(start + self.latencies.l2), CAUSE_L2),
-            Level::Llc => (When::At(start + self.latencies.llc), CAUSE_LLC),
+            Level::L1 | Level::L2 => self.cached(line, start + self.latencies.l2, CAUSE_L2),
+            Level::Llc => self.cached(line, start + self.latencies.llc, CAUSE_LLC),
             Level::Memory => {
                 let id = self.numbers.next(core as u64);
-                let address = physical.line(self.line_bits).first_byte(self.line_bits);
+                let address = line.first_byte(self.line_bits);
                 let request = Request { id, address, kind: Kind::Read };
                 let (done, memory) = memory.submit(start + self.latencies.llc, request);
                 (done, memory_cause(memory))
             }
         };
+        if self.prefetchers.is_some() {
+            self.prefetch(core, line, start + self.latencies.llc, memory);
+        }
         if write {
             self.cores[core].store_miss(done);
         } else {
             self.cores[core].load_miss(start, done, cause);
+        }
+    }
+
+    /// When a line that a cache has answered by `done` is there, and what it waited for: a line
+    /// that was prefetched may still be under way.
+    #[inline]
+    fn cached(&self, line: LineAddress, done: Picoseconds, cause: Cause) -> (When, Cause) {
+        let arrivals = self.prefetchers.as_ref().map(|prefetchers| &prefetchers.arrivals);
+        match arrivals.and_then(|arrivals| arrivals.after(line, done)) {
+            Some((arrival, memory)) => (When::At(arrival), memory_cause(memory)),
+            None => (When::At(done), cause),
+        }
+    }
+
+    /// Trains a core's prefetcher with a line that its first level missed, and requests the lines
+    /// that it asks for at `at`. Where memory does not know yet when they come, they count as there.
+    #[inline(never)]
+    fn prefetch(
+        &mut self,
+        core: usize,
+        line: LineAddress,
+        at: Picoseconds,
+        memory: &mut impl MemoryPort,
+    ) {
+        let Some(prefetchers) = &mut self.prefetchers else { return };
+        for line in prefetchers.streams[core].train(line) {
+            if self.caches.prefetch_line(core, line) != Level::Memory {
+                continue;
+            }
+            write_back(&self.caches, at, &mut self.numbers, memory);
+            let id = self.numbers.next(NOBODY);
+            let address = line.first_byte(self.line_bits);
+            let (done, from) = memory.submit(at, Request { id, address, kind: Kind::Read });
+            if let When::At(done) = done {
+                prefetchers.arrivals.add(line, done, from);
+            }
         }
     }
 }
@@ -510,7 +568,11 @@ impl<M: MemoryPort> WalkMemory for WalkPort<'_, M> {
     }
 }
 
+mod streams;
 mod warm;
+
+pub use streams::StreamPrefetcherConfig;
+use streams::{Arrivals, Streams};
 
 #[cfg(test)]
 mod tests;

@@ -160,6 +160,7 @@ fn nimble() -> MachineConfig {
         tlbs: intel_tlbs(1024, 8),
         walker: WalkerConfig::default(),
         walks_enter: Entry::L1,
+        prefetcher: None,
     };
     let local = QueueingConfig::dram(beyond_caches(84.9, &node), 34.0, 4);
     let remote = QueueingConfig::dram(beyond_caches(199.2, &node), 17.0, 4);
@@ -197,6 +198,7 @@ fn radiant() -> MachineConfig {
         tlbs: intel_tlbs(1536, 12),
         walker: WalkerConfig::default(),
         walks_enter: Entry::L1,
+        prefetcher: None,
     };
     let dram = QueueingConfig::dram(beyond_caches(101.0, &node), 105.0, 6);
     let mut optane = QueueingConfig::optane(6);
@@ -243,6 +245,7 @@ fn granularity() -> MachineConfig {
         },
         walker: WalkerConfig { pde_entries: 64, ..WalkerConfig::default() },
         walks_enter: Entry::L2,
+        prefetcher: None,
     };
     // 2 channels of DDR3-1866 are 29.9 GB/s; the latency is a usual one of the platform.
     let fast = QueueingConfig::dram(70.0, 26.0, 2);
@@ -298,6 +301,7 @@ fn rack_node() -> MachineConfig {
         tlbs: intel_tlbs(1536, 12),
         walker: WalkerConfig::default(),
         walks_enter: Entry::L1,
+        prefetcher: None,
     };
     let ddr4 = dram::by_name("ddr4-2400").expect("the preset exists");
     let timing = |name: &str, path_ns, link| TierConfig {
@@ -350,6 +354,7 @@ fn server_node() -> NodeConfig {
         },
         walker: WalkerConfig::default(),
         walks_enter: Entry::L1,
+        prefetcher: None,
     }
 }
 

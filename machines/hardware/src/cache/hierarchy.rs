@@ -180,6 +180,22 @@ impl CacheHierarchy {
         self.at_l2(core, line, write)
     }
 
+    /// Brings a line to the second level of a core, or to the last where there is none, before the
+    /// program asks for it. Returns the level that had it; from memory the caller reads it. Counts
+    /// as a reference of the levels that it enters, and of none if a private level has the line.
+    pub(crate) fn prefetch_line(&mut self, core: usize, line: LineAddress) -> Level {
+        self.writebacks.count = 0;
+        let private = &mut self.cores[core];
+        if private.l1.contains(line) {
+            return Level::L1;
+        }
+        private.used = true;
+        if private.l2.as_ref().is_some_and(|l2| l2.contains(line)) {
+            return Level::L2;
+        }
+        self.at_l2(core, line, false)
+    }
+
     /// Dirty lines that the last access evicted to memory, in order of eviction; meaningless after
     /// a hit in the first level, which evicts nothing.
     #[inline]

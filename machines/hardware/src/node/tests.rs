@@ -14,7 +14,15 @@ struct Machine {
 
 /// The server with CXL; data pages and page-table pages in a tier each.
 fn machine(name: &str, data: usize, tables: usize, size: PageSize) -> Machine {
-    let config = presets::by_name(name).unwrap();
+    machine_of(&presets::by_name(name).unwrap(), data, tables, size)
+}
+
+fn machine_of(
+    config: &presets::MachineConfig,
+    data: usize,
+    tables: usize,
+    size: PageSize,
+) -> Machine {
     let memory = TieredMemory::new(&config.tiers).unwrap();
     let start = [memory.start(data)];
     let tables_at = PhysicalAddress(memory.start(tables).0 + (8 << 30));
@@ -184,4 +192,72 @@ fn a_warm_reference_leaves_everything_as_a_timed_one() {
         assert_eq!(bits(&warm), bits(&timed), "{name}");
         assert_eq!(warm.node.core(0).now(), Picoseconds::ZERO, "{name}");
     }
+}
+
+/// A server whose cores read 8 lines ahead on 16 streams, or do not.
+fn prefetching(yes: bool, data: usize) -> Machine {
+    let mut config = presets::by_name("server-ddr5-cxl").unwrap();
+    config.node.prefetcher = yes.then_some(StreamPrefetcherConfig { streams: 16, lines_ahead: 8 });
+    machine_of(&config, data, 0, PageSize::Huge)
+}
+
+/// Time of one load of each line of a megabyte in this order, each of which needs the one before,
+/// and the lines read from memory.
+fn chase_all(machine: &mut Machine, order: impl Iterator<Item = u64>) -> (f64, u64) {
+    let (mut ns, mut lines) = (0.0, 0);
+    for line in order {
+        ns += machine.ns_of(line * 64);
+        lines += 1;
+    }
+    (ns / lines as f64, machine.memory.counts(0).reads + machine.memory.counts(1).reads)
+}
+
+#[test]
+fn a_stream_that_is_prefetched_waits_less_and_reads_no_line_twice() {
+    const LINES: u64 = 16_384;
+    for data in [0, 1] {
+        let (without, read) = chase_all(&mut prefetching(false, data), 0..LINES);
+        let (with, read_ahead) = chase_all(&mut prefetching(true, data), 0..LINES);
+        // The first three lines of each page are waited for, the others for an eighth at the most.
+        assert!(with < 0.3 * without && with > 0.04 * without, "{with} of {without} ns a line");
+        assert_eq!(read, read_ahead, "lines read");
+    }
+}
+
+#[test]
+fn a_prefetched_line_that_is_under_way_is_waited_for() {
+    let mut machine = prefetching(true, 1);
+    let ns: Vec<f64> = (0..5).map(|line| machine.ns_of(line * 64)).collect();
+    // The third line requests the fourth, which comes a look-up later than the third itself.
+    assert!(ns[3] < 0.3 * CXL, "{ns:?}");
+    let mut later = prefetching(true, 1);
+    for line in 0..3 {
+        later.chase(line * 64);
+    }
+    later.node.core_mut(0).wait_until(Picoseconds::from_ns(10_000));
+    assert!(later.ns_of(3 * 64) < 10.0, "a line that has come is a hit of the second level");
+}
+
+#[test]
+fn references_at_random_take_as_long_with_a_prefetcher_and_read_as_much() {
+    let mut random = crate::random::Random::new(3);
+    let order: Vec<u64> = (0..20_000).map(|_| random.below(1 << 23)).collect();
+    let without = chase_all(&mut prefetching(false, 1), order.iter().copied());
+    let with = chase_all(&mut prefetching(true, 1), order.iter().copied());
+    assert!((with.0 / without.0 - 1.0).abs() < 0.001, "{with:?} {without:?}");
+    assert!(with.1.abs_diff(without.1) < 20, "{with:?} {without:?}");
+}
+
+#[test]
+fn a_prefetcher_that_cannot_be_is_refused() {
+    let refused = |streams, lines_ahead, change: fn(&mut NodeConfig)| {
+        let mut config = presets::by_name("server-ddr5-cxl").unwrap().node;
+        config.prefetcher = Some(StreamPrefetcherConfig { streams, lines_ahead });
+        change(&mut config);
+        Node::new(&config).unwrap_err().to_string()
+    };
+    assert!(refused(0, 8, |_| ()).contains("streams is 0; expected 1 to 1024"));
+    assert!(refused(16, 65, |_| ()).contains("lines_ahead is 65; expected 1 to 64"));
+    let message = refused(16, 8, |node| node.caches.l2 = None);
+    assert!(message.contains("no level for its lines"), "{message}");
 }

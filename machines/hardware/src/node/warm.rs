@@ -31,15 +31,30 @@ impl Node {
                     self.warm_translation(core, lookup, address, write, table)?
                 }
             };
-            return Ok(self.caches.access(core, physical.line(self.line_bits), write));
+            return Ok(self.warm_line(core, physical, write));
         }
         // Both are translated before either is used, as by a timed reference.
         let lookup = self.tlbs[core].lookup(address, write);
         let first = self.warm_translation(core, lookup, address, write, table)?;
         let lookup = self.tlbs[core].lookup(last, write);
         let second = self.warm_translation(core, lookup, last, write, table)?;
-        let level = self.caches.access(core, first.line(self.line_bits), write);
-        Ok(level.max(self.caches.access(core, second.line(self.line_bits), write)))
+        let level = self.warm_line(core, first, write);
+        Ok(level.max(self.warm_line(core, second, write)))
+    }
+
+    /// One line, and those that a prefetcher asks for with it.
+    #[inline]
+    fn warm_line(&mut self, core: usize, physical: PhysicalAddress, write: bool) -> Level {
+        let line = physical.line(self.line_bits);
+        let level = self.caches.access(core, line, write);
+        if level != Level::L1
+            && let Some(prefetchers) = &mut self.prefetchers
+        {
+            for line in prefetchers.streams[core].train(line) {
+                self.caches.prefetch_line(core, line);
+            }
+        }
+        level
     }
 
     fn warm_translation(
