@@ -11,6 +11,7 @@ use terrace_daemon::control::{Request, SentBin};
 use terrace_results::HeatRow;
 
 use crate::daemon::Socket;
+use crate::output::write_whole;
 use crate::show::say;
 
 /// How a picture is written.
@@ -38,13 +39,7 @@ pub fn write(out: &Path, rows: &[HeatRow], label: &str) -> anyhow::Result<()> {
         Picture::Svg => terrace_report::heat_svg(rows, label).ok_or_else(nothing)?.into_bytes(),
         Picture::Png => terrace_report::heat_png(rows).ok_or_else(nothing)?,
     };
-    let beside = out.with_extension("partial");
-    std::fs::write(&beside, picture)
-        .and_then(|()| std::fs::rename(&beside, out))
-        .inspect_err(|_| {
-            let _ = std::fs::remove_file(&beside);
-        })
-        .with_context(|| out.display().to_string())
+    write_whole(out, picture).with_context(|| out.display().to_string())
 }
 
 /// Draw which addresses were used when, and which were in fast memory.

@@ -7,12 +7,11 @@ mod survey;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
 use terrace_core::InputError;
 use terrace_linux::roots::Roots;
 
-use crate::output::Force;
+use crate::output::{Force, write_whole};
 use crate::show::say;
 use survey::Survey;
 
@@ -85,11 +84,9 @@ impl Arguments {
 }
 
 fn write(out: &Path, survey: &Survey, made: Made) -> anyhow::Result<()> {
-    let part = PathBuf::from(format!("{}.part", out.display()));
-    std::fs::write(&part, made.text).map_err(|e| {
+    write_whole(out, made.text).map_err(|e| {
         InputError::new(format_args!("{}: {e}; expected a file that can be written", out.display()))
     })?;
-    std::fs::rename(&part, out).with_context(|| format!("writing {}", out.display()))?;
     for line in survey.lines() {
         say!("{line}")?;
     }

@@ -7,6 +7,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 use terrace_core::InputError;
 
+use crate::output::write_whole;
 use crate::show;
 
 /// Write the manual pages.
@@ -42,7 +43,7 @@ impl Arguments {
 fn write_daemon(folder: &Path) -> std::io::Result<()> {
     let mut command = terrace_daemon::cli::Cli::command().disable_help_subcommand(true);
     command.build();
-    std::fs::write(folder.join("terraced.8"), page_in(Man::new(command).section("8"))?)
+    write_whole(&folder.join("terraced.8"), page_in(Man::new(command).section("8"))?)
 }
 
 fn write(command: &Command, folder: &Path) -> std::io::Result<()> {
@@ -50,7 +51,7 @@ fn write(command: &Command, folder: &Path) -> std::io::Result<()> {
     let commands = command.get_subcommands().filter(|c| !c.is_hide_set());
     for command in std::iter::once(command).chain(commands) {
         let file = Man::new(command.clone()).get_filename();
-        std::fs::write(folder.join(file), page(command)?)?;
+        write_whole(&folder.join(file), page(command)?)?;
     }
     Ok(())
 }

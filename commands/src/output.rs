@@ -1,6 +1,8 @@
-//! Where commands write: results that are there already are replaced only when asked to.
+//! Where commands write: results that are there already are replaced only when asked to, and a file
+//! is replaced whole or not at all.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use terrace_core::InputError;
@@ -38,5 +40,34 @@ impl Force {
             "{} {what}; expected a name that is free: give another --out, or --force to replace it",
             path.display()
         )))
+    }
+}
+
+/// Writes a file whole or not at all: under its name with `.part` appended, and renamed.
+pub fn write_whole(path: &Path, content: impl AsRef<[u8]>) -> std::io::Result<()> {
+    let mut part = OsString::from(path);
+    part.push(".part");
+    let part = PathBuf::from(part);
+    std::fs::write(&part, content).and_then(|()| std::fs::rename(&part, path)).inspect_err(|_| {
+        let _ = std::fs::remove_file(&part);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_replaced_leaves_nothing_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = || std::fs::read_dir(dir.path()).unwrap().count();
+        let file = dir.path().join("a.toml");
+        write_whole(&file, "one").unwrap();
+        write_whole(&file, "two").unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "two");
+        let folder = dir.path().join("folder");
+        std::fs::create_dir(&folder).unwrap();
+        write_whole(&folder, "three").unwrap_err();
+        assert_eq!(names(), 2, "the file and the folder");
     }
 }

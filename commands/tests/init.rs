@@ -30,6 +30,9 @@ fn a_first_experiment_runs_by_the_command_that_is_named() {
     assert_eq!(std::fs::read(place.path("experiment.toml")).unwrap(), b"mine");
     place.run("init experiment --force").good();
     place.run("init experiment --out absent/e.toml").refused(&["absent/e.toml", "can be written"]);
+    std::fs::create_dir(place.path("folder")).unwrap();
+    place.run("init experiment --out folder --force").refused(&["folder", "can be written"]);
+    assert!(!place.path("folder.part").exists());
 }
 
 #[test]

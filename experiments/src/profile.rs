@@ -77,11 +77,24 @@ pub fn profile_in(
     let name = out.display().to_string();
     let file = PartialFile::create(out)
         .map_err(|e| refuse!("{name}: {e}; expected a path that can be written"))?;
-    let mut writer = ProfileWriter::new(file, &name, &header)?;
+    write(file, &name, &header, runs, events).inspect_err(|_| {
+        // A part of a profile is of no use.
+        let _ = std::fs::remove_file(PartialFile::partial_of(out));
+    })
+}
+
+fn write(
+    file: PartialFile,
+    name: &str,
+    header: &Header,
+    runs: Runs,
+    events: &mut dyn Events,
+) -> anyhow::Result<Profiled> {
+    let mut writer = ProfileWriter::new(file, name, header)?;
     let mut sum =
         Profiled { intervals: 0, references: 0, fast: Picoseconds::ZERO, slow: Picoseconds::ZERO };
     let mut before: Option<Arc<Layout>> = None;
-    runs.each_interval(interval_references, |stretch| {
+    runs.each_interval(header.interval_references, |stretch| {
         let Stretch { fast, slow, mixed, scanned } = stretch;
         let scan = scanned.scan.context("a scan was asked for")?;
         if fast.references != slow.references {
