@@ -205,6 +205,8 @@ impl Common {
             jobs: self.jobs.map_or(processors, usize::from),
         };
         let all_well = terrace_experiments::runner::run(request, &mut Screen::new(self.console))?;
+        // That of the results before is of none now, even if the new one cannot be written.
+        let _ = std::fs::remove_file(out.join("report.html"));
         let results = Results::read(&out)?;
         let report = crate::report::write(&out, &results)?;
         crate::report::show(&results, self.format, &report)?;

@@ -236,7 +236,7 @@ fn recordings_that_cannot_be_used_are_refused() {
     place.write("text.trec", SMALL);
     std::fs::create_dir(place.path("folder.trec")).unwrap();
     for file in ["empty.trec", "garbage.trec", "text.trec"] {
-        refused(file, &[file, "not a Terrace recording", "give a .trec file"]);
+        refused(file, &[file, "not a Terrace recording", "give a file that Terrace recorded"]);
     }
     refused("folder.trec", &["cannot read recording 'folder.trec'", "give a path"]);
     refused("absent.trec", &["cannot open recording 'absent.trec'", "give a path"]);
@@ -318,7 +318,8 @@ fn results_are_replaced_only_when_that_is_asked_for() {
     place.run("sweep grid.toml --out results/small").refused(&["results of another command"]);
     place.run("compare e.toml --policies lru --out results/small --force").good();
     assert_ne!(std::fs::read(&file).unwrap(), before);
-    // A plan and a sweep, once they are there.
+    // A plan and a sweep, once they are there. The recording is that of the new results.
+    let plan = plan.replace("amp", "lru");
     place.run(&format!("{plan} --out answer")).good();
     place.run(&format!("{plan} --out answer")).refused(&["answer has results already (plan.json)"]);
     place.run(&format!("{plan} --out answer --force")).good();

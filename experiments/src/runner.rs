@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use terrace_core::{InputError, names, refuse};
 use terrace_linux::rivals;
+use terrace_results::RunRow;
 
 use crate::backend;
 use crate::rows::Tables;
@@ -29,6 +30,7 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
         Err(other) => other,
     })?;
     let out = &request.out;
+    let earlier = terrace_results::read::<RunRow>(out).unwrap_or_default();
     for folder in ["recordings"].into_iter().chain(backend.folders(&request)) {
         std::fs::create_dir_all(out.join(folder)).map_err(|e| {
             refuse!("{}: {e}; expected a folder for results that can be written to", out.display())
@@ -37,7 +39,17 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
     let mut tables = Tables::create(out)?;
     let all_well = backend.run(&runs, &mut tables, events)?;
     tables.finish()?;
+    forget_earlier_runs(&earlier, &runs, &out.join("recordings"));
     Ok(all_well)
+}
+
+/// Removes the recordings of results that were there before: they are of none of these runs.
+fn forget_earlier_runs(earlier: &[RunRow], runs: &[Run<'_>], recordings: &Path) {
+    for name in earlier.iter().map(|row| &row.run) {
+        if runs.iter().all(|run| run.name != *name) {
+            let _ = std::fs::remove_file(recordings.join(format!("{name}.trec")));
+        }
+    }
 }
 
 /// Each policy on the first kernel, then each on the next.
