@@ -164,7 +164,7 @@ fn text(config: &DramConfig, report: &TrafficReport) -> anyhow::Result<()> {
     let requests = (c.row_hits + c.row_misses + c.row_conflicts).max(1) as f64;
     let share = |n: u64| 100.0 * n as f64 / requests;
     say!(
-        "rows: {:.1} % open, {:.1} % closed, {:.1} % another open; {} activations, {} refreshes, {} turns to writing",
+        "rows, warm-up included: {:.1} % open, {:.1} % closed, {:.1} % another open; {} activations, {} refreshes, {} turns to writing",
         share(c.row_hits),
         share(c.row_misses),
         share(c.row_conflicts),

@@ -25,7 +25,9 @@ pub fn command() -> Command {
         text += &format!("{heading}:\n{table}\n\n");
     }
     let text = text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
-    Cli::command().help_template(format!(
+    // A value below 0 is the value of its option, and refused by it.
+    let command = Cli::command().mut_subcommands(|c| c.allow_negative_numbers(true));
+    command.help_template(format!(
         "{{before-help}}{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{text}\n\
          Options:\n{{options}}{{after-help}}"
     ))

@@ -99,6 +99,14 @@ impl Arguments {
             }
             entries.push(Entry { figure, outcome });
         }
+        if entries.is_empty() {
+            return Err(InputError::new(format_args!(
+                "{} has no results of these figures; expected a folder that 'terrace reproduce' \
+                 has filled",
+                self.out.display()
+            ))
+            .into());
+        }
         let total =
             entries.iter().map(|e| Tally::of(&e.outcome)).fold(Tally::default(), Tally::with);
         match self.format {

@@ -126,6 +126,14 @@ impl Arguments {
                 return self.end_of_part(&grid, &cells, failed.len());
             }
         }
+        if self.merge_only && !out.join("cells").is_dir() {
+            return Err(InputError::new(format_args!(
+                "{} has no finished cells; expected the folder of a sweep: run it without --merge-only \
+                 first",
+                out.display()
+            ))
+            .into());
+        }
         let merged = merge(&grid, out)?;
         self.show(&grid, &merged, &columns)?;
         if let Some(first) = merged.failed.first() {

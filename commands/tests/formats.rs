@@ -233,6 +233,11 @@ fn formats_are_listed_and_damo_records_become_periods() {
     place.write("piped.tref", &output.stdout);
     let info = place.run("info piped.tref --format json").good().json();
     assert_eq!((&info["loads"], &info["fetches"]), (&1.into(), &1.into()));
+    for format in ["csv", "champsim"] {
+        let export = format!("export {format} piped.tref --stream 99 --out none");
+        place.run(&export).refused(&["no stream 99, but 0"]);
+    }
+    assert!(!place.path("none").exists());
 }
 
 #[test]

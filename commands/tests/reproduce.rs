@@ -111,6 +111,7 @@ fn what_cannot_be_is_refused_in_one_line() {
         ("reproduce nimble/fig99", "figure 'nimble/fig99': expected one of"),
         ("reproduce --file bad.toml", "bad"),
         ("reproduce --file missing.toml", "expected a figure's file"),
+        ("reproduce amp --from-results --out absent", "absent has no results of these figures"),
     ] {
         place.run(arguments).refused(&[words]);
     }

@@ -170,6 +170,7 @@ fn what_cannot_be_swept_is_refused_in_one_line() {
         ("sweep grid.toml --out o --cell 48", "expected a number from 0 to 47"),
         ("sweep grid.toml --out o --shard 3/2", "expected a part"),
         ("sweep grid.toml --out grid.toml/x", "expected a folder"),
+        ("sweep grid.toml --out o --merge-only", "o has no finished cells"),
     ] {
         let answer = place.run(arguments);
         assert_eq!(answer.code, Some(2), "{arguments}: {}", answer.err);

@@ -165,6 +165,9 @@ pub fn in_plain_words(message: &str) -> String {
         return message + &hint;
     }
     let expected = match expected {
+        "u8" | "u16" | "u32" if got.contains("integer `") && !got.contains("`-") => {
+            "a smaller whole number"
+        }
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
         "f32" | "f64" => "a number",
@@ -236,6 +239,10 @@ mod tests {
         for (object, expected) in [
             (json!({"count": "3"}), "count: got string \"3\", expected a whole number, 0 or more"),
             (json!({"count": -3}), "count: got integer `-3`, expected a whole number, 0 or more"),
+            (
+                json!({"count": 1u64 << 32}),
+                "count: got integer `4294967296`, expected a smaller whole number",
+            ),
             (json!({"ratio": true}), "ratio: got boolean `true`, expected a number"),
             (json!({"inner": 1}), "inner: got integer `1`, expected a list"),
             (json!({"inner": [{"flag": 1}]}), "inner[0].flag: got integer `1`, expected true or"),

@@ -278,7 +278,7 @@ fn check(request: &Request) -> Result<(), InputError> {
     let target = request.target;
     if !target.is_finite() || !(1.0..=100.0).contains(&target) {
         return Err(refuse!(
-            "a slowdown of {:.1} %: expected 0 % (as fast as with all memory fast) or more",
+            "a slowdown of {:.1} %: expected 0 % (as fast as with all memory fast) to 9900 %",
             100.0 * (target - 1.0)
         ));
     }

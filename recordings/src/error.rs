@@ -18,7 +18,7 @@ pub enum RecordingError {
     },
     /// The file does not begin as a recording does.
     #[error(
-        "'{file}' is not a Terrace recording: it does not begin with \"TERRACE\"; give a .trec file"
+        "'{file}' is not a Terrace recording: it does not begin with \"TERRACE\"; give a file that Terrace recorded"
     )]
     NotARecording {
         /// Path of the file.

@@ -100,7 +100,7 @@ fn other_files_versions_and_contents_are_distinguished() {
     };
     assert_eq!(
         error(b"PAR1 and so on", "test", 7),
-        "'t' is not a Terrace recording: it does not begin with \"TERRACE\"; give a .trec file"
+        "'t' is not a Terrace recording: it does not begin with \"TERRACE\"; give a file that Terrace recorded"
     );
     assert!(error(&written(), "test", 8).contains("test version 7, expected 8"));
     assert!(error(&written(), "other", 7).contains("holds 'test', expected 'other'"));

@@ -6,7 +6,10 @@
 //! instructions, they get addresses of a loop of 16 KB. Registers and branches are unknown and left
 //! 0.
 
-use super::{ExportError, ExportFormat, ExportOptions, Exported, Recording, Target};
+use super::{
+    ExportError, ExportFormat, ExportOptions, Exported, Recording, Target, check_stream, list,
+    streams,
+};
 use crate::champsim::Instruction;
 use crate::reference::{Event, Header, Record, Reference};
 
@@ -28,13 +31,10 @@ fn run(
     let Recording::References(mut reader) = recording else {
         return unfit("a period recording has no references; export it as csv".to_owned());
     };
-    let mut streams: Vec<u32> = reader.blocks().iter().map(|b| b.stream).collect();
-    streams.sort_unstable();
-    streams.dedup();
-    let stream = match (options.stream, &streams[..]) {
-        (Some(stream), all) if all.contains(&stream) => stream,
-        (Some(stream), all) => {
-            return unfit(format!("the recording has no stream {stream}, but {}", list(all)));
+    let stream = match (options.stream, &streams(&reader)[..]) {
+        (Some(stream), _) => {
+            check_stream(&reader, stream)?;
+            stream
         }
         (None, [only]) => *only,
         (None, []) => return unfit("the recording has no references".to_owned()),
@@ -77,13 +77,6 @@ fn notes(header: &Header) -> Vec<String> {
         ));
     }
     notes
-}
-
-fn list(streams: &[u32]) -> String {
-    const SHOWN: usize = 8;
-    let shown: Vec<_> = streams.iter().take(SHOWN).map(u32::to_string).collect();
-    let more = if streams.len() > SHOWN { " and more" } else { "" };
-    format!("{}{more}", shown.join(", "))
 }
 
 #[derive(Default)]

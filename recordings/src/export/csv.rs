@@ -1,7 +1,7 @@
 //! CSV (RFC 4180, line feeds): a row per record of a reference recording, or per range of pages
 //! of each period of a period recording. Every value is a number or one word: nothing is quoted.
 
-use super::{ExportError, ExportFormat, ExportOptions, Exported, Recording, Target};
+use super::{ExportError, ExportFormat, ExportOptions, Exported, Recording, Target, check_stream};
 use crate::period::{Frame, PeriodReader};
 use crate::reference::{Event, Record};
 
@@ -23,6 +23,9 @@ fn run(
         Recording::Periods(reader) => periods(*reader, out),
         Recording::References(mut reader) => {
             out.line(format_args!("time,stream,process,instructions,kind,address,size_bytes"))?;
+            if let Some(stream) = options.stream {
+                check_stream(&reader, stream)?;
+            }
             let mut rows = 0;
             for placed in reader.records() {
                 let p = placed?;

@@ -130,6 +130,33 @@ impl Recording {
     }
 }
 
+/// The streams of a recording, ascending.
+fn streams(reader: &ReferenceReader<io::BufReader<std::fs::File>>) -> Vec<u32> {
+    let mut streams: Vec<u32> = reader.blocks().iter().map(|b| b.stream).collect();
+    streams.sort_unstable();
+    streams.dedup();
+    streams
+}
+
+/// Refuses a stream that the recording does not have.
+fn check_stream(
+    reader: &ReferenceReader<io::BufReader<std::fs::File>>,
+    stream: u32,
+) -> Result<(), ExportError> {
+    let all = streams(reader);
+    if all.contains(&stream) {
+        return Ok(());
+    }
+    Err(ExportError::Unfit(format!("the recording has no stream {stream}, but {}", list(&all))))
+}
+
+fn list(streams: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<_> = streams.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = if streams.len() > SHOWN { " and more" } else { "" };
+    format!("{}{more}", shown.join(", "))
+}
+
 /// The file that is written.
 struct Target<'a> {
     out: io::BufWriter<&'a mut dyn Write>,
