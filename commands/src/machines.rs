@@ -101,20 +101,27 @@ fn caches(machine: &MachineConfig) -> Vec<String> {
     named.into_iter().filter_map(|(name, cache)| Some(format!("{name} {}", cache?.size))).collect()
 }
 
-/// A tier in a few words: the latency of an idle read beyond the caches, and its bandwidth.
+/// A tier in a few words: the latency of an idle read beyond the caches, its bandwidth, and that of
+/// reads over its link where the link has less.
 fn tier(t: &TierConfig) -> String {
-    match &t.model {
-        TierModel::Queueing(q) => format!(
-            "{} {}, {:.0} ns, {:.0}/{:.0} GB/s",
-            t.name, t.capacity, q.read_latency_ns, q.read_gb_per_s, q.write_gb_per_s
+    let (words, medium) = match &t.model {
+        TierModel::Queueing(q) => (
+            format!(
+                "{} {}, {:.0} ns, {:.0}/{:.0} GB/s",
+                t.name, t.capacity, q.read_latency_ns, q.read_gb_per_s, q.write_gb_per_s
+            ),
+            q.read_gb_per_s,
         ),
-        TierModel::Dram(d) => format!(
-            "{} {}, DRAM by command over {:.0} ns, {:.0} GB/s peak",
-            t.name,
-            t.capacity,
-            d.path_ns,
-            d.dram.peak_gb_per_s()
-        ),
+        TierModel::Dram(d) => {
+            let peak = d.dram.peak_gb_per_s();
+            let path_ns = d.path_ns;
+            let by = format!("DRAM by command over {path_ns:.0} ns, {peak:.0} GB/s peak");
+            (format!("{} {}, {by}", t.name, t.capacity), peak)
+        }
+    };
+    match t.read_gb_per_s() {
+        linked if linked < medium => format!("{words}, reads {linked:.0} GB/s by its link"),
+        _ => words,
     }
 }
 

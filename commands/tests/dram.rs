@@ -90,6 +90,7 @@ fn memories_that_cannot_be_are_refused_in_one_line() {
         ("--offered-gbps nan", &["NaN GB/s are offered"]),
         ("--outstanding 1 --reads 1.5", &["read share is 1.5"]),
         ("--outstanding 1 --requests 0", &["requests is 0"]),
+        ("--offered-gbps -1", &["-1 GB/s are offered"]),
         ("--outstanding 1 --footprint 9G", &["footprint is"]),
     ] {
         place.run(&format!("dram --preset ddr4-2400 {arguments}")).refused(words);
@@ -112,5 +113,8 @@ fn machines_are_listed_and_their_configurations_can_be_read_back() {
         let json = place.run(&format!("machines {name} --format json")).good().json();
         assert!(all.as_array().unwrap().contains(&json));
     }
+    // The bandwidth that a plan for the machine counts with.
+    let server = place.run("machines server-ddr5-cxl").good().out;
+    assert!(server.contains("reads 53 GB/s by its link"), "{server}");
     place.run("machines vax").refused(&["\"vax\"", "known presets: nimble"]);
 }
