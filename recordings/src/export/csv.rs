@@ -22,10 +22,10 @@ fn run(
         }
         Recording::Periods(reader) => periods(*reader, out),
         Recording::References(mut reader) => {
-            out.line(format_args!("time,stream,process,instructions,kind,address,size_bytes"))?;
             if let Some(stream) = options.stream {
                 check_stream(&reader, stream)?;
             }
+            out.line(format_args!("time,stream,process,instructions,kind,address,size_bytes"))?;
             let mut rows = 0;
             for placed in reader.records() {
                 let p = placed?;
