@@ -405,13 +405,17 @@ fn a_run_that_fails_leaves_no_tables() {
 }
 
 #[test]
-fn what_replaces_results_leaves_no_recordings_of_the_runs_before() {
+fn what_replaces_results_leaves_no_files_of_the_runs_before() {
     let place = Place::new();
     place.write("e.toml", SMALL);
     std::fs::create_dir_all(place.path("out/recordings")).unwrap();
     place.write("out/recordings/mine.trec", "not of a run");
     place.run("compare e.toml --policies first-touch,lru --out out").good();
+    // As a live machine leaves it.
+    std::fs::create_dir_all(place.path("out/details")).unwrap();
+    place.write("out/details/lru.json", "{}");
     place.run("run e.toml --out out --force").good();
+    assert!(!place.path("out/details/lru.json").exists());
     let mut files = BTreeMap::new();
     contents(&place.path("out/recordings"), "", &mut files);
     assert_eq!(files.into_keys().collect::<Vec<_>>(), ["/amp.trec", "/mine.trec"]);

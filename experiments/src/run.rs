@@ -137,25 +137,41 @@ pub(crate) struct Run<'a> {
     pub request: &'a Request,
 }
 
+/// A folder of results with a file for each run, and how the files' names end.
+type RunFiles = (&'static str, &'static str);
+const RECORDINGS: RunFiles = ("recordings", "trec");
+const DETAILS: RunFiles = ("details", "json");
+const ACCESSES: RunFiles = ("accesses", "json");
+const CLOCK: RunFiles = ("clock", "json");
+
+fn file_of_run(out: &Path, name: &str, (folder, extension): RunFiles) -> PathBuf {
+    out.join(folder).join(format!("{name}.{extension}"))
+}
+
+/// Every file that a run of this name may have left in a results directory, beside the tables.
+pub(crate) fn files_of_run(out: &Path, name: &str) -> [PathBuf; 4] {
+    [RECORDINGS, DETAILS, ACCESSES, CLOCK].map(|files| file_of_run(out, name, files))
+}
+
 impl Run<'_> {
     /// Path of its recording.
     pub fn recording(&self) -> PathBuf {
-        self.request.out.join("recordings").join(format!("{}.trec", self.name))
+        file_of_run(&self.request.out, &self.name, RECORDINGS)
     }
 
     /// Path of its programs' output.
     pub fn details(&self) -> PathBuf {
-        self.request.out.join("details").join(format!("{}.json", self.name))
+        file_of_run(&self.request.out, &self.name, DETAILS)
     }
 
     /// Path of the exact counts of its accesses.
     pub fn accesses(&self) -> PathBuf {
-        self.request.out.join("accesses").join(format!("{}.json", self.name))
+        file_of_run(&self.request.out, &self.name, ACCESSES)
     }
 
     /// Path of the figures of the memory clock.
     pub fn clock(&self) -> PathBuf {
-        self.request.out.join("clock").join(format!("{}.json", self.name))
+        file_of_run(&self.request.out, &self.name, CLOCK)
     }
 
     /// The columns that are known before it runs.

@@ -9,7 +9,7 @@ use terrace_results::RunRow;
 
 use crate::backend;
 use crate::rows::Tables;
-use crate::run::{Events, MachineKind, Request, Run};
+use crate::run::{Events, MachineKind, Request, Run, files_of_run};
 
 /// Runs a request. False when a run finished and found a program's data damaged.
 pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
@@ -39,15 +39,17 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
     let mut tables = Tables::create(out)?;
     let all_well = backend.run(&runs, &mut tables, events)?;
     tables.finish()?;
-    forget_earlier_runs(&earlier, &runs, &out.join("recordings"));
+    forget_earlier_runs(&earlier, &runs, out);
     Ok(all_well)
 }
 
-/// Removes the recordings of results that were there before: they are of none of these runs.
-fn forget_earlier_runs(earlier: &[RunRow], runs: &[Run<'_>], recordings: &Path) {
+/// Removes the files of runs that were there before and are none of these.
+fn forget_earlier_runs(earlier: &[RunRow], runs: &[Run<'_>], out: &Path) {
     for name in earlier.iter().map(|row| &row.run) {
         if runs.iter().all(|run| run.name != *name) {
-            let _ = std::fs::remove_file(recordings.join(format!("{name}.trec")));
+            for file in files_of_run(out, name) {
+                let _ = std::fs::remove_file(file);
+            }
         }
     }
 }
