@@ -62,7 +62,15 @@ impl Cgroup {
         let mut folders = vec![self.path.clone()];
         while let Some(folder) = folders.pop() {
             let path = folder.join("cgroup.procs");
-            for line in files::read(&path)?.unwrap_or_default().lines() {
+            let text = match files::read(&path) {
+                Ok(text) => text.unwrap_or_default(),
+                // A threaded group has threads alone: their processes are listed by a group above it.
+                Err(e) if folder != self.path && e.errno() == Some(libc::EOPNOTSUPP) => {
+                    String::new()
+                }
+                Err(e) => return Err(e),
+            };
+            for line in text.lines() {
                 let pid: u32 = line.trim().parse().map_err(|_| {
                     FileError::malformed(&path, line, "a process identifier on each line")
                 })?;
@@ -190,6 +198,7 @@ pub fn own(roots: &Roots) -> Result<PathBuf, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults;
     use crate::testing::folder;
     use proptest::prelude::*;
 
@@ -204,6 +213,24 @@ mod tests {
         assert!(group.exists());
         assert_eq!(group.processes().unwrap(), [7, 9, 30]);
         assert_eq!(Cgroup::new(&roots, group.path()), group);
+    }
+
+    #[test]
+    fn threaded_groups_below_a_group_are_no_obstacle() {
+        let (_keep, roots) = folder(&[
+            ("sys/fs/cgroup/app/cgroup.procs", "7\n"),
+            ("sys/fs/cgroup/app/threads/cgroup.procs", "8\n"),
+        ]);
+        let processes = |path: &str| Cgroup::new(&roots, Path::new(path)).processes();
+        // Operations of the group: its own list, the folders in it, then the list of the one below.
+        let (operations, _) = faults::count(|| processes("app").unwrap());
+        assert_eq!(operations, 4);
+        let refuse = libc::EOPNOTSUPP;
+        assert_eq!(faults::inject(2, refuse, || processes("app")).unwrap(), [7]);
+        // One that is asked for itself has no processes that could be managed.
+        assert!(faults::inject(0, refuse, || processes("app/threads")).is_err());
+        // Other errors are errors.
+        assert!(faults::inject(2, libc::EIO, || processes("app")).is_err());
     }
 
     #[test]
