@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::files::FileError;
 use crate::kernel::PageKernel;
 use crate::mover::TierNodes;
 use crate::process::{self, Process};
@@ -83,7 +82,7 @@ impl Flusher {
         nodes: &TierNodes,
         budget: &FlushBudget,
         processes: &[Process],
-    ) -> Result<Flushed, FileError> {
+    ) -> Flushed {
         self.pages.retain(|p, _| processes.binary_search(p).is_ok());
         let mut flushed = Flushed::default();
         let first = self.last.map_or(0, |last| processes.partition_point(|p| *p <= last));
@@ -95,10 +94,17 @@ impl Flusher {
                 break;
             }
             self.last = Some(process);
+            // Another process may have its identifier by now.
+            if kernel.alive(process.pid) != Some(process) {
+                flushed.failed += 1;
+                self.pages.remove(&process);
+                continue;
+            }
             let page = match self.pages.get(&process) {
                 Some(page) => *page,
                 None => {
-                    let page = process::stack_top(roots, process.pid)?;
+                    // Maps that may not be read are this process's affair, not the group's.
+                    let page = process::stack_top(roots, process.pid).ok().flatten();
                     self.pages.insert(process, page);
                     page
                 }
@@ -110,7 +116,7 @@ impl Flusher {
                 self.pages.remove(&process);
             }
         }
-        Ok(flushed)
+        flushed
     }
 }
 
@@ -135,7 +141,7 @@ mod tests {
     use crate::testing::folder;
     use std::io;
 
-    /// A kernel with one page.
+    /// A kernel with one page. Processes have started at tick 0.
     #[derive(Default)]
     struct OnePage {
         address: u64,
@@ -190,12 +196,30 @@ mod tests {
         let budget = FlushBudget::default();
         let processes = [5, 6].map(|pid| Process { pid, start_ticks: 0 });
         // The second has no mapping that is marked as a stack.
-        let flushed = flusher.flush(&roots, &mut kernel, &nodes, &budget, &processes).unwrap();
+        let flushed = flusher.flush(&roots, &mut kernel, &nodes, &budget, &processes);
         assert_eq!(flushed, Flushed { failed: 1, skipped: 0 });
         assert_eq!((kernel.node, kernel.moves), (1, 1));
-        let flushed = flusher.flush(&roots, &mut kernel, &nodes, &budget, &processes[..1]).unwrap();
+        let flushed = flusher.flush(&roots, &mut kernel, &nodes, &budget, &processes[..1]);
         assert_eq!(flushed, Flushed::default());
         assert_eq!((kernel.node, kernel.moves), (0, 2));
+    }
+
+    #[test]
+    fn a_process_whose_maps_are_denied_is_left_out_and_a_stranger_is_not_touched() {
+        let (_keep, roots) = folder(&[
+            ("proc/5/maps", "not a mapping\n"),
+            ("proc/6/maps", "7000-9000 rw-p 0 00:00 0 [stack]\n"),
+            ("proc/7/maps", "7000-9000 rw-p 0 00:00 0 [stack]\n"),
+        ]);
+        let nodes = TierNodes { fast: vec![0], slow: vec![1] };
+        let mut kernel = OnePage { address: 0x8000, ..OnePage::default() };
+        // The number of the third belongs to another process by now.
+        let processes =
+            [(5, 0), (6, 0), (7, 9)].map(|(pid, start_ticks)| Process { pid, start_ticks });
+        let budget = FlushBudget::default();
+        let flushed = Flusher::default().flush(&roots, &mut kernel, &nodes, &budget, &processes);
+        assert_eq!(flushed, Flushed { failed: 2, skipped: 0 });
+        assert_eq!(kernel.moved, [6]);
     }
 
     #[test]
@@ -219,8 +243,7 @@ mod tests {
                 // The first one gets the whole budget: they alternate here.
                 if (second + nth as u64).is_multiple_of(2) {
                     kernel.moved.clear();
-                    let done =
-                        flusher.flush(&roots, &mut kernel, &nodes, &budget, &processes).unwrap();
+                    let done = flusher.flush(&roots, &mut kernel, &nodes, &budget, &processes);
                     flushed.extend(kernel.moved.iter().copied());
                     assert_eq!((done.failed, done.skipped), (0, 1024 - 16));
                 }
