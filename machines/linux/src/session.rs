@@ -226,7 +226,10 @@ impl Session {
         let (path, new) = (path.to_owned(), Some(value.to_owned()));
         let change = Change::Setting { path: path.clone(), old, new };
         self.announce(change.clone())?;
-        files::write(&path, value)?;
+        if let Err(error) = files::write(&path, value) {
+            self.forget(&change)?;
+            return Err(error.into());
+        }
         Ok(Some(change))
     }
 

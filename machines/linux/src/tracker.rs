@@ -402,6 +402,8 @@ impl GroupTracker {
             if self.stopped() {
                 return Ok(self.end()?);
             }
+            // What they have begun ends in time, although there is nothing to observe.
+            self.options.signals.iter().for_each(|signal| signal.poll());
             std::thread::sleep(left.min(SLICE));
         }
         let none = PageBits::new(0);

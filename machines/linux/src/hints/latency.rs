@@ -170,9 +170,13 @@ impl Latencies {
         }
     }
 
-    /// Forgets what has not been heard of for long.
+    /// Forgets what has not been heard of for long, once a phase is over: the threads that scanned in it
+    /// have gone on, or have ended.
     pub(super) fn age(&mut self, now_ns: u64) {
-        self.ranges.retain(|_, range| now_ns.saturating_sub(range.scanned_ns) < OLD_NS);
+        let is_new = |at: u64| now_ns.saturating_sub(at) < OLD_NS;
+        self.ranges.retain(|_, range| is_new(range.scanned_ns));
+        self.scanned.retain(|_, (_, at)| is_new(*at));
+        self.scanning.clear();
     }
 
     /// Ranges that are kept, each of 4 KB.
@@ -281,6 +285,8 @@ mod tests {
         let mut latencies = observe(&[1e5; 4], 3);
         latencies.age(3000 * MS + OLD_NS);
         assert_eq!(latencies.ranges(), 0);
+        // Nor of memory that is long unmapped, and of threads that have ended.
+        assert!(latencies.scanned.is_empty() && latencies.scanning.is_empty());
     }
 
     #[test]

@@ -503,6 +503,11 @@ impl Drop for GroupHints {
         let mut inner = self.hub.inner();
         inner.members.remove(&self.slot);
         inner.follow();
+        // No group is left that would end the phase in time.
+        if inner.members.is_empty() && matches!(inner.state, State::Phase(_)) {
+            inner.take();
+            self.hub.end(&mut inner, State::Pause { until: Instant::now() + PAUSE[0] });
+        }
     }
 }
 
