@@ -16,7 +16,6 @@ use crate::flush::FlushBudget;
 use crate::free_lists::FreeLists;
 use crate::group_layout::Source;
 pub use crate::host::options::{AttachedGroup, GroupSpec, HostOptions};
-use crate::numa;
 use crate::page_tables::{self, Inherited};
 use crate::samples::SampleError;
 use crate::session::{GuardHealth, Session, SessionError};
@@ -239,11 +238,7 @@ impl Host {
         let roots = &self.options.roots;
         let found = match &self.options.nodes {
             Some((fast, slow)) => {
-                let present = numa::nodes_with_memory(roots)?;
-                let of = |nodes: &[u32]| -> Vec<u32> {
-                    nodes.iter().copied().filter(|n| present.contains(n)).collect()
-                };
-                tiers::given(roots, &of(fast), &of(slow)).or_else(|_| tiers::discover(roots))?
+                tiers::left_of_given(roots, fast, slow).map_err(HostError::Nodes)?
             }
             None => tiers::discover(roots)?,
         };

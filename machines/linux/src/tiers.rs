@@ -121,26 +121,38 @@ pub fn discover(roots: &Roots) -> Result<Topology, FileError> {
 /// memory are an error.
 pub fn given(roots: &Roots, fast: &[u32], slow: &[u32]) -> Result<Topology, String> {
     let present = numa::nodes_with_memory(roots).map_err(|e| e.to_string())?;
-    let tier = |ids: &[u32]| -> Result<Tier, String> {
-        let mut nodes = Vec::new();
-        for &id in ids {
-            if !present.contains(&id) {
-                return Err(format!(
-                    "node {id} has no memory; expected nodes among {present:?}: name others"
-                ));
-            }
-            let performance = performance(roots, id).map_err(|e| e.to_string())?;
-            nodes.push(Node { id, performance });
-        }
-        Ok(Tier { nodes })
-    };
+    if let Some(absent) = fast.iter().chain(slow).find(|n| !present.contains(n)) {
+        return Err(format!(
+            "node {absent} has no memory; expected nodes among {present:?}: name others"
+        ));
+    }
     if let Some(both) = fast.iter().find(|n| slow.contains(n)) {
         return Err(format!("node {both} is named fast and slow; expected one of the two"));
     }
     if fast.is_empty() || slow.is_empty() {
         return Err("got no fast or no slow nodes; expected at least one of each".to_owned());
     }
-    Ok(Topology { tiers: vec![tier(fast)?, tier(slow)?], source: TierSource::Given })
+    Ok(Topology { tiers: vec![tier(roots, fast)?, tier(roots, slow)?], source: TierSource::Given })
+}
+
+/// Those of the given nodes that have memory now. Where one side has none left there is one tier:
+/// nodes that were not given are not used, whatever becomes of the others.
+pub fn left_of_given(roots: &Roots, fast: &[u32], slow: &[u32]) -> Result<Topology, String> {
+    let present = numa::nodes_with_memory(roots).map_err(|e| e.to_string())?;
+    let mut tiers = Vec::new();
+    for side in [fast, slow] {
+        let left: Vec<u32> = side.iter().copied().filter(|n| present.contains(n)).collect();
+        if !left.is_empty() {
+            tiers.push(tier(roots, &left)?);
+        }
+    }
+    Ok(Topology { tiers, source: TierSource::Given })
+}
+
+fn tier(roots: &Roots, ids: &[u32]) -> Result<Tier, String> {
+    let node = |&id| Ok(Node { id, performance: performance(roots, id)? });
+    let nodes: Result<Vec<Node>, FileError> = ids.iter().map(node).collect();
+    Ok(Tier { nodes: nodes.map_err(|e| e.to_string())? })
 }
 
 /// The firmware's values for a node. Missing values are `None`.

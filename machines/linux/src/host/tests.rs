@@ -134,6 +134,15 @@ fn nodes_that_come_and_go_are_followed() {
     put(keep.path(), "sys/devices/system/node/has_memory", "0-1\n");
     let change = host.follow_nodes().unwrap().unwrap();
     assert!(change.contains("slow [1], before"), "{change}");
+    // None of the given slow nodes is left: another one takes no part for that.
+    let nodes = Some((vec![0], vec![1]));
+    drop(host);
+    let mut host = Host::open(HostOptions { nodes, ..options(&roots) }).unwrap();
+    put(keep.path(), "sys/devices/system/node/has_memory", "0,2\n");
+    let change = host.follow_nodes().unwrap().unwrap();
+    assert!(change.contains("slow [], before"), "{change}");
+    let Err(error) = host.attach(vec![app()]) else { panic!("attached") };
+    assert!(error.to_string().contains("of one tier now"), "{error}");
 }
 
 #[test]
