@@ -151,10 +151,10 @@ struct MigrationContext {
     operation_sizes: Vec<OperationSize>,
     /// Calls that moved some page.
     operations: u64,
-    /// Bytes of fast memory that pages of the plan have just left for those that replace them. They
-    /// are room although the node may have none: a node filled by other programs is below the
+    /// A node, and the bytes of it that pages of the plan have just left for those that replace them.
+    /// They are room although the node may have none: a node filled by other programs is below the
     /// watermark from which room is counted, and stays as far below it.
-    freed_bytes: u64,
+    freed: Option<(u32, u64)>,
     /// A page was demoted and the page that was to replace it found no room: another program took
     /// the memory. More such pairs would only shrink the group's fast memory.
     places_are_lost: bool,

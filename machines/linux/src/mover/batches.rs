@@ -105,17 +105,13 @@ impl PageMover {
             batch.indices.iter().for_each(|&i| results[i] = Err(FailureReason::NotAllowed));
             return;
         };
-        let room = match batch.direction {
-            Direction::Promotion => room.max(context.freed_bytes),
-            Direction::Demotion => room,
-        };
         let most = batch.indices.len().min((room / page_bytes) as usize);
         let (fit, over) = batch.indices.split_at(most);
         over.iter().for_each(|&i| results[i] = Err(FailureReason::NoRoom));
         let taken = fit.len() as u64 * page_bytes;
         context.room.insert(node, room - taken);
-        if batch.direction == Direction::Promotion {
-            context.freed_bytes = context.freed_bytes.saturating_sub(taken);
+        if let Some((_, freed)) = context.freed.as_mut().filter(|(left, _)| *left == node) {
+            *freed = freed.saturating_sub(taken);
         }
 
         let tier = self.nodes.targets(batch.direction).to_vec();

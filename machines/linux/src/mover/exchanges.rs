@@ -24,6 +24,8 @@ use super::{MigrationContext, Page, PageMover, PageResult, UNWRITTEN};
 struct Pair {
     down: Page,
     up: Page,
+    /// The node whose memory the demotion frees; none before it was located.
+    frees: Option<u32>,
     /// The plan does not request the demotion.
     is_victim: bool,
 }
@@ -54,7 +56,7 @@ impl PageMover {
         context: &mut MigrationContext,
         account: &mut Account,
     ) {
-        let pair = |(&down, &up): (&Page, &Page)| Pair { down, up, is_victim: false };
+        let pair = |(&down, &up): (&Page, &Page)| Pair { down, up, frees: None, is_victim: false };
         let pairs: Vec<Pair> = downs.iter().zip(ups).map(pair).collect();
         self.exchange_pairs(&pairs, context, account);
         // Both ranges of a pair should have the same length; if not, the rest is still accounted
@@ -85,7 +87,7 @@ impl PageMover {
         for (&up, &result) in promotions.iter().zip(results) {
             match place_of.get(&(up.space, up.address)) {
                 Some(&down) if result == Err(FailureReason::NoRoom) => {
-                    pairs.push(Pair { down, up, is_victim: true });
+                    pairs.push(Pair { down, up, frees: None, is_victim: true });
                 }
                 _ => {
                     if result == Err(FailureReason::NoRoom) {
@@ -189,15 +191,29 @@ impl PageMover {
                 (Ok(_), Err(reason)) => {
                     pair.settle(account, Err(FailureReason::NoRoom), Some(Err(reason)));
                 }
-                _ => able.push(*pair),
+                (Ok(_), Ok(down)) => able.push(Pair { frees: u32::try_from(down).ok(), ..*pair }),
             }
         }
         able
     }
 
-    /// Two moves for each of these pairs.
+    /// Two moves for each of these pairs: those together that free memory of the same node.
     fn one_by_one(
         &mut self,
+        pairs: &[Pair],
+        context: &mut MigrationContext,
+        account: &mut Account,
+    ) {
+        let mut by_node: BTreeMap<Option<u32>, Vec<Pair>> = BTreeMap::new();
+        pairs.iter().for_each(|pair| by_node.entry(pair.frees).or_default().push(*pair));
+        for (node, pairs) in by_node {
+            self.one_by_one_on(node, &pairs, context, account);
+        }
+    }
+
+    fn one_by_one_on(
+        &mut self,
+        node: Option<u32>,
         pairs: &[Pair],
         context: &mut MigrationContext,
         account: &mut Account,
@@ -206,13 +222,14 @@ impl PageMover {
         let went = self.migrate_pages(Direction::Demotion, &downs, context);
         let free: Vec<Page> =
             pairs.iter().zip(&went).filter(|(_, went)| went.is_ok()).map(|(p, _)| p.up).collect();
+        let freed_bytes = free.len() as u64 * self.page_size.bytes();
+        context.freed = node.map(|node| (node, freed_bytes));
         // Past the deadline too: the places were freed for these. One batch more at most.
         let deadline = context.deadline;
         context.deadline += self.options.stall;
-        context.freed_bytes = free.len() as u64 * self.page_size.bytes();
         let mut came = self.migrate_pages(Direction::Promotion, &free, context).into_iter();
         context.deadline = deadline;
-        context.freed_bytes = 0;
+        context.freed = None;
         for (pair, went) in pairs.iter().zip(went) {
             let up = match went {
                 Ok(()) => came.next().unwrap_or(Err(FailureReason::OutOfTime)),

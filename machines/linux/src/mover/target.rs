@@ -56,7 +56,8 @@ impl PageMover {
         room >= wanted
     }
 
-    /// The first node with room for so many bytes, or the one with the most room.
+    /// The first node with room for so many bytes, or the one with the most room. What pages have just
+    /// left on a node is room.
     pub(super) fn choose_node(
         &mut self,
         nodes: &[u32],
@@ -77,6 +78,9 @@ impl PageMover {
                     room
                 }
             };
+            let freed =
+                context.freed.filter(|(left, _)| *left == node).map_or(0, |(_, bytes)| bytes);
+            let room = room.max(freed);
             if best.is_none_or(|(_, most)| room > most) {
                 best = Some((node, room));
             }

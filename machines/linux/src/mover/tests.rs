@@ -193,6 +193,23 @@ fn what_a_page_leaves_is_room_for_another_on_a_node_below_its_watermark() {
 }
 
 #[test]
+fn each_page_gets_a_place_on_the_node_that_its_partner_left() {
+    // Two full fast nodes: what one page leaves is room on its own node alone.
+    let room_bytes = [(0, 8 * HUGE), (2, 8 * HUGE)].into();
+    let mut place = placed(0..4, 10..14);
+    place.extend([(2 * HUGE, 2), (3 * HUGE, 2)]);
+    let world = World { place, room_bytes, deficit_bytes: 9 * HUGE, ..World::default() };
+    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
+    mover.nodes = TierNodes { fast: vec![0, 2], slow: vec![1] };
+    let exchanges = vec![Exchange { up: range(10, 4), down: range(0, 4) }];
+    let outcome = mover.apply(&Plan { exchanges, ..Plan::default() }).unwrap();
+    assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (4, 4), "{outcome:?}");
+    let world = world.lock().unwrap();
+    let nodes: Vec<i32> = (10..14).map(|page| world.place[&(page * HUGE)]).collect();
+    assert_eq!(nodes, [0, 0, 2, 2]);
+}
+
+#[test]
 fn a_run_that_is_to_stop_makes_no_further_call() {
     let stop = Arc::new(AtomicBool::new(false));
     let world = World {
