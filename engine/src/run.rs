@@ -2,6 +2,7 @@
 //! same time and no group's moves delay another's scan.
 
 use terrace_core::interfaces::{Headroom, MachineError, Mover, Observation, Tracker};
+use terrace_core::page::VirtualRange;
 use terrace_core::plan::{Direction, Failure, FailureReason, Outcome, Plan};
 use terrace_core::policy::Policy;
 use terrace_core::scan::{Budget, Scan};
@@ -190,11 +191,16 @@ impl Member {
             return Ok(Outcome::default());
         }
         let mut outcome = self.apply(plan, scan)?;
+        // Half of an exchange alone would take the group above its limit, or cost it a page of fast
+        // memory: the policy asks for the pair again.
+        let halves = Halves::new(plan);
         for _ in 0..retries {
-            let (again, settled): (Vec<Failure>, Vec<Failure>) = outcome
-                .failures
-                .iter()
-                .partition(|f| f.reason.is_transient() && f.reason != FailureReason::OutOfTime);
+            let (again, settled): (Vec<Failure>, Vec<Failure>) =
+                outcome.failures.iter().partition(|f| {
+                    f.reason.is_transient()
+                        && f.reason != FailureReason::OutOfTime
+                        && !halves.has_some_of(f.range)
+                });
             if again.is_empty() {
                 break;
             }
@@ -258,6 +264,24 @@ impl Member {
         };
         (self.tracker_cpu_ns, self.mover_cpu_ns) = (tracker, mover);
         cpu
+    }
+}
+
+/// The ranges of a plan's exchanges, by where they begin.
+struct Halves(Vec<VirtualRange>);
+
+impl Halves {
+    fn new(plan: &Plan) -> Self {
+        let mut ranges: Vec<VirtualRange> =
+            plan.exchanges.iter().flat_map(|pair| [pair.up, pair.down]).collect();
+        ranges.sort_by_key(|range| (range.space, range.start));
+        Halves(ranges)
+    }
+
+    /// Whether some page of this range is half of an exchange.
+    fn has_some_of(&self, range: VirtualRange) -> bool {
+        let before = self.0.partition_point(|r| (r.space, r.start) < (range.space, range.end()));
+        self.0[..before].last().is_some_and(|r| r.space == range.space && r.end() > range.start)
     }
 }
 

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use terrace_core::bits::PageBits;
 use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
 use terrace_core::page::{Layout, PageSize, SpaceId, VirtualRange};
-use terrace_core::plan::{Decision, Direction, Failure, FailureReason, Features, Outcome, Plan};
+use terrace_core::plan::{
+    Decision, Direction, Exchange, Failure, FailureReason, Features, Outcome, Plan,
+};
 use terrace_core::policy::Policy;
 use terrace_core::scan::{Budget, Scan};
 use terrace_engine::{Engine, EngineError, FastLimit, Group, Observer, Options, PeriodReport};
@@ -197,6 +199,29 @@ fn a_page_that_stays_busy_is_reported_after_the_retry() {
     b.engine.run(&mut notes, || false).unwrap();
     assert_eq!(b.plans.borrow().len(), 2);
     assert_eq!(notes.outcomes[0].2, failing(&up_two(), FailureReason::Busy));
+}
+
+#[test]
+fn half_of_an_exchange_is_not_tried_again_by_itself() {
+    let exchanges = vec![Exchange { up: page(2), down: page(5) }];
+    let plan = Plan { promotions: vec![page(0)], exchanges, ..Plan::default() };
+    // The page that was to come up stays, and its partner with it.
+    let busy: Answer = |plan| {
+        let up = plan.exchanges.iter().map(|pair| pair.up);
+        let failure =
+            |range| Failure { range, direction: Direction::Promotion, reason: FailureReason::Busy };
+        let failures = plan.promotions.iter().copied().chain(up).map(failure).collect();
+        Outcome { failures, kept_pages: plan.exchanges.len() as u64, ..Outcome::default() }
+    };
+    let mut b = bench(vec![period(0, 9)], plan, vec![busy]);
+    let mut notes = Notes::default();
+    b.engine.run(&mut notes, || false).unwrap();
+    let plans = b.plans.borrow();
+    assert_eq!(plans[1], Plan { promotions: vec![page(0)], ..Plan::default() });
+    let outcome = &notes.outcomes[0].2;
+    assert_eq!((outcome.promoted_pages, outcome.kept_pages), (1, 1));
+    let left: Vec<VirtualRange> = outcome.failures.iter().map(|f| f.range).collect();
+    assert_eq!(left, [page(2)]);
 }
 
 #[test]
