@@ -22,13 +22,13 @@ use terrace_core::page::SpaceId;
 use terrace_core::plan::FailureReason;
 use terrace_core::policy::{self, Policy};
 use terrace_core::scan::Scan;
-use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
+use terrace_engine::{Cpu, Engine, FastLimit, Group, Observer, Options, PeriodReport};
 use terrace_external::Patience;
 use terrace_linux::costs::{CostSnapshot, Costs, thread_cpu_ns};
 
 pub use shared::{Shared, View};
 
-use figures::{by_heat, no_room_bytes, processes, take_whole, untracked};
+use figures::{by_heat, moved_pages, no_room_bytes, processes, take_whole, untracked};
 use shared::{Orders, lock};
 
 use crate::config::{GroupLimit, Settings};
@@ -36,14 +36,13 @@ use crate::history::{History, Identity};
 use crate::machine::{Attached, Probe};
 use crate::slowdown::{self, Assumed, Facts};
 use crate::status::{FailureCount, GroupStatus};
+use crate::throttle::cpu_budget::CpuBudget;
 use crate::throttle::page_budget::PageBudget;
 use crate::throttle::pressure::{HitWorth, StallClock};
 use crate::throttle::{Bounds, SharedPolicy, Throttle, ThrottledPolicy};
 
 /// Failed moves that are remembered, for explanations.
 const REMEMBERED_FAILURES: usize = 256;
-/// Weight of a new measurement of what a page's move costs.
-const COST_WEIGHT: f64 = 0.3;
 
 /// What outlives a group's thread: handed to the next one of the same group.
 #[derive(Default)]
@@ -146,12 +145,11 @@ struct Keeper {
     settings: Settings,
     assumed: Option<Assumed>,
     identity: Identity,
-    /// Processor time that the move of a page takes, in ns.
-    page_cpu_ns: f64,
-    /// Processor time of tracking and deciding in the last period, in ns.
-    fixed_cpu_ns: f64,
+    cpu: CpuBudget,
     bandwidth: PageBudget,
     stall_clock: StallClock,
+    /// Lost periods that were reported by themselves since the last scan, which has them as well.
+    lost_since_scan: u32,
     /// Accesses, and those to fast memory, that are not counted yet: parts of page-periods.
     accesses: [f64; 2],
 }
@@ -188,9 +186,9 @@ impl Keeper {
             settings: settings.clone(),
             assumed,
             identity,
-            page_cpu_ns: 0.0,
-            fixed_cpu_ns: 0.0,
+            cpu: CpuBudget::default(),
             bandwidth: PageBudget::default(),
+            lost_since_scan: 0,
             stall_clock: StallClock::default(),
             accesses: [0.0; 2],
         }
@@ -338,8 +336,9 @@ impl Keeper {
         self.features.count(scan).0
     }
 
-    /// Adds a period to the histories and to the throttle, and takes its moves from the budgets.
-    fn account(&mut self, report: &PeriodReport<'_>) {
+    /// Adds a period to the histories and to the throttle, and takes its moves from the budgets: also
+    /// those of so many base pages that moved alone.
+    fn account(&mut self, report: &PeriodReport<'_>, base_pages: u64) {
         let (scan, outcome) = (report.scan, report.outcome);
         let size = scan.layout.page_size();
         self.history.push(scan, report.budget);
@@ -348,15 +347,14 @@ impl Keeper {
         for failure in &outcome.failures {
             *self.failed.entry(failure.reason).or_default() += failure.range.pages(size);
         }
-        let moved = outcome.promoted_pages + outcome.demoted_pages;
+        let moved = moved_pages(outcome, base_pages, size);
+        let Cpu { tracker_ns, policy_ns, mover_ns } = report.cpu;
         self.bandwidth.spend(moved);
-        if moved > 0 {
-            let page_ns = report.cpu.mover_ns.unwrap_or(0) as f64 / moved as f64;
-            self.page_cpu_ns = match self.page_cpu_ns {
-                0.0 => page_ns,
-                old => old + COST_WEIGHT * (page_ns - old),
-            };
-        }
+        self.cpu.took(
+            tracker_ns.unwrap_or(0) + policy_ns.unwrap_or(0),
+            moved,
+            mover_ns.unwrap_or(0),
+        );
     }
 
     fn follow_orders(
@@ -364,7 +362,10 @@ impl Keeper {
         policy: &SharedPolicy,
         probe: &mut dyn Probe,
     ) -> Result<(), String> {
-        let Orders { settings, save } = std::mem::take(&mut *lock(&self.shared.orders));
+        let Orders { settings, save, assumed } = std::mem::take(&mut *lock(&self.shared.orders));
+        if let Some(assumed) = assumed {
+            self.assumed = assumed;
+        }
         if let Some(settings) = settings {
             let same_policy = settings.decides_like(&self.settings);
             self.settings = settings;
@@ -409,15 +410,7 @@ impl Keeper {
         let page_bytes = self.settings.page_size.bytes() as f64;
         Bounds {
             bandwidth_pages: bandwidth.map(|b| self.bandwidth.pages(b * period_s / page_bytes)),
-            cpu_pages: percent.map(|percent| {
-                let budget_ns = percent / 100.0 * period_s * 1e9;
-                // Tracking and deciding come first; moves get what they leave.
-                let fixed_ns = self.fixed_cpu_ns;
-                // Nothing was moved yet: a few pages tell what a page costs.
-                let page_ns =
-                    if self.page_cpu_ns > 0.0 { self.page_cpu_ns } else { budget_ns / 16.0 };
-                ((budget_ns - fixed_ns).max(0.0) / page_ns.max(1.0)) as u64
-            }),
+            cpu_pages: percent.map(|percent| self.cpu.pages(percent / 100.0 * period_s * 1e9)),
             stall: self.stall_clock.since_last(Instant::now(), probe.stalls_us()),
             hit_worth: self.assumed.as_ref().map_or_else(HitWorth::default, |assumed| HitWorth {
                 memory_share: assumed.memory_share,
@@ -474,7 +467,9 @@ impl Observer for Watching<'_> {
         let scan = report.scan;
         let size = scan.layout.page_size();
         let features = keeper.learn(scan);
-        keeper.account(report);
+        let costs = keeper.costs.snapshot();
+        let before = std::mem::replace(&mut keeper.costs_before, costs);
+        keeper.account(report, costs.base_pages_moved() - before.base_pages_moved());
         // Whole page-periods are counted, what is left of them with the next period.
         keeper.accesses[0] += scan.accesses();
         keeper.accesses[1] += scan.accesses_in(&scan.fast);
@@ -482,8 +477,6 @@ impl Observer for Watching<'_> {
         let scans = (keeper.history.len() as u32).min(HISTORY_PERIODS as u32);
         let period_s = keeper.settings.period_ms as f64 / 1000.0;
         let curve = HitCurve::of(&keeper.hotness, size, scans, period_s);
-        let costs = keeper.costs.snapshot();
-        let before = std::mem::replace(&mut keeper.costs_before, costs);
         let move_ns = costs.move_ns.saturating_sub(before.move_ns);
         let (fast, slow) = by_heat(scan, &keeper.hotness, scans);
         let s = &mut keeper.status;
@@ -492,6 +485,9 @@ impl Observer for Watching<'_> {
         s.error = None;
         s.applied = report.decision.applied.to_owned();
         s.scans += 1;
+        // Of those that a newer one has overtaken only the scan knows.
+        let reported = std::mem::take(&mut keeper.lost_since_scan);
+        s.lost_periods += u64::from(scan.lost_periods.saturating_sub(reported));
         s.bytes = scan.pages() as u64 * size.bytes();
         s.fast_bytes = scan.fast.count() as u64 * size.bytes();
         s.granted_bytes = report.budget.fast_pages.saturating_mul(size.bytes());
@@ -523,7 +519,6 @@ impl Observer for Watching<'_> {
         s.policy_cpu_ns += policy_ns;
         s.mover_cpu_ns += mover_ns;
         s.cpu_percent = (tracker_ns + policy_ns + mover_ns) as f64 / (period_s * 1e9) * 100.0;
-        keeper.fixed_cpu_ns = (tracker_ns + policy_ns) as f64;
         (s.processes, s.process_count) = processes(scan);
         s.pagetable_bytes = self.probe.pagetable_bytes();
         s.metadata_bytes = (keeper.hotness.size_bytes() + keeper.history.size_bytes()) as u64;
@@ -543,6 +538,7 @@ impl Observer for Watching<'_> {
     fn lost(&mut self, _: usize, periods: u32, reason: &str) -> Result<(), MachineError> {
         let keeper = &mut *self.keeper;
         keeper.status.lost_periods += u64::from(periods);
+        keeper.lost_since_scan += periods;
         keeper.status.state = "lost".into();
         keeper.status.error = Some(reason.to_owned());
         tracing::debug!(group = keeper.status.name, periods, reason, "periods were lost");

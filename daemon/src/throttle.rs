@@ -32,6 +32,7 @@
 //!
 //! Pages that are promoted and demoted within one such span are counted as thrashed.
 
+pub mod cpu_budget;
 pub mod page_budget;
 pub mod pressure;
 mod unmovable;

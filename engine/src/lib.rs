@@ -14,5 +14,5 @@ pub mod report;
 pub mod run;
 
 pub use limit::FastLimit;
-pub use report::{Observer, PeriodReport};
+pub use report::{Cpu, Observer, PeriodReport};
 pub use run::{Engine, EngineError, Group, Options};

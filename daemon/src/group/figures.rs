@@ -19,6 +19,12 @@ pub(super) fn untracked(costs: &CostSnapshot) -> Vec<UntrackedBytes> {
     costs.untracked_by_reason().map(of).into()
 }
 
+/// Pages of the group that moved in a period, both ways, with those base pages that moved alone.
+pub(super) fn moved_pages(outcome: &Outcome, base_pages: u64, size: PageSize) -> f64 {
+    let base = PageSize::Base.bytes() as f64 / size.bytes() as f64;
+    (outcome.promoted_pages + outcome.demoted_pages) as f64 + base_pages as f64 * base
+}
+
 /// Bytes that were to be promoted and found no room. In a period without promotions, such as one of
 /// a pause, nothing has become known: what was known stays.
 pub(super) fn no_room_bytes(before: u64, outcome: &Outcome, size: PageSize) -> u64 {

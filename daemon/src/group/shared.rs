@@ -13,6 +13,7 @@ use terrace_core::plan::{Direction, FailureReason};
 use terrace_core::scan::Scan;
 
 use crate::config::Settings;
+use crate::slowdown::Assumed;
 use crate::status::GroupStatus;
 
 /// What a group shows: written once a period, read by whoever asks.
@@ -39,6 +40,8 @@ pub struct View {
 pub(super) struct Orders {
     pub(super) settings: Option<Settings>,
     pub(super) save: Option<PathBuf>,
+    /// What is assumed of the program, if that has changed.
+    pub(super) assumed: Option<Option<Assumed>>,
 }
 
 /// Shared between a group's thread and the rest.
@@ -86,6 +89,11 @@ impl Shared {
     /// Changes its settings, from the next period on.
     pub fn configure(&self, settings: Settings) {
         lock(&self.orders).settings = Some(settings);
+    }
+
+    /// Changes what is assumed of its program.
+    pub fn assume(&self, assumed: Option<Assumed>) {
+        lock(&self.orders).assumed = Some(assumed);
     }
 
     /// Has it write its history into this folder, soon.

@@ -15,9 +15,9 @@ impl PageBudget {
         self.saved as u64
     }
 
-    /// Subtracts moved pages.
-    pub fn spend(&mut self, pages: u64) {
-        self.saved = (self.saved - pages as f64).max(0.0);
+    /// Subtracts moved pages, which may be parts of one.
+    pub fn spend(&mut self, pages: f64) {
+        self.saved = (self.saved - pages).max(0.0);
     }
 }
 
@@ -31,7 +31,7 @@ mod tests {
         let moved: u64 = (0..100)
             .map(|_| {
                 let pages = budget.pages(0.3);
-                budget.spend(pages);
+                budget.spend(pages as f64);
                 pages
             })
             .sum();

@@ -91,6 +91,11 @@ counters! {
 }
 
 impl CostSnapshot {
+    /// Base pages that moved alone, both ways.
+    pub fn base_pages_moved(&self) -> u64 {
+        self.refined_up_pages + self.refined_down_pages
+    }
+
     /// Memory that is not tracked, in bytes, by the name of the reason: the same as
     /// `untracked_fast_bytes` and `untracked_slow_bytes` together.
     pub fn untracked_by_reason(&self) -> [(&'static str, u64); 8] {

@@ -44,3 +44,10 @@ fn parts_of_accesses_are_counted_in_the_end_and_hits_are_never_more() {
     }
     assert_eq!(sums, (given[0] as u64, given[1] as u64));
 }
+
+#[test]
+fn base_pages_that_moved_alone_count_by_their_size() {
+    let outcome = Outcome { promoted_pages: 2, demoted_pages: 1, ..Outcome::default() };
+    assert_eq!(moved_pages(&outcome, 256, PageSize::Huge), 3.5);
+    assert_eq!(moved_pages(&outcome, 2, PageSize::Base), 5.0);
+}
