@@ -4,6 +4,8 @@
 //! A single thread does all of it, so there is no lock order: groups' threads, the control socket
 //! and the metrics endpoint only read the board and send orders.
 
+mod failures;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use crate::machine::Machine;
 use crate::notify::Notifier;
 use crate::slowdown::Assumed;
 use crate::status::{SharingStatus, UnmanagedStatus};
+use failures::Failures;
 
 /// Longest wait of an order or a signal.
 const SLICE: Duration = Duration::from_millis(200);
@@ -33,12 +36,6 @@ const JOIN_SLICE: Duration = Duration::from_millis(5);
 const STATUS_EVERY: Duration = Duration::from_secs(2);
 /// Interval of writing histories.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
-/// Time for which a group whose thread failed is unmanaged: doubled each time, up to `LAST_RETRY`.
-const FIRST_RETRY: Duration = Duration::from_secs(5);
-/// Longest such time.
-const LAST_RETRY: Duration = Duration::from_secs(600);
-/// Control groups whose failures are remembered.
-const MOST_FAILURES: usize = 1024;
 /// Unmanaged groups that are reported.
 const MOST_UNMANAGED: usize = 200;
 
@@ -51,7 +48,7 @@ pub struct Service<M: Machine> {
     running: BTreeMap<String, Running>,
     /// Groups that are to start anew: with other pages or periods, or after a failure.
     waiting: BTreeMap<String, Carryover>,
-    failures: BTreeMap<String, Failure>,
+    failures: Failures,
     targets: BTreeMap<String, u64>,
     next_discovery: Instant,
     next_partitioning: Instant,
@@ -61,13 +58,6 @@ pub struct Service<M: Machine> {
     /// Nothing is moved, whatever a configuration says.
     dry_run: bool,
     notifier: Notifier,
-}
-
-/// A group whose thread failed.
-struct Failure {
-    reason: String,
-    until: Instant,
-    wait: Duration,
 }
 
 impl<M: Machine> Service<M> {
@@ -83,7 +73,7 @@ impl<M: Machine> Service<M> {
             board,
             running: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            failures: BTreeMap::new(),
+            failures: Failures::default(),
             targets: BTreeMap::new(),
             next_discovery: now,
             next_partitioning: now,
@@ -215,7 +205,7 @@ impl<M: Machine> Service<M> {
             match finished.error {
                 Some(reason) => {
                     tracing::warn!(group = shown(&cgroup), reason, "no longer managed");
-                    self.note_failure(&cgroup, reason);
+                    self.failures.note(&cgroup, reason, Instant::now());
                     // Its history is kept for the next attempt, while the group exists.
                     self.waiting.insert(cgroup, finished.carryover);
                 }
@@ -229,19 +219,9 @@ impl<M: Machine> Service<M> {
         }
     }
 
-    fn note_failure(&mut self, cgroup: &str, reason: String) {
-        if self.failures.len() >= MOST_FAILURES && !self.failures.contains_key(cgroup) {
-            self.failures.clear();
-        }
-        let now = Instant::now();
-        let wait = wait_after(self.failures.get(cgroup), now);
-        let failure = Failure { reason, until: now + wait, wait };
-        self.failures.insert(cgroup.to_owned(), failure);
-    }
-
     /// Its processes have gone: nothing known of it is valid any more.
     fn forget(&mut self, cgroup: &str) {
-        self.failures.remove(cgroup);
+        self.failures.forget(cgroup);
         self.targets.remove(cgroup);
         if let Some(folder) = state(&self.config) {
             History::forget(&folder, cgroup);
@@ -298,10 +278,8 @@ impl<M: Machine> Service<M> {
             if self.running.contains_key(&cgroup) {
                 continue;
             }
-            if let Some(failure) = self.failures.get(&cgroup)
-                && Instant::now() < failure.until
-            {
-                let (entry, reason) = (entry(index), failure.reason.clone());
+            if let Some(reason) = self.failures.reason(&cgroup, Instant::now()) {
+                let (entry, reason) = (entry(index), reason.to_owned());
                 unmanaged.push(UnmanagedStatus { cgroup: shown(&cgroup), entry, reason });
                 continue;
             }
@@ -313,7 +291,7 @@ impl<M: Machine> Service<M> {
                     entry,
                     reason: reason.clone(),
                 });
-                self.note_failure(&cgroup, reason);
+                self.failures.note(&cgroup, reason, Instant::now());
             }
         }
         self.board.frame().unmanaged = unmanaged;
@@ -342,7 +320,14 @@ impl<M: Machine> Service<M> {
                 }
             }
         };
-        let attached = self.machine.attach(cgroup, &settings, Arc::clone(&shared.stop))?;
+        let attached = match self.machine.attach(cgroup, &settings, Arc::clone(&shared.stop)) {
+            Ok(attached) => attached,
+            Err(reason) => {
+                // What is known of it is for the next attempt.
+                self.waiting.insert(cgroup.to_owned(), carryover);
+                return Err(reason);
+            }
+        };
         let slot = attached.slot;
         let assumed = self.assumed();
         let started = Running::start(
@@ -521,6 +506,8 @@ impl<M: Machine> Service<M> {
         let held: Vec<String> = self.running.keys().cloned().collect();
         let (chosen, _) = discover::choose(&held, &Self::wanted(&self.config), &[], held.len());
         let chosen: BTreeMap<String, usize> = chosen.into_iter().collect();
+        let assumed = self.assumed();
+        self.running.values().for_each(|running| running.shared.assume(assumed));
         let mut anew: Vec<String> = Vec::new();
         for (cgroup, running) in &mut self.running {
             let Some(&index) = chosen.get(cgroup) else {
@@ -575,21 +562,7 @@ impl<M: Machine> Service<M> {
     }
 }
 
-/// How long a group that fails now is unmanaged: twice as long as after the failure before, but the
-/// shortest time if it was managed for longer than it had been unmanaged.
-fn wait_after(before: Option<&Failure>, now: Instant) -> Duration {
-    match before {
-        Some(before) if now.saturating_duration_since(before.until) <= before.wait => {
-            (before.wait * 2).min(LAST_RETRY)
-        }
-        _ => FIRST_RETRY,
-    }
-}
-
 fn state(config: &Config) -> Option<PathBuf> {
     let folder = &config.daemon.state;
     (!folder.as_os_str().is_empty()).then(|| folder.clone())
 }
-
-#[cfg(test)]
-mod tests;

@@ -47,6 +47,8 @@ pub struct World {
     pub slots: Vec<bool>,
     pub most_attached: usize,
     pub attaches: u64,
+    /// So many of the next ones are refused.
+    pub refused_attaches: u64,
     /// The kernel does not answer a search for groups.
     pub hangs: bool,
     /// Control groups that a search leaves out.
@@ -172,6 +174,10 @@ impl Machine for Fake {
         stop: Arc<AtomicBool>,
     ) -> Result<Attached, String> {
         let mut world = self.world.lock().unwrap();
+        if world.refused_attaches > 0 {
+            world.refused_attaches -= 1;
+            return Err("all nodes are of one tier".into());
+        }
         let slot = match world.slots.iter().position(|taken| !taken) {
             Some(slot) => slot,
             None => {

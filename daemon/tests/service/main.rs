@@ -279,6 +279,22 @@ fn nodes_that_change_begin_groups_anew_and_nothing_is_forgotten() {
     assert_eq!(run.world(|w| w.attaches), attaches + 2);
 }
 
+#[test]
+fn a_group_that_cannot_be_attached_anew_at_once_forgets_nothing() {
+    let run = Run::start(TWO, 64);
+    run.program("/a", 32, LOW);
+    run.until("seen", |s| group(s, "a").is_some_and(|g| g.scans > 10));
+    run.world(|w| {
+        w.change = Some("node 1 has gone".into());
+        w.refused_attaches = 1;
+    });
+    let status = run.until("refused", |s| !s.unmanaged.is_empty());
+    assert_eq!(status.unmanaged[0].reason, "all nodes are of one tier");
+    let status = run.until("attached", |s| group(s, "a").is_some_and(|g| g.state == "tracking"));
+    let a = group(&status, "a").unwrap();
+    assert!(a.restored_scans > 10 && a.scans > 10, "{a:?}");
+}
+
 /// An external policy decides; where its process dies, its fallback does, and both are reported.
 #[test]
 fn a_policy_in_its_own_process_decides_and_its_fallback_where_it_does_not() {
