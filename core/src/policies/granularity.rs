@@ -24,6 +24,7 @@ mod choose;
 mod regions;
 mod scan;
 mod thresholds;
+mod unfinished;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -43,6 +44,7 @@ pub(super) use choose::{Granule, Trade, plan};
 use regions::Space;
 use scan::{Scanned, Tier};
 use thresholds::{Level, Thresholds};
+pub(super) use unfinished::{Leftover, Unfinished};
 
 const SOURCE: &str = "migration-granularity paper, section 4";
 
@@ -64,7 +66,14 @@ pub(super) const DYNAMIC: PolicyKind = PolicyKind {
             })?),
         };
         let scans = Scans { scan_pages: p.scan_pages, scans_per_period: p.scans_per_period };
-        Ok(Box::new(Granularity::new(DYNAMIC.name, fixed, scans, p.trade, p.thresholds())))
+        Ok(Box::new(Granularity::new(
+            DYNAMIC.name,
+            fixed,
+            scans,
+            p.trade,
+            p.leftover,
+            p.thresholds(),
+        )))
     },
 };
 
@@ -99,7 +108,7 @@ fn always(name: &'static str, level: Level, value: &Value) -> Result<Box<dyn Pol
     let p: StaticParameters = parameters(name, value)?;
     let scans = Scans { scan_pages: p.scan_pages, scans_per_period: p.scans_per_period };
     let bytes = Some(level.bytes());
-    let policy = Granularity::new(name, bytes, scans, p.trade, Thresholds::default());
+    let policy = Granularity::new(name, bytes, scans, p.trade, p.leftover, Thresholds::default());
     Ok(Box::new(policy))
 }
 
@@ -130,6 +139,9 @@ declare_parameters! {
         trade: Trade = Trade::MoreUsed, written "\"more-used\""
             => "\"more-used\": a region goes up for one that is used less; \"any\": for any with idle \
                 pages";
+        leftover: Leftover = Leftover::Drop, written "\"drop\""
+            => "what did not move before the next scan: \"drop\" it; \"continue\" with it while scans find \
+                nothing to promote";
     }
 }
 
@@ -143,6 +155,9 @@ declare_parameters! {
         trade: Trade = Trade::MoreUsed, written "\"more-used\""
             => "\"more-used\": a region goes up for one that is used less; \"any\": for any with idle \
                 pages";
+        leftover: Leftover = Leftover::Drop, written "\"drop\""
+            => "what did not move before the next scan: \"drop\" it; \"continue\" with it while scans find \
+                nothing to promote";
         thr_high_2mb: u32 = 480
             => "a 2 MB region in slow memory with more accessed 4 KB pages is dense";
         thr_high_64kb: u32 = 10
@@ -201,6 +216,8 @@ struct Granularity {
     fixed_bytes: Option<u64>,
     scans: Scans,
     trade: Trade,
+    leftover: Leftover,
+    unfinished: Unfinished,
     thresholds: Thresholds,
     features: FeatureCounter,
     /// Accessed since a scan last read the page.
@@ -223,6 +240,7 @@ impl Granularity {
         fixed_bytes: Option<u64>,
         scans: Scans,
         trade: Trade,
+        leftover: Leftover,
         thresholds: Thresholds,
     ) -> Self {
         Granularity {
@@ -230,6 +248,8 @@ impl Granularity {
             fixed_bytes,
             scans,
             trade,
+            leftover,
+            unfinished: Unfinished::default(),
             thresholds,
             features: FeatureCounter::default(),
             accessed: PageBits::default(),
@@ -339,6 +359,7 @@ impl Policy for Granularity {
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
         if let Some(remap) = self.features.follow(scan) {
             self.accessed = remap.bits(&self.accessed);
+            self.unfinished.forget();
             self.spaces = regions::spaces(&scan.layout);
             let spaces = &self.spaces;
             self.states.retain(|id, _| spaces.binary_search_by_key(id, |s| s.id).is_ok());
@@ -358,6 +379,7 @@ impl Policy for Granularity {
                 largest = (pages, found.level);
             }
         }
+        let (ups, downs) = self.unfinished.candidates(self.leftover, &scan.fast, ups, downs);
         let mut plan = plan(scan, budget, resident, &self.accessed, ups, downs, self.trade);
         if !plan.is_empty() {
             plan.operation_sizes = sizes;
@@ -369,7 +391,8 @@ impl Policy for Granularity {
     fn metadata_bytes(&self) -> usize {
         let spaces: usize = self.spaces.iter().map(Space::size_bytes).sum();
         let states = self.states.len() * (size_of::<SpaceId>() + size_of::<State>());
-        self.features.size_bytes() + self.accessed.size_bytes() + spaces + states
+        let unfinished = self.unfinished.size_bytes();
+        self.features.size_bytes() + self.accessed.size_bytes() + spaces + states + unfinished
     }
 }
 

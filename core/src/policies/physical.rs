@@ -16,7 +16,7 @@ use crate::declare_parameters;
 use crate::features::FeatureCounter;
 use crate::operations::OperationSize;
 use crate::plan::Decision;
-use crate::policies::granularity::{Granule, Scans, Trade, plan};
+use crate::policies::granularity::{Granule, Leftover, Scans, Trade, Unfinished, plan};
 use crate::policy::{Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 
@@ -24,6 +24,9 @@ declare_parameters! {
     struct Parameters {
         scan_pages: u32 = 4096, from 1 to 4294967295u32 => "pages that one scan sees";
         scans_per_period: u32 = 1, from 1 to 1000000 => "scans of each tier in a period";
+        leftover: Leftover = Leftover::Drop, written "\"drop\""
+            => "what did not move before the next scan: \"drop\" it; \"continue\" with it while scans find \
+                nothing to promote";
     }
 }
 
@@ -40,6 +43,8 @@ pub(super) const KIND: PolicyKind = PolicyKind {
             features: FeatureCounter::default(),
             accessed: PageBits::default(),
             next: [0; 2],
+            leftover: p.leftover,
+            unfinished: Unfinished::default(),
         }))
     },
 };
@@ -52,6 +57,8 @@ struct Physical {
     accessed: PageBits,
     /// The frames at which the next scans begin, of slow and of fast memory.
     next: [u64; 2],
+    leftover: Leftover,
+    unfinished: Unfinished,
 }
 
 impl Physical {
@@ -92,6 +99,7 @@ impl Policy for Physical {
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
         if let Some(remap) = self.features.follow(scan) {
             self.accessed = remap.bits(&self.accessed);
+            self.unfinished.forget();
         }
         let (features, resident) = self.features.count(scan);
         let words = self.accessed.words_mut().iter_mut().zip(scan.accessed.words());
@@ -105,6 +113,7 @@ impl Policy for Physical {
         for page in slow.into_iter().chain(fast) {
             self.accessed.set(page, false);
         }
+        let (ups, downs) = self.unfinished.candidates(self.leftover, &scan.fast, ups, downs);
         let mut plan = plan(scan, budget, resident, &self.accessed, ups, downs, Trade::MoreUsed);
         if !plan.is_empty() {
             let mut sizes: Vec<OperationSize> = Vec::new();
@@ -119,6 +128,6 @@ impl Policy for Physical {
     }
 
     fn metadata_bytes(&self) -> usize {
-        self.features.size_bytes() + self.accessed.size_bytes()
+        self.features.size_bytes() + self.accessed.size_bytes() + self.unfinished.size_bytes()
     }
 }

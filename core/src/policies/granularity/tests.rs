@@ -377,3 +377,29 @@ fn a_region_moves_as_a_whole_or_waits() {
     let mut group = Group::new("granularity-2m", any, 2 * LARGE, LARGE / 2);
     assert!(group.period(|p| p >= LARGE).plan.is_empty());
 }
+
+#[test]
+fn what_did_not_move_goes_on_while_scans_find_nothing_and_no_longer() {
+    // Of 50 pages that were accessed once ten may move up in a period, for ten that go down.
+    let found = LARGE..LARGE + 50;
+    let after = |name: &str, leftover: &str, later: &[usize]| -> (usize, bool) {
+        let mut group = Group::new(name, json!({ "leftover": leftover }), 2 * LARGE, LARGE);
+        group.budget.moved_pages = 20;
+        group.period(|page| found.contains(&page));
+        for accessed in later {
+            group.period(|page| page == *accessed);
+        }
+        let fast = group.fast_pages();
+        let of_found = fast.iter().filter(|page| found.contains(page)).count();
+        (of_found, fast.contains(&(2 * LARGE - 1)))
+    };
+    for name in ["granularity", "granularity-4k", "physical-4k"] {
+        // Pages in fast memory are used meanwhile: nothing is found in slow memory.
+        let idle = [LARGE - 1; 9];
+        assert_eq!(after(name, "drop", &idle), (10, false), "{name}");
+        assert_eq!(after(name, "continue", &idle), (50, false), "{name}");
+        // Another page is found after two such periods, which is what counts then.
+        let other = [LARGE - 1, LARGE - 1, 2 * LARGE - 1, LARGE - 1, LARGE - 1];
+        assert_eq!(after(name, "continue", &other), (30, true), "{name}");
+    }
+}
