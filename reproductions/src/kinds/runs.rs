@@ -303,6 +303,8 @@ fn measured(out: &Path) -> anyhow::Result<Measured> {
                 last.insert(name, value);
             }
         }
+        // A ratio of the whole run is no sum of those of its periods.
+        sums.retain(|name, _| !name.ends_with("_ratio"));
         for (name, value) in sums {
             // Placement is a state, every other column an amount.
             let state = name.ends_with("_table_pages");
