@@ -10,6 +10,17 @@ fn figure(name: &str) -> Figure {
     library::find(&[name.to_owned()]).unwrap().remove(0)
 }
 
+/// Gives the groups of a figure these keys.
+fn shrink(figure: &mut Figure, smaller: &str) {
+    let smaller: Table = toml::from_str(smaller).unwrap();
+    let Some(Value::Array(groups)) = figure.experiment.get_mut("groups") else {
+        panic!("the figure has no groups")
+    };
+    for group in groups.iter_mut().filter_map(Value::as_table_mut) {
+        group.extend(smaller.clone());
+    }
+}
+
 #[test]
 fn a_program_that_reaches_memory_at_random_stays_at_4_kb_at_the_papers_rate_of_looks() {
     let mut figure = figure("granularity/lambda");
@@ -19,14 +30,7 @@ fn a_program_that_reaches_memory_at_random_stays_at_4_kb_at_the_papers_rate_of_l
     let rows = ["gups, 0.1 ms", "gups, 0.4 ms"];
     figure.rows.retain(|row| rows.contains(&row.name.as_str()));
     figure.quick.rows = None;
-    let smaller: Table =
-        toml::from_str("fast = '5M'\nworkload = { kind = 'program', footprint_mib = 24 }").unwrap();
-    let Some(Value::Array(groups)) = figure.experiment.get_mut("groups") else {
-        panic!("the figure has no groups")
-    };
-    for group in groups.iter_mut().filter_map(Value::as_table_mut) {
-        group.extend(smaller.clone());
-    }
+    shrink(&mut figure, "fast = '5M'\nworkload = { kind = 'program', footprint_mib = 24 }");
     let place = tempfile::tempdir().unwrap();
     let cache = RunCache::open(place.path()).unwrap();
     let data = reproduce(&figure, Size::Quick, &cache, 2, &mut Quiet).unwrap().data;
@@ -41,6 +45,32 @@ fn a_program_that_reaches_memory_at_random_stays_at_4_kb_at_the_papers_rate_of_l
     let all = [share("gups, 0.1 ms"), share("gups, 0.4 ms"), near, far];
     assert!(share("gups, 0.1 ms") > 0.8 && near < 1.05, "shares of 4 KB, then times: {all:?}");
     assert!(share("gups, 0.4 ms") < 0.6 && far > 1.1, "shares of 4 KB, then times: {all:?}");
+}
+
+/// In the paper the baseline has as many shootdowns as the static 4 KB (section 6).
+#[test]
+fn a_program_that_streams_needs_moves_that_go_on_for_as_many_shootdowns_as_in_the_paper() {
+    let mut figure = figure("granularity/threads");
+    figure.measures = ["shootdowns", "reference_hit_ratio"].map(str::to_owned).to_vec();
+    figure.claims.clear();
+    figure.rows.retain(|row| row.name.starts_with("stream 1:16"));
+    for row in &mut figure.rows {
+        let stream = "[[groups]]\nworkload = { name = 'stream', footprint_mib = 52, options = { iterations = 1 } }";
+        row.set.extend(toml::from_str::<Table>(stream).unwrap());
+    }
+    figure.quick.rows = None;
+    figure.columns.retain(|column| ["physical", "4 KB"].contains(&column.name.as_str()));
+    shrink(&mut figure, "fast = '19M'");
+    let place = tempfile::tempdir().unwrap();
+    let cache = RunCache::open(place.path()).unwrap();
+    let data = reproduce(&figure, Size::Quick, &cache, 2, &mut Quiet).unwrap().data;
+    let of = |row: &str, column: &str| data.get(row, column, "shootdowns").unwrap();
+    let ratio = |row: &str| of(row, "physical") / of(row, "4 KB");
+    let (goes_on, dropped) = (ratio("stream 1:16"), ratio("stream 1:16, dropped"));
+    assert!((0.8..1.25).contains(&goes_on), "{goes_on}");
+    assert!(dropped < 0.8, "the control: {dropped}");
+    let hits = data.get("stream 1:16", "4 KB", "reference_hit_ratio").unwrap();
+    assert!((0.1..1.0).contains(&hits), "of the whole run: {hits}");
 }
 
 #[test]
