@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use terrace_core::refuse;
 use terrace_experiments::Experiment;
 use terrace_experiments::file::Fidelity;
 use terrace_experiments::run::{MachineKind, Request};
@@ -156,6 +157,20 @@ pub enum Machine {
     Host,
 }
 
+impl Machine {
+    fn kind(self) -> MachineKind {
+        match self {
+            Machine::Sim => MachineKind::Simulated,
+            Machine::Vm => MachineKind::Virtual,
+            Machine::Host => MachineKind::Host,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        self.kind().name()
+    }
+}
+
 /// Fidelities by their names on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FidelityArgument {
@@ -185,6 +200,19 @@ impl Common {
                 FidelityArgument::Trace => Fidelity::Trace,
             })?;
         }
+        for (given, option, what, machine) in [
+            (self.console, "--console", "the console of a virtual machine", Machine::Vm),
+            (self.fix_conflicts, "--fix-conflicts", "settings of this host", Machine::Host),
+        ] {
+            if given && self.machine != machine {
+                let [asked, meant] = [self.machine, machine].map(Machine::name);
+                let refusal = refuse!(
+                    "{option} is for {what}, and this is to run on {asked}; leave it out, or use \
+                     --machine {meant}"
+                );
+                return Err(refusal.into());
+            }
+        }
         let out = self.out.unwrap_or_else(|| Path::new("results").join(&experiment.name));
         self.force.folder(&out, &["runs.parquet", "sweep.parquet", "plan.json"])?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -194,11 +222,7 @@ impl Common {
             rivals,
             apart: self.apart,
             kernels,
-            machine: match self.machine {
-                Machine::Sim => MachineKind::Simulated,
-                Machine::Vm => MachineKind::Virtual,
-                Machine::Host => MachineKind::Host,
-            },
+            machine: self.machine.kind(),
             out: out.clone(),
             fix_conflicts: self.fix_conflicts,
             count_accesses: self.count_accesses,

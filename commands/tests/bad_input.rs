@@ -199,6 +199,8 @@ fn policies_to_compare_must_exist_and_be_named_once() {
         ("--kernels debian", &["kernels are chosen for a virtual machine", "use --machine vm"]),
         ("--machine vm --kernels debian,debian", &["kernel 'debian' is named twice"]),
         ("--machine vm --kernels none", &["machine.kernel", "none", "expected a kernel image"]),
+        ("--console", &["--console is for the console of", "run on sim", "use --machine vm"]),
+        ("--machine vm --fix-conflicts", &["settings of this host", "on vm", "--machine host"]),
     ] {
         place.run(&format!("compare e.toml --policies lru --out out {rest}")).refused(words);
     }

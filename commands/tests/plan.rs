@@ -97,6 +97,12 @@ fn a_profile_has_an_answer_that_holds_when_it_is_run() {
             &["2 values", "3 slow tiers"],
         ),
         ("plan p.tprof --slowdown 5% --price-fast 4 --price-slow 1,2", &["2 prices", "1 machines"]),
+        (
+            "plan p.tprof --slowdown 5% --group g",
+            &["--group says nothing of a profile", "leave it"],
+        ),
+        ("plan p.tprof --slowdown 5% --sample 9", &["--sample says nothing of a profile"]),
+        ("plan p.tprof --slowdown 5% --page-size 2M", &["--page-size says nothing of a profile"]),
     ] {
         place.run(arguments).refused(words);
     }
@@ -111,6 +117,9 @@ fn other_recordings_are_planned_from_and_reported_to_be_weaker() {
     assert!(printed.out.contains("weaker than a profile's"), "{}", printed.out);
     assert!(printed.out.contains("an assumption, because such a recording has none"), "{printed}");
     assert!(place.path("answer/report.html").is_file());
+    place
+        .run("plan out/recordings/amp.trec --slowdown 5% --sample 9")
+        .refused(&["--sample says nothing of a recording of periods", "leave it out"]);
     // A recording without its experiment.
     let refused = place.run("plan out/recordings/amp.trec --slowdown 5% --check");
     refused.refused(&["--check-with"]);

@@ -120,6 +120,14 @@ fn the_papers_experiments_can_be_read_and_the_overhead_is_its_own() {
 }
 
 #[test]
+fn the_full_size_of_a_file_without_one_is_refused() {
+    let place = Place::new();
+    place.write("one.toml", TINY);
+    place.run("rack one.toml --full --out out").refused(&["no full size", "leave --full out"]);
+    assert!(!place.path("out").exists());
+}
+
+#[test]
 fn racks_that_cannot_work_are_refused_before_anything_runs() {
     let place = Place::new();
     let refused = |change: &str, words: &[&str]| {

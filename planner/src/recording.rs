@@ -90,6 +90,24 @@ pub struct Open {
     pub waiting: Waiting,
 }
 
+impl Open {
+    /// Refuses an option that nothing of a file of this kind is read by.
+    fn check_used(&self, path: &Path, kind: &str, used: &[&str]) -> Result<(), InputError> {
+        let given = [
+            ("group", self.group.is_some()),
+            ("page-size", self.page_size.is_some()),
+            ("sample", self.sample_one_in.is_some()),
+        ];
+        match given.iter().find(|(name, given)| *given && !used.contains(name)) {
+            None => Ok(()),
+            Some((name, _)) => Err(refuse!(
+                "--{name} says nothing of {kind}, which {} is; leave it out",
+                path.display()
+            )),
+        }
+    }
+}
+
 /// A recording, ready to be played.
 pub struct Recording {
     /// Name of the program.
@@ -148,7 +166,10 @@ impl Recording {
         how: &Open,
     ) -> anyhow::Result<Self> {
         let other = match ProfileReader::open(path) {
-            Ok(reader) => return profile(path, reader),
+            Ok(reader) => {
+                how.check_used(shown, "a profile", &[])?;
+                return profile(path, reader);
+            }
             Err(RecordingError::Content { got, .. }) => got,
             Err(RecordingError::NotARecording { .. }) if folder.is_none() => {
                 return imported(path, how);
@@ -156,8 +177,19 @@ impl Recording {
             Err(e) => return Err(InputError::new(e).into()),
         };
         match other.as_str() {
-            terrace_recordings::period::CONTENT => periods(path, shown, folder, how),
-            _ => references(path, shown, folder, how),
+            terrace_recordings::period::CONTENT => {
+                if folder.is_none() {
+                    how.check_used(shown, "a recording of periods", &["group"])?;
+                }
+                periods(path, shown, folder, how)
+            }
+            _ => {
+                if folder.is_none() {
+                    let used = ["page-size", "sample"];
+                    how.check_used(shown, "a recording of references", &used)?;
+                }
+                references(path, shown, folder, how)
+            }
         }
     }
 

@@ -158,6 +158,9 @@ fn rack(table: toml::Table, variant: &str) -> Result<RackConfig, ConfigError> {
     })
 }
 
+const ONE_SIZE: &str =
+    "the file has no full size; leave --full out, or add [full.rack] or full = { } of a workload";
+
 impl Experiment {
     /// Reads TOML. With `full`, the values for full size replace the scaled ones. `only` is the
     /// schemes to run instead of the file's, unless empty.
@@ -165,6 +168,11 @@ impl Experiment {
         let bad = |what: String| ConfigError::new("experiment", what);
         let file: File = terrace_hardware::layered::from_toml("experiment", text)?;
         let mut base = file.rack;
+        let is_of_two_sizes =
+            !file.full.rack.is_empty() || file.workloads.iter().any(|w| w.contains_key("full"));
+        if full && !is_of_two_sizes {
+            return Err(bad(ONE_SIZE.into()));
+        }
         if full {
             overlay(&mut base, &file.full.rack);
         }
