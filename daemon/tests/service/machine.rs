@@ -39,6 +39,8 @@ pub struct Program {
     pub fault: Option<String>,
     /// Why it cannot be managed any more.
     pub refusal: Option<String>,
+    /// Periods that its next scan says were lost before it.
+    pub lost_periods: u32,
 }
 
 #[derive(Debug, Default)]
@@ -102,7 +104,9 @@ impl Tracker for FakeTracker {
             self.layout = layout(program);
         }
         let accessed = (0..program.pages).map(|page| (program.hot)(self.period, page)).collect();
-        let scan = Scan::new(self.period, Arc::clone(&self.layout), accessed, program.fast.clone());
+        let mut scan =
+            Scan::new(self.period, Arc::clone(&self.layout), accessed, program.fast.clone());
+        scan.lost_periods = std::mem::take(&mut program.lost_periods);
         self.period += 1;
         Ok(Observation::Period(scan))
     }
@@ -283,7 +287,8 @@ impl Run {
         // As the kernel places them: fast memory first.
         let free = self.fake.fast_pages.saturating_sub(world.fast_pages());
         let fast = (0..pages).map(|p| p < free).collect();
-        let program = Program { pid, pages, hot, fast, fault: None, refusal: None };
+        let program =
+            Program { pid, pages, hot, fast, fault: None, refusal: None, lost_periods: 0 };
         world.programs.insert(cgroup.to_owned(), program);
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use terrace_daemon::control::Request;
 use terrace_daemon::notify::Notifier;
 use terrace_daemon::status::{GroupStatus, Status};
 
@@ -133,6 +134,33 @@ fn a_dry_run_moves_nothing_and_counts() {
     assert_eq!((b.promoted_pages, b.demoted_pages), (0, 0));
     assert!(b.dry_run && b.throttle.message.as_ref().is_some_and(|s| s.contains("dry run")));
     assert_eq!(run.world(|w| w.programs["/b"].fast.clone()), placed);
+}
+
+#[test]
+fn a_reload_changes_what_is_assumed_of_programs_in_estimates_of_slowdowns() {
+    let groups = format!("{TWO}dry_run = true\n");
+    let run = Run::start(&groups, 16);
+    run.program("/b", 32, HIGH);
+    let slowdown = |s: &Status| group(s, "b").and_then(|g| g.slowdown.as_ref().map(|e| e.value));
+    run.until("slowed down", |s| slowdown(s).is_some_and(|value| value > 1.1));
+    let assumed = "max_groups = 4\nmemory_share = 0.0\nmemory_share_error = 0.0\n";
+    let text = text(run.folder.path(), &groups).replace("max_groups = 4\n", assumed);
+    std::fs::write(&run.config, text).unwrap();
+    run.ask(Request::Reload {}).unwrap();
+    run.until("not slowed down", |s| slowdown(s) == Some(1.0));
+}
+
+#[test]
+fn lost_periods_are_counted_whether_they_are_reported_or_overtaken() {
+    let run = Run::start(TWO, 64);
+    run.program("/a", 32, LOW);
+    run.until("seen", |s| group(s, "a").is_some_and(|g| g.scans > 3));
+    run.world(|w| w.programs.get_mut("/a").unwrap().lost_periods = 3);
+    let scans = |s: &Status| group(s, "a").map_or(0, |g| g.scans);
+    let status = run.until("counted", |s| group(s, "a").is_some_and(|g| g.lost_periods > 0));
+    let before = scans(&status);
+    let status = run.until("no more", |s| scans(s) > before + 3);
+    assert_eq!(group(&status, "a").unwrap().lost_periods, 3);
 }
 
 #[test]
