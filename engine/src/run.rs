@@ -30,6 +30,7 @@ pub struct Group {
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// How often moves that failed for a passing reason are tried again in the same period.
+    /// Halves of exchanges are not, since their partners may have stayed.
     /// The rest is reported by reason; the next scan shows the page where it is, and the policy
     /// requests the move again if it still pays.
     pub retries: u32,
