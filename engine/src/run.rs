@@ -192,16 +192,18 @@ impl Member {
             return Ok(Outcome::default());
         }
         let mut outcome = self.apply(plan, scan)?;
-        // Half of an exchange alone would take the group above its limit, or cost it a page of fast
-        // memory: the policy asks for the pair again.
-        let halves = Halves::new(plan);
+        let may_pass =
+            |f: &Failure| f.reason.is_transient() && f.reason != FailureReason::OutOfTime;
+        let mut halves = None;
         for _ in 0..retries {
+            if !outcome.failures.iter().any(may_pass) {
+                break;
+            }
+            // Half of an exchange alone would take the group above its limit, or cost it a page of
+            // fast memory: the policy asks for the pair again.
+            let halves = halves.get_or_insert_with(|| Halves::new(plan));
             let (again, settled): (Vec<Failure>, Vec<Failure>) =
-                outcome.failures.iter().partition(|f| {
-                    f.reason.is_transient()
-                        && f.reason != FailureReason::OutOfTime
-                        && !halves.has_some_of(f.range)
-                });
+                outcome.failures.iter().partition(|f| may_pass(f) && !halves.has_some_of(f.range));
             if again.is_empty() {
                 break;
             }

@@ -308,9 +308,7 @@ impl HintHub {
             || (length >= PHASE[0] && phase.scanned_bytes >= SCANS * bytes)
             || inner.members.is_empty()
             || self.has_much_free().unwrap_or(true);
-        let spent = FAULT.as_secs_f64() * phase.faults as f64;
-        let pause = Duration::from_secs_f64(spent / CPU_SHARE).clamp(PAUSE[0], PAUSE[1]);
-        is_over.then_some(State::Pause { until: now + pause })
+        is_over.then(|| State::Pause { until: now + phase.pause() })
     }
 
     fn end(&self, inner: &mut Inner, next: State) {
@@ -350,6 +348,14 @@ impl HintHub {
         let text = files::read(&self.roots.proc.join("vmstat"))?.unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("pgpromote_success "));
         Ok(line.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
+    }
+}
+
+impl Phase {
+    /// How long the pause after it is: as the bound on processor time asks for.
+    fn pause(&self) -> Duration {
+        let spent = FAULT.as_secs_f64() * self.faults as f64;
+        Duration::from_secs_f64(spent / CPU_SHARE).clamp(PAUSE[0], PAUSE[1])
     }
 }
 
@@ -503,10 +509,13 @@ impl Drop for GroupHints {
         let mut inner = self.hub.inner();
         inner.members.remove(&self.slot);
         inner.follow();
-        // No group is left that would end the phase in time.
-        if inner.members.is_empty() && matches!(inner.state, State::Phase(_)) {
+        if inner.members.is_empty() {
+            // No group is left that would end the phase in time.
             inner.take();
-            self.hub.end(&mut inner, State::Pause { until: Instant::now() + PAUSE[0] });
+            if let State::Phase(phase) = &inner.state {
+                let next = State::Pause { until: Instant::now() + phase.pause() };
+                self.hub.end(&mut inner, next);
+            }
         }
     }
 }
