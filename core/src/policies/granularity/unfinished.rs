@@ -18,7 +18,7 @@ pub(in crate::policies) enum Leftover {
     /// They are dropped: the next scan of their memory finds them again, if they are still used.
     #[default]
     Drop,
-    /// They are planned again by scans that find nothing to promote.
+    /// They are planned again by scans that find nothing to promote, as used as they were found.
     Continue,
 }
 
