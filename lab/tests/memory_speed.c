@@ -4,6 +4,8 @@
  *   memory-speed compute - - INSTRUCTIONS [PROCESSES]
  *   memory-speed sleep - - MICROSECONDS
  *   memory-speed faults|moves|calls - MIB CALLS
+ *   memory-speed turns - - MICROSECONDS PROCESSES
+ *   memory-speed begin - - -
  *
  * Memory is bound to the node and in huge pages where there are any. Where the node is '-' it is bound
  * to none, and each process has an idle thread: of one without, NUMA balancing leaves alone what is in
@@ -13,8 +15,12 @@
  * marks for the plug-in are around that. At the end comes the time from the first fork to the last
  * wait, in microseconds.
  *
- * The last line's kinds let the kernel work: base pages of so many MiB are touched for the first time,
- * or moved to node 1, or a system call that does nothing is made so often. Marks are around that. */
+ * Three kinds let the kernel work: base pages of so many MiB are touched for the first time, or moved to
+ * node 1, or a system call that does nothing is made so often. Marks are around that.
+ *
+ * Turns are those of emulated processors that run one at a time: each process reads the clock for so
+ * long and prints for how many microseconds others go on, in the mean over the time in which they do.
+ * The last kind marks the beginning of the memory clock. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -38,6 +44,8 @@ static void all_ready(int processes) {
     __atomic_add_fetch(ready, 1, __ATOMIC_SEQ_CST);
     while (*ready < processes) __asm__ volatile("pause");
 }
+
+static void mark_begin(void) { __asm__ volatile(".byte 0x0f,0x1f,0x84,0x00,1,0x54,0x45,0x52" ::: "memory"); }
 
 static double now_ns(void) {
     struct timespec t;
@@ -103,6 +111,19 @@ static double compute(uint64_t instructions) {
     return (now_ns() - start) / instructions;
 }
 
+/* In microseconds; what the kernel does for this processor is shorter. */
+static double turns(uint64_t microseconds) {
+    double start = now_ns(), last = start, sum = 0, squares = 0;
+    while (last < start + 1e3 * microseconds) {
+        double now = now_ns(), gap = (now - last) / 1e3;
+        last = now;
+        if (gap < 50) continue;
+        sum += gap;
+        squares += gap * gap;
+    }
+    return sum ? squares / sum : 0;
+}
+
 static int kernel(const char *kind, size_t bytes, uint64_t calls) {
     enum { PAGE = 4096 };
     if (!strcmp(kind, "calls")) {
@@ -139,6 +160,10 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(kind, "faults") || !strcmp(kind, "moves") || !strcmp(kind, "calls"))
         return kernel(kind, strtoull(argv[3], 0, 0) << 20, accesses);
+    if (!strcmp(kind, "begin")) {
+        mark_begin();
+        return 0;
+    }
     ready = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (ready == MAP_FAILED) return 5;
     double begin = now_ns();
@@ -151,6 +176,9 @@ int main(int argc, char **argv) {
         double result;
         if (!strcmp(kind, "compute")) {
             result = compute(accesses);
+        } else if (!strcmp(kind, "turns")) {
+            all_ready(processes);
+            result = turns(accesses);
         } else {
             uint64_t bytes = strtoull(argv[3], 0, 0) << 20, lines = bytes / 64;
             uint64_t *memory = bound_memory(argv[2], bytes);

@@ -158,15 +158,30 @@ impl QemuClock {
         self.bias.store(self.bias.load(Ordering::Relaxed).wrapping_add(ns), Ordering::Relaxed);
     }
 
+    /// The processor of this number, or null.
+    pub fn processor(&self, index: u32) -> *mut c_void {
+        // SAFETY: a function of QEMU's that walks its list of processors.
+        unsafe { (self.processor)(index as c_int) }
+    }
+
     /// Ends the running processor's slice after the block.
     pub fn end_slice(&self, index: u32) {
-        // SAFETY: QEMU's own functions, called in the thread that runs the processor, as its own
-        // instructions do; it has a processor of each number that it calls back with.
-        unsafe {
-            let processor = (self.processor)(index as c_int);
-            if !processor.is_null() {
-                (self.exit)(processor);
+        let processor = self.processor(index);
+        if !processor.is_null() {
+            // SAFETY: a processor, in the thread that runs it, as its own instructions do.
+            unsafe { (self.exit)(processor) };
+        }
+    }
+
+    /// Ends the slices of all processors before they begin. In the thread that runs them.
+    pub fn end_slices(&self) {
+        for index in 0.. {
+            let processor = self.processor(index);
+            if processor.is_null() {
+                break;
             }
+            // SAFETY: a processor, in the thread that runs it (the caller's promise).
+            unsafe { (self.exit)(processor) };
         }
     }
 }

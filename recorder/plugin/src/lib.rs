@@ -30,3 +30,4 @@ mod samples;
 mod system_calls;
 mod thread;
 mod timed;
+mod turns;

@@ -29,6 +29,7 @@ use crate::code_buffer::CodeBuffer;
 use crate::qemu::{self, Block as QemuBlock, Id, MemInfo};
 use crate::registers::Registers;
 use crate::samples::SamplePort;
+use crate::turns::{self, Turns};
 
 /// Whether blocks are reported to the machine.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -54,6 +55,8 @@ struct Timed {
     /// The clock at the slice in which its beginning was marked: it begins with the next.
     marked_ns: Option<u64>,
     clock: QemuClock,
+    /// Where processors are to take turns and have not begun.
+    turns: Option<Turns>,
     /// Address range of each tier, as this QEMU reports addresses: start and bytes.
     ranges: Vec<TierRange>,
     /// If QEMU lets page tables be read: the registers, and the start of the kernel's direct map.
@@ -97,13 +100,15 @@ pub fn begin(
     let registers =
         direct_map.map(|at| Registers::find(id).map(|found| (found, at))).transpose()?;
     TimedMachine::new(&config, 0).map_err(|e| e.to_string())?;
+    let clock = QemuClock::find()?;
     let timed = Timed {
         config,
         machine: None,
         observer: None,
         samples_first: false,
         marked_ns: None,
-        clock: QemuClock::find()?,
+        turns: Turns::find(clock)?,
+        clock,
         ranges,
         registers,
         results,
@@ -150,10 +155,13 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
                 qemu::qemu_plugin_register_vcpu_insn_exec_cb(instruction(at), on_mark, flags, mark);
             }
         }
+        let Some(timed) = timed() else { return };
+        if let Some(turns) = timed.turns.take() {
+            turns.begin();
+        }
         if !active {
             return;
         }
-        let Some(timed) = timed() else { return };
         if let Some(bytes) = timed.code.as_ref().and_then(CodeBuffer::nearly_full) {
             return fail(&format!(
                 "the {} MiB of translated code that this QEMU can have are used up, and with several \
@@ -505,6 +513,7 @@ impl Timed {
             }
             machine.sample(Sampling::new(plan));
         }
+        turns::end();
         self.note(Mark::Begin);
         ACTIVE.store(true, Ordering::Relaxed);
     }
