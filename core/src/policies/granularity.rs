@@ -44,7 +44,7 @@ pub(super) use choose::{Granule, Trade, plan};
 use regions::Space;
 use scan::{Scanned, Tier};
 use thresholds::{Level, Thresholds};
-pub(super) use unfinished::{Leftover, Unfinished};
+pub(super) use unfinished::{Due, Leftover, Unfinished};
 
 const SOURCE: &str = "migration-granularity paper, section 4";
 
@@ -141,7 +141,7 @@ declare_parameters! {
                 pages";
         leftover: Leftover = Leftover::Drop, written "\"drop\""
             => "what did not move before the next scan: \"drop\" it; \"continue\" with it while scans find \
-                nothing to promote";
+                nothing to promote; \"finish\" it, and scan a tier again only then";
     }
 }
 
@@ -157,7 +157,7 @@ declare_parameters! {
                 pages";
         leftover: Leftover = Leftover::Drop, written "\"drop\""
             => "what did not move before the next scan: \"drop\" it; \"continue\" with it while scans find \
-                nothing to promote";
+                nothing to promote; \"finish\" it, and scan a tier again only then";
         thr_high_2mb: u32 = 480
             => "a 2 MB region in slow memory with more accessed 4 KB pages is dense";
         thr_high_64kb: u32 = 10
@@ -258,14 +258,16 @@ impl Granularity {
         }
     }
 
-    /// Scans one space, adapts its granularity, and returns the pages that may move. Clears the
-    /// accessed bits that were read.
-    fn space(&mut self, number: usize, scan: &Scan) -> Found {
+    /// Scans one space as is due, adapts its granularity, and returns the pages that may move. Clears
+    /// the accessed bits that were read.
+    fn space(&mut self, number: usize, scan: &Scan, due: Due) -> Found {
         let (space, fast) = (&self.spaces[number], &scan.fast);
         let start = State { level: Level::Base, move_in: 0, move_out: 0 };
         let mut state = self.states.get(&space.id).copied().unwrap_or(start);
         let (slow, fast) = (Tier::slow(fast), Tier::fast(fast));
-        let mut left = [slow.count(space.pages.clone()), fast.count(space.pages.clone())];
+        let count =
+            |due: bool, tier: Tier<'_>| if due { tier.count(space.pages.clone()) } else { 0 };
+        let mut left = [count(due.slow, slow), count(due.fast, fast)];
         let mut spans: [Vec<Range<usize>>; 2] = Default::default();
         for _ in 0..self.scans.scans_per_period {
             if left == [0, 0] {
@@ -280,12 +282,16 @@ impl Granularity {
                 spans.extend(found.spans.iter().cloned());
                 found
             };
-            let found = one(fast, state.move_out, &mut left[1], &mut spans[1]);
-            state.level = self.thresholds.moving_out(state.level, &found.regions);
-            state.move_out = address_of(space, found.next);
-            let found = one(slow, state.move_in, &mut left[0], &mut spans[0]);
-            state.level = self.thresholds.moving_in(state.level, &found.regions);
-            state.move_in = address_of(space, found.next);
+            if due.fast {
+                let found = one(fast, state.move_out, &mut left[1], &mut spans[1]);
+                state.level = self.thresholds.moving_out(state.level, &found.regions);
+                state.move_out = address_of(space, found.next);
+            }
+            if due.slow {
+                let found = one(slow, state.move_in, &mut left[0], &mut spans[0]);
+                state.level = self.thresholds.moving_in(state.level, &found.regions);
+                state.move_in = address_of(space, found.next);
+            }
         }
         let bytes = self.fixed_bytes.unwrap_or(state.level.bytes());
         let region_bytes = region_bytes(Some(bytes), scan.layout.page_size());
@@ -369,8 +375,9 @@ impl Policy for Granularity {
         words.for_each(|(seen, &now)| *seen |= now);
         let (mut ups, mut downs, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
         let mut largest = (0, Level::Base);
+        let due = self.unfinished.due(self.leftover, &scan.fast);
         for number in 0..self.spaces.len() {
-            let found = self.space(number, scan);
+            let found = self.space(number, scan, due);
             ups.extend(found.ups);
             downs.extend(found.downs);
             sizes.push(found.size);
@@ -379,7 +386,7 @@ impl Policy for Granularity {
                 largest = (pages, found.level);
             }
         }
-        let (ups, downs) = self.unfinished.candidates(self.leftover, &scan.fast, ups, downs);
+        let (ups, downs) = self.unfinished.candidates(self.leftover, due, &scan.fast, ups, downs);
         let mut plan = plan(scan, budget, resident, &self.accessed, ups, downs, self.trade);
         if !plan.is_empty() {
             plan.operation_sizes = sizes;

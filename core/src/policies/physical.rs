@@ -16,7 +16,7 @@ use crate::declare_parameters;
 use crate::features::FeatureCounter;
 use crate::operations::OperationSize;
 use crate::plan::Decision;
-use crate::policies::granularity::{Granule, Leftover, Scans, Trade, Unfinished, plan};
+use crate::policies::granularity::{Due, Granule, Leftover, Scans, Trade, Unfinished, plan};
 use crate::policy::{Policy, PolicyKind, parameters};
 use crate::scan::{Budget, Scan};
 
@@ -26,7 +26,7 @@ declare_parameters! {
         scans_per_period: u32 = 1, from 1 to 1000000 => "scans of each tier in a period";
         leftover: Leftover = Leftover::Drop, written "\"drop\""
             => "what did not move before the next scan: \"drop\" it; \"continue\" with it while scans find \
-                nothing to promote";
+                nothing to promote; \"finish\" it, and scan a tier again only then";
     }
 }
 
@@ -104,7 +104,10 @@ impl Policy for Physical {
         let (features, resident) = self.features.count(scan);
         let words = self.accessed.words_mut().iter_mut().zip(scan.accessed.words());
         words.for_each(|(seen, &now)| *seen |= now);
-        let (slow, fast) = (self.scan(scan, false), self.scan(scan, true));
+        let due = self.unfinished.due(self.leftover, &scan.fast);
+        let mut read = |due, fast| if due { self.scan(scan, fast) } else { Vec::new() };
+        let Due { slow, fast } = due;
+        let (slow, fast) = (read(slow, false), read(fast, true));
         let of = |pages: &[usize], accessed: bool| -> Vec<Granule> {
             let pages = pages.iter().filter(|&&page| self.accessed.get(page) == accessed);
             pages.map(|&page| Granule::new(page..page + 1, 1, u64::from(accessed), 1)).collect()
@@ -113,7 +116,7 @@ impl Policy for Physical {
         for page in slow.into_iter().chain(fast) {
             self.accessed.set(page, false);
         }
-        let (ups, downs) = self.unfinished.candidates(self.leftover, &scan.fast, ups, downs);
+        let (ups, downs) = self.unfinished.candidates(self.leftover, due, &scan.fast, ups, downs);
         let mut plan = plan(scan, budget, resident, &self.accessed, ups, downs, Trade::MoreUsed);
         if !plan.is_empty() {
             let mut sizes: Vec<OperationSize> = Vec::new();

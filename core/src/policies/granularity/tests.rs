@@ -401,5 +401,26 @@ fn what_did_not_move_goes_on_while_scans_find_nothing_and_no_longer() {
         // Another page is found after two such periods, which is what counts then.
         let other = [LARGE - 1, LARGE - 1, 2 * LARGE - 1, LARGE - 1, LARGE - 1];
         assert_eq!(after(name, "continue", &other), (30, true), "{name}");
+        // A scan that waits finds it when all have moved, and not before.
+        assert_eq!(after(name, "finish", &idle), (50, false), "{name}");
+        assert_eq!(after(name, "finish", &other[..4]), (50, false), "{name}");
+        assert_eq!(after(name, "finish", &other), (50, true), "{name}");
+    }
+}
+
+#[test]
+fn a_scan_waits_no_longer_for_pages_that_do_not_move() {
+    for name in ["granularity", "granularity-4k", "physical-4k"] {
+        let found = LARGE..LARGE + 50;
+        let mut group = Group::new(name, json!({"leftover": "finish"}), 2 * LARGE, LARGE);
+        group.budget.moved_pages = 0;
+        group.period(|page| found.contains(&page));
+        (0..60).for_each(|_| drop(group.period(|_| false)));
+        group.budget.moved_pages = 20;
+        assert_eq!(group.period(|_| false).plan.pages(PageSize::Base).0, 10, "{name}: it waits");
+        group.budget.moved_pages = 0;
+        (0..70).for_each(|_| drop(group.period(|_| false)));
+        group.budget.moved_pages = 20;
+        assert!(group.period(|_| false).plan.is_empty(), "{name}: it has scanned again");
     }
 }
