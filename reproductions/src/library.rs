@@ -44,6 +44,7 @@ figures! {
     "granularity/fig12",
     "granularity/fig13",
     "granularity/lambda",
+    "granularity/interval",
     "granularity/threads",
     "amp/fig2",
     "amp/fig4",
