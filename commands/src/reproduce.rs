@@ -22,8 +22,9 @@ use crate::show::{Format, say};
 /// experiment file with claims: each is a statement that is checked against what comes out, with the
 /// paper's number beside it. What comes out is written to OUT/PAPER/FIGURE: figure.parquet,
 /// figure.csv, figure.svg, claims.json, and the results of every run. Programs are profiled once, in
-/// OUT/profiles, for all figures, and a run that several figures use is made once. One command at a
-/// time works in a folder.
+/// OUT/profiles, for all figures, and a run that several figures use is made once. A command that was
+/// interrupted goes on after the runs that had ended, if it is the same build and the figure is
+/// Terrace's. One command at a time works in a folder.
 ///
 /// The exit code is 0 when the figures were made, whether or not their claims agree.
 #[derive(Args)]

@@ -2,10 +2,12 @@
 //! work in at the same time, and the runs that were made there.
 //!
 //! Many figures use the same runs (AMP's figures 2, 6, 8 and 10 to 13, half of 15 and 16). A run is
-//! identified by its experiment, and made once.
+//! identified by its experiment, and made once. A command that was interrupted leaves the runs that had
+//! ended, and the same build goes on after them.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -16,6 +18,8 @@ use terrace_identity::StableHash;
 
 /// Held by the command that works in a folder.
 const LOCK: &str = ".lock";
+/// Beside a run's results once they are complete: which run it was, by which build.
+const MARK: &str = ".run";
 
 /// A folder for results, and the runs that this command made there.
 pub struct RunCache {
@@ -61,11 +65,36 @@ impl RunCache {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&key(experiment)).cloned()
     }
 
+    /// Whether an earlier command of this build has left the experiment's results in this folder.
+    pub(crate) fn was_left(&self, experiment: &Experiment, out: &Path) -> bool {
+        std::fs::read_to_string(out.join(MARK)).is_ok_and(|mark| mark == mark_of(experiment))
+    }
+
+    /// To be called before this folder's results change.
+    pub(crate) fn changes(&self, out: &Path) -> anyhow::Result<()> {
+        let path = out.join(MARK);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(e).with_context(|| format!("removing {}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Records that the experiment's results are in this folder now.
-    pub(crate) fn was_run(&self, experiment: &Experiment, out: &Path) {
+    pub(crate) fn was_run(&self, experiment: &Experiment, out: &Path) -> anyhow::Result<()> {
+        let path = out.join(MARK);
+        std::fs::write(&path, mark_of(experiment))
+            .with_context(|| format!("writing {}", path.display()))?;
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.insert(key(experiment), out.to_owned());
+        Ok(())
     }
+}
+
+/// What is beside the results of this experiment's run.
+fn mark_of(experiment: &Experiment) -> String {
+    format!("{:016x} {}\n", key(experiment), terrace_identity::build().sources)
 }
 
 /// Identifies a run: equal for experiments whose runs are the same.
@@ -104,10 +133,18 @@ mod tests {
     fn a_run_is_known_by_what_it_does() {
         let folder = tempfile::tempdir().unwrap();
         let run_cache = RunCache::open(folder.path()).unwrap();
-        let out = Path::new("there");
-        run_cache.was_run(&experiment("fig2", "lru"), out);
+        let out = folder.path();
+        run_cache.was_run(&experiment("fig2", "lru"), out).unwrap();
         let known = |e| run_cache.run_before(&e);
         assert_eq!(known(experiment("fig10", "lru")).as_deref(), Some(out));
         assert_eq!(known(experiment("fig10", "lfu")), None);
+        // By the next command, too, until the results change.
+        drop(run_cache);
+        let next = RunCache::open(folder.path()).unwrap();
+        assert_eq!(next.run_before(&experiment("fig2", "lru")), None);
+        assert!(next.was_left(&experiment("fig10", "lru"), out));
+        assert!(!next.was_left(&experiment("fig10", "lfu"), out));
+        next.changes(out).unwrap();
+        assert!(!next.was_left(&experiment("fig10", "lru"), out));
     }
 }

@@ -103,6 +103,38 @@ fn a_program_at_random_needs_scans_that_wait_for_a_hit_ratio_as_of_the_baseline(
 }
 
 #[test]
+fn a_command_that_was_interrupted_goes_on_after_the_runs_that_had_ended() {
+    let mut figure = figure("granularity/interval");
+    figure.measures = vec!["duration_ms".to_owned()];
+    figure.claims.clear();
+    figure.rows.retain(|row| row.name == "ua");
+    let smaller = "[[groups]]\nfast = '2M'\nworkload = { name = 'ua', footprint_mib = 4, threads = 1, \
+                   options = { iterations = 1 } }";
+    figure.rows[0].set.extend(toml::from_str::<Table>(smaller).unwrap());
+    figure.quick.rows = None;
+    let mut both = figure.clone();
+    figure.columns.retain(|column| column.name == "physical");
+    both.columns.retain(|column| ["physical", "4 KB"].contains(&column.name.as_str()));
+    let place = tempfile::tempdir().unwrap();
+    let run = |figure: &Figure| {
+        let cache = RunCache::open(place.path()).unwrap();
+        reproduce(figure, Size::Quick, &cache, 1, &mut Quiet).unwrap().data
+    };
+    let path = place.path().join("granularity/interval/runs/ua/physical/runs.parquet");
+    let written = || std::fs::metadata(&path).unwrap().modified().unwrap();
+    // The first command got as far as one of two.
+    run(&figure);
+    let before = written();
+    let data = run(&both);
+    assert_eq!(written(), before);
+    assert!(data.get("ua", "4 KB", "duration_ms").unwrap() > 0.0);
+    // Another experiment is run.
+    shrink(&mut both, "moved_pages_per_period = 1");
+    run(&both);
+    assert_ne!(written(), before);
+}
+
+#[test]
 fn shootdowns_of_contiguous_memory_agree_with_the_paper_in_size() {
     let place = tempfile::tempdir().unwrap();
     let cache = RunCache::open(place.path()).unwrap();
