@@ -71,7 +71,8 @@ fn two_processors_take_as_long_as_one_in_a_guest() {
 #[test]
 fn before_the_clock_begins_processors_take_short_turns() {
     // Both are busy; then one is and the other one wakes up now and then. Without turns of the
-    // plug-in's QEMU 7.2 goes on with the first one for as long as it is busy.
+    // plug-in's QEMU 7.2 goes on with the first one for as long as it is busy; QEMU 10 divides the time
+    // until a timer is due, some milliseconds, by itself.
     let script = "
         memory-speed turns - - 400000 2 &&
         { memory-speed compute - - 1000000000 & } &&
@@ -80,7 +81,10 @@ fn before_the_clock_begins_processors_take_short_turns() {
     let (lines, figures) = measure(GuestMachine { begins_marked: true, ..machine(2) }, script);
     assert!(figures.complete);
     let turns = of(&lines, "turns");
-    assert!(turns.len() == 2 && turns.iter().all(|turn| (50.0..400.0).contains(turn)), "{turns:?}");
+    assert!(
+        turns.len() == 2 && turns.iter().all(|turn| (50.0..1500.0).contains(turn)),
+        "{turns:?}"
+    );
     let sleeps = of(&lines, "sleep");
     assert!(sleeps.len() == 10 && sleeps.iter().all(|us| *us < 15_000.0), "{sleeps:?}");
     near("latency in ns", of(&lines, "chase")[0], 300.0, 0.03);
