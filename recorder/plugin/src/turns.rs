@@ -2,7 +2,7 @@
 //!
 //! One thread of QEMU emulates all processors, and where its clock counts instructions the one that
 //! runs goes on until the next timer is due. QEMU before 8.1 calls the others then, with no time left,
-//! and begins with the first one again: while it is busy the others stand still. Whatever one processor
+//! and begins with the first one again: while it is busy the others do not run. Whatever one processor
 //! asks of another (a flush of translations, a thread that is to end) waits for as long, and a warm-up
 //! is of little use. So a timer of the machine's own is due every 200 microseconds, and with it all
 //! processors are asked to leave. One that is asked before it is called is called anew, when there is
