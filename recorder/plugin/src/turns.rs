@@ -73,8 +73,11 @@ impl Turns {
         Ok(Some(Turns { timer, set, queue, clock }))
     }
 
-    /// Begins. In a callback of a processor, once.
+    /// Begins, where there are several processors. In a callback of one, once.
     pub fn begin(self) {
+        if self.clock.processor(1).is_null() {
+            return;
+        }
         let Ok(init) = symbol(c"timer_init_full") else { return };
         let turns: &'static Turns = Box::leak(Box::new(self));
         let data = std::ptr::from_ref(turns).cast_mut().cast();
