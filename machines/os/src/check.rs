@@ -206,7 +206,8 @@ impl Recount<'_> {
         let (id, place) = entry.migration_target();
         let page = self.os.moves.get(&id).and_then(|m| m.pages.get(place));
         let page = page.ok_or_else(|| format!("{address:#x} waits for a move that is not"))?;
-        if (page.space, page.address, page.size, page.split) != (space, address, size, false) {
+        let waits = !page.split && !page.ended;
+        if (page.space, page.address, page.size, waits) != (space, address, size, true) {
             return Err(format!("{address:#x} waits for a page that is {page:?}"));
         }
         if page.to_node.index() != self.os.memory.node_of(page.to) {
@@ -221,7 +222,8 @@ impl Recount<'_> {
         let mut under_way = 0;
         for (id, batch) in &self.os.moves {
             let mut alive = 0;
-            for (place, page) in batch.pages.iter().enumerate().filter(|(_, p)| !p.split) {
+            let waiting = batch.pages.iter().enumerate().filter(|(_, p)| !p.split && !p.ended);
+            for (place, page) in waiting {
                 under_way += page.size.bytes();
                 let (space, address) = (page.space, page.address);
                 let owner = match page.size {

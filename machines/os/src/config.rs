@@ -120,8 +120,24 @@ pub struct MigrationConfig {
     /// `tlb_single_page_flush_ceiling`, 33). The granularity paper's 4 KB and 64 KB ranges are
     /// below it, its 2 MB of base pages above (section 5).
     pub single_invalidations: u32,
+    /// When the pages of a batch are mapped, all when the last is copied or each when it is. Accesses to
+    /// them wait until then.
+    pub mapped: Mapped,
     /// The order of the steps in which a page-table page is moved.
     pub table_move_order: TableMoveOrder,
+}
+
+/// When pages that move together are mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mapped {
+    /// All when the last is copied (Nimble, section 3.1.3).
+    #[default]
+    Together,
+    /// Each when it is copied, as Linux does: one page after the other in the granularity paper's 3.16
+    /// (`unmap_and_move` in `mm/migrate.c`), since 6.3 after one shootdown for many
+    /// (`migrate_pages_batch`). Pairs that are exchanged are mapped together all the same.
+    Each,
 }
 
 impl Default for MigrationConfig {
@@ -136,6 +152,7 @@ impl Default for MigrationConfig {
             exchange: true,
             shootdown_per: ShootdownPer::Operation,
             single_invalidations: 33,
+            mapped: Mapped::default(),
             table_move_order: TableMoveOrder::default(),
         }
     }

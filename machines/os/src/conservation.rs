@@ -45,6 +45,8 @@ struct UnderWay {
     copies: Vec<Copy>,
     swap: bool,
     copied: bool,
+    /// Number of its pages, from the first, that are mapped before the rest.
+    ended: usize,
 }
 
 struct World {
@@ -58,6 +60,8 @@ struct World {
     moves: Vec<UnderWay>,
     tables: Vec<TableMove>,
     next_tag: u64,
+    /// Pages that were mapped before the rest of their batch.
+    early: u64,
 }
 
 impl World {
@@ -84,6 +88,7 @@ impl World {
             moves: Vec::new(),
             tables: Vec::new(),
             next_tag: 1,
+            early: 0,
         }
     }
 
@@ -322,7 +327,7 @@ impl World {
         assert_eq!(begun.copies.len() as u64, begun.pages);
         if begun.pages > 0 {
             let (id, copies) = (begun.id, begun.copies);
-            self.moves.push(UnderWay { id, copies, swap: false, copied: false });
+            self.moves.push(UnderWay { id, copies, swap: false, copied: false, ended: 0 });
         }
     }
 
@@ -349,7 +354,7 @@ impl World {
         let begun = self.os.begin_exchange(&[Exchange { up, down }]);
         if begun.pairs > 0 {
             let (id, copies) = (begun.id, begun.swaps);
-            self.moves.push(UnderWay { id, copies, swap: true, copied: false });
+            self.moves.push(UnderWay { id, copies, swap: true, copied: false, ended: 0 });
         }
     }
 
@@ -367,7 +372,16 @@ impl World {
                 return;
             }
             let (copies, swap) = (self.moves[number].copies.clone(), self.moves[number].swap);
-            self.copy(&copies, swap);
+            let (id, place) = (self.moves[number].id, self.moves[number].ended);
+            if !swap && place < copies.len() && self.random.below(2) == 0 {
+                self.copy(&copies[place..=place], false);
+                let done = self.os.finish_page(id, place);
+                self.early += done.pages;
+                self.tables.extend(done.table_moves);
+                self.moves[number].ended += 1;
+                return;
+            }
+            self.copy(&copies[place..], swap);
             self.moves[number].copied = true;
             return;
         }
@@ -479,10 +493,12 @@ fn operations() -> u64 {
 fn nothing_is_lost_or_doubled_over_long_random_lives() {
     let worlds = 7;
     let mut total = crate::counters::Counters::default();
+    let mut early = 0;
     for number in 0..worlds {
         let mut world = World::new(&config(number), number);
         let lived = world.live(operations() / worlds, 50);
         lived.unwrap_or_else(|e| panic!("world {number}: {e}"));
+        early += world.early;
         let c = world.os.counters();
         total.migrated_bytes += c.migrated_bytes;
         total.wasted_copy_bytes += c.wasted_copy_bytes;
@@ -505,6 +521,7 @@ fn nothing_is_lost_or_doubled_over_long_random_lives() {
     // The runs were complete: every kind of event happened.
     for (what, count) in [
         ("migrated", total.migrated_bytes),
+        ("mapped before the rest", early),
         ("wasted", total.wasted_copy_bytes),
         ("exchanged", total.exchanged_pairs),
         ("split", total.splits),

@@ -227,6 +227,7 @@ impl Os {
                 to,
                 to_node: Node(to_node as u8),
                 split: false,
+                ended: false,
             });
         }
         begun.swaps.push(Copy {

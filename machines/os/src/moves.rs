@@ -4,7 +4,8 @@
 //!
 //! One operation is one contiguous virtual range, whatever its physical layout (granularity paper,
 //! section 3). Several operations given together are one concurrent batch: all are allocated and
-//! unmapped, copied as one step, and mapped together (Nimble, section 3.1.3).
+//! unmapped, copied as one step, and mapped together (Nimble, section 3.1.3). `finish_page` maps one of
+//! them before the others.
 
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::FailureReason;
@@ -102,8 +103,8 @@ impl Begun {
     }
 }
 
-/// A batch that has ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A batch that has ended, or one page of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Finished {
     /// Pages that arrived.
     pub pages: u64,
@@ -133,6 +134,25 @@ pub(crate) struct Moving {
     pub(crate) to_node: Node,
     /// A huge page that was split meanwhile: its parts have entries of their own in the batch.
     pub(crate) split: bool,
+    /// Mapped already, before the rest of the batch.
+    pub(crate) ended: bool,
+}
+
+/// Pages of one batch whose moves end now.
+struct Ending {
+    id: MoveId,
+    /// Not at the end of a move that is given up.
+    arrived: bool,
+    exchange: bool,
+    done: Finished,
+    /// Base pages whose page tables may follow them.
+    arrivals: Vec<(SpaceId, At, Node)>,
+}
+
+impl Ending {
+    fn new(id: MoveId, arrived: bool, exchange: bool) -> Self {
+        Self { id, arrived, exchange, done: Finished::default(), arrivals: Vec::new() }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -361,7 +381,8 @@ impl Os {
             self.count_data(&mut process, node, frames, true);
             let place = batch.pages.len();
             self.set_leaf(&mut process.space, at, Entry::migration(begun.id.0, place, entry));
-            batch.pages.push(Moving { space: id, address, size, from, to, to_node, split: false });
+            let (split, ended) = (false, false);
+            batch.pages.push(Moving { space: id, address, size, from, to, to_node, split, ended });
             let (from, to) = (PhysicalAddress(from), PhysicalAddress(to));
             begun.copies.push(Copy { from, to, bytes: size.bytes() });
             let allocate = match size {
@@ -405,6 +426,7 @@ impl Os {
                 to: whole.to + step,
                 to_node: whole.to_node,
                 split: false,
+                ended: false,
             });
         }
         for slot in 0..ENTRIES {
@@ -431,68 +453,98 @@ impl Os {
         self.end_move(id, false)
     }
 
+    /// Ends the move of one page of a batch, before the rest of it: its bytes are copied. `place` is
+    /// that of its copy in [`Begun::copies`]. The parts of a huge page that was split meanwhile arrive
+    /// with the rest.
+    ///
+    /// # Panics
+    /// When there is no such batch under way, or it exchanges pages: those arrive in pairs.
+    pub fn finish_page(&mut self, id: MoveId, place: usize) -> Finished {
+        let mut batch = self.moves.remove(&id.0).expect("a batch under way");
+        assert!(!batch.exchange, "both pages of a pair arrive at once");
+        let mut ending = Ending::new(id, true, false);
+        let page = batch.pages[place];
+        if !page.split && !page.ended {
+            batch.pages[place].ended = true;
+            self.end_page(&mut ending, place, &page);
+        }
+        self.moves.insert(id.0, batch);
+        self.follow_arrivals(ending)
+    }
+
+    /// The page whose copy has this place in [`Begun::copies`].
+    ///
+    /// # Panics
+    /// When there is no such batch under way.
+    pub fn moving_page(&self, id: MoveId, place: usize) -> VirtualRange {
+        let page = &self.moves[&id.0].pages[place];
+        VirtualRange { space: page.space, start: page.address, size_bytes: page.size.bytes() }
+    }
+
     fn end_move(&mut self, id: MoveId, arrived: bool) -> Finished {
         let batch = self.moves.remove(&id.0).expect("a batch under way");
-        let mut done = Finished {
-            pages: 0,
-            bytes: 0,
-            gone: 0,
-            map: Picoseconds::ZERO,
-            free: Picoseconds::ZERO,
-            table_moves: Vec::new(),
-            tables: Picoseconds::ZERO,
-        };
-        let mut arrivals = Vec::new();
+        let mut ending = Ending::new(id, arrived, batch.exchange);
         for (place, page) in batch.pages.iter().enumerate() {
-            if page.split {
-                continue;
+            if !page.split && !page.ended {
+                self.end_page(&mut ending, place, page);
             }
-            let (kept, left) = if arrived { (page.to, page.from) } else { (page.from, page.to) };
-            let bytes = page.size.bytes();
-            let free = match page.size {
-                PageSize::Base => self.costs.move_free_base_ns,
-                PageSize::Huge => self.costs.move_free_huge_ns,
-            };
-            let frees = !batch.exchange;
-            done.free += ns(free, u64::from(frees));
-            let Some(at) = self.still_moving(page, id, place) else {
-                // Unmapped meanwhile: nothing holds either frame. In an exchange the other frame is
-                // the partner's now.
-                self.memory.give_back(kept, page.size);
-                if frees {
-                    self.memory.give_back(left, page.size);
-                }
-                self.counters.wasted_copy_bytes += bytes;
-                done.gone += 1;
-                continue;
-            };
-            let mut process = self.processes[page.space.0 as usize].take().expect("it maps it");
-            self.map_moved(&mut process, page, at, [kept, left]);
-            if frees && !self.does(FaultInjection::LeaksOldFrame) {
-                self.memory.give_back(left, page.size);
-            }
-            if !arrived {
-                let (frames, kept_node) = (bytes / FRAME_BYTES, self.memory.node_of(kept));
-                self.count_data(&mut process, page.to_node.index(), frames, false);
-                self.count_data(&mut process, kept_node, frames, true);
-            } else if process.spec.tables.migrate && page.size == PageSize::Base {
-                arrivals.push((page.space, at, page.to_node));
-            }
-            self.processes[page.space.0 as usize] = Some(process);
-            done.map += ns(self.costs.map_ns, 1);
-            done.pages += 1;
-            done.bytes += bytes;
-            match (arrived, page.size) {
-                (false, _) => self.counters.wasted_copy_bytes += bytes,
-                (true, PageSize::Base) => self.counters.migrated_base_pages += 1,
-                (true, PageSize::Huge) => self.counters.migrated_huge_pages += 1,
-            }
-            self.counters.migrated_bytes += if arrived { bytes } else { 0 };
         }
         if batch.exchange && arrived {
-            self.counters.exchanged_pairs += done.pages / 2;
+            self.counters.exchanged_pairs += ending.done.pages / 2;
         }
-        // All pages of the batch are mapped before the first one's table is considered.
+        self.follow_arrivals(ending)
+    }
+
+    /// Maps one page of a batch that has been taken out, and gives back the frame that is left.
+    fn end_page(&mut self, ending: &mut Ending, place: usize, page: &Moving) {
+        let Ending { id, arrived, exchange, done, arrivals } = ending;
+        let (arrived, frees) = (*arrived, !*exchange);
+        let (kept, left) = if arrived { (page.to, page.from) } else { (page.from, page.to) };
+        let bytes = page.size.bytes();
+        let free = match page.size {
+            PageSize::Base => self.costs.move_free_base_ns,
+            PageSize::Huge => self.costs.move_free_huge_ns,
+        };
+        done.free += ns(free, u64::from(frees));
+        let Some(at) = self.still_moving(page, *id, place) else {
+            // Unmapped meanwhile: nothing holds either frame. In an exchange the other frame is
+            // the partner's now.
+            self.memory.give_back(kept, page.size);
+            if frees {
+                self.memory.give_back(left, page.size);
+            }
+            self.counters.wasted_copy_bytes += bytes;
+            done.gone += 1;
+            return;
+        };
+        let mut process = self.processes[page.space.0 as usize].take().expect("it maps it");
+        self.map_moved(&mut process, page, at, [kept, left]);
+        if frees && !self.does(FaultInjection::LeaksOldFrame) {
+            self.memory.give_back(left, page.size);
+        }
+        if !arrived {
+            let (frames, kept_node) = (bytes / FRAME_BYTES, self.memory.node_of(kept));
+            self.count_data(&mut process, page.to_node.index(), frames, false);
+            self.count_data(&mut process, kept_node, frames, true);
+        } else if process.spec.tables.migrate && page.size == PageSize::Base {
+            arrivals.push((page.space, at, page.to_node));
+        }
+        self.processes[page.space.0 as usize] = Some(process);
+        done.map += ns(self.costs.map_ns, 1);
+        done.pages += 1;
+        done.bytes += bytes;
+        match (arrived, page.size) {
+            (false, _) => self.counters.wasted_copy_bytes += bytes,
+            (true, PageSize::Base) => self.counters.migrated_base_pages += 1,
+            (true, PageSize::Huge) => self.counters.migrated_huge_pages += 1,
+        }
+        self.counters.migrated_bytes += if arrived { bytes } else { 0 };
+    }
+
+    /// Page tables follow the pages that have arrived. All these are mapped before the first one's
+    /// table is considered.
+    fn follow_arrivals(&mut self, ending: Ending) -> Finished {
+        let Ending { id, mut done, arrivals, .. } = ending;
         for (space, at, node) in arrivals {
             let mut process = self.processes[space.0 as usize].take().expect("it maps it");
             let asker = Asker { call: id.0, node: node.index() };

@@ -69,6 +69,32 @@ fn a_page_moves_in_steps_and_accesses_wait_for_it() {
 }
 
 #[test]
+fn a_page_can_be_mapped_before_the_rest_of_its_batch() {
+    let mut os = os(4 * MIB, 8 * MIB, HugePages::Never);
+    let p = os
+        .create_process(ProcessSpec { data: DataPolicy::Bind(Node::SLOW), ..Default::default() })
+        .unwrap();
+    os.map(p, 0, MIB, false).unwrap();
+    for page in 0..16 {
+        touch(&mut os, p, page * 4096).unwrap();
+    }
+    let begun = os.begin_move(&[range(p, 0, 0x10000)], Node::FAST);
+    assert_eq!(os.moving_page(begun.id, 3), range(p, 0x3000, 0x1000));
+    let first = os.finish_page(begun.id, 3);
+    assert_eq!((first.pages, first.bytes, first.gone), (1, 4096, 0));
+    os.check().unwrap();
+    assert_eq!(is_fast(&os, p, 0x3000), Some(true));
+    assert_eq!(touch(&mut os, p, 0x4000), Ok(FaultKind::WaitFor(begun.id)));
+    // Once: neither a second time nor with the rest, even when it has moved back meanwhile.
+    assert_eq!(os.finish_page(begun.id, 3).pages, 0);
+    let back = os.begin_move(&[range(p, 0x3000, 0x1000)], Node::SLOW);
+    os.finish_move(back.id);
+    assert_eq!(os.finish_move(begun.id).pages, 15);
+    assert_eq!(is_fast(&os, p, 0x3000), Some(false));
+    os.check().unwrap();
+}
+
+#[test]
 fn a_page_unmapped_while_it_moves_arrives_nowhere() {
     let mut os = os(8 * MIB, 16 * MIB, HugePages::Always);
     let p = os.create_process(ProcessSpec::default()).unwrap();

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use terrace_core::interfaces::MachineError;
-use terrace_core::page::{Layout, PageSize, SpaceId};
+use terrace_core::page::{Layout, PageSize, SpaceId, VirtualRange};
 use terrace_core::policy::Allocation;
 use terrace_hardware::node::Node;
 use terrace_hardware::tier::memory::TieredMemory;
@@ -522,7 +522,7 @@ impl State {
         counts.table_allocation_ps += outcome.table_allocation.0;
         if let FaultKind::WaitFor(id) = outcome.kind {
             counts.waits += 1;
-            self.programs[number].phase = Phase::Waiting(id, core, resumed);
+            self.programs[number].phase = Phase::Waiting(id, fault.address.0, core, resumed);
         }
     }
 
@@ -548,11 +548,12 @@ impl State {
         });
     }
 
-    /// Lets programs that waited for a move go on at `at`.
-    pub(super) fn moved(&mut self, id: MoveId, at: Picoseconds) {
+    /// Lets programs that waited for a move, or for this page of it, go on at `at`.
+    pub(super) fn moved(&mut self, id: MoveId, page: Option<VirtualRange>, at: Picoseconds) {
         for program in &mut self.programs {
-            if let Phase::Waiting(waits_for, core, since) = program.phase
+            if let Phase::Waiting(waits_for, address, core, since) = program.phase
                 && waits_for == id
+                && page.is_none_or(|page| page.start <= address && address < page.end())
             {
                 self.node.core_mut(core).wait_until(at);
                 program.counts.migration_ps += at.since(since).0;

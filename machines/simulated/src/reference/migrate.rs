@@ -9,8 +9,8 @@ use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Direction, Exchange, Failure, FailureReason, Outcome, Plan};
 use terrace_hardware::address::PhysicalAddress;
 use terrace_hardware::units::Picoseconds;
-use terrace_os::config::Node;
-use terrace_os::moves::{Copy, Finished, MoveId, Refused};
+use terrace_os::config::{Mapped, Node};
+use terrace_os::moves::{Begun, Copy, Finished, MoveId, Refused};
 use terrace_os::shootdown::Shootdown;
 
 use super::copy::Transfer;
@@ -159,9 +159,9 @@ impl State {
             }
             self.advance(Until::Time(self.daemon_now))?;
             let asked = left.len();
-            let begun = self.os.begin_move(&left, to);
+            let mut begun = self.os.begin_move(&left, to);
             let taken = left[..asked - begun.rest.len()].to_vec();
-            left = begun.rest;
+            left = std::mem::take(&mut begun.rest);
             self.charge(begun.cost.total());
             for shootdown in &begun.shootdowns {
                 self.shoot_down(carrying.group, shootdown);
@@ -177,17 +177,39 @@ impl State {
                 continue;
             }
             carrying.outcome.operations += taken.len() as u64;
-            self.copy(&begun.copies, begun.copy_threads, false)?;
-            let finished = self.os.finish_move(begun.id);
-            self.finish(carrying.group, begun.id, &begun.copies, false, &finished)?;
-            *carrying.moved(direction) += finished.bytes / carrying.page_size.bytes();
-            if let (Some(first), true) = (taken.first(), finished.gone > 0) {
-                let size_bytes = begun.bytes - finished.bytes;
+            let (bytes, gone) = self.arrive(carrying.group, &begun)?;
+            *carrying.moved(direction) += bytes / carrying.page_size.bytes();
+            if let (Some(first), true) = (taken.first(), gone > 0) {
+                let size_bytes = begun.bytes - bytes;
                 let gone = VirtualRange { size_bytes, ..*first };
                 carrying.fail(gone, direction, FailureReason::Absent);
             }
         }
         Ok(())
+    }
+
+    /// Copies the pages of a batch, and maps them when all are copied or each when it is. Returns the
+    /// bytes that arrived, and how many pages were gone.
+    fn arrive(&mut self, group: usize, begun: &Begun) -> Result<(u64, u64), MachineError> {
+        let (id, threads) = (begun.id, begun.copy_threads);
+        let (mut bytes, mut gone) = (0, 0);
+        let mut rest = &begun.copies[..];
+        if self.config.os.migration.mapped == Mapped::Each {
+            for (place, copy) in std::mem::take(&mut rest).iter().enumerate() {
+                let copy = std::slice::from_ref(copy);
+                self.copy(copy, threads, false)?;
+                let page = self.os.moving_page(id, place);
+                let finished = self.os.finish_page(id, place);
+                self.finish(group, (id, Some(page)), copy, false, &finished)?;
+                bytes += finished.bytes;
+                gone += finished.gone;
+            }
+        } else {
+            self.copy(rest, threads, false)?;
+        }
+        let finished = self.os.finish_move(id);
+        self.finish(group, (id, None), rest, false, &finished)?;
+        Ok((bytes + finished.bytes, gone + finished.gone))
     }
 
     /// Exchanges pairs, where the operating system can; other pairs move both ways.
@@ -223,7 +245,7 @@ impl State {
             if begun.pairs > 0 {
                 self.copy(&begun.swaps, begun.copy_threads, true)?;
                 let finished = self.os.finish_move(begun.id);
-                self.finish(carrying.group, begun.id, &begun.swaps, true, &finished)?;
+                self.finish(carrying.group, (begun.id, None), &begun.swaps, true, &finished)?;
                 swapped_bytes = finished.bytes / 2;
                 let pages = swapped_bytes / carrying.page_size.bytes();
                 carrying.outcome.promoted_pages += pages;
@@ -325,17 +347,17 @@ impl State {
         Ok(())
     }
 
-    /// The time and the cache effects of the steps after the copy.
+    /// The time and the cache effects of the steps after the copy, of a batch or one page of it.
     fn finish(
         &mut self,
         group: usize,
-        id: MoveId,
+        (id, page): (MoveId, Option<VirtualRange>),
         copies: &[Copy],
         exchange: bool,
         finished: &Finished,
     ) -> Result<(), MachineError> {
         self.charge(finished.map);
-        self.moved(id, self.daemon_now);
+        self.moved(id, page, self.daemon_now);
         self.charge(finished.free);
         for copy in copies {
             self.forget_lines(copy.from, copy.bytes);

@@ -39,8 +39,8 @@ pub(super) enum Phase {
     Running,
     /// The program has made the references requested.
     Paused,
-    /// The program waits for a page under migration, since then, on this core.
-    Waiting(MoveId, usize, Picoseconds),
+    /// The program waits for the page of this address, which moves, on this core and since then.
+    Waiting(MoveId, u64, usize, Picoseconds),
     /// The program ended at this time.
     Ended(Picoseconds),
 }

@@ -1,6 +1,8 @@
 //! Shared parts of the machine's tests: scripted sources and ready groups.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub mod references;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
