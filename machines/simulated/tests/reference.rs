@@ -144,6 +144,32 @@ fn exchanged_pages_trade_places_without_room_for_a_copy() {
 }
 
 #[test]
+fn pairs_that_cannot_be_exchanged_move_down_and_up_in_turn() {
+    let mut c = config(256 << 20, 256 << 20);
+    // Time for some of the huge pages, one by one.
+    c.period_ns = 2_000_000;
+    c.os.migration.exchange = false;
+    c.os.migration.batch_huge_pages = 1;
+    let machine = ReferenceMachine::new(c).unwrap();
+    let source = script(64 * HUGE, chase(64 * HUGE, 400_000));
+    let (mut tracker, mut mover) =
+        machine.add_group(group(PageSize::Huge, 0.5), Box::new(source)).unwrap();
+    let mut scan = observe(&mut tracker);
+    while scan.pages() < 64 {
+        scan = observe(&mut tracker);
+    }
+    let pages = |fast: bool| -> Vec<_> { pages_of(&scan, fast, 32).iter_ones().collect() };
+    let one = |page: usize| scan.layout.ranges([page])[0];
+    let pairs = pages(false).into_iter().zip(pages(true));
+    let exchanges = pairs.map(|(up, down)| Exchange { up: one(up), down: one(down) }).collect();
+    let outcome = mover.apply(&Plan { exchanges, ..Plan::default() }).unwrap();
+    let (up, down) = (outcome.promoted_pages, outcome.demoted_pages);
+    assert!(0 < up && up < 32 && (up == down || up + 1 == down), "{outcome:?}");
+    assert!(outcome.failures.iter().all(|f| f.reason.name() == "out_of_time"), "{outcome:?}");
+    machine.check().unwrap();
+}
+
+#[test]
 fn promotions_stop_at_the_groups_share() {
     let (machine, mut tracker, mut mover) = busy(Options::default(), 0.25);
     let mut scan = observe(&mut tracker);

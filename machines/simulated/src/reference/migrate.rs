@@ -86,6 +86,25 @@ fn pair_operations(
     })
 }
 
+/// Splits pairs into runs of up to so many bytes each way, or of one pair that has more.
+fn batches(
+    pairs: &[(VirtualRange, VirtualRange)],
+    most_bytes: u64,
+) -> impl Iterator<Item = &[(VirtualRange, VirtualRange)]> {
+    let mut left = pairs;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |pair: &&(VirtualRange, VirtualRange)| {
+            bytes += pair.0.size_bytes;
+            bytes <= most_bytes
+        };
+        let taken = left.iter().take_while(fits).count().max(1).min(left.len());
+        let batch;
+        (batch, left) = left.split_at(taken);
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
 impl State {
     /// Carries out a plan for a group.
     pub(super) fn apply(&mut self, group: usize, plan: &Plan) -> Result<Outcome, MachineError> {
@@ -131,13 +150,18 @@ impl State {
         space: SpaceId,
         direction: Direction,
     ) -> u64 {
+        let most = self.batch_bytes(page_size).max(MOST_OPERATION_BYTES);
+        plan.operation_bytes(space, direction).unwrap_or(0).clamp(page_size.bytes(), most)
+    }
+
+    /// The most bytes of several operations that a batch has under way.
+    fn batch_bytes(&self, page_size: PageSize) -> u64 {
         let migration = &self.config.os.migration;
         let pages = match page_size {
             PageSize::Base => migration.batch_base_pages,
             PageSize::Huge => migration.batch_huge_pages,
         };
-        let most = (u64::from(pages) * page_size.bytes()).max(MOST_OPERATION_BYTES);
-        plan.operation_bytes(space, direction).unwrap_or(0).clamp(page_size.bytes(), most)
+        u64::from(pages) * page_size.bytes()
     }
 
     pub(super) fn one_way(
@@ -212,16 +236,21 @@ impl State {
         Ok((bytes + finished.bytes, gone + finished.gone))
     }
 
-    /// Exchanges pairs, where the operating system can; other pairs move both ways.
+    /// Exchanges pairs, where the operating system can. Where it cannot they move both ways, a batch
+    /// down and one up in turn: fast memory is not left empty for longer than it takes to fill it.
     fn exchange(
         &mut self,
         carrying: &mut Carrying,
         pairs: Vec<(VirtualRange, VirtualRange)>,
     ) -> Result<(), MachineError> {
         if !self.config.os.migration.exchange {
-            let (up, down) = pairs.into_iter().unzip();
-            self.one_way(carrying, down, Direction::Demotion)?;
-            return self.one_way(carrying, up, Direction::Promotion);
+            let most_bytes = self.batch_bytes(carrying.page_size);
+            for pairs in batches(&pairs, most_bytes) {
+                let (up, down) = pairs.iter().copied().unzip();
+                self.one_way(carrying, down, Direction::Demotion)?;
+                self.one_way(carrying, up, Direction::Promotion)?;
+            }
+            return Ok(());
         }
         let mut left: Vec<Exchange> =
             pairs.into_iter().map(|(up, down)| Exchange { up, down }).collect();
