@@ -48,6 +48,7 @@ static ENDED: AtomicBool = AtomicBool::new(false);
 /// The timer.
 pub struct Turns {
     timer: *mut c_void,
+    init: Init,
     set: Set,
     queue: Queue,
     clock: QemuClock,
@@ -62,15 +63,15 @@ impl Turns {
         use std::mem::transmute;
         // SAFETY: functions of QEMU with these signatures, the same in 5.0 to 10.0; what is given to
         // work is a union of the size of a pointer.
-        let (set, queue) = unsafe {
+        let (init, set, queue) = unsafe {
             (
+                transmute::<*mut c_void, Init>(symbol(c"timer_init_full")?),
                 transmute::<*mut c_void, Set>(symbol(c"timer_mod_ns")?),
                 transmute::<*mut c_void, Queue>(symbol(c"async_run_on_cpu")?),
             )
         };
-        symbol(c"timer_init_full")?;
         let timer = Box::leak(Box::new([0u64; WORDS])).as_mut_ptr().cast();
-        Ok(Some(Turns { timer, set, queue, clock }))
+        Ok(Some(Turns { timer, init, set, queue, clock }))
     }
 
     /// Begins, where there are several processors. In a callback of one, once.
@@ -78,15 +79,11 @@ impl Turns {
         if self.clock.processor(1).is_null() {
             return;
         }
-        let Ok(init) = symbol(c"timer_init_full") else { return };
         let turns: &'static Turns = Box::leak(Box::new(self));
         let data = std::ptr::from_ref(turns).cast_mut().cast();
         // SAFETY: a function of QEMU with this signature, the same in 5.0 to 10.0; the timer is larger
         // than QEMU's, is never freed, and no one else has it. Without a group it is of the machine.
-        unsafe {
-            let init = std::mem::transmute::<*mut c_void, Init>(init);
-            init(turns.timer, std::ptr::null_mut(), VIRTUAL, 1, 0, on_turn, data);
-        }
+        unsafe { (turns.init)(turns.timer, std::ptr::null_mut(), VIRTUAL, 1, 0, on_turn, data) };
         turns.next();
     }
 
