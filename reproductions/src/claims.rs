@@ -58,8 +58,11 @@ pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
     claims
         .iter()
         .map(|claim| {
-            let here = evaluate(&environment, &claim.here, data)?;
-            let kind = judge(&environment, claim, data)?;
+            let mut here = evaluate(&environment, &claim.here, data)?;
+            let mut kind = judge(&environment, claim, data)?;
+            if claim.of_rows.is_some_and(|rows| data.rows.len() < rows) {
+                (here, kind) = (None, VerdictKind::NotRun);
+            }
             let here = here.map_or("not run".to_owned(), |v| {
                 f64::try_from(v.clone()).map_or_else(|_| v.to_string(), number)
             });
@@ -481,6 +484,22 @@ mod tests {
         };
         assert_eq!(kind("0.5"), Ok(VerdictKind::Direction));
         assert_eq!(kind("1.5"), Ok(VerdictKind::Tie));
+    }
+
+    #[test]
+    fn a_claim_about_more_rows_than_were_run_is_not_judged() {
+        let of = |rows: usize| {
+            let claim = Claim {
+                here: "geomean('lru')".to_owned(),
+                holds: Some("geomean('lru') == 2".to_owned()),
+                of_rows: Some(rows),
+                ..Claim::default()
+            };
+            let verdict = check(&[claim], &data()).unwrap().remove(0);
+            (verdict.here, verdict.kind)
+        };
+        assert_eq!(of(2), ("2".to_owned(), VerdictKind::Direction));
+        assert_eq!(of(3), ("not run".to_owned(), VerdictKind::NotRun));
     }
 
     #[test]

@@ -173,6 +173,8 @@ pub struct Claim {
     pub tied: Option<String>,
     /// Its name, where it is a number that a reader of the paper remembers: "G.a".
     pub headline: Option<String>,
+    /// The number of rows that it is about. A run of fewer says nothing of it.
+    pub of_rows: Option<usize>,
     /// An expression for the number that is compared; see [`terrace_experiments::verdict`].
     pub effect: Option<String>,
     /// The paper's number, or its range.
