@@ -75,7 +75,9 @@ fn a_program_that_streams_needs_moves_that_go_on_for_as_many_shootdowns_as_in_th
 
 /// What is accessed now and then is in every scan. Where the next scan does not wait, the first such
 /// pages of each are all that moves, and what is used most does not come up. At a quarter of the
-/// figure's size.
+/// figure's size, and with exchanges: else, while the program fills its memory, a new page takes the
+/// place of one that goes down before the other of its pair comes up, and the run is too short for more
+/// (0.38 of reads from fast memory; 0.58 under the baseline).
 #[test]
 fn a_program_at_random_needs_scans_that_wait_for_a_hit_ratio_as_of_the_baseline() {
     let hits = |leftover: &str| {
@@ -85,8 +87,9 @@ fn a_program_at_random_needs_scans_that_wait_for_a_hit_ratio_as_of_the_baseline(
         figure.rows.retain(|row| row.name == "xsbench");
         let smaller = format!(
             "policies = {{ physical-4k = {{ leftover = '{leftover}' }}, granularity-4k = {{ leftover = \
-             '{leftover}' }} }}\n[[groups]]\nfast = '4608K'\nworkload = {{ name = 'xsbench', \
-             footprint_mib = 66, threads = 4, options = {{ nuclides = 355, lookups = 8000 }} }}"
+             '{leftover}' }} }}\nmachine.os.migration = {{ exchange = true, mapped = 'together' \
+             }}\n[[groups]]\nfast = '4608K'\nworkload = {{ name = 'xsbench', footprint_mib = 66, \
+             threads = 4, options = {{ nuclides = 355, lookups = 8000 }} }}"
         );
         figure.rows[0].set.extend(toml::from_str::<Table>(&smaller).unwrap());
         figure.quick.rows = None;
