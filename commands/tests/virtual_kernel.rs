@@ -379,9 +379,9 @@ fn walks_are_shorter_where_page_tables_follow_their_data() {
 /// (`server-ddr5-cxl`).
 const SAVED_NS: f64 = 106.0;
 
-/// For how long a program waited for lines of each tier, walks before them included. By chance the
-/// policy has other pages in fast memory in one run than in the next, which makes as much of a
-/// difference in run time as page tables do: so waits are compared for the same number of lines.
+/// For how long a program waited for lines of each tier, walks before them included. The policy has
+/// other pages in fast memory in the one run than in the other, which makes as much of a difference in
+/// run time as page tables do: so waits are compared for the same number of lines.
 #[derive(Debug)]
 struct TierWaits {
     reads: [u64; 2],
