@@ -4,11 +4,11 @@ use terrace_core::page::PageSize;
 use terrace_core::plan::FailureReason;
 use terrace_hardware::address::{PhysicalAddress, VirtualAddress};
 use terrace_hardware::walker::PageTable;
-use terrace_os::config::{DataPolicy, HugePages, Watermarks};
+use terrace_os::config::{HugePages, Watermarks};
 use terrace_os::fault::FaultKind;
 use terrace_os::{Node, NodeMemory, OsConfig, OsError, ProcessSpec, Tier};
 
-use crate::world::{MIB, is_fast, os, os_with, range, touch, touch_all};
+use crate::world::{MIB, is_fast, os, os_with, range, slow_process, touch, touch_all};
 
 #[test]
 fn first_touch_fills_the_fast_node_and_then_the_slow_one() {
@@ -43,13 +43,9 @@ fn an_access_outside_every_mapping_is_a_segfault() {
 #[test]
 fn a_page_moves_in_steps_and_accesses_wait_for_it() {
     let mut os = os(4 * MIB, 8 * MIB, HugePages::Never);
-    let p = os
-        .create_process(ProcessSpec { data: DataPolicy::Bind(Node::SLOW), ..Default::default() })
-        .unwrap();
+    let p = slow_process(&mut os);
     os.map(p, 0, MIB, false).unwrap();
-    for page in 0..16 {
-        touch(&mut os, p, page * 4096).unwrap();
-    }
+    touch_all(&mut os, range(p, 0, 0x10000));
     os.space_mut(p).set_bits(VirtualAddress(0x3000), true);
     let begun = os.begin_move(&[range(p, 0, 0x11000)], Node::FAST);
     assert_eq!((begun.pages, begun.bytes), (16, 0x10000));
@@ -71,13 +67,9 @@ fn a_page_moves_in_steps_and_accesses_wait_for_it() {
 #[test]
 fn a_page_can_be_mapped_before_the_rest_of_its_batch() {
     let mut os = os(4 * MIB, 8 * MIB, HugePages::Never);
-    let p = os
-        .create_process(ProcessSpec { data: DataPolicy::Bind(Node::SLOW), ..Default::default() })
-        .unwrap();
+    let p = slow_process(&mut os);
     os.map(p, 0, MIB, false).unwrap();
-    for page in 0..16 {
-        touch(&mut os, p, page * 4096).unwrap();
-    }
+    touch_all(&mut os, range(p, 0, 0x10000));
     let begun = os.begin_move(&[range(p, 0, 0x10000)], Node::FAST);
     assert_eq!(os.moving_page(begun.id, 3), range(p, 0x3000, 0x1000));
     let first = os.finish_page(begun.id, 3);
@@ -140,9 +132,7 @@ fn a_batch_ends_at_its_caps_and_says_what_is_left() {
 #[test]
 fn what_cannot_move_is_refused_with_its_reason() {
     let mut os = os(4 * MIB, 64 * MIB, HugePages::Never);
-    let p = os
-        .create_process(ProcessSpec { data: DataPolicy::Bind(Node::SLOW), ..Default::default() })
-        .unwrap();
+    let p = slow_process(&mut os);
     os.map(p, 0, 8 * MIB, false).unwrap();
     touch_all(&mut os, range(p, 0, 8 * MIB));
     let reasons = |refused: &[terrace_os::moves::Refused]| {

@@ -3,10 +3,10 @@
 use terrace_core::page::PageSize;
 use terrace_hardware::address::VirtualAddress;
 use terrace_hardware::walker::PageTable;
-use terrace_os::config::{DataPolicy, HugePages};
+use terrace_os::config::HugePages;
 use terrace_os::{Node, ProcessSpec};
 
-use crate::world::{MIB, PAGE, fault, os, range, touch, touch_all};
+use crate::world::{MIB, PAGE, fault, os, range, slow_process, touch, touch_all};
 
 fn size(os: &terrace_os::Os, p: terrace_core::page::SpaceId, address: u64) -> Option<PageSize> {
     os.space(p).path(VirtualAddress(address)).leaf.map(|l| l.size)
@@ -114,9 +114,7 @@ fn parts_of_a_huge_page_named_one_by_one_move_it_once() {
 #[test]
 fn base_pages_collapse_where_most_of_them_are() {
     let mut os = os(16 * MIB, 16 * MIB, HugePages::Eligible);
-    let q = os
-        .create_process(ProcessSpec { data: DataPolicy::Bind(Node::SLOW), ..Default::default() })
-        .unwrap();
+    let q = slow_process(&mut os);
     // Touched where there is no free block: page by page.
     os.map(q, 0, 4 * MIB, true).unwrap();
     os.fragment(Node::SLOW, 100);

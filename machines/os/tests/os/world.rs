@@ -4,9 +4,9 @@ use terrace_core::page::{SpaceId, VirtualRange};
 use terrace_hardware::address::{PhysicalAddress, VirtualAddress};
 use terrace_hardware::units::Picoseconds;
 use terrace_hardware::walker::{Fault, PageTable};
-use terrace_os::config::{HugePages, Watermarks};
+use terrace_os::config::{DataPolicy, HugePages, Watermarks};
 use terrace_os::fault::{FaultKind, FaultOutcome};
-use terrace_os::{NodeMemory, Os, OsConfig, OsError, Tier};
+use terrace_os::{Node, NodeMemory, Os, OsConfig, OsError, ProcessSpec, Tier};
 
 pub const MIB: u64 = 1 << 20;
 pub const PAGE: u64 = 4096;
@@ -34,6 +34,12 @@ pub fn plain(huge_pages: HugePages) -> OsConfig {
 /// A machine of two nodes without watermarks.
 pub fn os(fast: u64, slow: u64, huge_pages: HugePages) -> Os {
     os_with(&plain(huge_pages), fast, slow)
+}
+
+/// A process whose memory is allocated in the slow node.
+pub fn slow_process(os: &mut Os) -> SpaceId {
+    let data = DataPolicy::Bind(Node::SLOW);
+    os.create_process(ProcessSpec { data, ..Default::default() }).unwrap()
 }
 
 pub fn fault(os: &mut Os, space: SpaceId, address: u64) -> Result<FaultOutcome, OsError> {
