@@ -72,12 +72,8 @@ fn runs_at_the_same_time_change_no_byte() {
     }
 }
 
-#[test]
-fn a_figure_of_ones_own_is_run_and_a_claim_that_does_not_hold_is_reported() {
-    let place = Place::new();
-    place.write(
-        "own.toml",
-        r#"
+/// A figure of two rows, with a claim that does not hold.
+const OWN: &str = r#"
 title = "own"
 description = "own"
 scale = "none"
@@ -93,8 +89,12 @@ says = "one page is faster than eight"
 paper = "no paper says so"
 here = "value('1', 'm')"
 holds = "value('1', 'm') > value('8', 'm')"
-"#,
-    );
+"#;
+
+#[test]
+fn a_figure_of_ones_own_is_run_and_a_claim_that_does_not_hold_is_reported() {
+    let place = Place::new();
+    place.write("own.toml", OWN);
     let printed = place.run("reproduce --file own.toml --out results").good();
     assert!(
         printed.out.contains("DIFFERS") && printed.out.contains("0 of 1 claims agree"),
@@ -107,9 +107,11 @@ holds = "value('1', 'm') > value('8', 'm')"
 fn what_cannot_be_is_refused_in_one_line() {
     let place = Place::new();
     place.write("bad.toml", "title = \"x\"\nkindly = 1\n");
+    place.write("three.toml", format!("{OWN}of_rows = 3\n"));
     for (arguments, words) in [
         ("reproduce nimble/fig99", "figure 'nimble/fig99': expected one of"),
         ("reproduce --file bad.toml", "bad"),
+        ("reproduce --file three.toml", "of_rows is 3; expected at most 2"),
         ("reproduce --file missing.toml", "expected a figure's file"),
         ("reproduce amp --from-results --out absent", "absent has no results of these figures"),
     ] {

@@ -274,6 +274,13 @@ impl Figure {
             return Err("no measures: expected at least one".to_owned());
         }
         self.claims.iter().try_for_each(Claim::check)?;
+        let rows = self.rows.len();
+        if let Some(claim) = self.claims.iter().find(|c| c.of_rows.is_some_and(|of| of > rows)) {
+            let (says, of) = (&claim.says, claim.of_rows.unwrap_or_default());
+            return Err(format!(
+                "claim '{says}': of_rows is {of}; expected at most {rows}, the rows there are"
+            ));
+        }
         self.check_printed()?;
         for change in [&self.quick, &self.full] {
             let chosen = [(&change.rows, &self.rows), (&change.columns, &self.columns)];
