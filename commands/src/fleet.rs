@@ -18,7 +18,8 @@ use crate::show::{self, Format, say, tell};
 /// Text below the options in `--help` and in the manual page.
 const MORE: &str = "\
 The histories are those that terraced keeps in its 'state' folder, copied
-into a folder for each host. 'terrace schema fleet' has the keys of the file.
+into a folder for each host, of files or of a bucket (s3://). 'terrace schema
+fleet' has the keys of the file.
 
 Examples:
   terrace fleet fleet.toml

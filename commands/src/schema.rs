@@ -212,7 +212,7 @@ least_periods | count | periods that a history must have (32)
 /// Keys of `[[classes]]` of a fleet file.
 const CLASS: &str = r#"
 name! | text | its name
-hosts! | text | pattern of the folders of its hosts, one for each: *, ?, [...], {a,b}; relative to the file
+hosts! | text | pattern of the folders of its hosts, one for each: *, ?, [...], {a,b}; relative to the file, or s3://BUCKET/PATTERN
 memory! | size | memory of a host, fast and slow together
 reserve | size | fast memory for the kernel and for whatever is in no group (0)
 count | count | hosts that there are or will be (as many as have a folder)

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use globset::{GlobBuilder, GlobMatcher};
+use globset::GlobMatcher;
 use serde::{Deserialize, Deserializer};
 use terrace_core::lines::line_at;
 use terrace_core::names::expected;
@@ -12,6 +12,7 @@ use terrace_core::size::Size;
 use terrace_core::{InputError, refuse};
 use terrace_planner::memory::Machine;
 use terrace_planner::recording::{ASSUMED_MACHINE, Waiting};
+use terrace_stores::glob;
 
 /// Bytes of a fleet file, at most.
 const MOST_BYTES: u64 = 1 << 20;
@@ -104,7 +105,8 @@ impl Default for Fleet {
 pub struct HostClass {
     /// Its name.
     pub name: String,
-    /// Pattern of the folders of its hosts, one for each, with `*`, `?`, `[...]` and `{a,b}`.
+    /// Pattern of the folders of its hosts, one for each, with `*`, `?`, `[...]` and `{a,b}`; in a
+    /// bucket of an object store as `s3://BUCKET/PATTERN`.
     pub hosts: String,
     /// Memory of a host, fast and slow together.
     pub memory: Size,
@@ -334,14 +336,6 @@ impl Fleet {
         }
         Ok(all)
     }
-}
-
-/// A pattern of a path; a slash at its ends means nothing.
-pub(crate) fn glob(text: &str) -> Result<GlobMatcher, String> {
-    let built = GlobBuilder::new(text.trim_matches('/')).literal_separator(true).build();
-    built.map(|glob| glob.compile_matcher()).map_err(|e| {
-        format!("pattern '{text}': {}; expected a path with *, ?, [...] or **", e.kind())
-    })
 }
 
 fn unique<'a>(

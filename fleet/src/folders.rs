@@ -1,21 +1,65 @@
 //! The folders of hosts: which there are for a pattern, and the histories in each.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use terrace_core::{InputError, refuse};
+use terrace_stores::{Fetched, Store, Stores, matching};
 
-use crate::file::{Fleet, glob};
+use crate::file::Fleet;
+
+/// A folder of a store.
+#[derive(Clone)]
+pub struct Place {
+    store: Arc<dyn Store>,
+    path: PathBuf,
+}
+
+impl Place {
+    /// Paths of the histories in it, by name.
+    ///
+    /// # Errors
+    /// A folder that cannot be read, in words.
+    pub fn histories(&self) -> Result<Vec<PathBuf>, String> {
+        let mut files = self.store.entries(&self.path)?;
+        files.retain(|e| !e.is_folder && e.path.extension().is_some_and(|e| e == "trec"));
+        Ok(files.into_iter().map(|entry| entry.path).collect())
+    }
+
+    /// Files to read these histories from, as [`Store::fetch`].
+    pub fn fetch(&self, histories: &[PathBuf]) -> Vec<Result<Fetched, String>> {
+        self.store.fetch(histories)
+    }
+
+    /// A path of its store in words.
+    pub fn shown(&self, path: &Path) -> String {
+        self.store.shown(path)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.store.shown(&self.path))
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 /// A host that has a folder.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct HostFolder {
     /// Position of its class.
     pub class: usize,
     /// Its name: that of the folder.
     pub name: String,
     /// The folder.
-    pub path: PathBuf,
+    pub place: Place,
 }
 
 /// The folders of all hosts, by class and name.
@@ -23,31 +67,34 @@ pub struct HostFolder {
 /// # Errors
 /// A pattern that cannot be read or matches no folder, and a folder of two classes.
 pub fn hosts(fleet: &Fleet) -> Result<Vec<HostFolder>, InputError> {
+    let mut stores = Stores::new(&fleet.folder);
     let mut all: Vec<HostFolder> = Vec::new();
-    let mut owner: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    let mut owner: BTreeMap<String, usize> = BTreeMap::new();
     for (class, of) in fleet.classes.iter().enumerate() {
-        let found =
-            matching(&fleet.folder, &of.hosts).map_err(|e| refuse!("class '{}': {e}", of.name))?;
+        let error = |e: String| refuse!("class '{}': hosts = \"{}\": {e}", of.name, of.hosts);
+        let (store, pattern) = stores.of(&of.hosts).map_err(error)?;
+        let found = matching(&*store, pattern).map_err(error)?;
         if found.is_empty() {
             return Err(refuse!(
                 "class '{}': no folder is named by hosts = \"{}\" in {}; expected a folder for \
                  each host",
                 of.name,
                 of.hosts,
-                shown(&fleet.folder)
+                store.shown(Path::new(""))
             ));
         }
         for path in found {
-            if let Some(first) = owner.insert(path.clone(), class) {
+            let place = Place { store: store.clone(), path };
+            if let Some(first) = owner.insert(place.to_string(), class) {
                 return Err(refuse!(
-                    "{} is a host of class '{}' and of class '{}': expected each in one",
-                    path.display(),
+                    "{place} is a host of class '{}' and of class '{}': expected each in one",
                     fleet.classes[first].name,
                     of.name
                 ));
             }
-            let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into());
-            all.push(HostFolder { class, name, path });
+            let name = place.path.file_name();
+            let name = name.map_or_else(|| place.to_string(), |n| n.to_string_lossy().into());
+            all.push(HostFolder { class, name, place });
         }
     }
     // Hosts of two folders can have one name: then the path is shown.
@@ -55,69 +102,10 @@ pub fn hosts(fleet: &Fleet) -> Result<Vec<HostFolder>, InputError> {
     all.iter().for_each(|host| *count.entry(host.name.clone()).or_default() += 1);
     for host in &mut all {
         if count.get(&host.name).is_some_and(|n| *n > 1) {
-            host.name = host.path.display().to_string();
+            host.name = host.place.to_string();
         }
     }
     Ok(all)
-}
-
-/// Histories of a host's folder, by name.
-///
-/// # Errors
-/// A folder that cannot be read, in words.
-pub fn histories(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let mut files: Vec<PathBuf> = entries(folder)?;
-    files.retain(|path| path.extension().is_some_and(|e| e == "trec") && !path.is_dir());
-    Ok(files)
-}
-
-fn shown(folder: &Path) -> std::path::Display<'_> {
-    if folder.as_os_str().is_empty() { Path::new(".").display() } else { folder.display() }
-}
-
-/// The entries of a folder, by name.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let error = |e: std::io::Error| format!("{}: {e}", shown(folder));
-    let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(here).map_err(error)? {
-        names.push(entry.map_err(error)?.file_name());
-    }
-    names.sort();
-    Ok(names.into_iter().map(|name| folder.join(name)).collect())
-}
-
-/// The folders that a pattern names, by path. Each part of the pattern is of one level.
-fn matching(base: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
-    let mut at = vec![match pattern.starts_with('/') {
-        true => PathBuf::from("/"),
-        false => base.to_owned(),
-    }];
-    for part in pattern.split('/').filter(|part| !part.is_empty() && *part != ".") {
-        if part.contains("**") {
-            return Err(format!(
-                "hosts = \"{pattern}\": ** is of any depth, expected * for each level"
-            ));
-        }
-        if !part.contains(['*', '?', '[', '{']) {
-            at.iter_mut().for_each(|path| path.push(part));
-            continue;
-        }
-        let glob = glob(part)?;
-        let mut next = Vec::new();
-        // What is not there matches nothing.
-        for path in at.iter().filter(|path| path.as_os_str().is_empty() || path.is_dir()) {
-            let found = entries(path)?.into_iter();
-            next.extend(found.filter(|path| {
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                !name.starts_with('.') && glob.is_match(&*name)
-            }));
-        }
-        at = next;
-    }
-    at.retain(|path| path.is_dir());
-    at.sort();
-    Ok(at)
 }
 
 #[cfg(test)]
@@ -156,5 +144,8 @@ mod tests {
         assert!(error(&["a/x*"]).contains("no folder is named"));
         assert!(error(&["a/**"]).contains("expected * for each level"));
         assert!(error(&["a/web-*", "a/*"]).contains("of class 'c0' and of class 'c1'"));
+        assert!(error(&["gs://b/*"]).contains("expected a path of this host, or s3://BUCKET"));
+        assert!(error(&["s3:///web-*"]).contains("got the bucket ''"));
+        assert!(error(&["s3://b*/web-*"]).contains("got the bucket 'b*'"));
     }
 }

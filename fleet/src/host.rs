@@ -13,7 +13,7 @@ use terrace_planner::recording::{Open, Recording};
 use terrace_recordings::period::{HISTORY, PeriodReader, Record};
 
 use crate::file::{Fleet, Matcher, Terms};
-use crate::folders::{HostFolder, histories};
+use crate::folders::HostFolder;
 use crate::needs::{Need, RESOLUTION, need};
 use crate::pairs::{Series, Together, together};
 
@@ -108,21 +108,26 @@ impl<'a> HostReader<'a> {
             pairs: Vec::new(),
             left_out: Vec::new(),
         };
-        let files = match histories(&folder.path) {
+        let place = &folder.place;
+        let files = match place.histories() {
             Ok(files) => files,
             Err(reason) => {
-                host.left_out.push(left_out(&folder.path, reason));
+                host.left_out.push(LeftOut { path: place.to_string(), reason });
                 return host;
             }
         };
         if files.is_empty() {
             let reason = "no history, expected files of terraced (.trec)".to_owned();
-            host.left_out.push(left_out(&folder.path, reason));
+            host.left_out.push(LeftOut { path: place.to_string(), reason });
         }
         let mut services: BTreeMap<String, (ServiceOnHost, Series)> = BTreeMap::new();
         let mut groups = BTreeSet::new();
-        for file in files {
-            match self.history(&file, folder.class, &mut groups) {
+        for (file, fetched) in files.iter().zip(place.fetch(&files)) {
+            let read = fetched.and_then(|local| {
+                let read = self.history(local.path(), folder.class, &mut groups);
+                read.map_err(|e| one_line(&e, local.path()))
+            });
+            match read {
                 Ok((terms, used, needs)) => {
                     let added = services.entry(terms.service.clone()).or_insert_with(|| {
                         let needs = vec![Need::default(); needs.len()];
@@ -140,7 +145,7 @@ impl<'a> HostReader<'a> {
                     added.0.needs.iter_mut().zip(&needs).for_each(|(sum, need)| sum.add(need));
                     added.1.add(&used.series);
                 }
-                Err(e) => host.left_out.push(left_out(&file, one_line(&e, &file))),
+                Err(reason) => host.left_out.push(LeftOut { path: place.shown(file), reason }),
             }
         }
         let all: Vec<&(ServiceOnHost, Series)> = services.values().collect();
@@ -231,10 +236,6 @@ impl Used {
         }
         Ok(Used { group: name, footprint_bytes: 0.0, series })
     }
-}
-
-fn left_out(path: &Path, reason: String) -> LeftOut {
-    LeftOut { path: path.display().to_string(), reason }
 }
 
 /// The error and its causes in a line, without the path beside it.

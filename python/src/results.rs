@@ -73,17 +73,27 @@ fn texts(table: &Table, column: &str) -> Vec<String> {
 
 #[pymethods]
 impl Results {
-    /// The results in a folder that `terrace run`, `terrace compare` or `run(out=...)` wrote.
+    /// The results in a folder that `terrace run`, `terrace compare` or `run(out=...)` wrote; of one in
+    /// an object store (`s3://BUCKET/PATH`) the tables.
     #[staticmethod]
-    fn read(path: PathBuf) -> PyResult<Self> {
-        if !path.join("runs.parquet").is_file() {
+    fn read(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        let found = match terrace_stores::is_elsewhere(&path) {
+            true => {
+                let copies = py.detach(|| terrace_stores::fetch_folder(&path, "parquet"));
+                let copies =
+                    copies.map_err(|e| refused(format_args!("{}: {e}", path.display())))?;
+                Results::new(copies.path().to_owned(), Some(Arc::new(copies)))
+            }
+            false => Results::new(path.clone(), None),
+        };
+        if !found.path.join("runs.parquet").is_file() {
             let text = format!(
                 "{}: no runs.parquet; expected a results directory as 'terrace run --out DIR' makes it",
                 path.display()
             );
             return Err(refused(InputError::new(text)));
         }
-        Ok(Results { path, folder: None })
+        Ok(found)
     }
 
     /// The folder.

@@ -37,10 +37,15 @@ pub struct Table {
 impl Table {
     /// Reads a Parquet file.
     pub fn of_file(path: &Path) -> PyResult<Self> {
+        Table::read_as(path, path)
+    }
+
+    /// Reads a Parquet file that errors call by another name.
+    fn read_as(path: &Path, name: &Path) -> PyResult<Self> {
         let damaged = |e: String| {
             refused(format_args!(
                 "{}: {e}; expected a table as Terrace writes it, run the experiment again",
-                path.display()
+                name.display()
             ))
         };
         let file = File::open(path).map_err(|e| damaged(e.to_string()))?;
@@ -281,10 +286,17 @@ fn values<D: data_type::DataType>(
 
 #[pymethods]
 impl Table {
-    /// Reads the Parquet file of a table.
+    /// Reads the Parquet file of a table, here or in an object store (`s3://BUCKET/PATH`).
     #[staticmethod]
     fn read(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        py.detach(|| Table::of_file(&path))
+        py.detach(|| match terrace_stores::is_elsewhere(&path) {
+            true => {
+                let copy = terrace_stores::fetch(&path);
+                let copy = copy.map_err(|e| refused(format_args!("{}: {e}", path.display())))?;
+                Table::read_as(copy.path(), &path)
+            }
+            false => Table::of_file(&path),
+        })
     }
 
     /// The table as an Arrow stream (Arrow PyCapsule interface). Its columns are shared, not copied.

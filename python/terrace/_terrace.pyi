@@ -35,7 +35,7 @@ class Table:
 
     @staticmethod
     def read(path: PathLike) -> Table:
-        """Reads the Parquet file of a table."""
+        """Reads the Parquet file of a table, here or in an object store (`s3://BUCKET/PATH`)."""
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
     def __arrow_c_schema__(self) -> object: ...
     @property
@@ -152,7 +152,8 @@ class Results:
     has those of one policy."""
 
     @staticmethod
-    def read(path: PathLike) -> Results: ...
+    def read(path: PathLike) -> Results:
+        """The results in a folder; of one in an object store (`s3://BUCKET/PATH`) the tables."""
     @property
     def path(self) -> os.PathLike[str]: ...
     @property

@@ -8,6 +8,7 @@ import sys
 
 import pyarrow as pa
 import pytest
+from conftest import KEYS
 
 import terrace
 
@@ -75,6 +76,37 @@ def test_a_sweep_is_that_of_the_command(tmp_path, command):
     table = pa.table(done.table)
     assert table["axis_policy"].to_pylist() == ["lru"] * 4 + ["lfu"] * 4 + ["random"] * 4
     assert done.runs.num_rows == 12 and done.periods.num_rows == 120
+
+
+def test_tables_are_read_from_an_object_store(tmp_path, endpoint, store, monkeypatch):
+    out = tmp_path / "out"
+    done = terrace.sweep(grid(tmp_path), out)
+    store.create_bucket(Bucket="sweeps")
+    for name, content in tables(out).items():
+        store.put_object(Bucket="sweeps", Key=f"first/{name}", Body=content)
+    store.put_object(Bucket="sweeps", Key="damaged.parquet", Body=b"no table")
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": endpoint, "TMPDIR": str(copies)}.items():
+        monkeypatch.setenv(name, value)
+    table = terrace.Table.read("s3://sweeps/first/sweep.parquet")
+    assert pa.table(table).equals(pa.table(done.table))
+    results = terrace.Results.read("s3://sweeps/first")
+    assert pa.table(results.periods).equals(pa.table(done.periods))
+    assert results["lfu"].periods.num_rows == 40
+    del results
+    assert list(copies.iterdir()) == []
+    for path, parts in {
+        "s3://sweeps/damaged.parquet": ["s3://sweeps/damaged.parquet", "run the experiment again"],
+        "s3://sweeps/gone.parquet": ["s3://sweeps/gone.parquet", "NoSuchKey"],
+        "gs://sweeps/sweep.parquet": ["got 'gs://'", "s3://BUCKET/PATH"],
+    }.items():
+        with pytest.raises(terrace.Refused) as error:
+            terrace.Table.read(path)
+        assert all(part in str(error.value) for part in parts), error.value
+        assert str(copies) not in str(error.value)
+    with pytest.raises(terrace.Refused, match="no runs.parquet"):
+        terrace.Results.read("s3://sweeps/gone")
 
 
 def test_finished_cells_are_not_run_again(tmp_path):
