@@ -61,8 +61,10 @@ impl Arguments {
         };
         let exported = exported.map_err(|error| match error {
             ExportError::Write { .. } => anyhow::Error::from(error),
-            ExportError::Recording(RecordingError::Io { action, .. })
-                if action != "open" && action != "create" =>
+            ExportError::Recording(RecordingError::Io { action, ref source, .. })
+                if action != "open"
+                    && action != "create"
+                    && source.kind() != ErrorKind::IsADirectory =>
             {
                 anyhow::Error::from(error)
             }

@@ -270,6 +270,7 @@ fn files_that_make_no_sense_are_refused_and_leave_nothing() {
     assert!(printed.err.contains("cut: cut off at line 3"), "{printed}");
     let info = place.run("info cut.tref").good().out;
     assert!(info.contains("a file that was cut off"), "{info}");
+    place.run("export csv . --out x").refused(&["recording '.'", "directory"]);
     place.run("export csv cut.tref --out /dev/full/x").failed(2, &["cannot create"]);
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = place.command("export csv cut.tref --out -").stdout(full).output().unwrap();

@@ -67,7 +67,9 @@ impl RunCache {
 
     /// Whether an earlier command of this build has left the experiment's results in this folder.
     pub(crate) fn was_left(&self, experiment: &Experiment, out: &Path) -> bool {
-        std::fs::read_to_string(out.join(MARK)).is_ok_and(|mark| mark == mark_of(experiment))
+        let Ok(mark) = std::fs::read_to_string(out.join(MARK)) else { return false };
+        mark.strip_prefix(&mark_of(experiment))
+            .is_some_and(|files| files.lines().all(|file| out.join(file).is_file()))
     }
 
     /// To be called before this folder's results change.
@@ -84,7 +86,19 @@ impl RunCache {
     /// Records that the experiment's results are in this folder now.
     pub(crate) fn was_run(&self, experiment: &Experiment, out: &Path) -> anyhow::Result<()> {
         let path = out.join(MARK);
-        std::fs::write(&path, mark_of(experiment))
+        // With its files: of results that were removed since, nothing is left.
+        let reading = || format!("reading {}", out.display());
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(out).with_context(reading)? {
+            let entry = entry.with_context(reading)?;
+            let is_file = entry.file_type().with_context(reading)?.is_file();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if is_file && name != MARK && name != LOCK {
+                files.push(name + "\n");
+            }
+        }
+        files.sort();
+        std::fs::write(&path, mark_of(experiment) + &files.concat())
             .with_context(|| format!("writing {}", path.display()))?;
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.insert(key(experiment), out.to_owned());
@@ -144,6 +158,11 @@ mod tests {
         assert_eq!(next.run_before(&experiment("fig2", "lru")), None);
         assert!(next.was_left(&experiment("fig10", "lru"), out));
         assert!(!next.was_left(&experiment("fig10", "lfu"), out));
+        std::fs::write(out.join("runs.parquet"), "").unwrap();
+        next.was_run(&experiment("fig2", "lru"), out).unwrap();
+        assert!(next.was_left(&experiment("fig10", "lru"), out));
+        std::fs::remove_file(out.join("runs.parquet")).unwrap();
+        assert!(!next.was_left(&experiment("fig10", "lru"), out), "its results are gone");
         next.changes(out).unwrap();
         assert!(!next.was_left(&experiment("fig10", "lru"), out));
     }
