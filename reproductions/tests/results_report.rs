@@ -28,6 +28,12 @@ fn table<'a>(page: &'a str, heading: &str) -> Option<Vec<Vec<&'a str>>> {
 /// The values of a page's tables.
 fn data(figure: &Figure, page: &str) -> Data {
     let mut data = Size::Quick.empty(figure);
+    // A page with rows that a quick run has not is of a whole run.
+    let whole = Size::Standard.empty(figure);
+    let of_rows = |row: &String| page.contains(&format!("\n| {row} |"));
+    if whole.rows.iter().any(|row| !data.rows.contains(row) && of_rows(row)) {
+        data = whole;
+    }
     for measure in &figure.measures {
         // A table without any value is left out.
         let Some(rows) = table(page, &format!("\n## {measure}\n")) else { continue };
