@@ -207,6 +207,12 @@ impl Machine for Live {
         ended
     }
 
+    fn prepare(&mut self, config: &Config) -> Result<(), String> {
+        let prepared = self.host.intend(intent(config)).map_err(|e| e.to_string());
+        self.note_conflicts();
+        prepared
+    }
+
     fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity {
         let boot = files::read(&self.roots.proc.join("sys/kernel/random/boot_id"));
         let boot = boot.ok().flatten().unwrap_or_default().trim().to_owned();

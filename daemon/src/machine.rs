@@ -8,7 +8,7 @@ use terrace_core::page::SpaceId;
 use terrace_linux::cgroup_tree::Survey;
 use terrace_linux::costs::Costs;
 
-use crate::config::Settings;
+use crate::config::{Config, Settings};
 use crate::discover::Wanted;
 use crate::history::Identity;
 use crate::status::MachineStatus;
@@ -82,6 +82,11 @@ pub trait Machine {
 
     /// Ends a dry run: makes the changes that it omitted.
     fn end_dry_run(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Makes the changes that groups of a new configuration need. What prevents them is in words.
+    fn prepare(&mut self, _config: &Config) -> Result<(), String> {
         Ok(())
     }
 

@@ -488,6 +488,9 @@ impl<M: Machine> Service<M> {
             notes.push(format!("it stays a dry run: {error}"));
             new.daemon.dry_run = true;
         }
+        if let Err(error) = self.machine.prepare(&new) {
+            notes.push(format!("groups of other pages than before: {error}"));
+        }
         self.config = new;
         self.failures.clear();
         self.apply();

@@ -150,6 +150,23 @@ fn a_tree_of_control_groups_that_is_too_deep_is_not_followed_for_ever() {
 }
 
 #[test]
+fn the_first_group_of_huge_pages_that_a_reload_brings_gets_them() {
+    let (keep, roots) = host();
+    let thp = "sys/kernel/mm/transparent_hugepage/enabled";
+    fs::write(keep.path().join(thp), "always madvise [never]\n").unwrap();
+    let of =
+        |pages: &str| Config::parse(&format!("{CONFIG}page_size = \"{pages}\"\n"), "c").unwrap();
+    let mut live = Live::open(&of("4K"), roots, None).unwrap();
+    assert!(get(keep.path(), thp).contains("[never]"));
+    live.prepare(&of("2M")).unwrap();
+    assert_eq!(get(keep.path(), thp), "always");
+    let notes = live.status().notes;
+    assert!(notes.iter().any(|n| n.contains("huge pages are off")), "{notes:?}");
+    live.close().unwrap();
+    assert_eq!(get(keep.path(), thp), "never");
+}
+
+#[test]
 fn a_dry_run_changes_no_setting_until_a_reload_ends_it() {
     let (keep, roots) = host();
     let setting = |path: &str| get(keep.path(), path);

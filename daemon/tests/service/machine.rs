@@ -57,6 +57,8 @@ pub struct World {
     pub unvisited: usize,
     /// Why groups have to be attached anew, once.
     pub change: Option<String>,
+    /// What prevents the changes that a new configuration needs.
+    pub unprepared: Option<String>,
 }
 
 impl World {
@@ -224,6 +226,10 @@ impl Machine for Fake {
             latency_ratio: Some(3.0),
             ..MachineStatus::default()
         }
+    }
+
+    fn prepare(&mut self, _: &Config) -> Result<(), String> {
+        self.world.lock().unwrap().unprepared.take().map_or(Ok(()), Err)
     }
 
     fn watch(&mut self) -> Option<String> {

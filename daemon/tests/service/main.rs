@@ -89,12 +89,19 @@ fn a_reload_changes_policies_and_shares_and_forgets_nothing() {
 
     // Another period: a new thread, the same group.
     let before = a.scans;
-    run.reload(&format!("{changed}period_ms = 60\n")).unwrap();
+    let longer = format!("{changed}period_ms = 60\n");
+    run.reload(&longer).unwrap();
     let status = run.until("longer periods", |s| {
         group(s, "b").is_some_and(|g| g.period_ms == 60 && g.state == "tracking")
     });
     let b = group(&status, "b").unwrap();
     assert!(b.scans > before / 2 && b.restored_scans > 0, "{b:?}");
+
+    // What the host cannot give to its groups is in the answer, and the groups are as configured.
+    run.fake.world.lock().unwrap().unprepared = Some("huge pages are off".to_owned());
+    let answer = run.reload(&longer).unwrap().to_string();
+    assert!(answer.contains("pages than before: huge pages are off"), "{answer}");
+    assert!(!run.reload(&longer).unwrap().to_string().contains("huge pages are off"));
 
     // A faulty configuration is refused, and all goes on.
     let error = run.reload("[[groups]]\nname = \"x\"\n").unwrap_err();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::backend::Backend;
 use crate::cgroup::Cgroup;
-use crate::conflicts::{self, Conflict, PagemapScan, Severity};
+use crate::conflicts::{self, Conflict, Intent, PagemapScan, Severity};
 use crate::files::FileError;
 use crate::filler;
 use crate::flush::FlushBudget;
@@ -191,6 +191,44 @@ impl Host {
         changed
     }
 
+    /// Groups are of other pages from now on: of what conflicts with that, and did not with the pages
+    /// before, fixes what it may. Everything else is as it was, also on an error.
+    pub fn intend(&mut self, intent: Intent) -> Result<(), HostError> {
+        if intent == self.options.intent {
+            return Ok(());
+        }
+        let (_, old) = Self::examine(&self.options, &self.backend)?;
+        let before = std::mem::replace(&mut self.options.intent, intent);
+        let settled = Self::examine(&self.options, &self.backend)
+            .map(|(_, found)| found.into_iter().filter(|c| old.iter().all(|o| o.name != c.name)))
+            .and_then(|new| self.settle(new.collect()));
+        if settled.is_err() {
+            self.options.intent = before;
+        }
+        settled
+    }
+
+    /// Fixes conflicts that have come up since the start.
+    fn settle(&mut self, new: Vec<Conflict>) -> Result<(), HostError> {
+        let is_refused = |c: &&Conflict| match c.severity {
+            Severity::Fatal => true,
+            Severity::Fixable(_) => {
+                let is_left = self.options.accept_conflicts || self.options.dry_run;
+                !self.options.fix_conflicts && !is_left
+            }
+            Severity::Warning => false,
+        };
+        let refused: Vec<Conflict> = new.iter().filter(is_refused).cloned().collect();
+        if !refused.is_empty() {
+            return Err(HostError::Conflicts(refused));
+        }
+        if self.options.fix_conflicts && !self.options.dry_run {
+            fix(&self.session, &new)?;
+        }
+        self.conflicts.extend(new);
+        Ok(())
+    }
+
     fn change(&mut self) -> Result<(), HostError> {
         let (_, conflicts) = Self::examine(&self.options, &self.backend)?;
         // DAMON's threads are ours by now.
@@ -258,7 +296,7 @@ impl Host {
         &self.topology
     }
 
-    /// Conflicts found at the start, fixed or not.
+    /// Conflicts found at the start or by a new intent, fixed or not.
     pub fn conflicts(&self) -> &[Conflict] {
         &self.conflicts
     }

@@ -104,6 +104,45 @@ fn a_dry_run_changes_no_setting_and_its_end_does() {
 }
 
 #[test]
+fn groups_of_other_pages_than_before_have_what_they_need() {
+    let (keep, roots) = clean_host();
+    put(keep.path(), "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+    let intent = |huge| Intent { huge, base: true, cgroups: true };
+    let of = |fix_conflicts, dry_run| HostOptions {
+        fix_conflicts,
+        dry_run,
+        intent: intent(false),
+        ..options(&roots)
+    };
+    let value = || get(&roots.huge_pages());
+    let mut host = Host::open(of(true, false)).unwrap();
+    // Changed by someone else, and in nobody's way: it is not the new pages' matter.
+    put(keep.path(), "proc/sys/kernel/numa_balancing", "1\n");
+    host.intend(intent(true)).unwrap();
+    assert_eq!((value().trim(), get(&roots.numa_balancing()).trim()), ("always", "1"));
+    assert_eq!(host.conflicts().iter().map(|c| c.name).collect::<Vec<_>>(), ["thp_off"]);
+    // There is nothing more to change, and the setting stays until the end.
+    put(keep.path(), "sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n");
+    host.intend(intent(false)).unwrap();
+    assert!(value().contains("[always]"));
+    host.close().unwrap();
+    put(keep.path(), "proc/sys/kernel/numa_balancing", "0\n");
+    for (fixing, dry_run) in [(true, true), (false, false)] {
+        put(keep.path(), "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+        let mut host = Host::open(of(fixing, dry_run)).unwrap();
+        let intended = host.intend(intent(true));
+        assert_eq!(intended.is_err(), !dry_run);
+        if let Err(error) = intended {
+            assert!(error.to_string().contains("huge pages are off"), "{error}");
+            // It can be asked for again.
+            assert!(host.intend(intent(true)).is_err());
+        }
+        assert!(value().contains("[never]"));
+        host.close().unwrap();
+    }
+}
+
+#[test]
 fn nodes_that_come_and_go_are_followed() {
     let (keep, roots) = clean_host();
     put(keep.path(), "sys/fs/cgroup/app/cgroup.procs", "");
