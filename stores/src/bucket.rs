@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path as Key;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt, RetryConfig};
+use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, ObjectStoreExt, RetryConfig};
 use tokio::runtime::Runtime;
 
 use crate::{Entry, Fetched, Store};
@@ -17,7 +17,7 @@ use crate::{Entry, Fetched, Store};
 const MOST_BYTES: u64 = 4 << 30;
 /// Files that are fetched at the same time.
 const AT_ONCE: usize = 8;
-/// How long an answer is waited for, and a request that fails is repeated at most.
+/// How long an answer, or more of it, is waited for, and a request that fails is repeated at most.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a bucket that cannot be listed should be.
@@ -61,8 +61,18 @@ impl Bucket {
         }
         // Whoever names an endpoint without encryption wants none.
         let plain = endpoint.as_ref().is_some_and(|url| url.starts_with("http://"));
-        let client = ClientOptions::new().with_allow_http(plain).with_timeout(PATIENCE);
-        let store = builder.with_client_options(client).with_retry(retry).build();
+        // A file may take as long as it takes, as long as more of it comes.
+        let seconds = format!("{}s", PATIENCE.as_secs());
+        let options = [
+            (ClientConfigKey::AllowHttp, plain.to_string()),
+            (ClientConfigKey::ConnectTimeout, seconds.clone()),
+            (ClientConfigKey::ReadTimeout, seconds),
+            (ClientConfigKey::Timeout, "1day".to_owned()),
+        ];
+        let builder = options.into_iter().fold(builder, |builder, (key, value)| {
+            builder.with_config(AmazonS3ConfigKey::Client(key), value)
+        });
+        let store = builder.with_retry(retry).build();
         let asked = endpoint.unwrap_or_else(|| "Amazon S3".to_owned());
         Self::over(name, asked, Box::new(store.map_err(words)?))
     }
