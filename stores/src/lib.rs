@@ -177,7 +177,7 @@ pub fn matching(store: &dyn Store, pattern: &str) -> Result<Vec<PathBuf>, String
                 "pattern '{pattern}': ** is of any depth, expected * for each level"
             ));
         }
-        known = part.contains(['*', '?', '[', '{']);
+        let listed = std::mem::replace(&mut known, part.contains(['*', '?', '[', '{']));
         if !known {
             at.iter_mut().for_each(|path| path.push(part));
             continue;
@@ -186,7 +186,7 @@ pub fn matching(store: &dyn Store, pattern: &str) -> Result<Vec<PathBuf>, String
         let mut next = Vec::new();
         for path in at {
             // What is not there matches nothing.
-            if !path.as_os_str().is_empty() && !store.is_folder(&path)? {
+            if !listed && !path.as_os_str().is_empty() && !store.is_folder(&path)? {
                 continue;
             }
             let error = |e: String| format!("{}: {e}", store.shown(&path));

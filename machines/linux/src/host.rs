@@ -199,17 +199,20 @@ impl Host {
         }
         let (_, old) = Self::examine(&self.options, &self.backend)?;
         let before = std::mem::replace(&mut self.options.intent, intent);
-        let settled = Self::examine(&self.options, &self.backend)
-            .map(|(_, found)| found.into_iter().filter(|c| old.iter().all(|o| o.name != c.name)))
-            .and_then(|new| self.settle(new.collect()));
+        let settled = Self::examine(&self.options, &self.backend).and_then(|(_, mut new)| {
+            new.retain(|c| old.iter().all(|o| o.name != c.name));
+            self.settle(&new)?;
+            self.conflicts.extend(new);
+            Ok(())
+        });
         if settled.is_err() {
             self.options.intent = before;
         }
         settled
     }
 
-    /// Fixes conflicts that have come up since the start.
-    fn settle(&mut self, new: Vec<Conflict>) -> Result<(), HostError> {
+    /// Fixes conflicts of a host that is open, if permitted; changes nothing if one remains.
+    fn settle(&self, found: &[Conflict]) -> Result<(), HostError> {
         let is_refused = |c: &&Conflict| match c.severity {
             Severity::Fatal => true,
             Severity::Fixable(_) => {
@@ -218,15 +221,14 @@ impl Host {
             }
             Severity::Warning => false,
         };
-        let refused: Vec<Conflict> = new.iter().filter(is_refused).cloned().collect();
+        let refused: Vec<Conflict> = found.iter().filter(is_refused).cloned().collect();
         if !refused.is_empty() {
             return Err(HostError::Conflicts(refused));
         }
-        if self.options.fix_conflicts && !self.options.dry_run {
-            fix(&self.session, &new)?;
+        match self.options.fix_conflicts && !self.options.dry_run {
+            true => fix(&self.session, found),
+            false => Ok(()),
         }
-        self.conflicts.extend(new);
-        Ok(())
     }
 
     fn change(&mut self) -> Result<(), HostError> {
@@ -234,15 +236,7 @@ impl Host {
         // DAMON's threads are ours by now.
         let conflicts: Vec<Conflict> =
             conflicts.into_iter().filter(|c| c.name != "damon_user").collect();
-        if self.options.fix_conflicts {
-            fix(&self.session, &conflicts)?;
-        } else if !self.options.accept_conflicts {
-            let fixable = |c: &&Conflict| matches!(c.severity, Severity::Fixable(_));
-            let fixable: Vec<Conflict> = conflicts.iter().filter(fixable).cloned().collect();
-            if !fixable.is_empty() {
-                return Err(HostError::Conflicts(fixable));
-            }
-        }
+        self.settle(&conflicts)?;
         self.conflicts = conflicts;
         if self.taken {
             self.backend.set_up(&self.options.roots, &self.session)?;
