@@ -1,9 +1,33 @@
 //! The help of `terrace` itself: the commands by purpose.
 
-use clap::{Command, CommandFactory};
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Command, CommandFactory};
 
 use crate::cli::{Cli, GROUPS};
 use crate::show;
+
+/// Reads a command line. The help is made where it is asked for: it takes more than half of the time
+/// that reading all else does.
+///
+/// # Errors
+/// As clap's own, help and version among them.
+pub fn read(words: &[OsString]) -> Result<ArgMatches, clap::Error> {
+    let is_help = |kind| {
+        let asked = [ErrorKind::DisplayHelp, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand];
+        asked.contains(&kind)
+    };
+    match plain().try_get_matches_from(words) {
+        Err(error) if is_help(error.kind()) => command().try_get_matches_from(words),
+        read => read,
+    }
+}
+
+fn plain() -> Command {
+    // A value below 0 is the value of its option, and refused by it.
+    Cli::command().mut_subcommands(|c| c.allow_negative_numbers(true))
+}
 
 /// The command line with that help.
 pub fn command() -> Command {
@@ -25,9 +49,7 @@ pub fn command() -> Command {
         text += &format!("{heading}:\n{table}\n\n");
     }
     let text = text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
-    // A value below 0 is the value of its option, and refused by it.
-    let command = Cli::command().mut_subcommands(|c| c.allow_negative_numbers(true));
-    command.help_template(format!(
+    plain().help_template(format!(
         "{{before-help}}{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{text}\n\
          Options:\n{{options}}{{after-help}}"
     ))
@@ -47,5 +69,24 @@ mod tests {
             assert!(help.lines().any(|line| line.starts_with(&begin)), "{begin} is not in\n{help}");
         }
         assert!(!help.contains("guard"), "{help}");
+    }
+
+    #[test]
+    fn all_ways_to_ask_for_help_show_it() {
+        let shown = |words: &str| {
+            let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+            read(&words).unwrap_err().render().to_string()
+        };
+        for words in ["terrace", "terrace help", "terrace --help", "terrace -h"] {
+            let help = shown(words);
+            for (heading, _) in GROUPS {
+                assert!(
+                    help.contains(&format!("{heading}:")),
+                    "no {heading} by '{words}':\n{help}"
+                );
+            }
+        }
+        assert!(shown("terrace status --help").contains("Usage: terrace status"));
+        assert!(shown("terrace gone").contains("unrecognized subcommand 'gone'"));
     }
 }

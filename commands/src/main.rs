@@ -59,7 +59,9 @@ use terrace_core::InputError;
 
 fn main() -> ExitCode {
     terrace_identity::set(terrace_identity::this_build!());
-    let cli = cli::Cli::from_arg_matches(&groups::command().get_matches())
+    let words: Vec<_> = std::env::args_os().collect();
+    let cli = groups::read(&words)
+        .and_then(|read| cli::Cli::from_arg_matches(&read))
         .unwrap_or_else(|error| error.exit());
     let filter = tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
