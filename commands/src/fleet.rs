@@ -1,17 +1,16 @@
 //! `terrace fleet`: how much fast memory the hosts of a fleet need.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use serde_json::json;
-use terrace_core::InputError;
 use terrace_fleet::answer::ALL_CLASSES;
-use terrace_fleet::{Answer, Fleet, answer, rollout, tables, words};
+use terrace_fleet::{Answer, Fleet, answer, files, rollout, words};
 use terrace_planner::words::{money, size};
 
 use crate::output::Force;
+use crate::pages::meta;
 use crate::progress::BETWEEN_LINES;
 use crate::show::{self, Format, say, tell};
 
@@ -75,15 +74,11 @@ impl Arguments {
         })?;
         let (lines, remarks) = (words::recommendation(&found), words::remarks(&found));
         let steps = if self.rollout { rollout::in_words(&found) } else { Vec::new() };
-        let document = json!({
-            "answer": lines, "remarks": remarks, "rollout": rollout::in_words(&found),
-            "fleet": found,
-        });
         if let Some(out) = &self.out {
-            write(out, &found, (&lines, &remarks), &document)?;
+            files::write(&found, out, &meta(files::title(&found)))?;
         }
         match self.format {
-            Format::Json => say!("{}", serde_json::to_string_pretty(&document)?)?,
+            Format::Json => say!("{}", serde_json::to_string_pretty(&files::document(&found))?)?,
             Format::Text => {
                 lines.iter().chain(&remarks).try_for_each(|line| say!("{line}"))?;
                 class_table(&found)?;
@@ -99,24 +94,6 @@ impl Arguments {
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn write(
-    out: &Path,
-    found: &Answer,
-    lines: (&[String], &[String]),
-    document: &serde_json::Value,
-) -> anyhow::Result<()> {
-    std::fs::create_dir_all(out).map_err(|e| {
-        InputError::new(format_args!(
-            "{}: {e}; expected a folder for the answer that can be written to",
-            out.display()
-        ))
-    })?;
-    tables::write(found, out)?;
-    crate::pages::write_fleet(out, found, lines)?;
-    let text = serde_json::to_string_pretty(document)?;
-    terrace_experiments::run::write_whole(&out.join("fleet.json"), text.as_bytes())
 }
 
 fn percent(share: f64) -> String {

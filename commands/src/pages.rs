@@ -1,19 +1,18 @@
-//! Results of plans, fleets and sweeps in the words of their reports.
+//! Results of plans and sweeps in the words of their reports.
 
 use std::path::{Path, PathBuf};
 
 use terrace_experiments::sweep::{Grid, Merged};
-use terrace_fleet::Answer;
-use terrace_fleet::rollout::WATCH;
 use terrace_planner::check::{Checked, WhatIf};
 use terrace_planner::plan::Plan;
 use terrace_planner::tables::Tables;
 use terrace_planner::words;
-use terrace_report::{FleetPage, PlanPage, ReportMeta, SweepPage, SweepRow};
+use terrace_report::{PlanPage, ReportMeta, SweepPage, SweepRow};
 
 use crate::sweep::number;
 
-fn meta(title: String) -> ReportMeta {
+/// What a report says about its making.
+pub fn meta(title: String) -> ReportMeta {
     ReportMeta {
         title,
         command: std::env::args().collect::<Vec<_>>().join(" "),
@@ -101,30 +100,6 @@ pub fn write_plan(
     let path = out.join("report.html");
     let title = format!("Fast memory for {}", names.join(", "));
     terrace_report::write_plan_html(&path, &page, &meta(title))?;
-    Ok(path)
-}
-
-/// Writes the report of a fleet: the answer's lines, and what it rests on.
-pub fn write_fleet(
-    out: &Path,
-    answer: &Answer,
-    lines: (&[String], &[String]),
-) -> anyhow::Result<PathBuf> {
-    let watch = WATCH.iter();
-    let page = FleetPage {
-        answer: lines.0.to_vec(),
-        remarks: lines.1.to_vec(),
-        quantile: answer.quantile,
-        classes: answer.classes.clone(),
-        services: answer.services.clone(),
-        hosts: answer.hosts.clone(),
-        pairs: answer.pairs.clone(),
-        left_out: answer.left_out.clone(),
-        watch: watch.map(|w| [w.metric, w.shows, w.stop].map(str::to_owned).into()).collect(),
-    };
-    let path = out.join("report.html");
-    let title = format!("Fast memory for {} hosts", answer.hosts_found);
-    terrace_report::write_fleet_html(&path, &page, &meta(title))?;
     Ok(path)
 }
 

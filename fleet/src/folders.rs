@@ -18,6 +18,15 @@ pub struct Place {
 }
 
 impl Place {
+    /// The folder of a path, of files or of an object store.
+    ///
+    /// # Errors
+    /// As [`Stores::of`].
+    pub fn open(stores: &mut Stores, path: &str) -> Result<Self, String> {
+        let (store, within) = stores.of(path)?;
+        Ok(Place { store, path: PathBuf::from(within) })
+    }
+
     /// Paths of the histories in it, by name.
     ///
     /// # Errors

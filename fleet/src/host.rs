@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::Context;
+use serde::{Deserialize, Serialize};
 use terrace_core::InputError;
 use terrace_planner::memory::Machine;
 use terrace_planner::plan::{Request, curves};
@@ -18,7 +19,7 @@ use crate::needs::{Need, RESOLUTION, need};
 use crate::pairs::{Series, Together, together};
 
 /// What is left of a host.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// Position of its class.
     pub class: usize,
@@ -53,7 +54,7 @@ impl Host {
 }
 
 /// The groups of one service on a host, together.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServiceOnHost {
     /// Name of the service.
     pub service: String,
@@ -68,7 +69,7 @@ pub struct ServiceOnHost {
 }
 
 /// A file or a folder that could not be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
     /// Path.
     pub path: String,

@@ -14,20 +14,22 @@
 //! - [`answer`](mod@answer): host classes and services over all hosts;
 //! - [`pairs`]: services that should not share a host;
 //! - [`rollout`]: with which hosts to begin, what to watch, when to stop;
-//! - [`tables`], [`words`]: the answer as result tables and in plain words;
+//! - [`files`], [`words`]: the answer as files and in plain words;
+//! - [`parts`]: hosts that another process reads;
 //! - [`synthetic`]: fleets whose needs are known beforehand, for tests and measurements.
 #![forbid(unsafe_code)]
 
 pub mod answer;
 pub mod file;
+pub mod files;
 pub mod folders;
 pub mod host;
 pub mod interval;
 pub mod needs;
 pub mod pairs;
+pub mod parts;
 pub mod rollout;
 pub mod synthetic;
-pub mod tables;
 pub mod words;
 
 pub use answer::{Answer, answer};

@@ -5,6 +5,7 @@
 //! point and the one below it crosses the target is taken. What meets the target only by a lucky dip
 //! is no answer, as in the planner.
 
+use serde::{Deserialize, Serialize};
 use terrace_planner::player::CurvePoint;
 use terrace_planner::recording::Waiting;
 
@@ -18,7 +19,7 @@ pub const HALF_STEP: f64 = RESOLUTION / 2.0;
 const ROUNDING: f64 = 1e-6;
 
 /// What a group, a service or a host needs in fast memory: shares of a footprint, or bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Need {
     /// Expected.
     pub fast: f64,

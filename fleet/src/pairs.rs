@@ -16,6 +16,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use terrace_results::FleetPairRow;
 
 use crate::file::Fleet;
@@ -65,7 +66,7 @@ impl Series {
 }
 
 /// What two services used together on one host.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Together {
     /// The service whose name comes first.
     pub first: String,

@@ -156,7 +156,7 @@ fn the_same_fleet_has_the_same_answer_on_any_number_of_threads() {
     let write = |folder: &str| {
         let folder = place.path().join(folder);
         std::fs::create_dir_all(&folder).unwrap();
-        terrace_fleet::tables::write(&ask(place.path(), 2), &folder).unwrap();
+        terrace_fleet::files::write_tables(&ask(place.path(), 2), &folder).unwrap();
         ["classes", "services", "hosts", "pairs", "left_out"]
             .map(|table| std::fs::read(folder.join(format!("fleet_{table}.parquet"))).unwrap())
     };

@@ -11,7 +11,7 @@
 //! - `bridge`: policies written in Python, behind the engine's interface; `conversation`: the same in a
 //!   process of their own, for live programs;
 //! - `experiment`: experiments; `results`: their results;
-//! - `recording`: recordings; `sweep`: grids and their cells; `planner`: plans;
+//! - `recording`: recordings; `sweep`: grids and their cells; `planner`: plans; `fleet`: fleets;
 //! - `catalogue`: the policies, workloads and machines.
 
 mod bridge;
@@ -21,6 +21,7 @@ mod column;
 mod conversation;
 mod errors;
 mod experiment;
+mod fleet;
 mod planner;
 mod recording;
 mod results;
@@ -53,6 +54,8 @@ fn _terrace(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sweep::Grid>()?;
     module.add_class::<conversation::Conversation>()?;
     module.add_class::<planner::Plan>()?;
+    module.add_class::<fleet::Fleet>()?;
+    module.add_class::<fleet::FleetAnswer>()?;
     module.add_function(wrap_pyfunction!(errors::hint, module)?)?;
     module.add_function(wrap_pyfunction!(scan::select, module)?)?;
     module.add_function(wrap_pyfunction!(sweep::run_cell, module)?)?;

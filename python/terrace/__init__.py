@@ -16,11 +16,13 @@ True
 """
 
 from ._errors import UnknownArgument, UnknownName
+from ._fleets import fleet
 from ._plans import Recommended, plan
 from ._sweeps import Progress, Sweep, sweep
 from ._terrace import (
     Budget,
     Column,
+    FleetAnswer,
     Moves,
     Plan,
     Recording,
@@ -44,6 +46,7 @@ __all__ = [
     "Budget",
     "Column",
     "Experiment",
+    "FleetAnswer",
     "Group",
     "Machine",
     "Moves",
@@ -65,6 +68,7 @@ __all__ = [
     "Workload",
     "__build__",
     "__version__",
+    "fleet",
     "machines",
     "plan",
     "policies",

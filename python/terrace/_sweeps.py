@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import os
 import sys
 import time
@@ -17,18 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import _terrace
+from . import _cluster, _terrace
 from ._terrace import Refused, Table, TerraceError
 
 PathLike = str | os.PathLike[str]
-
-# Tasks that wait for a processor, by processor: enough that none waits for the next, few enough
-# that memory does not grow with the grid.
-_AHEAD = 2
-# A task has as many cells as take about this long: sending and receiving is little beside it, and
-# little is run again when a worker dies.
-_TASK_S = 1.0
-_MOST_CELLS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,17 +99,6 @@ def sweep(
     return Sweep(Path(folder), len(made), done, failed, missing, first)
 
 
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise Refused(
-            "no module 'ray': expected it for a sweep on a cluster; "
-            "install the extra with pip install './python[ray]'"
-        ) from error
-    return ray
-
-
 def _files(described: dict[str, Any]) -> list[str]:
     """Files that a cell's workloads name."""
     import tomllib
@@ -169,17 +149,6 @@ def _run_several(
     ]
 
 
-@dataclasses.dataclass
-class _Cell:
-    """A cell that is to be run on Ray."""
-
-    index: int
-    hash: str
-    attempt: int
-    what: tuple[str, str, str, list[str]]
-    """The cell as a worker's arguments."""
-
-
 def _on_ray(
     grid: _terrace.Grid,
     out: str,
@@ -187,87 +156,40 @@ def _on_ray(
     address: str | None,
     reported: Callable[[int, str, str | None, float | None], None],
 ) -> None:
-    ray = _ray()
-    started = not ray.is_initialized()
-    if started:
-        ray.init(address=address, log_to_driver=False, include_dashboard=False)
-    try:
-        # A worker or node that dies takes its tasks along, not the cells that are finished: they
-        # are here. Ray runs such a task again, unless its workers die of it each time.
-        task = ray.remote(max_retries=3, num_cpus=1)(_run_several)
+    with _cluster.joined(address) as ray:
         stored: dict[str, Any] = {}
-        running: dict[Any, list[_Cell]] = {}
-        # Cells that failed, each to be tried alone.
-        again: list[_Cell] = []
-        left = len(grid)
-        cells, seconds = 0, 0.0
 
-        def described(index: int) -> _Cell | None:
-            nonlocal left
+        def described(index: int) -> _cluster.Unit | None:
             d = grid.describe(index)
             if _terrace.Grid.is_done(out, d["hash"]):
-                left -= 1
                 reported(index, "skipped", None, None)
                 return None
             folder = os.path.abspath(d["folder"])
             # Files travel with the task through Ray's store, where each is once; absolute paths
             # must be the same everywhere.
             paths = [path for path in _files(d) if not os.path.isabs(path)]
-            return _Cell(index, d["hash"], 1, (d["experiment"], folder, d["hash"], paths))
+            return _cluster.Unit(index, (d["experiment"], folder, d["hash"], paths))
 
-        following = filter(None, map(described, range(len(grid))))
-
-        def submit(some: list[_Cell]) -> None:
+        def files(some: list[_cluster.Unit]) -> tuple:
             full = sorted({os.path.join(c.what[1], path) for c in some for path in c.what[3]})
             for path in full:
                 if path not in stored:
                     with open(path, "rb") as file:
                         stored[path] = ray.put(file.read())
-            reference = task.remote([c.what for c in some], full, *(stored[path] for path in full))
-            running[reference] = some
+            return (full, *(stored[path] for path in full))
 
-        while True:
-            ahead = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
-            while len(running) < ahead:
-                # Small tasks until it is known how long a cell takes, and towards the end.
-                size = int(_TASK_S * cells / seconds) if seconds > 0 else 1
-                size = max(1, min(size, _MOST_CELLS, left // (2 * ahead)))
-                if again:
-                    some = [again.pop(0)]
-                else:
-                    some = list(itertools.islice(following, size))
-                    left -= len(some)
-                if not some:
-                    break
-                submit(some)
-            if not running:
-                return
-            ready, _ = ray.wait(list(running), num_returns=1)
-            for reference in ready:
-                some = running.pop(reference)
-                try:
-                    results = ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    if len(some) > 1:
-                        # One of them may be the cause; the others must not fail with it.
-                        again.extend(some)
-                        continue
-                    results = [("failed", f"{type(error).__name__}: {error}", None)]
-                del reference
-                for cell, (outcome, what, elapsed_s) in zip(some, results, strict=True):
-                    if elapsed_s is not None:
-                        cells, seconds = cells + 1, seconds + elapsed_s
-                    if outcome == "done":
-                        _terrace.Grid.take_in(out, cell.hash, what)
-                        reported(cell.index, "done", None, elapsed_s)
-                    elif outcome == "failed" and cell.attempt <= retries:
-                        again.append(dataclasses.replace(cell, attempt=cell.attempt + 1))
-                    else:
-                        grid.note(out, cell.index, cell.attempt, what)
-                        reported(cell.index, "failed", what, elapsed_s)
-    finally:
-        if started:
-            ray.shutdown()
+        def ended(cell: _cluster.Unit, outcome: str, what: Any, elapsed_s: float | None) -> None:
+            if outcome == "done":
+                _terrace.Grid.take_in(out, cell.what[2], what)
+                reported(cell.index, "done", None, elapsed_s)
+            else:
+                grid.note(out, cell.index, cell.attempt, what)
+                reported(cell.index, "failed", what, elapsed_s)
+
+        units = map(described, range(len(grid)))
+        _cluster.spread(
+            ray, _run_several, units, len(grid), ended, retries=retries, arguments=files
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:
