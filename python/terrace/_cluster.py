@@ -7,6 +7,7 @@ others go on.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import itertools
@@ -32,6 +33,42 @@ class Unit:
     what: Any
     """It as a worker's argument."""
     attempt: int = 1
+
+
+def _whole_number(least: int) -> Callable[[str], int]:
+    """Reads a number of at least so much."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"got '{text}', expected a whole number from {least}")
+        return int(text)
+
+    return read
+
+
+def add_arguments(parser: argparse.ArgumentParser, unit: str) -> None:
+    """The options by which a command says where its units, of this name, are worked on."""
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=_whole_number(1),
+        help=f"{unit}s at the same time, without Ray; as many as there are processors by default",
+    )
+    parser.add_argument(
+        "--retries",
+        metavar="N",
+        type=_whole_number(0),
+        default=1,
+        help=f"how often a {unit} that failed is tried again (1)",
+    )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        nargs="?",
+        const=True,
+        default=False,
+        help="work on Ray: started here, or the cluster at ADDRESS ('auto': this machine's)",
+    )
 
 
 @contextlib.contextmanager

@@ -19,6 +19,9 @@ from ._terrace import FleetAnswer, Refused, TerraceError
 
 PathLike = str | os.PathLike[str]
 
+RESULTS = ("fleet.json", "plan.json", "runs.parquet")
+"""Files of results that a command does not replace unasked."""
+
 Host = tuple[int, str, str]
 """Class, name and folder of a host."""
 
@@ -143,22 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="format of the answer (text)"
     )
-    parser.add_argument("--jobs", metavar="N", type=int, help="hosts at the same time, without Ray")
-    parser.add_argument(
-        "--retries",
-        metavar="N",
-        type=int,
-        default=1,
-        help="how often a host that failed is tried again (1)",
-    )
-    parser.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        nargs="?",
-        const=True,
-        default=False,
-        help="read on Ray: started here, or the cluster at ADDRESS ('auto': this machine's)",
-    )
+    _cluster.add_arguments(parser, "host")
     given = parser.parse_args(arguments)
     last = time.monotonic()
 
@@ -169,11 +157,12 @@ def main(arguments: list[str] | None = None) -> int:
             last = time.monotonic()
 
     try:
-        if given.out and not given.force and (Path(given.out) / "fleet.json").exists():
-            raise Refused(
-                f"{given.out} has results already (fleet.json); expected a name that is free: "
-                "give another --out, or --force to replace it"
-            )
+        for name in RESULTS if given.out and not given.force else ():
+            if (Path(given.out) / name).exists():
+                raise Refused(
+                    f"{given.out} has results already ({name}); expected a name that is free: "
+                    "give another --out, or --force to replace it"
+                )
         answer = fleet(
             given.file, jobs=given.jobs, ray=given.ray, retries=given.retries, progress=show
         )

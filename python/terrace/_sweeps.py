@@ -203,22 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
         "grid", metavar="GRID.toml", help="the grid file: see 'terrace sweep --help'"
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder for the results")
-    parser.add_argument("--jobs", metavar="N", type=int, help="cells at the same time, without Ray")
-    parser.add_argument(
-        "--retries",
-        metavar="N",
-        type=int,
-        default=1,
-        help="how often a cell that failed is tried again (1)",
-    )
-    parser.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        nargs="?",
-        const=True,
-        default=False,
-        help="run on Ray: started here, or the cluster at ADDRESS ('auto': this machine's)",
-    )
+    _cluster.add_arguments(parser, "cell")
     given = parser.parse_args(arguments)
     last = time.monotonic()
 

@@ -192,6 +192,12 @@ def test_the_module_is_a_command_that_answers_and_refuses_in_a_line(fleet, comma
     refused("has results already (fleet.json)", file, "--out", out)
     assert run(file, "--out", out, "--force").returncode == 0
     refused("gone.toml", fleet / "gone.toml")
+    (out / "fleet.json").rename(out / "plan.json")
+    refused("has results already (plan.json)", file, "--out", out)
+    for jobs in ("0", "-1", "two"):
+        got = run(file, f"--jobs={jobs}")
+        wrong = f"argument --jobs: got '{jobs}', expected a whole number from 1"
+        assert got.returncode == 2 and wrong in got.stderr, got.stderr
     (fleet / "fleet.toml").write_text("quantil = 0.9\n")
     refused("did you mean 'quantile'?", file)
 
