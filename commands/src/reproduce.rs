@@ -9,9 +9,11 @@ use serde_json::json;
 use terrace_core::InputError;
 use terrace_experiments::verdict::VerdictKind;
 use terrace_reproductions::library;
+use terrace_reproductions::reproduce::under_seeds;
 use terrace_reproductions::results_report::{self, Entry, Tally};
 use terrace_reproductions::run_time;
-use terrace_reproductions::{Figure, Outcome, RunCache, Size, from_results, reproduce};
+use terrace_reproductions::seeds;
+use terrace_reproductions::{Figure, Outcome, RunCache, Size, from_results};
 
 use crate::progress::Screen;
 use crate::show::{Format, say};
@@ -54,6 +56,10 @@ pub struct Arguments {
     /// left out.
     #[arg(long)]
     from_results: bool,
+    /// Run everything under N seeds, and show how far each number depends on them. Verdicts are those of
+    /// the figure's own seed, which is the first.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    seeds: u32,
     /// Runs at the same time. The results are the same bytes.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
@@ -87,9 +93,10 @@ impl Arguments {
             let jobs = usize::from(self.jobs);
             let outcome = match &run_cache {
                 Some(run_cache) => {
-                    reproduce(&figure, size, run_cache, jobs, &mut Screen::new(false))?
+                    let mut screen = Screen::new(false);
+                    under_seeds(&figure, size, run_cache, jobs, self.seeds, &mut screen)?
                 }
-                None => match from_results(&figure, size, &self.out)? {
+                None => match from_results(&figure, size, &self.out, self.seeds)? {
                     Some(outcome) => outcome,
                     None => continue,
                 },
@@ -175,7 +182,9 @@ fn show(figure: &Figure, outcome: &Outcome, took_s: f64) -> anyhow::Result<()> {
             kind => kind.word(),
         };
         let headline = v.headline.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
-        say!("  {kind:<10} {headline}{}: paper {}, here {}", v.says, v.paper, v.here)?;
+        let spread = seeds::spread(v).map(|s| format!(" ({s}; {} seeds)", v.seeds.len()));
+        let spread = spread.unwrap_or_default();
+        say!("  {kind:<10} {headline}{}: paper {}, here {}{spread}", v.says, v.paper, v.here)?;
     }
     say!("  {}; {took_s:.0} s", Tally::of(outcome).words())?;
     say!("")?;
@@ -183,16 +192,7 @@ fn show(figure: &Figure, outcome: &Outcome, took_s: f64) -> anyhow::Result<()> {
 }
 
 fn document(figure: &Figure, outcome: &Outcome) -> serde_json::Value {
-    let claims: Vec<_> = outcome
-        .verdicts
-        .iter()
-        .map(|v| {
-            json!({
-                "says": v.says, "paper": v.paper, "here": v.here,
-                "headline": v.headline, "verdict": v.kind, "agrees": v.kind.agrees(),
-            })
-        })
-        .collect();
+    let claims: Vec<_> = outcome.verdicts.iter().map(seeds::json).collect();
     let values: Vec<_> = outcome
         .data
         .table(&figure.name)

@@ -103,6 +103,75 @@ fn a_figure_of_ones_own_is_run_and_a_claim_that_does_not_hold_is_reported() {
     );
 }
 
+/// A figure whose first number is the seed, and whose second is not of chance.
+const SEED: &str = r#"
+title = "seed"
+description = "own"
+scale = "none"
+kind = "runs"
+row = "workload"
+column = "policy"
+measures = ["hit_ratio", "seed"]
+rows = [{ name = "zipf" }]
+columns = [{ name = "random" }]
+picture = { kind = "bars", y = "hit ratio" }
+[experiment]
+seed = 4
+period_ms = 100
+periods = 4
+[[experiment.groups]]
+name = "g"
+workload = { kind = "zipf", footprint_mib = 16 }
+fast_ratio = 0.4
+policy = "random"
+[[claims]]
+says = "seed"
+paper = "4"
+here = "value('zipf', 'random', 'seed')"
+effect = "value('zipf', 'random', 'seed')"
+expected = 4
+[[claims]]
+says = "rows"
+paper = "1"
+here = "rows"
+holds = "rows == 1"
+"#;
+
+#[test]
+fn what_depends_on_the_seed_has_its_spread_and_the_rest_is_run_once() {
+    let place = Place::new();
+    place.write("seed.toml", SEED);
+    place.write("own.toml", OWN);
+    let run = "reproduce --file seed.toml --out results";
+    let alone = place.run(&format!("{run} --format json")).good().json();
+    let seeds = place.run(&format!("{run} --seeds 3 --format json --report report")).good().json();
+    let [alone, seeds] = [&alone[0]["claims"][0], &seeds[0]["claims"][0]];
+    assert!(alone["seeds"].is_null(), "{alone}");
+    // The number and the verdict are those of the figure's own seed.
+    assert_eq!((&seeds["here"], &seeds["verdict"]), (&alone["here"], &alone["verdict"]));
+    let here: Vec<&str> =
+        seeds["seeds"].as_array().unwrap().iter().map(|s| s["here"].as_str().unwrap()).collect();
+    assert_eq!(here, ["4", "5", "6"]);
+    // So are they where nothing is run again, and in words.
+    let again = place.run("reproduce --file seed.toml --out results --from-results --seeds 3");
+    let again = again.good();
+    assert!(
+        again.out.contains("; 3 seeds)") && again.out.contains("(the same; 3 seeds)"),
+        "{again}"
+    );
+    let page = std::fs::read_to_string(place.path("report/own-seed.md")).unwrap();
+    let row = page.lines().find(|l| l.starts_with("| seed |")).unwrap();
+    assert!(
+        page.contains("| with 3 seeds |") && row.ends_with("| 4 | 4 | size | 4 to 6 |"),
+        "{page}"
+    );
+    assert!(page.contains("| rows | 1 | 1 | direction | the same |"), "{page}");
+    // What moving costs has no seed.
+    let steps = place.run("reproduce --file own.toml --out results --seeds 3").good();
+    assert!(!steps.out.contains("seeds"), "{steps}");
+    assert!(!place.path("results/own/own/seed-2").exists());
+}
+
 #[test]
 fn what_cannot_be_is_refused_in_one_line() {
     let place = Place::new();

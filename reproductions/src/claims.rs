@@ -33,6 +33,7 @@ use terrace_report::plots::Pair;
 
 use crate::data::{Data, number};
 use crate::figure::Claim;
+use crate::seeds::UnderSeed;
 
 /// A function over a column's values.
 type OverRows = fn(&[f64]) -> f64;
@@ -50,6 +51,8 @@ pub struct Verdict {
     pub headline: Option<String>,
     /// How the two compare.
     pub kind: VerdictKind,
+    /// What it comes to under each seed, the figure's own first; empty of one alone.
+    pub seeds: Vec<UnderSeed>,
 }
 
 /// Checks a figure's claims. The error is for an expression that makes no sense.
@@ -72,6 +75,7 @@ pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
                 here,
                 headline: claim.headline.clone(),
                 kind,
+                seeds: Vec::new(),
             })
         })
         .collect()

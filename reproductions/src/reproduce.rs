@@ -1,17 +1,18 @@
 //! Runs a figure: makes its data, checks its claims, draws it, and writes all of it into a folder.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use terrace_experiments::run::Events;
 use terrace_report::plots::{Chart, Series, bars, file, lines, stacks};
 use terrace_results::{FigureRow, TableWriter, read};
 
-use crate::claims::{Verdict, check, geomean, pairs};
+use crate::claims::{Verdict, geomean, pairs};
 use crate::data::{Data, number};
 use crate::figure::{Change, Figure, GEOMEAN, Part, PictureKind};
-use crate::kinds::Job;
+use crate::kinds::{self, Job};
 use crate::run_cache::RunCache;
+use crate::seeds;
 
 /// The size at which a figure is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,65 +81,101 @@ pub fn reproduce(
     jobs: usize,
     events: &mut dyn Events,
 ) -> anyhow::Result<Outcome> {
+    under_seeds(figure, size, run_cache, jobs, 1, events)
+}
+
+/// The same under so many seeds, of which the first is the figure's own: the others' results are in
+/// OUT/NAME/seed-2 and so on. A figure whose numbers have no seed is run once.
+pub fn under_seeds(
+    figure: &Figure,
+    size: Size,
+    run_cache: &RunCache,
+    jobs: usize,
+    seeds: u32,
+    events: &mut dyn Events,
+) -> anyhow::Result<Outcome> {
     let folder = run_cache.folder().join(&figure.name);
-    std::fs::create_dir_all(&folder).with_context(|| {
-        format!("{}: expected a folder for results that can be written to", folder.display())
-    })?;
-    let job = Job { figure, size, folder: &folder, run_cache, jobs };
-    let data = job.make(events).with_context(|| format!("figure '{}'", figure.name))?;
-    let verdicts = check(&figure.claims, &data)
-        .map_err(|e| anyhow::anyhow!("figure '{}': {e}", figure.name))?;
-    let picture = draw(figure, &data, &words(&verdicts))?;
-    write(&folder, figure, &data, &verdicts, &picture)?;
-    Ok(Outcome { data, verdicts, picture })
+    let has_seed = kinds::find(&figure.kind).map_err(anyhow::Error::msg)?.has_seed;
+    let mut all = Vec::new();
+    for seed_offset in 0..if has_seed { seeds.max(1) } else { 1 } {
+        let folder = of_seed(&folder, seed_offset);
+        std::fs::create_dir_all(&folder).with_context(|| {
+            format!("{}: expected a folder for results that can be written to", folder.display())
+        })?;
+        let job = Job { figure, size, folder: &folder, run_cache, jobs, seed_offset };
+        let data = job.make(events).with_context(|| format!("figure '{}'", figure.name))?;
+        if seed_offset > 0 {
+            write_data(&folder, figure, &data)?;
+        }
+        all.push(data);
+    }
+    let outcome = outcome(figure, &all)?;
+    write(&folder, figure, &outcome)?;
+    Ok(outcome)
 }
 
 /// The outcome of a figure that was run before: nothing is run, claims are checked and the picture
-/// is drawn again from `figure.parquet` in OUT/NAME. `None` where it was not run.
-pub fn from_results(figure: &Figure, size: Size, out: &Path) -> anyhow::Result<Option<Outcome>> {
-    let folder = out.join(&figure.name);
-    if !terrace_results::path::<FigureRow>(&folder).exists() {
+/// is drawn again from `figure.parquet` in OUT/NAME, and from those of so many seeds as far as they are
+/// there. `None` where it was not run.
+pub fn from_results(
+    figure: &Figure,
+    size: Size,
+    out: &Path,
+    seeds: u32,
+) -> anyhow::Result<Option<Outcome>> {
+    let mut all = Vec::new();
+    for seed_offset in 0..seeds.max(1) {
+        let folder = of_seed(&out.join(&figure.name), seed_offset);
+        if !terrace_results::path::<FigureRow>(&folder).exists() {
+            break;
+        }
+        let mut data = size.empty(figure);
+        let rows: Vec<FigureRow> = read(&folder)?;
+        for row in rows {
+            data.put(&row.row, &row.column, &row.measure, row.value);
+        }
+        all.push(data);
+    }
+    if all.is_empty() {
         return Ok(None);
     }
-    let mut data = size.empty(figure);
-    let rows: Vec<FigureRow> = read(&folder)?;
-    for row in rows {
-        data.put(&row.row, &row.column, &row.measure, row.value);
-    }
-    let verdicts = check(&figure.claims, &data)
-        .map_err(|e| anyhow::anyhow!("figure '{}': {e}", figure.name))?;
-    let picture = draw(figure, &data, &words(&verdicts))?;
-    Ok(Some(Outcome { data, verdicts, picture }))
+    outcome(figure, &all).map(Some)
 }
 
-fn write(
-    folder: &Path,
-    figure: &Figure,
-    data: &Data,
-    verdicts: &[Verdict],
-    picture: &str,
-) -> anyhow::Result<()> {
+/// Where results of a seed are, of a figure's folder.
+fn of_seed(folder: &Path, seed_offset: u32) -> PathBuf {
+    match seed_offset {
+        0 => folder.to_owned(),
+        more => folder.join(format!("seed-{}", more + 1)),
+    }
+}
+
+/// The outcome of data under each seed, the figure's own first.
+fn outcome(figure: &Figure, all: &[Data]) -> anyhow::Result<Outcome> {
+    let verdicts = seeds::joined(figure, all).map_err(anyhow::Error::msg)?;
+    let data = all.first().cloned().unwrap_or_default();
+    let picture = draw(figure, &data, &words(&verdicts))?;
+    Ok(Outcome { data, verdicts, picture })
+}
+
+/// Writes the table alone.
+fn write_data(folder: &Path, figure: &Figure, data: &Data) -> anyhow::Result<()> {
     let mut table = TableWriter::create(folder)?;
-    let rows = data.table(&figure.name);
+    data.table(&figure.name).into_iter().try_for_each(|row| table.push(row))?;
+    Ok(table.finish()?)
+}
+
+fn write(folder: &Path, figure: &Figure, outcome: &Outcome) -> anyhow::Result<()> {
+    write_data(folder, figure, &outcome.data)?;
     let mut csv = String::from("figure,row,column,measure,value\n");
-    for row in rows {
+    for row in outcome.data.table(&figure.name) {
         let cells = [&row.figure, &row.row, &row.column, &row.measure].map(|c| quoted(c));
         csv.push_str(&format!("{},{}\n", cells.join(","), row.value));
-        table.push(row)?;
     }
-    table.finish()?;
-    let claims: Vec<_> = verdicts
-        .iter()
-        .map(|v| {
-            serde_json::json!({
-                "says": v.says, "paper": v.paper, "here": v.here,
-                "headline": v.headline, "verdict": v.kind, "agrees": v.kind.agrees(),
-            })
-        })
-        .collect();
+    let claims: Vec<_> = outcome.verdicts.iter().map(seeds::json).collect();
     let claims = serde_json::to_string_pretty(&claims)? + "\n";
     for (name, text) in
-        [("figure.csv", &csv), ("figure.svg", &file(picture)), ("claims.json", &claims)]
+        [("figure.csv", &csv), ("figure.svg", &file(&outcome.picture)), ("claims.json", &claims)]
     {
         let path = folder.join(name);
         let part = folder.join(format!(".{name}.part"));
@@ -237,6 +274,7 @@ pub fn draw(figure: &Figure, data: &Data, words: &[String]) -> anyhow::Result<St
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claims::check;
     use crate::library;
     use terrace_experiments::verdict::PaperNumber;
 

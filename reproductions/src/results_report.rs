@@ -8,9 +8,11 @@ use std::path::Path;
 use anyhow::Context;
 use terrace_experiments::verdict::VerdictKind;
 
+use crate::claims::Verdict;
 use crate::figure::Figure;
 use crate::library::{self, PAPERS};
 use crate::reproduce::{Outcome, Size, draw, words};
+use crate::seeds::spread;
 
 /// A figure that was run.
 pub struct Entry {
@@ -157,19 +159,45 @@ fn shown(kind: VerdictKind) -> String {
     }
 }
 
+/// Seeds under which a figure was run.
+fn seeds(entry: &Entry) -> usize {
+    entry.outcome.verdicts.iter().map(|v| v.seeds.len()).max().unwrap_or_default()
+}
+
+/// The heading of the column of spreads, and its part of the rule below; empty where nothing was run
+/// under several seeds.
+fn spread_heading(entries: &[Entry]) -> (String, &'static str) {
+    match entries.iter().map(seeds).max() {
+        Some(most @ 2..) => (format!(" with {most} seeds |"), "---|"),
+        _ => (String::new(), ""),
+    }
+}
+
+/// A claim's cell in that column, where there is one.
+fn spread_cell(verdict: &Verdict, is_there: bool) -> String {
+    match (is_there, spread(verdict)) {
+        (false, _) => String::new(),
+        (true, None) => " - |".to_owned(),
+        (true, Some(spread)) => format!(" {spread} |"),
+    }
+}
+
 /// The numbers that a reader of the papers remembers, with what came out here.
 fn headlines(entries: &[Entry]) -> String {
     let mut rows = Vec::new();
+    let (heading, rule) = spread_heading(entries);
     for entry in entries {
         let file = file_name(&entry.figure);
         for v in &entry.outcome.verdicts {
             let Some(name) = &v.headline else { continue };
             let (says, paper, here, kind) = (&v.says, &v.paper, &v.here, shown(v.kind));
             let figure = &entry.figure.name;
+            let spread = spread_cell(v, !heading.is_empty());
             rows.push((
                 name.clone(),
                 format!(
-                    "| {name} | {says} | {paper} | {here} | {kind} | [{figure}]({file}.md) |\n"
+                    "| {name} | {says} | {paper} | {here} | {kind} |{spread} [{figure}]({file}.md) \
+                     |\n"
                 ),
             ));
         }
@@ -183,7 +211,8 @@ fn headlines(entries: &[Entry]) -> String {
     format!(
         "\n## Headline numbers\n\nSize: the effect here is 2/3 to 3/2 of the paper's; direction: it has its sign. Calibrated \
          (fitted to the paper) and tie (no effect) count as neither.\n\n\
-         | name | claim | paper | here | verdict | figure |\n|---|---|---|---|---|---|\n{rows}"
+         | name | claim | paper | here | verdict |{heading} figure |\n\
+         |---|---|---|---|---|{rule}---|\n{rows}"
     )
 }
 
@@ -192,12 +221,13 @@ fn page(entry: &Entry, size: Size) -> String {
     let mut out = format!("# {}: {}\n\n{}\n\n", figure.name, figure.title, figure.description);
     let file = file_name(figure);
     write!(out, "![{}]({file}.svg)\n\n", figure.title).expect("writing to a string");
-    write!(out, "| claim | paper | here | verdict |\n|---|---|---|---|\n")
+    let (heading, rule) = spread_heading(std::slice::from_ref(entry));
+    write!(out, "| claim | paper | here | verdict |{heading}\n|---|---|---|---|{rule}\n")
         .expect("writing to a string");
     for v in &outcome.verdicts {
         let headline = v.headline.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
-        let kind = shown(v.kind);
-        writeln!(out, "| {headline}{} | {} | {} | {kind} |", v.says, v.paper, v.here)
+        let (kind, spread) = (shown(v.kind), spread_cell(v, !heading.is_empty()));
+        writeln!(out, "| {headline}{} | {} | {} | {kind} |{spread}", v.says, v.paper, v.here)
             .expect("writing to a string");
     }
     if let Some(deviations) = &figure.deviations {
@@ -222,11 +252,15 @@ fn page(entry: &Entry, size: Size) -> String {
     }
     write!(
         out,
-        "\n## How\n\nScale: {}\n\nRun at size '{}': `terrace reproduce {}{} --out target/reproduce`\n",
+        "\n## How\n\nScale: {}\n\nRun at size '{}': `terrace reproduce {}{}{} --out target/reproduce`\n",
         figure.scale,
         size.name(),
         figure.name,
-        option(size)
+        option(size),
+        match seeds(entry) {
+            0 => String::new(),
+            count => format!(" --seeds {count}"),
+        }
     )
     .expect("writing to a string");
     out

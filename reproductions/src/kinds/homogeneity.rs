@@ -19,6 +19,7 @@ use crate::data::Data;
 pub(super) const KIND: Kind = Kind {
     name: "homogeneity",
     summary: "how much of an accessed huge page is accessed, from profiles",
+    has_seed: true,
     make,
 };
 

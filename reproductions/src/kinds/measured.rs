@@ -15,6 +15,7 @@ use crate::data::Data;
 pub(super) const KIND: Kind = Kind {
     name: "measured",
     summary: "what a command has measured elsewhere, from a table that comes with Terrace",
+    has_seed: false,
     make,
 };
 

@@ -10,7 +10,7 @@ mod timeline;
 use std::path::{Path, PathBuf};
 
 use terrace_experiments::run::Events;
-use toml::Table;
+use toml::{Table, Value};
 
 use crate::data::Data;
 use crate::figure::Figure;
@@ -24,6 +24,8 @@ pub struct Kind {
     pub name: &'static str,
     /// Summary in one line.
     pub summary: &'static str,
+    /// Whether its cells are experiments, which have a seed.
+    pub has_seed: bool,
     /// Makes the data of a figure.
     make: fn(&Job<'_>, &mut dyn Events) -> anyhow::Result<Data>,
 }
@@ -52,6 +54,8 @@ pub struct Job<'a> {
     pub run_cache: &'a RunCache,
     /// Runs at the same time.
     pub jobs: usize,
+    /// Added to the experiment's seed.
+    pub seed_offset: u32,
 }
 
 /// One row and column of a figure, with their experiment.
@@ -98,6 +102,11 @@ impl Job<'_> {
                         Size::Full => merge(&mut settings, &part.full),
                         Size::Standard => {}
                     }
+                }
+                if self.seed_offset > 0 {
+                    // Without a key it is 1 (docs/experiments.md).
+                    let own = settings.get("seed").and_then(Value::as_integer).unwrap_or(1);
+                    settings.insert("seed".to_owned(), (own + i64::from(self.seed_offset)).into());
                 }
                 let (row, column) = (row.name.clone(), column.name.clone());
                 cells.push(Cell { row, column, settings });

@@ -32,6 +32,7 @@ use crate::data::Data;
 pub(super) const KIND: Kind = Kind {
     name: "runs",
     summary: "experiments on the simulated machine, at trace fidelity or, with profiles, at interval fidelity",
+    has_seed: true,
     make,
 };
 

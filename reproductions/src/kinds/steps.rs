@@ -24,6 +24,7 @@ use crate::data::Data;
 pub(super) const KIND: Kind = Kind {
     name: "steps",
     summary: "what moving pages costs, step by step, in the operating-system model",
+    has_seed: false,
     make,
 };
 

@@ -20,6 +20,7 @@ use crate::data::Data;
 pub(super) const KIND: Kind = Kind {
     name: "timeline",
     summary: "columns are runs on the simulated machine, rows are percentages of their periods",
+    has_seed: true,
     make,
 };
 
