@@ -8,8 +8,8 @@ use clap::{ArgMatches, Command, CommandFactory};
 use crate::cli::{Cli, GROUPS};
 use crate::show;
 
-/// Reads a command line. The help is made where it is asked for: it takes more than half of the time
-/// that reading all else does.
+/// Reads a command line. The help is made where it is asked for: it takes as many instructions as all
+/// else that `terrace status` does.
 ///
 /// # Errors
 /// As clap's own, help and version among them.

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::json;
 use terrace_core::InputError;
 use terrace_experiments::verdict::VerdictKind;
+use terrace_reproductions::claims::Verdict;
 use terrace_reproductions::library;
 use terrace_reproductions::reproduce::under_seeds;
 use terrace_reproductions::results_report::{self, Entry, Tally};
@@ -192,7 +193,7 @@ fn show(figure: &Figure, outcome: &Outcome, took_s: f64) -> anyhow::Result<()> {
 }
 
 fn document(figure: &Figure, outcome: &Outcome) -> serde_json::Value {
-    let claims: Vec<_> = outcome.verdicts.iter().map(seeds::json).collect();
+    let claims: Vec<_> = outcome.verdicts.iter().map(Verdict::json).collect();
     let values: Vec<_> = outcome
         .data
         .table(&figure.name)

@@ -6,8 +6,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 use terrace_core::refuse;
 use terrace_experiments::run::write_whole;
+use terrace_planner::tables::put;
 use terrace_report::{FleetPage, ReportMeta, write_fleet_html};
-use terrace_results::{ResultsError, Table, TableWriter};
+use terrace_results::ResultsError;
 
 use crate::answer::Answer;
 use crate::rollout::{self, WATCH};
@@ -62,10 +63,4 @@ pub fn write_tables(answer: &Answer, folder: &Path) -> Result<(), ResultsError> 
     put(folder, &answer.hosts)?;
     put(folder, &answer.pairs)?;
     put(folder, &answer.left_out)
-}
-
-fn put<T: Table + Clone>(folder: &Path, rows: &[T]) -> Result<(), ResultsError> {
-    let mut writer = TableWriter::create(folder)?;
-    rows.iter().try_for_each(|row| writer.push(row.clone()))?;
-    writer.finish()
 }

@@ -110,7 +110,11 @@ impl Tables {
     }
 }
 
-fn put<T: Table + Clone>(directory: &Path, rows: &[T]) -> Result<(), ResultsError> {
+/// Writes the rows of a table into a directory that exists.
+///
+/// # Errors
+/// What prevents the file from being written.
+pub fn put<T: Table + Clone>(directory: &Path, rows: &[T]) -> Result<(), ResultsError> {
     let mut writer = TableWriter::create(directory)?;
     rows.iter().try_for_each(|row| writer.push(row.clone()))?;
     writer.finish()

@@ -269,3 +269,8 @@ impl Shown {
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
+
+/// Lines as paragraphs of HTML.
+pub fn paragraphs(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("<p>{}</p>", escaped(line))).collect()
+}

@@ -10,7 +10,7 @@ use terrace_fleet::{Answer, answer, files, folders, rollout, words};
 use terrace_report::ReportMeta;
 
 use crate::bridge::{Raised, leave};
-use crate::cells::escaped;
+use crate::cells::paragraphs;
 use crate::errors::{raised, refused};
 use crate::experiment::guarded;
 use crate::table::Table;
@@ -222,8 +222,6 @@ impl FleetAnswer {
     }
 
     fn _repr_html_(&self) -> PyResult<String> {
-        let words = self.words();
-        let words = words.iter().map(|line| format!("<p>{}</p>", escaped(line)));
-        Ok(words.collect::<String>() + &self.classes()?.shown().html())
+        Ok(paragraphs(&self.words()) + &self.classes()?.shown().html())
     }
 }

@@ -12,7 +12,7 @@ use terrace_planner::tables::Tables;
 use terrace_planner::{config, words};
 
 use crate::bridge::Raised;
-use crate::cells::escaped;
+use crate::cells::paragraphs;
 use crate::errors::refused;
 use crate::experiment::guarded;
 use crate::table::Table;
@@ -93,9 +93,7 @@ impl Plan {
     }
 
     fn _repr_html_(&self) -> PyResult<String> {
-        let words = self.words();
-        let words = words.iter().map(|line| format!("<p>{}</p>", escaped(line)));
-        Ok(words.collect::<String>() + &self.answers()?.shown().html())
+        Ok(paragraphs(&self.words()) + &self.answers()?.shown().html())
     }
 }
 

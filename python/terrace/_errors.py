@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
-from ._terrace import Refused, hint
+from ._terrace import Refused, TerraceError, hint
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,3 +58,13 @@ def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
         return function(*arguments, **keywords)
 
     return checked  # type: ignore[return-value]
+
+
+def exit_code(command: Callable[[], int]) -> int:
+    """The exit code of a command: its own, or 2 and a line where input is refused, 1 and a line where
+    something went wrong."""
+    try:
+        return command()
+    except (Refused, OSError, TerraceError) as error:
+        print(f"terrace: {error}", file=sys.stderr)
+        return 1 if isinstance(error, TerraceError) else 2

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from . import _cluster, _terrace
-from ._terrace import FleetAnswer, Refused, TerraceError
+from ._errors import exit_code
+from ._terrace import FleetAnswer, Refused
 
 PathLike = str | os.PathLike[str]
 
@@ -156,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"  {finished} of {of} hosts", file=sys.stderr)
             last = time.monotonic()
 
-    try:
+    def answered() -> int:
         for name in RESULTS if given.out and not given.force else ():
             if (Path(given.out) / name).exists():
                 raise Refused(
@@ -168,19 +169,15 @@ def main(arguments: list[str] | None = None) -> int:
         )
         if given.out:
             answer.write(given.out, " ".join(sys.orig_argv))
-    except (Refused, OSError) as error:
-        print(f"terrace: {error}", file=sys.stderr)
-        return 2
-    except TerraceError as error:
-        print(f"terrace: {error}", file=sys.stderr)
-        return 1
-    if given.format == "json":
-        print(answer.json())
+        if given.format == "json":
+            print(answer.json())
+            return 0
+        for line in (*answer.words, *answer.remarks):
+            print(line)
+        if given.rollout:
+            print("\nRollout:", *answer.rollout, sep="\n")
+        if given.out:
+            print(f"\nanswer: {given.out}")
         return 0
-    for line in (*answer.words, *answer.remarks):
-        print(line)
-    if given.rollout:
-        print("\nRollout:", *answer.rollout, sep="\n")
-    if given.out:
-        print(f"\nanswer: {given.out}")
-    return 0
+
+    return exit_code(answered)

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from . import _cluster, _terrace
-from ._terrace import Refused, Table, TerraceError
+from ._errors import exit_code
+from ._terrace import Refused, Table
 
 PathLike = str | os.PathLike[str]
 
@@ -215,7 +216,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"  {step.finished} of {step.of} cells", file=sys.stderr)
             last = time.monotonic()
 
-    try:
+    def swept() -> int:
         done = sweep(
             given.grid,
             given.out,
@@ -224,17 +225,13 @@ def main(arguments: list[str] | None = None) -> int:
             ray=given.ray,
             progress=show,
         )
-    except (Refused, OSError) as error:
-        print(f"terrace: {error}", file=sys.stderr)
-        return 2
-    except TerraceError as error:
-        print(f"terrace: {error}", file=sys.stderr)
-        return 1
-    print(f"{done.done} of {done.cells} cells are there; tables in {done.path}")
-    if done.failed:
-        print(
-            f"terrace: {done.failed} of {done.cells} cells failed, see "
-            f"{done.path / 'failures.jsonl'}; the first: {done.first_error}",
-            file=sys.stderr,
-        )
-    return 1 if done.failed else 0
+        print(f"{done.done} of {done.cells} cells are there; tables in {done.path}")
+        if done.failed:
+            print(
+                f"terrace: {done.failed} of {done.cells} cells failed, see "
+                f"{done.path / 'failures.jsonl'}; the first: {done.first_error}",
+                file=sys.stderr,
+            )
+        return 1 if done.failed else 0
+
+    return exit_code(swept)

@@ -55,6 +55,21 @@ pub struct Verdict {
     pub seeds: Vec<UnderSeed>,
 }
 
+impl Verdict {
+    /// It as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        let mut all = serde_json::json!({
+            "says": self.says, "paper": self.paper, "here": self.here,
+            "headline": self.headline, "verdict": self.kind, "agrees": self.kind.agrees(),
+        });
+        if !self.seeds.is_empty() {
+            let one = |s: &UnderSeed| serde_json::json!({ "here": s.here, "verdict": s.kind });
+            all["seeds"] = self.seeds.iter().map(one).collect();
+        }
+        all
+    }
+}
+
 /// Checks a figure's claims. The error is for an expression that makes no sense.
 pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
     let environment = environment(data);

@@ -172,7 +172,7 @@ fn write(folder: &Path, figure: &Figure, outcome: &Outcome) -> anyhow::Result<()
         let cells = [&row.figure, &row.row, &row.column, &row.measure].map(|c| quoted(c));
         csv.push_str(&format!("{},{}\n", cells.join(","), row.value));
     }
-    let claims: Vec<_> = outcome.verdicts.iter().map(seeds::json).collect();
+    let claims: Vec<_> = outcome.verdicts.iter().map(Verdict::json).collect();
     let claims = serde_json::to_string_pretty(&claims)? + "\n";
     for (name, text) in
         [("figure.csv", &csv), ("figure.svg", &file(&outcome.picture)), ("claims.json", &claims)]

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
 use terrace_experiments::verdict::VerdictKind;
 
 use crate::claims::Verdict;
@@ -73,20 +72,6 @@ pub fn spread(verdict: &Verdict) -> Option<String> {
     Some(text)
 }
 
-/// A claim's outcome as JSON.
-pub fn json(verdict: &Verdict) -> Value {
-    let mut all = json!({
-        "says": verdict.says, "paper": verdict.paper, "here": verdict.here,
-        "headline": verdict.headline, "verdict": verdict.kind, "agrees": verdict.kind.agrees(),
-    });
-    if !verdict.seeds.is_empty() {
-        let seeds = verdict.seeds.iter();
-        all["seeds"] =
-            seeds.map(|seen| json!({ "here": seen.here, "verdict": seen.kind })).collect();
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,9 +104,9 @@ mod tests {
         assert_eq!(words(&[("512x", Size), ("512x", Size)]), "the same");
         assert_eq!(words(&[("lru", Direction), ("lfu", No)]), "lru, lfu; no with 1");
         let mut alone = verdict(&[("1", Size)]);
-        assert!(json(&alone)["seeds"][0]["verdict"] == "size");
+        assert!(alone.json()["seeds"][0]["verdict"] == "size");
         alone.seeds.clear();
         assert_eq!(spread(&alone), None);
-        assert!(json(&alone)["seeds"].is_null());
+        assert!(alone.json()["seeds"].is_null());
     }
 }
