@@ -32,7 +32,8 @@ impl Pattern {
                 "expected a path that begins with '/', such as /system.slice/redis.service",
             );
         }
-        if text.len() < 2 {
+        let trimmed = text.trim_end_matches('/');
+        if trimmed.is_empty() {
             return bad("expected a path such as /system.slice/redis.service, not the root");
         }
         if text.len() > 4096 || text.chars().any(char::is_control) {
@@ -45,7 +46,6 @@ impl Pattern {
         if text.matches(['{', ',']).count() > 64 {
             return bad("expected at most 64 alternatives");
         }
-        let trimmed = text.trim_end_matches('/');
         let read = |text: &str| {
             let glob = GlobBuilder::new(text).literal_separator(true).build();
             glob.map(|glob| glob.compile_matcher())
@@ -218,6 +218,7 @@ mod tests {
         for (text, expected) in [
             ("", "expected a path"),
             ("/", "not the root"),
+            ("///", "not the root"),
             ("system.slice", "expected a path that begins with '/'"),
             ("/a/../b", "'..'"),
             ("/[a", "expected a path with"),
