@@ -36,7 +36,7 @@ pub struct LeftOut {
 }
 
 /// End of the addresses that a program can map on x86-64 unless it asks for more.
-const ADDRESS_END: u64 = 0x7fff_ffff_f000;
+pub(crate) const ADDRESS_END: u64 = 0x7fff_ffff_f000;
 const BASE_BYTES: u64 = PageSize::Base.bytes();
 
 /// A process's `/proc/PID/pagemap`, held open.

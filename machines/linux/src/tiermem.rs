@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use crate::pagemap::ADDRESS_END;
 use crate::tiermem_raw as raw;
 pub use crate::tiermem_raw::ScanEntry;
 
@@ -322,16 +323,33 @@ impl Device {
         let flush = if flush && self.features.scan_flush() { SCAN_FLUSH } else { 0 };
         let mut entries = [ScanEntry::default(); SCAN_ENTRIES];
         let mut start = range.start;
+        // A length of 0 is for all that is left. The last 2 MB of a program's addresses lack a page,
+        // so that no multiple of 2 MB ends with them; without randomization its stack is there.
+        let mut to_the_end = false;
         while start < range.end {
             let mut scan = raw::Scan {
                 pidfd: target.pidfd(),
                 start,
-                len: range.end - start,
+                len: if to_the_end { 0 } else { range.end - start },
                 flags: SCAN_CLEAR | SCAN_WATCH | flush,
                 ..raw::Scan::default()
             };
-            raw::scan(self.file.as_fd(), &mut scan, &mut entries)?;
+            match raw::scan(self.file.as_fd(), &mut scan, &mut entries) {
+                Ok(()) => {}
+                Err(e)
+                    if e.kind() == std::io::ErrorKind::InvalidInput
+                        && range.end > ADDRESS_END
+                        && !to_the_end =>
+                {
+                    to_the_end = true;
+                    continue;
+                }
+                Err(e) => return Err(e),
+            }
             entries.iter().take(scan.filled as usize).for_each(&mut take);
+            if to_the_end && scan.next >= ADDRESS_END {
+                break;
+            }
             if scan.next <= start {
                 return Err(std::io::Error::other("the kernel's scan makes no progress"));
             }
