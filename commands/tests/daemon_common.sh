@@ -15,7 +15,7 @@ until_true() {
     shift
     until "$@" >/dev/null 2>&1; do
         [ "$(cut -d . -f 1 /proc/uptime)" -lt $limit ] || return 1
-        sleep 0.4
+        sleep 0.8
     done
 }
 

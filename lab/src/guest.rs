@@ -99,6 +99,13 @@ enum Port {
 
 const GUEST_PORTS: [Port; 4] = [Port::Control, Port::Stdout, Port::Stderr, Port::Results];
 
+/// Kernel arguments of a guest whose processor is emulated. An emulator translates code for the address
+/// that it is at: where every start of a program has addresses of its own, each start is translated
+/// anew, which took three quarters of the time of scripts that start many. And Debian's kernel tests its
+/// ciphers (RSA, elliptic curves) in threads that run for some 300 million instructions after the first
+/// process has started, and would count for the first programs.
+pub(crate) const EMULATED: [&str; 2] = ["norandmaps", "cryptomgr.notests"];
+
 /// The kernel's command line, with the user's words last.
 fn kernel_command_line(extra: &[String]) -> String {
     // A panic, and every oops, ends the machine at once (QEMU runs with -no-reboot). No warning

@@ -193,7 +193,10 @@ impl Lab {
         // For commands that divide their counts into windows; no effect where nothing is counted.
         root.bytes("/usr/bin/count-period", Mark::Period.program(), 0o755)?;
         let mut extra_qemu_args = self.machine.extra_qemu_args.clone();
-        let mut kernel_args = self.machine.kernel_args.clone();
+        let mut kernel_args: Vec<String> = Vec::new();
+        if !accel.kvm {
+            kernel_args.extend(guest::EMULATED.map(str::to_owned));
+        }
         // After the ports, whose names in the guest contain the number of their virtio device.
         extra_qemu_args.extend(self.machine.root.iter().flat_map(|disk| root::qemu_args(disk)));
         if !plugin_args.is_empty() {
@@ -213,6 +216,8 @@ impl Lab {
         if self.machine.memory_clock.is_some() {
             kernel_args.extend(timed::kernel_args(qemu.version));
         }
+        // The user's words last: they count.
+        kernel_args.extend_from_slice(&self.machine.kernel_args);
         let (initramfs, initramfs_bytes) = root.write_to_memory()?;
         // The archive and its unpacked contents are in fast memory at the same time.
         if initramfs_bytes.saturating_mul(2) > self.machine.fast_bytes {

@@ -48,14 +48,9 @@ const READABLE: [&str; 2] = ["nokaslr", "nopti"];
 pub(crate) fn kernel_args(qemu: QemuVersion) -> Vec<String> {
     let readable = NEW.contains(&qemu).then_some(READABLE);
     // The kernel measures the processor's clock again while the guest runs: it has to take the
-    // known value instead. And Debian's kernel tests its ciphers (RSA, elliptic curves) in threads
-    // that run for some 300 million instructions after the first process has started: they would
-    // count for the first programs.
-    ["tsc_early_khz=1000000", "cryptomgr.notests"]
-        .into_iter()
-        .chain(readable.into_iter().flatten())
-        .map(str::to_owned)
-        .collect()
+    // known value instead.
+    let known = ["tsc_early_khz=1000000"];
+    known.into_iter().chain(readable.into_iter().flatten()).map(str::to_owned).collect()
 }
 
 /// Addresses of the tiers with a new QEMU: guest-physical ones, of which some below 4 GiB are kept

@@ -77,8 +77,10 @@ fn linux_sees_two_tiers_with_the_latencies_asked_for() {
             while read -r _ _ name kib _; do
                 [ $name = MemTotal: ] && echo $((kib / 1024))
             done < /sys/devices/system/node/node$node/meminfo
-        done";
+        done
+        cat /proc/cmdline /proc/sys/kernel/randomize_va_space";
     let machine = GuestMachine {
+        kernel_args: vec!["mine=1".to_owned()],
         fast_bytes: 512 * MIB,
         slow_bytes: 1024 * MIB,
         fast_latency_ns: 90,
@@ -95,6 +97,9 @@ fn linux_sees_two_tiers_with_the_latencies_asked_for() {
     let mib = |line: &str| line.parse::<u64>().expect("a number");
     assert!((400..=512).contains(&mib(lines[7])), "{text}");
     assert!((950..=1024).contains(&mib(lines[8])), "{text}");
+    // Programs have the same addresses at each start; the user's words come last.
+    assert!(lines[9].ends_with(" norandmaps cryptomgr.notests mine=1"), "{text}");
+    assert_eq!(lines[10], "0");
 }
 
 #[test]
