@@ -101,22 +101,8 @@ impl<'a> Collector<'a> {
             groups: experiment.groups.iter().map(group).collect(),
         };
         let recording = PeriodWriter::create(&run.recording(), header)?;
-        let member = |(row, spec): (RunRow, &GroupSpec)| Member {
-            heat: Heat::new(spec.page_size.size()),
-            row,
-            ratio_is_given: spec.fast_ratio.is_some(),
-            lost: 0,
-            rounds: Rounds::after(experiment.warm_up_periods),
-            measured: 0,
-            timed: 0,
-            accessed: 0,
-            hits: 0,
-            accessed_ratios: 0.0,
-            stabilities: 0.0,
-            applied: BTreeMap::new(),
-            tracker_ns: None,
-            daemon_ns: None,
-        };
+        let member =
+            |(row, spec): (RunRow, &GroupSpec)| Member::new(row, spec, experiment.warm_up_periods);
         let groups = rows.into_iter().zip(&experiment.groups).map(member).collect();
         Ok(Collector {
             period_us: experiment.period_length_us(),
@@ -153,6 +139,25 @@ impl<'a> Collector<'a> {
 }
 
 impl Member {
+    fn new(row: RunRow, spec: &GroupSpec, warm_up: u64) -> Self {
+        Member {
+            heat: Heat::new(spec.page_size.size()),
+            row,
+            ratio_is_given: spec.fast_ratio.is_some(),
+            lost: 0,
+            rounds: Rounds::after(warm_up),
+            measured: 0,
+            timed: 0,
+            accessed: 0,
+            hits: 0,
+            accessed_ratios: 0.0,
+            stabilities: 0.0,
+            applied: BTreeMap::new(),
+            tracker_ns: None,
+            daemon_ns: None,
+        }
+    }
+
     fn add(&mut self, report: &PeriodReport<'_>, row: &PeriodRow) {
         let (is_measured, is_timed) = self.rounds.report();
         let r = &mut self.row;
@@ -192,10 +197,12 @@ impl Member {
     fn summary(self) -> RunRow {
         let mut row = self.row;
         row.lost_periods += self.lost;
-        let mean = |sum: f64| if self.measured == 0 { 0.0 } else { sum / self.measured as f64 };
+        // Of a group that ended in the warm-up nothing is known.
+        let known = |value: f64| if self.measured == 0 { f64::NAN } else { value };
+        let mean = |sum: f64| known(sum / self.measured as f64);
         row.accessed_ratio = mean(self.accessed_ratios);
         row.stability = mean(self.stabilities);
-        row.hit_ratio = ratio(self.hits, self.accessed);
+        row.hit_ratio = known(ratio(self.hits, self.accessed));
         row.measured_periods = Some(self.timed);
         // The first of equals by name, so that the row does not depend on the order of a map.
         let main = self.applied.iter().max_by_key(|(name, n)| (**n, std::cmp::Reverse(**name)));
@@ -338,5 +345,21 @@ mod tests {
         assert_eq!(rounds.report(), (true, false));
         assert_eq!(rounds.report(), (true, true));
         assert_eq!(Rounds::after(0).report(), (true, true));
+    }
+
+    #[test]
+    fn of_a_group_that_ended_in_the_warm_up_no_ratio_is_known() {
+        let spec = "name = \"g\"\nfast_ratio = 0.5\nworkload = { kind = \"program\" }\n";
+        let spec: GroupSpec = toml::from_str(spec).unwrap();
+        let of = |measured: u64, accessed: u64| {
+            let mut member = Member::new(RunRow::default(), &spec, 3);
+            (member.measured, member.accessed, member.hits) = (measured, accessed, accessed / 2);
+            member.summary()
+        };
+        let row = of(0, 0);
+        assert!([row.hit_ratio, row.accessed_ratio, row.stability].iter().all(|r| r.is_nan()));
+        assert_eq!(of(2, 8).hit_ratio, 0.5);
+        // It ran, and used nothing.
+        assert_eq!(of(2, 0).hit_ratio, 0.0);
     }
 }
