@@ -185,7 +185,10 @@ fn show(figure: &Figure, outcome: &Outcome, took_s: f64) -> anyhow::Result<()> {
         let headline = v.headline.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
         let spread = seeds::spread(v).map(|s| format!(" ({s}; {} seeds)", v.seeds.len()));
         let spread = spread.unwrap_or_default();
-        say!("  {kind:<10} {headline}{}: paper {}, here {}{spread}", v.says, v.paper, v.here)?;
+        let control = v.control.as_ref().map(|(says, here)| format!("; {says} {here}"));
+        let control = control.unwrap_or_default();
+        let (says, paper, here) = (&v.says, &v.paper, &v.here);
+        say!("  {kind:<10} {headline}{says}: paper {paper}, here {here}{control}{spread}")?;
     }
     say!("  {}; {took_s:.0} s", Tally::of(outcome).words())?;
     say!("")?;

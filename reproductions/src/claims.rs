@@ -51,6 +51,8 @@ pub struct Verdict {
     pub headline: Option<String>,
     /// How the two compare.
     pub kind: VerdictKind,
+    /// What its control comes to: how that differs, and the number.
+    pub control: Option<(String, String)>,
     /// What it comes to under each seed, the figure's own first; empty of one alone.
     pub seeds: Vec<UnderSeed>,
 }
@@ -62,6 +64,9 @@ impl Verdict {
             "says": self.says, "paper": self.paper, "here": self.here,
             "headline": self.headline, "verdict": self.kind, "agrees": self.kind.agrees(),
         });
+        if let Some((says, here)) = &self.control {
+            all["control"] = serde_json::json!({ "says": says, "here": here });
+        }
         if !self.seeds.is_empty() {
             let one = |s: &UnderSeed| serde_json::json!({ "here": s.here, "verdict": s.kind });
             all["seeds"] = self.seeds.iter().map(one).collect();
@@ -81,8 +86,12 @@ pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
             if claim.of_rows.is_some_and(|rows| data.rows.len() < rows) {
                 (here, kind) = (None, VerdictKind::NotRun);
             }
-            let here = here.map_or("not run".to_owned(), |v| {
-                f64::try_from(v.clone()).map_or_else(|_| v.to_string(), number)
+            let here = words(here);
+            let control = claim.control.as_ref().map(|control| {
+                Ok::<_, String>((
+                    control.says.clone(),
+                    words(evaluate(&environment, &control.here, data)?),
+                ))
             });
             Ok(Verdict {
                 says: claim.says.clone(),
@@ -90,10 +99,18 @@ pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
                 here,
                 headline: claim.headline.clone(),
                 kind,
+                control: control.transpose()?,
                 seeds: Vec::new(),
             })
         })
         .collect()
+}
+
+/// What an expression comes to, as text.
+fn words(value: Option<Value>) -> String {
+    value.map_or("not run".to_owned(), |v| {
+        f64::try_from(v.clone()).map_or_else(|_| v.to_string(), number)
+    })
 }
 
 /// The numbers of claims that are drawn beside the paper's. `words` are the numbers here as each claim's
@@ -429,6 +446,7 @@ mod tests {
     use terrace_experiments::verdict::PaperNumber;
 
     use super::*;
+    use crate::figure::Control;
 
     fn data() -> Data {
         let names = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
@@ -440,6 +458,32 @@ mod tests {
             data.put(row, column, "speed", value);
         }
         data
+    }
+
+    #[test]
+    fn a_control_is_beside_its_claim_and_changes_no_verdict() {
+        let claim = |control: &str| Claim {
+            here: "percent(gain('amp', 'lru'))".to_owned(),
+            holds: Some("value('cg', 'amp') > value('cg', 'lru')".to_owned()),
+            control: Some(Control { says: "without".to_owned(), here: control.to_owned() }),
+            ..Claim::default()
+        };
+        let of =
+            |control: &str, data: &Data| check(&[claim(control)], data).map(|mut v| v.remove(0));
+        let same = of("percent(gain('lru', 'lru'))", &data()).unwrap();
+        assert_eq!(same.kind, VerdictKind::Direction);
+        assert_eq!(same.control, Some(("without".to_owned(), "+0.0 %".to_owned())));
+        assert_eq!(
+            same.json()["control"],
+            serde_json::json!({ "says": "without", "here": "+0.0 %" })
+        );
+        // One that was not run leaves the claim as it is; one that makes no sense is a mistake.
+        let not_run = of(
+            "value('ua', 'lru')",
+            &Data::new(vec!["cg".into(), "ua".into()], vec!["lru".into()], vec!["speed".into()]),
+        );
+        assert_eq!(not_run.unwrap().control.unwrap().1, "not run");
+        assert!(of("value('cg', 'lru', 'sped')", &data()).unwrap_err().contains("'sped'"));
     }
 
     fn verdict(here: &str, holds: &str) -> Result<Verdict, String> {

@@ -156,6 +156,17 @@ pub struct Beside {
     pub here: String,
 }
 
+/// What a claim's number comes to without the mechanism, or where that has nothing to do: what the
+/// control shows as well is not the mechanism's.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Control {
+    /// How it differs: "with all memory fast".
+    pub says: String,
+    /// An expression for the number then, as text.
+    pub here: String,
+}
+
 /// A claim of the paper, as a statement that can be checked: `holds`, or a number (`effect`) that is
 /// compared with the paper's (`expected`).
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -187,6 +198,8 @@ pub struct Claim {
     /// Whether it was fitted to the paper.
     #[serde(default)]
     pub calibrated: bool,
+    /// Its control.
+    pub control: Option<Control>,
     /// The numbers that are drawn beside each other; `effect` and `expected` without it.
     pub beside: Option<Beside>,
 }

@@ -222,13 +222,27 @@ fn page(entry: &Entry, size: Size) -> String {
     let file = file_name(figure);
     write!(out, "![{}]({file}.svg)\n\n", figure.title).expect("writing to a string");
     let (heading, rule) = spread_heading(std::slice::from_ref(entry));
-    write!(out, "| claim | paper | here | verdict |{heading}\n|---|---|---|---|{rule}\n")
-        .expect("writing to a string");
+    let has_control = outcome.verdicts.iter().any(|v| v.control.is_some());
+    let (beside, below) = if has_control { (" control |", "---|") } else { ("", "") };
+    write!(
+        out,
+        "| claim | paper | here | verdict |{beside}{heading}\n|---|---|---|---|{below}{rule}\n"
+    )
+    .expect("writing to a string");
     for v in &outcome.verdicts {
         let headline = v.headline.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
         let (kind, spread) = (shown(v.kind), spread_cell(v, !heading.is_empty()));
-        writeln!(out, "| {headline}{} | {} | {} | {kind} |{spread}", v.says, v.paper, v.here)
-            .expect("writing to a string");
+        let control = match (&v.control, has_control) {
+            (Some((says, here)), _) => format!(" {says}: {here} |"),
+            (None, true) => " - |".to_owned(),
+            (None, false) => String::new(),
+        };
+        writeln!(
+            out,
+            "| {headline}{} | {} | {} | {kind} |{control}{spread}",
+            v.says, v.paper, v.here
+        )
+        .expect("writing to a string");
     }
     if let Some(deviations) = &figure.deviations {
         write!(out, "\n## Deviations\n\n{}\n", deviations.trim()).expect("writing to a string");
