@@ -280,6 +280,44 @@ static unsigned int traced(const char *what, const char *key, long *largest)
 	return n;
 }
 
+/*
+ * Flushes are traced, of this thread on one processor while another keeps the address space in
+ * use; false where there are no trace events.
+ */
+static bool begin_flushes(pthread_t *other)
+{
+	cpu_set_t cpus;
+
+	if (!tracing("tlb/tlb_flush", true)) {
+		printf("# no trace events\n");
+		return false;
+	}
+	CPU_ZERO(&cpus);
+	CPU_SET(0, &cpus);
+	sched_setaffinity(0, sizeof(cpus), &cpus);
+	spinning = false;
+	stop_spinning = false;
+	pthread_create(other, NULL, spin, NULL);
+	while (!__atomic_load_n(&spinning, __ATOMIC_ACQUIRE))
+		usleep(1000);
+	copying("1", "1024", "8192");
+	return true;
+}
+
+static void end_flushes(pthread_t other)
+{
+	cpu_set_t cpus;
+
+	tracing("tlb/tlb_flush", false);
+	copying("0", "1024", "512");
+	stop_spinning = true;
+	pthread_join(other, NULL);
+	CPU_ZERO(&cpus);
+	CPU_SET(0, &cpus);
+	CPU_SET(1, &cpus);
+	sched_setaffinity(0, sizeof(cpus), &cpus);
+}
+
 /* Huge pages of a batch are flushed together: one message to the other processors. */
 void test_batch_flush(void)
 {
@@ -288,23 +326,11 @@ void test_batch_flush(void)
 	int32_t status[4];
 	char *p = huge_pairs(n, a, b);
 	unsigned int flushes;
-	cpu_set_t cpus;
 	pthread_t other;
 	int done;
 
-	if (!tracing("tlb/tlb_flush", true)) {
-		printf("# no trace events\n");
+	if (!begin_flushes(&other))
 		return;
-	}
-	CPU_ZERO(&cpus);
-	CPU_SET(0, &cpus);
-	sched_setaffinity(0, sizeof(cpus), &cpus);
-	spinning = false;
-	stop_spinning = false;
-	pthread_create(&other, NULL, spin, NULL);
-	while (!__atomic_load_n(&spinning, __ATOMIC_ACQUIRE))
-		usleep(1000);
-	copying("1", "1024", "8192");
 
 	clear_trace();
 	done = migrate(a, n, 1, status);
@@ -321,14 +347,67 @@ void test_batch_flush(void)
 	CHECK(done == (int)n, "%d of %lu pairs, the first says %d", done, n, status[0]);
 	CHECK(flushes == 1, "%u flushes for %lu huge pairs", flushes, n);
 
-	tracing("tlb/tlb_flush", false);
-	copying("0", "1024", "512");
-	stop_spinning = true;
-	pthread_join(other, NULL);
-	CPU_SET(1, &cpus);
-	sched_setaffinity(0, sizeof(cpus), &cpus);
+	end_flushes(other);
 	CHECK(!wrong_words(p, 2 * n * 512), "words are wrong");
 	munmap(p, 2 * n * HUGE);
+}
+
+/* Flushes of other processors as base pages of a range go to a node, so many in a call. */
+static unsigned int flushes_of(char *p, unsigned long pages, unsigned long in_a_call, int node)
+{
+	uint64_t addrs[512];
+	int32_t status[512];
+	unsigned long done = 0;
+
+	for (unsigned long i = 0; i < pages; i++)
+		addrs[i] = (uintptr_t)p + i * PAGE;
+	clear_trace();
+	for (unsigned long i = 0; i < pages; i += in_a_call) {
+		int moved = migrate(addrs + i, in_a_call, node, status + i);
+
+		done += moved > 0 ? moved : 0;
+	}
+	CHECK(done == pages, "%lu of %lu pages moved", done, pages);
+	return traced("remote ipi send", NULL, NULL);
+}
+
+/*
+ * A range of virtual memory goes in one operation with one flush, whatever its length and
+ * wherever its pages are; page by page it takes one each.
+ */
+void test_range_flush(void)
+{
+	static const unsigned long lengths[] = { 1, 3, 16, 512 };
+	char *p = map(HUGE, false);
+	pthread_t other;
+
+	for (unsigned long i = 0; i < 512; i++)
+		*(uint64_t *)(p + i * PAGE) = i;
+	move_range(p, HUGE, PAGE, 0);
+	/* Physical memory without order: each third page has been away. */
+	move_range(p, HUGE, 3 * PAGE, 1);
+	move_range(p, HUGE, 3 * PAGE, 0);
+	if (!begin_flushes(&other))
+		return;
+	/* Of pages that are still its parent's the first write is a flush, too. */
+	flushes_of(p, 1, 1, 1);
+	move_range(p, PAGE, PAGE, 0);
+	for (unsigned int i = 0; i < ARRAY_SIZE(lengths); i++) {
+		unsigned long pages = lengths[i];
+		unsigned int together = flushes_of(p, pages, pages, 1);
+		unsigned int each;
+
+		move_range(p, pages * PAGE, PAGE, 0);
+		each = flushes_of(p, pages, 1, 1);
+		move_range(p, pages * PAGE, PAGE, 0);
+		printf("# %lu pages moved with %u flushes of other processors, page by page with %u\n",
+		       pages, together, each);
+		CHECK(together == 1, "%u flushes for a range of %lu pages", together, pages);
+		CHECK(each == pages, "%u flushes for %lu pages, one by one", each, pages);
+	}
+	end_flushes(other);
+	CHECK(!wrong_words(p, 512), "words are wrong");
+	munmap(p, HUGE);
 }
 
 /*

@@ -359,6 +359,7 @@ static const struct {
 	{ "migrate-whole", test_migrate_whole, MIGRATE, false },
 	{ "migrate-hugetlb", test_migrate_hugetlb, MIGRATE, false },
 	{ "batch-flush", test_batch_flush, MIGRATE | EXCHANGE, false },
+	{ "range-flush", test_range_flush, MIGRATE, false },
 	{ "batch-protect", test_batch_protect, MIGRATE, false },
 	{ "threads", test_threads, MIGRATE | EXCHANGE, false },
 	{ "scan", test_scan, SCAN, false },

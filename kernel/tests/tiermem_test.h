@@ -177,6 +177,7 @@ void test_migrate(void);
 void test_migrate_whole(void);
 void test_migrate_hugetlb(void);
 void test_batch_flush(void);
+void test_range_flush(void);
 void test_batch_protect(void);
 void test_threads(void);
 void test_scan(void);
