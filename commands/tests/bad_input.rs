@@ -420,10 +420,10 @@ fn a_host_that_cannot_be_used_is_left_as_it_was() {
     if nodes.filter(|e| is_node(&e.file_name().to_string_lossy())).count() == 1 {
         printed.refused(&["one tier, expected two or more", "run in the virtual machine"]);
     }
-    place.write("live.toml", SMALL.replace("lru-favor", "mix"));
+    place.write("live.toml", SMALL.replace("lru-favor", "profile"));
     for machine in ["host", "vm"] {
         let printed = place.run(&format!("run live.toml --machine {machine} --out out"));
-        printed.refused(&["workload 'mix' has no live program", "--machine sim"]);
+        printed.refused(&["workload 'profile' has no live program", "--machine sim"]);
     }
     place.write("live.toml", NOBODY.replace("cgroup =", "control_group ="));
     place.run("run live.toml --machine host --out out").refused(&["unknown field", "`cgroup`"]);

@@ -205,6 +205,25 @@ fn groups_have_their_own_policies_and_pages_at_the_same_time() {
 
 /// The cost to any program of less fast memory, by the instructions of the processor that it has to
 /// itself.
+/// A program that changes from what LRU suits to what LFU suits, in the virtual machine.
+#[test]
+fn amp_learns_that_a_live_program_has_changed_its_behaviour() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let experiment = std::fs::read_to_string(root.join("examples/amp/live-mix.toml")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = compare(folder.path(), &experiment, "amp");
+    let rows: Vec<PeriodRow> = read(&out).unwrap();
+    // Behind what each half begins with, until AMP has information.
+    let share = |policy: &str, periods: std::ops::Range<u64>| {
+        let of: Vec<_> = rows.iter().filter(|row| periods.contains(&row.period)).collect();
+        assert!(of.len() >= 35, "{} periods of {periods:?}", of.len());
+        of.iter().filter(|row| row.applied == policy).count() as f64 / of.len() as f64
+    };
+    let [first, second] = [share("lru", 40..80), share("lfu", 120..160)];
+    println!("lru in {first:.2} of the periods before, lfu in {second:.2} at the end");
+    assert!(first > 0.5 && second > 0.5, "lru in {first} before, lfu in {second} at the end");
+}
+
 #[test]
 fn a_command_is_timed_by_the_instructions_of_its_own_processor() {
     let folder = tempfile::tempdir().unwrap();

@@ -94,8 +94,13 @@ fn impossible_values_are_refused_before_anything_runs() {
 
 #[test]
 fn a_kind_that_cannot_says_what_to_do_instead() {
-    let mix = find("mix").unwrap().live(&Value::Null, &context()).unwrap_err().to_string();
+    let live = |name: &str, parameters: &Value| {
+        find(name).unwrap().live(parameters, &context()).unwrap_err().to_string()
+    };
+    let mix = live("mix", &json!({ "parts": [{ "generator": "scan" }] }));
     assert!(mix.contains("--machine sim"), "{mix}");
+    let recording = live("recording", &Value::Null);
+    assert!(recording.contains("no live program; run it with --machine sim"), "{recording}");
     let timing = Timing { page_size: PageSize::Huge, period_ms: 1000, seed: 1 };
     let redis = find("redis-zipf").unwrap().source(&Value::Null, timing).err().unwrap();
     assert!(redis.to_string().contains("recording"), "{redis}");

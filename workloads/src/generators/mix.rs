@@ -40,7 +40,7 @@ pub(super) const KIND: GeneratorKind = GeneratorKind {
         ParameterDoc {
             name: "same_memory",
             default: "false",
-            meaning: "the parts use the same memory: one program that changes its behaviour; the parts after the first then start without start-up, unless they ask for one",
+            meaning: "the parts use the same memory: one program that changes its behaviour, as a live machine needs it; the parts after the first then start without start-up, unless they ask for one",
         },
     ],
     build,

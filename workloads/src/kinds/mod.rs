@@ -34,6 +34,7 @@ pub static LIVE: &[LiveKind] = &[
     generated::ZIPF,
     generated::UNIFORM,
     generated::SCAN,
+    generated::MIX,
     program::KIND,
     command::KIND,
 ];
