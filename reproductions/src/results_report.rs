@@ -208,9 +208,16 @@ fn headlines(entries: &[Entry]) -> String {
     // By name; within one in the order of the figures.
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     let rows: String = rows.into_iter().map(|row| row.1).collect();
+    let of_seeds = match heading.is_empty() {
+        true => "",
+        false => {
+            " With several seeds: the least and the most, and other verdicts than that of the \
+             figure's own; '-' where it was not run under them, or has none."
+        }
+    };
     format!(
         "\n## Headline numbers\n\nSize: the effect here is 2/3 to 3/2 of the paper's; direction: it has its sign. Calibrated \
-         (fitted to the paper) and tie (no effect) count as neither.\n\n\
+         (fitted to the paper) and tie (no effect) count as neither.{of_seeds}\n\n\
          | name | claim | paper | here | verdict |{heading} figure |\n\
          |---|---|---|---|---|{rule}---|\n{rows}"
     )
