@@ -203,8 +203,6 @@ fn groups_have_their_own_policies_and_pages_at_the_same_time() {
     assert!(ranges.accessed_ratio > 0.8 && ranges.demoted_pages >= 12, "{ranges:?}");
 }
 
-/// The cost to any program of less fast memory, by the instructions of the processor that it has to
-/// itself.
 /// A program that changes from what LRU suits to what LFU suits, in the virtual machine.
 #[test]
 fn amp_learns_that_a_live_program_has_changed_its_behaviour() {
@@ -224,6 +222,8 @@ fn amp_learns_that_a_live_program_has_changed_its_behaviour() {
     assert!(first > 0.5 && second > 0.5, "lru in {first} before, lfu in {second} at the end");
 }
 
+/// The cost to any program of less fast memory, by the instructions of the processor that it has to
+/// itself.
 #[test]
 fn a_command_is_timed_by_the_instructions_of_its_own_processor() {
     let folder = tempfile::tempdir().unwrap();

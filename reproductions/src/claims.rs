@@ -86,11 +86,11 @@ pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
             if claim.of_rows.is_some_and(|rows| data.rows.len() < rows) {
                 (here, kind) = (None, VerdictKind::NotRun);
             }
-            let here = words(here);
+            let here = text_of(here);
             let control = claim.control.as_ref().map(|control| {
                 Ok::<_, String>((
                     control.says.clone(),
-                    words(evaluate(&environment, &control.here, data)?),
+                    text_of(evaluate(&environment, &control.here, data)?),
                 ))
             });
             Ok(Verdict {
@@ -107,7 +107,7 @@ pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
 }
 
 /// What an expression comes to, as text.
-fn words(value: Option<Value>) -> String {
+fn text_of(value: Option<Value>) -> String {
     value.map_or("not run".to_owned(), |v| {
         f64::try_from(v.clone()).map_or_else(|_| v.to_string(), number)
     })

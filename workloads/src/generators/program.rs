@@ -59,7 +59,7 @@ pub(super) fn bad(generator: &'static str, message: String) -> GeneratorError {
 }
 
 /// The members of an object of parameters; none for null.
-pub(super) fn members(
+pub(crate) fn members(
     generator: &'static str,
     parameters: &Value,
 ) -> Result<Map<String, Value>, GeneratorError> {

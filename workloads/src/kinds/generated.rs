@@ -1,11 +1,12 @@
 //! Generators as live programs: the same pages, touched on real memory that checks itself.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{
     End, LiveCommand, LiveContext, LiveKind, LiveProgram, LiveWorkload, Ready, SLACK_MS,
     WorkloadError, bad, hotcold,
 };
+use crate::generators::program::members;
 use crate::generators::{self, Timing};
 
 const fn kind(
@@ -22,14 +23,6 @@ pub(super) const ZIPF: LiveKind = kind("zipf", |p, c| live("zipf", p, c));
 pub(super) const UNIFORM: LiveKind = kind("uniform", |p, c| live("uniform", p, c));
 pub(super) const SCAN: LiveKind = kind("scan", |p, c| live("scan", p, c));
 pub(super) const MIX: LiveKind = kind("mix", mix);
-
-fn members(name: &'static str, parameters: &Value) -> Result<Map<String, Value>, WorkloadError> {
-    match parameters {
-        Value::Null => Ok(Map::new()),
-        Value::Object(members) => Ok(members.clone()),
-        other => Err(bad(name, format!("parameters are {other}, expected an object"))),
-    }
-}
 
 fn live(
     name: &'static str,
