@@ -379,13 +379,14 @@ fn walks_are_shorter_where_page_tables_follow_their_data() {
 /// (`server-ddr5-cxl`).
 const SAVED_NS: f64 = 106.0;
 
-/// For how long a program waited for lines of each tier, walks before them included. The policy has
+/// For how long a program waited for page walks and for lines of each tier. The policy has
 /// other pages in fast memory in the one run than in the other, which makes as much of a difference in
 /// run time as page tables do: so waits are compared for the same number of lines.
 #[derive(Debug)]
 struct TierWaits {
     reads: [u64; 2],
     ms: [f64; 2],
+    walks_ms: f64,
 }
 
 impl TierWaits {
@@ -395,6 +396,7 @@ impl TierWaits {
         TierWaits {
             reads: [reads(|row| row.fast_reads), reads(|row| row.slow_reads)],
             ms: [ms(|row| row.fast_stall_ms), ms(|row| row.slow_stall_ms)],
+            walks_ms: ms(|row| row.walk_stall_ms),
         }
     }
 
@@ -406,7 +408,7 @@ impl TierWaits {
     fn ms_with_reads_of(&self, other: &Self) -> f64 {
         let of_tier =
             |tier: usize| self.ms[tier] * other.reads[tier] as f64 / self.reads[tier] as f64;
-        of_tier(0) + of_tier(1)
+        of_tier(0) + of_tier(1) + self.walks_ms
     }
 }
 

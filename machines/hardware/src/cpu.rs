@@ -62,6 +62,8 @@ pub struct CoreConfig {
 pub type Cause = u8;
 /// Number of causes counted apart.
 pub const CAUSES: usize = 8;
+/// Stalls that waited for a page walk; indexes [`CoreCounts::stall_ps`].
+pub const CAUSE_WALK: Cause = 0;
 /// Causes from this on are memories, those before caches and walks.
 pub const FIRST_MEMORY_CAUSE: Cause = 3;
 
@@ -83,7 +85,8 @@ pub struct CoreCounts {
     pub instructions: u64,
     /// Time of dispatching.
     pub compute_ps: u64,
-    /// Stalls with a full window, by the cause of the oldest load.
+    /// Stalls with a full window, by what the oldest load waited for at the time: its page walk
+    /// until it was translated, and its own cause from then on.
     pub stall_ps: [u64; CAUSES],
     /// Stalls with a full store buffer.
     pub store_stall_ps: u64,
@@ -146,6 +149,8 @@ struct Load {
     reference: u64,
     finish: Finish,
     cause: Cause,
+    /// When its page walk was done; 0 without one.
+    walked_ps: u64,
 }
 
 /// One core.
@@ -287,10 +292,8 @@ impl Core {
             let after =
                 self.counts.instructions.saturating_sub(self.full_at) * self.instruction_fs / 1000;
             let resumed = Picoseconds(oldest.finish.time + after);
-            if resumed > self.now {
-                self.counts.stall_ps[usize::from(oldest.cause)] += (resumed - self.now).0;
-                self.now = resumed;
-            }
+            let oldest = *oldest;
+            self.stall(oldest, resumed);
             self.loads.pop_front();
             self.loads_gone += 1;
             self.full_at = self.loads.front().map_or(u64::MAX, |l| l.instruction + self.window);
@@ -300,6 +303,17 @@ impl Core {
         self.pending > 0
             && ((dependence == Dependence::PreviousLoad && self.last_load.is_unknown())
                 || self.pending == self.outstanding)
+    }
+
+    /// The core waits for `load` until `until`, if that is later than now.
+    fn stall(&mut self, load: Load, until: Picoseconds) {
+        if until <= self.now {
+            return;
+        }
+        let walk = load.walked_ps.clamp(self.now.0, until.0) - self.now.0;
+        self.counts.stall_ps[usize::from(CAUSE_WALK)] += walk;
+        self.counts.stall_ps[usize::from(load.cause)] += (until - self.now).0 - walk;
+        self.now = until;
     }
 
     /// When the next reference may start.
@@ -349,8 +363,9 @@ impl Core {
         start
     }
 
-    /// The load started at `start` by [`Core::start_miss`] is served at `done`.
-    pub fn load_miss(&mut self, start: Picoseconds, done: When, cause: Cause) {
+    /// The load started at `start` by [`Core::start_miss`] is served at `done`. Its page walk took
+    /// until `walked`, which is 0 without one.
+    pub fn load_miss(&mut self, start: Picoseconds, done: When, cause: Cause, walked: Picoseconds) {
         let finish = Finish::new(done);
         self.take(finish, Waits::Load(self.loads_gone + self.loads.len() as u64));
         if cause >= FIRST_MEMORY_CAUSE && start.0 >= self.leading.time {
@@ -361,21 +376,21 @@ impl Core {
                 self.counts.leading_load_ps += done.since(start).0;
             }
         }
-        self.hold_window(finish, cause);
+        self.hold_window(finish, cause, walked);
     }
 
-    /// A reference that took until `done` for its translation, without a miss of the first level.
-    pub fn late(&mut self, done: Picoseconds, cause: Cause) {
-        let finish = Finish::new(When::At(done));
-        self.hold_window(finish, cause);
+    /// A reference whose page walk took until `done`, without a miss of the first level.
+    pub fn late(&mut self, done: Picoseconds) {
+        self.hold_window(Finish::new(When::At(done)), CAUSE_WALK, done);
     }
 
-    fn hold_window(&mut self, finish: Finish, cause: Cause) {
+    fn hold_window(&mut self, finish: Finish, cause: Cause, walked: Picoseconds) {
         self.last_load = finish;
         let (instruction, reference) = (self.counts.instructions, self.references);
         self.full_at = self.full_at.min(instruction + self.window);
         self.queue_full_at = self.queue_full_at.min(reference + self.queue);
-        self.loads.push_back(Load { instruction, reference, finish, cause });
+        let load = Load { instruction, reference, finish, cause, walked_ps: walked.0 };
+        self.loads.push_back(load);
     }
 
     /// The store whose line was requested from `start` on by [`Core::start_miss`] has it at `done`.
@@ -464,10 +479,8 @@ impl Core {
         while let Some(oldest) = self.loads.front()
             && oldest.finish.time <= until
         {
-            if oldest.finish.time > self.now.0 {
-                self.counts.stall_ps[usize::from(oldest.cause)] += oldest.finish.time - self.now.0;
-                self.now = Picoseconds(oldest.finish.time);
-            }
+            let oldest = *oldest;
+            self.stall(oldest, Picoseconds(oldest.finish.time));
             self.loads.pop_front();
             self.loads_gone += 1;
         }
@@ -490,10 +503,7 @@ impl Core {
         self.queue_full_at = u64::MAX;
         while let Some(load) = self.loads.pop_front() {
             self.loads_gone += 1;
-            if load.finish.time > self.now.0 {
-                self.counts.stall_ps[usize::from(load.cause)] += load.finish.time - self.now.0;
-                self.now = Picoseconds(load.finish.time);
-            }
+            self.stall(load, Picoseconds(load.finish.time));
         }
         while let Some(store) = self.stores.pop_front() {
             self.stores_gone += 1;

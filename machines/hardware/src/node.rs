@@ -70,9 +70,7 @@ pub struct Reference {
     pub dependence: Dependence,
 }
 
-/// Stalls that waited for a page walk; indexes [`crate::cpu::CoreCounts::stall_ps`].
-pub const CAUSE_WALK: Cause = 0;
-/// Stalls that waited for the second level.
+/// Stalls that waited for the second level; indexes [`crate::cpu::CoreCounts::stall_ps`].
 pub const CAUSE_L2: Cause = 1;
 /// Stalls that waited for the last level.
 pub const CAUSE_LLC: Cause = 2;
@@ -395,7 +393,7 @@ impl Node {
         if level != Level::L1 {
             self.miss(core, translated, write, level, memory);
         } else if translated.walked {
-            self.cores[core].late(translated.at + self.latencies.l1, CAUSE_WALK);
+            self.cores[core].late(translated.at + self.latencies.l1);
         } else if !write {
             self.cores[core].load_hit(translated.at + self.latencies.l1);
         }
@@ -415,7 +413,7 @@ impl Node {
         if write {
             if walked {
                 // A store leaves the window once it is translated.
-                self.cores[core].late(at, CAUSE_WALK);
+                self.cores[core].late(at);
             }
             while self.cores[core].store_blocked() {
                 await_completion(&mut self.cores, memory);
@@ -441,7 +439,8 @@ impl Node {
         if write {
             self.cores[core].store_miss(done);
         } else {
-            self.cores[core].load_miss(start, done, cause);
+            let walked_until = if walked { translated.at } else { Picoseconds::ZERO };
+            self.cores[core].load_miss(start, done, cause, walked_until);
         }
     }
 

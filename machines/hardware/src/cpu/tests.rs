@@ -24,7 +24,7 @@ fn run(config: &CoreConfig, n: u64, gap: u32, dependence: Dependence) -> Core {
         core.step(gap);
         assert!(!core.blocked(dependence));
         let start = core.start_miss(core.issue_time(dependence));
-        core.load_miss(start, When::At(start + LATENCY), 3);
+        core.load_miss(start, When::At(start + LATENCY), 3, Picoseconds::ZERO);
     }
     assert!(!core.drain());
     core
@@ -84,10 +84,37 @@ fn a_short_latency_hides_behind_the_window() {
         core.step(10);
         assert!(!core.blocked(Dependence::None));
         let start = core.start_miss(core.now());
-        core.load_miss(start, When::At(start + Picoseconds::from_ns(14)), 1);
+        core.load_miss(start, When::At(start + Picoseconds::from_ns(14)), 1, Picoseconds::ZERO);
     }
     assert_eq!(core.counts().stall_ps, [0; CAUSES]);
     assert_eq!(core.now(), Picoseconds::from_ns(10_000));
+}
+
+#[test]
+fn a_stall_is_of_the_walk_until_the_translation_and_of_memory_from_then_on() {
+    let mut core = Core::new(&config()).unwrap();
+    core.step(1);
+    // The walk takes 150 ns, the line another 200.
+    let walked = core.now() + Picoseconds::from_ns(150);
+    let start = core.start_miss(walked);
+    core.load_miss(start, When::At(start + LATENCY), 3, walked);
+    // 50 instructions run beside it.
+    core.step(50);
+    assert!(!core.drain());
+    let counts = core.counts();
+    assert_eq!(counts.stall_ps[usize::from(CAUSE_WALK)], 100_000);
+    assert_eq!(counts.stall_ps[3], LATENCY.0);
+    assert_eq!(core.now(), walked + LATENCY);
+
+    // What the window hides of a walk is no stall, and all of the rest is memory's.
+    let mut core = Core::new(&config()).unwrap();
+    core.step(1);
+    let walked = core.now() + Picoseconds::from_ns(30);
+    core.load_miss(walked, When::At(walked + LATENCY), 3, walked);
+    core.step(60);
+    assert!(!core.drain());
+    assert_eq!(core.counts().stall_ps[usize::from(CAUSE_WALK)], 0);
+    assert_eq!(core.counts().stall_ps[3], LATENCY.0 - 30_000);
 }
 
 #[test]
@@ -130,7 +157,7 @@ fn completions_given_late_change_nothing() {
                 }
                 let start = core.start_miss(core.issue_time(dependence));
                 under_way.push_back((RequestId(n), start + LATENCY));
-                core.load_miss(start, When::Pending(RequestId(n)), 3);
+                core.load_miss(start, When::Pending(RequestId(n)), 3, Picoseconds::ZERO);
             }
             while core.drain() {
                 let (id, done) = under_way.pop_front().unwrap();

@@ -3,8 +3,8 @@
 use std::ops::{AddAssign, Sub};
 
 use serde::Serialize;
-use terrace_hardware::cpu::{CAUSES, CoreCounts};
-use terrace_hardware::node::{CAUSE_L2, CAUSE_LLC, CAUSE_MEMORY, CAUSE_WALK, Node};
+use terrace_hardware::cpu::{CAUSE_WALK, CAUSES, CoreCounts};
+use terrace_hardware::node::{CAUSE_L2, CAUSE_LLC, CAUSE_MEMORY, Node};
 
 /// Tiers that are counted apart; a machine with more counts them to the last.
 pub const TIERS: usize = 4;

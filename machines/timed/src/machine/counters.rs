@@ -1,7 +1,8 @@
 //! What the processors and tiers of a machine counted.
 
 use terrace_hardware::cache::hierarchy::Level;
-use terrace_hardware::node::{CAUSE_L2, CAUSE_LLC, CAUSE_MEMORY, CAUSE_WALK};
+use terrace_hardware::cpu::CAUSE_WALK;
+use terrace_hardware::node::{CAUSE_L2, CAUSE_LLC, CAUSE_MEMORY};
 
 use super::{Access, CYCLE_PS, TimedMachine};
 use crate::causes::Cause;
