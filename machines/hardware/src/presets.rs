@@ -156,6 +156,7 @@ fn nimble() -> MachineConfig {
             // 10 slices of 2.5 MB.
             llc: cache(Bytes::mib(25), 20, 42).with_slices(10),
             inclusion: Inclusion::Inclusive,
+            snoops: false,
         },
         tlbs: intel_tlbs(1024, 8),
         walker: WalkerConfig::default(),
@@ -194,6 +195,7 @@ fn radiant() -> MachineConfig {
             // 26 slices of 1.375 MB serve the 24 cores.
             llc: cache(Bytes(26 * 1408 * 1024), 11, 60).with_slices(26),
             inclusion: Inclusion::Victim,
+            snoops: true,
         },
         tlbs: intel_tlbs(1536, 12),
         walker: WalkerConfig::default(),
@@ -235,6 +237,7 @@ fn granularity() -> MachineConfig {
             l2: None,
             llc: cache(Bytes::mib(4), 16, 20),
             inclusion: Inclusion::NonInclusive,
+            snoops: false,
         },
         // Piledriver: 64 fully associative entries for both sizes, 1024 in 8 ways behind them.
         tlbs: TlbsConfig {
@@ -297,6 +300,7 @@ fn rack_node() -> MachineConfig {
             l2: Some(cache(Bytes::kib(256), 4, 20)),
             llc: cache(Bytes::mib(8), 16, 40),
             inclusion: Inclusion::NonInclusive,
+            snoops: false,
         },
         tlbs: intel_tlbs(1536, 12),
         walker: WalkerConfig::default(),
@@ -345,6 +349,7 @@ fn server_node() -> NodeConfig {
             // 16 slices of 1.875 MB.
             llc: cache(Bytes::mib(30), 15, 70).with_slices(16),
             inclusion: Inclusion::Victim,
+            snoops: false,
         },
         tlbs: TlbsConfig {
             l1_base: TlbConfig::new(96, 6),

@@ -3,7 +3,8 @@
 //! Lines move as in write-back hardware: a miss fills every level that keeps the line, a dirty
 //! victim goes to the next level down, a dirty victim of the last level goes to memory. There is no
 //! coherence protocol between the private levels: two cores that write one line each keep it. For
-//! tiering this hides only lines bounced between cores, which never leave the chip.
+//! tiering this hides only lines bounced between cores, which never leave the chip. A last level of
+//! victims lacks what private levels have: with `snoops` a core gets such a line from the other.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,11 @@ pub struct HierarchyConfig {
     /// Which lines the last level contains.
     #[serde(default)]
     pub inclusion: Inclusion,
+    /// Whether a line that a last level of victims lacks comes from another core that has it, at
+    /// the last level's latency, as by the snoop filter of Xeon Scalable. If not, it comes from
+    /// memory, which is too much where threads share data or page tables.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub snoops: bool,
 }
 
 /// The level that served a reference.
@@ -88,12 +94,20 @@ struct Private {
     used: bool,
 }
 
+impl Private {
+    fn contains(&self, line: LineAddress) -> bool {
+        self.l1.contains(line) || self.l2.as_ref().is_some_and(|l2| l2.contains(line))
+    }
+}
+
 /// Private first and second levels over a shared last level.
 #[derive(Debug, Clone)]
 pub struct CacheHierarchy {
     cores: Vec<Private>,
     llc: Cache,
     inclusion: Inclusion,
+    snoops: bool,
+    snooped: u64,
     line_bits: u32,
     writebacks: Writebacks,
 }
@@ -122,6 +136,8 @@ impl CacheHierarchy {
             cores: vec![private; cores],
             llc: Cache::new(&config.llc).map_err(|e| e.within("llc"))?,
             inclusion: config.inclusion,
+            snoops: config.snoops,
+            snooped: 0,
             line_bits: line.trailing_zeros(),
             writebacks: Writebacks::default(),
         })
@@ -241,7 +257,9 @@ impl CacheHierarchy {
                 if write && let Some(victim) = self.llc.fill(line, true) {
                     self.llc_victim(victim);
                 }
-                return Level::Memory;
+                let is_near = self.snoops && self.is_in_another_core(core, line);
+                self.snooped += u64::from(is_near);
+                return if is_near { Level::Llc } else { Level::Memory };
             };
             // The only copy moves up, and its dirty bit with it.
             if dirty | write {
@@ -265,6 +283,11 @@ impl CacheHierarchy {
             self.llc_victim(out);
         }
         Level::Memory
+    }
+
+    fn is_in_another_core(&self, core: usize, line: LineAddress) -> bool {
+        let others = self.cores.iter().enumerate().filter(|&(other, p)| other != core && p.used);
+        others.into_iter().any(|(_, p)| p.contains(line))
     }
 
     fn l2_victim(&mut self, out: Option<Evicted>) {
@@ -359,11 +382,7 @@ impl CacheHierarchy {
 
     /// Whether any level has the line; counts and uses nothing.
     pub fn contains(&self, line: LineAddress) -> bool {
-        self.llc.contains(line)
-            || self
-                .cores
-                .iter()
-                .any(|p| p.l1.contains(line) || p.l2.as_ref().is_some_and(|l2| l2.contains(line)))
+        self.llc.contains(line) || self.cores.iter().any(|p| p.contains(line))
     }
 
     /// The caches of one core, first and second level, read-only.
@@ -389,8 +408,14 @@ impl CacheHierarchy {
         sum
     }
 
+    /// Misses of the last level whose line came from another core.
+    pub fn snooped(&self) -> u64 {
+        self.snooped
+    }
+
     /// Resets the counts; the lines stay.
     pub fn reset_counts(&mut self) {
+        self.snooped = 0;
         for private in &mut self.cores {
             private.l1.reset_counts();
             if let Some(l2) = &mut private.l2 {
@@ -409,7 +434,8 @@ mod tests {
     /// One set each: 2, 4 and 8 lines.
     fn config(inclusion: Inclusion) -> HierarchyConfig {
         let cache = |ways: u32| CacheConfig::new(Bytes(64 * u64::from(ways)), ways, 64);
-        HierarchyConfig { l1: cache(2), l2: Some(cache(4)), llc: cache(8), inclusion }
+        let (l1, l2, llc) = (cache(2), Some(cache(4)), cache(8));
+        HierarchyConfig { l1, l2, llc, inclusion, snoops: false }
     }
 
     fn read(h: &mut CacheHierarchy, line: u64) -> Level {
@@ -456,6 +482,19 @@ mod tests {
         }
         assert!(!h.private(1).0.contains(LineAddress(100)));
         assert_eq!(written, [LineAddress(100)]);
+    }
+
+    #[test]
+    fn with_snoops_a_line_that_only_another_core_has_is_not_read_from_memory() {
+        let levels = |snoops| {
+            let config = HierarchyConfig { snoops, ..config(Inclusion::Victim) };
+            let mut h = CacheHierarchy::new(&config, 2).unwrap();
+            let mut read = |core, line| h.access(core, LineAddress(line), false);
+            [read(0, 1), read(1, 1), read(1, 1), read(1, 2), read(0, 2), read(0, 3)]
+        };
+        use Level::{L1, Llc, Memory};
+        assert_eq!(levels(true), [Memory, Llc, L1, Memory, Llc, Memory]);
+        assert_eq!(levels(false), [Memory, Memory, L1, Memory, Memory, Memory]);
     }
 
     #[test]
