@@ -388,7 +388,8 @@ fn base_pages_of_a_whole_region_are_collapsed_where_that_is_asked_for() {
         let mut config = config(64 << 20, 64 << 20);
         config.options.collapse_regions_per_period = regions;
         let machine = ReferenceMachine::new(config).unwrap();
-        let source = Script { steps: Box::new(steps.into_iter()), footprint_bytes: None };
+        let source =
+            Script { steps: Box::new(steps.into_iter()), footprint_bytes: None, threads: 1 };
         let interfaces = machine.add_group(group(PageSize::Huge, 1.0), Box::new(source)).unwrap();
         let (mut tracker, _mover) = interfaces;
         let mut most = 0;
@@ -403,6 +404,23 @@ fn base_pages_of_a_whole_region_are_collapsed_where_that_is_asked_for() {
     let (collapses, pages, fewer_walks) = run(4);
     assert_eq!((collapses, pages), (1, 1));
     assert!(fewer_walks < walks, "{fewer_walks} against {walks}");
+}
+
+#[test]
+fn a_thread_that_comes_late_does_not_wait_for_what_others_ask_for_later() {
+    // Two threads, each along a chain of its own over memory that no cache holds. Whether their
+    // loads come one by one or many at a time is a matter of how the stream was written down.
+    let time_ns = |at_a_time: u64| {
+        let accesses = chase(64 << 20, 40_000).enumerate().map(move |(n, access)| {
+            let thread = (n as u64 / at_a_time % 2) as u16;
+            Access { thread, ..access }
+        });
+        let source = Script { threads: 2, ..script(64 << 20, accesses) };
+        alone(config(128 << 20, 64 << 20), group(PageSize::Base, 1.0), source).0
+    };
+    let (one_by_one, many) = (time_ns(1), time_ns(100));
+    let ratio = many / one_by_one;
+    assert!((0.95..1.05).contains(&ratio), "{many} ns against {one_by_one}");
 }
 
 /// A program on two cores whose first pages are exchanged for its last ones: its scans, and the

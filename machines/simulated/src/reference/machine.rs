@@ -144,6 +144,11 @@ impl ReferenceMachine {
             (0..threads.min(total)).map(|n| (state.next_core + n) % total).collect();
         state.next_core += cores.len();
         state.shared_cores |= state.next_core > total;
+        if cores.len() > 1 {
+            // Its threads are some way behind one another (`skew_ns`): one that is late must not
+            // wait for what another asked for at a later time.
+            state.memory = state.memory.clone().far_out_of_order();
+        }
         let fast_limit_bytes = source.footprint_bytes().map(|bytes| {
             let pages = bytes.div_ceil(group.page_size.bytes());
             let layout = Layout::contiguous(group.page_size, pages);

@@ -21,11 +21,12 @@ pub const HUGE: u64 = PageSize::Huge.bytes();
 pub struct Script {
     pub steps: Box<dyn Iterator<Item = Step> + Send>,
     pub footprint_bytes: Option<u64>,
+    pub threads: usize,
 }
 
 impl ReferenceSource for Script {
     fn threads(&self) -> usize {
-        1
+        self.threads
     }
 
     fn footprint_bytes(&self) -> Option<u64> {
@@ -50,7 +51,7 @@ pub fn script(bytes: u64, accesses: impl Iterator<Item = Access> + Send + 'stati
         (!block.is_empty()).then_some(Step::Accesses(block))
     });
     let steps = Box::new(std::iter::once(map).chain(blocks));
-    Script { steps, footprint_bytes: Some(bytes) }
+    Script { steps, footprint_bytes: Some(bytes), threads: 1 }
 }
 
 /// A spread-out order of the lines of a footprint, each a dependent load.
