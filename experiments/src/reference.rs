@@ -393,6 +393,7 @@ fn hardware_row(run: &str, group: &str, period: u64, cost: &PeriodCost) -> Hardw
         table_maps_fast: Some(cost.table_moves.maps_fast),
         table_lock_contended: Some(cost.table_moves.lock_contended),
         table_no_room: Some(cost.table_moves.no_room),
+        main_references: Some(c.main_references),
     }
 }
 

@@ -347,6 +347,8 @@ table! {
         table_lock_contended: Option<u64>,
         /// No frame for the leaf table.
         table_no_room: Option<u64>,
+        /// Its loads and stores after its start-up; 0 where that does not show, as in a recording.
+        main_references: Option<u64>,
     }
 }
 

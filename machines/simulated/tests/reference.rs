@@ -1,5 +1,6 @@
 //! The machine at trace fidelity for its users: the cost of programs, the effect of moves.
 
+use serde_json::json;
 use terrace_core::bits::PageBits;
 use terrace_core::interfaces::{Mover, Observation, Tracker};
 use terrace_core::page::PageSize;
@@ -9,7 +10,7 @@ use terrace_simulated::hardware::presets;
 use terrace_simulated::hardware::units::Bytes;
 use terrace_simulated::os::{TablePlacement, TablePolicy};
 use terrace_simulated::reference::{
-    Access, AccessKind, BackgroundDemotion, Options, ReferenceConfig, ReferenceMachine,
+    Access, AccessKind, BackgroundDemotion, Counts, Options, ReferenceConfig, ReferenceMachine,
     ReferenceMover, ReferenceTracker, Step, program,
 };
 use terrace_workloads::programs::sink::Counter;
@@ -421,6 +422,23 @@ fn a_thread_that_comes_late_does_not_wait_for_what_others_ask_for_later() {
     let (one_by_one, many) = (time_ns(1), time_ns(100));
     let ratio = many / one_by_one;
     assert!((0.95..1.05).contains(&ratio), "{many} ns against {one_by_one}");
+}
+
+#[test]
+fn a_programs_start_up_is_counted_apart() {
+    let options = |updates: f64| json!({ "updates_per_word": updates });
+    let counts = |updates: f64| {
+        let params = Params { options: options(updates), ..Params::new(4 << 20, 7) };
+        let source = program("gups", &params, false).unwrap();
+        alone(config(64 << 20, 64 << 20), group(PageSize::Base, 1.0), source).1
+    };
+    let (once, twice) = (counts(1.0), counts(2.0));
+    let start_up = |counts: &Counts| counts.references - counts.main_references;
+    // Half a million words are set up, and each is then read and written.
+    assert_eq!(start_up(&once), start_up(&twice));
+    assert!(start_up(&once) >= 1 << 19, "{once:?}");
+    assert_eq!(twice.main_references, 2 * once.main_references);
+    assert!(once.main_references >= 2 << 19, "{once:?}");
 }
 
 /// A program on two cores whose first pages are exchanged for its last ones: its scans, and the

@@ -1,6 +1,7 @@
 //! How a figure's data is made. A kind is a file and a line of [`KINDS`].
 
 mod homogeneity;
+mod main_phase;
 mod measured;
 mod ratios;
 mod runs;

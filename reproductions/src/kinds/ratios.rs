@@ -13,8 +13,20 @@ const MADE: &[Made] = &[
     Made { name: "walk_ns", factor: 1e6, of: &["walk_ms"], by: &["walks"] },
     // Page walks per 1,000 instructions: misses of the last TLB.
     Made { name: "walks_per_1000", factor: 1e3, of: &["walks"], by: &["instructions"] },
-    // Time of page walks, which overlap with other work, over the run's.
-    Made { name: "walk_share", factor: 1.0, of: &["walk_ms"], by: &["duration_ms"] },
+    // Time of page walks, which overlap with other work, over that of the program's threads.
+    Made {
+        name: "walk_share",
+        factor: 1.0,
+        of: &["walk_ms"],
+        by: &[
+            "compute_ms",
+            "walk_stall_ms",
+            "cache_stall_ms",
+            "fast_stall_ms",
+            "slow_stall_ms",
+            "store_stall_ms",
+        ],
+    },
     // Time of allocating page-table pages per fault that needs them.
     Made {
         name: "table_allocation_ns",
@@ -37,6 +49,13 @@ const MADE: &[Made] = &[
     },
     // Lines read from memory: misses of the last cache.
     Made { name: "memory_reads", factor: 1.0, of: &["fast_reads", "slow_reads"], by: &[] },
+    // Share of them that fast memory served.
+    Made {
+        name: "fast_read_share",
+        factor: 1.0,
+        of: &["fast_reads"],
+        by: &["fast_reads", "slow_reads"],
+    },
     // How often a page is read between two looks at it, by scans of 4,096 pages: lines read from
     // memory in a period, of each page that a scan sees (granularity paper, section 4).
     Made {

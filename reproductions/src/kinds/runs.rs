@@ -8,7 +8,8 @@
 //! (of two groups, of all), `hit_ratio_of_all` (the hit ratio of the adaptive-migration-policy paper,
 //! section 3.2), `chose_POLICY_share` and `operations_POLICY_share` (of periods, and of
 //! migration operations, in which an adaptive policy applied it), `settled_periods`, and the
-//! measures that [`super::ratios`] derives.
+//! measures that [`super::ratios`] derives. `main_duration_ms`, and `main_` before a column of
+//! `hardware`, are of the program after its start-up ([`super::main_phase`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use terrace_identity::StableHash;
 use terrace_results::{HardwareRow, PeriodRow, RunRow, read};
 use toml::{Table, Value};
 
+use super::main_phase;
 use super::ratios::made;
 use super::{Cell, Job, Kind};
 use crate::claims::geomean;
@@ -230,7 +232,10 @@ impl Measured {
             }
             other => {
                 let column = |name: &str| self.columns.get(name).copied();
-                column(other).or_else(|| made(other, &column))
+                let of_main = |name: &str| column(&format!("{}{name}", main_phase::PREFIX));
+                column(other).or_else(|| made(other, &column)).or_else(|| {
+                    other.strip_prefix(main_phase::PREFIX).and_then(|name| made(name, &of_main))
+                })
             }
         }
     }
@@ -299,25 +304,37 @@ fn measured(out: &Path) -> anyhow::Result<Measured> {
         for (name, value) in settled(&of_group().collect::<Vec<_>>()) {
             put(group, first, &name, value);
         }
-        let mut sums: BTreeMap<String, f64> = BTreeMap::new();
-        let mut last: BTreeMap<String, f64> = BTreeMap::new();
-        for row in hardware.iter().filter(|h| h.group == group) {
-            let Json::Object(fields) = serde_json::to_value(row)? else { continue };
-            for (name, value) in fields {
-                let Some(value) = value.as_f64() else { continue };
-                *sums.entry(name.clone()).or_default() += value;
-                last.insert(name, value);
-            }
+        let of_group: Vec<&PeriodRow> = of_group().collect();
+        let hardware: Vec<&HardwareRow> = hardware.iter().filter(|h| h.group == group).collect();
+        for (name, value) in sums(&hardware)? {
+            put(group, first, &name, value);
         }
-        // A ratio of the whole run is no sum of those of its periods.
-        sums.retain(|name, _| !name.ends_with("_ratio"));
-        for (name, value) in sums {
-            // Placement is a state, every other column an amount.
-            let state = name.ends_with("_table_pages");
-            put(group, first, &name, if state { last[&name] } else { value });
+        if let Some(main) = main_phase::of(row, &of_group, &hardware) {
+            put(group, first, &format!("{}duration_ms", main_phase::PREFIX), main.duration_ms);
+            for (name, value) in sums(&hardware[main.first_row..])? {
+                put(group, first, &format!("{}{name}", main_phase::PREFIX), value);
+            }
         }
     }
     Ok(Measured { columns })
+}
+
+/// What the columns of these rows come to.
+fn sums(rows: &[&HardwareRow]) -> anyhow::Result<BTreeMap<String, f64>> {
+    let mut sums: BTreeMap<String, f64> = BTreeMap::new();
+    for row in rows {
+        let Json::Object(fields) = serde_json::to_value(row)? else { continue };
+        for (name, value) in fields {
+            let Some(value) = value.as_f64() else { continue };
+            // Placement is a state, every other column an amount.
+            let is_state = name.ends_with("_table_pages");
+            let sum = sums.entry(name).or_default();
+            *sum = if is_state { value } else { *sum + value };
+        }
+    }
+    // A ratio of the whole run is no sum of those of its periods.
+    sums.retain(|name, _| !name.ends_with("_ratio"));
+    Ok(sums)
 }
 
 /// In how many periods after the middle of the run the choice that is made at its end was made for

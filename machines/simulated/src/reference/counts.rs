@@ -14,6 +14,8 @@ pub const TIERS: usize = 4;
 pub struct Counts {
     /// Loads and stores.
     pub references: u64,
+    /// Those after the program's start-up; 0 where that does not show, as in a recording.
+    pub main_references: u64,
     /// Instructions.
     pub instructions: u64,
     /// Time of dispatching instructions.
@@ -131,7 +133,7 @@ macro_rules! each_field {
     };
 }
 each_field!(
-    references, instructions, compute_ps, walk_stall_ps, cache_stall_ps, store_stall_ps, fault_ps,
-    table_allocation_ps, migration_ps, faults, table_faults, waits, walks, walk_ps, leading_loads, leading_load_ps;
+    references, main_references, instructions, compute_ps, walk_stall_ps, cache_stall_ps,
+    store_stall_ps, fault_ps, table_allocation_ps, migration_ps, faults, table_faults, waits, walks, walk_ps, leading_loads, leading_load_ps;
     memory_stall_ps, reads, writes
 );

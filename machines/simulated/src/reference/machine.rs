@@ -428,6 +428,7 @@ impl State {
                 let latest = program.latest(&self.node);
                 program.catch_up(&mut self.node, latest);
             }
+            Step::MainBegins => program.is_in_main = true,
             Step::Map { start, size_bytes, huge_eligible } => {
                 // A mapping at the same place is replaced, as by MAP_FIXED.
                 let unmapped = self.os.unmap(space, start, size_bytes);

@@ -65,6 +65,8 @@ pub(super) struct Program {
     held: Vec<Access>,
     /// References change caches, TLBs and page tables, and take no time.
     pub(super) is_warming: bool,
+    /// Its start-up is over.
+    pub(super) is_in_main: bool,
     ahead: Prefetcher,
     /// Whether looking ahead is worth it: the block before missed much.
     looks_ahead: bool,
@@ -104,6 +106,7 @@ impl Program {
             pause_at: u64::MAX,
             held: Vec::new(),
             is_warming: false,
+            is_in_main: false,
             ahead: Prefetcher::default(),
             looks_ahead: false,
             misses_before: 0,
@@ -195,7 +198,11 @@ impl Program {
             false => self.run_as::<false>(horizon, node, os, port),
             true => self.run_as::<true>(horizon, node, os, port),
         };
-        self.counts.references += (self.next - first) as u64;
+        let references = (self.next - first) as u64;
+        self.counts.references += references;
+        if self.is_in_main {
+            self.counts.main_references += references;
+        }
         self.counts.add_cores(&before, &CoreSums::of(node, &self.own_cores));
         port.give(&mut self.counts);
         stop

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use terrace_core::page::PageSize;
 use terrace_recordings::source::SourceError;
+use terrace_workloads::programs::memory::{Edge, phase};
 use terrace_workloads::programs::sink::{Mark, Reference, Region, Sink};
 use terrace_workloads::programs::{self, Params, ProgramError};
 
@@ -48,8 +49,11 @@ impl Sink for ToPipe<'_> {
         });
     }
 
-    fn mark(&mut self, _mark: &Mark) {
+    fn mark(&mut self, mark: &Mark) {
         let _ = self.pipe.step(Step::Barrier);
+        if mark.phase == phase::MAIN && mark.edge == Edge::Begin {
+            let _ = self.pipe.step(Step::MainBegins);
+        }
     }
 }
 

@@ -67,6 +67,8 @@ pub enum Step {
     },
     /// All threads have reached this point: they go on together.
     Barrier,
+    /// The program's start-up is over: what follows is its purpose.
+    MainBegins,
     /// The program has ended.
     Ended,
 }
