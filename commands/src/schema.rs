@@ -124,6 +124,7 @@ tables | tables | where its page-table pages go: at trace fidelity, and live on 
 sparse | sparse | at trace fidelity: how many entries of page-table pages are used, of 512
 start_ms | count | at trace fidelity: when it starts
 stop_ms | count | at trace fidelity: when it is ended
+stop_after_start_up_of | text | at trace fidelity: it is ended when the start-up of this group's program is over
 workload! | workload | what it runs
 "#;
 

@@ -128,6 +128,9 @@ pub struct GroupSpec {
     /// At trace fidelity: when it is ended, if it has not ended by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_ms: Option<u64>,
+    /// At trace fidelity: the group whose program ends its start-up when this one is ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_after_start_up_of: Option<String>,
     /// Its workload.
     pub workload: WorkloadSpec,
 }
@@ -356,6 +359,37 @@ mod tests {
         assert!(error.contains("line 3: warm_up_periods = 4: expected fewer than"), "{error}");
         let error = with(1, "trace").unwrap_err();
         assert!(error.contains("expected none at fidelity = \"trace\""), "{error}");
+    }
+
+    #[test]
+    fn a_group_ends_with_the_start_up_of_another_that_has_one() {
+        let with = |key: &str, kind: &str, fidelity: &str| {
+            let group = |name: &str, key: &str, kind: &str| {
+                let named = if kind == "program" { "name = \"gups\", " } else { "" };
+                format!(
+                    "[[groups]]\nname = \"{name}\"\nfast_ratio = 0.5\n{key}\nworkload = {{ kind = \
+                     \"{kind}\", {named}footprint_mib = 4 }}\n"
+                )
+            };
+            let text = format!(
+                "name = \"e\"\nperiod_ms = 1\nperiods = 4\n[machine]\nfidelity = \"{fidelity}\"\nfast = \
+                 \"64M\"\nslow = \"64M\"\n{}{}",
+                group("tenant", key, "program"),
+                group("other", "", kind)
+            );
+            Experiment::parse(&text, PathBuf::new()).map_err(|e| e.to_string())
+        };
+        let after = |name: &str| format!("stop_after_start_up_of = \"{name}\"");
+        assert_eq!(with(&after("other"), "program", "trace").map(|e| e.groups.len()), Ok(2));
+        for (key, kind, fidelity, words) in [
+            (after("another"), "program", "trace", "expected another group whose workload is a"),
+            (after("tenant"), "program", "trace", "expected another group whose workload is a"),
+            (after("other") + "\nstop_ms = 9", "program", "trace", "expected one of them"),
+            (after("other"), "zipf", "interval", "expected only with fidelity"),
+        ] {
+            let error = with(&key, kind, fidelity).unwrap_err();
+            assert!(error.contains(words) && !error.contains('\n'), "{key}: {error}");
+        }
     }
 
     #[test]

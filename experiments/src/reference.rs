@@ -252,6 +252,7 @@ fn group(
         }),
         start_ns: spec.start_ms.unwrap_or(0) * 1_000_000,
         stop_ns: spec.stop_ms.map(|ms| ms * 1_000_000),
+        stop_after_start_up_of: spec.stop_after_start_up_of.clone(),
     }
 }
 

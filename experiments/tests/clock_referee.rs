@@ -121,6 +121,7 @@ fn simulated(hardware: &MachineConfig, name: &str, options: &str, fast: f64) -> 
         fast_budget: Box::new(move |layout| (layout.pages() as f64 * fast) as u64),
         start_ns: 0,
         stop_ns: None,
+        stop_after_start_up_of: None,
     };
     let source = Box::new(program(name, &params, false).expect(name));
     let _interfaces = machine.add_group(group, source).expect("a group");

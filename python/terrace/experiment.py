@@ -209,8 +209,8 @@ class Group(_Keys):
     """A workload under a policy with its share of fast memory: `fast_ratio` of its footprint, or the
     size `fast`.
 
-    `tables` and `sparse` are about its page tables, `start_ms` and `stop_ms` about when it runs; they
-    are for trace fidelity.
+    `tables` and `sparse` are about its page tables, `start_ms`, `stop_ms` and
+    `stop_after_start_up_of` (another group) about when it runs; they are for trace fidelity.
 
     >>> Group("a", Workload("zipf", footprint_mib=64), fast_ratio=0.4).fast_ratio
     0.4
@@ -232,6 +232,7 @@ class Group(_Keys):
         sparse: Mapping[str, Any] | None = None,
         start_ms: int | None = None,
         stop_ms: int | None = None,
+        stop_after_start_up_of: str | None = None,
     ) -> None:
         if not isinstance(workload, (Workload, Mapping)):
             raise UnknownArgument(
@@ -258,6 +259,7 @@ class Group(_Keys):
             sparse=sparse,
             start_ms=start_ms,
             stop_ms=stop_ms,
+            stop_after_start_up_of=stop_after_start_up_of,
         )
 
 

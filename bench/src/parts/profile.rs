@@ -131,6 +131,7 @@ pub(super) fn all_fast(kind: &Kind, path: &Path) -> anyhow::Result<ReferenceMach
         fast_budget: Box::new(|layout| layout.pages() as u64),
         start_ns: 0,
         stop_ns: None,
+        stop_after_start_up_of: None,
     };
     let _interfaces = machine.add_group(group, Box::new(source))?;
     Ok(machine)

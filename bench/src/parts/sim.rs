@@ -253,6 +253,7 @@ fn simulate(kind: &Kind, path: &Path) -> anyhow::Result<(Duration, u64)> {
         fast_budget: Box::new(half),
         start_ns: 0,
         stop_ns: None,
+        stop_after_start_up_of: None,
     };
     let (mut tracker, mut mover) = machine.add_group(group, Box::new(source))?;
     let before = process_time();

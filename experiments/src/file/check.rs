@@ -166,13 +166,15 @@ impl Experiment {
         let timed = [
             ("start_ms", group.start_ms.is_some()),
             ("stop_ms", group.stop_ms.is_some()),
+            ("stop_after_start_up_of", group.stop_after_start_up_of.is_some()),
             ("sparse", group.sparse.is_some()),
         ];
         if self.machine.fidelity == Fidelity::Interval
             && let Some((key, _)) = timed.into_iter().find(|(_, given)| *given)
         {
             let error = refuse!(
-                "start_ms, stop_ms and sparse: expected only with fidelity = \"trace\" in [machine]"
+                "start_ms, stop_ms, stop_after_start_up_of and sparse: expected only with fidelity = \
+                 \"trace\" in [machine]"
             );
             return Err((key, error));
         }
@@ -183,6 +185,20 @@ impl Experiment {
         group.sparse.map_or(Ok(()), |sparse| sparse.check()).map_err(|e| ("sparse", e))?;
         if group.stop_ms.is_some_and(|stop| stop <= group.start_ms.unwrap_or(0)) {
             return Err(("stop_ms", refuse!("stop_ms: expected a time after start_ms")));
+        }
+        if let Some(other) = &group.stop_after_start_up_of {
+            let is_program = |g: &&GroupSpec| g.name == *other && g.workload.kind == "program";
+            if *other == group.name || !self.groups.iter().any(|g| is_program(&g)) {
+                let error = refuse!(
+                    "stop_after_start_up_of = \"{other}\": expected another group whose workload is a \
+                     program"
+                );
+                return Err(("stop_after_start_up_of", error));
+            }
+            if group.stop_ms.is_some() {
+                let error = refuse!("stop_ms and stop_after_start_up_of: expected one of them");
+                return Err(("stop_after_start_up_of", error));
+            }
         }
         match (group.fast_ratio, group.fast) {
             (Some(ratio), None) if (0.0..=1.0).contains(&ratio) => Ok(()),

@@ -425,6 +425,25 @@ fn a_thread_that_comes_late_does_not_wait_for_what_others_ask_for_later() {
 }
 
 #[test]
+fn a_program_can_be_ended_with_the_start_up_of_another() {
+    let machine = ReferenceMachine::new(config(64 << 20, 64 << 20)).unwrap();
+    let gups = |mib: u64| Box::new(program("gups", &Params::new(mib << 20, 7), false).unwrap());
+    let mut tenant = group(PageSize::Base, 1.0);
+    tenant.stop_after_start_up_of = Some("late".into());
+    let mut late = group(PageSize::Base, 0.0);
+    (late.name, late.start_ns) = ("late".into(), 100_000);
+    let _tenant = machine.add_group(tenant, gups(16)).unwrap();
+    let _late = machine.add_group(late, gups(4)).unwrap();
+    machine.run_to_end().unwrap();
+    machine.check().unwrap();
+    let (tenant, late) = (machine.ended_at(0).unwrap(), machine.ended_at(1).unwrap());
+    assert!(tenant < late, "the other has its main phase before it: {tenant:?}, {late:?}");
+    // Its own start-up is that of four times the memory, in which it was ended.
+    assert_eq!(machine.counts(0).main_references, 0);
+    assert!(machine.counts(1).main_references > 0);
+}
+
+#[test]
 fn a_programs_start_up_is_counted_apart() {
     let options = |updates: f64| json!({ "updates_per_word": updates });
     let counts = |updates: f64| {

@@ -143,4 +143,6 @@ pub struct ReferenceGroup {
     pub start_ns: u64,
     /// Time at which the program is ended, if it has not ended by itself, in ns.
     pub stop_ns: Option<u64>,
+    /// The group at the end of whose program's start-up the program is ended.
+    pub stop_after_start_up_of: Option<String>,
 }

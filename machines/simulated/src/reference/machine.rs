@@ -168,7 +168,9 @@ impl ReferenceMachine {
         let at = |ns: u64| Picoseconds::from_ns(ns);
         let (start, stop) = (at(group.start_ns), group.stop_ns.map(at));
         let name = group.name.clone();
-        state.programs.push(Program::new(name, space, source, cores, start, stop));
+        let mut program = Program::new(name, space, source, cores, start, stop);
+        program.stop_after_start_up_of = group.stop_after_start_up_of.clone();
+        state.programs.push(program);
         // A seed per program, so that programs are not sampled in step.
         let seed = state.config.sample_seed.wrapping_add(number as u64);
         let sampler = SamplePicker::new(state.config.reads_per_sample, seed);
@@ -428,7 +430,14 @@ impl State {
                 let latest = program.latest(&self.node);
                 program.catch_up(&mut self.node, latest);
             }
-            Step::MainBegins => program.is_in_main = true,
+            Step::MainBegins => {
+                program.is_in_main = true;
+                let now = program.latest(&self.node);
+                let waits = self.programs.iter_mut();
+                waits.filter(|p| p.stop_after_start_up_of.as_ref() == Some(&name)).for_each(|p| {
+                    p.stop_at = Some(p.stop_at.map_or(now, |at| at.min(now)));
+                });
+            }
             Step::Map { start, size_bytes, huge_eligible } => {
                 // A mapping at the same place is replaced, as by MAP_FIXED.
                 let unmapped = self.os.unmap(space, start, size_bytes);

@@ -57,6 +57,8 @@ pub(super) struct Program {
     pub(super) phase: Phase,
     /// Time at which the program is ended, if it has not ended by itself.
     pub(super) stop_at: Option<Picoseconds>,
+    /// The program at the end of whose start-up it is ended.
+    pub(super) stop_after_start_up_of: Option<String>,
     block: Vec<Access>,
     next: usize,
     /// The program pauses after so many references.
@@ -101,6 +103,7 @@ impl Program {
             own_cores,
             phase: Phase::Before(start),
             stop_at,
+            stop_after_start_up_of: None,
             block: Vec::new(),
             next: 0,
             pause_at: u64::MAX,

@@ -88,6 +88,7 @@ pub fn group(page_size: PageSize, fast_ratio: f64) -> ReferenceGroup {
         needs_frames: false,
         start_ns: 0,
         stop_ns: None,
+        stop_after_start_up_of: None,
     }
 }
 
