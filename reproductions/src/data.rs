@@ -99,6 +99,29 @@ impl Data {
     }
 }
 
+/// A number with six significant digits: a page's tables, from which its verdicts must follow.
+///
+/// ```
+/// use terrace_reproductions::data::precise;
+/// assert_eq!(precise(181.7234567), "181.723");
+/// assert_eq!([precise(0.25), precise(1.5e6), precise(3.0)], ["0.250000", "1500000", "3"]);
+/// assert_eq!(precise(0.0001234567), "1.23457e-4");
+/// ```
+pub fn precise(value: f64) -> String {
+    let size = value.abs();
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    if size >= 100_000.0 || value.fract() == 0.0 {
+        return format!("{value:.0}");
+    }
+    let before = size.log10().floor() as i32 + 1;
+    match before {
+        ..0 => format!("{value:.5e}"),
+        _ => format!("{value:.0$}", (6 - before) as usize),
+    }
+}
+
 /// A number with four significant digits, no more.
 pub fn number(value: f64) -> String {
     let size = value.abs();

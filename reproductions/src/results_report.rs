@@ -265,7 +265,7 @@ fn page(entry: &Entry, size: Size) -> String {
             write!(out, "\n| {row} |").expect("writing to a string");
             for column in &data.columns {
                 let value = data.get(row, column, measure);
-                let value = value.map_or("-".to_owned(), crate::data::number);
+                let value = value.map_or("-".to_owned(), crate::data::precise);
                 write!(out, " {value} |").expect("writing to a string");
             }
         }
