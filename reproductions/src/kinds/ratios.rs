@@ -49,9 +49,9 @@ const MADE: &[Made] = &[
     },
     // Lines read from memory: misses of the last cache.
     Made { name: "memory_reads", factor: 1.0, of: &["fast_reads", "slow_reads"], by: &[] },
-    // Share of them that fast memory served.
+    // Share of them that fast memory served: of the main phase, since the whole run's is a column.
     Made {
-        name: "fast_read_share",
+        name: "reference_hit_ratio",
         factor: 1.0,
         of: &["fast_reads"],
         by: &["fast_reads", "slow_reads"],

@@ -178,10 +178,16 @@ fn is_program(group: &Table) -> bool {
 /// The group for profiling: without keys that only concern its management.
 fn unmanaged(group: &Table) -> Value {
     let mut group = group.clone();
-    for key in ["policy", "moved_pages_per_period", "tables", "fast"] {
-        group.remove(key);
-    }
-    for key in ["start_ms", "stop_ms", "stop_after_start_up_of"] {
+    const MANAGEMENT: [&str; 7] = [
+        "policy",
+        "moved_pages_per_period",
+        "tables",
+        "start_ms",
+        "stop_ms",
+        "stop_after_start_up_of",
+        "fast",
+    ];
+    for key in MANAGEMENT {
         group.remove(key);
     }
     group.insert("fast_ratio".to_owned(), 1.0.into());

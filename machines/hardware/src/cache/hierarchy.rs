@@ -3,8 +3,8 @@
 //! Lines move as in write-back hardware: a miss fills every level that keeps the line, a dirty
 //! victim goes to the next level down, a dirty victim of the last level goes to memory. There is no
 //! coherence protocol between the private levels: two cores that write one line each keep it. For
-//! tiering this hides only lines bounced between cores, which never leave the chip. A last level of
-//! victims lacks what private levels have: with `snoops` a core gets such a line from the other.
+//! tiering this hides only lines bounced between cores, which never leave the chip. With
+//! `snoops` a core gets a line that only another has from there, and not from memory.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,9 +41,9 @@ pub struct HierarchyConfig {
     /// Which lines the last level contains.
     #[serde(default)]
     pub inclusion: Inclusion,
-    /// Whether a line that a last level of victims lacks comes from another core that has it, at
-    /// the last level's latency, as by the snoop filter of Xeon Scalable. If not, it comes from
-    /// memory, which is too much where threads share data or page tables.
+    /// Whether a line that the last level lacks comes from another core that has it, at the last
+    /// level's latency, as by the snoop filter of Xeon Scalable. If not, it comes from memory, which
+    /// is too much where threads share data or page tables and the last level has victims only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub snoops: bool,
 }
@@ -257,9 +257,7 @@ impl CacheHierarchy {
                 if write && let Some(victim) = self.llc.fill(line, true) {
                     self.llc_victim(victim);
                 }
-                let is_near = self.snoops && self.is_in_another_core(core, line);
-                self.snooped += u64::from(is_near);
-                return if is_near { Level::Llc } else { Level::Memory };
+                return self.beyond_llc(core, line);
             };
             // The only copy moves up, and its dirty bit with it.
             if dirty | write {
@@ -282,12 +280,17 @@ impl CacheHierarchy {
         if let Some(out) = access.evicted() {
             self.llc_victim(out);
         }
-        Level::Memory
+        self.beyond_llc(core, line)
     }
 
-    fn is_in_another_core(&self, core: usize, line: LineAddress) -> bool {
-        let others = self.cores.iter().enumerate().filter(|&(other, p)| other != core && p.used);
-        others.into_iter().any(|(_, p)| p.contains(line))
+    /// What has a line that the last level lacked.
+    fn beyond_llc(&mut self, core: usize, line: LineAddress) -> Level {
+        let mut others = self.cores.iter().enumerate().filter(|&(n, p)| n != core && p.used);
+        if !self.snoops || !others.any(|(_, p)| p.contains(line)) {
+            return Level::Memory;
+        }
+        self.snooped += 1;
+        Level::Llc
     }
 
     fn l2_victim(&mut self, out: Option<Evicted>) {
