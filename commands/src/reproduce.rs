@@ -185,8 +185,8 @@ fn show(figure: &Figure, outcome: &Outcome, took_s: f64) -> anyhow::Result<()> {
         let headline = v.headline.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
         let spread = seeds::spread(v).map(|s| format!(" ({s}; {} seeds)", v.seeds.len()));
         let spread = spread.unwrap_or_default();
-        let control = v.control.as_ref().map(|(says, here)| format!("; {says} {here}"));
-        let control = control.unwrap_or_default();
+        let control: String =
+            v.controls.iter().map(|(says, here)| format!("; {says} {here}")).collect();
         let (says, paper, here) = (&v.says, &v.paper, &v.here);
         say!("  {kind:<10} {headline}{says}: paper {paper}, here {here}{control}{spread}")?;
     }

@@ -51,8 +51,8 @@ pub struct Verdict {
     pub headline: Option<String>,
     /// How the two compare.
     pub kind: VerdictKind,
-    /// What its control comes to: how that differs, and the number.
-    pub control: Option<(String, String)>,
+    /// What its controls come to: how each differs, and the number.
+    pub controls: Vec<(String, String)>,
     /// What it comes to under each seed, the figure's own first; empty of one alone.
     pub seeds: Vec<UnderSeed>,
 }
@@ -64,8 +64,10 @@ impl Verdict {
             "says": self.says, "paper": self.paper, "here": self.here,
             "headline": self.headline, "verdict": self.kind, "agrees": self.kind.agrees(),
         });
-        if let Some((says, here)) = &self.control {
-            all["control"] = serde_json::json!({ "says": says, "here": here });
+        if !self.controls.is_empty() {
+            let one =
+                |(says, here): &(String, String)| serde_json::json!({ "says": says, "here": here });
+            all["controls"] = self.controls.iter().map(one).collect();
         }
         if !self.seeds.is_empty() {
             let one = |s: &UnderSeed| serde_json::json!({ "here": s.here, "verdict": s.kind });
@@ -87,11 +89,9 @@ pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
                 (here, kind) = (None, VerdictKind::NotRun);
             }
             let here = text_of(here);
-            let control = claim.control.as_ref().map(|control| {
-                Ok::<_, String>((
-                    control.says.clone(),
-                    text_of(evaluate(&environment, &control.here, data)?),
-                ))
+            let controls = claim.controls.iter().map(|control| {
+                let here = evaluate(&environment, &control.here, data)?;
+                Ok::<_, String>((control.says.clone(), text_of(here)))
             });
             Ok(Verdict {
                 says: claim.says.clone(),
@@ -99,7 +99,7 @@ pub fn check(claims: &[Claim], data: &Data) -> Result<Vec<Verdict>, String> {
                 here,
                 headline: claim.headline.clone(),
                 kind,
-                control: control.transpose()?,
+                controls: controls.collect::<Result<_, _>>()?,
                 seeds: Vec::new(),
             })
         })
@@ -465,24 +465,24 @@ mod tests {
         let claim = |control: &str| Claim {
             here: "percent(gain('amp', 'lru'))".to_owned(),
             holds: Some("value('cg', 'amp') > value('cg', 'lru')".to_owned()),
-            control: Some(Control { says: "without".to_owned(), here: control.to_owned() }),
+            controls: vec![Control { says: "without".to_owned(), here: control.to_owned() }],
             ..Claim::default()
         };
         let of =
             |control: &str, data: &Data| check(&[claim(control)], data).map(|mut v| v.remove(0));
         let same = of("percent(gain('lru', 'lru'))", &data()).unwrap();
         assert_eq!(same.kind, VerdictKind::Direction);
-        assert_eq!(same.control, Some(("without".to_owned(), "+0.0 %".to_owned())));
+        assert_eq!(same.controls, [("without".to_owned(), "+0.0 %".to_owned())]);
         assert_eq!(
-            same.json()["control"],
-            serde_json::json!({ "says": "without", "here": "+0.0 %" })
+            same.json()["controls"],
+            serde_json::json!([{ "says": "without", "here": "+0.0 %" }])
         );
         // One that was not run leaves the claim as it is; one that makes no sense is a mistake.
         let not_run = of(
             "value('ua', 'lru')",
             &Data::new(vec!["cg".into(), "ua".into()], vec!["lru".into()], vec!["speed".into()]),
         );
-        assert_eq!(not_run.unwrap().control.unwrap().1, "not run");
+        assert_eq!(not_run.unwrap().controls[0].1, "not run");
         assert!(of("value('cg', 'lru', 'sped')", &data()).unwrap_err().contains("'sped'"));
     }
 

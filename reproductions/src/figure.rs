@@ -1,7 +1,7 @@
 //! A figure's file: its subject, how its data is made, how it is drawn, and the paper's claims on
 //! it.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use terrace_core::parameters::in_plain_words;
 use terrace_experiments::verdict::{Comparison, PaperNumber};
 use toml::{Table, Value};
@@ -167,6 +167,20 @@ pub struct Control {
     pub here: String,
 }
 
+/// One control, or a list of them.
+fn one_or_several<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Control>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrSeveral {
+        One(Control),
+        Several(Vec<Control>),
+    }
+    Ok(match OneOrSeveral::deserialize(value)? {
+        OneOrSeveral::One(control) => vec![control],
+        OneOrSeveral::Several(controls) => controls,
+    })
+}
+
 /// A claim of the paper, as a statement that can be checked: `holds`, or a number (`effect`) that is
 /// compared with the paper's (`expected`).
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -198,8 +212,9 @@ pub struct Claim {
     /// Whether it was fitted to the paper.
     #[serde(default)]
     pub calibrated: bool,
-    /// Its control.
-    pub control: Option<Control>,
+    /// Its controls: `control = { ... }`, or several in a list.
+    #[serde(default, rename = "control", deserialize_with = "one_or_several")]
+    pub controls: Vec<Control>,
     /// The numbers that are drawn beside each other; `effect` and `expected` without it.
     pub beside: Option<Beside>,
 }

@@ -163,7 +163,7 @@ mod tests {
             for verdict in verdicts {
                 // A misspelt name would make it undecided.
                 assert!(verdict.kind != VerdictKind::NotRun, "{}: {}", figure.name, verdict.says);
-                let control = verdict.control.iter().map(|(_, here)| here);
+                let control = verdict.controls.iter().map(|(_, here)| here);
                 let not_run = control.chain([&verdict.here]).any(|here| here == "not run");
                 assert!(!not_run, "{}: {}", figure.name, verdict.says);
             }

@@ -229,7 +229,7 @@ fn page(entry: &Entry, size: Size) -> String {
     let file = file_name(figure);
     write!(out, "![{}]({file}.svg)\n\n", figure.title).expect("writing to a string");
     let (heading, rule) = spread_heading(std::slice::from_ref(entry));
-    let has_control = outcome.verdicts.iter().any(|v| v.control.is_some());
+    let has_control = outcome.verdicts.iter().any(|v| !v.controls.is_empty());
     let (beside, below) = if has_control { (" control |", "---|") } else { ("", "") };
     write!(
         out,
@@ -239,10 +239,12 @@ fn page(entry: &Entry, size: Size) -> String {
     for v in &outcome.verdicts {
         let headline = v.headline.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
         let (kind, spread) = (shown(v.kind), spread_cell(v, !heading.is_empty()));
-        let control = match (&v.control, has_control) {
-            (Some((says, here)), _) => format!(" {says}: {here} |"),
-            (None, true) => " - |".to_owned(),
-            (None, false) => String::new(),
+        let controls: Vec<String> =
+            v.controls.iter().map(|(says, here)| format!("{says}: {here}")).collect();
+        let control = match (controls.is_empty(), has_control) {
+            (false, _) => format!(" {} |", controls.join("; ")),
+            (true, true) => " - |".to_owned(),
+            (true, false) => String::new(),
         };
         writeln!(
             out,

@@ -85,7 +85,7 @@ mod tests {
             here: seen[0].0.to_owned(),
             headline: None,
             kind: seen[0].1,
-            control: None,
+            controls: Vec::new(),
             seeds: seeds.collect(),
         }
     }
