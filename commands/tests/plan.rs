@@ -59,7 +59,14 @@ fn a_profile_has_an_answer_that_holds_when_it_is_run() {
     let chosen = answers.iter().find(|a| a.recommended).unwrap();
     let measured = chosen.measured_slowdown.unwrap();
     assert!((measured - 1.2).abs() <= 0.01, "within a point of the target: {measured}");
-    assert!(chosen.cost.unwrap() > 0.0);
+    // The price is that of the corrected share.
+    let kept = std::fs::read_to_string(place.path("answer/plan.json")).unwrap();
+    let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
+    let gb = kept["plan"]["programs"][0]["footprint_bytes"].as_f64().unwrap() / (1u64 << 30) as f64;
+    let share = chosen.fast_share.unwrap();
+    let cost = gb * (4.0 * share + 1.5 * (1.0 - share));
+    assert!((chosen.cost.unwrap() / cost - 1.0).abs() < 1e-9, "{chosen:?}, not {cost}");
+    assert_eq!(kept["plan"]["cost"].as_f64(), chosen.cost);
     let points: Vec<PlanPointRow> = read(&place.path("answer")).unwrap();
     assert!(points.iter().all(|p| p.low <= p.slowdown && p.slowdown <= p.high));
     for file in ["report.html", "terraced.toml", "plan.json", "heat.parquet"] {

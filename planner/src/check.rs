@@ -162,6 +162,7 @@ pub fn check(
     let recording = &request.recordings[program];
     let fixed = Fixed::of(recording, request);
     let mut rows: Vec<Checked> = Vec::new();
+    let planned = plan.recommended[program].clone();
     // The share's slowdown at interval fidelity, without any correction.
     let mut uncorrected = plan.recommended[program].point.slowdown;
     for round in 0..=rounds {
@@ -209,7 +210,9 @@ pub fn check(
         uncorrected = point.slowdown;
         *chosen = corrected(chosen, point, off, plan.target, recording);
     }
-    plan.follow(program);
+    if plan.recommended[program] != planned {
+        plan.follow(request, program)?;
+    }
     Ok(rows)
 }
 
@@ -242,11 +245,14 @@ fn corrected(
     let half = if point.share >= 1.0 { 0.0 } else { (0.5 * off.abs()).max(NEAR) };
     (point.low, point.high) = ((point.slowdown - half).max(1.0), point.slowdown + half);
     let safe_share = (point.high <= target + NEAR).then_some(point.share);
+    // A share that was safe by the uncorrected prediction is not where less than it is too little.
+    let safe_share =
+        safe_share.or(chosen.safe_share.filter(|&safe_share| safe_share >= point.share));
     let pages = recording.footprint_bytes.div_ceil(recording.page_size.bytes());
     Recommended {
         fast_bytes: (pages as f64 * point.share).floor() as u64 * recording.page_size.bytes(),
         point,
-        safe_share: safe_share.or(chosen.safe_share),
+        safe_share,
         ..chosen.clone()
     }
 }

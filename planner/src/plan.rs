@@ -197,14 +197,17 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Takes a corrected recommendation over where the same is shown at other latencies.
-    pub(crate) fn follow(&mut self, program: usize) {
-        let (chosen, latency_ns) =
-            (&self.recommended[program], self.machines[self.machine].slow.latency_ns);
-        let planned = Sensitivity::as_planned(chosen, latency_ns);
-        let same =
-            |s: &&mut Sensitivity| s.program == chosen.program && s.slow_latency_ns == latency_ns;
-        self.sensitivity.iter_mut().filter(same).for_each(|row| *row = planned.clone());
+    /// Takes a corrected recommendation over where something follows from it: prices, the answer at
+    /// other latencies, heat maps.
+    pub(crate) fn follow(&mut self, request: &Request, program: usize) -> anyhow::Result<()> {
+        let machine = &self.machines[self.machine];
+        let point = &mut self.recommended[program].point;
+        point.cost = price::cost(machine, self.programs[program].footprint_bytes, point.share);
+        self.cost = self.recommended.iter().map(|r| r.point.cost).sum();
+        let fixed = fixed(request);
+        self.sensitivity = sensitivity(request, &fixed, self.machine, &self.recommended)?;
+        self.heat = heat(request, &fixed, self.machine, &self.recommended)?;
+        Ok(())
     }
 }
 
