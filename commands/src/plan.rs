@@ -249,9 +249,7 @@ impl Arguments {
             sample_one_in: self.sample,
             waiting: Waiting { share: self.memory_share, error: self.memory_share_error },
         };
-        let recordings = self.recordings.iter().map(|path| Recording::open(path, &how));
-        let recordings = recordings.collect::<anyhow::Result<Vec<_>>>()?;
-        Recording::check_alike(&recordings)?;
+        let recordings = Recording::open_all(&self.recordings, &how)?;
         let machines = self.machines(&recordings)?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         Ok(Request {

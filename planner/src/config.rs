@@ -59,7 +59,7 @@ fn group(text: &mut String, chosen: &Recommended, program: &Program) {
 }
 
 /// A name that can be a group's and a control group's.
-fn plain(name: &str) -> String {
+pub(crate) fn plain(name: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let name: String = name.chars().map(fit).take(64).collect();
     let name = name.trim_start_matches(['.', '-']);

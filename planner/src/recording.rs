@@ -24,6 +24,7 @@ use terrace_recordings::period::PeriodReader;
 use terrace_recordings::profile::{Interval, ProfileReader};
 use terrace_simulated::timed::IntervalSource;
 
+use crate::config::plain;
 use crate::memory::Machine;
 use terrace_core::refuse;
 
@@ -209,6 +210,26 @@ impl Recording {
         };
         let (recorded, machine) = (self.machine.clone(), machine.clone());
         Ok(Box::new(Retimed { source, recorded, machine, in_proportion }))
+    }
+
+    /// Opens the recordings of several programs that are planned together. Of programs of the same
+    /// name the second is NAME-2, and so on.
+    pub fn open_all(paths: &[PathBuf], how: &Open) -> anyhow::Result<Vec<Self>> {
+        let mut all: Vec<Recording> = Vec::new();
+        for path in paths {
+            let mut opened = Self::open(path, how)?;
+            // Configurations of the daemon have the names so, too.
+            let is_taken = |name: &str| all.iter().any(|r| plain(&r.name) == plain(name));
+            if is_taken(&opened.name) {
+                // Short enough that a number stays in the daemon's name.
+                let name: String = opened.name.chars().take(56).collect();
+                let mut others = (2..).map(|number| format!("{name}-{number}"));
+                opened.name = others.find(|name| !is_taken(name)).expect("numbers go on");
+            }
+            all.push(opened);
+        }
+        Self::check_alike(&all)?;
+        Ok(all)
     }
 
     /// Refuses recordings that cannot be planned together: of different machines or kinds.

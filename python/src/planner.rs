@@ -144,9 +144,7 @@ pub fn plan(
             sample_one_in: None,
             waiting: Waiting { share: memory_share, error: memory_share_error },
         };
-        let recordings: Vec<_> =
-            recordings.iter().map(|p| Recording::open(p, &how)).collect::<Result<_, _>>()?;
-        Recording::check_alike(&recordings)?;
+        let recordings = Recording::open_all(&recordings, &how)?;
         let mut all = Vec::new();
         for name in &machines {
             all.push(Machine::preset(name)?);
