@@ -78,6 +78,20 @@ pub struct Waiting {
     pub error: f64,
 }
 
+impl Waiting {
+    /// Refuses what is no share.
+    fn check(&self) -> Result<(), InputError> {
+        for (name, value) in [("share", self.share), ("error of the share", self.error)] {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(refuse!(
+                    "the {name} of time that waits for memory is {value}: expected 0 to 1"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Options to open a recording.
 #[derive(Debug, Clone)]
 pub struct Open {
@@ -157,6 +171,7 @@ enum Stored {
 impl Recording {
     /// Opens a recording of any kind: by its content, not its name.
     pub fn open(path: &Path, how: &Open) -> anyhow::Result<Self> {
+        how.waiting.check()?;
         Self::open_as(path, path, None, how)
     }
 

@@ -215,6 +215,37 @@ fn what_cannot_be_is_refused_in_one_line() {
 }
 
 #[test]
+fn programs_of_one_name_are_kept_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = ["a", "b", "c"].map(|name| folder.path().join(name)).into();
+    for (path, hot) in paths.iter().zip([40, 80, 120]) {
+        profile(path, "server-ddr5-cxl", hot);
+    }
+    let recordings = Recording::open_all(&paths, &how()).unwrap();
+    let plan = plan(&request(recordings, 1.05, &["lfu"]), &|_, _| {}).unwrap();
+    let names: Vec<_> = plan.recommended.iter().map(|r| r.program.as_str()).collect();
+    assert_eq!(names, ["made-up", "made-up-2", "made-up-3"]);
+    // The daemon takes its configuration, which has a group for each.
+    let text = config::terraced_toml(&plan);
+    let daemon = terrace_daemon::config::Config::parse(&text, "terraced.toml").unwrap();
+    let groups: Vec<_> = daemon.groups.iter().map(|g| g.get_ref().name.clone()).collect();
+    assert_eq!(groups, names);
+}
+
+#[test]
+fn a_share_of_time_that_is_none_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    profile(&path, "server-ddr5-cxl", 50);
+    for (share, error) in [(40.0, 0.2), (-0.4, 0.2), (f64::NAN, 0.2), (0.4, 1.5)] {
+        let waiting = Waiting { share, error };
+        let refused = Recording::open(&path, &Open { waiting, ..how() });
+        let refused = refused.err().unwrap().to_string();
+        assert!(refused.ends_with("expected 0 to 1"), "{refused}");
+    }
+}
+
+#[test]
 fn recordings_of_different_machines_are_not_mixed() {
     let folder = tempfile::tempdir().unwrap();
     let open = |name: &str, machine: &str| {

@@ -200,6 +200,9 @@ def test_a_plan_is_words_tables_and_a_configuration(small, tmp_path):
         terrace.plan([path], 0.9)
     with pytest.raises(terrace.Refused):
         terrace.plan([path], 1.0, fast_at_most=0.0)
+    for waiting in ({"memory_share": 40.0}, {"memory_share_error": -0.1}):
+        with pytest.raises(terrace.Refused, match="expected 0 to 1"):
+            terrace.plan([path], 1.05, **waiting)
     with pytest.raises(terrace.Refused, match="no recordings"):
         terrace.plan([], 1.05)
 
