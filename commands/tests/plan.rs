@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::process::Command;
+
 use common::Place;
 use terrace_results::{PlanAnswerRow, PlanPointRow, read};
 
@@ -137,13 +139,29 @@ fn other_recordings_are_planned_from_and_reported_to_be_weaker() {
         let (seconds, address) = (n as f64 / 100.0, 0x7f00_0000_0000 + page * 4096);
         samples.push_str(&format!("prog 12/12 {seconds:.6}: cpu/mem-loads/: {address:x} 401000\n"));
     }
-    place.write("perf.txt", samples);
+    place.write("perf.txt", &samples);
     let printed = place.run("plan perf.txt --slowdown 5% --sample 1000 --format json").good();
     let json = printed.json();
     assert_eq!(json["plan"]["programs"][0]["format"], "memory samples");
     assert_eq!(json["plan"]["programs"][0]["name"], "prog");
     let share = json["plan"]["recommended"][0]["point"]["share"].as_f64().unwrap();
     assert!((0.05..1.0).contains(&share), "{share}");
+    // The same of a program whose name begins as a compressed record does, and compressed itself.
+    place.write("perf.txt", samples.replace("prog ", "xz "));
+    let packed = Command::new("gzip").arg("-k").arg(place.path("perf.txt")).status().unwrap();
+    assert!(packed.success());
+    for file in ["perf.txt", "perf.txt.gz"] {
+        let printed = place.run(&format!("plan {file} --slowdown 5% --sample 1000 --format json"));
+        let json = printed.good().json();
+        assert_eq!(json["plan"]["programs"][0]["format"], "memory samples", "{file}");
+        assert_eq!(json["plan"]["programs"][0]["name"], "xz", "{file}");
+        assert_eq!(json["plan"]["recommended"][0]["point"]["share"].as_f64(), Some(share));
+    }
+    // A time at which intervals would never end.
+    place.write("late.txt", "a 1/1 0.0: e: 1000\na 1/1 18446744073.709551615: e: 1000\n");
+    place
+        .run("plan late.txt --slowdown 5% --sample 1000")
+        .refused(&["a record at time 18446744073709551615", "expected at most"]);
     let error = &json["plan"]["curves"][0]["points"][1]["uncertainty"]["waiting"];
     assert!(error.as_f64().unwrap() > 0.0, "few samples are a cause of error");
 

@@ -9,9 +9,14 @@ use terrace_recordings::import::{self, ImportError, ImportOptions, Input, Makes}
 use crate::recording::references::references;
 use crate::recording::{Evidence, Open, Recording, periods};
 
+/// So much of a file's beginning, decompressed, says what it is.
+const LOOKED_AT_BYTES: usize = 64 << 10;
+
 /// Reads another tool's file: DAMON's by how it begins, anything else as text of `perf script`.
 pub(super) fn imported(path: &Path, how: &Open) -> anyhow::Result<Recording> {
-    let format = match looks_like_damon(path)? {
+    let mut input = open(path)?;
+    let begin = input.peek(LOOKED_AT_BYTES).map_err(InputError::new)?;
+    let format = match import::is_damon(&begin) {
         true => "damon",
         false => "perf",
     };
@@ -26,7 +31,6 @@ pub(super) fn imported(path: &Path, how: &Open) -> anyhow::Result<Recording> {
     };
     let folder = tempfile::tempdir().context("a folder for the imported recording")?;
     let target = folder.path().join(format!("imported.{}", format.makes.suffix()));
-    let mut input = Input::open(path).map_err(InputError::new)?;
     let done = format.import_file(&mut input, &target, &options).map_err(|error| match error {
         ImportError::Recording(_) => anyhow::Error::from(error),
         error => refuse!(
@@ -41,7 +45,7 @@ pub(super) fn imported(path: &Path, how: &Open) -> anyhow::Result<Recording> {
         Makes::References => references(&target, path, Some(folder), how)?,
     };
     if recording.evidence == Evidence::Samples {
-        recording.name = first_command(path).unwrap_or(recording.name);
+        recording.name = first_command(&begin).unwrap_or(recording.name);
     }
     if let Some(place) = done.cut {
         recording.warnings.push(format!("{} was cut off at {place}", path.display()));
@@ -50,27 +54,19 @@ pub(super) fn imported(path: &Path, how: &Open) -> anyhow::Result<Recording> {
 }
 
 /// The program of the first sample: `perf script` begins its lines with it.
-fn first_command(path: &Path) -> Option<String> {
-    let text = std::fs::read(path).ok()?;
-    let text = String::from_utf8_lossy(&text[..text.len().min(1 << 16)]).into_owned();
+fn first_command(begin: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(begin);
     let line = text.lines().find(|l| !l.trim().is_empty() && !l.starts_with('#'))?;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let name: String = line.split_whitespace().next()?.chars().filter(|&c| plain(c)).collect();
     (!name.is_empty()).then_some(name)
 }
 
-fn looks_like_damon(path: &Path) -> anyhow::Result<bool> {
-    use std::io::Read;
-    let mut begin = Vec::new();
-    let file = std::fs::File::open(path).map_err(|e| {
+fn open(path: &Path) -> Result<Input, InputError> {
+    Input::open(path).map_err(|e| {
         refuse!(
-            "{}: {e}; expected a recording: a profile (.tprof), .trec, .tref, a DAMON record or \
-             text of 'perf script'",
-            path.display()
+            "{e}; expected a recording: a profile (.tprof), .trec, .tref, a DAMON record or text of \
+             'perf script'"
         )
-    })?;
-    file.take(1 << 16).read_to_end(&mut begin).with_context(|| path.display().to_string())?;
-    let text = String::from_utf8_lossy(&begin);
-    let first = begin.iter().find(|b| !b.is_ascii_whitespace());
-    Ok(matches!(first, Some(b'[' | b'{' | 0x78)) || text.contains("damon"))
+    })
 }

@@ -99,6 +99,9 @@ pub(super) fn references(
     })
 }
 
+/// The latest time of a record, in the recording's units. Intervals' ends are beyond it.
+const LATEST: u64 = 1 << 62;
+
 /// Totals of a recording, counted before references are cut into intervals.
 struct Totals {
     /// The pages, each with its turn of being touched first.
@@ -116,6 +119,9 @@ impl Totals {
         let mut totals = Totals { first_touch: BTreeMap::new(), end: 0, count: 0 };
         for placed in reader.records() {
             let p = placed.map_err(InputError::new)?;
+            if p.time > LATEST {
+                return Err(refuse!("a record at time {}: expected at most {LATEST}", p.time));
+            }
             totals.end = totals.end.max(p.time + 1);
             if let Record::Reference(r) = p.record {
                 totals.count += 1;

@@ -70,7 +70,7 @@ impl Input {
     }
 
     /// The first bytes of the next read, `most` of them where there are so many.
-    pub(super) fn peek(&mut self, most: usize) -> Result<Vec<u8>, ImportError> {
+    pub fn peek(&mut self, most: usize) -> Result<Vec<u8>, ImportError> {
         let mut begin = vec![0; most];
         let before = self.bytes;
         let got = self.fill(&mut begin)?;

@@ -11,6 +11,7 @@ mod input;
 mod lackey;
 mod perf;
 
+pub use damon::is_damon;
 pub use error::{ImportError, Place};
 pub use input::{Input, MAX_LINE_BYTES};
 

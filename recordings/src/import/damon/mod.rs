@@ -117,7 +117,7 @@ fn run(
     let mut spool = Spool::new();
     let mut sink = Sink { spool: &mut spool, totals: Totals::default() };
     let mut begin = input.peek(256)?;
-    if let [0x78, 0x01 | 0x5e | 0x9c | 0xda, ..] = begin[..] {
+    if is_zlib(&begin) {
         input.inflate();
         begin = input.peek(256)?;
     }
@@ -152,6 +152,21 @@ fn run(
         cut: read.cut,
         differs: Vec::new(),
     })
+}
+
+fn is_zlib(begin: &[u8]) -> bool {
+    matches!(begin, [0x78, 0x01 | 0x5e | 0x9c | 0xda, ..])
+}
+
+/// Whether a file that begins so, decompressed, is one that this importer reads: `damo`'s by their
+/// first bytes, text by its tracepoint.
+pub fn is_damon(begin: &[u8]) -> bool {
+    let first = begin.trim_ascii_start().first();
+    let is_text_of_damon = || String::from_utf8_lossy(begin).contains(text::EVENT);
+    is_zlib(begin)
+        || begin.starts_with(binary::MAGIC)
+        || matches!(first, Some(b'[' | b'{'))
+        || is_text_of_damon()
 }
 
 fn is_text(begin: &[u8]) -> bool {

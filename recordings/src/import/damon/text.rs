@@ -14,7 +14,7 @@ use super::{
     ImportError, Input, MOST_REGIONS, MOST_TARGETS, Place, ReadUp, Region, Sink, Snapshot,
 };
 
-const EVENT: &str = "damon_aggregated:";
+pub(super) const EVENT: &str = "damon_aggregated:";
 
 pub(super) fn read(input: &mut Input, sink: &mut Sink<'_>) -> Result<ReadUp, ImportError> {
     // The regions of a snapshot come in sequence, but those of several targets may be mixed.
