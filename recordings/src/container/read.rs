@@ -343,6 +343,11 @@ impl<R: Read + Seek> ContainerReader<R> {
         if entries.iter().any(|e| e.offset < self.chunks_at || e.offset >= index_at) {
             return Err(self.damaged(index_at, "the index points outside the file"));
         }
+        // Each chunk once, as they are written: an index has no more entries than the file has chunks.
+        let apart = CHUNK_HEAD_BYTES as u64;
+        if entries.windows(2).any(|w| w[1].offset < w[0].offset.saturating_add(apart)) {
+            return Err(self.damaged(index_at, "the index names chunks twice or out of order"));
+        }
         Ok(Some(entries))
     }
 }

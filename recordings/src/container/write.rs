@@ -183,3 +183,24 @@ impl Write for PartialFile {
         self.file.flush()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+    use crate::container::ContainerReader;
+
+    #[test]
+    fn an_index_that_names_a_chunk_twice_is_refused() {
+        let kind = ChunkKind(1);
+        let mut writer = ContainerWriter::new(Vec::new(), "t", "test", 7, &"head").unwrap();
+        writer.chunk(kind, 0, b"first").unwrap();
+        let again = writer.index[0];
+        writer.index.push(again);
+        let bytes = writer.finish().unwrap();
+        let opened = ContainerReader::new::<String>(Cursor::new(bytes), "t", "test", 7);
+        let error = opened.unwrap().0.index().unwrap_err().to_string();
+        assert!(error.contains("names chunks twice"), "{error}");
+    }
+}

@@ -155,7 +155,9 @@ impl<R: Read + Seek> ReferenceReader<R> {
             self.container.seek(entry)?;
             let Some(chunk) = self.container.next_chunk()? else { continue };
             if chunk.kind == LIST {
-                listed = parse_list(&chunk.payload).map_err(|m| self.damaged(chunk.offset, m))?;
+                let most = index.iter().filter(|e| e.kind == REFERENCES).count();
+                listed =
+                    parse_list(&chunk.payload, most).map_err(|m| self.damaged(chunk.offset, m))?;
             } else {
                 self.other(chunk)?;
             }
@@ -224,10 +226,14 @@ impl<R: Read + Seek> ReferenceReader<R> {
 
 type Listed = (u64, u32, u64, u64);
 
-fn parse_list(payload: &[u8]) -> Result<Vec<Listed>, Malformed> {
+/// The list of blocks, at most as many as there are.
+fn parse_list(payload: &[u8], most: usize) -> Result<Vec<Listed>, Malformed> {
     let mut from = Cursor::new(payload);
     let mut listed = Vec::new();
     while from.remaining() > 0 {
+        if listed.len() == most {
+            return Err(Malformed(format!("the list has more entries than {most} blocks")));
+        }
         let number = from.number()?;
         let stream = from.number_below(1 << 32, "stream")? as u32;
         listed.push((number, stream, from.number()?, from.number()?));
