@@ -16,13 +16,15 @@ use crate::file::Experiment;
 const MOST_CELLS: u64 = 1_000_000;
 
 /// Keys of an experiment.
-const EXPERIMENT_KEYS: [&str; 9] = [
+const EXPERIMENT_KEYS: [&str; 11] = [
     "name",
     "description",
     "seed",
     "period_ms",
     "period_us",
     "periods",
+    "warm_up_periods",
+    "slowdown",
     "machine",
     "groups",
     "policies",
@@ -468,6 +470,17 @@ mod tests {
         policy = "amp"
         fast_ratio = 0.7
     "#;
+
+    #[test]
+    fn every_key_of_an_experiment_is_set_there_and_not_in_its_groups() {
+        let error = toml::from_str::<Experiment>("no_such_key = 1").unwrap_err().to_string();
+        let (_, expected) = error.split_once("expected one of ").unwrap();
+        let mut keys: Vec<_> = expected.split('`').skip(1).step_by(2).collect();
+        let mut listed = EXPERIMENT_KEYS.to_vec();
+        keys.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(keys, listed);
+    }
 
     fn grid(text: &str) -> Result<Grid, InputError> {
         Grid::parse(text, PathBuf::from("."))
