@@ -229,11 +229,12 @@ impl Used {
         let mut series = Series { period_ms: header.period_ms.max(1), bytes: Vec::new() };
         for record in reader.records() {
             if let Record::Period(period) = record.context("damaged")? {
-                series.bytes.push(period.scan.accessed.count() as f64 * page_bytes as f64);
+                let bytes = period.scan.accessed.count() as f64 * page_bytes as f64;
+                series.push(u64::from(period.scan.lost_periods), bytes);
             }
         }
-        if (series.bytes.len() as u64) < least_periods {
-            anyhow::bail!("{} periods, expected at least {least_periods}", series.bytes.len());
+        if (series.known() as u64) < least_periods {
+            anyhow::bail!("{} periods, expected at least {least_periods}", series.known());
         }
         Ok(Used { group: name, footprint_bytes: 0.0, series })
     }

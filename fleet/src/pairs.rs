@@ -35,11 +35,28 @@ pub const LEAST_HOSTS: u64 = 3;
 pub struct Series {
     /// Length of a period.
     pub period_ms: u64,
-    /// Bytes accessed in each.
+    /// Bytes accessed in each; NaN of a period that was lost.
     pub bytes: Vec<f64>,
 }
 
+/// More periods than these were not lost in a row but left out: what was before is at unknown times.
+const MOST_LOST: u64 = 4096;
+
 impl Series {
+    /// Adds a period, before which so many were lost.
+    pub fn push(&mut self, lost: u64, bytes: f64) {
+        match lost <= MOST_LOST {
+            true => self.bytes.extend((0..lost).map(|_| f64::NAN)),
+            false => self.bytes.clear(),
+        }
+        self.bytes.push(bytes);
+    }
+
+    /// Periods that were not lost.
+    pub fn known(&self) -> usize {
+        self.bytes.iter().filter(|bytes| !bytes.is_nan()).count()
+    }
+
     /// So many milliseconds before the end.
     fn before_end(&self, ms: u64) -> Option<f64> {
         let back = (ms / self.period_ms.max(1)) as usize;
@@ -86,7 +103,8 @@ pub struct Together {
 
 /// Lays two services over each other; `None` where they have no period together.
 pub fn together(first: &Series, second: &Series) -> Option<Together> {
-    let both: Vec<(f64, f64)> = first.beside(second).collect();
+    let both: Vec<(f64, f64)> =
+        first.beside(second).filter(|(a, b)| !a.is_nan() && !b.is_nan()).collect();
     let most = |of: &dyn Fn(&(f64, f64)) -> f64| both.iter().map(of).fold(0.0, f64::max);
     let mean =
         |of: &dyn Fn(&(f64, f64)) -> f64| both.iter().map(of).sum::<f64>() / both.len() as f64;
@@ -181,6 +199,28 @@ mod tests {
 
     fn series(period_ms: u64, bytes: &[f64]) -> Series {
         Series { period_ms, bytes: bytes.to_vec() }
+    }
+
+    #[test]
+    fn a_lost_period_shifts_nothing_against_others() {
+        let burst = series(1000, &[1.0, 5.0, 1.0, 5.0, 1.0, 5.0]);
+        let mut lost = Series { period_ms: 1000, bytes: Vec::new() };
+        for (lost_before, bytes) in [(0, 1.0), (0, 5.0), (1, 5.0), (0, 1.0), (0, 5.0)] {
+            lost.push(lost_before, bytes);
+        }
+        assert_eq!((lost.bytes.len(), lost.known()), (6, 5));
+        let both = together(&burst, &lost).unwrap();
+        assert_eq!(
+            both,
+            Together { first_mean_bytes: 3.4, second_mean_bytes: 3.4, ..both.clone() }
+        );
+        assert!(both.joint_peak_bytes == 10.0 && both.collide(9.0), "{both:?}");
+        // They would take turns before the period that was lost: 1 beside 5.
+        let mut sum = burst.clone();
+        sum.add(&lost);
+        assert_eq!((sum.bytes.len(), sum.known(), sum.bytes[0]), (6, 5, 2.0));
+        lost.push(MOST_LOST + 1, 7.0);
+        assert_eq!(lost.bytes, [7.0]);
     }
 
     #[test]
