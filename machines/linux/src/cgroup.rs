@@ -3,8 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::cgroup_tree;
 use crate::files::{self, FileError};
 use crate::roots::Roots;
+
+/// Control groups below one, of which the processes are listed at most. A host with 250 pods has about
+/// 1,000 in all.
+const MOST_GROUPS: usize = 4096;
 
 /// A control group, by its folder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -57,9 +62,13 @@ impl Cgroup {
     }
 
     /// The processes of the group and of all groups below it, ascending, each once.
+    ///
+    /// # Errors
+    /// Also where more than [`MOST_GROUPS`] groups are below it: their owner can make any number.
     pub fn processes(&self) -> Result<Vec<u32>, FileError> {
         let mut pids = Vec::new();
         let mut folders = vec![self.path.clone()];
+        let mut visited = 0;
         while let Some(folder) = folders.pop() {
             let path = folder.join("cgroup.procs");
             let text = match files::read(&path) {
@@ -79,9 +88,17 @@ impl Cgroup {
                     pids.push(pid);
                 }
             }
-            for name in files::list(&folder)? {
+            for name in cgroup_tree::folders(&folder)? {
                 let below = folder.join(name);
-                if below.is_dir() && !below.is_symlink() {
+                visited += 1;
+                if visited > MOST_GROUPS {
+                    let path = self.path.clone();
+                    let got = format!("more than {MOST_GROUPS} control groups");
+                    return Err(FileError::Malformed { path, got, expected: "so many at most" });
+                }
+                // What is below a group without processes is not listed.
+                let events = files::read(&below.join("cgroup.events"))?;
+                if !events.is_some_and(|text| text.lines().any(|line| line == "populated 0")) {
                     folders.push(below);
                 }
             }
@@ -216,17 +233,37 @@ mod tests {
     }
 
     #[test]
+    fn empty_groups_are_not_gone_through_and_very_many_are_refused() {
+        let (keep, roots) = folder(&[
+            ("sys/fs/cgroup/app/cgroup.procs", "7\n"),
+            ("sys/fs/cgroup/app/empty/cgroup.events", "populated 0\nfrozen 0\n"),
+            ("sys/fs/cgroup/app/empty/below/cgroup.procs", "8\n"),
+            ("sys/fs/cgroup/app/full/cgroup.events", "populated 1\nfrozen 0\n"),
+            ("sys/fs/cgroup/app/full/cgroup.procs", "9\n"),
+        ]);
+        let group = Cgroup::new(&roots, Path::new("/app"));
+        assert_eq!(group.processes().unwrap(), [7, 9]);
+        let app = keep.path().join("sys/fs/cgroup/app");
+        for number in 0..MOST_GROUPS {
+            fs::create_dir(app.join(format!("made-{number}"))).unwrap();
+        }
+        let error = group.processes().unwrap_err().to_string();
+        assert!(error.contains("more than 4096 control groups"), "{error}");
+    }
+
+    #[test]
     fn threaded_groups_below_a_group_are_no_obstacle() {
         let (_keep, roots) = folder(&[
             ("sys/fs/cgroup/app/cgroup.procs", "7\n"),
             ("sys/fs/cgroup/app/threads/cgroup.procs", "8\n"),
         ]);
         let processes = |path: &str| Cgroup::new(&roots, Path::new(path)).processes();
-        // Operations of the group: its own list, the folders in it, then the list of the one below.
+        // Operations of the group: its own list, the folders in it, whether the one below has processes,
+        // then its list.
         let (operations, _) = faults::count(|| processes("app").unwrap());
-        assert_eq!(operations, 4);
+        assert_eq!(operations, 5);
         let refuse = libc::EOPNOTSUPP;
-        assert_eq!(faults::inject(2, refuse, || processes("app")).unwrap(), [7]);
+        assert_eq!(faults::inject(3, refuse, || processes("app")).unwrap(), [7]);
         // One that is asked for itself has no processes that could be managed.
         assert!(faults::inject(0, refuse, || processes("app/threads")).is_err());
         // Other errors are errors.

@@ -80,7 +80,7 @@ fn is_populated(folder: &Path) -> Result<bool, FileError> {
 
 /// Names of the folders in a folder, by the types in the listing itself; none if it is gone. Names
 /// that are not UTF-8 are left out: no pattern matches them.
-fn folders(folder: &Path) -> Result<impl Iterator<Item = String>, FileError> {
+pub(crate) fn folders(folder: &Path) -> Result<impl Iterator<Item = String>, FileError> {
     let entries = match faults::check(folder).and_then(|()| fs::read_dir(folder)) {
         Ok(entries) => Some(entries),
         Err(error) if files::is_gone(&error) => None,
