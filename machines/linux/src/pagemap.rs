@@ -275,9 +275,11 @@ impl Pagemap {
                 }
                 let entries = buffer.as_chunks::<8>().0;
                 for (nth, entries) in entries.chunks(entries_of_each).enumerate() {
-                    let mut of_page = entries.iter().map(|entry| u64::from_ne_bytes(*entry));
-                    let known = of_page.find(|entry| entry >> 63 != 0).and_then(frame);
-                    if known.is_none_or(|frame| seen.insert(frame)) {
+                    let entries = || entries.iter().map(|entry| u64::from_ne_bytes(*entry));
+                    let known = standing_for(entries()).and_then(frame);
+                    let is_new = known.is_none_or(|frame| seen.insert(frame));
+                    let is_range = entries_of_each > 1;
+                    if is_new || (is_range && is_mostly_own(entries())) {
                         left -= 1;
                         let start = address + nth as u64 * size.bytes();
                         push(&mut kept, size, start, start + size.bytes());
@@ -288,6 +290,29 @@ impl Pagemap {
         }
         Ok(kept)
     }
+}
+
+/// The first present page that others may map, or else the first present one.
+fn standing_for(mut entries: impl Iterator<Item = u64> + Clone) -> Option<u64> {
+    let mut present = entries.clone().filter(|entry| entry >> 63 != 0);
+    let shared = entries.find(|entry| entry >> 63 != 0 && !is_own(*entry));
+    shared.or_else(|| present.next())
+}
+
+/// Whether no other process maps most of these pages: a range whose first pages are the zero page,
+/// or merged ones, is not what another process has.
+fn is_mostly_own(entries: impl Iterator<Item = u64>) -> bool {
+    let (mut own, mut present) = (0, 0);
+    for entry in entries.filter(|entry| entry >> 63 != 0) {
+        present += 1;
+        own += u64::from(is_own(entry));
+    }
+    2 * own > present
+}
+
+/// Whether a page is mapped once, and so by this process alone: bit 56.
+fn is_own(entry: u64) -> bool {
+    entry >> 56 & 1 != 0
 }
 
 /// Frame of an entry, if its page is present and the kernel shows the frame: bits 0-54 are its
@@ -457,6 +482,24 @@ mod tests {
             assert!(!has(1) && !has(6));
         }
         assert_eq!(memory[offset], 1);
+    }
+
+    #[test]
+    fn a_range_that_begins_with_a_page_of_all_is_not_what_another_process_has() {
+        let present = 1 << 63;
+        let own = |frame: u64| present | 1 << 56 | frame;
+        let zero_page = present | 5;
+        // Zero pages, then its own: it is its own, and the zero page stands for what may be shared.
+        let sparse = [0, zero_page, zero_page, own(10), own(11), own(12)];
+        assert!(is_mostly_own(sparse.into_iter()));
+        assert_eq!(standing_for(sparse.into_iter()), Some(zero_page));
+        // Shared memory, of which it alone has used a page.
+        let shared = [own(20), present | 21, present | 22, 0];
+        assert!(!is_mostly_own(shared.into_iter()));
+        assert_eq!(standing_for(shared.into_iter()), Some(present | 21));
+        assert_eq!(standing_for([0, own(30), own(31)].into_iter()), Some(own(30)));
+        assert_eq!(standing_for([0, 0].into_iter()), None);
+        assert!(!is_mostly_own([0, 0].into_iter()));
     }
 
     #[test]
