@@ -304,6 +304,7 @@ impl<M: Machine> Service<M> {
         let name = if is_pattern { format!("{}:{cgroup}", entry.name) } else { entry.name.clone() };
         let name = shown(&name);
         let shared = Arc::new(Shared::default());
+        self.limit_one(&shared, self.running.len() + 1);
         let identity = self.machine.identity(cgroup, settings.period_ms);
         let carryover = match self.waiting.remove(cgroup) {
             Some(carryover) => carryover,
@@ -363,14 +364,19 @@ impl<M: Machine> Service<M> {
 
     /// Gives each group its part of the daemon's budgets.
     fn limit(&self) {
-        let d = &self.config.daemon;
-        let groups = self.running.len().max(1) as u64;
         for running in self.running.values() {
-            running.shared.limit(
-                Some(d.bandwidth.0).filter(|b| *b > 0).map(|b| (b / groups).max(1)),
-                d.cpu_percent.map(|p| p / groups as f64),
-            );
+            self.limit_one(&running.shared, self.running.len());
         }
+    }
+
+    /// Gives a group its part of the daemon's budgets, as one of so many.
+    fn limit_one(&self, group: &Shared, groups: usize) {
+        let d = &self.config.daemon;
+        let groups = groups.max(1) as u64;
+        group.limit(
+            Some(d.bandwidth.0).filter(|b| *b > 0).map(|b| (b / groups).max(1)),
+            d.cpu_percent.map(|p| p / groups as f64),
+        );
     }
 
     /// Partitions fast memory between the groups with a share, when that is due, and lets them grow
