@@ -98,7 +98,8 @@ impl Wanted {
         self.cgroup.reaches(path)
     }
 
-    fn matches(&self, path: &str) -> bool {
+    /// Whether this entry wants a control group.
+    pub fn matches(&self, path: &str) -> bool {
         self.cgroup.matches(path) && !self.exclude.iter().any(|p| p.matches(path))
     }
 }

@@ -259,8 +259,12 @@ impl<M: Machine> Service<M> {
         self.board.frame().unvisited_groups = survey.unvisited as u64;
         let paths = survey.populated;
         self.waiting.retain(|cgroup, _| paths.contains(cgroup));
+        let now = Instant::now();
         let held: Vec<String> = self.running.keys().cloned().collect();
         let most = self.config.daemon.max_groups as usize;
+        // Groups that have failed take no other's place until they are tried again.
+        let has_failed = |path: &String| self.failures.reason(path, now).is_some();
+        let (failed, paths): (Vec<String>, Vec<String>) = paths.into_iter().partition(has_failed);
         let (chosen, refused) = discover::choose(&paths, &wanted, &held, most);
         let names: Vec<String> =
             self.config.groups.iter().map(|g| g.get_ref().name.clone()).collect();
@@ -274,13 +278,14 @@ impl<M: Machine> Service<M> {
                 reason: l.reason.clone(),
             })
             .collect();
+        for cgroup in &failed {
+            let Some(reason) = self.failures.reason(cgroup, now) else { continue };
+            let Some(index) = wanted.iter().position(|w| w.matches(cgroup)) else { continue };
+            let (entry, reason) = (entry(index), reason.to_owned());
+            unmanaged.push(UnmanagedStatus { cgroup: shown(cgroup), entry, reason });
+        }
         for (cgroup, index) in chosen {
             if self.running.contains_key(&cgroup) {
-                continue;
-            }
-            if let Some(reason) = self.failures.reason(&cgroup, Instant::now()) {
-                let (entry, reason) = (entry(index), reason.to_owned());
-                unmanaged.push(UnmanagedStatus { cgroup: shown(&cgroup), entry, reason });
                 continue;
             }
             if let Err(reason) = self.start(&cgroup, index) {

@@ -186,6 +186,25 @@ fn a_group_that_fails_is_reported_unmanaged_and_tried_again_without_harm_to_othe
 }
 
 #[test]
+fn a_group_that_failed_takes_no_others_place() {
+    const ALL: &str = "[[groups]]\nname = \"all\"\ncgroup = \"/*\"\nfast_ratio = 0.5\n";
+    let run = Run::start(ALL, 64);
+    // Four may be managed.
+    for cgroup in ["/a", "/b", "/c", "/d"] {
+        run.program(cgroup, 8, LOW);
+    }
+    run.until("four", |s| s.groups.len() == 4);
+    run.program("/e", 8, LOW);
+    let status = run.until("one too many", |s| !s.unmanaged.is_empty());
+    assert_eq!(status.unmanaged[0].reason, "4 groups are managed: max_groups");
+    run.world(|w| w.programs.get_mut("/a").unwrap().fault = Some("the kernel printed no".into()));
+    let status = run.until("the fifth", |s| group(s, "all:/e").is_some());
+    assert!(group(&status, "all:/a").is_none());
+    let reason = &status.unmanaged[0].reason;
+    assert!(reason.contains("the kernel printed no"), "{:?}", status.unmanaged);
+}
+
+#[test]
 fn a_group_that_grows_past_what_may_be_managed_is_left() {
     let run = Run::start(TWO, 64);
     run.program("/a", 32, LOW);
