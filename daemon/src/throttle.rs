@@ -257,9 +257,9 @@ impl Throttle {
         Budget { moved_pages, ..*budget }
     }
 
-    /// Sets the bound by memory pressure.
+    /// Sets the bound by memory pressure. Where that cannot be read, any more, it is let go.
     fn watch_pressure(&mut self, scan: &Scan) {
-        let Some(stall) = self.bounds.stall else { return };
+        let stall = self.bounds.stall.unwrap_or_default();
         let accessed = scan.accesses();
         let hits = scan.accesses_in(&scan.fast);
         let without = scan.accesses_in(&self.shadow);

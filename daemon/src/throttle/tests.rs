@@ -269,6 +269,22 @@ fn waiting_for_memory_beyond_the_gain_halves_moves() {
 }
 
 #[test]
+fn the_bound_by_pressure_is_let_go_where_pressure_can_no_longer_be_read() {
+    let layout = layout(100);
+    let at = scan(&layout, |_| true, &PageBits::new(100));
+    let mut throttle = Throttle::new(small_spans(), false);
+    let mut period = |stall: Option<f64>, moved: u64| {
+        throttle.outcome(&Outcome { promoted_pages: moved, ..Outcome::default() }, PageSize::Huge);
+        let stall = stall.map(|group| Stall { group, host: 0.0 });
+        throttle.bound(Bounds { stall, ..Bounds::default() });
+        throttle.before(&at, &Budget::fast(100)).moved_pages
+    };
+    assert_eq!(period(Some(0.4), 64), 32);
+    assert_eq!(period(None, 32), 64);
+    assert_eq!(period(None, 2), u64::MAX);
+}
+
+#[test]
 fn failures_halve_what_is_asked_for_and_success_takes_it_back() {
     let layout = layout(1000);
     let at = scan(&layout, |_| true, &PageBits::new(1000));
