@@ -177,10 +177,13 @@ fn what_cannot_be_is_refused_in_one_line() {
     let place = Place::new();
     place.write("bad.toml", "title = \"x\"\nkindly = 1\n");
     place.write("three.toml", format!("{OWN}of_rows = 3\n"));
+    let drawn = OWN.replace("picture = {", "picture = { columns = [\"none\"],");
+    place.write("drawn.toml", drawn);
     for (arguments, words) in [
         ("reproduce nimble/fig99", "figure 'nimble/fig99': expected one of"),
         ("reproduce --file bad.toml", "bad"),
         ("reproduce --file three.toml", "of_rows is 3; expected at most 2"),
+        ("reproduce --file drawn.toml", "picture: 'none': no column of this name"),
         ("reproduce --file missing.toml", "expected a figure's file"),
         ("reproduce amp --from-results --out absent", "absent has no results of these figures"),
     ] {

@@ -115,6 +115,9 @@ pub struct Picture {
     pub line: Option<f64>,
     /// What that value is, in the legend; begins with "paper" where it is the paper's.
     pub line_name: Option<String>,
+    /// The columns that bars and lines are drawn of; all by default. There are eight colours.
+    #[serde(default)]
+    pub columns: Vec<String>,
     /// The measures of a stacked bar; all by default.
     #[serde(default)]
     pub parts: Vec<String>,
@@ -318,6 +321,10 @@ impl Figure {
                     return Err(format!("'{name}': no row or column of this name"));
                 }
             }
+        }
+        let is_there = |name: &String| self.columns.iter().any(|c| &c.name == name);
+        if let Some(name) = self.picture.columns.iter().find(|name| !is_there(name)) {
+            return Err(format!("picture: '{name}': no column of this name"));
         }
         if self.picture.kind == PictureKind::Lines {
             let odd = self.rows.iter().find(|r| r.name.parse::<f64>().is_err());

@@ -242,7 +242,9 @@ pub fn draw(figure: &Figure, data: &Data, words: &[String]) -> anyhow::Result<St
             values: rows.iter().map(|r| value(r, column)).collect(),
             paper: rows.iter().map(|r| printed(r, column)).collect(),
         };
-        data.columns.iter().map(one).collect()
+        let given = &figure.picture.columns;
+        let columns = if given.is_empty() { &data.columns } else { given };
+        columns.iter().map(one).collect()
     };
     Ok(match figure.picture.kind {
         PictureKind::Bars => bars(&chart, &rows, &series(&rows)),
