@@ -186,6 +186,20 @@ fn a_group_that_fails_is_reported_unmanaged_and_tried_again_without_harm_to_othe
 }
 
 #[test]
+fn a_budget_of_the_daemon_bounds_the_first_period_too() {
+    let run = Run::start(TWO, 32);
+    let none = text(run.folder.path(), TWO).replace("bandwidth = 0\n", "bandwidth = \"1K\"\n");
+    std::fs::write(&run.config, none).unwrap();
+    run.ask(Request::Reload {}).unwrap();
+    run.program("/a", 32, HIGH);
+    run.program("/b", 32, HIGH);
+    let both = |s: &Status| s.groups.len() == 2 && s.groups.iter().all(|g| g.scans > 5);
+    for g in &run.until("both", both).groups {
+        assert_eq!((g.promoted_pages, g.demoted_pages), (0, 0), "{}", g.name);
+    }
+}
+
+#[test]
 fn a_group_that_failed_takes_no_others_place() {
     const ALL: &str = "[[groups]]\nname = \"all\"\ncgroup = \"/*\"\nfast_ratio = 0.5\n";
     let run = Run::start(ALL, 64);
