@@ -94,7 +94,8 @@ impl Cgroup {
                 if visited > MOST_GROUPS {
                     let path = self.path.clone();
                     let got = format!("more than {MOST_GROUPS} control groups");
-                    return Err(FileError::Malformed { path, got, expected: "so many at most" });
+                    let expected = "at most so many; manage groups below it";
+                    return Err(FileError::Malformed { path, got, expected });
                 }
                 // What is below a group without processes is not listed.
                 let events = files::read(&below.join("cgroup.events"))?;

@@ -279,7 +279,7 @@ impl Pagemap {
                     let known = standing_for(entries()).and_then(frame);
                     let is_new = known.is_none_or(|frame| seen.insert(frame));
                     let is_range = entries_of_each > 1;
-                    if is_new || (is_range && is_mostly_own(entries())) {
+                    if is_new || (is_range && is_mostly_own(entries(), known)) {
                         left -= 1;
                         let start = address + nth as u64 * size.bytes();
                         push(&mut kept, size, start, start + size.bytes());
@@ -293,17 +293,17 @@ impl Pagemap {
 }
 
 /// The first present page that others may map, or else the first present one.
-fn standing_for(mut entries: impl Iterator<Item = u64> + Clone) -> Option<u64> {
-    let mut present = entries.clone().filter(|entry| entry >> 63 != 0);
-    let shared = entries.find(|entry| entry >> 63 != 0 && !is_own(*entry));
-    shared.or_else(|| present.next())
+fn standing_for(entries: impl Iterator<Item = u64> + Clone) -> Option<u64> {
+    let mut present = entries.filter(|entry| entry >> 63 != 0);
+    present.clone().find(|entry| !is_own(*entry)).or_else(|| present.next())
 }
 
 /// Whether no other process maps most of these pages: a range whose first pages are the zero page,
-/// or merged ones, is not what another process has.
-fn is_mostly_own(entries: impl Iterator<Item = u64>) -> bool {
+/// or merged ones, is not what another process has. Pages with the frame that stands for the range are
+/// not counted, for the zero page may be there many times.
+fn is_mostly_own(entries: impl Iterator<Item = u64>, known: Option<u64>) -> bool {
     let (mut own, mut present) = (0, 0);
-    for entry in entries.filter(|entry| entry >> 63 != 0) {
+    for entry in entries.filter(|&entry| entry >> 63 != 0 && frame(entry) != known) {
         present += 1;
         own += u64::from(is_own(entry));
     }
@@ -489,17 +489,18 @@ mod tests {
         let present = 1 << 63;
         let own = |frame: u64| present | 1 << 56 | frame;
         let zero_page = present | 5;
-        // Zero pages, then its own: it is its own, and the zero page stands for what may be shared.
-        let sparse = [0, zero_page, zero_page, own(10), own(11), own(12)];
-        assert!(is_mostly_own(sparse.into_iter()));
+        // Zero pages, then some of its own: it is its own, and the zero page stands for what may be
+        // shared.
+        let sparse = [0, zero_page, zero_page, zero_page, own(10), own(11)];
+        assert!(is_mostly_own(sparse.into_iter(), Some(5)));
         assert_eq!(standing_for(sparse.into_iter()), Some(zero_page));
         // Shared memory, of which it alone has used a page.
-        let shared = [own(20), present | 21, present | 22, 0];
-        assert!(!is_mostly_own(shared.into_iter()));
+        let shared = [own(20), present | 21, present | 22, present | 23];
+        assert!(!is_mostly_own(shared.into_iter(), Some(21)));
         assert_eq!(standing_for(shared.into_iter()), Some(present | 21));
         assert_eq!(standing_for([0, own(30), own(31)].into_iter()), Some(own(30)));
         assert_eq!(standing_for([0, 0].into_iter()), None);
-        assert!(!is_mostly_own([0, 0].into_iter()));
+        assert!(!is_mostly_own([0, 0].into_iter(), None));
     }
 
     #[test]
