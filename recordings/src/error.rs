@@ -70,6 +70,18 @@ pub enum RecordingError {
         /// What was got and expected.
         message: String,
     },
+    /// A file that is of use only whole, and is not.
+    #[error(
+        "'{file}' ends after {got} of its {expected} windows; expected a whole file, write it again"
+    )]
+    CutOff {
+        /// Path of the file.
+        file: String,
+        /// Windows before its end.
+        got: u64,
+        /// Windows by its header.
+        expected: u64,
+    },
     /// No group has this name.
     #[error("recording '{file}' has no group '{got}'; expected {expected}")]
     UnknownGroup {

@@ -15,6 +15,8 @@
 //! - [`survey`]: the totals of a recording;
 //! - [`profile`]: the profile (`.tprof`): the cost of each interval of a program with fast and with
 //!   slow memory, and the pages that cause it;
+//! - [`windows`]: the windows of a program (`.twin`): parts of its references, each with what is
+//!   needed to simulate it alone;
 //! - [`source`]: the stream that the simulated machine reads;
 //! - [`error`]: why a recording could not be written or read.
 #![forbid(unsafe_code)]
@@ -32,3 +34,4 @@ pub mod profile;
 pub mod reference;
 pub mod source;
 pub mod survey;
+pub mod windows;
