@@ -316,6 +316,32 @@ impl CacheHierarchy {
         }
     }
 
+    /// Empties the private levels and fills the last with lines, each with whether it is dirty, as
+    /// by uses of them in this order that the levels above have forgotten. Counts as no reference,
+    /// and writes nothing back.
+    pub fn fill_shared(&mut self, lines: &[(LineAddress, bool)]) {
+        /// Lines prefetched on the host ahead of the line being filled.
+        const AHEAD: usize = 16;
+        for private in self.cores.iter_mut().filter(|p| p.used) {
+            for cache in [Some(&mut private.l1), private.l2.as_mut()].into_iter().flatten() {
+                cache.lines().iter().for_each(|out| {
+                    cache.invalidate(out.line);
+                });
+            }
+        }
+        lines.iter().take(AHEAD).for_each(|(line, _)| self.llc.prefetch(*line));
+        for (n, &(line, dirty)) in lines.iter().enumerate() {
+            if let Some((ahead, _)) = lines.get(n + AHEAD) {
+                self.llc.prefetch(*ahead);
+            }
+            self.writebacks.count = 0;
+            if let Some(victim) = self.llc.fill(line, dirty) {
+                self.llc_victim(victim);
+            }
+        }
+        self.writebacks.count = 0;
+    }
+
     fn invalidate_private(&mut self, line: LineAddress) -> bool {
         let mut dirty = false;
         for private in self.cores.iter_mut().filter(|p| p.used) {
@@ -498,6 +524,25 @@ mod tests {
         use Level::{L1, Llc, Memory};
         assert_eq!(levels(true), [Memory, Llc, L1, Memory, Llc, Memory]);
         assert_eq!(levels(false), [Memory, Memory, L1, Memory, Memory, Memory]);
+    }
+
+    #[test]
+    fn lines_that_fill_the_last_level_are_there_as_by_old_uses() {
+        for inclusion in [Inclusion::Inclusive, Inclusion::NonInclusive, Inclusion::Victim] {
+            let mut h = CacheHierarchy::new(&config(inclusion), 1).unwrap();
+            h.access(0, LineAddress(20), true);
+            let counts = |h: &CacheHierarchy| (h.counts()[2].references(), h.counts()[2].misses());
+            let before = counts(&h);
+            // One more than the level holds: the first is gone.
+            let lines: Vec<_> = (1..=9).map(|line| (LineAddress(line), line == 9)).collect();
+            h.fill_shared(&lines);
+            assert_eq!(counts(&h), before);
+            assert!(!h.private(0).0.contains(LineAddress(20)), "{inclusion:?}");
+            assert!(h.writebacks().is_empty());
+            assert_eq!(read(&mut h, 9), Level::Llc, "{inclusion:?}");
+            assert_eq!(read(&mut h, 1), Level::Memory, "{inclusion:?}");
+            assert!(h.invalidate(LineAddress(9)), "dirty, {inclusion:?}");
+        }
     }
 
     #[test]

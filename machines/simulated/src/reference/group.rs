@@ -6,7 +6,9 @@ use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
 use terrace_core::page::{Layout, PageSize};
 use terrace_core::plan::{Outcome, Plan};
 use terrace_core::scan::Scan;
+use terrace_hardware::address::{PhysicalAddress, VirtualAddress};
 use terrace_hardware::units::Picoseconds;
+use terrace_hardware::walker::PageTable;
 use terrace_os::config::Node;
 use terrace_os::counters::TableMoveCounts;
 
@@ -300,6 +302,28 @@ impl ReferenceMachine {
         let work = state.run_references(group, references, false);
         state.programs[group].is_warming = false;
         work
+    }
+
+    /// Fills the last level with lines of a group's program, by their virtual addresses, each with
+    /// whether it is dirty, in the order of their use. Those that are not mapped are left out.
+    pub fn fill_last_level(&self, group: usize, lines: impl Iterator<Item = (u64, bool)>) {
+        let state = &mut *lock(&self.state);
+        let space = state.os.space_mut(state.programs[group].space);
+        let bits = state.node.caches().line_bits();
+        // The page of the last line, and its frame: lines of a page often follow one another.
+        let (mut page, mut frame) = (u64::MAX, None);
+        let physical = lines.filter_map(|(address, is_dirty)| {
+            if address / PageSize::Base.bytes() != page {
+                page = address / PageSize::Base.bytes();
+                let leaf = space.path(VirtualAddress(address)).leaf;
+                let offset = address & !(PageSize::Base.bytes() - 1);
+                frame = leaf.map(|leaf| leaf.frame.0 | offset & (leaf.size.bytes() - 1));
+            }
+            let in_page = address & (PageSize::Base.bytes() - 1);
+            Some((PhysicalAddress(frame? | in_page).line(bits), is_dirty))
+        });
+        let physical: Vec<_> = physical.collect();
+        state.node.caches_mut().fill_shared(&physical);
     }
 
     /// The cost of the last observed period for a group.

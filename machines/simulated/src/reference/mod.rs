@@ -15,7 +15,8 @@
 //! - `copy`: threads that copy pages;
 //! - `port`: the path to memory, with counts;
 //! - `meter`: counters and samples of a program;
-//! - [`counts`]: the cost of a program.
+//! - [`counts`]: the cost of a program;
+//! - [`windows`]: short parts of a program, taken once and simulated without the rest.
 
 mod background;
 pub mod config;
@@ -31,6 +32,7 @@ mod program_source;
 mod recording_source;
 mod shared_source;
 pub mod source;
+pub mod windows;
 
 pub use config::{BackgroundDemotion, Options, ReferenceConfig, ReferenceGroup};
 pub use counts::{Counts, TIERS};
