@@ -22,3 +22,14 @@ impl From<Pages> for PageSize {
         }
     }
 }
+
+/// A share in an argument: `60%` or `0.6`.
+pub fn share(text: &str) -> Result<f64, String> {
+    let bad = || "expected 0% to 100%".to_owned();
+    let text = text.trim();
+    let value = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().map_err(|_| bad())? / 100.0,
+        None => text.parse::<f64>().map_err(|_| bad())?,
+    };
+    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(bad()) }
+}

@@ -78,6 +78,8 @@ commands! {
     }
     "Planning" {
         Profile: profile::Arguments,
+        Windows: windows::Arguments,
+        Estimate: estimate::Arguments,
         Plan: plan::Arguments,
         Fleet: fleet::Arguments,
     }

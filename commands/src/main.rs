@@ -17,6 +17,7 @@ mod completions;
 mod coverage;
 mod daemon;
 mod dram;
+mod estimate;
 mod export;
 mod fleet;
 mod groups;
@@ -50,6 +51,7 @@ mod sweep;
 mod terminal;
 mod top;
 mod watch;
+mod windows;
 mod workloads;
 
 use std::process::ExitCode;

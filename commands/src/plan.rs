@@ -17,7 +17,7 @@ use terrace_planner::recording::{ASSUMED_MACHINE, Evidence, Open, Recording, Wai
 use terrace_planner::tables::Tables;
 use terrace_planner::{config, words};
 
-use crate::arguments::Pages;
+use crate::arguments::{Pages, share};
 use crate::output::Force;
 use crate::progress::BETWEEN_LINES;
 use crate::show::{self, Format, say, tell};
@@ -144,17 +144,6 @@ fn slowdown(text: &str) -> Result<f64, String> {
         _ => return Err(bad()),
     };
     if value.is_finite() { Ok(value) } else { Err(bad()) }
-}
-
-/// A share in an argument: `60%` or `0.6`.
-fn share(text: &str) -> Result<f64, String> {
-    let bad = || "expected 0% to 100%".to_owned();
-    let text = text.trim();
-    let value = match text.strip_suffix('%') {
-        Some(percent) => percent.trim().parse::<f64>().map_err(|_| bad())? / 100.0,
-        None => text.parse::<f64>().map_err(|_| bad())?,
-    };
-    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(bad()) }
 }
 
 /// The answer with its checks.

@@ -375,16 +375,18 @@ fn every_configuration_in_a_document_is_one_that_terraced_takes() {
 
 #[test]
 fn the_versions_of_files_are_those_of_the_page_on_compatibility() {
-    use terrace_recordings::{period, profile, reference};
+    use terrace_recordings::{period, profile, reference, windows};
     let page = std::fs::read_to_string(tree().join("docs/compatibility.md")).unwrap();
     for (file, written, oldest) in [
         ("period recording (`.trec`)", period::CONTENT_VERSION, 1),
         ("reference recording (`.tref`)", reference::CONTENT_VERSION, reference::OLDEST_VERSION),
         ("profile (`.tprof`)", profile::CONTENT_VERSION, 1),
+        ("windows (`.twin`)", windows::CONTENT_VERSION, 1),
     ] {
         let row = page.lines().find(|l| l.contains(file)).unwrap_or_else(|| panic!("{file}"));
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
         let read = match written - oldest {
+            0 => format!("{written}"),
             1 => format!("{oldest} and {written}"),
             _ => format!("{oldest} to {written}"),
         };

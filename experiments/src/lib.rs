@@ -8,6 +8,7 @@
 //! - [`run`]: requests, runs and their events;
 //! - [`sparse`]: address spaces whose page tables have a larger program's shape;
 //! - [`profile`](mod@profile): the cost of a workload with fast and with slow memory;
+//! - [`mod@windows`]: short parts of a program; [`estimate`]: the slowdown of the whole from them;
 //! - [`claims`]: statements of papers, checked against measured values;
 //! - [`verdict`]: how a number compares with a paper's: in size, in direction, not, by calibration;
 //! - [`rack`](mod@rack): experiments on the rack;
@@ -25,6 +26,7 @@ mod carried;
 pub mod claims;
 mod collect;
 mod custom;
+pub mod estimate;
 mod external;
 pub mod file;
 pub mod heat;
@@ -48,6 +50,7 @@ mod timed;
 pub mod verdict;
 mod victims;
 mod virtual_machine;
+pub mod windows;
 
 pub use custom::CustomPolicy;
 pub use file::Experiment;

@@ -3,6 +3,7 @@
 
 mod clock;
 mod depth;
+mod estimate;
 mod fleet;
 mod plan;
 mod policies;
@@ -35,6 +36,7 @@ pub static PARTS: &[Part] = &[
     fleet::PART,
     profile::PART,
     sample::PART,
+    estimate::PART,
     policies::PART,
     rack::PART,
     clock::PART,

@@ -83,7 +83,7 @@ fn measure(report: &mut Report, kind: &Kind, path: &Path, folder: &Path) -> anyh
     Ok(())
 }
 
-fn experiment(kind: &Kind, path: &Path) -> anyhow::Result<Experiment> {
+pub(super) fn experiment(kind: &Kind, path: &Path) -> anyhow::Result<Experiment> {
     let mib = kind.footprint_bytes >> 20;
     let text = format!(
         "name = \"profile\"\nperiod_ms = 5\nperiods = 100000\n[machine]\nfidelity = \"trace\"\nfast = \
