@@ -461,7 +461,9 @@ impl Policy for Terrace {
 
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
         if let Some(remap) = self.features.follow(scan) {
-            if remap.new_pages() * GROWTH > scan.pages() {
+            // Pages that go, or few that come, are no new beginning.
+            let fresh: usize = remap.fresh().map(|pages| pages.len()).sum();
+            if fresh * GROWTH > scan.pages() {
                 (self.age, self.since_growth) = (0, 0);
             }
             self.rates.remap(&remap);
