@@ -31,7 +31,8 @@
 //! long horizon the age is the time since the program last allocated in quantity, so little moves
 //! while a program sets itself up.
 //!
-//! **Bounded regret.** The placement is compared with the initial placement; the cost of moves and
+//! **Bounded regret.** The placement is compared with the initial placement, as far as the budget has
+//! allowed it since (`bound_initial`); the cost of moves and
 //! `return_cost_share` of the cost of moving everything back are taken off. When the sum is below
 //! the regret budget, a share of the time that has passed, nothing moves until it recovers, or,
 //! within the regret reserve, until a shadow placement's score exceeds `regret_reserve_threshold`
@@ -177,7 +178,7 @@ struct Terrace {
     rates: Rates,
     estimate: Estimate,
     shadows: [Shadow; HORIZONS],
-    /// One bit per page: first placed in fast memory.
+    /// One bit per page: first placed in fast memory, and within the budget since.
     initial_placement: PageBits,
     ledger: Ledger,
     /// Moving average of the likeness of reads and rates.
@@ -293,10 +294,7 @@ impl Terrace {
     /// The moves by a horizon's rates, from this placement.
     fn select(&self, horizon: usize, keys: &[u8], fast: &PageBits, budget: &Budget) -> Selection {
         let p = &self.parameters;
-        let mut counts = KeyCounts::new();
-        for (keys, &fast) in keys.as_chunks::<64>().0.iter().zip(fast.words()) {
-            counts.count(keys, fast);
-        }
+        let counts = count(keys, fast);
         // A page stays about as hot for as long as the horizon.
         let worth = self.ledger.gain * self.horizon_periods(horizon);
         let noise = f64::from(self.rates.noise(horizon));
@@ -351,19 +349,34 @@ impl Terrace {
         pairs >= 1.0 && loss * self.horizon_periods(LONG) > pairs * self.ledger.pair()
     }
 
-    /// Pages to promote and to demote on the way back, as many as may move.
+    /// Pages to promote and to demote on the way back, as many as may move and have room.
     fn back_to_initial(&self, scan: &Scan, budget: &Budget) -> (PageBits, PageBits) {
         let (mut ups, mut downs) = (PageBits::new(scan.pages()), PageBits::new(scan.pages()));
-        let most = usize::try_from(budget.moved_pages / 2).unwrap_or(usize::MAX);
+        let limit = |pages: u64| usize::try_from(pages).unwrap_or(usize::MAX);
+        let most = limit(budget.moved_pages / 2);
+        let down = |&page: &usize| !self.initial_placement.get(page);
+        scan.fast.iter_ones().filter(down).take(most).for_each(|page| downs.set(page, true));
+        let stay = (scan.fast.count() - downs.count()) as u64;
+        let room = limit(budget.fast_pages.saturating_sub(stay));
         let up = |&page: &usize| !scan.fast.get(page);
         self.initial_placement
             .iter_ones()
             .filter(up)
-            .take(most)
+            .take(most.min(room))
             .for_each(|page| ups.set(page, true));
-        let down = |&page: &usize| !self.initial_placement.get(page);
-        scan.fast.iter_ones().filter(down).take(most).for_each(|page| downs.set(page, true));
         (ups, downs)
+    }
+
+    /// Takes off the initial placement what the budget does not allow, as demotions that are due take
+    /// it off the real one: the coldest pages by these keys. Compared with more than it may have, the
+    /// policy would lose whatever it does, and move nothing any more.
+    fn bound_initial(&mut self, keys: &[u8], budget: &Budget) {
+        let due = (self.initial_placement.count() as u64).saturating_sub(budget.fast_pages);
+        if due > 0 {
+            let only_due = Budget { moved_pages: due.min(budget.moved_pages), ..*budget };
+            let selection = count(keys, &self.initial_placement).select(COLDEST, &only_due, 0);
+            selection.place(keys, &mut self.initial_placement);
+        }
     }
 
     /// A plan of moves, in operations of regions.
@@ -446,12 +459,22 @@ impl Terrace {
             self.shadows[horizon].debt += pairs * self.ledger.pair();
             selection.place(&keys, &mut self.shadows[horizon].fast);
             if horizon == self.applied {
+                self.bound_initial(&keys, budget);
                 let budget = Budget { moved_pages, ..*budget };
                 real = Some((self.select(horizon, &keys, &scan.fast, &budget), keys.clone()));
             }
         }
         real.expect("the applied horizon is one of them")
     }
+}
+
+/// Pages by key and place.
+fn count(keys: &[u8], fast: &PageBits) -> KeyCounts {
+    let mut counts = KeyCounts::new();
+    for (keys, &fast) in keys.as_chunks::<64>().0.iter().zip(fast.words()) {
+        counts.count(keys, fast);
+    }
+    counts
 }
 
 impl Policy for Terrace {

@@ -107,7 +107,7 @@ pub fn moved(plan: &Plan, page_size: PageSize) -> u64 {
 }
 
 /// What every plan must keep to.
-fn check(decision: &Decision, scan: &Scan, budget: &Budget) {
+pub fn check(decision: &Decision, scan: &Scan, budget: &Budget) {
     let (plan, layout) = (&decision.plan, &scan.layout);
     let size = layout.page_size();
     let mut after = scan.fast.clone();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::model::Model;
+use crate::model::{Model, check};
 use serde_json::json;
 use terrace_core::bits::PageBits;
 use terrace_core::page::{Layout, PageSize};
@@ -355,4 +355,50 @@ fn counts_of_reads_contradict_bits_that_mislead() {
     assert!(left > 180, "{left} of 192 pages, {lost} lost");
     let (worse, left) = misled(&json!({"count_reads": false}));
     assert!(worse > 0.1, "{worse}, with counts {lost}; {left} pages");
+}
+
+/// 128 pages that are fast at first have five samples a period, 32 slow ones ten. From the period
+/// `shrinks` on the limit is 64 pages. How many of the 32 are fast after 200 periods. Every plan is
+/// checked against the limit.
+fn above_its_limit(parameters: &serde_json::Value, shrinks: u64, moved_pages: u64) -> usize {
+    let mut policy = build("terrace", parameters, 1).unwrap();
+    let layout = Arc::new(Layout::contiguous(PageSize::Base, 160));
+    let mut fast: PageBits = (0..160).map(|page| page < 128).collect();
+    let samples: Vec<u16> = (0..160).map(|page| if page < 128 { 5 } else { 10 }).collect();
+    let mut migration_stall_ns = 0;
+    for number in 0..200 {
+        let slow: u64 = (0..160).filter(|&p| !fast.get(p)).map(|p| u64::from(samples[p])).sum();
+        let counters = PeriodCounters {
+            elapsed_ns: 1_000_000 + slow * 400 + migration_stall_ns,
+            migration_stall_ns,
+            slow_stall_ns: slow * 400 * 4 / 3,
+            read_latency_ps: [80_000, 320_000],
+            samples: Some(samples[..].into()),
+            reads_per_sample: 16,
+            ..PeriodCounters::default()
+        };
+        let scan = Scan::new(number, layout.clone(), PageBits::ones(160), fast.clone())
+            .with_counters(Arc::new(counters));
+        let fast_pages = if number < shrinks { 128 } else { 64 };
+        let budget = Budget { fast_pages, moved_pages };
+        let decision = policy.decide(&scan, &budget);
+        check(&decision, &scan, &budget);
+        let (up, down) = decision.plan.pages(PageSize::Base);
+        migration_stall_ns = up.max(down) * 7_000;
+        decision.plan.apply(&layout, &mut fast);
+    }
+    fast.count_range(128..160)
+}
+
+#[test]
+fn a_group_above_its_limit_moves_what_pays_within_it() {
+    for shrinks in [0, 100] {
+        for moved_pages in [u64::MAX, 16] {
+            for parameters in [json!(null), json!({"retreat": false})] {
+                let up = above_its_limit(&parameters, shrinks, moved_pages);
+                let case = format!("{parameters}, from period {shrinks} on, {moved_pages} moves");
+                assert_eq!(up, 32, "{case}");
+            }
+        }
+    }
 }
