@@ -232,6 +232,8 @@ struct Found {
     level: Level,
     ups: Vec<Granule>,
     downs: Vec<Granule>,
+    /// What was read of slow and of fast memory.
+    spans: [Vec<Range<usize>>; 2],
 }
 
 impl Granularity {
@@ -258,8 +260,8 @@ impl Granularity {
         }
     }
 
-    /// Scans one space as is due, adapts its granularity, and returns the pages that may move. Clears
-    /// the accessed bits that were read.
+    /// Scans one space as is due, adapts its granularity, and returns the pages that may move, with
+    /// those that were read, whose accessed bits are to be cleared.
     fn space(&mut self, number: usize, scan: &Scan, due: Due) -> Found {
         let (space, fast) = (&self.spaces[number], &scan.fast);
         let start = State { level: Level::Base, move_in: 0, move_out: 0 };
@@ -303,13 +305,8 @@ impl Granularity {
         ups.retain(|granule| granule.share > 0);
         downs.retain(|granule| u64::from(granule.share) < choose::SHARES);
         self.states.insert(space.id, state);
-        for (tier, spans) in [slow, fast].into_iter().zip(spans) {
-            for span in spans {
-                tier.stretches(span, |pages| self.accessed.set_range(pages, false));
-            }
-        }
         let size = OperationSize::both_ways(space.id, bytes);
-        Found { size, level: state.level, ups, downs }
+        Found { size, level: state.level, ups, downs, spans }
     }
 }
 
@@ -374,13 +371,14 @@ impl Policy for Granularity {
         let words = self.accessed.words_mut().iter_mut().zip(scan.accessed.words());
         words.for_each(|(seen, &now)| *seen |= now);
         let (mut ups, mut downs, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut largest = (0, Level::Base);
+        let (mut largest, mut read) = ((0, Level::Base), Vec::new());
         let due = self.unfinished.due(self.leftover, &scan.fast);
         for number in 0..self.spaces.len() {
             let found = self.space(number, scan, due);
             ups.extend(found.ups);
             downs.extend(found.downs);
             sizes.push(found.size);
+            read.push(found.spans);
             let pages = self.spaces[number].pages.len();
             if pages > largest.0 {
                 largest = (pages, found.level);
@@ -388,6 +386,13 @@ impl Policy for Granularity {
         }
         let (ups, downs) = self.unfinished.candidates(self.leftover, due, &scan.fast, ups, downs);
         let mut plan = plan(scan, budget, resident, &self.accessed, ups, downs, self.trade);
+        // The plan needs these bits: where the budget shrinks, accessed pages leave last.
+        let tiers = [Tier::slow(&scan.fast), Tier::fast(&scan.fast)];
+        for (tier, spans) in read.into_iter().flat_map(|spans| tiers.into_iter().zip(spans)) {
+            for span in spans {
+                tier.stretches(span, |pages| self.accessed.set_range(pages, false));
+            }
+        }
         if !plan.is_empty() {
             plan.operation_sizes = sizes;
         }

@@ -113,11 +113,12 @@ impl Policy for Physical {
             pages.map(|&page| Granule::new(page..page + 1, 1, u64::from(accessed), 1)).collect()
         };
         let (ups, downs) = (of(&slow, true), of(&fast, false));
+        let (ups, downs) = self.unfinished.candidates(self.leftover, due, &scan.fast, ups, downs);
+        let mut plan = plan(scan, budget, resident, &self.accessed, ups, downs, Trade::MoreUsed);
+        // The plan needs these bits: where the budget shrinks, accessed pages leave last.
         for page in slow.into_iter().chain(fast) {
             self.accessed.set(page, false);
         }
-        let (ups, downs) = self.unfinished.candidates(self.leftover, due, &scan.fast, ups, downs);
-        let mut plan = plan(scan, budget, resident, &self.accessed, ups, downs, Trade::MoreUsed);
         if !plan.is_empty() {
             let mut sizes: Vec<OperationSize> = Vec::new();
             for extent in scan.layout.extents() {

@@ -379,6 +379,18 @@ fn a_region_moves_as_a_whole_or_waits() {
 }
 
 #[test]
+fn pages_that_a_scan_has_just_found_accessed_leave_last_when_the_budget_shrinks() {
+    for name in ["granularity", "granularity-4k", "physical-4k"] {
+        // The scan reads the first ten pages, all accessed; ten that it does not come to are idle.
+        let mut group = Group::new(name, json!({"scan_pages": 10}), 200, 100);
+        group.budget.fast_pages = 90;
+        group.period(|page| !(50..60).contains(&page) && page < 100);
+        let left: Vec<usize> = (0..50).chain(60..100).collect();
+        assert_eq!(group.fast_pages(), left, "{name}");
+    }
+}
+
+#[test]
 fn what_did_not_move_goes_on_while_scans_find_nothing_and_no_longer() {
     // Of 50 pages that were accessed once ten may move up in a period, for ten that go down.
     let found = LARGE..LARGE + 50;
