@@ -371,9 +371,9 @@ impl Terrace {
     /// it off the real one: the coldest pages by these keys. Compared with more than it may have, the
     /// policy would lose whatever it does, and move nothing any more.
     fn bound_initial(&mut self, keys: &[u8], budget: &Budget) {
-        let due = (self.initial_placement.count() as u64).saturating_sub(budget.fast_pages);
+        let due = due(&self.initial_placement, budget);
         if due > 0 {
-            let only_due = Budget { moved_pages: due.min(budget.moved_pages), ..*budget };
+            let only_due = Budget { moved_pages: due, ..*budget };
             let selection = count(keys, &self.initial_placement).select(COLDEST, &only_due, 0);
             selection.place(keys, &mut self.initial_placement);
         }
@@ -455,7 +455,9 @@ impl Terrace {
             keys.extend(rates.iter().map(|&rate| key(rate)));
             keys.resize(rates.len().next_multiple_of(64), COLDEST);
             let selection = self.select(horizon, &keys, &self.shadows[horizon].fast, budget);
-            let pairs = selection.ups().max(selection.downs()) as f64;
+            // What is due moves in the initial placement, too: it is no cost of a choice.
+            let due = due(&self.shadows[horizon].fast, budget);
+            let pairs = selection.ups().max(selection.downs()).saturating_sub(due) as f64;
             self.shadows[horizon].debt += pairs * self.ledger.pair();
             selection.place(&keys, &mut self.shadows[horizon].fast);
             if horizon == self.applied {
@@ -477,6 +479,11 @@ fn count(keys: &[u8], fast: &PageBits) -> KeyCounts {
     counts
 }
 
+/// Pages of this placement that must leave it now.
+fn due(fast: &PageBits, budget: &Budget) -> u64 {
+    (fast.count() as u64).saturating_sub(budget.fast_pages).min(budget.moved_pages)
+}
+
 impl Policy for Terrace {
     fn name(&self) -> &'static str {
         KIND.name
@@ -496,7 +503,7 @@ impl Policy for Terrace {
                 shadow.fast = remap.bits_or(&shadow.fast, &scan.fast);
             }
         }
-        let (features, resident) = self.features.count(scan);
+        let (features, _) = self.features.count(scan);
         self.take_reads(scan);
         self.account(scan);
         self.follow_phase();
@@ -504,7 +511,7 @@ impl Policy for Terrace {
         let (applied, may_move) = self.choose(scan);
         self.applied = applied;
         // Where nothing may move, only moves that are due are made.
-        let due = resident.saturating_sub(budget.fast_pages).min(budget.moved_pages);
+        let due = due(&scan.fast, budget);
         let moved_pages = if may_move { budget.moved_pages } else { due };
         let (selection, keys) = self.select_all(scan, budget, moved_pages);
         let back = !may_move && selection.is_empty() && self.retreats(scan);
@@ -519,7 +526,7 @@ impl Policy for Terrace {
             moves
         };
         let plan = self.plan(scan, &ups, &downs);
-        self.ledger.plans(&plan, ups.count() as u64, downs.count() as u64);
+        self.ledger.plans(&plan, ups.count() as u64, downs.count() as u64, due);
         // No need to keep them until the next scan.
         self.reads = Vec::new();
         let applied = match plan.is_empty() {

@@ -29,8 +29,8 @@ pub struct Ledger {
     /// Cost of a pair of moves: as two moves, and as an exchange.
     pair: [f64; 2],
     tried: [u32; 2],
-    /// How many pairs the last plan had, and in which form.
-    last: Option<(u64, usize)>,
+    /// How many pairs the last plan had, how many of them were due, and in which form.
+    last: Option<(u64, u64, usize)>,
     measured: bool,
     /// The length of a period: in accesses all of them, or, where bits are sampled, those that
     /// would be slow under the initial placement.
@@ -67,7 +67,8 @@ impl Ledger {
         }
     }
 
-    /// Adds a period. Returns the cost of the moves before it.
+    /// Adds a period. Returns the cost of the moves before it, but for those that were due: staying
+    /// would have cost them, too.
     pub fn period(&mut self, scan: &Scan, reads: Reads) -> f64 {
         let Reads { all, slow, slow_initially } = reads;
         let Some(counters) = scan.counters.as_deref().filter(|m| m.elapsed_ns > 0) else {
@@ -107,13 +108,14 @@ impl Ledger {
     }
 
     fn spent(&mut self, measured: Option<f64>) -> f64 {
-        let Some((pairs, form)) = self.last.take() else { return 0.0 };
-        let Some(cost) = measured else { return pairs as f64 * self.pair[form] };
+        let Some((pairs, due, form)) = self.last.take() else { return 0.0 };
+        let chosen = pairs.saturating_sub(due) as f64;
+        let Some(cost) = measured else { return chosen * self.pair[form] };
         let each = cost / pairs as f64;
         self.tried[form] += 1;
         let first = self.tried[form] == 1;
         self.pair[form] = if first { each } else { average(self.pair[form], each) };
-        cost
+        chosen * each
     }
 
     /// Cost of a unit of reads of the last period when it is slow.
@@ -146,10 +148,10 @@ impl Ledger {
         }
     }
 
-    /// Remembers the requested moves, whose cost the next period has.
-    pub fn plans(&mut self, plan: &Plan, ups: u64, downs: u64) {
+    /// Remembers the requested moves, whose cost the next period has. So many demotions were due.
+    pub fn plans(&mut self, plan: &Plan, ups: u64, downs: u64, due: u64) {
         let pairs = ups.max(downs);
-        self.last = (pairs > 0).then_some((pairs, usize::from(!plan.exchanges.is_empty())));
+        self.last = (pairs > 0).then_some((pairs, due, usize::from(!plan.exchanges.is_empty())));
     }
 }
 
