@@ -85,9 +85,11 @@ impl Tpp {
             while left != 0 {
                 let page = 64 * word + left.trailing_zeros() as usize;
                 left &= left - 1;
-                // The age before this scan counts from the scan before it.
+                // The age before this scan counts from the scan before it; what was lost since is time
+                // that has passed, too.
                 let before = self.ages_before[page];
-                if before != NEVER && u32::from(before) < periods {
+                let since = u32::from(before).saturating_add(scan.lost_periods);
+                if before != NEVER && since < periods {
                     candidates.set(page, true);
                 }
             }

@@ -33,6 +33,19 @@ fn tpp_promotes_on_the_second_access_within_the_threshold() {
 }
 
 #[test]
+fn tpp_counts_lost_periods_between_two_accesses() {
+    let mut model = Model::new("tpp", 100, 50);
+    model.period(|page| page < 40);
+    model.period(|page| page < 40 || page == 80);
+    model.lost_periods = 3;
+    model.period(|page| page < 40 || page == 80);
+    assert!(!model.fast.get(80), "the second access came four periods after the first");
+    model.lost_periods = 0;
+    model.period(|page| page < 40 || page == 80);
+    assert!(model.fast.get(80));
+}
+
+#[test]
 fn tpp_keeps_a_part_of_fast_memory_free_and_never_demotes_what_is_in_use() {
     let mut model = Model::new("tpp", 200, 100);
     model.policy = build("tpp", &json!({"watermark_ratio": 0.1}), 1).unwrap();
