@@ -155,6 +155,18 @@ impl Memtis {
         }
     }
 
+    /// Pages that come to a region that was split belong to it: else it would be whole again where
+    /// they come before its others.
+    fn keep_split(&mut self, scan: &Scan) {
+        let mut split = std::mem::take(&mut self.split);
+        self.regions(scan, |pages| {
+            if split.count_range(pages.clone()) > 0 {
+                split.set_range(pages, true);
+            }
+        });
+        self.split = split;
+    }
+
     fn thresholds(&self, hotness: &[u16], fast_pages: u64) -> Thresholds {
         let mut histogram = [0u64; BINS];
         hotness.iter().for_each(|&count| histogram[bin(count)] += 1);
@@ -178,6 +190,7 @@ impl Policy for Memtis {
         if let Some(remap) = self.features.follow(scan) {
             self.samples.remap(&remap);
             self.split = remap.bits(&self.split);
+            self.keep_split(scan);
         }
         let (features, _) = self.features.count(scan);
         let hit_ratio = self.samples.observe(scan).hit_ratio;

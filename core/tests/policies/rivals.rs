@@ -6,7 +6,7 @@ use crate::model::Model;
 use serde_json::json;
 use terrace_core::bits::PageBits;
 use terrace_core::oracle::{OracleTrace, Span};
-use terrace_core::page::{Layout, PageSize};
+use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
 use terrace_core::plan::{Decision, Plan};
 use terrace_core::policy::{Policy, build};
 use terrace_core::scan::{Budget, PeriodCounters, Scan};
@@ -119,6 +119,36 @@ fn memtis_splits_skewed_regions_and_moves_uniform_ones_whole() {
     assert!(fast.get(50) && fast.get(61), "the two hot pages of the skewed region");
     assert!(!fast.get(51) && !fast.get(60), "and no others of it");
     assert_eq!(fast.count_range(32..48), 16, "the uniform region is there as a whole");
+}
+
+#[test]
+fn memtis_keeps_a_region_split_when_pages_come_before_its_first() {
+    let extent = |first: u64, pages| Extent { space: SpaceId(0), start: first * 4096, pages };
+    let layout_of = |extents| Arc::new(Layout::new(PageSize::Base, extents).unwrap());
+    // Region 3 begins with page 52 at first, then with page 48. Two of its pages are read.
+    let small = layout_of(vec![extent(0, 48), extent(52, 12)]);
+    let large = layout_of(vec![extent(0, 64)]);
+    let mut policy = build("memtis", &json!({"huge_region_bytes": 65536}), 1).unwrap();
+    let samples = |page: u64| match page {
+        32..48 => 6,
+        53 | 61 => 200,
+        _ => 0,
+    };
+    let mut fast: Vec<bool> = (0..64).map(|page| page < 20).collect();
+    for number in 0..60 {
+        let layout = if number < 30 { &small } else { &large };
+        let page_of = |index| layout.address(index).1 / 4096;
+        let read: Vec<u16> = (0..layout.pages()).map(|index| samples(page_of(index))).collect();
+        let places = (0..layout.pages()).map(|index| fast[page_of(index) as usize]);
+        let mut bits: PageBits = places.collect();
+        let scan = sampled(layout, &bits, number, &read);
+        policy.decide(&scan, &Budget::fast(20)).plan.apply(layout, &mut bits);
+        (0..layout.pages()).for_each(|index| fast[page_of(index) as usize] = bits.get(index));
+        let places: Vec<usize> = (48..64).filter(|&page| fast[page]).collect();
+        if number >= 29 {
+            assert_eq!(places, [53, 61], "the pages that are read, in period {number}");
+        }
+    }
 }
 
 /// What Colloid does with 100 pages, the first 40 fast and all of them read, at these latencies.
