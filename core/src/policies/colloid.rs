@@ -207,7 +207,10 @@ impl Policy for Colloid {
             let plan = self.hottest_down(scan, downs.min(budget.moved_pages));
             return Decision { plan, applied: KIND.name, features };
         }
-        let moved_pages = due.saturating_add(pairs.saturating_mul(2)).min(budget.moved_pages);
+        // Into free room one move does what a pair does.
+        let into_room = pairs.min(budget.fast_pages.saturating_sub(resident));
+        let moves = into_room.saturating_add((pairs - into_room).saturating_mul(2));
+        let moved_pages = due.saturating_add(moves).min(budget.moved_pages);
         let mut counts = KeyCounts::new();
         for (keys, &fast) in self.keys.as_chunks::<64>().0.iter().zip(fast) {
             counts.count(keys, fast);

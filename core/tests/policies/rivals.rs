@@ -197,6 +197,23 @@ fn colloid_goes_where_latency_is_smaller_and_stays_where_it_is_equal() {
 }
 
 #[test]
+fn colloid_promotes_no_more_into_free_room_than_it_takes() {
+    // The bounds are at 0.9 and 0.3 of the reads: the way to the middle is 0.3, which 30 of the 60
+    // pages in slow memory have. There is room for all.
+    let layout = Arc::new(Layout::contiguous(PageSize::Huge, 100));
+    let fast: PageBits = (0..100).map(|page| page < 40).collect();
+    let mut policy = build("colloid", &json!(null), 1).unwrap();
+    let mut decide = |number, reads, read_latency_ps| {
+        let counters = PeriodCounters { reads, read_latency_ps, ..PeriodCounters::default() };
+        let scan = Scan::new(number, layout.clone(), PageBits::ones(100), fast.clone())
+            .with_counters(Arc::new(counters));
+        policy.decide(&scan, &Budget::fast(100)).plan.pages(PageSize::Huge)
+    };
+    decide(0, [900, 100], [400_000, 300_000]);
+    assert_eq!(decide(1, [300, 700], [80_000, 300_000]), (30, 0));
+}
+
+#[test]
 fn colloid_says_when_it_knows_no_latencies() {
     let mut model = Model::new("colloid", 100, 40);
     let decision = model.period(|page| page >= 60);
