@@ -83,14 +83,15 @@ impl Rates {
     /// the two sums that they have in common.
     pub fn likeness(&self, horizon: usize, reads: &[f32]) -> f32 {
         let seen = self.seen[horizon].max(1e-6);
-        let (mut common, mut all, mut expected) = (0.0f32, 0.0f32, 0.0f32);
+        // Sums of 32 bits stop at 2^24, which the reads of much memory exceed.
+        let (mut common, mut all, mut expected) = (0.0f64, 0.0f64, 0.0f64);
         for (&average, &now) in self.averages[horizon].iter().zip(reads) {
             let average = average / seen;
-            common += now.min(average);
-            all += now;
-            expected += average;
+            common += f64::from(now.min(average));
+            all += f64::from(now);
+            expected += f64::from(average);
         }
-        common / all.max(expected).max(1e-6)
+        (common / all.max(expected).max(1e-6)) as f32
     }
 
     /// The rates of a horizon, from its averages. Where `region_bytes` is more than a page, a page
@@ -175,6 +176,21 @@ mod tests {
         rates.rates(1, &layout, 16 * 4096, &mut got);
         assert!(got[..16].iter().all(|r| (r - 0.125).abs() < 0.06), "{:?}", &got[..16]);
         assert!(got[20] > 1.6 && got[21] < 0.05, "{:?}", &got[16..]);
+    }
+
+    #[test]
+    fn reads_beyond_what_a_small_number_can_count_are_part_of_the_likeness() {
+        let pages = 1 << 20;
+        let layout = Layout::contiguous(PageSize::Base, pages);
+        let mut rates = Rates::new([0.5, 0.8, 0.95]);
+        rates.remap(&Remap::from_nothing(&layout));
+        // One page has 2^24 reads. In the next period each of the others has one, too.
+        let reads = |others: f32| -> Vec<f32> {
+            (0..pages).map(|page| if page == 0 { (1 << 24) as f32 } else { others }).collect()
+        };
+        rates.observe(&reads(0.0));
+        let likeness = rates.likeness(1, &reads(1.0));
+        assert!((likeness - 16.0 / 17.0).abs() < 1e-3, "{likeness}");
     }
 
     #[test]
