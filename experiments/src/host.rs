@@ -39,6 +39,7 @@ use crate::file::{Experiment, GroupSpec};
 use crate::kept_off::KeptOff;
 use crate::measured::Measured;
 use crate::page_tables::{self, TableCounts};
+use crate::private_folder::private_folder;
 use crate::rival;
 use crate::rows::Rows;
 use crate::run::{Event, Events, Request, Run, write_whole};
@@ -91,7 +92,7 @@ fn migrated_pages() -> Option<u64> {
 }
 
 /// The programs of a group.
-enum Work {
+pub(crate) enum Work {
     /// Programs that the run starts and ends.
     Started(Box<LiveWorkload>),
     /// Programs that run already and are not changed.
@@ -107,7 +108,12 @@ struct Running {
     pids: Vec<u32>,
 }
 
-fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, InputError> {
+/// The programs of a group, which have their sockets and the like in this directory.
+pub(crate) fn work(
+    experiment: &Experiment,
+    group: &GroupSpec,
+    runtime_directory: &Path,
+) -> Result<Work, InputError> {
     let parameters = group.workload.parameters();
     if group.workload.kind == kinds::ATTACH {
         let Running { cgroup, pids } = serde_json::from_value(parameters)
@@ -122,7 +128,7 @@ fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, InputError> 
     }
     let marked = experiment.warm_up_periods > 0;
     let context = LiveContext {
-        runtime_directory: std::env::temp_dir(),
+        runtime_directory: runtime_directory.to_owned(),
         period_ms: experiment.period_ms,
         duration_ms: experiment
             .period_ms
@@ -142,15 +148,20 @@ fn work(experiment: &Experiment, group: &GroupSpec) -> Result<Work, InputError> 
     Ok(Work::Started(Box::new(workload)))
 }
 
+/// The same, to be checked and not started.
+fn described(experiment: &Experiment, group: &GroupSpec) -> Result<Work, InputError> {
+    work(experiment, group, &std::env::temp_dir())
+}
+
 /// Refuses workloads that cannot run live.
 pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), InputError> {
     run.experiment.future_is_unknown()?;
     for group in &run.experiment.groups {
         page_tables::policy(group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
-        work(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
+        described(&run.experiment, group).map_err(|e| refuse!("group '{}': {e}", group.name))?;
         let policy = run.experiment.policy_of(group).map_err(InputError::new)?;
         if run.experiment.warm_up_periods > 0
-            && let Work::Started(workload) = work(&run.experiment, group)?
+            && let Work::Started(workload) = described(&run.experiment, group)?
             && !workload.drive_is_marked
             && group.cpus.is_empty()
         {
@@ -179,7 +190,7 @@ pub(crate) fn check_workloads(run: &Run<'_>) -> Result<(), InputError> {
 pub(crate) fn started(run: &Run<'_>) -> Result<Vec<LiveWorkload>, InputError> {
     let mut started = Vec::new();
     for group in &run.experiment.groups {
-        if let Work::Started(workload) = work(&run.experiment, group)? {
+        if let Work::Started(workload) = described(&run.experiment, group)? {
             started.push(*workload);
         }
     }
@@ -191,7 +202,7 @@ fn check_running(run: &Run<'_>) -> Result<(), InputError> {
     let roots = Roots::default();
     for group in &run.experiment.groups {
         let name = &group.name;
-        match work(&run.experiment, group)? {
+        match described(&run.experiment, group)? {
             Work::Running(Source::Cgroup(path)) => {
                 let cgroup = Cgroup::new(&roots, &path);
                 if !cgroup.exists() {
@@ -524,7 +535,8 @@ pub(crate) fn start(
     events: &mut dyn Events,
 ) -> anyhow::Result<(Option<Session>, Source)> {
     let experiment = &run.experiment;
-    let workload = match work(experiment, spec)? {
+    let folder = private_folder().context("making a folder for the programs' sockets")?;
+    let workload = match work(experiment, spec, folder.path())? {
         Work::Running(source) => return Ok((None, source)),
         Work::Started(workload) => workload,
     };
@@ -551,6 +563,7 @@ pub(crate) fn start(
         base_pages: spec.page_size == GroupPages::Base,
         cpus: spec.cpus.clone(),
     };
-    let session = Session::start(&workload, &options)?;
+    let mut session = Session::start(&workload, &options)?;
+    session.keep(folder);
     Ok((Some(session), Source::Cgroup(cgroup.path().to_owned())))
 }

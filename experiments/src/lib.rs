@@ -16,6 +16,7 @@
 //! - `custom`: policies of the caller, beside those of the registry;
 //! - `victims`: pages that may be demoted to make room, on live machines;
 //! - `rival`: runs in which a mechanism of Linux moves pages;
+//! - `private_folder`: folders of the sockets of live programs;
 //! - `parallel`: several simulated runs at a time;
 //! - `collect`: turns the engine's reports into result tables and a recording;
 //! - `rows`: rows of results, on disk or in memory;
@@ -35,6 +36,7 @@ mod kept_off;
 mod measured;
 mod page_tables;
 mod parallel;
+mod private_folder;
 pub mod profile;
 pub mod rack;
 mod reference;

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use rustix::thread::CpuSet;
 use serde_json::{Map, Value};
+use tempfile::TempDir;
 
 use crate::live::{End, LiveWorkload, ProgramMissing, Ready, WorkloadResult};
 use process::{Place, Process, any_ends};
@@ -159,8 +160,10 @@ pub struct Session {
     /// When the program that ends the run was first found to have ended.
     ended: Option<Instant>,
     details: Map<String, Value>,
-    // Last, so that main has ended before the search.
+    // So late that main has ended before the search.
     leftovers: Leftovers,
+    // Last, so that no program is left that uses it.
+    folder: Option<TempDir>,
 }
 
 impl Session {
@@ -198,6 +201,7 @@ impl Session {
             ended: None,
             details: Map::new(),
             leftovers,
+            folder: None,
         };
         session.wait_ready()?;
         if let Some(load) = workload.load.clone() {
@@ -205,6 +209,11 @@ impl Session {
             session.complete("load", load)?;
         }
         Ok(session)
+    }
+
+    /// Keeps the folder of its sockets and the like until its programs have ended.
+    pub fn keep(&mut self, folder: TempDir) {
+        self.folder = Some(folder);
     }
 
     /// The process whose memory is tiered.
