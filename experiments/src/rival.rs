@@ -87,7 +87,8 @@ pub(crate) fn run(
 
     let mut rows = run.rows(kernel_release().as_deref(), false);
     let alone = rows.len() == 1;
-    let mut before = first;
+    // Since the programs began.
+    let mut before = KernelMoves::default();
     let mut measured = Measured::of(experiment);
     let mut held_bytes = vec![0; rows.len()];
     mark(Mark::Period);
@@ -96,11 +97,11 @@ pub(crate) fn run(
         let Some(number) = periods.next(&mut sessions)? else { break };
         let programs = sessions.iter().flatten();
         measured.between_periods(number + 1, host.topology(), programs)?;
-        let now = host.moves()?;
+        let now = host.moves()?.since(first);
         for ((row, source), held_bytes) in rows.iter_mut().zip(&sources).zip(&mut held_bytes) {
             let (fast, all) = host.placement(source)?;
             *held_bytes = fast;
-            let moves = if alone { now.since(before) } else { KernelMoves::default() };
+            let moves = if alone { [before, now] } else { [KernelMoves::default(); 2] };
             let of_period = period_row(row, number, experiment.period_ms, [fast, all], moves);
             row.periods += 1;
             row.pages_max = row.pages_max.max(of_period.pages);
@@ -176,15 +177,19 @@ impl Periods {
     }
 }
 
-/// A period of a group with so many bytes in fast memory, and in all.
+/// A period of a group with so many bytes in fast memory, and in all, and what the kernel had moved
+/// since the programs began, before the period and after it.
 fn period_row(
     run: &RunRow,
     number: u64,
     period_ms: u64,
     [fast, all]: [u64; 2],
-    moves: KernelMoves,
+    [before, after]: [KernelMoves; 2],
 ) -> PeriodRow {
     let base_pages = run.page_size_bytes / PageSize::Base.bytes();
+    // The kernel moves single base pages. Whole pages of the group are counted since the beginning, so
+    // that the periods add up to the total: each alone would lose its remainder.
+    let pages = |before: u64, after: u64| (after / base_pages).saturating_sub(before / base_pages);
     PeriodRow {
         run: run.run.clone(),
         experiment: run.experiment.clone(),
@@ -195,8 +200,8 @@ fn period_row(
         time_ms: number * period_ms,
         pages: all / run.page_size_bytes,
         fast_pages: fast / run.page_size_bytes,
-        promoted_pages: moves.promoted / base_pages,
-        demoted_pages: moves.demoted / base_pages,
+        promoted_pages: pages(before.promoted, after.promoted),
+        demoted_pages: pages(before.demoted, after.demoted),
         applied: run.policy.clone(),
         hit_ratio: f64::NAN,
         accessed_ratio: f64::NAN,
@@ -245,6 +250,7 @@ mod tests {
     fn what_is_not_known_without_a_tracker_is_no_number() {
         let mut row = RunRow { page_size_bytes: 2 << 20, ..RunRow::default() };
         let moves = KernelMoves { promoted: 1024, demoted: 512, migrated: 1536 };
+        let moves = [KernelMoves::default(), moves];
         let period = period_row(&row, 3, 1000, [64 << 20, 192 << 20], moves);
         assert_eq!((period.pages, period.fast_pages, period.time_ms), (96, 32, 3000));
         assert_eq!((period.promoted_pages, period.demoted_pages), (2, 1));
@@ -262,5 +268,22 @@ mod tests {
             notes.contains("'store' had 61 MiB") && notes.contains("limit of 48 MiB"),
             "{notes}"
         );
+    }
+
+    #[test]
+    fn pages_of_periods_add_up_to_all_that_was_moved() {
+        let row = RunRow { page_size_bytes: 2 << 20, ..RunRow::default() };
+        let after = |periods: u64| {
+            let [promoted, demoted] = [300, 100].map(|base_pages| base_pages * periods);
+            KernelMoves { promoted, demoted, migrated: promoted + demoted }
+        };
+        let periods = (0..10).map(|number| {
+            period_row(&row, number, 1000, [0, 0], [after(number), after(number + 1)])
+        });
+        let (promoted, demoted) = periods.fold((0, 0), |(promoted, demoted), period| {
+            (promoted + period.promoted_pages, demoted + period.demoted_pages)
+        });
+        // 3,000 and 1,000 base pages.
+        assert_eq!((promoted, demoted), (5, 1));
     }
 }
