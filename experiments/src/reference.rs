@@ -181,7 +181,7 @@ pub(crate) fn roomy(mut config: ReferenceConfig) -> ReferenceConfig {
 }
 
 /// Runs the groups with all their memory fast and nothing moved, for as long as the experiment
-/// lasts: the base of slowdowns. `None` for a group that had not ended by then.
+/// lasts: the base of slowdowns. `None` for a group that had not ended by itself by then.
 fn baseline(experiment: &Experiment) -> anyhow::Result<Baseline> {
     let config = roomy(config(experiment)?);
     // A tier modelled by its DRAM has no more capacity than its chips: no baseline then.
@@ -194,6 +194,9 @@ fn baseline(experiment: &Experiment) -> anyhow::Result<Baseline> {
     }
     machine.run_to_end()?;
     let all_fast = |group| {
+        if machine.was_stopped(group) {
+            return None;
+        }
         let memory = machine.counts(group).leading_load_ps / machine.cores(group) as u64;
         let duration = machine.duration(group)?;
         Some(AllFast { duration, memory: Picoseconds(memory) })
@@ -443,10 +446,11 @@ fn compare(
     all_fast: AllFast,
     latency_ratio: f64,
 ) {
-    // A program that was killed did not do the same work.
-    let Some(duration) = machine.duration(group).filter(|_| machine.killed(group).is_none()) else {
+    // A program that was killed or stopped did not do the same work.
+    if machine.killed(group).is_some() || machine.was_stopped(group) {
         return;
-    };
+    }
+    let Some(duration) = machine.duration(group) else { return };
     let fast_ns = all_fast.duration.as_ns();
     if fast_ns <= 0.0 {
         return;
@@ -468,4 +472,36 @@ fn compare(
     row.projected_duration_ms = Some(projection.time_ns / 1e6);
     row.projected_slowdown = Some(projection.time_ns / fast_ns);
     row.projection_error = Some(projection.time_ns / duration.as_ns() - 1.0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::{Quiet, Request};
+
+    const EXPERIMENT: &str = "name = \"small\"\nperiod_ms = 1\nperiods = 1000\n\
+        [machine]\nfidelity = \"trace\"\nfast = \"16M\"\nslow = \"16M\"\n\
+        [machine.hardware]\nnode.cores = 2\n\
+        [[groups]]\nname = \"g\"\nfast_ratio = 0.5\npage_size = \"4K\"\npolicy = \"first-touch\"\n\
+        workload = { kind = \"program\", name = \"gups\", footprint_mib = 2 }\n";
+
+    fn row(text: &str) -> RunRow {
+        let out = tempfile::tempdir().unwrap();
+        let experiment = Experiment::parse(text, ".".into()).unwrap();
+        let request = Request::simulated(experiment, out.path().to_owned());
+        crate::runner::run(request, &mut Quiet).unwrap();
+        terrace_results::read(out.path()).unwrap().remove(0)
+    }
+
+    #[test]
+    fn a_program_that_was_stopped_has_no_slowdown() {
+        let whole = row(EXPERIMENT);
+        assert!(whole.slowdown.is_some() && whole.duration_ms.unwrap() > 2.0, "{whole:?}");
+        let stopped = row(&format!("{EXPERIMENT}stop_ms = 1\n"));
+        assert!(stopped.duration_ms.unwrap() < 2.0, "{stopped:?}");
+        assert_eq!((stopped.slowdown, stopped.projected_slowdown), (None, None));
+        assert_eq!((stopped.projected_duration_ms, stopped.projection_error), (None, None));
+        // It ended by itself before that.
+        assert!(row(&format!("{EXPERIMENT}stop_ms = 900\n")).slowdown.is_some());
+    }
 }

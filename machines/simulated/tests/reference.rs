@@ -273,6 +273,7 @@ fn programs_start_and_end_at_their_times_and_share_bandwidth() {
     machine.run_to_end().unwrap();
     let ended = machine.ended_at(0).unwrap().as_ns();
     assert!((400_000.0..450_000.0).contains(&ended), "ended at {ended} ns");
+    assert!(machine.was_stopped(0));
 }
 
 #[test]

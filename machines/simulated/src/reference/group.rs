@@ -349,6 +349,12 @@ impl ReferenceMachine {
         let started = Picoseconds::from_ns(lock(&self.state).members[group].config.start_ns);
         self.ended_at(group).map(|end| end.since(started))
     }
+
+    /// Whether a program was ended before it ended by itself, at its group's `stop_ns` or after the
+    /// start-up of another.
+    pub fn was_stopped(&self, group: usize) -> bool {
+        lock(&self.state).programs[group].was_stopped
+    }
 }
 
 /// Lets time pass and reports the pages that a group accessed.

@@ -359,6 +359,7 @@ impl State {
         let program = &mut self.programs[number];
         let stop_at = program.stop_at.unwrap_or(Picoseconds(u64::MAX));
         if program.latest(&self.node) >= stop_at {
+            program.was_stopped = true;
             return self.end(number);
         }
         let horizon = horizon.min(stop_at);

@@ -81,6 +81,8 @@ pub(super) struct Program {
     pub(super) unmapped_accesses: u64,
     /// The program was killed because memory ran out.
     pub(super) killed: Option<Killed>,
+    /// The program was ended before it ended by itself.
+    pub(super) was_stopped: bool,
 }
 
 impl Program {
@@ -116,6 +118,7 @@ impl Program {
             counts: Counts::default(),
             unmapped_accesses: 0,
             killed: None,
+            was_stopped: false,
         }
     }
 
