@@ -128,6 +128,17 @@ fn wrong_data_found_by_any_program_is_a_result_and_not_an_error() {
 }
 
 #[test]
+fn a_program_that_verifies_what_it_computed_has_checked_its_data() {
+    for (line, intact) in [("true}'", true), ("false}'; exit 1", false)] {
+        let main = format!("echo '{{\"event\":\"result\",\"verified\":{line}");
+        let mut session = start(&workload(&main));
+        session.begin().unwrap();
+        assert!(session.ended(Duration::from_secs(20)).unwrap());
+        assert_eq!(session.finish().unwrap().checksum_ok, Some(intact));
+    }
+}
+
+#[test]
 fn a_main_that_is_not_ready_in_time_says_so_and_is_killed() {
     let ready = |within_ms| Ready::Event { event: "ready".into(), within_ms };
     let error = start_error(&LiveWorkload {

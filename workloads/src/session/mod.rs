@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 use tempfile::TempDir;
 
 use crate::live::{End, LiveWorkload, ProgramMissing, Ready, WorkloadResult};
-use process::{Place, Process, any_ends};
+use process::{Place, Process, any_ends, is_intact};
 
 /// Interval between attempts to connect to a socket that does not accept yet.
 const RETRY: Duration = Duration::from_millis(20);
@@ -342,10 +342,8 @@ impl Session {
         }
         self.leftovers.kill();
         let looks = ["main", "drive", "verify"];
-        let looks: Vec<bool> = looks
-            .iter()
-            .filter_map(|role| self.details.get(*role)?.get("checksum_ok")?.as_bool())
-            .collect();
+        let looks: Vec<bool> =
+            looks.iter().filter_map(|role| is_intact(self.details.get(*role)?)).collect();
         let number = |key: &str| result.as_ref().and_then(|r| r.get(key));
         // A load at a set rate is late by what the requests before it waited.
         let latencies = number("latency_from_due_us").or_else(|| number("latency_us"));

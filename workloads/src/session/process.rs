@@ -258,7 +258,7 @@ impl Process {
         }
         let status = self.reap();
         let result = self.result();
-        let found_wrong = result.as_ref().is_some_and(|r| r["checksum_ok"] == false);
+        let found_wrong = result.as_ref().and_then(is_intact) == Some(false);
         if status.success() || found_wrong { Ok(result) } else { Err(self.ended_badly()) }
     }
 
@@ -343,6 +343,13 @@ impl Drop for Process {
             self.reap();
         }
     }
+}
+
+/// Whether a program found its own data intact; `None` if its result does not say. Programs of the
+/// kind `program` check what they computed, the others what they stored.
+pub(super) fn is_intact(result: &Value) -> Option<bool> {
+    let found = ["checksum_ok", "verified"].map(|key| result.get(key).and_then(Value::as_bool));
+    found.into_iter().flatten().reduce(|one, other| one && other)
 }
 
 /// Whether one of these processes ends before the time is over. Collects none.
