@@ -148,9 +148,10 @@ fn file_of_run(out: &Path, name: &str, (folder, extension): RunFiles) -> PathBuf
     out.join(folder).join(format!("{name}.{extension}"))
 }
 
-/// Every file that a run of this name may have left in a results directory, beside the tables.
-pub(crate) fn files_of_run(out: &Path, name: &str) -> [PathBuf; 4] {
-    [RECORDINGS, DETAILS, ACCESSES, CLOCK].map(|files| file_of_run(out, name, files))
+/// Every file that a run of this name may have left in a results directory, beside the tables, with
+/// its folder.
+pub(crate) fn files_of_run(out: &Path, name: &str) -> [(&'static str, PathBuf); 4] {
+    [RECORDINGS, DETAILS, ACCESSES, CLOCK].map(|files| (files.0, file_of_run(out, name, files)))
 }
 
 impl Run<'_> {

@@ -31,7 +31,8 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
     })?;
     let out = &request.out;
     let earlier = terrace_results::read::<RunRow>(out).unwrap_or_default();
-    for folder in ["recordings"].into_iter().chain(backend.folders(&request)) {
+    let folders: Vec<_> = ["recordings"].into_iter().chain(backend.folders(&request)).collect();
+    for folder in &folders {
         std::fs::create_dir_all(out.join(folder)).map_err(|e| {
             refuse!("{}: {e}; expected a folder for results that can be written to", out.display())
         })?;
@@ -39,15 +40,21 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
     let mut tables = Tables::create(out)?;
     let all_well = backend.run(&runs, &mut tables, events)?;
     tables.finish()?;
-    forget_earlier_runs(&earlier, &runs, out);
+    forget_earlier_runs(&earlier, &runs, &folders, out);
     Ok(all_well)
 }
 
-/// Removes the files of runs that were there before and are none of these.
-fn forget_earlier_runs(earlier: &[RunRow], runs: &[Run<'_>], out: &Path) {
+/// Removes what runs that were there before have left in a results directory: all files of those that
+/// are none of these, and of the others those in folders that these have not written to.
+fn forget_earlier_runs(earlier: &[RunRow], runs: &[Run<'_>], written: &[&str], out: &Path) {
     for name in earlier.iter().map(|row| &row.run) {
-        if runs.iter().all(|run| run.name != *name) {
-            for file in files_of_run(out, name) {
+        let again = runs.iter().find(|run| run.name == *name);
+        for (folder, file) in files_of_run(out, name) {
+            // Mechanisms of Linux have no scans to record.
+            let is_new = |run: &Run<'_>| {
+                written.contains(&folder) && (folder != "recordings" || run.rival.is_none())
+            };
+            if !again.is_some_and(is_new) {
                 let _ = std::fs::remove_file(file);
             }
         }
@@ -129,4 +136,34 @@ fn under_rivals(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
         Ok(Run { name, experiment, rival: Some(rival), request })
     };
     wanted.into_iter().map(run).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::Experiment;
+    use crate::run::Quiet;
+
+    #[test]
+    fn of_an_earlier_run_of_the_same_name_nothing_stays_that_this_one_does_not_write() {
+        let text = "name = \"small\"\nperiod_ms = 100\nperiods = 2\n\
+                    [[groups]]\nname = \"g\"\nfast_ratio = 0.5\npolicy = \"lru\"\n\
+                    workload = { kind = \"zipf\", footprint_mib = 16 }\n";
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path();
+        let once = || {
+            let experiment = Experiment::parse(text, ".".into()).unwrap();
+            run(Request::simulated(experiment, out.to_owned()), &mut Quiet).unwrap();
+        };
+        once();
+        let left = ["accesses", "clock", "details"].map(|folder| {
+            std::fs::create_dir(out.join(folder)).unwrap();
+            let file = out.join(folder).join("lru.json");
+            std::fs::write(&file, "{}").unwrap();
+            file
+        });
+        once();
+        assert!(left.iter().all(|file| !file.exists()), "{left:?}");
+        assert!(out.join("recordings/lru.trec").is_file());
+    }
 }
