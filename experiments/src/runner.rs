@@ -24,6 +24,16 @@ pub fn run(request: Request, events: &mut dyn Events) -> anyhow::Result<bool> {
     if !request.kernels.is_empty() && request.machine != MachineKind::Virtual {
         return Err(only_virtual("kernels are chosen for a virtual machine").into());
     }
+    if let (Some(us), false) =
+        (request.experiment.period_us, request.machine == MachineKind::Simulated)
+    {
+        let error = refuse!(
+            "period_us = {us}: expected only on the simulated machine, and this is to run on {}; \
+             use period_ms",
+            request.machine.name()
+        );
+        return Err(request.experiment.named(error).into());
+    }
     let backend = backend::of(&request);
     backend.check(&runs).map_err(|e| match e.downcast::<InputError>() {
         Ok(error) => request.experiment.named(error).into(),
@@ -165,5 +175,21 @@ mod tests {
         once();
         assert!(left.iter().all(|file| !file.exists()), "{left:?}");
         assert!(out.join("recordings/lru.trec").is_file());
+    }
+
+    #[test]
+    fn programs_have_no_periods_of_microseconds() {
+        let text = "name = \"small\"\nperiods = 2\nperiod_us = 400\n\
+                    [machine]\nfidelity = \"trace\"\n\
+                    [[groups]]\nname = \"g\"\nfast_ratio = 0.5\npolicy = \"lru\"\n\
+                    workload = { kind = \"program\", name = \"gups\", footprint_mib = 16 }\n";
+        let place = tempfile::tempdir().unwrap();
+        for machine in [MachineKind::Host, MachineKind::Virtual] {
+            let experiment = Experiment::parse(text, ".".into()).unwrap();
+            let request = Request::simulated(experiment, place.path().join("out"));
+            let error = run(Request { machine, ..request }, &mut Quiet).unwrap_err().to_string();
+            assert!(error.contains("period_us = 400: expected only on the sim"), "{error}");
+            assert!(!place.path().join("out").exists() && !error.contains('\n'), "{error}");
+        }
     }
 }
