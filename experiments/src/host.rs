@@ -279,9 +279,10 @@ impl Backend for ThisHost {
         tables: &mut dyn Rows,
         events: &mut dyn Events,
     ) -> anyhow::Result<bool> {
-        backend::one_by_one(runs, events, |run, events| match run.rival {
-            Some(rival) => rival::run(run, rival, tables, events),
-            None => under_policies(run, tables, events),
+        let stop = termination::stop_flag().context("catching signals")?;
+        backend::one_by_one(runs, &stop, events, |run, events| match run.rival {
+            Some(rival) => rival::run(run, rival, &stop, tables, events),
+            None => under_policies(run, &stop, tables, events),
         })
     }
 }
@@ -438,13 +439,13 @@ pub(crate) fn finish_sessions(
 /// Runs it and adds its rows to the tables.
 fn under_policies(
     run: &Run<'_>,
+    stop: &Arc<AtomicBool>,
     tables: &mut dyn Rows,
     events: &mut dyn Events,
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
-    let stop = termination::stop_flag().context("catching signals")?;
     let _elsewhere = KeptOff::cpus_of(experiment)?;
-    let mut host = open(run, &stop, events)?;
+    let mut host = open(run, stop, events)?;
     let migrated = migrated_pages();
     // For emulated machines whose accesses are counted; no effect elsewhere.
     mark(Mark::Period);

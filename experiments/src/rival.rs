@@ -15,7 +15,7 @@ use terrace_core::InputError;
 use terrace_core::page::PageSize;
 use terrace_engine::FastLimit;
 use terrace_linux::rivals::{KernelMoves, Rival, RivalHost};
-use terrace_linux::{GuardCommand, HostOptions, termination};
+use terrace_linux::{GuardCommand, HostOptions};
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::session::Session;
@@ -63,13 +63,13 @@ fn open(
 pub(crate) fn run(
     run: &Run<'_>,
     rival: &'static dyn Rival,
+    stop: &Arc<AtomicBool>,
     tables: &mut dyn Rows,
     events: &mut dyn Events,
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
-    let stop = termination::stop_flag().context("catching signals")?;
     let _elsewhere = KeptOff::cpus_of(experiment)?;
-    let host = open(run, rival, &stop, events)?;
+    let host = open(run, rival, stop, events)?;
     // For emulated machines whose accesses are counted; no effect elsewhere.
     mark(Mark::Period);
     let mut sessions = Vec::new();
