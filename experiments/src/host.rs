@@ -474,7 +474,7 @@ fn under_policies(
     let mut died = None;
     engine.run(&mut collector, || {
         periods += 1;
-        counts.count(&host);
+        counts.between_periods(periods - 1, |source| host.table_pages(source));
         let programs = sessions.iter().flatten();
         let marked = measured.between_periods(periods - 1, host.topology(), programs);
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));

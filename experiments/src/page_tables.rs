@@ -1,10 +1,10 @@
 //! Page tables of live groups on the Terrace kernel: the requested placement, and the placement at
 //! the end of each period.
 
+use terrace_linux::Source;
 use terrace_linux::files;
 use terrace_linux::roots::Roots;
 use terrace_linux::tiermem::{Levels, TablePlace, TablePolicy};
-use terrace_linux::{Host, Source};
 use terrace_results::{RunRow, TablePagesRow};
 use terrace_simulated::os::TablePlacement;
 
@@ -83,7 +83,6 @@ impl Moves {
 pub(crate) struct TableCounts {
     run: String,
     groups: Vec<(String, Source)>,
-    period: u64,
     before: Option<Moves>,
     /// The counts.
     pub rows: Vec<TablePagesRow>,
@@ -92,21 +91,26 @@ pub(crate) struct TableCounts {
 impl TableCounts {
     /// Counts these groups, from now on.
     pub(crate) fn new(run: &str, groups: Vec<(String, Source)>) -> Self {
-        Self { run: run.to_owned(), groups, period: 0, before: Moves::now(), rows: Vec::new() }
+        Self { run: run.to_owned(), groups, before: Moves::now(), rows: Vec::new() }
     }
 
-    /// Counts at the end of a period. Nodes without a page of a level have no row.
-    pub(crate) fn count(&mut self, host: &Host) {
+    /// Counts after so many periods: the state at the end of the last of them. Nodes without a page of a
+    /// level have no row.
+    pub(crate) fn between_periods(
+        &mut self,
+        over: u64,
+        count: impl Fn(&Source) -> Option<[Vec<u64>; 5]>,
+    ) {
+        let Some(period) = over.checked_sub(1) else { return };
         for (group, source) in &self.groups {
-            let Some(levels) = host.table_pages(source) else { return };
+            let Some(levels) = count(source) else { return };
             for (level, nodes) in (1..).zip(levels) {
                 for (node, pages) in (0..).zip(nodes).filter(|(_, pages)| *pages > 0) {
-                    let (run, group, period) = (self.run.clone(), group.clone(), self.period);
+                    let (run, group) = (self.run.clone(), group.clone());
                     self.rows.push(TablePagesRow { run, group, period, level, node, pages });
                 }
             }
         }
-        self.period += 1;
     }
 
     /// Outcomes since the beginning, if a single group can have caused them.
@@ -131,5 +135,19 @@ mod tests {
         after.since(before).fill(&mut row);
         assert_eq!((row.table_moves, row.table_no_room), (Some(100), Some(100)));
         assert_eq!(Moves::parse("nr_free_pages 7\n"), None);
+    }
+
+    #[test]
+    fn a_period_has_the_page_tables_at_its_end() {
+        let groups = vec![("g".to_owned(), Source::Pids(vec![1]))];
+        let mut counts = TableCounts::new("lru", groups);
+        // As the engine asks: before the first period and after each.
+        for over in 0..=3 {
+            let leaves = vec![10 + over, 0];
+            counts
+                .between_periods(over, |_| Some([leaves.clone(), vec![], vec![], vec![], vec![]]));
+        }
+        let rows: Vec<_> = counts.rows.iter().map(|row| (row.period, row.pages)).collect();
+        assert_eq!(rows, [(0, 11), (1, 12), (2, 13)]);
     }
 }
