@@ -106,6 +106,8 @@ pub struct Sampling {
     tick: u64,
     taken_in_tick: u64,
     throttled: bool,
+    /// Of the accesses that a window's stand for, what is left over, in parts of the window.
+    rest: u64,
 }
 
 impl Sampling {
@@ -121,6 +123,7 @@ impl Sampling {
             tick: 0,
             taken_in_tick: 0,
             throttled: false,
+            rest: 0,
         }
     }
 
@@ -128,6 +131,18 @@ impl Sampling {
     #[inline]
     pub(crate) fn picks(&mut self, store: bool) -> bool {
         (!store || self.plan.stores) && self.picker.pick(1) > 0
+    }
+
+    /// The same where only a window of each interval is observed: how many samples there are among the
+    /// accesses that this one stands for.
+    #[inline]
+    pub(crate) fn picks_of_interval(&mut self, store: bool, interval: u64, window: u64) -> u64 {
+        if store && !self.plan.stores {
+            return 0;
+        }
+        let parts = self.rest.saturating_add(interval);
+        self.rest = parts % window;
+        self.picker.pick(parts / window)
     }
 
     /// Writes a sample's record, or counts it as lost or throttled.

@@ -48,7 +48,7 @@ impl ObservationPlan {
         Ok(())
     }
 
-    /// How many instructions one of a window stands for.
+    /// How many instructions one of a window stands for, at least.
     fn share(&self) -> u64 {
         (self.interval_instructions / self.window_instructions.max(1)).max(1)
     }
@@ -82,13 +82,8 @@ impl Observer {
         samples: &SamplePlan,
     ) -> Result<Self, TimedError> {
         plan.check()?;
-        let share = plan.share();
-        let per_sample = u64::from(samples.accesses_per_sample) / share;
-        let in_windows = SamplePlan {
-            accesses_per_sample: per_sample.clamp(1, u64::from(u32::MAX)) as u32,
-            most_per_s: samples.most().saturating_mul(share),
-            ..samples.clone()
-        };
+        let most_per_s = samples.most().saturating_mul(plan.share());
+        let in_windows = SamplePlan { most_per_s, ..samples.clone() };
         let mut machine = TimedMachine::new(config, 0)?;
         machine.sample(Sampling::new(in_windows));
         let left = plan.interval_instructions - plan.fill_instructions - plan.window_instructions;
@@ -156,10 +151,12 @@ impl Observer {
             && self.stretch == Stretch::Window
             && !machine.processors[cpu].block.kernel
             && let Some(samples) = &mut machine.samples
-            && samples.picks(access.store)
-            && let Some(place) = place()
         {
-            samples.take(Miss {
+            let ObservationPlan { interval_instructions, window_instructions, .. } = self.plan;
+            let picked =
+                samples.picks_of_interval(access.store, interval_instructions, window_instructions);
+            let Some(place) = (picked > 0).then(place).flatten() else { return };
+            let miss = Miss {
                 time_ns,
                 instruction: site.instruction,
                 address: access.address,
@@ -167,7 +164,8 @@ impl Observer {
                 store: access.store,
                 // As if nothing else were under way: how it is without time.
                 weight_cycles: self.idle_cycles[place.0],
-            });
+            };
+            (0..picked).for_each(|_| samples.take(miss));
         }
     }
 
@@ -250,6 +248,20 @@ mod tests {
         assert_eq!((counts.lost, counts.throttled), (0, 0));
         let of_kernel = run(&mut observer(PLAN, 100).unwrap(), 400_000, true);
         assert_eq!(of_kernel.samples, 0);
+    }
+
+    #[test]
+    fn samples_are_as_many_as_asked_for_where_the_windows_share_is_no_divisor() {
+        let [long, short] = [30_000, 2_000]
+            .map(|window_instructions| ObservationPlan { window_instructions, ..PLAN });
+        // An access of a window stands for ten, for three and a third, and for more than a sample.
+        for (plan, per_sample, misses) in
+            [(PLAN, 26, 40_000), (long, 100, 100_000), (short, 40, 100_000)]
+        {
+            let counts = run(&mut observer(plan, per_sample).unwrap(), misses, false);
+            let of_expected = counts.samples as f64 * f64::from(per_sample) / misses as f64;
+            assert!((0.95..1.05).contains(&of_expected), "{per_sample}: {of_expected}, {counts:?}");
+        }
     }
 
     #[test]
