@@ -101,11 +101,15 @@ def sweep(
 
 
 def _files(described: dict[str, Any]) -> list[str]:
-    """Files that a cell's workloads name."""
+    """Files that a cell's workloads and the policies of its groups name, each once."""
     import tomllib
 
-    groups = tomllib.loads(described["experiment"])["groups"]
-    return [path for group in groups if isinstance(path := group["workload"].get("path"), str)]
+    experiment = tomllib.loads(described["experiment"])
+    groups, policies = experiment["groups"], experiment.get("policies", {})
+    workloads = [group["workload"].get("path") for group in groups]
+    # A policy that no group has is never read.
+    own = [policies.get(group.get("policy"), {}).get("file") for group in groups]
+    return [path for path in dict.fromkeys(workloads + own) if isinstance(path, str)]
 
 
 def _run_elsewhere(

@@ -176,6 +176,30 @@ def test_a_workloads_file_travels_with_its_cells(tmp_path, small):
     assert cells(tmp_path / "here") == cells(tmp_path / "there")
 
 
+def test_a_policys_file_travels_with_its_cells(tmp_path):
+    from terrace import _sweeps, _terrace
+
+    (tmp_path / "own").mkdir()
+    policy = tmp_path / "own/fixed.py"
+    policy.write_text("class Fixed:\n    def decide(self, scan, budget):\n        return None\n")
+    file = grid(tmp_path, 1)
+    names = {"fixed": "own/fixed.py", "unused": "none.py"}
+    keys = 'kind = "python"\nclass = "Fixed"\nfile ='
+    tables = "".join(f'[experiment.policies.{n}]\n{keys} "{f}"\n' for n, f in names.items())
+    text = file.read_text().replace('["lru", "lfu", "random"]', '["lru", "fixed"]')
+    file.write_text(text.replace("[[axes]]", f"{tables}[[axes]]", 1))
+    made = _terrace.Grid.read(file)
+    lru, fixed = (made.describe(index) for index in range(len(made)))
+    assert _sweeps._files(lru) == []
+    assert _sweeps._files(fixed) == ["own/fixed.py"]
+    content = policy.read_bytes()
+    policy.unlink()
+    outcome, files, _ = _sweeps._run_elsewhere(
+        fixed["experiment"], str(tmp_path / "none"), fixed["hash"], ["own/fixed.py"], content
+    )
+    assert outcome == "done", files
+
+
 def test_failures_are_reported_and_the_rest_goes_on(tmp_path):
     file = grid(tmp_path)
     text = (
