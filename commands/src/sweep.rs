@@ -119,7 +119,10 @@ impl Arguments {
                     jobs: self.jobs.map_or(processors, usize::from),
                     retries: self.retries,
                 },
-                &|cell, outcome| screen.reported(cell, outcome),
+                &|cell, outcome| {
+                    screen.reported(cell, outcome);
+                    Ok(())
+                },
             )?;
             screen.end();
             if !self.cell.is_empty() || self.shard.is_some() {

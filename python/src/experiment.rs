@@ -18,7 +18,7 @@ use crate::errors::{in_python, raised, refused};
 use crate::results::Results;
 
 /// Interval between two checks for a request to end.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+pub const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// An experiment: workloads on a machine under policies. Checked when it is made.
 #[pyclass(frozen, module = "terrace._terrace")]

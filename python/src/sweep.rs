@@ -1,8 +1,12 @@
 //! Grids and their cells: run here, or anywhere and added.
 
+use std::convert::Infallible;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 
+use anyhow::ensure;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use terrace_core::InputError;
@@ -13,7 +17,7 @@ use terrace_experiments::sweep::{
 
 use crate::bridge::Raised;
 use crate::errors::{in_python, raised, refused};
-use crate::experiment::guarded;
+use crate::experiment::{BETWEEN_LOOKS, guarded};
 
 /// A grid: an experiment and the keys of it that take several values.
 #[pyclass(frozen, module = "terrace._terrace")]
@@ -132,7 +136,8 @@ impl Grid {
     }
 
     /// Runs cells here, `jobs` at a time; `reported` is called for each: number, and "skipped", "done"
-    /// or "failed". Returns how many failed.
+    /// or "failed". Returns how many failed. After an exception of it, or of a handler of a signal
+    /// (Ctrl-C), no further cell is begun.
     #[pyo3(signature = (out, jobs, retries, reported=None))]
     fn work(
         &self,
@@ -142,36 +147,42 @@ impl Grid {
         retries: u32,
         reported: Option<Py<PyAny>>,
     ) -> PyResult<usize> {
-        let exception = Raised::default();
         let first: Mutex<Option<PyErr>> = Mutex::new(None);
-        let failed = guarded(
+        let held = || first.lock().unwrap_or_else(PoisonError::into_inner);
+        let keep = |error: PyErr| {
+            held().get_or_insert(error);
+        };
+        let ended = guarded(
             py,
-            exception,
+            Raised::default(),
             |_| {
                 let cells: Vec<usize> = (0..self.grid.len()).collect();
                 let work =
                     Work { grid: &self.grid, cells: &cells, out: &out, jobs: jobs.max(1), retries };
                 let tell = |cell: &Cell, outcome: &Outcome| {
-                    let Some(reported) = &reported else { return };
                     let (what, error) = match outcome {
                         Outcome::Skipped => ("skipped", None),
                         Outcome::Done => ("done", None),
                         Outcome::Failed(failed) => ("failed", Some(failed.error.as_str())),
                     };
-                    let result = Python::attach(|py| {
-                        reported.call1(py, (cell.index, what, error)).map(drop)
-                    });
-                    if let (Err(error), Ok(mut first)) = (result, first.lock()) {
-                        first.get_or_insert(error);
+                    if let Some(reported) = &reported {
+                        let result = Python::attach(|py| {
+                            reported.call1(py, (cell.index, what, error)).map(drop)
+                        });
+                        if let Err(error) = result {
+                            keep(error);
+                        }
                     }
+                    ensure!(held().is_none(), "an exception ended the sweep");
+                    Ok(())
                 };
-                sweep::work(&work, &tell).map(|failed| failed.len())
+                watched(|| sweep::work(&work, &tell).map(|failed| failed.len()), keep)
             },
             None,
-        )?;
-        match first.into_inner() {
-            Ok(Some(error)) => Err(error),
-            _ => Ok(failed),
+        );
+        match held().take() {
+            Some(error) => Err(error),
+            None => ended,
         }
     }
 
@@ -186,6 +197,22 @@ impl Grid {
         let first = merged.failed.first().map(|f| f.error.clone());
         Ok((merged.done, merged.failed.len(), merged.missing, first))
     }
+}
+
+/// Does work on another thread while this one waits for signals, which Python handles on its first
+/// thread only; `raised` gets the exceptions of their handlers.
+fn watched<T: Send>(work: impl FnOnce() -> T + Send, raised: impl Fn(PyErr)) -> T {
+    std::thread::scope(|scope| {
+        let (works, over) = channel::<Infallible>();
+        let worker = scope.spawn(move || {
+            let _works = works;
+            work()
+        });
+        while let Err(RecvTimeoutError::Timeout) = over.recv_timeout(BETWEEN_LOOKS) {
+            Python::attach(|py| py.check_signals()).unwrap_or_else(&raised);
+        }
+        worker.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
 }
 
 /// Runs a cell wherever this is called: returns the files of its results, name and bytes. `hash` is

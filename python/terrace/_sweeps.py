@@ -77,7 +77,8 @@ def sweep(
 
     `ray=True` starts Ray here, or joins what `ray.init` joined already; `ray="ADDRESS"` joins that
     cluster ("auto": the one this machine belongs to). Otherwise `jobs` threads run them here. A cell
-    that fails is tried `retries` times more; the others go on.
+    that fails is tried `retries` times more; the others go on. After an exception of `progress`, or
+    Ctrl-C, no further cell is begun here.
     """
     made = _terrace.Grid.read(os.fspath(grid))
     folder = os.fspath(out)
@@ -101,14 +102,14 @@ def sweep(
 
 
 def _files(described: dict[str, Any]) -> list[str]:
-    """Files that a cell's workloads and the policies of its groups name, each once."""
+    """Files that a cell's workloads and policies name, each once."""
     import tomllib
 
     experiment = tomllib.loads(described["experiment"])
     groups, policies = experiment["groups"], experiment.get("policies", {})
     workloads = [group["workload"].get("path") for group in groups]
-    # A policy that no group has is never read.
-    own = [policies.get(group.get("policy"), {}).get("file") for group in groups]
+    # Those that no group has are checked, too.
+    own = [policy.get("file") for policy in policies.values()]
     return [path for path in dict.fromkeys(workloads + own) if isinstance(path, str)]
 
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pyarrow as pa
 import pytest
@@ -127,6 +128,40 @@ def test_finished_cells_are_not_run_again(tmp_path):
     assert [p.outcome for p in reported].count("done") == 3
 
 
+@pytest.fixture
+def interruptible():
+    # A test that runs in the background of a shell ignores the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_exception_or_a_signal_ends_the_sweep_before_the_next_cell(tmp_path):
+    file, out = grid(tmp_path), tmp_path / "out"
+    reported = []
+
+    def fail(step):
+        reported.append(step)
+        raise ValueError("enough")
+
+    def interrupt(step):
+        reported.append(step)
+        os.kill(os.getpid(), signal.SIGINT)
+        # Until the first thread has taken it.
+        time.sleep(1)
+
+    for number, (progress, error) in enumerate(
+        [(fail, ValueError), (interrupt, KeyboardInterrupt)]
+    ):
+        reported.clear()
+        with pytest.raises(error):
+            terrace.sweep(file, out / str(number), jobs=1, progress=progress)
+        assert len(reported) == 1
+        assert len(list((out / str(number) / "cells").iterdir())) == 1
+        assert terrace.sweep(file, out / str(number)).done == 12
+
+
 def test_a_cell_run_elsewhere_is_the_same_bytes(tmp_path):
     from terrace import _terrace
 
@@ -183,19 +218,21 @@ def test_a_policys_file_travels_with_its_cells(tmp_path):
     policy = tmp_path / "own/fixed.py"
     policy.write_text("class Fixed:\n    def decide(self, scan, budget):\n        return None\n")
     file = grid(tmp_path, 1)
-    names = {"fixed": "own/fixed.py", "unused": "none.py"}
-    keys = 'kind = "python"\nclass = "Fixed"\nfile ='
-    tables = "".join(f'[experiment.policies.{n}]\n{keys} "{f}"\n' for n, f in names.items())
+    keys = 'kind = "python"\nclass = "Fixed"\nfile = "own/fixed.py"'
+    tables = f"[experiment.policies.fixed]\n{keys}\n"
     text = file.read_text().replace('["lru", "lfu", "random"]', '["lru", "fixed"]')
     file.write_text(text.replace("[[axes]]", f"{tables}[[axes]]", 1))
     made = _terrace.Grid.read(file)
     lru, fixed = (made.describe(index) for index in range(len(made)))
-    assert _sweeps._files(lru) == []
+    assert _sweeps._files(lru) == ["own/fixed.py"]
     assert _sweeps._files(fixed) == ["own/fixed.py"]
     content = policy.read_bytes()
     policy.unlink()
+    # Without the file no cell of the experiment can be read, whichever policy it has.
+    with pytest.raises(terrace.Refused):
+        _terrace.Grid.read(file).describe(0)
     outcome, files, _ = _sweeps._run_elsewhere(
-        fixed["experiment"], str(tmp_path / "none"), fixed["hash"], ["own/fixed.py"], content
+        lru["experiment"], str(tmp_path / "none"), lru["hash"], ["own/fixed.py"], content
     )
     assert outcome == "done", files
 

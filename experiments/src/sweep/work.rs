@@ -74,17 +74,17 @@ pub fn failed(out: &Path, hash: &str) -> Option<Failed> {
     serde_json::from_slice(&fs::read(failure(out, hash)).ok()?).ok()
 }
 
-/// Runs cells. `reported` is called as each ends, in any order. Memory does not grow with the number of
-/// cells.
+/// Runs cells. `reported` is called as each ends, in any order; after an error of it no further cell is
+/// begun. Memory does not grow with the number of cells.
 pub fn work(
     work: &Work<'_>,
-    reported: &(dyn Fn(&Cell, &Outcome) + Sync),
+    reported: &(dyn Fn(&Cell, &Outcome) -> anyhow::Result<()> + Sync),
 ) -> anyhow::Result<Vec<Failed>> {
     prepare(work.out)?;
     let failures = terrace_jobs::try_all(work.cells, work.jobs, |&index| {
         let cell = work.grid.cell(index)?;
         let outcome = one(work, &cell)?;
-        reported(&cell, &outcome);
+        reported(&cell, &outcome)?;
         anyhow::Ok(match outcome {
             Outcome::Failed(failed) => Some(failed),
             _ => None,
@@ -225,6 +225,32 @@ fn tidy(cells: &Path) {
         let [_, _, of, process, ..] = fields[..] else { continue };
         if of == host && !Path::new("/proc").join(process).exists() {
             let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cell_is_begun_after_an_error_of_the_reader_of_outcomes() {
+        let text = "name = \"g\"\n[experiment]\nname = \"e\"\nperiod_ms = 100\nperiods = 2\n\
+                    [[experiment.groups]]\nname = \"a\"\nfast_ratio = 0.5\npolicy = \"lru\"\n\
+                    workload = { kind = \"zipf\", footprint_mib = 16 }\n\
+                    [[axes]]\nkey = \"seed\"\nvalues = [1, 2, 3, 4, 5, 6, 7, 8]\n";
+        let grid = Grid::parse(text, ".".into()).unwrap();
+        let cells: Vec<usize> = (0..grid.len()).collect();
+        for jobs in [1, 2] {
+            let out = tempfile::tempdir().unwrap();
+            let of_grid = Work { grid: &grid, cells: &cells, out: out.path(), jobs, retries: 0 };
+            let ended = work(&of_grid, &|_, outcome| {
+                assert_eq!(*outcome, Outcome::Done);
+                anyhow::bail!("enough")
+            });
+            assert_eq!(ended.unwrap_err().to_string(), "enough");
+            let done = fs::read_dir(out.path().join("cells")).unwrap().count();
+            assert!((1..=jobs).contains(&done), "{done} of {jobs} at a time");
         }
     }
 }
