@@ -1,9 +1,7 @@
 //! The answer run at trace fidelity, where every load and store counts: whether the slowdown is
 //! what was predicted, and what page tables in fast memory and huge pages would add.
 //!
-//! A check can *refine*: prediction and measurement differ by some points, and they differ by about
-//! as much at a share nearby. So the least share is searched again with the target moved by the
-//! difference, and run again, until the measured slowdown is near the target.
+//! A check can correct the answer (`refine.rs`).
 
 use anyhow::Context;
 use serde::Serialize;
@@ -19,14 +17,10 @@ use terrace_simulated::hardware::tier::TierModel;
 use terrace_simulated::os::{TablePlacement, TablePolicy};
 
 use crate::memory::Machine;
-use crate::plan::{Plan, Recommended, Request};
-use crate::player::{Fixed, Player, least_share};
+use crate::plan::{Plan, Request};
 use crate::recording::Recording;
+use crate::refine::refine;
 use terrace_core::refuse;
-
-/// Tolerance within which the measured slowdown of a refined answer should be near the target, in
-/// slowdown.
-const NEAR: f64 = 0.004;
 
 /// The variant that all others are compared with.
 pub const AS_PLANNED: &str = "as planned";
@@ -149,7 +143,7 @@ pub fn slowdown(
 }
 
 /// Runs the recommendation for a program at trace fidelity, and up to `rounds` corrections of it.
-/// The recommendation is changed to the last of them.
+/// The recommendation is changed to the least share that was run and met the target.
 pub fn check(
     plan: &mut Plan,
     request: &Request,
@@ -159,102 +153,13 @@ pub fn check(
     progress: &dyn Fn(&str),
 ) -> anyhow::Result<Vec<Checked>> {
     let machine = request.machines[plan.machine].clone();
-    let recording = &request.recordings[program];
-    let fixed = Fixed::of(recording, request);
-    let mut rows: Vec<Checked> = Vec::new();
-    let planned = plan.recommended[program].clone();
-    // The share's slowdown at interval fidelity, without any correction.
-    let mut uncorrected = plan.recommended[program].point.slowdown;
-    for round in 0..=rounds {
-        let chosen = &mut plan.recommended[program];
-        if chosen.point.share >= 1.0 {
-            break;
-        }
-        progress(&format!("running {} at trace fidelity, round {round}", chosen.program));
-        let policy = chosen.policy.clone();
-        let share = chosen.point.share;
-        let measured = slowdown(experiment, &policy, share, &machine, &recording.machine)?;
-        rows.push(Checked {
-            program: chosen.program.clone(),
-            policy: policy.clone(),
-            round,
-            share,
-            predicted: chosen.point.slowdown,
-            measured,
-        });
-        if round == rounds || (measured - plan.target).abs() <= NEAR {
-            break;
-        }
-        let off = measured - uncorrected;
-        let mut player = Player::new(recording, &machine, &policy, &fixed, 1);
-        let wanted = plan.target - off;
-        if wanted <= 1.0 {
-            // The prediction is off by more than the target allows: no share would be predicted so.
-            // Between the shares that were run, and all memory fast, the slowdown is taken to fall
-            // in a line.
-            let (fails, meets) = bracket(&rows, plan.target);
-            let part = ((fails.1 - plan.target) / (fails.1 - meets.1)).clamp(0.0, 1.0);
-            let mut point = chosen.point.clone();
-            point.share = fails.0 + part * (meets.0 - fails.0);
-            point.slowdown = plan.target;
-            uncorrected = plan.target;
-            *chosen = corrected(chosen, point, 0.0, plan.target, recording);
-            continue;
-        }
-        let Some(point) = least_share(&mut player, wanted, 0.2 * request.resolution)? else {
-            break;
-        };
-        if (point.share - share).abs() < 1e-9 {
-            break;
-        }
-        uncorrected = point.slowdown;
-        *chosen = corrected(chosen, point, off, plan.target, recording);
-    }
-    if plan.recommended[program] != planned {
-        plan.follow(request, program)?;
-    }
-    Ok(rows)
-}
-
-/// The largest share that was run and failed, with its slowdown, and the smallest that met the
-/// target; all memory fast if none did. Called only when one has failed.
-fn bracket(rows: &[Checked], target: f64) -> ((f64, f64), (f64, f64)) {
-    let runs = || rows.iter().map(|r| (r.share, r.measured));
-    let fails = runs()
-        .filter(|r| r.1 > target)
-        .fold((0.0, f64::INFINITY), |a, b| if b.0 >= a.0 { b } else { a });
-    let meets = runs()
-        .filter(|r| r.1 <= target && r.0 > fails.0)
-        .fold((1.0, 1.0), |a, b| if b.0 <= a.0 { b } else { a });
-    (fails, meets)
-}
-
-/// The recommendation with another share, its prediction moved by the result of the check.
-fn corrected(
-    chosen: &Recommended,
-    mut point: crate::player::CurvePoint,
-    off: f64,
-    target: f64,
-    recording: &Recording,
-) -> Recommended {
-    // With all memory fast nothing is predicted.
-    let off = if point.share >= 1.0 { 0.0 } else { off };
-    point.slowdown += off;
-    // What is left of the error is how much it differs between shares nearby; half of the correction
-    // is a cautious guess.
-    let half = if point.share >= 1.0 { 0.0 } else { (0.5 * off.abs()).max(NEAR) };
-    (point.low, point.high) = ((point.slowdown - half).max(1.0), point.slowdown + half);
-    let safe_share = (point.high <= target + NEAR).then_some(point.share);
-    // A share that was safe by the uncorrected prediction is not where less than it is too little.
-    let safe_share =
-        safe_share.or(chosen.safe_share.filter(|&safe_share| safe_share >= point.share));
-    let pages = recording.footprint_bytes.div_ceil(recording.page_size.bytes());
-    Recommended {
-        fast_bytes: (pages as f64 * point.share).floor() as u64 * recording.page_size.bytes(),
-        point,
-        safe_share,
-        ..chosen.clone()
-    }
+    let recorded = &request.recordings[program].machine;
+    let name = plan.recommended[program].program.clone();
+    let mut measure = |round: u64, policy: &str, share: f64| {
+        progress(&format!("running {name} at trace fidelity, round {round}"));
+        slowdown(experiment, policy, share, &machine, recorded)
+    };
+    refine(plan, request, program, rounds, &mut measure)
 }
 
 /// Runs variants of the recommendation for a program at trace fidelity.

@@ -14,6 +14,7 @@
 //! - [`plan`](mod@plan): all of it together: a request and its answer;
 //! - [`check`]: the answer run at trace fidelity, and the gain from page tables in fast memory and
 //!   huge pages;
+//! - `refine`: corrections of the answer by that check;
 //! - [`words`]: the answer in plain words;
 //! - [`config`]: the answer as a configuration of the daemon;
 //! - [`tables`]: the answer as result tables.
@@ -27,6 +28,7 @@ pub mod play;
 pub mod player;
 pub mod price;
 pub mod recording;
+mod refine;
 pub mod search;
 pub mod tables;
 pub mod uncertainty;

@@ -253,13 +253,14 @@ pub(crate) struct Wanted {
     pub(crate) closely: bool,
 }
 
-/// The least share for a target, for a search with another target.
+/// The least share for a target and of at most so much, for a search with another target.
 pub(crate) fn least_share(
     player: &mut Player<'_>,
     target: f64,
+    fast_at_most: f64,
     resolution: f64,
 ) -> anyhow::Result<Option<CurvePoint>> {
-    let wanted = Wanted { target, fast_at_most: 1.0, resolution, closely: false };
+    let wanted = Wanted { target, fast_at_most, resolution, closely: false };
     let points = player.curve(&COARSE_GRID, &wanted)?;
     let at = position_of_least(&points, target, |p| p.slowdown);
     Ok(at.and_then(|at| points.get(at).cloned()))

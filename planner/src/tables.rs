@@ -55,8 +55,10 @@ impl Tables {
                 });
             }
             let recommended = plan.recommended.iter().find(|r| r.curve == number);
-            let last =
-                checked.iter().rfind(|c| recommended.is_some_and(|r| r.program == c.program));
+            let run = |c: &&Checked| {
+                recommended.is_some_and(|r| r.program == c.program && r.point.share == c.share)
+            };
+            let measured = checked.iter().rfind(run).map(|c| c.measured);
             // The recommendation may have been corrected by a check.
             let point = recommended.map(|r| &r.point).or(curve.least_point());
             tables.answers.push(PlanAnswerRow {
@@ -74,7 +76,7 @@ impl Tables {
                 safe_fast_share: curve.safe.and_then(|at| curve.points.get(at)).map(|p| p.share),
                 cost: point.and_then(|p| p.cost),
                 recommended: recommended.is_some(),
-                measured_slowdown: last.map(|c| c.measured),
+                measured_slowdown: measured,
             });
         }
         tables.front = plan
