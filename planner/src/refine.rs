@@ -291,6 +291,10 @@ mod tests {
         }
         let least = rows.iter().filter(|r| r.measured <= 1.054).map(|r| r.share);
         assert_eq!(plan.recommended[0].point.share, least.fold(1.0, f64::min), "{all:?}");
+        // The row of the answer is of the corrected share throughout.
+        let answers = Tables::of(&plan, &rows).answers;
+        assert_eq!(answers[0].safe_fast_share, plan.recommended[0].safe_share);
+        assert!(answers[0].safe_fast_share.is_none_or(|safe| Some(safe) >= answers[0].fast_share));
     }
 
     #[test]

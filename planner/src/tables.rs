@@ -73,7 +73,10 @@ impl Tables {
                 slowdown: point.map(|p| p.slowdown),
                 low: point.map(|p| p.low),
                 high: point.map(|p| p.high),
-                safe_fast_share: curve.safe.and_then(|at| curve.points.get(at)).map(|p| p.share),
+                safe_fast_share: match recommended {
+                    Some(recommended) => recommended.safe_share,
+                    None => curve.safe.and_then(|at| curve.points.get(at)).map(|p| p.share),
+                },
                 cost: point.and_then(|p| p.cost),
                 recommended: recommended.is_some(),
                 measured_slowdown: measured,
