@@ -8,7 +8,9 @@
 //! of the way from `F` to `S` a placement goes stays as it was measured.
 //!
 //! **Bandwidth.** The lines that an interval reads from a tier take at least their bytes over the
-//! tier's bandwidth. That is a bound, not a queue: near saturation real machines are slower.
+//! tier's bandwidth. That is a bound, not a queue: near saturation real machines are slower. Of
+//! references that caches may have answered it is not known how many lines they read: there is no
+//! bound.
 
 use serde::Serialize;
 use terrace_hardware::presets;
@@ -103,8 +105,14 @@ impl Machine {
         same(&self.fast, &other.fast) && same(&self.slow, &other.slow)
     }
 
-    /// The time here of an interval recorded on `recorded`.
-    pub fn retime(&self, mut interval: Interval, recorded: &Machine) -> Interval {
+    /// The time here of an interval recorded on `recorded`, of which each read is so many lines from
+    /// memory; 0 where that is not known.
+    pub fn retime(
+        &self,
+        mut interval: Interval,
+        recorded: &Machine,
+        lines_per_read: f64,
+    ) -> Interval {
         if self.is_as_fast_as(recorded) {
             return interval;
         }
@@ -117,7 +125,8 @@ impl Machine {
             // The rest is computing, and some of the time always is.
             (fast_ps + loads * (latency_ns - recorded.fast.latency_ns)).max(0.05 * fast_ps)
         };
-        let read_bytes = interval.reads.iter().sum::<u64>() as f64 * LINE_BYTES;
+        let reads = interval.reads.iter().sum::<u64>() as f64;
+        let read_bytes = reads * lines_per_read * LINE_BYTES;
         let least_ps = |bytes: f64, tier: &Memory| bytes / tier.gb_per_s.max(1e-9) * 1e3;
         let near = at(self.fast.latency_ns);
         let far = at(self.slow.latency_ns);
@@ -172,12 +181,12 @@ mod tests {
     #[test]
     fn leading_loads_take_the_latency_of_the_machine() {
         let recorded = machine(80.0, 180.0, 40.0);
-        assert_eq!(recorded.retime(interval(), &recorded), interval());
-        let twice = machine(80.0, 280.0, 40.0).retime(interval(), &recorded);
+        assert_eq!(recorded.retime(interval(), &recorded, 1.0), interval());
+        let twice = machine(80.0, 280.0, 40.0).retime(interval(), &recorded, 1.0);
         assert_eq!((twice.fast_ps, twice.slow_ps), (1_000_000, 3_000_000));
         // 60 % of the way, as it was measured.
         assert_eq!(twice.mixed[0].took_ps, 2_200_000);
-        let nearer = machine(40.0, 180.0, 40.0).retime(interval(), &recorded);
+        let nearer = machine(40.0, 180.0, 40.0).retime(interval(), &recorded, 1.0);
         assert_eq!((nearer.fast_ps, nearer.slow_ps), (600_000, 2_000_000));
     }
 
@@ -185,9 +194,12 @@ mod tests {
     fn lines_take_the_bandwidth_of_their_tier_at_least() {
         let recorded = machine(80.0, 180.0, 40.0);
         // 640 bytes at 0.1 GB/s are 6.4 us; the half of them 3.2 us.
-        let narrow = machine(80.0, 180.0, 0.1).retime(interval(), &recorded);
+        let narrow = machine(80.0, 180.0, 0.1).retime(interval(), &recorded, 1.0);
         assert_eq!((narrow.slow_ps, narrow.mixed[0].took_ps), (6_400_000, 3_200_000));
         assert_eq!(narrow.fast_ps, 1_000_000);
+        // One in four was sampled; and where reads are no lines, nothing but latency counts.
+        let narrow = |lines| machine(80.0, 180.0, 0.1).retime(interval(), &recorded, lines).slow_ps;
+        assert_eq!((narrow(4.0), narrow(0.0)), (25_600_000, 2_000_000));
     }
 
     #[test]

@@ -157,6 +157,8 @@ pub struct Recording {
     pub waiting: Option<Waiting>,
     /// Notes on it for people.
     pub warnings: Vec<String>,
+    /// Lines from memory that each of its reads is; 0 where caches may have answered them.
+    lines_per_read: f64,
     stored: Stored,
     /// The importer's result from another tool's file; deleted with the recording.
     _folder: Option<TempDir>,
@@ -224,7 +226,8 @@ impl Recording {
             }
         };
         let (recorded, machine) = (self.machine.clone(), machine.clone());
-        Ok(Box::new(Retimed { source, recorded, machine, in_proportion }))
+        let lines_per_read = self.lines_per_read;
+        Ok(Box::new(Retimed { source, recorded, machine, lines_per_read, in_proportion }))
     }
 
     /// Opens the recordings of several programs that are planned together. Of programs of the same
@@ -322,6 +325,7 @@ fn profile(
         samples: None,
         waiting: None,
         warnings: Vec::new(),
+        lines_per_read: 1.0,
         stored: survey.stored(Stored::Profile(path.to_owned())),
         _folder: None,
     })
@@ -383,6 +387,7 @@ fn periods(
         samples: None,
         waiting: Some(how.waiting),
         warnings,
+        lines_per_read: 1.0,
         stored: survey.stored(stored),
         _folder: folder,
     })

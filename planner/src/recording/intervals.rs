@@ -35,6 +35,7 @@ pub(super) struct Retimed {
     pub(super) source: Box<dyn IntervalSource>,
     pub(super) recorded: Machine,
     pub(super) machine: Machine,
+    pub(super) lines_per_read: f64,
     pub(super) in_proportion: bool,
 }
 
@@ -42,7 +43,7 @@ impl IntervalSource for Retimed {
     fn next_interval(&mut self) -> Result<Option<Interval>, SourceError> {
         let interval = self.source.next_interval()?;
         Ok(interval.map(|interval| {
-            let mut interval = self.machine.retime(interval, &self.recorded);
+            let mut interval = self.machine.retime(interval, &self.recorded, self.lines_per_read);
             if self.in_proportion {
                 interval.mixed.clear();
             }

@@ -94,6 +94,10 @@ pub(super) fn references(
             true => Vec::new(),
             false => vec![stronger(header.filter.level)],
         },
+        lines_per_read: match header.filter.level {
+            Level::Llc => one_in as f64,
+            Level::None | Level::L1 | Level::L2 => 0.0,
+        },
         stored: Stored::Kept(survey.kept.into()),
         _folder: folder,
     })
@@ -253,4 +257,59 @@ fn layout(page_size: PageSize, pages: impl Iterator<Item = Page>) -> anyhow::Res
         }
     }
     Layout::new(page_size, extents).context("the pages of a recording")
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_recordings::reference::{
+        CacheShape, Filter, Header, Process, Reference, ReferenceBuilder,
+    };
+
+    use super::*;
+
+    /// The longest interval with all memory slow, on a machine whose slow memory is narrow, of
+    /// references that were taken after a level.
+    fn longest_slow_ps(level: Level, sample_one_in: u64) -> u64 {
+        let shape = CacheShape { size_bytes: 32 << 10, ways: 8 };
+        let filter =
+            Filter { level, line_bytes: 64, l1: shape, l2: shape, llc: shape, sample_one_in };
+        let header = Header {
+            command: vec!["program".to_owned()],
+            filter,
+            base_page_bytes: 4096,
+            huge_page_bytes: 2 << 20,
+            write_backs: false,
+            created_by: "test".to_owned(),
+            executed_by: "test".to_owned(),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.tref");
+        let file = std::fs::File::create(&path).unwrap();
+        let mut builder = ReferenceBuilder::new(file, "p", &header).unwrap();
+        builder.process(&Process { process: 0, system_id: 0, command: vec![] }).unwrap();
+        for number in 0..1000 {
+            let reference = Reference { address: 4096 * (number % 10), size_log2: 3, store: false };
+            builder.reference(0, 0, number, reference).unwrap();
+        }
+        builder.finish(false).unwrap();
+        let waiting = Waiting { share: 0.4, error: 0.2 };
+        let how = Open { group: None, page_size: None, sample_one_in: None, waiting };
+        let recording = Recording::open(&path, &how).unwrap();
+        let narrow = recording.machine.with_slow(None, Some(0.001));
+        let mut intervals = recording.play_on(&narrow, false).unwrap();
+        let all = std::iter::from_fn(|| intervals.next_interval().unwrap());
+        all.map(|interval| interval.slow_ps).max().unwrap()
+    }
+
+    #[test]
+    fn references_are_lines_from_memory_where_they_were_taken_after_the_last_level() {
+        // 64 bytes each, at a byte in a microsecond.
+        let one = longest_slow_ps(Level::Llc, 1);
+        assert_eq!(one % 64_000_000, 0, "{one}");
+        assert_eq!(longest_slow_ps(Level::Llc, 4), 4 * one);
+        // A cache may have answered each.
+        let unbounded = longest_slow_ps(Level::None, 1);
+        assert!(unbounded < 64_000_000, "{unbounded}");
+        assert_eq!(longest_slow_ps(Level::L2, 1), unbounded);
+    }
 }
