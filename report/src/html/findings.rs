@@ -8,7 +8,7 @@ use super::explanations::meaning;
 use crate::format::{bytes, clean, count, list, number, percent};
 use crate::gain::{self, baseline};
 use crate::results::{FAILURE_REASONS, Moves, Results, at_work_ms};
-use crate::rows::{Panel, Rows};
+use crate::rows::{Panel, Rows, is_reference};
 
 #[derive(Serialize)]
 pub(super) struct Finding {
@@ -16,12 +16,15 @@ pub(super) struct Finding {
     text: String,
 }
 
+/// Comparisons that are shown where there are more panels than so many.
+const MOST_COMPARISONS: usize = 8;
+
 /// Findings for a reader in a hurry. They contain nothing that the tables do not show.
 pub(super) fn findings(results: &Results, rows: &Rows) -> Vec<Finding> {
     let mut all = Vec::new();
-    for panel in &rows.panels {
-        all.extend(best_hits(panel, rows));
-        all.extend(best_throughput(panel, rows));
+    for panel in rows.panels.iter().map(without_reference) {
+        all.extend(best_hits(&panel, rows));
+        all.extend(best_throughput(&panel, rows));
     }
     for panel in &rows.compared() {
         all.extend(gain::sentence(panel, rows).map(|sentence| Finding {
@@ -29,11 +32,8 @@ pub(super) fn findings(results: &Results, rows: &Rows) -> Vec<Finding> {
             text: format!("{}{sentence}", prefix(panel)),
         }));
     }
-    // More than a screenful is not short.
-    if rows.panels.len() > 8 {
-        all.truncate(8);
-        let text = format!("{} more comparisons are in the table.", rows.panels.len() - 8);
-        all.push(Finding { kind: "note", text });
+    if rows.panels.len() > MOST_COMPARISONS {
+        shorten(&mut all);
     }
     let runs = &results.runs;
     all.push(failed_moves(runs));
@@ -52,6 +52,23 @@ pub(super) fn findings(results: &Results, rows: &Rows) -> Vec<Finding> {
         all.push(Finding { kind: "note", text });
     }
     all
+}
+
+/// More than a screenful is not short.
+fn shorten(comparisons: &mut Vec<Finding>) {
+    let text = match comparisons.len().saturating_sub(MOST_COMPARISONS) {
+        0 => return,
+        1 => "1 more comparison is in the table.".to_owned(),
+        more => format!("{more} more comparisons are in the table."),
+    };
+    comparisons.truncate(MOST_COMPARISONS);
+    comparisons.push(Finding { kind: "note", text });
+}
+
+/// The runs that are compared: with all memory fast nothing is chosen, and nothing is won.
+fn without_reference<'a>(panel: &Panel<'a>) -> Panel<'a> {
+    let runs = panel.runs.iter().copied().filter(|run| !is_reference(run)).collect();
+    Panel { title: panel.title.clone(), runs }
 }
 
 fn prefix(panel: &Panel) -> String {
@@ -211,4 +228,61 @@ fn overhead(runs: &[RunRow]) -> Option<Finding> {
     };
     let text = format!("Tracking, deciding and moving took {range} of one CPU.");
     Some(Finding { kind: "plain", text })
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_results::ALL_FAST;
+
+    use super::*;
+
+    #[test]
+    fn the_run_with_all_memory_fast_wins_nothing() {
+        let run = |policy: &str, hit_ratio: f64, operations_per_s: f64| RunRow {
+            policy: policy.to_owned(),
+            run: policy.to_owned(),
+            fast_ratio: if policy == ALL_FAST { 1.0 } else { 0.5 },
+            hit_ratio,
+            operations_per_s: Some(operations_per_s),
+            ..RunRow::default()
+        };
+        let runs = [
+            run(ALL_FAST, 1.0, 40_000.0),
+            run("first-touch", 0.5, 20_000.0),
+            run("amp", 0.9, 30_000.0),
+        ];
+        let results = Results { runs: runs.to_vec(), ..Results::default() };
+        let all = findings(&results, &Rows::new(&runs));
+        let won: Vec<&str> =
+            all.iter().map(|f| f.text.as_str()).filter(|t| t.contains("was highest")).collect();
+        assert_eq!(won.len(), 2, "{won:?}");
+        assert!(won[0].starts_with("The hit ratio was highest under amp (90.0 %)"), "{won:?}");
+        let fastest = "Throughput was highest under amp: 30,000 operations/s, 1.50 times that of";
+        assert!(won[1].starts_with(fastest), "{won:?}");
+    }
+
+    #[test]
+    fn as_many_comparisons_are_left_out_as_are_counted() {
+        // Ten groups, each with a sentence on hits and one on throughput.
+        let run = |group: usize, policy: &str, rate: f64| RunRow {
+            policy: policy.to_owned(),
+            group: format!("g{group}"),
+            hit_ratio: rate / 40_000.0,
+            operations_per_s: Some(rate),
+            ..RunRow::default()
+        };
+        let runs: Vec<RunRow> = (0..10)
+            .flat_map(|g| [run(g, "first-touch", 20_000.0), run(g, "amp", 30_000.0)])
+            .collect();
+        let results = Results { runs: runs.clone(), ..Results::default() };
+        let all = findings(&results, &Rows::new(&runs));
+        assert_eq!(all[8].text, "12 more comparisons are in the table.");
+        let mut nine: Vec<Finding> =
+            (0..9).map(|n| Finding { kind: "plain", text: n.to_string() }).collect();
+        shorten(&mut nine);
+        assert_eq!(nine[8].text, "1 more comparison is in the table.");
+        nine.truncate(8);
+        shorten(&mut nine);
+        assert_eq!(nine.len(), 8);
+    }
 }
