@@ -86,6 +86,11 @@ fn span(runs: &[RackRunRow], thing: &str, of: impl Fn(&RackRunRow) -> u64) -> St
     }
 }
 
+/// How many runs there were: each has a first node.
+fn number_of_runs(runs: &[RackRunRow]) -> usize {
+    runs.iter().filter(|r| r.node == 0).count()
+}
+
 /// A variant's name, if the experiment gave it one: without that it is the only one.
 fn named(variant: &str) -> Option<&str> {
     (variant != "-").then_some(variant)
@@ -379,8 +384,9 @@ pub(super) fn content(results: &RackResults, meta: &ReportMeta) -> Value {
         title => meta.title,
         subtitle => format!(
             "{} runs on racks of {} and {}",
-            distinct(&results.runs, |r| (r.variant.clone(), r.scheme.clone(), if r.nodes > 1 { String::new() } else { r.workload.clone() })).len(),
-            span(&results.runs, "node", |r| r.nodes), span(&results.runs, "pool", |r| r.pools),
+            number_of_runs(&results.runs),
+            span(&results.runs, "node", |r| r.nodes),
+            span(&results.runs, "pool", |r| r.pools),
         ),
         command => meta.command,
         version => meta.generated_by_version,
@@ -471,6 +477,25 @@ mod tests {
         assert_eq!(span(&runs, "node", |r| r.nodes), "8 nodes");
         assert_eq!(span(&runs, "pool", |r| r.pools), "2 to 4 pools");
         assert_eq!(span(&runs[..1], "pool", |r| r.pools), "1 pool");
+    }
+
+    #[test]
+    fn runs_are_counted_and_not_their_nodes() {
+        // Two workloads, each alone on the nodes of a rack under each scheme.
+        let node = |workload: &str, node: u64, run: &RackRunRow| RackRunRow {
+            workload: workload.into(),
+            nodes: 2,
+            node,
+            ..run.clone()
+        };
+        let all = ["a", "b"].iter().flat_map(|w| [0, 1].map(|n| (*w, n)));
+        let all = all.flat_map(|(w, n)| results().runs.into_iter().map(move |r| node(w, n, &r)));
+        let results = RackResults { runs: all.collect(), ..results() };
+        let page = crate::rack_html(&results, &ReportMeta::default());
+        assert!(page.contains("6 runs on racks of 2 nodes and 1 pool"), "{page}");
+        // Two workloads side by side on one rack.
+        let beside = [node("a", 0, &results.runs[1]), node("b", 1, &results.runs[1])];
+        assert_eq!(number_of_runs(&beside), 1);
     }
 
     #[test]
