@@ -13,10 +13,10 @@ use terrace_experiments::run::{Quiet, Request as RunRequest};
 use terrace_experiments::runner::run;
 use terrace_results::{RunRow, read};
 use terrace_simulated::hardware::presets::MachineConfig;
-use terrace_simulated::hardware::tier::TierModel;
+use terrace_simulated::hardware::tier::{TierConfig, TierModel};
 use terrace_simulated::os::{TablePlacement, TablePolicy};
 
-use crate::memory::Machine;
+use crate::memory::{Machine, Memory};
 use crate::plan::{Plan, Request};
 use crate::recording::Recording;
 use crate::refine::refine;
@@ -97,25 +97,42 @@ fn with(
         }
         let mut hardware = MachineConfig::try_from(table).map_err(InputError::new)?;
         for (tier, memory) in hardware.tiers.iter_mut().zip([&machine.fast, &machine.slow]) {
-            let bandwidth = tier.read_gb_per_s();
-            let latency = tier.idle_read_ns();
-            match &mut tier.model {
-                TierModel::Queueing(q) => {
-                    q.write_latency_ns *= memory.latency_ns / q.read_latency_ns;
-                    q.read_latency_ns = memory.latency_ns;
-                    if (bandwidth - memory.gb_per_s).abs() > 0.01 * bandwidth {
-                        q.write_gb_per_s *= memory.gb_per_s / q.read_gb_per_s;
-                        q.read_gb_per_s = memory.gb_per_s;
-                        q.link = None;
-                    }
-                }
-                TierModel::Dram(d) => d.path_ns += memory.latency_ns - latency,
-            }
+            as_planned(tier, memory)?;
         }
         let table = toml::Table::try_from(&hardware).context("writing the machine")?;
         experiment.machine.hardware = Some(table);
     }
     Ok(experiment.at_fidelity(Fidelity::Trace)?)
+}
+
+/// Gives a tier the latency and the bandwidth that were planned for.
+fn as_planned(tier: &mut TierConfig, memory: &Memory) -> Result<(), InputError> {
+    let bandwidth = tier.read_gb_per_s();
+    let latency = tier.idle_read_ns();
+    let differs = (bandwidth - memory.gb_per_s).abs() > 0.01 * bandwidth;
+    match &mut tier.model {
+        TierModel::Queueing(q) => {
+            q.write_latency_ns *= memory.latency_ns / q.read_latency_ns;
+            q.read_latency_ns = memory.latency_ns;
+            if differs {
+                q.write_gb_per_s *= memory.gb_per_s / q.read_gb_per_s;
+                q.read_gb_per_s = memory.gb_per_s;
+                q.link = None;
+            }
+        }
+        // Its bandwidth follows from the timing of its commands, which has no factor.
+        TierModel::Dram(_) if differs => {
+            return Err(refuse!(
+                "tier '{}' with DRAM by command is planned with {:.1} GB/s and has {bandwidth:.1} \
+                 GB/s: expected the same bandwidth; plan without --slow-bandwidth-gbps, or check \
+                 with an experiment whose tier has it ('--check-with EXPERIMENT.toml')",
+                tier.name,
+                memory.gb_per_s
+            ));
+        }
+        TierModel::Dram(d) => d.path_ns += memory.latency_ns - latency,
+    }
+    Ok(())
 }
 
 fn measure(experiment: Experiment) -> anyhow::Result<RunRow> {
@@ -213,4 +230,39 @@ pub fn what_if(
         });
     }
     Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn a_bandwidth_that_a_tier_cannot_have_is_refused() {
+        let planned = |preset: &str, latency_ns, gb_per_s| {
+            let text = format!(
+                "name = \"e\"\nperiod_ms = 1\nperiods = 10\n[machine]\nfidelity = \"trace\"\n\
+                 fast = \"16M\"\nslow = \"16M\"\nhardware.preset = \"{preset}\"\n[[groups]]\n\
+                 name = \"g\"\nfast_ratio = 0.5\nworkload = {{ kind = \"program\", name = \"gups\" }}\n"
+            );
+            let experiment = Experiment::parse(&text, PathBuf::new()).unwrap();
+            let recorded = Machine::preset(preset).unwrap();
+            let machine = recorded.with_slow(latency_ns, gb_per_s);
+            with(&experiment, "lru", 0.5, &machine, &recorded)
+        };
+        let refused = planned("server-ddr5-cxl-timing", None, Some(20.0)).unwrap_err().to_string();
+        assert!(refused.contains("is planned with 20.0 GB/s and has"), "{refused}");
+        assert!(refused.contains("expected the same bandwidth") && !refused.contains('\n'));
+        // Its latency can be changed, and so can the bandwidth of a tier with a queue.
+        for (preset, latency_ns, gb_per_s) in
+            [("server-ddr5-cxl-timing", Some(300.0), None), ("server-ddr5-cxl", None, Some(20.0))]
+        {
+            let experiment = planned(preset, latency_ns, gb_per_s).unwrap();
+            let table = experiment.machine.hardware.unwrap();
+            let slow = Memory::from(&MachineConfig::try_from(table).unwrap().tiers[1]);
+            assert!(latency_ns.is_none_or(|ns| (slow.latency_ns - ns).abs() < 1e-6), "{slow:?}");
+            assert!(gb_per_s.is_none_or(|gb| (slow.gb_per_s - gb).abs() < 1e-6), "{slow:?}");
+        }
+    }
 }
