@@ -5,17 +5,17 @@
 //! A program's start-up is not simulated: only the order in which its references first touch pages
 //! is used (the paper skips it too, section IV-A).
 
+mod recording;
+
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
 use terrace_hardware::error::ConfigError;
 use terrace_hardware::random::Random;
 use terrace_hardware::units::Bytes;
-use terrace_recordings::reference::{Record, ReferenceReader};
 use terrace_workloads::programs::memory::{Edge, phase};
 use terrace_workloads::programs::pull::{self, Event, Events};
 use terrace_workloads::programs::{self, Params};
@@ -30,7 +30,8 @@ pub struct WorkloadConfig {
     pub name: String,
     /// A workload program (`terrace-workload list` names them), ...
     pub program: Option<String>,
-    /// ... or the file of a reference recording, ...
+    /// ... or the file of a reference recording, of which the process with most references is
+    /// played, ...
     pub recording: Option<PathBuf>,
     /// ... or a synthetic pattern.
     pub synthetic: Option<Synthetic>,
@@ -189,7 +190,7 @@ impl Stream {
             params.options = serde_json::Value::Object(config.options.clone());
             Source::Program(pull::events(program, &params).map_err(|e| bad(config, e))?)
         } else if let Some(file) = &config.recording {
-            recording(config, file)?
+            recording::open(config, file)?
         } else {
             let shape = config.synthetic.ok_or_else(|| bad(config, "no source"))?;
             let shares = [shape.hot_share, shape.hot_pages, shape.store_share, shape.untouched];
@@ -416,49 +417,6 @@ impl Pattern {
             dependent: false,
         }
     }
-}
-
-/// Reads a recording on a thread of its own, which waits when it is some blocks ahead.
-fn recording(config: &WorkloadConfig, file: &std::path::Path) -> Result<Source, ConfigError> {
-    let mut reader = ReferenceReader::open(file).map_err(|e| bad(config, e))?;
-    let (sender, receiver) = sync_channel(64);
-    let thread = std::thread::spawn(move || {
-        let mut last = Vec::new();
-        let mut block = Vec::with_capacity(4096);
-        let mut flow = ControlFlow::Continue(());
-        for placed in reader.records() {
-            let placed = placed.map_err(|e| e.to_string())?;
-            let Record::Reference(r) = placed.record else { continue };
-            let stream = placed.stream as usize;
-            if last.len() <= stream {
-                last.resize(stream + 1, placed.instructions);
-            }
-            let gap = placed.instructions.saturating_sub(last[stream]).saturating_sub(1);
-            last[stream] = placed.instructions;
-            block.push((
-                placed.stream,
-                Item {
-                    address: r.address,
-                    gap: gap.min(u64::from(u32::MAX)) as u32,
-                    size: r.size_bytes() as u8,
-                    store: r.store,
-                    dependent: false,
-                },
-            ));
-            if block.len() == 4096 {
-                let full = std::mem::replace(&mut block, Vec::with_capacity(4096));
-                if sender.send(full).is_err() {
-                    flow = ControlFlow::Break(());
-                    break;
-                }
-            }
-        }
-        if flow.is_continue() && !block.is_empty() {
-            let _ = sender.send(block);
-        }
-        Ok(())
-    });
-    Ok(Source::Recording(receiver, Some(thread)))
 }
 
 #[cfg(test)]
