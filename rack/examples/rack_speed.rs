@@ -4,6 +4,7 @@
 //! `cargo run --release -p terrace-rack --example rack_speed -- FILE VARIANT WORKLOADS SCHEMES`
 #![allow(clippy::print_stdout)]
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use terrace_rack::experiment::Experiment;
@@ -40,17 +41,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     experiment.variants.retain(|v| v.name == variant || variant.is_empty());
     let wanted = list(2);
     experiment.workloads.retain(|w| wanted.is_empty() || wanted.contains(&w.name));
-    let mut bases: Vec<NodeOutcome> = Vec::new();
-    for planned in experiment.plan() {
+    // By their number in the plan: several workloads have several.
+    let mut bases: BTreeMap<usize, Vec<NodeOutcome>> = BTreeMap::new();
+    for (number, planned) in experiment.plan().into_iter().enumerate() {
         let (rack, scheme, workloads) = experiment.rack_of(&planned);
         let start = Instant::now();
         let o = run(&rack, scheme, &workloads, 1)?;
         let host = start.elapsed().as_secs_f64();
         let name = planned.scheme.map_or("local", |s| s.name);
         if planned.scheme.is_none() {
-            bases = o.nodes.clone();
+            bases.insert(number, o.nodes.clone());
         }
-        for (n, base) in o.nodes.iter().zip(&bases) {
+        for (n, base) in o.nodes.iter().zip(bases.get(&planned.base).ok_or("no base")?) {
             let c = &n.counts;
             let ns = |ps: u64, count: u64| ps as f64 / 1e3 / count.max(1) as f64;
             let share = |n: u64| 100.0 * n as f64 / c.reads().max(1) as f64;
