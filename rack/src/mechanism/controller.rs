@@ -32,7 +32,7 @@ pub struct ControllerCounts {
     pub fetches: u64,
     /// Sum of these times, see `fetches`.
     pub fetch_ps: Time,
-    /// Pages that became hot and had no room to be requested.
+    /// Pages that became hot and had no room to be requested then, each once until it is requested.
     pub pages_refused: u64,
     /// Blocks read again because they were written meanwhile.
     pub read_again: u64,
@@ -81,6 +81,10 @@ pub struct Controller {
     migrate_while_relearning: bool,
     /// Pages that became hot while another threshold is learnt: the tracker drops them.
     hot_in_training: Vec<Tracked>,
+    /// Pages that had no room and were not requested since.
+    refused: ByPage<()>,
+    /// Whether the request that is offered next was held back before.
+    holds: bool,
     filter: Filter,
     negative: u32,
     most_negative: u32,
@@ -137,6 +141,8 @@ impl Controller {
             training,
             migrate_while_relearning: m.migrate_while_relearning,
             hot_in_training: Vec::new(),
+            refused: ByPage::default(),
+            holds: false,
             filter: Filter {
                 share: m.filter_share,
                 count_factor: m.count_factor,
@@ -178,8 +184,8 @@ impl Controller {
         self.buffers.held()
     }
 
-    /// Takes a packet of the node, or returns it if there is no room for it. Packets to send, with
-    /// their delays, go to `out`.
+    /// Takes a packet of the node, or returns it if there is no room for it: then it is the one that
+    /// is offered next. Packets to send, with their delays, go to `out`.
     pub fn offer(
         &mut self,
         now: Time,
@@ -187,7 +193,12 @@ impl Controller {
         out: &mut Vec<(Time, Packet)>,
     ) -> Result<(), Packet> {
         match packet.kind {
-            Kind::Read | Kind::Write => return self.block(now, packet, out),
+            Kind::Read | Kind::Write => {
+                let taken = self.block(now, packet, out);
+                self.counts.held_back += u64::from(taken.is_err() && !self.holds);
+                self.holds = taken.is_err();
+                return taken;
+            }
             Kind::Ready => self.ready(out),
             Kind::Complete => self.complete(now, out),
             Kind::Feedback => self.feedback(now, packet.value as i64 as i32),
@@ -221,7 +232,6 @@ impl Controller {
             Trigger::Hot => {
                 // A request for the regular queue must have room there.
                 if self.scheme.partition && !self.access.has_room_for_block() {
-                    self.counts.held_back += 1;
                     return Err(packet);
                 }
                 let tracked = self.tracker.access(now, packet.page, packet.block);
@@ -283,7 +293,6 @@ impl Controller {
             }
             InFlight::Wait | InFlight::WaitUnbounded => {
                 if !self.pending.has_room(packet.kind) {
-                    self.counts.held_back += 1;
                     return Err(packet);
                 }
                 self.counts.pending += 1;
@@ -376,9 +385,10 @@ impl Controller {
         out: &mut Vec<(Time, Packet)>,
     ) -> bool {
         if !self.access.has_room_for_page() || !self.buffers.has_room() {
-            self.counts.pages_refused += 1;
+            self.counts.pages_refused += u64::from(self.refused.insert(page.0, ()).is_none());
             return false;
         }
+        self.refused.remove(&page.0);
         self.counts.pages += 1;
         if self.training_until.is_some() {
             self.hot_in_training.extend(self.tracker.get(page));
