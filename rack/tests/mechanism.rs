@@ -124,4 +124,8 @@ fn npm_grows_with_a_positive_score_and_parameters_are_learnt_anew_after_negative
     let fixed = outcome(&config, PASSED, "E25");
     assert!(fixed.samples.iter().all(|s| s.npm == 25));
     assert_eq!(fixed.controller.trainings, 1);
+    // It has no page buffers, so that their number does not bound its batches.
+    config.mechanism.page_buffers = 8;
+    assert_eq!(outcome(&config, PASSED, "E25").samples[0].npm, 25);
+    assert_eq!(outcome(&config, PASSED, "PB").samples[0].npm, 8);
 }

@@ -117,7 +117,9 @@ impl Controller {
             frequency_per_us: 0.0,
         });
         let training = ps(m.training_us * 1000.0);
-        let npm = m.scaled(scheme.first_batch(m.npm).min(m.page_buffers));
+        // Without buffers they bound nothing.
+        let most = if scheme.buffers { m.page_buffers } else { u32::MAX };
+        let npm = m.scaled(scheme.first_batch(m.npm).min(most));
         Controller {
             node,
             scheme,
