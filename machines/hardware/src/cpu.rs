@@ -376,16 +376,22 @@ impl Core {
                 self.counts.leading_load_ps += done.since(start).0;
             }
         }
+        self.last_load = finish;
         self.hold_window(finish, cause, walked);
     }
 
-    /// A reference whose page walk took until `done`, without a miss of the first level.
-    pub fn late(&mut self, done: Picoseconds) {
+    /// A load whose page walk took until `done`, without a miss of the first level.
+    pub fn late_load(&mut self, done: Picoseconds) {
+        self.last_load = Finish::new(When::At(done));
+        self.hold_window(self.last_load, CAUSE_WALK, done);
+    }
+
+    /// A store whose page walk took until `done`: it leaves the window then. No load needs it.
+    pub fn late_store(&mut self, done: Picoseconds) {
         self.hold_window(Finish::new(When::At(done)), CAUSE_WALK, done);
     }
 
     fn hold_window(&mut self, finish: Finish, cause: Cause, walked: Picoseconds) {
-        self.last_load = finish;
         let (instruction, reference) = (self.counts.instructions, self.references);
         self.full_at = self.full_at.min(instruction + self.window);
         self.queue_full_at = self.queue_full_at.min(reference + self.queue);

@@ -393,7 +393,11 @@ impl Node {
         if level != Level::L1 {
             self.miss(core, translated, write, level, memory);
         } else if translated.walked {
-            self.cores[core].late(translated.at + self.latencies.l1);
+            let done = translated.at + self.latencies.l1;
+            match write {
+                true => self.cores[core].late_store(done),
+                false => self.cores[core].late_load(done),
+            }
         } else if !write {
             self.cores[core].load_hit(translated.at + self.latencies.l1);
         }
@@ -412,8 +416,7 @@ impl Node {
         write_back(&self.caches, at, &mut self.numbers, memory);
         if write {
             if walked {
-                // A store leaves the window once it is translated.
-                self.cores[core].late(at);
+                self.cores[core].late_store(at);
             }
             while self.cores[core].store_blocked() {
                 await_completion(&mut self.cores, memory);

@@ -143,6 +143,20 @@ fn walks_queue_for_the_walker() {
 }
 
 #[test]
+fn a_load_waits_for_the_load_before_it_whatever_stores_walk_between() {
+    let mut core = Core::new(&config()).unwrap();
+    core.step(1);
+    let start = core.start_miss(core.now());
+    core.load_miss(start, When::At(start + LATENCY), 3, Picoseconds::ZERO);
+    core.step(1);
+    core.late_store(core.now() + Picoseconds::from_ns(5));
+    core.step(1);
+    assert_eq!(core.issue_time(Dependence::PreviousLoad), start + LATENCY);
+    core.late_load(core.now() + LATENCY * 2);
+    assert_eq!(core.issue_time(Dependence::PreviousLoad), core.now() + LATENCY * 2);
+}
+
+#[test]
 fn completions_given_late_change_nothing() {
     for dependence in [Dependence::None, Dependence::PreviousLoad] {
         for gap in [1, 7, 60] {
