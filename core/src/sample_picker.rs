@@ -53,9 +53,10 @@ impl SamplePicker {
     /// Events from one sample to the next.
     fn distance(&mut self) -> u64 {
         let mean = u64::from(self.period);
-        let below = mean.max(1);
+        let least = mean.div_ceil(2);
+        let below = 2 * (mean - least) + 1;
         let drawn = (u128::from(self.random.next_u64()) * u128::from(below)) >> 64;
-        (mean / 2 + drawn as u64).max(1)
+        least + drawn as u64
     }
 }
 
@@ -79,5 +80,14 @@ mod tests {
         distances.dedup();
         assert!(distances.len() > 900, "distances differ");
         assert_eq!(SamplePicker::new(0, 3).pick(1 << 40), 0);
+    }
+
+    #[test]
+    fn the_mean_distance_is_the_period_however_short() {
+        for period in [1, 2, 3, 4, 7, 100] {
+            let picked = SamplePicker::new(period, 5).pick(1_000_000 * u64::from(period));
+            let error = (picked as f64 / 1e6 - 1.0).abs();
+            assert!(error < 0.002, "{picked} of 1,000,000 with one in {period}");
+        }
     }
 }
