@@ -23,8 +23,33 @@ impl FastLimit {
     /// The limit in whole pages of this layout, rounded down.
     pub fn pages(&self, layout: &Layout) -> u64 {
         match *self {
-            FastLimit::Ratio(ratio) => (layout.pages() as f64 * ratio).floor() as u64,
+            FastLimit::Ratio(ratio) => {
+                let pages = layout.pages() as f64 * ratio;
+                // 29 % of 100 pages are 28.999… in binary and 29 pages for a user.
+                let nearest = pages.round();
+                let is_whole = (pages - nearest).abs() <= nearest * f64::EPSILON * 4.0;
+                if is_whole { nearest as u64 } else { pages.floor() as u64 }
+            }
             FastLimit::Bytes(bytes) => bytes / layout.page_size().bytes(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_that_is_whole_pages_is_that_many_whatever_its_binary_digits() {
+        for percent in 0..=100u32 {
+            let limit = FastLimit::Ratio(f64::from(percent) / 100.0);
+            for pages in [100, 1_000, 123_400, 100 << 20] {
+                let layout = Layout::contiguous(PageSize::Base, pages);
+                assert_eq!(limit.pages(&layout), pages / 100 * u64::from(percent));
+            }
+        }
+        let third = FastLimit::Ratio(1.0 / 3.0);
+        assert_eq!(third.pages(&Layout::contiguous(PageSize::Base, 100)), 33);
+        assert_eq!(FastLimit::Ratio(0.999).pages(&Layout::contiguous(PageSize::Base, 10)), 9);
     }
 }
