@@ -337,13 +337,14 @@ impl GroupState {
         }
         let budget = (self.config.fast_budget)(&self.placement.layout);
         let page_size = self.config.page_size;
+        let (placement, busy) = (&mut self.placement, &mut self.busy);
         let mut run =
-            |plan| Migration::new(&mut self.placement, tiers, budget, &mut self.busy, plan).run();
+            |plan, exchanges| Migration::new(placement, tiers, budget, busy, plan, exchanges).run();
         match &mut self.source {
-            Source::Periods(_) => Ok(run(plan)),
+            Source::Periods(_) => Ok(run(plan, true)),
             Source::Timed(timed) => {
                 let (plan, late) = timed.in_time(plan, page_size);
-                let mut outcome = run(&plan);
+                let mut outcome = run(&plan, timed.exchanges());
                 timed.pay(&outcome, page_size);
                 outcome.failures.extend(late);
                 Ok(outcome)

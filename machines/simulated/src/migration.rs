@@ -61,22 +61,26 @@ pub(crate) struct Migration<'a> {
     budget_left: i64,
     busy: &'a mut BusyPages,
     plan: &'a Plan,
+    /// Pairs move at once; else they move down and up as other pages do.
+    exchanges: bool,
     operations: OperationCounter<'a>,
 }
 
 impl<'a> Migration<'a> {
-    /// `budget_pages` is the group's budget of fast memory.
+    /// `budget_pages` is the group's budget of fast memory; `exchanges` is whether the operating
+    /// system exchanges pages.
     pub(crate) fn new(
         placement: &'a mut Placement,
         tiers: &'a mut Tiers,
         budget_pages: u64,
         busy: &'a mut BusyPages,
         plan: &'a Plan,
+        exchanges: bool,
     ) -> Self {
         let budget = i64::try_from(budget_pages).unwrap_or(i64::MAX);
         let budget_left = budget - placement.fast_pages() as i64;
         let operations = OperationCounter::new(plan, placement.layout.page_size());
-        Migration { placement, tiers, budget_left, busy, plan, operations }
+        Migration { placement, tiers, budget_left, busy, plan, exchanges, operations }
     }
 
     pub(crate) fn run(mut self) -> Outcome {
@@ -170,6 +174,7 @@ impl<'a> Migration<'a> {
                 Place::Present { fast: false, index: slow },
                 Place::Present { fast: true, index: fast },
             ) = (up_place, down_place)
+                && self.exchanges
             {
                 let (pages, busy) = self.busy.first_part(pages);
                 let (up_part, down_part) =

@@ -207,8 +207,16 @@ impl Timed {
         (cut, late)
     }
 
-    /// Charges the program for moves.
+    /// Whether the operating system exchanges pages.
+    pub(crate) fn exchanges(&self) -> bool {
+        self.costs.os.migration.exchange
+    }
+
+    /// Charges the program for moves, unless it has ended.
     pub(crate) fn pay(&mut self, outcome: &Outcome, page_size: PageSize) {
+        if self.ended {
+            return;
+        }
         // How often an accessed page is touched.
         let rate = self.last.as_ref().map_or(0.0, |last| {
             let pages = last.accessed.count().max(1) as f64;
@@ -316,6 +324,7 @@ impl MoveCosts {
     /// Time that an operation of so many pages is under way; of an exchange both sides.
     fn operation_ps(&self, pages: u64, page_size: PageSize, exchange: bool) -> f64 {
         let operations = 1 + u64::from(exchange);
+        let exchange = exchange && self.os.migration.exchange;
         let alone = Outcome { promoted_pages: pages, operations, ..Outcome::default() };
         let each = self.pages_per_shootdown(&alone, page_size);
         self.under_way_ps(pages as f64, each, page_size, exchange)
@@ -456,6 +465,10 @@ mod tests {
         assert!(costs().delay_ps(&moved(16, 0), PageSize::Huge, 1e-6) > 1.9 * slow);
         let exchange = costs().delay_ps(&moved(0, 4), PageSize::Huge, 1e-6);
         assert!(exchange < slow, "an exchange allocates nothing: {exchange} {slow}");
+        let mut moves_twice = costs();
+        moves_twice.os.migration.exchange = false;
+        let pair = |costs: &MoveCosts| costs.operation_ps(2, PageSize::Huge, true);
+        assert!(pair(&moves_twice) > pair(&costs()), "an exchange that is two moves allocates");
     }
 
     #[test]
@@ -562,6 +575,16 @@ mod tests {
         assert_eq!(begun(64 << 10), 160);
         // Half of the first region is in the range, and takes 1.3 ms.
         assert_eq!(begun(2 << 20), 256);
+    }
+
+    #[test]
+    fn a_program_that_has_ended_pays_for_no_moves() {
+        let mut program = program(2, 250);
+        assert_eq!(accessed(&mut program), Some(PAGES));
+        assert!(program.ended);
+        let ended = program.duration_ps();
+        program.pay(&moved(512, 0), PageSize::Base);
+        assert_eq!(program.duration_ps(), ended);
     }
 
     #[test]

@@ -11,6 +11,10 @@ use terrace_core::operations::OperationSize;
 use terrace_core::page::PageSize::{Base, Huge};
 use terrace_core::plan::{Direction, Exchange, FailureReason, Plan};
 use terrace_core::policy::Allocation::{FastFirst, Interleave};
+use terrace_recordings::profile::Interval;
+use terrace_recordings::source::SourceError;
+use terrace_simulated::os::OsConfig;
+use terrace_simulated::timed::IntervalSource;
 use terrace_simulated::{GroupConfig, Machine, MachineConfig, Placement};
 
 const MIB: u64 = 1 << 20;
@@ -131,6 +135,45 @@ fn an_exchange_needs_no_free_page() {
     assert_eq!((outcome.promoted_pages, outcome.demoted_pages, outcome.exchanged_pairs), (2, 2, 2));
     assert!(outcome.failures.is_empty());
     assert_eq!(fast(&scan(&mut tracker)), [2, 3, 5, 6]);
+}
+
+/// Intervals of 300 us that read each of eight huge pages.
+struct Eight;
+
+impl IntervalSource for Eight {
+    fn next_interval(&mut self) -> Result<Option<Interval>, SourceError> {
+        Ok(Some(Interval {
+            references: 1000,
+            fast_ps: 300_000_000,
+            slow_ps: 400_000_000,
+            mixed: Vec::new(),
+            scan_ps: 0,
+            layout: layout(Huge, &[(0, 8)]),
+            accessed: PageBits::ones(8),
+            fresh: Vec::new(),
+            reads: vec![10; 8],
+        }))
+    }
+}
+
+#[test]
+fn an_operating_system_without_exchange_moves_pairs_down_and_up() {
+    let outcome = |exchange| {
+        let mut os = OsConfig::default();
+        os.migration.exchange = exchange;
+        let machine = Machine::new(MachineConfig::new(8 * MIB, 24 * MIB, 1_000)).unwrap();
+        let config = group(Huge, FastFirst, 4);
+        let (mut tracker, mut mover) =
+            machine.add_timed_group(config, Box::new(Eight), &os).unwrap();
+        scan(&mut tracker);
+        let exchange = Exchange { up: range(Huge, 5, 2), down: range(Huge, 0, 2) };
+        let plan = Plan { exchanges: vec![exchange], ..Plan::default() };
+        let outcome = mover.apply(&plan).unwrap();
+        assert_eq!((outcome.promoted_pages, outcome.demoted_pages), (2, 2), "{outcome:?}");
+        assert_eq!(fast(&scan(&mut tracker)), [2, 3, 5, 6]);
+        outcome.exchanged_pairs
+    };
+    assert_eq!((outcome(true), outcome(false)), (2, 0));
 }
 
 #[test]
