@@ -3,7 +3,7 @@
 use std::ops::{AddAssign, Sub};
 
 use serde::Serialize;
-use terrace_hardware::cpu::{CAUSE_WALK, CAUSES, CoreCounts};
+use terrace_hardware::cpu::{CAUSE_WALK, CAUSES, Cause, CoreCounts};
 use terrace_hardware::node::{CAUSE_L2, CAUSE_LLC, CAUSE_MEMORY, Node};
 
 /// Tiers that are counted apart; a machine with more counts them to the last.
@@ -95,8 +95,9 @@ impl Counts {
         let stall = |cause: u8| a.stall_ps[usize::from(cause)] - b.stall_ps[usize::from(cause)];
         self.walk_stall_ps += stall(CAUSE_WALK);
         self.cache_stall_ps += stall(CAUSE_L2) + stall(CAUSE_LLC);
-        for tier in 0..TIERS {
-            self.memory_stall_ps[tier] += stall(CAUSE_MEMORY + tier as u8);
+        for cause in CAUSE_MEMORY..CAUSES as Cause {
+            let tier = usize::from(cause - CAUSE_MEMORY).min(TIERS - 1);
+            self.memory_stall_ps[tier] += stall(cause);
         }
         self.store_stall_ps += a.store_stall_ps - b.store_stall_ps;
         self.leading_loads += a.leading_loads - b.leading_loads;
