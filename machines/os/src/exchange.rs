@@ -24,6 +24,8 @@ pub struct BegunExchange {
     pub id: MoveId,
     /// Pairs of pages that are exchanged.
     pub pairs: u64,
+    /// Operations with pages to move: two for each pair of ranges.
+    pub operations: u64,
     /// Bytes moved each way.
     pub bytes: u64,
     /// The copies to swap: `from` and `to` both ways.
@@ -61,6 +63,7 @@ impl Os {
         let mut begun = BegunExchange {
             id,
             pairs: 0,
+            operations: 0,
             bytes: 0,
             swaps: Vec::new(),
             copy_threads: 1,
@@ -83,7 +86,6 @@ impl Os {
                 begun.rest.extend_from_slice(&pairs[number..]);
                 break;
             }
-            self.counters.operations += 1;
             let mut pages = 0;
             for (up, down) in sides {
                 if self.exchange_pages(up, down, &mut batch, &mut begun) {
@@ -94,6 +96,8 @@ impl Os {
                 shot.extend([(pair.up, pages), (pair.down, pages)]);
             }
         }
+        begun.operations = shot.len() as u64;
+        self.counters.operations += begun.operations / 2;
         begun.pairs = begun.swaps.len() as u64;
         begun.bytes = begun.swaps.iter().map(|s| s.bytes).sum();
         self.counters.copied_bytes += 2 * begun.bytes;

@@ -79,8 +79,10 @@ pub struct Begun {
     pub pages: u64,
     /// Bytes under migration.
     pub bytes: u64,
-    /// Pages that were at the destination already, or moving there in this batch.
-    pub already_there: u64,
+    /// Operations with pages to move.
+    pub operations: u64,
+    /// Bytes that were at the destination already, or moving there in this batch.
+    pub already_there_bytes: u64,
     /// Pages that do not move.
     pub refused: Vec<Refused>,
     /// Operations beyond the batch's caps on pages under way, to be begun in another batch.
@@ -215,7 +217,8 @@ impl Os {
             id,
             pages: 0,
             bytes: 0,
-            already_there: 0,
+            operations: 0,
+            already_there_bytes: 0,
             refused: Vec::new(),
             rest: Vec::new(),
             copies: Vec::new(),
@@ -230,7 +233,6 @@ impl Os {
                 begun.rest.extend_from_slice(&operations[number..]);
                 break;
             }
-            self.counters.operations += 1;
             let before = batch.pages.len();
             self.begin_operation(operation, to, &mut batch, &mut begun);
             let pages = (batch.pages.len() - before) as u64;
@@ -238,6 +240,8 @@ impl Os {
                 shot.push((*operation, pages));
             }
         }
+        begun.operations = shot.len() as u64;
+        self.counters.operations += begun.operations;
         begun.pages = batch.pages.len() as u64;
         begun.bytes = begun.copies.iter().map(|c| c.bytes).sum();
         let uncounted =
@@ -352,7 +356,7 @@ impl Os {
             if entry.is_migration() {
                 // The batch may have named another part of a huge page before.
                 if entry.migration_target().0 == begun.id.0 {
-                    begun.already_there += 1;
+                    begun.already_there_bytes += size.bytes();
                 } else {
                     refuse(begun, FailureReason::Busy);
                 }
@@ -360,7 +364,7 @@ impl Os {
             }
             let from_node = self.memory.node_of(entry.frame());
             if from_node == to_node.index() {
-                begun.already_there += 1;
+                begun.already_there_bytes += size.bytes();
                 continue;
             }
             let frames = size.bytes() / FRAME_BYTES;

@@ -146,7 +146,7 @@ fn what_cannot_move_is_refused_with_its_reason() {
     assert_eq!((again.pages, again.shootdowns.len()), (0, 0));
     os.finish_move(first.id);
     let there = os.begin_move(&[range(p, 0, MIB)], Node::FAST);
-    assert_eq!((there.already_there, there.pages, there.refused.len()), (256, 0, 0));
+    assert_eq!((there.already_there_bytes / 4096, there.pages, there.refused.len()), (256, 0, 0));
     let rest = os.begin_move(&[range(p, MIB, 7 * MIB)], Node::FAST);
     assert_eq!(reasons(&rest.refused), [FailureReason::NoRoom]);
     assert_eq!(rest.pages, 3 * 256);

@@ -111,7 +111,7 @@ impl State {
         self.charge(accessed_scan.cost);
         if self.config.options.flush_on_scan {
             let shootdown = self.os.flush(space);
-            self.forget(group, &shootdown);
+            self.drop_translations(group, &shootdown);
         }
         let layout = accessed_scan.layout;
         // A program that has touched a part of its memory has the limit of the whole.
@@ -239,6 +239,8 @@ impl State {
             None => {
                 let mut taken = self.take_scan(group);
                 self.demote_in_background(group, &mut taken.scan)?;
+                // It may have ended meanwhile: the period has one scan all the same.
+                self.members[group].last = None;
                 taken
             }
         };

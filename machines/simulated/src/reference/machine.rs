@@ -47,9 +47,11 @@ pub(super) struct State {
     pub(super) members: Vec<Member>,
     pub(super) copiers: Vec<Copier>,
     /// By core: the number of the program whose translations it holds.
-    core_program: Vec<Option<usize>>,
+    pub(super) core_program: Vec<Option<usize>>,
     /// Whether two programs share a core.
     shared_cores: bool,
+    /// Turns of programs so far, where some share a core.
+    turns: u64,
     next_core: usize,
     /// The core of tracking and moving, and its current time.
     pub(super) daemon_core: usize,
@@ -87,6 +89,13 @@ impl ReferenceMachine {
                 capacity_bytes: tier.capacity.0,
             })
             .collect();
+        let (levels, walked) = (config.os.levels, config.hardware.node.walker.levels);
+        if levels != walked {
+            return Err(MachineError(format!(
+                "os.levels is {levels} and the walker's levels is {walked}, expected the same: page \
+                 tables have one number of levels"
+            )));
+        }
         let node = Node::new(&config.hardware.node).map_err(machine_error)?;
         let os = Os::new(&config.os, &nodes).map_err(machine_error)?;
         let cores = node.cores();
@@ -104,6 +113,7 @@ impl ReferenceMachine {
         let state = State {
             core_program: vec![None; cores],
             shared_cores: false,
+            turns: 0,
             next_core: 0,
             daemon_core: cores - 1,
             daemon_now: Picoseconds::ZERO,
@@ -298,24 +308,25 @@ impl State {
     /// The agent with the earliest time, that time, and that of the next one.
     fn furthest_behind(&self) -> Option<(Agent, Picoseconds, Option<Picoseconds>)> {
         let programs = self.programs.iter().enumerate();
-        let programs =
-            programs.filter_map(|(n, p)| Some((Agent::Program(n), p.ready_at(&self.node)?)));
+        // Programs that share a core have its time: the one that has waited for most turns is next.
+        let programs = programs
+            .filter_map(|(n, p)| Some((Agent::Program(n), (p.ready_at(&self.node)?, p.last_turn))));
         let copiers = self.copiers.iter().enumerate().filter(|(_, c)| !c.is_idle());
-        let copiers = copiers.map(|(n, c)| (Agent::Copier(n), c.now));
-        let mut first: Option<(Agent, Picoseconds)> = None;
+        let copiers = copiers.map(|(n, c)| (Agent::Copier(n), (c.now, u64::MAX)));
+        let mut first: Option<(Agent, (Picoseconds, u64))> = None;
         let mut second: Option<Picoseconds> = None;
         for (agent, at) in programs.chain(copiers) {
             match first {
                 Some((_, earliest)) if earliest <= at => {
-                    second = Some(second.map_or(at, |s| s.min(at)));
+                    second = Some(second.map_or(at.0, |s| s.min(at.0)));
                 }
                 _ => {
-                    second = first.map(|f| f.1);
+                    second = first.map(|f| f.1.0);
                     first = Some((agent, at));
                 }
             }
         }
-        first.map(|(agent, at)| (agent, at, second))
+        first.map(|(agent, (at, _))| (agent, at, second))
     }
 
     /// How far a program has run.
@@ -357,6 +368,10 @@ impl State {
         }
         self.switch_to(number);
         let program = &mut self.programs[number];
+        if self.shared_cores {
+            self.turns += 1;
+            program.last_turn = self.turns;
+        }
         let stop_at = program.stop_at.unwrap_or(Picoseconds(u64::MAX));
         if program.latest(&self.node) >= stop_at {
             program.was_stopped = true;
@@ -462,11 +477,12 @@ impl State {
     /// The program unmapped memory: drops the translations and charges the time.
     fn unmapped(&mut self, number: usize, unmapped: Unmapped) {
         let mut cost = unmapped.cost;
-        if let Some(shootdown) = &unmapped.shootdown {
-            let processors = self.forget(number, shootdown);
-            cost += shootdown.local + shootdown.wait_per_processor * processors.saturating_sub(1);
-        }
         let core = self.programs[number].next_core();
+        if let Some(shootdown) = &unmapped.shootdown {
+            let interrupted = self.interrupt(number, shootdown, core);
+            self.programs[number].counts.fault_ps += interrupted.stopped.0;
+            cost += shootdown.initiator(interrupted.processors);
+        }
         let now = self.node.core(core).now();
         self.node.core_mut(core).wait_until(now + cost);
         self.programs[number].counts.fault_ps += cost.0;

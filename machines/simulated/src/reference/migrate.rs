@@ -5,6 +5,7 @@
 //! Demotions come first, then exchanges, then promotions, as on every machine.
 
 use terrace_core::interfaces::MachineError;
+use terrace_core::operations::region_bytes;
 use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_core::plan::{Direction, Exchange, Failure, FailureReason, Outcome, Plan};
 use terrace_hardware::address::PhysicalAddress;
@@ -20,6 +21,15 @@ use super::program::Phase;
 /// The largest operation that is moved as one even where batches are smaller: a huge page's region,
 /// the largest granularity of the granularity paper.
 pub(crate) const MOST_OPERATION_BYTES: u64 = 2 << 20;
+
+/// The processors that a shootdown has interrupted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Interrupted {
+    /// Their number.
+    pub(super) processors: u64,
+    /// The time for which they stopped the program, summed.
+    pub(super) stopped: Picoseconds,
+}
 
 /// A plan being carried out for one group.
 pub(super) struct Carrying {
@@ -42,10 +52,35 @@ impl Carrying {
         }
     }
 
-    fn refused(&mut self, refused: &[Refused], direction: Direction) {
+    /// Counts refused pages of the group's size, and returns how many these are.
+    fn refused(&mut self, refused: &[Refused], direction: Direction) -> u64 {
+        let before = self.outcome.failures.len();
         for r in refused {
-            self.fail(r.range, direction, r.reason);
+            if r.range.pages(self.page_size) > 0 {
+                self.fail(r.range, direction, r.reason);
+            }
         }
+        let failures = &self.outcome.failures[before..];
+        failures.iter().map(|failure| failure.range.pages(self.page_size)).sum()
+    }
+
+    /// So many pages of these ranges fail; which ones is not known.
+    fn fail_pages(
+        &mut self,
+        ranges: &[VirtualRange],
+        pages: u64,
+        direction: Direction,
+        reason: FailureReason,
+    ) {
+        if let Some(first) = ranges.first() {
+            let size_bytes = pages * self.page_size.bytes();
+            self.fail(VirtualRange { size_bytes, ..*first }, direction, reason);
+        }
+    }
+
+    /// Pages of the group's size in these ranges.
+    fn pages(&self, ranges: &[VirtualRange]) -> u64 {
+        ranges.iter().map(|range| range.pages(self.page_size)).sum()
     }
 
     fn moved(&mut self, direction: Direction) -> &mut u64 {
@@ -141,8 +176,8 @@ impl State {
         Carrying { group, page_size, deadline, outcome: Outcome::default() }
     }
 
-    /// The largest operation: the plan's granularity, up to the bytes that a batch may have under
-    /// way or 2 MB; else one page.
+    /// The largest operation: the plan's granularity in whole pages, up to the bytes that a batch
+    /// may have under way or 2 MB; else one page.
     fn operation_bytes(
         &self,
         plan: &Plan,
@@ -151,7 +186,7 @@ impl State {
         direction: Direction,
     ) -> u64 {
         let most = self.batch_bytes(page_size).max(MOST_OPERATION_BYTES);
-        plan.operation_bytes(space, direction).unwrap_or(0).clamp(page_size.bytes(), most)
+        region_bytes(plan.operation_bytes(space, direction), page_size).min(most)
     }
 
     /// The most bytes of several operations that a batch has under way.
@@ -190,33 +225,30 @@ impl State {
             for shootdown in &begun.shootdowns {
                 self.shoot_down(carrying.group, shootdown);
             }
-            carrying.refused(&begun.refused, direction);
+            let mut unsettled = carrying.pages(&taken);
+            unsettled -= carrying.refused(&begun.refused, direction).min(unsettled);
+            let there = (begun.already_there_bytes / carrying.page_size.bytes()).min(unsettled);
             // Pages that are there already are not moves, but no pages of the plan may be lost.
-            let size_bytes = begun.already_there * carrying.page_size.bytes();
-            if let Some(first) = taken.first() {
-                let there = VirtualRange { size_bytes, ..*first };
-                carrying.fail(there, direction, FailureReason::Unsupported);
+            carrying.fail_pages(&taken, there, direction, FailureReason::Unsupported);
+            unsettled -= there;
+            if begun.pages > 0 {
+                carrying.outcome.operations += begun.operations;
+                let arrived_bytes = self.arrive(carrying.group, &begun)?;
+                let moved = (arrived_bytes / carrying.page_size.bytes()).min(unsettled);
+                *carrying.moved(direction) += moved;
+                unsettled -= moved;
             }
-            if begun.pages == 0 {
-                continue;
-            }
-            carrying.outcome.operations += taken.len() as u64;
-            let (bytes, gone) = self.arrive(carrying.group, &begun)?;
-            *carrying.moved(direction) += bytes / carrying.page_size.bytes();
-            if let (Some(first), true) = (taken.first(), gone > 0) {
-                let size_bytes = begun.bytes - bytes;
-                let gone = VirtualRange { size_bytes, ..*first };
-                carrying.fail(gone, direction, FailureReason::Absent);
-            }
+            // The program has unmapped the rest, or a part of each of these pages.
+            carrying.fail_pages(&taken, unsettled, direction, FailureReason::Absent);
         }
         Ok(())
     }
 
     /// Copies the pages of a batch, and maps them when all are copied or each when it is. Returns the
-    /// bytes that arrived, and how many pages were gone.
-    fn arrive(&mut self, group: usize, begun: &Begun) -> Result<(u64, u64), MachineError> {
+    /// bytes that arrived.
+    fn arrive(&mut self, group: usize, begun: &Begun) -> Result<u64, MachineError> {
         let (id, threads) = (begun.id, begun.copy_threads);
-        let (mut bytes, mut gone) = (0, 0);
+        let mut bytes = 0;
         let mut rest = &begun.copies[..];
         if self.config.os.migration.mapped == Mapped::Each {
             for (place, copy) in std::mem::take(&mut rest).iter().enumerate() {
@@ -226,14 +258,13 @@ impl State {
                 let finished = self.os.finish_page(id, place);
                 self.finish(group, (id, Some(page)), copy, false, &finished)?;
                 bytes += finished.bytes;
-                gone += finished.gone;
             }
         } else {
             self.copy(rest, threads, false)?;
         }
         let finished = self.os.finish_move(id);
         self.finish(group, (id, None), rest, false, &finished)?;
-        Ok((bytes + finished.bytes, gone + finished.gone))
+        Ok(bytes + finished.bytes)
     }
 
     /// Exchanges pairs, where the operating system can. Where it cannot they move both ways, a batch
@@ -270,29 +301,26 @@ impl State {
             for shootdown in &begun.shootdowns {
                 self.shoot_down(carrying.group, shootdown);
             }
-            let mut swapped_bytes = 0;
+            let mut swapped_pages = 0;
             if begun.pairs > 0 {
                 self.copy(&begun.swaps, begun.copy_threads, true)?;
                 let finished = self.os.finish_move(begun.id);
                 self.finish(carrying.group, (begun.id, None), &begun.swaps, true, &finished)?;
-                swapped_bytes = finished.bytes / 2;
-                let pages = swapped_bytes / carrying.page_size.bytes();
-                carrying.outcome.promoted_pages += pages;
-                carrying.outcome.demoted_pages += pages;
-                carrying.outcome.exchanged_pairs += pages;
-                carrying.outcome.operations += 2 * taken.len() as u64;
-            }
-            // Pairs that could not be exchanged and do not fall back were held by another.
-            let bytes = |pairs: &[Exchange]| pairs.iter().map(|p| p.up.size_bytes).sum::<u64>();
-            let size_bytes = bytes(&taken) - swapped_bytes - bytes(&begun.fallback);
-            if let Some(first) = taken.first() {
-                let (up, down) = (first.up, first.down);
-                let busy = |range| VirtualRange { size_bytes, ..range };
-                carrying.fail(busy(down), Direction::Demotion, FailureReason::Busy);
-                carrying.fail(busy(up), Direction::Promotion, FailureReason::Busy);
+                swapped_pages = finished.bytes / 2 / carrying.page_size.bytes();
+                carrying.outcome.promoted_pages += swapped_pages;
+                carrying.outcome.demoted_pages += swapped_pages;
+                carrying.outcome.exchanged_pairs += swapped_pages;
+                carrying.outcome.operations += begun.operations;
             }
             // Pairs that do not match fall back to two moves (Nimble paper, section 3.2.3).
-            let (up, down) = begun.fallback.iter().map(|pair| (pair.up, pair.down)).unzip();
+            let (up, down): (Vec<_>, Vec<_>) =
+                begun.fallback.iter().map(|pair| (pair.up, pair.down)).unzip();
+            // Pairs that could not be exchanged and do not fall back were held by another.
+            let (ups, downs): (Vec<_>, Vec<_>) = taken.iter().map(|p| (p.up, p.down)).unzip();
+            let settled = swapped_pages + carrying.pages(&up);
+            let busy = carrying.pages(&ups).saturating_sub(settled);
+            carrying.fail_pages(&downs, busy, Direction::Demotion, FailureReason::Busy);
+            carrying.fail_pages(&ups, busy, Direction::Promotion, FailureReason::Busy);
             self.one_way(carrying, down, Direction::Demotion)?;
             self.one_way(carrying, up, Direction::Promotion)?;
         }
@@ -313,21 +341,34 @@ impl State {
         }
     }
 
-    /// The processors that run the program drop translations; the initiating thread waits.
+    /// The processors that run the program drop translations for a move; the thread that moves waits.
     pub(super) fn shoot_down(&mut self, program: usize, shootdown: &Shootdown) {
-        let processors = self.forget(program, shootdown);
-        let mut cost = shootdown.local;
-        for _ in 0..processors {
-            cost += shootdown.wait_per_processor;
-        }
-        self.charge(cost);
+        self.drop_translations(program, shootdown);
         self.members[program].cost.shootdowns += 1;
     }
 
-    /// Interrupts each processor that runs the program. Returns the number of these.
-    pub(super) fn forget(&mut self, program: usize, shootdown: &Shootdown) -> u64 {
-        let program = &mut self.programs[program];
+    /// The processors that run the program drop translations; the thread that tracks and moves waits.
+    pub(super) fn drop_translations(&mut self, program: usize, shootdown: &Shootdown) {
+        let interrupted = self.interrupt(program, shootdown, self.daemon_core);
+        self.programs[program].counts.migration_ps += interrupted.stopped.0;
+        self.charge(shootdown.initiator(interrupted.processors));
+    }
+
+    /// Drops translations on each processor that runs the program, and interrupts those but the
+    /// initiator.
+    pub(super) fn interrupt(
+        &mut self,
+        number: usize,
+        shootdown: &Shootdown,
+        initiator: usize,
+    ) -> Interrupted {
+        let mut interrupted = Interrupted::default();
+        let program = &self.programs[number];
         for &core in &program.own_cores {
+            // Another program that has taken the core since has flushed it.
+            if self.core_program[core] != Some(number) {
+                continue;
+            }
             if shootdown.full {
                 self.node.flush_translations(core);
             } else {
@@ -336,13 +377,17 @@ impl State {
                     self.node.invalidate_range(core, start, range.size_bytes);
                 }
             }
+            if core == initiator {
+                continue;
+            }
+            interrupted.processors += 1;
             if program.phase == Phase::Running {
                 let now = self.node.core(core).now();
                 self.node.core_mut(core).wait_until(now + shootdown.remote);
-                program.counts.migration_ps += shootdown.remote.0;
+                interrupted.stopped += shootdown.remote;
             }
         }
-        program.own_cores.len() as u64
+        interrupted
     }
 
     /// Lets threads copy and waits for the last of them.

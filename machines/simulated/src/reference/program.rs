@@ -55,6 +55,8 @@ pub(super) struct Program {
     /// Those cores, each once.
     pub(super) own_cores: Vec<usize>,
     pub(super) phase: Phase,
+    /// The machine's number of its last turn, where programs share a core; else 0.
+    pub(super) last_turn: u64,
     /// Time at which the program is ended, if it has not ended by itself.
     pub(super) stop_at: Option<Picoseconds>,
     /// The program at the end of whose start-up it is ended.
@@ -104,6 +106,7 @@ impl Program {
             cores,
             own_cores,
             phase: Phase::Before(start),
+            last_turn: 0,
             stop_at,
             stop_after_start_up_of: None,
             block: Vec::new(),
