@@ -7,7 +7,8 @@ use terrace_core::refuse;
 use terrace_recordings::container::PartialFile;
 use terrace_recordings::windows::{Header, WindowsWriter};
 use terrace_simulated::reference::ReferenceSource;
-use terrace_simulated::reference::windows::{Choice, count, take};
+pub use terrace_simulated::reference::windows::Choice;
+use terrace_simulated::reference::windows::{count, take};
 
 use crate::file::{Experiment, GroupSpec};
 use crate::reference;

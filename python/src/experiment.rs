@@ -12,10 +12,12 @@ use terrace_experiments::profile::profile;
 use terrace_experiments::run::{Event, Events, Request};
 use terrace_experiments::runner::run;
 use terrace_experiments::sweep::hash;
+use terrace_experiments::windows::Choice;
 
 use crate::bridge::{PolicyRaised, Raised, custom_policy, leave};
 use crate::errors::{in_python, raised, refused};
 use crate::results::Results;
+use crate::windows::{Windows, take};
 
 /// Interval between two checks for a request to end.
 pub const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
@@ -124,6 +126,24 @@ impl Experiment {
         let ms = |time: f64| 1e3 * time;
         let (fast, slow) = (ms(done.fast.as_seconds()), ms(done.slow.as_seconds()));
         Ok((done.intervals, done.references, fast, slow))
+    }
+
+    /// Takes windows of its only group's program, in the file `out`.
+    #[pyo3(signature = (out, windows, length, lead, lines, seed))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a method of Python")]
+    fn windows(
+        &self,
+        py: Python<'_>,
+        out: PathBuf,
+        windows: u64,
+        length: u64,
+        lead: u64,
+        lines: u64,
+        seed: u64,
+    ) -> PyResult<Windows> {
+        let choice =
+            Choice { windows, window_references: length, lead_references: lead, lines, seed };
+        take(py, &self.experiment, out, &choice)
     }
 
     /// Hash of everything that its results depend on, by which sweeps identify cells.

@@ -11,6 +11,7 @@
 //! - `bridge`: policies written in Python, behind the engine's interface; `conversation`: the same in a
 //!   process of their own, for live programs;
 //! - `experiment`: experiments; `results`: their results;
+//! - `windows`: windows of programs and estimates from them;
 //! - `recording`: recordings; `sweep`: grids and their cells; `planner`: plans; `fleet`: fleets;
 //! - `catalogue`: the policies, workloads and machines.
 
@@ -28,6 +29,7 @@ mod results;
 mod scan;
 mod sweep;
 mod table;
+mod windows;
 
 use pyo3::prelude::*;
 
@@ -56,6 +58,7 @@ fn _terrace(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<planner::Plan>()?;
     module.add_class::<fleet::Fleet>()?;
     module.add_class::<fleet::FleetAnswer>()?;
+    module.add_class::<windows::Windows>()?;
     module.add_function(wrap_pyfunction!(errors::hint, module)?)?;
     module.add_function(wrap_pyfunction!(scan::select, module)?)?;
     module.add_function(wrap_pyfunction!(sweep::run_cell, module)?)?;

@@ -40,11 +40,13 @@ from ._terrace import (
     select,
     workloads,
 )
+from ._windows import Estimate, Windows
 from .experiment import Experiment, Group, Machine, Policy, Workload
 
 __all__ = [
     "Budget",
     "Column",
+    "Estimate",
     "Experiment",
     "FleetAnswer",
     "Group",
@@ -65,6 +67,7 @@ __all__ = [
     "TerraceError",
     "UnknownArgument",
     "UnknownName",
+    "Windows",
     "Workload",
     "__build__",
     "__version__",

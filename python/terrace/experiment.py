@@ -10,12 +10,14 @@ import copy
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from . import _terrace
 from ._errors import UnknownArgument, check_name, named_arguments
 from ._names import MachineName, PolicyName, WorkloadKind
 from ._terrace import Budget, Moves, Refused, Results, Scan, hint
+from ._windows import Windows
 
 PathLike = str | os.PathLike[str]
 
@@ -414,6 +416,35 @@ class Experiment:
         return dict(
             zip(("intervals", "references", "all_fast_ms", "all_slow_ms"), done, strict=True)
         )
+
+    @named_arguments
+    def windows(
+        self,
+        out: PathLike,
+        windows: int = 200,
+        *,
+        length: int = 20_000,
+        lead: int = 2_000,
+        lines: int = 1 << 20,
+        seed: int = 1,
+    ) -> Windows:
+        """Takes windows of its only group's program: short parts at random places, in the file `out`.
+
+        `length` is the loads and stores of each, `lead` those before it that are simulated and not
+        measured, `lines` how many lines of 64 bytes before it are kept: somewhat more than the
+        caches hold of the machines on which they will be simulated.
+        """
+        numbers = {
+            "windows": windows,
+            "length": length,
+            "lead": lead,
+            "lines": lines,
+            "seed": seed,
+        }
+        for name, value in numbers.items():
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+                raise UnknownArgument(f"{name} = {value!r}: expected a whole number, 0 or more")
+        return Windows._of(self._inner.windows(os.fspath(out), **numbers))
 
     def __repr__(self) -> str:
         keys = self.keys
