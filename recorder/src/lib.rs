@@ -19,6 +19,7 @@
 //! - [`program`]: kinds of executable files, and interpreters of scripts;
 //! - [`libraries`]: those of a QEMU that does not run with the host's own;
 //! - [`places`]: paths of QEMU and the plug-in;
+//! - [`sampling`]: which references of a stream are sampled;
 //! - [`shared`]: the memory between plug-in and launcher;
 //! - [`Signals`]: signals that end a recording;
 //! - [`launch`]: the launcher.
@@ -33,6 +34,7 @@ pub mod nodes;
 pub mod places;
 mod prefetch;
 pub mod program;
+pub mod sampling;
 pub mod shared;
 mod signals;
 

@@ -272,6 +272,57 @@ fn a_sample_stands_for_the_whole() {
 }
 
 #[test]
+fn each_stream_samples_its_own_positions_and_the_same_ones_again() {
+    if plugin().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let sampled = |name: &str, program: &str| {
+        let out = folder.path().join(name);
+        let mut options = options(&out, Level::None);
+        options.filter.sample_one_in = 1000;
+        Recorder::new(options).run(&[program.into()], &Signals::none(), &mut |_| {}).unwrap();
+        out
+    };
+    let [one, other] = ["one", "other"].map(|name| sampled(name, "/bin/true"));
+    assert!(std::fs::read(one).unwrap() == std::fs::read(other).unwrap());
+    // Eight threads and eight processes that do the same, one after the other.
+    let program = compile(
+        folder.path(),
+        &["-pthread"],
+        r#"#include <pthread.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        static volatile char a[64];
+        static void *work(void *unused) {
+            for (int i = 0; i < 20000; i++) a[i % 64] = 1;
+            return unused;
+        }
+        int main(void) {
+            for (int i = 0; i < 8; i++) {
+                pthread_t t;
+                pthread_create(&t, 0, work, 0);
+                pthread_join(t, 0);
+            }
+            for (int i = 0; i < 8; i++) {
+                if (fork() == 0) { work(0); _exit(0); }
+                wait(0);
+            }
+            return 0;
+        }"#,
+    );
+    let mut first = BTreeMap::new();
+    for placed in records(&sampled("several", &program)) {
+        if matches!(placed.record, Record::Reference(_)) {
+            first.entry(placed.stream).or_insert(placed.instructions);
+        }
+    }
+    assert!(first.len() >= 17, "{first:?}");
+    let different: BTreeSet<u64> = first.values().copied().collect();
+    assert!(different.len() > 14, "{first:?}");
+}
+
+#[test]
 fn python_is_recorded_with_its_threads_and_signals() {
     if plugin().is_none() || Command::new("python3").arg("--version").output().is_err() {
         return;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use terrace_recorder::cache::{self, NO_LINE, PrivateCache};
 use terrace_recorder::filter::{Behind, Counts, First, Front, Missed};
+use terrace_recorder::sampling::Sampler;
 use terrace_recorder::shared::SLOT_BYTES;
 use terrace_recordings::reference::block::Encoder;
 use terrace_recordings::reference::{Filter, Level};
@@ -101,9 +102,7 @@ pub struct Thread {
     pending: [Waiting; PENDING],
     pushed: usize,
     popped: usize,
-    /// References until the next sample.
-    until_sample: u64,
-    random: u64,
+    sampler: Sampler,
     /// Arguments of the system call under way.
     pub arguments: [u64; 4],
 }
@@ -158,8 +157,7 @@ fn new_thread(index: u32, place: &AtomicPtr<Thread>) -> Option<&'static mut Thre
         pending: [NOTHING; PENDING],
         pushed: 0,
         popped: 0,
-        until_sample: 1,
-        random: 0,
+        sampler: Sampler::default(),
         arguments: [0; 4],
     }));
     place.store(thread, Ordering::Relaxed);
@@ -211,6 +209,7 @@ pub fn forked() {
             thread.counts = Counts::default();
             (thread.popped, thread.waiting) = (thread.pushed, 0);
             (thread.slot, thread.stream, thread.length) = (None, None, SLOT_BYTES);
+            thread.sampler = Sampler::default();
         }
     }
     COUNTED_INLINE.store(0, Ordering::Relaxed);

@@ -64,6 +64,11 @@ impl Process {
         Some(self.number.load(Ordering::Relaxed)).filter(|n| *n != NO_PROCESS)
     }
 
+    /// The number of a thread's stream, a new one if it has none.
+    pub(super) fn stream(&self, stream: &mut Option<u32>) -> u32 {
+        *stream.get_or_insert_with(|| self.shared.new_stream())
+    }
+
     /// Sets whether it ends here, with all its data handed over.
     pub fn set_ended(&self, ended: bool) {
         if let Some(number) = self.number() {

@@ -19,14 +19,11 @@ impl Thread {
     #[inline]
     fn is_sampled(&mut self) -> bool {
         let one_in = self.process.filter.sample_one_in;
-        if one_in > 1 {
-            self.until_sample -= 1;
-            if self.until_sample > 0 {
-                return false;
-            }
-            self.until_sample = self.gap(one_in);
+        if one_in <= 1 {
+            return true;
         }
-        true
+        let (process, stream) = (self.process, &mut self.stream);
+        self.sampler.takes(one_in, || process.number().map_or(0, |_| process.stream(stream)))
     }
 
     /// Makes room for one record in the slot.
@@ -114,23 +111,11 @@ impl Thread {
         }
     }
 
-    /// Irregular distances with the right mean, so that a loop cannot keep in step: a xorshift
-    /// generator (Marsaglia, "Xorshift RNGs", 2003) seeded with the stream's number.
-    fn gap(&mut self, one_in: u64) -> u64 {
-        if self.random == 0 {
-            self.random = u64::from(self.stream.unwrap_or(0)) + 0x9e37_79b9_7f4a_7c15;
-        }
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        1 + self.random % (2 * one_in - 1)
-    }
-
     #[cold]
     fn next_slot(&mut self, instructions: u64) -> bool {
         let Some(process) = self.process.number() else { return false };
         self.pass_on();
-        let stream = *self.stream.get_or_insert_with(|| self.process.shared.new_stream());
+        let stream = self.process.stream(&mut self.stream);
         let time = instructions.wrapping_add(self.ahead);
         let start = SlotStart { process, stream, time, instructions };
         self.slot = self.process.shared.take(Content::Records, start);
