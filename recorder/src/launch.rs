@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use terrace_recordings::container::PartialFile;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::reference::{
@@ -24,6 +24,7 @@ use crate::places::{self, PLUGIN};
 use crate::program::{self, ProgramError};
 use crate::shared::{Content, Handed, Shared};
 use crate::signals::Signals;
+use crate::system_process::SystemProcess;
 
 /// Time between two checks for processes that were killed.
 const BETWEEN_SWEEPS: Duration = Duration::from_millis(500);
@@ -340,7 +341,7 @@ impl Receiver {
             counts: totals.clone().fold(Counts::default(), |sum, (_, c)| sum.plus(*c)),
             instructions: totals.map(|(instructions, _)| instructions).sum(),
             streams: self.shared.streams(),
-            processes: self.shared.system_ids().count() as u32,
+            processes: self.shared.system_processes().count() as u32,
             status,
             ending,
             signal: self.signals.last().filter(|_| self.asked.is_some()),
@@ -363,27 +364,22 @@ impl Receiver {
             if over || self.stopped || swept.elapsed() >= BETWEEN_SWEEPS {
                 swept = Instant::now();
                 progress(self.progress());
-                let ids: Vec<u32> = self.shared.system_ids().collect();
-                let alive: HashSet<u32> = ids
-                    .iter()
-                    .copied()
-                    .collect::<HashSet<_>>()
-                    .into_iter()
-                    .filter(is_alive)
-                    .collect();
+                let known: Vec<SystemProcess> = self.shared.system_processes().collect();
+                let mut alive: HashSet<SystemProcess> = known.iter().copied().collect();
+                alive.retain(|process| process.is_alive());
                 // Slots handed over before their owner was seen dead come first.
                 for handed in self.shared.handed() {
                     self.receive(&handed)?;
                 }
-                let dead =
-                    |process: u32| !ids.get(process as usize).is_some_and(|id| alive.contains(id));
-                for handed in self.shared.left_behind(|p| (p as usize) < ids.len() && dead(p)) {
+                let dead = |p: u32| known.get(p as usize).is_some_and(|p| !alive.contains(p));
+                for handed in self.shared.left_behind(dead) {
                     self.receive(&handed)?;
                 }
                 if self.stopped {
-                    alive.iter().for_each(|id| kill(*id, Signal::KILL));
+                    alive.iter().for_each(|process| process.signal(Signal::KILL));
                 }
-                if over && alive.is_empty() && self.shared.system_ids().count() == ids.len() {
+                let none_is_new = self.shared.system_processes().count() == known.len();
+                if over && alive.is_empty() && none_is_new {
                     return Ok(());
                 }
             }
@@ -402,7 +398,7 @@ impl Receiver {
             if let Some(signal) = pass_on.and_then(Signal::from_named_raw)
                 && self.status.is_none()
             {
-                kill(self.child.id(), signal);
+                SystemProcess { id: self.child.id(), start_ticks: 0 }.signal(signal);
             }
             return;
         };
@@ -430,8 +426,8 @@ impl Receiver {
                 // The recording does not refer to the system id of the first process, which differs
                 // from run to run.
                 let number = start.process as usize;
-                let system_id = self.shared.system_ids().nth(number).filter(|_| number > 0);
-                let system_id = system_id.unwrap_or(0);
+                let process = self.shared.system_processes().nth(number).filter(|_| number > 0);
+                let system_id = process.map_or(0, |process| process.id);
                 let text = String::from_utf8_lossy(&bytes);
                 let command = text.split_terminator('\0').map(str::to_owned).collect();
                 self.writer.process(&Process { process: start.process, system_id, command })?;
@@ -459,25 +455,12 @@ impl Receiver {
 
     fn end_program(&mut self) {
         let own = self.child.id();
-        for id in self.shared.system_ids().filter(|id| *id != own && is_alive(id)) {
-            kill(id, Signal::KILL);
+        for process in self.shared.system_processes().filter(|process| process.id != own) {
+            process.signal(Signal::KILL);
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn kill(id: u32, signal: Signal) {
-    if let Some(pid) = Pid::from_raw(id as i32) {
-        let _ = kill_process(pid, signal);
-    }
-}
-
-/// The process exists and is no zombie.
-fn is_alive(id: &u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { return false };
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    !matches!(state, None | Some('Z' | 'X'))
 }
 
 impl Summary {
@@ -488,5 +471,60 @@ impl Summary {
             (None, Some(signal)) => format!("was killed by signal {signal}"),
             (None, None) => format!("ended with {}", self.status),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_the_id_of_a_recorded_one_neither_keeps_the_recording_nor_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("r.tref");
+        let memory = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+        memory.set_len(Shared::SIZE_BYTES as u64).unwrap();
+        let shared = Shared::map(&memory).unwrap();
+        shared.begin(&default_filter());
+        let mut foreign = Command::new("sleep").arg("600").spawn().unwrap();
+        // A recorded process that was killed, long before this one got its id.
+        shared.new_process(SystemProcess { id: foreign.id(), start_ticks: 1 }).unwrap();
+        let header = Header {
+            command: Vec::new(),
+            filter: default_filter(),
+            base_page_bytes: 4096,
+            huge_page_bytes: 2 << 20,
+            write_backs: true,
+            created_by: String::new(),
+            executed_by: String::new(),
+        };
+        let file = PartialFile::create(&out).unwrap();
+        let mut receiver = Receiver {
+            shared,
+            writer: ReferenceWriter::new(file, "r.tref", &header).unwrap(),
+            child: Command::new("true").spawn().unwrap(),
+            status: None,
+            started: Instant::now(),
+            partial: partial(&out),
+            ended: BTreeMap::new(),
+            references: 0,
+            bytes: Vec::new(),
+            signals: Signals::none(),
+            asked: None,
+            heeded: 0,
+            stopped: true,
+        };
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || {
+            let received = receiver.receive_all(&mut |_| {});
+            receiver.end_program();
+            ended.send(received.is_ok())
+        });
+        assert_eq!(end.recv_timeout(Duration::from_secs(60)), Ok(true), "it goes on for ever");
+        assert!(foreign.try_wait().unwrap().is_none(), "another's process was killed");
+        foreign.kill().unwrap();
+        foreign.wait().unwrap();
     }
 }

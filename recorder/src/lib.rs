@@ -20,6 +20,7 @@
 //! - [`libraries`]: those of a QEMU that does not run with the host's own;
 //! - [`places`]: paths of QEMU and the plug-in;
 //! - [`sampling`]: which references of a stream are sampled;
+//! - [`system_process`]: processes whose ids others may get;
 //! - [`shared`]: the memory between plug-in and launcher;
 //! - [`Signals`]: signals that end a recording;
 //! - [`launch`]: the launcher.
@@ -37,6 +38,7 @@ pub mod program;
 pub mod sampling;
 pub mod shared;
 mod signals;
+pub mod system_process;
 
 pub use launch::{Options, Progress, RecordError, Recorder, Summary};
 pub use signals::Signals;

@@ -21,6 +21,7 @@ use terrace_recordings::reference::{CacheShape, Filter, Level};
 
 use crate::filter::Counts;
 use crate::mapping;
+use crate::system_process::SystemProcess;
 
 /// Bytes of records in a slot.
 pub const SLOT_BYTES: usize = 128 << 10;
@@ -29,7 +30,7 @@ pub const SLOTS: usize = 2048;
 /// Processes in a recording, at most; those beyond run unrecorded.
 pub const PROCESSES: usize = 1 << 16;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"TERRREC3");
+const MAGIC: u64 = u64::from_le_bytes(*b"TERRREC4");
 const FREE: u32 = 0;
 const OWNED: u32 = 1;
 const FULL: u32 = 2;
@@ -56,9 +57,11 @@ struct Head {
     waiting: AtomicU32,
     closed: AtomicU32,
     launcher: AtomicU32,
+    launcher_start_ticks: AtomicU64,
     tickets: AtomicU64,
     latest: AtomicU64,
     system_ids: [AtomicU32; PROCESSES],
+    start_ticks: [AtomicU64; PROCESSES],
     /// 1 for a process that ended by itself, or executed another program.
     ended: [AtomicU8; PROCESSES],
 }
@@ -169,7 +172,9 @@ impl Shared {
         for (to, number) in self.head().filter.iter().zip(numbers) {
             to.store(number, Ordering::Relaxed);
         }
-        self.head().launcher.store(std::process::id(), Ordering::Relaxed);
+        let own = SystemProcess::own();
+        self.head().launcher.store(own.id, Ordering::Relaxed);
+        self.head().launcher_start_ticks.store(own.start_ticks, Ordering::Relaxed);
         self.head().magic.store(MAGIC, Ordering::Release);
     }
 
@@ -193,12 +198,14 @@ impl Shared {
 
     /// For the plug-in: a number for a new process; `None` when there are too many, or the
     /// recording has ended.
-    pub fn new_process(&self, system_id: u32) -> Option<u32> {
+    pub fn new_process(&self, own: SystemProcess) -> Option<u32> {
         if self.head().closed.load(Ordering::Relaxed) != 0 {
             return None;
         }
         let process = self.head().processes.fetch_add(1, Ordering::AcqRel);
-        self.head().system_ids.get(process as usize)?.store(system_id, Ordering::Release);
+        let place = process as usize;
+        self.head().start_ticks.get(place)?.store(own.start_ticks, Ordering::Relaxed);
+        self.head().system_ids.get(place)?.store(own.id, Ordering::Release);
         Some(process)
     }
 
@@ -226,10 +233,27 @@ impl Shared {
         self.head().streams.load(Ordering::Relaxed)
     }
 
-    /// System ids of the processes so far, by their numbers.
-    pub fn system_ids(&self) -> impl Iterator<Item = u32> + '_ {
-        let count = self.head().processes.load(Ordering::Acquire) as usize;
-        self.head().system_ids.iter().take(count).map(|id| id.load(Ordering::Acquire))
+    /// The processes so far, by their numbers.
+    pub fn system_processes(&self) -> impl Iterator<Item = SystemProcess> + '_ {
+        let head = self.head();
+        let count = head.processes.load(Ordering::Acquire) as usize;
+        head.system_ids.iter().zip(&head.start_ticks).take(count).map(|(id, start_ticks)| {
+            SystemProcess {
+                id: id.load(Ordering::Acquire),
+                start_ticks: start_ticks.load(Ordering::Relaxed),
+            }
+        })
+    }
+
+    /// Whether the launcher was killed, or another process has its id.
+    fn launcher_is_gone(&self) -> bool {
+        let head = self.head();
+        let launcher = SystemProcess {
+            id: head.launcher.load(Ordering::Relaxed),
+            start_ticks: head.launcher_start_ticks.load(Ordering::Relaxed),
+        };
+        Pid::from_raw(launcher.id as i32)
+            .is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH) || launcher.is_replaced())
     }
 
     /// Publishes a stream's time.
@@ -275,8 +299,7 @@ impl Shared {
             let _ = futex::wait(&head.freed, futex::Flags::empty(), freed, Some(&timeout));
             head.waiting.fetch_sub(1, Ordering::AcqRel);
             // A launcher that was killed frees no slot: the program goes on unrecorded.
-            let launcher = Pid::from_raw(head.launcher.load(Ordering::Relaxed) as i32);
-            if launcher.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH)) {
+            if self.launcher_is_gone() {
                 self.close();
             }
         }

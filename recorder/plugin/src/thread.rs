@@ -11,6 +11,7 @@ use terrace_recorder::cache::{self, NO_LINE, PrivateCache};
 use terrace_recorder::filter::{Behind, Counts, First, Front, Missed};
 use terrace_recorder::sampling::Sampler;
 use terrace_recorder::shared::SLOT_BYTES;
+use terrace_recorder::system_process::SystemProcess;
 use terrace_recordings::reference::block::Encoder;
 use terrace_recordings::reference::{Filter, Level};
 
@@ -194,7 +195,7 @@ pub fn end_all() {
 /// parent's.
 pub fn forked() {
     let Some(process) = Process::get() else { return };
-    let number = process.shared.new_process(std::process::id()).unwrap_or(NO_PROCESS);
+    let number = process.shared.new_process(SystemProcess::own()).unwrap_or(NO_PROCESS);
     process.number.store(number, Ordering::Relaxed);
     process.mapped.store(false, Ordering::Relaxed);
     process.forked.store(true, Ordering::Relaxed);

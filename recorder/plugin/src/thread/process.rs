@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use terrace_recorder::cache::SharedCache;
 use terrace_recorder::filter::Counts;
 use terrace_recorder::shared::{Content, SLOT_BYTES, Shared, SlotStart};
+use terrace_recorder::system_process::SystemProcess;
 use terrace_recordings::reference::Filter;
 
 use crate::thread::Thread;
@@ -45,7 +46,7 @@ impl Process {
             llc: SharedCache::new(sets, filter.llc.ways, filter.line_bytes),
             is_usual: Thread::is_usual(&filter),
             filter,
-            number: AtomicU32::new(shared.new_process(std::process::id()).unwrap_or(NO_PROCESS)),
+            number: AtomicU32::new(shared.new_process(SystemProcess::own()).unwrap_or(NO_PROCESS)),
             mapped: AtomicBool::new(false),
             forked: AtomicBool::new(false),
             heap: Default::default(),
