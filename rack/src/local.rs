@@ -69,6 +69,7 @@ pub struct LocalMemory {
     path_out: Time,
     path_back: Time,
     translation_time: Time,
+    propagation: Time,
     /// The processor's requests.
     pub requests: Requests,
     /// Reads that have a register, and reads that wait for one.
@@ -190,6 +191,7 @@ impl LocalMemory {
             path_out: path / 2,
             path_back: path - path / 2,
             translation_time: if distributed { ps(config.translation_ns) } else { 0 },
+            propagation: ps(config.network.propagation_ns),
             requests: Requests { queue: BinaryHeap::new(), sequence: 0, local_mean: 50_000 },
             misses: ByRequest::default(),
             mshrs: config.llc_mshrs as usize,
@@ -332,7 +334,8 @@ impl LocalMemory {
             while let Some(packet) = self.outgoing.front()
                 && self.nic.out.has_room(packet.bytes)
             {
-                if let Some(packet) = self.outgoing.pop_front() {
+                if let Some(mut packet) = self.outgoing.pop_front() {
+                    packet.spent.queue += now.saturating_sub(packet.queued);
                     self.nic.send(now, packet);
                 }
             }
@@ -345,10 +348,11 @@ impl LocalMemory {
         out.extend(self.nic.credit(self.window));
     }
 
-    fn send(&mut self, now: Time, packet: Packet) {
+    fn send(&mut self, now: Time, mut packet: Packet) {
         if self.outgoing.is_empty() && self.nic.out.has_room(packet.bytes) {
             self.nic.send(now, packet);
         } else {
+            packet.queued = now;
             self.outgoing.push_back(packet);
         }
     }

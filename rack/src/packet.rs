@@ -91,14 +91,15 @@ impl Kind {
     }
 }
 
-/// The parts of a request's time so far, in picoseconds; the rest is propagation.
+/// The parts of a request's time so far, in picoseconds; the rest is propagation and translation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
     /// (De)packetization and transmission at interfaces.
     pub nic: Time,
     /// Processing and transmission in the switch, page buffers.
     pub switch: Time,
-    /// Waiting, anywhere but in a memory controller.
+    /// Waiting, anywhere but in a memory controller: for a register of the last level, for room, for
+    /// a turn, for a block that is on its way.
     pub queue: Time,
     /// In the pool's memory, its queues included.
     pub dram: Time,

@@ -142,7 +142,8 @@ impl Pool {
             if dram == now {
                 self.complete(now);
             } else if delivery == now {
-                if let Some(packet) = self.nic.deliver() {
+                if let Some(mut packet) = self.nic.deliver() {
+                    packet.queued = now;
                     self.waiting.push_back(packet);
                 }
             } else if let Some(message) = self.nic.depart(now) {
@@ -191,6 +192,7 @@ impl Pool {
     /// Passes a request to the memory controller.
     fn submit(&mut self, now: Time, mut packet: Packet, accesses: u32) {
         self.nic.release(now, packet.bytes);
+        packet.spent.queue += now - packet.queued;
         self.under_way += accesses;
         let write = match packet.kind {
             Kind::Write | Kind::PageWrite | Kind::PageWriteBlock => Access::Write,

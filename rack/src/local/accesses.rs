@@ -91,6 +91,7 @@ impl LocalMemory {
         let remote = self.translation.remote(remote);
         let mut packet = Packet::new(Kind::Read, self.node, remote, block, self.header_bytes);
         packet.id = id;
+        packet.spent.queue = now - since;
         self.send(now + self.translation_time, packet);
     }
 
@@ -151,6 +152,23 @@ impl LocalMemory {
         (local, from_pools.unwrap_or(local * 3))
     }
 
+    /// Where data are checked: the parts of a remote read, and its ways over the network, are all of
+    /// its time.
+    fn check_parts(&mut self, latency: Time, spent: Spent) {
+        let Spent { nic, switch, queue, dram } = spent;
+        // Without a pool only to the switch and back.
+        let hops = if dram == 0 { 2 } else { 4 };
+        let parts = nic + switch + queue + dram + hops * self.propagation;
+        // A packet that waits for room is translated meanwhile.
+        let translated = parts + self.translation_time;
+        if self.check.is_some() && !(parts..=translated).contains(&latency) {
+            self.problem = Some(format!(
+                "a read took {latency} ps, its parts {parts} ps: interfaces {nic}, switch {switch}, \
+                 queues {queue}, pool {dram}, {hops} hops"
+            ));
+        }
+    }
+
     /// A read is done; `packet` if it was answered over the network.
     pub(super) fn finish(&mut self, now: Time, id: RequestId, packet: Option<&Packet>) -> Wake {
         let Some(miss) = self.misses.remove(&id) else {
@@ -171,6 +189,8 @@ impl LocalMemory {
             }
             Some(packet) => {
                 let Spent { nic, switch, queue, dram } = packet.spent;
+                self.check_parts(latency, packet.spent);
+                let c = &mut self.counts;
                 c.remote_reads += 1;
                 c.remote_ps += latency;
                 // No pool was accessed: a page buffer had the block, or got it while this waited.

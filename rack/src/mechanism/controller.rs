@@ -409,11 +409,11 @@ impl Controller {
     pub fn answer(&mut self, now: Time, packet: Packet, out: &mut Vec<(Time, Packet)>) {
         let page = packet.page;
         match packet.kind {
-            Kind::PageDataBlock => self.fill(page, packet.block, packet.value, out),
+            Kind::PageDataBlock => self.fill(now, page, packet.block, packet.value, out),
             Kind::PageData => {
                 for block in 0..BLOCKS as u8 {
                     let value = packet.values.as_ref().map_or(0, |v| v[usize::from(block)]);
-                    self.fill(page, block, value, out);
+                    self.fill(now, page, block, value, out);
                 }
             }
             other => unreachable!("{other:?} answered to the controller"),
@@ -428,14 +428,22 @@ impl Controller {
         }
     }
 
-    fn fill(&mut self, page: RemotePage, block: u8, value: u64, out: &mut Vec<(Time, Packet)>) {
+    fn fill(
+        &mut self,
+        now: Time,
+        page: RemotePage,
+        block: u8,
+        value: u64,
+        out: &mut Vec<(Time, Packet)>,
+    ) {
         if !self.buffers.fill(page, block, value) {
             self.counts.read_again += 1;
             let again = Packet::new(Kind::PageReadBlock, self.node, page, block, self.header_bytes);
             out.push((0, again));
             return;
         }
-        while let Some(packet) = self.pending.pop(page, block) {
+        while let Some(mut packet) = self.pending.pop(page, block) {
+            packet.spent.queue += now - packet.queued;
             if packet.kind == Kind::Write
                 && self.fault_injection == Some(FaultInjection::LosePendingWrites)
             {
