@@ -184,12 +184,17 @@ pub(crate) fn roomy(mut config: ReferenceConfig) -> ReferenceConfig {
 /// lasts: the base of slowdowns. `None` for a group that had not ended by itself by then.
 fn baseline(experiment: &Experiment) -> anyhow::Result<Baseline> {
     let config = roomy(config(experiment)?);
+    let finishes_moves = config.options.finish_moves;
     // A tier modelled by its DRAM has no more capacity than its chips: no baseline then.
     let Ok(machine) = ReferenceMachine::new(config) else {
         return Ok(vec![None; experiment.groups.len()]);
     };
+    // Periods that last until their moves are done may together take longer than here.
+    let last_ns = experiment.periods.saturating_mul(experiment.period_length_us() * 1000);
+    let last_ns = Some(last_ns).filter(|_| !finishes_moves);
     for spec in &experiment.groups {
-        let group = unmanaged(spec, Share::AllFast);
+        let mut group = unmanaged(spec, Share::AllFast);
+        group.stop_ns = group.stop_ns.into_iter().chain(last_ns).min();
         let _interfaces = machine.add_group(group, source(experiment, spec)?)?;
     }
     machine.run_to_end()?;
@@ -503,5 +508,17 @@ mod tests {
         assert_eq!((stopped.projected_duration_ms, stopped.projection_error), (None, None));
         // It ended by itself before that.
         assert!(row(&format!("{EXPERIMENT}stop_ms = 900\n")).slowdown.is_some());
+    }
+
+    #[test]
+    fn a_program_that_outlasts_the_experiment_runs_no_longer_with_all_memory_fast() {
+        let base = |text: &str| {
+            let experiment = Experiment::parse(text, ".".into()).unwrap();
+            baseline(&experiment).unwrap()[0].map(|all_fast| all_fast.duration)
+        };
+        let whole = base(EXPERIMENT).unwrap();
+        assert!(whole > Picoseconds::from_ns(2_000_000), "{whole:?}");
+        assert_eq!(base(&EXPERIMENT.replace("periods = 1000", "periods = 1")), None);
+        assert_eq!(base(&EXPERIMENT.replace("periods = 1000", "periods = 900")), Some(whole));
     }
 }

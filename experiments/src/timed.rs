@@ -141,6 +141,8 @@ pub(crate) fn with_all_memory_fast(experiment: &Experiment) -> Result<Experiment
 pub(crate) struct AllFast {
     /// Its groups.
     pub rows: Vec<RunRow>,
+    /// After so many periods its programs were ended.
+    pub periods: u64,
     /// Figures of its clock.
     pub clock: Option<ClockFigures>,
 }
@@ -163,16 +165,14 @@ impl AllFast {
             return Some(ns(clock)? / ns(self.clock.as_ref())?);
         }
         let fast = self.rows.iter().find(|r| r.group == row.group)?;
-        let time = |row: &RunRow| {
+        let time = |row: &RunRow, periods: u64| {
             let duration_ms = row.duration_ms?;
             match row.operations {
                 Some(operations) => (operations > 0).then(|| duration_ms / operations as f64),
-                None => {
-                    (row.periods + row.lost_periods < experiment.periods).then_some(duration_ms)
-                }
+                None => (row.periods + row.lost_periods < periods).then_some(duration_ms),
             }
         };
-        let (time, fast) = (time(row)?, time(fast)?);
+        let (time, fast) = (time(row, experiment.periods)?, time(fast, self.periods)?);
         (fast > 0.0).then(|| time / fast)
     }
 }
@@ -409,8 +409,11 @@ mod tests {
         let text = TWO_GROUPS.replace("periods = 6", "periods = 6\nwarm_up_periods = 4");
         let own = text.replacen("name = \"a\"\n", "name = \"a\"\ncpus = [1]\n", 1);
         let [own, shared] = [own, text].map(|text| experiment(&text));
-        let all_fast =
-            AllFast { rows: vec![row("a", None, 9.0, 6)], clock: Some(executed(200, [50, 100])) };
+        let all_fast = AllFast {
+            rows: vec![row("a", None, 9.0, 6)],
+            periods: 6,
+            clock: Some(executed(200, [50, 100])),
+        };
         // What the other processor executes does not count.
         let clock = executed(200, [99, 80]);
         let slowdown = |row, experiment| all_fast.slowdown(&row, Some(&clock), experiment);
@@ -440,6 +443,7 @@ mod tests {
     fn slowdown_is_of_the_same_work() {
         let all_fast = AllFast {
             rows: vec![row("a", None, 200.0, 2), row("b", Some(100), 600.0, 6)],
+            periods: 6,
             clock: None,
         };
         let experiment = experiment(TWO_GROUPS);
@@ -451,6 +455,21 @@ mod tests {
         assert_eq!(slowdown(row("b", Some(50), 600.0, 6)), Some(2.0));
         assert_eq!(slowdown(row("b", Some(0), 600.0, 6)), None);
         assert_eq!(slowdown(row("c", None, 300.0, 3)), None);
+    }
+
+    #[test]
+    fn a_program_that_a_shorter_run_with_all_memory_fast_ended_has_no_slowdown() {
+        let warmed =
+            experiment(&TWO_GROUPS.replace("periods = 6", "periods = 6\nwarm_up_periods = 4"));
+        let periods = with_all_memory_fast(&warmed).unwrap().periods;
+        assert_eq!(periods, 3);
+        let slowdown = |fast_periods| {
+            let rows = vec![row("a", None, 200.0, fast_periods)];
+            let all_fast = AllFast { rows, periods, clock: None };
+            all_fast.slowdown(&row("a", None, 500.0, 5), None, &warmed)
+        };
+        assert_eq!(slowdown(2), Some(2.5));
+        assert_eq!(slowdown(3), None);
     }
 
     /// Figures of windows that read so many lines of each tier.

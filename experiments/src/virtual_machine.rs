@@ -163,8 +163,8 @@ impl Finished<'_> {
             if let Some(clock) = &guest.result.clock {
                 timed::write_causes(run, clock, tables)?;
             }
-            let all_fast =
-                AllFast { rows: reference_rows(run, &guest)?, clock: guest.result.clock };
+            let (rows, periods) = (reference_rows(run, &guest)?, run.experiment.periods);
+            let all_fast = AllFast { rows, periods, clock: guest.result.clock };
             all_fast.rows.iter().cloned().try_for_each(|row| tables.run(row))?;
             self.by_kernel.entry(kernel).or_insert(all_fast).rows.clone()
         } else {
