@@ -7,10 +7,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use serde_json::Value;
-use tempfile::TempDir;
 use terrace_core::{InputError, refuse};
 use terrace_external::{ExternalPolicy, is_external};
-use terrace_lab::{GuestJob, Program};
+use terrace_lab::{GuestJob, Program, TemporaryFolder};
 
 use crate::file::Experiment;
 use crate::run::Run;
@@ -93,10 +92,14 @@ impl Carried {
     }
 
     /// Adds it all to a guest's job. The folders must be there until the guest has been started.
-    pub(crate) fn put(&self, mut job: GuestJob) -> anyhow::Result<(GuestJob, Vec<TempDir>)> {
+    pub(crate) fn put(
+        &self,
+        mut job: GuestJob,
+    ) -> anyhow::Result<(GuestJob, Vec<TemporaryFolder>)> {
         let mut folders = Vec::new();
         for (number, (interpreter, policies)) in self.pythons.iter().enumerate() {
-            let folder = tempfile::tempdir().context("making a folder for a policy's Python")?;
+            let folder = TemporaryFolder::new("terrace-python-")
+                .context("making a folder for a policy's Python")?;
             pack(interpreter, policies, Some(folder.path()))
                 .map_err(|reason| anyhow::anyhow!("{}: {reason}", interpreter.display()))?;
             job = job.program(Program::folder(folder.path(), python(number)));

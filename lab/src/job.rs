@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::accel::AccelChoice;
 use crate::accesses::AccessCounts;
+use crate::temporary::TemporaryFolder;
 use crate::timed::ClockFigures;
 
 /// A program to copy into the guest, with the shared libraries it needs.
@@ -263,7 +264,7 @@ pub struct GuestResult {
 #[derive(Debug)]
 pub(crate) enum ResultsDir {
     None,
-    Temporary(tempfile::TempDir),
+    Temporary(TemporaryFolder),
     Given(PathBuf),
 }
 

@@ -20,6 +20,7 @@ use crate::packages::Packages;
 use crate::qemu::{Qemu, QemuProgram};
 use crate::requirements::{find_program, missing_requirements};
 use crate::root;
+use crate::temporary::TemporaryFolder;
 use crate::timed::{self, Timing};
 use crate::whole::whole;
 use terrace_recorder::nodes::Mark;
@@ -555,9 +556,7 @@ impl ResultsTarget {
         match self {
             Self::None => Ok(ResultsDir::None),
             Self::Temporary => {
-                let dir = tempfile::Builder::new()
-                    .prefix("terrace-results-")
-                    .tempdir()
+                let dir = TemporaryFolder::new("terrace-results-")
                     .doing("make a directory for results")?;
                 unpack(archive, dir.path())?;
                 Ok(ResultsDir::Temporary(dir))
@@ -566,9 +565,7 @@ impl ResultsTarget {
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
                 let parent = parent.unwrap_or(Path::new("."));
                 fs::create_dir_all(parent).doing(format!("make {}", parent.display()))?;
-                let dir = tempfile::Builder::new()
-                    .prefix(".terrace-results-")
-                    .tempdir_in(parent)
+                let dir = TemporaryFolder::new_in(".terrace-results-", parent)
                     .doing(format!("make a directory in {}", parent.display()))?;
                 unpack(archive, dir.path())?;
                 // Renaming onto an empty directory replaces it (rename(2)).

@@ -29,6 +29,7 @@
 //! - [`timed`]: the memory clock, which models the time of accesses, and its figures;
 //! - [`accel`]: KVM or software emulation;
 //! - [`guest`]: one running guest, from start to end;
+//! - [`temporary`]: folders that are gone when the process is;
 //! - `terminal`: a terminal of the guest, where a job has one;
 //! - [`lab`]: runs a job;
 //! - [`requirements`]: what the host must have, with the remedy for what it lacks.
@@ -53,6 +54,7 @@ pub mod requirements;
 mod root;
 mod spawn;
 mod symbols;
+pub mod temporary;
 mod terminal;
 pub mod timed;
 mod vmlinux;
@@ -68,4 +70,5 @@ pub use lab::{Lab, LabConfig};
 pub use machine::{GuestMachine, QemuVersion, TcgThreads};
 pub use qemu::{Qemu, QemuProgram, user_emulator};
 pub use requirements::{MissingRequirement, find_program, missing_requirements};
+pub use temporary::TemporaryFolder;
 pub use timed::ClockFigures;

@@ -13,6 +13,7 @@ use crate::accesses::ranges;
 use crate::error::{Doing, LabError};
 use crate::machine::{GuestMachine, QemuVersion};
 use crate::symbols;
+use crate::temporary::TemporaryFolder;
 
 /// Versions of QEMU whose plug-in interface suffices: see [`crate::accesses`]; and, with a newer
 /// version of the interface, those whose plug-ins can also read registers and memory.
@@ -97,7 +98,7 @@ pub(crate) fn sized(machine: &GuestMachine, config: &TimedConfig) -> TimedConfig
 
 /// Files that a starting machine exchanges with its plug-in.
 pub(crate) struct Timing {
-    folder: tempfile::TempDir,
+    folder: TemporaryFolder,
     plugin: PathBuf,
     /// This QEMU must not discard translated code.
     once: bool,
@@ -140,10 +141,8 @@ impl Timing {
             got: e.to_string(),
             expected: "hardware that TOML can express".to_owned(),
         })?;
-        let folder = tempfile::Builder::new()
-            .prefix("terrace-clock-")
-            .tempdir()
-            .doing("make a directory for the clock")?;
+        let folder =
+            TemporaryFolder::new("terrace-clock-").doing("make a directory for the clock")?;
         std::fs::write(folder.path().join("plan.toml"), text).doing("hand the clock its plan")?;
         if new {
             let copy = folder.path().join("plugin.so");
