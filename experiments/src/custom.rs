@@ -47,7 +47,9 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use serde_json::Value;
+    use terrace_core::plan::Decision;
     use terrace_core::policy;
+    use terrace_core::scan::{Budget, Scan};
     use terrace_results::{RunRow, read};
 
     use super::*;
@@ -86,6 +88,43 @@ mod tests {
         assert_eq!((rows[0].policy.as_str(), rows[1].policy.as_str()), ("lru", "mine"));
         assert_eq!(rows[0].hit_ratio, rows[1].hit_ratio);
         assert_eq!(made.load(Ordering::Relaxed), 5, "once, with the experiment's seed");
+    }
+
+    /// As a policy in Python that raises an exception.
+    struct Raises;
+
+    impl Policy for Raises {
+        fn name(&self) -> &'static str {
+            "mine"
+        }
+
+        fn decide(&mut self, _: &Scan, _: &Budget) -> Decision {
+            std::panic::resume_unwind(Box::new("raised"))
+        }
+
+        fn metadata_bytes(&self) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn a_policy_that_panics_leaves_no_part_of_a_recording() {
+        for jobs in [1, 2] {
+            let own = CustomPolicy::new("mine", |_| Box::new(Raises));
+            let experiment = experiment().with_custom_policy(own).unwrap();
+            let out = tempfile::tempdir().unwrap();
+            let policies = ["mine", "lru"].map(str::to_owned).to_vec();
+            let request = Request {
+                policies: Some(policies),
+                jobs,
+                ..Request::simulated(experiment, out.path().to_owned())
+            };
+            let run = || run(request, &mut Quiet);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_err();
+            let left = std::fs::read_dir(out.path().join("recordings")).unwrap();
+            let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+            assert!(!left.iter().any(|name| name == "mine.trec.partial"), "{left:?}");
+        }
     }
 
     #[test]

@@ -49,6 +49,7 @@ mod simulated;
 pub mod sparse;
 pub mod sweep;
 mod timed;
+mod unfinished;
 pub mod verdict;
 mod victims;
 mod virtual_machine;

@@ -2,11 +2,11 @@
 //! that the results do not depend on the number of jobs.
 
 use anyhow::Context;
-use terrace_recordings::container::PartialFile;
 use terrace_results::RunRow;
 
 use crate::rows::{Kept, Rows};
 use crate::run::{Event, Events, Quiet, Run, starts};
+use crate::unfinished::Unfinished;
 
 /// Runs them by `one` and adds their rows to the tables, in order.
 pub(crate) fn run(
@@ -16,12 +16,9 @@ pub(crate) fn run(
     one: impl Fn(&Run<'_>, &mut dyn Rows, &mut dyn Events) -> anyhow::Result<Vec<RunRow>> + Sync,
 ) -> anyhow::Result<()> {
     let whole = |run: &Run<'_>, rows: &mut dyn Rows, events: &mut dyn Events| {
-        let done = one(run, rows, events);
-        if done.is_err() {
-            // A part of a recording that can be made again at any time is removed.
-            let _ = std::fs::remove_file(PartialFile::partial_of(&run.recording()));
-        }
-        done.map(|_| ()).with_context(|| format!("run '{}'", run.name))
+        // It can be made again at any time.
+        let _recording = Unfinished::of(&run.recording());
+        one(run, rows, events).map(|_| ()).with_context(|| format!("run '{}'", run.name))
     };
     let jobs = runs.first().map_or(1, |run| run.request.jobs);
     if jobs <= 1 || runs.len() <= 1 {

@@ -18,6 +18,7 @@ use terrace_simulated::hardware::units::Picoseconds;
 use crate::file::Experiment;
 use crate::reference;
 use crate::run::{Event, Events};
+use crate::unfinished::Unfinished;
 pub use runs::Passes;
 use runs::{Runs, Stretch};
 use terrace_core::refuse;
@@ -77,10 +78,8 @@ pub fn profile_in(
     let name = out.display().to_string();
     let file = PartialFile::create(out)
         .map_err(|e| refuse!("{name}: {e}; expected a path that can be written"))?;
-    write(file, &name, &header, runs, events).inspect_err(|_| {
-        // A part of a profile is of no use.
-        let _ = std::fs::remove_file(PartialFile::partial_of(out));
-    })
+    let _unfinished = Unfinished::of(out);
+    write(file, &name, &header, runs, events)
 }
 
 fn write(

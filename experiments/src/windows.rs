@@ -13,6 +13,7 @@ use terrace_simulated::reference::windows::{count, take};
 use crate::file::{Experiment, GroupSpec};
 use crate::reference;
 use crate::run::{Event, Events};
+use crate::unfinished::Unfinished;
 
 /// A program must make so many times the references of all windows: else it is as well run whole.
 const LEAST_TIMES: u64 = 2;
@@ -64,13 +65,11 @@ pub fn windows(
     let name = out.display().to_string();
     let file = PartialFile::create(out)
         .map_err(|e| refuse!("{name}: {e}; expected a path that can be written"))?;
+    let _unfinished = Unfinished::of(out);
     let text = format!("taking windows from {references} loads and stores");
     events.event(Event::Stage(&text));
     let again = reference::source(experiment, group)?;
-    write(file, &name, &header, again, choice).inspect_err(|_| {
-        // A part of a program's windows is of no use.
-        let _ = std::fs::remove_file(PartialFile::partial_of(out));
-    })?;
+    write(file, &name, &header, again, choice)?;
     Ok(header)
 }
 

@@ -138,14 +138,16 @@ def test_moves_are_bounded(small):
     assert 0 < max(moved) <= 6
 
 
-def test_an_exception_of_a_policy_ends_the_run(small):
+def test_an_exception_of_a_policy_ends_the_run(small, tmp_path):
     class Boom:
         def decide(self, scan, budget):
             if scan.period == 3:
                 raise KeyError("no such page")
 
     with pytest.raises(KeyError, match="no such page"):
-        small.run(["lru", Boom()])
+        small.run(["lru", Boom()], out=tmp_path / "out")
+    left = sorted(path.name for path in (tmp_path / "out" / "recordings").iterdir())
+    assert left == ["lru.trec"], "and no part of a recording is left"
 
     class Stopped:
         def decide(self, scan, budget):
