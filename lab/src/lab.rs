@@ -27,6 +27,8 @@ use terrace_recorder::nodes::Mark;
 
 const INIT: &str = include_str!("init.sh");
 const SERVE: &str = include_str!("serve.sh");
+/// The program with which a command begins another window of counts.
+pub(crate) const COUNT_PERIOD: &str = "/usr/bin/count-period";
 
 /// A guest under software emulation on a busy host sometimes dies or hangs while it boots (one in a
 /// hundred with QEMU 7.2). The bound on the boot holds for all attempts together.
@@ -192,7 +194,7 @@ impl Lab {
             root::put(&mut root, job, modules.as_deref())?;
         }
         // For commands that divide their counts into windows; no effect where nothing is counted.
-        root.bytes("/usr/bin/count-period", Mark::Period.program(), 0o755)?;
+        root.bytes(COUNT_PERIOD, Mark::Period.program(), 0o755)?;
         let mut extra_qemu_args = self.machine.extra_qemu_args.clone();
         let mut kernel_args: Vec<String> = Vec::new();
         if !accel.kvm {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Doing, LabError};
 use crate::initramfs::Initramfs;
 use crate::job::{GuestFile, GuestJob};
+use crate::lab::COUNT_PERIOD;
 
 const SWITCH: &str = include_str!("root.sh");
 
@@ -30,18 +31,23 @@ pub(crate) fn put(
     modules_root: Option<&Path>,
 ) -> Result<(), LabError> {
     root.bytes("/.lab/root", SWITCH, 0o600)?;
-    // The lab's own files are read by the service.
-    let mut carried = String::from(".lab\n");
-    for file in &job.files {
-        let (GuestFile::Host { to, .. } | GuestFile::Bytes { to, .. }) = file;
-        carried.push_str(&format!("{}\n", to.display().to_string().trim_start_matches('/')));
-    }
-    root.bytes("/.lab/carried", carried, 0o600)?;
+    root.bytes("/.lab/carried", carried(job), 0o600)?;
     let found = modules_root.map(modules).transpose()?;
     for (name, path) in found.unwrap_or_default() {
         root.host_file(&path, Path::new("/.lab/modules").join(name))?;
     }
     Ok(())
+}
+
+/// Paths that are copied to the disk, a line each: the lab's own files, which the service reads, the
+/// program for commands that count, and the job's files.
+fn carried(job: &GuestJob) -> String {
+    let own = ["/.lab", COUNT_PERIOD].map(str::to_owned);
+    let files = job.files.iter().map(|file| {
+        let (GuestFile::Host { to, .. } | GuestFile::Bytes { to, .. }) = file;
+        to.display().to_string()
+    });
+    own.into_iter().chain(files).map(|path| format!("{}\n", path.trim_start_matches('/'))).collect()
 }
 
 /// Those of [`MODULES`] that are in this package.
@@ -88,6 +94,13 @@ mod tests {
             assert_eq!(names, ["virtio_blk.ko.xz"], "{folder}");
         }
         assert!(modules(Path::new("/nowhere")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_command_on_a_disk_has_its_files_and_can_begin_a_window_of_counts() {
+        let job = GuestJob::new("sh").bytes("count-period", "/srv/test.sh");
+        let paths: Vec<String> = carried(&job).lines().map(str::to_owned).collect();
+        assert_eq!(paths, [".lab", "usr/bin/count-period", "srv/test.sh"]);
     }
 
     #[test]
