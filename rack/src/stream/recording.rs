@@ -1,7 +1,7 @@
 //! A reference recording as a node's instructions: one process of it, thread by thread. Other
 //! processes have the same addresses for other memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -19,14 +19,14 @@ const BLOCK: usize = 4096;
 pub(super) fn open(config: &WorkloadConfig, file: &Path) -> Result<Source, ConfigError> {
     let mut reader = ReferenceReader::open(file).map_err(|e| bad(config, e))?;
     check(reader.header()).map_err(|what| bad(config, format!("{}: {what}", file.display())))?;
-    let mut survey = Survey::default();
-    reader.records().visit(&mut survey).map_err(|e| bad(config, e))?;
-    let Some((process, streams)) = survey.largest() else {
+    let Some(largest) = reader.largest_process().map_err(|e| bad(config, e))? else {
         return Err(bad(
             config,
             format!("{}: no references; expected a program that used memory", file.display()),
         ));
     };
+    // Threads are numbered as their streams are.
+    let (process, streams) = (largest.process, largest.streams.into_iter().zip(0..).collect());
     let (sender, receiver) = sync_channel(64);
     let thread = std::thread::spawn(move || {
         let mut player =
@@ -52,41 +52,6 @@ fn check(header: &Header) -> Result<(), String> {
         return Err(format!("samples, without numbers of instructions; {again}"));
     }
     Ok(())
-}
-
-/// The streams of each process, and its references.
-#[derive(Default)]
-struct Survey {
-    processes: BTreeMap<u32, (u64, BTreeSet<u32>)>,
-}
-
-impl Survey {
-    /// The process with most references, the first of those with as many, and its streams by the
-    /// numbers that its threads have.
-    fn largest(self) -> Option<(u32, BTreeMap<u32, u32>)> {
-        let all = self.processes.into_iter();
-        let (process, (_, streams)) = all.max_by_key(|(n, p)| (p.0, std::cmp::Reverse(*n)))?;
-        Some((process, streams.into_iter().zip(0..).collect()))
-    }
-}
-
-impl Visitor for Survey {
-    fn reference(
-        &mut self,
-        stream: u32,
-        process: u32,
-        _instructions: u64,
-        _reference: Reference,
-    ) -> ControlFlow<()> {
-        let (references, streams) = self.processes.entry(process).or_default();
-        *references += 1;
-        streams.insert(stream);
-        ControlFlow::Continue(())
-    }
-
-    fn other(&mut self, _placed: Placed) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
 }
 
 /// Sends the references of a process on, with the number of its thread each.

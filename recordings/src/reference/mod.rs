@@ -26,7 +26,7 @@ mod write;
 
 pub use build::ReferenceBuilder;
 pub use map::{IN_NANOSECONDS, MapSnapshot, Region, RegionKind, parse_maps};
-pub use read::{BlockEntry, ReferenceReader, References, Visitor};
+pub use read::{BlockEntry, ProcessReferences, ReferenceReader, References, Visitor};
 pub use write::{BlockHead, ReferenceWriter};
 
 use serde::{Deserialize, Serialize};

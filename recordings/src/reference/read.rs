@@ -30,6 +30,17 @@ pub struct BlockEntry {
     pub references: u64,
 }
 
+/// Loads and stores of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessReferences {
+    /// Number of the process.
+    pub process: u32,
+    /// How many there are.
+    pub references: u64,
+    /// The streams that made them, by their numbers.
+    pub streams: Vec<u32>,
+}
+
 /// Reads a reference recording.
 #[derive(Debug)]
 pub struct ReferenceReader<R> {
@@ -105,6 +116,35 @@ impl<R: Read + Seek> ReferenceReader<R> {
     /// References in all blocks.
     pub fn references(&self) -> u64 {
         self.blocks.iter().fold(0, |sum, b| sum.saturating_add(b.references))
+    }
+
+    /// The processes that made references, by their numbers. The counts are those of the blocks: of
+    /// each stream one block is read, and no record is decoded.
+    pub fn by_process(&mut self) -> Result<Vec<ProcessReferences>, RecordingError> {
+        let mut streams: BTreeMap<u32, (BlockEntry, u64)> = BTreeMap::new();
+        for block in self.blocks.iter().filter(|block| block.references > 0) {
+            let (_, references) = streams.entry(block.stream).or_insert((*block, 0));
+            *references = references.saturating_add(block.references);
+        }
+        let mut processes: BTreeMap<u32, ProcessReferences> = BTreeMap::new();
+        for (stream, (block, references)) in streams {
+            let process = self.block(&block)?.head.process;
+            let all = processes.entry(process).or_insert_with(|| ProcessReferences {
+                process,
+                references: 0,
+                streams: Vec::new(),
+            });
+            all.references = all.references.saturating_add(references);
+            all.streams.push(stream);
+        }
+        Ok(processes.into_values().collect())
+    }
+
+    /// The process with most references, the first of those with as many. The others of a recording
+    /// are such as the shell that started it.
+    pub fn largest_process(&mut self) -> Result<Option<ProcessReferences>, RecordingError> {
+        let largest = |p: &ProcessReferences| (p.references, Reverse(p.process));
+        Ok(self.by_process()?.into_iter().max_by_key(largest))
     }
 
     /// All records from this time on, streams merged by time (equal times by stream). The same

@@ -261,3 +261,32 @@ fn an_ending_is_reported_and_a_recording_of_the_first_version_has_none() {
     let error = write(3).unwrap_err().to_string();
     assert!(error.contains("references version 3, expected 2"), "{error}");
 }
+
+#[test]
+fn references_are_counted_by_process_and_of_equals_the_first_is_the_largest() {
+    let mut builder = ReferenceBuilder::new(Vec::new(), "t", &header()).unwrap();
+    for n in 0..300 {
+        // (stream, process, references): of the last stream there are only events.
+        for (stream, process, most) in [(0, 0, 3), (1, 1, 150), (2, 2, 300), (3, 1, 150)] {
+            if n < most {
+                let reference = Reference { address: 64 * n, size_log2: 3, store: false };
+                builder.reference(stream, process, n, reference).unwrap();
+            }
+        }
+        builder.event(4, 4, n, Event::Mark { mark: n }).unwrap();
+    }
+    let bytes = builder.finish(false).unwrap();
+    let known = |process, references, streams: &[u32]| ProcessReferences {
+        process,
+        references,
+        streams: streams.to_vec(),
+    };
+    let expected = [known(0, 3, &[0]), known(1, 300, &[1, 3]), known(2, 300, &[2])];
+    // Whole, and without its end.
+    for kept in [bytes.len(), bytes.len() - 30] {
+        let mut reader = ReferenceReader::new(Cursor::new(&bytes[..kept]), "t").unwrap();
+        assert_eq!(reader.truncation().is_some(), kept < bytes.len());
+        assert_eq!(reader.by_process().unwrap(), expected);
+        assert_eq!(reader.largest_process().unwrap(), Some(expected[1].clone()));
+    }
+}
