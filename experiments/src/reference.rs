@@ -6,6 +6,7 @@ use terrace_core::parameters;
 use terrace_core::policy;
 use terrace_core::projection::{HitRatio, ThreadTime};
 use terrace_engine::{Engine, FastLimit, Group, Observer, Options, PeriodReport};
+use terrace_recordings::reference::ReferenceReader;
 use terrace_results::{HardwareRow, RunRow};
 use terrace_simulated::hardware::address::Kind;
 use terrace_simulated::hardware::node::MemoryPort;
@@ -153,8 +154,7 @@ fn dense_source(
             Ok(Box::new(source.map_err(InputError::new)?))
         }
         "recording" => {
-            let recorded: Recorded = parameters::read(&workload.parameters())
-                .map_err(|e| refuse!("workload 'recording': {e}"))?;
+            let recorded = recorded(workload)?;
             let choice = RecordingChoice {
                 path: experiment.folder.join(recorded.path),
                 process: recorded.process,
@@ -167,6 +167,29 @@ fn dense_source(
              at trace fidelity"
         )),
     }
+}
+
+fn recorded(workload: &WorkloadSpec) -> Result<Recorded, InputError> {
+    parameters::read(&workload.parameters()).map_err(|e| refuse!("workload 'recording': {e}"))
+}
+
+/// Loads and stores of a group's workload, where they are known without playing it: those of a
+/// recording are counted in its list of blocks.
+pub(crate) fn known_references(
+    experiment: &Experiment,
+    group: &GroupSpec,
+) -> Result<Option<u64>, InputError> {
+    if group.workload.kind != "recording" {
+        return Ok(None);
+    }
+    let Recorded { path, process, .. } = recorded(&group.workload)?;
+    let mut reader =
+        ReferenceReader::open(&experiment.folder.join(path)).map_err(InputError::new)?;
+    let found = match process {
+        Some(n) => reader.by_process().map(|all| all.into_iter().find(|p| p.process == n)),
+        None => reader.largest_process(),
+    };
+    Ok(found.map_err(InputError::new)?.map(|p| p.references))
 }
 
 /// A machine whose first two tiers can each hold everything that all tiers can.
