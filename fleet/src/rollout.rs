@@ -5,14 +5,17 @@
 //! of which something was left out, that need more than the answer gives, or that run two services
 //! which should not share a host have stage 0: they are to be looked at first.
 
-use terrace_results::FleetPairRow;
+use terrace_results::{FleetPairRow, FleetServiceRow};
 
-use crate::answer::Answer;
+use crate::answer::{ALL_CLASSES, Answer};
 use crate::file::Fleet;
 use crate::host::Host;
 
 /// Parts of a class's hosts that have gone by the end of each stage.
 const STAGES: [f64; 4] = [0.01, 0.1, 0.5, 1.0];
+
+/// Services of a class that are named in words, at most.
+const MOST_SERVICES: usize = 20;
 
 /// A metric of terraced to watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +100,7 @@ pub fn stages(
     stages
 }
 
-/// The rollout in words: stages, what to watch, when to stop.
+/// The rollout in words: stages, what to set, what to watch, when to stop.
 pub fn in_words(answer: &Answer) -> Vec<String> {
     let mut lines = Vec::new();
     let own: Vec<_> = answer.hosts.iter().filter(|h| h.own_latency).collect();
@@ -126,6 +129,7 @@ pub fn in_words(answer: &Answer) -> Vec<String> {
          full peak in it before the next."
             .to_owned(),
     );
+    lines.extend(settings(answer));
     for watch in WATCH {
         lines.push(format!("Watch {} ({}). Stop: {}.", watch.metric, watch.shows, watch.stop));
     }
@@ -134,6 +138,32 @@ pub fn in_words(answer: &Answer) -> Vec<String> {
          as it was, with all of its fast memory."
             .to_owned(),
     );
+    lines
+}
+
+/// What to set in terraced.toml on hosts that go: a line for each class.
+fn settings(answer: &Answer) -> Vec<String> {
+    let mut lines = Vec::new();
+    for class in answer.classes.iter().filter(|c| c.own_latency && c.class != ALL_CLASSES) {
+        let of = |s: &&FleetServiceRow| s.own_latency && s.class == class.class;
+        let services: Vec<_> = answer.services.iter().filter(of).collect();
+        // Not less than what was found to be enough.
+        let ratio = |share: f64| (share * 1e4).ceil() / 1e4;
+        let set = |s: &&FleetServiceRow| format!("{} {:.4}", s.service, ratio(s.fast_share));
+        let mut ratios: Vec<String> = services.iter().take(MOST_SERVICES).map(set).collect();
+        if let more @ 1.. = services.len().saturating_sub(MOST_SERVICES) {
+            ratios.push(format!("and {more} more in fleet_services"));
+        }
+        if !ratios.is_empty() {
+            lines.push(format!(
+                "Set in terraced.toml on hosts of class {}: policy = \"{}\" for every group, and \
+                 fast_ratio by service: {}.",
+                class.class,
+                answer.policy,
+                ratios.join(", ")
+            ));
+        }
+    }
     lines
 }
 
