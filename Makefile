@@ -90,9 +90,9 @@ build:
 	$(CARGO) build --release --locked --workspace --exclude terrace-python
 
 # Programs, the recorder's plug-in (in lib/terrace, where bin/terrace looks for it), man pages, shell
-# completions and the systemd unit, under PREFIX; a configuration that moves nothing in SYSCONFDIR,
-# unless there is one. 'make uninstall' takes away all but that. As root afterwards:
-# 'systemctl daemon-reload'.
+# completions, the systemd unit, examples and Grafana's dashboard, under PREFIX; a configuration that
+# moves nothing in SYSCONFDIR, unless there is one. 'make uninstall' takes away all but that. As root
+# afterwards: 'systemctl daemon-reload'.
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 BINARIES ?= $(TARGET)/release
@@ -119,6 +119,8 @@ install-built:
 	install -D -m 644 docs/operator.md $(DESTDIR)$(PREFIX)/share/doc/terrace/operator.md
 	install -D -m 644 packaging/systemd/policies-of-ones-own.conf \
 	    $(DESTDIR)$(PREFIX)/share/doc/terrace/examples/policies-of-ones-own.conf
+	cp -R examples/. packaging/grafana/terrace.json $(DESTDIR)$(PREFIX)/share/doc/terrace/examples/
+	chmod -R u+rwX,go+rX,go-w $(DESTDIR)$(PREFIX)/share/doc/terrace/examples
 	[ -e $(DESTDIR)$(SYSCONFDIR)/terrace/terraced.toml ] || install -D -m 644 \
 	    packaging/debian/terraced.toml $(DESTDIR)$(SYSCONFDIR)/terrace/terraced.toml
 

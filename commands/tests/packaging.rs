@@ -262,6 +262,14 @@ fn make_install_brings_a_unit_that_works_and_uninstall_takes_all_of_it_away() {
     }
     assert!(commands >= 4, "{unit}");
     assert!(!unit.contains("/usr/"), "{unit}");
+    // Every example, and the dashboard.
+    let examples = run("find", &[tree("examples").to_str().unwrap(), "-type", "f"]);
+    let from = tree("examples").display().to_string();
+    let examples = examples.lines().map(|line| line.replace(&from, ""));
+    for file in examples.chain(["/terrace.json".to_owned()]) {
+        let file = format!("/opt/terrace/share/doc/terrace/examples{file}");
+        assert!(files.contains(&file), "{file} is not in {files:?}");
+    }
     // An edited configuration stays, at another installation and at the end.
     let config = place.path().join("etc/terrace/terraced.toml");
     std::fs::write(&config, "# mine\n").unwrap();
