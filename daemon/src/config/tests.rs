@@ -17,7 +17,7 @@ fn the_example_is_one_and_states_the_defaults() {
     let config = Config::parse(EXAMPLE, "example").unwrap();
     assert!(config.groups.len() >= 3);
     let small = Config::parse(SMALL, "small").unwrap();
-    assert_eq!(config.daemon.period_ms, small.daemon.period_ms);
+    assert_eq!(config.daemon, small.daemon);
     assert_eq!(config.throttle, small.throttle);
     assert_eq!(config.sharing, small.sharing);
     let settings = small.settings(small.groups[0].get_ref());
