@@ -3,11 +3,28 @@
 
 use std::io;
 
+/// What to do where the system refuses an operation on a file.
+fn remedy(action: &str, source: &io::Error) -> &'static str {
+    let reads = matches!(action, "open" | "read");
+    match source.kind() {
+        io::ErrorKind::NotFound if reads => "give the path of an existing recording",
+        io::ErrorKind::NotFound => "give a path in an existing folder",
+        io::ErrorKind::PermissionDenied if reads => "give a file that you may read",
+        io::ErrorKind::PermissionDenied => "give a path in a folder that you may write to",
+        io::ErrorKind::IsADirectory => "give the path of a file",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free space there, or give a path on a disk that has some"
+        }
+        _ if reads => "check the disk, and copy the file again",
+        _ => "check the disk, or give a path on another",
+    }
+}
+
 /// Why a recording could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     /// The file could not be opened, read, written or renamed.
-    #[error("cannot {action} recording '{file}': {source}; give a path where that can be done")]
+    #[error("cannot {action} recording '{file}': {source}; {}", remedy(.action, .source))]
     Io {
         /// Path of the recording.
         file: String,
@@ -100,4 +117,41 @@ pub enum RecordingError {
         /// What was got and expected.
         message: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::period::{Header, PeriodWriter};
+    use crate::reference::ReferenceReader;
+
+    #[test]
+    fn a_file_that_cannot_be_had_comes_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |path: &Path| ReferenceReader::open(path).unwrap_err().to_string();
+        let missing = open(&folder.path().join("none.tref"));
+        assert!(missing.ends_with("; give the path of an existing recording"), "{missing}");
+        let of_a_folder = open(folder.path());
+        assert!(of_a_folder.ends_with("; give the path of a file"), "{of_a_folder}");
+        let header = Header {
+            created_by: String::new(),
+            experiment: String::new(),
+            machine: String::new(),
+            kernel: String::new(),
+            period_ms: 1,
+            seed: 1,
+            groups: Vec::new(),
+        };
+        let made = PeriodWriter::create(&folder.path().join("no/r.trec"), header);
+        let made = made.err().unwrap().to_string();
+        assert!(made.ends_with("; give a path in an existing folder"), "{made}");
+        let full = RecordingError::Io {
+            file: "r".to_owned(),
+            action: "write",
+            source: io::Error::from(io::ErrorKind::StorageFull),
+        };
+        assert!(full.to_string().contains("; free space there, or give a path"), "{full}");
+    }
 }
