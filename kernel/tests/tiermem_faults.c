@@ -293,6 +293,12 @@ void test_fault_exchange(void)
 	faulty("fault_exchange_copy", NULL, NULL, exchange_stress);
 }
 
+/* Of kernels whose folios are charged by node. */
+void test_fault_charge(void)
+{
+	faulty("fault_exchange_charge", NULL, NULL, removed_groups);
+}
+
 /* Without the watch, bits that reclaim clears are lost. */
 static void scan_stress(void)
 {

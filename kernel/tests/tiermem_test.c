@@ -355,6 +355,7 @@ static const struct {
 	{ "exchange-refusals", test_exchange_refusals, EXCHANGE, false },
 	{ "exchange-bounded", test_exchange_bounded, EXCHANGE | DEBUG, false },
 	{ "exchange-broken", test_exchange_broken, EXCHANGE | DEBUG, false },
+	{ "exchange-groups", test_exchange_groups, EXCHANGE, false },
 	{ "migrate", test_migrate, MIGRATE, false },
 	{ "migrate-whole", test_migrate_whole, MIGRATE, false },
 	{ "migrate-hugetlb", test_migrate_hugetlb, MIGRATE, false },
@@ -394,6 +395,7 @@ static const struct {
 	{ "fault-uffd", test_fault_uffd, TABLES | DEBUG, true },
 	{ "fault-copy", test_fault_copy, MIGRATE | DEBUG, true },
 	{ "fault-exchange", test_fault_exchange, EXCHANGE | DEBUG, true },
+	{ "fault-charge", test_fault_charge, EXCHANGE | DEBUG, true },
 	{ "fault-scan", test_fault_scan, SCAN | MIGRATE | EXCHANGE, true },
 };
 

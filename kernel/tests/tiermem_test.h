@@ -138,6 +138,8 @@ unsigned long stale_translations(unsigned long rounds);
 unsigned long migrate_randomly(unsigned long wanted);
 unsigned long pairs_of_huge(unsigned long pairs, unsigned long pages);
 unsigned long exchange_randomly(unsigned long wanted);
+/* Frees exchanged pages of control groups while those are removed. */
+void removed_groups(void);
 /* How many of the reads no scan reported. */
 unsigned long read_and_scan(unsigned long wanted, unsigned int watch, unsigned long *reads);
 
@@ -173,6 +175,7 @@ void test_exchange_huge(void);
 void test_exchange_refusals(void);
 void test_exchange_bounded(void);
 void test_exchange_broken(void);
+void test_exchange_groups(void);
 void test_migrate(void);
 void test_migrate_whole(void);
 void test_migrate_hugetlb(void);
@@ -211,6 +214,7 @@ void test_fault_collapse(void);
 void test_fault_uffd(void);
 void test_fault_copy(void);
 void test_fault_exchange(void);
+void test_fault_charge(void);
 void test_fault_scan(void);
 void test_uffd_stress(void);
 /* What the program does when it is executed by the test of placement. */
