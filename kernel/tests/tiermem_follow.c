@@ -156,6 +156,82 @@ void test_pt_try(void)
 	munmap(p, HUGE);
 }
 
+/* Memory by 1 GB, so that nothing else takes a lock of its tables. */
+static char *map_apart(unsigned long gbs)
+{
+	const unsigned long gb = 1UL << 30;
+	char *p = mmap(NULL, (gbs + 1) * gb, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED) {
+		fail("mmap: %s", strerror(errno));
+		return NULL;
+	}
+	p = (char *)(((uintptr_t)p + gb - 1) & ~(gb - 1));
+	madvise(p, gbs * gb, MADV_NOHUGEPAGE);
+	return p;
+}
+
+/* Waits, for as long as it takes, until the counter says so much. */
+static bool reaches(const char *name, long value)
+{
+	double begun = now();
+
+	while (vmstat(name) < value)
+		if (now() - begun > 60)
+			return false;
+		else
+			usleep(1000);
+	return true;
+}
+
+/* A table that is contended follows when it no longer is, whatever is noted meanwhile. */
+void test_pt_patient(void)
+{
+	const unsigned long n = 64, bytes = (n + 1) * HUGE;
+	long dropped = vmstat("pt_migrate_dropped"), busy;
+	double begun;
+	char *p;
+
+	CHECK(dropped >= 0, "no counter of notes that are dropped");
+	CHECK(!policy(TM_PT_MODE_DEFAULT, 0, 0, TM_PT_POLICY_FOLLOW), "set follow");
+	p = map(bytes, false);
+	for (unsigned long at = 0; at < bytes; at += HUGE)
+		p[at] = 1;
+	move_range(p, bytes, HUGE, 1);
+	CHECK(!tables_to(p, bytes, 1, 0, NULL), "tables to node 1");
+	CHECK(tables_on(p, bytes, 1) == n + 1, "%lu tables on node 1", tables_on(p, bytes, 1));
+
+	CHECK(debug("fault_pt_busy", "1"), "no fault_pt_busy");
+	begun = now();
+	move_range(p, PAGE, PAGE, 0);
+	/* Each new one is tried at once, which is no reason to try the first one again. */
+	for (unsigned long i = 1; i <= n; i++) {
+		busy = vmstat("pt_migrate_busy");
+		move_range(p + i * HUGE, PAGE, PAGE, 0);
+		CHECK(reaches("pt_migrate_busy", busy + 1), "table %lu is not tried", i);
+	}
+	printf("# %lu other tables asked meanwhile, in %.1f s\n", n, now() - begun);
+	debug("fault_pt_busy", "0");
+	for (begun = now(); tables_on(p, bytes, 0) != n + 1 && now() - begun < 60;)
+		usleep(10000);
+	CHECK(tables_on(p, bytes, 0) == n + 1, "%lu tables are left behind, %ld notes were dropped",
+	      n + 1 - tables_on(p, bytes, 0), vmstat("pt_migrate_dropped") - dropped);
+
+	/* That comes to an end, which is counted. */
+	debug("fault_pt_busy", "1");
+	dropped = vmstat("pt_migrate_dropped");
+	begun = now();
+	move_range(p, PAGE, PAGE, 1);
+	CHECK(reaches("pt_migrate_dropped", dropped + 1), "it is tried for ever");
+	printf("# given up after %.1f s\n", now() - begun);
+	CHECK(now() - begun > 5, "it is given up after %.1f s", now() - begun);
+	CHECK(tables_on(p, HUGE, 0) == 1, "the table has moved");
+	debug("fault_pt_busy", "0");
+	policy(TM_PT_MODE_DEFAULT, 0, 0, 0);
+	munmap(p, bytes);
+}
+
 /* --- what else is seen of it ---------------------------------------------- */
 
 #define TRACING	"/sys/kernel/tracing/"
@@ -254,4 +330,46 @@ void test_pt_stat(void)
 	      (long)(counts[0][0] + counts[0][1]), (long)(counts[1][0] + counts[1][1]),
 	      (long)(counts[4][0] + counts[4][1]));
 	munmap(p, n * gb);
+}
+
+/* Where there are no tables above, nothing is looked at below. */
+void test_pt_sparse(void)
+{
+	const unsigned long gb = 1UL << 30, gbs = 4096;
+	struct tm_pt_migrate out = {};
+	unsigned long locked = 0;
+	char line[512], pid[16];
+	FILE *f;
+	char *p;
+
+	if (access(TRACING LOCKED, W_OK)) {
+		skip("no " TRACING LOCKED);
+		return;
+	}
+	p = map_apart(gbs);
+	if (!p)
+		return;
+	p[3 * gb] = 1;
+	p[(gbs - 1) * gb + 5 * HUGE] = 1;
+	tables_to(p, gbs * gb, 0, 0, NULL);
+	snprintf(pid, sizeof(pid), "%d", getpid());
+	put(TRACING "set_event_pid", pid);
+	put(TRACING "trace", "\n");
+	if (!put(TRACING LOCKED, "1"))
+		fail(TRACING LOCKED ": %s", strerror(errno));
+	CHECK(!tables_to(p, gbs * gb, 1, 0, &out) && out.moved == 2, "%u tables moved", out.moved);
+	put(TRACING LOCKED, "0");
+	f = fopen(TRACING "trace", "r");
+	while (f && fgets(line, sizeof(line), f))
+		locked += !!strstr(line, "mmap_lock_acquire_returned: ");
+	if (f)
+		fclose(f);
+	f = fopen(TRACING "set_event_pid", "w");
+	if (f)
+		fclose(f);
+	/* Each 2 MB of a GB with a table, each GB of 512 with one, and 512 GB of all others. */
+	printf("# the mmap_lock was taken %lu times for %lu GB\n", locked, gbs);
+	CHECK(locked < 2 * (512 + 512) + 16, "the mmap_lock was taken %lu times for %lu GB", locked,
+	      gbs);
+	munmap(p, gbs * gb);
 }

@@ -343,6 +343,8 @@ static const struct {
 	{ "pt-notes", test_pt_notes, TABLES, false },
 	{ "pt-many", test_pt_many, TABLES, false },
 	{ "pt-try", test_pt_try, TABLES, false },
+	{ "pt-patient", test_pt_patient, TABLES | DEBUG, false },
+	{ "pt-sparse", test_pt_sparse, TABLES, false },
 	{ "pt-trace", test_pt_trace, TABLES, false },
 	{ "pt-stat", test_pt_stat, POLICY, false },
 	{ "pt-collapse", test_pt_collapse, TABLES, false },

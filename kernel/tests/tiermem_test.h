@@ -163,6 +163,8 @@ void test_pt_tenants(void);
 void test_pt_notes(void);
 void test_pt_many(void);
 void test_pt_try(void);
+void test_pt_patient(void);
+void test_pt_sparse(void);
 void test_pt_trace(void);
 void test_pt_stat(void);
 void test_pt_collapse(void);
