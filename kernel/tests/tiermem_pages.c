@@ -2,6 +2,9 @@
 /* Pages: exchange, and migration of lists that are copied together. */
 #include "tiermem_test.h"
 
+#include <linux/userfaultfd.h>
+#include <poll.h>
+
 /* --- exchange ------------------------------------------------------------ */
 
 static void check_exchange(bool huge)
@@ -414,4 +417,86 @@ void test_migrate_stress(void)
 	       vmstat("migrate_batch_copy"), vmstat("migrate_copy_helped"), st.checks,
 	       now() - begun);
 	CHECK(done >= wanted, "only %lu pages in time", done);
+}
+
+/* --- a list that cannot be read ------------------------------------------- */
+
+#define FRESH	8
+
+/* Pages that are on a list of the LRU as soon as they are there, of some that are new. */
+static int fresh_on_lru(void)
+{
+	int pagemap = open("/proc/self/pagemap", O_RDONLY), found = 0;
+	int flags = open("/proc/kpageflags", O_RDONLY);
+	char *p = map(FRESH * PAGE, false);
+	uint64_t entry, bits;
+
+	memset(p, 1, FRESH * PAGE);
+	for (int i = 0; i < FRESH; i++) {
+		off_t at = ((uintptr_t)p / PAGE + i) * sizeof(entry);
+
+		if (pread(pagemap, &entry, sizeof(entry), at) != sizeof(entry) ||
+		    pread(flags, &bits, sizeof(bits),
+			  (entry & ((1ULL << 55) - 1)) * sizeof(bits)) != sizeof(bits)) {
+			fail("pagemap, kpageflags: %s", strerror(errno));
+			break;
+		}
+		found += bits >> 5 & 1;		/* KPF_LRU */
+	}
+	close(pagemap);
+	close(flags);
+	munmap(p, FRESH * PAGE);
+	return found;
+}
+
+static void *migrate_list(void *list)
+{
+	int32_t status[2];
+
+	migrate(list, 2, 1, status);
+	return NULL;
+}
+
+static void *exchange_list(void *list)
+{
+	int32_t status[2];
+
+	exchange(list, list, 2, status);
+	return NULL;
+}
+
+/* While a list cannot be read, new pages of others still join the LRU in batches. */
+static void stuck_list(void *(*call)(void *), const char *name)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct uffdio_zeropage zero = {};
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK), found;
+	struct pollfd fault = { .fd = fd, .events = POLLIN };
+	pthread_t caller;
+	char *list;
+
+	list = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	reg.range.start = (uintptr_t)list;
+	reg.range.len = PAGE;
+	if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &reg)) {
+		fail("userfaultfd: %s", strerror(errno));
+		return;
+	}
+	found = fresh_on_lru();
+	CHECK(found < FRESH, "%s: new pages join the LRU one by one: the test is void", name);
+	pthread_create(&caller, NULL, call, list);
+	CHECK(poll(&fault, 1, 20000) == 1, "%s: the list is not read", name);
+	found = fresh_on_lru();
+	CHECK(found < FRESH, "%s: all LRU caches are off while the list is waited for", name);
+	zero.range = reg.range;
+	CHECK(!ioctl(fd, UFFDIO_ZEROPAGE, &zero), "zeropage: %s", strerror(errno));
+	pthread_join(caller, NULL);
+	close(fd);
+}
+
+void test_lists_stuck(void)
+{
+	stuck_list(migrate_list, "TM_MIGRATE");
+	stuck_list(exchange_list, "TM_EXCHANGE");
 }

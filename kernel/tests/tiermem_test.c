@@ -365,6 +365,7 @@ static const struct {
 	{ "range-flush", test_range_flush, MIGRATE, false },
 	{ "batch-protect", test_batch_protect, MIGRATE, false },
 	{ "threads", test_threads, MIGRATE | EXCHANGE, false },
+	{ "lists-stuck", test_lists_stuck, MIGRATE | EXCHANGE, false },
 	{ "scan", test_scan, SCAN, false },
 	{ "scan-secondary", test_scan_secondary, SCAN | DEBUG, false },
 	{ "scan-flush", test_scan_flush, SCAN, false },

@@ -185,6 +185,7 @@ void test_batch_flush(void);
 void test_range_flush(void);
 void test_batch_protect(void);
 void test_threads(void);
+void test_lists_stuck(void);
 void test_scan(void);
 void test_scan_secondary(void);
 void test_scan_flush(void);
