@@ -177,11 +177,11 @@ static bool reaches(const char *name, long value)
 {
 	double begun = now();
 
-	while (vmstat(name) < value)
+	while (vmstat(name) < value) {
 		if (now() - begun > 60)
 			return false;
-		else
-			usleep(1000);
+		usleep(1000);
+	}
 	return true;
 }
 
