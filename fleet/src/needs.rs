@@ -4,6 +4,9 @@
 //! that rounding up would add to every answer, so the share where the straight line between that
 //! point and the one below it crosses the target is taken. What meets the target only by a lucky dip
 //! is no answer, as in the planner.
+//!
+//! The *safe* share is the planner's own: a share that was tried. Upper ends between two shares are
+//! not known, and with all memory fast the planner's error is none where just below it is not.
 
 use serde::{Deserialize, Serialize};
 use terrace_planner::player::CurvePoint;
@@ -53,18 +56,19 @@ impl Need {
 
 /// The need of a group of so many pages as shares of them, from its curve by share.
 pub fn need(points: &[CurvePoint], target: f64, waiting: Waiting, pages: u64) -> Need {
+    let at = |p: &CurvePoint| whole_pages(p.share, pages);
     // The model makes all of the slowdown of waiting, so that it grows with the share of that.
     let scaled = |share: f64| {
         let factor = share / waiting.share.max(1e-9);
         move |p: &CurvePoint| 1.0 + (p.slowdown - 1.0) * factor
     };
     let least = |value: &dyn Fn(&CurvePoint) -> f64| {
-        let points = points.iter().map(|p| (whole_pages(p.share, pages), value(p)));
+        let points = points.iter().map(|p| (at(p), value(p)));
         crossing(&points.collect::<Vec<_>>(), target)
     };
     Need {
         fast: least(&|p| p.slowdown),
-        safe: least(&|p| p.high),
+        safe: tried(&points.iter().map(|p| (at(p), p.high)).collect::<Vec<_>>(), target),
         waits_less: least(&scaled((waiting.share - waiting.error).max(0.0))),
         waits_more: least(&scaled((waiting.share + waiting.error).min(1.0))),
     }
@@ -83,6 +87,12 @@ fn crossing(points: &[(f64, f64)], target: f64) -> f64 {
     let (from, to) = (points[fails], *meets);
     let part = ((from.1 - target) / (from.1 - to.1)).clamp(0.0, 1.0);
     from.0 + part * (to.0 - from.0)
+}
+
+/// The least share from which on every tried one meets the target; 1 where the last one does not.
+fn tried(points: &[(f64, f64)], target: f64) -> f64 {
+    let fails = points.iter().rposition(|p| p.1 > target + ROUNDING);
+    points.get(fails.map_or(0, |fails| fails + 1)).map_or(1.0, |p| p.0)
 }
 
 #[cfg(test)]
@@ -139,7 +149,30 @@ mod tests {
         assert!((found - 2.0 / 3.0).abs() < 1e-9, "{found}");
     }
 
+    #[test]
+    fn the_safe_share_is_one_that_was_tried() {
+        // With all memory fast there is no error, and just below it there is.
+        let last = CurvePoint { high: 1.0, ..point(1.0, 1.0) };
+        let points = [point(0.0, 1.2), point(0.9, 1.06), last.clone()];
+        assert_eq!(need(&points, 1.05, WAITING, 0).safe, 1.0);
+        let points = [point(0.0, 1.2), point(0.8, 1.05), point(0.9, 1.03), last];
+        assert_eq!(need(&points, 1.05, WAITING, 0).safe, 0.9);
+    }
+
     proptest! {
+        #[test]
+        fn the_safe_share_and_all_above_it_meet_the_target(
+            heights in prop::collection::vec(1.0f64..1.2, 10), target in 1.0f64..1.2,
+        ) {
+            let mut points: Vec<_> =
+                heights.iter().enumerate().map(|(n, h)| point(n as f64 / 10.0, *h)).collect();
+            points.push(CurvePoint { high: 1.0, ..point(1.0, 1.0) });
+            let safe = need(&points, target, WAITING, 0).safe;
+            prop_assert!(points.iter().any(|p| p.share == safe), "{safe} was not tried");
+            let mut above = points.iter().filter(|p| p.share >= safe);
+            prop_assert!(above.all(|p| p.high <= target + ROUNDING), "{safe} is not enough");
+        }
+
         #[test]
         fn a_stricter_target_never_needs_less(
             heights in prop::collection::vec(1.0f64..2.0, 11),
