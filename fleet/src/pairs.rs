@@ -1,7 +1,8 @@
 //! Services that should not share a host: those whose working sets peak at the same time, so that
 //! together they need more than fits.
 //!
-//! The rule, for a host on which both ran. Their working sets are the memory accessed in each period.
+//! The rule, for a host on which both ran. Their working sets are the memory accessed in each period;
+//! of shorter periods the most in each of the longer ones counts.
 //! Histories of a host are saved together, so that they are laid over each other from their ends. Let
 //! `J` be the most that both had in one period together, `A` and `B` the most of each alone, and the
 //! *room* the fast memory of the class's answer without the reserve and without what the other
@@ -57,17 +58,21 @@ impl Series {
         self.bytes.iter().filter(|bytes| !bytes.is_nan()).count()
     }
 
-    /// So many milliseconds before the end.
-    fn before_end(&self, ms: u64) -> Option<f64> {
-        let back = (ms / self.period_ms.max(1)) as usize;
-        self.bytes.len().checked_sub(back + 1).map(|at| self.bytes[at])
+    /// The most of the periods that end in this step before the end, counted from 0; NaN where all of
+    /// them were lost, `None` where the series does not reach so far back.
+    fn most_in(&self, step: u64, step_ms: u64) -> Option<f64> {
+        let period_ms = self.period_ms.max(1);
+        let back = |step: u64| (step * step_ms).div_ceil(period_ms) as usize;
+        let end = self.bytes.len().checked_sub(back(step)).filter(|end| *end > 0)?;
+        let begin = self.bytes.len().saturating_sub(back(step + 1));
+        Some(self.bytes[begin..end].iter().copied().fold(f64::NAN, f64::max))
     }
 
-    /// Both at the same times, from the end back, as far as both reach.
+    /// Both in the same steps of the longer period, from the end back, as far as both reach: of the
+    /// shorter one the most in each step, as what is used there at any time has to fit.
     fn beside<'a>(&'a self, other: &'a Series) -> impl Iterator<Item = (f64, f64)> + 'a {
-        let step = self.period_ms.max(other.period_ms).max(1);
-        let times = (0..).map(move |n| n * step);
-        times.map_while(|ms| Some((self.before_end(ms)?, other.before_end(ms)?)))
+        let step_ms = self.period_ms.max(other.period_ms).max(1);
+        (0..).map_while(move |n| Some((self.most_in(n, step_ms)?, other.most_in(n, step_ms)?)))
     }
 
     /// Adds another of the same service, as far as both reach.
@@ -249,5 +254,22 @@ mod tests {
         sum.add(&coarse);
         assert_eq!(sum, series(2000, &[12.0, 24.0]));
         assert_eq!(together(&sum, &Series::default()), None);
+    }
+
+    #[test]
+    fn of_shorter_periods_the_most_in_each_longer_one_counts() {
+        // Of one second, with bursts in the first of two, and of two seconds.
+        let fine = series(1000, &[9.0, 1.0, 9.0, 1.0, 9.0, f64::NAN]);
+        let coarse = series(2000, &[20.0, 2.0, 20.0]);
+        let pair = together(&fine, &coarse).unwrap();
+        assert_eq!((pair.first_peak_bytes, pair.joint_peak_bytes), (9.0, 29.0));
+        assert_eq!(together(&coarse, &fine).unwrap().second_peak_bytes, 9.0);
+        for (mut sum, other) in [(fine.clone(), &coarse), (coarse.clone(), &fine)] {
+            sum.add(other);
+            assert_eq!(sum, series(2000, &[29.0, 11.0, 29.0]));
+        }
+        // Periods that do not fit into each other: the last three of four, then the one before.
+        let odd = together(&series(3000, &[1.0, 1.0]), &series(1000, &[5.0, 3.0, 2.0, 4.0]));
+        assert_eq!(odd.unwrap().second_mean_bytes, 4.5);
     }
 }
