@@ -90,8 +90,7 @@ impl<T: Table> TableWriter<T> {
     /// Begins the table in this directory.
     pub fn create(directory: &Path) -> Result<Self, ResultsError> {
         let target = path::<T>(directory);
-        let temporary = directory.join(format!(".{}.parquet.part", T::NAME));
-        let writer = begin(&temporary, T::NAME, &columns::<T>())?;
+        let (temporary, writer) = begin(directory, T::NAME, &columns::<T>())?;
         Ok(TableWriter { writer: Some(writer), rows: Vec::new(), temporary, target })
     }
 
@@ -165,20 +164,38 @@ fn columns<T: Table>() -> Vec<WideColumn> {
     T::columns().into_iter().map(wide).collect()
 }
 
-/// Begins a file of a table with these columns.
+/// A new file in the directory that no other writer has, of this process or another, for a table of
+/// this name.
+fn temporary(directory: &Path, name: &str) -> Result<(PathBuf, File), ResultsError> {
+    for number in 0u64.. {
+        let path = directory.join(format!(".{name}.parquet.{}.{number}.part", std::process::id()));
+        match File::options().write(true).create_new(true).open(&path) {
+            Ok(file) => return Ok((path, file)),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(ResultsError::Io { path, source }),
+        }
+    }
+    unreachable!("numbers go on")
+}
+
+/// Begins a file of a table with these columns, under a temporary name.
 pub(crate) fn begin(
-    path: &Path,
+    directory: &Path,
     name: &str,
     columns: &[WideColumn],
-) -> Result<SerializedFileWriter<File>, ResultsError> {
-    let file =
-        File::create(path).map_err(|source| ResultsError::Io { path: path.to_owned(), source })?;
+) -> Result<(PathBuf, SerializedFileWriter<File>), ResultsError> {
+    let (path, file) = temporary(directory, name)?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_created_by(terrace_identity::created_by("terrace"))
         .build();
-    SerializedFileWriter::new(file, schema(name, columns), Arc::new(properties))
-        .map_err(|source| ResultsError::Parquet { path: path.to_owned(), source })
+    match SerializedFileWriter::new(file, schema(name, columns), Arc::new(properties)) {
+        Ok(writer) => Ok((path, writer)),
+        Err(source) => {
+            let _ = std::fs::remove_file(&path);
+            Err(ResultsError::Parquet { path, source })
+        }
+    }
 }
 
 fn schema(name: &str, columns: &[WideColumn]) -> Arc<Type> {
@@ -313,6 +330,21 @@ mod tests {
         let mut writer = TableWriter::create(directory).unwrap();
         (0..count).for_each(|n| writer.push(row(n)).unwrap());
         writer.finish().unwrap();
+    }
+
+    #[test]
+    fn two_writers_of_one_table_at_once_each_write_a_whole_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut writers: Vec<TableWriter<RunRow>> =
+            (0..2).map(|_| TableWriter::create(directory.path()).unwrap()).collect();
+        for (count, writer) in [(40, 0), (3, 1)] {
+            (0..count).for_each(|n| writers[writer].push(row(n)).unwrap());
+        }
+        for (writer, count) in writers.into_iter().zip([40, 3]) {
+            writer.finish().unwrap();
+            assert_eq!(read::<RunRow>(directory.path()).unwrap().len(), count);
+        }
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -36,8 +36,7 @@ impl WideWriter {
         columns: Vec<WideColumn>,
     ) -> Result<Self, ResultsError> {
         let target = directory.join(format!("{name}.parquet"));
-        let temporary = directory.join(format!(".{name}.parquet.part"));
-        let writer = begin(&temporary, name, &columns)?;
+        let (temporary, writer) = begin(directory, name, &columns)?;
         Ok(WideWriter { columns, writer: Some(writer), rows: Vec::new(), temporary, target })
     }
 
