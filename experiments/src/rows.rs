@@ -44,13 +44,9 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Begins the tables of this directory, which must exist. Optional tables of an earlier run are
-    /// removed: this one may not replace them.
+    /// Begins the tables of this directory, which must exist. Those of an earlier run stay until these
+    /// are finished.
     pub fn create(directory: &Path) -> Result<Self, ResultsError> {
-        forget::<HardwareRow>(directory)?;
-        forget::<TablePagesRow>(directory)?;
-        forget::<KernelThreadRow>(directory)?;
-        forget::<KernelCauseRow>(directory)?;
         Ok(Tables {
             periods: TableWriter::create(directory)?,
             runs: TableWriter::create(directory)?,
@@ -63,15 +59,24 @@ impl Tables {
         })
     }
 
-    /// Renames the files to their final names.
+    /// Renames the files to their final names, and removes optional tables of an earlier run that
+    /// these do not replace.
     pub fn finish(self) -> Result<(), ResultsError> {
         self.periods.finish()?;
         self.runs.finish()?;
         self.heat.finish()?;
-        self.hardware.map_or(Ok(()), TableWriter::finish)?;
-        self.table_pages.map_or(Ok(()), TableWriter::finish)?;
-        self.kernel_threads.map_or(Ok(()), TableWriter::finish)?;
-        self.kernel_causes.map_or(Ok(()), TableWriter::finish)
+        replace(self.hardware, &self.directory)?;
+        replace(self.table_pages, &self.directory)?;
+        replace(self.kernel_threads, &self.directory)?;
+        replace(self.kernel_causes, &self.directory)
+    }
+}
+
+/// Puts an optional table in the place of an earlier run's, which goes where there is none.
+fn replace<T: Table>(table: Option<TableWriter<T>>, directory: &Path) -> Result<(), ResultsError> {
+    match table {
+        Some(table) => table.finish(),
+        None => forget::<T>(directory),
     }
 }
 
@@ -197,5 +202,24 @@ impl Rows for Kept {
     fn kernel_cause(&mut self, row: KernelCauseRow) -> Result<(), ResultsError> {
         self.kernel_causes.push(row);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_an_earlier_run_stay_until_new_ones_are_finished() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut earlier = Tables::create(directory.path()).unwrap();
+        earlier.kernel_cause(KernelCauseRow::default()).unwrap();
+        earlier.finish().unwrap();
+        let is_there = || path::<KernelCauseRow>(directory.path()).exists();
+        // One that fails, and one that has no such rows.
+        drop(Tables::create(directory.path()).unwrap());
+        assert!(is_there());
+        Tables::create(directory.path()).unwrap().finish().unwrap();
+        assert!(!is_there());
     }
 }
