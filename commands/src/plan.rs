@@ -237,6 +237,7 @@ impl Arguments {
             page_size: self.page_size.map(PageSize::from),
             sample_one_in: self.sample,
             waiting: Waiting { share: self.memory_share, error: self.memory_share_error },
+            machine: None,
         };
         let recordings = Recording::open_all(&self.recordings, &how)?;
         let machines = self.machines(&recordings)?;

@@ -176,8 +176,19 @@ impl<'a> HostReader<'a> {
             anyhow::bail!("group {} is in another history of the host", used.group);
         }
         let terms = self.fleet.terms(&self.matcher, &used.group);
-        let how =
-            Open { group: None, page_size: None, sample_one_in: None, waiting: terms.waiting };
+        // The share of waiting is one of the time on the class's own fast memory. Slow memory of every
+        // latency, the class's own too, comes from the same times, so that its answer is the same.
+        let recorded_on = self.machines[class].first().map(|own| {
+            let slow_latency_ns = 2.0 * own.fast.latency_ns;
+            own.with_slow(Some(slow_latency_ns), None)
+        });
+        let how = Open {
+            group: None,
+            page_size: None,
+            sample_one_in: None,
+            waiting: terms.waiting,
+            machine: recorded_on,
+        };
         let recording = Recording::open(path, &how)?;
         let pages = recording.footprint_bytes.div_ceil(recording.page_size.bytes());
         let footprint_bytes = recording.footprint_bytes as f64;

@@ -170,14 +170,17 @@ fn the_same_fleet_has_the_same_answer_on_any_number_of_threads() {
     assert_eq!((&other.classes, &other.hosts), (&found.classes, &found.hosts));
 }
 
+fn files_of(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path())
+}
+
 #[test]
 fn damaged_histories_are_named_and_left_out() {
     let shape = Shape { hosts: 12, services: 8, seed: 4 };
     let (place, whole) = made(shape);
     let host = |number: usize| place.path().join(Shape::host_name(number));
     let first = |number: usize| {
-        let mut files: Vec<PathBuf> =
-            std::fs::read_dir(host(number)).unwrap().map(|e| e.unwrap().path()).collect();
+        let mut files: Vec<PathBuf> = files_of(&host(number)).collect();
         files.sort();
         files.remove(0)
     };
@@ -272,26 +275,46 @@ fn a_history_of_another_service_moves_the_answer() {
     }
 }
 
-#[test]
-fn what_terraced_saves_is_read() {
-    let place = tempfile::tempdir().unwrap();
-    let folder = place.path().join("h1");
+/// Saves the history of a group of 100 pages as terraced does. The last of them are accessed in every
+/// period, and no others.
+fn save(folder: &Path, cgroup: &str, boot: &str, hot: usize) {
     let extent = Extent { space: SpaceId(7), start: 0, pages: 100 };
     let layout = Arc::new(Layout::new(PageSize::Huge, vec![extent]).unwrap());
     let mut history = History::default();
     for period in 0..100 {
-        // The last 40 pages always, and no others.
-        let accessed = (0..100).map(|page| page >= 60).collect::<PageBits>();
+        let accessed = (0..100).map(|page| page >= 100 - hot).collect::<PageBits>();
         let scan = Scan::new(period, Arc::clone(&layout), accessed, PageBits::ones(100));
         history.push(&scan, Budget::fast(100));
     }
     let who = Identity {
-        cgroup: "/system.slice/redis.service".to_owned(),
-        boot: "b".to_owned(),
+        cgroup: cgroup.to_owned(),
+        boot: boot.to_owned(),
         processes: vec![(7, 7)],
         period_ms: 1000,
     };
-    history.save(&folder, &who).unwrap();
+    history.save(folder, &who).unwrap();
+}
+
+#[test]
+fn a_service_waits_for_its_share_of_the_time_on_the_fast_memory_of_its_class() {
+    let place = tempfile::tempdir().unwrap();
+    save(&place.path().join("h1"), "/system.slice/busy.service", "b", 100);
+    let text = "slowdown = \"20%\"\n[[classes]]\nname = \"web\"\nhosts = \"h*\"\nmemory = \"1G\"\n\
+                fast_latency_ns = 120\nslow_latency_ns = 250\n";
+    let fleet = Fleet::parse(text, place.path().to_owned()).unwrap();
+    let found = answer(&fleet, 1, &mut |_, _| {}).unwrap();
+    // All pages are accessed alike, so that the slowdown grows with the part that is slow, up to
+    // that of all of it.
+    let all_slow = 0.4 * (250.0 / 120.0 - 1.0);
+    let expected = 1.0 - 0.2 / all_slow;
+    let row = of_service(&found, "/system.slice/busy.service", None);
+    assert!((row.fast_share - expected).abs() <= 0.02, "{expected}: {row:?}");
+}
+
+#[test]
+fn what_terraced_saves_is_read() {
+    let place = tempfile::tempdir().unwrap();
+    save(&place.path().join("h1"), "/system.slice/redis.service", "b", 40);
     let text = "slowdown = \"0%\"\n[[classes]]\nname = \"web\"\nhosts = \"h*\"\nmemory = \"1G\"\n";
     let fleet = Fleet::parse(text, place.path().to_owned()).unwrap();
     let found = answer(&fleet, 1, &mut |_, _| {}).unwrap();

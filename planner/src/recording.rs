@@ -103,9 +103,17 @@ pub struct Open {
     pub sample_one_in: Option<u64>,
     /// The assumption of the latency model.
     pub waiting: Waiting,
+    /// The machine on whose fast memory that assumption holds, for files without costs;
+    /// [`ASSUMED_MACHINE`] if `None`.
+    pub machine: Option<Machine>,
 }
 
 impl Open {
+    /// The machine that the times of a file without costs are made for.
+    fn machine(&self) -> Result<Machine, InputError> {
+        self.machine.clone().map_or_else(|| Machine::preset(ASSUMED_MACHINE), Ok)
+    }
+
     /// Refuses an option that nothing of a file of this kind is read by.
     fn check_used(&self, path: &Path, kind: &str, used: &[&str]) -> Result<(), InputError> {
         let given = [
@@ -355,7 +363,7 @@ fn periods(
     };
     let number = reader.group(&group).map_err(InputError::new)?;
     let page_size = header.groups[number].page_size;
-    let machine = Machine::preset(ASSUMED_MACHINE)?;
+    let machine = how.machine()?;
     let mut source = PeriodIntervals::open(path, &group, how.waiting, &machine)?;
     let mut survey = Survey::of(&mut source)?;
     survey.check(shown)?;

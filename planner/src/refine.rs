@@ -248,7 +248,8 @@ mod tests {
         let path = folder.path().join("p.tprof");
         profile(&path);
         let waiting = Waiting { share: 0.4, error: 0.2 };
-        let how = Open { group: None, page_size: None, sample_one_in: None, waiting };
+        let how =
+            Open { group: None, page_size: None, sample_one_in: None, waiting, machine: None };
         let recording = Recording::open(&path, &how).unwrap();
         Request {
             machines: vec![recording.machine.clone()],

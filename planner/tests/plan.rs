@@ -63,7 +63,7 @@ fn profile(path: &Path, machine: &str, hot: usize) {
 
 fn how() -> Open {
     let waiting = Waiting { share: 0.4, error: 0.2 };
-    Open { group: None, page_size: None, sample_one_in: None, waiting }
+    Open { group: None, page_size: None, sample_one_in: None, waiting, machine: None }
 }
 
 fn request(recordings: Vec<Recording>, target: f64, policies: &[&str]) -> Request {

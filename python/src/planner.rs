@@ -143,6 +143,7 @@ pub fn plan(
             page_size: None,
             sample_one_in: None,
             waiting: Waiting { share: memory_share, error: memory_share_error },
+            machine: None,
         };
         let recordings = Recording::open_all(&recordings, &how)?;
         let mut all = Vec::new();

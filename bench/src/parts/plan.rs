@@ -58,7 +58,8 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
         let path = folder.path().join(format!("{program}.tprof"));
         profile(&reference, &path, 20_000, &mut Quiet)?;
         let waiting = Waiting { share: 0.4, error: 0.2 };
-        let how = Open { group: None, page_size: None, sample_one_in: None, waiting };
+        let how =
+            Open { group: None, page_size: None, sample_one_in: None, waiting, machine: None };
         let recording = Recording::open(&path, &how)?;
         let off = predict(program, &reference, &recording, folder.path())?;
         report.add(

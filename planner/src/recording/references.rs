@@ -15,7 +15,7 @@ use terrace_recordings::reference::{Level, Record, ReferenceReader};
 
 use crate::memory::Machine;
 use crate::recording::intervals::{KEPT_BYTES, Survey, modelled_slow_ps};
-use crate::recording::{ASSUMED_MACHINE, Evidence, Open, Recording, Stored, Waiting};
+use crate::recording::{Evidence, Open, Recording, Stored, Waiting};
 
 /// Intervals that references are cut into: at most, and at least however many pages there are.
 const MOST_INTERVALS: u64 = 400;
@@ -47,7 +47,7 @@ pub(super) fn references(
         1 => how.sample_one_in.unwrap_or(1),
         n => n,
     };
-    let machine = Machine::preset(ASSUMED_MACHINE)?;
+    let machine = how.machine()?;
     let layout = Arc::new(layout(page_size, totals.first_touch.keys().copied())?);
     let pages = layout.pages() as u64;
     let mut cutter = Cutter::new(layout, &totals, one_in, how.waiting, machine.clone());
@@ -293,7 +293,8 @@ mod tests {
         }
         builder.finish(false).unwrap();
         let waiting = Waiting { share: 0.4, error: 0.2 };
-        let how = Open { group: None, page_size: None, sample_one_in: None, waiting };
+        let how =
+            Open { group: None, page_size: None, sample_one_in: None, waiting, machine: None };
         let recording = Recording::open(&path, &how).unwrap();
         let narrow = recording.machine.with_slow(None, Some(0.001));
         let mut intervals = recording.play_on(&narrow, false).unwrap();
