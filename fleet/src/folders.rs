@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrace_core::{InputError, refuse};
-use terrace_stores::{Fetched, Store, Stores, matching};
+use terrace_stores::{Entry, Fetched, Store, Stores, matching};
 
 use crate::file::Fleet;
 
@@ -27,14 +27,14 @@ impl Place {
         Ok(Place { store, path: PathBuf::from(within) })
     }
 
-    /// Paths of the histories in it, by name.
+    /// The histories in it, by name.
     ///
     /// # Errors
     /// A folder that cannot be read, in words.
-    pub fn histories(&self) -> Result<Vec<PathBuf>, String> {
+    pub fn histories(&self) -> Result<Vec<Entry>, String> {
         let mut files = self.store.entries(&self.path)?;
         files.retain(|e| !e.is_folder && e.path.extension().is_some_and(|e| e == "trec"));
-        Ok(files.into_iter().map(|entry| entry.path).collect())
+        Ok(files)
     }
 
     /// Files to read these histories from, as [`Store::fetch`].

@@ -3,7 +3,7 @@
 //! Of the periods only what services used together remains, two services at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,9 @@ use terrace_planner::memory::Machine;
 use terrace_planner::plan::{Request, curves};
 use terrace_planner::recording::{Open, Recording};
 use terrace_recordings::period::{HISTORY, PeriodReader, Record};
+use terrace_stores::{Entry, Fetched};
 
+use crate::boots::{Boots, Saved};
 use crate::file::{Fleet, Matcher, Terms};
 use crate::folders::HostFolder;
 use crate::needs::{Need, RESOLUTION, need};
@@ -34,9 +36,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// Whether all of its histories were used: only then its whole need is known.
+    /// Whether all histories of its groups were used: only then its whole need is known. Groups of an
+    /// earlier boot have no part in it.
     pub fn is_whole(&self) -> bool {
-        self.left_out.is_empty() && !self.services.is_empty()
+        self.left_out.iter().all(|left| left.ended) && !self.services.is_empty()
     }
 
     /// What all of its services need, in bytes, at a latency of its class.
@@ -75,6 +78,15 @@ pub struct LeftOut {
     pub path: String,
     /// Reason, in a line.
     pub reason: String,
+    /// Whether it is of a group that does not run any more, so that nothing is missing without it.
+    pub ended: bool,
+}
+
+impl LeftOut {
+    /// A file or folder without which the host's need is not known.
+    pub fn missing(path: String, reason: String) -> Self {
+        LeftOut { path, reason, ended: false }
+    }
 }
 
 /// Reads hosts of a fleet.
@@ -113,17 +125,27 @@ impl<'a> HostReader<'a> {
         let files = match place.histories() {
             Ok(files) => files,
             Err(reason) => {
-                host.left_out.push(LeftOut { path: place.to_string(), reason });
+                host.left_out.push(LeftOut::missing(place.to_string(), reason));
                 return host;
             }
         };
         if files.is_empty() {
             let reason = "no history, expected files of terraced (.trec)".to_owned();
-            host.left_out.push(LeftOut { path: place.to_string(), reason });
+            host.left_out.push(LeftOut::missing(place.to_string(), reason));
         }
+        let paths: Vec<PathBuf> = files.iter().map(|file| file.path.clone()).collect();
+        let fetched = place.fetch(&paths);
+        let saved: Vec<Option<Saved>> =
+            files.iter().zip(&fetched).map(|(file, fetched)| saved(file, fetched)).collect();
+        let boots = Boots::of(saved.iter().flatten());
         let mut services: BTreeMap<String, (ServiceOnHost, Series)> = BTreeMap::new();
         let mut groups = BTreeSet::new();
-        for (file, fetched) in files.iter().zip(place.fetch(&files)) {
+        for ((file, fetched), saved) in paths.iter().zip(fetched).zip(saved) {
+            if let Some(reason) = saved.and_then(|saved| boots.reason(&saved.boot)) {
+                let ended = matches!(boots, Boots::Newest(_));
+                host.left_out.push(LeftOut { path: place.shown(file), reason, ended });
+                continue;
+            }
             let read = fetched.and_then(|local| {
                 let read = self.history(local.path(), folder.class, &mut groups);
                 read.map_err(|e| one_line(&e, local.path()))
@@ -146,7 +168,7 @@ impl<'a> HostReader<'a> {
                     added.0.needs.iter_mut().zip(&needs).for_each(|(sum, need)| sum.add(need));
                     added.1.add(&used.series);
                 }
-                Err(reason) => host.left_out.push(LeftOut { path: place.shown(file), reason }),
+                Err(reason) => host.left_out.push(LeftOut::missing(place.shown(file), reason)),
             }
         }
         let all: Vec<&(ServiceOnHost, Series)> = services.values().collect();
@@ -213,6 +235,15 @@ impl<'a> HostReader<'a> {
         let needs = needs.collect();
         Ok((terms, Used { footprint_bytes, ..used }, needs))
     }
+}
+
+/// The boot of a history and the time of its file; `None` of a file that is none.
+fn saved(file: &Entry, fetched: &Result<Fetched, String>) -> Option<Saved> {
+    let reader = PeriodReader::open(fetched.as_ref().ok()?.path()).ok()?;
+    let mut lines = reader.header().experiment.lines();
+    let is_history = lines.next() == Some(HISTORY);
+    let boot = lines.next().filter(|_| is_history)?.to_owned();
+    Some(Saved { boot, modified: file.modified })
 }
 
 /// What a history shows before it is planned.

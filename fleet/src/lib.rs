@@ -9,6 +9,7 @@
 //! - [`file`](mod@file): the fleet file: host classes, services, slowdowns, latencies, prices;
 //! - [`folders`]: the folders of hosts;
 //! - [`host`]: one host: its histories, and what each service on it needs;
+//! - [`boots`]: which of its histories are of the boot that it was saved in;
 //! - [`needs`]: the least share for a slowdown, read off the planner's curve;
 //! - [`interval`]: quantiles, means and how sure they are;
 //! - [`answer`](mod@answer): host classes and services over all hosts;
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod boots;
 pub mod file;
 pub mod files;
 pub mod folders;

@@ -31,7 +31,7 @@ impl Address {
 
     /// The host in place of one that could not be read at all: all of it is left out, for this reason.
     pub fn given_up(&self, reason: &str) -> Host {
-        let left_out = LeftOut { path: self.place.clone(), reason: InputError::new(reason).0 };
+        let left_out = LeftOut::missing(self.place.clone(), InputError::new(reason).0);
         Host {
             class: self.class,
             name: self.name.clone(),

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use terrace_planner::words::{money, size};
-use terrace_results::{FleetClassRow, FleetPairRow};
+use terrace_results::{FleetClassRow, FleetLeftOutRow, FleetPairRow};
 
 use crate::answer::{ALL_CLASSES, Answer};
+use crate::boots::EARLIER;
 
 /// Pairs that are named in words.
 const PAIRS_MAX: usize = 5;
@@ -134,20 +135,46 @@ pub fn remarks(answer: &Answer) -> Vec<String> {
     if few > 0 {
         lines.push(format!("{few} services ran on too few hosts for an interval."));
     }
-    if !answer.left_out.is_empty() {
+    lines.extend(left_out(answer));
+    lines
+}
+
+/// What was left out: where a host's need is not known without it, and of groups that ended.
+fn left_out(answer: &Answer) -> Vec<String> {
+    let mut lines = Vec::new();
+    let (ended, missing): (Vec<&FleetLeftOutRow>, Vec<_>) =
+        answer.left_out.iter().partition(|l| l.reason == EARLIER);
+    let more = |n: usize| if n > 3 { "; all are in fleet_left_out" } else { "" };
+    if !missing.is_empty() {
         let first: Vec<String> =
-            answer.left_out.iter().take(3).map(|l| format!("{}: {}", l.path, l.reason)).collect();
+            missing.iter().take(3).map(|l| format!("{}: {}", l.path, l.reason)).collect();
         lines.push(format!(
             "Left out: {}, of {} of {} hosts: {}{}. Such hosts have no part in the answer for their \
              class; their other histories have in that for services.",
-            match answer.left_out.len() {
+            match missing.len() {
                 1 => "1 file or folder".to_owned(),
                 n => format!("{n} files or folders"),
             },
             answer.hosts_left_out,
             answer.hosts_found,
             first.join("; "),
-            if answer.left_out.len() > 3 { "; all are in fleet_left_out" } else { "" },
+            more(missing.len()),
+        ));
+    }
+    if !ended.is_empty() {
+        let hosts: BTreeSet<&str> = ended.iter().map(|l| l.host.as_str()).collect();
+        let first: Vec<&str> = ended.iter().take(3).map(|l| l.path.as_str()).collect();
+        lines.push(format!(
+            "Of an earlier boot: {}, of {} of {} hosts: {}{}. Groups that do not run any more have \
+             no part in what their hosts need.",
+            match ended.len() {
+                1 => "1 history".to_owned(),
+                n => format!("{n} histories"),
+            },
+            hosts.len(),
+            answer.hosts_found,
+            first.join("; "),
+            more(ended.len()),
         ));
     }
     lines

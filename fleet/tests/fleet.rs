@@ -1,7 +1,10 @@
 //! Fleets whose needs are known beforehand, read from histories as terraced saves them.
 
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
 
 use terrace_core::bits::PageBits;
 use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
@@ -9,6 +12,7 @@ use terrace_core::scan::{Budget, Scan};
 use terrace_daemon::history::{History, Identity};
 use terrace_fleet::answer::ALL_CLASSES;
 use terrace_fleet::synthetic::{Drawn, SLOW_LATENCY_NS, Shape, growth, write_history};
+use terrace_fleet::words::remarks;
 use terrace_fleet::{Answer, Fleet, answer};
 use terrace_results::{FleetClassRow, FleetServiceRow};
 
@@ -293,6 +297,34 @@ fn save(folder: &Path, cgroup: &str, boot: &str, hot: usize) {
         period_ms: 1000,
     };
     history.save(folder, &who).unwrap();
+}
+
+#[test]
+fn groups_of_an_earlier_boot_have_no_part_in_what_a_host_needs() {
+    let shape = Shape { hosts: 12, services: 6, seed: 4 };
+    let (place, before) = made(shape);
+    let host = Shape::host_name(0);
+    let folder = place.path().join(&host);
+    let current: BTreeSet<PathBuf> = files_of(&folder).collect();
+    save(&folder, "/kubepods/pod-that-ended", "earlier", 40);
+    let ended = files_of(&folder).find(|path| !current.contains(path)).unwrap();
+    let at =
+        |time: SystemTime| File::options().append(true).open(&ended).unwrap().set_modified(time);
+    let saved = current.iter().map(|path| path.metadata().unwrap().modified().unwrap()).max();
+    at(saved.unwrap() - Duration::from_secs(3600)).unwrap();
+    let found = ask(place.path(), 2);
+    assert_eq!((&found.classes, &found.services), (&before.classes, &before.services));
+    assert_eq!((&found.hosts, found.hosts_left_out), (&before.hosts, 0));
+    let [left] = &found.left_out[..] else { panic!("{:?}", found.left_out) };
+    assert_eq!((left.path.as_str(), &left.host), (ended.to_str().unwrap(), &host));
+    assert!(left.reason.contains("of an earlier boot"), "{left:?}");
+    let words = remarks(&found).join("\n");
+    assert!(words.contains("Of an earlier boot: 1 history, of 1 of 12 hosts"), "{words}");
+    // A copy that has not kept the times does not show which boot is the last.
+    at(saved.unwrap()).unwrap();
+    let found = ask(place.path(), 2);
+    assert_eq!((found.hosts_left_out, found.left_out.len()), (1, current.len() + 1));
+    assert!(found.left_out.iter().all(|l| l.reason.contains("one of 2 boots")));
 }
 
 #[test]

@@ -117,9 +117,14 @@ impl Store for Bucket {
         let prefix = key(folder)?;
         let found = self.runtime.block_on(self.store.list_with_delimiter(Some(&prefix)));
         let found = found.map_err(|e| format!("{}; {EXPECTED}", self.error(e)))?;
-        let entry = |key: Key, is_folder| Entry { path: PathBuf::from(key.as_ref()), is_folder };
-        let folders = found.common_prefixes.into_iter().map(|key| entry(key, true));
-        let files = found.objects.into_iter().map(|object| entry(object.location, false));
+        let entry = |key: Key, is_folder, modified| Entry {
+            path: PathBuf::from(key.as_ref()),
+            is_folder,
+            modified,
+        };
+        let folders = found.common_prefixes.into_iter().map(|key| entry(key, true, None));
+        let files = found.objects.into_iter();
+        let files = files.map(|o| entry(o.location, false, Some(o.last_modified.into())));
         let mut entries: Vec<Entry> = folders.chain(files).collect();
         entries.sort();
         Ok(entries)

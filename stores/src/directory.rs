@@ -20,8 +20,11 @@ impl Store for Directory {
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(self.path(folder)).map_err(|e| e.to_string())? {
             let path = folder.join(entry.map_err(|e| e.to_string())?.file_name());
-            let is_folder = self.path(&path).is_dir();
-            entries.push(Entry { path, is_folder });
+            // A link counts as what it leads to.
+            let found = std::fs::metadata(self.path(&path)).ok();
+            let is_folder = found.as_ref().is_some_and(std::fs::Metadata::is_dir);
+            let modified = found.and_then(|found| found.modified().ok());
+            entries.push(Entry { path, is_folder, modified });
         }
         entries.sort();
         Ok(entries)

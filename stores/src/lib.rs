@@ -12,6 +12,7 @@ mod directory;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use globset::{GlobBuilder, GlobMatcher};
 
@@ -64,6 +65,8 @@ pub struct Entry {
     pub path: PathBuf,
     /// Whether it is a folder.
     pub is_folder: bool,
+    /// When it was last written, where the store knows that.
+    pub modified: Option<SystemTime>,
 }
 
 /// A file of this host that can be read.
