@@ -14,6 +14,8 @@ use terrace_planner::memory::Machine;
 use terrace_planner::recording::{ASSUMED_MACHINE, Waiting};
 use terrace_stores::glob;
 
+use crate::answer::ALL_CLASSES;
+
 /// Bytes of a fleet file, at most.
 const MOST_BYTES: u64 = 1 << 20;
 
@@ -250,9 +252,21 @@ impl Fleet {
         if self.classes.is_empty() {
             return Err(refuse!("no host classes: expected at least one [[classes]]"));
         }
+        for (index, latency_ns) in self.slow_latencies_ns.iter().enumerate() {
+            if self.slow_latencies_ns[..index].contains(latency_ns) {
+                return Err(refuse!(
+                    "slow_latencies_ns has {latency_ns} twice: expected each latency once"
+                ));
+            }
+        }
         for (index, class) in self.classes.iter().enumerate() {
             let name = &class.name;
             unique("host class", name, self.classes[..index].iter().map(|c| &c.name))?;
+            if name == ALL_CLASSES {
+                return Err(refuse!(
+                    "host class '{name}': rows over all classes have this name, expected another"
+                ));
+            }
             if class.memory.0 == 0 {
                 return Err(refuse!("class '{name}': memory is 0, expected the size of a host's"));
             }
@@ -375,6 +389,8 @@ mod tests {
             (format!("{SMALL}price_fast = 1\n"), "expected both or none"),
             (format!("{SMALL}reserve = \"65G\"\n"), "reserve is more than memory"),
             (format!("{SMALL}{SMALL}"), "two of host class 'web'"),
+            (SMALL.replace("\"web\"", "\"all\""), "expected another"),
+            (format!("slow_latencies_ns = [250, 300, 250.0]\n{SMALL}"), "has 250 twice"),
             (format!("least_periods = 16\n{SMALL}"), "least_periods is 16"),
             (format!("{SMALL}[[services]]\nname = \"a\"\ngroups = []\n"), "no groups"),
             (format!("{SMALL}[[services]]\nname = \"a\"\ngroups = [\"[\"]\n"), "pattern '['"),
