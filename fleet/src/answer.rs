@@ -12,7 +12,7 @@ use terrace_results::{
     FleetClassRow, FleetHostRow, FleetLeftOutRow, FleetPairRow, FleetServiceRow,
 };
 
-use crate::file::Fleet;
+use crate::file::{Fleet, HostClass};
 use crate::folders::{HostFolder, hosts};
 use crate::host::{Host, HostReader, ServiceOnHost};
 use crate::interval::{LEAST_HOSTS, quantile, quantile_interval, ratio, ratio_interval, seed_of};
@@ -97,16 +97,17 @@ pub fn join(fleet: &Fleet, hosts: &[Host], jobs: usize) -> Result<Answer, InputE
         classes.extend(class_rows(fleet, hosts, number)?);
     }
     // By class, at its own latency; a class without a whole host gives no room to judge by.
-    let fast_bytes = |class: usize| {
-        let name = &fleet.classes[class].name;
-        let own = classes.iter().find(|r: &&FleetClassRow| r.own_latency && &r.class == name);
-        own.map_or(fleet.classes[class].memory.0 as f64, |r| r.fast_share * r.memory_bytes as f64)
+    let fast_share = |class: &HostClass| {
+        let own = |r: &&FleetClassRow| r.own_latency && r.class == class.name;
+        classes.iter().find(own).map_or(1.0, |r| r.fast_share)
     };
-    let fast_bytes: Vec<f64> = (0..fleet.classes.len()).map(fast_bytes).collect();
+    let fast_shares: Vec<f64> = fleet.classes.iter().map(fast_share).collect();
+    let bytes = |(class, share): (&HostClass, &f64)| share * class.memory.0 as f64;
+    let fast_bytes: Vec<f64> = fleet.classes.iter().zip(&fast_shares).map(bytes).collect();
     let names: std::collections::BTreeSet<&str> =
         hosts.iter().flat_map(|h| &h.services).map(|s| s.service.as_str()).collect();
     let pairs = pairs::judge(fleet, hosts, &fast_bytes, names.len() as u64);
-    let stages = rollout::stages(fleet, hosts, &fast_bytes, &pairs.rows);
+    let stages = rollout::stages(fleet, hosts, &fast_shares, &pairs.rows);
     let mut host_rows = Vec::new();
     for (host, stage) in hosts.iter().zip(stages) {
         host_rows.extend(rows_of_host(fleet, host, stage, &classes)?);
@@ -142,14 +143,19 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// The part of values above a limit; a rounding error is not above it.
+/// Whether a share is more than a limit; a rounding error is not above it.
+pub(crate) fn is_above(share: f64, limit: f64) -> bool {
+    share > limit + 1e-9
+}
+
+/// The part of values above a limit.
 fn part_above(values: &[f64], limit: f64) -> f64 {
-    let above = values.iter().filter(|v| **v > limit + 1e-9).count();
+    let above = values.iter().filter(|v| is_above(**v, limit)).count();
     above as f64 / values.len().max(1) as f64
 }
 
-/// Shares of the memory of a host, of a need in bytes.
-fn of_host(fleet: &Fleet, host: &Host, latency: usize) -> Need {
+/// What a host needs, with the reserve, as shares of its memory: all of it is enough.
+pub(crate) fn of_host(fleet: &Fleet, host: &Host, latency: usize) -> Need {
     let class = &fleet.classes[host.class];
     let (reserve, memory) = (class.reserve_bytes() as f64, class.memory.0 as f64);
     host.need(latency).map(|bytes| ((bytes + reserve) / memory).min(1.0))

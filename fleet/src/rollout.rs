@@ -7,7 +7,7 @@
 
 use terrace_results::{FleetPairRow, FleetServiceRow};
 
-use crate::answer::{ALL_CLASSES, Answer};
+use crate::answer::{ALL_CLASSES, Answer, is_above, of_host};
 use crate::file::Fleet;
 use crate::host::Host;
 
@@ -68,11 +68,12 @@ pub const WATCH: [Watch; 7] = [
     },
 ];
 
-/// The stage of each host, in their order; 0 for one that is to be looked at first.
+/// The stage of each host, in their order; 0 for one that is to be looked at first. `fast_shares` is the
+/// answer of each class.
 pub fn stages(
     fleet: &Fleet,
     hosts: &[Host],
-    fast_bytes: &[f64],
+    fast_shares: &[f64],
     pairs: &[FleetPairRow],
 ) -> Vec<u64> {
     let apart = |host: &Host| {
@@ -80,17 +81,16 @@ pub fn stages(
         pairs.iter().any(|p| p.apart && runs(&p.first) && runs(&p.second))
     };
     let mut stages = vec![0; hosts.len()];
-    for (class, (of, fast)) in fleet.classes.iter().zip(fast_bytes).enumerate() {
-        let spare = |host: &Host| fast - host.need(0).fast - of.reserve_bytes() as f64;
+    for (class, answer) in fast_shares.iter().enumerate() {
         let mut order: Vec<(usize, f64)> = hosts
             .iter()
             .enumerate()
             .filter(|(_, host)| host.class == class && host.is_whole() && !apart(host))
-            .map(|(number, host)| (number, spare(host)))
-            .filter(|(_, spare)| *spare >= 0.0)
+            .map(|(number, host)| (number, of_host(fleet, host, 0).fast))
+            .filter(|(_, need)| !is_above(*need, *answer))
             .collect();
         // Hosts come by name, and equals keep that order.
-        order.sort_by(|a, b| b.1.total_cmp(&a.1));
+        order.sort_by(|a, b| a.1.total_cmp(&b.1));
         let count = order.len() as f64;
         for (place, (number, _)) in order.iter().enumerate() {
             let stage = STAGES.iter().position(|part| (place as f64) < (part * count).ceil());
@@ -187,11 +187,14 @@ mod tests {
         }
     }
 
-    #[test]
-    fn hosts_with_most_to_spare_go_first_and_those_without_do_not() {
-        let text = "[[classes]]\nname = \"c\"\nhosts = \"*\"\nmemory = \"1000\"\n";
-        let fleet = Fleet::parse(text, std::path::PathBuf::new()).unwrap();
-        let host = |fast: f64| Host {
+    fn fleet(memory_bytes: u64) -> Fleet {
+        let text =
+            format!("[[classes]]\nname = \"c\"\nhosts = \"*\"\nmemory = \"{memory_bytes}\"\n");
+        Fleet::parse(&text, std::path::PathBuf::new()).unwrap()
+    }
+
+    fn host(fast: f64) -> Host {
+        Host {
             class: 0,
             name: String::new(),
             services: vec![ServiceOnHost {
@@ -203,9 +206,25 @@ mod tests {
             }],
             pairs: Vec::new(),
             left_out: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_host_that_needs_what_the_tables_give_has_a_stage() {
+        // One 49th of 49 bytes is not quite one, and no host needs more than all of its memory.
+        for (memory, need) in [(49, 1.0), (49, 60.0), (1000, 900.0)] {
+            let found = crate::answer::join(&fleet(memory), &[host(need)], 1).unwrap();
+            let row = &found.hosts[0];
+            assert_eq!(found.classes[0].overrun_share, 0.0);
+            assert_eq!((row.spare_share, row.stage), (0.0, 1), "{row:?}");
+        }
+    }
+
+    #[test]
+    fn hosts_with_most_to_spare_go_first_and_those_without_do_not() {
+        let fleet = fleet(1000);
         let hosts: Vec<Host> = (0..20).map(|n| host(f64::from(n) * 10.0)).collect();
-        let stages = stages(&fleet, &hosts, &[150.0], &[]);
+        let stages = stages(&fleet, &hosts, &[0.15], &[]);
         // 16 go, the least needy first: 1, then to 2, to 8, to 16.
         assert_eq!(stages[..3], [1, 2, 3]);
         assert_eq!((stages[7], stages[8], stages[15]), (3, 4, 4));
