@@ -156,6 +156,18 @@ fn lackeys_lines_become_fetches_loads_and_stores() {
 }
 
 #[test]
+fn samples_of_processes_that_had_exited_are_counted_and_left_out() {
+    let (_, without) = import("perf", PERF.as_bytes()).unwrap();
+    let gone = "  :-1    -1/-1    1618.65: cpu/mem-loads/: 7f00 4010\n\
+                 :-1  12/-1 1618.66: cpu/mem-loads/: 7f00 4010\n   t  3976/3976   1618.7";
+    let text = PERF.replace("   t  3976/3976   1618.7", gone);
+    let (imported, recording) = import("perf", text.as_bytes()).unwrap();
+    let count = |name| imported.count(name).unwrap();
+    assert_eq!((count("samples"), count("without_process"), count("without_address")), (6, 2, 1));
+    assert_eq!(references(&recording), references(&without));
+}
+
+#[test]
 fn perf_samples_become_threads_with_times() {
     let (imported, recording) = import("perf", PERF.as_bytes()).unwrap();
     let count = |name| imported.count(name).unwrap();

@@ -9,6 +9,9 @@
 //! not known. Whether a sample is a store follows from its data source (`OP STORE`) where that is
 //! printed, else from the event's name. Samples without an address (0) are counted and left out. A
 //! sample's size is not known: it is recorded as one byte. Lines of a call chain are skipped.
+//!
+//! A sample of a process that had exited has no identifiers (`:-1 -1/-1`): such samples are counted
+//! and left out.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -42,6 +45,7 @@ fn run(
     let mut processes: BTreeMap<u32, u32> = BTreeMap::new();
     let mut streams: BTreeMap<(u32, u32), u32> = BTreeMap::new();
     let (mut loads, mut stores, mut without_address) = (0u64, 0, 0);
+    let mut without_process = 0u64;
     let mut first_ns = None;
     let mut line = Vec::new();
     while input.line(&mut line)? == Line::Whole {
@@ -57,18 +61,22 @@ fn run(
             return Err(input.bad_line(&line, EXPECTED));
         };
         let first = *first_ns.get_or_insert(sample.time_ns);
+        let Some((pid, tid)) = sample.ids else {
+            without_process += 1;
+            continue;
+        };
         if sample.address == 0 {
             without_address += 1;
             continue;
         }
         let next = processes.len() as u32;
-        let process = *processes.entry(sample.pid).or_insert(next);
+        let process = *processes.entry(pid).or_insert(next);
         if process == next {
             let command = vec![sample.command.to_owned()];
-            builder.process(&Process { process, system_id: sample.pid, command })?;
+            builder.process(&Process { process, system_id: pid, command })?;
         }
         let next = streams.len() as u32;
-        let stream = *streams.entry((sample.pid, sample.tid)).or_insert(next);
+        let stream = *streams.entry((pid, tid)).or_insert(next);
         let time = sample.time_ns.saturating_sub(first);
         let reference = Reference { address: sample.address, size_log2: 0, store: sample.store };
         builder.reference(stream, process, time, reference)?;
@@ -81,10 +89,11 @@ fn run(
     builder.finish(input.is_cut())?;
     Ok(Imported {
         counts: vec![
-            ("samples", loads + stores + without_address),
+            ("samples", loads + stores + without_address + without_process),
             ("loads", loads),
             ("stores", stores),
             ("without_address", without_address),
+            ("without_process", without_process),
             ("threads", streams.len() as u64),
             ("processes", processes.len() as u64),
         ],
@@ -95,8 +104,8 @@ fn run(
 
 struct Sample<'a> {
     command: &'a str,
-    pid: u32,
-    tid: u32,
+    /// Process and thread; `None` where they had exited.
+    ids: Option<(u32, u32)>,
     time_ns: u64,
     address: u64,
     store: bool,
@@ -140,12 +149,19 @@ fn sample(line: &str) -> Option<Sample<'_>> {
         if tail.contains("|OP ") { tail.contains("|OP STORE") } else { event.contains("store") };
     Some(Sample {
         command: command.trim(),
-        pid: pid.parse().ok()?,
-        tid: tid.parse().ok()?,
+        ids: known(pid.parse().ok()?, tid.parse().ok()?)?,
         time_ns,
         address: u64::from_str_radix(address, 16).ok()?,
         store,
     })
+}
+
+/// Identifiers as perf prints them, negative ones as `Some(None)`; `None` of what is no identifier.
+fn known(pid: i64, tid: i64) -> Option<Option<(u32, u32)>> {
+    if pid < 0 || tid < 0 {
+        return Some(None);
+    }
+    Some(Some((u32::try_from(pid).ok()?, u32::try_from(tid).ok()?)))
 }
 
 /// `1618.501809`, with up to nine places.
