@@ -160,7 +160,7 @@ impl Arguments {
     /// Answers.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         if let Some(out) = &self.out {
-            self.force.folder(out, &["plan.json", "runs.parquet"])?;
+            self.force.folder(out, &["plan.json", "fleet.json", "runs.parquet"])?;
         }
         let request = self.request()?;
         let experiment = self.check_with.as_deref().map(Experiment::read).transpose()?;

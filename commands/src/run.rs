@@ -214,7 +214,7 @@ impl Common {
             }
         }
         let out = self.out.unwrap_or_else(|| Path::new("results").join(&experiment.name));
-        self.force.folder(&out, &["runs.parquet", "sweep.parquet", "plan.json"])?;
+        self.force.folder(&out, &["runs.parquet", "sweep.parquet", "plan.json", "fleet.json"])?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let request = Request {
             experiment,

@@ -99,15 +99,6 @@ impl Arguments {
             }
             return Ok(ExitCode::SUCCESS);
         };
-        // A sweep goes on in its own folder; what another command has left there is no part of it.
-        if out.join("runs.parquet").exists() && !out.join("cells").is_dir() {
-            return Err(InputError::new(format_args!(
-                "{} has results of another command (runs.parquet); expected a folder of its own: give \
-                 another --out",
-                out.display()
-            ))
-            .into());
-        }
         if !self.merge_only {
             let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
             let screen = Screen::new(cells.len());

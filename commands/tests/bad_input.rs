@@ -327,6 +327,17 @@ fn results_are_replaced_only_when_that_is_asked_for() {
     place.run(&format!("{plan} --out answer --force")).good();
     place.run("sweep grid.toml --out swept").good();
     place.run("sweep grid.toml --out swept").good();
+    // The answer of a fleet is no plan's, and neither is a sweep's.
+    let report = std::fs::read(place.path("answer/report.html")).unwrap();
+    place.run("sweep grid.toml --out answer").refused(&["another command (plan.json)"]);
+    std::fs::rename(place.path("answer/plan.json"), place.path("answer/fleet.json")).unwrap();
+    place.run("sweep grid.toml --out answer").refused(&["another command (fleet.json)"]);
+    for command in [plan.as_str(), "run e.toml"] {
+        let printed = place.run(&format!("{command} --out answer"));
+        printed.refused(&["answer has results already (fleet.json)"]);
+    }
+    assert_eq!(std::fs::read(place.path("answer/report.html")).unwrap(), report);
+    assert!(!place.path("answer/cells").exists());
     place.write("p.tprof", "mine");
     place.run("profile e.toml --out p.tprof").refused(&["p.tprof exists", "--force"]);
     assert_eq!(std::fs::read(place.path("p.tprof")).unwrap(), b"mine");

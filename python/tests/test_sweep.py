@@ -110,6 +110,16 @@ def test_tables_are_read_from_an_object_store(tmp_path, endpoint, store, monkeyp
         terrace.Results.read("s3://sweeps/gone")
 
 
+@pytest.mark.parametrize("name", ["runs.parquet", "plan.json", "fleet.json"])
+def test_results_of_another_command_are_not_replaced(tmp_path, name):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("results")
+    with pytest.raises(terrace.Refused, match=f"results of another command .{name}.;"):
+        terrace.sweep(grid(tmp_path), out)
+    assert [path.name for path in out.iterdir()] == [name]
+
+
 def test_finished_cells_are_not_run_again(tmp_path):
     file, out = grid(tmp_path), tmp_path / "out"
     reported = []

@@ -170,8 +170,21 @@ pub fn note(out: &Path, failed: &Failed) -> anyhow::Result<()> {
     write_whole(&failure(out, &failed.hash), &serde_json::to_vec_pretty(failed)?)
 }
 
-/// Makes a sweep's folder, and removes leftovers of processes of this host that have ended.
+/// Files by which a folder is known as another command's results.
+const RESULTS: [&str; 3] = ["runs.parquet", "plan.json", "fleet.json"];
+
+/// Makes a sweep's folder, and removes leftovers of processes of this host that have ended. A sweep
+/// goes on in its own folder; results of another command are refused, for it would replace them.
 pub fn prepare(out: &Path) -> anyhow::Result<()> {
+    let other = RESULTS.iter().find(|name| out.join(name).exists());
+    if let Some(name) = other.filter(|_| !out.join("cells").is_dir()) {
+        return Err(refuse!(
+            "{} has results of another command ({name}); expected a folder of its own: give another \
+             --out",
+            out.display()
+        )
+        .into());
+    }
     for folder in ["cells", "failed"] {
         fs::create_dir_all(out.join(folder)).map_err(|e| {
             refuse!("{}: {e}; expected a folder for results that can be written to", out.display())
