@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
+use terrace_experiments::run::check_folder;
 use terrace_fleet::answer::ALL_CLASSES;
 use terrace_fleet::{Answer, Fleet, answer, files, rollout, words};
 use terrace_planner::words::{money, size};
@@ -61,6 +62,7 @@ impl Arguments {
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         if let Some(out) = &self.out {
             self.force.folder(out, &["fleet.json", "plan.json", "runs.parquet"])?;
+            check_folder(out)?;
         }
         let fleet = Fleet::read(&self.file)?;
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -74,9 +76,10 @@ impl Arguments {
         })?;
         let (lines, remarks) = (words::recommendation(&found), words::remarks(&found));
         let steps = if self.rollout { rollout::in_words(&found) } else { Vec::new() };
-        if let Some(out) = &self.out {
-            files::write(&found, out, &meta(files::title(&found)))?;
-        }
+        // Hosts may have taken hours to read: what cannot be written is shown all the same.
+        let out = self.out.as_deref();
+        let written =
+            out.map_or(Ok(()), |out| files::write(&found, out, &meta(files::title(&found))));
         match self.format {
             Format::Json => say!("{}", serde_json::to_string_pretty(&files::document(&found))?)?,
             Format::Text => {
@@ -87,12 +90,12 @@ impl Arguments {
                     say!("\nRollout:")?;
                     steps.iter().try_for_each(|line| say!("{line}"))?;
                 }
-                if let Some(out) = &self.out {
+                if let Some(out) = out.filter(|_| written.is_ok()) {
                     say!("\nanswer: {}", out.display())?;
                 }
             }
         }
-        Ok(ExitCode::SUCCESS)
+        written.map(|()| ExitCode::SUCCESS)
     }
 }
 

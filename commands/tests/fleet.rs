@@ -80,6 +80,24 @@ fn a_damaged_history_is_named_and_the_others_are_used() {
 }
 
 #[test]
+fn an_answer_that_cannot_be_written_is_shown_and_one_without_a_place_is_not_begun() {
+    let place = made();
+    place.write("file", "mine");
+    // Before any host is read: there are none that could be.
+    std::fs::rename(place.path("fleet.toml"), place.path("kept.toml")).unwrap();
+    std::fs::write(place.path("fleet.toml"), "quantil = 0.9\n").unwrap();
+    let printed = place.run("fleet fleet.toml --out file/answer");
+    printed.refused(&["file/answer", "can be written to"]);
+    // A folder in the place of a table cannot be replaced by one.
+    std::fs::create_dir_all(place.path("answer/fleet_left_out.parquet")).unwrap();
+    let printed = place.run("fleet kept.toml --out answer");
+    assert_eq!(printed.code, Some(1), "{printed}");
+    assert!(printed.out.contains("is enough for 95.0 % of hosts"), "{printed}");
+    assert!(printed.err.contains("fleet_left_out.parquet"), "{printed}");
+    assert!(!printed.out.contains("answer: "), "{printed}");
+}
+
+#[test]
 fn fleet_files_that_cannot_be_used_are_refused() {
     let place = Place::new();
     place.run("fleet gone.toml").refused(&["gone.toml", "expected a fleet file"]);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use terrace_core::{InputError, refuse};
 use terrace_linux::rivals::Rival;
 use terrace_results::RunRow;
 
@@ -213,5 +214,51 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let part = PathBuf::from(format!("{}.part", path.display()));
     std::fs::write(&part, bytes)
         .and_then(|()| std::fs::rename(&part, path))
+        .inspect_err(|_| {
+            let _ = std::fs::remove_file(&part);
+        })
         .with_context(|| format!("writing {}", path.display()))
+}
+
+/// Refuses a folder for results that could not be written to, before the work for them. It is not
+/// made, nor is anything left in it.
+///
+/// # Errors
+/// What prevents files there, in a line.
+pub fn check_folder(folder: &Path) -> Result<(), InputError> {
+    let place = folder.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
+    let error = |e: std::io::Error| {
+        refuse!("{}: {e}; expected a folder for results that can be written to", folder.display())
+    };
+    // Of a relative path the last one is empty.
+    let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
+    tempfile::tempfile_in(place).map(|_| ()).map_err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_replaced_leaves_nothing_beside_it() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("folder");
+        std::fs::create_dir(&file).unwrap();
+        write_whole(&file, b"text").unwrap_err();
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn folders_that_cannot_be_written_to_are_refused_and_others_not_made() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        std::fs::write(&file, "text").unwrap();
+        for bad in [&file, &file.join("out"), Path::new("/proc/out")] {
+            let error = check_folder(bad).unwrap_err().to_string();
+            assert!(error.contains("can be written to") && !error.contains('\n'), "{error}");
+        }
+        check_folder(&place.path().join("new/out")).unwrap();
+        check_folder(Path::new("new-folder-of-results")).unwrap();
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    }
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,18 @@ def _on_ray(
     return [read[index] for index in range(len(hosts))]
 
 
+def _check_folder(folder: Path) -> None:
+    """Refuses a folder that could not be written to, before hosts are read; it is not made."""
+    place = next((path for path in (folder, *folder.parents) if path.exists()), Path("."))
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise Refused(
+            f"{folder}: {error.strerror}; expected a folder for results that can be written to"
+        ) from None
+
+
 def main(arguments: list[str] | None = None) -> int:
     """`python -m terrace.fleet`."""
     parser = argparse.ArgumentParser(
@@ -164,20 +177,30 @@ def main(arguments: list[str] | None = None) -> int:
                     f"{given.out} has results already ({name}); expected a name that is free: "
                     "give another --out, or --force to replace it"
                 )
+        if given.out:
+            _check_folder(Path(given.out))
         answer = fleet(
             given.file, jobs=given.jobs, ray=given.ray, retries=given.retries, progress=show
         )
-        if given.out:
-            answer.write(given.out, " ".join(sys.orig_argv))
+        try:
+            if given.out:
+                answer.write(given.out, " ".join(sys.orig_argv))
+        except Exception:
+            # Hosts may have taken hours to read.
+            show_answer(answer)
+            raise
+        show_answer(answer)
+        if given.out and given.format == "text":
+            print(f"\nanswer: {given.out}")
+        return 0
+
+    def show_answer(answer: FleetAnswer) -> None:
         if given.format == "json":
             print(answer.json())
-            return 0
+            return
         for line in (*answer.words, *answer.remarks):
             print(line)
         if given.rollout:
             print("\nRollout:", *answer.rollout, sep="\n")
-        if given.out:
-            print(f"\nanswer: {given.out}")
-        return 0
 
     return exit_code(answered)

@@ -192,6 +192,13 @@ def test_the_module_is_a_command_that_answers_and_refuses_in_a_line(fleet, comma
     refused("has results already (fleet.json)", file, "--out", out)
     assert run(file, "--out", out, "--force").returncode == 0
     refused("gone.toml", fleet / "gone.toml")
+    # Where nothing can be written, no host is read; what fails later is shown all the same.
+    refused("can be written to", file, "--out", file / "answer")
+    full = tmp_path / "full"
+    (full / "fleet_left_out.parquet").mkdir(parents=True)
+    got = run(file, "--format", "json", "--out", full)
+    assert got.returncode == 1 and "fleet_left_out.parquet" in got.stderr, got.stderr
+    assert got.stdout == json_there
     (out / "fleet.json").rename(out / "plan.json")
     refused("has results already (plan.json)", file, "--out", out)
     for jobs in ("0", "-1", "two"):
