@@ -153,6 +153,23 @@ impl History {
     pub fn forget(folder: &Path, cgroup: &str) {
         let _ = std::fs::remove_file(file(folder, cgroup));
     }
+
+    /// Removes the stored scans that can be of no use: those of another boot, and those of groups
+    /// that are not in this list. Files that are no histories stay. Returns how many were removed.
+    pub fn sweep(folder: &Path, boot: &str, groups: &[String]) -> usize {
+        let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+        let is_stale = |path: &PathBuf| {
+            let Ok(reader) = PeriodReader::open(path) else { return false };
+            let header = reader.header();
+            let mut lines = header.experiment.lines();
+            let [group] = &header.groups[..] else { return false };
+            lines.next() == Some(HISTORY)
+                && *path == file(folder, &group.name)
+                && (lines.next() != Some(boot) || !groups.contains(&group.name))
+        };
+        let paths = entries.flatten().map(|entry| entry.path()).filter(is_stale);
+        paths.filter(|path| std::fs::remove_file(path).is_ok()).count()
+    }
 }
 
 /// The file of a control group: its name is made of the bytes of the path, so that no path can lead

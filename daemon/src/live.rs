@@ -213,9 +213,13 @@ impl Machine for Live {
         prepared
     }
 
-    fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity {
+    fn boot(&mut self) -> String {
         let boot = files::read(&self.roots.proc.join("sys/kernel/random/boot_id"));
-        let boot = boot.ok().flatten().unwrap_or_default().trim().to_owned();
+        boot.ok().flatten().unwrap_or_default().trim().to_owned()
+    }
+
+    fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity {
+        let boot = self.boot();
         let group = Cgroup::new(&self.roots, Path::new(cgroup));
         let pids = group.processes().unwrap_or_default();
         let alive = |pid| process::alive(&self.roots, pid).ok().flatten();

@@ -90,6 +90,9 @@ pub trait Machine {
         Ok(())
     }
 
+    /// The present boot, which addresses of processes are valid in.
+    fn boot(&mut self) -> String;
+
     /// Identifies a history, without its processes.
     fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity;
 }

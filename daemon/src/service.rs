@@ -5,6 +5,7 @@
 //! and the metrics endpoint only read the board and send orders.
 
 mod failures;
+mod stored;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use crate::notify::Notifier;
 use crate::slowdown::Assumed;
 use crate::status::{SharingStatus, UnmanagedStatus};
 use failures::Failures;
+use stored::folder;
 
 /// Longest wait of an order or a signal.
 const SLICE: Duration = Duration::from_millis(200);
@@ -49,6 +51,8 @@ pub struct Service<M: Machine> {
     /// Groups that are to start anew: with other pages or periods, or after a failure.
     waiting: BTreeMap<String, Carryover>,
     failures: Failures,
+    /// The state folder that was freed of histories of groups that are gone.
+    swept: Option<PathBuf>,
     targets: BTreeMap<String, u64>,
     next_discovery: Instant,
     next_partitioning: Instant,
@@ -74,6 +78,7 @@ impl<M: Machine> Service<M> {
             running: BTreeMap::new(),
             waiting: BTreeMap::new(),
             failures: Failures::default(),
+            swept: None,
             targets: BTreeMap::new(),
             next_discovery: now,
             next_partitioning: now,
@@ -219,15 +224,6 @@ impl<M: Machine> Service<M> {
         }
     }
 
-    /// Its processes have gone: nothing known of it is valid any more.
-    fn forget(&mut self, cgroup: &str) {
-        self.failures.forget(cgroup);
-        self.targets.remove(cgroup);
-        if let Some(folder) = state(&self.config) {
-            History::forget(&folder, cgroup);
-        }
-    }
-
     fn wanted(config: &Config) -> Vec<Wanted> {
         // They were checked when the configuration was read.
         let pattern = |text: &String| Pattern::new(text).ok();
@@ -258,7 +254,7 @@ impl<M: Machine> Service<M> {
         }
         self.board.frame().unvisited_groups = survey.unvisited as u64;
         let paths = survey.populated;
-        self.waiting.retain(|cgroup, _| paths.contains(cgroup));
+        self.drop_gone(&paths, survey.unvisited);
         let now = Instant::now();
         let held: Vec<String> = self.running.keys().cloned().collect();
         let most = self.config.daemon.max_groups as usize;
@@ -314,7 +310,7 @@ impl<M: Machine> Service<M> {
         let carryover = match self.waiting.remove(cgroup) {
             Some(carryover) => carryover,
             None => {
-                let kept = state(&self.config)
+                let kept = folder(&self.config)
                     .map(|folder| History::load(&folder, &identity, settings.page_size));
                 match kept {
                     Some(Ok(Some(history))) => Carryover::of_history(history),
@@ -455,7 +451,7 @@ impl<M: Machine> Service<M> {
     }
 
     fn save(&self) {
-        if let Some(folder) = state(&self.config) {
+        if let Some(folder) = folder(&self.config) {
             self.running.values().for_each(|r| r.shared.save(folder.clone()));
         }
     }
@@ -566,7 +562,7 @@ impl<M: Machine> Service<M> {
             let finished = self.join(running);
             self.machine.release(slot);
             self.board.remove(&cgroup);
-            if let Some(folder) = state(&self.config)
+            if let Some(folder) = folder(&self.config)
                 && let Err(error) = finished.carryover.history.save(&folder, &identity)
             {
                 tracing::warn!(error, "a history was not stored");
@@ -574,9 +570,4 @@ impl<M: Machine> Service<M> {
         }
         self.machine
     }
-}
-
-fn state(config: &Config) -> Option<PathBuf> {
-    let folder = &config.daemon.state;
-    (!folder.as_os_str().is_empty()).then(|| folder.clone())
 }

@@ -236,6 +236,10 @@ impl Machine for Fake {
         self.world.lock().unwrap().change.take()
     }
 
+    fn boot(&mut self) -> String {
+        "boot".into()
+    }
+
     fn identity(&mut self, cgroup: &str, period_ms: u64) -> Identity {
         let world = self.world.lock().unwrap();
         let processes = world.programs.get(cgroup).map(|p| (p.pid, 1)).into_iter().collect();

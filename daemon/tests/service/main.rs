@@ -9,7 +9,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use terrace_core::bits::PageBits;
+use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
+use terrace_core::scan::{Budget, Scan};
 use terrace_daemon::control::Request;
+use terrace_daemon::history::{History, Identity};
 use terrace_daemon::notify::Notifier;
 use terrace_daemon::status::{GroupStatus, Status};
 
@@ -127,6 +131,47 @@ fn histories_survive_a_restart_and_no_other_process_gets_them() {
         run.until("again", |s| s.groups.len() == 2 && s.groups.iter().all(|g| g.scans > 0));
     assert!(group(&status, "a").unwrap().restored_scans > 10);
     assert_eq!(group(&status, "b").unwrap().restored_scans, 0);
+}
+
+/// Files of histories in the state folder of a run.
+fn stored(folder: &std::path::Path) -> usize {
+    std::fs::read_dir(folder.join("state")).map_or(0, |entries| entries.count())
+}
+
+#[test]
+fn histories_of_groups_that_are_gone_are_removed() {
+    let run = Run::start(TWO, 32);
+    run.program("/a", 32, HIGH);
+    run.program("/b", 32, LOW);
+    run.until("seen", |s| s.groups.len() == 2 && s.groups.iter().all(|g| g.scans > 10));
+    let (fake, folder) = run.end();
+    assert_eq!(stored(folder.path()), 2);
+    // A group ended while no daemon ran, and there is what an earlier boot left.
+    fake.world.lock().unwrap().programs.remove("/b");
+    let mut scans = History::default();
+    let extent = Extent { space: SpaceId(1), start: HUGE, pages: 8 };
+    let pages = Arc::new(Layout::new(PageSize::Huge, vec![extent]).unwrap());
+    let scan = Scan::new(0, pages, PageBits::new(8), PageBits::new(8));
+    scans.push(&scan, Budget::fast(4));
+    let earlier = Identity {
+        cgroup: "/a/earlier".into(),
+        boot: "earlier".into(),
+        processes: vec![(1, 1)],
+        period_ms: 50,
+    };
+    scans.save(&folder.path().join("state"), &earlier).unwrap();
+    std::fs::write(folder.path().join("state/notes.txt"), "an administrator's").unwrap();
+    let run = Run::start_on(fake, folder, TWO);
+    let status = run.until("again", |s| s.groups.iter().any(|g| g.scans > 0));
+    assert!(group(&status, "a").unwrap().restored_scans > 10);
+    assert_eq!(stored(run.folder.path()), 2, "a history and a file that is none");
+    // A group that fails and then ends has none either.
+    run.ask(Request::Save {}).unwrap();
+    run.world(|w| w.programs.get_mut("/a").unwrap().refusal = Some("too many".into()));
+    run.until("failed", |s| s.unmanaged.iter().any(|u| u.reason == "too many"));
+    run.world(|w| w.programs.remove("/a"));
+    let folder = run.folder.path().to_owned();
+    run.until("gone", |_| stored(&folder) == 1);
 }
 
 #[test]
