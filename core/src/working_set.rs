@@ -10,8 +10,6 @@ use crate::page::Layout;
 use crate::remap::LayoutFollower;
 use crate::scan::Scan;
 
-/// Share of the mean rate that is kept after a period.
-const KEEP: f32 = 0.9;
 /// A page that was not accessed yet.
 const NEVER: u64 = u64::MAX;
 
@@ -23,8 +21,8 @@ pub struct WorkingSet {
     last: Vec<u64>,
     /// Period in which each page was first there.
     born: Vec<u64>,
-    /// Mean share of samples in which each page was accessed.
-    rates: Vec<f32>,
+    /// For each page, the sum over all periods of the share of samples in which it was accessed.
+    accesses: Vec<f64>,
     page_bytes: u64,
     /// Periods that have passed.
     now: u64,
@@ -37,17 +35,14 @@ impl WorkingSet {
             let pages = scan.pages();
             self.last = remap.values(&self.last, NEVER, pages);
             self.born = remap.values(&self.born, scan.period, pages);
-            self.rates = remap.values(&self.rates, 0.0, pages);
+            self.accesses = remap.values(&self.accesses, 0.0, pages);
         }
         self.page_bytes = Layout::page_size(&scan.layout).bytes();
         self.now = scan.period;
-        for rate in &mut self.rates {
-            *rate *= KEEP;
-        }
         for page in scan.accessed.iter_ones() {
             self.last[page] = scan.period;
             let share = scan.counts.as_ref().map_or(1.0, |counts| counts.share(page));
-            self.rates[page] += (1.0 - KEEP) * share as f32;
+            self.accesses[page] += share;
         }
     }
 
@@ -74,16 +69,16 @@ impl WorkingSet {
         Some(idle.count() as u64 * self.page_bytes)
     }
 
-    /// The least memory that would have had this share of the sampled accesses, in bytes: that of
-    /// the busiest pages. 0 where there were none.
+    /// The least memory that would have had this share of all sampled accesses to the memory that is
+    /// there, in bytes: that of the busiest pages. 0 where there were none.
     pub fn bytes_of_accesses(&self, share: f64) -> u64 {
-        let mut rates: Vec<f32> = self.rates.iter().copied().filter(|r| *r > 0.0).collect();
-        rates.sort_unstable_by(|a, b| b.total_cmp(a));
-        let all: f64 = rates.iter().map(|r| f64::from(*r)).sum();
+        let mut accesses: Vec<f64> = self.accesses.iter().copied().filter(|a| *a > 0.0).collect();
+        accesses.sort_unstable_by(|a, b| b.total_cmp(a));
+        let all: f64 = accesses.iter().sum();
         let mut had = 0.0;
-        let pages = rates.iter().take_while(|rate| {
+        let pages = accesses.iter().take_while(|of_page| {
             let more = had < share * all;
-            had += f64::from(**rate);
+            had += **of_page;
             more
         });
         pages.count() as u64 * self.page_bytes
@@ -159,5 +154,16 @@ mod tests {
         assert!((6..=10).contains(&most), "{most}");
         assert!(set.bytes_of_accesses(1.0) >= 99 * HUGE);
         assert_eq!(WorkingSet::default().bytes_of_accesses(0.9), 0);
+    }
+
+    #[test]
+    fn accesses_of_long_ago_count_as_much_as_the_last_ones() {
+        let (mut set, of) = (WorkingSet::default(), layout(200));
+        let first: Vec<usize> = (0..100).collect();
+        (0..300).for_each(|period| set.observe(&scan(period, &of, &first)));
+        (300..600).for_each(|period| set.observe(&scan(period, &of, &[100])));
+        // 101 pages with as many accesses each: 99 % of them are those of all but one.
+        assert_eq!(set.bytes_of_accesses(0.99) / HUGE, 100);
+        assert_eq!(set.bytes_of_accesses(0.5) / HUGE, 51);
     }
 }
