@@ -18,10 +18,11 @@ use terrace_core::page::PageSize;
 use terrace_core::refuse;
 use terrace_core::scan::Scan;
 use terrace_linux::conflicts::Intent;
+use terrace_linux::costs::CostSnapshot;
 use terrace_linux::roots::Roots;
 use terrace_linux::sampling::Samples;
 use terrace_linux::{
-    AttachedGroup, GroupSpec, GuardCommand, Host, HostOptions, Source, termination,
+    AttachedGroup, GroupSpec, GuardCommand, Host, HostOptions, MOST_PAGES, Source, termination,
 };
 use terrace_linux::{cgroup::Cgroup, process};
 use terrace_workloads::kinds::LiveProgram;
@@ -35,7 +36,7 @@ use view::View;
 ///
 /// Needs root and a kernel with DAMON, no tiers and no configuration. Nothing is moved. What is
 /// switched on for it is off again at the end, however it ends. Memory is sampled in ranges of
-/// 2 MB, whatever pages map it; a range counts as used when any of it was.
+/// 2 MB, whatever pages map it, up to 512 GB of a program; a range counts as used when any of it was.
 #[derive(Args)]
 pub struct Arguments {
     /// A process, with those that descend from it now, or a control group by its path.
@@ -102,6 +103,7 @@ impl Arguments {
             keep_empty: child.is_some(),
             flush: host.topology().is_tiered(),
             samples: Samples::Several,
+            cap_pages: MOST_PAGES,
             ..GroupSpec::new(&name, source, PageSize::Huge, self.period_ms)
         };
         let watched = host
@@ -186,8 +188,9 @@ impl Arguments {
         let mut line_due = Instant::now() + LINE_EVERY;
         loop {
             match scans.recv_timeout(SLICE) {
-                Ok(Observed::Scan(scan, untracked_bytes)) => {
-                    view.observe(&scan, untracked_bytes);
+                Ok(Observed::Scan(scan, costs)) => {
+                    let untracked = costs.untracked_fast_bytes + costs.untracked_slow_bytes;
+                    view.observe(&scan, untracked, costs.untracked_over_bound_bytes);
                     if screen.is_some() {
                         Screen::put(&view.screen(Screen::size()?))?;
                     }
@@ -216,8 +219,8 @@ impl Arguments {
 
 /// What the tracker's thread reports.
 enum Observed {
-    /// A period, and the memory in bytes that is not tracked.
-    Scan(Box<Scan>, Option<u64>),
+    /// A period, and the costs so far, with the memory that is not tracked.
+    Scan(Box<Scan>, Box<CostSnapshot>),
     /// Lost periods, with the reason.
     Lost(String),
     /// Tracking cannot go on.
@@ -231,7 +234,7 @@ fn observe(mut group: AttachedGroup) -> Receiver<Observed> {
         loop {
             let seen = match group.tracker.observe() {
                 Ok(Observation::Period(scan)) => {
-                    Observed::Scan(Box::new(scan), group.tracker.untracked_bytes())
+                    Observed::Scan(Box::new(scan), Box::new(group.costs.snapshot()))
                 }
                 Ok(Observation::Lost { reason, .. }) => Observed::Lost(reason),
                 Ok(Observation::Ended) => return,

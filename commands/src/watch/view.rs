@@ -6,6 +6,7 @@ use terrace_core::heat::{Heat, HeatBin};
 use terrace_core::page::PageSize;
 use terrace_core::scan::Scan;
 use terrace_core::working_set::WorkingSet;
+use terrace_linux::MOST_PAGES;
 use terrace_results::HeatRow;
 
 use crate::daemon::bytes;
@@ -27,6 +28,8 @@ pub struct View {
     periods: u64,
     lost: Option<String>,
     untracked_bytes: u64,
+    /// Of it, what is beyond the bound on ranges.
+    over_bound_bytes: u64,
 }
 
 impl View {
@@ -40,6 +43,7 @@ impl View {
             periods: 0,
             lost: None,
             untracked_bytes: 0,
+            over_bound_bytes: 0,
         }
     }
 
@@ -48,12 +52,13 @@ impl View {
         &self.name
     }
 
-    /// Takes in a period.
-    pub fn observe(&mut self, scan: &Scan, untracked_bytes: Option<u64>) {
+    /// Takes in a period, with memory in bytes that is not tracked, and of it what is beyond the bound
+    /// on ranges.
+    pub fn observe(&mut self, scan: &Scan, untracked_bytes: u64, over_bound_bytes: u64) {
         self.set.observe(scan);
         self.heat.add(scan);
         self.periods = scan.period + 1;
-        self.untracked_bytes = untracked_bytes.unwrap_or(0);
+        (self.untracked_bytes, self.over_bound_bytes) = (untracked_bytes, over_bound_bytes);
     }
 
     /// Takes in that something was not seen.
@@ -127,10 +132,18 @@ impl View {
             .collect();
         lines.push(format!("  accesses   {} (of those sampled)", spread.join(", ")));
         lines.push(format!("  allows     {}", self.advice()));
-        if self.untracked_bytes > 0 {
+        if self.over_bound_bytes > 0 {
+            lines.push(format!(
+                "  not seen   {} beyond {}, the most that is watched of a program",
+                bytes(self.over_bound_bytes),
+                bytes(MOST_PAGES * PageSize::Huge.bytes())
+            ));
+        }
+        let others_bytes = self.untracked_bytes.saturating_sub(self.over_bound_bytes);
+        if others_bytes > 0 {
             lines.push(format!(
                 "  not seen   {} in mappings that are smaller than a range, of files, or locked",
-                bytes(self.untracked_bytes)
+                bytes(others_bytes)
             ));
         }
         if let Some(reason) = &self.lost {
@@ -255,7 +268,7 @@ mod tests {
             let mut accessed = PageBits::new(500);
             accessed.set_range(0..if period == 0 { 500 } else { 50 }, true);
             let scan = Scan::new(period, Arc::clone(&layout), accessed, PageBits::new(500));
-            view.observe(&scan, Some(3 << 20));
+            view.observe(&scan, 3 << 20, 0);
         }
         view
     }
@@ -277,6 +290,18 @@ mod tests {
         assert!(!text.contains("untouched  ") && text.contains("watch longer"), "{text}");
         let nothing = View::new("x".into(), Duration::from_secs(1)).summary();
         assert!(nothing[0].contains("nothing was observed"), "{nothing:?}");
+    }
+
+    #[test]
+    fn memory_beyond_the_bound_has_a_line_of_its_own() {
+        let mut view = observed(5);
+        let extent = Extent { space: SpaceId(7), start: 0x7f00_0000_0000, pages: 500 };
+        let layout = Arc::new(Layout::new(PageSize::Huge, vec![extent]).unwrap());
+        let scan = Scan::new(5, layout, PageBits::new(500), PageBits::new(500));
+        view.observe(&scan, (20 << 30) + (3 << 20), 20 << 30);
+        let text = view.summary().join("\n");
+        assert!(text.contains("not seen   20.0G beyond 512G, the most that is watched"), "{text}");
+        assert!(text.contains("not seen   3.0M in mappings that are smaller"), "{text}");
     }
 
     #[test]

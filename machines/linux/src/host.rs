@@ -15,7 +15,7 @@ use crate::filler;
 use crate::flush::FlushBudget;
 use crate::free_lists::FreeLists;
 use crate::group_layout::Source;
-pub use crate::host::options::{AttachedGroup, GroupSpec, HostOptions};
+pub use crate::host::options::{AttachedGroup, GroupSpec, HostOptions, MOST_PAGES};
 use crate::page_tables::{self, Inherited};
 use crate::samples::SampleError;
 use crate::session::{GuardHealth, Session, SessionError};

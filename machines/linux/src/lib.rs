@@ -84,4 +84,4 @@ mod untracked;
 
 pub use group_layout::Source;
 pub use guard::{GuardCommand, guard_main};
-pub use host::{AttachedGroup, GroupSpec, Host, HostError, HostOptions};
+pub use host::{AttachedGroup, GroupSpec, Host, HostError, HostOptions, MOST_PAGES};

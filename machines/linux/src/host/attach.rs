@@ -7,7 +7,7 @@ use crate::cgroup::Cgroup;
 use crate::conflicts;
 use crate::costs::Costs;
 use crate::group_layout::{LayoutReader, Source};
-use crate::host::options::{AttachedGroup, GroupSpec};
+use crate::host::options::{AttachedGroup, GroupSpec, MOST_PAGES};
 use crate::host::{Host, HostError};
 use crate::kernel::PageKernel;
 use crate::mover::{MoverOptions, PageMover, SharedTrackerState, TierNodes};
@@ -177,11 +177,9 @@ impl Host {
                 group.period_ms
             )));
         }
-        // DAMON keeps the regions of a process in one array of 16 bytes each, and the kernel
-        // allocates no more than 4 MB at once.
-        if !(1..=262_144).contains(&group.cap_pages) {
+        if !(1..=MOST_PAGES).contains(&group.cap_pages) {
             return Err(refuse(format!(
-                "at most {} pages tracked, expected 1 to 262144: correct cap_pages",
+                "at most {} pages tracked, expected 1 to {MOST_PAGES}: correct cap_pages",
                 group.cap_pages
             )));
         }

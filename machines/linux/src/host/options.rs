@@ -16,6 +16,10 @@ use crate::sampling::Samples;
 use crate::tiermem::TablePolicy;
 use crate::tracker::GroupTracker;
 
+/// Most pages of a group that can be tracked. DAMON keeps the regions of a process in one array of 16
+/// bytes each, and the kernel allocates no more than 4 MB at once.
+pub const MOST_PAGES: u64 = 262_144;
+
 /// How to open a host.
 #[derive(Debug, Clone)]
 pub struct HostOptions {
