@@ -142,28 +142,15 @@ impl Host {
         let session = Arc::new(Session::open(&options.roots, options.guard.clone())?);
         let backend = Backend::find(&options.roots, options.mechanisms)?;
         let (topology, conflicts) = Self::examine(&options, &backend)?;
-        let fatal: Vec<Conflict> =
-            conflicts.iter().filter(|c| c.severity == Severity::Fatal).cloned().collect();
-        if !fatal.is_empty() {
-            return Err(HostError::Conflicts(fatal));
-        }
-        let fixable: Vec<&Conflict> =
-            conflicts.iter().filter(|c| matches!(c.severity, Severity::Fixable(_))).collect();
-        if options.dry_run {
-            let needed: Vec<Conflict> =
-                fixable.into_iter().filter(|c| c.prevents_tracking()).cloned().collect();
-            if !needed.is_empty() {
-                return Err(HostError::Conflicts(needed));
-            }
-        } else if options.fix_conflicts || options.observe_only {
+        let has_leave = Self::judge(&options, &conflicts)?;
+        // Before anything is changed: a host that cannot have a signal keeps its settings.
+        let opening = Opening { options: &options, session: &session, topology: &topology };
+        let signals = signals::open(&opening)?;
+        if has_leave {
             fix(&session, &conflicts)?;
-        } else if !fixable.is_empty() && !options.accept_conflicts {
-            return Err(HostError::Conflicts(fixable.into_iter().cloned().collect()));
         }
         let slots = vec![false; options.max_groups as usize];
         let flushes = FlushBudget::default();
-        let opening = Opening { options: &options, session: &session, topology: &topology };
-        let signals = signals::open(&opening)?;
         let free_lists = FreeLists::new(&options.roots, Arc::clone(&session));
         Ok(Host {
             options,
@@ -178,6 +165,35 @@ impl Host {
             shared_memory: Arc::default(),
             taken: false,
         })
+    }
+
+    /// Refuses what [`Self::open`] would refuse of a host with these conflicts, without changing
+    /// anything.
+    pub fn check_start(options: &HostOptions, conflicts: &[Conflict]) -> Result<(), HostError> {
+        Self::judge(options, conflicts)?;
+        signals::check(options)
+    }
+
+    /// Whether the conflicts that can be fixed are to be fixed. An error if one remains that prevents
+    /// the run.
+    fn judge(options: &HostOptions, conflicts: &[Conflict]) -> Result<bool, HostError> {
+        let refuse_any = |is_refused: &dyn Fn(&Conflict) -> bool| {
+            let refused: Vec<Conflict> =
+                conflicts.iter().filter(|c| is_refused(c)).cloned().collect();
+            match refused.is_empty() {
+                true => Ok(()),
+                false => Err(HostError::Conflicts(refused)),
+            }
+        };
+        let is_fixable = |c: &Conflict| matches!(c.severity, Severity::Fixable(_));
+        refuse_any(&|c| c.severity == Severity::Fatal)?;
+        if options.dry_run {
+            refuse_any(&|c| is_fixable(c) && c.prevents_tracking())?;
+            return Ok(false);
+        }
+        let has_leave = options.fix_conflicts || options.observe_only;
+        refuse_any(&|c| is_fixable(c) && !has_leave && !options.accept_conflicts)?;
+        Ok(has_leave)
     }
 
     /// Ends a dry run: makes the changes that it omitted. Without effect if there is none.

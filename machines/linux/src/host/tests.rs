@@ -104,6 +104,42 @@ fn a_dry_run_changes_no_setting_and_its_end_does() {
 }
 
 #[test]
+fn a_host_without_a_signal_that_is_asked_for_keeps_its_settings() {
+    let (keep, roots) = clean_host();
+    put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
+    let sampling = HostOptions { sample_reads: 1000, fix_conflicts: true, ..options(&roots) };
+    let message = refusal(Host::open(sampling));
+    assert!(message.starts_with("sample_reads: "), "{message}");
+    // The file has its line end: nothing was written, not even the same.
+    assert_eq!(get(&roots.lru_gen()), "0x0007\n");
+    assert!(!crate::journal::Journal::path(&roots.run).exists());
+}
+
+#[test]
+fn a_check_refuses_what_a_start_refuses() {
+    let cases: [(&str, &str, bool, bool, u32); 6] = [
+        ("sys/module/damon_stat/parameters/enabled", "Y\n", true, true, 0),
+        ("sys/module/damon_stat/parameters/enabled", "Y\n", true, false, 0),
+        ("sys/kernel/mm/lru_gen/enabled", "0x0007\n", false, false, 0),
+        ("sys/kernel/mm/lru_gen/enabled", "0x0007\n", false, true, 0),
+        ("sys/kernel/mm/lru_gen/enabled", "0x0000\n", true, false, 1000),
+        ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "2\n", true, true, 0),
+    ];
+    let refused = cases.map(|(path, text, fix_conflicts, dry_run, sample_reads)| {
+        let (keep, roots) = clean_host();
+        put(keep.path(), path, text);
+        let options = HostOptions { fix_conflicts, dry_run, sample_reads, ..options(&roots) };
+        let (_, conflicts) = Host::inspect(&options).unwrap();
+        let checked = Host::check_start(&options, &conflicts).map_err(|e| e.to_string());
+        assert_eq!(get(&keep.path().join(path)), text, "a check changes nothing");
+        let opened = Host::open(options).map(|_| ()).map_err(|e| e.to_string());
+        assert_eq!(checked, opened);
+        checked.is_err()
+    });
+    assert_eq!(refused, [true, false, true, false, true, true]);
+}
+
+#[test]
 fn groups_of_other_pages_than_before_have_what_they_need() {
     let (keep, roots) = clean_host();
     put(keep.path(), "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");

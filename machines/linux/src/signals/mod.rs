@@ -19,6 +19,7 @@ use crate::files::FileError;
 use crate::host::{HostError, HostOptions};
 use crate::refiner::BaseRates;
 use crate::roots::Roots;
+use crate::samples;
 use crate::session::Session;
 use crate::tiers::Topology;
 
@@ -73,6 +74,14 @@ pub(crate) fn open(opening: &Opening) -> Result<Vec<Arc<dyn HostSignal>>, HostEr
         }
     }
     Ok(signals)
+}
+
+/// Refuses what [`open`] would refuse, changing nothing.
+pub(crate) fn check(options: &HostOptions) -> Result<(), HostError> {
+    match options.sample_reads {
+        0 => Ok(()),
+        reads => Ok(samples::open(&options.roots, reads).map(drop)?),
+    }
 }
 
 /// A signal of all groups of a host.
