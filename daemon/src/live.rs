@@ -34,6 +34,22 @@ pub fn intent(config: &Config) -> Intent {
     Intent::of(config.groups.iter().map(|g| g.get_ref().page_size))
 }
 
+/// How a configuration opens a host, without a guard.
+#[must_use]
+pub fn options(config: &Config, roots: Roots) -> HostOptions {
+    let d = &config.daemon;
+    HostOptions {
+        roots,
+        fix_conflicts: d.fix_conflicts,
+        dry_run: config.is_dry(),
+        nodes: (!d.fast_nodes.is_empty()).then(|| (d.fast_nodes.clone(), d.slow_nodes.clone())),
+        max_groups: d.max_groups,
+        sample_reads: d.sample_reads,
+        hint_faults: d.hint_faults,
+        ..HostOptions::new(intent(config))
+    }
+}
+
 /// This host, opened.
 pub struct Live {
     roots: Roots,
@@ -54,19 +70,8 @@ impl Live {
         roots: Roots,
         guard: Option<GuardCommand>,
     ) -> Result<Self, HostError> {
+        let host = Host::open(HostOptions { guard, ..options(config, roots.clone()) })?;
         let d = &config.daemon;
-        let options = HostOptions {
-            roots: roots.clone(),
-            guard,
-            fix_conflicts: d.fix_conflicts,
-            dry_run: config.is_dry(),
-            nodes: (!d.fast_nodes.is_empty()).then(|| (d.fast_nodes.clone(), d.slow_nodes.clone())),
-            max_groups: d.max_groups,
-            sample_reads: d.sample_reads,
-            hint_faults: d.hint_faults,
-            ..HostOptions::new(intent(config))
-        };
-        let host = Host::open(options)?;
         let latency_ratio = d.latency_ratio;
         let mut live = Live {
             roots,

@@ -24,7 +24,7 @@ use terrace_daemon::waiting::{self, CannotOpen};
 use terrace_daemon::{Config, Service, control, http, preflight};
 use terrace_linux::conflicts::{self, Severity};
 use terrace_linux::roots::Roots;
-use terrace_linux::{GuardCommand, Host, HostOptions, session, termination};
+use terrace_linux::{GuardCommand, Host, session, termination};
 
 /// Why it ended: the exit code and one line.
 struct Failed(u8, String);
@@ -80,11 +80,7 @@ fn check(path: PathBuf, host: bool) -> Result<(), Failed> {
     let config = read(&path)?;
     if host {
         privileged()?;
-        let options = HostOptions {
-            nodes: (!config.daemon.fast_nodes.is_empty())
-                .then(|| (config.daemon.fast_nodes.clone(), config.daemon.slow_nodes.clone())),
-            ..HostOptions::new(terrace_daemon::live::intent(&config))
-        };
+        let options = terrace_daemon::live::options(&config, Roots::default());
         let (topology, found) = Host::inspect(&options).map_err(refuse)?;
         say(format_args!(
             "fast nodes {:?}, slow nodes {:?} (by {})",
@@ -95,9 +91,7 @@ fn check(path: PathBuf, host: bool) -> Result<(), Failed> {
         for conflict in &found {
             say(conflict);
         }
-        if let Some(fatal) = found.iter().find(|c| c.severity == Severity::Fatal) {
-            return Err(refuse(fatal));
-        }
+        Host::check_start(&options, &found).map_err(refuse)?;
     }
     say(format_args!("{}: {} groups, no fault found", path.display(), config.groups.len()));
     Ok(())
