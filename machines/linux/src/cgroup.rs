@@ -11,6 +11,9 @@ use crate::roots::Roots;
 /// 1,000 in all.
 const MOST_GROUPS: usize = 4096;
 
+/// Errors of a group that takes no processes: it is gone, being removed, divided, or threaded.
+const TAKES_NONE: [i32; 4] = [libc::ENOENT, libc::ENODEV, libc::EBUSY, libc::EOPNOTSUPP];
+
 /// A control group, by its folder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cgroup {
@@ -153,18 +156,14 @@ impl Cgroup {
         files::write(&self.path.join("cgroup.procs"), &pid.to_string())
     }
 
-    /// Removes the group and those below it, and moves remaining processes to `origin`. A group that
-    /// is gone already is no error.
+    /// Removes the group and those below it, and moves remaining processes to `origin`, or to the nearest
+    /// group above that exists and takes processes. A group that is gone already is no error.
     pub fn remove(&self, origin: &Path) -> Result<(), FileError> {
         if !self.path.exists() {
             return Ok(());
         }
         for pid in self.processes()? {
-            match files::write(&origin.join("cgroup.procs"), &pid.to_string()) {
-                // The process ended meanwhile.
-                Err(e) if e.errno() == Some(libc::ESRCH) => {}
-                other => other?,
-            }
+            give(origin, pid)?;
         }
         self.remove_folders()
     }
@@ -185,6 +184,26 @@ impl Cgroup {
             _ => Ok(()),
         }
     }
+}
+
+/// Puts a process into a group, or the nearest above it that takes one: a group may have been removed
+/// since, or be divided now. The root takes any. A process that has ended is no error.
+fn give(origin: &Path, pid: u32) -> Result<(), FileError> {
+    let mut first = None;
+    for folder in origin.ancestors() {
+        let file = folder.join("cgroup.procs");
+        if folder != origin && !file.exists() {
+            continue;
+        }
+        match files::write(&file, &pid.to_string()) {
+            Err(e) if e.errno() == Some(libc::ESRCH) => return Ok(()),
+            Err(e) if e.errno().is_some_and(|errno| TAKES_NONE.contains(&errno)) => {
+                first = first.or(Some(e));
+            }
+            other => return other,
+        }
+    }
+    first.map_or(Ok(()), Err)
 }
 
 /// `N0=12 N1=34` as a vector indexed by node.
@@ -314,6 +333,27 @@ mod tests {
         group.remove(&roots.cgroup()).unwrap();
         assert!(!group.path().exists());
         group.remove(&roots.cgroup()).unwrap();
+    }
+
+    #[test]
+    fn processes_of_a_group_go_above_an_origin_that_is_gone() {
+        let (keep, roots) = folder(&[
+            ("sys/fs/cgroup/cgroup.procs", ""),
+            ("sys/fs/cgroup/user.slice/cgroup.procs", ""),
+        ]);
+        let groups = keep.path().join("sys/fs/cgroup");
+        let get = |path: &str| fs::read_to_string(groups.join(path)).unwrap();
+        let origin = groups.join("user.slice/session-7.scope");
+        give(&origin, 41).unwrap();
+        assert_eq!((get("user.slice/cgroup.procs"), get("cgroup.procs")), ("41".into(), "".into()));
+        // That one is divided and takes none: the root does.
+        faults::inject(0, libc::EBUSY, || give(&groups.join("user.slice"), 42)).unwrap();
+        assert_eq!(get("cgroup.procs"), "42");
+        // Other errors are errors.
+        let origin = groups.join("user.slice");
+        assert!(faults::inject(0, libc::EACCES, || give(&origin, 43)).is_err());
+        faults::inject(0, libc::ESRCH, || give(&origin, 43)).unwrap();
+        assert!(give(&roots.proc.join("gone"), 43).is_err());
     }
 
     proptest! {
