@@ -28,7 +28,7 @@ use terrace_linux::costs::{CostSnapshot, Costs, thread_cpu_ns};
 
 pub use shared::{Shared, View};
 
-use figures::{by_heat, moved_pages, no_room_bytes, processes, take_whole, untracked};
+use figures::{add_refined, by_heat, moved_pages, no_room_bytes, processes, take_whole, untracked};
 use shared::{Orders, lock};
 
 use crate::config::{GroupLimit, Settings};
@@ -510,8 +510,7 @@ impl Observer for Watching<'_> {
         s.operations += report.outcome.operations;
         s.move_ns += move_ns;
         s.longest_move_ns = s.longest_move_ns.max(costs.longest_move_ns);
-        s.refined_pages = costs.refined_up_pages;
-        s.refined_failed_pages = costs.refined_failed_pages;
+        add_refined(s, &before, &costs);
         let tracker_ns = report.cpu.tracker_ns.unwrap_or(0);
         let policy_ns = report.cpu.policy_ns.unwrap_or(0);
         let mover_ns = report.cpu.mover_ns.unwrap_or(0);

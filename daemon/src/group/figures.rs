@@ -8,7 +8,7 @@ use terrace_core::plan::{Direction, Failure, FailureReason, Outcome};
 use terrace_core::scan::Scan;
 use terrace_linux::costs::CostSnapshot;
 
-use crate::status::{Heat, ProcessStatus, UntrackedBytes};
+use crate::status::{GroupStatus, Heat, ProcessStatus, UntrackedBytes};
 
 /// Processes that a status lists.
 const LISTED_PROCESSES: usize = 32;
@@ -17,6 +17,13 @@ const LISTED_PROCESSES: usize = 32;
 pub(super) fn untracked(costs: &CostSnapshot) -> Vec<UntrackedBytes> {
     let of = |(reason, bytes): (&str, u64)| UntrackedBytes { reason: reason.to_owned(), bytes };
     costs.untracked_by_reason().map(of).into()
+}
+
+/// Adds a period's base pages that moved alone, and those that were to. A group that is attached anew
+/// has costs that begin at 0, and its status goes on.
+pub(super) fn add_refined(status: &mut GroupStatus, before: &CostSnapshot, now: &CostSnapshot) {
+    status.refined_pages += now.refined_up_pages - before.refined_up_pages;
+    status.refined_failed_pages += now.refined_failed_pages - before.refined_failed_pages;
 }
 
 /// Pages of the group that moved in a period, both ways, with those base pages that moved alone.

@@ -51,3 +51,18 @@ fn base_pages_that_moved_alone_count_by_their_size() {
     assert_eq!(moved_pages(&outcome, 256, PageSize::Huge), 3.5);
     assert_eq!(moved_pages(&outcome, 2, PageSize::Base), 5.0);
 }
+
+#[test]
+fn base_pages_that_moved_alone_go_on_when_a_group_is_attached_anew() {
+    let costs = |refined_up_pages, refined_failed_pages| CostSnapshot {
+        refined_up_pages,
+        refined_failed_pages,
+        ..CostSnapshot::default()
+    };
+    let mut status = GroupStatus::default();
+    add_refined(&mut status, &costs(0, 0), &costs(5, 1));
+    add_refined(&mut status, &costs(5, 1), &costs(7, 1));
+    // Attached anew: the counters begin at 0.
+    add_refined(&mut status, &costs(0, 0), &costs(2, 3));
+    assert_eq!((status.refined_pages, status.refined_failed_pages), (9, 4));
+}
