@@ -175,6 +175,32 @@ pub fn shown(name: &str) -> String {
     text
 }
 
+/// Digits of the hash of [`distinct`].
+const HASH_DIGITS: usize = 16;
+/// Characters of a name before its hash: with it [`shown`] shortens nothing.
+const BEFORE_HASH: usize = 256 - 1 - HASH_DIGITS;
+
+/// A name as it is [`shown`], and another one for each group: where it is not shown as it is, a hash of
+/// it follows. Two series of metrics of one name would be a faulty scrape.
+pub fn distinct(name: &str) -> String {
+    let text = shown(name);
+    let has_hash = |(_, end): (&str, &str)| {
+        end.len() == HASH_DIGITS && end.bytes().all(|b| b.is_ascii_hexdigit())
+    };
+    // Neither can a name be chosen that is another's with its hash.
+    if text == name && !name.contains('\u{fffd}') && !name.rsplit_once('~').is_some_and(has_hash) {
+        return text;
+    }
+    let kept: String = text.chars().take(BEFORE_HASH).collect();
+    format!("{kept}~{:016x}", hash(name))
+}
+
+/// A hash of a name that is the same at each start (FNV-1a).
+pub(crate) fn hash(name: &str) -> u64 {
+    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,6 +279,19 @@ mod tests {
         assert_eq!(shown("a\u{1b}[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
         assert_eq!(shown("\u{202e}x"), "\u{fffd}x");
         assert!(shown(&"x".repeat(9999)).len() < 300);
+    }
+
+    #[test]
+    fn names_that_are_shown_alike_are_distinct() {
+        let long = "x".repeat(300);
+        let names = ["a\n", "a\t", "a\u{fffd}", &format!("{long}1"), &format!("{long}2"), "a"];
+        let mut all: Vec<String> = names.map(distinct).into();
+        // Names that were made do not meet others, and nothing shortens them again.
+        assert!(all.iter().all(|name| shown(name) == *name), "{all:?}");
+        all.extend(all[..5].iter().map(|name| distinct(name)).collect::<Vec<_>>());
+        let different: std::collections::BTreeSet<&String> = all.iter().collect();
+        assert_eq!(different.len(), all.len(), "{all:?}");
+        assert_eq!(distinct("web:/a/b.service"), "web:/a/b.service");
     }
 
     proptest! {

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
+use crate::discover;
 use terrace_core::hotness::HISTORY_PERIODS;
 use terrace_core::page::PageSize;
 use terrace_core::policy::Policy;
@@ -175,10 +176,7 @@ impl History {
 /// The file of a control group: its name is made of the bytes of the path, so that no path can lead
 /// elsewhere and no two share a file.
 fn file(folder: &Path, cgroup: &str) -> PathBuf {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for byte in cgroup.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
+    let hash = discover::hash(cgroup);
     let plain: String = cgroup
         .chars()
         .rev()

@@ -20,7 +20,7 @@ use terrace_core::partitioning::{self, FastMemoryClaim};
 use crate::board::Board;
 use crate::config::{Config, GroupConfig, GroupLimit, Settings};
 use crate::control::{Order, Request};
-use crate::discover::{self, Pattern, Wanted, shown};
+use crate::discover::{self, Pattern, Wanted, distinct, shown};
 use crate::group::{Carryover, Finished, Running, Shared};
 use crate::history::History;
 use crate::machine::Machine;
@@ -303,7 +303,7 @@ impl<M: Machine> Service<M> {
         let settings = self.config.settings(entry);
         let is_pattern = entry.cgroup.contains(['*', '?', '[', '{', '\\']);
         let name = if is_pattern { format!("{}:{cgroup}", entry.name) } else { entry.name.clone() };
-        let name = shown(&name);
+        let name = distinct(&name);
         let shared = Arc::new(Shared::default());
         self.limit_one(&shared, self.running.len() + 1);
         let identity = self.machine.identity(cgroup, settings.period_ms);

@@ -175,6 +175,22 @@ fn histories_of_groups_that_are_gone_are_removed() {
 }
 
 #[test]
+fn groups_whose_names_are_shown_alike_have_series_of_their_own() {
+    let each = "[[groups]]\nname = \"each\"\ncgroup = \"/*\"\nfast_ratio = 0.5\n";
+    let run = Run::start(each, 32);
+    let long = "x".repeat(300);
+    for name in ["/a\u{1}", "/a\u{2}", &format!("/{long}1"), &format!("/{long}2")] {
+        run.program(name, 8, LOW);
+    }
+    let all = |s: &Status| s.groups.len() == 4 && s.groups.iter().all(|g| g.scans > 0);
+    let text = terrace_daemon::metrics::render(&run.until("all", all));
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    let series = samples.map(|line| line.rsplit_once(' ').unwrap().0);
+    let mut known = std::collections::BTreeSet::new();
+    series.for_each(|series| assert!(known.insert(series), "twice: {series}"));
+}
+
+#[test]
 fn a_dry_run_moves_nothing_and_counts() {
     let run = Run::start(&format!("{TWO}dry_run = true\n"), 16);
     run.program("/b", 32, HIGH);
