@@ -28,7 +28,9 @@ use terrace_linux::costs::{CostSnapshot, Costs, thread_cpu_ns};
 
 pub use shared::{Shared, View};
 
-use figures::{add_refined, by_heat, moved_pages, no_room_bytes, processes, take_whole, untracked};
+use figures::{
+    add_refined, by_heat, cpu_percent, moved_pages, no_room_bytes, processes, take_whole, untracked,
+};
 use shared::{Orders, lock};
 
 use crate::config::{GroupLimit, Settings};
@@ -351,6 +353,7 @@ impl Keeper {
         let Cpu { tracker_ns, policy_ns, mover_ns } = report.cpu;
         self.bandwidth.spend(moved);
         self.cpu.took(
+            1 + u64::from(scan.lost_periods),
             tracker_ns.unwrap_or(0) + policy_ns.unwrap_or(0),
             moved,
             mover_ns.unwrap_or(0),
@@ -517,7 +520,7 @@ impl Observer for Watching<'_> {
         s.tracker_cpu_ns += tracker_ns;
         s.policy_cpu_ns += policy_ns;
         s.mover_cpu_ns += mover_ns;
-        s.cpu_percent = (tracker_ns + policy_ns + mover_ns) as f64 / (period_s * 1e9) * 100.0;
+        s.cpu_percent = cpu_percent(tracker_ns + policy_ns + mover_ns, scan.lost_periods, period_s);
         (s.processes, s.process_count) = processes(scan);
         s.pagetable_bytes = self.probe.pagetable_bytes();
         s.metadata_bytes = (keeper.hotness.size_bytes() + keeper.history.size_bytes()) as u64;

@@ -26,6 +26,11 @@ pub(super) fn add_refined(status: &mut GroupStatus, before: &CostSnapshot, now: 
     status.refined_failed_pages += now.refined_failed_pages - before.refined_failed_pages;
 }
 
+/// Processor time since the scan before in percent of a processor: it is of the lost periods too.
+pub(super) fn cpu_percent(ns: u64, lost_periods: u32, period_s: f64) -> f64 {
+    ns as f64 / ((1.0 + f64::from(lost_periods)) * period_s * 1e9) * 100.0
+}
+
 /// Pages of the group that moved in a period, both ways, with those base pages that moved alone.
 pub(super) fn moved_pages(outcome: &Outcome, base_pages: u64, size: PageSize) -> f64 {
     let base = PageSize::Base.bytes() as f64 / size.bytes() as f64;

@@ -12,7 +12,7 @@ const FIRST_PAGES: f64 = 16.0;
 /// Processor time of one group.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct CpuBudget {
-    /// Of tracking and deciding in the last period, in ns.
+    /// Of tracking and deciding in a period, in ns.
     fixed_ns: f64,
     /// Of the move of a page, in ns; 0 before the first.
     page_ns: f64,
@@ -27,9 +27,10 @@ impl CpuBudget {
         self.pages.pages((budget_ns - self.fixed_ns).max(0.0) / page_ns.max(1.0))
     }
 
-    /// What the period took: tracking and deciding, and the moves of so many pages, in ns.
-    pub fn took(&mut self, fixed_ns: u64, moved_pages: f64, moves_ns: u64) {
-        self.fixed_ns = fixed_ns as f64;
+    /// What so many periods took, of which the last had a scan and the others were lost: tracking and
+    /// deciding, and the moves of so many pages, in ns.
+    pub fn took(&mut self, periods: u64, fixed_ns: u64, moved_pages: f64, moves_ns: u64) {
+        self.fixed_ns = fixed_ns as f64 / periods as f64;
         self.pages.spend(moved_pages);
         if moved_pages > 0.0 {
             let page_ns = moves_ns as f64 / moved_pages;
@@ -50,7 +51,7 @@ mod tests {
     fn moved(budget: &mut CpuBudget, periods: u32, page_ns: u64) -> u64 {
         let period = |_| {
             let pages = budget.pages(1_500_000.0);
-            budget.took(500_000, pages as f64, pages * page_ns);
+            budget.took(1, 500_000, pages as f64, pages * page_ns);
             pages
         };
         (0..periods).map(period).sum()
@@ -60,7 +61,7 @@ mod tests {
     fn pages_that_cost_more_than_a_period_has_move_every_few_periods() {
         let mut budget = CpuBudget::default();
         // The first page shows what a page costs: as much as three periods have.
-        budget.took(500_000, 1.0, 3_000_000);
+        budget.took(1, 500_000, 1.0, 3_000_000);
         let few = moved(&mut budget, 30, 3_000_000);
         assert!((9..=11).contains(&few), "{few}");
         // It becomes cheaper, which is noticed.
@@ -69,9 +70,16 @@ mod tests {
     }
 
     #[test]
+    fn what_lost_periods_took_is_not_of_one() {
+        let mut budget = CpuBudget::default();
+        budget.took(10, 5_000_000, 1.0, 1_000_000);
+        assert!((0..10).map(|_| budget.pages(1_500_000.0)).sum::<u64>() >= 5);
+    }
+
+    #[test]
     fn nothing_moves_where_tracking_takes_the_whole_budget() {
         let mut budget = CpuBudget::default();
-        budget.took(1_500_000, 0.0, 0);
+        budget.took(1, 1_500_000, 0.0, 0);
         assert_eq!((0..100).map(|_| budget.pages(1_500_000.0)).sum::<u64>(), 0);
     }
 }

@@ -66,3 +66,9 @@ fn base_pages_that_moved_alone_go_on_when_a_group_is_attached_anew() {
     add_refined(&mut status, &costs(0, 0), &costs(2, 3));
     assert_eq!((status.refined_pages, status.refined_failed_pages), (9, 4));
 }
+
+#[test]
+fn processor_time_of_lost_periods_is_not_of_the_one_after_them() {
+    assert_eq!(cpu_percent(20_000_000, 0, 1.0), 2.0);
+    assert_eq!(cpu_percent(20_000_000, 9, 1.0), 0.2);
+}
