@@ -4,7 +4,7 @@
 mod view;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -87,21 +87,23 @@ impl Arguments {
             ..HostOptions::new(Intent { huge: false, base: false, cgroups: false })
         })
         .map_err(InputError::new)?;
-        let mut child = None;
+        let mut started = None;
         let (name, source) = match found {
             Some(found) => found,
             None => {
-                let (started, source) = self.start(&host)?;
-                let name = format!("{} (process {})", self.command[0], started.id());
-                child = Some(started);
+                let program = self.start(&host)?;
+                let name = format!("{} (process {})", self.command[0], program.child.id());
+                let source = program.source();
+                started = Some(program);
                 (name, source)
             }
         };
         let spec = GroupSpec {
             by_range: true,
             // A command has yet to enter its control group; its end is noticed by itself.
-            keep_empty: child.is_some(),
-            flush: host.topology().is_tiered(),
+            keep_empty: started.is_some(),
+            // A flush would move a page.
+            flush: false,
             samples: Samples::Several,
             cap_pages: MOST_PAGES,
             ..GroupSpec::new(&name, source, PageSize::Huge, self.period_ms)
@@ -110,16 +112,12 @@ impl Arguments {
             .attach(vec![spec])
             .map_err(anyhow::Error::new)
             .and_then(|mut groups| groups.pop().context("attaching the group"))
-            .and_then(|group| self.watch(name, group, child.as_mut(), &stop));
+            .and_then(|group| {
+                let child = started.as_mut().map(|program| &mut program.child);
+                self.watch(name, group, child, &stop, by_damon)
+            });
         // A program that was started for this ends with it.
-        let failed = child.and_then(|mut child| match child.try_wait() {
-            Ok(Some(status)) => Some(status).filter(|status| !status.success()),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                None
-            }
-        });
+        let failed = started.and_then(|program| program.end(&roots));
         let closed = host.close();
         let view = watched?;
         closed?;
@@ -137,16 +135,16 @@ impl Arguments {
     }
 
     /// Starts the command in a control group of its own, so that all its processes are watched.
-    fn start(&self, host: &Host) -> anyhow::Result<(Child, Source)> {
+    fn start(&self, host: &Host) -> anyhow::Result<Started> {
         let group = host.make_cgroup(Path::new(&format!("/terrace-watch-{}", std::process::id())));
-        let folder = group.as_ref().ok().map(Cgroup::path);
-        let mut command = match folder {
+        let group = group.ok();
+        let mut command = match &group {
             // Inside from its first instruction on.
-            Some(folder) => {
+            Some(group) => {
                 let mut shell = Command::new("/bin/sh");
                 shell
                     .args(["-c", "echo $$ >\"$0\" && exec \"$@\""])
-                    .arg(folder.join("cgroup.procs"));
+                    .arg(group.path().join("cgroup.procs"));
                 shell.args(&self.command);
                 shell
             }
@@ -162,11 +160,7 @@ impl Arguments {
         let child = command
             .spawn()
             .map_err(|e| refuse!("{}: {e}; expected a program to start", self.command[0]))?;
-        let source = match folder {
-            Some(folder) => Source::Cgroup(folder.to_owned()),
-            None => Source::Pids(vec![child.id()]),
-        };
-        Ok((child, source))
+        Ok(Started { child, group })
     }
 
     fn has_screen(&self) -> bool {
@@ -214,6 +208,37 @@ impl Arguments {
             }
         }
         Ok(view)
+    }
+}
+
+/// A command that was started to be watched.
+struct Started {
+    child: Child,
+    /// The group of all its processes, where one could be made.
+    group: Option<Cgroup>,
+}
+
+impl Started {
+    fn source(&self) -> Source {
+        match &self.group {
+            Some(group) => Source::Cgroup(group.path().to_owned()),
+            None => Source::Pids(vec![self.child.id()]),
+        }
+    }
+
+    /// Ends it with all its processes, if it runs. Where it has ended by itself, the status of a failure.
+    fn end(mut self, roots: &Roots) -> Option<ExitStatus> {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return Some(status).filter(|status| !status.success());
+        }
+        let by_group = self.group.as_ref().is_some_and(|group| group.kill().is_ok());
+        if !by_group {
+            let all = process::descendants(roots, self.child.id()).unwrap_or_default();
+            all.into_iter().for_each(process::kill);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        None
     }
 }
 
@@ -274,4 +299,32 @@ fn target(roots: &Roots, text: &str) -> anyhow::Result<(String, Source)> {
         .into());
     }
     Ok((text.to_owned(), Source::Cgroup(PathBuf::from(text))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleeper() -> Child {
+        Command::new("sleep").arg("1000").spawn().unwrap()
+    }
+
+    #[test]
+    fn a_command_ends_with_all_processes_that_it_started() {
+        let keep = tempfile::tempdir().unwrap();
+        let (child, mut other) = (sleeper(), sleeper());
+        let listed = format!("{}\n{}\n", child.id(), other.id());
+        std::fs::write(keep.path().join("cgroup.procs"), listed).unwrap();
+        let group = Some(Cgroup::at(keep.path()));
+        assert_eq!(Started { child, group }.end(&Roots::default()), None);
+        let begin = Instant::now();
+        let status = loop {
+            if let Some(status) = other.try_wait().unwrap() {
+                break status;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(30), "it runs on");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(!status.success());
+    }
 }

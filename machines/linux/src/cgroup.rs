@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cgroup_tree;
 use crate::files::{self, FileError};
+use crate::process;
 use crate::roots::Roots;
 
 /// Control groups below one, of which the processes are listed at most. A host with 250 pods has about
@@ -154,6 +155,17 @@ impl Cgroup {
     /// Puts a process into the group.
     pub fn add(&self, pid: u32) -> Result<(), FileError> {
         files::write(&self.path.join("cgroup.procs"), &pid.to_string())
+    }
+
+    /// Ends all processes of the group and of those below it: with one command where the kernel has it,
+    /// else each that is listed.
+    pub fn kill(&self) -> Result<(), FileError> {
+        let file = self.path.join("cgroup.kill");
+        if file.exists() {
+            return files::write(&file, "1");
+        }
+        self.processes()?.into_iter().for_each(process::kill);
+        Ok(())
     }
 
     /// Removes the group and those below it, and moves remaining processes to `origin`, or to the nearest
@@ -333,6 +345,14 @@ mod tests {
         group.remove(&roots.cgroup()).unwrap();
         assert!(!group.path().exists());
         group.remove(&roots.cgroup()).unwrap();
+    }
+
+    #[test]
+    fn a_group_is_ended_by_one_command_where_there_is_one() {
+        let (keep, roots) = folder(&[("sys/fs/cgroup/app/cgroup.kill", "")]);
+        Cgroup::new(&roots, Path::new("/app")).kill().unwrap();
+        let kill = keep.path().join("sys/fs/cgroup/app/cgroup.kill");
+        assert_eq!(fs::read_to_string(kill).unwrap(), "1");
     }
 
     #[test]

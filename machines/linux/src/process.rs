@@ -87,6 +87,14 @@ pub fn alive(roots: &Roots, pid: u32) -> Result<Option<Process>, FileError> {
         .map(|s| Process { pid, start_ticks: s.start_ticks }))
 }
 
+/// Ends a process at once. One that has ended is no error.
+pub fn kill(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    if let Some(pid) = pid {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
 /// A process and all that descend from it now, ascending. Those that end meanwhile are left out.
 pub fn descendants(roots: &Roots, pid: u32) -> Result<Vec<u32>, FileError> {
     let mut found = vec![pid];
