@@ -23,14 +23,12 @@ pub fn made(survey: &Survey, cgroup: Option<&str>, out: &Path) -> Result<Made, I
         nodes(survey)
     );
     let largest = survey.groups.first();
-    match cgroup.map(str::to_owned).or_else(|| largest.map(|group| pattern(&group.path))) {
-        Some(path) => {
-            let known = survey.groups.iter().find(|group| pattern(&group.path) == path);
-            chosen(&mut text, &path, known);
-        }
+    let asked = cgroup.map(below_root);
+    match asked.or_else(|| largest.map(|group| group.path.as_str())) {
+        Some(path) => chosen(&mut text, path, survey),
         None => services(&mut text, survey),
     }
-    others(&mut text, survey, cgroup);
+    others(&mut text, survey, asked.or_else(|| largest.map(|group| group.path.as_str())));
     // What is written is what the daemon takes.
     Config::parse(&text, &out.display().to_string()).map_err(InputError::new)?;
     let file = out.display();
@@ -64,9 +62,11 @@ fn nodes(survey: &Survey) -> String {
     }
 }
 
-fn chosen(text: &mut String, path: &str, known: Option<&Group>) {
-    let why = match known {
-        Some(group) => format!("{:.1} GB, the most here", gb(group.bytes)),
+fn chosen(text: &mut String, path: &str, survey: &Survey) {
+    let known = survey.groups.iter().position(|group| group.path == path);
+    let why = match known.map(|nth| (nth, gb(survey.groups[nth].bytes))) {
+        Some((0, gb)) => format!("{gb:.1} GB, the most here"),
+        Some((_, gb)) => format!("{gb:.1} GB"),
         None => "as it was asked for".to_owned(),
     };
     let name = name(path);
@@ -80,8 +80,14 @@ fn chosen(text: &mut String, path: &str, known: Option<&Group>) {
          fast_ratio = 0.5            # half of its memory may be fast: a guess; 'terrace watch' shows how\n\
          \u{20}                           # much is in use, 'terrace plan' what less would cost\n",
         quoted(&name),
-        quoted(path),
+        quoted(&pattern(path)),
     );
+}
+
+/// A path as a kernel's file or `systemctl` shows it, below the root of control groups.
+fn below_root(path: &str) -> &str {
+    let path = path.strip_prefix("/sys/fs/cgroup").filter(|p| p.starts_with('/')).unwrap_or(path);
+    path.trim_end_matches('/')
 }
 
 fn services(text: &mut String, survey: &Survey) {
@@ -107,9 +113,9 @@ fn services(text: &mut String, survey: &Survey) {
 }
 
 /// Other groups that could be managed, as remarks.
-fn others(text: &mut String, survey: &Survey, cgroup: Option<&str>) {
-    let skipped = usize::from(cgroup.is_none());
-    let others: Vec<&Group> = survey.groups.iter().skip(skipped).collect();
+fn others(text: &mut String, survey: &Survey, chosen: Option<&str>) {
+    let is_other = |group: &&Group| Some(group.path.as_str()) != chosen;
+    let others: Vec<&Group> = survey.groups.iter().filter(is_other).collect();
     if !others.is_empty() {
         let _ = writeln!(text, "\n# Other control groups with much memory:");
     }
@@ -123,9 +129,9 @@ fn gb(bytes: u64) -> f64 {
 }
 
 /// A pattern that matches this path. Characters that mean something in patterns, such as the
-/// backslashes that systemd writes, match by place.
+/// backslashes that systemd writes, match by place; a star matches itself, and what a user means by it.
 fn pattern(path: &str) -> String {
-    path.chars().map(|c| if "*?[]{}\\,!".contains(c) || c.is_control() { '?' } else { c }).collect()
+    path.chars().map(|c| if "?[]{}\\,!".contains(c) || c.is_control() { '?' } else { c }).collect()
 }
 
 /// A name for the group of a path.
@@ -188,6 +194,25 @@ mod tests {
         assert!(made.text.contains("#   \"/a.service\""), "{}", made.text);
         let refused = super::made(&survey, Some("b.slice"), Path::new("t.toml")).err().unwrap();
         assert!(refused.to_string().contains("expected a path that begins with '/'"), "{refused}");
+    }
+
+    #[test]
+    fn a_path_that_was_asked_for_matches_its_group_and_is_described_as_it_is() {
+        let (first, second) = ("/system.slice/a.service", "/system.slice/b\\x2d1.service");
+        let groups = vec![group(first), Group { path: second.to_owned(), bytes: 1 << 30 }];
+        let survey = Survey { cgroups: true, groups, ..Survey::default() };
+        for asked in [second.to_owned(), format!("/sys/fs/cgroup{second}/")] {
+            let (config, made) = config(&survey, Some(&asked));
+            let written = &config.groups[0].get_ref().cgroup;
+            let pattern = terrace_daemon::discover::Pattern::new(written).unwrap();
+            assert!(pattern.matches(second) && !pattern.matches(first), "{written}");
+            assert!(made.text.contains("# 1.0 GB\n"), "{}", made.text);
+            assert!(!made.text.contains("the most here"), "{}", made.text);
+            let (_, others) = made.text.split_once("# Other control groups").unwrap();
+            assert!(others.contains(first) && !others.contains("x2d1"), "{others}");
+        }
+        let (_, made) = config(&survey, Some(first));
+        assert!(made.text.contains("3.0 GB, the most here"), "{}", made.text);
     }
 
     #[test]
