@@ -495,6 +495,12 @@ impl<M: Machine> Service<M> {
             notes.push(format!("it stays a dry run: {error}"));
             new.daemon.dry_run = true;
         }
+        if new.is_dry() && !old.is_dry() {
+            notes.push(
+                "nothing is moved from now on; kernel settings stay changed until the end"
+                    .to_owned(),
+            );
+        }
         if let Err(error) = self.machine.prepare(&new) {
             notes.push(format!("groups of other pages than before: {error}"));
         }

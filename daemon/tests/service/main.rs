@@ -107,6 +107,14 @@ fn a_reload_changes_policies_and_shares_and_forgets_nothing() {
     assert!(answer.contains("pages than before: huge pages are off"), "{answer}");
     assert!(!run.reload(&longer).unwrap().to_string().contains("huge pages are off"));
 
+    // A dry run that begins by a reload does not put the host's settings back, and says so.
+    let dry = longer.replace("policy = ", "dry_run = true\npolicy = ");
+    let answer = run.reload(&dry).unwrap().to_string();
+    assert!(answer.contains("kernel settings stay changed until the end"), "{answer}");
+    run.until("dry", |s| s.groups.len() == 2 && s.groups.iter().all(|g| g.dry_run));
+    assert!(!run.reload(&dry).unwrap().to_string().contains("kernel settings"));
+    run.reload(&longer).unwrap();
+
     // A faulty configuration is refused, and all goes on.
     let error = run.reload("[[groups]]\nname = \"x\"\n").unwrap_err();
     assert!(error.contains("terraced.toml:"), "{error}");
