@@ -20,7 +20,7 @@ use crate::page_tables::{self, Inherited};
 use crate::samples::SampleError;
 use crate::session::{GuardHealth, Session, SessionError};
 use crate::shared_memory::SharedMemory;
-use crate::signals::{self, HostSignal, Opening, SignalReport};
+use crate::signals::{self, OpenSignals, Opening, SIGNALS, SignalReport};
 use crate::tiermem::{TablePolicy, TiermemError};
 use crate::tiers::{self, Topology};
 
@@ -102,7 +102,7 @@ pub struct Host {
     /// The processors' lists of free pages, shared by all groups.
     free_lists: FreeLists,
     /// Signals beside accessed bits, those that are wanted and can be had.
-    signals: Vec<Arc<dyn HostSignal>>,
+    signals: OpenSignals,
     /// Memory that several groups map.
     shared_memory: Arc<SharedMemory>,
     /// Whether the kernel threads were taken and the settings of the mechanisms made.
@@ -196,7 +196,8 @@ impl Host {
         Ok(has_leave)
     }
 
-    /// Ends a dry run: makes the changes that it omitted. Without effect if there is none.
+    /// Ends a dry run: makes the changes that it omitted, and opens the signals that need some, for
+    /// groups that are attached from now on. Without effect if there is none.
     pub fn end_dry_run(&mut self) -> Result<(), HostError> {
         if !std::mem::take(&mut self.options.dry_run) {
             return Ok(());
@@ -257,6 +258,9 @@ impl Host {
         if self.taken {
             self.backend.set_up(&self.options.roots, &self.session)?;
         }
+        let (options, session, topology) = (&self.options, &self.session, &self.topology);
+        let opening = Opening { options, session, topology };
+        self.signals = signals::open_missing(SIGNALS, &opening, &self.signals)?;
         Ok(())
     }
 
@@ -272,7 +276,7 @@ impl Host {
 
     /// What became of the signals beside accessed bits.
     pub fn signals(&self) -> Vec<SignalReport> {
-        self.signals.iter().map(|signal| signal.report()).collect()
+        self.signals.iter().map(|(_, signal)| signal.report()).collect()
     }
 
     /// Whether changes are guarded; a guard that has died is replaced. To be called repeatedly.

@@ -148,13 +148,13 @@ impl Host {
 
     /// A group's parts of the signals that are open.
     fn group_signals(&self, slot: u32, by_range: bool) -> Vec<Box<dyn GroupSignal>> {
-        let parts = self.signals.iter().map(|signal| Arc::clone(signal).join(slot, by_range));
+        let parts = self.signals.iter().map(|(_, signal)| Arc::clone(signal).join(slot, by_range));
         parts.flatten().collect()
     }
 
     /// The first signal that knows rates of base pages, if there is one.
     fn base_rates(&self, slot: u32) -> Option<Box<dyn BaseRates>> {
-        self.signals.iter().find_map(|signal| Arc::clone(signal).base_rates(slot))
+        self.signals.iter().find_map(|(_, signal)| Arc::clone(signal).base_rates(slot))
     }
 
     /// Groups that use a kernel thread.

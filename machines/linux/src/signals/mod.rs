@@ -64,13 +64,27 @@ pub struct SignalKind {
 /// open decides: samples are of both tiers, and cost the program next to nothing.
 pub const SIGNALS: &[SignalKind] = &[accessed_bits::KIND, sampled_reads::KIND, hint_faults::KIND];
 
+/// The signals that are open, by name, in the order of [`SIGNALS`].
+pub(crate) type OpenSignals = Vec<(&'static str, Arc<dyn HostSignal>)>;
+
 /// All that the options ask for.
-pub(crate) fn open(opening: &Opening) -> Result<Vec<Arc<dyn HostSignal>>, HostError> {
+pub(crate) fn open(opening: &Opening) -> Result<OpenSignals, HostError> {
+    open_missing(SIGNALS, opening, &[])
+}
+
+/// Those of these kinds that the options ask for; of those that are open already, the same.
+pub(crate) fn open_missing(
+    kinds: &[SignalKind],
+    opening: &Opening,
+    opened: &[(&'static str, Arc<dyn HostSignal>)],
+) -> Result<OpenSignals, HostError> {
     let mut signals = Vec::new();
-    for kind in SIGNALS {
-        if let Some(signal) = (kind.open)(opening)? {
+    for kind in kinds {
+        if let Some((name, signal)) = opened.iter().find(|(name, _)| *name == kind.name) {
+            signals.push((*name, Arc::clone(signal)));
+        } else if let Some(signal) = (kind.open)(opening)? {
             tracing::info!(signal = kind.name, "opened beside accessed bits");
-            signals.push(signal);
+            signals.push((kind.name, signal));
         }
     }
     Ok(signals)
@@ -143,6 +157,45 @@ mod tests {
         let error = opened(1000, false).unwrap_err();
         assert!(matches!(error, HostError::Samples(_)), "{error}");
         assert!(error.is_permanent() && error.to_string().contains("terrace signals"), "{error}");
+    }
+
+    struct Nothing;
+
+    impl HostSignal for Nothing {
+        fn join(self: Arc<Self>, _: u32, _: bool) -> Option<Box<dyn GroupSignal>> {
+            None
+        }
+        fn base_rates(self: Arc<Self>, _: u32) -> Option<Box<dyn BaseRates>> {
+            None
+        }
+        fn report(&self) -> SignalReport {
+            SignalReport { line: String::new(), details: serde_json::Map::new() }
+        }
+    }
+
+    #[test]
+    fn what_a_dry_run_left_out_is_opened_after_it_and_the_rest_stays() {
+        let (_host, roots) = clean_host();
+        let session = Arc::new(Session::open(&roots, None).unwrap());
+        let topology = tiers::discover(&roots).unwrap();
+        let always: fn(&Opening) -> Opened = |_| Ok(Some(Arc::new(Nothing)));
+        let changing: fn(&Opening) -> Opened = |opening| match opening.options.dry_run {
+            true => Ok(None),
+            false => Ok(Some(Arc::new(Nothing))),
+        };
+        let kind = |name, open| SignalKind { name, probe: |_, _| Vec::new(), open };
+        let kinds = [kind("always", always), kind("changing", changing)];
+        let missing = |dry_run, opened: &OpenSignals| {
+            let options =
+                HostOptions { roots: roots.clone(), dry_run, ..HostOptions::new(Intent::of([])) };
+            let opening = Opening { options: &options, session: &session, topology: &topology };
+            open_missing(&kinds, &opening, opened).unwrap()
+        };
+        let dry = missing(true, &Vec::new());
+        let after = missing(false, &dry);
+        let names = |open: &OpenSignals| open.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        assert_eq!((names(&dry), names(&after)), (vec!["always"], vec!["always", "changing"]));
+        assert!(Arc::ptr_eq(&dry[0].1, &after[0].1));
     }
 
     #[test]
