@@ -43,6 +43,10 @@ pub struct Heat {
     /// Pages of an address bin and periods of a period bin, as powers of 2.
     pages_shift: u32,
     periods_shift: u32,
+    /// Period of the first scan since the last call of `resume`.
+    offset: u64,
+    /// Periods so far.
+    end: u64,
     /// By space and address bin: one bin per period bin.
     rows: BTreeMap<(u32, u64), Vec<Bin>>,
 }
@@ -50,19 +54,34 @@ pub struct Heat {
 impl Heat {
     /// An empty heat map of a group with pages of this size.
     pub fn new(page_size: PageSize) -> Self {
-        Heat { page_size, pages_shift: 0, periods_shift: 0, rows: BTreeMap::new() }
+        Heat {
+            page_size,
+            pages_shift: 0,
+            periods_shift: 0,
+            offset: 0,
+            end: 0,
+            rows: BTreeMap::new(),
+        }
+    }
+
+    /// The next scans are of a tracker that counts periods from 0 again: they follow those that were
+    /// added.
+    pub fn resume(&mut self) {
+        self.offset = self.end;
     }
 
     /// Adds a scan.
     pub fn add(&mut self, scan: &Scan) {
-        while (scan.period >> self.periods_shift) as usize >= PERIOD_BINS {
+        let period = self.offset + scan.period;
+        self.end = self.end.max(period + 1);
+        while (period >> self.periods_shift) as usize >= PERIOD_BINS {
             self.merge_periods();
         }
         // A terabyte of base pages would make millions of bins before the first merge.
         while scan.pages() >> self.pages_shift > 4 * ADDRESS_BINS {
             self.merge_addresses();
         }
-        let column = (scan.period >> self.periods_shift) as usize;
+        let column = (period >> self.periods_shift) as usize;
         for (number, extent) in scan.layout.extents().iter().enumerate() {
             let first_index = scan.layout.first_index(number);
             let first_page = extent.start / self.page_size.bytes();
@@ -164,6 +183,16 @@ mod tests {
         let accessed: Vec<_> = rows.iter().map(|r| r.accessed_share).collect();
         assert_eq!(accessed, [1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
         assert!(rows.iter().all(|r| r.fast_share == 1.0 && r.size_bytes == 2 << 20));
+    }
+
+    #[test]
+    fn scans_of_a_tracker_that_begins_again_follow_those_before() {
+        let mut heat = Heat::new(PageSize::Huge);
+        (0..3).for_each(|period| heat.add(&scan(period, 1, 1)));
+        heat.resume();
+        (0..2).for_each(|period| heat.add(&scan(period, 1, 0)));
+        let rows: Vec<_> = heat.bins().map(|b| (b.period, b.accessed_share)).collect();
+        assert_eq!(rows, [(0, 1.0), (1, 1.0), (2, 1.0), (3, 0.0), (4, 0.0)]);
     }
 
     #[test]

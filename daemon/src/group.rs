@@ -298,7 +298,11 @@ impl Keeper {
             // Pages of another size: what is known of the old ones does not tell of these.
             return Ok(Arc::new(Mutex::new(self.build()?)));
         }
-        if let Some(heat) = heat {
+        // The bins of a heat map are of periods of one length.
+        let same_periods =
+            policy.as_ref().is_some_and(|(old, _)| old.period_ms == self.settings.period_ms);
+        if let Some(heat) = heat.filter(|_| same_periods) {
+            lock(&heat).resume();
             self.heat = heat;
         }
         self.status.restored_scans += history.len() as u64;
