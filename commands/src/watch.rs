@@ -35,8 +35,11 @@ use view::View;
 /// Watch which memory a program uses: working set, idle memory, heat by address and time.
 ///
 /// Needs root and a kernel with DAMON, no tiers and no configuration. Nothing is moved. What is
-/// switched on for it is off again at the end, however it ends. Memory is sampled in ranges of
-/// 2 MB, whatever pages map it, up to 512 GB of a program; a range counts as used when any of it was.
+/// switched on for it is off again at the end, however it ends. Memory is sampled in ranges of 2 MB,
+/// whatever pages map it, up to 512 GB of a program; setting that up takes about a millisecond for
+/// each range. On a stock kernel a sample is of one page of a range, taken at random, and a page
+/// whose translation a processor keeps can appear unused. So untouched memory is an upper bound
+/// there.
 #[derive(Args)]
 pub struct Arguments {
     /// A process, with those that descend from it now, or a control group by its path.
@@ -108,6 +111,7 @@ impl Arguments {
             cap_pages: MOST_PAGES,
             ..GroupSpec::new(&name, source, PageSize::Huge, self.period_ms)
         };
+        let by_damon = host.samples_parts();
         let watched = host
             .attach(vec![spec])
             .map_err(anyhow::Error::new)
@@ -173,9 +177,10 @@ impl Arguments {
         group: AttachedGroup,
         mut child: Option<&mut Child>,
         stop: &Arc<AtomicBool>,
+        is_of_parts: bool,
     ) -> anyhow::Result<View> {
         let period = Duration::from_millis(self.period_ms);
-        let mut view = View::new(name, period);
+        let mut view = View::new(name, period).of_parts(is_of_parts);
         let scans = observe(group);
         let end = self.for_s.map(|s| Instant::now() + Duration::from_secs_f64(s));
         let screen = if self.has_screen() { Some(Screen::take()?) } else { None };

@@ -30,6 +30,8 @@ pub struct View {
     untracked_bytes: u64,
     /// Of it, what is beyond the bound on ranges.
     over_bound_bytes: u64,
+    /// "at most " where a range may have been accessed although no sample shows it.
+    at_most: &'static str,
 }
 
 impl View {
@@ -44,7 +46,13 @@ impl View {
             lost: None,
             untracked_bytes: 0,
             over_bound_bytes: 0,
+            at_most: "",
         }
+    }
+
+    /// Of samples that are of a part of each range: untouched memory is an upper bound.
+    pub fn of_parts(self, is_of_parts: bool) -> Self {
+        View { at_most: if is_of_parts { "at most " } else { "" }, ..self }
     }
 
     /// The program's name.
@@ -121,7 +129,7 @@ impl View {
             })
             .collect();
         if !idle.is_empty() {
-            lines.push(format!("  untouched  {}", idle.join(", ")));
+            lines.push(format!("  untouched  {}{}", self.at_most, idle.join(", ")));
         }
         let spread: Vec<_> = SHARES
             .iter()
@@ -162,8 +170,9 @@ impl View {
         });
         match idle {
             Some((idle, name)) if idle > 0 => format!(
-                "{} of {} was untouched for {name} and could be in slow memory; fast memory of {} \
+                "{}{} of {} was untouched for {name} and could be in slow memory; fast memory of {} \
                  would have served 99 % of the sampled accesses",
+                self.at_most,
                 bytes(idle),
                 bytes(total),
                 bytes(hot)
@@ -288,6 +297,9 @@ mod tests {
         }
         let text = observed(5).summary().join("\n");
         assert!(!text.contains("untouched  ") && text.contains("watch longer"), "{text}");
+        let text = observed(400).of_parts(true).summary().join("\n");
+        assert!(text.contains("untouched  at most 900M for 10 s"), "{text}");
+        assert!(text.contains("at most 900M of 1000M was untouched for 5 min"), "{text}");
         let nothing = View::new("x".into(), Duration::from_secs(1)).summary();
         assert!(nothing[0].contains("nothing was observed"), "{nothing:?}");
     }

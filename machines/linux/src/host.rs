@@ -274,6 +274,11 @@ impl Host {
         self.backend.reason()
     }
 
+    /// Whether a sample of a range is of one of its pages, and not of all: as DAMON samples.
+    pub fn samples_parts(&self) -> bool {
+        self.backend.needs_damon()
+    }
+
     /// What became of the signals beside accessed bits.
     pub fn signals(&self) -> Vec<SignalReport> {
         self.signals.iter().map(|(_, signal)| signal.report()).collect()
