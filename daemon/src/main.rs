@@ -105,6 +105,14 @@ fn read(path: &Path) -> Result<Config, Failed> {
     Ok(config)
 }
 
+/// Takes a changed configuration; where it has a fault, the one before stays in force.
+fn read_again(path: &Path, config: &mut Config) {
+    match read(path) {
+        Ok(new) => *config = new,
+        Err(Failed(_, error)) => tracing::error!(error, "the configuration was not reloaded"),
+    }
+}
+
 fn privileged() -> Result<(), Failed> {
     let lacking = conflicts::privileges(&Roots::default()).map_err(refuse)?;
     match lacking.iter().find(|c| c.severity == Severity::Fatal) {
@@ -146,7 +154,6 @@ fn run(path: PathBuf, dry_run: bool, wait: bool) -> Result<(), Failed> {
     let open_files = terrace_linux::limits::raise_open_files();
     tracing::debug!(open_files, "the limit on open files");
     let guard = GuardCommand::this_program(["guard"]).map_err(fail)?;
-    let socket_path = daemon.control.clone();
     let ending = Arc::new(AtomicBool::new(false));
     let mut servers = Vec::new();
     if let Some(listener) = metrics {
@@ -159,23 +166,28 @@ fn run(path: PathBuf, dry_run: bool, wait: bool) -> Result<(), Failed> {
     }
     // The host's lock comes first: a second daemon is refused before it takes the socket of the
     // first.
-    let open = || Live::open(&config, Roots::default(), Some(guard.clone()));
+    let open = |config: &Config| Live::open(config, Roots::default(), Some(guard.clone()));
     let machine = if wait {
         let open = || {
-            open().map_err(|e| match e.is_permanent() {
+            if reload.swap(false, Ordering::Relaxed) {
+                read_again(&path, &mut config);
+                config.daemon.dry_run |= dry_run;
+            }
+            open(&config).map_err(|e| match e.is_permanent() {
                 true => CannotOpen::Permanent(e.to_string()),
                 false => CannotOpen::Passing(e.to_string()),
             })
         };
-        match waiting::until_open(open, waiting::ASK_EVERY, &board, &mut notifier, &stop) {
+        match waiting::until_open(open, waiting::ASK_EVERY, &board, &mut notifier, &stop, &reload) {
             Ok(Some(machine)) => machine,
             Ok(None) => return Ok(()),
             Err(e) => return Err(fail(e)),
         }
     } else {
-        open().map_err(|e| if e.is_permanent() { refuse(e) } else { fail(e) })?
+        open(&config).map_err(|e| if e.is_permanent() { refuse(e) } else { fail(e) })?
     };
-    let socket = match control::bind(&socket_path, &daemon.control_group) {
+    let socket_path = config.daemon.control.clone();
+    let socket = match control::bind(&socket_path, &config.daemon.control_group) {
         Ok(socket) => socket,
         Err(e) => {
             machine.close().map_err(fail)?;

@@ -24,14 +24,15 @@ pub enum CannotOpen {
     Passing(String),
 }
 
-/// Tries at intervals until the host opens. `None` if `stop` was set first. Passing errors are
-/// returned: the service manager restarts the daemon.
+/// Tries at intervals until the host opens, and at once when `reload` is set. `None` if `stop` was set
+/// first. Passing errors are returned: the service manager restarts the daemon.
 pub fn until_open<M>(
     mut open: impl FnMut() -> Result<M, CannotOpen>,
     every: Duration,
     board: &Board,
     notifier: &mut Notifier,
     stop: &AtomicBool,
+    reload: &AtomicBool,
 ) -> Result<Option<M>, String> {
     let mut is_ready = false;
     loop {
@@ -52,7 +53,8 @@ pub fn until_open<M>(
             is_ready = true;
         }
         let asked = Instant::now();
-        while asked.elapsed() < every {
+        // Whoever opens reads the configuration again.
+        while asked.elapsed() < every && !reload.load(Ordering::Relaxed) {
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
@@ -73,7 +75,8 @@ mod tests {
         open: impl FnMut() -> Result<u8, CannotOpen>,
     ) -> (Result<Option<u8>, String>, Option<String>) {
         let board = Board::default();
-        let got = until_open(open, SHORT, &board, &mut Notifier::default(), stop);
+        let reload = AtomicBool::new(false);
+        let got = until_open(open, SHORT, &board, &mut Notifier::default(), stop, &reload);
         let waiting = board.frame().waiting.clone();
         (got, waiting)
     }
@@ -98,6 +101,23 @@ mod tests {
             Err(CannotOpen::Permanent("one tier".into()))
         });
         assert_eq!(got, (Ok(None), Some("one tier".to_owned())));
+    }
+
+    #[test]
+    fn a_reload_tries_again_at_once() {
+        let (stop, reload) = (AtomicBool::new(false), AtomicBool::new(false));
+        let board = Board::default();
+        let mut asked = 0;
+        let begin = Instant::now();
+        let open = || {
+            asked += 1;
+            // A signal comes while it waits for the first time.
+            reload.store(asked == 1, Ordering::Relaxed);
+            if asked == 1 { Err(CannotOpen::Permanent("one tier".into())) } else { Ok(7) }
+        };
+        let hour = Duration::from_secs(3600);
+        let got = until_open(open, hour, &board, &mut Notifier::default(), &stop, &reload);
+        assert!(got == Ok(Some(7)) && begin.elapsed() < hour);
     }
 
     #[test]
