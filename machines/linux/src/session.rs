@@ -361,13 +361,16 @@ impl Session {
     /// Mounts the trace file system.
     pub fn mount_tracefs(&self) -> Result<(), SessionError> {
         let path = self.roots.tracing();
-        self.announce(Change::Mount { path: path.clone() })?;
+        let change = Change::Mount { path: path.clone() };
+        self.announce(change.clone())?;
         let flags = rustix::mount::MountFlags::NOSUID
             | rustix::mount::MountFlags::NODEV
             | rustix::mount::MountFlags::NOEXEC;
-        rustix::mount::mount("tracefs", &path, "tracefs", flags, None).map_err(|e| {
-            FileError::Write { path, value: "a mounted tracefs".to_owned(), source: e.into() }
-        })?;
+        if let Err(e) = rustix::mount::mount("tracefs", &path, "tracefs", flags, None) {
+            self.forget(&change)?;
+            let value = "a mounted tracefs".to_owned();
+            return Err(FileError::Write { path, value, source: e.into() }.into());
+        }
         Ok(())
     }
 
@@ -459,6 +462,17 @@ mod tests {
         session.borrow(&path, "3").unwrap();
         drop(session);
         assert_eq!(get(&path), "1");
+    }
+
+    #[test]
+    fn a_mount_that_fails_is_not_in_the_journal() {
+        let (_keep, roots) = folder(&[("run/.keep", "")]);
+        let session = Session::open(&roots, None).unwrap();
+        // There is no folder to mount it at.
+        let error = session.mount_tracefs().unwrap_err().to_string();
+        assert!(error.contains("a mounted tracefs"), "{error}");
+        let journal = Journal::load(&Journal::path(&roots.run)).unwrap();
+        assert!(journal.is_none_or(|journal| journal.changes.is_empty()));
     }
 
     #[test]
