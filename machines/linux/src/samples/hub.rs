@@ -72,7 +72,7 @@ impl SampleCounts {
 /// Samples of all groups of a host.
 pub struct SampleHub {
     roots: Roots,
-    accesses_per_sample: u32,
+    pub(super) accesses_per_sample: u32,
     /// Period of the processor's clock, the unit of latencies in samples; 0 if unknown.
     cycle_ps: u64,
     inner: Mutex<Inner>,
@@ -173,6 +173,7 @@ impl SampleHub {
         accesses_per_sample: u32,
         clock: Clock,
     ) -> Arc<Self> {
+        let accesses_per_sample = source.accesses_per_sample().unwrap_or(accesses_per_sample);
         let (members, counts) = (BTreeMap::new(), SampleCounts::default());
         let inner = Inner {
             source,

@@ -26,6 +26,11 @@ pub trait SampleSource: Send {
     /// Its name in results.
     fn name(&self) -> &str;
 
+    /// Accesses for each sample, where they are other than asked for: a processor takes not every number.
+    fn accesses_per_sample(&self) -> Option<u32> {
+        None
+    }
+
     /// Passes on the samples since the last call, a bounded number in one call.
     fn read(&mut self, take: &mut dyn FnMut(&MemorySample)) -> std::io::Result<()>;
 

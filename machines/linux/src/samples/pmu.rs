@@ -130,6 +130,7 @@ fn term(unit: &Path, name: &str, value: u64, config: &mut [u64; 2]) -> Option<()
 /// The processor's samples of all processes.
 pub struct Pmu {
     name: &'static str,
+    period: u64,
     rings: Vec<(Ring, RecordReader)>,
     /// Leaders of groups, which count and do not sample.
     _leaders: Vec<std::os::fd::OwnedFd>,
@@ -151,11 +152,15 @@ impl Pmu {
             remedy: "run as root or with CAP_PERFMON, under systemd with SystemCallFilter=perf_event_open",
         };
         let cpus = numa::online_cpus(roots).map_err(|e| SampleError::Absent(e.to_string()))?;
-        let mut pmu = Pmu { name: event.name, rings: Vec::new(), _leaders: Vec::new() };
+        let mut pmu = Pmu::of(&event);
         for cpu in cpus {
             pmu.add(&event, None, Some(cpu)).map_err(unusable)?;
         }
         Ok(pmu)
+    }
+
+    fn of(event: &Event) -> Self {
+        Pmu { name: event.name, period: event.period, rings: Vec::new(), _leaders: Vec::new() }
     }
 
     fn add(&mut self, event: &Event, pid: Option<u32>, cpu: Option<u32>) -> std::io::Result<()> {
@@ -186,6 +191,10 @@ impl SampleSource for Pmu {
         self.name
     }
 
+    fn accesses_per_sample(&self) -> Option<u32> {
+        u32::try_from(self.period).ok()
+    }
+
     fn read(&mut self, take: &mut dyn FnMut(&MemorySample)) -> std::io::Result<()> {
         for (ring, reader) in &mut self.rings {
             ring.take(|bytes| {
@@ -211,6 +220,7 @@ impl SampleSource for Pmu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::samples::hub::SampleHub;
     use crate::testing::folder;
 
     const UNITS: &str = "sys/bus/event_source/devices";
@@ -268,6 +278,16 @@ mod tests {
         assert_eq!(term(&unit, "umask", 1, &mut config), None);
     }
 
+    #[test]
+    fn reads_are_counted_by_the_number_that_amds_unit_takes() {
+        let (_keep, roots) =
+            host(&[("ibs_op/type", "11\n"), ("ibs_op/format/cnt_ctl", "config:19\n")]);
+        for (asked, taken) in [(100, 144), (1000, 1008), (1600, 1600)] {
+            let pmu = Pmu::of(&Event::find(&roots, asked).unwrap());
+            assert_eq!(SampleHub::of(&roots, Box::new(pmu), asked).accesses_per_sample, taken);
+        }
+    }
+
     /// The kernel's own records, of an event that every kernel has: page faults of this process.
     #[test]
     fn the_rings_records_are_the_kernels() {
@@ -282,7 +302,7 @@ mod tests {
             period: 1,
             leader: None,
         };
-        let mut pmu = Pmu { name: event.name, rings: Vec::new(), _leaders: Vec::new() };
+        let mut pmu = Pmu::of(&event);
         match pmu.add(&event, Some(0), None) {
             Ok(()) => {}
             // Fails where a container forbids it; the test in the guest covers it.
