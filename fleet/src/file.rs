@@ -252,13 +252,7 @@ impl Fleet {
         if self.classes.is_empty() {
             return Err(refuse!("no host classes: expected at least one [[classes]]"));
         }
-        for (index, latency_ns) in self.slow_latencies_ns.iter().enumerate() {
-            if self.slow_latencies_ns[..index].contains(latency_ns) {
-                return Err(refuse!(
-                    "slow_latencies_ns has {latency_ns} twice: expected each latency once"
-                ));
-            }
-        }
+        self.check_latencies()?;
         for (index, class) in self.classes.iter().enumerate() {
             let name = &class.name;
             unique("host class", name, self.classes[..index].iter().map(|c| &c.name))?;
@@ -306,6 +300,17 @@ impl Fleet {
             }
         }
         self.matcher().map(|_| ())
+    }
+
+    fn check_latencies(&self) -> Result<(), InputError> {
+        for (index, latency_ns) in self.slow_latencies_ns.iter().enumerate() {
+            if self.slow_latencies_ns[..index].contains(latency_ns) {
+                return Err(refuse!(
+                    "slow_latencies_ns has {latency_ns} twice: expected each latency once"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The patterns of services, ready to match.

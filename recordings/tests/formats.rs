@@ -37,6 +37,7 @@ const PERF: &str = "\
 \t    7f6a1fcc6b70 work+0x10 (/bin/t)
 
    t  3976 1618.6: cpu/mem-loads,ldlat=30/P: 7f00  68100142 |OP STORE|LVL L1 hit|SNP None 7 4010
+  :-1    -1/-1    1618.65: cpu/mem-loads/:             7f00 4010
    t  3976/3976   1618.7: cpu/mem-loads/:                0 4010
 ";
 
@@ -156,22 +157,11 @@ fn lackeys_lines_become_fetches_loads_and_stores() {
 }
 
 #[test]
-fn samples_of_processes_that_had_exited_are_counted_and_left_out() {
-    let (_, without) = import("perf", PERF.as_bytes()).unwrap();
-    let gone = "  :-1    -1/-1    1618.65: cpu/mem-loads/: 7f00 4010\n\
-                 :-1  12/-1 1618.66: cpu/mem-loads/: 7f00 4010\n   t  3976/3976   1618.7";
-    let text = PERF.replace("   t  3976/3976   1618.7", gone);
-    let (imported, recording) = import("perf", text.as_bytes()).unwrap();
-    let count = |name| imported.count(name).unwrap();
-    assert_eq!((count("samples"), count("without_process"), count("without_address")), (6, 2, 1));
-    assert_eq!(references(&recording), references(&without));
-}
-
-#[test]
 fn perf_samples_become_threads_with_times() {
     let (imported, recording) = import("perf", PERF.as_bytes()).unwrap();
     let count = |name| imported.count(name).unwrap();
-    assert_eq!((count("samples"), count("loads"), count("stores")), (4, 1, 2));
+    assert_eq!((count("samples"), count("loads"), count("stores")), (5, 1, 2));
+    assert_eq!(count("without_process"), 1, "it had exited");
     assert_eq!((count("without_address"), count("threads"), count("processes")), (1, 2, 2));
     let reader = ReferenceReader::new(Cursor::new(&recording), "r").unwrap();
     assert!(!reader.header().counts_instructions());

@@ -25,7 +25,7 @@ use super::group::{Member, ReferenceMover, ReferenceTracker};
 use super::meter::{Progress, ReadMeter};
 use super::port::{FrameReads, Port};
 use super::program::{Phase, Program, Stop};
-use super::source::{ReferenceSource, Step};
+use super::source::{ReferenceSource, Silent, Step};
 use terrace_core::sample_picker::SamplePicker;
 
 /// A machine at trace fidelity. Clones share its state.
@@ -592,22 +592,5 @@ impl State {
                 program.phase = Phase::Running;
             }
         }
-    }
-}
-
-/// The source of a program that has ended.
-struct Silent;
-
-impl ReferenceSource for Silent {
-    fn threads(&self) -> usize {
-        1
-    }
-
-    fn footprint_bytes(&self) -> Option<u64> {
-        None
-    }
-
-    fn next_step(&mut self) -> Result<Step, terrace_recordings::source::SourceError> {
-        Ok(Step::Ended)
     }
 }

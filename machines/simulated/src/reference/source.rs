@@ -188,6 +188,23 @@ impl Drop for Piped {
     }
 }
 
+/// The source of a program that has ended.
+pub(super) struct Silent;
+
+impl ReferenceSource for Silent {
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn footprint_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn next_step(&mut self) -> Result<Step, SourceError> {
+        Ok(Step::Ended)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
