@@ -240,8 +240,11 @@ fn recordings_that_cannot_be_used_are_refused() {
     for file in ["empty.trec", "garbage.trec", "text.trec"] {
         refused(file, &[file, "not a Terrace recording", "give a file that Terrace recorded"]);
     }
-    refused("folder.trec", &["cannot read recording 'folder.trec'", "give a path"]);
-    refused("absent.trec", &["cannot open recording 'absent.trec'", "give a path"]);
+    refused("folder.trec", &["cannot read recording 'folder.trec'", "give the path of a file"]);
+    refused(
+        "absent.trec",
+        &["cannot open recording 'absent.trec'", "path of an existing recording"],
+    );
 
     let recording = "good/recordings/amp.trec";
     for (text, words) in [

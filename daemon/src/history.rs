@@ -155,7 +155,7 @@ impl History {
         let _ = std::fs::remove_file(file(folder, cgroup));
     }
 
-    /// Removes the stored scans that can be of no use: those of another boot, and those of groups
+    /// Removes the stored scans that are not valid any more: those of another boot, and those of groups
     /// that are not in this list. Files that are no histories stay. Returns how many were removed.
     pub fn sweep(folder: &Path, boot: &str, groups: &[String]) -> usize {
         let Ok(entries) = std::fs::read_dir(folder) else { return 0 };

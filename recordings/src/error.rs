@@ -12,9 +12,7 @@ fn remedy(action: &str, source: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied if reads => "give a file that you may read",
         io::ErrorKind::PermissionDenied => "give a path in a folder that you may write to",
         io::ErrorKind::IsADirectory => "give the path of a file",
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "free space there, or give a path on a disk that has some"
-        }
+        io::ErrorKind::StorageFull => "free space there, or give a path on a disk that has some",
         _ if reads => "check the disk, and copy the file again",
         _ => "check the disk, or give a path on another",
     }
