@@ -314,7 +314,9 @@ fn megabytes(summary: &str, line: &str, behind: &str) -> f64 {
     let found = summary.lines().find(|l| l.trim_start().starts_with(line));
     let line = found.unwrap_or_else(|| panic!("{line}: {summary}"));
     let at = line.find(behind).unwrap_or_else(|| panic!("{behind}: {line}")) + behind.len();
-    let number = line[at..].trim_start().split('M').next().unwrap();
+    // What DAMON has not sampled is an upper bound.
+    let number = line[at..].trim_start().trim_start_matches("at most ");
+    let number = number.split('M').next().unwrap();
     number.parse().unwrap_or_else(|e| panic!("{number}: {e}: {line}"))
 }
 
