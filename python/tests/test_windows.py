@@ -16,7 +16,9 @@ EXPERIMENT = terrace.Experiment(
         "server-ddr5-cxl", fast="64M", slow="64M", hardware={"node": {"caches": {"llc": LLC}}}
     ),
     groups=[
-        terrace.Group("a", terrace.Workload("program", name="gups", footprint_mib=4), fast_ratio=0.5)
+        terrace.Group(
+            "a", terrace.Workload("program", name="gups", footprint_mib=4), fast_ratio=0.5
+        )
     ],
 )
 SMALL = {"windows": 16, "length": 2_000, "lead": 500, "lines": 1 << 20}
