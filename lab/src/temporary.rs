@@ -98,7 +98,10 @@ mod tests {
     fn a_process_that_is_ended_leaves_no_folder() {
         let parent = tempfile::tempdir().unwrap();
         for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
-            let mut child = Command::new(std::env::current_exe().unwrap())
+            // Who runs the tests may ignore Ctrl-C, and a child takes that over.
+            let mut child = Command::new("env")
+                .arg("--default-signal=INT")
+                .arg(std::env::current_exe().unwrap())
                 .args(["--exact", "temporary::tests::holds_a_folder", "--ignored", "--nocapture"])
                 .env(PARENT, parent.path())
                 .stdout(Stdio::null())
