@@ -7,7 +7,7 @@ import pytest
 
 import terrace
 
-LLC = {"size": "256K", "ways": 16, "line_bytes": 64, "latency_cycles": 70}
+LLC = {"size": "256K", "ways": 16, "line_bytes": 64, "latency_cycles": 70, "slices": 1}
 EXPERIMENT = terrace.Experiment(
     name="windows",
     period_ms=1,
@@ -70,5 +70,5 @@ def test_what_cannot_be_is_refused_in_a_line(tmp_path):
         windows.estimate(1.5)
     with pytest.raises(terrace.UnknownArgument, match="fast = 'half'"):
         windows.estimate("half")
-    with pytest.raises(terrace.Refused, match="error = 2.0: expected 0 to 1"):
+    with pytest.raises(terrace.Refused, match="error = 2: expected 0 to 1"):
         windows.estimate(0.5, error=2.0)
