@@ -45,6 +45,7 @@
 
 mod estimate;
 mod ledger;
+mod others;
 mod rates;
 mod read_costs;
 
@@ -59,6 +60,7 @@ use crate::scan::{Budget, Scan};
 use crate::select::{KeyCounts, Selection};
 use estimate::Estimate;
 use ledger::{Ledger, Reads};
+use others::Others;
 use rates::{COLDEST, HORIZONS, Rates, key, rate_of};
 
 declare_parameters! {
@@ -180,6 +182,7 @@ struct Terrace {
     shadows: [Shadow; HORIZONS],
     /// One bit per page: first placed in fast memory, and within the budget since.
     initial_placement: PageBits,
+    others: Others,
     ledger: Ledger,
     /// Moving average of the likeness of reads and rates.
     likeness: f32,
@@ -215,6 +218,7 @@ impl Terrace {
             estimate: Estimate::default(),
             shadows: Default::default(),
             initial_placement: PageBits::default(),
+            others: Others::default(),
             ledger: Ledger::new(p.pair_accesses, p.weigh_reads),
             likeness: 0.0,
             settled: 0,
@@ -499,12 +503,17 @@ impl Policy for Terrace {
             self.rates.remap(&remap);
             self.estimate.remap(&remap);
             self.initial_placement = remap.bits_or(&self.initial_placement, &scan.fast);
+            self.others.remap(&remap, &scan.fast);
             for shadow in &mut self.shadows {
                 shadow.fast = remap.bits_or(&shadow.fast, &scan.fast);
             }
         }
         let (features, _) = self.features.count(scan);
         self.take_reads(scan);
+        let [short, middle, long] = &mut self.shadows;
+        let placements =
+            [&mut self.initial_placement, &mut short.fast, &mut middle.fast, &mut long.fast];
+        self.others.follow(&scan.fast, placements);
         self.account(scan);
         self.follow_phase();
 
@@ -526,6 +535,7 @@ impl Policy for Terrace {
             moves
         };
         let plan = self.plan(scan, &ups, &downs);
+        self.others.plans(&scan.fast, &ups, &downs);
         self.ledger.plans(&plan, ups.count() as u64, downs.count() as u64, due);
         // No need to keep them until the next scan.
         self.reads = Vec::new();
@@ -540,6 +550,7 @@ impl Policy for Terrace {
     fn metadata_bytes(&self) -> usize {
         let shadows: usize = self.shadows.iter().map(|s| s.fast.size_bytes()).sum();
         let rates = self.rates.size_bytes() + self.estimate.size_bytes();
-        self.features.size_bytes() + rates + self.initial_placement.size_bytes() + shadows
+        let initial = self.initial_placement.size_bytes() + self.others.size_bytes();
+        self.features.size_bytes() + rates + initial + shadows
     }
 }

@@ -402,3 +402,26 @@ fn a_group_above_its_limit_moves_what_pays_within_it() {
         }
     }
 }
+
+#[test]
+fn what_others_move_is_no_loss_that_keeps_pages_from_moving() {
+    let mut policy = build("terrace", &json!(null), 1).unwrap();
+    let layout = Arc::new(Layout::contiguous(PageSize::Base, 256));
+    let mut fast: PageBits = (0..256).map(|page| page < 128).collect();
+    // Samples without times, as a live machine has them. The first pages are read most.
+    let samples: Vec<u16> = (0..256).map(|page| if page < 32 { 20 } else { 1 }).collect();
+    for number in 0..100 {
+        if number == 50 {
+            // The kernel demotes them by itself, and promotes others.
+            (0..32).for_each(|page| fast.set(page, false));
+            (128..160).for_each(|page| fast.set(page, true));
+        }
+        let counters =
+            PeriodCounters { samples: Some(samples[..].into()), ..PeriodCounters::default() };
+        let scan = Scan::new(number, layout.clone(), PageBits::ones(256), fast.clone())
+            .with_counters(Arc::new(counters));
+        let plan = policy.decide(&scan, &Budget { fast_pages: 128, moved_pages: 64 }).plan;
+        plan.apply(&layout, &mut fast);
+    }
+    assert_eq!(fast.count_range(0..32), 32, "those that are read most are back");
+}
