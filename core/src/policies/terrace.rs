@@ -287,7 +287,7 @@ impl Terrace {
     /// age is the program's. Accessed bits alone give too little of costs to wait for that.
     fn horizon_periods(&self, horizon: usize) -> f64 {
         let patience = self.parameters.patience_periods(horizon);
-        if !self.ledger.measured() {
+        if !self.ledger.timed() {
             return patience;
         }
         let kept = horizon == LONG && self.parameters.keep_long;

@@ -32,8 +32,10 @@ pub struct Ledger {
     /// How many pairs the last plan had, how many of them were due, and in which form.
     last: Option<(u64, u64, usize)>,
     measured: bool,
+    /// Whether latencies of sampled reads give costs in time, though no time is measured.
+    by_latency: bool,
     /// The length of a period: in accesses all of them, or, where bits are sampled, those that
-    /// would be slow under the initial placement.
+    /// would be slow under the initial placement; by latencies, what all reads would add if slow.
     pub period: f64,
     /// Number of all periods.
     pub elapsed: f64,
@@ -41,6 +43,9 @@ pub struct Ledger {
     pub balance: f64,
 }
 
+/// Of the time that a slow read takes longer, the part that a program waits for where that is not
+/// measured: others are under way meanwhile. An assumption.
+const WAITED_FOR: f64 = 0.5;
 /// Weight of the newest in moving averages.
 const NEWEST: f64 = 0.25;
 /// Part of the sums of costs that is kept after a period: the unit of the rates should hardly
@@ -61,6 +66,7 @@ impl Ledger {
             tried: [0; 2],
             last: None,
             measured: false,
+            by_latency: false,
             period: 0.0,
             elapsed: 0.0,
             balance: 0.0,
@@ -72,17 +78,20 @@ impl Ledger {
     pub fn period(&mut self, scan: &Scan, reads: Reads) -> f64 {
         let Reads { all, slow, slow_initially } = reads;
         let Some(counters) = scan.counters.as_deref().filter(|m| m.elapsed_ns > 0) else {
-            // Of ranges that are accessed all the time, samples find hundreds of times as many
-            // accesses as of those that moves are about. So there a period is what could be gained
-            // in it.
-            self.period = if scan.counts.is_some() { slow_initially } else { all };
+            self.take_latencies(scan);
+            self.period = match scan.counts {
+                _ if self.by_latency => all * self.gain,
+                // Of ranges that are accessed all the time, samples find hundreds of times as many
+                // accesses as of those that moves are about. So there a period is what could be
+                // gained in it.
+                Some(_) => slow_initially,
+                None => all,
+            };
             self.elapsed += self.period;
             return self.spent(None);
         };
         if !self.measured {
-            // Steps of some microseconds, and a copy at 2.5 GB/s each way, until one is measured.
-            let page_bytes = scan.layout.page_size().bytes();
-            self.pair = [8_000.0 + page_bytes as f64 * 0.4; 2];
+            self.pair = [unmeasured_pair_ns(scan); 2];
             self.gain = 0.0;
         }
         let extra = counters.slow_stall_ns as f64 * share_that_slowness_adds(counters);
@@ -107,6 +116,24 @@ impl Ledger {
         self.spent(Some(counters.migration_stall_ns as f64))
     }
 
+    /// Takes costs from the latencies of sampled reads, where both tiers have some.
+    fn take_latencies(&mut self, scan: &Scan) {
+        let counters = scan.counters.as_deref().filter(|m| m.samples.is_some());
+        let Some(PeriodCounters { read_latency_ps: [fast, slow], reads_per_sample, .. }) = counters
+        else {
+            return;
+        };
+        if *fast == 0 || *slow <= *fast {
+            return;
+        }
+        let extra_ns = (slow - fast) as f64 / 1000.0 * WAITED_FOR;
+        let now = extra_ns * f64::from(*reads_per_sample);
+        // Sums until now are in accesses, and next to nothing in nanoseconds.
+        self.gain = if self.by_latency { average(self.gain, now) } else { now };
+        self.by_latency = true;
+        self.pair = [unmeasured_pair_ns(scan); 2];
+    }
+
     fn spent(&mut self, measured: Option<f64>) -> f64 {
         let Some((pairs, due, form)) = self.last.take() else { return 0.0 };
         let chosen = pairs.saturating_sub(due) as f64;
@@ -123,7 +150,12 @@ impl Ledger {
         self.gain * self.weight
     }
 
-    /// Whether costs are measured, and not a guess in accesses.
+    /// Whether costs are in time: measured, or by the latencies of sampled reads.
+    pub fn timed(&self) -> bool {
+        self.measured || self.by_latency
+    }
+
+    /// Whether costs are measured, and not a guess.
     pub fn measured(&self) -> bool {
         self.measured
     }
@@ -153,6 +185,12 @@ impl Ledger {
         let pairs = ups.max(downs);
         self.last = (pairs > 0).then_some((pairs, due, usize::from(!plan.exchanges.is_empty())));
     }
+}
+
+/// What a pair of moves takes before one is measured: steps of some microseconds, and a copy at
+/// 2.5 GB/s each way.
+fn unmeasured_pair_ns(scan: &Scan) -> f64 {
+    8_000.0 + scan.layout.page_size().bytes() as f64 * 0.4
 }
 
 fn average(before: f64, now: f64) -> f64 {
