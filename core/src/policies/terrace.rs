@@ -424,7 +424,8 @@ impl Terrace {
         let initially = self.hits(&self.initial_placement);
         let of_shadows = [0, 1, 2].map(|horizon: usize| self.hits(&self.shadows[horizon].fast));
         let reads = Reads { all, slow: all - hits, slow_initially: all - initially };
-        let spent = self.ledger.period(scan, reads);
+        let moved_pairs = self.others.moved_pairs(&scan.fast);
+        let spent = self.ledger.period(scan, reads, moved_pairs);
         let read_cost = self.ledger.read_cost();
         let brought = self.believed((hits - initially) * read_cost);
         self.ledger.balance += brought - spent;

@@ -425,3 +425,26 @@ fn what_others_move_is_no_loss_that_keeps_pages_from_moving() {
     }
     assert_eq!(fast.count_range(0..32), 32, "those that are read most are back");
 }
+
+/// Of 32 slow pages that are accessed most, how many are fast four periods after the period
+/// `first`, where no move succeeds before it.
+fn moved_where_moves_fail_before(first: u64) -> usize {
+    let mut policy = build("terrace", &json!(null), 1).unwrap();
+    let layout = Arc::new(Layout::contiguous(PageSize::Base, 256));
+    let mut fast: PageBits = (0..256).map(|page| page < 128).collect();
+    for number in 0..first + 4 {
+        let hot = |page: u64| (128..160).contains(&page) || (page + number).is_multiple_of(8);
+        let scan = Scan::new(number, layout.clone(), (0..256).map(hot).collect(), fast.clone());
+        let plan = policy.decide(&scan, &Budget { fast_pages: 128, moved_pages: 64 }).plan;
+        if number >= first {
+            plan.apply(&layout, &mut fast);
+        }
+    }
+    fast.count_range(128..160)
+}
+
+#[test]
+fn moves_that_fail_cost_nothing_where_costs_are_a_guess() {
+    assert_eq!(moved_where_moves_fail_before(20), 32);
+    assert_eq!(moved_where_moves_fail_before(100), 32, "the first hundred plans failed");
+}

@@ -73,9 +73,9 @@ impl Ledger {
         }
     }
 
-    /// Adds a period. Returns the cost of the moves before it, but for those that were due: staying
-    /// would have cost them, too.
-    pub fn period(&mut self, scan: &Scan, reads: Reads) -> f64 {
+    /// Adds a period before which so many pairs were moved. Returns the cost of the moves, but for
+    /// those that were due: staying would have cost them, too.
+    pub fn period(&mut self, scan: &Scan, reads: Reads, moved_pairs: u64) -> f64 {
         let Reads { all, slow, slow_initially } = reads;
         let Some(counters) = scan.counters.as_deref().filter(|m| m.elapsed_ns > 0) else {
             self.take_latencies(scan);
@@ -88,7 +88,7 @@ impl Ledger {
                 None => all,
             };
             self.elapsed += self.period;
-            return self.spent(None);
+            return self.spent(moved_pairs, None);
         };
         if !self.measured {
             self.pair = [unmeasured_pair_ns(scan); 2];
@@ -113,7 +113,7 @@ impl Ledger {
         self.period =
             (counters.elapsed_ns - counters.migration_stall_ns.min(counters.elapsed_ns)) as f64;
         self.elapsed += counters.elapsed_ns as f64;
-        self.spent(Some(counters.migration_stall_ns as f64))
+        self.spent(moved_pairs, Some(counters.migration_stall_ns as f64))
     }
 
     /// Takes costs from the latencies of sampled reads, where both tiers have some.
@@ -134,10 +134,13 @@ impl Ledger {
         self.pair = [unmeasured_pair_ns(scan); 2];
     }
 
-    fn spent(&mut self, measured: Option<f64>) -> f64 {
+    fn spent(&mut self, moved_pairs: u64, measured: Option<f64>) -> f64 {
         let Some((pairs, due, form)) = self.last.take() else { return 0.0 };
+        // Where costs are a guess, moves that failed have none.
+        let Some(cost) = measured else {
+            return moved_pairs.saturating_sub(due) as f64 * self.pair[form];
+        };
         let chosen = pairs.saturating_sub(due) as f64;
-        let Some(cost) = measured else { return chosen * self.pair[form] };
         let each = cost / pairs as f64;
         self.tried[form] += 1;
         let first = self.tried[form] == 1;

@@ -1,4 +1,4 @@
-//! Pages that changed their tier without a move of the policy.
+//! Pages that changed their tier without a move of the policy, and those that moved as it planned.
 //!
 //! The kernel moves pages, too, and the tier of a range of which only a part is allocated changes as
 //! the program touches the rest of it. The policy has neither gained nor lost by that: it would have
@@ -34,6 +34,18 @@ impl Others {
                 *place = (*place & !by_others) | (now & by_others);
             }
         }
+    }
+
+    /// How many pairs of pages have moved as planned: the larger number of those that went up and
+    /// those that went down.
+    pub fn moved_pairs(&self, fast: &PageBits) -> u64 {
+        let ones = |word: u64| u64::from(word.count_ones());
+        let planned = self.fast.words().iter().zip(self.planned.words()).zip(fast.words());
+        let (ups, downs) = planned.fold((0u64, 0u64), |(ups, downs), ((before, planned), now)| {
+            let moved = (before ^ now) & planned;
+            (ups + ones(moved & now), downs + ones(moved & before))
+        });
+        ups.max(downs)
     }
 
     /// Remembers the placement of a scan and the moves that are planned from it.
