@@ -448,3 +448,42 @@ fn moves_that_fail_cost_nothing_where_costs_are_a_guess() {
     assert_eq!(moved_where_moves_fail_before(20), 32);
     assert_eq!(moved_where_moves_fail_before(100), 32, "the first hundred plans failed");
 }
+
+/// Of 64 ranges of 2 MB four slow ones have most samples, and chance decides which of the others have
+/// more. Samples have these latencies, and no time is measured. How many of the four are fast after
+/// 100 periods, and how many ranges went up.
+fn moved_by_samples_without_times(read_latency_ps: [u64; 2]) -> (usize, u64) {
+    let mut policy = build("terrace", &json!(null), 1).unwrap();
+    let layout = Arc::new(Layout::contiguous(PageSize::Huge, 64));
+    let mut fast: PageBits = (0..64).map(|page| page < 32).collect();
+    let mut chance = 1u64;
+    let mut went_up = 0;
+    for number in 0..100 {
+        let samples: Vec<u16> = (0..64)
+            .map(|page| {
+                chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                if (60..64).contains(&page) { 60 } else { 4 + (chance >> 60) as u16 }
+            })
+            .collect();
+        let counters = PeriodCounters {
+            read_latency_ps,
+            samples: Some(samples[..].into()),
+            reads_per_sample: 400,
+            ..PeriodCounters::default()
+        };
+        let scan = Scan::new(number, layout.clone(), PageBits::ones(64), fast.clone())
+            .with_counters(Arc::new(counters));
+        let plan = policy.decide(&scan, &Budget { fast_pages: 32, moved_pages: 64 }).plan;
+        went_up += plan.pages(PageSize::Huge).0;
+        plan.apply(&layout, &mut fast);
+    }
+    (fast.count_range(60..64), went_up)
+}
+
+#[test]
+fn latencies_of_samples_say_what_a_move_must_save() {
+    let (hot, few) = moved_by_samples_without_times([85_000, 191_000]);
+    let (_, many) = moved_by_samples_without_times([0, 0]);
+    assert_eq!(hot, 4);
+    assert!(few <= 16 && many >= 4 * few, "{few} ranges went up, {many} without latencies");
+}
