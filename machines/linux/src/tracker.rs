@@ -174,8 +174,11 @@ impl GroupTracker {
             if group.layout.pages() == 0 {
                 return self.empty_period(group);
             }
+            let end = Instant::now() + self.options.period;
             self.start(group)?;
             if self.watch.is_none() {
+                // Where processes come and go all the time, the next attempt waits for its period.
+                self.rest(end);
                 let reason = "the group's processes ended as it was begun with";
                 return self.lose(1, reason.into());
             }
@@ -349,13 +352,14 @@ impl GroupTracker {
         }
     }
 
-    /// Sets the sampler up for this layout. A group without pages leaves it off.
+    /// Sets the sampler up for this layout. A group without pages leaves it off, and so does one whose
+    /// processes end as often as it is tried.
     fn start(&mut self, group: GroupLayout) -> Result<(), StepError> {
         let begin = Instant::now();
         self.turn_off()?;
         let mut group = group;
         self.options.tables.iter_mut().for_each(|t| t.keep(&group.processes));
-        for attempt in 1.. {
+        for _ in 0..START_ATTEMPTS {
             if let Ok(mut state) = self.tracker_state.write() {
                 state.members.clone_from(&group.processes);
             }
@@ -374,8 +378,7 @@ impl GroupTracker {
                 }
                 // A process that ended meanwhile.
                 Err(StepError::File(e))
-                    if matches!(e.errno(), Some(libc::EINVAL | libc::ESRCH))
-                        && attempt < START_ATTEMPTS =>
+                    if matches!(e.errno(), Some(libc::EINVAL | libc::ESRCH)) =>
                 {
                     group = self.layout_reader.read(None)?;
                 }
@@ -397,14 +400,9 @@ impl GroupTracker {
             state.members.clone_from(&group.processes);
             state.boundary = None;
         }
-        let end = Instant::now() + self.options.period;
-        while let Some(left) = end.checked_duration_since(Instant::now()).filter(|l| !l.is_zero()) {
-            if self.stopped() {
-                return Ok(self.end()?);
-            }
-            // What they have begun ends in time, although there is nothing to observe.
-            self.options.signals.iter().for_each(|signal| signal.poll());
-            std::thread::sleep(left.min(SLICE));
+        self.rest(Instant::now() + self.options.period);
+        if self.stopped() {
+            return Ok(self.end()?);
         }
         let none = PageBits::new(0);
         let mut scan = Scan::new(self.period, Arc::clone(&group.layout), none.clone(), none);
@@ -413,6 +411,18 @@ impl GroupTracker {
         self.costs.tracked_pages().set(0);
         self.count_untracked(&scan, 0)?;
         Ok(Observation::Period(scan))
+    }
+
+    /// Waits until then, or until the group is to end, with nothing to observe.
+    fn rest(&self, end: Instant) {
+        while let Some(left) = end.checked_duration_since(Instant::now()).filter(|l| !l.is_zero()) {
+            if self.stopped() {
+                return;
+            }
+            // What signals have begun ends in time all the same.
+            self.options.signals.iter().for_each(|signal| signal.poll());
+            std::thread::sleep(left.min(SLICE));
+        }
     }
 
     /// What is to be done when a period has begun: see the module's comment.
@@ -542,6 +552,9 @@ impl Tracker for GroupTracker {
         Some(costs.untracked_fast_bytes + costs.untracked_slow_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 impl Drop for GroupTracker {
     fn drop(&mut self) {
